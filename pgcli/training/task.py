@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from torch import nn
 
 
+class SampleAnswer(NamedTuple):
+    """An answer of the model beside the true one."""
+
+    id: str
+    prompt: str
+    answer: str
+    truth: str
+
+
 class TrainingTask(Protocol):
-    """What is learned from what. The trainer knows nothing else about the model or its data."""
+    """What is learned from what. The trainer knows nothing else about the model or its data.
+
+    A task that generates text may have `samples`, a few `SampleAnswer` of its last evaluation.
+    """
 
     @property
     def model(self) -> nn.Module:

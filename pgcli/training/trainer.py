@@ -88,8 +88,9 @@ class Trainer:
         saved_at = monotonic()
         try:
             batches = self.task.batches(self.progress.step, self.options.steps)
+            began = perf_counter()
             while (batch := self._next(batches)) is not None:
-                line = self._update(batch)
+                line = self._update(batch, began)
                 if self._is_evaluated(self.progress.step):
                     line |= self._evaluate()
                 if metrics:
@@ -102,6 +103,7 @@ class Trainer:
                 if monotonic() - saved_at >= self.options.save_seconds:
                     self._save_state()
                     saved_at = monotonic()
+                began = perf_counter()
             batches.close()  # ends the processes that decode ahead
             self._finish()
             if metrics:
@@ -122,9 +124,9 @@ class Trainer:
         with self.processes.fail_together():
             return next(batches, None)
 
-    def _update(self, batch: Any) -> dict[str, Any]:
-        """One update of the weights; its line of the metrics."""
-        started, step = perf_counter(), self.progress.step
+    def _update(self, batch: Any, began: float) -> dict[str, Any]:
+        """One update of the weights, for whose images it waited since it `began`; its metrics."""
+        waited, step = perf_counter() - began, self.progress.step
         learning_rate = self._schedule.at(step)
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
@@ -141,13 +143,19 @@ class Trainer:
             self._optimizer.step()
             self._optimizer.zero_grad(set_to_none=True)
         self.progress.step += 1
-        seconds = perf_counter() - started
+        seconds = perf_counter() - began
+        speeds = {
+            f"{name}_per_second": found[name] / seconds
+            for name in ("rows", "tokens")
+            if name in found
+        }
         return {
             "step": self.progress.step,
             **found,
             "learning_rate": learning_rate,
             "gradient_norm": norm,
-            "rows_per_second": found["rows"] / seconds,
+            **speeds,
+            "wait_ms": waited * 1e3,
             "memory_mb": peak_memory_mb(),
         }
 
@@ -170,7 +178,7 @@ class Trainer:
         every = self.options.eval_every
         return bool(every) and (step % every == 0 or step == self.options.steps)
 
-    def _evaluate(self) -> dict[str, float]:
+    def _evaluate(self) -> dict[str, Any]:
         """The metrics of an evaluation; the best weights so far are written to the folder."""
         self.task.model.eval()
         with torch.no_grad():
@@ -182,7 +190,9 @@ class Trainer:
             self._save_model(self.folder)
         else:
             self.progress.waiting += 1
-        return {f"eval_{name}": value for name, value in found.items()}
+        samples = [one._asdict() for one in getattr(self.task, "samples", ())]
+        line: dict[str, Any] = {f"eval_{name}": value for name, value in found.items()}
+        return line | ({"samples": samples} if samples else {})
 
     def _has_converged(self) -> bool:
         return 0 < self.options.patience <= self.progress.waiting

@@ -24,7 +24,7 @@ OPTIONS = TrainerOptions(
 )
 
 
-MEASURED = {"rows_per_second": 0, "memory_mb": 0}
+MEASURED = {"rows_per_second": 0, "wait_ms": 0, "memory_mb": 0}
 
 
 class LineFit:

@@ -317,6 +317,15 @@ class TrainingOutputOptions:
             help="The folder of the trained model, its metrics and curves.",
         ),
     ] = None
+    tensorboard: Annotated[
+        bool,
+        option(
+            "Output",
+            "--tensorboard",
+            own=True,
+            help="Write the metrics for TensorBoard too, into DIR/tensorboard.",
+        ),
+    ] = False
     on_error: OnError = "record"
     max_errors: MaxErrors = None
     overwrite: Annotated[

@@ -1,27 +1,48 @@
-"""Runs the trainer with its progress and evaluations shown."""
+"""Runs the trainer with its progress, evaluations and sample answers shown."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pgcli.cli.job.shutdown import GracefulShutdown
 from pgcli.cli.ui.console import Screen
+from pgcli.cli.ui.progress import Progress
 
 if TYPE_CHECKING:
+    from pgcli.training.overfitting import OverfittingWatch
     from pgcli.training.trainer import Trainer
 
+OnUpdate = Callable[[Mapping[str, Any]], None]
+SHOWN_UPDATES = 20  # the loss on the screen is the mean of so many
+MAX_SAMPLES = 4
+MAX_SAMPLE_CHARACTERS = 200  # of an answer, and of the true one
 
-def run_trainer(trainer: Trainer, screen: Screen) -> bool:
-    """Run the trainer with its progress shown, until it ends or a signal comes."""
+
+def run_trainer(trainer: Trainer, screen: Screen, observers: Sequence[OnUpdate] = ()) -> bool:
+    """Run the trainer with its progress shown, until it ends or a signal comes.
+
+    The `observers` receive each line of the metrics too.
+    """
+    from pgcli.training.metrics_file import read_metrics
+    from pgcli.training.overfitting import OverfittingWatch
+    from pgcli.training.trainer import METRICS
+
     steps, done = trainer.options.steps, trainer.progress.step
     if done:
         screen.info(f"{done:,} of {steps:,} steps are done already")
+    watch = OverfittingWatch()
+    for line in read_metrics(trainer.folder / METRICS):
+        if line["step"] <= done:
+            watch.add(line)
 
     def on_signal() -> None:
         screen.info("ending after this step; the same command goes on")
 
     with screen.progress("training", steps, initial=done, unit="steps") as progress:
+        display = TrainingDisplay(screen, progress, watch)
 
         def on_status() -> None:
             screen.info(progress.line())
@@ -29,9 +50,8 @@ def run_trainer(trainer: Trainer, screen: Screen) -> bool:
         with GracefulShutdown(on_signal, on_status, pipes=False) as shutdown:
 
             def on_update(line: Mapping[str, Any]) -> None:
-                progress.advance()
-                if "eval_loss" in line:
-                    screen.info(evaluation_line(line))
+                for observer in (display.update, *observers):
+                    observer(line)
 
             is_complete = trainer.run(should_stop=shutdown.should_stop, on_update=on_update)
     if not is_complete:  # any process may have had the signal
@@ -40,8 +60,55 @@ def run_trainer(trainer: Trainer, screen: Screen) -> bool:
     return is_complete
 
 
+@dataclass
+class TrainingDisplay:
+    """Shows each line of the metrics, and above the progress what an evaluation found."""
+
+    screen: Screen
+    progress: Progress
+    watch: OverfittingWatch
+    _losses: deque[float] = field(default_factory=lambda: deque(maxlen=SHOWN_UPDATES))
+
+    def update(self, line: Mapping[str, Any]) -> None:
+        """Show a line of the metrics."""
+        if line["loss"] is not None:
+            self._losses.append(line["loss"])
+        self.progress.details = details(line, self._losses)
+        self.progress.advance()
+        is_overfitting = self.watch.add(line)
+        if "eval_loss" not in line:
+            return
+        self.screen.info(evaluation_line(line))
+        for sample in line.get("samples", [])[:MAX_SAMPLES]:
+            self.screen.info(sample_line(sample))
+        if is_overfitting:
+            self.screen.info(
+                f"the evaluation loss has risen {self.watch.rises} times in a row while the "
+                "training loss fell: the model overfits",
+                hint="the best weights are kept; --patience 3 stops here, fewer --epochs or more "
+                "rows avoid it",
+            )
+
+
+def details(line: Mapping[str, Any], losses: Sequence[float]) -> str:
+    """`loss 1.234, learning rate 1e-05, gradient norm 0.5, 900 tokens/s, 12 images/s, 3.1 GB`."""
+    norm, loss = line["gradient_norm"], sum(losses) / len(losses) if losses else None
+    parts = [
+        "" if loss is None else f"loss {loss:.4g}",
+        f"learning rate {line['learning_rate']:.3g}",
+        "" if norm is None else f"gradient norm {norm:.3g}",
+        *(
+            f"{line[name]:,.{0 if line[name] >= 100 else 1}f} {unit}/s"
+            for name, unit in (("tokens_per_second", "tokens"), ("rows_per_second", "images"))
+            if name in line
+        ),
+        f"{line['memory_mb'] / 1e3:.1f} GB",
+    ]
+    return ", ".join(filter(None, parts))
+
+
 def evaluation_line(line: Mapping[str, Any]) -> str:
-    """`step 100: loss 1.2, evaluation: loss 1.3, accuracy 0.7`."""
+    """`step 100: loss 1.2; evaluation: loss 1.3, accuracy 0.7`."""
     found = ", ".join(
         f"{name.removeprefix('eval_').replace('_', ' ')} {value:.4g}"
         for name, value in line.items()
@@ -49,3 +116,17 @@ def evaluation_line(line: Mapping[str, Any]) -> str:
     )
     loss = "" if line["loss"] is None else f"loss {line['loss']:.4g}; "
     return f"step {line['step']:,}: {loss}evaluation: {found}"
+
+
+def sample_line(sample: Mapping[str, str]) -> str:
+    """`one.png, caption en: "two stars", the true answer is "three stars"`."""
+    answer, truth = (shortened(sample[name]) for name in ("answer", "truth"))
+    is_right = sample["answer"] == sample["truth"]
+    end = "which is right" if is_right else f'the true answer is "{truth}"'
+    return f'{sample["id"]}, {sample["prompt"]}: "{answer}", {end}'
+
+
+def shortened(text: str) -> str:
+    """The text on one line, cut where it is long."""
+    line = " ".join(text.split())
+    return line if len(line) <= MAX_SAMPLE_CHARACTERS else f"{line[: MAX_SAMPLE_CHARACTERS - 1]}…"

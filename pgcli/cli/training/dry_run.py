@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pgcli.cli.training.inputs import read_all
+from pgcli.cli.training.inputs import read_all, split
 from pgcli.cli.training.train_command import TrainCommand
 from pgcli.cli.ui.console import Screen
 
@@ -18,13 +18,12 @@ def dry_run(command: TrainCommand, settings: TrainingSettings, screen: Screen) -
     import tempfile
 
     from pgcli.training.row_store import RowStore
-    from pgcli.training.setup import split_rows
 
     with tempfile.TemporaryDirectory() as folder:
         store = RowStore(Path(folder))
         try:
             rows, held_out = read_all(command, store, screen)
-            train, evaluation = split_rows(settings, rows, held_out)
+            train, evaluation = split(settings, rows, held_out, screen)
         finally:
             store.close()
     recipe = settings.recipe

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,8 @@ if TYPE_CHECKING:
     from pgcli.checkpoints.find import Checkpoint
     from pgcli.training.processes import Processes
     from pgcli.training.row_store import RowStore
-    from pgcli.training.rows import TrainingRows
+    from pgcli.training.rows import TrainingRow, TrainingRows
+    from pgcli.training.settings import TrainingSettings
 
 
 def read_all(
@@ -42,6 +44,16 @@ def read_all(
             faults = count_of(found.left_out["with_fault"], "row")
             screen.info(f"{faults} whose image cannot be used left out: {found.first_fault}")
     return rows, held_out
+
+
+def split(
+    settings: TrainingSettings, rows: TrainingRows, held_out: TrainingRows | None, screen: Screen
+) -> tuple[Sequence[TrainingRow], Sequence[TrainingRow]]:
+    """The rows to train on and those to evaluate on. Raises UsageError for images of both."""
+    from pgcli.training.setup import split_rows
+
+    with screen.progress("comparing images", unit="images") as progress:
+        return split_rows(settings, rows, held_out, track=progress.track)
 
 
 def find_checkpoint(

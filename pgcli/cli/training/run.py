@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 from pgcli.cli.options.shared import error_budget
 from pgcli.cli.training.display import run_trainer
 from pgcli.cli.training.dry_run import dry_run
-from pgcli.cli.training.inputs import find_checkpoint, read_all
+from pgcli.cli.training.inputs import find_checkpoint, read_all, split
 from pgcli.cli.training.processes import is_started_by_torchrun, joined_processes
 from pgcli.cli.training.report import report
 from pgcli.cli.training.run_record import RUN, begin_run, check_run, run_record
+from pgcli.cli.training.tensorboard import events_observer
 from pgcli.cli.training.train_command import TrainCommand
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import UsageError
@@ -117,11 +118,11 @@ def train_rows(
     processes: Processes,
 ) -> int:
     """Read the rows and the model, and train."""
-    from pgcli.training.setup import ImageReading, make_task, split_rows
+    from pgcli.training.setup import ImageReading, make_task
     from pgcli.training.trainer import Trainer
 
     rows, held_out = read_all(command, store, screen)
-    train, evaluation = split_rows(settings, rows, held_out)
+    train, evaluation = split(settings, rows, held_out, screen)
     checkpoint = find_checkpoint(command, screen, processes)
     record = run_record(command, settings, rows, held_out, checkpoint)
     resumes = check_run(command, record)
@@ -147,7 +148,12 @@ def train_rows(
     options = settings.trainer_options(task.order.steps_per_epoch, is_evaluated=bool(evaluation))
     trainer = Trainer(task, options, command.folder, state, processes)
     began = perf_counter()
-    is_complete = run_trainer(trainer, screen)
+    with ExitStack() as opened:
+        observers = []
+        if command.output.tensorboard and processes.is_first:
+            events = events_observer(command.folder, trainer.progress.step)
+            observers.append(opened.enter_context(events))
+        is_complete = run_trainer(trainer, screen, observers)
     seconds = perf_counter() - began
     faults = {name: why for one in processes.gather({**task.faults}) for name, why in one.items()}
     result = {"complete": is_complete, **asdict(trainer.progress), "unreadable": [*faults]}

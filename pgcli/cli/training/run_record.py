@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pgcli import __version__
+from pgcli.cli.training.tensorboard import remove_events
 from pgcli.cli.training.train_command import TrainCommand
 from pgcli.errors import OutputExists
 from pgcli.state.atomic_file import read_json, write_json
@@ -94,5 +95,6 @@ def remove_run(folder: Path, state: Path) -> None:
         *(folder / LAST / name for name in model),
     ):
         file.unlink(missing_ok=True)
+    remove_events(folder)
     with suppress(OSError):  # it is not there, or has files of others
         (folder / LAST).rmdir()

@@ -38,6 +38,7 @@ def progress_line(progress: Progress) -> str:
         done=progress.done,
         total=progress.total,
         errors=progress.errors,
+        details=progress.details,
         per_second=rounded(progress.rate),
         seconds=rounded(progress.seconds),
         seconds_left=rounded(progress.seconds_left),

@@ -52,7 +52,7 @@ class Progress:
     """The progress of one task, shown from the beginning to the end of a `with` block.
 
     `initial` of the `total` were done before the task began. Until more are done, `waits_for` says
-    what the task is doing.
+    what the task is doing. `details` are shown below the bar, and after a line of a log.
     """
 
     def __init__(
@@ -68,6 +68,7 @@ class Progress:
         self.initial = self.done = initial
         self.errors = 0
         self.waits_for = ""
+        self.details = ""
         self._display = display or ProgressDisplay()
         self._seconds: float | None = None
         self._began = perf_counter()
@@ -129,7 +130,7 @@ class Progress:
         unit = "" if self.unit == BYTES else f" {self.unit}"
         left = "" if self.seconds_left is None else f"{duration(self.seconds_left)} left"
         parts = (f"{self.amount()}{unit}{share}", self.speed(), self.error_count(), left)
-        return ", ".join(filter(None, parts))
+        return "; ".join(filter(None, (", ".join(filter(None, parts)), self.details)))
 
     def __enter__(self) -> Self:
         self._display.start(self)

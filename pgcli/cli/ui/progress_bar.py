@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from datetime import timedelta
 from io import RawIOBase
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.control import Control
 from rich.progress import BarColumn, ProgressColumn, Task, TextColumn
 from rich.progress import Progress as RichProgress
@@ -63,7 +64,8 @@ class ProgressBar(ProgressDisplay):
     def start(self, progress: Progress) -> None:
         is_narrow = self._console.width < NARROW
         self._progress = progress
-        self._drawing = RichProgress(
+        self._drawing = BarWithDetails(
+            progress,
             *([] if is_narrow else [TextColumn("{task.description}", style="bold", markup=False)]),
             BarColumn(bar_width=None),
             CountsColumn(progress, is_narrow=is_narrow),
@@ -96,6 +98,19 @@ class ProgressBar(ProgressDisplay):
         self._drawing.update(self._bar, completed=self._progress.done, refresh=True)
         # without it, the `^C` that the terminal echoes would wrap the line, and the bar would stay
         self._console.control(Control(ControlType.CARRIAGE_RETURN))
+
+
+class BarWithDetails(RichProgress):
+    """A bar, with the details of the task on a line below it."""
+
+    def __init__(self, progress: Progress, *columns: ProgressColumn, **options: Any):
+        self._progress = progress
+        super().__init__(*columns, **options)
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield from super().get_renderables()
+        if details := self._progress.details:
+            yield Text(printable(details), no_wrap=True, overflow="ellipsis")
 
 
 class CountsColumn(ProgressColumn):
