@@ -24,6 +24,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from pgcli.errors import NoUsableDevice, PgcliError, UsageError
 from pgcli.training.seeds import seed_of
+from pgcli.training.sharding import is_sharded
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -210,14 +211,6 @@ class Processes:
 
 
 ALONE = Processes()
-
-
-def is_sharded(tensor: Tensor) -> bool:
-    """Whether this process has a part of the tensor only: whether it is a DTensor.
-
-    The class is not imported here, which takes seconds.
-    """
-    return hasattr(tensor, "full_tensor")
 
 
 def _buckets(gradients: Sequence[Tensor]) -> Iterator[list[Tensor]]:

@@ -19,6 +19,7 @@ from pgcli.training.curves import write_curves
 from pgcli.training.metrics_file import MetricsFile
 from pgcli.training.optimizer import CosineSchedule, make_optimizer
 from pgcli.training.processes import ALONE, Processes
+from pgcli.training.sharding import gathered, whole
 from pgcli.training.task import TrainingTask
 from pgcli.training.training_state import load_state, save_state
 
@@ -100,7 +101,7 @@ class Trainer:
                     write_curves(self.folder / CURVES, metrics.lines)
                 if self.processes.largest(should_stop()) or self._has_converged():
                     break
-                if monotonic() - saved_at >= self.options.save_seconds:
+                if self._is_saved(monotonic() - saved_at):
                     self._save_state()
                     saved_at = monotonic()
                 began = perf_counter()
@@ -163,7 +164,7 @@ class Trainer:
         """Scale the gradients down to the largest norm that is allowed; return their norm."""
         limit = self.options.max_grad_norm or math.inf
         norm: Tensor = nn.utils.clip_grad_norm_(self._trained, limit)
-        return norm.item()
+        return whole(norm).item()
 
     def _check_finite(self, loss: float, norm: float) -> None:
         for name, value in (("loss", loss), ("gradient norm", norm)):
@@ -181,7 +182,7 @@ class Trainer:
     def _evaluate(self) -> dict[str, Any]:
         """The metrics of an evaluation; the best weights so far are written to the folder."""
         self.task.model.eval()
-        with torch.no_grad():
+        with torch.no_grad(), gathered(self.task.model):
             found = self.processes.from_first(lambda: dict(self.task.evaluate()))
         best = self.progress.best
         if not best or self.task.rank(found) > self.task.rank(best):
@@ -206,12 +207,18 @@ class Trainer:
         self._save_state()
 
     def _save_model(self, folder: Path) -> None:
-        if self.processes.is_first:
-            self.task.save(folder)
+        with gathered(self.task.model):
+            if self.processes.is_first:
+                self.task.save(folder)
+
+    def _is_saved(self, seconds: float) -> bool:
+        """Whether the state is to be saved again, after so many seconds in the first process."""
+        is_due = self.processes.is_first and seconds >= self.options.save_seconds
+        return bool(self.processes.largest(is_due))
 
     def _save_state(self) -> None:
-        if self.processes.is_first:
-            save_state(self._state_file, self.progress, self.task.model, self._optimizer)
+        model, is_first = self.task.model, self.processes.is_first
+        save_state(self._state_file, self.progress, model, self._optimizer, is_first=is_first)
 
 
 def peak_memory_mb() -> float:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from pgcli.errors import OutputFailed
 from pgcli.state.atomic_file import publish_file, temporary_path
 from pgcli.state.write_errors import wrap_write_errors
+from pgcli.training.sharding import part_of, whole
+from pgcli.training.tensor_file import TensorSpec, write_tensors
 
-WEIGHT = "weight"
+WEIGHT, STEPS = "weight", "step"
 KEY = "progress"  # of the file's metadata
 
 
@@ -34,14 +36,29 @@ class TrainingProgress:
 
 
 def save_state(
-    file: Path, progress: TrainingProgress, model: nn.Module, optimizer: torch.optim.Optimizer
+    file: Path,
+    progress: TrainingProgress,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    is_first: bool = True,
 ) -> None:
-    """Replace the file by the current state; of a complete run only the progress is kept."""
+    """Replace the file by the current state; of a complete run only the progress is kept.
+
+    It is the same for any number of processes. The first of them writes it; if the model is divided
+    over them, all have to call this, and each tensor is gathered in turn.
+    """
     tensors = {} if progress.is_complete else dict(_tensors(model, optimizer))
+    if not is_first:
+        for tensor in tensors.values():
+            whole(tensor)
+        return
+    specs = [TensorSpec(name, one.dtype, one.shape) for name, one in tensors.items()]
     temporary = temporary_path(file)
     with wrap_write_errors(file):
         try:
-            save_file(tensors, temporary, metadata={KEY: json.dumps(asdict(progress))})
+            gathered = map(whole, tensors.values())
+            write_tensors(temporary, specs, gathered, {KEY: json.dumps(asdict(progress))})
             publish_file(temporary, file, replace=True)
         finally:
             temporary.unlink(missing_ok=True)
@@ -59,8 +76,7 @@ def load_state(file: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -
         with safe_open(file, framework="pt") as stored:
             progress = TrainingProgress(**json.loads(stored.metadata()[KEY]))
             if not progress.is_complete:
-                tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
-                _fill(tensors, model, optimizer)
+                _fill(stored, model, optimizer)
     except (SafetensorError, OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
         raise OutputFailed(
             f"{file} cannot be resumed from: {error}", hint="--overwrite begins again"
@@ -68,25 +84,25 @@ def load_state(file: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -
     return progress
 
 
-def _tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> Any:
+def _tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Tensor]]:
     """The trained parameters, and what the optimizer keeps of each, by name."""
     for name, parameter in _trained(model).items():
-        yield f"{WEIGHT}.{name}", parameter.detach().cpu().contiguous()
+        yield f"{WEIGHT}.{name}", parameter.detach()
         for kind, value in optimizer.state[parameter].items():
-            yield f"{kind}.{name}", value.detach().cpu().contiguous()
+            yield f"{kind}.{name}", value
 
 
-def _fill(tensors: dict[str, Tensor], model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+def _fill(stored: Any, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     parameters = _trained(model)
-    for stored, tensor in tensors.items():
-        kind, _, name = stored.partition(".")
-        parameter = parameters[name]
+    for key in stored.keys():  # noqa: SIM118
+        kind, _, name = key.partition(".")
+        parameter, tensor = parameters[name], stored.get_tensor(key)
         if kind == WEIGHT:
-            parameter.data.copy_(tensor)
+            parameter.data.copy_(part_of(tensor, parameter))
         else:
             # AdamW keeps its count of steps on the CPU
-            device = "cpu" if kind == "step" else parameter.device
-            optimizer.state[parameter][kind] = tensor.to(device)
+            value = tensor if kind == STEPS else part_of(tensor, parameter)
+            optimizer.state[parameter][kind] = value
 
 
 def _trained(model: nn.Module) -> dict[str, nn.Parameter]:

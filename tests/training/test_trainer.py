@@ -248,3 +248,21 @@ def test_curves_are_a_picture(tmp_path: Path) -> None:
     with Image.open(tmp_path / "curves.png") as image:
         assert image.size == (2 * 420, 300)  # the loss and the learning rate
         assert len(image.convert("RGB").getcolors(2**20) or ()) > 3
+
+
+def test_state_is_a_safetensors_file_without_a_copy_in_memory(tmp_path: Path) -> None:
+    """Written one tensor at a time: scalars, matrices and both dtypes are read as they were."""
+    from pgcli.training.tensor_file import TensorSpec, write_tensors
+
+    given = {
+        "a": torch.randn(3, 5).T,
+        "step": torch.tensor(7.0),
+        "b": torch.randn(2, dtype=torch.float64),
+        "empty": torch.empty(0, 4),
+    }
+    specs = [TensorSpec(name, one.dtype, one.shape) for name, one in given.items()]
+    write_tensors(tmp_path / "x.safetensors", specs, given.values(), {"key": "é"})
+    with safe_open(tmp_path / "x.safetensors", framework="pt") as stored:
+        assert stored.metadata() == {"key": "é"}
+        for name, tensor in given.items():
+            assert torch.equal(stored.get_tensor(name), tensor)

@@ -1,0 +1,100 @@
+"""A model whose weights, gradients and moments are divided over the processes by FSDP2.
+
+Each layer is gathered before it computes, forward and backward, and given up after it. Weights are
+gathered in float32, and autocast makes the products: an update is that of one process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+Result = TypeVar("Result")
+
+ROOT = "fsdp_root"  # the attribute of a divided model
+
+
+class Computation(nn.Module):
+    """The root of a divided model: all that is computed with the weights is its forward pass."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model = model
+
+    def forward(self, work: Callable[[], Any]) -> Any:
+        return work()
+
+
+def shard(model: nn.Module, device: torch.device) -> None:
+    """Divide the weights of the model, which are equal in all processes, over them.
+
+    The layers of each `nn.ModuleList` are gathered one at a time, and what is left all at once.
+    """
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    for module in [*model.modules()]:
+        if isinstance(module, nn.ModuleList):
+            for layer in module:
+                fully_shard(layer, mesh=mesh)
+    root = Computation(model)
+    fully_shard(root, mesh=mesh)
+    object.__setattr__(model, ROOT, root)  # not as a module of the model, which it contains
+
+
+def compute(model: nn.Module, work: Callable[[], Result]) -> Result:
+    """The result of `work`, which computes with the model's weights.
+
+    If these are divided, those outside of layers are gathered for it, and for its backward pass.
+    """
+    root = getattr(model, ROOT, None)
+    found: Result = work() if root is None else root(work)
+    return found
+
+
+@contextmanager
+def gathered(model: nn.Module) -> Iterator[None]:
+    """A block in which each process has all weights, and computes without the others."""
+    root = getattr(model, ROOT, None)
+    parts: list[Any] = [one for one in root.modules() if hasattr(one, "unshard")] if root else []
+    for part in parts:
+        part.unshard()
+        part.set_reshard_after_forward(False, recurse=False)
+    try:
+        yield
+    finally:
+        for part in parts:
+            part.set_reshard_after_forward(part is not root, recurse=False)
+            part.reshard()
+
+
+def is_sharded(tensor: Tensor) -> bool:
+    """Whether this process has a part of the tensor only: whether it is a DTensor.
+
+    The class is not imported here, which takes seconds.
+    """
+    return hasattr(tensor, "full_tensor")
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """The tensor with the parts of all processes."""
+    parts: Any = tensor
+    full: Tensor = parts.full_tensor() if is_sharded(tensor) else tensor
+    return full
+
+
+def part_of(tensor: Tensor, like: Tensor) -> Tensor:
+    """The tensor on the device of `like`, divided as `like` is."""
+    tensor = tensor.to(like.device)
+    if not is_sharded(like):
+        return tensor
+    from torch.distributed.tensor import distribute_tensor
+
+    parts: Any = like
+    return distribute_tensor(tensor, parts.device_mesh, parts.placements, src_data_rank=None)
