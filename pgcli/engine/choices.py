@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pgcli.device.transfer import to_device
 from pgcli.engine.memory import TOKENS_PER_PASS
 from pgcli.engine.sampler import OutputVocabulary, log_probability, logsumexp, mask_invalid
 from pgcli.engine.sequence import Candidate, check_finite
@@ -93,8 +94,8 @@ def first_logprobs(
     """The log-probability (M,) of every candidate's first token after the prefix."""
     tokens, owners = first_tokens(rows)
     logits_BV = mask_invalid(logits_BV, vocabulary)
-    row_M = torch.tensor([row for row, _ in owners], device=logits_BV.device)
-    token_M = torch.tensor(tokens, device=logits_BV.device)
+    row_M = to_device(torch.tensor([row for row, _ in owners]), logits_BV.device)
+    token_M = to_device(torch.tensor(tokens), logits_BV.device)
     return logits_BV[row_M, token_M].float() - logsumexp(logits_BV)[row_M]
 
 
@@ -103,9 +104,12 @@ def branch_logprobs(
 ) -> Tensor:
     """The log-probability (M,) of each target of a pass."""
     device = model.projector.weight.device
-    branch_BL = branches.branch_BL.to(device)
-    hidden_BLD = model.score_branches(branches.token_BL.to(device), branch_BL, cache)
-    hidden_MD, target_M = hidden_BLD[branch_BL >= 0], branches.target_M.to(device)
+    token_BL, branch_BL = (to_device(x, device) for x in branches[:2])
+    hidden_BLD = model.score_branches(token_BL, branch_BL, cache)
+    # found on the host: a mask as an index waits for the device
+    real_M = (branches.branch_BL >= 0).flatten().nonzero()[:, 0]
+    hidden_MD = hidden_BLD.flatten(0, 1)[to_device(real_M, device)]
+    target_M = to_device(branches.target_M, device)
     found = []
     for first in range(0, len(target_M), LOGITS_AT_ONCE):
         some = slice(first, first + LOGITS_AT_ONCE)

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pgcli.device.transfer import to_device
 from pgcli.engine.sampler import GrammarMask
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.errors import InvalidCheckpoint
@@ -177,4 +178,4 @@ class Grammar:
         tokens = [*(first + value for value in allowed.locations), *allowed.tokens]
         mask_A = torch.zeros(len(self._columns), dtype=torch.bool)
         mask_A[[self._columns[token] for token in tokens]] = True
-        return mask_A.to(self._device)
+        return to_device(mask_A, self._device)

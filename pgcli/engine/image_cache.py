@@ -14,6 +14,7 @@ from torch import Tensor
 
 from pgcli.checkpoints.preprocessing import Preprocessing
 from pgcli.device.stopwatch import Stopwatch
+from pgcli.device.transfer import to_device
 from pgcli.engine.sequence import Sequence
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.siglip import normalize_pixels
@@ -116,10 +117,7 @@ class ImageFeatureCache:
         watch = Stopwatch(self._device)
         images = [torch.from_numpy(one.image.pixels) for one in new if one.image is not None]
         start = watch.mark()
-        pixels_BRRC = torch.stack(images)
-        if self._device.type == "cuda":  # a copy from pinned memory is asynchronous
-            pixels_BRRC = pixels_BRRC.pin_memory()
-        pixels_BRRC = pixels_BRRC.to(self._device, non_blocking=True)
+        pixels_BRRC = to_device(torch.stack(images), self._device)
         pixels_BCRR = normalize_pixels(pixels_BRRC, self._mean, self._std, self._dtype)
         patch_BPD = self._model.encode(pixels_BCRR)
         each_ms = watch.between(start, watch.mark()) / len(new)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from pgcli.device.stopwatch import Mark, Stopwatch
+from pgcli.device.transfer import current, to_device
 from pgcli.engine.choices import (
     branch_logprobs,
     branch_passes,
@@ -23,6 +24,7 @@ from pgcli.engine.choices import (
 from pgcli.engine.grammar import Grammar
 from pgcli.engine.image_cache import ImageFeatureCache
 from pgcli.engine.oom import run_or_free
+from pgcli.engine.recorded_step import step_recorder
 from pgcli.engine.sampler import NextTokens, OutputVocabulary, Sampler, SamplingParams
 from pgcli.engine.scheduler import Batch
 from pgcli.engine.sequence import Sequence
@@ -47,10 +49,10 @@ class ModelRunner:
     """Runs batches; owns the KV cache and the sampling state of its rows.
 
     The inputs of a decode step stay on the device: the newest tokens, the random numbers and the
-    cache's indices, which are updated in-place. Tokens are copied to the host without waiting for
-    them and read ASYNC_DEPTH steps later; a finished sequence takes part in that many more steps,
-    whose tokens are dropped. With a grammar, whose mask depends on the previous token, each step is
-    read at once.
+    cache's indices, which are updated in-place; on CUDA the step is recorded once and replayed.
+    Tokens are copied to the host without waiting for them and read ASYNC_DEPTH steps later; a
+    sequence that a stop token ends takes part in that many more steps, whose tokens are dropped.
+    With a grammar, whose mask depends on the previous token, each step is read at once.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class ModelRunner:
         self._device = model.projector.weight.device
         self._watch = Stopwatch(self._device)
         self._depth = 0 if grammar else ASYNC_DEPTH.get(self._device.type, 0)
+        self._recorder = None if grammar else step_recorder(self._device)
         self._max_rows = max_rows
         self._in_flight: deque[InFlightStep] = deque()
         self._reset()
@@ -80,13 +83,19 @@ class ModelRunner:
             self._sampling, self._vocabulary, max_rows=self._max_rows, device=self._device
         )
         self._in_flight.clear()
+        self._drop_recordings()
+
+    def _drop_recordings(self) -> None:
+        if self._recorder is not None:
+            self._recorder.drop()
 
     def run(self, batch: Batch) -> list[Sequence]:
         """Run a batch; return the sequences whose tokens or scores have been read.
 
         Raises OutOfMemory; then call `preempt` with what the scheduler preempts.
         """
-        return run_or_free(partial(self._run, batch))
+        with current(self._device):
+            return run_or_free(partial(self._run, batch), self._drop_recordings)
 
     @torch.inference_mode()
     def _run(self, batch: Batch) -> list[Sequence]:
@@ -111,12 +120,13 @@ class ModelRunner:
         new_slots = max(sequence.max_new_tokens for sequence in group) + self._depth
         originals, copies = split_copies(group)
         if copies:
-            patch_BPD = patch_BPD[originals]
+            patch_BPD = patch_BPD[to_device(torch.tensor(originals), self._device)]
             group = [group[index] for index in (*originals, *copies)]
         logits_BV = self._prefill_prompts(patch_BPD, group[: len(originals)], new_slots)
         if copies:
             self._cache.copy([first + row for row in copies.values()])
-            logits_BV = logits_BV[[*range(len(originals)), *copies.values()]]
+            rows = torch.tensor([*range(len(originals)), *copies.values()])
+            logits_BV = logits_BV[to_device(rows, self._device)]
         if self._sampling.temperature > 0:
             self._sampler.insert(slice(first, end), [sequence.draws() for sequence in group])
         tokens = self._select(logits_BV, slice(first, end), group)
@@ -126,12 +136,34 @@ class ModelRunner:
         return self._enqueue(group, tokens, start, is_prefill=True)
 
     def decode(self) -> list[Sequence]:
-        """Compute and sample the next token of every row, without waiting for the device."""
-        start, rows = self._watch.mark(), slice(len(self.rows))
-        logits_BV = self._model.decode_step(self._token_R, self._cache)
-        tokens = self._select(logits_BV, rows, self.rows)
-        self._token_R[rows] = tokens.token_B
-        return self._enqueue(self.rows, tokens, start, is_prefill=False)
+        """Compute and sample the next token of every row, without waiting for the device.
+
+        Steps in flight are read first if one of them is the last of a sequence, so that no step is
+        computed whose tokens would be dropped.
+        """
+        arrived = self._read_steps(0) if self._ends_in_flight() else []
+        if not self.rows:
+            return arrived
+        start = self._watch.mark()
+        self._cache.begin_step()
+        if self._recorder is None:
+            tokens = self._step(len(self.rows))
+        else:
+            rows = self._cache.padded_rows
+            memory = (self._token_R, *self._cache.tensors, *self._sampler.tensors)
+            tokens = self._recorder.run(partial(self._step, rows), rows, memory)
+        return arrived + self._enqueue(self.rows, tokens, start, is_prefill=False)
+
+    def _step(self, rows: int) -> NextTokens:
+        """The device's part of a step; it is recorded for `rows` rows, with those not in use."""
+        logits_BV = self._model.step_logits(self._token_R, self._cache)[:rows]
+        tokens = self._select(logits_BV, slice(rows), self.rows)
+        self._token_R[:rows] = tokens.token_B
+        return tokens
+
+    def _ends_in_flight(self) -> bool:
+        """Whether a sequence has all its tokens once the steps in flight are read."""
+        return any(sequence.tokens_left <= len(self._in_flight) for sequence in self.rows)
 
     def score(self, patch_BPD: Tensor, group: list[Sequence]) -> list[Sequence]:
         """Compute the log-likelihood of each candidate of the group."""
@@ -185,8 +217,8 @@ class ModelRunner:
         """Prefill new rows of the cache; the logits (B, V) that follow each prompt."""
         token_BT, is_real_BT = left_pad([sequence.prompt_ids for sequence in group])
         if is_real_BT is not None:
-            is_real_BT = is_real_BT.to(self._device)
-        token_BT = token_BT.to(self._device)
+            is_real_BT = to_device(is_real_BT, self._device)
+        token_BT = to_device(token_BT, self._device)
         return self._model.prefill(
             patch_BPD, token_BT, is_real_BT, self._cache, new_slots=new_slots
         )
@@ -207,12 +239,16 @@ class ModelRunner:
         is_prefill: bool,
     ) -> list[Sequence]:
         """Start to copy a step's tokens to the host, and read the steps beyond the depth."""
-        tokens = tokens.copy_to_host()
+        tokens = tokens.copy_to_host(len(sequences))
         rows = [(sequence, sequence.attempts) for sequence in sequences]
         end = self._watch.mark()
         self._in_flight.append(InFlightStep(rows, tokens, start, end, is_prefill))
+        return self._read_steps(self._depth)
+
+    def _read_steps(self, left: int) -> list[Sequence]:
+        """Read the oldest steps in flight until `left` are; the sequences that got a token."""
         arrived: list[Sequence] = []
-        while len(self._in_flight) > self._depth:
+        while len(self._in_flight) > left:
             step = self._in_flight[0]
             arrived += self._fetch_tokens(step)
             # removed once read, so that OOM loses no tokens; `_free` may have cleared the queue

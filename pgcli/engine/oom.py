@@ -44,14 +44,15 @@ class OutOfMemory(Exception):
     """Memory ran out; that of the failed call is free again."""
 
 
-def run_or_free(work: Callable[[], Result]) -> Result:
-    """The result of `work`. Raises OutOfMemory if memory runs out."""
+def run_or_free(work: Callable[[], Result], release: Callable[[], object] = lambda: None) -> Result:
+    """The result of `work`. Raises OutOfMemory if memory runs out, after a call of `release`."""
     try:
         return work()
     except (RuntimeError, MemoryError) as error:
         if not is_oom(error):
             raise
     # after the `except` block, because its traceback keeps the failed pass's tensors alive
+    release()
     gc.collect()
     torch.cuda.empty_cache()  # does nothing where CUDA is not in use
     raise OutOfMemory

@@ -12,6 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pgcli.device.transfer import to_device, to_host
+
 LOGSUMEXP_CHUNK = 2**15  # columns of 257k, converted to float32 at a time
 EPSILON = 1e-6  # rounding may leave a sum that equals top_p slightly below it
 ARGMAX = -1.0  # in place of a random number: the most likely token is taken
@@ -62,11 +64,10 @@ class NextTokens(NamedTuple):
     logprob_B: Tensor
     near_B: Tensor | None = None
 
-    def copy_to_host(self) -> NextTokens:
-        """Start to copy them to the CPU, without waiting for it."""
-        token_B, logprob_B = (x_B.to("cpu", non_blocking=True) for x_B in self[:2])
-        near_B = None if self.near_B is None else self.near_B.to("cpu", non_blocking=True)
-        return NextTokens(token_B, logprob_B, near_B)
+    def copy_to_host(self, rows: int) -> NextTokens:
+        """Start to copy those of the first `rows` rows to the CPU, without waiting for it."""
+        near_B = None if self.near_B is None else to_host(self.near_B[:rows])
+        return NextTokens(to_host(self.token_B[:rows]), to_host(self.logprob_B[:rows]), near_B)
 
 
 class GrammarMask(NamedTuple):
@@ -91,6 +92,11 @@ class Sampler:
         self._draw_RT = torch.zeros(max_rows, 0, device=device)
         self._draw_index_R = torch.zeros(max_rows, dtype=torch.long, device=device)
 
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The tensors that a selection reads and writes."""
+        return self._draw_RT, self._draw_index_R
+
     def insert(self, rows: slice, draws: list[list[float]]) -> None:
         """Copy new rows' random numbers, one for each of their tokens, to the device."""
         longest = max(map(len, draws))
@@ -99,7 +105,7 @@ class Sampler:
             wider_RT[:, : self._draw_RT.shape[1]] = self._draw_RT
             self._draw_RT = wider_RT
         padded = [[*row, *[0.0] * (longest - len(row))] for row in draws]
-        self._draw_RT[rows, :longest] = torch.tensor(padded, device=self._draw_RT.device)
+        self._draw_RT[rows, :longest] = to_device(torch.tensor(padded), self._draw_RT.device)
         self._draw_index_R[rows].zero_()
 
     def move(self, row: int, to: int) -> None:

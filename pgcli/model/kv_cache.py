@@ -48,8 +48,9 @@ class KVCache:
     pass overwrites. All but `copy` return the positions and masks of their pass, in which every
     layer calls `write` once. A position is a row's count of real slots, from 1 as in transformers,
     and no query attends to a slot that is not real. `fixed_shape` makes every step read all
-    allocated slots under a mask, so that its shapes stay the same; without it a step reads the
-    slots in use.
+    allocated slots under a mask, so that its shapes stay the same and the device's part of
+    `append`, which is `advance`, can be recorded and repeated; without it a step reads the slots in
+    use.
     """
 
     def __init__(
@@ -86,6 +87,11 @@ class KVCache:
     @property
     def allocated_rows(self) -> int:
         return self._buffers.rows
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The tensors that steps read and write, at the same addresses until the cache grows."""
+        return self._buffers
 
     @property
     def nbytes(self) -> int:
@@ -143,22 +149,29 @@ class KVCache:
     def append(self) -> tuple[Tensor, AttentionMasks]:
         """Open one slot in every row; return positions (B, 1) and masks for the padded rows.
 
-        Positions and indices are updated in-place on the device. The results of rows that are not
-        in use are meaningless and do not affect other rows.
+        The results of rows that are not in use are meaningless and do not affect other rows.
         """
+        self.begin_step()
+        return self.advance()
+
+    def begin_step(self) -> None:
+        """The host's part of `append`: allocate and count the slots."""
         rows, used = self.padded_rows, max(self.lengths) + 1
         self.reserve(rows, used)
-        buffers = self._buffers
+        self._rows, self._slots = slice(rows), None
+        self.lengths = [length + 1 for length in self.lengths]
+        self._end = self.slots if self.fixed_shape else used
+
+    def advance(self) -> tuple[Tensor, AttentionMasks]:
+        """The device's part of `append`: update positions and indices in-place; return as it."""
+        buffers, rows = self._buffers, self._rows.stop
         write_B = buffers.write_index_R[:rows]
         write_B.add_(1).clamp_(max=self.slots - 1)  # rows that are not in use stay within bounds
         position_B1 = buffers.position_R[:rows].add_(1)[:, None]
         buffers.is_real_RS[:rows].scatter_(1, write_B[:, None], True)
         if self._config.sliding_window is not None:
             buffers.position_RS[:rows].scatter_(1, write_B[:, None], position_B1)
-        self._rows, self._slots = slice(rows), None
         self._index_BK = buffers.first_slot_RK[:rows] + write_B[:, None]
-        self.lengths = [length + 1 for length in self.lengths]
-        self._end = self.slots if self.fixed_shape else used
         return position_B1, self._step_masks(position_B1)
 
     def branch(self, branch_BL: Tensor) -> tuple[Tensor, AttentionMasks]:
@@ -238,7 +251,10 @@ class KVCache:
     def _step_masks(self, position_B1: Tensor) -> AttentionMasks:
         """The masks of the newest slot of each row; None if it attends to every slot read."""
         is_real_BS = self._buffers.is_real_RS[self._rows, : self._end]
-        attends_to_all = not any(self._has_padding) and min(self.lengths) == self._end
+        # lengths change from step to step; with a fixed shape, only the device may look at them
+        attends_to_all = (
+            not self.fixed_shape and not any(self._has_padding) and min(self.lengths) == self._end
+        )
         full = None if attends_to_all else is_real_BS[:, None, None]
         window = self._config.sliding_window
         if window is None or self._end <= window:

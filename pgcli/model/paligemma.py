@@ -71,13 +71,21 @@ class PaliGemma(nn.Module):
 
         `token_B` may be longer than the rows in use; its other values are ignored.
         """
-        position_B1, masks = cache.append()
-        missing = len(position_B1) - len(token_B)
+        cache.begin_step()
+        missing = cache.padded_rows - len(token_B)
         if missing > 0:
             token_B = F.pad(token_B, (0, missing))
-        x_B1D = self.decoder.embed(token_B[: len(position_B1), None])
+        return self.step_logits(token_B, cache)[: cache.rows]
+
+    def step_logits(self, token_R: Tensor, cache: KVCache) -> Tensor:
+        """The device's part of `decode_step`, after `cache.begin_step`; logits of padded rows.
+
+        It reads and writes the cache's tensors and `token_R` only, so that it can be recorded.
+        """
+        position_B1, masks = cache.advance()
+        x_B1D = self.decoder.embed(token_R[: len(position_B1), None])
         hidden_B1D = self.decoder(x_B1D, position_B1, masks, cache)
-        return self.decoder.logits(hidden_B1D[:, 0])[: cache.rows]
+        return self.decoder.logits(hidden_B1D[:, 0])
 
     def score_branches(self, token_BL: Tensor, branch_BL: Tensor, cache: KVCache) -> Tensor:
         """Read several continuations of each row inserted last; hidden states (B, L, D), no logits.

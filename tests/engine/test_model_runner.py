@@ -1,10 +1,9 @@
-"""ModelRunner: end of sequences, invalid tokens, log-probabilities, times, no synchronization."""
+"""ModelRunner: end of sequences, invalid tokens, log-probabilities, times."""
 
 from __future__ import annotations
 
 import math
-import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,8 +11,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config
@@ -23,12 +20,16 @@ from pgcli.engine.sampler import GREEDY, OutputVocabulary, SamplingParams
 from pgcli.engine.sequence import Sequence
 from pgcli.engine.tokenizer import left_pad
 from pgcli.errors import InvalidCheckpoint
-from pgcli.model.kv_cache import KVCache
 from pgcli.model.paligemma import PaliGemma
 from tests.support.clock import Clock
 from tests.support.prefix_masks import make_masks
 from tests.support.random_weights import normal
-from tests.support.sequences import make_sequences, run_together, vocabulary_of
+from tests.support.sequences import (
+    make_sequences,
+    prompts_of_many_lengths,
+    run_together,
+    vocabulary_of,
+)
 from tests.support.tiny import PATCHES
 
 SIZE = 12
@@ -66,7 +67,10 @@ class Scripted:
         self.order += range(len(self.script))
         return self.logits(self.order)
 
-    def decode_step(self, token_R: Tensor, cache: Any) -> Tensor:
+    def begin_step(self) -> None:
+        pass
+
+    def step_logits(self, token_R: Tensor, cache: Any) -> Tensor:
         self.read.append(token_R[: self.rows].tolist())
         return self.logits(self.order)
 
@@ -249,17 +253,8 @@ def test_the_time_of_a_pass_is_divided_over_the_rows_in_it(
 # --- sequences that join, and steps in flight
 
 
-def of_many_lengths(count: int) -> list[list[int]]:
-    """Prompts of 2 to 12 tokens, all different."""
-    draws = random.Random(3)
-    return [
-        [2, *(draws.randrange(300, 700) for _ in range(draws.randrange(0, 11))), 108]
-        for _ in range(count)
-    ]
-
-
 def test_sequences_that_join_later_answer_as_they_would_alone(model: PaliGemma) -> None:
-    prompts, patch_BPD = of_many_lengths(7), normal(7, PATCHES, model.config.decoder.width)
+    prompts, patch_BPD = prompts_of_many_lengths(7), normal(7, PATCHES, model.config.decoder.width)
     vocabulary = vocabulary_of(model, 1)
     alone = [
         run_together(model, patch_BPD[[row]], [prompts[row]], vocabulary, 8)[0].tokens
@@ -282,7 +277,7 @@ def test_tokens_are_the_same_however_late_they_are_read(
     model: PaliGemma, monkeypatch: pytest.MonkeyPatch, temperature: float
 ) -> None:
     """On a GPU, the next step is launched before the tokens of the previous one are read."""
-    prompts, patch_BPD = of_many_lengths(9), normal(9, PATCHES, model.config.decoder.width)
+    prompts, patch_BPD = prompts_of_many_lengths(9), normal(9, PATCHES, model.config.decoder.width)
     vocabulary = vocabulary_of(model, *range(0, model.config.decoder.vocab_size, 9))
     lengths = [1, 12, 3, 12, 12, 2, 12, 12, 7]
     sampling, found = SamplingParams(temperature=temperature, seed=3), []
@@ -319,7 +314,7 @@ def test_preempted_sequences_get_no_token_of_steps_in_flight(
 ) -> None:
     monkeypatch.setitem(module.ASYNC_DEPTH, "cpu", 2)
     vocabulary, sampling = vocabulary_of(model, 1), SamplingParams(temperature=1, seed=2)
-    prompts, patch_BPD = of_many_lengths(3), normal(3, PATCHES, model.config.decoder.width)
+    prompts, patch_BPD = prompts_of_many_lengths(3), normal(3, PATCHES, model.config.decoder.width)
     runner = ModelRunner(model, vocabulary, sampling, max_rows=3)
     sequences = make_sequences(prompts, 5, sampling)
     runner.prefill(patch_BPD[:1], sequences[:1])
@@ -334,125 +329,3 @@ def test_preempted_sequences_get_no_token_of_steps_in_flight(
         runner.decode()
     expected = run_together(model, patch_BPD, prompts, vocabulary, 5, sampling=sampling)
     assert [one.tokens for one in sequences] == [one.tokens for one in expected]
-
-
-# --- no synchronization
-
-#: Functions that copy Python data to a device.
-FROM_PYTHON = (torch.tensor, torch.as_tensor, torch.from_numpy, torch.asarray, Tensor.new_tensor)
-#: Methods that wait for the device and copy a tensor to Python.
-TO_PYTHON = (
-    *(Tensor.item, Tensor.tolist, Tensor.cpu, Tensor.numpy, Tensor.__bool__, Tensor.__int__),
-    *(Tensor.__float__, Tensor.__index__, Tensor.nonzero, torch.nonzero),
-)
-
-
-class NoPythonData(TorchFunctionMode):
-    """Fails if a tensor is created from Python data, or read back synchronously."""
-
-    def __torch_function__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if function in FROM_PYTHON:
-            raise AssertionError(f"{function} copies Python data to the device")
-        if function in TO_PYTHON:
-            raise AssertionError(f"{function} waits for the device")
-        is_indexing = function in (Tensor.__getitem__, Tensor.__setitem__)
-        if is_indexing and any(isinstance(one, list) for one in (args[1], *_parts(args[1]))):
-            raise AssertionError("a list as an index is copied to the device")
-        if function is Tensor.to and "cpu" in args and not kwargs.get("non_blocking"):
-            raise AssertionError("a copy to the CPU waits for the device")
-        return function(*args, **kwargs)
-
-
-class NoReadBack(TorchDispatchMode):
-    """Fails at operations that wait for the device, however they are called."""
-
-    def __torch_dispatch__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        name = function.overloadpacket._qualified_op_name
-        if name in ("aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select"):
-            raise AssertionError(f"{name} waits for the device")
-        if name == "aten::lift_fresh":
-            raise AssertionError("a tensor is made of Python data")
-        indices = args[1] if name.startswith("aten::index") and len(args) > 1 else ()
-        if isinstance(indices, list | tuple) and any(
-            isinstance(one, Tensor) and one.dtype == torch.bool for one in indices
-        ):
-            raise AssertionError("a mask as an index waits for the device")
-        return function(*args, **(kwargs or {}))
-
-
-def _parts(index: Any) -> tuple[Any, ...]:
-    return index if isinstance(index, tuple) else ()
-
-
-@pytest.fixture(params=["tiny", "tiny2"])
-def launching(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[ModelRunner]:
-    """A runner with running rows, whose steps are launched and never read."""
-    folder: Path = request.getfixturevalue(request.param)
-    model = weights.load(folder, read_config(folder), dtype=torch.float32)
-    monkeypatch.setitem(module.ASYNC_DEPTH, "cpu", 100)
-    sampling = SamplingParams(temperature=1, top_p=0.9, top_k=40)
-    vocabulary = vocabulary_of(model, 1)._replace(locations=range(300, 1324))
-    runner = ModelRunner(model, vocabulary, sampling, max_rows=4)
-    runner._cache.fixed_shape = True
-    patch_BPD = normal(3, PATCHES, model.config.decoder.width).float()
-    with torch.inference_mode():
-        runner.prefill(patch_BPD, make_sequences(of_many_lengths(3), 50, sampling))
-        runner.decode()
-        yield runner
-
-
-def launch(runner: ModelRunner) -> None:
-    with NoReadBack(), NoPythonData():
-        runner.decode()
-
-
-def test_a_decode_step_copies_nothing_to_or_from_the_device(launching: ModelRunner) -> None:
-    for _ in range(5):
-        launch(launching)
-
-
-FAULTS = {
-    "list": lambda runner: torch.tensor([1.0, 2.0]),
-    "index": lambda runner: runner._token_R[[0, 1]],
-    "item": lambda runner: runner._token_R[0].item(),
-    "bool": lambda runner: bool(runner._token_R[0] > 3),
-    "tolist": lambda runner: runner._token_R.tolist(),
-    "cpu": lambda runner: runner._token_R.to("cpu"),
-    "nonzero": lambda runner: runner._token_R[runner._token_R > 3],
-}
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("where", ["append", "write"])
-def test_a_planted_synchronisation_is_found(
-    launching: ModelRunner, monkeypatch: pytest.MonkeyPatch, fault: str, where: str
-) -> None:
-    real = getattr(KVCache, where)
-
-    def faulty(*args: Any) -> Any:
-        FAULTS[fault](launching)
-        return real(*args)
-
-    monkeypatch.setattr(KVCache, where, faulty)
-    with pytest.raises(AssertionError, match=r"device|Python data"):
-        launch(launching)
-
-
-def test_a_decode_step_runs_on_a_device_that_has_no_data(tiny: Path) -> None:
-    """On the meta device every copy to Python raises an error."""
-    with torch.device("meta"), torch.inference_mode():
-        model = PaliGemma(read_config(tiny))
-        cache = model.kv_cache(4, fixed_shape=True)
-        width = model.config.decoder.width
-        model.prefill(torch.zeros(3, PATCHES, width), torch.zeros(3, 4).long(), None, cache)
-        token_R = torch.zeros(4, dtype=torch.long)
-        for _ in range(3):
-            logits_BV = model.decode_step(token_R, cache)
-        assert logits_BV.shape == (3, model.config.decoder.vocab_size)

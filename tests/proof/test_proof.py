@@ -144,8 +144,8 @@ class TestDifferent:
 
     @pytest.mark.slow
     def test_wrong_decode_step_is_found_in_the_tokens(self, tiny, monkeypatch):
-        step = PaliGemma.decode_step
-        monkeypatch.setattr(PaliGemma, "decode_step", lambda *given: -step(*given))
+        step = PaliGemma.step_logits
+        monkeypatch.setattr(PaliGemma, "step_logits", lambda *given: -step(*given))
         proof = proof_of(tiny, dtype="float32")
         assert proof.verdict == "different: generated tokens differ in float32"
         assert [p.step for p in proof.comparisons[0].tokens.partings] == [1] * len(PROMPTS)

@@ -32,7 +32,7 @@ SITES: dict[str, tuple[type, str, Callable[..., int]]] = {
     "encode": (PaliGemma, "encode", lambda model, pixels_BCRR: len(pixels_BCRR)),
     "prefill": (PaliGemma, "prefill", lambda model, patch_BPD, *_: len(patch_BPD)),
     "insert": (KVCache, "insert", lambda cache, rows, *_: cache.rows + rows),
-    "decode": (PaliGemma, "decode_step", lambda model, token_R, cache: cache.rows),
+    "decode": (PaliGemma, "step_logits", lambda model, token_R, cache: cache.rows),
     "branch": (PaliGemma, "score_branches", lambda model, token_BL, *_: len(token_BL)),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import abc
 
 import torch
@@ -72,3 +73,12 @@ def next_tokens(
         allowed = [grammar.allowed(one.state, one.tokens_left) for one in sequences]
         mask = GrammarMask(grammar.token_A, torch.stack(allowed))
     return select_tokens(logits_BV, sequences[0].sampling, vocabulary, draw_B, mask)[:2]
+
+
+def prompts_of_many_lengths(count: int) -> list[list[int]]:
+    """Prompts of 2 to 12 tokens, all different."""
+    draws = random.Random(3)
+    return [
+        [2, *(draws.randrange(300, 700) for _ in range(draws.randrange(0, 11))), 108]
+        for _ in range(count)
+    ]

@@ -1,0 +1,115 @@
+"""Decode steps that are recorded once and repeated: CUDA graphs, a launch for a whole step."""
+
+from __future__ import annotations
+
+import gc
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pgcli.engine.oom import is_oom
+from pgcli.engine.sampler import NextTokens
+
+#: The device's part of a decode step: reads and writes tensors at fixed addresses only.
+Step = Callable[[], NextTokens]
+
+
+class Recording(NamedTuple):
+    """A recorded step: `replay` computes it again, and writes these tokens."""
+
+    tokens: NextTokens
+    replay: Callable[[], None]
+
+
+class StepRecorder:
+    """Runs decode steps, and records one for each number of rows.
+
+    A step of a new number of rows runs as it is, which loads kernels and workspaces; the second
+    is recorded, and it and all later ones are replayed. The recordings hold addresses: they are
+    dropped when any tensor of `memory` is another one than before. Where recording fails, steps run
+    as they are, with one warning that gives the reason; where memory runs out for it, only those
+    of this number of rows, until `drop`.
+    """
+
+    def __init__(self, record: Callable[[Step], Recording]):
+        self._record = record
+        self._has_failed = False
+        self._recordings: dict[int, Recording | None] = {}  # None: it has run, or does not fit
+        self._too_large: set[int] = set()
+        self._memory: tuple[tuple[int, torch.Size], ...] = ()
+
+    def run(self, step: Step, rows: int, memory: Iterable[Tensor]) -> NextTokens:
+        """The step's tokens, which the next step of the same number of rows overwrites."""
+        places = tuple((one.data_ptr(), one.shape) for one in memory)
+        if places != self._memory:
+            self.drop()
+            self._memory = places
+        if recording := self._recordings.get(rows):
+            recording.replay()
+            return recording.tokens
+        is_first = rows not in self._recordings
+        self._recordings[rows] = None
+        if is_first or self._has_failed or rows in self._too_large:
+            return step()
+        try:
+            recording = self._recordings[rows] = self._record(step)
+        except (RuntimeError, MemoryError) as error:
+            self._failed(rows, error)
+        if recording is None:  # after the `except` block, whose traceback holds tensors
+            return step()
+        recording.replay()
+        return recording.tokens
+
+    def drop(self) -> None:
+        """Free the recordings and their memory; they are made again when steps follow."""
+        self._recordings.clear()
+        self._too_large.clear()
+        self._memory = ()
+
+    def _failed(self, rows: int, error: Exception) -> None:
+        if is_oom(error):
+            self._too_large.add(rows)
+            return
+        self._has_failed = True
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        warnings.warn(
+            "decode steps cannot be recorded as CUDA graphs here; they are launched one operation "
+            f"at a time, which is slower and gives the same answers ({reason})",
+            stacklevel=1,
+        )
+
+
+class CudaGraphs:
+    """Records steps as CUDA graphs, which share their memory: no two of them run at once."""
+
+    def __init__(self) -> None:
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def __call__(self, step: Step) -> Recording:
+        graph = torch.cuda.CUDAGraph()
+        # another thread may allocate meanwhile, as those that decode images do
+        capture = torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local")
+        with _without_gc(), capture:
+            tokens = step()
+        return Recording(tokens, graph.replay)
+
+
+@contextmanager
+def _without_gc() -> Iterator[None]:
+    """Pause the garbage collector: a graph that it frees would spoil a capture in progress."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def step_recorder(device: torch.device) -> StepRecorder | None:
+    """A recorder for the device; None where steps are not recorded."""
+    return StepRecorder(CudaGraphs()) if device.type == "cuda" else None

@@ -1,0 +1,244 @@
+"""Recorded steps give the tokens of steps that run as they are; a tape stands for CUDA graphs."""
+
+from __future__ import annotations
+
+import gc
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from pgcli.checkpoints import weights
+from pgcli.checkpoints.config import read_config
+from pgcli.checkpoints.find import Checkpoint
+from pgcli.engine import model_runner as module
+from pgcli.engine import recorded_step
+from pgcli.engine.loader import load
+from pgcli.engine.model_runner import ModelRunner
+from pgcli.engine.recorded_step import Recording, Step, StepRecorder
+from pgcli.engine.sampler import NextTokens, SamplingParams
+from pgcli.model.kv_cache import KVCache
+from pgcli.model.paligemma import PaliGemma
+from pgcli.tasks import Question
+from tests.support.limited_memory import LimitedMemory, fresh, stream
+from tests.support.random_weights import normal
+from tests.support.sequences import make_sequences, prompts_of_many_lengths, vocabulary_of
+from tests.support.tape import record_on_tape
+from tests.support.tiny import PATCHES
+
+GREEDY = SamplingParams(ignore_eos=True)
+SAMPLED = SamplingParams(temperature=1.5, top_p=0.9, seed=3, ignore_eos=True)
+ROWS = 4
+#: Image and prompt, answers beyond the first slots allocated: the cache grows in rows and slots.
+LENGTHS = [6, 20, 9, 14, 1, 8, 105, 3]
+
+
+class Recorder(StepRecorder):
+    """Records on a tape, and counts."""
+
+    def __init__(self) -> None:
+        super().__init__(self._record_and_count)
+        self.recorded = self.replayed = 0
+
+    def _record_and_count(self, step: Step) -> Recording:
+        self.recorded += 1
+        tokens, replay = record_on_tape(step)
+
+        def counted() -> None:
+            self.replayed += 1
+            replay()
+
+        return Recording(tokens, counted)
+
+
+@pytest.fixture(params=["tiny", "tiny2"])
+def model(request: pytest.FixtureRequest) -> PaliGemma:
+    folder: Path = request.getfixturevalue(request.param)
+    return weights.load(folder, read_config(folder), dtype=torch.float64)
+
+
+@pytest.fixture(autouse=True)
+def like_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fixed shapes, and tokens that are read a step late."""
+    monkeypatch.setitem(module.ASYNC_DEPTH, "cpu", 1)
+    real = KVCache.__init__
+
+    def fixed(self: KVCache, *given: Any, **options: Any) -> None:
+        real(self, *given, **options | {"fixed_shape": True})
+
+    monkeypatch.setattr(KVCache, "__init__", fixed)
+
+
+def answer(
+    model: PaliGemma, sampling: SamplingParams, recorder: StepRecorder | None
+) -> list[tuple[list[int], list[float]]]:
+    """Tokens and log-probabilities of sequences that join and leave at different times."""
+    vocabulary = vocabulary_of(model, 1)._replace(locations=range(300, 1324))
+    runner = ModelRunner(model, vocabulary, sampling, max_rows=ROWS)
+    runner._recorder = recorder
+    patch_BPD = normal(len(LENGTHS), PATCHES, model.config.decoder.width)
+    sequences = make_sequences(prompts_of_many_lengths(len(LENGTHS)), 1, sampling)
+    for row, sequence in enumerate(sequences):
+        sequence.max_new_tokens = LENGTHS[row]
+        while len(runner.rows) == ROWS:
+            runner.decode()
+        runner.prefill(patch_BPD[row : row + 1], [sequence])
+    while runner.rows:
+        runner.decode()
+    return [(one.tokens, [*one.logprobs, *one.nears]) for one in sequences]
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+@torch.inference_mode()
+def test_replayed_steps_give_the_tokens_of_eager_ones(
+    model: PaliGemma, sampling: SamplingParams
+) -> None:
+    recorder = Recorder()
+    recorded = answer(model, sampling, recorder)
+    for (tokens, logprobs), (expected, their_logprobs) in zip(
+        recorded, answer(model, sampling, None), strict=True
+    ):
+        assert tokens == expected
+        assert logprobs == pytest.approx(their_logprobs, abs=1e-9)
+    assert recorder.recorded >= 3
+    assert recorder.replayed > 2 * recorder.recorded
+
+
+def stale_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slot's index that is a Python number of the host."""
+    real = KVCache.advance
+
+    def advance(self: KVCache) -> Any:
+        found = real(self)
+        self._buffers.write_index_R[: self.rows].fill_(self.lengths[0] - 1)
+        return found
+
+    monkeypatch.setattr(KVCache, "advance", advance)
+
+
+def host_branch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A branch on the host's count of slots."""
+    real = KVCache.advance
+
+    def advance(self: KVCache) -> Any:
+        position_B1, masks = real(self)
+        if max(self.lengths) % 2:
+            position_B1 += 1
+        return position_B1, masks
+
+    monkeypatch.setattr(KVCache, "advance", advance)
+
+
+def other_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache that grows without being noticed."""
+    monkeypatch.setattr(KVCache, "tensors", ())
+
+
+def late_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokens that are not copied before the next step overwrites them."""
+    monkeypatch.setattr(NextTokens, "copy_to_host", lambda self, rows: self)
+
+
+@pytest.mark.parametrize("fault", [stale_number, host_branch, other_memory, late_copy])
+@torch.inference_mode()
+def test_planted_faults_of_recorded_steps_are_found(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, fault: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    model = weights.load(tiny, read_config(tiny), dtype=torch.float64)
+    expected = [tokens for tokens, _ in answer(model, GREEDY, None)]
+    fault(monkeypatch)
+    try:
+        assert [tokens for tokens, _ in answer(model, GREEDY, Recorder())] != expected
+    except ValueError:  # `zip` of more tokens than rows
+        assert fault is late_copy
+
+
+@pytest.mark.parametrize("site", ["insert", "prefill", "decode"])
+def test_answers_are_the_same_after_memory_ran_out(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, site: str
+) -> None:
+    monkeypatch.setattr("pgcli.engine.oom.gc.collect", lambda: 0)
+    loaded = load(Checkpoint("tiny", tiny), device="cpu", dtype="float32", batch_size=8)
+    question, recorders = Question("ask", None, 9), []
+
+    def ask() -> list[tuple[int, str | None]]:
+        return sorted((row, answer.answer) for row, answer in fresh(loaded).ask(stream(), question))
+
+    expected = ask()
+
+    def make(device: torch.device) -> Recorder:
+        recorders.append(Recorder())
+        return recorders[-1]
+
+    monkeypatch.setattr(module, "step_recorder", make)
+    memory = LimitedMemory(monkeypatch, site, 3)
+    assert ask() == expected
+    assert memory.failures
+    assert recorders[0].recorded
+
+
+# --- the recorder
+
+
+def counting_step(calls: list[int]) -> Step:
+    def step() -> NextTokens:
+        calls.append(1)
+        return NextTokens(torch.tensor([len(calls)]), torch.zeros(1))
+
+    return step
+
+
+def failing(problem: Exception) -> Callable[[Step], Recording]:
+    def record(step: Step) -> Recording:
+        raise problem
+
+    return record
+
+
+def run(recorder: StepRecorder, step: Step, times: int, memory: tuple[Tensor, ...] = ()) -> None:
+    for _ in range(times):
+        recorder.run(step, 4, memory)
+
+
+def test_steps_run_as_they_are_where_recording_fails_with_one_warning() -> None:
+    calls: list[int] = []
+    recorder = StepRecorder(failing(RuntimeError("operation not permitted\nwhen capturing")))
+    with pytest.warns(UserWarning, match=r"CUDA graphs.*\(operation not permitted\)"):
+        run(recorder, counting_step(calls), 5)
+    recorder.drop()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(recorder, counting_step(calls), 5)
+    assert len(calls) == 10
+
+
+def test_recording_is_tried_again_after_memory_ran_out_for_it() -> None:
+    calls: list[int] = []
+    recorder = StepRecorder(failing(torch.OutOfMemoryError("CUDA out of memory")))
+    run(recorder, counting_step(calls), 4)
+    assert len(calls) == 4
+    recorder._record = record_on_tape
+    run(recorder, counting_step(calls), 2)
+    assert len(calls) == 6
+    recorder.drop()
+    run(recorder, counting_step(calls), 5)
+    assert len(calls) == 8  # the first, and the recording
+
+
+def test_recordings_are_made_again_when_memory_is_at_another_address() -> None:
+    calls: list[int] = []
+    recorder, memory = StepRecorder(record_on_tape), torch.zeros(3)
+    run(recorder, counting_step(calls), 5, (memory,))
+    assert len(calls) == 2
+    run(recorder, counting_step(calls), 5, (memory[1:],))
+    assert len(calls) == 4
+
+
+def test_the_garbage_collector_pauses_while_a_graph_is_recorded() -> None:
+    with recorded_step._without_gc():
+        assert not gc.isenabled()
+    assert gc.isenabled()

@@ -1,0 +1,152 @@
+"""A device pretended on the CPU: which tensors are the host's, and what would wait for the device.
+
+Tensors that exist before `FakeDevice` is entered are the device's. Those made inside it of Python
+data, or by a factory without `device=` or with "cpu", are the host's, and so is what is computed
+of them alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from pgcli.device.stopwatch import Stopwatch
+
+#: Functions that make tensors of Python data.
+FROM_PYTHON = (torch.tensor, torch.as_tensor, torch.from_numpy, torch.asarray, Tensor.new_tensor)
+FACTORIES = (*FROM_PYTHON, torch.zeros, torch.ones, torch.full, torch.empty, torch.arange)
+#: Methods that wait for the tensor's device and copy it to Python.
+TO_PYTHON = (
+    *(Tensor.item, Tensor.tolist, Tensor.cpu, Tensor.numpy, Tensor.__bool__, Tensor.__int__),
+    *(Tensor.__float__, Tensor.__index__, Tensor.nonzero, torch.nonzero),
+)
+WAITING_OPERATIONS = ("aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select")
+
+
+class FakeDevice(TorchFunctionMode):
+    """Fails at what waits for the device, and where tensors of host and device meet in one call.
+
+    The two ways across are `x.to(device, non_blocking=True)` and `x.copy_(y, non_blocking=True)`.
+    A copy to the host may be read once `FakeStopwatch` has waited for a mark made after it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._operations = _Operations()
+        self.marks = self.reached = 0
+        self.copies_to_host = 0
+
+    def __enter__(self) -> FakeDevice:
+        FakeStopwatch.device = self
+        self._operations.__enter__()
+        super().__enter__()
+        return self
+
+    def __exit__(self, *problem: Any) -> None:
+        super().__exit__(*problem)
+        self._operations.__exit__(*problem)
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if getattr(function, "__name__", "") == "__get__":  # a property, such as `shape`
+            return function(*args, **kwargs)
+        tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
+        on_host = [one for one in tensors if is_on_host(one)]
+        if tensors and len(on_host) == len(tensors):
+            return self._on_host(function, args, kwargs)
+        if on_host:
+            return self._from_device(function, args, kwargs)
+        is_of_host = kwargs.get("device", "cpu") == "cpu"
+        if function in FROM_PYTHON and (tensors or not is_of_host):
+            raise AssertionError(f"{function} copies Python data to the device")
+        if function in FACTORIES and is_of_host:
+            return _mark(self._unchecked(function, args, kwargs))
+        if function in TO_PYTHON or (function is Tensor.to and "cpu" in args):
+            raise AssertionError(f"{function} waits for the device")
+        is_indexing = function in (Tensor.__getitem__, Tensor.__setitem__)
+        if is_indexing and any(isinstance(one, list) for one in (args[1], *_parts(args[1]))):
+            raise AssertionError("a list as an index is copied to the device")
+        return function(*args, **kwargs)
+
+    def _on_host(self, function: Any, args: Any, kwargs: Any) -> Any:
+        """A call that only takes tensors of the host: it stays there, or copies to the device."""
+        if function is Tensor.to and kwargs.get("non_blocking"):
+            return function(*args, **kwargs).detach()  # a tensor without the mark
+        if function in TO_PYTHON and getattr(args[0], "complete_at", 0) > self.reached:
+            raise AssertionError("a copy to the host is read before it is complete")
+        return _mark(self._unchecked(function, args, kwargs))
+
+    def _from_device(self, function: Any, args: Any, kwargs: Any) -> Any:
+        """A call that takes tensors of both: only a copy to the host may."""
+        is_copy = function is Tensor.copy_ and is_on_host(args[0])
+        if not is_copy or not kwargs.get("non_blocking"):
+            raise AssertionError(f"{function} takes tensors of host and device")
+        args[0].complete_at = self.marks + 1
+        self.copies_to_host += 1
+        return function(*args, **kwargs)
+
+    def _unchecked(self, function: Any, args: Any, kwargs: Any) -> Any:
+        self._operations.is_checking = False
+        try:
+            return function(*args, **kwargs)
+        finally:
+            self._operations.is_checking = True
+
+
+class _Operations(TorchDispatchMode):
+    """Fails at operations that wait for the device, however they are called."""
+
+    is_checking = True
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if self.is_checking:
+            name = function.overloadpacket._qualified_op_name
+            if name in WAITING_OPERATIONS:
+                raise AssertionError(f"{name} waits for the device")
+            if name == "aten::lift_fresh":
+                raise AssertionError("a tensor is made of Python data")
+            indices = args[1] if name.startswith("aten::index") and len(args) > 1 else ()
+            if isinstance(indices, list | tuple) and any(
+                isinstance(one, Tensor) and one.dtype == torch.bool for one in indices
+            ):
+                raise AssertionError("a mask as an index waits for the device")
+        return function(*args, **(kwargs or {}))
+
+
+class FakeStopwatch(Stopwatch):
+    """Marks are numbers; `between` waits until the device has passed the second."""
+
+    device = FakeDevice()
+
+    def mark(self) -> Any:
+        self.device.marks += 1
+        return self.device.marks
+
+    def between(self, first: Any, second: Any) -> float:
+        self.device.reached = max(self.device.reached, second)
+        return 1.0
+
+
+def is_on_host(x: Tensor) -> bool:
+    return getattr(x, "is_of_host", False)
+
+
+def _mark(result: Any) -> Any:
+    """The result, of the host."""
+    for one in tree_leaves(result):
+        if isinstance(one, Tensor):
+            one.is_of_host = True  # type: ignore[attr-defined]
+    return result
+
+
+def _parts(index: Any) -> tuple[Any, ...]:
+    return index if isinstance(index, tuple) else ()

@@ -1,0 +1,86 @@
+"""A tape that records operations and replays them as a CUDA graph would, on the CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from pgcli.engine.recorded_step import Recording, Step
+
+
+class Tape(TorchDispatchMode):
+    """Records operations with their tensors and Python numbers; `replay` runs them again.
+
+    As with a CUDA graph, every operation reads and writes the memory that it had when it was
+    recorded, Python numbers and branches are those of the recording, and recording computes
+    nothing: what it wrote to memory that existed before is undone by `undo`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._operations: list[tuple[Any, Any, Any, list[Tensor]]] = []
+        self._own: set[int] = set()  # storages of tensors that the tape made
+        self._before: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
+
+    def __len__(self) -> int:
+        return len(self._operations)
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        written = _written(function, args, kwargs)
+        for storage in (one.untyped_storage() for one in written):
+            if storage.data_ptr() not in {*self._own, *self._before}:
+                self._before[storage.data_ptr()] = (storage, storage.clone())
+        result = function(*args, **kwargs)
+        given = {one.untyped_storage().data_ptr() for one in _tensors((args, kwargs))}
+        made = [] if written else _tensors(result)
+        places = {one.untyped_storage().data_ptr() for one in made}
+        if made and places <= given:
+            return result  # views, which show the same memory at every replay
+        self._own |= places
+        self._operations.append((function, args, kwargs, made))
+        return result
+
+    def undo(self) -> None:
+        """Restore the memory that existed before."""
+        for storage, before in self._before.values():
+            storage.copy_(before)
+
+    def replay(self) -> None:
+        for function, args, kwargs, made in self._operations:
+            results = _tensors(function(*args, **kwargs))
+            for one, again in zip(made, results if made else (), strict=True):
+                one.copy_(again)
+
+
+def record_on_tape(step: Step) -> Recording:
+    """In place of `CudaGraphs`."""
+    tape = Tape()
+    with tape:
+        tokens = step()
+    tape.undo()
+    return Recording(tokens, tape.replay)
+
+
+def _written(function: Any, args: Any, kwargs: Any) -> list[Tensor]:
+    """The tensors that the operation writes."""
+    found = []
+    for index, argument in enumerate(function._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = args[index] if index < len(args) else kwargs.get(argument.name)
+            found += _tensors(value)
+    return found
+
+
+def _tensors(result: Any) -> list[Tensor]:
+    return [
+        one
+        for one in tree_leaves(result)
+        if isinstance(one, Tensor) and one.layout == torch.strided  # packed weights are constants
+    ]
