@@ -4,8 +4,9 @@
     python benchmarks/demo_quality.py --model runs/demo --scenes 200
 
 Every drawing is rendered in its own size and encoded as a PNG file, which is then read as any
-other image. Prints one JSON object: the share of right answers (all questions, and by kind) and of
-entirely right captions, and precision, recall and F1 of the boxes at an IoU of 0.5.
+other image. Prints one JSON object with the metrics of `pgcli eval`: the share of right answers
+(all questions, and by kind) and of entirely right captions, precision, recall and F1 of boxes at an
+IoU of 0.5, the mean IoU of masks, and the share of characters and of words that are read.
 """
 
 from __future__ import annotations
@@ -13,73 +14,120 @@ from __future__ import annotations
 import argparse
 import json
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from io import BytesIO
 from itertools import chain
+from random import Random
 
+import numpy
+from PIL import Image, ImageDraw
 from tqdm import tqdm
 
-from examples.demo_model.examples import Example, eval_examples
-from examples.demo_model.phrases import Phrase, matches
-from examples.demo_model.render import render
-from examples.demo_model.scenes import COLOURS, EVAL_SEEDS, SHAPES, RelativeBox, Scene
+from examples.demo_model.examples import Example, detection_example, eval_examples, matching
+from examples.demo_model.lettered import lettered_scene
+from examples.demo_model.phrases import Phrase, phrase_counts
+from examples.demo_model.render import SUPERSAMPLING, render
+from examples.demo_model.scenes import COLOURS, EVAL_SEEDS, SHAPES, Scene, SceneObject
+from examples.demo_model.training_examples import ocr_example
+from pgcli import rle
 from pgcli.checkpoints.find import find
+from pgcli.engine.engine import InferenceEngine
 from pgcli.engine.loader import load
-from pgcli.evaluation.metrics import count_detections, exact_match
+from pgcli.evaluation.detection import detection_measures
+from pgcli.evaluation.joined_row import JoinedRow, RowTruth
+from pgcli.evaluation.masks import mask_measures
+from pgcli.evaluation.measures import Measure, image_numbers, values_once
+from pgcli.evaluation.text_measures import exact_measures
+from pgcli.evaluation.text_similarity import levenshtein
 from pgcli.images import ImageDecoder
-from pgcli.records import Box, Item
+from pgcli.records import Box, Item, Rle, Task
 from pgcli.tasks import Question
 
-IOU = 0.5
+Rows = Sequence[JoinedRow]
+NO_QUESTIONS = ("caption", "detect")
 
 
 def main() -> None:
     options = parse_options()
     engine = load(find(options.model), device=options.device, batch_size=options.batch_size)
-    scenes = [Scene.from_seed(seed) for seed in EVAL_SEEDS[: options.scenes]]
-    examples = [eval_examples(scene) for scene in scenes]
-    flat = list(chain.from_iterable(examples))
-    decoded = map(ImageDecoder(engine.spec), items(scenes, examples))
-    images = zip(first_indices(examples), decoded, strict=True)
-    stream = engine.ask(images, Question("ask", None, 96))
-    answers = dict(tqdm(stream, total=len(flat), unit="answer"))
-    rows = [(example, answers[index]) for index, example in enumerate(flat)]
-
-    pairs: dict[str, list[tuple[str, str]]] = defaultdict(list)
-    for example, answer in rows:
-        pairs[example.kind].append((answer.answer or "", example.suffix))
-    questions = [pair for kind in pairs if kind not in NO_QUESTIONS for pair in pairs[kind]]
-    truths = list(chain.from_iterable(map(true_boxes, scenes, examples)))
-    found = [answer.boxes for example, answer in rows if example.kind == "detect"]
-    boxes = count_detections(found, truths, threshold=IOU)
+    seeds = EVAL_SEEDS[: options.scenes]
+    scenes = [Scene.from_seed(seed) for seed in seeds]
+    examples = [[x for x in eval_examples(scene) if x.kind != "ocr"] for scene in scenes]
+    rows = answered(engine, "ask", scenes, examples)
+    by_kind: dict[str, list[JoinedRow]] = defaultdict(list)
+    for example, row in zip(chain.from_iterable(examples), rows, strict=True):
+        by_kind[example.kind].append(row)
+    questions = [row for kind, some in by_kind.items() if kind not in NO_QUESTIONS for row in some]
+    segmented = answered(engine, "segment", scenes, [[segmentation(scene)] for scene in scenes])
+    lettered = [lettered_scene(seed) for seed in seeds]
+    read = answered(engine, "ocr", lettered, [[ocr_example(scene)] for scene in lettered])
     report = {
         "model": engine.label,
         "device": engine.device,
         "dtype": engine.dtype,
         "scenes": len(scenes),
         "questions": len(questions),
-        "answers_right": share(questions),
-        "captions_entirely_right": share(pairs["caption"]),
-        "detection": {
-            "iou": IOU,
-            "precision": round(boxes.precision, 4),
-            "recall": round(boxes.recall, 4),
-            "f1": round(boxes.f1, 4),
+        "answers_right": measured(exact_measures, questions)["exact"],
+        "captions_entirely_right": measured(exact_measures, by_kind["caption"])["exact"],
+        "detection": boxes_of(by_kind["detect"]),
+        "detection_of_several_labels": boxes_of(
+            [r for r in by_kind["detect"] if " ; " in r.prompt]
+        ),
+        "masks": measured(mask_measures, segmented),
+        "words_read": measured(exact_measures, read)["exact"],
+        "characters_read": round(characters_read(read), 4),
+        "right_by_kind": {
+            kind: measured(exact_measures, some)["exact"] for kind, some in sorted(by_kind.items())
         },
-        "right_by_kind": {kind: share(of_kind) for kind, of_kind in sorted(pairs.items())},
     }
     print(json.dumps(report, indent=2))
 
 
-NO_QUESTIONS = ("caption", "detect", "ocr")
+def answered(
+    engine: InferenceEngine,
+    task: Task,
+    scenes: Sequence[Scene],
+    examples: Sequence[Sequence[Example]],
+) -> list[JoinedRow]:
+    """The answers to all examples, in order, beside the truth."""
+    decoded = map(ImageDecoder(engine.spec), items(scenes, examples))
+    images = zip(first_indices(examples), decoded, strict=True)
+    total = sum(map(len, examples))
+    answers = dict(tqdm(engine.ask(images, Question(task, None, 128)), total=total, unit="answer"))
+    asked = (
+        (scene, example) for scene, some in zip(scenes, examples, strict=True) for example in some
+    )
+    return [
+        JoinedRow(
+            str(scene.seed),
+            example.prefix,
+            {"answer": answers[index].answer},
+            truth(scene, example),
+            tuple(answers[index].boxes),
+            tuple(mask and mask.rle for mask in answers[index].masks or ()),
+        )
+        for index, (scene, example) in enumerate(asked)
+    ]
 
 
-def share(pairs: list[tuple[str, str]]) -> float:
-    answers, truths = zip(*pairs, strict=True)
-    return round(exact_match(answers, truths), 4)
+def measured(measure: Callable[[Rows], list[Measure]], rows: Rows) -> dict[str, float]:
+    """The values of the measures of the rows, by name."""
+    image_N, images = image_numbers([row.id for row in rows])
+    return {one.name: round(values_once(one, image_N, images), 4) for one in measure(rows)}
 
 
-def items(scenes: list[Scene], examples: list[list[Example]]) -> Iterator[Item]:
+def boxes_of(rows: Rows) -> dict[str, float]:
+    found = measured(detection_measures, rows)
+    return {name: found[name] for name in ("precision@0.5", "recall@0.5", "f1@0.5")}
+
+
+def characters_read(rows: Rows) -> float:
+    """One minus the edit distance of all answers over the letters of all words."""
+    pairs = [(row.answer or "", row.truth.answers[0] if row.truth else "") for row in rows]
+    return 1 - sum(levenshtein(*pair) for pair in pairs) / sum(len(word) for _, word in pairs)
+
+
+def items(scenes: Iterable[Scene], examples: Iterable[Sequence[Example]]) -> Iterator[Item]:
     for index, (scene, of_scene) in enumerate(zip(scenes, examples, strict=True)):
         file = BytesIO()
         render(scene).save(file, "PNG")
@@ -89,7 +137,7 @@ def items(scenes: list[Scene], examples: list[list[Example]]) -> Iterator[Item]:
         )
 
 
-def first_indices(examples: list[list[Example]]) -> Iterator[int]:
+def first_indices(examples: Iterable[Sequence[Example]]) -> Iterator[int]:
     """The row index of the first example of each scene."""
     index = 0
     for of_scene in examples:
@@ -97,16 +145,40 @@ def first_indices(examples: list[list[Example]]) -> Iterator[int]:
         index += len(of_scene)
 
 
-def true_boxes(scene: Scene, examples: list[Example]) -> Iterator[tuple[Box, ...]]:
-    """The true boxes of each detection of a scene, in pixels."""
-    for example in examples:
-        if example.kind == "detect":
-            yield tuple(
-                in_pixels(box, label, scene)
-                for label in example.prefix.removeprefix("detect ").split(" ; ")
-                for drawn, box in zip(scene.objects, scene.boxes, strict=True)
-                if matches(phrase(label), drawn)
-            )
+def segmentation(scene: Scene) -> Example:
+    """The prompt for the masks of objects of the scene; its answer is in no text."""
+    label = Random(f"masks {scene.seed}").choice(sorted(phrase_counts(scene), key=str))
+    prefix = detection_example([label], scene).prefix.replace("detect", "segment", 1)
+    return Example("segment", prefix, "")
+
+
+def truth(scene: Scene, example: Example) -> RowTruth:
+    """The answer, and for labels the boxes in pixels and the masks."""
+    if example.kind not in ("detect", "segment"):
+        return RowTruth((example.suffix,))
+    labels = example.prefix.partition(" ")[2].split(" ; ")
+    found = [
+        (label, drawn, box)
+        for label in labels
+        for _, drawn, box in matching([phrase(label)], scene)
+    ]
+    width, height = scene.width, scene.height
+    boxes = tuple(
+        Box(label, box.xmin * width, box.ymin * height, box.xmax * width, box.ymax * height, 1.0)
+        for label, _, box in found
+    )
+    is_masked = example.kind == "segment"
+    masks = tuple(mask(drawn, scene) for _, drawn, _ in found) if is_masked else None
+    return RowTruth((example.suffix,), boxes, masks)
+
+
+def mask(drawn: SceneObject, scene: Scene) -> Rle:
+    """The pixels that the object covers at least by half."""
+    size = scene.width * SUPERSAMPLING, scene.height * SUPERSAMPLING
+    canvas = Image.new("L", size)
+    corners = [(x * SUPERSAMPLING, y * SUPERSAMPLING) for x, y in drawn.outline]
+    ImageDraw.Draw(canvas).polygon(corners, fill=255)
+    return rle.encode(numpy.asarray(canvas.reduce(SUPERSAMPLING)) > 127)
 
 
 def phrase(label: str) -> Phrase:
@@ -114,11 +186,6 @@ def phrase(label: str) -> Phrase:
     words = label.split()
     shape = next((word for word in words if word in SHAPES), None)
     return shape, next((word for word in words if word in COLOURS), None)
-
-
-def in_pixels(box: RelativeBox, label: str, scene: Scene) -> Box:
-    width, height = scene.width, scene.height
-    return Box(label, box.xmin * width, box.ymin * height, box.xmax * width, box.ymax * height, 1.0)
 
 
 def parse_options() -> argparse.Namespace:

@@ -124,7 +124,7 @@ def _drawings_task(phase: Phase, options: argparse.Namespace) -> DrawingsTask:
         batch_size=options.batch_size,
         max_examples=phase.max_examples,
         text_slots=phase.text_slots,
-        scene_rates=phase.scene_rates,
+        scene_rates=phase.scene_rates if options.words else (1, 0, 0),
         codes=mask_codes(load_autoencoder(options.masks)),
     )
     return DrawingsTask(
@@ -175,6 +175,7 @@ def _options() -> argparse.Namespace:
     add("--out", type=Path, required=True, help="folder of the run")
     add("--start", type=Path, help="folder of the model that is trained further")
     add("--masks", type=Path, default=Path("runs/masks"), help="folder of the phase `masks`")
+    add("--words", action=argparse.BooleanOptionalAction, default=True, help="draw words, too")
     add("--steps", type=int, help="in place of the phase's own number")
     add("--rate", type=float, help="learning rate, in place of the phase's own")
     add("--batch-size", type=int, default=16, help="drawings per step")

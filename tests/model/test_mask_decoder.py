@@ -3,6 +3,7 @@
 import io
 import itertools
 import pickle
+import shutil
 import tracemalloc
 import zipfile
 
@@ -18,7 +19,7 @@ from safetensors.torch import save_file
 import pgcli
 from pgcli import parsing, rle
 from pgcli.checkpoints import mask_decoder
-from pgcli.checkpoints.find import Checkpoint
+from pgcli.checkpoints.find import MASK_DECODER, Checkpoint
 from pgcli.engine import loader, mask_output
 from pgcli.engine.mask_output import decoded, in_box, masks_of_rows
 from pgcli.engine.model_runner import ModelRunner
@@ -445,6 +446,17 @@ def test_masks_from_a_decoder_file_reach_the_rows(tiny, file, monkeypatch):
     assert rle.decode(mask.rle).any()
     (row,) = engine.detect(image.getvalue(), "cat")
     assert (len(row.boxes), row.masks) == (1, None)
+
+
+def test_a_model_brings_its_own_decoder_unless_another_is_named(tiny, file, decoder, tmp_path):
+    folder = shutil.copytree(tiny, tmp_path / "model")
+    assert loader.load(Checkpoint("m", folder), device="cpu")._mask_decoder is None
+    own = {name: torch.from_numpy(values) for name, values in random_weights(seed=1).items()}
+    save_file(own, folder / MASK_DECODER)
+    loaded = loader.load(Checkpoint("m", folder), device="cpu")._mask_decoder
+    assert torch.equal(loaded.codebook, own[CODEBOOK].double())
+    named = loader.load(Checkpoint("m", folder), masks=file, device="cpu")._mask_decoder
+    assert torch.equal(named.codebook, decoder.codebook)
 
 
 def test_without_a_decoder_the_codes_are_kept():
