@@ -6,7 +6,7 @@ M rows of any kind · D input width · N output width · r rank
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -35,11 +35,6 @@ class LoraAdapter(nn.Module):
         nn.init.kaiming_uniform_(self.lora_A, a=math.sqrt(5), generator=generator)
         nn.init.zeros_(self.lora_B)
 
-    def forward(self, x_MD: Tensor) -> Tensor:
-        """What is added to the output of the weight, in the adapter's dtype."""
-        x_MD = F.dropout(x_MD.to(self.lora_A.dtype), self.dropout, self.training)
-        return F.linear(F.linear(x_MD, self.lora_A), self.lora_B) * self.scale
-
 
 class LoraLinear(nn.Module):
     """Replaces a linear layer: its output plus that of the adapters, in the layer's dtype.
@@ -53,7 +48,7 @@ class LoraLinear(nn.Module):
         self.adapters = nn.ModuleDict(adapters)
 
     def forward(self, x: Tensor) -> Tensor:
-        return _sum(self.base(x), [adapter(x) for _, adapter in self.parts()])
+        return _sum(self.base(x), adapted([adapter for _, adapter in self.parts()], x))
 
     def parts(self) -> Iterator[tuple[str, LoraAdapter]]:
         """The names of the layer's parts, and their adapters."""
@@ -72,12 +67,27 @@ class LoraQKVProjection(LoraLinear):
         query, key_value = self.base.last_query(x_BLD)
         q_adapter, *others = [adapter for _, adapter in self.parts()]
         return (
-            _sum(query, [q_adapter(x_BLD[:, -1:])]),
-            _sum(key_value, [adapter(x_BLD) for adapter in others]),
+            _sum(query, adapted([q_adapter], x_BLD[:, -1:])),
+            _sum(key_value, adapted(others, x_BLD)),
         )
 
 
-def _sum(out: Tensor, deltas: list[Tensor]) -> Tensor:
+def adapted(adapters: Sequence[LoraAdapter], x: Tensor) -> list[Tensor]:
+    """What adapters of one input add to the outputs of their weights, in the adapters' dtype.
+
+    Without dropout all `lora_A` are one product. With it each adapter drops other inputs.
+    """
+    x = x.to(adapters[0].lora_A.dtype)
+    if any(one.training and one.dropout for one in adapters):
+        inner = [F.linear(F.dropout(x, one.dropout), one.lora_A) for one in adapters]
+    else:
+        ranks = [len(one.lora_A) for one in adapters]
+        product = F.linear(x, torch.cat([one.lora_A for one in adapters]))
+        inner = [*product.split_with_sizes(ranks, dim=-1)]
+    return [F.linear(x_r * one.scale, one.lora_B) for x_r, one in zip(inner, adapters, strict=True)]
+
+
+def _sum(out: Tensor, deltas: Sequence[Tensor]) -> Tensor:
     """The output plus the parts' outputs side by side, rounded once to the output's dtype."""
-    delta = deltas[0] if len(deltas) == 1 else torch.cat(deltas, dim=-1)
+    delta = deltas[0] if len(deltas) == 1 else torch.cat([*deltas], dim=-1)
     return (out + delta).to(out.dtype)
