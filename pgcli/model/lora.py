@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pgcli.model.gemma import QKVProjection
+from pgcli.model.int8_frozen import Int8FrozenQKVProjection
 
 
 class LoraAdapter(nn.Module):
@@ -42,7 +43,7 @@ class LoraLinear(nn.Module):
     A fused layer has an adapter for each of its parts, in the order of their rows.
     """
 
-    def __init__(self, base: nn.Linear, adapters: Mapping[str, LoraAdapter]):
+    def __init__(self, base: nn.Module, adapters: Mapping[str, LoraAdapter]):
         super().__init__()
         self.base = base
         self.adapters = nn.ModuleDict(adapters)
@@ -58,9 +59,9 @@ class LoraLinear(nn.Module):
 
 
 class LoraQKVProjection(LoraLinear):
-    """Replaces a `QKVProjection`."""
+    """Replaces a `QKVProjection`, or the int8 one."""
 
-    base: QKVProjection
+    base: QKVProjection | Int8FrozenQKVProjection
 
     def last_query(self, x_BLD: Tensor) -> tuple[Tensor, Tensor]:
         """As `QKVProjection.last_query`."""

@@ -12,14 +12,14 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
+from torch import nn
 
 from pgcli.checkpoints import adapter_config, adapter_file
 from pgcli.checkpoints.adapters import merge_product
 from pgcli.checkpoints.names import PALIGEMMA_MODULES
 from pgcli.checkpoints.save import write_files
-from pgcli.checkpoints.weights import ParamSlice, param_slices
+from pgcli.checkpoints.weights import ParamSlice, meta_model, param_slices
 from pgcli.errors import UsageError
-from pgcli.model.gemma import QKVProjection
 from pgcli.model.lora import LoraAdapter, LoraLinear, LoraQKVProjection
 from pgcli.model.paligemma import PaliGemma
 from pgcli.training.seeds import seed_of
@@ -112,30 +112,27 @@ def add_lora(model: PaliGemma, settings: LoraSettings, seed: int) -> None:
     layer's name.
     """
     model.requires_grad_(requires_grad=False)
+    weight = model.projector.weight
+    dtype = torch.promote_types(weight.dtype, torch.float32)
     for layer, parts in _targets(model, settings).items():
-        linear = model.get_submodule(layer)
-        assert isinstance(linear, torch.nn.Linear)
-        dtype = torch.promote_types(linear.weight.dtype, torch.float32)
+        base = model.get_submodule(layer)
         adapters = {}
         for name, part in parts.items():
+            rows, width = part.shape
             adapter = LoraAdapter(
-                linear.in_features,
-                part.shape[0],
-                rank=settings.rank,
-                scale=settings.scale,
-                dropout=settings.dropout,
+                width, rows, rank=settings.rank, scale=settings.scale, dropout=settings.dropout
             )
             adapter.init(torch.Generator().manual_seed(seed_of(seed, "lora", layer, name)))
-            adapters[name] = adapter.to(linear.weight.device, dtype)
-        kind = LoraQKVProjection if isinstance(linear, QKVProjection) else LoraLinear
-        model.set_submodule(layer, kind(linear, adapters).train(linear.training))
+            adapters[name] = adapter.to(weight.device, dtype)
+        kind = LoraQKVProjection if hasattr(base, "last_query") else LoraLinear
+        model.set_submodule(layer, kind(base, adapters).train(base.training))
 
 
 def _targets(model: PaliGemma, settings: LoraSettings) -> dict[str, dict[str, ParamSlice]]:
     """The model's layers that get adapters, with the parts of each by their stored names."""
     pattern = re.compile(settings.pattern)
     found: dict[str, dict[str, ParamSlice]] = defaultdict(dict)
-    for name, part in param_slices(model).items():
+    for name, part in param_slices(meta_model(model.config)).items():
         module, _, kind = name.rpartition(".")
         if kind == "weight" and pattern.fullmatch(PALIGEMMA_MODULES.hub_name(module + ".")[:-1]):
             found[part.parameter.removesuffix(".weight")][module.rpartition(".")[2]] = part
@@ -198,9 +195,11 @@ def _peft_values(settings: LoraSettings, base_model: str, revision: str | None) 
 def merge_lora(model: PaliGemma) -> None:
     """Add the adapters to the weights, in float32 and rounded once, and remove them.
 
-    Raises ValueError if a sum is not finite in the weights' dtype.
+    Raises ValueError for weights in int8, and if a sum is not finite in the weights' dtype.
     """
     for layer, module in _adapted(model):
+        if not isinstance(module.base, nn.Linear):
+            raise ValueError(f"{layer} is quantized: merge the adapter into the checkpoint instead")
         start = 0
         for _, adapter in module.parts():
             rows = module.base.weight.narrow(0, start, len(adapter.lora_B))

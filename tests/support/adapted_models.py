@@ -21,11 +21,15 @@ PROMPTS = torch.tensor([[2, 40, 41, 108], [2, 50, 60, 108], [2, 9, 12, 108]])
 
 def adapted(folder: Path, settings: LoraSettings, dtype: torch.dtype = torch.float32) -> PaliGemma:
     """The model of a checkpoint with adapters that change it."""
-    model = weights.load(folder, read_config(folder), dtype=dtype)
+    return with_adapters(weights.load(folder, read_config(folder), dtype=dtype), settings)
+
+
+def with_adapters(model: PaliGemma, settings: LoraSettings) -> PaliGemma:
+    """The model itself, with adapters that change it."""
     add_lora(model, settings, seed=0)
-    for seed, (name, parameter) in enumerate(model.named_parameters()):
-        if name.endswith("lora_B"):
-            parameter.data = 0.05 * normal(*parameter.shape, seed=seed, dtype=parameter.dtype)
+    trained = [one for name, one in model.named_parameters() if name.endswith("lora_B")]
+    for seed, parameter in enumerate(trained):
+        parameter.data = 0.05 * normal(*parameter.shape, seed=seed, dtype=parameter.dtype)
     return model
 
 

@@ -17,11 +17,13 @@ from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.names import PALIGEMMA_MODULES
 from pgcli.checkpoints.weights import param_slices
 from pgcli.errors import UsageError
+from pgcli.model.cpu.int8_linear import quantize_per_channel
+from pgcli.model.int8_frozen import freeze_in_int8
 from pgcli.model.kv_cache import AttentionMasks
 from pgcli.model.lora import LoraLinear
 from pgcli.model.paligemma import PaliGemma
 from pgcli.training.lora import LoraSettings, add_lora, merge_lora, save_adapter
-from tests.support.adapted_models import PROMPTS, adapted
+from tests.support.adapted_models import PROMPTS, adapted, training_logits, with_adapters
 from tests.support.random_weights import normal
 from tests.support.tiny import RESOLUTION
 
@@ -171,6 +173,48 @@ def checkpoint_forward(layer: torch.nn.Module) -> None:
     """Have the layer compute its activations again in the backward pass."""
     forward = layer.forward
     layer.forward = lambda *inputs: checkpoint(forward, *inputs, use_reentrant=False)  # type: ignore[method-assign]
+
+
+def test_gradients_pass_frozen_int8_weights(tiny: Path) -> None:
+    """They are those of a model whose weights have the values that int8 holds."""
+    found = []
+    for is_int8 in (True, False):
+        model = load(tiny)
+        if is_int8:
+            freeze_in_int8(model)
+        else:
+            round_to_int8(model)
+        with_adapters(model, LoraSettings(rank=4, targets="all"))
+        logits_BV = training_logits(model)
+        logits_BV.square().mean().backward()
+        found.append([logits_BV, *(one.grad for one in adapter_parameters(model).values())])
+    for one, other in zip(*found, strict=True):
+        assert (one - other).norm() < 1e-3 * other.norm()
+
+
+@torch.no_grad()
+def round_to_int8(model: PaliGemma) -> None:
+    """Round the decoder's weights to the values that int8 holds."""
+    for name, weight in model.decoder.layers.named_parameters():
+        if weight.ndim == 2:
+            level_ND, scale_N = quantize_per_channel(weight)
+            assert (weight - level_ND * scale_N[:, None]).norm() < 0.01 * weight.norm(), name
+            weight.copy_(level_ND * scale_N[:, None])
+
+
+def test_an_adapter_over_int8_answers_as_over_its_base(base: Path, tmp_path: Path) -> None:
+    model, loaded = load(base), load(base)
+    weights_bytes = sum(one.nbytes for one in model.decoder.layers.parameters())
+    freeze_in_int8(model)
+    held = (*model.decoder.layers.parameters(), *model.decoder.layers.buffers())
+    assert sum(one.nbytes for one in held) < 0.35 * weights_bytes  # of float32
+    with_adapters(model, EVERYWHERE)
+    save_adapter(model, EVERYWHERE, tmp_path, base_model="org/base")
+    adapters.merge(loaded, tmp_path)
+    expected = answers(loaded)
+    assert (answers(model) - expected).norm() < 0.1 * expected.norm()
+    with pytest.raises(ValueError, match="quantized"):
+        merge_lora(model)
 
 
 def test_files_of_an_adapter_have_the_names_of_peft(tiny: Path, tmp_path: Path) -> None:

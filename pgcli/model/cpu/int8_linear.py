@@ -29,14 +29,7 @@ class Int8LinearKernel:
     """
 
     def __init__(self, weight_ND: Tensor, bias_N: Tensor | None = None):
-        level_ND = torch.empty(weight_ND.shape, dtype=torch.int8)
-        self._scale_N = torch.empty(len(weight_ND))
-        for start in range(0, len(weight_ND), CHANNELS_AT_ONCE):
-            block = slice(start, start + CHANNELS_AT_ONCE)
-            weight = weight_ND[block].float()
-            scale_N1 = weight.abs().amax(1, keepdim=True).div_(MAX_LEVEL).clamp_(min=MIN_SCALE)
-            level_ND[block] = (weight / scale_N1).round_().to(torch.int8)
-            self._scale_N[block] = scale_N1[:, 0]
+        level_ND, self._scale_N = quantize_per_channel(weight_ND)
         shape = [PACK_ROWS, weight_ND.shape[1]]
         self._weight = torch.ops.onednn.qlinear_prepack(level_ND, shape)
         self._zero_N = torch.zeros(len(weight_ND), dtype=torch.long)
@@ -109,6 +102,19 @@ class Int8DecodeLinearKernel(Int8LinearKernel):
         if is_decode(x_MD):
             return super().mul(x_MD, other_MN)
         return self._prefill.mul(x_MD, other_MN)
+
+
+def quantize_per_channel(weight_ND: Tensor) -> tuple[Tensor, Tensor]:
+    """The int8 levels (N, D) of a weight, and the scale (N,) of each output channel in float32."""
+    level_ND = torch.empty(weight_ND.shape, dtype=torch.int8, device=weight_ND.device)
+    scale_N = torch.empty(len(weight_ND), device=weight_ND.device)
+    for start in range(0, len(weight_ND), CHANNELS_AT_ONCE):
+        block = slice(start, start + CHANNELS_AT_ONCE)
+        weight = weight_ND[block].detach().float()
+        scale_N1 = weight.abs().amax(1, keepdim=True).div_(MAX_LEVEL).clamp_(min=MIN_SCALE)
+        level_ND[block] = (weight / scale_N1).round_().to(torch.int8)
+        scale_N[block] = scale_N1[:, 0]
+    return level_ND, scale_N
 
 
 def quantize_per_token(x_MD: Tensor) -> tuple[Tensor, Tensor]:

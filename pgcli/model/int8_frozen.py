@@ -1,0 +1,73 @@
+"""Frozen linear layers in int8, below adapters that are trained: half the memory of bfloat16.
+
+Weights have one scale per output channel; inputs and sums keep their dtype, on every device.
+
+M rows of any kind · L slots · D input width · N output width
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from pgcli.model.cpu.int8_linear import quantize_per_channel
+from pgcli.model.gemma import GemmaDecoderLayer, QKVProjection
+from pgcli.model.paligemma import PaliGemma
+
+
+class _Int8Product(torch.autograd.Function):
+    """`x @ weight.T` with a gradient for `x`; the weight in the dtype of `x` is not kept."""
+
+    @staticmethod
+    def forward(ctx: Any, x_MD: Tensor, level_ND: Tensor, scale_N: Tensor) -> Tensor:
+        ctx.save_for_backward(level_ND, scale_N)
+        return (F.linear(x_MD, level_ND.to(x_MD.dtype)) * scale_N).to(x_MD.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad_MN: Tensor) -> tuple[Tensor, None, None]:
+        level_ND, scale_N = ctx.saved_tensors
+        scaled_MN = (grad_MN * scale_N).to(grad_MN.dtype)
+        return scaled_MN @ level_ND.to(grad_MN.dtype), None, None
+
+
+class Int8FrozenLinear(nn.Module):
+    """Replaces a linear layer without a bias, whose weight is not trained."""
+
+    def __init__(self, linear: nn.Linear):
+        super().__init__()
+        level_ND, scale_N = quantize_per_channel(linear.weight)
+        self.register_buffer("level_ND", level_ND)
+        self.register_buffer("scale_N", scale_N)
+
+    def forward(self, x: Tensor) -> Tensor:
+        product: Tensor = _Int8Product.apply(x, self.level_ND, self.scale_N)  # type: ignore[no-untyped-call]
+        return product
+
+
+class Int8FrozenQKVProjection(Int8FrozenLinear):
+    """Replaces a `QKVProjection`."""
+
+    def __init__(self, linear: QKVProjection):
+        super().__init__(linear)
+        self.split_sizes = linear.split_sizes
+
+    def last_query(self, x_BLD: Tensor) -> tuple[Tensor, Tensor]:
+        """As `QKVProjection.last_query`; queries are computed of all slots."""
+        query, key_value = torch.split_with_sizes(self(x_BLD), self.split_sizes, dim=-1)
+        return query[:, -1:], key_value
+
+
+def freeze_in_int8(model: PaliGemma) -> None:
+    """Replace the decoder's linear layers by int8 ones, in place; old weights are freed one by one.
+
+    The embedding, the LM head and the vision tower stay as they are.
+    """
+    for layer in cast("list[GemmaDecoderLayer]", model.decoder.layers):
+        attention, mlp = layer.self_attn, layer.mlp
+        attention.add_module("qkv_proj", Int8FrozenQKVProjection(attention.qkv_proj))
+        attention.add_module("o_proj", Int8FrozenLinear(attention.o_proj))
+        mlp.add_module("gate_up_proj", Int8FrozenLinear(mlp.gate_up_proj))
+        mlp.add_module("down_proj", Int8FrozenLinear(mlp.down_proj))
