@@ -52,7 +52,7 @@ def load(
     chosen_device = choose_device(device)
     chosen_dtype = choose_dtype(dtype, chosen_device, total_bytes(folder))
     config = read_config(folder)
-    tokenizer = _tokenizer(folder, config)
+    tokenizer = read_tokenizer(folder, config)
     preprocessing = read_preprocessing(folder, config.vision.resolution)
     check_quantization(quantize, chosen_device, chosen_dtype)
     check_fits(parameters(config), chosen_dtype, chosen_device, quantize)
@@ -82,7 +82,7 @@ def label(checkpoint: Checkpoint, adapter: Checkpoint | None) -> str:
     return checkpoint.label if adapter is None else f"{checkpoint.label}+{adapter.label}"
 
 
-def _tokenizer(folder: Path, config: PaliGemmaConfig) -> Tokenizer:
+def read_tokenizer(folder: Path, config: PaliGemmaConfig) -> Tokenizer:
     """The checkpoint's tokenizer; InvalidCheckpoint if it does not match the model."""
     tokenizer = Tokenizer.from_folder(folder)
     if tokenizer.size > config.decoder.vocab_size:

@@ -10,10 +10,15 @@ from pgcli.evaluation.detection import box_accuracy, detection_measures
 from pgcli.evaluation.joined_row import JoinedRow
 from pgcli.evaluation.masks import mask_measures
 from pgcli.evaluation.measures import Measure
-from pgcli.records import BOX_TASKS
+from pgcli.records import BOX_TASKS, Task
 
 #: Tasks by the first word of their prompts.
-PROMPT_TASKS = {"caption": "caption", "detect": "detect", "segment": "segment", "ocr": "ocr"}
+PROMPT_TASKS: Mapping[str, Task] = {
+    "caption": "caption",
+    "detect": "detect",
+    "segment": "segment",
+    "ocr": "ocr",
+}
 VQA_ANSWERS = 10  # of a question, which `auto` knows VQA by
 
 
@@ -37,7 +42,7 @@ METRICS: Mapping[str, Metric] = {
 }
 
 
-def task_of_prompt(prompt: str | None) -> str:
+def task_of_prompt(prompt: str | None) -> Task:
     """The task of a prompt, by its first word."""
     return PROMPT_TASKS.get((prompt or "").partition(" ")[0], "ask")
 

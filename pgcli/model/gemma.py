@@ -12,6 +12,7 @@ from functools import cache, partial
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from pgcli.model.attention import at_least_float32, grouped_attention, softcap
 from pgcli.model.config import DecoderConfig
@@ -152,6 +153,7 @@ class GemmaDecoderLayer(nn.Module):
         self.post_attention_layernorm = RMSNorm(config.width, config.norm_eps)
         self.mlp = GemmaMLP(config)
         self.post_norms = config.post_norms
+        self.dropout = 0.0
         if config.post_norms:
             self.pre_feedforward_layernorm = RMSNorm(config.width, config.norm_eps)
             self.post_feedforward_layernorm = RMSNorm(config.width, config.norm_eps)
@@ -168,14 +170,17 @@ class GemmaDecoderLayer(nn.Module):
         attention = self.self_attn(self.input_layernorm(x), rotary, mask, update_cache, last_only)
         x = x[:, -1:] if last_only else x
         if self.post_norms:
-            x = x + self.post_attention_layernorm(attention)
-            out: Tensor = x + self.post_feedforward_layernorm(
-                self.mlp(self.pre_feedforward_layernorm(x))
-            )
+            x = x + self.dropped(self.post_attention_layernorm(attention))
+            mlp = self.mlp(self.pre_feedforward_layernorm(x))
+            out: Tensor = x + self.dropped(self.post_feedforward_layernorm(mlp))
         else:
-            x = x + attention
-            out = x + self.mlp(self.post_attention_layernorm(x))
+            x = x + self.dropped(attention)
+            out = x + self.dropped(self.mlp(self.post_attention_layernorm(x)))
         return out
+
+    def dropped(self, x: Tensor) -> Tensor:
+        """The output of a residual branch, with dropout in training, as in big_vision."""
+        return F.dropout(x, self.dropout) if self.training and self.dropout else x
 
 
 class LMHead(nn.Module):
@@ -193,7 +198,12 @@ class LMHead(nn.Module):
 
 
 class Gemma(nn.Module):
-    """The decoder: embedding, layers and LM head. `tied`: the head uses the embedding's weight."""
+    """The decoder: embedding, layers and LM head. `tied`: the head uses the embedding's weight.
+
+    With `gradient_checkpointing`, a layer's activations are computed again in the backward pass.
+    """
+
+    gradient_checkpointing = False
 
     def __init__(self, config: DecoderConfig, *, tied: bool = True):
         super().__init__()
@@ -226,7 +236,10 @@ class Gemma(nn.Module):
             mask = masks.sliding if self.config.is_sliding(index) else masks.full
             update = None if kv_cache is None else partial(kv_cache.write, index)
             is_last = index == self.config.depth - 1
-            x_BLD = layer(x_BLD, rotary, mask, update, last_only and is_last)
+            if self.gradient_checkpointing and torch.is_grad_enabled():
+                x_BLD = checkpoint(layer, x_BLD, rotary, mask, update, use_reentrant=False)
+            else:
+                x_BLD = layer(x_BLD, rotary, mask, update, last_only and is_last)
         out: Tensor = self.norm(x_BLD[:, -1:] if last_only else x_BLD)
         return out
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from pgcli.model.config import Activation, TextConfig, VisionConfig
 
@@ -105,7 +106,12 @@ class SiglipEncoderLayer(nn.Module):
 
 
 class SiglipVisionModel(nn.Module):
-    """The vision tower without pooling: one vector per patch, in row-major order."""
+    """The vision tower without pooling: one vector per patch, in row-major order.
+
+    With `gradient_checkpointing`, a layer's activations are computed again in the backward pass.
+    """
+
+    gradient_checkpointing = False
 
     def __init__(self, config: VisionConfig):
         super().__init__()
@@ -122,7 +128,10 @@ class SiglipVisionModel(nn.Module):
         if self.pre_layernorm is not None:
             x_BPD = self.pre_layernorm(x_BPD)
         for layer in self.layers:
-            x_BPD = layer(x_BPD)
+            if self.gradient_checkpointing and torch.is_grad_enabled():
+                x_BPD = checkpoint(layer, x_BPD, use_reentrant=False)
+            else:
+                x_BPD = layer(x_BPD)
         return x_BPD
 
     def forward(self, pixels_BCRR: Tensor) -> Tensor:

@@ -78,7 +78,7 @@ class ClassifyTask(ImageTask[ImageClassifier]):
         )
 
 
-class FeatureBatch(NamedTuple):
+class EncodedRows(NamedTuple):
     """The features of images (B, D), and their rows."""
 
     feature_BD: Tensor
@@ -95,8 +95,8 @@ class ProbeTask:
 
     whole: ClassifyTask
     track: Callable[[Iterable[ImageBatch]], Iterable[ImageBatch]] = iter
-    train: FeatureBatch = field(init=False)
-    evaluation: FeatureBatch = field(init=False)
+    train: EncodedRows = field(init=False)
+    evaluation: EncodedRows = field(init=False)
 
     def __post_init__(self) -> None:
         self.model = self.whole.model
@@ -106,15 +106,15 @@ class ProbeTask:
         given = self.whole.data.order
         self.order = RowOrder(len(self.train.rows), given.batch_size, given.seed)
 
-    def batches(self, first: int, stop: int) -> Generator[FeatureBatch]:
+    def batches(self, first: int, stop: int) -> Generator[EncodedRows]:
         for numbers in map(self.whole.data.processes.share, self.order.batches(first, stop)):
             rows = [self.train.rows[number] for number in numbers]
-            yield FeatureBatch(self.train.feature_BD[numbers], rows)
+            yield EncodedRows(self.train.feature_BD[numbers], rows)
 
-    def weight(self, batch: FeatureBatch) -> float:
+    def weight(self, batch: EncodedRows) -> float:
         return len(batch.rows)
 
-    def backward(self, batch: FeatureBatch, total: float) -> Mapping[str, float]:
+    def backward(self, batch: EncodedRows, total: float) -> Mapping[str, float]:
         loss, accuracy = self._measure(batch, total)
         loss.backward()  # type: ignore[no-untyped-call]
         return {"loss": loss.item(), "accuracy": accuracy, "rows": len(batch.rows)}
@@ -133,14 +133,14 @@ class ProbeTask:
     def faults(self) -> Mapping[str, str]:
         return self.whole.faults
 
-    def _measure(self, batch: FeatureBatch, total: float) -> tuple[Tensor, float]:
+    def _measure(self, batch: EncodedRows, total: float) -> tuple[Tensor, float]:
         """The sum of the losses and the number of right labels, both divided by `total`."""
         label_B = self.whole._labels(batch.rows)
         logit_BK = self.model.classifier(batch.feature_BD)
         loss = self.whole._loss_sum(logit_BK, label_B) / total
         return loss, _count_right(logit_BK, label_B) / total
 
-    def _encode(self, rows: Sequence[TrainingRow]) -> FeatureBatch:
+    def _encode(self, rows: Sequence[TrainingRow]) -> EncodedRows:
         """The features of the rows whose images can be read."""
         self.model.eval()
         found: list[Tensor] = []
@@ -151,7 +151,7 @@ class ProbeTask:
                 read += batch.rows
         width = self.model.config.vision.width
         empty = torch.empty(0, width, device=self.whole.input.device)
-        return FeatureBatch(torch.cat([empty, *found]), read)
+        return EncodedRows(torch.cat([empty, *found]), read)
 
 
 def _count_right(logit_BK: Tensor, label_B: Tensor) -> float:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from torch import nn
 
-from pgcli.training.image_batches import ImageBatch, RowOrder
+from pgcli.training.image_batches import RowOrder
 from pgcli.training.micro_batches import MicroBatches
 from pgcli.training.task_data import ImageInput, TaskData
 
@@ -26,10 +26,10 @@ class ImageTask(Generic[Model]):
     micro_batches: MicroBatches
     save_to: Callable[[Path], None]
 
-    def batches(self, first: int, stop: int) -> Generator[ImageBatch]:
+    def batches(self, first: int, stop: int) -> Generator[Any]:
         yield from self.data.batches(first, stop)
 
-    def weight(self, batch: ImageBatch) -> float:
+    def weight(self, batch: Any) -> float:
         return len(batch.rows)
 
     def save(self, folder: Path) -> None:

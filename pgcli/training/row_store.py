@@ -20,6 +20,7 @@ class RowStore:
     """
 
     def __init__(self, folder: Path):
+        self.folder = folder
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - closed with the store
         self._size = 0
         self._is_flushed = True

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, fields
 from types import MappingProxyType
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from pgcli.errors import UsageError
+from pgcli.training.answer_settings import AnswerSettings
 from pgcli.training.contrastive_task import ContrastiveLoss
 from pgcli.training.new_models import ModelSize
 from pgcli.training.trainer import TrainerOptions
 
-TaskName = Literal["contrastive", "classify"]
+TaskName = Literal["answer", "contrastive", "classify"]
 
 
 class Recipe(NamedTuple):
@@ -25,16 +26,27 @@ class Recipe(NamedTuple):
     betas: tuple[float, float]
 
 
-CONTRASTIVE_BETAS, CLASSIFY_BETAS = (0.9, 0.95), (0.9, 0.999)
+CONTRASTIVE_BETAS, BETAS = (0.9, 0.95), (0.9, 0.999)
 #: By the task and the way in which the weights begin.
 RECIPES: Mapping[tuple[TaskName, str], Recipe] = MappingProxyType(
     {
+        ("answer", "lora"): Recipe(32, 1e-4, 0.0, BETAS),
+        ("answer", "full"): Recipe(32, 1e-5, 0.0, BETAS),
         ("contrastive", "new"): Recipe(256, 1e-3, 1e-4, CONTRASTIVE_BETAS),
         ("contrastive", "checkpoint"): Recipe(256, 1e-5, 1e-4, CONTRASTIVE_BETAS),
         ("contrastive", "probe"): Recipe(256, 1e-3, 1e-4, CONTRASTIVE_BETAS),
-        ("classify", "new"): Recipe(64, 1e-3, 0.05, CLASSIFY_BETAS),
-        ("classify", "checkpoint"): Recipe(64, 3e-5, 0.05, CLASSIFY_BETAS),
-        ("classify", "probe"): Recipe(64, 1e-3, 0.0, CLASSIFY_BETAS),
+        ("classify", "new"): Recipe(64, 1e-3, 0.05, BETAS),
+        ("classify", "checkpoint"): Recipe(64, 3e-5, 0.05, BETAS),
+        ("classify", "probe"): Recipe(64, 1e-3, 0.0, BETAS),
+    }
+)
+#: The tasks of options that not all have.
+TASKS_OF_OPTIONS: Mapping[str, tuple[TaskName, ...]] = MappingProxyType(
+    {
+        "init": ("contrastive", "classify"),
+        "loss": ("contrastive",),
+        "probe": ("contrastive", "classify"),
+        "label_smoothing": ("answer", "classify"),
     }
 )
 EPOCHS = 10
@@ -69,18 +81,11 @@ class TrainingSettings:
     eval_every: int | None = None
     patience: int = 0
     column: str = ""
+    answer: AnswerSettings = field(default_factory=AnswerSettings)
 
     def check(self, *, has_eval: bool) -> None:
         """Raise UsageError for settings that do not go together. Reads nothing."""
-        if (self.model is None) == (self.init is None):
-            raise UsageError(
-                "a run begins with a checkpoint or with random weights",
-                hint="give one of --model NAME and --init tiny|small|base",
-            )
-        if self.task == "classify" and self.loss is not None:
-            raise UsageError("--loss goes with --task contrastive", hint="leave it out")
-        if self.task == "contrastive" and self.label_smoothing:
-            raise UsageError("--label-smoothing goes with --task classify", hint="leave it out")
+        self._check_task()
         if self.probe and self.init is not None:
             raise UsageError(
                 "--probe trains the head of a checkpoint alone, and --init has none",
@@ -98,10 +103,53 @@ class TrainingSettings:
                 f"{given} needs rows to evaluate on", hint="--eval SOURCE or --eval-fraction 0.05"
             )
 
+    def _check_task(self) -> None:
+        """Raise UsageError for settings of another task, and for a run without a beginning."""
+        if self.task == "answer":
+            if self.model is None:
+                raise UsageError(
+                    "train teaches PaliGemma to answer, and --model is missing",
+                    hint="--model google/paligemma2-3b-pt-224; --task trains other models",
+                )
+            self.answer.check()
+        elif (self.model is None) == (self.init is None):
+            raise UsageError(
+                "a run begins with a checkpoint or with random weights",
+                hint="give one of --model NAME and --init tiny|small|base",
+            )
+        elif self.answer != AnswerSettings():
+            name = next(
+                one.name
+                for one in fields(AnswerSettings)
+                if getattr(self.answer, one.name) != one.default
+            )
+            raise UsageError(
+                f"--{name.replace('_', '-')} goes with training PaliGemma, without --task",
+                hint="leave it out",
+            )
+        for name, tasks in TASKS_OF_OPTIONS.items():
+            if getattr(self, name) and self.task not in tasks:
+                raise UsageError(
+                    f"--{name.replace('_', '-')} goes with "
+                    + " and ".join(f"--task {task}" for task in tasks if task != "answer"),
+                    hint="leave it out",
+                )
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The settings of the task, as JSON has them."""
+        values = asdict(self)
+        answer = values.pop("answer")
+        if self.task == "answer":
+            values |= answer | {"freeze": [*self.answer.freeze]}
+        return values
+
     @property
     def recipe(self) -> Recipe:
         """The defaults of the run, with the values that are given."""
         beginning = "probe" if self.probe else "checkpoint" if self.init is None else "new"
+        if self.task == "answer":
+            beginning = self.answer.method
         default = RECIPES[self.task, beginning]
         return Recipe(
             default.batch_size if self.batch_size is None else self.batch_size,

@@ -5,7 +5,7 @@ B rows · R resolution · C channels
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -55,12 +55,15 @@ class TaskData:
     loader: ImageLoader
     processes: Processes = ALONE
 
+    def row_batches(self, first: int, stop: int) -> Iterator[list[TrainingRow]]:
+        """The rows of the steps."""
+        for numbers in map(self.processes.share, self.order.batches(first, stop)):
+            yield [self.train[number] for number in numbers]
+
     def batches(self, first: int, stop: int) -> Generator[ImageBatch]:
         """The batches of the steps."""
-        shares = map(self.processes.share, self.order.batches(first, stop))
-        batches = ([self.train[number] for number in batch] for batch in shares)
         size = min(self.order.batch_size, len(self.train)) // self.processes.count
-        yield from self.loader.load(batches, total=(stop - first) * size)
+        yield from self.loader.load(self.row_batches(first, stop), total=(stop - first) * size)
 
     def in_order(self, rows: Sequence[TrainingRow]) -> Generator[ImageBatch]:
         """All of the rows whose images can be read, in their order.

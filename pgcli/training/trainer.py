@@ -24,6 +24,7 @@ from pgcli.training.task import TrainingTask
 from pgcli.training.training_state import load_state, save_state
 
 STATE, METRICS, CURVES, LAST = "state.safetensors", "metrics.jsonl", "curves.png", "last"
+MAX_NAMED = 40  # rows of a step that are named in a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +141,7 @@ class Trainer:
             found = self.processes.sum(self.task.backward(batch, total))
             self.processes.add_gradients(self._trained)
             norm = self._clip_gradients()
-            self._check_finite(found["loss"], norm)
+            self._check_finite(found["loss"], norm, batch)
             self._optimizer.step()
             self._optimizer.zero_grad(set_to_none=True)
         self.progress.step += 1
@@ -166,11 +167,11 @@ class Trainer:
         norm: Tensor = nn.utils.clip_grad_norm_(self._trained, limit)
         return whole(norm).item()
 
-    def _check_finite(self, loss: float, norm: float) -> None:
+    def _check_finite(self, loss: float, norm: float, batch: Any) -> None:
         for name, value in (("loss", loss), ("gradient norm", norm)):
             if not math.isfinite(value):
                 raise TrainingDiverged(
-                    f"the {name} of step {self.progress.step + 1} is {value}",
+                    f"the {name} of step {self.progress.step + 1} is {value}{named_rows(batch)}",
                     hint="begin again with --overwrite and a smaller --learning-rate, a longer "
                     "--warmup or a smaller --max-grad-norm",
                 )
@@ -219,6 +220,15 @@ class Trainer:
     def _save_state(self) -> None:
         model, is_first = self.task.model, self.processes.is_first
         save_state(self._state_file, self.progress, model, self._optimizer, is_first=is_first)
+
+
+def named_rows(batch: Any) -> str:
+    """`; its rows are a.png and b.png`, of this process; empty for a batch without named rows."""
+    names = [row.item.id for row in getattr(batch, "rows", ())]
+    if not names:
+        return ""
+    more = f" and {len(names) - MAX_NAMED:,} more" * (len(names) > MAX_NAMED)
+    return f"; its rows are {', '.join(names[:MAX_NAMED])}{more}"
 
 
 def peak_memory_mb() -> float:

@@ -40,3 +40,20 @@ def write_folders(folder: Path, count: int = 12) -> Path:
     for number in range(count):
         draw(folder / colour_of(number) / f"{number:02}.png", number)
     return folder
+
+
+def write_questions(folder: Path, count: int = 12, first: int = 0) -> Path:
+    """A manifest of images with a prompt and an answer each, in PaliGemma's columns."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = []
+    for number in range(first, first + count):
+        draw(folder / "images" / f"{number:02}.png", number)
+        colour, is_long = colour_of(number), number % 4 == 3
+        row = {
+            "image": f"images/{number:02}.png",
+            "prefix": "what colour is it?" if is_long else "colour",
+            "suffix": f"it is a {colour} wall" if is_long else colour,
+        }
+        lines.append(json.dumps(row))
+    (folder / "questions.jsonl").write_text("\n".join(lines) + "\n")
+    return folder / "questions.jsonl"

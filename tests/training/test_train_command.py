@@ -168,7 +168,7 @@ def test_unreadable_image_costs_its_row(run: Run, capsys: pytest.CaptureFixture[
     Path("walls", "red", "00.png").write_bytes(b"not an image")
     options = CLASSIFY.replace("--batch-size 6", "--batch-size 12")
     assert run(f"walls {options} -o out") == 3
-    assert "1 image could not be read: red/00.png" in capsys.readouterr().err
+    assert "1 row could not be used: red/00.png" in capsys.readouterr().err
     assert {line["rows"] for line in metrics("out")} == {11}
     assert {line["lost"] for line in metrics("out")} == {1}
 
@@ -282,7 +282,7 @@ def test_same_image_is_not_trained_and_evaluated_on(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("walls -o out", "--task is missing"),
+        ("walls -o out", "--model is missing"),
         ("walls --task classify -o out", "begins with a checkpoint or with random weights"),
         ("walls --task classify --init tiny --model demo-towers -o out", "one of --model"),
         ("walls --task classify --init tiny", "-o runs/model"),

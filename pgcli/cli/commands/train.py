@@ -15,6 +15,7 @@ from pgcli.cli.options.training import (
     TrainingModelOptions,
     TrainingOutputOptions,
 )
+from pgcli.cli.options.training_method import MethodOptions
 from pgcli.cli.typer_app import PgcliCommand, app, with_records
 
 
@@ -22,6 +23,7 @@ def train(
     *,
     sources: Sources,
     learning: LearningOptions,
+    method: MethodOptions,
     evaluation: EvaluationOptions,
     model: TrainingModelOptions,
     input: TrainingInputOptions,
@@ -30,7 +32,7 @@ def train(
     from pgcli.cli.training.run import run_training
     from pgcli.cli.training.train_command import TrainCommand
 
-    command = TrainCommand(sources, learning, evaluation, model, input, output)
+    command = TrainCommand(sources, learning, method, evaluation, model, input, output)
     raise typer.Exit(run_training(command))
 
 

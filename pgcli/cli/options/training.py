@@ -22,6 +22,7 @@ from pgcli.cli.options.shared import (
     number_option,
     option,
 )
+from pgcli.cli.options.training_method import MethodOptions
 from pgcli.sources.name_filter import NameFilter
 from pgcli.sources.read_options import ReadOptions
 
@@ -76,7 +77,7 @@ class LearningOptions:
         _learning(
             "--task",
             help="contrastive: two towers, from images and their texts; classify: labels, from "
-            "folders of images or a column.",
+            "folders of images or a column; without it, PaliGemma's answers to prompts.",
         ),
     ] = None
     loss: Annotated[
@@ -103,7 +104,7 @@ class LearningOptions:
         _number(
             "--batch-size",
             least=1,
-            default="contrastive 256, classify 64",
+            default="32, contrastive 256, classify 64",
             help="Rows of an update.",
         ),
     ] = None
@@ -124,7 +125,8 @@ class LearningOptions:
             "--learning-rate",
             least=0.0,
             above=True,
-            default="1e-3 with --init and --probe; else contrastive 1e-5, classify 3e-5",
+            default="lora 1e-4, full 1e-5; contrastive 1e-5, classify 3e-5, of --init and --probe "
+            "1e-3",
             help="The highest; it rises first, then falls to 0 as a cosine.",
         ),
     ] = None
@@ -143,13 +145,18 @@ class LearningOptions:
         _number(
             "--weight-decay",
             least=0.0,
-            default="contrastive 1e-4, classify 0.05, of a classifier's --probe 0",
+            default="0, contrastive 1e-4, classify 0.05 without --probe",
             help="Of the kernels of linear layers and convolutions.",
         ),
     ] = None
     label_smoothing: Annotated[
         float,
-        _number("--label-smoothing", least=0.0, most=0.9, help="Of --task classify."),
+        _number(
+            "--label-smoothing",
+            least=0.0,
+            most=0.9,
+            help="The share of the target that all tokens, or labels, get.",
+        ),
     ] = 0.0
     max_grad_norm: Annotated[
         float, _number("--max-grad-norm", least=0.0, help="Larger gradients are scaled; 0: none.")
@@ -341,6 +348,7 @@ class TrainingOutputOptions:
 #: The records of options by the names of the parameters of the command.
 TRAINING_RECORDS: dict[str, Any] = {
     "learning": LearningOptions,
+    "method": MethodOptions,
     "evaluation": EvaluationOptions,
     "model": TrainingModelOptions,
     "input": TrainingInputOptions,

@@ -42,12 +42,18 @@ def report(
     screen.table(facts)
     if lost := len(faults):
         named = "; ".join(f"{name}: {why}" for name, why in [*faults.items()][:MAX_NAMED])
-        images = f"{lost:,} image{'s' * (lost != 1)}"
-        screen.info(f"{images} could not be read{': ' if named else ''}{named}")
-    name = shlex.quote(str(folder))
-    use = (
-        f"pgcli classify photos --model {name}"
-        if command.learning.task == "classify"
-        else f'pgcli score photos --model {name} --text "a red star"'
-    )
-    screen.next_steps([("use it", use)])
+        more = "; ..." * (lost > MAX_NAMED)
+        screen.info(f"{lost:,} row{'s' * (lost != 1)} could not be used: {named}{more}")
+    screen.next_steps([("use it", use_of(command))])
+
+
+def use_of(command: TrainCommand) -> str:
+    """A command that loads what was trained."""
+    name = shlex.quote(str(command.folder))
+    if command.learning.task == "classify":
+        return f"pgcli classify photos --model {name}"
+    if command.learning.task == "contrastive":
+        return f'pgcli score photos --model {name} --text "a red star"'
+    if command.method.method == "lora":
+        name = f"{shlex.quote(command.model.model or '')} --adapter {name}"
+    return f'pgcli ask photos --model {name} --prompt "..."'

@@ -15,11 +15,10 @@ from pgcli.cli.training.dry_run import dry_run
 from pgcli.cli.training.inputs import find_checkpoint, read_all, split
 from pgcli.cli.training.processes import is_started_by_torchrun, joined_processes
 from pgcli.cli.training.report import report
-from pgcli.cli.training.run_record import RUN, begin_run, check_run, run_record
+from pgcli.cli.training.run_record import MERGED, RUN, begin_run, check_run, run_record
 from pgcli.cli.training.tensorboard import events_observer
 from pgcli.cli.training.train_command import TrainCommand
 from pgcli.cli.ui.console import Screen
-from pgcli.errors import UsageError
 from pgcli.images import ImageLimits
 from pgcli.state.atomic_file import read_json, write_json
 from pgcli.state.destination import check_destination
@@ -28,6 +27,7 @@ from pgcli.state.state_folder import state_folder
 from pgcli.state.write_errors import make_folder, wrap_write_errors
 
 if TYPE_CHECKING:
+    from pgcli.checkpoints.find import Checkpoint
     from pgcli.training.processes import Processes
     from pgcli.training.row_store import RowStore
     from pgcli.training.settings import TrainingSettings
@@ -45,11 +45,6 @@ def train(command: TrainCommand, processes: Processes | None) -> int:
     """Train in this process, or in one of several, of which the first prints and writes."""
     is_first = processes is None or processes.is_first
     screen = Screen(quiet=command.output.quiet or not is_first)
-    if command.learning.task is None:
-        raise UsageError(
-            "--task is missing; training PaliGemma to answer (--method lora) is not there yet",
-            hint="--task contrastive trains two towers, --task classify a classifier",
-        )
     with screen.status("loading PyTorch"):
         settings = make_settings(command)
     settings.check(has_eval=command.evaluation.eval is not None)
@@ -70,13 +65,25 @@ def train(command: TrainCommand, processes: Processes | None) -> int:
             store.close()
 
 
+def write_merged(command: TrainCommand, checkpoint: Checkpoint | None) -> None:
+    """Write the checkpoint with the best adapter merged into its weights."""
+    from pgcli.checkpoints.merged import merge_adapter
+
+    assert checkpoint is not None
+    folder = command.folder / MERGED
+    with wrap_write_errors(folder):
+        merge_adapter(checkpoint.folder, command.folder, folder)
+
+
 def make_settings(command: TrainCommand) -> TrainingSettings:
     """The settings of the run."""
+    from pgcli.training.answer_settings import AnswerSettings
     from pgcli.training.settings import TrainingSettings
 
     learning, evaluation = asdict(command.learning), command.evaluation
     return TrainingSettings(
-        **learning,
+        **learning | {"task": command.learning.task or "answer"},
+        answer=AnswerSettings(**asdict(command.method)),
         model=command.model.model,
         init=command.model.init,
         eval_fraction=evaluation.eval_fraction,
@@ -118,7 +125,9 @@ def train_rows(
     processes: Processes,
 ) -> int:
     """Read the rows and the model, and train."""
-    from pgcli.training.setup import ImageReading, make_task
+    from pgcli.device.select import choose_device
+    from pgcli.training.setup import make_task
+    from pgcli.training.task_inputs import ImageReading, TaskInputs
     from pgcli.training.trainer import Trainer
 
     rows, held_out = read_all(command, store, screen)
@@ -133,17 +142,18 @@ def train_rows(
         store, input.workers, limits, input.fast_decode, input.url_reader, budget
     )
     with screen.progress("reading the model and features", unit="batches") as progress:
-        task = make_task(
+        inputs = TaskInputs(
             settings,
             train,
             evaluation,
             reading,
-            checkpoint=checkpoint,
-            device=command.model.device,
-            dtype=command.model.dtype,
-            track=progress.track,
-            processes=processes,
+            checkpoint,
+            choose_device(command.model.device),
+            command.model.dtype,
+            progress.track,
+            processes,
         )
+        task = make_task(inputs)
     processes.from_first(lambda: None if resumes else begin_run(command, state, record))
     options = settings.trainer_options(task.order.steps_per_epoch, is_evaluated=bool(evaluation))
     trainer = Trainer(task, options, command.folder, state, processes)
@@ -159,6 +169,8 @@ def train_rows(
     result = {"complete": is_complete, **asdict(trainer.progress), "unreadable": [*faults]}
 
     def end_run() -> None:
+        if is_complete and settings.answer.merge:
+            write_merged(command, checkpoint)
         write_json(command.folder / RUN, record | {"result": result})
         report(command, trainer, rows, faults, seconds, screen)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from pgcli.training.rows import TrainingRows
     from pgcli.training.settings import TrainingSettings
 
-RUN = "run.json"
+RUN, MERGED = "run.json", "merged"  # the latter is a folder, of --merge
 
 
 def run_record(
@@ -36,7 +35,7 @@ def run_record(
 
     from pgcli.checkpoints.file_digests import folder_digest
 
-    fixed = asdict(settings) | {
+    fixed = settings.values | {
         "checkpoint": None if checkpoint is None else folder_digest(checkpoint.folder),
         "dtype": command.model.dtype,
         "rows": rows.digest,
@@ -85,16 +84,20 @@ def begin_run(command: TrainCommand, state: Path, record: Mapping[str, Any]) -> 
 
 def remove_run(folder: Path, state: Path) -> None:
     """Remove the files of an earlier run, and nothing else. Raises OSError."""
+    from pgcli.checkpoints import adapter_config, adapter_file
+    from pgcli.checkpoints.generation_config import GENERATION
     from pgcli.checkpoints.processor_files import IMAGE_PROCESSOR_FILES, TOKENIZER_FILES
     from pgcli.training.trainer import CURVES, LAST, METRICS, STATE
 
-    model = ("config.json", "model.safetensors", *IMAGE_PROCESSOR_FILES, *TOKENIZER_FILES)
+    weights = ("config.json", "model.safetensors", adapter_config.NAME, adapter_file.WEIGHTS)
+    model = (*weights, *IMAGE_PROCESSOR_FILES, *TOKENIZER_FILES, GENERATION)
     for file in (
         state / STATE,
         *(folder / name for name in (RUN, METRICS, CURVES, *model)),
-        *(folder / LAST / name for name in model),
+        *(folder / inner / name for inner in (LAST, MERGED) for name in model),
     ):
         file.unlink(missing_ok=True)
     remove_events(folder)
-    with suppress(OSError):  # it is not there, or has files of others
-        (folder / LAST).rmdir()
+    for inner in (LAST, MERGED):
+        with suppress(OSError):  # it is not there, or has files of others
+            (folder / inner).rmdir()

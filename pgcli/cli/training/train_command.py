@@ -14,6 +14,7 @@ from pgcli.cli.options.training import (
     TrainingModelOptions,
     TrainingOutputOptions,
 )
+from pgcli.cli.options.training_method import MethodOptions
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import UsageError
 
@@ -27,6 +28,7 @@ class TrainCommand:
 
     sources: Sequence[str]
     learning: LearningOptions
+    method: MethodOptions
     evaluation: EvaluationOptions
     model: TrainingModelOptions
     input: TrainingInputOptions

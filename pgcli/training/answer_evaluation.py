@@ -1,0 +1,141 @@
+"""Measures a model's own answers to the rows that are evaluated, by the metrics of `pgcli eval`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from pgcli.engine.engine import InferenceEngine
+from pgcli.engine.sampler import SamplingParams
+from pgcli.engine.tokenizer import Tokenizer
+from pgcli.evaluation.joined_row import JoinedRow, RowTruth
+from pgcli.evaluation.measures import image_numbers, values_once
+from pgcli.evaluation.task_metrics import METRICS, metrics_of, task_of_prompt
+from pgcli.parsing import boxes as parse_boxes
+from pgcli.parsing import has_locations, text_spans
+from pgcli.records import BOX_TASKS, Answer, DecodedImage, Task
+from pgcli.tasks import MAX_NEW_TOKENS, Question
+from pgcli.training.image_batches import ImageBatch
+from pgcli.training.rows import TrainingRow
+from pgcli.training.task import SampleAnswer
+
+#: In place of an image's width and height: the IoU of boxes does not depend on them.
+SIDE = 1000
+#: An answer is cut at this many times the tokens of the longest true one, and some more.
+LENGTH_FACTOR, LENGTH_MARGIN = 2, 8
+
+#: An image and a prompt; rows of the same ones have several true answers.
+Key = tuple[str, str]
+
+
+@dataclass
+class TrueAnswers:
+    """The questions of rows, each once, in their order, with the ids and true answers of each."""
+
+    texts: dict[Key, list[str]] = field(default_factory=dict)
+    ids: dict[Key, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, rows: Iterable[TrainingRow]) -> TrueAnswers:
+        """The questions of these rows."""
+        found = cls()
+        for row in rows:
+            key = key_of(row)
+            found.texts.setdefault(key, []).append(row.target)
+            found.ids.setdefault(key, row.item.id)
+        return found
+
+    @property
+    def main_metric(self) -> str | None:
+        """The metric that the best weights are chosen by; None if tasks have different ones."""
+        main = {metrics_of(task, rows)[0] for task, rows in self._by_task({}).items()}
+        return main.pop() if len(main) == 1 else None
+
+    def ask(
+        self, engine: InferenceEngine, batches: Iterable[ImageBatch]
+    ) -> Iterator[tuple[Key, Answer]]:
+        """The model's greedy answers to the questions of the batches, in the order they end."""
+        index = {key: number for number, key in enumerate(self.texts)}
+        keys = [*index]
+
+        def images() -> Iterator[tuple[int, DecodedImage]]:
+            for batch in batches:
+                for row, pixels in zip(batch.rows, batch.pixels_BRRC.numpy(), strict=True):
+                    if (number := index.pop(key_of(row), None)) is not None:
+                        item = replace(row.item, prompts=(row.prompt,), choices=(), region=None)
+                        yield number, DecodedImage(item, SIDE, SIDE, pixels, 0.0)
+
+        tasks = {task_of(key) for key in keys}
+        limits = {task: self._new_tokens(task, engine) for task in tasks}
+        sampling = [SamplingParams(max_new_tokens=limits[task_of(key)]) for key in keys]
+        task = tasks.pop() if len(tasks) == 1 else "ask"
+        question = Question(task, None, max(limits.values()))
+        for number, answer in engine.ask(images(), question, sampling):
+            yield keys[number], answer
+
+    def measure(self, answers: Mapping[Key, Answer]) -> dict[str, float]:
+        """The value of each measure of the tasks; a question without an answer counts as wrong."""
+        by_metric: dict[str, list[JoinedRow]] = {}
+        for task, rows in self._by_task(answers).items():
+            for name in metrics_of(task, rows):
+                by_metric.setdefault(name, []).extend(rows)
+        found = {}
+        for name, rows in by_metric.items():
+            image_N, images = image_numbers([row.id for row in rows])
+            for measure in METRICS[name].measure(rows):
+                found[measure.name] = values_once(measure, image_N, images)
+        return {name: value for name, value in found.items() if math.isfinite(value)}
+
+    def samples(self, answers: Mapping[Key, Answer], count: int) -> list[SampleAnswer]:
+        """The first answers beside the truth."""
+        keys = [key for key in self.texts if key in answers][:count]
+        return [
+            SampleAnswer(self.ids[key], key[1], answers[key].answer or "", self.texts[key][0])
+            for key in keys
+        ]
+
+    def _by_task(self, answers: Mapping[Key, Answer]) -> dict[Task, list[JoinedRow]]:
+        """The questions with their answers and truths, by task."""
+        found: dict[Task, list[JoinedRow]] = {}
+        for key, texts in self.texts.items():
+            answer = answers.get(key)
+            row = None if answer is None else {"answer": answer.answer}
+            boxes = () if answer is None else answer.boxes
+            joined = JoinedRow(key[0], key[1], row, truth_of(key, texts), boxes)
+            found.setdefault(task_of(key), []).append(joined)
+        return found
+
+    def _new_tokens(self, task: Task, engine: InferenceEngine) -> int:
+        """The most tokens of an answer: enough for the true ones, and no more than a command's."""
+        longest = max(
+            answer_length(text, engine.tokenizer)
+            for key, texts in self.texts.items()
+            if task_of(key) == task
+            for text in texts
+        )
+        limit = min(MAX_NEW_TOKENS[task], LENGTH_FACTOR * longest + LENGTH_MARGIN)
+        return min(max(longest, limit), engine.model.config.max_answer_tokens)
+
+
+def key_of(row: TrainingRow) -> Key:
+    """The image and the prompt of a row."""
+    return row.image_key, row.prompt
+
+
+def task_of(key: Key) -> Task:
+    """The task of a question, by its prompt."""
+    return task_of_prompt(key[1])
+
+
+def truth_of(key: Key, texts: list[str]) -> RowTruth:
+    """The true answers of a question; of detection and where there are any, the first's boxes."""
+    boxes = None
+    if task_of(key) in BOX_TASKS or has_locations(texts[0]):
+        boxes = parse_boxes(text_spans(texts[0]), width=SIDE, height=SIDE)
+    return RowTruth(tuple(texts), boxes)
+
+
+def answer_length(text: str, tokenizer: Tokenizer) -> int:
+    """The number of tokens of an answer, the stop token among them."""
+    return len(tokenizer.encode_answer(text)) + 1

@@ -1,0 +1,99 @@
+"""The beginning of PaliGemma: its weights, what is trained of them, and how they are saved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from pgcli.checkpoints import weights
+from pgcli.checkpoints.find import Checkpoint
+from pgcli.checkpoints.merged import save_checkpoint
+from pgcli.checkpoints.model_description import read_description
+from pgcli.checkpoints.preprocessing import Preprocessing, read_preprocessing
+from pgcli.checkpoints.weight_files import total_bytes
+from pgcli.device.select import choose_dtype
+from pgcli.errors import UsageError
+from pgcli.model.config import PaliGemmaConfig
+from pgcli.model.gemma import GemmaDecoderLayer
+from pgcli.model.paligemma import PaliGemma
+from pgcli.training.answer_settings import AnswerSettings
+from pgcli.training.lora import add_lora, save_adapter
+
+
+@dataclass(frozen=True)
+class AnswerStart:
+    """The model at its beginning, its image preprocessing, and how it is saved."""
+
+    model: PaliGemma
+    preprocessing: Preprocessing
+    save: Callable[[Path], None]
+
+    def checkpoint_gradients(self) -> None:
+        """Compute activations again in the backward pass, in the towers that gradients pass."""
+        vision = self.model.vision
+        self.model.decoder.gradient_checkpointing = True
+        vision.gradient_checkpointing = any(one.requires_grad for one in vision.parameters())
+
+
+def base_dtype(
+    settings: AnswerSettings, checkpoint: Checkpoint, dtype: str, device: torch.device
+) -> torch.dtype:
+    """The dtype of the weights: float32 where they are trained, that of inference beside LoRA."""
+    if settings.method == "full":
+        return torch.float32
+    return choose_dtype(dtype, device, total_bytes(checkpoint.folder))
+
+
+def start_answers(
+    settings: AnswerSettings,
+    checkpoint: Checkpoint,
+    config: PaliGemmaConfig,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    seed: int,
+) -> AnswerStart:
+    """PaliGemma with weights of the dtype, and what is trained of it."""
+    folder = checkpoint.folder
+    model = weights.load(folder, config, dtype=dtype, device=device)
+    preprocessing = read_preprocessing(folder, config.vision.resolution)
+    if settings.method == "full":
+        train_all(model, settings)
+        save = partial(save_checkpoint, model, source=folder, dtype=torch.float32)
+        return AnswerStart(model, preprocessing, save)
+    add_lora(model, settings.lora, seed)
+
+    def save_lora(target: Path) -> None:
+        save_adapter(
+            model,
+            settings.lora,
+            target,
+            base_model=checkpoint.name,
+            revision=checkpoint.revision,
+        )
+
+    return AnswerStart(model, preprocessing, save_lora)
+
+
+def check_kind(checkpoint: Checkpoint) -> None:
+    """Raise UsageError unless the checkpoint is PaliGemma."""
+    if read_description(checkpoint.folder).kind != "paligemma":
+        raise UsageError(
+            f"{checkpoint.name} does not answer prompts, which train teaches without --task",
+            hint="name PaliGemma; --task contrastive trains two towers, --task classify a "
+            "classifier",
+        )
+
+
+def train_all(model: PaliGemma, settings: AnswerSettings) -> None:
+    """Train all weights but those of the parts that are frozen."""
+    model.requires_grad_(requires_grad=True)
+    for name in settings.freeze:
+        model.get_submodule(name).requires_grad_(requires_grad=False)
+    for layer in model.decoder.layers:
+        assert isinstance(layer, GemmaDecoderLayer)
+        layer.dropout = settings.dropout

@@ -1,0 +1,115 @@
+"""What the task of a run is made of: settings, rows, a checkpoint and a device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from pgcli.checkpoints.find import Checkpoint
+from pgcli.checkpoints.preprocessing import Preprocessing
+from pgcli.device.select import choose_dtype
+from pgcli.embedding.engine import image_spec
+from pgcli.errors import UsageError
+from pgcli.images import ImageDecoder, ImageLimits
+from pgcli.pipeline.error_budget import ErrorBudget
+from pgcli.training.image_batches import ImageLoader, RowOrder
+from pgcli.training.image_errors import ImageErrors
+from pgcli.training.processes import ALONE, Processes
+from pgcli.training.row_store import RowStore
+from pgcli.training.rows import TrainingRow, TrainingRows
+from pgcli.training.settings import TrainingSettings
+from pgcli.training.task_data import ImageInput, TaskData
+from pgcli.workers.fetcher import Fetcher
+
+
+@dataclass(frozen=True)
+class ImageReading:
+    """How images are read: the store of bytes, decoding workers, limits, addresses, and how many
+    may not be readable.
+    """
+
+    store: RowStore
+    workers: int | None = None
+    limits: ImageLimits = field(default_factory=ImageLimits)
+    fast_decode: bool = False
+    fetcher: Fetcher | None = None
+    budget: ErrorBudget = field(default_factory=ErrorBudget)
+
+
+@dataclass(frozen=True)
+class TaskInputs:
+    """The inputs of a task; `track` shows the progress of computing features.
+
+    With `lengths`, rows of about the same length are computed together.
+    """
+
+    settings: TrainingSettings
+    train: Sequence[TrainingRow]
+    evaluation: Sequence[TrainingRow]
+    reading: ImageReading
+    checkpoint: Checkpoint | None
+    device: torch.device
+    dtype: str = "auto"
+    track: Callable[[Iterable[Any]], Iterable[Any]] = iter
+    processes: Processes = ALONE
+    lengths: Sequence[int] | None = None
+
+    @property
+    def batch_size(self) -> int:
+        """The rows of an update. Raises UsageError if there are fewer than processes."""
+        size = min(self.settings.recipe.batch_size, len(self.train))
+        if size < self.processes.count:
+            raise UsageError(
+                f"updates of {size} rows cannot be divided over {self.processes.count} processes",
+                hint="--batch-size with a larger number, more rows or fewer processes",
+            )
+        return size
+
+    def loader(self, resolution: int, preprocessing: Preprocessing) -> ImageLoader:
+        """What decodes the images for a model."""
+        reading = self.reading
+        spec = replace(image_spec(resolution, preprocessing), fast_decode=reading.fast_decode)
+        decoder = ImageDecoder(spec, reading.limits)
+        errors = ImageErrors(len(self.train), reading.budget)
+        return ImageLoader(reading.store, decoder, errors, reading.workers, reading.fetcher)
+
+    def data(self, resolution: int, preprocessing: Preprocessing) -> TaskData:
+        """The rows in order, with their images for a model."""
+        loader = self.loader(resolution, preprocessing)
+        return TaskData(self.train, self.evaluation, self.order, loader, self.processes)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """The updates in which each row is seen once."""
+        return self.order.steps_per_epoch
+
+    @property
+    def order(self) -> RowOrder:
+        """Which rows each update has."""
+        return RowOrder(len(self.train), self.batch_size, self.settings.seed, self.lengths)
+
+    def count_images(self) -> int:
+        """The number of different images to train on."""
+        if isinstance(self.train, TrainingRows):
+            return len({*self.train.image_keys})
+        return len({row.image_key for row in self.train})
+
+    def image_input(
+        self, preprocessing: Preprocessing, products: torch.dtype | None = None
+    ) -> ImageInput:
+        """What normalizes images; products are of the dtype, else of that of the run."""
+        products = self.products_of(torch.float32) if products is None else products
+        return ImageInput(self.device, products, preprocessing.mean, preprocessing.std)
+
+    def products_of(self, weights: torch.dtype) -> torch.dtype:
+        """The dtype to which autocast converts weights for products; float32 if it does not.
+
+        Of float32 weights it is bfloat16 on GPUs that have it, on CPUs only if asked for. Weights
+        that are trained, gradients and the optimizer's moments are always in float32.
+        """
+        if weights != torch.float32:
+            return torch.float32
+        return choose_dtype(self.dtype, self.device, checkpoint_bytes=0)

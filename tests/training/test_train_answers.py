@@ -1,0 +1,237 @@
+"""`pgcli train` of PaliGemma through the command line: adapters, whole weights, resume."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from pgcli.cli.job.shutdown import GracefulShutdown
+from pgcli.cli.main import main
+from pgcli.training.answer_task import AnswerTask
+from pgcli.training.feature_store import FeatureStore
+from tests.support.tiny_paligemma import write_checkpoint
+from tests.support.training_data import write_questions
+
+COMMAND = "--model base --workers 0 --device cpu --dtype float32"
+SHORT = f"{COMMAND} --steps 4 --batch-size 6 --warmup 0"
+LORA, FULL = f"{SHORT} --learning-rate 1e-2", f"{SHORT} --method full --learning-rate 1e-3"
+
+Run = Callable[[str], int]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs `pgcli train` in a folder with a manifest `questions.jsonl` and a model `base`."""
+    monkeypatch.chdir(tmp_path)
+    write_questions(tmp_path)
+    write_questions(tmp_path / "eval", count=8, first=30)
+    write_checkpoint(tmp_path / "base")
+    return lambda words: main(["train", *words.split()])
+
+
+def metrics(folder: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in Path(folder, "metrics.jsonl").read_text().splitlines()]
+
+
+def adapter(folder: str) -> dict[str, Tensor]:
+    return load_file(Path(folder, "adapter_model.safetensors"))
+
+
+def answers(words: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """What a model answers to the questions that it is evaluated on."""
+    capsys.readouterr()
+    options = "--workers 0 --device cpu --dtype float32 --max-new-tokens 20 --prompt-column prefix"
+    assert main(["ask", "eval/questions.jsonl", *words.split(), *options.split()]) == 0
+    return [json.loads(line)["answer"] for line in capsys.readouterr().out.splitlines()]
+
+
+def truths() -> list[str]:
+    lines = Path("eval/questions.jsonl").read_text().splitlines()
+    return [json.loads(line)["suffix"] for line in lines]
+
+
+def stop_after(monkeypatch: pytest.MonkeyPatch, updates: int) -> None:
+    """End the next run after so many updates, as a signal does."""
+    left = iter(range(updates - 1))
+    monkeypatch.setattr(GracefulShutdown, "should_stop", lambda self: next(left, None) is None)
+
+
+def same_files(one: str, other: str) -> bool:
+    """Whether two folders have the same weights, bit by bit."""
+    names = ("adapter_model.safetensors", "model.safetensors")
+    pairs = [(Path(one, name), Path(other, name)) for name in names if Path(one, name).exists()]
+    return bool(pairs) and all(a.read_bytes() == b.read_bytes() for a, b in pairs)
+
+
+def test_best_weights_are_those_whose_answers_are_best(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The metric of an evaluation is that of the answers of the commands."""
+    options = f"{COMMAND} --method full --learning-rate 1e-2 --steps 24 --batch-size 12"
+    evaluated = "--eval eval/questions.jsonl --eval-every 8"
+    assert run(f"questions.jsonl {options} {evaluated} -o out") == 0
+    lines = metrics("out")
+    assert lines[-1]["loss"] < lines[0]["loss"] / 4
+    best = json.loads(Path("out/run.json").read_text())["result"]["best"]
+    measured = [line["eval_exact"] for line in lines if "eval_loss" in line]
+    assert best["exact"] == max(measured) > 0.5
+    for folder, share in (("out", best["exact"]), ("out/last", measured[-1])):
+        pairs = zip(answers(f"--model {folder}", capsys), truths(), strict=True)
+        assert share == pytest.approx(sum(one == other for one, other in pairs) / 8)
+
+
+def test_adapter_learns_and_is_loaded(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    options = LORA.replace("--steps 4", "--steps 12").replace("1e-2", "3e-2 --targets all")
+    evaluated = "--eval eval/questions.jsonl --eval-every 6"
+    assert run(f"questions.jsonl {options} {evaluated} -o out") == 0
+    lines = metrics("out")
+    assert lines[-1]["loss"] < lines[0]["loss"] - 2
+    assert {"rows", "tokens", "gradient_norm", "eval_exact"} <= lines[5].keys()
+    found = answers("--model base --adapter out", capsys)
+    assert answers("--model base --adapter out/last", capsys)
+    assert answers("--model base", capsys) != found
+
+
+@pytest.mark.parametrize("method", [f"{LORA} --dropout 0.2", f"{FULL} --dropout 0.2"])
+def test_resumed_run_ends_with_the_same_bits(
+    run: Run, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    assert run(f"questions.jsonl {method} -o whole") == 0
+    with monkeypatch.context() as patch:
+        stop_after(patch, 3)
+        run(f"questions.jsonl {method} -o parts")
+    assert len(metrics("parts")) == 3
+    assert run(f"questions.jsonl {method} -o parts") == 0
+    assert same_files("whole", "parts")
+    assert [one["loss"] for one in metrics("whole")] == [one["loss"] for one in metrics("parts")]
+
+
+def test_parts_of_an_update_add_up_for_either_mean(run: Run) -> None:
+    for mean in ("example", "token"):
+        for micro in (6, 4):
+            options = f"{LORA} --loss-mean {mean} --micro-batch {micro}"
+            assert run(f"questions.jsonl {options} -o {mean}{micro}") == 0
+        for one, other in zip(metrics(f"{mean}6"), metrics(f"{mean}4"), strict=True):
+            assert one["loss"] == pytest.approx(other["loss"], rel=1e-4)
+            assert one["gradient_norm"] == pytest.approx(other["gradient_norm"], rel=1e-3)
+    pairs = zip(metrics("example6"), metrics("token6"), strict=True)
+    assert any(one["loss"] != other["loss"] for one, other in pairs)
+
+
+def test_lack_of_memory_halves_the_micro_batch_and_keeps_the_updates(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(f"questions.jsonl {LORA} -o whole") == 0
+    loss = AnswerTask._loss
+    sizes: list[int] = []
+
+    def limited(task: AnswerTask, batch: Any) -> Any:
+        if len(batch.rows) > 2:
+            raise torch.OutOfMemoryError("no memory")
+        sizes.append(len(batch.rows))
+        return loss(task, batch)
+
+    monkeypatch.setattr(AnswerTask, "_loss", limited)
+    assert run(f"questions.jsonl {LORA} -o halved") == 0
+    assert set(sizes) == {1}
+    for one, other in zip(metrics("whole"), metrics("halved"), strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], rel=1e-4)
+    assert run(f"questions.jsonl {LORA} --micro-batch 4 -o fixed") == 17
+
+
+def test_stored_features_change_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are in memory, then in a file, and not used where the tower is trained."""
+    read: list[int] = []
+    batch = FeatureStore.batch
+
+    def counted(store: FeatureStore, rows: Any) -> Any:
+        read.append(len(rows))
+        return batch(store, rows)
+
+    monkeypatch.setattr(FeatureStore, "batch", counted)
+    assert run(f"questions.jsonl {LORA} -o memory") == 0
+    assert read == [6] * 4
+    monkeypatch.setattr("pgcli.training.feature_store.IN_MEMORY", 100)
+    assert run(f"questions.jsonl {LORA} -o file") == 0
+    assert same_files("memory", "file")
+    monkeypatch.setattr("pgcli.training.setup_answers.MIN_USES", 10)
+    read.clear()
+    assert run(f"questions.jsonl {LORA} -o encoded") == 0
+    assert run(f"questions.jsonl {LORA} --targets attention,vision --seed 1 -o vision") == 0
+    assert not read
+    for one, other in zip(metrics("memory"), metrics("encoded"), strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], rel=1e-5)
+
+
+def test_gradient_checkpointing_changes_no_bit(run: Run) -> None:
+    for value in ("on", "off"):
+        options = f"{FULL} --gradient-checkpointing {value} --dropout 0.1"
+        assert run(f"questions.jsonl {options} -o {value}") == 0
+    assert same_files("on", "off")
+
+
+def test_frozen_parts_stay_and_the_others_change(run: Run) -> None:
+    assert run(f"questions.jsonl {FULL} --freeze vision,projector -o out") == 0
+    before, after = load_file("base/model.safetensors"), load_file("out/model.safetensors")
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed
+    assert all(name.startswith(("language_model", "model.language_model")) for name in changed)
+
+
+def test_merged_checkpoint_answers_as_the_adapter(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(f"questions.jsonl {LORA} --merge -o out") == 0
+    found = answers("--model base --adapter out", capsys)
+    assert answers("--model out/merged", capsys) == found
+
+
+def test_row_that_is_too_long_costs_itself(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    long = {"image": "images/00.png", "prefix": "colour", "suffix": "red " * 200, "id": "long"}
+    with Path("questions.jsonl").open("a") as file:
+        file.write(json.dumps(long) + "\n")
+    assert run(f"questions.jsonl {LORA} -o out") == 3
+    assert "long: The prompt and the answer have" in capsys.readouterr().err
+    assert json.loads(Path("out/run.json").read_text())["result"]["unreadable"] == ["long"]
+
+
+def test_loss_that_is_not_finite_names_the_rows(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loss = AnswerTask._loss
+
+    def broken(task: AnswerTask, batch: Any) -> Any:
+        found, tokens = loss(task, batch)
+        return found * float("nan"), tokens
+
+    monkeypatch.setattr(AnswerTask, "_loss", broken)
+    assert run(f"questions.jsonl {LORA} --batch-size 2 -o out") == 15
+    assert ".png" in capsys.readouterr().err.split("the loss of step 1 is nan", 1)[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--method full --rank 4", "--rank goes with --method lora"),
+        ("--freeze vision", "--freeze goes with --method full"),
+        ("--method full --freeze vision,projector,decoder", "none is left to train"),
+        ("--targets vision", "--targets 'vision' is unknown"),
+        ("--init tiny", "--init goes with --task contrastive and --task classify"),
+        ("--task classify --rank 4", "--rank goes with training PaliGemma"),
+        ("--model demo-towers", "does not answer prompts"),
+    ],
+)
+def test_options_that_do_not_go_together(
+    run: Run, capsys: pytest.CaptureFixture[str], options: str, message: str
+) -> None:
+    model = "" if "--model" in options else "--model base"
+    assert run(f"questions.jsonl {model} {options} -o out") == 2
+    assert message in capsys.readouterr().err
+    assert not Path("out").exists()
