@@ -1,0 +1,118 @@
+"""Runs command lines in several processes that are connected as torchrun connects them."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr
+from io import StringIO
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+from pgcli.cli.job.shutdown import GracefulShutdown
+from pgcli.cli.main import main
+from pgcli.errors import NoUsableDevice, PgcliError, TooManyErrors
+from pgcli.training.classify_task import ClassifyTask
+from pgcli.training.image_batches import ImageBatch
+
+
+class Command(NamedTuple):
+    """The words of a command line, and what is made to happen in the last process."""
+
+    words: str
+    event: str = ""
+
+
+class Outcome(NamedTuple):
+    """The exit code of each process, and what it has written to stderr."""
+
+    codes: list[int]
+    messages: list[str]
+
+
+def run_in_processes(commands: Sequence[Command], folder: Path, count: int = 2) -> list[Outcome]:
+    """The outcomes of the command lines, which all processes run in the folder one after another.
+
+    A process that has failed alone ends after it, so that the others notice.
+    """
+    ports = [free_port() for _ in commands]
+    mp.spawn(_process, args=(count, ports, commands, folder), nprocs=count)
+    found = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(count)]
+    return [Outcome(*map(list, zip(*each, strict=True))) for each in zip(*found, strict=True)]
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def _process(
+    rank: int, count: int, ports: Sequence[int], commands: Sequence[Command], folder: Path
+) -> None:
+    torch.set_num_threads(1)
+    os.chdir(folder)
+    os.environ |= {"RANK": f"{rank}", "LOCAL_RANK": f"{rank}", "WORLD_SIZE": f"{count}"}
+    os.environ["MASTER_ADDR"] = "127.0.0.1"
+    found = []
+    for port, (words, event) in zip(ports, commands, strict=True):
+        os.environ["MASTER_PORT"] = str(port)
+        stderr = StringIO()
+        happens = EVENTS[event] if rank == count - 1 else EVENTS[""]
+        with redirect_stderr(stderr), happens():
+            code = main(words.split())
+        found.append((code, stderr.getvalue()))
+        Path(f"{rank}.json").write_text(json.dumps(found))
+        if dist.is_initialized() and event != "no memory":
+            dist.destroy_process_group()
+
+
+@contextmanager
+def nothing() -> Iterator[None]:
+    yield
+
+
+@contextmanager
+def stop_after_an_update() -> Iterator[None]:
+    with patch.object(GracefulShutdown, "should_stop", lambda self: True):
+        yield
+
+
+def failing(method: str, error: PgcliError, calls: int) -> Callable[[], Any]:
+    """A method of the task that fails after so many calls."""
+    original = getattr(ClassifyTask, method)
+    left = iter(range(calls))
+
+    def fails(self: ClassifyTask, *args: Any) -> Any:
+        if next(left, None) is None:
+            raise error
+        return original(self, *args)
+
+    return lambda: patch.object(ClassifyTask, method, fails)
+
+
+def failing_data() -> Any:
+    """The second batch cannot be read."""
+    original = ClassifyTask.batches
+
+    def batches(self: ClassifyTask, *args: int) -> Iterator[ImageBatch]:
+        yield next(original(self, *args))
+        raise TooManyErrors("the images are gone", hint="bring them back")
+
+    return patch.object(ClassifyTask, "batches", batches)
+
+
+EVENTS: dict[str, Callable[[], Any]] = {
+    "": nothing,
+    "stop": stop_after_an_update,
+    "no data": failing_data,
+    "no memory": failing("backward", NoUsableDevice("no memory is left", hint="free some"), 1),
+}
