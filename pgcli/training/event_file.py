@@ -17,7 +17,7 @@ from time import time
 from pgcli.state.write_errors import make_folder, wrap_write_errors
 
 VARINT, DOUBLE, BYTES, FLOAT = 0, 1, 2, 5  # wire types
-STARTED = 1  # a session log's status: later steps of earlier files are dropped
+STARTED = 1  # a session log's status: the steps of earlier files from its step on are dropped
 CRC32C = 0x82F63B78  # Castagnoli's polynomial, its bits reversed
 
 
@@ -32,7 +32,7 @@ class EventFile:
             make_folder(folder)
             self._stream = self._file.open("ab")
         self._write(number(1, now), text(3, b"brain.Event:2"))
-        self._write(number(1, now), whole(2, step), text(7, whole(1, STARTED)))
+        self._write(number(1, now), whole(2, step + 1), text(7, whole(1, STARTED)))
 
     def append(self, step: int, values: Mapping[str, float]) -> None:
         """Write the values of a step. Raises OutputFailed."""

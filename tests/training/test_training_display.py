@@ -120,7 +120,7 @@ def test_tensorboard_files_have_the_metrics(tmp_path: Path) -> None:
         observe(LINE | {"step": 301, "loss": None, "eval_loss": 0.25, "samples": [SAMPLE]})
     version, start, metrics = events(tmp_path)
     assert version[3] == b"brain.Event:2"
-    assert (start[2], dict(fields(start[7]))) == (300, {1: 1})
+    assert (start[2], dict(fields(start[7]))) == (301, {1: 1})
     assert metrics[2] == 301
     values = {value[1]: value[2] for value in (dict(fields(one)) for _, one in fields(metrics[5]))}
     assert values[b"eval/loss"] == 0.25
