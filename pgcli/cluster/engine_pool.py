@@ -61,22 +61,14 @@ class PoolBatchLimits:
         self._state = state
 
 
-class EnginePool:
-    """Engine processes, one in each slot, which answer chunks of rows.
+class EngineGroup:
+    """Several engines as one, with what the first that was loaded says of itself."""
 
-    A chunk's rows follow from the input and the settings alone, and an engine answers one chunk at
-    a time: in float32 rows do not depend on the number of engines. An engine that dies is started
-    again, and its chunks are answered again. A chunk whose engine died twice is answered image by
-    image; the rows of an image whose engine dies again have the error `worker_crashed`.
-    """
+    info: EngineInfo
 
-    def __init__(self, load: Load, slots: Sequence[EngineSlot]):
+    def __init__(self) -> None:
         self.image_stats = PoolImageStats()
         self.batch_limits = PoolBatchLimits()
-        self._load = load
-        self._counts: dict[EngineHandle, EngineCounts] = {}
-        self._engines = [EngineHandle(load, slot, {}) for slot in slots]
-        self.info = self._first_info()
 
     @property
     def label(self) -> str:
@@ -99,9 +91,36 @@ class EnginePool:
         return self.info.spec
 
     @property
+    def facts(self) -> Iterator[tuple[str, str]]:
+        """What the summary says of the engines."""
+        yield from self.info.facts
+
+
+class EnginePool(EngineGroup):
+    """Engine processes, one in each slot, which answer chunks of rows.
+
+    A chunk's rows follow from the input and the settings alone, and an engine answers one chunk at
+    a time: in float32 rows do not depend on the number of engines. An engine that dies is started
+    again, and its chunks are answered again. A chunk whose engine died twice is answered image by
+    image; the rows of an image whose engine dies again have the error `worker_crashed`.
+    """
+
+    def __init__(self, load: Load, slots: Sequence[EngineSlot]):
+        super().__init__()
+        self._load = load
+        self._counts: dict[EngineHandle, EngineCounts] = {}
+        self._engines = [EngineHandle(load, slot, {}) for slot in slots]
+        self.info = self._first_info()
+
+    @property
     def count(self) -> int:
         """The number of engines."""
         return len(self._engines)
+
+    @property
+    def facts(self) -> Iterator[tuple[str, str]]:
+        yield "engines", f"{self.count} process{'es' * (self.count != 1)}"
+        yield from self.info.facts
 
     @property
     def chunk_images(self) -> int:

@@ -38,7 +38,7 @@ class ParquetFolder(ParquetChunks):
         retry: bool = False,
     ):
         super().__init__(state, schema, settings, retry=retry)
-        self._types, self._owns_chunk = types, owns_chunk
+        self.types, self._owns_chunk = types, owns_chunk
         for number, file in chunk_files(state.output) if state.resumes else ():
             if not (found := chunks_in(file, state.run_id)):
                 raise OutputExists(
@@ -69,7 +69,7 @@ class ParquetFolder(ParquetChunks):
         temporary = state.folder / f"{chunk.number:06}{state.part}.tmp"
         metadata = file_metadata(self._settings, state.run_id, [chunk])
         try:
-            table = make_table(rows, self._schema, self._types, self.embedding_dim)
+            table = make_table(rows, self._schema, self.types, self.embedding_dim)
         except MISMATCHES as problem:
             raise OutputExists(
                 f"a kept column of {state.output} now has values of another type: {problem}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
 from pgcli.state.atomic_file import write_json
@@ -39,9 +40,9 @@ class Claims:
         """The number of chunks that are not known to be complete."""
         return len(self._left)
 
-    def claim(self, *, spare: int = 0) -> int | None:
-        """The next chunk that nobody has; None if there is none, or no more than `spare` for each
-        process. Raises OutputFailed."""
+    def claim(self, count: int = 1, *, spare: int = 0) -> list[int]:
+        """The next chunks that nobody has, `count` at most; none if there are no more than `spare`
+        for each process. Raises OutputFailed."""
         with wrap_write_errors(self._folder), file_lock(self._folder / f"{LOCK}-{CLAIMS}"):
             others = [
                 owner
@@ -51,10 +52,10 @@ class Claims:
             taken = {number for owner in others for number in owner.process.get(CHUNKS) or ()}
             taken.update(self._own)
             if spare and len(self._left.keys() - taken) <= spare * (len(others) + 1):
-                return None
-            found = next(self._free(taken), None)
-            if found is not None:
-                self._own.append(found)
+                return []
+            found = list(islice(self._free(taken), count))
+            if found:
+                self._own.extend(found)
                 self._write()
             return found
 

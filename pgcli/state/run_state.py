@@ -112,6 +112,11 @@ class RunState:
         return self.record is not None
 
     @property
+    def files(self) -> str:
+        """What the names of the lists of input files begin with."""
+        return self._files
+
+    @property
     def name(self) -> Path:
         """The output as the user named it."""
         return self.output if self.extends is None else self.extends[0]

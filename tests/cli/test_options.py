@@ -44,9 +44,10 @@ CONTRACT = set(
     """.split()
 )
 #: Options of the contract that no released version has yet.
-NOT_BUILT = {"--ray"}
+NOT_BUILT: set[str] = set()
 #: Options that are not in the contract's list.
 ADDED = set(
+    "--join --ray-gpus --ray-cpus "
     "--sample --rows-per-file --view --inline --allow-private-hosts --fetch-timeout --moved "
     "--fetch-threads --verify-input -q -v --help -h --prepend --append --existing "
     "--overwrite-edited".split()
@@ -315,6 +316,10 @@ CASES = {
     "--quantize": Case(PHOTOS, "--quantize int8", loaded("quantize"), "none", "int8"),
     "--batch-size": Case(PHOTOS, "--batch-size 7", loaded("batch_size"), None, 7),
     "--engines": Case(f"{PHOTOS} --device mps", "--engines 2", lambda outcome: outcome.code, 0, 2),
+    "--join": Case(f"{PHOTOS} -o rows/ --shard 0/2", "--join", lambda done: done.code, 0, 2),
+    "--ray": Case(f"{PHOTOS} -o new.jsonl", "--ray local", lambda done: done.code, 0, 2),
+    "--ray-gpus": Case(PHOTOS, "--ray-gpus 0.5", lambda done: done.code, 0, 2),
+    "--ray-cpus": Case(PHOTOS, "--ray-cpus 2", lambda done: done.code, 0, 2),
     "--mask-decoder": Case(
         "segment photos --object a --model demo",
         *("--mask-decoder masks.npz", loaded("masks"), None, Path("masks.npz")),

@@ -32,8 +32,8 @@ def test_each_process_takes_the_next_free_chunk(tmp_path: Path) -> None:
         for part in ("-join-a", "-join-b"):
             stack.enter_context(output_lock(tmp_path, part=part))
         a, b = claims(tmp_path, "-join-a"), claims(tmp_path, "-join-b", {1})
-        assert [a.claim(), b.claim(), b.claim(), a.claim()] == [0, 2, 3, 1]
-        assert (a.claim(), b.claim()) == (None, None)
+        assert [a.claim(), b.claim(2), a.claim(2)] == [[0], [2, 3], [1]]
+        assert (a.claim(), b.claim()) == ([], [])
         a.done(0)
         assert (a.left, b.left) == (3, 3)
 
@@ -41,26 +41,26 @@ def test_each_process_takes_the_next_free_chunk(tmp_path: Path) -> None:
 def test_chunks_of_a_process_that_ended_are_free(tmp_path: Path) -> None:
     with output_lock(tmp_path, part="-join-b"):
         with output_lock(tmp_path, part="-join-a"):
-            assert claims(tmp_path, "-join-a").claim() == 0
-        assert claims(tmp_path, "-join-b").claim() == 0
+            assert claims(tmp_path, "-join-a").claim() == [0]
+        assert claims(tmp_path, "-join-b").claim() == [0]
 
 
 def test_chunk_of_a_killed_process_is_free_at_once_on_its_host(tmp_path: Path) -> None:
     with output_lock(tmp_path, part="-join-a"):
         left_behind(tmp_path, socket.gethostname(), 0)
-        assert claims(tmp_path, "-join-a").claim() == 0
+        assert claims(tmp_path, "-join-a").claim() == [0]
 
 
 def test_chunk_of_another_host_is_free_after_its_silence(tmp_path: Path) -> None:
     with output_lock(tmp_path, part="-join-a"):
         left_behind(tmp_path, "elsewhere", SILENT_SECONDS / 2)
-        assert claims(tmp_path, "-join-a").claim() == 1
+        assert claims(tmp_path, "-join-a").claim() == [1]
         left_behind(tmp_path, "elsewhere", SILENT_SECONDS * 2)
-        assert claims(tmp_path, "-join-a").claim() == 0
+        assert claims(tmp_path, "-join-a").claim() == [0]
 
 
 def test_spare_chunks_are_left_for_the_other_processes(tmp_path: Path) -> None:
     with output_lock(tmp_path, part="-join-a"), output_lock(tmp_path, part="-join-b"):
         found = claims(tmp_path, "-join-a")
-        assert [found.claim(spare=1), found.claim(spare=1), found.claim(spare=1)] == [0, 1, None]
-        assert found.claim() == 2
+        assert [found.claim(spare=1), found.claim(spare=1), found.claim(spare=1)] == [[0], [1], []]
+        assert found.claim() == [2]

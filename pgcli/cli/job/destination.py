@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
@@ -73,13 +74,18 @@ def check_shard(plan: Plan, destination: Destination) -> None:
 
 
 def check_claims(plan: Plan, destination: Destination) -> None:
-    """Raise UsageError for what does not go with `--join`."""
+    """Raise UsageError for what does not go with `--join` or `--ray`."""
+    model, output = plan.options.model, plan.options.output
+    if model.ray is None and (model.ray_gpus is not None or model.ray_cpus is not None):
+        name = "--ray-gpus" if model.ray_cpus is None else "--ray-cpus"
+        raise UsageError(f"{name} needs --ray", hint="name the cluster: --ray auto")
     if not plan.claims_chunks:
         return
-    output = plan.options.output
+    option = "--join" if model.ray is None else "--ray"
+    check_ray(model.ray)
     if destination.format != "folder" or output.overwrite:
         raise UsageError(
-            "--join needs a folder of Parquet files as output, and no --overwrite",
+            f"{option} needs a folder of Parquet files as output, and no --overwrite",
             hint="name it with a slash at its end, -o rows/, and leave --overwrite out",
         )
     others = {
@@ -92,10 +98,18 @@ def check_claims(plan: Plan, destination: Destination) -> None:
     }
     if given := next((name for name, value in others.items() if value), None):
         raise UsageError(
-            f"{given} does not go with --join",
+            f"{given} does not go with {option}",
             hint="once the rows are there, pgcli view rows/ draws them and writes pages"
             if given in ("--draw", "--view")
-            else f"leave {given} out",
+            else f"leave one of them out: a run without {option} has {given}",
+        )
+
+
+def check_ray(address: str | None) -> None:
+    """Raise UsageError where Ray is asked for and not installed."""
+    if address is not None and find_spec("ray") is None:
+        raise UsageError(
+            "--ray needs Ray, which is not installed", hint="pip install 'paligemma-cli[ray]'"
         )
 
 

@@ -12,7 +12,7 @@ from pgcli.checkpoints.weight_files import total_bytes
 from pgcli.cli.job.input import RunInput
 from pgcli.cli.job.run_task import RunEngine, RunTask
 from pgcli.cli.options import ModelOptions
-from pgcli.cluster.engine_pool import EnginePool
+from pgcli.cluster.engine_pool import EngineGroup, EnginePool
 from pgcli.cluster.engine_process import EngineSlot
 from pgcli.cluster.messages import EngineCounts, EngineInfo, LoadedEngine
 from pgcli.device.cgroup import processors
@@ -49,6 +49,7 @@ class EnginesTask:
     always_processes: bool = False
     #: Batches do not have rows of several files of the output, so that each follows from its rows.
     chunk_rows: Callable[[], int | None] = lambda: None
+    cores: int | None = None  # for all engines on a CPU; None: those of the machine
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.task, name)
@@ -56,7 +57,9 @@ class EnginesTask:
     def load(
         self, checkpoint: Checkpoint, adapter: Checkpoint | None, options: ModelOptions
     ) -> RunEngine:
-        slots = engine_slots(self.engines, options.device, total_bytes(checkpoint.folder))
+        slots = engine_slots(
+            self.engines, options.device, total_bytes(checkpoint.folder), self.cores
+        )
         if self.engines is None and len(slots) == 1 and not self.always_processes:
             return self.task.load(checkpoint, adapter, options)
         return EnginePool(partial(load_engine, self.task, checkpoint, adapter, options), slots)
@@ -71,19 +74,17 @@ class EnginesTask:
         )
 
     def model_settings(self, engine: RunEngine) -> dict[str, object]:
-        if not isinstance(engine, EnginePool):
+        if not isinstance(engine, EngineGroup):
             return self.task.model_settings(engine)
         return dict(engine.info.settings)
 
     def model_facts(self, engine: RunEngine) -> Iterator[tuple[str, str]]:
-        if not isinstance(engine, EnginePool):
-            yield from self.task.model_facts(engine)
-            return
-        yield "engines", f"{engine.count} process{'es' * (engine.count != 1)}"
-        yield from engine.info.facts
+        return engine.facts if isinstance(engine, EngineGroup) else self.task.model_facts(engine)
 
 
-def engine_slots(engines: int | None, device: str, checkpoint_bytes: int) -> list[EngineSlot]:
+def engine_slots(
+    engines: int | None, device: str, checkpoint_bytes: int, cores: int | None = None
+) -> list[EngineSlot]:
     """Where engines run: one on each GPU, or on a CPU each with its share of the cores.
 
     A model with small files runs on one thread for each engine, whatever their number, so that
@@ -91,7 +92,7 @@ def engine_slots(engines: int | None, device: str, checkpoint_bytes: int) -> lis
     for more engines than GPUs.
     """
     is_small = checkpoint_bytes < SINGLE_THREAD_BYTES
-    cores = max(1, int(processors()))
+    cores = cores or max(1, int(processors()))
     gpus = visible_gpus() if device in ("auto", "cuda") else 0
     if gpus:
         if (engines or 0) > gpus:

@@ -55,13 +55,15 @@ class Plan:
     @property
     def claims_chunks(self) -> bool:
         """Whether the chunks of the output are divided while it is written."""
-        return self.options.model.join
+        return self.options.model.join or self.options.model.ray is not None
 
     @property
     def part(self) -> str:
         """The suffix of the file names of this process's state; empty for the whole output."""
         if self.claims_chunks:
-            return f"-join-{self.token}"
+            name = "-join" if self.options.model.ray is None else "-ray"
+            # without --join, a second driver of the same output is refused
+            return f"{name}-{self.token}" if self.options.model.join else name
         return self.shard.part if self.shard else ""
 
     def chunk_rows(self, total: int | None) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
 
 from pgcli.cli.job import loading, summary
@@ -23,7 +24,7 @@ from pgcli.cli.job.row_hooks import RowHooks
 from pgcli.cli.job.run_settings import model_settings, run_metadata
 from pgcli.cli.job.run_summary import RunSummary, summarized
 from pgcli.cli.job.run_task import RunEngine, RunTask
-from pgcli.cli.job.shared_run import check_known_rows, run_shared
+from pgcli.cli.job.shared_run import check_known_rows, local_reports, run_shared
 from pgcli.cli.job.side_outputs import make_row_hooks
 from pgcli.cli.job.sidecars import count_kept_texts
 from pgcli.cli.options import JobOptions
@@ -64,17 +65,17 @@ def run_job(plan: Plan, screen: Screen, run_summary: RunSummary) -> int:
             code = finish_complete(input, output, hooks, screen)
         elif has_all_texts(input, screen):
             code = 0
+        elif plan.claims_chunks:
+            engine = compute_free_chunks(input, output, screen, run_summary)
+            code = report(Job(input, (), output, engine, hooks, screen, run_summary), run_summary)
         else:
             engine = load_engine(plan, output, screen)
             run_summary.on_model(engine)
             job = Job(
                 input, limited_items(input, output), output, engine, hooks, screen, run_summary
             )
-            if plan.claims_chunks:
-                run_shared(input, output, engine, screen, run_summary.tally)
-            else:
-                run_summary.tally = run_pipeline(job)
-                publish(input, output, screen)
+            run_summary.tally = run_pipeline(job)
+            publish(input, output, screen)
             code = report(job, run_summary)
         if output.state is not None:
             output.state.exit_code = code
@@ -115,6 +116,21 @@ def load_engine(plan: Plan, output: RunOutput, screen: Screen) -> RunEngine:
     with screen.status("comparing the model's files"):
         output.add_model(model_settings(plan, engine), run_metadata(plan, engine))
     print_versions(output, screen)
+    return engine
+
+
+def compute_free_chunks(
+    input: RunInput, output: RunOutput, screen: Screen, run_summary: RunSummary
+) -> RunEngine:
+    """Compute the chunks of the output that no other process does, here or on a cluster."""
+    if input.options.model.ray is not None:
+        from pgcli.cli.job.ray_run import run_on_ray
+
+        print_notices(input.plan, screen)
+        return run_on_ray(input, output, screen, run_summary)
+    engine = load_engine(input.plan, output, screen)
+    run_summary.on_model(engine)
+    run_shared(input, output, screen, run_summary.tally, partial(local_reports, engine))
     return engine
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from time import monotonic, perf_counter, sleep
@@ -46,11 +47,19 @@ class SharedOutput:
         numbers = range(-(-self.total // self._size))
         left = [number for number in numbers if not self.is_stored(number)]
         self.claims = Claims(self.state.folder, self.state.part, left, self.is_stored)
+        #: Chunks that are there with too few rows, as with a smaller limit.
+        self.replaced = {
+            number: self.store.chunks[number] for number in left if number in self.store.chunks
+        }
+
+    def chunk(self, number: int) -> range:
+        """The rows of a chunk."""
+        return range(number * self._size, min((number + 1) * self._size, self.total))
 
     def is_stored(self, number: int) -> bool:
         """Whether a chunk is there with all of its rows; if so, it is counted."""
         chunk = self.store.stored(number)
-        if chunk is None or chunk.rows < min(self._size, self.total - number * self._size):
+        if chunk is None or chunk.rows < len(self.chunk(number)):
             return False
         self.rows += chunk.rows
         self.errors.update(chunk.errors)
@@ -62,6 +71,11 @@ class SharedOutput:
         self.rows += report.tally.rows
         self.errors.update(report.tally.errors)
 
+    def finish(self) -> None:
+        """Remove what killed processes left, and write how far the output has come."""
+        self.claims.remove_killed()
+        self.save_progress()
+
     def save_progress(self) -> None:
         """Write how far the whole output has come."""
         progress = self.state.progress
@@ -72,42 +86,40 @@ class SharedOutput:
 
 def check_known_rows(input: RunInput) -> None:
     """Raise UsageError for an input of which no part can be read alone."""
+    option = "--join" if input.options.model.ray is None else "--ray"
     if not input.has_known_rows:
         raise UsageError(
-            "--join needs an input whose rows are known before it is read",
+            f"{option} needs an input whose rows are known before it is read",
             hint="name folders or manifests in place of standard input, and one prompt where "
             "prompts name columns",
         )
 
 
+Reports = Callable[[SharedOutput, GracefulShutdown], Generator[ChunkReport, None, None]]
+
+
 def run_shared(
-    input: RunInput, output: RunOutput, engine: RunEngine, screen: Screen, tally: Tally
+    input: RunInput, output: RunOutput, screen: Screen, tally: Tally, reports: Reports
 ) -> None:
-    """Take chunks until all are there; the errors of the output are those of all of its rows."""
+    """Have chunks computed until all are there; count them, and stop on signals and on errors.
+
+    The errors of the output are afterwards those of all of its rows.
+    """
     say, task = screen.info, input.plan.question.task
     shared = SharedOutput(input, output)
     budget = input.options.running.error_budget
     progress = screen.progress(task, shared.total, initial=shared.rows)
     shutdown = GracefulShutdown(
-        partial(say, "leaving the chunk in progress; press again to quit at once"),
+        partial(say, "leaving the chunks in progress; press again to quit at once"),
         lambda: say(progress.line()),
         pipes=False,
     )
+    tally.rows_before = shared.rows
     shared.state.start(shared.rows)
     began = perf_counter()
-    schema = replace(input.row_schema, confidence=CONFIDENCE in output.settings)
-    writer = ChunkWriter(shared.store, schema)
     try:
-        with (
-            shutdown,
-            progress,
-            ChunkWorker(input, engine, writer, shutdown.should_stop) as worker,
-        ):
-            for number, ahead in assignments(shared, shutdown):
-                shared.state.begin()
-                report = worker.run(number, ahead)
-                if report is None:
-                    break
+        with shutdown, progress, closing(reports(shared, shutdown)) as found:
+            for report in found:
                 shared.count(report)
                 tally.add(report.tally)
                 tally.seconds = perf_counter() - began
@@ -116,11 +128,27 @@ def run_shared(
                 budget.check_chunk(report.error, report.error_run, tally)
             shutdown.raise_if_requested()
             budget.check_share(tally)
-            shared.save_progress()
+            shared.finish()
     except BaseException:
         say(interrupted_notice(input.options.output.output, shared.rows, shared.state))
         raise
     output.errors = shared.errors
+
+
+def local_reports(
+    engine: RunEngine, shared: SharedOutput, shutdown: GracefulShutdown
+) -> Generator[ChunkReport, None, None]:
+    """The chunks that this process computes."""
+    input = shared.input
+    schema = replace(input.row_schema, confidence=CONFIDENCE in shared.output.settings)
+    writer = ChunkWriter(shared.store, schema)
+    with ChunkWorker(input, engine, writer, shutdown.should_stop) as worker:
+        for number, ahead in assignments(shared, shutdown):
+            shared.state.begin()
+            report = worker.run(number, ahead)
+            if report is None:
+                return
+            yield report
 
 
 def assignments(
@@ -130,18 +158,18 @@ def assignments(
 
     Where other processes have all that are left, waits until these are stored or left.
     """
-    claims, ahead = shared.claims, None
+    claims = shared.claims
+    ahead: list[int] = []
     waits_until = 0.0
     while not shutdown.should_stop():
-        if ahead is None and monotonic() < waits_until:
+        if not ahead and monotonic() < waits_until:
             sleep(0.05)
             continue
-        number = claims.claim() if ahead is None else ahead
-        if number is None and not claims.left:
-            claims.remove_killed()
+        found = ahead or claims.claim()
+        if not found and not claims.left:
             return
-        if number is None:
+        if not found:
             waits_until = monotonic() + POLL_SECONDS
             continue
         ahead = claims.claim(spare=1)
-        yield number, ahead
+        yield found[0], ahead[0] if ahead else None

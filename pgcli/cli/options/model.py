@@ -8,7 +8,15 @@ from typing import Annotated
 
 from pgcli.checkpoints.find import DEMO, DEMO_TOWERS
 from pgcli.cli.options import values
-from pgcli.cli.options.shared import Device, Dtype, Quantize, Revision, models, option
+from pgcli.cli.options.shared import (
+    Device,
+    Dtype,
+    Quantize,
+    Revision,
+    models,
+    number_option,
+    option,
+)
 
 _model = partial(option, "Model")
 
@@ -57,6 +65,36 @@ class ModelOptions:
             parser=values.engines,
             default="auto",
             help="Processes that each run the model, or auto: one for each GPU, or one in all.",
+        ),
+    ] = None
+    ray: Annotated[
+        str | None,
+        _model(
+            "--ray",
+            metavar="ADDRESS",
+            help="Run on a Ray cluster: auto, local or ray://host:10001; into a folder: -o DIR/.",
+        ),
+    ] = None
+    ray_gpus: Annotated[
+        float | None,
+        number_option(
+            "Model",
+            "--ray-gpus",
+            metavar="X",
+            least=0.0,
+            default="1 if the cluster has GPUs",
+            help="GPUs of the cluster for each engine; 0.5: two engines on each.",
+        ),
+    ] = None
+    ray_cpus: Annotated[
+        int | None,
+        number_option(
+            "Model",
+            "--ray-cpus",
+            metavar="N",
+            least=1,
+            default="1",
+            help="Cores of the cluster for each engine.",
         ),
     ] = None
     join: Annotated[

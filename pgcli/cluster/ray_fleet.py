@@ -1,0 +1,148 @@
+"""Engines as actors of a Ray cluster."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from time import sleep
+from typing import Any
+
+from pgcli.cluster.chunk_driver import Ended, Event, Raised, Returned
+from pgcli.errors import NoUsableDevice
+
+WAIT_SECONDS = 1.0
+#: A resource of Ray that tells how many such engines fit.
+GPU, CPU = "GPU", "CPU"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineResources:
+    """What Ray reserves for an engine."""
+
+    gpus: float
+    cpus: float
+
+    def fits(self, node: dict[str, float]) -> int:
+        """How many engines fit on a node with these resources in all."""
+        counts = [
+            node.get(name, 0.0) / amount
+            for name, amount in ((GPU, self.gpus), (CPU, self.cpus))
+            if amount
+        ]
+        return int(min(counts) + 1e-6)
+
+
+class EngineActor:
+    """The process of an engine in the cluster: an object that `make` returns there."""
+
+    def __init__(self, make: Callable[[], Any]):
+        self._engine = make()
+
+    def call(self, method: str, *args: Any) -> Any:
+        return getattr(self._engine, method)(*args)
+
+
+class RayFleet:
+    """Actors on the cluster at an address, each with an engine.
+
+    Actors are not restarted by Ray: whoever drives the engines counts their ends. As many more are
+    requested than there are, so that a cluster that grows on demand does. `resources` says what an
+    engine takes, given whether the cluster has GPUs, and `make` a function that makes it.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        make: Callable[[EngineResources], Callable[[], Any]],
+        resources: Callable[[bool], EngineResources],
+    ):
+        self._ray = connect(address)
+        self.resources = resources(any(node.get(GPU) for node in self._nodes()))
+        self._make = make(self.resources)
+        self._actors: dict[int, Any] = {}
+        self._calls: dict[Any, int] = {}  # by the reference of the value to come
+        self._loaded: set[int] = set()
+        self._next = 0
+
+    def grow(self, most: int) -> None:
+        """Request actors: twice as many as fit on the cluster as it is, `most` in all."""
+        fitting = sum(self.resources.fits(node) for node in self._nodes())
+        options = {
+            "num_gpus": self.resources.gpus,
+            "num_cpus": self.resources.cpus,
+            "max_restarts": 0,
+            "max_task_retries": 0,
+        }
+        while len(self._actors) < min(most, fitting + max(1, fitting)):
+            remote = self._ray.remote(EngineActor)
+            number, self._next = self._next, self._next + 1
+            self._actors[number] = remote.options(**options).remote(self._make)
+            self.call(number, "load")
+
+    def call(self, engine: int, method: str, *args: Any) -> None:
+        """Call a method of an actor."""
+        self._calls[self._actors[engine].call.remote(method, *args)] = engine
+
+    def events(self) -> Sequence[Event]:
+        """The calls that have ended."""
+        ray = self._ray
+        if not self._calls:
+            sleep(WAIT_SECONDS / 5)
+            return []
+        ready, _ = ray.wait(list(self._calls), timeout=WAIT_SECONDS)
+        if ready:  # and all others that are
+            count = len(self._calls)
+            ready, _ = ray.wait(list(self._calls), num_returns=count, timeout=0)
+        return [self._event(reference) for reference in ready]
+
+    def _event(self, reference: Any) -> Event:
+        ray, engine = self._ray, self._calls.pop(reference)
+        try:
+            return Returned(engine, ray.get(reference))
+        except ray.exceptions.RayTaskError as problem:
+            cause = problem.cause if isinstance(problem.cause, BaseException) else problem
+            return Raised(engine, cause)
+        except ray.exceptions.RayError as problem:
+            self.discard(engine)
+            return Ended(engine, first_line(problem))
+
+    def discard(self, engine: int) -> None:
+        """End an actor."""
+        with suppress(Exception):  # it has ended
+            self._ray.kill(self._actors.pop(engine))
+
+    def close(self) -> None:
+        """End all actors and leave the cluster."""
+        for engine in list(self._actors):
+            self.discard(engine)
+        self._ray.shutdown()
+
+    def _nodes(self) -> list[dict[str, float]]:
+        """The resources of each node that runs."""
+        return [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+
+
+def connect(address: str) -> Any:
+    """The module `ray`, connected to the cluster. Raises NoUsableDevice."""
+    import ray
+
+    try:
+        ray.init(
+            address=address,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            configure_logging=False,
+            include_dashboard=False if address == "local" else None,
+        )
+    except (ConnectionError, RuntimeError, TimeoutError, ValueError) as problem:
+        raise NoUsableDevice(
+            f"there is no Ray cluster at {address}: {first_line(problem)}",
+            hint="start one with ray start --head, or use --ray local",
+        ) from problem
+    return ray
+
+
+def first_line(problem: BaseException) -> str:
+    return str(problem).strip().partition("\n")[0] or type(problem).__name__

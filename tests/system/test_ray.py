@@ -1,0 +1,160 @@
+"""`--ray`: engines on a cluster, one output with the rows of a run alone, whatever is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from pgcli.cli.job import destination, loading
+from pgcli.cli.main import main
+from pgcli.state.lock import output_lock
+from pgcli.state.state_folder import state_folder
+from tests.support import remote_engines
+from tests.support.runs import wait_until
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.usefixtures("clean_environment")
+OPTIONS = ("--model", "demo", "--quiet", "--no-timing", "--rows-per-file", "4", "--workers", "0")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The current folder, with thirty images and a broken one."""
+    monkeypatch.chdir(tmp_path)
+    Path("photos").mkdir()
+    for number in range(30):
+        Image.new("RGB", (8, 8)).save(f"photos/{number:02}.png")
+    Path("photos/07b.png").write_bytes(b"no image")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """A cluster with no cores at its head; tests add nodes, whose GPUs are only counted."""
+    pytest.importorskip("ray", reason="ray is not installed")
+    from ray.cluster_utils import Cluster
+
+    os.environ |= {"PYTHONPATH": str(ROOT), "RAY_AUTH_MODE": "disabled"}
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    found = Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False}
+    )
+    yield found
+    found.shutdown()
+
+
+def command(output: str, *options: str) -> list[str]:
+    return ["caption", "photos", "-o", output, *OPTIONS, *options]
+
+
+def on_ray(cluster: Any, *options: str) -> subprocess.Popen[str]:
+    """A run whose engines need no model, on the GPUs that the cluster counts."""
+    words = command("rows/", "--ray", cluster.address, "--ray-gpus", "1", *options)
+    program = [sys.executable, "-m", "tests.support.remote_engines", *words]
+    return subprocess.Popen(program, stderr=subprocess.PIPE, text=True)
+
+
+def finished(run: subprocess.Popen[str]) -> tuple[int, str]:
+    _, said = run.communicate(timeout=240)
+    return run.returncode, said
+
+
+def rows() -> list[dict[str, Any]]:
+    return pq.read_table("rows").to_pylist()
+
+
+def check_all_rows(errors: dict[int, str]) -> None:
+    """Every row is there once, in order; only these have errors, besides the broken image."""
+    found = rows()
+    assert [row["index"] for row in found] == list(range(31))
+    assert {row["index"]: row["error"] for row in found if row["error"]} == {
+        8: "not_an_image"
+    } | errors
+
+
+def actors() -> list[int]:
+    return [int(file.name.split()[1]) for file in Path("notes").glob("actor *")]
+
+
+def parts() -> int:
+    return len(list(Path("rows").glob("*.parquet"))) if Path("rows").is_dir() else 0
+
+
+def test_ray_is_named_where_it_is_not_installed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(destination, "find_spec", lambda name: None)
+    assert main(command("rows/", "--ray", "auto")) == 2
+    assert "pip install 'paligemma-cli[ray]'" in capsys.readouterr().err
+
+
+def test_second_driver_of_an_output_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(destination, "find_spec", lambda name: name)
+    with output_lock(state_folder(Path("rows/")), part="-ray"):
+        assert main(command("rows/", "--ray", "auto")) == 12
+        assert main(command("rows/")) == 12
+
+
+@pytest.mark.nightly
+def test_rows_of_a_cluster_are_those_of_a_run_alone(
+    cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = cluster.add_node(num_cpus=2, num_gpus=2)
+    code, said = finished(on_ray(cluster))
+    cluster.remove_node(node)
+    assert code == 3, said
+    check_all_rows({})
+    progress = json.loads(Path("rows.pgcli/progress-ray.json").read_text())
+    assert (progress["rows"], progress["total"], progress["exit_code"]) == (31, 31, 3)
+    with closing(remote_engines.light_pool()) as pool:
+        monkeypatch.setattr(loading, "load_model", lambda plan, screen: pool)
+        assert main(command("alone/", "--engines", "1")) == 3
+    assert pq.read_table("rows") == pq.read_table("alone")
+    assert main(["check", "rows/"]) == 0
+
+
+@pytest.mark.nightly
+def test_engines_actors_nodes_and_drivers_are_killed_and_no_row_is_lost(
+    cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CHUNK_SECONDS", "1")
+    for number, what in ((3, "kills"), (12, "ends once"), (17, "ends actor")):
+        Path(f"photos/{number:02}.png").rename(f"photos/{number:02} {what}.png")
+    nodes = [cluster.add_node(num_cpus=2, num_gpus=1) for _ in range(2)]
+    run = on_ray(cluster)
+    wait_until(lambda: len(actors()) == 2 and parts() > 0)
+    run.kill()
+    finished(run)
+    assert 0 < parts() < 8
+    run = on_ray(cluster)  # the same command goes on
+    wait_until(lambda: len(actors()) >= 4)
+    cluster.remove_node(nodes[0], allow_graceful=False)
+    nodes[0] = cluster.add_node(num_cpus=2, num_gpus=1)
+    os.kill(max(actors()), signal.SIGKILL)
+    code, said = finished(run)
+    for node in nodes:
+        cluster.remove_node(node)
+    assert code == 3, said
+    check_all_rows({3: "worker_crashed", 18: "worker_crashed"})
+
+
+@pytest.mark.nightly
+def test_two_drivers_share_an_output(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHUNK_SECONDS", "0.5")
+    node = cluster.add_node(num_cpus=2, num_gpus=2)
+    runs = [on_ray(cluster, "--engines", "1", *join) for join in ([], ["--join"])]
+    ends = [finished(run) for run in runs]
+    cluster.remove_node(node)
+    assert [code for code, _ in ends] == [3, 3], ends
+    check_all_rows({})
+    assert len(actors()) == 2
