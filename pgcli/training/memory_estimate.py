@@ -20,7 +20,7 @@ from pgcli.training.start_answers import train_all
 
 FLOAT32 = 4
 MOMENTS = 2  # of Adam for each trained weight
-LOGITS = 3  # the logits of a chunk, their softmax, and the gradient
+LOGITS = 3  # of a chunk: they, their softmax and their gradient
 #: Of the free memory; the rest is for the gaps of allocators.
 SHARE_OF_FREE = 0.85
 #: Tokens computed at once: more are not faster. On a CPU their number does not depend on the free
@@ -46,30 +46,45 @@ class TrainingDtypes:
 class TrainingMemory:
     """The bytes of a run, and of each row that is computed at once.
 
-    A row has `row` bytes, or `row_checkpointed` with gradient checkpointing.
+    A row has `row` bytes, or `row_checkpointed` with gradient checkpointing, and `row_logits`, of
+    which no more than those of a chunk are held. `trained` and `frozen` are numbers of weights.
     """
 
+    trained: int
+    frozen: int
     weights: int
     gradients: int
     moments: int
-    logits: int
+    row_logits: int
     row: int
     row_checkpointed: int
 
     @property
     def fixed(self) -> int:
         """The bytes that do not depend on the rows."""
-        return self.weights + self.gradients + self.moments + self.logits
+        return self.weights + self.gradients + self.moments
+
+    def logits(self, rows: int) -> int:
+        """The bytes of the logits of a chunk, their softmax and their gradient."""
+        return LOGITS * min(CHUNK_BYTES, rows * self.row_logits)
 
     def total(self, rows: int, *, checkpointing: bool) -> int:
         """The bytes with so many rows at once."""
-        return self.fixed + rows * (self.row_checkpointed if checkpointing else self.row)
+        row = self.row_checkpointed if checkpointing else self.row
+        return self.fixed + self.logits(rows) + rows * row
 
 
 def estimate_memory(
-    config: PaliGemmaConfig, settings: AnswerSettings, dtypes: TrainingDtypes, text_tokens: int
+    config: PaliGemmaConfig,
+    settings: AnswerSettings,
+    dtypes: TrainingDtypes,
+    text_tokens: int,
+    shards: int = 1,
 ) -> TrainingMemory:
-    """The memory of training on rows of so many text tokens."""
+    """The memory of training on rows of so many text tokens.
+
+    Weights, gradients and moments are divided over `shards` processes.
+    """
     model = meta_model(config)
     if settings.method == "full":
         train_all(model, settings)
@@ -79,7 +94,7 @@ def estimate_memory(
     for parameter in model.parameters():
         counts[parameter.requires_grad] += parameter.numel()
     trained, frozen = counts[True], counts[False]
-    held = FLOAT32 * trained + dtypes.weight * frozen
+    held = (FLOAT32 * trained + dtypes.weight * frozen) // shards
     if dtypes.product < dtypes.weight:
         held += dtypes.product * (trained + frozen)  # autocast's copies
     slots = config.image_tokens + text_tokens
@@ -97,10 +112,12 @@ def estimate_memory(
         row += vision.depth * layer
         checkpointed += vision.depth * patches * vision.width * dtypes.residual + layer
     return TrainingMemory(
+        trained=trained,
+        frozen=frozen,
         weights=held,
-        gradients=FLOAT32 * trained,
-        moments=MOMENTS * FLOAT32 * trained,
-        logits=LOGITS * min(CHUNK_BYTES, FLOAT32 * text_tokens * config.decoder.vocab_size),
+        gradients=FLOAT32 * trained // shards,
+        moments=MOMENTS * FLOAT32 * trained // shards,
+        row_logits=FLOAT32 * text_tokens * config.decoder.vocab_size,
         row=row,
         row_checkpointed=checkpointed,
     )
@@ -150,6 +167,11 @@ class MemoryPlan:
     def total(self) -> int:
         return self.memory.total(self.micro_batch, checkpointing=self.checkpointing)
 
+    @property
+    def activations(self) -> int:
+        """The bytes of the rows that are computed at once, without logits."""
+        return self.total - self.memory.fixed - self.memory.logits(self.micro_batch)
+
     def check(self, device: torch.device, free: int, hint: str) -> None:
         """Raise NoUsableDevice if it does not fit into free memory."""
         if self.total > free:
@@ -178,7 +200,7 @@ def plan_memory(
     is_cpu = device.type == "cpu"
     fast = min(batch, max(1, (CPU_TOKENS if is_cpu else GPU_TOKENS) // slots))
     wanted = micro_batch or fast
-    left = SHARE_OF_FREE * free - memory.fixed
+    left = SHARE_OF_FREE * free - memory.fixed - memory.logits(wanted)
     if settings.gradient_checkpointing == "auto":
         checkpointing = wanted * memory.row > left
     else:

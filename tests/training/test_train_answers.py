@@ -235,3 +235,28 @@ def test_options_that_do_not_go_together(
     assert run(f"questions.jsonl {model} {options} -o out") == 2
     assert message in capsys.readouterr().err
     assert not Path("out").exists()
+
+
+def test_dry_run_prints_the_memory_and_steps(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(f"questions.jsonl {LORA} --dry-run -o out") == 0
+    err = capsys.readouterr().err
+    assert "task: answer, --method lora" in err
+    assert "steps: 4, 2 in an epoch" in err
+    assert "trained: 2,688 of" in err
+    assert "memory: about" in err
+    assert "activations: held" in err
+    assert "image features: computed once" in err
+    assert not Path("out").exists()
+
+
+@pytest.mark.parametrize("dry_run", ["", "--dry-run"])
+def test_too_little_memory_is_said_before_anything_begins(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], dry_run: str
+) -> None:
+    monkeypatch.setattr("pgcli.training.setup_answers.free_bytes", lambda device: 1_000_000)
+    assert run(f"questions.jsonl {FULL} {dry_run} -o out") == 17
+    err = capsys.readouterr().err
+    assert "and cpu has 0.0 GB free" in err
+    assert "--method lora" in err
+    assert ("memory: about" in err) == bool(dry_run)
+    assert not Path("out").exists()

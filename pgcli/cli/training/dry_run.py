@@ -1,44 +1,104 @@
-"""`train --dry-run`: the plan of a run."""
+"""`train --dry-run`: the plan of a run, and the memory that it takes."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.filesize import decimal
+
+from pgcli.checkpoints.find import find_local
 from pgcli.cli.training.inputs import read_all, split
 from pgcli.cli.training.train_command import TrainCommand
-from pgcli.cli.ui.console import Screen
+from pgcli.cli.ui.console import Facts, Screen
 
 if TYPE_CHECKING:
     from pgcli.training.settings import TrainingSettings
+    from pgcli.training.setup_answers import AnswerPlan
+    from pgcli.training.task_inputs import TaskInputs
 
 
 def dry_run(command: TrainCommand, settings: TrainingSettings, screen: Screen) -> int:
-    """Read the rows and print the plan. Writes nothing."""
+    """Read the rows and print the plan. Writes nothing.
+
+    Raises NoUsableDevice, after the plan is printed, if memory does not suffice for it.
+    """
     import tempfile
 
+    from pgcli.device.select import choose_device
     from pgcli.training.row_store import RowStore
+    from pgcli.training.task_inputs import ImageReading, TaskInputs
 
+    plan = None
     with tempfile.TemporaryDirectory() as folder:
         store = RowStore(Path(folder))
         try:
             rows, held_out = read_all(command, store, screen)
             train, evaluation = split(settings, rows, held_out, screen)
+            model = command.model
+            inputs = TaskInputs(
+                settings,
+                train,
+                evaluation,
+                ImageReading(store),
+                None if model.model is None else find_local(model.model, model.revision),
+                choose_device(model.device),
+                model.dtype,
+            )
+            if settings.task == "answer" and inputs.checkpoint is not None:
+                from pgcli.training.setup_answers import plan_answers
+
+                plan = plan_answers(inputs)
+                inputs = plan.inputs
         finally:
             store.close()
-    recipe = settings.recipe
-    per_epoch = max(1, len(train) // min(recipe.batch_size, len(train)))
-    options = settings.trainer_options(per_epoch, is_evaluated=bool(evaluation))
-    facts = [
-        ("task", settings.task),
+    screen.table(plan_facts(inputs))
+    if settings.task == "answer":
+        screen.table(memory_facts(plan))
+    screen.table([("output", str(command.folder))])
+    if plan is not None:
+        plan.check_memory()
+    return 0
+
+
+def plan_facts(inputs: TaskInputs) -> Facts:
+    """What is trained on which rows, and how."""
+    settings, per_epoch = inputs.settings, inputs.steps_per_epoch
+    options = settings.trainer_options(per_epoch, is_evaluated=bool(inputs.evaluation))
+    every = options.eval_every
+    answer = f"answer, --method {settings.answer.method}"
+    return [
+        ("task", answer if settings.task == "answer" else settings.task),
         ("model", settings.model or f"new, {settings.init}"),
-        ("rows", f"{len(train):,} to train on, {len(evaluation):,} to evaluate on"),
+        ("rows", f"{len(inputs.train):,} to train on, {len(inputs.evaluation):,} to evaluate on"),
         ("steps", f"{options.steps:,}, {per_epoch:,} in an epoch"),
-        ("batch", f"{min(recipe.batch_size, len(train)):,} rows"),
+        ("batch", f"{inputs.batch_size:,} rows"),
         ("learning rate", f"{options.learning_rate:g}, {options.warmup:,} steps of warm-up"),
         ("weight decay", f"{options.weight_decay:g}"),
-        ("evaluation", f"every {options.eval_every:,} steps" if options.eval_every else "none"),
-        ("output", str(command.folder)),
+        ("evaluation", f"every {every:,} steps" if every else "none"),
     ]
-    screen.table(facts)
-    return 0
+
+
+def memory_facts(plan: AnswerPlan | None) -> Facts:
+    """The memory of a run, and what decides it."""
+    if plan is None:
+        return [("memory", "unknown before the model is on this machine")]
+    found, memory = plan.memory, plan.memory.memory
+    rows = f"{found.micro_batch:,} row{'s' * (found.micro_batch != 1)} at once"
+    parts = [
+        f"weights {decimal(memory.weights)}",
+        f"gradients {decimal(memory.gradients)}",
+        f"optimizer {decimal(memory.moments)}",
+        f"logits {decimal(memory.logits(found.micro_batch))}",
+        f"{rows} {decimal(found.activations)}",
+    ]
+    stored = f"computed once, {decimal(plan.feature_bytes)}"
+    facts = [
+        ("trained", f"{memory.trained:,} of {memory.trained + memory.frozen:,} weights"),
+        ("memory", f"about {decimal(found.total)}: {', '.join(parts)}"),
+        ("activations", "computed twice" if found.checkpointing else "held"),
+        ("image features", stored if plan.feature_bytes else "computed with each row"),
+    ]
+    if lost := len(plan.faults):
+        facts.append(("left out", f"{lost:,} row{'s' * (lost != 1)} longer than the model's text"))
+    return facts
