@@ -26,6 +26,7 @@ from pgcli.training.image_task import ImageTask
 from pgcli.training.packing import TokenizedExample
 from pgcli.training.rows import TrainingRow
 from pgcli.training.seeds import seed_of
+from pgcli.training.sharding import compute, is_divided
 from pgcli.training.task import SampleAnswer
 
 AnyBatch = ImageBatch | FeatureBatch
@@ -87,11 +88,17 @@ class AnswerTask(ImageTask[PaliGemma]):
 
     def backward(self, batch: AnyBatch, total: float) -> Mapping[str, float]:
         seed, rows = torch.initial_seed(), len(batch.rows)
+        # the weights of a divided model are gathered for as many parts in each process
+        largest = self.data.processes.largest(rows) if is_divided(self.model) else rows
 
         def accumulate() -> tuple[float, int]:
             loss, tokens = 0.0, 0
-            for start, stop in self.micro_batches.ranges(rows):
+            for start, stop in self.micro_batches.ranges(rows, largest):
                 torch.manual_seed(seed_of(seed, start))  # of dropout, also after a lack of memory
+                if start == stop:
+                    blank, _ = self._loss(batch.blank(self.data.train[0]))
+                    (0.0 * blank).backward()  # type: ignore[no-untyped-call]
+                    continue
                 part_loss, part_tokens = self._loss(batch.part(start, stop))
                 part_loss = part_loss / total
                 part_loss.backward()  # type: ignore[no-untyped-call]
@@ -143,8 +150,9 @@ class AnswerTask(ImageTask[PaliGemma]):
             window=config.decoder.sliding_window,
             device=self.input.device,
         )
-        with self.input.autocast():
-            loss = answer_loss(
+
+        def loss_of_rows() -> Tensor:
+            return answer_loss(
                 self.model,
                 self.model.projector(self._features(batch)),
                 tokens,
@@ -152,6 +160,9 @@ class AnswerTask(ImageTask[PaliGemma]):
                 label_smoothing=objective.label_smoothing,
                 keep_softcap=objective.keep_softcap,
             )
+
+        with self.input.autocast():
+            loss = compute(self.model, loss_of_rows)
         count = sum(len(one.prefix) + len(one.suffix) for one in examples)
         return loss, count + len(examples) * config.image_tokens
 

@@ -31,6 +31,10 @@ class FeatureBatch:
         """The rows from `start` to before `stop`."""
         return FeatureBatch(self.feature_BPD[start:stop], self.rows[start:stop])
 
+    def blank(self, row: TrainingRow) -> FeatureBatch:
+        """The row with features of zeros."""
+        return FeatureBatch(self.feature_BPD.new_zeros(1, *self.feature_BPD.shape[1:]), [row])
+
 
 class FeatureStore:
     """The features of images by the rows' `image_key`, in memory or else in a temporary file.

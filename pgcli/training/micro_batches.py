@@ -25,11 +25,15 @@ class MicroBatches:
     rows: int | None = None
     is_fixed: bool = False
 
-    def ranges(self, total: int) -> Iterator[tuple[int, int]]:
-        """The first row of each part and that after its last."""
-        rows = self.rows or max(1, total)
-        for start in range(0, total, rows):
-            yield start, min(start + rows, total)
+    def ranges(self, total: int, largest: int = 0) -> Iterator[tuple[int, int]]:
+        """The first row of each part and that after its last.
+
+        There are as many parts as `largest` rows would have, of which the last may be empty.
+        """
+        whole = max(total, largest)
+        rows = self.rows or max(1, whole)
+        for start in range(0, whole, rows):
+            yield min(start, total), min(start + rows, total)
 
     def run(self, model: nn.Module, total: int, backward: Callable[[], Result]) -> Result:
         """The result of `backward`, which computes the gradients of `total` rows in `ranges`.

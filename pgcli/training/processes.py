@@ -123,6 +123,10 @@ class Processes:
         dist.all_reduce(found, dist.ReduceOp.MAX)
         return int(found)
 
+    def smallest(self, value: int) -> int:
+        """The smallest value of all processes."""
+        return -self.largest(-value)
+
     def gather(self, value: Result) -> list[Result]:
         """The values of all processes, in the order of their ranks."""
         if self.store is None:

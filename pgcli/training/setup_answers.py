@@ -21,6 +21,7 @@ from pgcli.training.feature_store import FeatureStore
 from pgcli.training.memory_estimate import MemoryPlan, TrainingDtypes, estimate_memory, plan_memory
 from pgcli.training.micro_batches import MicroBatches
 from pgcli.training.rows import TrainingRow, TrainingRows
+from pgcli.training.sharding import shard
 from pgcli.training.start_answers import base_dtype, check_kind, start_answers
 from pgcli.training.task_inputs import TaskInputs
 
@@ -166,12 +167,13 @@ def make_answer_task(inputs: TaskInputs) -> AnswerTask:
     plan.check_memory()
     inputs, settings = plan.inputs, plan.inputs.settings
     answer = settings.answer
+    is_divided = answer.method == "full" and inputs.processes.count > 1
     start = start_answers(
         answer,
         plan.checkpoint,
         plan.config,
         dtype=plan.dtype,
-        device=inputs.device,
+        device=torch.device("cpu") if is_divided and not plan.feature_bytes else inputs.device,
         seed=settings.seed,
     )
     if plan.memory.checkpointing:
@@ -183,7 +185,10 @@ def make_answer_task(inputs: TaskInputs) -> AnswerTask:
         data=data,
         input=inputs.image_input(start.preprocessing, inputs.products_of(plan.dtype)),
         micro_batches=MicroBatches(
-            plan.memory.micro_batch, is_fixed=settings.micro_batch is not None
+            inputs.processes.smallest(plan.memory.micro_batch)
+            if is_divided
+            else plan.memory.micro_batch,
+            is_fixed=settings.micro_batch is not None or is_divided,
         ),
         save_to=start.save,
         tokenizer=plan.tokenizer,
@@ -192,4 +197,6 @@ def make_answer_task(inputs: TaskInputs) -> AnswerTask:
     )
     if plan.feature_bytes:
         task.fill_features(FeatureStore(inputs.reading.store.folder), inputs.track)
+    if is_divided:
+        shard(start.model, inputs.device)
     return task

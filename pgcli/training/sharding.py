@@ -32,6 +32,7 @@ class Computation(nn.Module):
 def shard(model: nn.Module, device: torch.device) -> None:
     """Divide the weights of the model, which are equal in all processes, over them.
 
+    They are moved to the device layer by layer, so that it never holds all of a model on the CPU.
     The layers of each `nn.ModuleList` are gathered one at a time, and what is left all at once.
     """
     import torch.distributed as dist
@@ -46,6 +47,11 @@ def shard(model: nn.Module, device: torch.device) -> None:
     root = Computation(model)
     fully_shard(root, mesh=mesh)
     object.__setattr__(model, ROOT, root)  # not as a module of the model, which it contains
+
+
+def is_divided(model: nn.Module) -> bool:
+    """Whether the weights of the model are divided over processes."""
+    return hasattr(model, ROOT)
 
 
 def compute(model: nn.Module, work: Callable[[], Result]) -> Result:

@@ -8,16 +8,24 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from pgcli.cli.main import main
 from pgcli.training.processes import ALONE, Processes, _buckets
+from tests.support.tiny_paligemma import write_checkpoint
 from tests.support.train_processes import Command, run_in_processes, stop_after_an_update
-from tests.support.training_data import write_folders, write_pairs
+from tests.support.training_data import write_folders, write_pairs, write_questions
 
-TRAIN = "train --init tiny --workers 0 --device cpu --dtype float32 --warmup 0 --batch-size 5"
-CLASSIFY = f"{TRAIN} walls --task classify --steps 3 --eval-fraction 0.25 --eval-every 3"
-SAME = {"step", "loss", "rows", "lost", "gradient_norm", "learning_rate", "eval_loss"}
-CONTRASTIVE = f"{TRAIN} pairs.jsonl --task contrastive --steps 2 --loss"
+TRAIN = "train --workers 0 --device cpu --dtype float32 --warmup 0 --batch-size 5"
+ANSWER = f"{TRAIN} questions.jsonl --model base --eval questions-to-measure.jsonl --eval-every 3"
+FULL = f"{ANSWER} --method full --micro-batch 1 --steps 3 --learning-rate 1e-3"
+COMMANDS = {
+    "classify": f"{TRAIN} walls --task classify --init tiny --steps 3 --eval-fraction 0.25",
+    "contrastive": f"{TRAIN} pairs.jsonl --task contrastive --init tiny --steps 2 --micro-batch 2",
+    "lora": f"{ANSWER} --loss-mean token --steps 3 --learning-rate 1e-2",
+    "full": FULL,
+}
+SAME = {"step", "loss", "rows", "lost", "tokens", "gradient_norm", "learning_rate", "eval_loss"}
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 8])
@@ -61,43 +69,45 @@ def test_two_processes_train_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir(tmp_path)
     write_pairs(tmp_path)
     write_folders(tmp_path / "walls")
+    write_questions(tmp_path)
+    lines = Path("questions.jsonl").read_text().splitlines(keepends=True)
+    Path("questions.jsonl").write_text("".join(lines[:11]))
+    Path("questions-to-measure.jsonl").write_text("".join(lines[11:14]))
+    write_checkpoint(tmp_path / "base")
     for broken in ("images/03.png", "walls/red/00.png"):
         Path(broken).write_bytes(Path(broken).read_bytes()[:40])
-    alone = {
-        "classify": f"{CLASSIFY} -o alone-classify",
-        "softmax": f"{CONTRASTIVE} softmax --micro-batch 2 -o alone-softmax",
-        "sigmoid": f"{CONTRASTIVE} sigmoid -o alone-sigmoid",
-    }
-    for words in alone.values():
-        assert main(words.split()) == 3
+    for name, words in COMMANDS.items():
+        assert main(f"{words} -o alone-{name}".split()) == 3
     with stop_after_an_update():
-        assert main(f"{CLASSIFY} -o continued".split()) in (0, 3)
-    found = run_in_processes(
+        main(f"{FULL} -o continued".split())
+    *same, continued, stopped, small, no_data, no_memory = run_in_processes(
         [
-            *(Command(words.replace("-o alone", "-o both")) for words in alone.values()),
-            Command(f"{CLASSIFY} -o continued"),
-            Command(f"{CLASSIFY} -o stopped", event="stop"),
-            Command(f"{CLASSIFY.replace('--batch-size 5', '--batch-size 1')} -o small"),
-            Command(f"{CLASSIFY} -o no-data", event="no data"),
-            Command(f"{CLASSIFY} -o no-memory", event="no memory"),
+            *(Command(f"{words} -o both-{name}") for name, words in COMMANDS.items()),
+            Command(f"{FULL} -o continued"),
+            Command(f"{FULL} -o stopped", event="stop"),
+            Command(f"{COMMANDS['classify']} --batch-size 1 -o small"),
+            Command(f"{COMMANDS['classify']} -o no-data", event="no data"),
+            Command(f"{COMMANDS['classify']} -o no-memory", event="no memory"),
         ],
         tmp_path,
     )
-    *same, continued, stopped, small, no_data, no_memory = found
-    for outcome, name in zip(same, alone, strict=True):
+    for outcome, name in zip(same, COMMANDS, strict=True):
         assert outcome.codes == [3, 3], outcome
-        assert "1 image could not be read" in outcome.messages[0]
+        assert "1 row could not be used" in outcome.messages[0]
         assert_same_run(Path(f"both-{name}"), Path(f"alone-{name}"))
     assert continued.codes == [3, 3], continued
     assert len(metrics(Path("stopped"))) == 1, stopped
-    assert main(f"{CLASSIFY} -o stopped".split()) == 3
-    for folder in ("continued", "stopped"):
-        assert_same_run(Path(folder), Path("alone-classify"))
+    assert main(f"{FULL} -o stopped".split()) == 3
+    expected = load_file("alone-full/last/model.safetensors")
+    for folder in ("both-full", "continued", "stopped"):
+        assert_same_run(Path(folder), Path("alone-full"))
+        found = load_file(f"{folder}/last/model.safetensors")
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-3)
     for outcome, codes, message in (
         (small, [2, 2], "updates of 1 rows cannot be divided over 2 processes"),
         (no_data, [15, 15], "the images are gone"),
         (no_memory, [1, 17], "no memory is left"),
     ):
         assert outcome.codes == codes, outcome
-        assert "".join(outcome.messages).count("pgcli: ") == 1, outcome
+        assert "".join(outcome.messages).count("hint: ") == 1, outcome
         assert message in "".join(outcome.messages)
