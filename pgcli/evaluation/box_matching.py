@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pgcli.evaluation.joined_row import JoinedRow
-from pgcli.evaluation.metrics import area, iou, overlap
+from pgcli.evaluation.metrics import area, confidence_of, iou, overlap
 from pgcli.records import Box
 
 THRESHOLDS = np.linspace(0.5, 0.95, 10)
@@ -126,11 +126,6 @@ def found_of_label(rows: Mapping[int, LabelBoxes], count: int) -> dict[str, Foun
         )
         for size, found in matches.items()
     }
-
-
-def confidence_of(box: Box) -> float:
-    """The confidence of a box, or its score where it has none."""
-    return box.score if box.confidence is None else box.confidence
 
 
 def match(

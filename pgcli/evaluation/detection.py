@@ -7,11 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from pgcli.evaluation.average_precision import average_precisions
-from pgcli.evaluation.box_matching import confidence_of
 from pgcli.evaluation.calibration import CalibrationError
 from pgcli.evaluation.joined_row import JoinedRow
 from pgcli.evaluation.measures import Measure, RowRatio
-from pgcli.evaluation.metrics import iou
+from pgcli.evaluation.metrics import iou, is_right
 from pgcli.records import Box
 
 IOU = 0.5
@@ -49,19 +48,3 @@ def box_accuracy(rows: Sequence[JoinedRow]) -> list[Measure]:
 def true_boxes(row: JoinedRow) -> tuple[Box, ...]:
     """The true boxes of a row; none of a surplus one."""
     return (row.truth.boxes or ()) if row.truth is not None else ()
-
-
-def is_right(found: Sequence[Box], true: Sequence[Box]) -> list[bool]:
-    """Whether each box found is a true one of its label, each at most once.
-
-    Boxes are matched in descending order of confidence, each to the free one with the highest IoU.
-    """
-    free, right = list(true), [False] * len(found)
-    for number in sorted(range(len(found)), key=lambda number: -confidence_of(found[number])):
-        box = found[number]
-        same = [other for other in free if other.label == box.label]
-        best = max(same, key=lambda other: iou(box, other), default=None)
-        if best is not None and iou(box, best) >= IOU:
-            free.remove(best)
-            right[number] = True
-    return right

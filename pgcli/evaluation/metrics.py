@@ -66,21 +66,28 @@ def count_detections(
     """Precision, recall and F1 of the boxes of many images, a sequence of boxes per image."""
     right = found_count = true_count = 0
     for predictions, truths in zip(found, truth, strict=True):
-        right += count_matches(predictions, truths, threshold)
+        right += sum(is_right(predictions, truths, threshold))
         found_count += len(predictions)
         true_count += len(truths)
     return DetectionCounts(right, found_count, true_count)
 
 
-def count_matches(predictions: Sequence[Box], truths: Sequence[Box], threshold: float) -> int:
-    """The number of predictions matched to a true box of their label, each at most once.
+def confidence_of(box: Box) -> float:
+    """The confidence of a box, or its score where it has none."""
+    return box.score if box.confidence is None else box.confidence
 
-    Predictions are matched greedily by descending score.
+
+def is_right(found: Sequence[Box], true: Sequence[Box], threshold: float = 0.5) -> list[bool]:
+    """Whether each box found is a true one of its label, each at most once.
+
+    Boxes are matched in descending order of confidence, each to the free one with the highest IoU.
     """
-    unmatched = list(truths)
-    for prediction in sorted(predictions, key=lambda box: -box.score):
-        candidates = [truth for truth in unmatched if truth.label == prediction.label]
-        best = max(candidates, key=lambda truth: iou(prediction, truth), default=None)
-        if best is not None and iou(prediction, best) >= threshold:
-            unmatched.remove(best)
-    return len(truths) - len(unmatched)
+    free, right = list(true), [False] * len(found)
+    for number in sorted(range(len(found)), key=lambda number: -confidence_of(found[number])):
+        box = found[number]
+        same = [other for other in free if other.label == box.label]
+        best = max(same, key=lambda other: iou(box, other), default=None)
+        if best is not None and iou(box, best) >= threshold:
+            free.remove(best)
+            right[number] = True
+    return right
