@@ -1,10 +1,10 @@
-"""Draws hearts, a shape that the built-in model has never seen, with labels to train and to measure.
+"""Draws hearts, which the built-in model has never seen, with labels to train and to measure.
 
     python -m examples.new_shape runs/hearts
 
 writes 60 drawings with prompts and answers (`train.jsonl`), 60 others with questions
-(`questions.jsonl`) and boxes (`boxes.jsonl`), and 60 drawings of known shapes (`known.jsonl`), which
-show what was forgotten. docs/training.md trains with them.
+(`questions.jsonl`) and boxes (`boxes.jsonl`), and 60 drawings of known shapes (`known.jsonl`),
+which show what was forgotten. docs/training.md trains with them.
 """
 
 from __future__ import annotations
@@ -19,8 +19,14 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from examples.demo_model.examples import eval_examples, location_tokens
-from examples.demo_model.phrases import article, matches, phrase_counts, phrase_text, plural
+from examples.demo_model.examples import (
+    NUMBERS,
+    Example,
+    detection_example,
+    draw_examples,
+    eval_examples,
+)
+from examples.demo_model.phrases import article, phrase_counts, plural
 from examples.demo_model.render import render
 from examples.demo_model.scenes import COLOURS, EXAMPLE_SEEDS, SHAPES, Point, Scene, SceneObject
 
@@ -29,7 +35,7 @@ DRAWINGS = 60
 #: Drawings by their use: none is in two of them, or in the training data of the built-in model.
 TRAIN, NEW, KNOWN = (EXAMPLE_SEEDS[start : start + DRAWINGS] for start in (100, 200, 300))
 HEART_RATE = 0.5  # of objects
-NUMBERS = ("no", "one", "two", "three", "four")
+LABELS = 2  # times 8 to 13 questions and detections of a drawing
 
 
 class Heart(SceneObject):
@@ -72,43 +78,46 @@ def caption(scene: Scene) -> str:
             number = found.get((shape, colour), 0)
             words = f"{colour} {shape}"
             if number:
-                groups.append(article(words) if number == 1 else f"{NUMBERS[number]} {plural(words)}")
+                groups.append(
+                    article(words) if number == 1 else f"{NUMBERS[number]} {plural(words)}"
+                )
     listed = " and ".join([", ".join(groups[:-1]), groups[-1]] if len(groups) > 1 else groups)
     return f"{listed} on {article(scene.background)} background"
 
 
-def questions(scene: Scene) -> Iterator[tuple[str, str, str]]:
-    """Kind, prompt and answer of the questions about a drawing."""
-    yield "caption", "caption en", caption(scene)
-    shapes = [one.shape for one in scene.objects]
-    absent = [shape for shape in SHAPES if shape not in shapes]
-    others = [shape for shape in SHAPES if shape in shapes]
-    asked = [HEART, *Random(scene.seed).sample(absent, 1), *others[:1]]
-    for shape in asked:
-        yield "is there", f"is there {article(shape)}?", "yes" if shape in shapes else "no"
-        yield "how many", f"how many {plural(shape)} are there?", str(shapes.count(shape))
-        colours = {one.colour for one in scene.objects if one.shape == shape}
-        if len(colours) == 1 and shapes.count(shape) == 1:
-            yield "which colour", f"what colour is the {shape}?", *colours
-    for one in scene.objects:
-        if [other.colour for other in scene.objects].count(one.colour) == 1:
-            yield "which shape", f"what shape is the {one.colour} one?", one.shape
+def labels(scene: Scene, rng: Random) -> Iterator[tuple[str, str]]:
+    """Prompts and answers about a drawing: its caption, questions and detections."""
+    yield "caption en", caption(scene)
+    for _ in range(LABELS):
+        for one in draw_examples(scene, rng):
+            if one.kind not in ("caption", "ocr"):
+                yield one.prefix, one.suffix
+    one = detection_example([(HEART, None)], scene)
+    yield one.prefix, one.suffix
 
 
-def boxes(scene: Scene, shape: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The location tokens and the box in pixels of each object of a shape, from left to right."""
-    pairs = zip(scene.objects, scene.boxes, strict=True)
-    for drawn, box in sorted(pairs, key=lambda pair: (pair[1].xmin, pair[1].ymin)):
-        if matches((shape, None), drawn):
-            sides = {name: getattr(box, name) for name in ("xmin", "ymin", "xmax", "ymax")}
-            scale = {"x": scene.width, "y": scene.height}
-            pixels = {name: value * scale[name[0]] for name, value in sides.items()}
-            yield f"{location_tokens(box)} {shape}", {"label": shape, **pixels}
+def questions(scene: Scene) -> Iterator[Example]:
+    """Questions about a drawing that are about hearts, and its caption if it has any."""
+    exists = any(one.shape == HEART for one in scene.objects)
+    if exists:
+        yield Example("caption", "caption en", caption(scene))
+    asked = [
+        *eval_examples(scene),
+        Example("exists", f"is there a {HEART}?", "yes" if exists else "no"),
+    ]
+    for one in asked:
+        if one.kind not in ("caption", "detect") and HEART in one.prefix + one.suffix:
+            yield one
 
 
-def detection(scene: Scene, shape: str) -> tuple[str, str]:
-    """The prompt and the answer of a detection."""
-    return f"detect {phrase_text((shape, None))}", " ; ".join(text for text, _ in boxes(scene, shape))
+def true_boxes(scene: Scene) -> list[dict[str, Any]]:
+    """The hearts, as boxes in pixels."""
+    size = {"x": scene.width, "y": scene.height}
+    return [
+        {"label": HEART} | {name: value * size[name[0]] for name, value in asdict(box).items()}
+        for drawn, box in zip(scene.objects, scene.boxes, strict=True)
+        if drawn.shape == HEART
+    ]
 
 
 def draw(folder: Path, scenes: Iterable[Scene]) -> Iterator[tuple[str, Scene]]:
@@ -127,24 +136,25 @@ def write(file: Path, rows: Iterable[dict[str, Any]]) -> None:
 def main(folder: Path) -> None:
     train, asked, found, known = [], [], [], []
     for image, scene in draw(folder / "train", map(with_hearts, TRAIN)):
-        pairs = [(prompt, answer) for _, prompt, answer in questions(scene)]
-        pairs += [detection(scene, shape) for shape in dict.fromkeys([HEART, scene.objects[-1].shape])]
+        pairs = dict.fromkeys(labels(scene, Random(scene.seed)))
         train += [{"image": image, "prefix": prompt, "suffix": answer} for prompt, answer in pairs]
     for image, scene in draw(folder / "new", map(with_hearts, NEW)):
-        for number, (kind, prompt, answer) in enumerate(questions(scene)):
-            row = {"id": f"{image} {number}", "image": image, "prompt": prompt, "answer": answer}
-            asked.append(row | {"kind": kind})
-        true = [box for _, box in boxes(scene, HEART)]
-        found.append({"id": Path(image).name, "prompt": f"detect {HEART}", "boxes": true})
+        asked += question_rows(image, questions(scene))
+        row = {"id": Path(image).name, "prompt": f"detect {HEART}", "boxes": true_boxes(scene)}
+        found.append(row)
     for image, scene in draw(folder / "known", map(Scene.from_seed, KNOWN)):
-        for number, one in enumerate(eval_examples(scene)):
-            if one.kind != "detect":
-                row = {"id": f"{image} {number}", "image": image, "prompt": one.prefix}
-                known.append(row | {"answer": one.suffix, "kind": one.kind})
+        known += question_rows(image, (one for one in eval_examples(scene) if one.kind != "detect"))
     rows = {"train": train, "questions": asked, "boxes": found, "known": known}
     for name, of_name in rows.items():
         write(folder / f"{name}.jsonl", of_name)
         print(f"{folder / name}.jsonl: {len(of_name)} rows")
+
+
+def question_rows(image: str, examples: Iterable[Example]) -> Iterator[dict[str, Any]]:
+    """Rows of a manifest of questions with their true answers."""
+    for number, one in enumerate(examples):
+        row = {"id": f"{image} {number}", "image": image, "prompt": one.prefix}
+        yield row | {"answer": one.suffix, "kind": one.kind}
 
 
 if __name__ == "__main__":

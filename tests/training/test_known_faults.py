@@ -99,9 +99,9 @@ def seen_rows(patch: Patch) -> list[list[str]]:
     seen: list[list[str]] = []
     update = trainer.Trainer._update
 
-    def recorded(self: trainer.Trainer, batch: Any) -> dict[str, Any]:
+    def recorded(self: trainer.Trainer, batch: Any, *more: Any) -> Any:
         seen.append([row.item.id for row in batch.rows])
-        return update(self, batch)
+        return update(self, batch, *more)
 
     patch.setattr(trainer.Trainer, "_update", recorded)
     return seen
@@ -162,14 +162,14 @@ def check_merged(patch: Patch) -> None:
     """Merged weights are base + scale * B A, rounded once to the dtype of the base."""
     halve("half")
     train("out", f"{LORA} --batch-size 6 --steps 2 --merge", model="half")
-    base, merged = (load_file(f"{name}/model.safetensors") for name in ("half", "out/merged"))
+    base, merged = map(decoder_weights, ("half", "out/merged"))
     tensors = load_file(f"out/{ADAPTER}")
     settings = json.loads(Path("out/adapter_config.json").read_text())
     adapted = [key for key in tensors if key.endswith("lora_A.weight")]
     assert len(adapted) == 2 * 4
     for key in adapted:
         product = tensors[key.replace("lora_A", "lora_B")].double() @ tensors[key].double()
-        (name,) = [one for one in base if one.endswith(weight_of(key))]
+        name = key.split(".layers.")[1].replace("lora_A.", "")
         exact = base[name].double() + settings["lora_alpha"] / settings["r"] * product
         ulp = torch.finfo(torch.bfloat16).eps * 2 ** exact.abs().log2().floor()
         assert merged[name].dtype == torch.bfloat16
@@ -177,9 +177,14 @@ def check_merged(patch: Patch) -> None:
         assert ((merged[name].double() - exact).abs() <= 0.501 * ulp).all(), name
 
 
-def weight_of(key: str) -> str:
-    """The end of the name of the weight that a key of an adapter is of."""
-    return f".language_model.layers.{key.split('.layers.')[1].split('.lora_A')[0]}.weight"
+def decoder_weights(folder: str) -> dict[str, Tensor]:
+    """The weights of the decoder's layers, by their names in it."""
+    weights = load_file(f"{folder}/model.safetensors")
+    return {
+        name.split(".layers.")[1]: one
+        for name, one in weights.items()
+        if "language" in name and ".layers." in name
+    }
 
 
 def check_small_updates(patch: Patch) -> None:
@@ -187,9 +192,9 @@ def check_small_updates(patch: Patch) -> None:
     halve("half")
     options = "--method full --learning-rate 1e-6 --warmup 0 --batch-size 6 --steps 1"
     train("out", options, model="half")
-    before, after = (load_file(f"{name}/model.safetensors") for name in ("half", "out"))
+    before, after = map(decoder_weights, ("half", "out"))
     for name, one in before.items():
-        if "language_model.layers" in name and "proj" in name:
+        if "proj" in name:
             moved = (after[name].double() - one.double()).abs().max().item()
             assert moved == pytest.approx(1e-6, rel=0.2), name
 
@@ -202,9 +207,11 @@ def check_best(patch: Patch) -> None:
         row["image"] = f"held/{row['image']}"
     Path("held.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     rate = "--rank 4 --learning-rate 0.3 --warmup 0 --batch-size 6 --steps 5"
-    losses = [line["eval_loss"] for line in train("out", f"{rate} --eval held.jsonl --eval-every 1")]
-    assert losses[-1] > min(losses) + 0.1
-    assert mean(answer_losses("held", adapter="out")) == pytest.approx(min(losses), rel=1e-3)
+    losses = [
+        line["eval_loss"] for line in train("out", f"{rate} --eval held.jsonl --eval-every 1")
+    ]
+    assert losses[-1] > min(losses) + 0.01
+    assert mean(answer_losses("held", adapter="out")) == pytest.approx(min(losses), abs=1e-3)
 
 
 # --- faults
@@ -300,8 +307,7 @@ def plant_half_precision_weights(patch: Patch) -> None:
 
 
 def plant_last_is_best(patch: Patch) -> None:
-    steps = iter(range(100))
-    patch.setattr(AnswerTask, "rank", lambda *_: (next(steps),))
+    patch.setattr(AnswerTask, "rank", lambda _, found: ("step" not in found,))  # the best has one
 
 
 FAULTS = {
