@@ -137,7 +137,7 @@ def main(folder: Path) -> None:
     train, asked, found, known = [], [], [], []
     for image, scene in draw(folder / "train", map(with_hearts, TRAIN)):
         pairs = dict.fromkeys(labels(scene, Random(scene.seed)))
-        train += [{"image": image, "prefix": prompt, "suffix": answer} for prompt, answer in pairs]
+        train += [training_row(image, prompt, answer) for prompt, answer in pairs]
     for image, scene in draw(folder / "new", map(with_hearts, NEW)):
         asked += question_rows(image, questions(scene))
         row = {"id": Path(image).name, "prompt": f"detect {HEART}", "boxes": true_boxes(scene)}
@@ -148,6 +148,12 @@ def main(folder: Path) -> None:
     for name, of_name in rows.items():
         write(folder / f"{name}.jsonl", of_name)
         print(f"{folder / name}.jsonl: {len(of_name)} rows")
+
+
+def training_row(image: str, prompt: str, answer: str) -> dict[str, Any]:
+    """A row of a manifest; where nothing is to be found, it has no boxes in place of an answer."""
+    row = {"image": image, "prefix": prompt}
+    return row | ({"suffix": answer} if answer else {"boxes": []})
 
 
 def question_rows(image: str, examples: Iterable[Example]) -> Iterator[dict[str, Any]]:
