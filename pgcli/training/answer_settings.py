@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from pgcli.errors import UsageError
@@ -11,9 +11,10 @@ from pgcli.training.lora import LoraSettings
 
 Method = Literal["lora", "full"]
 Checkpointing = Literal["auto", "on", "off"]
+Quantization = Literal["none", "int8"]
 PARTS = ("vision", "projector", "decoder")  # of the model, that can be frozen
 #: The options that only one of the methods has.
-OF_LORA = ("rank", "alpha", "rslora", "targets", "merge")
+OF_LORA = ("rank", "alpha", "rslora", "targets", "quantize", "merge")
 OF_FULL = ("freeze",)
 
 
@@ -22,7 +23,8 @@ class AnswerSettings:
     """What is trained of PaliGemma and how; None stands for a default.
 
     `dropout` is that of an adapter's inputs, or with the method `full` that of the decoder's
-    residual branches. `freeze` names parts of the model that stay as they are.
+    residual branches. `freeze` names parts of the model that stay as they are; with `quantize`, the
+    decoder's layers below adapters are in int8.
     """
 
     method: Method = "lora"
@@ -31,6 +33,7 @@ class AnswerSettings:
     rslora: bool = False
     targets: str | None = None
     dropout: float = 0.0
+    quantize: Quantization = "none"
     freeze: tuple[str, ...] = ()
     loss_mean: LossMean = "example"
     keep_softcap: bool = False
@@ -39,10 +42,11 @@ class AnswerSettings:
 
     def check(self) -> None:
         """Raise UsageError for settings that do not go together."""
-        for name in OF_FULL if self.method == "lora" else OF_LORA:
-            if getattr(self, name):
+        for one in fields(self):
+            others = OF_FULL if self.method == "lora" else OF_LORA
+            if one.name in others and getattr(self, one.name) != one.default:
                 other = "full" if self.method == "lora" else "lora"
-                raise UsageError(f"--{name} goes with --method {other}", hint="leave it out")
+                raise UsageError(f"--{one.name} goes with --method {other}", hint="leave it out")
         if {*self.freeze} == {*PARTS}:
             raise UsageError(
                 "--freeze names all parts of the model, and none is left to train",

@@ -86,6 +86,7 @@ def estimate_memory(
     Weights, gradients and moments are divided over `shards` processes.
     """
     model = meta_model(config)
+    layers = sum(one.numel() for one in model.decoder.layers.parameters() if one.ndim == 2)
     if settings.method == "full":
         train_all(model, settings)
     else:
@@ -95,6 +96,8 @@ def estimate_memory(
         counts[parameter.requires_grad] += parameter.numel()
     trained, frozen = counts[True], counts[False]
     held = (FLOAT32 * trained + dtypes.weight * frozen) // shards
+    if settings.quantize == "int8":
+        held -= (dtypes.weight - 1) * layers
     if dtypes.product < dtypes.weight:
         held += dtypes.product * (trained + frozen)  # autocast's copies
     slots = config.image_tokens + text_tokens

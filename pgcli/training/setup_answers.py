@@ -60,8 +60,8 @@ class AnswerPlan:
             found.append("--gradient-checkpointing on")
         if answer.method == "full":
             found.append("--method lora trains small adapters beside frozen weights")
-        elif self.dtype == torch.float32:
-            found.append("--dtype bfloat16")
+        elif answer.quantize == "none":
+            found += ["--dtype bfloat16"] * (self.dtype == torch.float32) + ["--quantize int8"]
         return [*found, "a smaller model or another --device"]
 
 
@@ -119,7 +119,7 @@ def plan_answers(inputs: TaskInputs) -> AnswerPlan:
     dtype = base_dtype(settings.answer, checkpoint, inputs.dtype, device)
     dtypes = TrainingDtypes.of(dtype, inputs.products_of(dtype))
     memory = plan_memory(
-        estimate_memory(config, settings.answer, dtypes, max(lengths)),
+        estimate_memory(config, settings.answer, dtypes, max(lengths), shards=inputs.shards),
         settings.answer,
         batch=inputs.batch_size,
         slots=config.image_tokens + max(lengths),
@@ -167,7 +167,7 @@ def make_answer_task(inputs: TaskInputs) -> AnswerTask:
     plan.check_memory()
     inputs, settings = plan.inputs, plan.inputs.settings
     answer = settings.answer
-    is_divided = answer.method == "full" and inputs.processes.count > 1
+    is_divided = inputs.shards > 1
     start = start_answers(
         answer,
         plan.checkpoint,

@@ -19,6 +19,7 @@ from pgcli.device.select import choose_dtype
 from pgcli.errors import UsageError
 from pgcli.model.config import PaliGemmaConfig
 from pgcli.model.gemma import GemmaDecoderLayer
+from pgcli.model.int8_frozen import freeze_in_int8
 from pgcli.model.paligemma import PaliGemma
 from pgcli.training.answer_settings import AnswerSettings
 from pgcli.training.lora import add_lora, save_adapter
@@ -65,6 +66,8 @@ def start_answers(
         train_all(model, settings)
         save = partial(save_checkpoint, model, source=folder, dtype=torch.float32)
         return AnswerStart(model, preprocessing, save)
+    if settings.quantize == "int8":
+        freeze_in_int8(model)
     add_lora(model, settings.lora, seed)
 
     def save_lora(target: Path) -> None:

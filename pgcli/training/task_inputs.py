@@ -91,6 +91,12 @@ class TaskInputs:
         """Which rows each update has."""
         return RowOrder(len(self.train), self.batch_size, self.settings.seed, self.lengths)
 
+    @property
+    def shards(self) -> int:
+        """The processes over which the weights are divided: those of PaliGemma that are trained."""
+        is_full = self.settings.task == "answer" and self.settings.answer.method == "full"
+        return self.processes.count if is_full else 1
+
     def count_images(self) -> int:
         """The number of different images to train on."""
         if isinstance(self.train, TrainingRows):

@@ -185,6 +185,15 @@ def test_frozen_parts_stay_and_the_others_change(run: Run) -> None:
     assert all(name.startswith(("language_model", "model.language_model")) for name in changed)
 
 
+def test_adapter_learns_over_int8_weights(run: Run) -> None:
+    for quantize in ("none", "int8"):
+        assert run(f"questions.jsonl {LORA} --quantize {quantize} -o {quantize}") == 0
+    exact, quantized = metrics("none"), metrics("int8")
+    assert quantized[0]["loss"] == pytest.approx(exact[0]["loss"], rel=0.02)
+    assert quantized[0]["loss"] != exact[0]["loss"]
+    assert quantized[-1]["loss"] < quantized[0]["loss"]
+
+
 def test_merged_checkpoint_answers_as_the_adapter(
     run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -220,6 +229,7 @@ def test_loss_that_is_not_finite_names_the_rows(
     ("options", "message"),
     [
         ("--method full --rank 4", "--rank goes with --method lora"),
+        ("--method full --quantize int8", "--quantize goes with --method lora"),
         ("--freeze vision", "--freeze goes with --method full"),
         ("--method full --freeze vision,projector,decoder", "none is left to train"),
         ("--targets vision", "--targets 'vision' is unknown"),

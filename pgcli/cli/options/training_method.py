@@ -75,6 +75,13 @@ class MethodOptions:
             help="Of the adapters' inputs; with --method full, of the decoder's layers.",
         ),
     ] = 0.0
+    quantize: Annotated[
+        Literal["none", "int8"],
+        _method(
+            "--quantize",
+            help="int8: the decoder's frozen layers take half the memory of bfloat16.",
+        ),
+    ] = "none"
     freeze: Annotated[
         Parts,
         _method(
