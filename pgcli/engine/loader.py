@@ -24,7 +24,8 @@ from pgcli.engine.oom import memory_named
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.errors import InvalidCheckpoint, NoUsableDevice, UsageError
 from pgcli.model.config import PaliGemmaConfig
-from pgcli.model.cpu.optimize import optimize_for_cpu, supports_int8
+from pgcli.model.cpu.optimize import supports_int8
+from pgcli.model.optimize import optimize_for_device
 
 QUANTIZATIONS = ("none", "int8")
 
@@ -63,7 +64,7 @@ def load(
         model = weights.load(folder, config, dtype=chosen_dtype, device=chosen_device)
         if adapter is not None:
             adapters.merge(model, adapter.folder)
-        optimize_for_cpu(model, quantize)
+        optimize_for_device(model, quantize)
     free = free_bytes(chosen_device)
     budget = MemoryBudget(config, chosen_dtype.itemsize, chosen_device.type, free)
     return InferenceEngine(

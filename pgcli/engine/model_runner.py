@@ -71,7 +71,7 @@ class ModelRunner:
         self._device = model.projector.weight.device
         self._watch = Stopwatch(self._device)
         self._depth = 0 if grammar else ASYNC_DEPTH.get(self._device.type, 0)
-        self._recorder = None if grammar else step_recorder(self._device)
+        self._recorder = None if grammar else step_recorder(model)
         self._max_rows = max_rows
         self._in_flight: deque[InFlightStep] = deque()
         self._reset()

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from pgcli.engine.oom import is_oom
 from pgcli.engine.sampler import NextTokens
+from pgcli.model.paligemma import PaliGemma
 
 #: The device's part of a decode step: reads and writes tensors at fixed addresses only.
 Step = Callable[[], NextTokens]
@@ -110,6 +111,8 @@ def _without_gc() -> Iterator[None]:
             gc.enable()
 
 
-def step_recorder(device: torch.device) -> StepRecorder | None:
-    """A recorder for the device; None where steps are not recorded."""
-    return StepRecorder(CudaGraphs()) if device.type == "cuda" else None
+def step_recorder(model: PaliGemma) -> StepRecorder | None:
+    """A recorder for the model's steps; None where they are not recorded."""
+    if model.projector.weight.device.type != "cuda" or not model.decoder.records_steps:
+        return None
+    return StepRecorder(CudaGraphs())

@@ -17,6 +17,7 @@ from pgcli.device.transfer import to_device, to_host
 LOGSUMEXP_CHUNK = 2**15  # columns of 257k, converted to float32 at a time
 EPSILON = 1e-6  # rounding may leave a sum that equals top_p slightly below it
 ARGMAX = -1.0  # in place of a random number: the most likely token is taken
+ONE_PASS = ("cuda", "meta")  # devices whose greedy choice is one kernel
 NEAR = 16  # of the 1,024 places of a side, that a box's confidence adds up
 
 
@@ -136,6 +137,8 @@ def select_tokens(
 
     `draw_B` holds each row's random number from [0, 1), or ARGMAX; greedy selection needs none.
     """
+    if draw_B is None and grammar_mask is None and logits_BV.device.type in ONE_PASS:
+        return _likeliest(logits_BV, vocabulary)
     logits_BV = mask_invalid(logits_BV, vocabulary)
     if grammar_mask is None:
         token_B = _select(logits_BV, draw_B, sampling)
@@ -150,6 +153,17 @@ def select_tokens(
     return NextTokens(
         token_B, logprob_B, log_mass_near(logits_BV, token_B, vocabulary.locations) - total_B
     )
+
+
+def _likeliest(logits_BV: Tensor, vocabulary: OutputVocabulary) -> NextTokens:
+    """The greedy choice in one kernel, which reads the logits once."""
+    from pgcli.model.cuda import operators  # noqa: F401, registers torch.ops.pgcli
+
+    places = vocabulary.locations
+    token_B, logprob_B, near_B = torch.ops.pgcli.choose(
+        logits_BV, vocabulary.size, vocabulary.image_token, places.start, len(places), NEAR
+    )
+    return NextTokens(token_B, logprob_B, near_B if places else None)
 
 
 def log_mass_near(logits_BV: Tensor, token_B: Tensor, locations: range) -> Tensor:

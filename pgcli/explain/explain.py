@@ -12,6 +12,7 @@ from pgcli.engine.engine import InferenceEngine
 from pgcli.engine.sequence import Sequence as Generated
 from pgcli.errors import NoUsableDevice, UsageError
 from pgcli.explain.recorder import VISION, PassRecorder, TensorShape
+from pgcli.model.cuda.fused_gemma import plain_decoder
 from pgcli.records import Answer, DecodedImage
 from pgcli.tasks import Question
 
@@ -68,7 +69,10 @@ def explain(
     config, tokenizer = engine.model.config, engine.tokenizer
     chosen = choose_layers(layers, config.decoder.depth)
     finished: list[Generated] = []
-    with PassRecorder(engine.model, vocab_size=tokenizer.size) as recorder:
+    with (
+        plain_decoder(engine.model),
+        PassRecorder(engine.model, vocab_size=tokenizer.size) as recorder,
+    ):
         ((_, answer),) = engine.ask([(0, image)], question, on_finish=finished.append)
     if answer.error == "oom":
         raise NoUsableDevice(f"{answer.error_message}", hint="try --device cpu")

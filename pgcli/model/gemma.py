@@ -49,13 +49,23 @@ class RotaryEmbedding:
     every dtype, as bfloat16 cannot represent every position above 256.
     """
 
-    def __init__(self, position_BL: Tensor, config: DecoderConfig, dtype: torch.dtype):
-        wide = torch.promote_types(dtype, torch.float32)
-        half = torch.arange(0, config.head_dim, 2, device=position_BL.device, dtype=wide)
-        frequency = 1 / config.rope_theta ** (half / config.head_dim)
-        angle_BLH = (position_BL[..., None].to(wide) * frequency).repeat(1, 1, 2)
+    def __init__(self, position_BL: Tensor, frequency: Tensor, dtype: torch.dtype):
+        angle_BLH = (position_BL[..., None] * frequency).repeat(1, 1, 2)
         self.cos = angle_BLH.cos().to(dtype)[:, :, None]
         self.sin = angle_BLH.sin().to(dtype)[:, :, None]
+
+    @classmethod
+    def of(cls, position_BL: Tensor, config: DecoderConfig, dtype: torch.dtype) -> RotaryEmbedding:
+        """The rotation of a pass in this dtype."""
+        wide = torch.promote_types(dtype, torch.float32)
+        return cls(position_BL, cls.frequency(config, wide, position_BL.device), dtype)
+
+    @staticmethod
+    @cache
+    def frequency(config: DecoderConfig, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """The angle (H / 2,) by which each pair of values turns from one position to the next."""
+        half = torch.arange(0, config.head_dim, 2, device=device, dtype=dtype)
+        return 1 / config.rope_theta ** (half / config.head_dim)
 
     def __call__(self, x_BLNH: Tensor) -> Tensor:
         """The rotated heads of all slots, or of the last ones if `x` has fewer."""
@@ -205,6 +215,9 @@ class Gemma(nn.Module):
 
     gradient_checkpointing = False
 
+    #: Whether decode steps may be recorded and replayed; hooks on layers are then not called.
+    records_steps = False
+
     def __init__(self, config: DecoderConfig, *, tied: bool = True):
         super().__init__()
         self.config = config
@@ -231,7 +244,7 @@ class Gemma(nn.Module):
 
         With `last_only`, the last layer computes the query and the MLP of the last slot only.
         """
-        rotary = RotaryEmbedding(position_BL, self.config, x_BLD.dtype)
+        rotary = RotaryEmbedding.of(position_BL, self.config, x_BLD.dtype)
         for index, layer in enumerate(self.layers):
             mask = masks.sliding if self.config.is_sliding(index) else masks.full
             update = None if kv_cache is None else partial(kv_cache.write, index)

@@ -94,6 +94,21 @@ class KVCache:
         return self._buffers
 
     @property
+    def newest_slot_B(self) -> Tensor | None:
+        """In a decode step, each padded row's newest slot; None in other passes."""
+        return self._buffers.write_index_R[self._rows] if self._slots is None else None
+
+    @property
+    def real_BS(self) -> Tensor:
+        """The slots read that are not padding, of the rows of this pass."""
+        return self._buffers.is_real_RS[self._rows, : self._end]
+
+    def layer(self, index: int) -> tuple[Tensor, Tensor]:
+        """A layer's keys and values in all allocated slots, of the rows of this pass."""
+        key_BKSH, value_BKSH = self._buffers.memory[index, :, self._rows]
+        return key_BKSH, value_BKSH
+
+    @property
     def nbytes(self) -> int:
         return self._buffers.memory.nbytes
 

@@ -14,7 +14,7 @@ from pgcli.checkpoints.config import read_config
 from pgcli.engine.model_runner import generate
 from pgcli.engine.sequence import Sequence
 from pgcli.engine.tokenizer import left_pad
-from pgcli.model.cpu.optimize import optimize_for_cpu
+from pgcli.model.optimize import optimize_for_device
 from pgcli.model.paligemma import PaliGemma
 from pgcli.proof.inputs import MAX_NEW_TOKENS, Inputs, StageOutputs
 
@@ -24,7 +24,7 @@ def load_and_run(
 ) -> StageOutputs:
     """Load the checkpoint, compute its outputs, and free the model."""
     model = weights.load(folder, read_config(folder), dtype=dtype, device=device)
-    optimize_for_cpu(model)
+    optimize_for_device(model)
     return engine_outputs(model, inputs)
 
 

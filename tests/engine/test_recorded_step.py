@@ -170,7 +170,7 @@ def test_answers_are_the_same_after_memory_ran_out(
 
     expected = ask()
 
-    def make(device: torch.device) -> Recorder:
+    def make(model: PaliGemma) -> Recorder:
         recorders.append(Recorder())
         return recorders[-1]
 

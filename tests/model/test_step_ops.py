@@ -8,13 +8,13 @@ from torch.nn import functional as F
 
 from benchmarks.step_ops import LaunchCounter, count_step, meta_model
 
-MOST_LAUNCHES = {1: 702, 2: 1870}
+MOST_LAUNCHES = 260
 
 
 @pytest.mark.parametrize("generation", [1, 2])
 def test_a_step_of_a_3b_model_has_few_launches(generation: int) -> None:
     counter = count_step(meta_model(generation), rows=64)
-    assert 0 < counter.launches.total() <= MOST_LAUNCHES[generation], counter.launches
+    assert 0 < counter.launches.total() <= MOST_LAUNCHES, counter.launches
 
 
 def test_views_and_conversions_without_change_are_no_launches() -> None:

@@ -31,7 +31,7 @@ EXACT = {"rtol": 0, "atol": 1e-12}
 def rotation(
     position_BL: Tensor, dtype: torch.dtype = torch.float64, size: int = 8
 ) -> RotaryEmbedding:
-    return RotaryEmbedding(position_BL, DecoderConfig(1, 1, 1, 1, 1, size, 1), dtype)
+    return RotaryEmbedding.of(position_BL, DecoderConfig(1, 1, 1, 1, 1, size, 1), dtype)
 
 
 def whole(attention: GemmaAttention, x: Tensor, mask: Tensor | None = None) -> Tensor:

@@ -330,7 +330,7 @@ def test_norms_angles_and_embeddings_equal_bitwise(dtype):
     query_BLNH = torch.randn(1, 10, 2, 64).to(dtype)
     cos, sin = gemma.GemmaRotaryEmbedding(hf_config)(query_BLNH, position_BL)
     rotated, _ = gemma.apply_rotary_pos_emb(query_BLNH, query_BLNH, cos, sin, unsqueeze_dim=2)
-    assert torch.equal(RotaryEmbedding(position_BL, config, dtype)(query_BLNH), rotated)
+    assert torch.equal(RotaryEmbedding.of(position_BL, config, dtype)(query_BLNH), rotated)
 
     token_BT = torch.arange(20)[None]
     embeddings = Gemma(config).to(dtype), gemma.GemmaModel(hf_config).to(dtype).embed_tokens

@@ -44,6 +44,19 @@ def test_auto_is_bfloat16_and_answers_nearly_alike(tmp_path: Path) -> None:
     assert all(row["decode_ms"] > 0 for row in rows)
 
 
+@pytest.mark.filterwarnings("error::UserWarning")
+def test_fused_and_recorded_steps_answer_as_plain_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ("--device", "cuda", "--dtype", "float32", "--batch-size", "16")
+    rows = captions(tmp_path / "recorded.jsonl", *options)
+    monkeypatch.setattr("pgcli.engine.loader.optimize_for_device", lambda *given: None)
+    expected = captions(tmp_path / "plain.jsonl", *options)
+    for row, other in zip(rows, expected, strict=True):
+        assert [row[name] for name in SHARED] == [other[name] for name in SHARED]
+        assert row["logprob"] == pytest.approx(other["logprob"], abs=1e-3)
+
+
 @pytest.fixture
 def limited_memory() -> Iterator[None]:
     yield

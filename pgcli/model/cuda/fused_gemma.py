@@ -1,0 +1,142 @@
+"""The Gemma decoder for inference on a GPU: the same weights, in fewer and larger kernels.
+
+B rows · L new slots this pass · D width · S slots
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+import pgcli.model.cuda.operators  # noqa: F401, registers torch.ops.pgcli
+from pgcli.model.attention import at_least_float32
+from pgcli.model.gemma import Gemma, GemmaDecoderLayer, RMSNorm, RotaryEmbedding
+from pgcli.model.kv_cache import AttentionMasks, KVCache
+from pgcli.model.paligemma import PaliGemma
+
+kernels = torch.ops.pgcli
+
+
+class FusedGemma(Gemma):
+    """A `Gemma` whose norms, residuals, GeGLU and decode attention are fused; without gradients.
+
+    A layer of a decode step is eight or nine kernels: four products, attention with rotation and
+    cache write (and a second kernel where its slots are split), two norms with residuals, GeGLU.
+    """
+
+    records_steps = True
+
+    def __init__(self, decoder: Gemma):
+        nn.Module.__init__(self)
+        self._plain = (decoder,)  # in a tuple it is not a module of this one, with weights again
+        self.config = decoder.config
+        for name, module in decoder.named_children():
+            self.add_module(name, module)
+        layers = list(cast(Iterable[GemmaDecoderLayer], self.layers))
+        following = [*(_scale(layer.input_layernorm) for layer in layers[1:]), _scale(self.norm)]
+        self._first = _scale(layers[0].input_layernorm)
+        self._scales = [_layer_scales(*pair) for pair in zip(layers, following, strict=True)]
+
+    def forward(
+        self,
+        x_BLD: Tensor,
+        position_BL: Tensor,
+        masks: AttentionMasks,
+        kv_cache: KVCache | None = None,
+        *,
+        last_only: bool = False,
+    ) -> Tensor:
+        """As `Gemma.forward`."""
+        eps = self.config.norm_eps
+        is_step = kv_cache is not None and kv_cache.newest_slot_B is not None
+        rotary = None if is_step else RotaryEmbedding.of(position_BL, self.config, x_BLD.dtype)
+        x, normed = x_BLD, kernels.rms_norm(x_BLD, self._first, eps)
+        for index, layer in enumerate(cast(Iterable[GemmaDecoderLayer], self.layers)):
+            post_attention, before_mlp, post_mlp, following = self._scales[index]
+            mask = masks.sliding if self.config.is_sliding(index) else masks.full
+            if rotary is None:
+                attention = self._step_attention(index, layer, normed, position_BL, mask, kv_cache)
+            else:
+                trims = last_only and index == self.config.depth - 1
+                update = None if kv_cache is None else partial(kv_cache.write, index)
+                attention = layer.self_attn(normed, rotary, mask, update, trims)
+                x = x[:, -1:] if trims else x
+            x, normed = kernels.residual_norm(x, attention, post_attention, before_mlp, eps)
+            mlp = layer.mlp.down_proj(kernels.geglu(layer.mlp.gate_up_proj(normed)))
+            x, normed = kernels.residual_norm(x, mlp, post_mlp, following, eps)
+        out: Tensor = normed
+        return out
+
+    def _step_attention(
+        self,
+        index: int,
+        layer: GemmaDecoderLayer,
+        normed_B1D: Tensor,
+        position_B1: Tensor,
+        mask_B11S: Tensor | None,
+        kv_cache: KVCache | None,
+    ) -> Tensor:
+        assert kv_cache is not None
+        assert kv_cache.newest_slot_B is not None
+        attention, config = layer.self_attn, self.config
+        key_BKSH, value_BKSH = kv_cache.layer(index)
+        dtype = torch.promote_types(normed_B1D.dtype, torch.float32)
+        out_BX = kernels.attend(
+            attention.qkv_proj(normed_B1D)[:, 0],
+            position_B1[:, 0],
+            RotaryEmbedding.frequency(config, dtype, normed_B1D.device),
+            key_BKSH,
+            value_BKSH,
+            kv_cache.real_BS if mask_B11S is None else mask_B11S[:, 0, 0],
+            kv_cache.newest_slot_B,
+            attention.head_dim**-0.5 if attention.scale is None else attention.scale,
+            attention.cap or 0.0,
+        )
+        out_B1D: Tensor = attention.o_proj(out_BX[:, None])
+        return out_B1D
+
+    def logits(self, x: Tensor) -> Tensor:
+        """As `Gemma.logits`."""
+        logits: Tensor = self.lm_head(x, self.embed_tokens.weight)
+        cap = self.config.final_softcap
+        return logits if cap is None else kernels.softcap(logits, cap)
+
+
+def _scale(norm: RMSNorm) -> Tensor:
+    """`1 + w` in float32: rounded to bfloat16, outputs would change by up to 3e-2."""
+    return 1 + at_least_float32(norm.weight.detach())
+
+
+def _layer_scales(
+    layer: GemmaDecoderLayer, following: Tensor
+) -> tuple[Tensor | None, Tensor, Tensor | None, Tensor]:
+    """The scales of a layer's norms: of attention's output, the MLP's input and output, and of
+    the norm that follows the layer.
+    """
+    second = _scale(layer.post_attention_layernorm)
+    if not layer.post_norms:
+        return None, second, None, following
+    before_mlp = _scale(layer.pre_feedforward_layernorm)
+    return second, before_mlp, _scale(layer.post_feedforward_layernorm), following
+
+
+def optimize_for_cuda(model: PaliGemma) -> None:
+    """Replace the model's decoder by a fused one, in place."""
+    model.add_module("decoder", FusedGemma(model.decoder))
+
+
+@contextmanager
+def plain_decoder(model: PaliGemma) -> Iterator[None]:
+    """Within it, the model has its plain decoder, all of whose modules are called."""
+    decoder = model.decoder
+    if isinstance(decoder, FusedGemma):
+        model.add_module("decoder", decoder._plain[0])
+    try:
+        yield
+    finally:
+        model.add_module("decoder", decoder)

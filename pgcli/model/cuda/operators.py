@@ -1,0 +1,181 @@
+"""Operators of the fused decoder: each is one kernel on a GPU, and plain PyTorch elsewhere.
+
+They have no gradients. The plain versions are what the kernels are compared with; they also run on
+a GPU in dtypes, or for sizes, that the kernels do not have.
+
+B rows · D width · M inner width · X queries, keys and values of all heads · K key/value heads ·
+H head size · S slots · V vocabulary
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from pgcli.model.attention import at_least_float32, grouped_attention
+from pgcli.model.attention import softcap as plain_softcap
+from pgcli.model.gemma import RotaryEmbedding
+
+LIBRARY = torch.library.Library("pgcli", "DEF")  # type: ignore[no-untyped-call]
+#: The dtypes of the kernels, and the head sizes of those that multiply matrices.
+KERNEL_DTYPES = (torch.bfloat16, torch.float32)
+KERNEL_HEADS = (32, 64, 128, 256)
+
+
+def rms_norm(x: Tensor, scale_D: Tensor, eps: float) -> Tensor:
+    """The root-mean-square norm of `x` times `scale`, which is `1 + w` in float32."""
+    wide = at_least_float32(x)
+    normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+    return normed.mul_(scale_D).to(x.dtype)
+
+
+def residual_norm(
+    x: Tensor, delta: Tensor, post_scale_D: Tensor | None, scale_D: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    """`x + delta`, with a norm of `delta` first if it has a scale; and the norm of the sum."""
+    if post_scale_D is not None:
+        delta = rms_norm(delta, post_scale_D, eps)
+    total = x + delta
+    return total, rms_norm(total, scale_D, eps)
+
+
+def geglu(gate_up: Tensor) -> Tensor:
+    """GELU (tanh approximation) of the first half of (..., 2 * M), times the second half."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    return F.gelu(gate, approximate="tanh") * up
+
+
+def softcap(x: Tensor, cap: float) -> Tensor:
+    """`cap * tanh(x / cap)` in float32."""
+    return plain_softcap(x, cap)
+
+
+def attend(
+    qkv_BX: Tensor,
+    position_B: Tensor,
+    frequency: Tensor,
+    key_BKSH: Tensor,
+    value_BKSH: Tensor,
+    mask_BS: Tensor,
+    slot_B: Tensor,
+    scale: float,
+    cap: float,
+) -> Tensor:
+    """Attention of a decode step: rotate queries and keys, store the new slot, and attend (B, X).
+
+    `slot_B` is each row's new slot; slots behind it are not read. `mask_BS` is False on padding
+    and outside the window; `cap` 0 is no softcap.
+    """
+    rows, kv_heads, _, size = key_BKSH.shape
+    qkv_B1xH = qkv_BX.view(rows, 1, -1, size)
+    heads = qkv_B1xH.shape[2] - 2 * kv_heads
+    qk_B1xH, value_B1KH = torch.split_with_sizes(qkv_B1xH, (heads + kv_heads, kv_heads), dim=2)
+    rotary = RotaryEmbedding(position_B[:, None], frequency, qkv_BX.dtype)
+    query_B1NH, key_B1KH = torch.split_with_sizes(rotary(qk_B1xH), (heads, kv_heads), dim=2)
+    index_BK1H = slot_B[:, None, None, None].expand(-1, kv_heads, 1, size)
+    key_BKSH.scatter_(2, index_BK1H, key_B1KH.transpose(1, 2))
+    value_BKSH.scatter_(2, index_BK1H, value_B1KH.transpose(1, 2))
+    read = mask_BS.shape[1]
+    key_BKSH, value_BKSH = key_BKSH[:, :, :read], value_BKSH[:, :, :read]
+    mask_B11S = mask_BS[:, None, None]
+    return grouped_attention(
+        query_B1NH, key_BKSH, value_BKSH, mask_B11S, scale=scale, cap=cap or None
+    )[:, 0]
+
+
+def choose(
+    logits_BV: Tensor, size: int, excluded: int, first_location: int, locations: int, near: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The likeliest token below `size`, other than `excluded`; its log-probability, float32.
+
+    Third, the log-probability of all `locations` at most `near` places from it.
+    """
+    column_V = torch.arange(size, device=logits_BV.device)
+    wide_BV = at_least_float32(logits_BV[:, :size]).masked_fill(column_V == excluded, -torch.inf)
+    token_B, total_B = wide_BV.argmax(-1), wide_BV.logsumexp(-1)
+    logprob_B = wide_BV.gather(1, token_B[:, None])[:, 0] - total_B
+    is_location = (column_V >= first_location) & (column_V < first_location + locations)
+    is_near_BV = is_location & ((column_V - token_B[:, None]).abs() <= near)
+    near_B = wide_BV.masked_fill(~is_near_BV, -torch.inf).logsumexp(-1) - total_B
+    return token_B, logprob_B.float(), near_B.float()
+
+
+def _fake_choose(logits_BV: Tensor, *_: object) -> tuple[Tensor, Tensor, Tensor]:
+    rows = len(logits_BV)
+    logprob_B, near_B = logits_BV.new_empty(2, rows, dtype=torch.float32)
+    return logits_BV.new_empty(rows, dtype=torch.long), logprob_B, near_B
+
+
+def _fake_attend(
+    qkv_BX: Tensor, _position: Tensor, _frequency: Tensor, key: Tensor, *_: object
+) -> Tensor:
+    return qkv_BX.new_empty(len(qkv_BX), qkv_BX.shape[1] - 2 * key.shape[1] * key.shape[3])
+
+
+#: Each operator's arguments, its plain version, and its shapes on tensors without data.
+OPERATORS: dict[str, tuple[str, Callable[..., Any], Callable[..., Any]]] = {
+    "rms_norm": (
+        "(Tensor x, Tensor scale, float eps) -> Tensor",
+        rms_norm,
+        lambda x, *_: torch.empty_like(x),
+    ),
+    "residual_norm": (
+        "(Tensor x, Tensor delta, Tensor? post_scale, Tensor scale, float eps) -> (Tensor, Tensor)",
+        residual_norm,
+        lambda x, *_: (torch.empty_like(x), torch.empty_like(x)),
+    ),
+    "geglu": (
+        "(Tensor gate_up) -> Tensor",
+        geglu,
+        lambda gate_up: gate_up.new_empty(*gate_up.shape[:-1], gate_up.shape[-1] // 2),
+    ),
+    "softcap": (
+        "(Tensor x, float cap) -> Tensor",
+        softcap,
+        lambda x, _: torch.empty_like(x, dtype=torch.float32),
+    ),
+    "attend": (
+        "(Tensor qkv, Tensor position, Tensor frequency, Tensor(a!) key, Tensor(b!) value, "
+        "Tensor mask, Tensor slot, float scale, float cap) -> Tensor",
+        attend,
+        _fake_attend,
+    ),
+    "choose": (
+        "(Tensor logits, int size, int excluded, int first_location, int locations, int near)"
+        " -> (Tensor, Tensor, Tensor)",
+        choose,
+        _fake_choose,
+    ),
+}
+
+
+def _register() -> None:
+    library: Any = LIBRARY
+    for name, (schema, plain, fake) in OPERATORS.items():
+        library.define(name + schema)
+        library.impl(name, plain, "CompositeExplicitAutograd")
+        library.impl(name, fake, "Meta")
+        if torch.version.cuda and find_spec("triton"):
+            library.impl(name, _kernel_or(plain, name), "CUDA")
+
+
+def _kernel_or(plain: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """The kernel of this name, or the plain version for what it does not support."""
+
+    def run(first: Tensor, *others: Any) -> Any:
+        from pgcli.model.cuda import kernels
+
+        has_kernel = first.dtype in KERNEL_DTYPES and (
+            name != "attend" or others[2].shape[-1] in KERNEL_HEADS
+        )
+        return (getattr(kernels, name) if has_kernel else plain)(first, *others)
+
+    return run
+
+
+_register()

@@ -1,0 +1,21 @@
+"""Prepares a loaded model for inference on its device."""
+
+from __future__ import annotations
+
+from pgcli.model.cpu.optimize import optimize_for_cpu
+from pgcli.model.paligemma import PaliGemma
+
+
+def optimize_for_device(model: PaliGemma, quantize: str = "none") -> None:
+    """Replace the model's parts by the fastest that its device has, in place.
+
+    On the CPU weights are packed, and quantized if `quantize` is "int8"; on CUDA the decoder is
+    fused. Elsewhere nothing changes.
+    """
+    device = model.projector.weight.device.type
+    if device == "cpu":
+        optimize_for_cpu(model, quantize)
+    elif device == "cuda":
+        from pgcli.model.cuda.fused_gemma import optimize_for_cuda
+
+        optimize_for_cuda(model)

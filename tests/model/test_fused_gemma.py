@@ -1,0 +1,209 @@
+"""The fused decoder computes as the plain one: its operators, and their Triton kernels.
+
+The kernels run on a GPU or, where Triton is installed, in its interpreter.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from pgcli.checkpoints import weights
+from pgcli.checkpoints.config import read_config
+from pgcli.engine.tokenizer import left_pad
+from pgcli.model.cuda import operators
+from pgcli.model.cuda.fused_gemma import optimize_for_cuda
+from pgcli.model.paligemma import PaliGemma
+from tests.support.random_weights import normal
+from tests.support.tiny import PATCHES
+
+PROMPTS = [[2, 300, 108], [2, 301, 302, 303, 304, 108], [2, 108]]
+#: Bounds of relative differences: exact up to the order of sums, and to single roundings.
+BOUNDS = {torch.float64: 1e-12, torch.float32: 2e-5, torch.bfloat16: 4e-2}
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+FLOATS = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+
+
+def close(one: Tensor, other: Tensor, dtype: torch.dtype) -> None:
+    assert one.dtype == other.dtype
+    one, other = one.double(), other.double()
+    finite = other.isfinite()
+    assert torch.equal(finite, one.isfinite())
+    distance = (one - other)[finite].norm() / other[finite].norm().clamp(min=1e-6)
+    assert distance < BOUNDS[dtype], distance
+
+
+@pytest.fixture(scope="module")
+def kernels() -> Iterator[ModuleType]:
+    pytest.importorskip("triton", reason="Triton is not installed")
+    from triton.runtime import interpreter
+
+    from pgcli.model.cuda import kernels
+
+    real = interpreter._patch_lang_tensor
+
+    def patched(tensor: Any, scope: Any) -> None:
+        real(tensor, scope)
+        # numpy 2.4 does not convert arrays of one element, as bounds of a loop are here
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(interpreter, "_patch_lang_tensor", patched)
+        yield kernels
+
+
+# --- the whole decoder
+
+
+def logits_of(model: PaliGemma, steps: int, *, fixed_shape: bool) -> Tensor:
+    """Of a ragged prefill and steps after it, in which a row leaves."""
+    dtype = model.projector.weight.dtype
+    patch_BPD = normal(3, PATCHES, model.config.decoder.width).to(dtype)
+    token_BT, is_real_BT = left_pad(PROMPTS)
+    cache = model.kv_cache(4, fixed_shape=fixed_shape)
+    found = [model.prefill(patch_BPD, token_BT, is_real_BT, cache)]
+    for step in range(steps):
+        if step == 2:
+            cache.remove([0])
+        found.append(model.decode_step(token_BT.new_tensor([300, 400 + step, 9]), cache))
+    return torch.cat(found)
+
+
+@pytest.fixture(params=["tiny", "tiny2"])
+def folder(request: pytest.FixtureRequest) -> Path:
+    path: Path = request.getfixturevalue(request.param)
+    return path
+
+
+@pytest.mark.parametrize("fixed_shape", [True, False])
+@pytest.mark.parametrize("dtype", BOUNDS, ids=str)
+@torch.inference_mode()
+def test_the_fused_decoder_gives_the_logits_of_the_plain_one(
+    folder: Path, dtype: torch.dtype, fixed_shape: bool
+) -> None:
+    model = weights.load(folder, read_config(folder), dtype=dtype)
+    expected = logits_of(model, 4, fixed_shape=fixed_shape)
+    optimize_for_cuda(model)
+    close(logits_of(model, 4, fixed_shape=fixed_shape), expected, dtype)
+
+
+@pytest.mark.slow
+@torch.inference_mode()
+def test_interpreted_kernels_give_the_logits_of_the_plain_decoder(
+    folder: Path, kernels: ModuleType
+) -> None:
+    model = weights.load(folder, read_config(folder), dtype=torch.float32)
+    expected = logits_of(model, 1, fixed_shape=True)
+    optimize_for_cuda(model)
+    with torch.library._scoped_library("pgcli", "IMPL") as library:
+        for name in operators.OPERATORS:
+            library.impl(name, getattr(kernels, name), "CPU")
+        close(logits_of(model, 1, fixed_shape=True), expected, torch.float32)
+
+
+# --- each kernel beside its plain version
+
+
+@FLOATS
+@pytest.mark.parametrize("has_post", [False, True])
+def test_norms(kernels: ModuleType, dtype: torch.dtype, has_post: bool) -> None:
+    x, delta = normal(3, 2, 48, dtype=dtype), normal(3, 2, 48, seed=2, dtype=dtype)
+    scale = 1 + normal(48, seed=3, dtype=torch.float32) / 10
+    post = 1 + normal(48, seed=4, dtype=torch.float32) / 10 if has_post else None
+    close(kernels.rms_norm(x, scale, 1e-6), operators.rms_norm(x, scale, 1e-6), dtype)
+    for one, other in zip(
+        kernels.residual_norm(x, delta, post, scale, 1e-6),
+        operators.residual_norm(x, delta, post, scale, 1e-6),
+        strict=True,
+    ):
+        close(one, other, dtype)
+
+
+@FLOATS
+def test_geglu_and_softcap(kernels: ModuleType, dtype: torch.dtype) -> None:
+    x = normal(3, 2, 2 * 72, dtype=dtype) * 3
+    close(kernels.geglu(x), operators.geglu(x), dtype)
+    close(kernels.softcap(x, 1.5), operators.softcap(x, 1.5), torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "cap", "rows", "kv_heads", "groups", "programs"),
+    [
+        (torch.float32, 0.0, 3, 1, 8, 256),
+        (torch.bfloat16, 0.7, 2, 2, 2, 256),
+        (torch.float32, 0.7, 2, 2, 2, 1),  # slots are not split
+        (torch.bfloat16, 0.0, 2, 1, 4, 1),
+    ],
+)
+def test_decode_attention(
+    kernels: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    dtype: torch.dtype,
+    cap: float,
+    rows: int,
+    kv_heads: int,
+    groups: int,
+    programs: int,
+) -> None:
+    """Rows of all lengths, with padding, and slots behind the newest that hold other values."""
+    monkeypatch.setattr(kernels, "PROGRAMS", programs)
+    size, slots = 32, 150
+    qkv_BX = normal(rows, (groups + 2) * kv_heads * size, dtype=dtype)
+    slot_B = torch.tensor([0, 70, 130][-rows:])
+    mask_BS = torch.arange(slots) <= slot_B[:, None]
+    mask_BS &= (torch.arange(slots) % 5 != 1) | (torch.arange(slots) == slot_B[:, None])
+    frequency = 1 / 1e4 ** (torch.arange(0, size, 2) / size)
+    memory = normal(2, rows, kv_heads, slots, size, seed=2, dtype=dtype)
+    again = memory.clone()
+    common = (mask_BS, slot_B, 0.2, cap)
+    found = kernels.attend(qkv_BX, slot_B + 1, frequency, memory[0], memory[1], *common)
+    expected = operators.attend(qkv_BX, slot_B + 1, frequency, again[0], again[1], *common)
+    close(found, expected, dtype)
+    close(memory, again, dtype)
+    untouched = torch.arange(slots) != slot_B[:, None]
+    rows_KSH = memory.permute(1, 3, 0, 2, 4)[untouched]
+    assert torch.equal(rows_KSH, again.permute(1, 3, 0, 2, 4)[untouched])
+
+
+@FLOATS
+def test_choice(kernels: ModuleType, dtype: torch.dtype) -> None:
+    """The first of equal logits; neither the excluded id nor ids beyond the vocabulary."""
+    logits_BV = normal(5, 9000, dtype=dtype) * 3
+    logits_BV[0, 8500:] = 90
+    logits_BV[1, [40, 8000]] = 50
+    logits_BV[2, 77] = 60
+    logits_BV[3, 500] = torch.nan
+    logits_BV[4, [4100, 4110]] = 40
+    arguments = (8400, 77, 4096, 20, 16)
+    token_B, *others = kernels.choose(logits_BV, *arguments)
+    their_token_B, *their_others = operators.choose(logits_BV, *arguments)
+    is_number = torch.arange(5) != 3
+    assert torch.equal(token_B[is_number], their_token_B[is_number])
+    assert token_B[1] == 40
+    assert 0 <= token_B[3] < 8400
+    for one, other in zip(others, their_others, strict=True):
+        assert one[3].isnan()
+        close(one[is_number], other[is_number], torch.float32)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("capability", ["80", "90"])
+def test_the_kernels_compile_for_gpus(kernels: ModuleType, capability: str) -> None:
+    """Without a GPU; each takes at most the shared memory that all GPUs have."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-m", "tests.support.compile_kernels", capability]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=800)
+    assert done.returncode == 0, done.stderr
+    shared = json.loads(done.stdout)
+    assert len(shared) == 18
+    assert max(shared.values()) <= 99 * 1024, shared

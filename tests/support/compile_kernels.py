@@ -1,0 +1,62 @@
+"""Compiles the Triton kernels for a GPU, without one, and prints the shared memory that each takes.
+
+Not in Triton's interpreter, whose rules are laxer: run it as a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from pgcli.model.cuda import kernels
+
+INTEGERS = "width inner count stride size excluded start_location stop_location near".split()
+INTEGERS += "qkv_stride row_stride head_stride mask_stride".split()
+SPECIAL = {"token_ptr": "*i64", "position_ptr": "*i64", "slot_ptr": "*i64", "mask_ptr": "*i1"}
+FLOATS = "post_ptr scale_ptr frequency_ptr peak_ptr total_ptr logprob_ptr near_ptr part_ptr".split()
+ATTENTION = {"H": 256, "BLOCK_G": 16, "HAS_CAP": True, "DOT_FLOAT32": False}
+
+
+def compiled(kernel, dtype, warps, float32=FLOATS, **constants):
+    """The bytes of shared memory of a kernel on tensors of this dtype."""
+    types = dict.fromkeys(kernel.arg_names, "fp32") | dict.fromkeys(constants, "constexpr")
+    types |= {name: f"*{dtype}" for name in types if name.endswith("_ptr")}
+    types |= {name: "*fp32" for name in float32 if name in types}
+    types |= {name: kind for name, kind in SPECIAL.items() if name in types}
+    types |= {name: "i32" for name in INTEGERS if name in types}
+    values = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
+    source = ASTSource(kernel, types, constexprs=values)
+    target = GPUTarget("cuda", int(sys.argv[1]), 32)
+    return triton.compile(source, target=target, options={"num_warps": warps}).metadata.shared
+
+
+def main() -> None:
+    found = {}
+    norm_floats = ["post_ptr", "scale_ptr"]
+    for dtype, itemsize in (("bf16", 2), ("fp32", 4)):
+        for delta, post in ((False, False), (True, False), (True, True)):
+            found[f"norm {dtype} {delta} {post}"] = compiled(
+                kernels._norm, dtype, 8, norm_floats, BLOCK=4096, HAS_DELTA=delta, HAS_POST=post
+            )
+        found[f"geglu {dtype}"] = compiled(kernels._geglu, dtype, 4, BLOCK=1024)
+        found[f"softcap {dtype}"] = compiled(kernels._softcap, dtype, 4, ["out_ptr"], BLOCK=1024)
+        found[f"choose {dtype}"] = compiled(
+            kernels._choose, dtype, 8, BLOCK=kernels.COLUMNS_AT_ONCE, BLOCK_NEAR=64
+        )
+        for splits, heads, groups in ((1, 4, 2), (8, 1, 8)):
+            more = ["out_ptr"] if splits > 1 else []
+            found[f"attend {dtype} {splits}"] = compiled(
+                *(kernels._attend, dtype, 4, [*FLOATS, *more]),
+                **ATTENTION | {"K": heads, "G": groups, "SPLITS": splits},
+                BLOCK_S=kernels.SLOTS_AT_ONCE[itemsize],
+            )
+        found[f"merge {dtype}"] = compiled(kernels._merge, dtype, 4, G=8, H=256, SPLITS=8, BLOCK=8)
+    json.dump(found, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
