@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from pgcli.api import Engine, load
     from pgcli.records import Answer, Box, Item
     from pgcli.results import Results, read
-    from pgcli.runs import RunReport, run
+    from pgcli.runs import RunReport, TrainingReport, run, train
 
 __all__ = [
     "Answer",
@@ -18,10 +18,12 @@ __all__ = [
     "Item",
     "Results",
     "RunReport",
+    "TrainingReport",
     "__version__",
     "load",
     "read",
     "run",
+    "train",
 ]
 __version__ = "0.1.0"
 
@@ -32,9 +34,11 @@ _HOME = {
     "Item": "pgcli.records",
     "Results": "pgcli.results",
     "RunReport": "pgcli.runs",
+    "TrainingReport": "pgcli.runs",
     "load": "pgcli.api",
     "read": "pgcli.results",
     "run": "pgcli.runs",
+    "train": "pgcli.runs",
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -22,6 +22,7 @@ from pgcli.tasks import Question
 if TYPE_CHECKING:
     from pgcli.embedding.engine import EmbeddingEngine
     from pgcli.engine.engine import InferenceEngine
+    from pgcli.runs import TrainingReport
 
 
 def load(
@@ -58,7 +59,7 @@ def load(
     """
     from pgcli.checkpoints.find import find
 
-    checkpoint = find(os.fspath(model), revision)
+    checkpoint, origin = find(os.fspath(model), revision), (os.fspath(model), revision)
     urls = {"allow_urls": allow_urls, "allow_private_hosts": allow_private_hosts}
     if read_kind(checkpoint.folder) not in ("paligemma", None):
         from pgcli.embedding.loader import load as load_towers
@@ -69,7 +70,7 @@ def load(
                 hint=f"{checkpoint.name} is none; leave them out",
             )
         towers = load_towers(checkpoint, device=device, dtype=dtype, batch_size=batch_size)
-        return Engine(towers, fast_decode=fast_decode, **urls)
+        return Engine(towers, fast_decode=fast_decode, origin=origin, **urls)
     from pgcli.engine.loader import load as load_engine
 
     loaded = load_engine(
@@ -81,7 +82,9 @@ def load(
         batch_size=batch_size,
         quantize=quantize,
     )
-    return Engine(loaded, fast_decode=fast_decode, **urls)
+    return Engine(
+        loaded, fast_decode=fast_decode, has_adapter=adapter is not None, origin=origin, **urls
+    )
 
 
 class Engine(EmbeddingMethods):
@@ -103,8 +106,11 @@ class Engine(EmbeddingMethods):
         fast_decode: bool = False,
         allow_urls: bool = False,
         allow_private_hosts: bool = False,
+        has_adapter: bool = False,
+        origin: tuple[str, str | None] | None = None,
     ):
         self._engine = engine
+        self._has_adapter, self._origin = has_adapter, origin
         self._allow_urls, self._allow_private_hosts = allow_urls, allow_private_hosts
         self._fast_decode = fast_decode
 
@@ -204,6 +210,55 @@ class Engine(EmbeddingMethods):
         """The text in each image."""
         call = CallSettings(**options)
         return self._answers(source, tasks.ocr(max_new_tokens=call.max_new_tokens), call)
+
+    def train(
+        self,
+        rows: str | os.PathLike[str] | Iterable[str | os.PathLike[str] | Mapping[str, Any]],
+        *,
+        output: str | os.PathLike[str],
+        progress: bool = False,
+        **options: Any,
+    ) -> TrainingReport:
+        """Train the engine's model, as `pgcli train ROWS -o OUTPUT` does; this engine stays as it
+        is. The same call again resumes the run.
+
+        Args:
+            rows: Manifests, result files, folders or archives; or dicts with an `image`, which may
+                be in memory, a `prefix` and a `suffix`, or whatever columns the task reads.
+            output: The folder of the adapter or model, its metrics and curves.
+            progress: Show progress, evaluations and the summary on stderr.
+            options: Those of the command line with `_` in place of `-`: `epochs=10`,
+                `eval_fraction=0.05`, `task="classify"`. `eval` may be dicts too.
+
+        Returns the report of the run; `report.load()` is an engine with the trained weights.
+        Raises the errors of `pgcli.errors`, each with a `hint` that says what to do.
+        """
+        from pgcli import train
+        from pgcli.api.row_manifest import as_sources
+
+        if self._origin is None or self._has_adapter:
+            raise UsageError(
+                "the engine's model has an adapter or is not from a checkpoint",
+                hint="train an engine of the base model: pgcli.load(MODEL).train(...)",
+            )
+        model, revision = self._origin
+        held_out = options.pop("eval", None)
+        with as_sources(rows) as sources, as_sources(held_out or []) as evaluation:
+            if len(evaluation) > 1:
+                raise UsageError("eval is one source", hint="give one manifest, or dicts")
+            return train(
+                sources,
+                output=output,
+                progress=progress,
+                model=model,
+                revision=revision,
+                eval=evaluation[0] if evaluation else None,
+                allow_outside_root=True,
+                allow_urls=self._allow_urls,
+                allow_private_hosts=self._allow_private_hosts,
+                fast_decode=self._fast_decode,
+                **options,
+            )
 
     def _answers(
         self, source: Source | Iterable[Source], question: Question, call: CallSettings

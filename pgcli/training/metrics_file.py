@@ -12,6 +12,8 @@ from pgcli.rows import round6
 from pgcli.state.atomic_file import publish_file, temporary_path
 from pgcli.state.write_errors import wrap_write_errors
 
+METRICS = "metrics.jsonl"
+
 
 def read_metrics(file: Path) -> list[dict[str, Any]]:
     """The whole lines of the file; none if it does not exist."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from pgcli.checkpoints.find import Checkpoint
@@ -100,7 +101,7 @@ class TaskInputs:
     def count_images(self) -> int:
         """The number of different images to train on."""
         if isinstance(self.train, TrainingRows):
-            return len({*self.train.image_keys})
+            return len(np.unique(np.array(self.train.image_keys)))
         return len({row.image_key for row in self.train})
 
     def image_input(

@@ -16,14 +16,14 @@ from torch import Tensor, nn
 
 from pgcli.errors import TrainingDiverged
 from pgcli.training.curves import write_curves
-from pgcli.training.metrics_file import MetricsFile
+from pgcli.training.metrics_file import METRICS, MetricsFile
 from pgcli.training.optimizer import CosineSchedule, make_optimizer
 from pgcli.training.processes import ALONE, Processes
 from pgcli.training.sharding import gathered, whole
 from pgcli.training.task import TrainingTask
 from pgcli.training.training_state import load_state, save_state
 
-STATE, METRICS, CURVES, LAST = "state.safetensors", "metrics.jsonl", "curves.png", "last"
+STATE, CURVES, LAST = "state.safetensors", "curves.png", "last"
 MAX_NAMED = 40  # rows of a step that are named in a message
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 OnUpdate = Callable[[Mapping[str, Any]], None]
 SHOWN_UPDATES = 20  # the loss on the screen is the mean of so many
-MAX_SAMPLES = 4
+MAX_SAMPLES, MAX_MEASURES = 4, 5
 MAX_SAMPLE_CHARACTERS = 200  # of an answer, and of the true one
 
 
@@ -26,9 +26,8 @@ def run_trainer(trainer: Trainer, screen: Screen, observers: Sequence[OnUpdate] 
 
     The `observers` receive each line of the metrics too.
     """
-    from pgcli.training.metrics_file import read_metrics
+    from pgcli.training.metrics_file import METRICS, read_metrics
     from pgcli.training.overfitting import OverfittingWatch
-    from pgcli.training.trainer import METRICS
 
     steps, done = trainer.options.steps, trainer.progress.step
     if done:
@@ -108,11 +107,11 @@ def details(line: Mapping[str, Any], losses: Sequence[float]) -> str:
 
 
 def evaluation_line(line: Mapping[str, Any]) -> str:
-    """`step 100: loss 1.2; evaluation: loss 1.3, accuracy 0.7`."""
+    """`step 100: loss 1.2; evaluation: loss 1.3, accuracy 0.7`, of many measures the first ones."""
+    names = [name for name in line if name.startswith("eval_")]
     found = ", ".join(
-        f"{name.removeprefix('eval_').replace('_', ' ')} {value:.4g}"
-        for name, value in line.items()
-        if name.startswith("eval_")
+        f"{name.removeprefix('eval_').replace('_', ' ')} {line[name]:.4g}"
+        for name in names[:MAX_MEASURES]
     )
     loss = "" if line["loss"] is None else f"loss {line['loss']:.4g}; "
     return f"step {line['step']:,}: {loss}evaluation: {found}"

@@ -87,7 +87,8 @@ def remove_run(folder: Path, state: Path) -> None:
     from pgcli.checkpoints import adapter_config, adapter_file
     from pgcli.checkpoints.generation_config import GENERATION
     from pgcli.checkpoints.processor_files import IMAGE_PROCESSOR_FILES, TOKENIZER_FILES
-    from pgcli.training.trainer import CURVES, LAST, METRICS, STATE
+    from pgcli.training.metrics_file import METRICS
+    from pgcli.training.trainer import CURVES, LAST, STATE
 
     weights = ("config.json", "model.safetensors", adapter_config.NAME, adapter_file.WEIGHTS)
     model = (*weights, *IMAGE_PROCESSOR_FILES, *TOKENIZER_FILES, GENERATION)

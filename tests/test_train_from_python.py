@@ -1,0 +1,84 @@
+"""`engine.train`: rows in memory or in files, the report, resume, and the trained weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+import pgcli
+from pgcli.errors import UsageError
+from tests.support.training_data import draw, write_pairs
+
+pytestmark = pytest.mark.usefixtures("clean_environment")
+OPTIONS: dict[str, Any] = {"device": "cpu", "dtype": "float32", "workers": 0, "batch_size": 2}
+
+
+@pytest.fixture
+def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Rows with an image in a file, as Pillow's image, as an array, and as bytes."""
+    import numpy
+
+    monkeypatch.chdir(tmp_path)
+    for number in range(4):
+        draw(Path(f"{number}.png"), number)
+    images = [
+        "0.png",
+        Image.open("1.png"),
+        numpy.array(Image.open("2.png")),
+        Path("3.png").read_bytes(),
+    ]
+    return [
+        {"image": image, "id": f"wall {number}", "prefix": "caption en", "suffix": "a wall"}
+        for number, image in enumerate(images)
+    ]
+
+
+def test_rows_in_memory_train_an_adapter_that_loads(rows: list[dict[str, Any]]) -> None:
+    engine = pgcli.load("demo", device="cpu", dtype="float32")
+    settings = OPTIONS | {"steps": 3, "learning_rate": 0.01, "eval": rows[:1]}
+    report = engine.train(rows[1:], output="runs", **settings)
+    lines = report.metrics()
+    assert [line["step"] for line in lines] == [1, 2, 3]
+    assert report.steps == 3
+    assert lines[-1]["eval_loss"] < lines[0]["loss"]
+    assert report.best["step"] in (1, 2, 3)
+    assert report.unreadable == ()
+    trained = report.load(device="cpu", dtype="float32")
+    before, after = (next(one.caption(["0.png"])).logprob for one in (engine, trained))
+    assert before != after
+    weights = Path("runs/adapter_model.safetensors").read_bytes()
+    again = engine.train(rows[1:], output="runs", **settings)  # is complete
+    assert (again.steps, Path("runs/adapter_model.safetensors").read_bytes()) == (3, weights)
+    with pytest.raises(UsageError, match="has an adapter"):
+        trained.train(rows, output="more")
+
+
+def test_rows_that_are_not_rows_are_refused(rows: list[dict[str, Any]]) -> None:
+    engine = pgcli.load("demo", device="cpu", dtype="float32")
+    for bad in ([{"suffix": "x"}], [rows[0], "0.png"]):
+        with pytest.raises(UsageError, match=r"row \d is not a dict with an image"):
+            engine.train(bad, output="runs")
+    with pytest.raises(UsageError, match="'suffix' are not of one type"):
+        engine.train([rows[0], rows[1] | {"suffix": 3}], output="runs")
+    with pytest.raises(UsageError, match="eval is one source"):
+        engine.train(rows, output="runs", eval=["a", "b"])
+    with pytest.raises(UsageError, match="--learning-rte"):
+        engine.train(rows, output="runs", learning_rte=1)
+    assert not Path("runs").exists()
+
+
+def test_manifest_trains_a_classifier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_pairs(tmp_path, count=6)
+    Path("images/05.png").write_bytes(b"not an image")
+    report = pgcli.train(
+        "pairs.jsonl", output="out", task="classify", init="tiny", steps=2, **OPTIONS
+    )
+    assert report.unreadable == ("images/05.png",)
+    answer = next(report.load(device="cpu").classify(["images/00.png"]))
+    assert answer.answer in ("red", "green", "blue")
+    assert json.loads(Path("out/run.json").read_text())["result"]["complete"]
