@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -82,3 +84,15 @@ def test_manifest_trains_a_classifier(tmp_path: Path, monkeypatch: pytest.Monkey
     answer = next(report.load(device="cpu").classify(["images/00.png"]))
     assert answer.answer in ("red", "green", "blue")
     assert json.loads(Path("out/run.json").read_text())["result"]["complete"]
+
+
+@pytest.mark.slow
+def test_loop_of_the_page_learns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    root = Path(__file__).parents[1]
+    shutil.copytree(root / "examples" / "images", "examples/images")
+    page = (root / "docs" / "training-loop.md").read_text(encoding="utf-8")
+    exec("\n".join(re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)), {})
+    assert capsys.readouterr().out.splitlines()[-2:] == ["two stars", "no star"]
