@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 
 from pgcli.checkpoints.names import hub_name
+from pgcli.checkpoints.tensor_file import TensorSpec, write_tensors
 from pgcli.checkpoints.weights import ParamSlice, meta_model, param_slices
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig
 from pgcli.model.paligemma import PaliGemma
@@ -41,12 +41,16 @@ def write_files(
     *,
     names: tuple[str, str] = ("config.json", "model.safetensors"),
 ) -> None:
-    """Write the values and the tensors to the files of these names, each replaced as a whole."""
+    """Write the values and the tensors to the files of these names, each replaced as a whole.
+
+    Raises OSError.
+    """
     config, weights = names
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = folder / f".{weights}.part"
-    save_file(tensors, unfinished, metadata={"format": "pt"})
-    unfinished.chmod(0o644)  # safetensors makes it readable by the owner only
+    given = [(TensorSpec(name, one.dtype, one.shape), one) for name, one in sorted(tensors.items())]
+    specs = [spec for spec, _ in given]
+    write_tensors(unfinished, specs, (tensor for _, tensor in given), {"format": "pt"})
     unfinished.replace(folder / weights)
     unfinished = folder / f".{config}.part"
     unfinished.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")

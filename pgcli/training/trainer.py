@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from pgcli.errors import TrainingDiverged
+from pgcli.state.write_errors import wrap_write_errors
 from pgcli.training.curves import write_curves
 from pgcli.training.metrics_file import METRICS, MetricsFile
 from pgcli.training.optimizer import CosineSchedule, make_optimizer
@@ -210,7 +211,8 @@ class Trainer:
     def _save_model(self, folder: Path) -> None:
         with gathered(self.task.model):
             if self.processes.is_first:
-                self.task.save(folder)
+                with wrap_write_errors(folder):
+                    self.task.save(folder)
 
     def _is_saved(self, seconds: float) -> bool:
         """Whether the state is to be saved again, after so many seconds in the first process."""

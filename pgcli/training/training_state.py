@@ -12,11 +12,11 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from pgcli.checkpoints.tensor_file import TensorSpec, write_tensors
 from pgcli.errors import OutputFailed
-from pgcli.state.atomic_file import publish_file, temporary_path
+from pgcli.state.atomic_file import publish_file
 from pgcli.state.write_errors import wrap_write_errors
 from pgcli.training.sharding import part_of, whole
-from pgcli.training.tensor_file import TensorSpec, write_tensors
 
 WEIGHT, STEPS = "weight", "step"
 KEY = "progress"  # of the file's metadata
@@ -54,7 +54,7 @@ def save_state(
             whole(tensor)
         return
     specs = [TensorSpec(name, one.dtype, one.shape) for name, one in tensors.items()]
-    temporary = temporary_path(file)
+    temporary = file.with_name(f".{file.name}.part")  # one: the folder is locked
     with wrap_write_errors(file):
         try:
             gathered = map(whole, tensors.values())
@@ -94,9 +94,13 @@ def _tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[tup
 
 def _fill(stored: Any, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     parameters = _trained(model)
+    if missing := {f"{WEIGHT}.{name}" for name in parameters} - {*stored.keys()}:
+        raise KeyError(min(missing))
     for key in stored.keys():  # noqa: SIM118
         kind, _, name = key.partition(".")
         parameter, tensor = parameters[name], stored.get_tensor(key)
+        if kind != STEPS and tensor.shape != parameter.shape:
+            raise ValueError(f"{key} has the shape {[*tensor.shape]}")
         if kind == WEIGHT:
             parameter.data.copy_(part_of(tensor, parameter))
         else:

@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.fake_runs import HELD
 
+TRAINING = "tests.support.kill_training"
 ROOT = Path(__file__).parents[2]
 KILLS = 60
 
@@ -30,3 +31,28 @@ def test_killed_runs_lose_and_repeat_no_row() -> None:
         assert report["most_repeated"] <= HELD + 1, report
     assert sum(report["repeated"] for report in reports) > 0
     assert sum(report["reads"] for report in reports) > 0
+
+
+@pytest.mark.parametrize(
+    ("kills", "workers"),
+    [
+        pytest.param(2, 0, marks=pytest.mark.slow),
+        pytest.param(10, 0, marks=pytest.mark.nightly),
+        pytest.param(10, 2, marks=pytest.mark.nightly),
+    ],
+)
+def test_killed_training_ends_with_the_same_weights(kills: int, workers: int) -> None:
+    """Bit for bit, with each step in the metrics once, and no unfinished file."""
+    command = [sys.executable, "-m", TRAINING, "--kills", str(kills), "--workers", str(workers)]
+    run = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    report = json.loads(run.stdout)
+    assert report == {
+        "kills": kills,
+        "exit_code": 0,
+        "same_weights": True,
+        "same_losses": True,
+        "left_behind": [],
+    }

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import resource
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from pgcli.cli.job.shutdown import GracefulShutdown
 from pgcli.cli.main import main
 from pgcli.training.answer_task import AnswerTask
 from pgcli.training.feature_store import FeatureStore
+from pgcli.training.trainer import Trainer
 from tests.support.tiny_paligemma import write_checkpoint
 from tests.support.training_data import write_questions
 
@@ -111,6 +114,41 @@ def test_resumed_run_ends_with_the_same_bits(
     assert run(f"questions.jsonl {method} -o parts") == 0
     assert same_files("whole", "parts")
     assert [one["loss"] for one in metrics("whole")] == [one["loss"] for one in metrics("parts")]
+
+
+@pytest.mark.parametrize("room", [0.5, 2.0])
+def test_full_disk_ends_the_run_and_the_command_resumes(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], room: float
+) -> None:
+    """The adapter does not fit, or the state of an update, which has the moments too."""
+    monkeypatch.setattr(Trainer, "_is_saved", lambda self, seconds: room > 1)
+    assert run(f"questions.jsonl {LORA} -o whole") == 0
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    size = int(room * Path("whole/adapter_model.safetensors").stat().st_size)
+    capsys.readouterr()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        assert run(f"questions.jsonl {LORA} -o full") == 14
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert re.search(r"cannot write .*full.*: File too large\nhint: free", capsys.readouterr().err)
+    assert run(f"questions.jsonl {LORA} -o full") == 0
+    assert same_files("whole", "full")
+    assert [line["step"] for line in metrics("full")] == [1, 2, 3, 4]
+
+
+def test_damaged_state_has_a_message_and_overwrite_begins_again(
+    run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        stop_after(patch, 2)
+        run(f"questions.jsonl {LORA} -o out")
+    state = Path("out.pgcli/state.safetensors")
+    state.write_bytes(state.read_bytes()[:-100])
+    capsys.readouterr()
+    assert run(f"questions.jsonl {LORA} -o out") == 14
+    assert re.search(r"state\.safetensors cannot be resumed from", capsys.readouterr().err)
+    assert run(f"questions.jsonl {LORA} --overwrite -o out") == 0
 
 
 def test_parts_of_an_update_add_up_for_either_mean(run: Run) -> None:

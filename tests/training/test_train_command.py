@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -314,24 +310,3 @@ def test_plan_is_printed_and_nothing_written(run: Run, capsys: pytest.CaptureFix
     assert "rows: 9 to train on, 3 to evaluate on" in err
     assert "steps: 10, 1 in an epoch" in err
     assert not Path("out").exists()
-
-
-@pytest.mark.nightly
-def test_run_that_is_killed_at_any_moment_ends_with_the_same_weights(run: Run) -> None:
-    options = CONTRASTIVE.replace("--steps 4", "--steps 40")
-    command = [sys.executable, "-m", "pgcli", "train", "pairs.jsonl", *options.split()]
-    command += "--eval-fraction 0.25 --eval-every 7 -o".split()
-    subprocess.run([*command, "whole"], check=True, capture_output=True, timeout=300)
-    for kills in range(20):
-        process = subprocess.Popen([*command, "parts"], stderr=subprocess.DEVNULL)
-        try:
-            process.wait(timeout=2.5 + 0.37 * kills)
-            break
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGTERM if kills % 3 == 2 else signal.SIGKILL)
-            process.wait(timeout=60)
-            time.sleep(0.1)
-    assert subprocess.run([*command, "parts"], timeout=300).returncode == 0
-    assert [line["step"] for line in metrics("parts")] == [*range(1, 41)]
-    assert same("whole", "parts")
-    assert same("whole/last", "parts/last")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -197,6 +198,47 @@ def test_half_precision_weights_are_not_trained(tmp_path: Path) -> None:
         trainer(tmp_path, task)
 
 
+@pytest.mark.parametrize("what", ["missing", "of another shape"])
+def test_state_of_another_model_is_refused(tmp_path: Path, what: str) -> None:
+    trainer(tmp_path).run(should_stop=stop_after(3))
+    file = tmp_path / "run.pgcli" / "state.safetensors"
+    with safe_open(file, framework="pt") as stored:
+        metadata = stored.metadata()
+        tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
+    bias = tensors.pop("weight.0.bias")
+    save_file(tensors | ({} if what == "missing" else {"weight.0.bias": bias[:1]}), file, metadata)
+    with pytest.raises(OutputFailed, match=r"cannot be resumed from: .*weight\.0\.bias") as failure:
+        trainer(tmp_path)
+    assert "--overwrite" in failure.value.hint
+
+
+def test_killed_saves_leave_one_file_at_most(tmp_path: Path) -> None:
+    """As large as the weights and their moments, it must not be there for each kill."""
+    for _ in range(3):
+        killed = trainer(tmp_path)
+        with pytest.raises(KeyboardInterrupt):
+            killed.run(on_update=killed_while_writing(killed))
+    assert len([*(tmp_path / "run.pgcli").iterdir()]) <= 2
+    assert trainer(tmp_path).run()
+    assert [one.name for one in (tmp_path / "run.pgcli").iterdir()] == ["state.safetensors"]
+
+
+def killed_while_writing(found: Trainer) -> Callable[[Mapping[str, Any]], None]:
+    """The next state is written by half; the process has no time to remove it."""
+
+    def kill(line: Mapping[str, Any]) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Path, "unlink", lambda self, missing_ok=False: None)
+            patch.setattr("pgcli.training.training_state.publish_file", interrupted)
+            found._save_state()
+
+    return kill
+
+
+def interrupted(*args: Any, **options: Any) -> None:
+    raise KeyboardInterrupt
+
+
 def test_gradients_are_scaled_down_to_the_largest_norm(tmp_path: Path) -> None:
     """AdamW hardly depends on the gradients' scale, so the norms that it sees are compared."""
     found = trainer(tmp_path, options=replace(OPTIONS, max_grad_norm=1e-3))
@@ -248,21 +290,3 @@ def test_curves_are_a_picture(tmp_path: Path) -> None:
     with Image.open(tmp_path / "curves.png") as image:
         assert image.size == (2 * 420, 300)  # the loss and the learning rate
         assert len(image.convert("RGB").getcolors(2**20) or ()) > 3
-
-
-def test_state_is_a_safetensors_file_without_a_copy_in_memory(tmp_path: Path) -> None:
-    """Written one tensor at a time: scalars, matrices and both dtypes are read as they were."""
-    from pgcli.training.tensor_file import TensorSpec, write_tensors
-
-    given = {
-        "a": torch.randn(3, 5).T,
-        "step": torch.tensor(7.0),
-        "b": torch.randn(2, dtype=torch.float64),
-        "empty": torch.empty(0, 4),
-    }
-    specs = [TensorSpec(name, one.dtype, one.shape) for name, one in given.items()]
-    write_tensors(tmp_path / "x.safetensors", specs, given.values(), {"key": "é"})
-    with safe_open(tmp_path / "x.safetensors", framework="pt") as stored:
-        assert stored.metadata() == {"key": "é"}
-        for name, tensor in given.items():
-            assert torch.equal(stored.get_tensor(name), tensor)
