@@ -144,11 +144,11 @@ def decoder_layer_bytes(
 
 
 def adapter_input_bytes(config: DecoderConfig, targets: str) -> int:
-    """The bytes of a slot's inputs of adapters, which are converted to float32 for each."""
+    """The bytes of a slot's inputs of adapters, which are converted to float32 for each layer."""
     query = config.num_heads * config.head_dim
-    values = 3 * config.width + query
+    values = config.width + query
     if targets.startswith("all"):
-        values += 2 * config.width + config.mlp_dim
+        values += config.width + config.mlp_dim
     return FLOAT32 * values
 
 

@@ -142,6 +142,7 @@ class TrainingSettings:
         answer = values.pop("answer")
         if self.task == "answer":
             values |= answer | {"freeze": [*self.answer.freeze]}
+            del values["merge"]  # can be added to a run that is complete
         return values
 
     @property

@@ -60,14 +60,16 @@ def start_answers(
 ) -> AnswerStart:
     """PaliGemma with weights of the dtype, and what is trained of it."""
     folder = checkpoint.folder
-    model = weights.load(folder, config, dtype=dtype, device=device)
+    is_int8 = settings.quantize == "int8"
+    model = weights.load(folder, config, dtype=dtype, device="cpu" if is_int8 else device)
+    if is_int8:
+        freeze_in_int8(model)
+        model.to(device)
     preprocessing = read_preprocessing(folder, config.vision.resolution)
     if settings.method == "full":
         train_all(model, settings)
         save = partial(save_checkpoint, model, source=folder, dtype=torch.float32)
         return AnswerStart(model, preprocessing, save)
-    if settings.quantize == "int8":
-        freeze_in_int8(model)
     add_lora(model, settings.lora, seed)
 
     def save_lora(target: Path) -> None:

@@ -232,11 +232,12 @@ def test_adapter_learns_over_int8_weights(run: Run) -> None:
     assert quantized[-1]["loss"] < quantized[0]["loss"]
 
 
-def test_merged_checkpoint_answers_as_the_adapter(
+def test_complete_run_is_merged_and_answers_as_its_adapter(
     run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(f"questions.jsonl {LORA} --merge -o out") == 0
+    assert run(f"questions.jsonl {LORA} -o out") == 0
     found = answers("--model base --adapter out", capsys)
+    assert run(f"questions.jsonl {LORA} --merge -o out") == 0
     assert answers("--model out/merged", capsys) == found
 
 
