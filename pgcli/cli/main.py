@@ -34,6 +34,7 @@ from pgcli.cli.commands import (
     score,
     search,
     segment,
+    slurm,
     status,
     train,
     verify,
@@ -64,7 +65,7 @@ COMMANDS = (
     *(view, explain, export, status, check),
     *(apply, import_, merge, diff, eval_),
     train,
-    *(info, verify, bench, doctor),
+    *(info, verify, bench, doctor, slurm),
 )
 
 #: The errors of writing to a file that cannot grow.

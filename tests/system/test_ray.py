@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,6 +16,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from PIL import Image
 
 from pgcli.cli.job import destination, loading
@@ -146,6 +149,38 @@ def test_engines_actors_nodes_and_drivers_are_killed_and_no_row_is_lost(
         cluster.remove_node(node)
     assert code == 3, said
     check_all_rows({3: "worker_crashed", 18: "worker_crashed"})
+
+
+@pytest.mark.nightly
+def test_commands_and_script_of_the_page_run(cluster: Any) -> None:
+    page = (ROOT / "docs" / "clusters.md").read_text()
+    Path("examples").symlink_to(ROOT / "examples")
+    Path("runs").mkdir()
+    lines = re.findall(
+        r"^(?:pgcli|bash) .*", "".join(re.findall(r"```sh\n(.*?)```", page, re.S)), re.M
+    )
+    commands = "\n".join(lines).replace("--ray auto", f"--ray {cluster.address}")
+    (script,) = re.findall(r"```python\n(.*?)```", page, re.S)
+    node = cluster.add_node(num_cpus=4)
+    environment = os.environ | {"RAY_ADDRESS": cluster.address}
+    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
+    for program in (["sh", "-ec", commands], [sys.executable, "-c", script]):
+        run = subprocess.run(
+            program, env=environment, capture_output=True, text=True, timeout=250, check=False
+        )
+        assert run.returncode == 0, run.stderr
+    cluster.remove_node(node)
+    assert "'id': 'first'" in run.stdout
+    for name in ("joined", "ray"):
+        assert pq.read_table(f"runs/{name}").num_rows == 12
+
+
+def test_kubernetes_job_of_the_page_is_valid_yaml_and_a_valid_command() -> None:
+    page = (ROOT / "docs" / "clusters.md").read_text()
+    (text,) = re.findall(r"```yaml\n(.*?)```", page, re.S)
+    job = yaml.safe_load(text)
+    command = job["spec"]["entrypoint"].removeprefix("cd /data && pgcli ")
+    assert main(["slurm", *shlex.split(command.replace("--ray auto ", ""))]) == 0
 
 
 @pytest.mark.nightly
