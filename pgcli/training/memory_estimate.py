@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 
 from pgcli.checkpoints.weights import meta_model
 from pgcli.errors import NoUsableDevice
@@ -98,8 +99,13 @@ def estimate_memory(
     held = (FLOAT32 * trained + dtypes.weight * frozen) // shards
     if settings.quantize == "int8":
         held -= (dtypes.weight - 1) * layers
-    if dtypes.product < dtypes.weight:
-        held += dtypes.product * (trained + frozen)  # autocast's copies
+    if shards > 1:
+        held += gathered_bytes(model)
+    if dtypes.product < dtypes.weight and not (
+        shards > 1 and settings.gradient_checkpointing == "on"
+    ):
+        # autocast's copies, which the backward pass needs if activations are not computed twice
+        held += dtypes.product * (trained + frozen)
     slots = config.image_tokens + text_tokens
     is_full = settings.method == "full" and "decoder" not in settings.freeze
     layer = slots * decoder_layer_bytes(config.decoder, dtypes, slots, is_full=is_full)
@@ -124,6 +130,17 @@ def estimate_memory(
         row=row,
         row_checkpointed=checkpointed,
     )
+
+
+def gathered_bytes(model: nn.Module) -> int:
+    """The bytes of the weights that FSDP2 gathers at a time, and of their gradients.
+
+    These are two layers, of which one is gathered ahead, and what is in no layer: the embedding.
+    """
+    layers = [layer for one in model.modules() if isinstance(one, nn.ModuleList) for layer in one]
+    sizes = [sum(weight.numel() for weight in layer.parameters()) for layer in layers]
+    rest = sum(weight.numel() for weight in model.parameters()) - sum(sizes)
+    return 2 * FLOAT32 * (rest + 2 * max(sizes))
 
 
 def decoder_layer_bytes(

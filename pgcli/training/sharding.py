@@ -80,6 +80,29 @@ def gathered(model: nn.Module) -> Iterator[None]:
             part.reshard()
 
 
+@contextmanager
+def in_host_memory(model: nn.Module, *, is_first: bool) -> Iterator[None]:
+    """A block in which the first process has all weights of a divided model, on its CPU.
+
+    They are gathered one at a time: a device holds its part of the model and a single weight.
+    """
+    owners = [
+        (module._parameters, name, parameter)
+        for module in (model.modules() if is_divided(model) else ())
+        for name, parameter in module._parameters.items()
+        if parameter is not None
+    ]
+    try:
+        for parameters, name, parameter in owners:
+            full = whole(parameter.detach())
+            if is_first:
+                parameters[name] = nn.Parameter(full.cpu(), requires_grad=False)
+        yield
+    finally:
+        for parameters, name, parameter in owners:
+            parameters[name] = parameter
+
+
 def is_sharded(tensor: Tensor) -> bool:
     """Whether this process has a part of the tensor only: whether it is a DTensor.
 

@@ -20,7 +20,7 @@ from pgcli.training.curves import write_curves
 from pgcli.training.metrics_file import METRICS, MetricsFile
 from pgcli.training.optimizer import CosineSchedule, make_optimizer
 from pgcli.training.processes import ALONE, Processes
-from pgcli.training.sharding import gathered, whole
+from pgcli.training.sharding import gathered, in_host_memory, whole
 from pgcli.training.task import TrainingTask
 from pgcli.training.training_state import load_state, save_state
 
@@ -209,8 +209,9 @@ class Trainer:
         self._save_state()
 
     def _save_model(self, folder: Path) -> None:
-        with gathered(self.task.model):
-            if self.processes.is_first:
+        is_first = self.processes.is_first
+        with in_host_memory(self.task.model, is_first=is_first):
+            if is_first:
                 with wrap_write_errors(folder):
                     self.task.save(folder)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from io import StringIO
@@ -40,19 +39,15 @@ class Outcome(NamedTuple):
 def run_in_processes(commands: Sequence[Command], folder: Path, count: int = 2) -> list[Outcome]:
     """The outcomes of the command lines, which all processes run in the folder one after another.
 
-    A process that has failed alone ends after it, so that the others notice.
+    This process holds their stores, as torchrun's does.
     """
-    ports = [free_port() for _ in commands]
+    stores = [
+        dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) for _ in commands
+    ]
+    ports = [store.port for store in stores]
     mp.spawn(_process, args=(count, ports, commands, folder), nprocs=count)
     found = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(count)]
     return [Outcome(*map(list, zip(*each, strict=True))) for each in zip(*found, strict=True)]
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def _process(
@@ -61,7 +56,7 @@ def _process(
     torch.set_num_threads(1)
     os.chdir(folder)
     os.environ |= {"RANK": f"{rank}", "LOCAL_RANK": f"{rank}", "WORLD_SIZE": f"{count}"}
-    os.environ["MASTER_ADDR"] = "127.0.0.1"
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_USE_AGENT_STORE": "True"}
     found = []
     for port, (words, event) in zip(ports, commands, strict=True):
         os.environ["MASTER_PORT"] = str(port)
