@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 from PIL import ImageFont
@@ -35,8 +36,16 @@ def cap_height(font: str) -> float:
 
 def letter_edges(text: str, font: str) -> tuple[float, ...]:
     """Where each letter begins and the last one ends, in sizes of the font."""
-    measured = font_of(font, NOMINAL)
-    return tuple(measured.getlength(text[:count]) / NOMINAL for count in range(len(text) + 1))
+    widths = [_length(text[:1], font)] + [
+        _length(a + b, font) - _length(a, font) for a, b in pairwise(text)
+    ]
+    return tuple(edge / NOMINAL for edge in accumulate(widths, initial=0.0))
+
+
+@cache
+def _length(text: str, font: str) -> float:
+    """The width of one or two letters in the nominal size."""
+    return font_of(font, NOMINAL).getlength(text)
 
 
 @dataclass(frozen=True)
