@@ -53,6 +53,7 @@ class Phase:
     text_slots: int = 0
     scene_rates: tuple[int, int, int] = (50, 50, 0)  # without a word, with one, with many
     first_batch: int = 0  # of the training drawings, so that no two phases have the same
+    tilt_degrees: float = 0.25  # the resolution of the codes of masks
     dtype: torch.dtype = torch.float32
 
 
@@ -60,7 +61,9 @@ PHASES = {
     "masks": Phase(500, 2e-3),
     "vision": Phase(3000, 1e-3, scene_rates=(20, 15, 65)),
     "packed": Phase(2400, 1e-3, 16, 128, first_batch=1_000_000),
-    "single": Phase(500, 3e-4, 1, 128, first_batch=2_000_000, dtype=torch.bfloat16),
+    "single": Phase(
+        500, 3e-4, 1, 128, first_batch=2_000_000, tilt_degrees=6.0, dtype=torch.bfloat16
+    ),
 }
 
 
@@ -125,7 +128,7 @@ def _drawings_task(phase: Phase, options: argparse.Namespace) -> DrawingsTask:
         max_examples=phase.max_examples,
         text_slots=phase.text_slots,
         scene_rates=phase.scene_rates if options.words else (1, 0, 0),
-        codes=mask_codes(load_autoencoder(options.masks)),
+        codes=mask_codes(load_autoencoder(options.masks), phase.tilt_degrees),
     )
     return DrawingsTask(
         learner,

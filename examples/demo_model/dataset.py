@@ -29,6 +29,8 @@ from pgcli.training.packing import PackedRow, TokenizedExample, pack
 
 Sample = tuple[numpy.ndarray, PackedRow[list[float]], PatchTargets[numpy.ndarray], tuple[str, ...]]
 LONGER_SIDE = (120, 200)  # pixels; the scenes' own sizes are larger and take longer to draw
+#: How often an example is the only one of its drawing, relative to a caption or a question.
+LONG_ANSWER_RATES = {"ocr": 10.0, "segment": 6.0, "detect": 1.5}
 SHORT_ANSWER_WEIGHT = 4.0  # loss weight of an answer's first token, except in captions
 
 
@@ -85,9 +87,8 @@ class SceneDataset(Dataset[Batch]):
         image = render(scene, *scaled_size(scene, rng.randint(*LONGER_SIDE)))
         square = image.resize((self.resolution, self.resolution), Image.Resampling.BICUBIC)
         examples = training_examples(scene, self.codes, rng) if self.max_examples else []
-        if self.max_examples == 1:  # any of them, but a word is read more often than all else
-            is_read = bool(scene.words) and rng.random() < 0.6
-            examples = examples if is_read else rng.sample(examples, len(examples))
+        if self.max_examples == 1:
+            examples = _with_one_first(examples, rng)
         tokenized = [self._tokenize(example) for example in examples]
         row, packed = pack(tokenized, slots=self.text_slots, max_examples=self.max_examples)
         targets = patch_targets.patch_targets(scene, self.patches_per_side)
@@ -99,6 +100,12 @@ class SceneDataset(Dataset[Batch]):
             [*self.vocabulary.encode_answer(example.suffix), self.eos],
             1.0 if example.kind == "caption" else SHORT_ANSWER_WEIGHT,
         )
+
+
+def _with_one_first(examples: list[Example], rng: Random) -> list[Example]:
+    """Any example first, but words and masks, whose answers are long, more often than others."""
+    chosen = rng.choices(examples, [LONG_ANSWER_RATES.get(x.kind, 1.0) for x in examples])[0]
+    return [chosen, *(example for example in examples if example is not chosen)]
 
 
 def load_batches(dataset: SceneDataset, indices: range, *, workers: int) -> Iterator[Batch]:

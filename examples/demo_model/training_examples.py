@@ -72,11 +72,16 @@ def code_key(drawn: SceneObject) -> tuple[str, int]:
     return drawn.shape, round(drawn.tilt / TILT_STEP)
 
 
-def mask_codes(autoencoder: MaskAutoencoder) -> MaskCodes:
-    """The codes of every shape in every tilt, as text."""
+def mask_codes(autoencoder: MaskAutoencoder, resolution: float) -> MaskCodes:
+    """The codes of every shape in every tilt, as text; those of the nearest multiple of degrees.
+
+    A coarse resolution has fewer codes to learn, and masks that are turned by half of it at most.
+    """
     steps = round(TILT_DEGREES / TILT_STEP)
     keys = [(shape, step) for shape in SHAPES for step in range(-steps, steps + 1)]
-    masks_BRR = masks_of((shape, step * TILT_STEP) for shape, step in keys)
+    masks_BRR = masks_of(
+        (shape, round(step * TILT_STEP / resolution) * resolution) for shape, step in keys
+    )
     code_B16 = autoencoder.encode(masks_BRR)[1].tolist()
     texts = ("".join(f"<seg{code:03d}>" for code in row) for row in code_B16)
     return dict(zip(keys, texts, strict=True))

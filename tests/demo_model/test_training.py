@@ -157,8 +157,9 @@ def test_a_run_resumed_at_every_step_writes_the_same_bytes(
 def test_mask_codes_are_decoded_by_the_file_that_is_saved(tmp_path: Path) -> None:
     task = MaskTask(MaskAutoencoder(), 2)
     assert Trainer(task, TrainerOptions(steps=2, learning_rate=1e-3), tmp_path, tmp_path).run()
-    codes = mask_codes(load_autoencoder(tmp_path))
+    codes = mask_codes(load_autoencoder(tmp_path), 6.0)
     assert len(codes[("star", -48)].split("><")) == 16
+    assert codes[("star", -48)] == codes[("star", -40)]  # -12 and -10 degrees, to 6 degrees
     decoder = mask_decoder.load(own_mask_decoder(tmp_path) or tmp_path)
     stored = task.model.masks.codebook.to(torch.bfloat16).to(torch.float64)
     assert torch.equal(decoder.codebook, stored)
