@@ -34,8 +34,8 @@ from time import process_time, thread_time
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
-from ready_pixels import ReadyPixels
 
+from benchmarks.ready_pixels import ReadyPixels
 from pgcli.images import ImageLimits, ImageSpec, decode
 from pgcli.records import Item
 from pgcli.workers import prefetch

@@ -30,7 +30,7 @@ from benchmarks.full_size import TEXT, VISION
 from pgcli.checkpoints.config import parse_config
 from pgcli.checkpoints.weights import meta_model as empty_model
 from pgcli.engine.sampler import GREEDY, OutputVocabulary, Sampler
-from pgcli.model.cuda.fused_gemma import optimize_for_cuda
+from pgcli.model.cuda.fused_gemma import fuse_decoder
 from pgcli.model.paligemma import PaliGemma
 
 PROMPT_TOKENS = 16
@@ -102,7 +102,7 @@ def meta_model(generation: int, resolution: int = 224) -> PaliGemma:
         "vision_config": VISION | {"image_size": resolution},
     }
     model = empty_model(parse_config(config)).to(torch.bfloat16)
-    optimize_for_cuda(model)
+    fuse_decoder(model)
     return model
 
 

@@ -215,8 +215,8 @@ class Gemma(nn.Module):
 
     gradient_checkpointing = False
 
-    #: Whether decode steps may be recorded and replayed; hooks on layers are then not called.
-    records_steps = False
+    #: Whether decode steps may be recorded on CUDA; hooks on layers are not called in replays.
+    records_steps = True
 
     def __init__(self, config: DecoderConfig, *, tied: bool = True):
         super().__init__()

@@ -21,8 +21,8 @@ from torch import Tensor
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config
 from pgcli.engine.tokenizer import left_pad
-from pgcli.model.cuda import operators
-from pgcli.model.cuda.fused_gemma import optimize_for_cuda
+from pgcli.model.cuda import check, operators
+from pgcli.model.cuda.fused_gemma import FusedGemma, fuse_decoder, optimize_for_cuda
 from pgcli.model.paligemma import PaliGemma
 from tests.support.random_weights import normal
 from tests.support.tiny import PATCHES
@@ -93,7 +93,7 @@ def test_the_fused_decoder_gives_the_logits_of_the_plain_one(
 ) -> None:
     model = weights.load(folder, read_config(folder), dtype=dtype)
     expected = logits_of(model, 4, fixed_shape=fixed_shape)
-    optimize_for_cuda(model)
+    fuse_decoder(model)
     close(logits_of(model, 4, fixed_shape=fixed_shape), expected, dtype)
 
 
@@ -104,11 +104,34 @@ def test_interpreted_kernels_give_the_logits_of_the_plain_decoder(
 ) -> None:
     model = weights.load(folder, read_config(folder), dtype=torch.float32)
     expected = logits_of(model, 1, fixed_shape=True)
-    optimize_for_cuda(model)
+    fuse_decoder(model)
     with torch.library._scoped_library("pgcli", "IMPL") as library:
         for name in operators.OPERATORS:
             library.impl(name, getattr(kernels, name), "CPU")
         close(logits_of(model, 1, fixed_shape=True), expected, torch.float32)
+
+
+def test_a_decoder_whose_kernels_are_wrong_or_missing_stays_plain(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load() -> PaliGemma:
+        check.kernel_problem.cache_clear()
+        model = weights.load(tiny, read_config(tiny), dtype=torch.float32)
+        optimize_for_cuda(model)
+        return model
+
+    assert isinstance(load().decoder, FusedGemma)
+
+    def fails(*given: Tensor) -> Tensor:
+        raise NotImplementedError("no such instruction")
+
+    for kernel, reason in ((lambda x: x[..., :32] * 2, "geglu"), (fails, "no such instruction")):
+        with torch.library._scoped_library("pgcli", "IMPL") as library:
+            library.impl("geglu", kernel, "CPU")
+            with pytest.warns(UserWarning, match=f"fused kernels.*{reason}"):
+                model = load()
+        assert not isinstance(model.decoder, FusedGemma)
+    check.kernel_problem.cache_clear()
 
 
 # --- each kernel beside its plain version

@@ -5,6 +5,7 @@ B rows · L new slots this pass · D width · S slots
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 import pgcli.model.cuda.operators  # noqa: F401, registers torch.ops.pgcli
 from pgcli.model.attention import at_least_float32
+from pgcli.model.cuda.check import kernel_problem
 from pgcli.model.gemma import Gemma, GemmaDecoderLayer, RMSNorm, RotaryEmbedding
 from pgcli.model.kv_cache import AttentionMasks, KVCache
 from pgcli.model.paligemma import PaliGemma
@@ -28,8 +30,6 @@ class FusedGemma(Gemma):
     A layer of a decode step is eight or nine kernels: four products, attention with rotation and
     cache write (and a second kernel where its slots are split), two norms with residuals, GeGLU.
     """
-
-    records_steps = True
 
     def __init__(self, decoder: Gemma):
         nn.Module.__init__(self)
@@ -126,17 +126,32 @@ def _layer_scales(
 
 
 def optimize_for_cuda(model: PaliGemma) -> None:
-    """Replace the model's decoder by a fused one, in place."""
+    """Replace the model's decoder by a fused one, in place; warn where its kernels do not work."""
+    weight, head_dim = model.projector.weight, model.config.decoder.head_dim
+    if problem := kernel_problem(weight.device, weight.dtype, head_dim):
+        warnings.warn(
+            f"the fused kernels do not work on {weight.device}; operations run one by one, which "
+            f"is slower and gives the same answers ({problem})",
+            stacklevel=1,
+        )
+        return
+    fuse_decoder(model)
+
+
+def fuse_decoder(model: PaliGemma) -> None:
+    """Replace the model's decoder by a fused one, in place, on any device."""
     model.add_module("decoder", FusedGemma(model.decoder))
 
 
 @contextmanager
 def plain_decoder(model: PaliGemma) -> Iterator[None]:
-    """Within it, the model has its plain decoder, all of whose modules are called."""
+    """Within it, each step calls all modules of the model's plain decoder, and their hooks."""
     decoder = model.decoder
-    if isinstance(decoder, FusedGemma):
-        model.add_module("decoder", decoder._plain[0])
+    plain = decoder._plain[0] if isinstance(decoder, FusedGemma) else decoder
+    model.add_module("decoder", plain)
+    plain.records_steps = False
     try:
         yield
     finally:
+        plain.records_steps = True
         model.add_module("decoder", decoder)

@@ -1,0 +1,50 @@
+"""benchmarks/gpu.py: its stages run on a CPU, and one that fails or hangs costs only itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import gpu
+
+PROGRAM = """#!/bin/sh
+case "$*" in
+  *versions*) echo noise; echo '["torch", "2.13"]' ;;
+  *parity*) echo '["first", 0.5]'; echo "a device is lost" >&2; exit 1 ;;
+  *roofs*) echo '["large", {"rate": 700.123}]'; exec sleep 60 ;;
+esac
+"""
+
+
+def test_results_stay_where_a_stage_fails_or_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program, out = tmp_path / "python", tmp_path / "gpu.json"
+    program.write_text(PROGRAM)
+    program.chmod(0o755)
+    monkeypatch.setattr(gpu.sys, "executable", str(program))
+    monkeypatch.setattr(gpu, "SHARES", {"versions": 30, "parity": 30, "roofs": 0.5})
+    gpu.main(["--out", str(out), "--seconds", "1"])
+    results = json.loads(out.read_text())
+    assert results["versions"]["torch"] == "2.13"
+    assert results["parity"]["first"] == 0.5
+    assert results["parity"]["problem"] == "failed: a device is lost"
+    assert results["roofs"]["large"] == {"rate": 700.123}
+    assert results["roofs"]["problem"].startswith("ended after")
+    printed = capsys.readouterr().out
+    assert "rate 700.1" in printed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", gpu.SHARES)
+def test_every_stage_runs_on_a_cpu(stage: str) -> None:
+    from benchmarks.gpu_stages import STAGES, Setup
+
+    found = dict(STAGES[stage](Setup.make("cpu", tiny=True)))
+    assert found
+    if stage.startswith("turns"):
+        assert {one["tokens as recorded"] for one in found.values()} == {1.0}
+    if stage == "parity":
+        assert all(one["fused"] < 0.05 for one in found.values())
