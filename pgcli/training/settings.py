@@ -137,9 +137,10 @@ class TrainingSettings:
 
     @property
     def values(self) -> dict[str, Any]:
-        """The settings of the task, as JSON has them."""
+        """The settings that the weights follow from, as JSON has them."""
         values = asdict(self)
         answer = values.pop("answer")
+        del answer["gradient_checkpointing"]
         if self.task == "answer":
             values |= answer | {"freeze": [*self.answer.freeze]}
             del values["merge"]  # can be added to a run that is complete

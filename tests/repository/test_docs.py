@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from array import array
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from pgcli.cli.main import main
 from pgcli.printable import printable
 from pgcli.records import (
     CLASSIFY_COLUMNS,
@@ -33,7 +35,7 @@ from pgcli.rows import RowSchema
 from pgcli.views.exports import FORMATS
 from tests.support import forkserver
 from tests.support.answers import BOX, answer, refused
-from tests.support.training_data import write_folders, write_pairs
+from tests.support.training_data import write_folders, write_pairs, write_questions
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -226,11 +228,29 @@ def test_commands_of_the_training_page_run(workspace: Path) -> None:
     write_pairs(workspace, count=40)
     write_folders(workspace / "flowers", count=40)
     (workspace / "photos").symlink_to(ROOT / "examples" / "images")
-    run(workspace, "sh", "-c", "set -e\n" + "".join(blocks("training.md", "sh")[:2]))
+    commands, result_file = blocks("training.md", "sh")[:2]
+    others = [line for line in commands.splitlines() if "--task" in line]
+    run(workspace, "sh", "-c", "\n".join(["set -e", *others, result_file]))
     assert (workspace / "runs" / "adapter" / "adapter_model.safetensors").is_file()
     for name in ("towers", "flowers", "probe"):
         assert (workspace / "runs" / name / "last" / "model.safetensors").is_file()
         assert (workspace / "runs" / name / "curves.png").is_file()
+
+
+@pytest.mark.slow
+def test_commands_that_train_paligemma_run(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(workspace)
+    write_questions(workspace)
+    commands = [
+        line for line in blocks("training.md", "sh")[0].splitlines() if "--task" not in line
+    ]
+    assert len(commands) == 2
+    for command in commands:
+        assert main(shlex.split(command)[1:]) == 0
+    assert Path("runs/adapter/last/adapter_model.safetensors").is_file()
+    assert Path("runs/whole/last/model.safetensors").is_file()
 
 
 @pytest.mark.slow

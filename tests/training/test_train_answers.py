@@ -238,6 +238,7 @@ def test_complete_run_is_merged_and_answers_as_its_adapter(
     run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(f"questions.jsonl {LORA} -o out") == 0
+    assert not Path("out/merged").exists()
     found = answers("--model base --adapter out", capsys)
     assert run(f"questions.jsonl {LORA} --merge -o out") == 0
     assert answers("--model out/merged", capsys) == found

@@ -40,12 +40,15 @@ app.command(
     name="train",
     cls=PgcliCommand,
     rich_help_panel="Learning",
-    help="Train two towers on images and texts, or a classifier on labels.\n\n"
-    "SOURCE is any source of the answering commands. --task contrastive needs a column text of a "
-    "manifest, --task classify a column label, or a folder with a folder for each label.\n\n"
-    "-o DIR is then a model: DIR has the best weights by the evaluations, DIR/last the last ones; "
-    "without evaluations, DIR has the last ones. The same command again resumes an "
-    "interrupted run, and on one CPU the weights are the same bit for bit.",
-    epilog="$ pgcli train flowers --task classify --init tiny -o runs/flowers\n"
+    help="Train PaliGemma to answer, two towers on images and texts, or a classifier on labels.\n\n"
+    "SOURCE is any source of the answering commands. A manifest has columns prefix or prompt, and "
+    "suffix or answer; --task contrastive needs a column text, --task classify a column label, or "
+    "a folder with a folder for each label.\n\n"
+    "-o DIR is then an adapter, or with --method full and --task a model: DIR has the best weights "
+    "by the evaluations, DIR/last the last ones; without evaluations, DIR has the last ones. The "
+    "same command again resumes an interrupted run, and on one CPU the weights are the same bit "
+    "for bit.",
+    epilog="$ pgcli train questions.jsonl --model google/paligemma2-3b-pt-224 -o runs/adapter\n"
+    "$ pgcli train flowers --task classify --init tiny -o runs/flowers\n"
     "$ pgcli train pairs.jsonl --task contrastive --init small -o runs/towers",
 )(partial(with_records, records=TRAINING_RECORDS)(train))
