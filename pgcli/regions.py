@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from pgcli.parsing import GRID
 from pgcli.records import Region
 
 CORNERS = ("xmin", "ymin", "xmax", "ymax")
+LOCATIONS = re.compile(r" ?(?:<loc[0-9]{4}>){4}$")
 
 
 def parse_region(value: Any) -> Region:
@@ -49,3 +51,23 @@ def location_values(region: Region, width: int, height: int) -> tuple[int, ...] 
 def with_locations(prompt: str, values: Sequence[int]) -> str:
     """The prompt as rows show it: followed by the location tokens of its region."""
     return f"{prompt} {''.join(f'<loc{value:04d}>' for value in values)}".strip()
+
+
+def split_locations(prompt: str) -> tuple[str, tuple[int, ...]]:
+    """A prompt as rows show it, and the location values of its region; `with_locations` reversed.
+
+    Without a region at its end, the prompt is returned as it is.
+    """
+    found = LOCATIONS.search(prompt)
+    values = tuple(map(int, re.findall("[0-9]{4}", found[0]))) if found else ()
+    if found is None or max(values) > GRID:
+        return prompt, ()
+    return prompt[: found.start()], values
+
+
+def region_of(values: Sequence[int], side: int) -> Region | None:
+    """The region with these location values in a square image; None without values."""
+    if not values:
+        return None
+    top, left, bottom, right = (value / GRID * side for value in values)
+    return left, top, right, bottom

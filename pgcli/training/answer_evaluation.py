@@ -15,6 +15,7 @@ from pgcli.evaluation.task_metrics import METRICS, metrics_of, task_of_prompt
 from pgcli.parsing import boxes as parse_boxes
 from pgcli.parsing import has_locations, text_spans
 from pgcli.records import BOX_TASKS, Answer, DecodedImage, Task
+from pgcli.regions import region_of, split_locations
 from pgcli.tasks import MAX_NEW_TOKENS, Question
 from pgcli.training.image_batches import ImageBatch
 from pgcli.training.rows import TrainingRow
@@ -63,7 +64,9 @@ class TrueAnswers:
             for batch in batches:
                 for row, pixels in zip(batch.rows, batch.pixels_BRRC.numpy(), strict=True):
                     if (number := index.pop(key_of(row), None)) is not None:
-                        item = replace(row.item, prompts=(row.prompt,), choices=(), region=None)
+                        prompt, values = split_locations(row.prompt)
+                        region = region_of(values, SIDE)
+                        item = replace(row.item, prompts=(prompt,), choices=(), region=region)
                         yield number, DecodedImage(item, SIDE, SIDE, pixels, 0.0)
 
         tasks = {task_of(key) for key in keys}

@@ -13,6 +13,7 @@ from pgcli.box_filter import box_of
 from pgcli.errors import UsageError
 from pgcli.parsing import detection_text
 from pgcli.records import Item
+from pgcli.regions import location_values, with_locations
 from pgcli.regular_file import open_regular
 from pgcli.sources.open_sources import open_sources
 from pgcli.sources.paths import url_scheme
@@ -87,9 +88,11 @@ class AnswerTargets:
                     f"--prompt is given, and {item.id} has a prompt in {given[0]!r}",
                     hint="leave out --prompt, or leave out the column",
                 )
-            return normalize(render(self.prompt, item))
+            return with_region(normalize(render(self.prompt, item)), item)
         value = item.fields[given[0]] if given else None
-        return normalize(str(value)) if isinstance(value, str | int | float) else None
+        if not isinstance(value, str | int | float):
+            return None
+        return with_region(normalize(str(value)), item)
 
     def _answer(self, item: Item) -> str | None:
         """The answer; None without one. With boxes, which may be none, it may be empty."""
@@ -101,6 +104,28 @@ class AnswerTargets:
             return box_text(item, found)
         has_columns = any(name in fields for name in self._answers)
         return None if has_columns else sidecar_text(item)
+
+
+def with_region(prompt: str, item: Item) -> str:
+    """The prompt with the location tokens of the item's region. Raises UsageError."""
+    if item.region is None:
+        return prompt
+    width, height = image_size(item, "a region")
+    values = location_values(item.region, width, height)
+    if values is None:
+        raise UsageError(f"the region of {item.id} is not in its image", hint="correct the row")
+    return with_locations(prompt, values)
+
+
+def image_size(item: Item, what: str) -> tuple[int, int]:
+    """The columns `width` and `height` of an item that has `what`. Raises UsageError."""
+    width, height = (number(item.fields.get(name)) for name in ("width", "height"))
+    if not (width and height):
+        raise UsageError(
+            f"{item.id} has {what} in pixels, and no width and height of its image",
+            hint="add columns width and height, or write location tokens into the text",
+        )
+    return width, height
 
 
 def boxes_of(fields: Mapping[str, Any]) -> list[Any] | None:
@@ -117,13 +142,9 @@ def box_text(item: Item, boxes: list[Any]) -> str:
             f"the boxes of {item.id} are not boxes",
             hint="a box is {label, xmin, ymin, xmax, ymax} in pixels",
         )
-    width, height = (number(item.fields.get(name)) for name in ("width", "height"))
-    if found and not (width and height):
-        raise UsageError(
-            f"{item.id} has boxes in pixels, and no width and height of its image",
-            hint="add columns width and height, or write the boxes into the answer as location "
-            "tokens",
-        )
+    if not found:
+        return ""
+    width, height = image_size(item, "boxes")
     masks = parsed(item.fields.get("masks"))
     plain = [asdict(box) for box in found if box is not None]
     return detection_text(

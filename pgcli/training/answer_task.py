@@ -18,6 +18,7 @@ from pgcli.engine.engine import InferenceEngine
 from pgcli.engine.memory import MemoryBudget
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.model.paligemma import PaliGemma
+from pgcli.regions import split_locations
 from pgcli.training.answer_evaluation import TrueAnswers
 from pgcli.training.answer_loss import AnswerTokens, LossMean, answer_loss
 from pgcli.training.feature_store import FeatureBatch, FeatureStore, distinct_images
@@ -192,4 +193,5 @@ class AnswerTask(ImageTask[PaliGemma]):
 def tokenized(row: TrainingRow, tokenizer: Tokenizer, stop_token: int) -> TokenizedExample:
     """The tokens of a row's prompt, and of its answer with the stop token."""
     answer = tokenizer.encode_answer(row.target)
-    return TokenizedExample(tokenizer.encode_prompt(row.prompt), [*answer, stop_token])
+    prompt = tokenizer.encode_prompt(*split_locations(row.prompt))
+    return TokenizedExample(prompt, [*answer, stop_token])

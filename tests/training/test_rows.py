@@ -14,13 +14,18 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from pgcli.checkpoints.config import read_config
+from pgcli.checkpoints.find import BUILTIN
 from pgcli.cli.main import main
 from pgcli.cli.training.result_source import source_opener
+from pgcli.engine.loader import read_tokenizer
 from pgcli.errors import NoInputError, UsageError
 from pgcli.records import Item
+from pgcli.regions import location_values, region_of, split_locations
 from pgcli.sources.read_options import ReadOptions
 from pgcli.training import same_images
 from pgcli.training.answer_targets import AnswerTargets
+from pgcli.training.answer_task import tokenized
 from pgcli.training.row_store import RowStore
 from pgcli.training.rows import TrainingRow, TrainingRows, read_rows
 from pgcli.training.split import check_apart, split_by_image
@@ -184,7 +189,7 @@ def test_boxes_of_another_kind_are_refused_with_a_hint(store: RowStore) -> None:
     row = {"image": "a.png", "prefix": "detect star", "boxes": [STAR]}
     with pytest.raises(UsageError, match="no width and height") as problem:
         answers(store, write_lines("rows.jsonl", row))
-    assert "columns width and height" in problem.value.hint
+    assert "add columns width and height" in problem.value.hint
     with pytest.raises(UsageError, match="are not boxes"):
         answers(store, write_lines("rows.jsonl", row | {"boxes": [[1, 2, 3, 4]]}))
     table = row | {"boxes": json.dumps([STAR]), "width": "200", "height": "100"}
@@ -267,3 +272,32 @@ def test_files_are_read_where_sizes_are_equal(
     read.clear()
     check_apart(files(store, "1", "2", "3"), files(store, "4"))
     assert not read
+
+
+def test_regions_of_rows_are_location_tokens_of_prompts(store: RowStore) -> None:
+    row = {"image": "a.png", "prefix": "caption", "suffix": "a wall", "region": [20, 10, 200, 50]}
+    found = answers(store, write_lines("rows.jsonl", row | {"width": 200, "height": 100}))
+    assert found[0].prompt == "caption <loc0102><loc0102><loc0512><loc1023>"
+    with pytest.raises(UsageError, match="a region in pixels, and no width and height"):
+        answers(store, write_lines("rows.jsonl", row))
+    with pytest.raises(UsageError, match="is not in its image"):
+        answers(store, write_lines("rows.jsonl", row | {"width": 10, "height": 100}))
+
+
+def test_region_at_the_end_of_a_prompt_is_read() -> None:
+    prompt = "caption <loc0102><loc0102><loc0512><loc1023>"
+    assert split_locations(prompt) == ("caption", (102, 102, 512, 1023))
+    region = region_of((102, 102, 512, 1023), 1000)
+    assert region is not None
+    assert location_values(region, 1000, 1000) == (102, 102, 512, 1023)
+    for text in ("caption", "<loc0001><loc0001>", "caption <loc0102><loc0102><loc0512><loc1024>"):
+        assert split_locations(text) == (text, ())
+
+
+def test_region_of_a_prompt_is_trained_as_it_is_asked() -> None:
+    tokenizer = read_tokenizer(BUILTIN, read_config(BUILTIN))
+    row = TrainingRow(
+        Item(0, "", ""), "a star", "", prompt="caption <loc0001><loc0001><loc0009><loc0009>"
+    )
+    expected = tokenizer.encode_prompt("caption", (1, 1, 9, 9))
+    assert tokenized(row, tokenizer, 1).prefix == expected

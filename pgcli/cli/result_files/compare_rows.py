@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pgcli.records import Item
+from pgcli.regions import split_locations
 from pgcli.rows import prompt_of
 from pgcli.sinks.reader import IndexedRow
 from pgcli.state.input_check import RowComparer, quoted
@@ -17,7 +17,6 @@ from pgcli.state.saved_inputs import SavedInputs
 MAX_DIFFERENCES_SHOWN = 10
 MAX_MISSING = 1000  # images that are counted one by one
 #: The region behind a prompt.
-LOCATIONS = re.compile(r" ?(<loc[0-9]{4}>){4}$")
 
 
 @dataclass
@@ -162,5 +161,5 @@ class OrderComparison:
 
     def _is_asked(self, prompt: str) -> bool:
         """Whether the prompt, which a region may follow, is one of the run's."""
-        asked = LOCATIONS.sub("", prompt)
+        asked, _ = split_locations(prompt)
         return not self._prompts or prompt in self._prompts or asked in self._prompts
