@@ -1,10 +1,10 @@
 """Draws hearts, which the built-in model has never seen, with labels to train and to measure.
 
-    python -m examples.new_shape runs/hearts
+    python -m examples.new_shape runs/hearts [DRAWINGS]
 
 writes 60 drawings with prompts and answers (`train.jsonl`), 60 others with questions
 (`questions.jsonl`) and boxes (`boxes.jsonl`), and 60 drawings of known shapes (`known.jsonl`),
-which show what was forgotten. docs/training.md trains with them.
+which show what was forgotten. docs/new-shape.md trains with them.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from examples.demo_model.examples import (
     eval_examples,
 )
 from examples.demo_model.phrases import article, phrase_counts, plural
+from examples.demo_model.questions import QUESTIONS
 from examples.demo_model.render import render
 from examples.demo_model.scenes import COLOURS, EXAMPLE_SEEDS, SHAPES, Point, Scene, SceneObject
 
@@ -34,8 +35,7 @@ HEART = "heart"
 DRAWINGS = 60
 #: Drawings by their use: none is in two of them, or in the training data of the built-in model.
 TRAIN, NEW, KNOWN = (EXAMPLE_SEEDS[start : start + DRAWINGS] for start in (100, 200, 300))
-HEART_RATE = 0.5  # of objects
-LABELS = 2  # times 8 to 13 questions and detections of a drawing
+HEART_RATE = 0.35  # of objects behind the first
 
 
 class Heart(SceneObject):
@@ -86,14 +86,15 @@ def caption(scene: Scene) -> str:
 
 
 def labels(scene: Scene, rng: Random) -> Iterator[tuple[str, str]]:
-    """Prompts and answers about a drawing: its caption, questions and detections."""
-    yield "caption en", caption(scene)
-    for _ in range(LABELS):
-        for one in draw_examples(scene, rng):
-            if one.kind not in ("caption", "ocr"):
-                yield one.prefix, one.suffix
+    """Prompts and answers about a drawing: its caption, questions, and detections."""
+    for prompt in ("caption en", "cap en", "describe en"):
+        yield prompt, caption(scene)
     one = detection_example([(HEART, None)], scene)
     yield one.prefix, one.suffix
+    for kinds in ({*QUESTIONS, "detect"}, {*QUESTIONS}):
+        for one in draw_examples(scene, rng):
+            if one.kind in kinds:
+                yield one.prefix, one.suffix
 
 
 def questions(scene: Scene) -> Iterator[Example]:
@@ -133,16 +134,16 @@ def write(file: Path, rows: Iterable[dict[str, Any]]) -> None:
     file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, count: int = DRAWINGS) -> None:
     train, asked, found, known = [], [], [], []
-    for image, scene in draw(folder / "train", map(with_hearts, TRAIN)):
+    for image, scene in draw(folder / "train", map(with_hearts, TRAIN[:count])):
         pairs = dict.fromkeys(labels(scene, Random(scene.seed)))
         train += [training_row(image, prompt, answer) for prompt, answer in pairs]
-    for image, scene in draw(folder / "new", map(with_hearts, NEW)):
+    for image, scene in draw(folder / "new", map(with_hearts, NEW[:count])):
         asked += question_rows(image, questions(scene))
         row = {"id": Path(image).name, "prompt": f"detect {HEART}", "boxes": true_boxes(scene)}
         found.append(row)
-    for image, scene in draw(folder / "known", map(Scene.from_seed, KNOWN)):
+    for image, scene in draw(folder / "known", map(Scene.from_seed, KNOWN[:count])):
         known += question_rows(image, (one for one in eval_examples(scene) if one.kind != "detect"))
     rows = {"train": train, "questions": asked, "boxes": found, "known": known}
     for name, of_name in rows.items():
@@ -164,4 +165,4 @@ def question_rows(image: str, examples: Iterable[Example]) -> Iterator[dict[str,
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *map(int, sys.argv[2:]))

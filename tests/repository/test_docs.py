@@ -162,13 +162,13 @@ def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
 
 
-def run(folder: Path, *command: str) -> str:
+def run(folder: Path, *command: str, seconds: float = 100) -> str:
     environment = os.environ | {
         "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     }
     environment |= {"HF_HOME": str(folder / "cache")} | forkserver.install(folder / "bin")
     done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=100
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=seconds
     )
     assert done.returncode == 0, printable(done.stderr)
     return done.stdout
@@ -251,6 +251,40 @@ def test_commands_that_train_paligemma_run(
         assert main(shlex.split(command)[1:]) == 0
     assert Path("runs/adapter/last/adapter_model.safetensors").is_file()
     assert Path("runs/whole/last/model.safetensors").is_file()
+
+
+@pytest.mark.slow
+def test_commands_of_the_new_shape_page_run(workspace: Path) -> None:
+    """With four drawings and two updates; a nightly test makes the page's figures."""
+    (drawings, *commands), (script,) = (
+        blocks("new-shape.md", "sh"),
+        blocks("new-shape.md", "python"),
+    )
+    run(workspace, "sh", "-c", f"{drawings.strip()} 4")
+    short = re.sub(r"--epochs \d+", "--steps 2", "".join(commands))
+    assert "--steps 2" in short
+    run(workspace, "sh", "-c", f"set -e\n{short}")
+    assert (workspace / "runs" / "hearts.html").is_file()
+    same, count = re.search(
+        r"(\d+) of (\d+)", run(workspace, sys.executable, "-c", script)
+    ).groups()
+    assert same == count
+
+
+@pytest.mark.nightly
+def test_built_in_model_learns_a_shape_from_sixty_drawings(workspace: Path) -> None:
+    """The accuracy on hearts rises by a third and more, known shapes are not forgotten."""
+    run(workspace, "sh", "-c", "set -e\n" + "".join(blocks("new-shape.md", "sh")), seconds=7200)
+
+    def change(name: str, truth: str, metric: str) -> float:
+        files = (f"runs/{name}before.jsonl", f"runs/{name}after.jsonl")
+        words = ("--truth", f"runs/hearts/{truth}.jsonl", "--json", "-q")
+        found = json.loads(run(workspace, sys.executable, "-m", "pgcli", "eval", *files, *words))
+        return float(found["differences"][metric]["value"])
+
+    assert change("", "questions", "exact") > 0.33
+    assert change("known-", "known", "exact") > -0.1
+    assert change("boxes-", "boxes", "f1@0.5") > 0.4
 
 
 @pytest.mark.slow
