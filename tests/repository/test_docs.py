@@ -273,7 +273,7 @@ def test_commands_of_the_new_shape_page_run(workspace: Path) -> None:
 
 @pytest.mark.nightly
 def test_built_in_model_learns_a_shape_from_sixty_drawings(workspace: Path) -> None:
-    """The accuracy on hearts rises by a third and more, known shapes are not forgotten."""
+    """The accuracy on hearts rises by a quarter and more, and most of the rest is kept."""
     run(workspace, "sh", "-c", "set -e\n" + "".join(blocks("new-shape.md", "sh")), seconds=7200)
 
     def change(name: str, truth: str, metric: str) -> float:
@@ -282,9 +282,9 @@ def test_built_in_model_learns_a_shape_from_sixty_drawings(workspace: Path) -> N
         found = json.loads(run(workspace, sys.executable, "-m", "pgcli", "eval", *files, *words))
         return float(found["differences"][metric]["value"])
 
-    assert change("", "questions", "exact") > 0.33
-    assert change("known-", "known", "exact") > -0.1
-    assert change("boxes-", "boxes", "f1@0.5") > 0.4
+    assert change("", "questions", "exact") > 0.25
+    assert change("known-", "known", "exact") > -0.15
+    assert change("boxes-", "boxes", "f1@0.5") > 0.3
 
 
 @pytest.mark.slow
