@@ -54,7 +54,7 @@ class AnswerPlan:
     def _remedies(self) -> list[str]:
         answer = self.inputs.settings.answer
         found = []
-        if self.inputs.settings.micro_batch not in (None, 1):
+        if self.memory.micro_batch > 1:
             found.append("--micro-batch 1")
         if not self.memory.checkpointing:
             found.append("--gradient-checkpointing on")

@@ -1,0 +1,72 @@
+"""What evaluations of PaliGemma measure: each question once, by the metric of its task."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pgcli.evaluation.task_metrics import task_of_prompt
+from pgcli.parsing import boxes, text_spans
+from pgcli.records import Answer, DecodedImage, Item, unanswered
+from pgcli.training.answer_evaluation import SIDE, Key, TrueAnswers
+from pgcli.training.rows import TrainingRow
+
+BOX = "<loc0100><loc0100><loc0500><loc0500> star"
+ELSEWHERE = "<loc0600><loc0600><loc0900><loc0900> star"
+
+
+def row(image: str, prompt: str, target: str) -> TrainingRow:
+    return TrainingRow(Item(0, image, image), target, image, prompt=prompt)
+
+
+def answered(texts: dict[Key, str]) -> dict[Key, Answer]:
+    """Answers as the engine gives them."""
+    found = {}
+    for (image, prompt), text in texts.items():
+        decoded = DecodedImage(Item(0, image, image), SIDE, SIDE, None, 0.0)
+        answer = unanswered(decoded, prompt, task=task_of_prompt(prompt), model="")
+        place = boxes(text_spans(text), width=SIDE, height=SIDE)
+        found[image, prompt] = replace(answer, answer=text, boxes=place)
+    return found
+
+
+def test_boxes_are_measured_by_ap_and_those_of_nothing_count() -> None:
+    prompt = "detect star"
+    truths = TrueAnswers.of([row("a", prompt, BOX), row("b", prompt, f"{BOX} ; {ELSEWHERE}")])
+    assert truths.main_metric == "ap"
+    right = {("a", prompt): BOX, ("b", prompt): f"{BOX} ; {ELSEWHERE}"}
+    assert truths.measure(answered(right))["ap"] == pytest.approx(1)
+    wrong = right | {("a", prompt): ELSEWHERE}
+    assert truths.measure(answered(wrong))["f1@0.5"] == pytest.approx(2 / 3)
+    nothing = TrueAnswers.of([row("a", prompt, BOX), row("b", prompt, "")])
+    found = nothing.measure(answered({("a", prompt): BOX, ("b", prompt): BOX}))
+    assert found["precision@0.5"] == 0.5
+
+
+def test_rows_of_a_question_are_several_true_answers() -> None:
+    rows = [row("a", "what is it?", text) for text in ("a star", "star")]
+    truths = TrueAnswers.of([*rows, row("b", "what is it?", "cross")])
+    assert truths.main_metric == "anls"
+    given = {("a", "what is it?"): "star", ("b", "what is it?"): "cross"}
+    assert truths.measure(answered(given))["anls"] == 1
+    (sample, _) = truths.samples(answered(given), 5)
+    assert (sample.id, sample.answer, sample.truth) == ("a", "star", "a star")
+
+
+def test_question_without_an_answer_is_wrong() -> None:
+    truths = TrueAnswers.of([row(name, "which?", "red") for name in "abcd"])
+    found = truths.measure(answered({(name, "which?"): "red" for name in "abc"}))
+    assert found == {"exact": 0.75}
+
+
+def test_yes_and_no_are_measured_by_accuracy() -> None:
+    truths = TrueAnswers.of([row("a", "is it red?", "yes"), row("b", "is it red?", "no")])
+    assert truths.main_metric == "accuracy"
+
+
+def test_tasks_with_different_metrics_have_no_main_one() -> None:
+    truths = TrueAnswers.of([row("a", "detect star", BOX), row("a", "caption en", "a star")])
+    assert truths.main_metric is None
+    found = truths.measure(answered({("a", "detect star"): BOX, ("a", "caption en"): "a star"}))
+    assert {"ap", "cider"} <= found.keys()
