@@ -91,7 +91,6 @@ def read_adapter_config(folder: Path) -> AdapterConfig:
         )
     values = read_json(folder / NAME)
     _check_supported(values)
-    targets, layers = values.get("target_modules"), values.get("layers_to_transform")
     return AdapterConfig(
         rank=int(_number(values, "r", 8, whole=True)),
         alpha=_number(values, "lora_alpha", 8),
@@ -103,10 +102,24 @@ def read_adapter_config(folder: Path) -> AdapterConfig:
         ties=bool(values.get("ensure_weight_tying")),
         saved=tuple(_names(values, "modules_to_save")),
         base=_base(values),
-        every_layer=isinstance(targets, list)
-        and layers is None
-        and values.get("exclude_modules") in OFF_VALUES,
+        every_layer=_has_every_layer(values),
     )
+
+
+def _has_every_layer(values: dict[str, Any]) -> bool:
+    """Whether the adapter has all layers of each projection that it has.
+
+    A regular expression may choose layers by their numbers; one with no other digits than those in
+    names of projections does not.
+    """
+    targets = values.get("target_modules")
+    if isinstance(targets, str):
+        without_names = re.sub(r"\\d|fc[12]", "", targets)
+        if re.search(r"[0-9\[]", without_names):
+            return False
+    elif not isinstance(targets, list):
+        return False
+    return values.get("layers_to_transform") is None and values.get("exclude_modules") in OFF_VALUES
 
 
 def _check_supported(values: dict[str, Any]) -> None:

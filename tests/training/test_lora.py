@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
@@ -16,7 +16,7 @@ from pgcli.checkpoints import adapters, weights
 from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.names import PALIGEMMA_MODULES
 from pgcli.checkpoints.weights import param_slices
-from pgcli.errors import UsageError
+from pgcli.errors import InvalidCheckpoint, UsageError
 from pgcli.model.cpu.int8_linear import quantize_per_channel
 from pgcli.model.int8_frozen import freeze_in_int8
 from pgcli.model.kv_cache import AttentionMasks
@@ -228,6 +228,16 @@ def test_files_of_an_adapter_have_the_names_of_peft(tiny: Path, tmp_path: Path) 
     name = f"{start}language_model.layers.2.self_attn.k_proj.lora_B.weight"
     assert tensors[name].shape == (16, 4)
     assert f"{start}vision_tower.encoder.layers.1.mlp.fc2.lora_A.weight" in tensors
+
+
+def test_a_layer_that_lacks_its_adapter_is_named(tiny: Path, tmp_path: Path) -> None:
+    save_adapter(adapted(tiny, EVERYWHERE), EVERYWHERE, tmp_path, base_model="org/base")
+    file = tmp_path / "adapter_model.safetensors"
+    lost = "language_model.layers.1.mlp.up_proj"
+    save_file({name: one for name, one in load_file(file).items() if lost not in name}, file)
+    with pytest.raises(InvalidCheckpoint, match=r"layers\.1\.mlp\.up_proj") as caught:
+        adapters.merge(load(tiny), tmp_path)
+    assert caught.value.hint
 
 
 @pytest.mark.parametrize(
