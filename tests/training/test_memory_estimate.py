@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from benchmarks.training_memory import memory
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
 from pgcli.model.paligemma import PaliGemma
 from pgcli.training.answer_loss import AnswerTokens, answer_loss
@@ -102,3 +104,14 @@ def test_plan_keeps_activations_where_they_fit() -> None:
     assert 1 < rows < 8
     assert plan("cuda", 3, gradient_checkpointing="off") == (3, False)
     assert plan("cuda", 8, gradient_checkpointing="on") == (8, True)
+
+
+def test_sizes_of_models_on_several_gpus_are_those_of_the_docs() -> None:
+    """Weights, gradients and moments are divided; what FSDP2 gathers at a time is not."""
+    page = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
+    for size, method, gpus in (("28b", "lora", 1), ("28b", "full", 8), ("10b", "full", 4)):
+        found = memory(size, method, gpus)
+        total = found.total(1, checkpointing=True)
+        parts = found.weights, found.gradients, found.moments, found.row_checkpointed, total
+        cells = " | ".join(f"{part / 1e9:.1f}" for part in parts)
+        assert f"| {size}, {method} | {gpus} | {cells} |" in page
