@@ -76,7 +76,7 @@ class AnswerTask(ImageTask[PaliGemma]):
         They are always computed in the same batches, so that a resumed run has the same ones.
         """
         self.model.eval()
-        images = [*distinct_images(self.data.train)]
+        images = distinct_images(self.data.train)
         with torch.no_grad(), self.input.autocast():
             features.fill(track(self.data.in_order(images)), self._features)
         self.features = features

@@ -6,15 +6,16 @@ B rows · P patches · D width
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from pgcli.training.image_batches import ImageBatch
-from pgcli.training.rows import TrainingRow
+from pgcli.training.rows import TrainingRow, TrainingRows
 
 IN_MEMORY = 2**30  # bytes of features; more are in a temporary file
 
@@ -77,10 +78,12 @@ class FeatureStore:
         return self._file.read(self._size)
 
 
-def distinct_images(rows: Iterable[TrainingRow]) -> Iterator[TrainingRow]:
+def distinct_images(rows: Sequence[TrainingRow]) -> Sequence[TrainingRow]:
     """The first row of each image."""
-    seen: set[str] = set()
+    if isinstance(rows, TrainingRows):
+        _, first = np.unique(np.array(rows.image_keys), return_index=True)
+        return rows.select(np.sort(first).tolist())
+    found: dict[str, TrainingRow] = {}
     for row in rows:
-        if row.image_key not in seen:
-            seen.add(row.image_key)
-            yield row
+        found.setdefault(row.image_key, row)
+    return [*found.values()]

@@ -45,6 +45,7 @@ class TrainCommand:
         from pgcli.training.targets import ColumnTargets, LabelTargets
 
         if self.learning.task is not None:
+            self._check_no_prompts()
             is_contrastive = self.learning.task == "contrastive"
             return (ColumnTargets if is_contrastive else LabelTargets)(self.column)
         from pgcli.cli.training.result_source import source_opener
@@ -54,6 +55,15 @@ class TrainCommand:
         return AnswerTargets(
             input.prompt_column, input.answer_column, input.prompt, source_opener(screen.info)
         )
+
+    def _check_no_prompts(self) -> None:
+        """Raise UsageError for an option of prompts and answers."""
+        for name in ("prompt", "prompt_column", "answer_column"):
+            if getattr(self.input, name) is not None:
+                raise UsageError(
+                    f"--{name.replace('_', '-')} is of rows that PaliGemma learns to answer",
+                    hint="leave it out, or leave out --task",
+                )
 
     @property
     def folder(self) -> Path:
