@@ -49,6 +49,10 @@ Event = Returned | Raised | Ended
 class Fleet(Protocol):
     """Engines somewhere, known by numbers. A new one is loaded first, as by a call of `load`."""
 
+    @property
+    def size(self) -> int:
+        """The number of engines, with those that are not loaded yet."""
+
     def grow(self, most: int) -> None:
         """Start engines where there is room, as long as there are fewer than `most`."""
 
@@ -116,6 +120,7 @@ class ChunkDriver:
         self._fleet, self._claims, self._split, self._begin = fleet, claims, split, begin
         self._most, self._should_stop = most, should_stop
         self._work: dict[int, EngineWork] = {}
+        self._begun: set[int] = set()
         self._idle: deque[int] = deque()
         self._claimed: deque[int] = deque()
         self._again: deque[int] = deque()  # chunks whose engine has ended
@@ -140,8 +145,7 @@ class ChunkDriver:
     @property
     def engines(self) -> int:
         """The number of engines that are begun."""
-        begun = sum(work.method != "load" for work in self._work.values())
-        return begun + len(self._idle)
+        return len(self._begun)
 
     def _assign(self) -> None:
         """Give work to idle engines while there is some."""
@@ -156,19 +160,18 @@ class ChunkDriver:
         chunk = self._take()
         return None if chunk is None else EngineWork("run", chunk, ahead=self._take_ahead())
 
-    def _take(self) -> int | None:
-        """A chunk that nobody has."""
+    def _take(self, spare: int = 0) -> int | None:
+        """A chunk that nobody has, if there are more than `spare`; several are claimed at once."""
         if not self._claimed and monotonic() >= self._claims_at:
-            self._claimed.extend(self._claims.claim(max(1, self.engines // 16)))
-            if not self._claimed:
+            self._claimed.extend(self._claims.claim(max(1, self.engines // 16), spare=spare))
+            if not self._claimed and not spare:
                 self._claims_at = monotonic() + CLAIM_SECONDS
         return self._claimed.popleft() if self._claimed else None
 
     def _take_ahead(self) -> int | None:
         """A chunk to be prepared, while there are several for each engine."""
-        if not self._claimed:
-            self._claimed.extend(self._claims.claim(spare=4 * self.engines))
-        return self._claimed.popleft() if self._claimed else None
+        spare = 4 * self.engines
+        return self._take(spare) if self._claims.left > spare else None
 
     def _start(self, engine: int, work: EngineWork) -> None:
         self._work[engine] = work
@@ -180,19 +183,26 @@ class ChunkDriver:
         self._fleet.call(engine, work.method, *args)
 
     def _on_event(self, event: Event) -> Iterator[Any]:
+        if event.engine in self._begun and event.engine not in self._work:
+            self._begun.discard(event.engine)  # it ended without work
+            self._idle.remove(event.engine)
+            return
         work = self._work.pop(event.engine, EngineWork("load"))
         if isinstance(event, Returned):
             yield from self._on_return(event.engine, work, event.value)
         elif isinstance(event, Ended):
+            self._begun.discard(event.engine)
             self._on_end(work, event.reason)
         elif isinstance(event.error, NoUsableDevice) and self.most_at_once:
             self._fleet.discard(event.engine)  # others have had a device
+            self._begun.discard(event.engine)
             self._on_end(work, str(event.error), event.error)
         else:
             raise event.error
 
     def _on_return(self, engine: int, work: EngineWork, value: Any) -> Iterator[Any]:
         if work.method == "load":
+            self._begun.add(engine)
             self._work[engine] = EngineWork("begin")
             self._fleet.call(engine, "begin", self._begin(value))
             return
@@ -212,7 +222,7 @@ class ChunkDriver:
     def _on_end(self, work: EngineWork, reason: str, error: BaseException | None = None) -> None:
         """Give the engine's chunks to others, or image by image where the engine ended again."""
         self._deaths_in_a_row += 1
-        if self._deaths_in_a_row > max(MAX_DEATHS_IN_A_ROW, 2 * self.engines):
+        if self._deaths_in_a_row > max(MAX_DEATHS_IN_A_ROW, 2 * self._fleet.size):
             raise NoUsableDevice(
                 f"{self._deaths_in_a_row} engines ended in a row, the last one: {reason}",
                 hint="the logs of Ray have more; the same command resumes the run",

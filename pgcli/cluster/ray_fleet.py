@@ -6,13 +6,14 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from time import sleep
+from time import monotonic, sleep
 from typing import Any
 
 from pgcli.cluster.chunk_driver import Ended, Event, Raised, Returned
 from pgcli.errors import NoUsableDevice
 
 WAIT_SECONDS = 1.0
+GROW_SECONDS = 2.0  # between two looks at what there is room for
 #: A resource of Ray that tells how many such engines fit.
 GPU, CPU = "GPU", "CPU"
 
@@ -65,9 +66,18 @@ class RayFleet:
         self._calls: dict[Any, int] = {}  # by the reference of the value to come
         self._loaded: set[int] = set()
         self._next = 0
+        self._grows_at = 0.0
+
+    @property
+    def size(self) -> int:
+        """The number of actors, with those that are requested."""
+        return len(self._actors)
 
     def grow(self, most: int) -> None:
         """Request actors: twice as many as fit on the cluster as it is, `most` in all."""
+        if monotonic() < self._grows_at:
+            return
+        self._grows_at = monotonic() + GROW_SECONDS
         fitting = sum(self.resources.fits(node) for node in self._nodes())
         options = {
             "num_gpus": self.resources.gpus,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterable
+from contextlib import closing, suppress
 from itertools import islice
 from pathlib import Path
 
@@ -32,7 +32,7 @@ class Claims:
     ):
         self._folder, self._part, self._is_stored = folder, part, is_stored
         self._left = dict.fromkeys(numbers)
-        self._own: list[int] = []
+        self._own: dict[int, None] = {}
         self._owner = current_process()
 
     @property
@@ -51,18 +51,19 @@ class Claims:
             ]
             taken = {number for owner in others for number in owner.process.get(CHUNKS) or ()}
             taken.update(self._own)
-            if spare and len(self._left.keys() - taken) <= spare * (len(others) + 1):
+            if spare and len(self._left) - len(taken) <= spare * (len(others) + 1):
                 return []
-            found = list(islice(self._free(taken), count))
+            with closing(self._free(taken)) as free:
+                found = list(islice(free, count))
             if found:
-                self._own.extend(found)
+                self._own.update(dict.fromkeys(found))
                 self._write()
             return found
 
     def done(self, number: int) -> None:
         """Note that a claimed chunk is complete."""
         self._left.pop(number, None)
-        self._own.remove(number)
+        self._own.pop(number)
 
     def remove_killed(self) -> None:
         """Remove what processes that were killed left, once all chunks are complete."""
@@ -72,15 +73,20 @@ class Claims:
                     with suppress(OSError):
                         file.unlink()
 
-    def _free(self, taken: set[int]) -> Iterator[int]:
+    def _free(self, taken: set[int]) -> Generator[int, None, None]:
         """The chunks that are neither taken nor complete, in their order."""
-        for number in list(self._left):
-            # what is stored may still be claimed: it is in the record until the next claim
-            if number not in self._own and self._is_stored(number):
+        stored = []
+        try:
+            for number in self._left:
+                # what is stored may still be claimed: it is in the record until the next claim
+                if number not in self._own and self._is_stored(number):
+                    stored.append(number)
+                elif number not in taken:
+                    yield number
+        finally:
+            for number in stored:
                 del self._left[number]
-            elif number not in taken:
-                yield number
 
     def _write(self) -> None:
-        values = {**self._owner, CHUNKS: self._own}
+        values = {**self._owner, CHUNKS: list(self._own)}
         write_json(self._folder / f"{OWNER}{self._part}.json", values, durable=False)

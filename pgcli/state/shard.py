@@ -10,8 +10,9 @@ from pgcli.errors import UsageError
 
 #: The most rows in a chunk, unless `--rows-per-file` says otherwise.
 CHUNK_ROWS = 10_000
-#: Chunks that engines take as they become free: as many or more, but with no fewer rows.
-MIN_CLAIMED_CHUNKS, MIN_CLAIMED_ROWS = 1024, 64
+#: Chunks that engines take as they become free: as many or more, but with no fewer rows. With more
+#: rows than the most, slow engines end late (benchmarks/cluster_simulation.py).
+MIN_CLAIMED_CHUNKS, MIN_CLAIMED_ROWS, MAX_CLAIMED_ROWS = 1024, 64, 1000
 #: The setting that holds the rows in a chunk, so that all runs of an output agree on them.
 ROWS_PER_FILE = "rows_per_file"
 MAX_CHUNK_ROWS = 10**9
@@ -59,8 +60,8 @@ def claimed_chunk_rows(total: int | None) -> int:
 
     There are about MIN_CLAIMED_CHUNKS chunks or more, so that all engines end at about one time.
     """
-    rows = CHUNK_ROWS if total is None else -(-total // MIN_CLAIMED_CHUNKS)
-    return max(MIN_CLAIMED_ROWS, min(CHUNK_ROWS, rows))
+    rows = MAX_CLAIMED_ROWS if total is None else -(-total // MIN_CLAIMED_CHUNKS)
+    return max(MIN_CLAIMED_ROWS, min(MAX_CLAIMED_ROWS, rows))
 
 
 def stored_chunk_rows(settings: Mapping[str, Any]) -> int:

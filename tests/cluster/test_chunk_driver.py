@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pgcli.cluster import chunk_driver
-from pgcli.cluster.chunk_driver import MAX_DEATHS_IN_A_ROW, ChunkDriver
+from pgcli.cluster.chunk_driver import MAX_DEATHS_IN_A_ROW, ChunkDriver, Ended
 from pgcli.errors import NoUsableDevice, OutputFailed
 from tests.support.fleet import Accident, LightFleet
 
@@ -117,6 +117,29 @@ def test_engines_that_end_by_chance_lose_and_repeat_nothing(seed: int) -> None:
     drive(fleet, 100)
     assert sorted(fleet.stored) == list(range(100))
     assert [row.split()[1] for row in all_rows(fleet)] == [str(row) for row in range(400)]
+
+
+def test_an_engine_that_ends_without_work_is_given_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunk_driver, "CLAIM_SECONDS", 0.0)
+    claims, fleet = OwnClaims(2), LightFleet(1)
+    others = claims.claim()
+
+    def claim(count: int = 1, *, spare: int = 0) -> list[int]:
+        if fleet.started == 2:  # the other driver was killed, too
+            claims._free.extend(others)
+            others.clear()
+        return OwnClaims.claim(claims, count, spare=spare)
+
+    monkeypatch.setattr(claims, "claim", claim)
+    driver = ChunkDriver(fleet, claims, images, lambda info: f"begun {info}")
+    for _ in driver.reports():
+        claims.done()
+        fleet._events.append(Ended(0, "preempted"))
+    assert [(engine, args[0]) for engine, method, args in fleet.calls if method == "run"] == [
+        (0, 1),
+        (1, 0),
+    ]
+    assert driver._deaths_in_a_row == 0
 
 
 def test_a_run_whose_engines_only_end_stops() -> None:

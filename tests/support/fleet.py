@@ -23,6 +23,10 @@ class LightFleet:
         self.stored: dict[int, list[str]] = {}
         self._events: deque[Event] = deque()
 
+    @property
+    def size(self) -> int:
+        return len(self.alive)
+
     def grow(self, most: int) -> None:
         while len(self.alive) < min(most, self.places):
             self.alive.add(self.started)
