@@ -11,10 +11,10 @@ from pgcli.cli.options.training import (
     TRAINING_RECORDS,
     EvaluationOptions,
     LearningOptions,
-    TrainingInputOptions,
     TrainingModelOptions,
     TrainingOutputOptions,
 )
+from pgcli.cli.options.training_input import TrainingInputOptions
 from pgcli.cli.options.training_method import MethodOptions
 from pgcli.cli.typer_app import PgcliCommand, app, with_records
 

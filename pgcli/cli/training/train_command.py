@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from pgcli.cli.options.training import (
     EvaluationOptions,
     LearningOptions,
-    TrainingInputOptions,
     TrainingModelOptions,
     TrainingOutputOptions,
 )
+from pgcli.cli.options.training_input import TrainingInputOptions
 from pgcli.cli.options.training_method import MethodOptions
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import UsageError
