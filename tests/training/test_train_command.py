@@ -167,6 +167,8 @@ def test_unreadable_image_costs_its_row(run: Run, capsys: pytest.CaptureFixture[
     assert "1 row could not be used: red/00.png" in capsys.readouterr().err
     assert {line["rows"] for line in metrics("out")} == {11}
     assert {line["lost"] for line in metrics("out")} == {1}
+    assert run(f"walls {options} -o out") == 3  # it is complete, and its rows are still lost
+    assert json.loads(Path("out", "run.json").read_text())["result"]["unreadable"] == ["red/00.png"]
 
 
 def test_update_without_any_readable_image_is_skipped(run: Run) -> None:
@@ -190,6 +192,21 @@ def test_run_of_too_many_unreadable_images_stops_and_resumes(
     assert "stopped" in capsys.readouterr().err
     image.write_bytes(data)
     assert run(f"walls {CLASSIFY} {limit} -o out") == 0
+
+
+def test_rows_that_were_lost_before_a_run_resumed_are_in_its_exit_code(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = Path("walls", "red", "00.png")
+    data = image.read_bytes()
+    image.write_bytes(b"not an image")
+    options = CLASSIFY.replace("--batch-size 6", "--batch-size 12")
+    with monkeypatch.context() as patch:
+        stop_after(patch, 2)
+        run(f"walls {options} -o out")
+    image.write_bytes(data)
+    assert run(f"walls {options} -o out") == 3
+    assert [line["lost"] for line in metrics("out")] == [1, 1, 0, 0]
 
 
 def test_images_in_a_table_train_as_those_in_files(run: Run) -> None:

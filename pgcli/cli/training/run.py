@@ -126,6 +126,7 @@ def train_rows(
 ) -> int:
     """Read the rows and the model, and train."""
     from pgcli.device.select import choose_device
+    from pgcli.training.metrics_file import METRICS, read_metrics
     from pgcli.training.setup import make_task
     from pgcli.training.task_inputs import ImageReading, TaskInputs
     from pgcli.training.trainer import Trainer
@@ -166,7 +167,8 @@ def train_rows(
         is_complete = run_trainer(trainer, screen, observers)
     seconds = perf_counter() - began
     faults = {name: why for one in processes.gather({**task.faults}) for name, why in one.items()}
-    result = {"complete": is_complete, **asdict(trainer.progress), "unreadable": [*faults]}
+    unreadable = [*dict.fromkeys([*earlier_faults(command, resumes=resumes), *faults])]
+    result = {"complete": is_complete, **asdict(trainer.progress), "unreadable": unreadable}
 
     def end_run() -> None:
         if is_complete and settings.answer.merge:
@@ -175,4 +177,12 @@ def train_rows(
         report(command, trainer, rows, faults, seconds, screen)
 
     processes.from_first(end_run)  # torchrun ends all processes once one has an exit code of 3
-    return 3 if faults or rows.left_out["with_fault"] else 0
+    has_lost = any(line.get("lost") for line in read_metrics(command.folder / METRICS))
+    return 3 if unreadable or has_lost or rows.left_out["with_fault"] else 0
+
+
+def earlier_faults(command: TrainCommand, *, resumes: bool) -> list[str]:
+    """The ids of the rows that could not be used before a run resumed."""
+    earlier = read_json(command.folder / RUN) if resumes else None
+    found: list[str] = (earlier or {}).get("result", {}).get("unreadable", [])
+    return found
