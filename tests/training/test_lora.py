@@ -150,6 +150,19 @@ def test_bfloat16_weights_are_merged_with_one_rounding(tiny: Path) -> None:
         assert torch.equal(one, other.bfloat16())
 
 
+def test_sums_with_bfloat16_outputs_are_rounded_once(tiny: Path) -> None:
+    """As in PEFT: a float32 product is added to the layer's rounded output."""
+    model = adapted(tiny, EVERYWHERE, torch.bfloat16)
+    layer = model.get_submodule("decoder.layers.0.self_attn.o_proj")
+    assert isinstance(layer, LoraLinear)
+    ((_, adapter),) = layer.parts()
+    x_MD = normal(50, adapter.lora_A.shape[1], dtype=torch.bfloat16)
+    delta = x_MD.float() @ adapter.lora_A.T @ adapter.lora_B.T * adapter.scale
+    expected = (layer.base(x_MD).float() + delta).bfloat16()
+    assert (layer(x_MD) != expected).float().mean() < 0.01  # float32 sums in another order
+    assert ((layer.base(x_MD) + delta.bfloat16()) != expected).float().mean() > 0.02
+
+
 def test_gradients_are_the_same_with_checkpointing(tiny: Path) -> None:
     """Also with dropout: the second computation of a layer drops the same inputs."""
     found = []
