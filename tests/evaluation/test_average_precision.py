@@ -102,10 +102,11 @@ def test_weights_count_images_as_often_as_they_are_there() -> None:
 
 
 def test_interval_of_ap_contains_it() -> None:
-    rows = sample(5, 60, crowds=False)
-    for one in estimates(average_precisions(rows, np.zeros(60)), np.arange(60), 60):
+    rows = sample(5, 40, crowds=False)
+    ap50, *_, ar = average_precisions(rows, np.zeros(40))[1:7]
+    for one in estimates([ap50, ar], np.arange(40), 40):
         assert one.low < one.value < one.high
-        assert one.rows == 60
+        assert one.rows == 40
 
 
 def test_selected_rows_have_their_own_ap() -> None:

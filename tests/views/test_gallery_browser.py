@@ -560,7 +560,8 @@ def test_page_of_an_evaluation_has_metrics_and_calibration(open_page: Any, tmp_p
     truth, rows = saved(tmp_path / "truth.jsonl", true), saved(tmp_path / "rows.jsonl", found)
     words = ("--metric", "ap", "--images", str(tmp_path), "--view", str(tmp_path / "worst.html"))
     assert main(["eval", str(rows), str(truth), "--truth", str(truth), *words, "-q"]) == 0
-    shown = open_page(tmp_path / "worst.html")
+    tall = {"width": 1280, "height": 2400}  # cards are below the tables and the plots
+    shown = open_page(tmp_path / "worst.html", viewport=tall)
     tables = shown.all(".metrics")
     assert tables.locator("h2").all_text_contents() == [
         str(rows),
