@@ -9,7 +9,7 @@ from typing import Any
 
 from pgcli.regular_file import read_text
 from pgcli.rows import round6
-from pgcli.state.atomic_file import publish_file, temporary_path
+from pgcli.state.atomic_file import publish_file
 from pgcli.state.write_errors import wrap_write_errors
 
 METRICS = "metrics.jsonl"
@@ -33,18 +33,22 @@ class MetricsFile:
 
     def __init__(self, file: Path, step: int):
         """Open the file for the updates after `step`; lines of later ones are removed."""
-        self.lines = [line for line in read_metrics(file) if line["step"] <= step]
-        temporary = temporary_path(file)
+        kept = [line for line in read_metrics(file) if line["step"] <= step]
+        temporary = file.with_name(f".{file.name}.part")  # one, however often the run is killed
         with wrap_write_errors(file):
-            temporary.write_text("".join(map(_text, self.lines)), encoding="utf-8")
+            temporary.write_text("".join(map(_text, kept)), encoding="utf-8")
             publish_file(temporary, file, replace=True)
             self._stream = file.open("a", encoding="utf-8")
         self._file = file
 
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        """All lines, read from the file: a long run does not hold them."""
+        return read_metrics(self._file)
+
     def append(self, line: Mapping[str, Any]) -> None:
         """Write a line. Raises OutputFailed."""
         values = {key: round6(x) if isinstance(x, float) else x for key, x in line.items()}
-        self.lines.append(values)
         with wrap_write_errors(self._file):
             self._stream.write(_text(values))
             self._stream.flush()

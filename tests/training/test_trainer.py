@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
+import resource
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -290,3 +292,49 @@ def test_curves_are_a_picture(tmp_path: Path) -> None:
     with Image.open(tmp_path / "curves.png") as image:
         assert image.size == (2 * 420, 300)  # the loss and the learning rate
         assert len(image.convert("RGB").getcolors(2**20) or ()) > 3
+
+
+@pytest.mark.parametrize("warmup", [0, 1, 5])
+def test_learning_rate_at_the_boundaries(warmup: int) -> None:
+    """The first update and the last one learn, and the highest rate is reached once or at 0."""
+    schedule = CosineSchedule(steps=5, warmup=warmup, learning_rate=1.0)
+    rates = [schedule.at(step) for step in range(5)]
+    assert all(0 < rate <= 1 for rate in rates)
+    assert max(rates) == 1
+    assert CosineSchedule(steps=1, warmup=warmup, learning_rate=1.0).at(0) > 0
+
+
+def test_gradient_that_is_not_finite_changes_no_weight(tmp_path: Path) -> None:
+    """Clipping by such a norm would make every gradient NaN."""
+    task = LineFit()
+    found = trainer(tmp_path, task)
+    weight = next(task.model.parameters())
+    weight.register_hook(lambda gradient: gradient.index_fill(0, torch.tensor([0]), math.nan))
+    before = [one.detach().clone() for one in task.model.parameters()]
+    with pytest.raises(TrainingDiverged, match="the gradient norm of step 1 is nan"):
+        found.run()
+    assert all(map(torch.equal, before, task.model.parameters()))
+
+
+def test_deterministic_algorithms_suffice(tmp_path: Path) -> None:
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert trainer(tmp_path).run()
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.nightly
+def test_memory_does_not_grow_with_the_steps(tmp_path: Path) -> None:
+    """Neither metrics nor anything else is held for each update."""
+    options = replace(OPTIONS, steps=6000, eval_every=0, save_seconds=60.0)
+    memory: list[int] = []
+
+    def measure(line: Mapping[str, Any]) -> None:
+        if line["step"] in (3000, 6000):
+            gc.collect()
+            pages = int(Path("/proc/self/statm").read_text().split()[1])
+            memory.append(pages * resource.getpagesize())
+
+    assert trainer(tmp_path, options=options).run(on_update=measure)
+    assert memory[1] - memory[0] < 2**20
