@@ -37,9 +37,14 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.zeros(width))
 
     def forward(self, x: Tensor) -> Tensor:
-        wide = at_least_float32(x)
-        normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
-        return normed.mul_(1 + at_least_float32(self.weight)).to(x.dtype)
+        return rms_norm(x, 1 + at_least_float32(self.weight), self.eps)
+
+
+def rms_norm(x: Tensor, scale_D: Tensor, eps: float) -> Tensor:
+    """The root-mean-square norm of `x`, times `scale`; computed in float32."""
+    wide = at_least_float32(x)
+    normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+    return normed.mul_(scale_D).to(x.dtype)
 
 
 class RotaryEmbedding:
@@ -50,9 +55,11 @@ class RotaryEmbedding:
     """
 
     def __init__(self, position_BL: Tensor, frequency: Tensor, dtype: torch.dtype):
-        angle_BLH = (position_BL[..., None] * frequency).repeat(1, 1, 2)
-        self.cos = angle_BLH.cos().to(dtype)[:, :, None]
-        self.sin = angle_BLH.sin().to(dtype)[:, :, None]
+        angle_BL1h = position_BL[..., None, None] * frequency
+        cos, sin = angle_BL1h.cos().to(dtype), angle_BL1h.sin().to(dtype)
+        self.cos = torch.cat([cos, cos], dim=-1)
+        # with the sign here, heads need no negation
+        self.signed_sin = torch.cat([-sin, sin], dim=-1)
 
     @classmethod
     def of(cls, position_BL: Tensor, config: DecoderConfig, dtype: torch.dtype) -> RotaryEmbedding:
@@ -69,9 +76,10 @@ class RotaryEmbedding:
 
     def __call__(self, x_BLNH: Tensor) -> Tensor:
         """The rotated heads of all slots, or of the last ones if `x` has fewer."""
-        cos, sin = self.cos[:, -x_BLNH.shape[1] :], self.sin[:, -x_BLNH.shape[1] :]
+        length = x_BLNH.shape[1]
+        cos, sin = self.cos[:, -length:], self.signed_sin[:, -length:]
         first, second = x_BLNH.chunk(2, dim=-1)
-        return x_BLNH * cos + torch.cat([-second, first], dim=-1) * sin
+        return x_BLNH * cos + torch.cat([second, first], dim=-1) * sin
 
 
 class QKVProjection(nn.Linear):

@@ -11,8 +11,15 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from pgcli.model.attention import at_least_float32
 from pgcli.model.cpu.packed_linear import KernelFactory, is_decode
-from pgcli.model.gemma import GemmaDecoderLayer, GemmaMLP, QKVProjection
+from pgcli.model.gemma import (
+    GemmaDecoderLayer,
+    GemmaMLP,
+    QKVProjection,
+    RMSNorm,
+    rms_norm,
+)
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.siglip import SiglipEncoderLayer, SiglipMLP, activate
 
@@ -66,6 +73,17 @@ class PackedGatedMLP(nn.Module):
 
     def _block(self, x_MD: Tensor) -> Tensor:
         return self._down(self._up.mul(x_MD, self._gate.gelu(x_MD)))
+
+
+class PackedRMSNorm(nn.Module):
+    """Replaces an `RMSNorm`, whose `1 + w` is computed once."""
+
+    def __init__(self, norm: RMSNorm):
+        super().__init__()
+        self._scale_D, self._eps = 1 + at_least_float32(norm.weight.detach()), norm.eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return rms_norm(x, self._scale_D, self._eps)
 
 
 class PackedQKVProjection(nn.Module):
@@ -132,3 +150,7 @@ def pack_weights(
         self_attn.add_module("qkv_proj", qkv)
         self_attn.add_module("o_proj", PackedProjection(self_attn.o_proj, decoder_kernel))
         block.add_module("mlp", PackedGatedMLP(block.mlp, decoder_kernel))
+    for parent in (model.decoder, *model.decoder.layers):
+        for name, module in list(parent.named_children()):
+            if isinstance(module, RMSNorm):
+                parent.add_module(name, PackedRMSNorm(module))

@@ -19,19 +19,12 @@ from torch.nn import functional as F
 
 from pgcli.model.attention import at_least_float32, grouped_attention
 from pgcli.model.attention import softcap as plain_softcap
-from pgcli.model.gemma import RotaryEmbedding
+from pgcli.model.gemma import RotaryEmbedding, rms_norm
 
 LIBRARY = torch.library.Library("pgcli", "DEF")  # type: ignore[no-untyped-call]
 #: The dtypes of the kernels, and the head sizes of those that multiply matrices.
 KERNEL_DTYPES = (torch.bfloat16, torch.float32)
 KERNEL_HEADS = (32, 64, 128, 256)
-
-
-def rms_norm(x: Tensor, scale_D: Tensor, eps: float) -> Tensor:
-    """The root-mean-square norm of `x` times `scale`, which is `1 + w` in float32."""
-    wide = at_least_float32(x)
-    normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
-    return normed.mul_(scale_D).to(x.dtype)
 
 
 def residual_norm(
