@@ -97,7 +97,13 @@ def batch_bytes(
         block
         + rows * row_bytes(config, itemsize, new_tokens)
         + group_bytes(config, itemsize, group, device)
+        + recorded_bytes(config, rows, device)
     )
+
+
+def recorded_bytes(config: PaliGemmaConfig, rows: int, device: str) -> int:
+    """The memory that recorded decode steps hold on CUDA: their logits, in two dtypes."""
+    return rows * 6 * config.decoder.vocab_size if device == "cuda" else 0
 
 
 def needed_bytes(config: PaliGemmaConfig, itemsize: int, rows: int, *, device: str = "cpu") -> int:
