@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing.connection import wait
-from typing import Any
 
+from pgcli.cluster.engine_group import EngineGroup
 from pgcli.cluster.engine_handle import EngineDied, EngineHandle
 from pgcli.cluster.engine_process import EngineSlot, Load
 from pgcli.cluster.messages import AnsweredRow, ChunkDone, EngineCounts, EngineInfo, ImageChunk
 from pgcli.errors import NoUsableDevice
-from pgcli.images import ImageSpec
 from pgcli.records import Answer, DecodedImage, Fault
 
 CHUNK_BATCHES = 4
@@ -24,76 +22,6 @@ MAX_DEATHS = 2
 MAX_KILLERS_AT_START = 3
 
 Refuse = Callable[[DecodedImage, str], Answer]
-
-
-@dataclass(slots=True)
-class PoolImageStats:
-    """Image-feature cache hits of all engines."""
-
-    hits: int = 0
-    prompts: int = 0
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether an image was used again."""
-        return self.hits > 0
-
-
-class PoolBatchLimits:
-    """The batch sizes of the engines, which they reduce on OOM."""
-
-    def __init__(self) -> None:
-        self._counts = EngineCounts()
-        self._state: Mapping[str, Any] = {}
-
-    def update(self, counts: EngineCounts) -> None:
-        """Note the limits of an engine that had to reduce them."""
-        if counts.limits:
-            self._counts = counts
-
-    def summary(self) -> str:
-        return self._counts.limits
-
-    def state_dict(self) -> dict[str, Any]:
-        return dict(self._counts.limits_state or self._state)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._state = state
-
-
-class EngineGroup:
-    """Several engines as one, with what the first that was loaded says of itself."""
-
-    info: EngineInfo
-
-    def __init__(self) -> None:
-        self.image_stats = PoolImageStats()
-        self.batch_limits = PoolBatchLimits()
-
-    @property
-    def label(self) -> str:
-        return self.info.label
-
-    @property
-    def device(self) -> str:
-        return self.info.device
-
-    @property
-    def dtype(self) -> str:
-        return self.info.dtype
-
-    @property
-    def batch_size(self) -> int:
-        return self.info.batch_size
-
-    @property
-    def spec(self) -> ImageSpec:
-        return self.info.spec
-
-    @property
-    def facts(self) -> Iterator[tuple[str, str]]:
-        """What the summary says of the engines."""
-        yield from self.info.facts
 
 
 class EnginePool(EngineGroup):

@@ -12,7 +12,8 @@ from pgcli.checkpoints.weight_files import total_bytes
 from pgcli.cli.job.input import RunInput
 from pgcli.cli.job.run_task import RunEngine, RunTask
 from pgcli.cli.options import ModelOptions
-from pgcli.cluster.engine_pool import EngineGroup, EnginePool
+from pgcli.cluster.engine_group import EngineGroup
+from pgcli.cluster.engine_pool import EnginePool
 from pgcli.cluster.engine_process import EngineSlot
 from pgcli.cluster.messages import EngineCounts, EngineInfo, LoadedEngine
 from pgcli.device.cgroup import processors

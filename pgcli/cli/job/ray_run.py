@@ -25,7 +25,8 @@ from pgcli.cli.job.shared_run import SharedOutput, run_shared
 from pgcli.cli.job.shutdown import GracefulShutdown
 from pgcli.cli.ui.console import Screen
 from pgcli.cluster.chunk_driver import ChunkDriver
-from pgcli.cluster.engine_pool import EngineGroup, EnginePool
+from pgcli.cluster.engine_group import EngineGroup
+from pgcli.cluster.engine_pool import EnginePool
 from pgcli.cluster.messages import EngineInfo
 from pgcli.cluster.ray_fleet import EngineResources, RayFleet
 from pgcli.errors import NoUsableDevice
