@@ -60,7 +60,10 @@ class Answers:
         self._keep = tuple(keep)
         for name in self._keep:
             if name in self._schema.columns:
-                raise UsageError(f"keep has {name!r}, which is a column of the answers")
+                raise UsageError(
+                    f"keep has {name!r}, which is a column of the answers",
+                    hint="rename the column of the data set",
+                )
 
     def __call__(self, batch: Mapping[str, Sequence[Any]]) -> pyarrow.Table:
         """The rows of a batch as a table, one for each image."""
@@ -87,7 +90,10 @@ class Answers:
             found: Iterable[Answer] = getattr(self._engine, self._task)(asked, **self._options)
             answers = list(found) if asked else []
             if len(answers) != len(rows):
-                raise UsageError(f"{len(rows):,} images have {len(answers):,} answers")
+                raise UsageError(
+                    f"{len(rows):,} images have {len(answers):,} answers",
+                    hint="ask a question that has one answer for each image",
+                )
         except Exception as problem:  # noqa: BLE001 - it is an error of the row
             if len(rows) > 1:
                 return [answer for row in rows for answer in self._answers([row])]

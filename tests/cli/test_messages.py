@@ -335,7 +335,8 @@ SITUATIONS = [
         lambda stage: stage.run("caption", "photos", "--prompt", "how many?"),
         2,
         "no such option: --prompt",
-        "ask, explain, export and import have --prompt: pgcli ask photos --prompt 'how many?'",
+        "ask, explain, export, import and train have --prompt: "
+        "pgcli ask photos --prompt 'how many?'",
     ),
     Situation(
         "an option of commands of another kind",

@@ -347,7 +347,9 @@ ALLOWED_CALLS = {
     "warnings.warn": {
         "checkpoints/config_reader.py",
         "checkpoints/generation_config.py",
+        "engine/recorded_step.py",
         "model/attention.py",
+        "model/cuda/fused_gemma.py",
     },
     "logging.getLogger": {"images/decoder_warnings.py"},
     "os.write": {"workers/message_pipe.py"},

@@ -30,7 +30,7 @@ def segment(
             "--mask-decoder",
             metavar="FILE",
             help="Weights that turn mask codes into pixels: big_vision's vae-oid.npz. "
-            "By default the model's own, as demo has.",
+            "By default the model's own, where it brings mask_decoder.safetensors.",
         ),
     ] = None,
     min_score: MinScore = None,

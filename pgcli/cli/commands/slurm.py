@@ -61,7 +61,10 @@ def slurm(
         settings["partition"] = partition
     for name, value in settings.items():
         if not value.isprintable() or " " in value:
-            raise UsageError(f"--{name} {value!r} cannot be a setting of SLURM")
+            raise UsageError(
+                f"--{name} {value!r} cannot be a setting of SLURM",
+                hint="leave out blanks and control characters",
+            )
     lines = batch_script(settings, command, os.getcwd())  # noqa: PTH109
     if not all(map(str.isprintable, lines)):
         raise UsageError("the names have control characters", hint="a script cannot have them")

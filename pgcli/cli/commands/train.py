@@ -1,4 +1,4 @@
-"""train: learning from images and their texts or labels."""
+"""train: learning from images and their answers, texts or labels."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ app.command(
     "by the evaluations, DIR/last the last ones; without evaluations, DIR has the last ones. The "
     "same command again resumes an interrupted run, and on one CPU the weights are the same bit "
     "for bit.",
-    epilog="$ pgcli train questions.jsonl --model google/paligemma2-3b-pt-224 -o runs/adapter\n"
+    epilog="$ pgcli train rows.jsonl --model google/paligemma2-3b-pt-224 -o runs/lora\n"
     "$ pgcli train flowers --task classify --init tiny -o runs/flowers\n"
     "$ pgcli train pairs.jsonl --task contrastive --init small -o runs/towers",
 )(partial(with_records, records=TRAINING_RECORDS)(train))

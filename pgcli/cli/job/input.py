@@ -197,3 +197,14 @@ def source_options(plan: Plan) -> ReadOptions:
         allow_outside_root=options.allow_outside_root,
         url_reader=options.url_reader,
     )
+
+
+def check_known_rows(input: RunInput) -> None:
+    """Raise UsageError for an input of which no part can be read alone."""
+    option = "--join" if input.options.model.ray is None else "--ray"
+    if not input.has_known_rows:
+        raise UsageError(
+            f"{option} needs an input whose rows are known before it is read",
+            hint="name folders or manifests in place of standard input, and one prompt where "
+            "prompts name columns",
+        )

@@ -14,7 +14,7 @@ from pgcli.cli.job.destination import check_output
 from pgcli.cli.job.draw.option import check_drawn_images
 from pgcli.cli.job.dry_run import dry_run
 from pgcli.cli.job.engines import with_engines
-from pgcli.cli.job.input import RunInput, open_input
+from pgcli.cli.job.input import RunInput, check_known_rows, open_input
 from pgcli.cli.job.notices import print_notices
 from pgcli.cli.job.output import RunOutput, has_unchanged_image, open_output, publish
 from pgcli.cli.job.pipeline import Job, run_pipeline
@@ -24,7 +24,6 @@ from pgcli.cli.job.row_hooks import RowHooks
 from pgcli.cli.job.run_settings import model_settings, run_metadata
 from pgcli.cli.job.run_summary import RunSummary, summarized
 from pgcli.cli.job.run_task import RunEngine, RunTask
-from pgcli.cli.job.shared_run import check_known_rows, local_reports, run_shared
 from pgcli.cli.job.side_outputs import make_row_hooks
 from pgcli.cli.job.sidecars import count_kept_texts
 from pgcli.cli.options import JobOptions
@@ -128,6 +127,8 @@ def compute_free_chunks(
 
         print_notices(input.plan, screen)
         return run_on_ray(input, output, screen, run_summary)
+    from pgcli.cli.job.shared_run import local_reports, run_shared  # it imports pyarrow
+
     engine = load_engine(input.plan, output, screen)
     run_summary.on_model(engine)
     run_shared(input, output, screen, run_summary.tally, partial(local_reports, engine))

@@ -16,7 +16,6 @@ from pgcli.cli.job.run_task import RunEngine
 from pgcli.cli.job.shutdown import GracefulShutdown
 from pgcli.cli.job.summary import interrupted_notice
 from pgcli.cli.ui.console import Screen
-from pgcli.errors import UsageError
 from pgcli.pipeline import Tally
 from pgcli.sinks.chunk_writer import ChunkWriter
 from pgcli.sinks.parquet_folder import ParquetFolder
@@ -82,17 +81,6 @@ class SharedOutput:
         progress.rows, progress.errors = self.rows, dict(self.errors)
         progress.total = progress.whole = self.total
         self.state.save_progress()
-
-
-def check_known_rows(input: RunInput) -> None:
-    """Raise UsageError for an input of which no part can be read alone."""
-    option = "--join" if input.options.model.ray is None else "--ray"
-    if not input.has_known_rows:
-        raise UsageError(
-            f"{option} needs an input whose rows are known before it is read",
-            hint="name folders or manifests in place of standard input, and one prompt where "
-            "prompts name columns",
-        )
 
 
 Reports = Callable[[SharedOutput, GracefulShutdown], Generator[ChunkReport, None, None]]

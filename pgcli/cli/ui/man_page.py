@@ -42,7 +42,7 @@ def man_page(context: typer.Context) -> str:
 
 def is_answering(context: typer.Context) -> bool:
     """Whether the command makes rows of sources, some of which may have errors."""
-    return {"sources", "on_error"} <= {param.name for param in context.command.params}
+    return {"sources", "retry_errors"} <= {param.name for param in context.command.params}
 
 
 def shared_options(contexts: Sequence[typer.Context]) -> Mapping[str, Any]:
