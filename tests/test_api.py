@@ -90,8 +90,8 @@ class TestImport:
 
 class TestNames:
     def test_public_names_are_listed(self):
-        public = ["Answer", "Box", "Engine", "Item", "Results", "RunReport", "__version__"]
-        public += ["load", "read", "run"]
+        public = ["Answer", "Box", "Engine", "Item", "Results", "RunReport"]
+        public += ["TrainingReport", "__version__", "load", "read", "run", "train"]
         assert sorted(pgcli.__all__) == dir(pgcli) == public
         for name in public:
             assert getattr(pgcli, name) is not None

@@ -38,7 +38,7 @@ POLL_SECONDS = 0.02
 FAILED = "failed"
 
 
-class OtherProcessFailed(PgcliError):
+class OtherProcessFailed(Exception):
     """Another process of the run has failed, and has printed why."""
 
     def __init__(self, exit_code: int):
@@ -188,10 +188,10 @@ class Processes:
     @contextmanager
     def fail_together(self) -> Iterator[None]:
         """A block that fails in all processes if it fails in one. Raises OtherProcessFailed."""
-        error = None
+        error: PgcliError | OtherProcessFailed | None = None
         try:
             yield
-        except PgcliError as problem:
+        except (PgcliError, OtherProcessFailed) as problem:
             error = problem
         exit_code = self.largest(0 if error is None else error.exit_code)
         if error is not None:
