@@ -199,7 +199,7 @@ class TestEqualInputs:
 
 
 class TestSpeeds:
-    @pytest.mark.slow
+    @pytest.mark.nightly
     def test_a_slowed_program_is_measured_slower(self, tiny, monkeypatch):
         encode = PaliGemma.encode
 
@@ -510,7 +510,7 @@ KEYS = {
 class TestCommand:
     QUICK = ("--rounds", "1", "--seconds", "0", "--limit", "2")
 
-    @pytest.mark.slow
+    @pytest.mark.nightly
     def test_it_prints_tables_and_writes_json_and_a_plot(self, tiny, tmp_path, capsys):
         output, plot = tmp_path / "bench.json", tmp_path / "bench.svg"
         arguments = [str(tiny), "--batch-size", "2,1", "--new-tokens", "2-5", "--natural"]

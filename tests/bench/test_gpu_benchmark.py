@@ -37,7 +37,7 @@ def test_results_stay_where_a_stage_fails_or_hangs(
     assert "rate 700.1" in printed
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("stage", gpu.SHARES)
 def test_every_stage_runs_on_a_cpu(stage: str) -> None:
     from benchmarks.gpu_stages import STAGES, Setup

@@ -934,6 +934,7 @@ def test_head_ends_the_run_quietly():
     assert stderr == b""
 
 
+@pytest.mark.slow
 def test_streams_may_be_closed_from_the_start(tmp_path):
     output = tmp_path / "rows.jsonl"
     command = shlex.join([*PRETEND, "caption", str(EXAMPLES), "-o", str(output)])

@@ -119,7 +119,7 @@ def test_quiet_shows_rows_only(images):
     assert len(shown.splitlines()) == 13
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_log_has_no_bar_and_no_colours_unless_forced(images):
     command = [*PRETEND, "caption", str(images)]
     environment = {n: v for n, v in os.environ.items() if n not in ("NO_COLOR", "FORCE_COLOR")}

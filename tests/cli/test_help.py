@@ -254,7 +254,7 @@ def completions(folder, **variables):
     return run.returncode, run.stdout.strip()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_zsh_and_fish_complete_options_and_files(folder):
     def zsh(line):
         return completions(folder, _PGCLI_COMPLETE="complete_zsh", _TYPER_COMPLETE_ARGS=line)[1]

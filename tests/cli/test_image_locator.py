@@ -508,7 +508,7 @@ def test_hint_about_moved_images_is_only_for_moved_images(
     assert "--images" not in err
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_export_of_a_killed_run_reports_where_it_ends(capsys: Capture, workdir: Path) -> None:
     output = workdir / "rows.jsonl"
     run = started("caption", *MANY, "-o", output, seconds=0.05)

@@ -119,7 +119,7 @@ def on_a_terminal(*arguments: str, **environment: str) -> str:
     return written.decode()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_inline_images_are_above_their_answers() -> None:
     source = "examples/images"
     text = on_a_terminal("caption", source, "--inline", "--limit", "2", TERM="xterm-kitty")

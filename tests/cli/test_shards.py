@@ -85,7 +85,7 @@ def test_chunks_of_an_earlier_version_stay() -> None:
     assert indices() == {"part-000000.parquet": list(range(50))}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux counts the bytes that are read")
 def test_shards_of_a_table_read_it_about_once_together() -> None:
     """The same rows as one run, whatever the number of shards."""
@@ -108,7 +108,7 @@ def test_shards_of_a_sample_share_it() -> None:
     assert list(chain(*indices().values())) == [n * 5 for n in range(10)]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_shards_of_several_prompts_have_every_row_once() -> None:
     """Chunks end between the prompts of an image; equal prompts of a row are asked once."""
     prompts = ["--prompt", "a?", "--prompt", "b?", "--prompt", "c?"]

@@ -42,7 +42,7 @@ def test_script_is_a_job_array_of_shards(capsys: pytest.CaptureFixture[str]) -> 
     assert "gres" not in script(capsys, "--gpus", "0", *RUN)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_tasks_of_the_script_compute_all_rows(capsys: pytest.CaptureFixture[str]) -> None:
     text = script(capsys, "--tasks", "2", *RUN)
     Path("job.sh").write_text(text.replace("-P -m pgcli", "-m tests.support.pretend"))

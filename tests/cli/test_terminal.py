@@ -224,7 +224,7 @@ def test_findings_of_check_are_escaped(hostile_output):
     assert ESCAPED in shown("check", output)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_findings_of_doctor_are_escaped(tmp_path):
     file = tmp_path / "pgcli" / "config.toml"
     file.parent.mkdir(parents=True)

@@ -62,7 +62,7 @@ def ours(drawn: list[Drawn]) -> list[Answer]:
     return answered(drawn, 64)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("batch_size", "rows"), [(1, 50), (7, SCENES)])
 def test_the_batch_size_changes_no_answer(
     drawn: list[Drawn], ours: list[Answer], batch_size: int, rows: int

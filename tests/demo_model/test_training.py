@@ -165,7 +165,7 @@ def test_mask_codes_are_decoded_by_the_file_that_is_saved(tmp_path: Path) -> Non
     assert torch.equal(decoder.codebook, stored)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_commands_train_resume_and_save_a_checkpoint(tmp_path: Path) -> None:
     def run(phase: str, *options: str, minutes: str = "60") -> int:
         command = [sys.executable, "-m", "examples.demo_model", phase, *options]

@@ -119,7 +119,10 @@ def expected_answers(
 
 @pytest.mark.parametrize(
     "problem",
-    [pytest.param(name, marks=() if name == "torch" else pytest.mark.slow) for name in OOM_ERRORS],
+    [
+        pytest.param(name, marks=() if name == "torch" else pytest.mark.nightly)
+        for name in OOM_ERRORS
+    ],
 )
 @pytest.mark.parametrize("site", ["encode", "prefill", "insert", "decode"])
 def test_oom_loses_doubles_or_changes_no_row(

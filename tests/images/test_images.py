@@ -588,6 +588,7 @@ def test_unreadable_file_is_permission_denied(
         assert [code("open.png"), code("locked.png")] == [None, "permission_denied"]
 
 
+@pytest.mark.slow
 def test_disk_error_is_an_error_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.png").write_bytes(encoded(drawing(), "PNG"))
 

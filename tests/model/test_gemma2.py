@@ -294,7 +294,7 @@ class TestAttention:
         assert softcap(score.double(), 50.0).dtype == torch.float64
 
     @pytest.mark.skipif(shutil.which("g++") is None, reason="nothing to compile with")
-    @pytest.mark.slow
+    @pytest.mark.nightly
     def test_the_compiled_kernel_computes_the_same(self, monkeypatch):
         """With padding and in views of a cache; for one shape at a time, as PyTorch 2.13 writes C++
         for lengths that vary, and for a mask of each query, that does not compile.

@@ -195,7 +195,7 @@ def test_int8_logits_are_softcapped(tiny2):
     assert logits.abs().max() <= cap
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_int8_changes_few_answers_of_the_built_in_model(tmp_path, dtype):
     for number, seed in enumerate(EVAL_SEEDS[:64]):

@@ -116,6 +116,7 @@ def change_weight(name, factor):
 
 
 class TestDifferent:
+    @pytest.mark.slow
     @pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
     @pytest.mark.parametrize(
         ("name", "stage"),
@@ -135,6 +136,7 @@ class TestDifferent:
         compared = getattr(proof.comparisons[0], "vision" if "vision" in stage else "logits")
         assert len(compared.first) == (3 if "vision" in stage else 2)
 
+    @pytest.mark.slow
     def test_unmasked_padding_is_found_in_the_logits(self, tiny, monkeypatch):
         padded = engine_outputs.left_pad
         monkeypatch.setattr(engine_outputs, "left_pad", lambda prompts: (padded(prompts)[0], None))
@@ -251,7 +253,7 @@ class TestMemory:
 
 
 class TestCommand:
-    @pytest.mark.slow
+    @pytest.mark.nightly
     def test_verify_prints_only_the_result(self, tiny):
         run = subprocess.run(
             [sys.executable, "-m", "pgcli", "verify", str(tiny), "--json", "--dtype", "float32"],

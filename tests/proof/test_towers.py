@@ -34,6 +34,7 @@ STAGES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", STAGES)
 def test_unchanged_model_is_the_same(
     folders: dict[str, Path], kind: str, capsys: pytest.CaptureFixture[str]
@@ -81,6 +82,7 @@ def test_changed_weight_is_found(
     assert proof["verdict"] == f"different: {stage} differ in float32"
 
 
+@pytest.mark.slow
 def test_other_tokens_are_found(
     folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

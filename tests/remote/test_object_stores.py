@@ -185,7 +185,7 @@ SOURCES = ["photos", "photos/**/*.png", "photos/*.jpg", "photos/rows.jsonl"]
 SOURCES += ["sets/x.tar", "sets", "parts"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_rows_equal_those_of_a_local_folder(store: StoreLocation, tmp_path: Path) -> None:
     base = local(tmp_path)
     commands = []
@@ -452,7 +452,7 @@ def test_store_that_never_answers_is_a_timeout(silent: None) -> None:
         assert item.fault.code == "timeout"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_signal_ends_the_wait_for_a_store(silent: None) -> None:
     words = [sys.executable, "-m", "pgcli", "caption", "s3://images/all", "--allow-urls"]
     run = subprocess.Popen(words, cwd=ROOT, preexec_fn=heed_signals)

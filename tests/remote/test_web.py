@@ -245,6 +245,7 @@ def test_unusable_kept_connection_is_replaced(
     assert server.counts["/good.png"] <= 4
 
 
+@pytest.mark.slow
 def test_slow_body_on_a_kept_connection_times_out(server: Server, short_timeouts: None) -> None:
     server.keeps_alive = True
     reader = UrlReader(allow_private_hosts=True)
@@ -524,7 +525,7 @@ def test_run_ends_without_waiting_for_servers(server: Server) -> None:
         images.close()  # type: ignore[attr-defined]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_command_line_reads_urls_only_if_allowed(server: Server, tmp_path: Path) -> None:
     with_password = f"http://me:secret@127.0.0.1:{server.port}/good.png"
     names = [f"{server.url}/good.png", f"{server.url}/gone.png", with_password]

@@ -253,7 +253,7 @@ def test_commands_that_train_paligemma_run(
     assert Path("runs/whole/last/model.safetensors").is_file()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_commands_of_the_new_shape_page_run(workspace: Path) -> None:
     """With four drawings and two updates; a nightly test makes the page's figures."""
     (drawings, *commands), (script,) = (

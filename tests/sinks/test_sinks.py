@@ -542,7 +542,7 @@ json_values = st.recursive(
 )
 
 
-@pytest.mark.parametrize("examples", [20, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("examples", [10, pytest.param(100, marks=pytest.mark.nightly)])
 def test_no_kept_value_stops_a_run(tmp_path_factory, small_chunks, examples):
     @settings(max_examples=examples, deadline=None)
     @given(st.lists(json_values, max_size=7))

@@ -161,6 +161,7 @@ def kill_at(number: int, state: Path, patch: pytest.MonkeyPatch) -> Callable[[],
     return lambda: calls >= number
 
 
+@pytest.mark.slow
 def test_sigkill_while_prompts_are_added_loses_no_row(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -254,7 +254,7 @@ CHANGES = {
     ["unsynced", *(pytest.param(x, marks=pytest.mark.slow) for x in ("synced", "complete"))],
 )
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("name", ["rows.jsonl", "rows/"])
+@pytest.mark.parametrize("name", ["rows.jsonl", pytest.param("rows/", marks=pytest.mark.slow)])
 def test_changed_manifest_is_refused(tmp_path: Path, name: str, change: str, state: str) -> None:
     folder_of(8, tmp_path / "photos")
     manifest, output = tmp_path / "m.jsonl", tmp_path / name

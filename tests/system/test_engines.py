@@ -58,7 +58,7 @@ def test_rows_of_three_engines_are_those_of_one(tmp_path: Path, rows_of_one: byt
     assert (tmp_path / "rows.jsonl").read_bytes() == rows_of_one
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_killed_engine_and_killed_run_leave_the_same_rows(
     tmp_path: Path, rows_of_one: bytes
 ) -> None:
@@ -82,7 +82,7 @@ def test_killed_engine_and_killed_run_leave_the_same_rows(
     assert output.read_bytes() == rows_of_one
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_ctrl_c_finishes_rows_in_progress_and_the_run_resumes(
     tmp_path: Path, rows_of_one: bytes
 ) -> None:
@@ -101,7 +101,7 @@ def test_ctrl_c_finishes_rows_in_progress_and_the_run_resumes(
     assert output.read_bytes() == rows_of_one
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_vectors_of_two_engines_are_those_of_one(tmp_path: Path) -> None:
     outputs = [tmp_path / "one.jsonl", tmp_path / "two.jsonl"]
     for number, output in enumerate(outputs, start=1):

@@ -152,7 +152,7 @@ def test_worker_ignores_ctrl_c(tmp_path: Path) -> None:
     assert saved(output) == [0, 1]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_ctrl_z_pauses_and_the_pause_is_not_counted(tmp_path: Path) -> None:
     output = tmp_path / "rows.jsonl"
     terminal = shell(PRETEND_SECONDS="0.03")
@@ -199,7 +199,7 @@ def test_run_that_ignores_hangup_survives_its_window(tmp_path: Path) -> None:
     assert saved(output) == list(range(ROWS // 4))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_nohup_outlives_the_window(tmp_path: Path) -> None:
     output = tmp_path / "rows.jsonl"
     terminal = shell(PRETEND_SECONDS="0.05")
@@ -240,7 +240,7 @@ def test_blocked_pipe_does_not_keep_a_run_from_ending() -> None:
     assert b"Traceback" not in run.stderr.read()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_slow_reader_gets_every_row() -> None:
     run = started("caption", *MANY * 5, seconds=0, stdout=subprocess.PIPE)
     assert run.stdout is not None

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 KILLS = 60
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_killed_runs_lose_and_repeat_no_row() -> None:
     command = [sys.executable, "-m", "tests.support.kill_runs", "--kills", str(KILLS)]
     run = subprocess.run(

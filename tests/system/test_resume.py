@@ -266,7 +266,7 @@ def test_second_run_is_refused_and_names_the_first(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_one_of_several_simultaneous_runs_gets_the_lock(tmp_path: Path) -> None:
     code = f"""
 import sys, time

@@ -165,6 +165,7 @@ def test_no_worker_outlives_a_killed_run(tmp_path: Path) -> None:
     assert not alive
 
 
+@pytest.mark.slow
 def test_full_disk_costs_no_saved_row(tmp_path: Path) -> None:
     output = tmp_path / "rows.jsonl"
     limited = ["bash", "-c", 'ulimit -f 8; trap "" XFSZ; exec "$@"', "bash"]
@@ -227,7 +228,7 @@ def test_read_only_disk_is_reported_before_loading(disk: Path) -> None:
     assert b"Traceback" not in run.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_removed_output_folder_is_noticed_in_seconds(tmp_path: Path) -> None:
     folder = tmp_path / "here"
     folder.mkdir()

@@ -174,7 +174,7 @@ def in_process(rank: int, count: int, port: int, folder: Path) -> None:
     dist.destroy_process_group()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_processes_have_the_loss_and_gradients_of_one(tmp_path: Path) -> None:
     """Also if the images of a process are lost."""
     count = len(SHARES)

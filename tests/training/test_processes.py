@@ -103,11 +103,12 @@ def test_two_processes_train_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert_same_run(Path(folder), Path("alone-full"))
         found = load_file(f"{folder}/last/model.safetensors")
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-3)
-    for outcome, codes, message in (
-        (small, [2, 2], "updates of 1 rows cannot be divided over 2 processes"),
-        (no_data, [15, 15], "the images are gone"),
-        (no_memory, [1, 17], "no memory is left"),
+    for outcome, rank, code, message in (
+        (small, 0, 2, "updates of 1 rows cannot be divided over 2 processes"),
+        (no_data, 0, 15, "the images are gone"),
+        (no_memory, 1, 17, "no memory is left"),
     ):
-        assert outcome.codes == codes, outcome
+        assert outcome.codes[rank] == code, outcome
+        assert outcome.codes[1 - rank] != 0, outcome  # it may only see that the other has ended
         assert "".join(outcome.messages).count("hint: ") == 1, outcome
         assert message in "".join(outcome.messages)

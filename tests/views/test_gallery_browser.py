@@ -161,6 +161,7 @@ def test_boxes_and_masks_are_at_their_positions_in_the_image(open_page: Any, pag
     playwright.expect(drawing).to_be_hidden()
 
 
+@pytest.mark.slow
 def test_search_covers_names_answers_prompts_and_labels(open_page: Any, page: Path) -> None:
     shown = open_page(page)
     for words, found in [
@@ -191,6 +192,7 @@ def test_search_covers_names_answers_prompts_and_labels(open_page: Any, page: Pa
     shown.says("4 answers")
 
 
+@pytest.mark.slow
 def test_labels_prompts_and_errors_filter(open_page: Any, page: Path) -> None:
     shown = open_page(page)
     shown.all(
@@ -210,6 +212,7 @@ def test_labels_prompts_and_errors_filter(open_page: Any, page: Path) -> None:
     assert shown.all(".card").inner_text().startswith("missing")
 
 
+@pytest.mark.slow
 def test_cards_are_sorted_by_the_selected_column(open_page: Any, page: Path) -> None:
     shown = open_page(page)
     for sort, order in [("logprob", "2301"), ("time", "1230"), ("confidence", "2301")]:
@@ -222,6 +225,7 @@ def test_cards_are_sorted_by_the_selected_column(open_page: Any, page: Path) -> 
     ]  # rows without boxes are always last
 
 
+@pytest.mark.slow
 def test_slider_hides_boxes_below_a_confidence(open_page: Any, tmp_path: Path) -> None:
     drawn(tmp_path, 2)
     unknown = box("bird") | {"confidence": None}
@@ -246,6 +250,7 @@ def test_slider_hides_boxes_below_a_confidence(open_page: Any, tmp_path: Path) -
     playwright.expect(groups).to_have_count(4)
 
 
+@pytest.mark.slow
 def test_keys_navigate_cards_and_images(open_page: Any, page: Path) -> None:
     shown = open_page(page)
     shown.press("j", "j", "k", "ArrowRight")
@@ -418,6 +423,7 @@ def test_boxes_of_several_prompts_are_shown_side_by_side(open_page: Any, tmp_pat
     assert first["x"] == second["x"]
 
 
+@pytest.mark.slow
 def test_counts_match_the_cards_shown(open_page: Any, tmp_path: Path) -> None:
     drawn(tmp_path, 3)
     rows = [row(n, prompt=prompt, answer=f"w{n}") for n in range(2) for prompt in PROMPTS[:2]]

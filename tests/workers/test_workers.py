@@ -135,7 +135,7 @@ def test_process_that_dies_once_costs_nothing(tmp_path: Path) -> None:
     assert codes(list(prefetch([once], ScriptedDecoder(), workers=1, total=None))) == [None]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_image_that_takes_too_long_is_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_handle, "TIME_LIMIT_SECONDS", 3)
     assert codes(scripted("a", "hang", "b")) == [None, "timeout", None]
@@ -222,7 +222,7 @@ def test_worker_sets_malloc_variables_that_the_user_has_not_set(
     images.close()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_worker_holds_one_image_at_a_time(tmp_path: Path) -> None:
     drawing(4000, 3000).save(tmp_path / "large.jpg")  # 48 MB in memory
     named = [Item(n, str(n), "x", path=str(tmp_path / "large.jpg")) for n in range(12)]
