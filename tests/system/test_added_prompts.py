@@ -114,7 +114,7 @@ def test_prompt_is_added_to_an_unfinished_run(
     assert main(["check", output]) == 0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("output", ["rows/", *OUTPUTS[:2]])
 def test_run_killed_while_it_replaces_the_output_loses_nothing(
     engine: Engine, output: str, monkeypatch: pytest.MonkeyPatch

@@ -50,7 +50,7 @@ def rows_of_one(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return output.read_bytes()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_rows_of_three_engines_are_those_of_one(tmp_path: Path, rows_of_one: bytes) -> None:
     run = finished(tmp_path / "rows.jsonl", 3)
     assert run.returncode == 0, run.stderr

@@ -30,7 +30,7 @@ OUTPUTS = ["rows.jsonl", "rows.parquet", "rows"]
 # every 17th call before which power is lost, every eighth, or every one
 STEPS = [
     17,
-    pytest.param(8, marks=pytest.mark.slow),
+    pytest.param(8, marks=pytest.mark.nightly),
     pytest.param(1, marks=pytest.mark.nightly),
 ]
 

@@ -78,7 +78,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     "step",
     [
         29,
-        pytest.param(8, marks=pytest.mark.slow),
+        pytest.param(8, marks=pytest.mark.nightly),
         pytest.param(1, marks=pytest.mark.nightly),
     ],
 )
@@ -510,7 +510,7 @@ class Failing:
     "step",
     [
         17,
-        pytest.param(8, marks=pytest.mark.slow),
+        pytest.param(8, marks=pytest.mark.nightly),
         pytest.param(1, marks=pytest.mark.nightly),
     ],
 )

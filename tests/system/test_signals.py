@@ -568,7 +568,7 @@ def test_built_in_model_gives_the_same_rows_after_kills(tmp_path: Path) -> None:
             assert mine == theirs | near
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_refused_run_leaves_the_output_to_its_owner(tmp_path: Path) -> None:
     """Runs are refused before and after the first row is saved; then new files are added."""
     folder, output = tmp_path / "images", tmp_path / "rows.jsonl"
