@@ -12,9 +12,9 @@ from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.cli.commands.info import facts as info_facts
 from pgcli.cli.main import main
-from pgcli.engine import model_info as facts_module
 from pgcli.engine.memory import needed_bytes
-from pgcli.engine.model_info import BATCH_SIZES, model_info
+from pgcli.info import model_info as facts_module
+from pgcli.info.model_info import BATCH_SIZES, model_info
 from pgcli.model.kv_cache import BUCKET
 
 

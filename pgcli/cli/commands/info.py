@@ -40,8 +40,8 @@ def info(
 
     checkpoint = find_model(model, revision, Screen())
     from pgcli.checkpoints.model_description import read_description
-    from pgcli.embedding.tower_info import tower_info  # torch, which takes a second
-    from pgcli.engine.model_info import model_info
+    from pgcli.info.model_info import model_info
+    from pgcli.info.tower_info import tower_info  # torch, which takes a second
 
     description = read_description(checkpoint.folder)
     if description.kind == "paligemma":

@@ -11,7 +11,7 @@ from pgcli.checkpoints.weight_files import total_bytes
 from pgcli.device.select import choose_device, choose_dtype, free_bytes
 from pgcli.embedding.loader import automatic_batch_size, encoder_config, image_bytes
 from pgcli.engine.memory import LARGEST_BATCH
-from pgcli.engine.model_info import BATCH_SIZES, stored_dtypes
+from pgcli.info.model_info import BATCH_SIZES, stored_dtypes
 from pgcli.model.config import ClassifierConfig
 
 
@@ -22,7 +22,7 @@ def tower_info(
     device: str = "auto",
     dtype: str = "auto",
 ) -> dict[str, object]:
-    """As `engine.model_info.model_info`, of a model that is not PaliGemma.
+    """As `model_info.model_info`, of a model that is not PaliGemma.
 
     `embedding` is the number of values of an embedding, None of a classifier; `text_tokens` the
     length to which texts are padded, None of a model without a text tower.

@@ -1,0 +1,1 @@
+"""What `pgcli info` prints: sizes, device, dtype and memory of a model."""
