@@ -12,14 +12,10 @@ row, the fourth to answer under PaliGemma's own mask.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from time import monotonic
-from typing import Any
 
 import torch
-from tqdm import tqdm
 
 from examples.demo_model.build_tokenizer import IMAGE, build_tokenizer
 from examples.demo_model.dataset import SceneDataset
@@ -28,13 +24,13 @@ from examples.demo_model.init import init_weights
 from examples.demo_model.mask_autoencoder import MaskAutoencoder, MaskTask, load_autoencoder
 from examples.demo_model.scenes import TOKENIZER_SEEDS, TRAINING_SEEDS, VALIDATION_SEEDS
 from examples.demo_model.task import DemoLearner, DrawingsTask
+from examples.demo_model.train_with_bar import train_with_bar
 from examples.demo_model.training_examples import mask_codes
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
 from pgcli.model.paligemma import PaliGemma
-from pgcli.printable import printable
 from pgcli.training.task import TrainingTask
 from pgcli.training.trainer import Trainer, TrainerOptions
 
@@ -92,17 +88,7 @@ def main() -> None:
         options.out,
         state,
     )
-    deadline = monotonic() + 60 * options.minutes
-    bar = tqdm(total=phase.steps, initial=trainer.progress.step, unit="step", mininterval=1)
-    with bar:
-
-        def show(line: Mapping[str, Any]) -> None:
-            bar.update()
-            bar.set_postfix(loss=f"{line['loss']:.3f}")
-
-        if not trainer.run(should_stop=lambda: monotonic() > deadline, on_update=show):
-            message = f"{options.out} is at step {trainer.progress.step} of {phase.steps}"
-            raise SystemExit(printable(f"{message}; rerun the command to resume"))
+    train_with_bar(trainer, options.minutes)
 
 
 def _drawings_task(phase: Phase, options: argparse.Namespace) -> DrawingsTask:

@@ -12,12 +12,11 @@ from __future__ import annotations
 import argparse
 import math
 from pathlib import Path
-from time import monotonic
 
 import torch
-from tqdm import tqdm
 
 from examples.demo_model.scenes import TOKENIZER_SEEDS, TRAINING_SEEDS, VALIDATION_SEEDS
+from examples.demo_model.train_with_bar import train_with_bar
 from examples.demo_towers.captions import tokenizer_corpus
 from examples.demo_towers.dataset import CaptionedScenes
 from examples.demo_towers.task import CaptionedScenesTask
@@ -28,7 +27,6 @@ from pgcli.checkpoints.model_description import read_description
 from pgcli.embedding.texts import TextFormat, TextProcessor, canonical_text
 from pgcli.model.config import TextConfig, TwoTowersConfig
 from pgcli.model.two_towers import TwoTowers
-from pgcli.printable import printable
 from pgcli.training.contrastive import SIGLIP_BIAS, SIGLIP_SCALE
 from pgcli.training.init_towers import init_towers
 from pgcli.training.learned_tokenizer import EOS, PAD, learn_tokenizer
@@ -83,17 +81,7 @@ def main() -> None:
         options.out,
         state,
     )
-    deadline = monotonic() + 60 * options.minutes
-    bar = tqdm(total=options.steps, initial=trainer.progress.step, unit="step", mininterval=1)
-    with bar:
-
-        def show(line: dict[str, float]) -> None:
-            bar.update()
-            bar.set_postfix(loss=f"{line['loss']:.3f}")
-
-        if not trainer.run(should_stop=lambda: monotonic() > deadline, on_update=show):
-            message = f"{options.out} is at step {trainer.progress.step}; rerun to resume"
-            raise SystemExit(printable(message))
+    train_with_bar(trainer, options.minutes)
 
 
 def _model(tokens: int, start: Path | None) -> TwoTowers:

@@ -14,7 +14,7 @@ from pgcli.errors import NoUsableDevice
 
 WAIT_SECONDS = 1.0
 GROW_SECONDS = 2.0  # between two looks at what there is room for
-#: A resource of Ray that tells how many such engines fit.
+#: A resource of Ray that says how many such engines fit.
 GPU, CPU = "GPU", "CPU"
 
 

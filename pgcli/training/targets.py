@@ -68,23 +68,13 @@ class ColumnTargets:
 
 
 @dataclass(frozen=True)
-class LabelTargets:
+class LabelTargets(ColumnTargets):
     """The label in a column of a manifest, or the name of the folder right below the source."""
-
-    column: str
-
-    @property
-    def name(self) -> str:
-        return repr(self.column)
-
-    @property
-    def hint(self) -> str:
-        return HINT
 
     def open(self, name: str, options: ReadOptions) -> tuple[Iterable[Item], FindTarget]:
         source = open_sources([name], replace(options, repeats_ids=True))
         if source.has_columns:
-            return ColumnTargets(self.column).open(name, options)
+            return super().open(name, options)
         return source, lambda item: self.folder_of(item, name)
 
     def folder_of(self, item: Item, source: str) -> TrainingTarget:

@@ -11,7 +11,12 @@ from pgcli.cli.options.shared import (
     AllowOutsideRoot,
     AllowPrivateHosts,
     AllowUrls,
+    Exclude,
     FastDecode,
+    IdColumn,
+    ImageColumn,
+    Include,
+    Workers,
     number_option,
     option,
 )
@@ -29,12 +34,8 @@ _number = partial(number_option, "Input")
 class InputOptions:
     """The images to read, and the columns of a manifest."""
 
-    image_column: Annotated[
-        str, _input("--image-column", metavar="NAME", help="Column of a manifest with the images.")
-    ] = ReadOptions.image_column
-    id_column: Annotated[
-        str, _input("--id-column", metavar="NAME", help="Column of a manifest with their ids.")
-    ] = ReadOptions.id_column
+    image_column: ImageColumn = ReadOptions.image_column
+    id_column: IdColumn = ReadOptions.id_column
     prompt_column: Annotated[
         str,
         _input("--prompt-column", metavar="NAME", help="Column of a manifest with the prompts."),
@@ -62,25 +63,8 @@ class InputOptions:
             help="Only part I of N of the rows, counted from 0, into a folder: -o DIR/.",
         ),
     ] = None
-    include: Annotated[
-        list[str] | None,
-        _input(
-            "--include",
-            metavar="GLOB",
-            once=False,
-            help="Only images whose relative path or id matches, * any text with slashes; "
-            "repeatable.",
-        ),
-    ] = None
-    exclude: Annotated[
-        list[str] | None,
-        _input(
-            "--exclude",
-            metavar="GLOB",
-            once=False,
-            help="Leave out images whose relative path or id matches; repeatable.",
-        ),
-    ] = None
+    include: Include = None
+    exclude: Exclude = None
     null: Annotated[
         bool,
         _input(
@@ -89,16 +73,7 @@ class InputOptions:
             help="Names on standard input are separated by NUL, as from find -print0.",
         ),
     ] = False
-    workers: Annotated[
-        int | None,
-        _number(
-            "--workers",
-            least=0,
-            most=256,
-            default="up to 4",
-            help="Processes that decode images; 0: decode in this process.",
-        ),
-    ] = None
+    workers: Workers = None
     max_pixels: Annotated[
         int | None,
         _number(

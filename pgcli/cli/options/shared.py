@@ -96,6 +96,41 @@ def error_budget(
     return ErrorBudget(most, share, stop_on_error=on_error == "stop")
 
 
+ImageColumn = Annotated[
+    str, _input("--image-column", metavar="NAME", help="Column of a manifest with the images.")
+]
+IdColumn = Annotated[
+    str, _input("--id-column", metavar="NAME", help="Column of a manifest with their ids.")
+]
+Include = Annotated[
+    list[str] | None,
+    _input(
+        "--include",
+        metavar="GLOB",
+        once=False,
+        help="Only images whose relative path or id matches, * any text with slashes; repeatable.",
+    ),
+]
+Exclude = Annotated[
+    list[str] | None,
+    _input(
+        "--exclude",
+        metavar="GLOB",
+        once=False,
+        help="Leave out images whose relative path or id matches; repeatable.",
+    ),
+]
+Workers = Annotated[
+    int | None,
+    number_option(
+        "Input",
+        "--workers",
+        least=0,
+        most=256,
+        default="up to 4",
+        help="Processes that decode images; 0: decode in this process.",
+    ),
+]
 FastDecode = Annotated[
     bool,
     _input(

@@ -10,7 +10,12 @@ from pgcli.cli.options.shared import (
     AllowOutsideRoot,
     AllowPrivateHosts,
     AllowUrls,
+    Exclude,
     FastDecode,
+    IdColumn,
+    ImageColumn,
+    Include,
+    Workers,
     number_option,
     option,
 )
@@ -28,12 +33,8 @@ _input_number = partial(number_option, "Input")
 class TrainingInputOptions:
     """The images to read, and the columns of a manifest."""
 
-    image_column: Annotated[
-        str, _input("--image-column", metavar="NAME", help="Column of a manifest with the images.")
-    ] = ReadOptions.image_column
-    id_column: Annotated[
-        str, _input("--id-column", metavar="NAME", help="Column of a manifest with their ids.")
-    ] = ReadOptions.id_column
+    image_column: ImageColumn = ReadOptions.image_column
+    id_column: IdColumn = ReadOptions.id_column
     prompt: Annotated[
         str | None,
         _input(
@@ -72,34 +73,9 @@ class TrainingInputOptions:
         str,
         _input("--label-column", metavar="NAME", help="Column of a manifest with the labels."),
     ] = "label"
-    include: Annotated[
-        list[str] | None,
-        _input(
-            "--include",
-            metavar="GLOB",
-            once=False,
-            help="Only images whose relative path or id matches; repeatable.",
-        ),
-    ] = None
-    exclude: Annotated[
-        list[str] | None,
-        _input(
-            "--exclude",
-            metavar="GLOB",
-            once=False,
-            help="Leave out images whose relative path or id matches; repeatable.",
-        ),
-    ] = None
-    workers: Annotated[
-        int | None,
-        _input_number(
-            "--workers",
-            least=0,
-            most=256,
-            default="up to 4",
-            help="Processes that decode images; 0: decode in this process.",
-        ),
-    ] = None
+    include: Include = None
+    exclude: Exclude = None
+    workers: Workers = None
     max_pixels: Annotated[
         int | None,
         _input_number(
