@@ -1,4 +1,4 @@
-"""Makes examples/images: a dozen drawings that the built-in model was not trained on.
+"""Makes examples/images and examples/words: drawings that the built-in model was not trained on.
 
 python -m examples.make_images [FOLDER]
 """
@@ -9,12 +9,13 @@ from pathlib import Path
 from PIL import Image
 
 from examples.demo_model.examples import caption
+from examples.demo_model.lettered import lettered_scene
 from examples.demo_model.render import render
 from examples.demo_model.scenes import EXAMPLE_SEEDS, Scene
 
 HERE = Path(__file__).parent
 
-# file and index in EXAMPLE_SEEDS
+# files and indices in EXAMPLE_SEEDS
 IMAGES = {
     "one.png": 84,
     "alike.png": 4,
@@ -29,6 +30,7 @@ IMAGES = {
     "tall.jpg": 51,
     "turned.jpg": 64,
 }
+WORDS = {"bold.png": 13, "long.png": 18, "plain.png": 8, "serif.png": 5}
 TURNED = "turned.jpg"  # rotated, with an EXIF orientation, as phones store images
 ORIENTATION = 0x0112  # EXIF tag; 6 means: rotate by 90 degrees clockwise to display
 
@@ -46,12 +48,17 @@ def save(image: Image.Image, path: Path) -> None:
 
 
 def main(folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("images", "words"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
     for name, offset in IMAGES.items():
         scene = Scene.from_seed(EXAMPLE_SEEDS[offset])
-        save(render(scene), folder / name)
-        print(f"{name}: {caption(scene)}")
+        save(render(scene), folder / "images" / name)
+        print(f"images/{name}: {caption(scene)}")
+    for name, offset in WORDS.items():
+        scene = lettered_scene(EXAMPLE_SEEDS[offset])
+        save(render(scene), folder / "words" / name)
+        print(f"words/{name}: {scene.words[0].text}")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else HERE / "images")
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else HERE)

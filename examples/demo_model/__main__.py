@@ -2,8 +2,8 @@
 
     python -m examples.demo_model masks --out runs/masks
     python -m examples.demo_model vision --masks runs/masks --out runs/vision
-    python -m examples.demo_model packed --masks runs/masks --start runs/vision --out runs/packed
-    python -m examples.demo_model single --masks runs/masks --start runs/packed --out runs/demo
+    python -m examples.demo_model packed --masks runs/masks --weights runs/vision --out runs/packed
+    python -m examples.demo_model single --masks runs/masks --weights runs/packed --out runs/demo
 
 The first learns codes of masks, the second to see, the third to answer, with many examples in a
 row, the fourth to answer under PaliGemma's own mask.
@@ -14,29 +14,37 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass, replace
 from pathlib import Path
+from random import Random
 
+import numpy
 import torch
+from torch import Tensor
 
 from examples.demo_model.build_tokenizer import IMAGE, build_tokenizer
-from examples.demo_model.dataset import SceneDataset
+from examples.demo_model.dataset import SceneDataset, square_pixels
 from examples.demo_model.examples import tokenizer_corpus
-from examples.demo_model.init import init_weights
+from examples.demo_model.init import init_weights, whiten_patches
+from examples.demo_model.lettered import page_of_words
 from examples.demo_model.mask_autoencoder import MaskAutoencoder, MaskTask, load_autoencoder
 from examples.demo_model.scenes import TOKENIZER_SEEDS, TRAINING_SEEDS, VALIDATION_SEEDS
-from examples.demo_model.task import DemoLearner, DrawingsTask
+from examples.demo_model.task import HALF, DemoLearner, DrawingsTask
 from examples.demo_model.train_with_bar import train_with_bar
 from examples.demo_model.training_examples import mask_codes
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config
+from pgcli.cli.training.processes import is_started_by_torchrun
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
 from pgcli.model.paligemma import PaliGemma
+from pgcli.model.siglip import normalize_pixels
+from pgcli.training.processes import ALONE, Processes, connect
 from pgcli.training.task import TrainingTask
 from pgcli.training.trainer import Trainer, TrainerOptions
 
 WIDTH = 192
 VISION = VisionConfig(width=WIDTH, depth=4, mlp_dim=768, num_heads=3, patch_size=14, resolution=112)
 EOS = 1
+TILT_RESOLUTION = 4.0  # degrees between the masks that answers have codes of
 
 
 @dataclass(frozen=True)
@@ -48,17 +56,24 @@ class Phase:
     max_examples: int = 0
     text_slots: int = 0
     scene_rates: tuple[int, int, int] = (50, 50, 0)  # without a word, with one, with many
-    first_batch: int = 0  # of the training drawings, so that no two phases have the same
-    tilt_degrees: float = 0.25  # the resolution of the codes of masks
+    first_drawing: int = 0  # so that no two phases have the same
+    muon: bool = False
     dtype: torch.dtype = torch.float32
 
 
 PHASES = {
     "masks": Phase(500, 2e-3),
-    "vision": Phase(3000, 1e-3, scene_rates=(20, 15, 65)),
-    "packed": Phase(2400, 1e-3, 16, 128, first_batch=1_000_000),
+    "vision": Phase(6000, 3e-3, scene_rates=(20, 15, 65), muon=True),
+    "packed": Phase(3000, 2e-3, 16, 128, (40, 60, 0), first_drawing=100_000_000, muon=True),
     "single": Phase(
-        500, 3e-4, 1, 128, first_batch=2_000_000, tilt_degrees=6.0, dtype=torch.bfloat16
+        700,
+        5e-4,
+        1,
+        128,
+        (50, 50, 0),
+        first_drawing=200_000_000,
+        muon=True,
+        dtype=torch.bfloat16,
     ),
 }
 
@@ -66,6 +81,10 @@ PHASES = {
 def main() -> None:
     options = _options()
     torch.set_num_threads(options.threads)
+    processes = ALONE
+    if is_started_by_torchrun():
+        processes = connect()
+        processes.join("cpu")
     phase = PHASES[options.phase]
     phase = replace(phase, steps=options.steps or phase.steps, rate=options.rate or phase.rate)
     state = options.out.with_name(f"{options.out.name}.pgcli")
@@ -74,7 +93,7 @@ def main() -> None:
     if options.phase == "masks":
         task: TrainingTask = MaskTask(MaskAutoencoder(), options.batch_size)
     else:
-        task = _drawings_task(phase, options)
+        task = _drawings_task(phase, options, processes)
     trainer = Trainer(
         task,
         TrainerOptions(
@@ -83,16 +102,20 @@ def main() -> None:
             warmup=min(options.warmup, phase.steps // 4),
             weight_decay=0.05,
             betas=(0.9, 0.98),
+            muon=phase.muon,
             eval_every=options.eval_every,
         ),
         options.out,
         state,
+        processes,
     )
     train_with_bar(trainer, options.minutes)
+    if processes is not ALONE:
+        processes.leave()
 
 
-def _drawings_task(phase: Phase, options: argparse.Namespace) -> DrawingsTask:
-    tokenizer = options.start or options.out
+def _drawings_task(phase: Phase, options: argparse.Namespace, processes: Processes) -> DrawingsTask:
+    tokenizer = options.weights or options.out
     if not (tokenizer / "tokenizer.json").exists():
         build_tokenizer(
             tokenizer,
@@ -101,20 +124,20 @@ def _drawings_task(phase: Phase, options: argparse.Namespace) -> DrawingsTask:
             image_tokens=VISION.num_patches,
         )
     vocabulary = Tokenizer.from_folder(tokenizer)
-    learner = DemoLearner(_model(vocabulary, options.start))
-    if options.start is not None:
-        learner.load_head(options.start)
+    learner = DemoLearner(_model(vocabulary, options.weights))
+    if options.weights is not None:
+        learner.load_head(options.weights)
     training = SceneDataset(
         vocabulary=vocabulary,
         eos=EOS,
-        seeds=TRAINING_SEEDS[phase.first_batch * options.batch_size :],
+        seeds=TRAINING_SEEDS[phase.first_drawing :],
         resolution=VISION.resolution,
         patches_per_side=VISION.resolution // VISION.patch_size,
         batch_size=options.batch_size,
         max_examples=phase.max_examples,
         text_slots=phase.text_slots,
         scene_rates=phase.scene_rates if options.words else (1, 0, 0),
-        codes=mask_codes(load_autoencoder(options.masks), phase.tilt_degrees),
+        codes=mask_codes(load_autoencoder(options.masks), TILT_RESOLUTION),
     )
     return DrawingsTask(
         learner,
@@ -125,17 +148,25 @@ def _drawings_task(phase: Phase, options: argparse.Namespace) -> DrawingsTask:
         patch_weight=0.3 if phase.max_examples else 1.0,
         dtype=phase.dtype,
         workers=options.workers,
+        processes=processes,
     )
 
 
-def _model(vocabulary: Tokenizer, start: Path | None) -> PaliGemma:
+def _model(vocabulary: Tokenizer, folder: Path | None) -> PaliGemma:
     """The model of an earlier run, or a new one."""
-    if start is not None:
-        model = weights.load(start, read_config(start), dtype=torch.float32)
+    if folder is not None:
+        model = weights.load(folder, read_config(folder), dtype=torch.float32)
         return model.requires_grad_(True)
     model = PaliGemma(_config(vocabulary))
     init_weights(model, seed=0)
+    whiten_patches(model.vision.embeddings.patch_embedding, _pages(TOKENIZER_SEEDS[:256]))
     return model
+
+
+def _pages(seeds: range) -> Tensor:
+    """Pages of words as the vision tower reads them."""
+    pages = [square_pixels(page_of_words(s), VISION.resolution, Random(s)) for s in seeds]
+    return normalize_pixels(torch.from_numpy(numpy.stack(pages)), HALF, HALF, torch.float32)
 
 
 def _config(vocabulary: Tokenizer) -> PaliGemmaConfig:
@@ -162,12 +193,12 @@ def _options() -> argparse.Namespace:
     add = parser.add_argument
     add("phase", choices=tuple(PHASES))
     add("--out", type=Path, required=True, help="folder of the run")
-    add("--start", type=Path, help="folder of the model that is trained further")
+    add("--weights", type=Path, help="folder of the model that is trained further")
     add("--masks", type=Path, default=Path("runs/masks"), help="folder of the phase `masks`")
     add("--words", action=argparse.BooleanOptionalAction, default=True, help="draw words, too")
     add("--steps", type=int, help="in place of the phase's own number")
     add("--rate", type=float, help="learning rate, in place of the phase's own")
-    add("--batch-size", type=int, default=16, help="drawings per step")
+    add("--batch-size", type=int, default=16, help="drawings per step and process")
     add("--warmup", type=int, default=50, help="first steps, in which the learning rate rises")
     add("--eval-every", type=int, default=100, help="steps between two evaluations")
     add("--minutes", type=float, default=float("inf"), help="time limit")

@@ -84,15 +84,14 @@ class SceneDataset(Dataset[Batch]):
         rng = Random(f"lessons {seed}")  # another text would draw other examples
         scenes = (Scene.from_seed, lettered_scene, page_of_words)
         scene = rng.choices(scenes, self.scene_rates)[0](seed)
-        image = render(scene, *scaled_size(scene, rng.randint(*LONGER_SIDE)))
-        square = image.resize((self.resolution, self.resolution), Image.Resampling.BICUBIC)
+        pixels = square_pixels(scene, self.resolution, rng)
         examples = training_examples(scene, self.codes, rng) if self.max_examples else []
         if self.max_examples == 1:
             examples = _with_one_first(examples, rng)
         tokenized = [self._tokenize(example) for example in examples]
         row, packed = pack(tokenized, slots=self.text_slots, max_examples=self.max_examples)
         targets = patch_targets.patch_targets(scene, self.patches_per_side)
-        return numpy.asarray(square), row, targets, tuple(examples[n].kind for n in packed)
+        return pixels, row, targets, tuple(examples[n].kind for n in packed)
 
     def _tokenize(self, example: Example) -> TokenizedExample:
         return TokenizedExample(
@@ -100,6 +99,12 @@ class SceneDataset(Dataset[Batch]):
             [*self.vocabulary.encode_answer(example.suffix), self.eos],
             1.0 if example.kind == "caption" else SHORT_ANSWER_WEIGHT,
         )
+
+
+def square_pixels(scene: Scene, resolution: int, rng: Random) -> numpy.ndarray:
+    """The scene in a random size, as a square image (R, R, C) of the model's resolution."""
+    image = render(scene, *scaled_size(scene, rng.randint(*LONGER_SIDE)))
+    return numpy.asarray(image.resize((resolution, resolution), Image.Resampling.BICUBIC))
 
 
 def _with_one_first(examples: list[Example], rng: Random) -> list[Example]:

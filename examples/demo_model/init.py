@@ -1,6 +1,6 @@
 """Initial weights that shorten the training of a small PaliGemma.
 
-P patches · D width
+N patches of several images · X values of a patch · P patches of an image · D width
 """
 
 from __future__ import annotations
@@ -44,6 +44,26 @@ def _mimetic_init(qkv_weight: Tensor) -> None:
     """
     width = qkv_weight.shape[1]
     qkv_weight[width : 2 * width] = qkv_weight[:width]
+
+
+@torch.no_grad()
+def whiten_patches(embedding: nn.Conv2d, pixels_BCRR: Tensor) -> None:
+    """Make the embedding the principal components of the images' patches, with equal variances.
+
+    The thin strokes of letters, which are a small part of the variance, are then as large as areas.
+    """
+    size = embedding.kernel_size[0]
+    columns = nn.functional.unfold(pixels_BCRR.double(), size, stride=size)
+    patch_NX = columns.movedim(1, 2).flatten(0, 1)
+    mean_X = patch_NX.mean(0)
+    covariance_XX = (patch_NX - mean_X).T @ (patch_NX - mean_X) / len(patch_NX)
+    variance_X, component_XX = torch.linalg.eigh(covariance_XX)  # the largest variance comes last
+    variance_D = variance_X[-embedding.out_channels :]
+    filter_DX = component_XX.T[-embedding.out_channels :]
+    filter_DX = filter_DX / (variance_D + 0.1 * variance_D[0]).sqrt()[:, None]
+    embedding.weight.copy_(filter_DX.reshape(embedding.weight.shape))
+    assert embedding.bias is not None
+    embedding.bias.copy_(-filter_DX @ mean_X)
 
 
 def sincos_2d(patches: int, width: int) -> Tensor:

@@ -25,6 +25,7 @@ MIN_LETTER_HEIGHT = 8 / 112
 MEAN_ADVANCE = 0.7  # of a capital letter, in sizes of the font
 MAX_WORD_WIDTH = 0.94
 MAX_LETTER_HEIGHT = 0.3
+MIN_SHARE = 0.6  # of the largest size in which a word fits
 MAX_LINE_SCALE = 2.5  # of the letters of a page, over the smallest ones
 MIN_CONTRAST = 70  # levels of 255 between the word's brightness and the background's
 OBJECTS = ((0, 1, 2, 3), (3, 4, 3, 1))
@@ -109,6 +110,7 @@ def _placed_word(
     largest = min(MAX_WORD_WIDTH * width / advance, MAX_LETTER_HEIGHT * height / cap)
     if smallest > largest:
         return None
+    smallest = max(smallest, MIN_SHARE * largest)
     size = smallest * (largest / smallest) ** rng.random()
     margin = (1 - MAX_WORD_WIDTH) / 2
     x = rng.uniform(margin * width, (1 - margin) * width - advance * size)

@@ -23,6 +23,7 @@ from pgcli.model.paligemma import PaliGemma
 from pgcli.model.siglip import normalize_pixels
 from pgcli.training.losses import prefix_lm_loss
 from pgcli.training.packing import IGNORE_INDEX, packed_positions, packed_prefix_lm_mask
+from pgcli.training.processes import ALONE, Processes
 
 HALF = torch.tensor(0.5)  # PaliGemma's mean and standard deviation of every channel
 EVAL_BATCHES = range(8)
@@ -50,7 +51,8 @@ class DrawingsTask:
 
     Without `has_text`, only the vision tower is trained, on patch targets. With
     `training.max_examples` of 1 the mask is PaliGemma's own; with more, examples share an image.
-    `tokenizer` is the folder whose tokenizer is saved with the model, in `dtype`.
+    `tokenizer` is the folder whose tokenizer is saved with the model, in `dtype`. An update has one
+    of the batches of `training` from each of the `processes`.
     """
 
     model: DemoLearner
@@ -61,9 +63,12 @@ class DrawingsTask:
     patch_weight: float = 1.0
     dtype: torch.dtype = torch.float32
     workers: int = 0
+    processes: Processes = ALONE
 
     def batches(self, first: int, stop: int) -> Generator[Batch]:
-        yield from load_batches(self.training, range(first, stop), workers=self.workers)
+        count, rank = self.processes.count, self.processes.rank
+        indices = range(first * count + rank, stop * count, count)
+        yield from load_batches(self.training, indices, workers=self.workers)
 
     def weight(self, batch: Batch) -> float:
         return len(batch.pixels_BRRC)
@@ -72,23 +77,24 @@ class DrawingsTask:
         loss, found, _ = self._loss(batch)
         loss = loss * (self.weight(batch) / total)
         loss.backward()  # type: ignore[no-untyped-call]
-        return {"loss": loss.item(), **found, "rows": len(batch.pixels_BRRC)}
+        shares = {name: share * self.weight(batch) / total for name, share in found.items()}
+        return {"loss": loss.item(), **shares, "rows": len(batch.pixels_BRRC)}
 
     def evaluate(self) -> Mapping[str, float]:
         """The loss, and the share of examples of each kind whose every token is predicted."""
-        losses, patches = [], []
+        losses, shares = [], []
         right: dict[str, list[bool]] = defaultdict(list)
         for index in EVAL_BATCHES:
             batch = self.validation[index]
             loss, found, logits_MV = self._loss(batch)
             losses.append(loss)
-            patches.append(found["patches"])
+            shares.append(found)
             if logits_MV is not None:
                 for kind, is_right in examples_right(batch, logits_MV):
                     right[kind].append(is_right)
         return {
             "loss": torch.stack(losses).mean().item(),
-            "patches": sum(patches) / len(patches),
+            **{name: sum(one[name] for one in shares) / len(shares) for name in shares[0]},
             **{kind: sum(of_kind) / len(of_kind) for kind, of_kind in sorted(right.items())},
         }
 
@@ -106,8 +112,7 @@ class DrawingsTask:
         with torch.autocast("cpu", torch.bfloat16):
             pixels = normalize_pixels(batch.pixels_BRRC, HALF, HALF, torch.float32)
             patch_BPD = self.model.paligemma.encode(pixels)
-            patch_loss, right = self.model.head.loss(patch_BPD, batch.targets)
-            found = {"patches": right.item()}
+            patch_loss, found = self.model.head.loss(patch_BPD, batch.targets)
             if not self.has_text:
                 return patch_loss, found, None
             is_single = self.training.max_examples == 1

@@ -15,7 +15,13 @@ from pgcli.training.trainer import Trainer
 def train_with_bar(trainer: Trainer, minutes: float) -> None:
     """Train to the last step. Raises SystemExit if `minutes` have passed before."""
     deadline, steps = monotonic() + 60 * minutes, trainer.options.steps
-    with tqdm(total=steps, initial=trainer.progress.step, unit="step", mininterval=1) as bar:
+    with tqdm(
+        total=steps,
+        initial=trainer.progress.step,
+        unit="step",
+        mininterval=1,
+        disable=not trainer.processes.is_first,
+    ) as bar:
 
         def show(line: Mapping[str, Any]) -> None:
             bar.update()

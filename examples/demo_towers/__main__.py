@@ -1,7 +1,7 @@
 """Trains the built-in towers, in two runs; a command that was interrupted resumes.
 
     python -m examples.demo_towers --out runs/first
-    python -m examples.demo_towers --out runs/towers --start runs/first --steps 230 --rate 5e-4 \\
+    python -m examples.demo_towers --out runs/towers --weights runs/first --steps 230 --rate 5e-4 \\
         --copies 24 --copy-weight 2
 
 The first learns what captions say, the second also where objects are.
@@ -44,7 +44,7 @@ def main() -> None:
     texts = TextProcessor(
         tokenizer, TextFormat(MAX_POSITIONS, bos=None, eos=EOS, pad=PAD, clean=canonical_text)
     )
-    model = _model(tokenizer.get_vocab_size(), options.start)
+    model = _model(tokenizer.get_vocab_size(), options.weights)
 
     def dataset(seeds: range, *, copies: int, is_augmented: bool) -> CaptionedScenes:
         return CaptionedScenes(
@@ -84,11 +84,11 @@ def main() -> None:
     train_with_bar(trainer, options.minutes)
 
 
-def _model(tokens: int, start: Path | None) -> TwoTowers:
+def _model(tokens: int, folder: Path | None) -> TwoTowers:
     """The towers of an earlier run, or new ones with the built-in PaliGemma's vision tower."""
-    if start is not None:
-        description = read_description(start)
-        return two_towers_of(start, description, torch.device("cpu"))
+    if folder is not None:
+        description = read_description(folder)
+        return two_towers_of(folder, description, torch.device("cpu"))
     demo = weights.load(BUILTIN, read_config(BUILTIN), dtype=torch.float32)
     vision = demo.config.vision
     text = TextConfig(
@@ -114,7 +114,7 @@ def _options() -> argparse.Namespace:
     add("--batch-size", type=int, default=48, help="drawings per step, with three texts each")
     add("--copies", type=int, default=12, help="drawings of a step that are there twice")
     add("--copy-weight", type=float, default=0.5, help="of the loss of finding these")
-    add("--start", type=Path, help="folder of an earlier run, whose towers are trained further")
+    add("--weights", type=Path, help="folder of an earlier run, whose towers are trained further")
     add("--warmup", type=int, default=50, help="first steps, in which the learning rate rises")
     add("--rate", type=float, default=1e-3, help="the learning rate")
     add("--eval-every", type=int, default=100, help="steps between two evaluations")

@@ -42,6 +42,7 @@ class TrainerOptions:
     weight_decay: float = 0.0
     betas: tuple[float, float] = (0.9, 0.999)
     max_grad_norm: float = 1.0
+    muon: bool = False
     seed: int = 0
     eval_every: int = 0
     patience: int = 0
@@ -68,7 +69,10 @@ class Trainer:
         self.processes = processes
         self._state_file = state_folder / STATE
         self._optimizer = make_optimizer(
-            task.model, weight_decay=options.weight_decay, betas=options.betas
+            task.model,
+            weight_decay=options.weight_decay,
+            betas=options.betas,
+            muon=options.muon,
         )
         self._schedule = CosineSchedule(options.steps, options.warmup, options.learning_rate)
         self._trained = [one for one in task.model.parameters() if one.requires_grad]

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from examples.demo_model.dataset import SceneDataset
-from examples.demo_model.init import init_weights
+from examples.demo_model.init import init_weights, whiten_patches
 from examples.demo_model.mask_autoencoder import MaskAutoencoder, MaskTask, load_autoencoder
 from examples.demo_model.patch_targets import patch_targets
 from examples.demo_model.scenes import BACKGROUNDS, COLOURS, SHAPES, VALIDATION_SEEDS, Scene
@@ -25,6 +26,7 @@ from pgcli.engine.tokenizer import Tokenizer
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
 from pgcli.model.paligemma import PaliGemma
 from pgcli.training.packing import IGNORE_INDEX
+from pgcli.training.processes import Processes
 from pgcli.training.trainer import Trainer, TrainerOptions
 from tests.support.tiny import PATCH, RESOLUTION, tokenizer_into
 
@@ -125,10 +127,46 @@ def test_patch_targets_describe_the_object_at_the_centre() -> None:
 def test_patch_targets_have_the_letters_of_each_patch() -> None:
     word = Word("IT", "DejaVuSans", 100.0, (0, 0, 0), 50.0, 300.0)
     scene = Scene(0, 400, 400, "white", (247, 247, 247), (), (word,))
-    letter = patch_targets(scene, 8).letter_P3.reshape(8, 24)
+    targets = patch_targets(scene, 8)
+    letter, index = targets.letter_P3.reshape(8, 24), targets.index_P3.reshape(8, 24)
     assert set(letter.nonzero()[0]) == {5}  # 227 to 300 pixels, in patches of 50
     i, t = (LETTERS.index(one) + 1 for one in "IT")
     assert letter[5].tolist() == [0] * 3 + [i, i] + [t] * 3 + [0] * 16
+    assert index[5].tolist() == [0] * 3 + [1, 1] + [2] * 3 + [0] * 16
+
+
+def test_a_new_embedding_whitens_patches() -> None:
+    torch.manual_seed(0)
+    embedding = nn.Conv2d(3, 8, kernel_size=4, stride=4)
+    scale = torch.arange(1.0, 4.0)[:, None, None]
+    images_BCRR = torch.rand(64, 3, 16, 16).cumsum(-1) * scale
+    whiten_patches(embedding, images_BCRR)
+    found_ND = embedding(images_BCRR).detach().movedim(1, -1).flatten(0, 2)
+    assert found_ND.mean(0).abs().max() < 1e-4
+    covariance_DD = found_ND.T.cov()
+    assert (covariance_DD - covariance_DD.diag().diag()).abs().max() < 1e-3
+    variance_D = covariance_DD.diag()
+    assert variance_D[0].item() == pytest.approx(1 / 1.1, rel=2e-2)  # of the least component
+    assert (variance_D.diff() > 0).all()
+    assert variance_D[-1] < 1.001
+
+
+def test_processes_have_the_batches_of_a_step_in_turn(
+    model: PaliGemma, vocabulary: Tokenizer, tmp_path: Path
+) -> None:
+    data = scene_dataset(vocabulary, 0)
+    pixels = [
+        [
+            batch.pixels_BRRC
+            for batch in DrawingsTask(
+                DemoLearner(model), data, data, tmp_path, processes=Processes(rank, 2)
+            ).batches(1, 3)
+        ]
+        for rank in range(2)
+    ]
+    for step in range(2):
+        for rank in range(2):
+            assert torch.equal(pixels[rank][step], data[2 * (step + 1) + rank].pixels_BRRC)
 
 
 def trainer(vocabulary: Tokenizer, folder: Path) -> Trainer:
@@ -176,8 +214,8 @@ def test_the_commands_train_resume_and_save_a_checkpoint(tmp_path: Path) -> None
     assert run("masks", "--steps", "1") == 0
     assert run("vision", "--steps", "2", minutes="0") == 1  # to be resumed
     assert run("vision", "--steps", "2") == 0
-    assert run("packed", "--steps", "1", "--start", str(tmp_path / "vision")) == 0
-    assert run("single", "--steps", "1", "--start", str(tmp_path / "packed")) == 0
+    assert run("packed", "--steps", "1", "--weights", str(tmp_path / "vision")) == 0
+    assert run("single", "--steps", "1", "--weights", str(tmp_path / "packed")) == 0
     model = weights.load(
         tmp_path / "single", read_config(tmp_path / "single"), dtype=torch.bfloat16
     )

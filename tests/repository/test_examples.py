@@ -67,5 +67,6 @@ def test_boxes_are_drawn_at_the_positions_of_the_rows(tmp_path: Path) -> None:
 
 def test_the_example_images_can_be_made_again(tmp_path: Path) -> None:
     run(sys.executable, "-m", "examples.make_images", str(tmp_path))
-    made = sorted(file.name for file in tmp_path.iterdir())
-    assert made == sorted(file.name for file in (EXAMPLES / "images").iterdir())
+    for folder in ("images", "words"):
+        made = sorted(file.name for file in (tmp_path / folder).iterdir())
+        assert made == sorted(file.name for file in (EXAMPLES / folder).iterdir())
