@@ -27,7 +27,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks.decode import jpeg, photograph
 from benchmarks.full_size import TEXT, VISION
-from pgcli import tasks, workers
+from pgcli import tasks
 from pgcli.bench.agreement import agreement
 from pgcli.bench.engine_runner import EngineRunner
 from pgcli.bench.measure import in_turns
@@ -360,7 +360,9 @@ def files(setup: Setup) -> Values:
             inputs = bench.inputs(2 if setup.tiny else 256, 1, Lengths(16, 16))
             row_lengths = (16,) * count
             for processes in (4, 14, 4, 14)[: 1 if setup.tiny else 4]:
-                with mock.patch.object(workers, "DEFAULT_WORKERS", processes):
+                with mock.patch(
+                    "pgcli.cli.answer_files.decoding_processes", lambda _, n=processes: n
+                ):
                     run = EngineRunner(bench.engine, answer_files).run_files(
                         BenchInputs(
                             *([], paths, inputs.question, inputs.ids, row_lengths, inputs.batch)

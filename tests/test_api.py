@@ -521,6 +521,7 @@ class RecordingModel:
     """A loaded model that records its question and items."""
 
     label = "noted@1"
+    device = "cpu"
     spec = ImageSpec(28)
 
     def ask(self, stream, question, sampling, batch_size):

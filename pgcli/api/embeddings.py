@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pgcli import tasks
 from pgcli.api.sources import Source, make_items
 from pgcli.checkpoints.model_description import ModelKind
+from pgcli.device.decoding import decoding_processes
 from pgcli.embedding.abilities import check_kind, check_labels
 from pgcli.errors import UsageError
 from pgcli.images import ImageDecoder
@@ -177,6 +178,7 @@ class EmbeddingMethods:
                 total=None if url_reader else total,
                 fetcher=url_reader,
                 pauses=total is None,
+                default_workers=decoding_processes(engine.device),
             ),
             ask,
             partial(error_answer, task=question.task, model=engine.label),

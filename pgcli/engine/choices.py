@@ -15,13 +15,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pgcli.device.transfer import to_device
 from pgcli.engine.memory import TOKENS_PER_PASS
 from pgcli.engine.sampler import OutputVocabulary, log_probability, logsumexp, mask_invalid
 from pgcli.engine.sequence import Candidate, check_finite
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.model.kv_cache import KVCache
 from pgcli.model.paligemma import PaliGemma
+from pgcli.model.transfer import to_device
 from pgcli.records import Choice
 
 LOGITS_AT_ONCE = 128  # 132 MB in float32 for 257,216 tokens

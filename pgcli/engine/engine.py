@@ -9,6 +9,7 @@ from typing import NamedTuple
 from pgcli.checkpoints.preprocessing import Preprocessing
 from pgcli.engine.grammar import Grammar
 from pgcli.engine.image_cache import ImageCacheStats, ImageFeatureCache
+from pgcli.engine.in_flight import runs_ahead
 from pgcli.engine.input_processor import DEFAULT_TEMPERATURE, InputProcessor, Sampling
 from pgcli.engine.memory import (
     LARGE_PARAMETERS,
@@ -20,6 +21,7 @@ from pgcli.engine.memory import (
 from pgcli.engine.model_runner import ModelRunner
 from pgcli.engine.oom import BatchLimits, OutOfMemory
 from pgcli.engine.output import OutputProcessor, Row
+from pgcli.engine.pixel_staging import pixel_stager
 from pgcli.engine.sampler import GREEDY, OutputVocabulary, SamplingParams
 from pgcli.engine.scheduler import FIRST_ROWS, RequestQueue, Scheduler
 from pgcli.engine.sequence import Sequence
@@ -32,6 +34,7 @@ from pgcli.tasks import Question, check_max_new_tokens
 
 WINDOW_BATCHES = 4  # the queue holds this many batches, to find prompts of equal length
 WINDOW_BYTES = 256 * 2**20
+GROUP_STEPS = 4  # decode steps on a GPU while the images of a group arrive
 
 
 class RunParts(NamedTuple):
@@ -134,19 +137,31 @@ class InferenceEngine:
 
     def _run(self, parts: RunParts, on_finish: Callable[[Sequence], None]) -> Iterator[Row]:
         """Run batches until more input is needed, or until every sequence has ended."""
-        _, scheduler, runner, outputs = parts
+        _, scheduler, runner, _ = parts
+        late: list[Sequence] = []
         while batch := scheduler.schedule():  # a group to prefill if rows are free, else decode
             try:
                 runner.run(batch)
                 scheduler.on_success(batch)
             except OutOfMemory:
+                yield from self._report(parts, late, on_finish)
+                late = []
                 runner.preempt(scheduler.on_out_of_memory(batch))
-            finished = list(scheduler.pop_finished())
-            for sequence in finished:
-                on_finish(sequence)
-            for row_index, answer in outputs.answers(finished):
-                self.batch_limits.count_row(is_lost=answer.error == "oom")
-                yield row_index, answer
+            ended = list(scheduler.pop_finished())
+            # on a GPU, rows are reported once the batch after the one that ended them is launched
+            now, late = (late, ended) if runner.reads_late else (ended, late)
+            yield from self._report(parts, now, on_finish)
+        yield from self._report(parts, late, on_finish)
+
+    def _report(
+        self, parts: RunParts, finished: list[Sequence], on_finish: Callable[[Sequence], None]
+    ) -> Iterator[Row]:
+        """The rows of sequences that have ended."""
+        for sequence in finished:
+            on_finish(sequence)
+        for row_index, answer in parts.outputs.answers(finished):
+            self.batch_limits.count_row(is_lost=answer.error == "oom")
+            yield row_index, answer
 
     def _make_parts(
         self,
@@ -165,7 +180,8 @@ class InferenceEngine:
         if self._budget is not None and batch_size is None:
             self._batch_size = self._budget.batch_size(new_slots(question))
         rows = batch_size or self._batch_size
-        queue = RequestQueue(size=self._group_rows(question, rows), window=self._window(rows))
+        group = self._group_rows(question, rows)
+        queue = RequestQueue(size=group, window=self._window(rows))
         vocabulary = OutputVocabulary(
             self.tokenizer.size,
             config.image_token_id,
@@ -191,13 +207,17 @@ class InferenceEngine:
                 max_rows=rows,
                 should_stop=should_stop,
                 first_rows=self._first_rows(rows, 1 + question.alternatives),
+                arrivals_per_step=-(-group // GROUP_STEPS) if runs_ahead(self._device) else 0,
             ),
             ModelRunner(
                 self.model,
                 vocabulary,
                 params,
                 max_rows=rows,
-                images=ImageFeatureCache(self.model, self.preprocessing, self.image_stats),
+                images=ImageFeatureCache(
+                    *(self.model, self.preprocessing, self.image_stats),
+                    pixel_stager(self._device, images=group),
+                ),
                 grammar=grammar,
             ),
             OutputProcessor(self.tokenizer, self._mask_decoder, question, model=self.label),

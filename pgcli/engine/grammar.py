@@ -16,10 +16,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pgcli.device.transfer import to_device
 from pgcli.engine.sampler import GrammarMask
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.errors import InvalidCheckpoint
+from pgcli.model.transfer import to_device
 
 CORNERS = 4
 

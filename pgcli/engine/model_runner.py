@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from collections import abc, deque
 from functools import partial
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from pgcli.device.stopwatch import Mark, Stopwatch
-from pgcli.device.transfer import current, to_device
 from pgcli.engine.choices import (
     branch_logprobs,
     branch_passes,
@@ -22,7 +20,13 @@ from pgcli.engine.choices import (
     sum_logprobs,
 )
 from pgcli.engine.grammar import Grammar
-from pgcli.engine.image_cache import ImageFeatureCache
+from pgcli.engine.image_cache import ImageFeatureCache, VisionTime
+from pgcli.engine.in_flight import (
+    ASYNC_DEPTH,
+    InFlightStep,
+    share_time,
+    split_copies,
+)
 from pgcli.engine.oom import run_or_free
 from pgcli.engine.recorded_step import step_recorder
 from pgcli.engine.sampler import NextTokens, OutputVocabulary, Sampler, SamplingParams
@@ -30,19 +34,7 @@ from pgcli.engine.scheduler import Batch
 from pgcli.engine.sequence import Sequence
 from pgcli.engine.tokenizer import left_pad
 from pgcli.model.paligemma import PaliGemma
-
-#: How many steps may be in flight when the tokens of a step are read, so that a GPU does not wait.
-ASYNC_DEPTH = {"cuda": 1}
-
-
-class InFlightStep(NamedTuple):
-    """A step that was launched: its rows, its sampled tokens and its time marks."""
-
-    rows: list[tuple[Sequence, int]]
-    tokens: NextTokens
-    start: Mark
-    end: Mark
-    is_prefill: bool
+from pgcli.model.transfer import current, to_device
 
 
 class ModelRunner:
@@ -73,6 +65,8 @@ class ModelRunner:
         self._depth = 0 if grammar else ASYNC_DEPTH.get(self._device.type, 0)
         self._recorder = None if grammar else step_recorder(model)
         self._max_rows = max_rows
+        self._vision_times: dict[Sequence, VisionTime] = {}
+        self._upcoming: list[Sequence] = []
         self._in_flight: deque[InFlightStep] = deque()
         self._reset()
 
@@ -89,6 +83,11 @@ class ModelRunner:
         if self._recorder is not None:
             self._recorder.drop()
 
+    @property
+    def reads_late(self) -> bool:
+        """Whether tokens are read while a later step runs."""
+        return self._depth > 0
+
     def run(self, batch: Batch) -> list[Sequence]:
         """Run a batch; return the sequences whose tokens or scores have been read.
 
@@ -100,13 +99,14 @@ class ModelRunner:
     @torch.inference_mode()
     def _run(self, batch: Batch) -> list[Sequence]:
         if batch.kind == "decode":
+            self._upcoming = batch.upcoming
             return self.decode()
         assert self._images is not None
-        patch_BPD, shares_ms = self._images.get(batch.sequences)
+        patch_BPD, times = self._images.get(batch.sequences)
+        self._vision_times.update(zip(batch.sequences, times, strict=True))
         run = self.score if batch.kind == "score" else self.prefill
         arrived = run(patch_BPD, batch.sequences)
-        for sequence, vision_ms in zip(batch.sequences, shares_ms, strict=True):
-            sequence.vision_ms += vision_ms
+        for sequence in batch.sequences:
             sequence.batch = len({one.row_index for one in batch.sequences})
         return arrived
 
@@ -133,13 +133,15 @@ class ModelRunner:
         self._token_R[first:end] = tokens.token_B
         self.rows = [*self.rows, *group]
         self._release(group)
-        return self._enqueue(group, tokens, start, is_prefill=True)
+        self._enqueue(group, tokens, start, is_prefill=True)
+        return self._read_steps(self._depth)
 
     def decode(self) -> list[Sequence]:
         """Compute and sample the next token of every row, without waiting for the device.
 
         Steps in flight are read first if one of them is the last of a sequence, so that no step is
-        computed whose tokens would be dropped.
+        computed whose tokens would be dropped. The images of the sequences that come next are
+        copied to a GPU meanwhile.
         """
         arrived = self._read_steps(0) if self._ends_in_flight() else []
         if not self.rows:
@@ -152,7 +154,10 @@ class ModelRunner:
             rows = self._cache.padded_rows
             memory = (self._token_R, *self._cache.tensors, *self._sampler.tensors)
             tokens = self._recorder.run(partial(self._step, rows), rows, memory)
-        return arrived + self._enqueue(self.rows, tokens, start, is_prefill=False)
+        self._enqueue(self.rows, tokens, start, is_prefill=False)
+        if self._images is not None:
+            self._images.stage(self._upcoming)
+        return arrived + self._read_steps(self._depth)
 
     def _step(self, rows: int) -> NextTokens:
         """The device's part of a step; it is recorded for `rows` rows, with those not in use."""
@@ -185,9 +190,10 @@ class ModelRunner:
         for number, owned in enumerate(owners):
             milliseconds = self._watch.between(marks[number], marks[number + 1])
             in_pass = [group[row] for row in sorted({row for row, _ in owned})]
-            _share_time(in_pass, milliseconds, is_prefill=number == 0)
+            share_time(in_pass, milliseconds, is_prefill=number == 0)
         for sequence, logprobs_of_row in zip(group, sums, strict=True):
             sequence.candidate_logprobs = logprobs_of_row
+            self._add_vision_time(sequence)
             sequence.finished = True
         self._release(group)
         return group
@@ -208,6 +214,8 @@ class ModelRunner:
             self._images.retain(again)
             self._images.release(lost)
         self._free([*rows, *range(len(self.rows), self._cache.rows)])
+        for sequence in sequences:
+            self._vision_times.pop(sequence, None)
         if not self.rows:
             self._reset()
             if self._images is not None and len(sequences) == 1:
@@ -237,13 +245,12 @@ class ModelRunner:
         start: Mark,
         *,
         is_prefill: bool,
-    ) -> list[Sequence]:
-        """Start to copy a step's tokens to the host, and read the steps beyond the depth."""
+    ) -> None:
+        """Start to copy a step's tokens to the host."""
         tokens = tokens.copy_to_host(len(sequences))
         rows = [(sequence, sequence.attempts) for sequence in sequences]
         end = self._watch.mark()
         self._in_flight.append(InFlightStep(rows, tokens, start, end, is_prefill))
-        return self._read_steps(self._depth)
 
     def _read_steps(self, left: int) -> list[Sequence]:
         """Read the oldest steps in flight until `left` are; the sequences that got a token."""
@@ -259,6 +266,8 @@ class ModelRunner:
     def _fetch_tokens(self, step: InFlightStep) -> list[Sequence]:
         """Append a step's tokens to its sequences, and free the rows of those that finish."""
         milliseconds = self._watch.between(step.start, step.end)  # waits for the step
+        for sequence, _ in step.rows if step.is_prefill else ():
+            self._add_vision_time(sequence)
         token_B, logprob_B, near_B = step.tokens
         logprobs = logprob_B.tolist()
         nears = logprobs if near_B is None else near_B.tolist()
@@ -272,19 +281,20 @@ class ModelRunner:
             sequence.append(token, logprob, self._vocabulary.stop_tokens, self._grammar)
             if near_B is not None:
                 sequence.nears.append(near)
-        _share_time(arrived, milliseconds, is_prefill=step.is_prefill)
+        share_time(arrived, milliseconds, is_prefill=step.is_prefill)
         self._free([row for row, sequence in enumerate(self.rows) if sequence.finished])
         return arrived
+
+    def _add_vision_time(self, sequence: Sequence) -> None:
+        """Add a sequence's share of the time of encoding, which is known once its tokens are."""
+        if time := self._vision_times.pop(sequence, None):
+            sequence.vision_ms += time.ms
 
     def _free(self, rows: list[int]) -> None:
         """Free rows of the cache; the last rows fill the holes."""
         if not rows:
             return
-        order = self._cache.remove(rows)
-        for row, former in enumerate(order):
-            if row != former:
-                self._token_R[row] = self._token_R[former]
-                self._sampler.move(former, row)
+        order = self._cache.remove(rows, (self._token_R, *self._sampler.tensors))
         self.rows = [self.rows[row] for row in order]
         if not self.rows:
             self._in_flight.clear()
@@ -292,31 +302,6 @@ class ModelRunner:
     def _release(self, group: list[Sequence]) -> None:
         if self._images is not None:
             self._images.release(group)
-
-
-def split_copies(group: abc.Sequence[Sequence]) -> tuple[list[int], dict[int, int]]:
-    """The indices of the first sequence of each output row, and of the others, each with the
-    position of its row's first among those.
-    """
-    positions: dict[int, int] = {}
-    originals: list[int] = []
-    copies: dict[int, int] = {}
-    for index, sequence in enumerate(group):
-        position = positions.setdefault(sequence.row_index, len(originals))
-        if position == len(originals):
-            originals.append(index)
-        else:
-            copies[index] = position
-    return originals, copies
-
-
-def _share_time(sequences: list[Sequence], milliseconds: float, *, is_prefill: bool) -> None:
-    """Divide the time of a pass equally among its sequences."""
-    for sequence in sequences:
-        if is_prefill:
-            sequence.prefill_ms += milliseconds / len(sequences)
-        else:
-            sequence.decode_ms += milliseconds / len(sequences)
 
 
 def generate(

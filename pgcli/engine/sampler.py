@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pgcli.device.transfer import to_device, to_host
+from pgcli.model.transfer import to_device, to_host
 
 LOGSUMEXP_CHUNK = 2**15  # columns of 257k, converted to float32 at a time
 EPSILON = 1e-6  # rounding may leave a sum that equals top_p slightly below it
@@ -95,7 +95,7 @@ class Sampler:
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """The tensors that a selection reads and writes."""
+        """The tensors that a selection reads and writes; rows are their first dimension."""
         return self._draw_RT, self._draw_index_R
 
     def insert(self, rows: slice, draws: list[list[float]]) -> None:
@@ -108,11 +108,6 @@ class Sampler:
         padded = [[*row, *[0.0] * (longest - len(row))] for row in draws]
         self._draw_RT[rows, :longest] = to_device(torch.tensor(padded), self._draw_RT.device)
         self._draw_index_R[rows].zero_()
-
-    def move(self, row: int, to: int) -> None:
-        """Move a row's random numbers."""
-        self._draw_RT[to] = self._draw_RT[row]
-        self._draw_index_R[to] = self._draw_index_R[row]
 
     def select(
         self, logits_BV: Tensor, rows: slice, grammar_mask: GrammarMask | None

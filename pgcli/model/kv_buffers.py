@@ -1,16 +1,21 @@
 """The tensors of a KV cache: allocation, growth and copies of rows.
 
-R rows allocated · S slots allocated · K key/value heads · H head size
+R rows allocated · M rows copied · S slots allocated · K key/value heads · H head size
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from pgcli.model.config import DecoderConfig
+from pgcli.model.transfer import to_device
+
+#: Rows whose keys and values are copied in one operation, for which they are in memory twice.
+ROWS_AT_ONCE = 16
 
 
 class KVBuffers(NamedTuple):
@@ -48,11 +53,44 @@ class KVBuffers(NamedTuple):
         larger.memory[:, :, self.rows :, :, :cleared].zero_()
         return larger
 
-    def copy_row(self, row: int, to: int, used: int) -> None:
-        """Copy the first `used` slots of a row to another."""
-        self.memory[:, :, to, :, :used] = self.memory[:, :, row, :, :used]
+    def copy_rows(self, copies: RowCopies, used: int) -> None:
+        """Copy the first `used` slots of rows to others."""
+        for copy in copies.split(ROWS_AT_ONCE):
+            copy.apply(self.memory[:, :, :, :, :used], dim=2)
         for per_row in self[1:5]:
-            per_row[to] = per_row[row]
+            copies.apply(per_row)
+
+
+class RowCopies(NamedTuple):
+    """Pairs of a row and the row that becomes its copy; no row is in both places.
+
+    With `index_2M`, the pairs on the device, all rows of a tensor are copied by two operations,
+    else each by one, which takes a third of the time on a CPU.
+    """
+
+    pairs: list[tuple[int, int]]
+    index_2M: Tensor | None = None
+
+    @classmethod
+    def together(cls, pairs: list[tuple[int, int]], device: torch.device) -> RowCopies:
+        """Copies by index; the index is copied to the device without waiting."""
+        return cls(pairs, to_device(torch.tensor(pairs).T.contiguous(), device))
+
+    def split(self, rows: int) -> Iterator[RowCopies]:
+        """The same copies, at most `rows` of them together."""
+        for start in range(0, len(self.pairs), rows):
+            part = slice(start, start + rows)
+            index_2M = None if self.index_2M is None else self.index_2M[:, part]
+            yield RowCopies(self.pairs[part], index_2M)
+
+    def apply(self, x: Tensor, dim: int = 0) -> None:
+        """Copy within `x`, whose rows are along `dim`."""
+        if self.index_2M is not None:
+            from_M, to_M = self.index_2M
+            x.index_copy_(dim, to_M, x.index_select(dim, from_M))
+            return
+        for row, to in self.pairs:
+            x.select(dim, to).copy_(x.select(dim, row))
 
 
 def allocate(config: DecoderConfig, rows: int, slots: int, *, like: Tensor) -> KVBuffers:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from pgcli.model.config import DecoderConfig
-from pgcli.model.kv_buffers import allocate
+from pgcli.model.kv_buffers import RowCopies, allocate
 
 BUCKET = 128  # slots are allocated, and on the CPU cleared, in multiples of this
 #: Pairs of a maximum row count and the multiple to which a step's rows are padded: kernels are
@@ -156,8 +156,7 @@ class KVCache:
         if end > self.max_rows:
             raise ValueError(f"the cache holds {self.max_rows} rows; {end} were asked for")
         self.reserve(end, max(self.lengths))
-        for row, to in zip(rows, range(first, end), strict=True):
-            self._buffers.copy_row(row, to, self.lengths[row])
+        self._copy_rows([*zip(rows, range(first, end), strict=True)])
         self.lengths += [self.lengths[row] for row in rows]
         self._has_padding += [self._has_padding[row] for row in rows]
 
@@ -226,21 +225,33 @@ class KVCache:
             value[:, :, self._slots] = value_BKLH
         return key[:, :, : self._end], value[:, :, : self._end]
 
-    def remove(self, rows: Sequence[int]) -> list[int]:
+    def remove(self, rows: Sequence[int], others: Sequence[Tensor] = ()) -> list[int]:
         """Free these rows; return the new order of the remaining ones, by their former indices.
 
-        The last rows fill the holes, so that no more rows are copied than are removed.
+        The last rows fill the holes, so that no more rows are copied than are removed. In `others`,
+        tensors with a value or more for each row, the same rows are copied.
         """
         gone, kept = set(rows), self.rows - len(set(rows))
         order = list(range(self.rows))
         last = [row for row in order[kept:] if row not in gone]
         holes = [row for row in order[:kept] if row in gone]
+        self._copy_rows([*zip(last, holes, strict=True)], others)
         for hole, row in zip(holes, last, strict=True):
-            self._buffers.copy_row(row, hole, self.lengths[row])
             order[hole] = row
         self.lengths = [self.lengths[row] for row in order[:kept]]
         self._has_padding = [self._has_padding[row] for row in order[:kept]]
         return order[:kept]
+
+    def _copy_rows(self, pairs: list[tuple[int, int]], others: Sequence[Tensor] = ()) -> None:
+        """Copy each pair's first row to its second."""
+        if not pairs:
+            return
+        copies = RowCopies(pairs)
+        if self.fixed_shape and len(pairs) > 1:
+            copies = RowCopies.together(pairs, self._buffers.memory.device)
+        self._buffers.copy_rows(copies, max(self.lengths[row] for row, _ in pairs))
+        for other in others:
+            copies.apply(other)
 
     def reserve(self, rows: int, used: int, new_slots: int = 0) -> None:
         """Allocate `rows` rows of `used` + `new_slots` slots; stored keys and values are kept.

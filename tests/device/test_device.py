@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from pgcli.device import cgroup as container
-from pgcli.device import gpu_processes
+from pgcli.device import decoding, gpu_processes
 from pgcli.device import nvidia_driver as driver
 from pgcli.device import select as device_module
 from pgcli.device.select import (
@@ -323,3 +323,22 @@ class TestHolders:
         monkeypatch.setattr(driver, "DRIVER_FILE", tmp_path / "none")
         smi("535.129.03")
         assert driver.nvidia_driver() == "535.129.03"
+
+
+@pytest.mark.parametrize(
+    ("device", "cores", "gpus", "processes"),
+    [
+        ("cpu", 16, 1, None),
+        ("cuda", 16, 0, 14),
+        ("cuda:1", 192, 8, 22),
+        ("cuda", 192, 1, 32),
+        ("cuda", 2.5, 1, 1),
+    ],
+)
+def test_all_cores_but_two_decode_for_a_gpu(tmp_path, monkeypatch, device, cores, gpus, processes):
+    """Where there are several GPUs, those of one share."""
+    for gpu in range(gpus):
+        (tmp_path / "gpus" / str(gpu)).mkdir(parents=True)
+    monkeypatch.setattr(decoding, "NVIDIA_GPUS", tmp_path / "gpus")
+    monkeypatch.setattr(decoding, "processors", lambda: cores)
+    assert decoding.decoding_processes(device) == processes

@@ -10,7 +10,6 @@ import torch
 
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.engine import engine as engines
-from pgcli.engine import image_cache as module
 from pgcli.engine.engine import InferenceEngine
 from pgcli.engine.image_cache import ImageCacheStats, ImageFeatureCache
 from pgcli.engine.loader import load
@@ -157,7 +156,7 @@ def test_features_can_be_requested_again_before_release(features: ImageFeatureCa
 def test_encode_times_add_up_after_preemption(
     features: ImageFeatureCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "Stopwatch", Clock)
+    monkeypatch.setattr(features, "_watch", Clock(torch.device("cpu")))
     first, second, third = (request(n, image, 3) for n, image in enumerate(images(3)))
     shares = []
     with torch.inference_mode():
@@ -171,7 +170,9 @@ def test_encode_times_add_up_after_preemption(
     assert features._stats.misses > 3
     # a pass takes 10 ms for any number of images
     passes = {3: 2, 4: 3, 5: 4, 6: 5, 7: 6}
-    assert sum(shares) == pytest.approx(10 * passes.get(features._stats.misses, 0))
+    assert sum(one.ms for one in shares) == pytest.approx(
+        10 * passes.get(features._stats.misses, 0)
+    )
 
 
 def test_a_view_does_not_keep_the_whole_batch(features: ImageFeatureCache) -> None:

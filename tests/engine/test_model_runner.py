@@ -74,10 +74,12 @@ class Scripted:
         self.read.append(token_R[: self.rows].tolist())
         return self.logits(self.order)
 
-    def remove(self, rows: Iterable[int]) -> list[int]:
+    def remove(self, rows: Iterable[int], others: Iterable[Tensor] = ()) -> list[int]:
         gone = set(rows)
         order = [row for row in range(self.rows) if row not in gone]
         self.order = [self.order[row] for row in order]
+        for other in others:
+            other[: len(order)] = other[order]
         return order
 
     def logits(self, rows: Iterable[int]) -> Tensor:

@@ -6,19 +6,27 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config
+from pgcli.checkpoints.preprocessing import Preprocessing
+from pgcli.engine import image_cache
 from pgcli.engine import model_runner as module
+from pgcli.engine.image_cache import ImageCacheStats, ImageFeatureCache
 from pgcli.engine.model_runner import ModelRunner
+from pgcli.engine.pixel_staging import PixelStager
 from pgcli.engine.sampler import GREEDY, SamplingParams
+from pgcli.engine.scheduler import Batch
 from pgcli.engine.sequence import Sequence
 from pgcli.model.kv_cache import KVCache
 from pgcli.model.paligemma import PaliGemma
+from pgcli.records import DecodedImage, Item
 from tests.support.fake_device import FakeDevice, FakeStopwatch
+from tests.support.fake_streams import FakeStreams
 from tests.support.random_weights import normal
 from tests.support.sequences import make_sequences, prompts_of_many_lengths, vocabulary_of
 from tests.support.tiny import PATCHES
@@ -141,6 +149,31 @@ def test_rows_that_end_by_length_take_no_further_step(
     while runner.rows:
         runner.decode()
     assert steps == [3, 2, 2]
+
+
+@torch.inference_mode()
+def test_a_group_with_images_joins_without_a_wait_for_its_vision_pass(
+    make_runner: Any, model: PaliGemma, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their time is read with their tokens."""
+    monkeypatch.setattr(image_cache, "Stopwatch", FakeStopwatch)
+    side = model.config.vision.resolution
+    stager = PixelStager(torch.device("cpu"), FakeStreams(), images=2)
+    images = ImageFeatureCache(model, Preprocessing(), ImageCacheStats(), stager)
+    runner, sequences = make_runner(GREEDY), of_lengths(GREEDY, [3, 4])
+    runner._images = images
+    for number, one in enumerate(sequences):
+        one.image_key = number
+        pixels = np.zeros((side, side, 3), np.uint8)
+        one.image = DecodedImage(Item(number, "", ""), side, side, pixels, 0.0)
+    with FakeDevice() as device:
+        runner.run(Batch("prefill", sequences[:1], []))
+        runner.run(Batch("decode", sequences[:1], sequences[1:]))
+        runner.run(Batch("prefill", sequences[1:], []))
+        assert device.reached < device.marks - 2
+        while runner.rows:
+            runner.run(Batch("decode", list(runner.rows), []))
+    assert [one.vision_ms for one in sequences] == [1, 1]
 
 
 def test_a_decode_step_runs_on_a_device_that_has_no_data(tiny: Path) -> None:

@@ -18,8 +18,9 @@ from pgcli.engine import memory
 from pgcli.engine.engine import InferenceEngine
 from pgcli.engine.loader import load
 from pgcli.engine.model_runner import ModelRunner
+from pgcli.engine.oom import BatchLimits
 from pgcli.engine.sampler import SamplingParams
-from pgcli.engine.scheduler import RequestQueue
+from pgcli.engine.scheduler import RequestQueue, Scheduler
 from pgcli.engine.sequence import Sequence
 from pgcli.records import DecodedImage, Item
 from tests.support.tiny import RESOLUTION
@@ -273,3 +274,21 @@ def test_groups_fill_a_batch_evenly(
     answered(sized(loaded, batch_size), [9] * batch_size)
     assert [rows for rows, _ in passes.joined] == groups
     assert set(passes.steps[-4:]) == {batch_size}
+
+
+def test_running_rows_take_steps_while_a_group_arrives() -> None:
+    """After every third sequence, on a GPU; elsewhere they wait for the group."""
+    kinds: dict[int, list[str]] = {}
+    for per_step in (0, 3):
+        queue = RequestQueue(size=8, window=8)
+        scheduler = Scheduler(queue, BatchLimits(), max_rows=16, arrivals_per_step=per_step)
+        found = kinds[per_step] = []
+        for number in range(16):
+            scheduler.add(request(number, 4))
+            while len(found) < 30 and (batch := scheduler.schedule()):
+                found.append(f"{batch.kind} after {number + 1}")
+    assert kinds[0] == ["prefill after 8", "prefill after 16"]
+    assert kinds[3] == [
+        *("prefill after 8", "decode after 8"),
+        *("decode after 11", "decode after 14", "prefill after 16"),
+    ]

@@ -15,7 +15,7 @@ from pgcli.engine.tokenizer import left_pad
 from pgcli.model import kv_cache as module
 from pgcli.model.kv_cache import KVCache
 from pgcli.model.paligemma import PaliGemma
-from tests.support.caches import unit_cache
+from tests.support.caches import OperationCounter, unit_cache
 from tests.support.random_weights import normal
 from tests.support.tiny import PATCHES
 
@@ -147,6 +147,27 @@ def test_no_more_rows_are_copied_than_are_removed() -> None:
     assert cache.remove([2]) == [0, 1]
     assert cache.remove([0, 1]) == []
     assert cache.rows == 0
+
+
+@pytest.mark.parametrize("fixed_shape", [False, True])
+def test_rows_that_move_together_keep_what_is_theirs(fixed_shape: bool) -> None:
+    """With a fixed shape, as on a GPU, they are copied by a few operations."""
+    cache, tokens = unit_cache(40, fixed_shape=fixed_shape), torch.arange(40)
+    for slots in (5, 9):
+        cache.insert(20, slots)
+        cache.write(0, *torch.randn(2, 20, 2, slots, 4))
+    before = [one.clone() for one in cache.tensors]
+    with OperationCounter() as counter:
+        order = cache.remove(range(0, 40, 2), [tokens])
+    assert sorted(order) == [*range(1, 40, 2)]
+    assert tokens[:20].tolist() == order
+    for old, new in zip(before[1:5], cache.tensors[1:5], strict=True):
+        assert torch.equal(new[:20], old[order])
+    for row, former in enumerate(order):
+        used = cache.lengths[row]
+        old = before[0][0, :, former, :, :used]
+        assert torch.equal(cache.tensors[0][0, :, row, :, :used], old)
+    assert not fixed_shape or counter.operations < 20
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from pgcli.model.config import DecoderConfig
 from pgcli.model.kv_cache import KVCache
@@ -24,3 +27,15 @@ def unit_cache(
     )
     like = torch.empty(0, dtype=dtype, device=device)
     return KVCache(config, max_rows=max_rows, like=like, fixed_shape=fixed_shape)
+
+
+class OperationCounter(TorchDispatchMode):
+    """Counts the operations that are no views."""
+
+    operations = 0
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        self.operations += not function.is_view
+        return function(*args, **(kwargs or {}))

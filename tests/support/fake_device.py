@@ -84,12 +84,12 @@ class FakeDevice(TorchFunctionMode):
         return _mark(self._unchecked(function, args, kwargs))
 
     def _from_device(self, function: Any, args: Any, kwargs: Any) -> Any:
-        """A call that takes tensors of both: only a copy to the host may."""
-        is_copy = function is Tensor.copy_ and is_on_host(args[0])
-        if not is_copy or not kwargs.get("non_blocking"):
+        """A call that takes tensors of both: only a copy may."""
+        if function is not Tensor.copy_ or not kwargs.get("non_blocking"):
             raise AssertionError(f"{function} takes tensors of host and device")
-        args[0].complete_at = self.marks + 1
-        self.copies_to_host += 1
+        if is_on_host(args[0]):
+            args[0].complete_at = self.marks + 1
+            self.copies_to_host += 1
         return function(*args, **kwargs)
 
     def _unchecked(self, function: Any, args: Any, kwargs: Any) -> Any:

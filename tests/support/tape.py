@@ -33,13 +33,13 @@ class Tape(TorchDispatchMode):
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        written = _written(function, args, kwargs)
+        written = written_tensors(function, args, kwargs)
         for storage in (one.untyped_storage() for one in written):
             if storage.data_ptr() not in {*self._own, *self._before}:
                 self._before[storage.data_ptr()] = (storage, storage.clone())
         result = function(*args, **kwargs)
-        given = {one.untyped_storage().data_ptr() for one in _tensors((args, kwargs))}
-        made = [] if written else _tensors(result)
+        given = {one.untyped_storage().data_ptr() for one in strided_tensors((args, kwargs))}
+        made = [] if written else strided_tensors(result)
         places = {one.untyped_storage().data_ptr() for one in made}
         if made and places <= given:
             return result  # views, which show the same memory at every replay
@@ -54,7 +54,7 @@ class Tape(TorchDispatchMode):
 
     def replay(self) -> None:
         for function, args, kwargs, made in self._operations:
-            results = _tensors(function(*args, **kwargs))
+            results = strided_tensors(function(*args, **kwargs))
             for one, again in zip(made, results if made else (), strict=True):
                 one.copy_(again)
 
@@ -68,17 +68,17 @@ def record_on_tape(step: Step) -> Recording:
     return Recording(tokens, tape.replay)
 
 
-def _written(function: Any, args: Any, kwargs: Any) -> list[Tensor]:
+def written_tensors(function: Any, args: Any, kwargs: Any) -> list[Tensor]:
     """The tensors that the operation writes."""
     found = []
     for index, argument in enumerate(function._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             value = args[index] if index < len(args) else kwargs.get(argument.name)
-            found += _tensors(value)
+            found += strided_tensors(value)
     return found
 
 
-def _tensors(result: Any) -> list[Tensor]:
+def strided_tensors(result: Any) -> list[Tensor]:
     return [
         one
         for one in tree_leaves(result)
