@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 if TYPE_CHECKING:
     from array import array
@@ -32,6 +32,15 @@ NOT_READ = NotRead()
 TIMING_COLUMNS = ("load_ms", "vision_ms", "prefill_ms", "decode_ms", "batch")
 
 
+class Record:
+    """A dataclass with slots that is pickled by their values, in a third of the time."""
+
+    __slots__: tuple[str, ...] = ()
+
+    def __reduce__(self) -> tuple[type[Self], tuple[Any, ...]]:
+        return type(self), tuple([getattr(self, name) for name in self.__slots__])
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """What is wrong with an image: an error code and one sentence."""
@@ -47,7 +56,7 @@ OUTSIDE_FOLDER = Fault(
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class Item(Record):
     """One input image as a source found it, not yet read.
 
     `image` is what the row shows; `path` is what is opened (undecodable bytes as surrogates), None
@@ -80,7 +89,7 @@ STAMP_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class FileStamp:
+class FileStamp(Record):
     """Digests of an image file: of its size and modification time, and of its bytes.
 
     A digest is empty if it is unknown, as is the first of an image at an address. Of an image in a
@@ -95,7 +104,7 @@ NO_STAMP = FileStamp()
 
 
 @dataclass(frozen=True, slots=True)
-class DecodedImage:
+class DecodedImage(Record):
     """A decoded item: upright size, and uint8 RGB pixels (R, R, 3) at the model's resolution.
 
     With a `fault`, `pixels` is None, and width and height are None unless the header has them.
@@ -131,7 +140,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
+class Box(Record):
     """A detected object, in pixels of the upright image from its top left.
 
     `score` is the probability of exactly these corners, `confidence` of corners near them; None in
@@ -211,7 +220,7 @@ class LabelProbability:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Record):
     """The output row of an image and a prompt; the fields are the columns of all commands.
 
     `masks` has an entry for each box of `segment`, None for a box without its 16 codes; `choices`

@@ -61,6 +61,10 @@ COLUMN_OF_TASK: Mapping[Task, str] = {
 NO_COLUMN: Mapping[str, Any] = {**dict.fromkeys(COLUMNS), "prompt": "", "boxes": ()}
 #: DEL, C1 and line separators, which JSON need not escape.
 _RAW_CONTROLS = re.compile(r"[\x7f-\x9f\u2028\u2029]")
+_ENCODER, _ASCII_ENCODER = (
+    json.JSONEncoder(ensure_ascii=ascii_only, allow_nan=False, separators=(",", ":"))
+    for ascii_only in (False, True)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,8 +289,8 @@ def round3(milliseconds: float | None) -> float | None:
 
 def json_safe(value: Any) -> Any:
     """The value as JSON represents it, without NaN, infinity and lone surrogates, at any depth."""
-    if isinstance(value, str) and value.isascii():  # most values
-        return value
+    if value is None or isinstance(value, int) or (isinstance(value, str) and value.isascii()):
+        return value  # as most values are
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -295,10 +299,10 @@ def json_safe(value: Any) -> Any:
         return [json_safe(inner) for inner in value]
     if isinstance(value, bytes):
         return to_json(value)
-    return value if value is None or isinstance(value, int) else encodable(str(value))
+    return encodable(str(value))
 
 
 def json_text(value: Any, *, ascii_only: bool = False) -> str:
     """The value as compact JSON on one line, without the characters that control a terminal."""
-    text = json.dumps(value, ensure_ascii=ascii_only, allow_nan=False, separators=(",", ":"))
+    text = (_ASCII_ENCODER if ascii_only else _ENCODER).encode(value)
     return _RAW_CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

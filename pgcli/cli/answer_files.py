@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pgcli.device.decoding import decoding_processes
 from pgcli.images import ImageDecoder
 from pgcli.pipeline import run
 from pgcli.records import Answer, DecodedImage, Item, error_answer
@@ -47,6 +48,12 @@ def answer_files(
             sink.save(answer)
             answers.append(answer)
 
-        decode = partial(prefetch, decode=ImageDecoder(engine.spec), workers=None, total=len(files))
+        decode = partial(
+            prefetch,
+            decode=ImageDecoder(engine.spec),
+            workers=None,
+            total=len(files),
+            default_workers=decoding_processes(engine.device),
+        )
         run(items, decode, ask, save, refuse, resume_log=sink)
     return answers

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,9 +24,13 @@ class PoolImageStats:
 
 
 class PoolBatchLimits:
-    """The batch sizes of the engines, which they reduce on OOM."""
+    """The batch sizes of the engines, which they reduce on OOM.
 
-    def __init__(self) -> None:
+    `share` gives those of an earlier run to the engines.
+    """
+
+    def __init__(self, share: Callable[[Mapping[str, Any]], None] = lambda state: None) -> None:
+        self._share = share
         self._counts = EngineCounts()
         self._state: Mapping[str, Any] = {}
 
@@ -43,6 +47,8 @@ class PoolBatchLimits:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._state = state
+        if state:
+            self._share(state)
 
 
 class EngineGroup:

@@ -8,8 +8,15 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+from pgcli.cluster.channel import receive, send
 from pgcli.cluster.engine_process import EngineSlot, Load, serve
-from pgcli.cluster.messages import EngineFailed, EngineInfo, ImageChunk, StopRequest
+from pgcli.cluster.messages import (
+    EngineFailed,
+    EngineInfo,
+    ImageChunk,
+    LearnedLimits,
+    StopRequest,
+)
 
 #: The chunk that is answered, and the next one, so that the engine does not wait for it.
 CHUNKS_PER_ENGINE = 2
@@ -25,15 +32,13 @@ class EngineHandle:
     `is_loaded` is set by its first message.
     """
 
-    def __init__(self, load: Load, slot: EngineSlot, limits: Mapping[str, Any]):
+    def __init__(self, load: Load, slot: EngineSlot):
         self.slot = slot
         self.chunks: deque[ImageChunk] = deque()
         self.is_loaded = False
         context = multiprocessing.get_context("spawn")  # torch may not be forked
         self.connection, theirs = context.Pipe()
-        self._process = context.Process(
-            target=serve, args=(theirs, load, slot, dict(limits)), daemon=True
-        )
+        self._process = context.Process(target=serve, args=(theirs, load, slot), daemon=True)
         self._process.start()
         theirs.close()
 
@@ -46,17 +51,22 @@ class EngineHandle:
         """Give the engine a chunk. That a process has ended is noticed when it is received from."""
         self.chunks.append(chunk)
         with suppress(OSError):
-            self.connection.send(chunk)
+            send(self.connection, chunk)
+
+    def learn(self, limits: Mapping[str, Any]) -> None:
+        """Have the engine begin its next chunk with batch sizes that are known to fit."""
+        with suppress(OSError):
+            send(self.connection, LearnedLimits(dict(limits)))
 
     def stop(self) -> None:
         """Have the engine finish the rows in progress only."""
         with suppress(OSError):
-            self.connection.send(StopRequest())
+            send(self.connection, StopRequest())
 
     def receive(self) -> Any:
         """The next message. Raises EngineDied, and what the engine raised."""
         try:
-            message = self.connection.recv()
+            message = receive(self.connection)
         except (EOFError, OSError) as problem:
             self._process.join(timeout=5)
             code = self._process.exitcode

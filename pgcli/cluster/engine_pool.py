@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from multiprocessing.connection import wait
+from time import monotonic
+from typing import Any
 
-from pgcli.cluster.engine_group import EngineGroup
+from pgcli.cluster.chunk_driver import MAX_DEATHS
+from pgcli.cluster.engine_group import EngineGroup, PoolBatchLimits
 from pgcli.cluster.engine_handle import EngineDied, EngineHandle
 from pgcli.cluster.engine_process import EngineSlot, Load
-from pgcli.cluster.messages import AnsweredRow, ChunkDone, EngineCounts, EngineInfo, ImageChunk
+from pgcli.cluster.messages import AnsweredRows, ChunkDone, EngineCounts, EngineInfo, ImageChunk
 from pgcli.errors import NoUsableDevice
 from pgcli.records import Answer, DecodedImage, Fault
 
 CHUNK_BATCHES = 4
 CHUNK_BYTES = 64 * 2**20
-#: A chunk whose engine died so often is answered image by image, to find the one that kills.
-MAX_DEATHS = 2
+RECEIVE_SECONDS = 0.01  # between two looks for answers while images are taken
 #: Images that killed their engine, before any row was answered.
 MAX_KILLERS_AT_START = 3
 
@@ -35,9 +37,10 @@ class EnginePool(EngineGroup):
 
     def __init__(self, load: Load, slots: Sequence[EngineSlot]):
         super().__init__()
+        self.batch_limits = PoolBatchLimits(self._learn)
         self._load = load
         self._counts: dict[EngineHandle, EngineCounts] = {}
-        self._engines = [EngineHandle(load, slot, {}) for slot in slots]
+        self._engines = [EngineHandle(load, slot) for slot in slots]
         self.info = self._first_info()
 
     @property
@@ -79,8 +82,9 @@ class EnginePool(EngineGroup):
     def restart(self, engine: EngineHandle) -> None:
         """Start a process in place of one that has died."""
         engine.close()
-        limits = self.batch_limits.state_dict()
-        self._engines[self._engines.index(engine)] = EngineHandle(self._load, engine.slot, limits)
+        new = self._engines[self._engines.index(engine)] = EngineHandle(self._load, engine.slot)
+        if limits := self.batch_limits.state_dict():
+            new.learn(limits)
 
     def engines(self) -> list[EngineHandle]:
         """The engines, in the order of their slots."""
@@ -92,6 +96,10 @@ class EnginePool(EngineGroup):
         self.batch_limits.update(counts)
         self.image_stats.hits = sum(one.hits for one in self._counts.values())
         self.image_stats.prompts = sum(one.prompts for one in self._counts.values())
+
+    def _learn(self, limits: Mapping[str, Any]) -> None:
+        for engine in self._engines:
+            engine.learn(limits)
 
     def _first_info(self) -> EngineInfo:
         """What the engine says that is loaded first. Raises what loading raised."""
@@ -123,13 +131,18 @@ class _PoolRun:
         self._missing: dict[int, set[int]] = {}  # unanswered rows by chunk
         self._deaths: dict[int, int] = {}
         self._killers, self._next_number, self._is_stopping = 0, 0, False
+        self._receives_at = 0.0
 
     def answers(self) -> Iterator[tuple[int, Answer]]:
         """Give chunks to engines and receive rows, until all rows are answered."""
         while self._take_images() or self._missing:
             self._request_stop()
             self._assign()
-            yield from self._receive(0 if self._wants_images() else None)
+            if not self._wants_images():
+                yield from self._receive(None)
+            elif monotonic() >= self._receives_at:
+                self._receives_at = monotonic() + RECEIVE_SECONDS
+                yield from self._receive(0)
 
     def _wants_images(self) -> bool:
         has_room = any(engine.has_room for engine in self._pool.engines())
@@ -197,12 +210,13 @@ class _PoolRun:
             except EngineDied as problem:
                 yield from self._on_death(engine, problem)
                 continue
-            if isinstance(message, AnsweredRow):
+            if isinstance(message, AnsweredRows):
                 missing = self._missing[engine.chunks[0].number]
-                if message.row_index in missing:  # else another engine answered it and died
-                    missing.remove(message.row_index)
-                    self._killers = 0
-                    yield message.row_index, message.answer
+                for row_index, answer in message.rows:
+                    if row_index in missing:  # else another engine answered it and died
+                        missing.remove(row_index)
+                        self._killers = 0
+                        yield row_index, answer
             elif isinstance(message, ChunkDone):
                 chunk = engine.chunks.popleft()
                 assert self._is_stopping or not self._missing[chunk.number]

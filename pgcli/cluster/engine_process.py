@@ -6,21 +6,26 @@ import queue
 import signal
 import threading
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any
+from time import monotonic
 
+from pgcli.cluster.channel import receive, send
 from pgcli.cluster.messages import (
-    AnsweredRow,
+    AnsweredRows,
     ChunkDone,
     EngineFailed,
     ImageChunk,
+    LearnedLimits,
     LoadedEngine,
     StopRequest,
 )
+from pgcli.records import Answer
 from pgcli.workers.process_limits import die_with_parent
+
+SEND_SECONDS = 0.02  # between two messages with rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,43 +39,57 @@ class EngineSlot:
 Load = Callable[[EngineSlot], LoadedEngine]
 
 
-def serve(connection: Connection, load: Load, slot: EngineSlot, limits: Mapping[str, Any]) -> None:
-    """Load an engine and answer chunks until the connection ends. Errors are sent, not raised.
-
-    `limits` are batch sizes that are known to fit into memory.
-    """
+def serve(connection: Connection, load: Load, slot: EngineSlot) -> None:
+    """Load an engine and answer chunks until the connection ends. Errors are sent, not raised."""
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program, which decides
     with suppress(BrokenPipeError, ConnectionResetError):
         try:
-            _answer_chunks(connection, load, slot, limits)
+            _answer_chunks(connection, load, slot)
         except Exception as error:  # noqa: BLE001 - the program raises it
-            connection.send(EngineFailed(error, traceback.format_exc()))
+            send(connection, EngineFailed(error, traceback.format_exc()))
 
 
-def _answer_chunks(
-    connection: Connection, load: Load, slot: EngineSlot, limits: Mapping[str, Any]
-) -> None:
+def _answer_chunks(connection: Connection, load: Load, slot: EngineSlot) -> None:
     engine = load(slot)
-    engine.load_limits(limits)
-    connection.send(engine.info)
+    send(connection, engine.info)
     stop = threading.Event()
-    chunks: queue.SimpleQueue[ImageChunk | None] = queue.SimpleQueue()
+    chunks: queue.SimpleQueue[ImageChunk | LearnedLimits | None] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(connection, chunks, stop), daemon=True).start()
     ask = engine.make_ask(stop.is_set)
     while (chunk := chunks.get()) is not None:
-        for row_index, answer in ask(iter(chunk.images)):
-            connection.send(AnsweredRow(row_index, answer))
-        connection.send(ChunkDone(chunk.number, engine.counts()))
+        if isinstance(chunk, LearnedLimits):
+            engine.load_limits(chunk.state)
+            continue
+        for rows in together(ask(iter(chunk.images)), SEND_SECONDS):
+            send(connection, AnsweredRows(rows))
+        send(connection, ChunkDone(chunk.number, engine.counts()))
+
+
+def together(
+    answers: Iterable[tuple[int, Answer]], seconds: float
+) -> Iterator[tuple[tuple[int, Answer], ...]]:
+    """The answers, those that come within so many seconds together."""
+    rows: list[tuple[int, Answer]] = []
+    sent_at = monotonic()
+    for row in answers:
+        rows.append(row)
+        if monotonic() - sent_at >= seconds:
+            yield tuple(rows)
+            rows, sent_at = [], monotonic()
+    if rows:
+        yield tuple(rows)
 
 
 def _receive(
-    connection: Connection, chunks: queue.SimpleQueue[ImageChunk | None], stop: threading.Event
+    connection: Connection,
+    chunks: queue.SimpleQueue[ImageChunk | LearnedLimits | None],
+    stop: threading.Event,
 ) -> None:
     """Put chunks into the queue as they arrive, and None at the end of the connection."""
     with suppress(EOFError, OSError):
         while True:
-            message = connection.recv()
+            message = receive(connection)
             if isinstance(message, StopRequest):
                 stop.set()
             else:

@@ -66,16 +66,22 @@ class ImageChunk:
 
 
 @dataclass(frozen=True, slots=True)
+class LearnedLimits:
+    """Batch sizes that an earlier run on the same device reduced on OOM."""
+
+    state: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class StopRequest:
     """Finish the rows in progress, and leave the others unanswered."""
 
 
 @dataclass(frozen=True, slots=True)
-class AnsweredRow:
-    """A row of a chunk."""
+class AnsweredRows:
+    """Rows of a chunk, with their indices."""
 
-    row_index: int
-    answer: Answer
+    rows: tuple[tuple[int, Answer], ...]
 
 
 @dataclass(frozen=True, slots=True)

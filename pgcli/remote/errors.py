@@ -19,6 +19,7 @@ CUT = Fault("io_error", "The connection was closed before the answer was complet
 TOO_MANY_REDIRECTS = Fault("io_error", "The address redirects too many times.")
 COMPRESSED = Fault("io_error", "The server compressed its answer without being asked to.")
 CHANGED = Fault("io_error", "The file at the address changed while it was read.")
+READING_FAILED = "Reading the address failed"
 STOPPED = Fault("io_error", "The run ended while the address was read.")
 
 
@@ -42,5 +43,5 @@ def too_large(limit: int) -> Fault:
     return Fault("too_large", f"The file is larger than {limit} bytes.")
 
 
-def failed(reason: str) -> Fault:
-    return Fault("io_error", f"Reading the address failed: {reason}.")
+def failed(reason: str, failure: str = READING_FAILED) -> Fault:
+    return Fault("io_error", f"{failure}: {reason}.")

@@ -14,7 +14,15 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from pgcli.regular_file import read_text
-from pgcli.remote.errors import DENIED, MISSING, TOO_SLOW, RemoteError, failed, too_large
+from pgcli.remote.errors import (
+    DENIED,
+    MISSING,
+    READING_FAILED,
+    TOO_SLOW,
+    RemoteError,
+    failed,
+    too_large,
+)
 from pgcli.remote.stored_file import StoredFile
 from pgcli.remote.urls import scheme_of
 
@@ -91,7 +99,7 @@ class ObjectStores:
             return self._stores[key], path.strip("/")
 
 
-def make_s3(bucket: str, *, anonymous: bool) -> Any:
+def make_s3(bucket: str, *, anonymous: bool, retries: RetryConfig = RETRIES) -> Any:
     """A bucket of S3, or of the server that AWS_ENDPOINT_URL names."""
     from obstore.store import S3Store
 
@@ -108,10 +116,10 @@ def make_s3(bucket: str, *, anonymous: bool) -> Any:
     if region:
         options |= {"region": region}
     client: ClientConfig = {**CLIENT, "allow_http": (endpoint or "").startswith("http://")}
-    return S3Store(bucket, client_options=client, retry_config=RETRIES, **options)
+    return S3Store(bucket, client_options=client, retry_config=retries, **options)
 
 
-def make_gcs(bucket: str, *, anonymous: bool) -> Any:
+def make_gcs(bucket: str, *, anonymous: bool, retries: RetryConfig = RETRIES) -> Any:
     """A bucket of Google Cloud Storage, or of the server that STORAGE_EMULATOR_HOST names."""
     from obstore.store import GCSStore
 
@@ -121,10 +129,10 @@ def make_gcs(bucket: str, *, anonymous: bool) -> Any:
         url = emulator if "://" in emulator else f"http://{emulator}"
         options |= {"base_url": url, "skip_signature": True}
         client["allow_http"] = url.startswith("http://")
-    return GCSStore(bucket, client_options=client, retry_config=RETRIES, **options)
+    return GCSStore(bucket, client_options=client, retry_config=retries, **options)
 
 
-def make_azure(container: str, *, anonymous: bool) -> Any:
+def make_azure(container: str, *, anonymous: bool, retries: RetryConfig = RETRIES) -> Any:
     """A container of the account AZURE_STORAGE_ACCOUNT_NAME, or of AZURE_STORAGE_ENDPOINT."""
     from obstore.store import AzureStore
 
@@ -133,7 +141,7 @@ def make_azure(container: str, *, anonymous: bool) -> Any:
     if endpoint := os.environ.get("AZURE_STORAGE_ENDPOINT"):
         options |= {"endpoint": endpoint}
         client["allow_http"] = endpoint.startswith("http://")
-    return AzureStore(container, client_options=client, retry_config=RETRIES, **options)
+    return AzureStore(container, client_options=client, retry_config=retries, **options)
 
 
 MAKE = {"s3": make_s3, "gs": make_gcs, "az": make_azure}
@@ -166,7 +174,7 @@ def listing(store: Any, path: str) -> Iterator[None]:
 
 
 @contextmanager
-def store_errors() -> Iterator[None]:
+def store_errors(failure: str = READING_FAILED) -> Iterator[None]:
     """Turn the exceptions of `obstore` into RemoteError, by their types alone."""
     from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
 
@@ -182,7 +190,7 @@ def store_errors() -> Iterator[None]:
     except (BaseError, OSError, ValueError) as error:
         if isinstance(error, TimeoutError) or monotonic() - began >= SLOW_SECONDS:
             raise RemoteError(TOO_SLOW) from error
-        raise RemoteError(failed(reason(error))) from error
+        raise RemoteError(failed(reason(error), failure)) from error
 
 
 def reason(error: Exception) -> str:

@@ -9,7 +9,8 @@ from urllib.parse import quote, unquote, urlsplit
 from pgcli.remote.signatures import without_signatures
 
 WEB_SCHEMES = frozenset({"http", "https"})
-STORE_SCHEMES = frozenset({"s3", "gs", "az", "hf"})
+OBJECT_SCHEMES = frozenset({"s3", "gs", "az"})
+STORE_SCHEMES = OBJECT_SCHEMES | {"hf"}
 SCHEMES = WEB_SCHEMES | STORE_SCHEMES
 
 #: Characters of a path or a query that are sent as they are.
@@ -29,6 +30,11 @@ def scheme_of(url: str) -> str:
 def is_web(url: str) -> bool:
     """Whether a web server serves the URL."""
     return scheme_of(url) in WEB_SCHEMES
+
+
+def is_in_object_store(url: str) -> bool:
+    """Whether S3, Google Cloud Storage or Azure has what is at the URL; false for a path."""
+    return "://" in url and scheme_of(url) in OBJECT_SCHEMES
 
 
 def has_credentials(url: str) -> bool:

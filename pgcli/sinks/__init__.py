@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol, Self
 
 from pgcli.errors import UsageError
 from pgcli.records import Answer
@@ -20,9 +20,11 @@ from pgcli.sinks.resumable import ResumableSink
 from pgcli.sinks.text import text_lines
 from pgcli.state.run_state import RunState
 from pgcli.state.shard import Shard
+from pgcli.state.stored_run import StoredRunState
 
 if TYPE_CHECKING:
     from pgcli.sinks.column_types import ColumnTypes
+    from pgcli.sinks.parquet_folder import ParquetFolder
 
 FormatOption = Literal["auto", "jsonl", "text"]
 OutputFormat = Literal["jsonl", "parquet", "folder", "text"]
@@ -95,6 +97,23 @@ def open_stream(
     return StreamSink(stream, lambda answer: header(answer) + text_lines(answer))
 
 
+def open_folder(
+    state: RunState,
+    schema: RowSchema,
+    settings: Mapping[str, object],
+    types: ColumnTypes,
+    **options: Any,
+) -> ParquetFolder:
+    """The chunks of a folder of Parquet files, on a file system or in an object store."""
+    from pgcli.sinks.parquet_folder import ParquetFolder  # pyarrow is slow to import
+    from pgcli.sinks.stored_folder import StoredFolder
+
+    if isinstance(state, StoredRunState):
+        options.pop("retry", None)
+        return StoredFolder(state, schema, settings, types, **options)
+    return ParquetFolder(state, schema, settings, types, **options)
+
+
 def open_resumable(
     state: RunState,
     schema: RowSchema,
@@ -122,8 +141,6 @@ def open_resumable(
 
         store = SingleParquet(state, schema, settings, known, retry=retry)
     else:
-        from pgcli.sinks.parquet_folder import ParquetFolder
-
         owns = {"owns_chunk": shard.has} if shard else {}
-        store = ParquetFolder(state, schema, settings, known, retry=retry, **owns)
+        store = open_folder(state, schema, settings, known, retry=retry, **owns)
     return ResumableSink(state, schema, store, retry=retry, retries_earlier=retries_earlier)

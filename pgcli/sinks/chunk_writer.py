@@ -28,19 +28,25 @@ class ChunkWriter:
 
     def write(self, number: int, rows: Sequence[ChunkRow]) -> None:
         """Store a chunk durably, with the input of its rows. Raises OutputFailed, OutputExists."""
-        digest, errors = InputDigest(), Counter[str]()
-        final = input_file(self._store.output, number)
-        records = InputRecords(temporary_path(final), is_new=True)
-        for index, (answer, row_input) in enumerate(rows):
+        digest, errors, inputs = InputDigest(), Counter[str](), []
+        for answer, row_input in rows:
             if answer.error is not None:
                 errors[answer.error] += 1
                 row_input = replace(row_input, stamp=NO_STAMP)
-            records.write(index, row_input)
+            inputs.append(row_input)
             digest.update(row_input)
-        records.rename(final)
-        records.sync()
-        records.close()
+        if self._store.keeps_inputs:
+            self._write_inputs(number, inputs)
         chunk = Chunk(number, len(rows), digest.value, dict(errors))
         # as rows read back from a file of lines, so that all runs store the same values
         lines = (json.loads(json_line(answer, self._schema)) for answer, _ in rows)
         self._store.write_chunk(chunk, list(lines))
+
+    def _write_inputs(self, number: int, inputs: Sequence[RowInput]) -> None:
+        """Record the input of each row durably."""
+        final = input_file(self._store.output, number)
+        records = InputRecords(temporary_path(final), is_new=True)
+        records.write(0, *inputs)
+        records.rename(final)
+        records.sync()
+        records.close()

@@ -33,7 +33,7 @@ def file_metadata(
     }
 
 
-def chunks_in(file: Path, run_id: str) -> list[Chunk]:
+def chunks_in(file: Path | pyarrow.BufferReader, run_id: str) -> list[Chunk]:
     """The chunks in a Parquet file of this run; none in any other file."""
     try:
         return [Chunk(**chunk) for chunk in json.loads(metadata_of_run(file, run_id)[CHUNKS])]
@@ -46,7 +46,7 @@ def is_file_of_run(file: Path, run_id: str) -> bool:
     return bool(metadata_of_run(file, run_id))
 
 
-def metadata_of_run(file: Path, run_id: str) -> Mapping[bytes, bytes]:
+def metadata_of_run(file: Path | pyarrow.BufferReader, run_id: str) -> Mapping[bytes, bytes]:
     """The metadata of a Parquet file of this run; empty for any other file."""
     try:
         metadata: Mapping[bytes, bytes] = parquet.read_schema(file).metadata or {}

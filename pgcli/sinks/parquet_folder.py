@@ -27,6 +27,9 @@ class ParquetFolder(ParquetChunks):
     selects the chunks of this process.
     """
 
+    #: Whether the input of each row is recorded, by which changed images are noticed.
+    keeps_inputs = True
+
     def __init__(
         self,
         state: RunState,
@@ -39,13 +42,13 @@ class ParquetFolder(ParquetChunks):
     ):
         super().__init__(state, schema, settings, retry=retry)
         self.types, self._owns_chunk = types, owns_chunk
-        for number, file in chunk_files(state.output) if state.resumes else ():
-            if not (found := chunks_in(file, state.run_id)):
+        for number, chunk in self._find_chunks() if state.resumes else ():
+            if chunk is None:
                 raise OutputExists(
-                    f"{file} is not a file of the run that {state.output} belongs to",
+                    f"{self._name(number)} is not a file of the run that {state.name} belongs to",
                     hint="move it away; or choose another -o",
                 )
-            self.chunks[number] = found[0]
+            self.chunks[number] = chunk
 
     def owns(self, number: int) -> bool:
         return self._owns_chunk(number)
@@ -72,33 +75,50 @@ class ParquetFolder(ParquetChunks):
             table = make_table(rows, self._schema, self.types, self.embedding_dim)
         except MISMATCHES as problem:
             raise OutputExists(
-                f"a kept column of {state.output} now has values of another type: {problem}",
+                f"a kept column of {state.name} now has values of another type: {problem}",
                 hint="another -o starts anew; --overwrite replaces it",
             ) from problem
         with wrap_write_errors(state.output):
             make_folder(state.output)
             write_parquet(temporary, table, rows, metadata)
-        file = self._path(chunk.number)
-        if not publish_file(temporary, file, replace=chunk.number in self.chunks):
-            chunk = self._stored_by_another(file, chunk)
+        if not self._publish(temporary, chunk.number, replace=chunk.number in self.chunks):
+            chunk = self._stored_by_another(chunk)
         self.chunks[chunk.number] = chunk
 
     def finish(self) -> None:
         with wrap_write_errors(self._state.output):
             make_folder(self._state.output)
 
-    def _stored_by_another(self, file: Path, chunk: Chunk) -> Chunk:
+    def _find_chunks(self) -> Iterator[tuple[int, Chunk | None]]:
+        """The chunks that are there by number; None for a file of another run."""
+        for number, _ in chunk_files(self._state.output):
+            yield number, self.stored(number)
+
+    def _publish(self, temporary: Path, number: int, *, replace: bool) -> bool:
+        """Store a complete file; False where there is one that is not to be replaced."""
+        return publish_file(temporary, self._path(number), replace=replace)
+
+    def _stored_by_another(self, chunk: Chunk) -> Chunk:
         """The same chunk as another process of this run stored it. Raises OutputFailed."""
-        stored = chunks_in(file, self._state.run_id)
-        if not stored or stored[0].digest != chunk.digest:
+        stored = self.stored(chunk.number)
+        if stored is None or stored.digest != chunk.digest:
             raise OutputFailed(
-                f"{file} was created by another program during the run",
+                f"{self._name(chunk.number)} was created by another program during the run",
                 hint="move it away, then run the same command again to resume",
             )
-        return stored[0]
+        return stored
+
+    def _name(self, number: int) -> str:
+        """The file of a chunk, for messages."""
+        return str(self._path(number))
 
     def _path(self, number: int) -> Path:
-        return self._state.output / f"part-{number:06}.parquet"
+        return self._state.output / part_name(number)
+
+
+def part_name(number: int) -> str:
+    """The name of the file of a chunk."""
+    return f"part-{number:06}.parquet"
 
 
 def chunk_files(folder: Path) -> Iterator[tuple[int, Path]]:

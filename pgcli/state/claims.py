@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
-from contextlib import closing, suppress
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 
 from pgcli.state.atomic_file import write_json
 from pgcli.state.file_lock import file_lock
 from pgcli.state.lock import current_process
-from pgcli.state.owners import owners
+from pgcli.state.owners import Owner, owners
 from pgcli.state.state_folder import CLAIMING_PART, LOCK, OWNER
 from pgcli.state.write_errors import wrap_write_errors
 
@@ -40,15 +40,16 @@ class Claims:
         """The number of chunks that are not known to be complete."""
         return len(self._left)
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether no other process writes the output."""
+        return not any(owner.is_running for owner in self._others())
+
     def claim(self, count: int = 1, *, spare: int = 0) -> list[int]:
         """The next chunks that nobody has, `count` at most; none if there are no more than `spare`
         for each process. Raises OutputFailed."""
-        with wrap_write_errors(self._folder), file_lock(self._folder / f"{LOCK}-{CLAIMS}"):
-            others = [
-                owner
-                for owner in owners(self._folder)
-                if owner.is_running and owner.part != self._part
-            ]
+        with self._locked():
+            others = [owner for owner in self._others() if owner.is_running]
             taken = {number for owner in others for number in owner.process.get(CHUNKS) or ()}
             taken.update(self._own)
             if spare and len(self._left) - len(taken) <= spare * (len(others) + 1):
@@ -72,6 +73,16 @@ class Claims:
                 for file in self._folder.glob(f"*{owner.part}*"):
                     with suppress(OSError):
                         file.unlink()
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """A block in which no other process claims chunks."""
+        with wrap_write_errors(self._folder), file_lock(self._folder / f"{LOCK}-{CLAIMS}"):
+            yield
+
+    def _others(self) -> Iterator[Owner]:
+        """The other processes, and those that were killed."""
+        return (owner for owner in owners(self._folder) if owner.part != self._part)
 
     def _free(self, taken: set[int]) -> Generator[int, None, None]:
         """The chunks that are neither taken nor complete, in their order."""

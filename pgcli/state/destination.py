@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 from pgcli.errors import OutputExists, OutputFailed, UsageError
 from pgcli.state.added_prompts import find_record
-from pgcli.state.lock import check_unlocked
+from pgcli.state.lock import check_unlocked, in_use
+from pgcli.state.owners import owners
 from pgcli.state.run_record import ResumeRules, check_version, why_no_record
 from pgcli.state.state_folder import state_folder
 from pgcli.state.write_errors import already_exists, wrap_write_errors
@@ -61,6 +62,8 @@ def check_resumable(
     with wrap_write_errors(path):
         check_kind(path, kind, "-o")
         check_unlocked(state_folder(path), part=part)
+        if overwrite and any(owner.is_running for owner in owners(state_folder(path))):
+            raise in_use(state_folder(path), "")  # on another host, whose locks are not seen here
         if not overwrite:
             check_version(path)
         record = None if overwrite else find_record(path, settings, rules or ResumeRules())

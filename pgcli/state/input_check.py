@@ -55,7 +55,7 @@ class RowComparer:
     """Compares saved rows with the input. `is_moved` images have other names than before."""
 
     def __init__(
-        self, output: Path, images: ImageComparison | None = None, *, is_moved: bool = False
+        self, output: Path | str, images: ImageComparison | None = None, *, is_moved: bool = False
     ):
         self.output, self.is_moved = output, is_moved
         self._images = images or NoImageComparison()
@@ -267,7 +267,7 @@ def quoted(value: object) -> str:
     return text if len(text) <= MAX_QUOTED else f"{text[: MAX_QUOTED - 1]}…"
 
 
-def input_changed(output: Path, row_index: int, change: str = "") -> OutputExists:
+def input_changed(output: Path | str, row_index: int, change: str = "") -> OutputExists:
     """The error for rows that were made from another input."""
     row = f"{row_index + 1:,}"
     where = f"row {row} {change}" if change else f"it differs within the first {row} rows"

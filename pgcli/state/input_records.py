@@ -40,9 +40,9 @@ class InputRecords:
             self._block, at = (row_index, block), 0
         return RowInput.from_bytes(block[at : at + RECORD_BYTES])
 
-    def write(self, row_index: int, row_input: RowInput) -> None:
-        """Store the input of a row that is to be saved. Raises OutputFailed."""
-        data, at = row_input.to_bytes(), row_index * RECORD_BYTES
+    def write(self, row_index: int, *inputs: RowInput) -> None:
+        """Store the inputs of rows that are to be saved, from this one on. Raises OutputFailed."""
+        data, at = b"".join(one.to_bytes() for one in inputs), row_index * RECORD_BYTES
         with wrap_write_errors(self.file):
             while data:
                 written = os.pwrite(self._open(), data, at)

@@ -34,8 +34,8 @@ def owners(folder: Path) -> Iterator[Owner]:
         process, part = read_json(file) or {}, file.stem.removeprefix(OWNER)
         silent = seconds_since(file, progress_file(folder, part))
         is_held = is_locked(folder / f"{LOCK}{part}")
-        if is_held is False and process.get("host") != socket.gethostname():
-            is_held = None  # the locks of another host may not be seen on this one
+        if process.get("host") != socket.gethostname():
+            is_held = None  # it may not be seen here, or outlive its host on a file server
         is_running = silent < SILENT_SECONDS if is_held is None else is_held
         yield Owner(part, process, is_running, silent)
 

@@ -27,13 +27,13 @@ class RowInput:
     stamp: FileStamp = NO_STAMP
 
     @classmethod
-    def of(cls, item: Item, prompt: str) -> Self:
+    def of(cls, item: Item, prompt: str, stamp: FileStamp = NO_STAMP) -> Self:
         """The input of a row. Its image is stamped once it is decoded."""
         names = f"{item.index}\0{item.id}\0{prompt}"
         if item.region is not None or item.choices or item.kept:
             others = [item.region, item.choices, dict(item.kept)]
             names += f"\0{json_text(json_safe(others))}"
-        return cls(digest(names), digest(item.image))
+        return cls(digest(names), digest(item.image), stamp)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self | None:

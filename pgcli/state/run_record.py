@@ -71,7 +71,7 @@ class RunRecord:
         }
         return write_json(folder / RUN, values, replace=replace)
 
-    def check_settings(self, settings: Settings, output: Path, rules: ResumeRules) -> None:
+    def check_settings(self, settings: Settings, output: Path | str, rules: ResumeRules) -> None:
         """Raise OutputExists if the run was begun with other settings.
 
         Settings that are not known yet are not compared.
@@ -240,7 +240,7 @@ def changed_source(old: Sequence[str] | None, new: Sequence[str] | None) -> str:
     return ""
 
 
-def other_sources(output: Path, change: str) -> OutputExists:
+def other_sources(output: Path | str, change: str) -> OutputExists:
     """The error for a run of other images than those of the saved rows."""
     return OutputExists(
         f"{output} belongs to a run of other images: {change}",

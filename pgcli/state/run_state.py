@@ -117,7 +117,7 @@ class RunState:
         return self._files
 
     @property
-    def name(self) -> Path:
+    def name(self) -> Path | str:
         """The output as the user named it."""
         return self.output if self.extends is None else self.extends[0]
 
@@ -185,7 +185,7 @@ class RunState:
         """Store the settings and metadata of this run, if it resumes another."""
         if self.record is not None:
             self.record = self.record.resumed_by(self._settings, self._metadata)
-            self.record.write(self.folder, replace=True)
+            self._write_record(self.record, replace=True)
             self._write_progress()
 
     def begin(self) -> None:
@@ -202,7 +202,7 @@ class RunState:
             self.run_id, self._settings, self._metadata, self._files, now(), self.overwrite
         )
         self._is_begun = True
-        if not record.write(self.folder, replace=False):  # another part of the output was first
+        if not self._write_record(record, replace=False):  # another part of the output was first
             self.record = read_record(self.output) or record
             self.run_id = self.record.run_id
             self.check_settings(self._settings, self._metadata)
@@ -220,6 +220,9 @@ class RunState:
             self.progress.seconds = round(monotonic() - started - self._paused_seconds(), 3)
             self.progress.added = self.progress.rows - rows
         self._write_progress(durable=durable)
+
+    def _write_record(self, record: RunRecord, *, replace: bool) -> bool:
+        return record.write(self.folder, replace=replace)
 
     def _write_progress(self, *, durable: bool = False) -> None:
         file = progress_file(self.folder, common_part(self.part))

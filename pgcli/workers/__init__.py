@@ -31,8 +31,9 @@ def prefetch(
     should_stop: Callable[[], bool] = lambda: False,
     fetcher: Fetcher | None = None,
     pauses: bool = False,
+    default_workers: int | None = None,
 ) -> Iterator[DecodedImage]:
-    """Decoded items in order, decoded ahead by `workers` processes.
+    """Decoded items in order, decoded ahead by `workers` processes; None is `default_workers`.
 
     Without workers, or if their number is None and `total` is small, each item is decoded in this
     process when it is asked for; no time limit applies there. The bytes of an item are released
@@ -47,7 +48,7 @@ def prefetch(
         arriving = arrivals(items, should_stop) if pauses else items
         yield from decode_in_process(arriving, decode, fetcher)
         return
-    count = workers or min(DEFAULT_WORKERS, os.cpu_count() or 1)
+    count = workers or min(default_workers or DEFAULT_WORKERS, os.cpu_count() or 1)
     count = count if total is None else max(1, min(count, total))
     with Prefetcher(decode, count, max_bytes, fetcher) as prefetcher:
         with thread_errors():

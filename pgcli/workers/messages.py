@@ -72,7 +72,7 @@ def image_from_message(message: Message, item: Item, decoder: Decoder) -> Decode
     load_ms = header.get("load_ms")
     if not isinstance(load_ms, float) or not 0 <= load_ms < math.inf:
         raise MalformedMessage("load_ms is not a time")
-    item = replace(item, data=None)
+    item = item if item.data is None else replace(item, data=None)
     return DecodedImage(
         item, width, height, pixels, load_ms, fault, _stamp(header.get("stamp", ["", ""]))
     )

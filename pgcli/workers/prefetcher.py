@@ -53,6 +53,7 @@ class Prefetcher:
         self._fetcher = fetcher
         fetch_threads = fetcher.fetch_threads if fetcher else 0
         self._fetching = threading.Semaphore(fetch_threads or count)
+        self._task = self._fetch_and_decode if fetcher else self._decode
         self._pool = ThreadPoolExecutor(count + fetch_threads, "pgcli-decode")
         self._pending: SimpleQueue[Pending] = SimpleQueue()
         self._capacity = threading.Condition()
@@ -86,7 +87,7 @@ class Prefetcher:
                 if self._stopped:
                     return
                 with thread_errors():
-                    self._pending.put((self._pool.submit(self._decode, item), reserved))
+                    self._pending.put((self._pool.submit(self._task, item), reserved))
         except Exception as problem:  # noqa: BLE001 - raised again where the images are taken
             end = problem
         self._pending.put(end)
@@ -126,13 +127,16 @@ class Prefetcher:
     def _fits(self, needed: int) -> bool:
         return not self._reserved_bytes or self._reserved_bytes + needed <= self._max_bytes
 
-    def _decode(self, item: Item) -> DecodedImage:
+    def _fetch_and_decode(self, item: Item) -> DecodedImage:
         with ExitStack() as stack:
             with self._fetching:
                 whole = stack.enter_context(fetched(item, self._fetcher))
-            worker = self._idle.get()
-            try:
-                image = worker.decode(whole.item)
-            finally:
-                self._idle.put(worker)
+            image = self._decode(whole.item)
         return replace(image, load_ms=image.load_ms + whole.took_ms)
+
+    def _decode(self, item: Item) -> DecodedImage:
+        worker = self._idle.get()
+        try:
+            return worker.decode(item)
+        finally:
+            self._idle.put(worker)

@@ -54,6 +54,16 @@ def test_rows_of_a_joined_run_are_those_of_a_run_alone() -> None:
     assert main(["check", "rows/"]) == 0
 
 
+def test_changed_image_of_a_complete_file_is_noticed(capsys: pytest.CaptureFixture[str]) -> None:
+    """By the process that resumes the run; those that join while it goes on rely on it."""
+    assert caption("rows/", "--join", "--limit", "10") == 3
+    Image.new("RGB", (9, 9)).save("photos/01.png")
+    with output_lock(state_folder(Path("rows/")), part="-join-other"):
+        assert caption("rows/", "--join", "--limit", "12") == 3
+    assert caption("rows/", "--join") == 13
+    assert "row 2 is of another image of that name" in capsys.readouterr().err
+
+
 def test_runs_with_and_without_join_complete_each_other(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from pgcli.cli.main import main
+from pgcli.state.lock import output_lock
 from pgcli.state.owners import SILENT_SECONDS
 from tests.support.runs import EXAMPLES, MANY, ROWS, finished, saved, started, wait_until
 
@@ -122,6 +123,35 @@ def test_run_of_another_host_is_told_by_the_age_of_its_progress(
     assert [run["silent_seconds"] >= SILENT_SECONDS for run in report["lost"]] == [True] * is_silent
     assert main(["status", str(output)]) == 0
     assert ("killed\tprocess 7 on elsewhere" in capsys.readouterr().out) == is_silent
+
+
+def test_overwrite_is_refused_while_a_shard_lives_on_another_host(
+    tmp_path: Path,
+) -> None:
+    output, owner = tmp_path / "rows", tmp_path / "rows.pgcli" / "owner-0-of-4.json"
+    run_shard(output, "1/4")
+    owner.write_text(json.dumps({"pid": 7, "host": "elsewhere", "since": "2026-01-01T00:00:00"}))
+    replaced = ("caption", EXAMPLES, "-o", f"{output}/", "--overwrite")
+    refused = finished(*replaced)
+    assert refused.returncode == 12
+    assert b"process 7 on elsewhere" in refused.stderr
+    at = time.time() - 2 * SILENT_SECONDS
+    os.utime(owner, (at, at))
+    assert finished(*replaced).returncode == 0
+
+
+def test_a_locked_run_of_another_host_that_is_silent_does_not_run(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A file server may hold the locks of a host that was lost."""
+    output, owner = tmp_path / "rows.jsonl", tmp_path / "rows.jsonl.pgcli" / "owner.json"
+    assert finished("caption", EXAMPLES, "-o", output, "--limit", 5).returncode == 0
+    with output_lock(owner.parent):
+        owner.write_text(json.dumps({"pid": 7, "host": "elsewhere"}))
+        at = time.time() - 2 * SILENT_SECONDS
+        for file in (owner, owner.with_name("progress.json")):
+            os.utime(file, (at, at))
+        assert status(capsys, output)["state"] == "complete"
 
 
 @pytest.mark.parametrize("name", FORMATS)

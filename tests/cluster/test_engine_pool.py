@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from multiprocessing import Pipe
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
+import numpy as np
 import pytest
 
+from pgcli.cluster import channel
 from pgcli.cluster.engine_pool import EnginePool
-from pgcli.cluster.engine_process import EngineSlot
+from pgcli.cluster.engine_process import EngineSlot, together
 from pgcli.errors import InvalidCheckpoint, NoUsableDevice
 from pgcli.records import Answer, error_answer
 from tests.support import light_engines
@@ -127,9 +132,39 @@ def test_engines_reduced_batches_are_reported(tmp_path: Path) -> None:
         assert not found.image_stats.is_shared
 
 
+def test_engines_begin_with_the_limits_of_an_earlier_run(tmp_path: Path) -> None:
+    """Also one that is started in place of another that died."""
+    limits = {"at_once": {"now": 1, "failures": {"2": 1}}}
+    with pool(tmp_path, 1) as found:
+        found.batch_limits.load_state_dict(limits)
+        rows(found, ["kills once", *numbered(20)])
+    noted = [json.loads(file.read_text()) for file in tmp_path.glob("limits *")]
+    assert noted == [limits] * 2
+
+
 def test_engines_do_not_outlive_a_pool_that_is_closed(tmp_path: Path) -> None:
     with pool(tmp_path, 1) as found:
         rows(found, numbered(1))
     (loaded,) = tmp_path.glob("loaded *")
     with pytest.raises(ProcessLookupError):
         os.kill(int(loaded.name.split()[1]), signal.SIGCONT)
+
+
+def test_rows_that_end_at_about_one_time_are_one_message() -> None:
+    rows = [(0, "a"), (1, "b"), (2, "c")]
+    assert list(together(iter(rows), 60.0)) == [tuple(rows)]  # type: ignore[arg-type]
+    assert list(together(iter(rows), 0.0)) == [(row,) for row in rows]  # type: ignore[arg-type]
+
+
+def test_arrays_of_a_message_arrive_unchanged_and_writable() -> None:
+    arrays = [np.full((size, 3), size % 251, np.uint8) for size in (0, 1, 700, 0, 2)] * 300
+    ours, theirs = Pipe()
+    thread = Thread(target=channel.send, args=(ours, {"arrays": arrays}))
+    thread.start()
+    received = channel.receive(theirs)["arrays"]
+    thread.join()
+    assert all(map(np.array_equal, arrays, received))
+    assert all(array.flags.writeable for array in received)
+    ours.close()
+    with pytest.raises(EOFError):
+        channel.receive(theirs)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from pgcli.cluster.engine_process import EngineSlot
 from pgcli.cluster.messages import EngineCounts, EngineInfo, LoadedEngine
@@ -28,7 +30,11 @@ def load(folder: Path, slot: EngineSlot) -> LoadedEngine:
         os._exit(3)
     (folder / f"loaded {os.getpid()}").touch()
     info = EngineInfo("light@1", "cpu", "float32", BATCH, ImageSpec(8), {"size": 1}, (("a", "b"),))
-    return LoadedEngine(info, partial(make_ask, folder), counts, lambda state: None)
+    return LoadedEngine(info, partial(make_ask, folder), counts, partial(note_limits, folder))
+
+
+def note_limits(folder: Path, state: Mapping[str, Any]) -> None:
+    (folder / f"limits {os.getpid()}").write_text(json.dumps(state))
 
 
 def counts() -> EngineCounts:

@@ -4,22 +4,34 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
 Files = dict[str, bytes]
+NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
+
+
+class QuietServer(ThreadingHTTPServer):
+    """A server that prints nothing of clients that are killed."""
+
+    daemon_threads = True
+
+    def handle_error(self, *_: object) -> None:
+        if not isinstance(sys.exception(), ConnectionError):
+            raise
 
 
 @contextmanager
 def serve(answer: type[Store], files: Files) -> Iterator[str]:
     """The URL of a server with these files, by `bucket/key`."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("", (answer,), {"files": files}))
-    server.daemon_threads = True
+    server = QuietServer(("127.0.0.1", 0), type("", (answer,), {"files": files}))
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     try:
         yield f"http://127.0.0.1:{server.server_port}"
@@ -33,6 +45,7 @@ class Store(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     files: Mapping[str, bytes] = {}
+    times: Mapping[str, float] = {}  # when files were written; others in 2026
 
     def log_message(self, *_: object) -> None:
         pass
@@ -91,9 +104,11 @@ class S3(Store):
             return self.send(404)
         keys, folders = self.list_keys(bucket, query.get("prefix", ""), query.get("delimiter", ""))
         size = {key: len(self.files[f"{bucket}/{key}"]) for key in keys}
+        times = {key: self.times.get(f"{bucket}/{key}", NEW_YEAR) for key in keys}
         rows = [
             f"<Contents><Key>{escape(key)}</Key><Size>{size[key]}</Size>"
-            "<LastModified>2026-01-01T00:00:00.000Z</LastModified></Contents>"
+            f"<LastModified>{datetime.fromtimestamp(times[key], UTC):%FT%TZ}</LastModified>"
+            "</Contents>"
             for key in keys
         ]
         rows += [

@@ -33,6 +33,20 @@ def test_killed_runs_lose_and_repeat_no_row() -> None:
     assert sum(report["reads"] for report in reports) > 0
 
 
+@pytest.mark.nightly
+def test_killed_engines_and_commands_lose_and_repeat_no_row() -> None:
+    command = [sys.executable, "-m", "tests.support.kill_engines", "--kills", str(KILLS)]
+    run = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    reports = [json.loads(line) for line in run.stdout.splitlines()]
+    assert len(reports) == 4
+    assert [(report["lost"], report["twice"]) for report in reports] == [(0, 0)] * 4
+    assert sum(report["kills_of_engines"] for report in reports) > KILLS // 4
+    assert sum(report["kills_of_commands"] for report in reports) > KILLS // 4
+
+
 @pytest.mark.parametrize(
     ("kills", "workers"),
     [

@@ -21,9 +21,10 @@ from PIL import Image
 
 from pgcli.cli.job import destination, loading
 from pgcli.cli.main import main
+from pgcli.remote.stored_objects import StoredObjects
 from pgcli.state.lock import output_lock
 from pgcli.state.state_folder import state_folder
-from tests.support import remote_engines
+from tests.support import kill_stored_runs, remote_engines
 from tests.support.runs import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -60,9 +61,9 @@ def command(output: str, *options: str) -> list[str]:
     return ["caption", "photos", "-o", output, *OPTIONS, *options]
 
 
-def on_ray(cluster: Any, *options: str) -> subprocess.Popen[str]:
+def on_ray(cluster: Any, *options: str, output: str = "rows/") -> subprocess.Popen[str]:
     """A run whose engines need no model, on the GPUs that the cluster counts."""
-    words = command("rows/", "--ray", cluster.address, "--ray-gpus", "1", *options)
+    words = command(output, "--ray", cluster.address, "--ray-gpus", "1", *options)
     program = [sys.executable, "-m", "tests.support.remote_engines", *words]
     return subprocess.Popen(program, stderr=subprocess.PIPE, text=True)
 
@@ -193,3 +194,25 @@ def test_two_drivers_share_an_output(cluster: Any, monkeypatch: pytest.MonkeyPat
     assert [code for code, _ in ends] == [3, 3], ends
     check_all_rows({})
     assert len(actors()) == 2
+
+
+@pytest.mark.nightly
+def test_rows_in_an_object_store_survive_kills_of_engine_and_driver(
+    cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CHUNK_SECONDS", "0.5")
+    with kill_stored_runs.server():
+        objects = StoredObjects("s3://bucket/rows/")
+        node = cluster.add_node(num_cpus=2, num_gpus=2)
+        run = on_ray(cluster, output=objects.url)
+        wait_until(lambda: len(actors()) == 2 and objects.names("part-"))
+        os.kill(max(actors()), signal.SIGKILL)
+        wait_until(lambda: len(actors()) == 3)
+        run.kill()
+        finished(run)
+        assert 0 < len(objects.names("part-")) < 8
+        code, said = finished(on_ray(cluster, output=objects.url))
+        cluster.remove_node(node)
+        assert code == 3, said
+        found = [json.loads(row)["index"] for row in kill_stored_runs.rows_of(objects)]
+    assert found == list(range(31))

@@ -34,9 +34,11 @@ def status(
     output: Annotated[str, typer.Argument(metavar="OUTPUT", hidden=True)],
     json: Json = False,
 ) -> None:
-    from pgcli.cli.result_files.run_status import read_run_status
+    from pgcli.cli.result_files.run_status import read_run_status, read_stored_status
+    from pgcli.remote.urls import is_in_object_store
 
-    run_status = read_run_status(Path(output))
+    is_stored = is_in_object_store(output)
+    run_status = read_stored_status(output) if is_stored else read_run_status(Path(output))
     if json:
         stdout.print_json(asdict(run_status))
     else:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from queue import SimpleQueue
-from typing import Self
+from typing import Any, Self
 
 from pgcli.cli.job.input import RunInput
 from pgcli.cli.job.run_task import RunEngine
@@ -25,12 +25,13 @@ CRASHED = Fault("worker_crashed", "The process of the model died of the image, t
 @dataclass
 class ChunkReport:
     """What is counted of a stored chunk. `error` is its first error row, and `error_run` the most
-    consecutive ones."""
+    consecutive ones. `limits` are the batch sizes that a remote engine reduced on OOM."""
 
     number: int
     tally: Tally = field(default_factory=Tally)
     error: Answer | None = None
     error_run: int = 0
+    limits: Mapping[str, Any] = field(default_factory=dict)
 
     def count(self, rows: Sequence[ChunkRow]) -> Self:
         """Add the rows, in their order."""
@@ -63,7 +64,7 @@ class ChunkWorker:
         self._refuse = partial(error_answer, task=input.plan.question.task, model=engine.label)
         self._parts: SimpleQueue[range | None] = SimpleQueue()
         self._prepared: deque[range] = deque()
-        decode = decode_stage(input, engine.spec, should_stop, resumes=False, stamps=True)
+        decode = decode_stage(input, engine, should_stop, resumes=False, stamps=True)
         self._decoded = iter(decode(self._items()))
 
     def __enter__(self) -> Self:
@@ -154,12 +155,15 @@ class ChunkWorker:
         for item in self._input.items_of([rows]):
             first = item.row or 0
             start = max(first, rows.start)
-            prompts = item.prompts[start - first : rows.stop - first]
-            yield replace(item, row=start, prompts=prompts)
+            if start == first and len(item.prompts) <= rows.stop - first:
+                yield item
+            else:
+                prompts = item.prompts[start - first : rows.stop - first]
+                yield replace(item, row=start, prompts=prompts)
 
 
 def stamped_input(image: DecodedImage, prompt: str) -> RowInput:
     """The input of a row, with the stamp of its image."""
     status = image.item.table_status
     stamp = replace(image.stamp, status=status) if status else image.stamp
-    return replace(RowInput.of(image.item, prompt), stamp=stamp)
+    return RowInput.of(image.item, prompt, stamp)

@@ -59,6 +59,8 @@ def already_complete(input: RunInput, output: RunOutput, hooks: RowHooks, screen
     if output.state is not None:
         output.state.update_record()
     errors = output.errors.total()
-    with_errors = f", {errors:,} with errors (--retry-errors asks them again)" if errors else ""
+    with_errors = f", {errors:,} with errors" if errors else ""
+    if errors and not input.plan.is_stored:
+        with_errors += " (--retry-errors asks them again)"
     screen.info(f"nothing to do: all {output.rows:,} rows are saved{with_errors}")
     return 3 if errors else 0

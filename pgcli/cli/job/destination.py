@@ -8,11 +8,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from pgcli.cli.job.plan import Plan
+from pgcli.cli.job.plan import Plan, claiming_option
 from pgcli.cli.job.run_settings import resume_rules, run_settings
 from pgcli.cli.job.side_outputs import check_side_outputs
 from pgcli.errors import OutputFailed, UsageError
+from pgcli.remote.stored_objects import check_folder_url
+from pgcli.remote.urls import has_credentials, without_credentials
 from pgcli.sinks import OutputFormat, output_format
+from pgcli.sources.paths import url_scheme
 from pgcli.state.destination import check_destination, check_resumable
 
 DestinationFormat = Literal["stream"] | OutputFormat
@@ -41,12 +44,13 @@ def check_output(plan: Plan) -> Destination:
     if output.output != "-":
         format = output_format(output.output, output.format)
     destination = Destination(format)
+    check_url(plan, destination)
     check_shard(plan, destination)
     check_claims(plan, destination)
     check_rows_per_file(plan, destination)
     check_retry(plan, destination)
     path = Path(output.output)
-    if destination.is_resumable:
+    if destination.is_resumable and not plan.is_stored:
         resumes = check_resumable(
             path,
             run_settings(plan),
@@ -58,7 +62,7 @@ def check_output(plan: Plan) -> Destination:
         destination = Destination(format, resumes)
     elif format == "text":
         check_destination(path, overwrite=output.overwrite)
-    elif sys.stdout is None:
+    elif format == "stream" and sys.stdout is None:
         raise OutputFailed("standard output is closed", hint="name a file: -o rows.jsonl")
     check_side_outputs(plan, resumes=destination.resumes)
     return destination
@@ -81,15 +85,15 @@ def check_claims(plan: Plan, destination: Destination) -> None:
         raise UsageError(f"{name} needs --ray", hint="name the cluster: --ray auto")
     if not plan.claims_chunks:
         return
-    option = "--join" if model.ray is None else "--ray"
+    option = claiming_option(plan)
     check_ray(model.ray)
-    if destination.format != "folder" or output.overwrite:
+    if plan.shares_chunks and (destination.format != "folder" or output.overwrite):
         raise UsageError(
             f"{option} needs a folder of Parquet files as output, and no --overwrite",
             hint="name it with a slash at its end, -o rows/, and leave --overwrite out",
         )
     others = {
-        "--shard": plan.options.input.shard,
+        "--shard": plan.shares_chunks and plan.options.input.shard,
         "--retry-errors": plan.options.running.retry_errors,
         "--draw": output.draw,
         "--view": output.view,
@@ -100,9 +104,25 @@ def check_claims(plan: Plan, destination: Destination) -> None:
         raise UsageError(
             f"{given} does not go with {option}",
             hint="once the rows are there, pgcli view rows/ draws them and writes pages"
-            if given in ("--draw", "--view")
-            else f"leave one of them out: a run without {option} has {given}",
+            if plan.shares_chunks and given in ("--draw", "--view")
+            else f"leave one of them out: a run without {option} has {given}"
+            if plan.shares_chunks
+            else "name a folder of this machine with -o",
         )
+
+
+def check_url(plan: Plan, destination: Destination) -> None:
+    """Raise UsageError for an address that is not that of a folder in an object store."""
+    url = plan.options.output.output
+    if url_scheme(url) is None:
+        return
+    if not plan.is_stored or destination.format != "folder" or has_credentials(url):
+        raise UsageError(
+            f"rows cannot be written to {without_credentials(url)}",
+            hint="name a file, a folder, or a folder in an object store: -o s3://bucket/rows/, "
+            "gs:// or az://",
+        )
+    check_folder_url(url, "-o")
 
 
 def check_ray(address: str | None) -> None:

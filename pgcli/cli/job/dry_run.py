@@ -83,7 +83,7 @@ def answer_sample(input: RunInput, engine: RunEngine) -> list[Answer]:
     plan = replace(input.plan, options=replace(input.options, input=options))
     sample = replace(input, plan=plan)
     refuse = partial(error_answer, task=plan.question.task, model=engine.label)
-    decode = decode_stage(sample, engine.spec, lambda: False, resumes=False, stamps=False)
+    decode = decode_stage(sample, engine, lambda: False, resumes=False, stamps=False)
     ask = plan.task.stage(engine, lambda: False)
     return list(answers(sample.items(), decode, ask, refuse))
 
@@ -95,8 +95,11 @@ def disk_space(input: RunInput, destination: Destination, sample: list[Answer], 
     begun, whole = size_of(schema, sample[:half]), size_of(schema, sample)
     # what a file has besides its rows is in both sizes
     size = begun + (whole - begun) / (len(sample) - half) * (rows - half)
+    needs = f"about {decimal(round(size))} as {name}"
+    if input.plan.is_stored:
+        return needs
     free = shutil.disk_usage(Path(input.options.output.output).absolute().parent).free
-    return f"about {decimal(round(size))} as {name}, {decimal(free)} free"
+    return f"{needs}, {decimal(free)} free"
 
 
 def jsonl_size(schema: RowSchema, answers: list[Answer]) -> int:

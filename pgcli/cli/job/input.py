@@ -8,7 +8,7 @@ from functools import partial
 from math import ceil
 
 from pgcli.cli.job.demo_limit import DEMO_IMAGES, demo_limit_error
-from pgcli.cli.job.plan import Plan, check_not_an_input
+from pgcli.cli.job.plan import Plan, check_not_an_input, claiming_option
 from pgcli.cli.options import JobOptions, values
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import UsageError
@@ -201,7 +201,7 @@ def source_options(plan: Plan) -> ReadOptions:
 
 def check_known_rows(input: RunInput) -> None:
     """Raise UsageError for an input of which no part can be read alone."""
-    option = "--join" if input.options.model.ray is None else "--ray"
+    option = claiming_option(input.plan)
     if not input.has_known_rows:
         raise UsageError(
             f"{option} needs an input whose rows are known before it is read",

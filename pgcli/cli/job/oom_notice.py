@@ -27,6 +27,10 @@ class OomNotice(NullCallback):
             engine.batch_limits.load_state_dict(state.progress.memory.get(engine.device, {}))
 
     def on_row(self, answer: Answer, tally: Tally) -> None:
+        self.check()
+
+    def check(self) -> None:
+        """Print the message if memory ran out, and note the limits."""
         limits = self._engine.batch_limits.summary()
         if not limits:
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from pgcli.arrow_values import to_json
 from pgcli.cli.job.destination import Destination
 from pgcli.cli.job.input import RunInput
+from pgcli.cli.job.plan import Plan
 from pgcli.cli.job.run_settings import input_metadata, resume_rules, run_settings
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import OutputExists
@@ -27,6 +28,7 @@ from pgcli.state.open_run import open_run, replace_output
 from pgcli.state.run_record import PROMPTS
 from pgcli.state.run_state import RunState
 from pgcli.state.shard import ROWS_PER_FILE, stored_chunk_rows
+from pgcli.state.stored_run import open_stored_run
 
 if TYPE_CHECKING:
     from pgcli.sinks.column_types import ColumnTypes
@@ -92,14 +94,7 @@ def open_output(
         )
         yield RunOutput(sink, settings)
         return
-    with open_run(
-        Path(output.output),
-        settings,
-        overwrite=output.overwrite,
-        keep_old=destination.format == "parquet",
-        part=plan.part,
-        rules=resume_rules(plan),
-    ) as state:
+    with open_state(plan, destination, settings) as state:
         screen.on_message = state.log.write
         state.log.write("pgcli " + " ".join(map(without_credentials, plan.options.arguments)))
         if state.record is None or CONFIDENCE in state.record.settings:
@@ -115,6 +110,25 @@ def open_output(
                     settings[ROWS_PER_FILE] = input.chunk_rows
         state.check_settings(dict(settings), input_metadata(plan))
         yield open_saved_rows(input, state, settings, screen)
+
+
+def open_state(
+    plan: Plan, destination: Destination, settings: dict[str, object]
+) -> AbstractContextManager[RunState]:
+    """The state of the output, on a file system or in an object store."""
+    output, rules = plan.options.output, resume_rules(plan)
+    if plan.is_stored:
+        return open_stored_run(
+            output.output, overwrite=output.overwrite, part=plan.part, rules=rules
+        )
+    return open_run(
+        Path(output.output),
+        settings,
+        overwrite=output.overwrite,
+        keep_old=destination.format == "parquet",
+        part=plan.part,
+        rules=rules,
+    )
 
 
 def has_unchanged_image(input: RunInput, output: RunOutput) -> Callable[[int], bool]:

@@ -97,7 +97,7 @@ def checked_decode(job: Job, should_stop: Callable[[], bool]) -> Decode:
     output = job.output
     decode = decode_stage(
         job.input,
-        job.engine.spec,
+        job.engine,
         should_stop,
         resumes=output.resumes,
         stamps=output.state is not None,

@@ -14,6 +14,7 @@ from pgcli.cli.job.run_task import RunTask
 from pgcli.cli.options import JobOptions
 from pgcli.errors import UsageError
 from pgcli.images import ImageLimits
+from pgcli.remote.urls import is_in_object_store
 from pgcli.sources.paths import parse_path, url_scheme
 from pgcli.sources.patterns import expand_source
 from pgcli.state.shard import Shard, claimed_chunk_rows, fair_chunk_rows, parse_shard
@@ -54,13 +55,23 @@ class Plan:
 
     @property
     def claims_chunks(self) -> bool:
+        """Whether whole chunks of the output are computed, each by the process that claims it."""
+        return self.shares_chunks or self.is_stored
+
+    @property
+    def shares_chunks(self) -> bool:
         """Whether the chunks of the output are divided while it is written."""
         return self.options.model.join or self.options.model.ray is not None
 
     @property
+    def is_stored(self) -> bool:
+        """Whether the output is in an object store."""
+        return is_in_object_store(self.options.output.output)
+
+    @property
     def part(self) -> str:
         """The suffix of the file names of this process's state; empty for the whole output."""
-        if self.claims_chunks:
+        if self.shares_chunks:
             name = "-join" if self.options.model.ray is None else "-ray"
             # without --join, a second driver of the same output is refused
             return f"{name}-{self.token}" if self.options.model.join else name
@@ -97,6 +108,13 @@ def make_plan(sources: Sequence[str], task: RunTask, options: JobOptions) -> Pla
     task.check(options.model, folder_of(plan.model))
     check_not_an_input(options.output.output, sources)
     return plan
+
+
+def claiming_option(plan: Plan) -> str:
+    """What makes the run claim chunks, for messages."""
+    if plan.shares_chunks:
+        return "--join" if plan.options.model.ray is None else "--ray"
+    return "an output in an object store"
 
 
 def check_current_folder() -> str:

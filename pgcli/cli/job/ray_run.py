@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from secrets import token_hex
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, cast
 
 from pgcli.cli.job import loading
@@ -31,11 +32,12 @@ from pgcli.cluster.messages import EngineInfo
 from pgcli.cluster.ray_fleet import EngineResources, RayFleet
 from pgcli.errors import NoUsableDevice
 from pgcli.images import ImageSpec
+from pgcli.sinks import open_folder
 from pgcli.sinks.chunk_writer import ChunkRow, ChunkWriter
-from pgcli.sinks.parquet_folder import ParquetFolder
 from pgcli.state.file_lock import file_lock
 from pgcli.state.run_state import RunState
-from pgcli.state.state_folder import LOCK, file_list, state_folder
+from pgcli.state.state_folder import LOCK, file_list
+from pgcli.state.stored_run import StoredRunState
 
 if TYPE_CHECKING:
     from pgcli.sinks.column_types import ColumnTypes
@@ -56,6 +58,7 @@ class OutputSetup:
     types: ColumnTypes
     chunk_rows: int
     stored: Mapping[int, Any]
+    limits: Mapping[str, Any]  # batch sizes that earlier engines reduced on OOM, by device
 
 
 class RemoteEngine:
@@ -68,16 +71,18 @@ class RemoteEngine:
         self._plan, self._folder = plan, folder
         self._cores = plan.options.model.ray_cpus
         self._stack = ExitStack()
-        self._output = Path(folder, plan.options.output.output)
 
     def load(self) -> EngineInfo:
         """Load the model. Raises NoUsableDevice where the folders are not on this machine."""
-        if not Path(self._folder).is_dir() or not self._output.parent.is_dir():
+        is_here = Path(self._folder).is_dir()
+        if is_here:
+            os.chdir(self._folder)
+        output = Path(self._plan.options.output.output)
+        if not self._plan.is_stored and not (is_here and output.parent.is_dir()):
             raise NoUsableDevice(
                 f"{self._folder} is not on {socket.gethostname()}",
                 hint="start the command in a folder that all machines of the cluster see",
             )
-        os.chdir(self._folder)
         self._input = open_input(self._plan, Screen(quiet=True))
         task = EnginesTask(self._plan.task, 1, True, lambda: self._input.chunk_rows, self._cores)
         plan = self._input.plan = replace(self._plan, task=cast("RunTask", task))
@@ -91,23 +96,36 @@ class RemoteEngine:
 
     def begin(self, setup: OutputSetup) -> None:
         """Open the output, which no run replaces while this process lives."""
-        input, folder = self._input, state_folder(self._output)
-        input.source.pin_files(partial(file_list, folder, setup.files), is_written=False)
+        input, state = self._input, self._open_state(setup.files)
+        lists = partial(file_list, state.folder, setup.files)
+        input.source.pin_files(lists, is_written=False)
         input.chunk_rows = setup.chunk_rows
-        self._stack.enter_context(file_lock(folder / LOCK, shared=True, timeout_seconds=60))
-        state = RunState(self._output, part=f"-ray-{token_hex(4)}")
         state.run_id = setup.run_id
+        self._engine.batch_limits.load_state_dict(setup.limits.get(self._engine.device, {}))
         schema = replace(input.row_schema, confidence=CONFIDENCE in setup.settings)
-        store = ParquetFolder(state, replace(schema, exact=True), setup.settings, setup.types)
+        store = open_folder(state, replace(schema, exact=True), setup.settings, setup.types)
         store.chunks.update(setup.stored)
         writer = ChunkWriter(store, schema)
         self._worker = ChunkWorker(input, self._engine, writer)
         self._stack.enter_context(self._worker)
 
+    def _open_state(self, files: str) -> RunState:
+        """The state of the output, with the lists of input files whose names begin so."""
+        output, part = self._plan.options.output.output, f"-ray-{token_hex(4)}"
+        if self._plan.is_stored:
+            folder = self._stack.enter_context(TemporaryDirectory(prefix="pgcli-"))
+            stored = StoredRunState(output, Path(folder), part=part)
+            stored.pull_lists(files)
+            return stored
+        state = RunState(Path(output).absolute(), part=part)
+        self._stack.enter_context(file_lock(state.folder / LOCK, shared=True, timeout_seconds=60))
+        return state
+
     def run(self, number: int, ahead: int | None) -> ChunkReport:
         """Answer and store a chunk."""
         report = self._worker.run(number, ahead)
         assert report is not None
+        report.limits = self._engine.batch_limits.state_dict()
         return report
 
     def answer(self, rows: range) -> list[ChunkRow]:
@@ -173,6 +191,8 @@ class RayRun:
         with closing(driver.reports()) as found:
             for report in found:
                 self.engines.most_at_once = driver.most_at_once
+                if report.limits:
+                    shared.state.progress.memory[self.engines.device] = report.limits
                 yield report
 
     def _factory(self, resources: EngineResources) -> Callable[[], RemoteEngine]:
@@ -207,6 +227,7 @@ class RayRun:
             shared.store.types,
             self._input.chunk_rows,
             shared.replaced,
+            state.progress.memory,
         )
 
 

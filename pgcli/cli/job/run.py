@@ -131,7 +131,7 @@ def compute_free_chunks(
 
     engine = load_engine(input.plan, output, screen)
     run_summary.on_model(engine)
-    run_shared(input, output, screen, run_summary.tally, partial(local_reports, engine))
+    run_shared(input, output, screen, run_summary.tally, partial(local_reports, engine, screen))
     return engine
 
 

@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from pgcli.cli.job.input import RunInput
+from pgcli.cli.job.run_task import RunEngine
 from pgcli.pipeline import Decode
 from pgcli.records import DecodedImage, Item
-
-if TYPE_CHECKING:
-    from pgcli.images import ImageSpec
 
 
 def decode_stage(
     input: RunInput,
-    spec: ImageSpec,
+    engine: RunEngine,
     should_stop: Callable[[], bool],
     *,
     resumes: bool,
@@ -35,11 +32,12 @@ def decode_stage(
     from PIL import Image
 
     from pgcli import images, workers
+    from pgcli.device.decoding import decoding_processes
 
     Image.MAX_IMAGE_PIXELS = None  # --max-pixels is the limit that counts in this process
 
     options = input.options.input
-    spec = replace(spec, fast_decode=options.fast_decode)
+    spec = replace(engine.spec, fast_decode=options.fast_decode)
     return partial(
         workers.prefetch,
         decode=images.ImageDecoder(spec, input.plan.image_limits, stamps),
@@ -48,6 +46,7 @@ def decode_stage(
         should_stop=should_stop,
         fetcher=input.url_reader,
         pauses=input.source.total is None,
+        default_workers=decoding_processes(engine.device),
     )
 
 

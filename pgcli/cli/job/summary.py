@@ -15,6 +15,7 @@ from pgcli.cli.ui.console import Facts, Screen
 from pgcli.cli.ui.duration import duration
 from pgcli.pipeline import Tally
 from pgcli.remote.urls import without_credentials
+from pgcli.sources.paths import url_scheme
 from pgcli.state.run_state import RunState
 
 MAX_COMMAND_LENGTH = 300  # characters of a command that is shown to be copied
@@ -137,6 +138,9 @@ def next_steps(
         yield "save them", "the same command with -o rows.jsonl, then pgcli view rows.jsonl"
         return
     file = shlex.quote(output)
+    if url_scheme(output) is not None:
+        yield "see it", f"pgcli status {file}"
+        return
     if chosen.format == "text":
         yield "read it", f"less {file}"
         return

@@ -24,7 +24,8 @@ class OutputOptions:
             "--output",
             "-o",
             metavar="FILE",
-            help="A .jsonl or .parquet file, or folder/ for Parquet files; - is standard output.",
+            help="A .jsonl or .parquet file, or folder/ for Parquet files, here or at s3://, gs:// "
+            "or az://; - is standard output.",
         ),
     ] = "-"
     format: Annotated[

@@ -127,7 +127,7 @@ Workers = Annotated[
         "--workers",
         least=0,
         most=256,
-        default="up to 4",
+        default="up to 4; for a GPU all cores but 2",
         help="Processes that decode images; 0: decode in this process.",
     ),
 ]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pgcli.cli.result_files.shard_status import ShardStatus, shards_of
 from pgcli.errors import UsageError
+from pgcli.remote.stored_objects import check_folder_url
 from pgcli.sinks.saved_rows import SavedRows, count_saved
 from pgcli.state.added_prompts import new_output
 from pgcli.state.owners import Owner, owners
@@ -18,6 +19,7 @@ from pgcli.state.progress import RunProgress, all_progress
 from pgcli.state.run_record import read_record, why_no_record
 from pgcli.state.shard import stored_chunk_rows
 from pgcli.state.state_folder import state_folder
+from pgcli.state.stored_run import stored_state
 
 
 @dataclass
@@ -47,9 +49,39 @@ class RunStatus:
 
 def read_run_status(output: Path) -> RunStatus:
     """The status of the run that writes or wrote an output. Raises UsageError if there is none."""
-    folder = state_folder(output)
-    record, found = read_record(output), list(owners(folder))
-    status = RunStatus(str(output))
+    found = list(owners(state_folder(output)))
+    status = status_of(
+        str(output), output, found, lambda run_id, progress: count_saved(output, run_id, progress)
+    )
+    if read_record(new_output(output)) is not None:
+        add_added_prompts(status, read_run_status(new_output(output)))
+    return status
+
+
+def read_stored_status(url: str) -> RunStatus:
+    """The status of the run that writes or wrote an output in an object store.
+
+    Raises UsageError if there is none, and OutputFailed.
+    """
+    from pgcli.sinks.stored_folder import stored_rows  # it imports pyarrow
+
+    check_folder_url(url, "")
+    with stored_state(url) as state:
+        found = list(state.owners.others().values())
+        return status_of(
+            url, state.output, found, lambda run_id, progress: stored_rows(state.parts, run_id)
+        )
+
+
+def status_of(
+    name: str,
+    output: Path,
+    found: Sequence[Owner],
+    count_rows: Callable[[str, dict[str, RunProgress]], dict[int, SavedRows]],
+) -> RunStatus:
+    """The status of a run, by its state, its processes, and what counts the rows of its chunks."""
+    folder, record = state_folder(output), read_record(output)
+    status = RunStatus(name)
     status.runs = [owner.process for owner in found if owner.is_running]
     status.lost = [lost_process(owner) for owner in found if not owner.is_running]
     if record is None and status.runs:
@@ -57,23 +89,22 @@ def read_run_status(output: Path) -> RunStatus:
         return status
     if record is None:
         raise UsageError(
-            f"{output} has no record of a run: {why_no_record(output)}",
+            f"{name} has no record of a run"
+            + (f": {why_no_record(output)}" if name == str(output) else ""),
             hint="name an output as it was given to -o",
         )
     status.begun = record.begun or None
     progress = all_progress(folder)
-    chunks = count_saved(output, record.run_id, progress)
+    chunks = count_rows(record.run_id, progress)
     running = {owner.part for owner in found if owner.is_running and not is_this_process(owner)}
     status.shards = shards_of(progress, chunks, running, stored_chunk_rows(record.settings))
     add_rows(status, progress, chunks)
     add_speed(status, [progress[part] for part in running & progress.keys()] or last_run(progress))
-    status.exit_code = exit_code(progress)
+    status.exit_code = None if running else exit_code(progress)
     stored = sum(chunk.rows for chunk in chunks.values() if chunk.is_stored)
     is_ended = status.total is None and not status.shards and status.exit_code in (0, 3)
     is_complete = is_ended or (status.total is not None and stored >= status.total)
     status.state = "running" if running else "complete" if is_complete else "stopped"
-    if read_record(new_output(output)) is not None:
-        add_added_prompts(status, read_run_status(new_output(output)))
     return status
 
 

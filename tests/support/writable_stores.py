@@ -1,0 +1,138 @@
+"""Local servers that objects are put into, as into S3: `python -m tests.support.writable_stores`.
+
+As a program the server prints its address and runs until it is ended.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from hashlib import md5
+from urllib.parse import unquote, urlsplit
+from xml.etree import ElementTree
+from xml.sax.saxutils import escape
+
+import pytest
+
+from tests.support.stores import S3, Files, serve
+
+BUCKET = "s3://bucket"
+
+
+class WritableS3(S3):
+    """S3 with conditional puts. A bucket exists while it has an object."""
+
+    files: Files
+    times: dict[str, float]
+    lock = threading.Lock()
+
+    def do_PUT(self) -> None:
+        data = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.send(self.put(self.key, data), ETag=f'"{md5(data).hexdigest()}"')
+
+    def put(self, key: str, data: bytes) -> int:
+        """Store an object; return the status of the answer."""
+        with self.lock:
+            if self.is_refused(key):
+                return 412
+            self.files[key], self.times[key] = data, time.time()
+        return 200
+
+    def is_refused(self, key: str) -> bool:
+        """Whether the object exists and is to be created."""
+        return self.headers.get("If-None-Match") == "*" and key in self.files
+
+    def do_POST(self) -> None:
+        """Remove the objects of a list."""
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        keys = [node.text for node in ElementTree.fromstring(body).iterfind("{*}Object/{*}Key")]
+        with self.lock:
+            for key in keys:
+                self.files.pop(f"{self.key}/{key}", None)
+        removed = "".join(f"<Deleted><Key>{escape(key or '')}</Key></Deleted>" for key in keys)
+        self.send(200, f"<DeleteResult>{removed}</DeleteResult>".encode())
+
+    @property
+    def key(self) -> str:
+        """The bucket and the key of the request's object."""
+        return unquote(urlsplit(self.path).path).lstrip("/")
+
+
+class Unconditional(WritableS3):
+    """S3 as of servers that ignore the condition of a put."""
+
+    def is_refused(self, key: str) -> bool:
+        return False
+
+
+class Unimplemented(WritableS3):
+    """S3 as of servers that know no condition of a put, and say so."""
+
+    def put(self, key: str, data: bytes) -> int:
+        return 501 if "If-None-Match" in self.headers else super().put(key, data)
+
+
+class Denied(WritableS3):
+    """S3 that takes no object."""
+
+    def put(self, key: str, data: bytes) -> int:
+        return 403
+
+
+class Busy(WritableS3):
+    """S3 that answers every other put of an object with 503, after it has stored every fourth."""
+
+    puts: dict[str, int]
+
+    def put(self, key: str, data: bytes) -> int:
+        with self.lock:
+            count = self.puts[key] = self.puts.get(key, 0) + 1
+        if count % 2 == 0:
+            return super().put(key, data)
+        if len(self.puts) % 2 == 0:
+            super().put(key, data)
+        return 503
+
+
+@contextmanager
+def serve_writable(kind: type[WritableS3] = WritableS3) -> Iterator[tuple[str, Files]]:
+    """The URL of a server with a bucket, and its objects by `bucket/key`."""
+    files: Files = {"bucket/exists": b""}
+    state = {"times": {}, "puts": {}, "lock": threading.Lock()}
+    with serve(type(kind.__name__, (kind,), state), files) as endpoint:
+        yield endpoint, files
+
+
+def environment(endpoint: str) -> dict[str, str]:
+    """The variables by which the server is found."""
+    return {
+        "AWS_ENDPOINT_URL": endpoint,
+        "AWS_ACCESS_KEY_ID": "a",
+        "AWS_SECRET_ACCESS_KEY": "b",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+
+
+@contextmanager
+def used_store(kind: type[WritableS3] = WritableS3) -> Iterator[Files]:
+    """The objects of a server that `s3://bucket` leads to in the block."""
+    with serve_writable(kind) as (endpoint, files), pytest.MonkeyPatch.context() as patch:
+        for name, value in environment(endpoint).items():
+            patch.setenv(name, value)
+        yield files
+
+
+def main() -> None:
+    """Serve until the end."""
+    with serve_writable() as (endpoint, _):
+        sys.stdout.write(f"{endpoint}\n")
+        sys.stdout.flush()
+        threading.Event().wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,69 @@
+"""What a run does for a row besides decoding and the model, counted in calls of functions."""
+
+from __future__ import annotations
+
+import io
+import sys
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from benchmarks.driver_overhead import ready
+from pgcli import workers
+from pgcli.cli.job import loading
+from pgcli.cli.main import main
+from tests.support import pretend
+
+pytestmark = pytest.mark.usefixtures("clean_environment")
+FIRST, FEW, MANY = 8, 40, 140
+
+
+@pytest.mark.parametrize(
+    ("output", "options", "most"),
+    [("rows.jsonl", [], 260), ("rows/", ["--join", "--rows-per-file", "200"], 260)],
+)
+def test_a_row_takes_few_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str, options: list[str], most: int
+) -> None:
+    """`benchmarks/driver_overhead.py` measures their time; this notices what it would notice.
+
+    The first run is not counted, as it imports modules.
+    """
+    monkeypatch.setattr(loading, "load_model", pretend.load_model)
+    monkeypatch.setattr(workers, "prefetch", partial(ready, 8))
+    monkeypatch.chdir(tmp_path)
+    counts = []
+    for rows in (FIRST, FEW, MANY):
+        words = ["caption", table(rows), "--model", "demo", "-o", f"{rows}-{output}", "--quiet"]
+        counts.append(calls([*words, *options]))
+    assert (counts[2] - counts[1]) / (MANY - FEW) < most
+
+
+def table(rows: int) -> str:
+    """The name of a table of so many images."""
+    data = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(data, "png")
+    pq.write_table(pa.table({"image": [data.getvalue()] * rows}), f"{rows}.parquet")
+    return f"{rows}.parquet"
+
+
+def calls(arguments: list[str]) -> int:
+    """The number of Python functions that a command calls in this thread."""
+    count = 0
+
+    def note(frame: object, event: str, argument: object) -> None:
+        nonlocal count
+        count += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        code = main(arguments)
+    finally:
+        sys.setprofile(before)
+    assert code == 0
+    return count

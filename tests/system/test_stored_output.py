@@ -1,0 +1,225 @@
+"""Output in an object store: the rows of a run into a folder, whatever fails or is killed."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from pgcli.cli.job import destination, loading
+from pgcli.cli.main import main
+from pgcli.remote.object_stores import RETRIES
+from pgcli.remote.stored_objects import PATIENT
+from tests.support import kill_stored_runs, pretend
+from tests.support.runs import started, wait_until
+from tests.support.stores import Files
+from tests.support.writable_stores import (
+    Busy,
+    Denied,
+    Unconditional,
+    Unimplemented,
+    WritableS3,
+    used_store,
+)
+
+pytestmark = pytest.mark.usefixtures("clean_environment")
+OPTIONS = ("--model", "demo", "--quiet", "--no-timing", "--rows-per-file", "4", "--workers", "0")
+URL = "s3://bucket/rows/"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The current folder, with ten images and a broken one, a model without loading, and short
+    waits for retries."""
+    monkeypatch.setattr(loading, "load_model", pretend.load_model)
+    backoff = {"init_backoff": timedelta(milliseconds=1), "max_backoff": timedelta(milliseconds=9)}
+    for retries in (RETRIES, PATIENT):
+        monkeypatch.setitem(retries, "backoff", backoff)
+    monkeypatch.chdir(tmp_path)
+    Path("photos").mkdir()
+    for number in range(10):
+        Image.new("RGB", (8, 8 + number)).save(f"photos/{number}.png")
+    Path("photos/7b.png").write_bytes(b"no image")
+
+
+@pytest.fixture
+def store() -> Iterator[Files]:
+    with used_store() as files:
+        yield files
+
+
+def caption(*options: str, output: str = URL) -> int:
+    return main(["caption", "photos", "-o", output, *OPTIONS, *options])
+
+
+def parts(files: Files) -> dict[str, pa.Table]:
+    """The tables in the store, by the names of their files."""
+    prefix = "bucket/rows/"
+    return {
+        name.removeprefix(prefix): pq.read_table(io.BytesIO(files[name]))
+        for name in sorted(files)
+        if name.startswith(prefix)
+    }
+
+
+def rows(files: Files) -> pa.Table:
+    return pa.concat_tables(parts(files).values())
+
+
+def status(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    capsys.readouterr()
+    assert main(["status", URL, "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def put_owner(files: Files, part: str, host: str = "elsewhere") -> None:
+    """The object of a process that writes the output, or of one that was killed."""
+    process = {"pid": 2**22 + 1, "host": host, "since": "now", "part": part, "chunks": [0]}
+    files[f"bucket/rows.pgcli/owner{part}.x.json"] = json.dumps(process).encode()
+
+
+def test_rows_are_those_of_a_folder_and_a_longer_run_goes_on(
+    store: Files, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert caption(output="alone/") == 3
+    assert caption("--limit", "6") == 0
+    assert [table.num_rows for table in parts(store).values()] == [4, 2]
+    assert caption() == 3
+    assert list(parts(store)) == [f"part-{number:06}.parquet" for number in range(3)]
+    assert rows(store) == pq.read_table("alone")
+    found = status(capsys)
+    assert (found["state"], found["rows"], found["exit_code"]) == ("complete", 11, 3)
+    before = dict(store)
+    assert caption("--join") == 3
+    assert {name: store[name] for name in parts_of(before)} == parts_of(before)
+    assert not [name for name in store if "owner" in name or "probe" in name]
+
+
+def parts_of(files: Files) -> Files:
+    return {name: data for name, data in files.items() if name.endswith(".parquet")}
+
+
+def test_shards_divide_the_files(store: Files, capsys: pytest.CaptureFixture[str]) -> None:
+    assert caption("--shard", "1/2") == 0
+    assert list(parts(store)) == ["part-000001.parquet"]
+    found = status(capsys)
+    assert [shard["state"] for shard in found["shards"]] == ["waiting", "complete"]
+    assert caption("--shard", "0/2") == 3
+    assert rows(store)["index"].to_pylist() == list(range(11))
+
+
+def test_other_settings_are_refused_and_overwrite_replaces_them(
+    store: Files, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert caption() == 3
+    before = set(store)
+    words = ["ask", "photos", "--prompt", "What is it?", "-o", URL, *OPTIONS]
+    assert main(words) == 13
+    assert f"{URL} belongs to a run with other settings" in capsys.readouterr().err
+    assert set(store) == before
+    assert main([*words, "--overwrite"]) == 3
+    assert set(rows(store)["task"].to_pylist()) == {"ask"}
+    assert len([name for name in store if "files-" in name]) == 2
+    del store["bucket/rows.pgcli/run.json"]
+    assert main(words) == 13
+
+
+@pytest.mark.parametrize("kind", [Unconditional, Unimplemented])
+def test_store_without_conditional_puts_takes_one_run_at_a_time(
+    kind: type[WritableS3],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(destination, "find_spec", lambda name: name)
+    with used_store(kind) as files:
+        for options in (["--join"], ["--shard", "0/2"], ["--ray", "auto"]):
+            assert caption(*options) == 2
+            assert "replaces objects that are only to be created" in capsys.readouterr().err
+        assert list(files) == ["bucket/exists"]
+        assert caption("--limit", "4") == 0
+        assert caption() == 3
+        assert rows(files)["index"].to_pylist() == list(range(11))
+
+
+def test_puts_that_fail_with_503_are_retried() -> None:
+    with used_store(Busy) as files:
+        assert caption("--join") == 3
+        assert rows(files)["index"].to_pylist() == list(range(11))
+
+
+def test_store_that_denies_access_ends_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+    with used_store(Denied):
+        assert caption() == 14
+    assert "rights to list, read, write and delete" in capsys.readouterr().err
+
+
+def test_output_in_use_is_refused_until_its_process_is_silent(
+    store: Files, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_owner(store, "", host="elsewhere")
+    monkeypatch.setattr("tests.support.stores.NEW_YEAR", 2**32)  # it has just been written
+    for options in ([], ["--join"], ["--shard", "0/2"]):
+        assert caption(*options) == 12
+    assert "on elsewhere since now" in capsys.readouterr().err
+
+
+def test_joined_run_leaves_the_chunks_of_others_while_they_live(
+    store: Files, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert caption("--limit", "4") == 0
+    put_owner(store, "-join-dead", host="elsewhere")  # in 2026, so silent
+    assert status(capsys)["lost"][0]["host"] == "elsewhere"
+    assert caption("--join") == 3
+    assert rows(store)["index"].to_pylist() == list(range(11))
+    assert not [name for name in store if "owner" in name]
+
+
+@pytest.mark.parametrize(
+    ("output", "options", "message"),
+    [
+        ("s3://bucket/", (), "names no folder in a bucket"),
+        ("s3://bucket/rows.jsonl", (), "rows cannot be written to"),
+        ("hf://datasets/a/b/", (), "rows cannot be written to"),
+        ("s3://user:word@bucket/rows/", (), "rows cannot be written to s3://bucket/rows/"),
+        (URL, ("--retry-errors",), "--retry-errors does not go with"),
+        (URL, ("--view", "page.html"), "--view does not go with"),
+        (URL, ("--join", "--overwrite"), "--join needs a folder"),
+    ],
+)
+def test_outputs_and_options_that_a_store_does_not_take_are_refused(
+    output: str, options: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert caption(*options, output=output) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_two_runs_share_the_rows_and_go_on_when_one_is_killed(store: Files) -> None:
+    assert caption(output="alone/") == 3
+    words = ["caption", "photos", "-o", URL, *OPTIONS[2:], "--join"]
+    runs = [started(*words, seconds=0.2) for _ in range(2)]
+    wait_until(lambda: len(parts_of(store)))
+    runs[0].kill()
+    ends = [run.communicate(timeout=120)[1] for run in runs]
+    assert [run.returncode for run in runs] == [-9, 3], ends
+    assert rows(store) == pq.read_table("alone")
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", kill_stored_runs.KINDS)
+def test_no_row_is_lost_or_written_twice_when_runs_are_killed(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "kills").mkdir()
+    with kill_stored_runs.server():
+        report = kill_stored_runs.killed(tmp_path / "kills", kind, 30, random.Random(0))
+    assert (report.kills, report.lost, report.twice) == (30, 0, 0)
+    assert report.amid > 5
