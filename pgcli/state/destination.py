@@ -61,7 +61,7 @@ def check_resumable(
     """
     with wrap_write_errors(path):
         check_kind(path, kind, "-o")
-        check_unlocked(state_folder(path), part=part)
+        check_unlocked(state_folder(path), part=part, replaces=overwrite)
         if overwrite and any(owner.is_running for owner in owners(state_folder(path))):
             raise in_use(state_folder(path), "")  # on another host, whose locks are not seen here
         if not overwrite:

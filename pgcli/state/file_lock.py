@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic, sleep
@@ -26,15 +26,21 @@ class Held(Exception):
 @contextmanager
 def file_lock(
     file: Path, *, shared: bool = False, timeout_seconds: float = float("inf")
-) -> Iterator[None]:
+) -> Iterator[Callable[[], None]]:
     """A block in which the file is locked; the file and its folder are created.
 
-    A shared lock excludes exclusive ones only. The filelock package has shared locks in SQLite
-    alone, which does not work on network file systems. Raises Held and OSError.
+    A shared lock excludes exclusive ones only; calling what is yielded makes an exclusive lock
+    shared, or raises Held. The filelock package has shared locks in SQLite alone, which does not
+    work on network file systems. Raises Held and OSError.
     """
     descriptor = acquire(file, shared=shared, timeout_seconds=timeout_seconds)
+
+    def share() -> None:
+        if locks(descriptor, shared=True) is False:  # another process was faster
+            raise Held
+
     try:
-        yield
+        yield share
     finally:
         release(descriptor)
 

@@ -1,7 +1,8 @@
 """The locks of an output, and a record of the process that holds each of them.
 
 A run that writes the whole output locks it exclusively. A shard shares that lock with other shards,
-and locks its own part of the state exclusively.
+and locks its own part of the state exclusively. A part that replaces the output shares the lock
+once the earlier rows are gone.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import os
 import shlex
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -28,35 +29,51 @@ REFRESH_SECONDS = 30.0  # between two signs of life of a run
 
 
 @contextmanager
-def output_lock(folder: Path, *, part: str = "") -> Iterator[None]:
+def output_lock(
+    folder: Path, *, part: str = "", replaces: bool = False
+) -> Iterator[Callable[[], None]]:
     """A block in which no other process writes this output, or this part of it.
 
-    The system releases the locks of a killed process. Raises OutputFailed, and OutputInUse with the
-    owner's process, host and start.
+    With `replaces` no other part is written either, until what is yielded is called. The system
+    releases the locks of a killed process. Raises OutputFailed, and OutputInUse with the owner's
+    process, host and start.
     """
     owner = folder / f"{OWNER}{part}.json"
+    share: list[Callable[[], None]] = []
+
+    def share_output() -> None:
+        with wrap_in_use(folder, part):
+            share[0]()
+
     with ExitStack() as locks:
-        for name, is_shared in lock_names(part).items():
+        for name, is_shared in lock_names(part, replaces=replaces).items():
             lock = file_lock(folder / name, shared=is_shared, timeout_seconds=TIMEOUT_SECONDS)
-            with wrap_write_errors(folder):
-                try:
-                    locks.enter_context(lock)
-                except Held:
-                    raise in_use(folder, part) from None
+            with wrap_in_use(folder, part):
+                share.append(locks.enter_context(lock))
         try:
             write_json(owner, current_process(), durable=False)
             with refreshed(owner):
-                yield
+                yield share_output
         finally:  # while the lock is held: afterwards the record is the next owner's
             with suppress(OSError):
                 owner.unlink(missing_ok=True)
 
 
-def check_unlocked(folder: Path, *, part: str = "") -> None:
+def check_unlocked(folder: Path, *, part: str = "", replaces: bool = False) -> None:
     """Raise OutputInUse if another process writes the output. Creates nothing."""
-    for name, is_shared in lock_names(part).items():
+    for name, is_shared in lock_names(part, replaces=replaces).items():
         if is_locked(folder / name, shared=is_shared):
             raise in_use(folder, part)
+
+
+@contextmanager
+def wrap_in_use(folder: Path, part: str) -> Iterator[None]:
+    """A block that raises OutputInUse for a lock that is held, and OutputFailed."""
+    with wrap_write_errors(folder):
+        try:
+            yield
+        except Held:
+            raise in_use(folder, part) from None
 
 
 def remove_locks(folder: Path, *names: str, part: str = "") -> None:
@@ -66,9 +83,9 @@ def remove_locks(folder: Path, *names: str, part: str = "") -> None:
             remove_unlocked(folder / name)
 
 
-def lock_names(part: str) -> Mapping[str, bool]:
+def lock_names(part: str, *, replaces: bool = False) -> Mapping[str, bool]:
     """The files that a run locks, in order, and whether each of them is shared."""
-    return {LOCK: True, f"{LOCK}{part}": False} if part else {LOCK: False}
+    return {LOCK: not replaces, f"{LOCK}{part}": False} if part else {LOCK: False}
 
 
 @contextmanager
@@ -104,7 +121,7 @@ def in_use(folder: Path, part: str) -> OutputInUse:
     output, by = folder.with_suffix(""), "another run"
     # the run of this part or of the whole output, or any shard
     files = [folder / f"{OWNER}{part}.json", folder / f"{OWNER}.json"]
-    files += sorted(folder.glob(f"{OWNER}-*.json")) if not part else []
+    files += sorted(folder.glob(f"{OWNER}-*.json"))
     if owner := next(filter(None, map(read_json, files)), None):
         by = f"process {owner.get('pid')} on {owner.get('host')} since {owner.get('since')}"
     return OutputInUse(

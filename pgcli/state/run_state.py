@@ -78,12 +78,14 @@ class RunState:
         self._started: tuple[float, int] | None = None
         self._paused_seconds: Callable[[], float] = lambda: 0.0
         self._stack = ExitStack()
+        self._share_lock: Callable[[], None] = lambda: None
 
     def __enter__(self) -> Self:
         with wrap_write_errors(self.folder):
             self.folder.mkdir(exist_ok=True)
         try:
-            self._stack.enter_context(output_lock(self.folder, part=self.part))
+            lock = output_lock(self.folder, part=self.part, replaces=self.overwrite)
+            self._share_lock = self._stack.enter_context(lock)
         except BaseException:
             self._remove_empty_folder()  # files in it belong to the other run
             raise
@@ -206,6 +208,8 @@ class RunState:
             self.record = read_record(self.output) or record
             self.run_id = self.record.run_id
             self.check_settings(self._settings, self._metadata)
+        if self.overwrite and self.part:
+            self._share()  # others may join from now on
         with wrap_write_errors(self.folder):
             fsync(self.folder.parent)  # an output without its state folder cannot be resumed
         self.log.begin()
@@ -220,6 +224,10 @@ class RunState:
             self.progress.seconds = round(monotonic() - started - self._paused_seconds(), 3)
             self.progress.added = self.progress.rows - rows
         self._write_progress(durable=durable)
+
+    def _share(self) -> None:
+        """Let other processes write their parts of the output. Raises OutputInUse."""
+        self._share_lock()
 
     def _write_record(self, record: RunRecord, *, replace: bool) -> bool:
         return record.write(self.folder, replace=replace)

@@ -31,10 +31,11 @@ class StoredOwners:
     it, and one of another host until it was silent for SILENT_SECONDS, by the store's clock.
     """
 
-    def __init__(self, objects: StoredObjects, part: str = ""):
-        self._objects, self._part = objects, part
+    def __init__(self, objects: StoredObjects, part: str = "", *, replaces: bool = False):
+        self._objects = objects
         self._name = f"{OWNER}{part}.{token_hex(4)}.json"
-        self._values: dict[str, Any] = {**current_process(), PART: part}
+        # a part that replaces the output has the whole of it until the earlier rows are gone
+        self._values: dict[str, Any] = {**current_process(), PART: "" if replaces else part}
         self._written_at: float | None = None
         self._lock = Lock()
 
@@ -92,8 +93,9 @@ class StoredOwners:
         return own.modified + monotonic() - self._written_at
 
     def _check_others(self) -> None:
+        part = self._values[PART]
         for owner in self.others().values():
-            if owner.is_running and (owner.part == self._part or "" in (owner.part, self._part)):
+            if owner.is_running and (owner.part == part or "" in (owner.part, part)):
                 process = owner.process
                 raise OutputInUse(
                     f"the output is in use by process {process.get('pid')} on "

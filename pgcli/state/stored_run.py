@@ -16,7 +16,7 @@ from pgcli.state.progress import progress_file
 from pgcli.state.run_record import ResumeRules, RunRecord
 from pgcli.state.run_state import RunState
 from pgcli.state.state_folder import FILES, PROGRESS, RUN, common_part
-from pgcli.state.stored_owners import StoredOwners
+from pgcli.state.stored_owners import PART, StoredOwners
 
 PROGRESS_SECONDS = 5.0  # between two writes of how far the run has come
 PARTS = "part-"
@@ -42,7 +42,7 @@ class StoredRunState(RunState):
         super().__init__(folder / "rows", overwrite=overwrite, part=part, rules=rules)
         self.parts = StoredObjects(url)
         self.objects = StoredObjects(f"{url.rstrip('/')}.pgcli/")
-        self.owners = StoredOwners(self.objects, part)
+        self.owners = StoredOwners(self.objects, part, replaces=overwrite)
         self._stored: frozenset[str] = frozenset()  # the lists of input files that are stored
         self._writes_progress_at = 0.0
         self.folder.mkdir()
@@ -117,6 +117,10 @@ class StoredRunState(RunState):
                     f"another process began {self.name} at the same time, with other images",
                     hint="run the same command again",
                 )
+
+    def _share(self) -> None:
+        super()._share()
+        self.owners.write({PART: self.part})
 
     def _write_record(self, record: RunRecord, *, replace: bool) -> bool:
         super()._write_record(record, replace=True)

@@ -86,7 +86,7 @@ def test_run_of_the_whole_output_is_refused_while_another_one_joins() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--overwrite",), "--join needs a folder"),
+        (("--overwrite",), "--overwrite does not go with --join"),
         (("--shard", "0/2"), "--shard does not go with --join"),
         (("--view", "page.html"), "--view does not go with --join"),
     ],

@@ -47,7 +47,8 @@ def test_one_finished_shard_of_four_is_not_the_whole_run(
     assert states(report) == dict.fromkeys(("0/4", "2/4", "3/4"), "waiting") | {"1/4": "complete"}
     main(["status", str(output)])
     shown = capsys.readouterr().out
-    assert "1 complete: 1/4; 3 waiting: 0/4, 2/4, 3/4" in shown
+    assert "1 complete: 1/4; 3 not begun: 0/4, 2/4, 3/4" in shown
+    assert "exit code\t0, every row answered (1 of 4 shards)\n" in shown
     assert "run the same command with --shard 0/4, 2/4, 3/4\n" in shown
     for shard in ("0/4", "3/4", "2/4"):
         run_shard(output, shard)
@@ -125,8 +126,28 @@ def test_run_of_another_host_is_told_by_the_age_of_its_progress(
     assert ("killed\tprocess 7 on elsewhere" in capsys.readouterr().out) == is_silent
 
 
+def test_run_that_was_killed_before_its_first_row_is_stopped(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    output, owner = tmp_path / "rows.jsonl", tmp_path / "rows.jsonl.pgcli" / "owner.json"
+    with output_lock(owner.parent):
+        process = owner.read_bytes()
+        assert status(capsys, output)["state"] == "running"
+    owner.write_bytes(process)
+    assert status(capsys, output)["state"] == "stopped"
+    main(["status", str(output)])
+    shown = capsys.readouterr().out
+    assert f"killed\tprocess {os.getpid()} on " in shown
+    assert "to resume\trun the same command again\n" in shown
+
+
+def test_address_that_no_run_writes_to_has_no_status(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", "https://example.org/rows/"]) == 2
+    assert "no run writes to https://example.org/rows/" in capsys.readouterr().err
+
+
 def test_overwrite_is_refused_while_a_shard_lives_on_another_host(
-    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     output, owner = tmp_path / "rows", tmp_path / "rows.pgcli" / "owner-0-of-4.json"
     run_shard(output, "1/4")
@@ -137,6 +158,10 @@ def test_overwrite_is_refused_while_a_shard_lives_on_another_host(
     assert b"process 7 on elsewhere" in refused.stderr
     at = time.time() - 2 * SILENT_SECONDS
     os.utime(owner, (at, at))
+    report = status(capsys, output)
+    assert (states(report)["0/4"], report["exit_code"]) == ("stopped", None)
+    main(["status", str(output)])
+    assert "killed\tprocess 7 on elsewhere, shard 0/4, silent for " in capsys.readouterr().out
     assert finished(*replaced).returncode == 0
 
 

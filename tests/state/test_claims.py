@@ -9,9 +9,14 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
+
+from pgcli.errors import OutputInUse
 from pgcli.state.claims import Claims
-from pgcli.state.lock import output_lock
+from pgcli.state.lock import check_unlocked, output_lock
 from pgcli.state.owners import SILENT_SECONDS
+from pgcli.state.run_state import RunState
+from pgcli.state.state_folder import state_folder
 
 
 def claims(folder: Path, part: str, stored: set[int] | None = None) -> Claims:
@@ -64,3 +69,32 @@ def test_spare_chunks_are_left_for_the_other_processes(tmp_path: Path) -> None:
         found = claims(tmp_path, "-join-a")
         assert [found.claim(spare=1), found.claim(spare=1), found.claim(spare=1)] == [[0], [1], []]
         assert found.claim() == [2]
+
+
+def test_part_that_replaces_the_output_shares_it_once_the_rows_are_gone(tmp_path: Path) -> None:
+    output = tmp_path / "rows"
+    with RunState(output) as state:
+        output.mkdir()
+        (output / "part-000000.parquet").touch()
+        state.begin()
+    with RunState(output, overwrite=True, part="-ray") as state:
+        for part in ("", "-join-a"):
+            with pytest.raises(OutputInUse, match=f"process {os.getpid()}"):
+                check_unlocked(state_folder(output), part=part)
+        assert list(output.iterdir())
+        state.begin()
+        assert not list(output.iterdir())
+        with RunState(output, part="-join-a") as joined:
+            assert joined.run_id == state.run_id
+        with pytest.raises(OutputInUse):
+            check_unlocked(state_folder(output))
+
+
+def test_output_that_others_write_is_not_replaced(tmp_path: Path) -> None:
+    output = tmp_path / "rows"
+    with (
+        RunState(output, part="-join-a"),
+        pytest.raises(OutputInUse, match=f"process {os.getpid()}"),
+        RunState(output, overwrite=True, part="-ray"),
+    ):
+        pytest.fail("two runs at once")

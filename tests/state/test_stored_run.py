@@ -117,3 +117,27 @@ def test_run_that_saves_nothing_leaves_nothing(store: Files) -> None:
         lists(0).with_name("files-0.0").write_bytes(b"1\0")
     assert list(store) == ["bucket/exists"]
     assert not state.folder.exists()
+
+
+def test_part_that_replaces_the_output_shares_it_once_the_rows_are_gone(
+    store: Files, stack: ExitStack
+) -> None:
+    def replacing() -> StoredRunState:
+        state = stack.enter_context(open_stored_run(URL, overwrite=True, part="-ray"))
+        state.check_settings({"seed": 1})
+        return state
+
+    with open_stored_run(URL, part="-join-a") as state:
+        state.check_settings({"seed": 0})
+        state.begin()
+        state.parts.put("part-000000.parquet", b"")
+        with pytest.raises(OutputInUse, match="in use by process"):
+            replacing()
+    state = replacing()
+    with pytest.raises(OutputInUse, match="in use by process"):
+        opened(stack, "-join-b")
+    assert state.parts.names("part-")
+    state.begin()
+    assert not state.parts.names("part-")
+    joined = stack.enter_context(open_stored_run(URL, part="-join-c"))
+    assert joined.run_id == state.run_id

@@ -147,7 +147,7 @@ class Answering(BaseHTTPRequestHandler):
         self.respond(200, HTML, Content_Type="image/png")
 
     def packed(self) -> None:
-        self.respond(200, gzip.compress(bytes(10**7)), Content_Encoding="gzip")
+        self.respond(200, gzip.compress(bytes(10**5)), Content_Encoding="gzip")
 
     def short(self) -> None:
         self.respond(200, self.owner.image[:100], Content_Length=len(self.owner.image))

@@ -197,6 +197,21 @@ def test_two_drivers_share_an_output(cluster: Any, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.nightly
+def test_driver_replaces_an_output_that_nobody_writes(cluster: Any) -> None:
+    node = cluster.add_node(num_cpus=2, num_gpus=2)
+    ends = [finished(on_ray(cluster, "--rows-per-file", "3"))]
+    earlier = {file.stat().st_ino for file in Path("rows").iterdir()}
+    with output_lock(state_folder(Path("rows/")), part="-join-other"):
+        ends.append(finished(on_ray(cluster, "--overwrite")))
+    ends.append(finished(on_ray(cluster, "--overwrite")))
+    cluster.remove_node(node)
+    assert [code for code, _ in ends] == [3, 12, 3], ends
+    check_all_rows({})
+    assert parts() == 8
+    assert not earlier & {file.stat().st_ino for file in Path("rows").iterdir()}
+
+
+@pytest.mark.nightly
 def test_rows_in_an_object_store_survive_kills_of_engine_and_driver(
     cluster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -114,6 +114,8 @@ def test_shards_divide_the_files(store: Files, capsys: pytest.CaptureFixture[str
     assert list(parts(store)) == ["part-000001.parquet"]
     found = status(capsys)
     assert [shard["state"] for shard in found["shards"]] == ["waiting", "complete"]
+    assert main(["status", "s3://other/rows/"]) == 2
+    assert "s3://other/rows.pgcli/ cannot be used" in capsys.readouterr().err
     assert caption("--shard", "0/2") == 3
     assert rows(store)["index"].to_pylist() == list(range(11))
 
@@ -193,7 +195,7 @@ def test_joined_run_leaves_the_chunks_of_others_while_they_live(
         ("s3://user:word@bucket/rows/", (), "rows cannot be written to s3://bucket/rows/"),
         (URL, ("--retry-errors",), "--retry-errors does not go with"),
         (URL, ("--view", "page.html"), "--view does not go with"),
-        (URL, ("--join", "--overwrite"), "--join needs a folder"),
+        (URL, ("--join", "--overwrite"), "--overwrite does not go with --join"),
     ],
 )
 def test_outputs_and_options_that_a_store_does_not_take_are_refused(

@@ -15,12 +15,20 @@ from pgcli.cli.typer_app import PgcliCommand, app
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Facts
 from pgcli.cli.ui.duration import duration
+from pgcli.errors import UsageError
 
 if TYPE_CHECKING:
     from pgcli.cli.result_files.run_status import RunStatus
     from pgcli.cli.result_files.shard_status import ShardStatus
 
 MAX_NAMES = 8  # of shards in one state
+#: The states of shards as they are shown, in their order.
+STATES = {
+    "running": "running",
+    "complete": "complete",
+    "stopped": "stopped",
+    "waiting": "not begun",
+}
 
 
 @app.command(
@@ -35,8 +43,14 @@ def status(
     json: Json = False,
 ) -> None:
     from pgcli.cli.result_files.run_status import read_run_status, read_stored_status
-    from pgcli.remote.urls import is_in_object_store
+    from pgcli.remote.urls import is_in_object_store, without_credentials
+    from pgcli.sources.paths import url_scheme
 
+    if url_scheme(output) is not None and not is_in_object_store(output):
+        raise UsageError(
+            f"no run writes to {without_credentials(output)}",
+            hint="name a file, a folder, or a folder in an object store: s3://bucket/rows/",
+        )
     is_stored = is_in_object_store(output)
     run_status = read_stored_status(output) if is_stored else read_run_status(Path(output))
     if json:
@@ -68,7 +82,7 @@ def facts(status: RunStatus) -> Facts:
     if status.shards:
         rows.append(("shards", shards(status.shards)))
     if status.exit_code is not None:
-        rows.append(("exit code", exit_code_text(status.exit_code)))
+        rows.append(("exit code", exit_code_text(status.exit_code) + of_shards(status)))
     if status.state == "stopped":
         rows.append(("to resume", how_to_resume(status.shards)))
     return rows
@@ -82,8 +96,17 @@ def row_count(status: RunStatus) -> str:
 
 
 def process(run: dict[str, Any]) -> str:
-    """The process and the host of a run."""
-    return f"process {run.get('pid')} on {run.get('host')}"
+    """The process and the host of a run, and its shard."""
+    shard = f", shard {run['shard']}" if "shard" in run else ""
+    return f"process {run.get('pid')} on {run.get('host')}{shard}"
+
+
+def of_shards(status: RunStatus) -> str:
+    """How many of the shards the exit code is of, unless all rows are there."""
+    ended, count = sum(shard.exit_code is not None for shard in status.shards), len(status.shards)
+    if status.state == "complete" or ended == count:
+        return ""
+    return f" ({ended:,} of {count:,} shards)"
 
 
 def how_to_resume(found: Sequence[ShardStatus]) -> str:
@@ -98,9 +121,9 @@ def how_to_resume(found: Sequence[ShardStatus]) -> str:
 def shards(found: Sequence[ShardStatus]) -> str:
     """The shards in each state, by their names."""
     parts = []
-    for state in ("running", "complete", "stopped", "waiting"):
+    for state, shown in STATES.items():
         names = [shard.shard for shard in found if shard.state == state]
         if names:
             more = f" and {len(names) - MAX_NAMES:,} more" if len(names) > MAX_NAMES else ""
-            parts.append(f"{len(names):,} {state}: {', '.join(names[:MAX_NAMES])}{more}")
+            parts.append(f"{len(names):,} {shown}: {', '.join(names[:MAX_NAMES])}{more}")
     return "; ".join(parts)

@@ -87,10 +87,15 @@ def check_claims(plan: Plan, destination: Destination) -> None:
         return
     option = claiming_option(plan)
     check_ray(model.ray)
-    if plan.shares_chunks and (destination.format != "folder" or output.overwrite):
+    if plan.shares_chunks and destination.format != "folder":
         raise UsageError(
-            f"{option} needs a folder of Parquet files as output, and no --overwrite",
-            hint="name it with a slash at its end, -o rows/, and leave --overwrite out",
+            f"{option} needs a folder of Parquet files as output",
+            hint="name it with a slash at its end: -o rows/",
+        )
+    if model.join and output.overwrite:
+        raise UsageError(
+            "--overwrite does not go with --join: each process would remove the rows of the others",
+            hint="name another -o, or remove the output and its folder .pgcli first",
         )
     others = {
         "--shard": plan.shares_chunks and plan.options.input.shard,

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pgcli.cli.result_files.shard_status import ShardStatus, shards_of
-from pgcli.errors import UsageError
+from pgcli.cli.result_files.shard_status import ShardStatus, shard_name, shards_of
+from pgcli.errors import OutputFailed, UsageError
 from pgcli.remote.stored_objects import check_folder_url
 from pgcli.sinks.saved_rows import SavedRows, count_saved
 from pgcli.state.added_prompts import new_output
@@ -61,16 +61,20 @@ def read_run_status(output: Path) -> RunStatus:
 def read_stored_status(url: str) -> RunStatus:
     """The status of the run that writes or wrote an output in an object store.
 
-    Raises UsageError if there is none, and OutputFailed.
+    Raises UsageError if there is none, or the store does not answer.
     """
     from pgcli.sinks.stored_folder import stored_rows  # it imports pyarrow
 
     check_folder_url(url, "")
-    with stored_state(url) as state:
-        found = list(state.owners.others().values())
-        return status_of(
-            url, state.output, found, lambda run_id, progress: stored_rows(state.parts, run_id)
-        )
+    try:
+        with stored_state(url) as state:
+            found = list(state.owners.others().values())
+            return status_of(
+                url, state.output, found, lambda run_id, progress: stored_rows(state.parts, run_id)
+            )
+    except OutputFailed as problem:
+        hint = "check the address and the credentials of the environment"
+        raise UsageError(str(problem), hint=hint) from problem
 
 
 def status_of(
@@ -82,10 +86,10 @@ def status_of(
     """The status of a run, by its state, its processes, and what counts the rows of its chunks."""
     folder, record = state_folder(output), read_record(output)
     status = RunStatus(name)
-    status.runs = [owner.process for owner in found if owner.is_running]
+    status.runs = [process_of(owner) for owner in found if owner.is_running]
     status.lost = [lost_process(owner) for owner in found if not owner.is_running]
-    if record is None and status.runs:
-        status.state = "running"  # no row is saved yet
+    if record is None and found:
+        status.state = "running" if status.runs else "stopped"  # no row is saved yet
         return status
     if record is None:
         raise UsageError(
@@ -97,10 +101,11 @@ def status_of(
     progress = all_progress(folder)
     chunks = count_rows(record.run_id, progress)
     running = {owner.part for owner in found if owner.is_running and not is_this_process(owner)}
-    status.shards = shards_of(progress, chunks, running, stored_chunk_rows(record.settings))
+    lost = {owner.part for owner in found if not owner.is_running}
+    status.shards = shards_of(progress, chunks, running, lost, stored_chunk_rows(record.settings))
     add_rows(status, progress, chunks)
     add_speed(status, [progress[part] for part in running & progress.keys()] or last_run(progress))
-    status.exit_code = None if running else exit_code(progress)
+    status.exit_code = None if running else exit_code(progress, status.shards)
     stored = sum(chunk.rows for chunk in chunks.values() if chunk.is_stored)
     is_ended = status.total is None and not status.shards and status.exit_code in (0, 3)
     is_complete = is_ended or (status.total is not None and stored >= status.total)
@@ -153,8 +158,10 @@ def last_run(progress: dict[str, RunProgress]) -> list[RunProgress]:
     return [value for part, value in progress.items() if part.rpartition("-")[2] == division]
 
 
-def exit_code(progress: dict[str, RunProgress]) -> int | None:
-    """The exit code of the last run; of several shards the highest, None if one has none."""
+def exit_code(progress: dict[str, RunProgress], shards: Sequence[ShardStatus]) -> int | None:
+    """The exit code of the last run; of several shards the highest, None if one was killed."""
+    if any(shard.state == "stopped" and shard.exit_code is None for shard in shards):
+        return None
     codes = [part.exit_code for part in last_run(progress)]
     return None if None in codes else max((code or 0 for code in codes), default=None)
 
@@ -167,6 +174,12 @@ def is_this_process(owner: Owner) -> bool:
     )
 
 
+def process_of(owner: Owner) -> dict[str, Any]:
+    """What is known of a process, with the name of its shard if it has one."""
+    shard = shard_name(owner.part)
+    return {**owner.process, "shard": shard} if shard else owner.process
+
+
 def lost_process(owner: Owner) -> dict[str, Any]:
     """What is known of a process that did not release its lock."""
-    return {**owner.process, "silent_seconds": round(owner.silent_seconds)}
+    return {**process_of(owner), "silent_seconds": round(owner.silent_seconds)}

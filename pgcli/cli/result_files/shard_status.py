@@ -19,7 +19,7 @@ class ShardStatus:
     """A shard, as it was given to `--shard`.
 
     `state` is running, complete, stopped, or waiting for a shard that has not begun. Rows that
-    another number of shards saved count as well.
+    another number of shards saved count as well. `exit_code` is None where it has not ended.
     """
 
     shard: str
@@ -33,9 +33,13 @@ def shards_of(
     progress: dict[str, RunProgress],
     chunks: Mapping[int, SavedRows],
     running: Collection[str],
+    lost: Collection[str],
     chunk_rows: int,
 ) -> list[ShardStatus]:
-    """The shards of the last run; none of a run of the whole output."""
+    """The shards of the last run; none of a run of the whole output.
+
+    `running` and `lost` are the parts whose processes run, or were killed.
+    """
     found = PART.fullmatch(next(reversed(progress), ""))
     if found is None or not 0 < int(found[2]) <= MAX_SHARDS:
         return []
@@ -45,12 +49,19 @@ def shards_of(
         owned[number % count].append(chunk)
     shards = [Shard(number, count) for number in range(count)]
     rows = [None if whole is None else shard.rows(whole, chunk_rows) for shard in shards]
+    begun = {part: RunProgress() for part in lost} | progress
     return [
         shard_status(
-            shard, progress.get(shard.part), owned[shard.number], total, shard.part in running
+            shard, begun.get(shard.part), owned[shard.number], total, shard.part in running
         )
         for shard, total in zip(shards, rows, strict=True)
     ]
+
+
+def shard_name(part: str) -> str | None:
+    """The shard, as it was given to `--shard`, that writes a part of an output."""
+    found = PART.fullmatch(part)
+    return f"{found[1]}/{found[2]}" if found else None
 
 
 def shard_status(
