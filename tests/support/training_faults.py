@@ -1,0 +1,220 @@
+"""What other trainers get wrong, planted in this one: each fault lets runs end well."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pgcli.checkpoints import adapters
+from pgcli.checkpoints.adapter_file import AdapterTensors
+from pgcli.errors import InvalidCheckpoint
+from pgcli.model.paligemma import PaliGemma
+from pgcli.training import answer_loss, answer_task, setup_answers, start_answers, trainer
+from pgcli.training.answer_loss import AnswerTokens
+from pgcli.training.answer_task import AnswerTask
+from pgcli.training.packing import TokenizedExample
+from pgcli.training.task_data import TaskData
+from tests.support.training_checks import (
+    Patch,
+    check_accumulation,
+    check_best,
+    check_keys,
+    check_long_rows,
+    check_loss,
+    check_merged,
+    check_resume,
+    check_small_updates,
+    check_small_updates_of_adapters,
+)
+
+
+def causal_prompt(patch: Patch) -> None:
+    """Prompt and image tokens attend to what is before them; the image to itself."""
+    mask = answer_loss.packed_prefix_lm_mask
+
+    def causal(example: Tensor, is_prefix: Tensor, *, patches: int, **_: Any) -> Tensor:
+        none = torch.zeros_like(is_prefix)
+        return mask(example, none, patches=patches, image_attends_to_prompt=False)
+
+    patch.setattr(answer_loss, "packed_prefix_lm_mask", causal)
+
+
+def loss_over_the_prompt(patch: Patch) -> None:
+    """Each token is learned from those before it, also those of the prompt."""
+    pack = answer_loss.pack
+
+    def every(examples: Any, **options: Any) -> Any:
+        row, indices = pack(examples, **options)
+        return row._replace(target_T=[*row.token_T[1:], row.target_T[-1]]), indices
+
+    patch.setattr(answer_loss, "pack", every)
+
+
+def no_stop_token(patch: Patch) -> None:
+    """The end of an answer is not learned."""
+    tokens = answer_task.tokenized
+
+    def without(*given: Any) -> TokenizedExample:
+        found = tokens(*given)
+        return found._replace(suffix=found.suffix[:-1])
+
+    patch.setattr(answer_task, "tokenized", without)
+
+
+def image_without_its_last_token(patch: Patch) -> None:
+    """The image has a token less, and the text begins a position before."""
+    features, of = AnswerTask._features, AnswerTokens.of
+
+    def cut(self: AnswerTask, batch: Any) -> Tensor:
+        return features(self, batch)[:, : self.model.config.image_tokens - 1]
+
+    def tokens(examples: Any, *, patches: int, **options: Any) -> AnswerTokens:
+        return of(examples, patches=patches - 1, **options)
+
+    patch.setattr(AnswerTask, "_features", cut)
+    patch.setattr(AnswerTokens, "of", tokens)
+
+
+def long_rows_are_cut(patch: Patch) -> None:
+    """A row has the first tokens that fit into the model's positions after the image."""
+    tokens = answer_task.tokenized
+
+    def cut(*given: Any) -> TokenizedExample:
+        found, room = tokens(*given), 128 - 4  # of the tiny model
+        return found._replace(suffix=found.suffix[: room - len(found.prefix)])
+
+    patch.setattr(answer_task, "tokenized", cut)
+    patch.setattr(setup_answers, "tokenized", cut)
+
+
+def mean_of_the_means_of_parts(patch: Patch) -> None:
+    """Each part of an update weighs the same, however many rows or tokens it has."""
+    backward, loss = AnswerTask.backward, AnswerTask._loss
+
+    def in_parts(self: AnswerTask, batch: Any, total: float) -> Mapping[str, float]:
+        parts = len([*self.micro_batches.ranges(len(batch.rows))])
+
+        def of_part(self: AnswerTask, batch: Any) -> tuple[Tensor, int]:
+            found, tokens = loss(self, batch)
+            return found * total / (parts * self.weight(batch)), tokens
+
+        with patch.context() as context:
+            context.setattr(AnswerTask, "_loss", of_part)
+            return backward(self, batch, total)
+
+    patch.setattr(AnswerTask, "backward", in_parts)
+
+
+def resume_repeats_rows(patch: Patch) -> None:
+    """A resumed run begins with the first rows of the first epoch."""
+    batches = TaskData.row_batches
+    patch.setattr(TaskData, "row_batches", lambda self, first, stop: batches(self, 0, stop - first))
+
+
+def resume_skips_rows(patch: Patch) -> None:
+    """A resumed run begins with the next epoch."""
+    batches = TaskData.row_batches
+
+    def from_next_epoch(self: TaskData, first: int, stop: int) -> Any:
+        skipped = -first % self.order.steps_per_epoch
+        return batches(self, first + skipped, stop + skipped)
+
+    patch.setattr(TaskData, "row_batches", from_next_epoch)
+
+
+def unmatched_keys_are_ignored(patch: Patch) -> None:
+    """Tensors that are not the model's are left out, as with `strict=False`."""
+    read = adapters.read_adapter
+
+    def tolerant(*given: Any) -> AdapterTensors:
+        try:
+            return read(*given)
+        except InvalidCheckpoint:
+            return AdapterTensors({}, {})
+
+    patch.setattr(adapters, "read_adapter", tolerant)
+    patch.setattr(adapters, "check_adapter", lambda *_: None)
+
+
+def product_is_rounded(patch: Patch) -> None:
+    """The product is rounded to the weight's dtype, and so is the sum."""
+
+    def merge(weight: Tensor, up: Tensor, down: Tensor, scale: float, *_: Any) -> bool:
+        weight += (scale * up @ down).to(weight.dtype)
+        return True
+
+    patch.setattr(adapters, "merge_product", merge)
+
+
+def merged_without_the_scale(patch: Patch) -> None:
+    """Alpha and rank are not used."""
+    merge = adapters.merge_product
+    patch.setattr(adapters, "merge_product", lambda *given: merge(*given[:3], 1.0, *given[4:]))
+
+
+def half_precision_weights(patch: Patch) -> None:
+    """The weights that are trained are in bfloat16."""
+    patch.setattr(start_answers, "base_dtype", lambda *_: torch.bfloat16)
+    patch.setattr(setup_answers, "base_dtype", lambda *_: torch.bfloat16)
+    patch.setattr(trainer, "make_optimizer", plain_adamw)
+
+
+def half_precision_adapters(patch: Patch) -> None:
+    """The adapters are in the dtype of the frozen weights."""
+    add = start_answers.add_lora
+
+    def halved(model: PaliGemma, *given: Any) -> None:
+        add(model, *given)
+        for parameter in model.parameters():
+            parameter.data = parameter.data.bfloat16()
+
+    patch.setattr(start_answers, "add_lora", halved)
+    patch.setattr(trainer, "make_optimizer", plain_adamw)
+
+
+def plain_adamw(model: PaliGemma, **_: Any) -> torch.optim.Optimizer:
+    """AdamW of whatever requires gradients, in its own dtype."""
+    trained = [one for one in model.parameters() if one.requires_grad]
+    return torch.optim.AdamW(trained, weight_decay=0.0)
+
+
+def last_is_best(patch: Patch) -> None:
+    """Each evaluation is better than the one before; the best so far alone has a step."""
+    patch.setattr(AnswerTask, "rank", lambda _, found: ("step" not in found,))
+
+
+def largest_loss_is_best(patch: Patch) -> None:
+    """The loss is compared as if it were a metric."""
+    patch.setattr(AnswerTask, "rank", lambda _, found: (found["loss"],))
+
+
+#: The faults by what other trainers get wrong, each with the check that notices it.
+FAULTS: dict[str, dict[Callable[[Patch], None], Callable[[Patch], None]]] = {
+    "the prompt is trained as causal": {causal_prompt: check_loss},
+    "loss over the prompt": {loss_over_the_prompt: check_loss, no_stop_token: check_loss},
+    "losses change with accumulation": {mean_of_the_means_of_parts: check_accumulation},
+    "resume repeats or skips data": {
+        resume_repeats_rows: check_resume,
+        resume_skips_rows: check_resume,
+    },
+    "adapters match no weight, silently": {unmatched_keys_are_ignored: check_keys},
+    "merged weights are not the adapter's": {
+        product_is_rounded: check_merged,
+        merged_without_the_scale: check_merged,
+    },
+    "updates of bfloat16 weights round to nothing": {
+        half_precision_weights: check_small_updates,
+        half_precision_adapters: check_small_updates_of_adapters,
+    },
+    "the best checkpoint is not the best": {
+        last_is_best: check_best,
+        largest_loss_is_best: check_best,
+    },
+    "image tokens are cut": {
+        image_without_its_last_token: check_loss,
+        long_rows_are_cut: check_long_rows,
+    },
+}
