@@ -32,6 +32,7 @@ from pgcli.checkpoints.weights import meta_model as empty_model
 from pgcli.engine.sampler import GREEDY, OutputVocabulary, Sampler
 from pgcli.model.cuda.fused_gemma import fuse_decoder
 from pgcli.model.paligemma import PaliGemma
+from pgcli.model.quantized.gated_mlp import LEVELS, quantize_mlps
 
 PROMPT_TOKENS = 16
 #: Operators that are more than one kernel: attention over few rows is split and merged.
@@ -92,7 +93,7 @@ class _AttentionAsOne(TorchFunctionMode):
             return query.new_empty(*query.shape[:-1], value.shape[-1])
 
 
-def meta_model(generation: int, resolution: int = 224) -> PaliGemma:
+def meta_model(generation: int, resolution: int = 224, quantize: str = "none") -> PaliGemma:
     """The 3b model of a generation in bfloat16, without weights, as it is on a GPU."""
     config = {
         "model_type": "paligemma",
@@ -102,6 +103,8 @@ def meta_model(generation: int, resolution: int = 224) -> PaliGemma:
         "vision_config": VISION | {"image_size": resolution},
     }
     model = empty_model(parse_config(config)).to(torch.bfloat16)
+    if quantize != "none":
+        quantize_mlps(model, quantize)
     fuse_decoder(model)
     return model
 
@@ -149,11 +152,12 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="one line of JSON, no table")
     parser.add_argument("--generation", type=int, choices=(1, 2), help="default: both")
     parser.add_argument("--rows", type=int, default=64, help="rows of the batch")
+    parser.add_argument("--quantize", choices=("none", *LEVELS), default="none")
     parser.add_argument("--kinds", action="store_true", help="the operations of a step by name")
     options = parser.parse_args()
     found: dict[str, dict[str, int]] = {}
     for generation in (options.generation,) if options.generation else (1, 2):
-        model = meta_model(generation)
+        model = meta_model(generation, quantize=options.quantize)
         step = count_step(model, options.rows)
         found[f"generation {generation}"] = counts = {
             "launches_per_step": step.launches.total(),

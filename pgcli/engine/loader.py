@@ -24,10 +24,10 @@ from pgcli.engine.oom import memory_named
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.errors import InvalidCheckpoint, NoUsableDevice, UsageError
 from pgcli.model.config import PaliGemmaConfig
-from pgcli.model.cpu.optimize import supports_int8
 from pgcli.model.optimize import optimize_for_device
+from pgcli.model.quantized.support import quantization_problem
 
-QUANTIZATIONS = ("none", "int8")
+QUANTIZATIONS = ("none", "int8", "fp8")
 
 
 def load(
@@ -44,7 +44,7 @@ def load(
     """An engine for the checkpoint; `batch_size` None is computed from free memory.
 
     An adapter is merged into the weights; `masks` is the file of the decoder that turns mask codes
-    into pixels, by default the one in the checkpoint's folder; `quantize` may be "int8" on a CPU.
+    into pixels, by default the one in the checkpoint's folder; `quantize` is one of QUANTIZATIONS.
     An automatic batch size is computed for answers of `max_new_tokens` until a question is asked.
     Raises InvalidCheckpoint for files that are damaged or unsupported, NoUsableDevice if the device
     is missing, too small or cannot quantize, and UsageError for unknown names.
@@ -102,16 +102,12 @@ def read_tokenizer(folder: Path, config: PaliGemmaConfig) -> Tokenizer:
 def check_quantization(name: str, device: torch.device, dtype: torch.dtype) -> None:
     """Raise UsageError for an unknown name, NoUsableDevice if the device does not support it."""
     if name not in QUANTIZATIONS:
-        raise UsageError(f"unknown quantization {name!r}", hint="none or int8")
+        raise UsageError(
+            f"unknown quantization {name!r}",
+            hint=f"{', '.join(QUANTIZATIONS[:-1])} or {QUANTIZATIONS[-1]}",
+        )
     if name == "none":
         return
-    if device.type != "cpu":
-        raise NoUsableDevice(
-            f"--quantize int8 is for CPUs, and the model would run on {device}",
-            hint="leave it out, or --device cpu",
-        )
-    if not supports_int8(dtype):
-        raise NoUsableDevice(
-            "this build of PyTorch does not support int8 matrix multiplication on this CPU",
-            hint="leave --quantize out",
-        )
+    if found := quantization_problem(name, device, dtype):
+        problem, remedy = found
+        raise NoUsableDevice(problem, hint=remedy)

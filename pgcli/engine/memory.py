@@ -155,7 +155,7 @@ class MemoryBudget:
 
 def check_fits(parameters: int, dtype: torch.dtype, device: torch.device, quantize: str) -> None:
     """Raise NoUsableDevice if the weights do not fit into free memory."""
-    needed = packed_bytes(parameters * dtype.itemsize, dtype, quantize)
+    needed = _loaded_bytes(parameters, dtype, device, quantize)
     free = free_bytes(device)
     if needed <= free:
         return
@@ -176,13 +176,19 @@ def _alternatives(
     parameters: int, dtype: torch.dtype, device: torch.device, quantize: str
 ) -> Iterator[str]:
     """Hints: options that reduce the memory of the weights, and by how much."""
-    half = packed_bytes(parameters * 2, torch.bfloat16, quantize)
+    half = _loaded_bytes(parameters, torch.bfloat16, device, quantize)
     if dtype == torch.float32:
         yield f"--dtype bfloat16 takes {half / 1e9:.1f} GB"
-    if packed_bytes(1000, dtype, quantize) > 1000:
+    if _loaded_bytes(1000, dtype, device, quantize) > 1000 * dtype.itemsize:
         yield "--quantize none takes a third less"
     if device.type != "cpu" and half <= free_bytes(torch.device("cpu")):
         yield "--device cpu has room"
+
+
+def _loaded_bytes(parameters: int, dtype: torch.dtype, device: torch.device, quantize: str) -> int:
+    """The bytes of the weights as they are loaded; a GPU quantizes them there, layer by layer."""
+    stored = parameters * dtype.itemsize
+    return packed_bytes(stored, dtype, quantize) if device.type == "cpu" else stored
 
 
 def _vision_parameters(config: VisionConfig) -> int:

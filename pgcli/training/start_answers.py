@@ -19,8 +19,8 @@ from pgcli.device.select import choose_dtype
 from pgcli.errors import UsageError
 from pgcli.model.config import PaliGemmaConfig
 from pgcli.model.gemma import GemmaDecoderLayer
-from pgcli.model.int8_frozen import freeze_in_int8
 from pgcli.model.paligemma import PaliGemma
+from pgcli.model.quantized.frozen import freeze_in_int8
 from pgcli.training.answer_settings import AnswerSettings
 from pgcli.training.lora import add_lora, save_adapter
 

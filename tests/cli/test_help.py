@@ -152,7 +152,7 @@ def test_help_shows_the_actual_defaults():
         ("caption", "--format", "[auto|jsonl|text]"),
         ("caption", "--device", "[auto|cpu|cuda|cuda:N|mps]"),
         ("caption", "--dtype", "[auto|bfloat16|float32]"),
-        ("caption", "--quantize", "[none|int8]"),
+        ("caption", "--quantize", "[none|int8|fp8]"),
         ("export", "--store-images", "[link|copy|none]"),
         ("export", "--existing", "[keep|overwrite|prepend|append]"),
     ],

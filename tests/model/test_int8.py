@@ -15,15 +15,15 @@ from pgcli.checkpoints.find import Checkpoint
 from pgcli.cli.main import main
 from pgcli.engine.loader import check_quantization, load
 from pgcli.errors import NoUsableDevice, UsageError
-from pgcli.model.cpu.int8_linear import (
-    CHANNELS_AT_ONCE,
+from pgcli.model.cpu.optimize import packed_bytes
+from pgcli.model.cpu.packed_linear import PackedLinearKernel
+from pgcli.model.quantized.cpu_linear import (
     Int8DecodeLinearKernel,
     Int8LinearKernel,
     can_quantize,
     quantize_per_token,
 )
-from pgcli.model.cpu.optimize import packed_bytes
-from pgcli.model.cpu.packed_linear import PackedLinearKernel
+from pgcli.model.quantized.levels import CHANNELS_AT_ONCE
 
 pytestmark = pytest.mark.skipif(
     not can_quantize(torch.float32), reason="this build of PyTorch has no int8 kernels"
@@ -213,9 +213,10 @@ def test_int8_changes_few_answers_of_the_built_in_model(tmp_path, dtype):
 
 def test_unsupported_quantization_is_refused(monkeypatch, clear_cache, tiny):
     cuda, cpu = torch.device("cuda"), torch.device("cpu")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
     with pytest.raises(UsageError, match="unknown quantization 'int4'"):
         load(Checkpoint("tiny", tiny), device="cpu", quantize="int4")
-    with pytest.raises(NoUsableDevice, match="int8 is for CPUs"):
+    with pytest.raises(NoUsableDevice, match="needs compute capability"):
         check_quantization("int8", cuda, torch.float32)
     check_quantization("none", cuda, torch.float32)
     check_quantization("int8", cpu, torch.float32)

@@ -238,7 +238,7 @@ def test_a_packed_model_equals_the_original(request, name, dtype):
 PRODUCTS = """
 import sys, torch
 from pgcli.model.cpu.packed_linear import PackedLinearKernel
-from pgcli.model.cpu.int8_linear import Int8LinearKernel
+from pgcli.model.quantized.cpu_linear import Int8LinearKernel
 kinds = {"packed": PackedLinearKernel, "int8": Int8LinearKernel}
 made = kinds[sys.argv[1]](torch.randn(128, 256).to(torch.bfloat16))
 print("now", flush=True)

@@ -12,49 +12,90 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from pgcli.model.cuda import kernels
+from pgcli.model.cuda.kernels import activations, attention, choice, levels, norms
 
-INTEGERS = "width inner count stride size excluded start_location stop_location near".split()
+INTEGERS = (
+    "width inner rows columns count stride size excluded start_location stop_location near".split()
+)
 INTEGERS += "qkv_stride row_stride head_stride mask_stride".split()
 SPECIAL = {"token_ptr": "*i64", "position_ptr": "*i64", "slot_ptr": "*i64", "mask_ptr": "*i1"}
 FLOATS = "post_ptr scale_ptr frequency_ptr peak_ptr total_ptr logprob_ptr near_ptr part_ptr".split()
+LEVELS = {"int8": "i8", "float8": "fp8e4nv"}
 ATTENTION = {"H": 256, "BLOCK_G": 16, "HAS_CAP": True, "DOT_FLOAT32": False}
 
 
-def compiled(kernel, dtype, warps, float32=FLOATS, **constants):
-    """The bytes of shared memory of a kernel on tensors of this dtype."""
+def compiled(kernel, dtype, warps, float32=FLOATS, level=None, **constants):
+    """The bytes of shared memory of a kernel on tensors of this dtype, and levels of another."""
     types = dict.fromkeys(kernel.arg_names, "fp32") | dict.fromkeys(constants, "constexpr")
     types |= {name: f"*{dtype}" for name in types if name.endswith("_ptr")}
     types |= {name: "*fp32" for name in float32 if name in types}
+    types |= {name: f"*{level}" for name in ("level_ptr", "weight_ptr") if name in types}
+    if level and "normed_ptr" in types:
+        types["normed_ptr"] = f"*{level}"
     types |= {name: kind for name, kind in SPECIAL.items() if name in types}
     types |= {name: "i32" for name in INTEGERS if name in types}
     values = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
-    source = ASTSource(kernel, types, constexprs=values)
+    # as for the model's sizes: loads are wide and pipelined, which takes the most memory
+    whole = [n for n in types if n.endswith("_ptr") or n in ("width", "inner", "columns")]
+    places = {(kernel.arg_names.index(name),): [["tt.divisibility", 16]] for name in whole}
+    source = ASTSource(kernel, types, constexprs=values, attrs=places)
     target = GPUTarget("cuda", int(sys.argv[1]), 32)
     return triton.compile(source, target=target, options={"num_warps": warps}).metadata.shared
 
 
 def main() -> None:
     found = {}
-    norm_floats = ["post_ptr", "scale_ptr"]
+    norm_floats = ["post_ptr", "scale_ptr", "row_scale_ptr"]
     for dtype, itemsize in (("bf16", 2), ("fp32", 4)):
         for delta, post in ((False, False), (True, False), (True, True)):
             found[f"norm {dtype} {delta} {post}"] = compiled(
-                kernels._norm, dtype, 8, norm_floats, BLOCK=4096, HAS_DELTA=delta, HAS_POST=post
+                norms._norm,
+                dtype,
+                8,
+                norm_floats,
+                BLOCK=4096,
+                HAS_DELTA=delta,
+                HAS_POST=post,
+                MOST_LEVEL=0.0,
             )
-        found[f"geglu {dtype}"] = compiled(kernels._geglu, dtype, 4, BLOCK=1024)
-        found[f"softcap {dtype}"] = compiled(kernels._softcap, dtype, 4, ["out_ptr"], BLOCK=1024)
+        found[f"geglu {dtype}"] = compiled(activations._geglu, dtype, 4, BLOCK=1024)
+        found[f"softcap {dtype}"] = compiled(
+            activations._softcap, dtype, 4, ["out_ptr"], BLOCK=1024
+        )
         found[f"choose {dtype}"] = compiled(
-            kernels._choose, dtype, 8, BLOCK=kernels.COLUMNS_AT_ONCE, BLOCK_NEAR=64
+            choice._choose, dtype, 8, BLOCK=choice.COLUMNS_AT_ONCE, BLOCK_NEAR=64
         )
         for splits, heads, groups in ((1, 4, 2), (8, 1, 8)):
             more = ["out_ptr"] if splits > 1 else []
             found[f"attend {dtype} {splits}"] = compiled(
-                *(kernels._attend, dtype, 4, [*FLOATS, *more]),
+                *(attention._attend, dtype, 4, [*FLOATS, *more]),
                 **ATTENTION | {"K": heads, "G": groups, "SPLITS": splits},
-                BLOCK_S=kernels.SLOTS_AT_ONCE[itemsize],
+                BLOCK_S=attention.SLOTS_AT_ONCE[itemsize],
             )
-        found[f"merge {dtype}"] = compiled(kernels._merge, dtype, 4, G=8, H=256, SPLITS=8, BLOCK=8)
+        found[f"merge {dtype}"] = compiled(
+            attention._merge, dtype, 4, G=8, H=256, SPLITS=8, BLOCK=8
+        )
+    for name, kind in LEVELS.items():
+        if name == "float8" and int(sys.argv[1]) < 89:
+            continue  # these GPUs have no float8
+        found[f"norm {name}"] = compiled(
+            *(norms._norm, "bf16", 8, norm_floats, kind),
+            **{"BLOCK": 4096, "HAS_DELTA": True, "HAS_POST": True, "MOST_LEVEL": 127.0},
+        )
+        found[f"geglu {name}"] = compiled(
+            activations._geglu_levels, "bf16", 8, ["scale_ptr"], kind, BLOCK=4096
+        )
+    for rows in (16, 128):
+        found[f"int8 product {rows}"] = compiled(
+            *(
+                levels._int8_product,
+                "bf16",
+                4 if rows < 128 else 8,
+                ["scale_ptr", "channel_scale_ptr"],
+                "i8",
+            ),
+            **{"BLOCK_M": rows, "BLOCK_N": levels.BLOCK_N, "BLOCK_D": levels.BLOCK_D},
+        )
     json.dump(found, sys.stdout)
 
 

@@ -17,11 +17,11 @@ from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.names import PALIGEMMA_MODULES
 from pgcli.checkpoints.weights import param_slices
 from pgcli.errors import InvalidCheckpoint, UsageError
-from pgcli.model.cpu.int8_linear import quantize_per_channel
-from pgcli.model.int8_frozen import freeze_in_int8
 from pgcli.model.kv_cache import AttentionMasks
 from pgcli.model.lora import LoraLinear
 from pgcli.model.paligemma import PaliGemma
+from pgcli.model.quantized.frozen import freeze_in_int8
+from pgcli.model.quantized.levels import quantize_per_channel
 from pgcli.training.lora import LoraSettings, add_lora, merge_lora, save_adapter
 from tests.support.adapted_models import PROMPTS, adapted, training_logits, with_adapters
 from tests.support.random_weights import normal

@@ -183,8 +183,8 @@ Dtype = Annotated[
     ),
 ]
 Quantize = Annotated[
-    Literal["none", "int8"],
-    _model("--quantize", help="int8 (CPU only): an 8-bit decoder, faster and less exact."),
+    Literal["none", "int8", "fp8"],
+    _model("--quantize", help="int8, or fp8 (new GPUs): an 8-bit decoder, less exact."),
 ]
 Json = Annotated[bool, option("Output", "--json", help="Print one JSON object.")]
 Quiet = Annotated[bool, _running("--quiet", "-q", help="Print errors only.")]

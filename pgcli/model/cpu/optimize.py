@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 
 from pgcli.model.classifier import ImageClassifier
-from pgcli.model.cpu.int8_linear import Int8DecodeLinearKernel, Int8LinearKernel, can_quantize
 from pgcli.model.cpu.malloc import keep_freed_memory
 from pgcli.model.cpu.packed_linear import KernelFactory, PackedLinearKernel, can_pack
 from pgcli.model.cpu.packed_modules import PackedLMHead, pack_encoder, pack_weights
 from pgcli.model.paligemma import PaliGemma
+from pgcli.model.quantized.cpu_linear import Int8DecodeLinearKernel, Int8LinearKernel, can_quantize
 from pgcli.model.two_towers import TwoTowers
 
 

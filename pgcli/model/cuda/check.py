@@ -34,7 +34,7 @@ def kernel_problem(device: torch.device, dtype: torch.dtype, head_dim: int) -> s
 
 def _is_right(name: str, device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
     """Whether an operator gives what its plain version gives."""
-    plain = operators.OPERATORS[name][1]
+    plain = operators.OPERATORS[name].plain
     found, expected = (
         run(*_example(name, device, dtype, head_dim))
         for run in (getattr(torch.ops.pgcli, name), plain)

@@ -20,6 +20,7 @@ from pgcli.model.cuda.check import kernel_problem
 from pgcli.model.gemma import Gemma, GemmaDecoderLayer, RMSNorm, RotaryEmbedding
 from pgcli.model.kv_cache import AttentionMasks, KVCache
 from pgcli.model.paligemma import PaliGemma
+from pgcli.model.quantized.gated_mlp import LevelMLP, quantize_mlps
 
 kernels = torch.ops.pgcli
 
@@ -66,8 +67,13 @@ class FusedGemma(Gemma):
                 update = None if kv_cache is None else partial(kv_cache.write, index)
                 attention = layer.self_attn(normed, rotary, mask, update, trims)
                 x = x[:, -1:] if trims else x
-            x, normed = kernels.residual_norm(x, attention, post_attention, before_mlp, eps)
-            mlp = layer.mlp.down_proj(kernels.geglu(layer.mlp.gate_up_proj(normed)))
+            norm = (x, attention, post_attention, before_mlp, eps)
+            if isinstance(layer.mlp, LevelMLP):
+                x, level, scale = kernels.residual_norm_levels(*norm, layer.mlp.dtype)
+                mlp = layer.mlp.of_levels(level, scale)
+            else:
+                x, normed = kernels.residual_norm(*norm)
+                mlp = layer.mlp.down_proj(kernels.geglu(layer.mlp.gate_up_proj(normed)))
             x, normed = kernels.residual_norm(x, mlp, post_mlp, following, eps)
         out: Tensor = normed
         return out
@@ -125,8 +131,14 @@ def _layer_scales(
     return second, before_mlp, _scale(layer.post_feedforward_layernorm), following
 
 
-def optimize_for_cuda(model: PaliGemma) -> None:
-    """Replace the model's decoder by a fused one, in place; warn where its kernels do not work."""
+def optimize_for_cuda(model: PaliGemma, quantize: str = "none") -> None:
+    """Replace the model's decoder by a fused one, in place; warn where its kernels do not work.
+
+    Its MLPs are quantized first if `quantize` is "int8" or "fp8".
+    """
+    if quantize != "none":
+        quantize_mlps(model, quantize)
+        torch.cuda.empty_cache()  # the old weights' memory is free for batches
     weight, head_dim = model.projector.weight, model.config.decoder.head_dim
     if problem := kernel_problem(weight.device, weight.dtype, head_dim):
         warnings.warn(

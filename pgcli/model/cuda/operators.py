@@ -3,15 +3,15 @@
 They have no gradients. The plain versions are what the kernels are compared with; they also run on
 a GPU in dtypes, or for sizes, that the kernels do not have.
 
-B rows · D width · M inner width · X queries, keys and values of all heads · K key/value heads ·
-H head size · S slots · V vocabulary
+B rows · D width · X queries, keys and values of all heads · K key/value heads ·
+H head size · S slots · V vocabulary · M rows of any kind · N output width
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from pgcli.model.attention import at_least_float32, grouped_attention
 from pgcli.model.attention import softcap as plain_softcap
 from pgcli.model.gemma import RotaryEmbedding, rms_norm
+from pgcli.model.quantized.levels import row_levels
 
 LIBRARY = torch.library.Library("pgcli", "DEF")  # type: ignore[no-untyped-call]
 #: The dtypes of the kernels, and the head sizes of those that multiply matrices.
@@ -41,6 +42,36 @@ def geglu(gate_up: Tensor) -> Tensor:
     """GELU (tanh approximation) of the first half of (..., 2 * M), times the second half."""
     gate, up = gate_up.chunk(2, dim=-1)
     return F.gelu(gate, approximate="tanh") * up
+
+
+def residual_norm_levels(
+    x: Tensor,
+    delta: Tensor,
+    post_scale_D: Tensor | None,
+    scale_D: Tensor,
+    eps: float,
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As `residual_norm`, the norm as levels of this dtype and each row's scale."""
+    total, normed = residual_norm(x, delta, post_scale_D, scale_D, eps)
+    return total, *row_levels(normed, dtype)
+
+
+def geglu_levels(gate_up: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """As `geglu`, as levels of this dtype and each row's scale."""
+    return row_levels(geglu(gate_up), dtype)
+
+
+def int8_product(
+    level_MD: Tensor,
+    scale_M1: Tensor,
+    weight_ND: Tensor,
+    channel_scale_N: Tensor,
+    dtype: torch.dtype,
+) -> Tensor:
+    """The product of levels, summed in int32, times the scales of rows and channels."""
+    total_MN = torch._int_mm(level_MD, weight_ND.T)
+    return (total_MN * scale_M1 * channel_scale_N).to(dtype)
 
 
 def softcap(x: Tensor, cap: float) -> Tensor:
@@ -98,6 +129,15 @@ def choose(
     return token_B, logprob_B.float(), near_B.float()
 
 
+def _half(gate_up: Tensor) -> Tensor:
+    return gate_up.new_empty(*gate_up.shape[:-1], gate_up.shape[-1] // 2)
+
+
+def _fake_levels(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    scale = x.new_empty(*x.shape[:-1], 1, dtype=torch.float32)
+    return torch.empty_like(x, dtype=dtype), scale
+
+
 def _fake_choose(logits_BV: Tensor, *_: object) -> tuple[Tensor, Tensor, Tensor]:
     rows = len(logits_BV)
     logprob_B, near_B = logits_BV.new_empty(2, rows, dtype=torch.float32)
@@ -110,63 +150,91 @@ def _fake_attend(
     return qkv_BX.new_empty(len(qkv_BX), qkv_BX.shape[1] - 2 * key.shape[1] * key.shape[3])
 
 
-#: Each operator's arguments, its plain version, and its shapes on tensors without data.
-OPERATORS: dict[str, tuple[str, Callable[..., Any], Callable[..., Any]]] = {
-    "rms_norm": (
+class Operator(NamedTuple):
+    """An operator's arguments, its plain version, and its shapes on tensors without data.
+
+    Its kernel takes a first tensor of one of `dtypes`.
+    """
+
+    schema: str
+    plain: Callable[..., Any]
+    fake: Callable[..., Any]
+    dtypes: tuple[torch.dtype, ...] = KERNEL_DTYPES
+
+
+OPERATORS: dict[str, Operator] = {
+    "rms_norm": Operator(
         "(Tensor x, Tensor scale, float eps) -> Tensor",
         rms_norm,
         lambda x, *_: torch.empty_like(x),
     ),
-    "residual_norm": (
+    "residual_norm": Operator(
         "(Tensor x, Tensor delta, Tensor? post_scale, Tensor scale, float eps) -> (Tensor, Tensor)",
         residual_norm,
         lambda x, *_: (torch.empty_like(x), torch.empty_like(x)),
     ),
-    "geglu": (
-        "(Tensor gate_up) -> Tensor",
-        geglu,
-        lambda gate_up: gate_up.new_empty(*gate_up.shape[:-1], gate_up.shape[-1] // 2),
-    ),
-    "softcap": (
+    "geglu": Operator("(Tensor gate_up) -> Tensor", geglu, lambda gate_up: _half(gate_up)),
+    "softcap": Operator(
         "(Tensor x, float cap) -> Tensor",
         softcap,
         lambda x, _: torch.empty_like(x, dtype=torch.float32),
     ),
-    "attend": (
+    "attend": Operator(
         "(Tensor qkv, Tensor position, Tensor frequency, Tensor(a!) key, Tensor(b!) value, "
         "Tensor mask, Tensor slot, float scale, float cap) -> Tensor",
         attend,
         _fake_attend,
     ),
-    "choose": (
+    "choose": Operator(
         "(Tensor logits, int size, int excluded, int first_location, int locations, int near)"
         " -> (Tensor, Tensor, Tensor)",
         choose,
         _fake_choose,
     ),
 }
+#: Of models with levels of 8 bits.
+QUANTIZED_OPERATORS: dict[str, Operator] = {
+    "residual_norm_levels": Operator(
+        "(Tensor x, Tensor delta, Tensor? post_scale, Tensor scale, float eps, ScalarType dtype)"
+        " -> (Tensor, Tensor, Tensor)",
+        residual_norm_levels,
+        lambda x, *others: (torch.empty_like(x), *_fake_levels(x, others[-1])),
+    ),
+    "geglu_levels": Operator(
+        "(Tensor gate_up, ScalarType dtype) -> (Tensor, Tensor)",
+        geglu_levels,
+        lambda gate_up, dtype: _fake_levels(_half(gate_up), dtype),
+    ),
+    "int8_product": Operator(
+        "(Tensor level, Tensor scale, Tensor weight, Tensor channel_scale, ScalarType dtype)"
+        " -> Tensor",
+        int8_product,
+        lambda level, _, weight, __, dtype: level.new_empty(len(level), len(weight), dtype=dtype),
+        dtypes=(torch.int8,),
+    ),
+}
 
 
 def _register() -> None:
     library: Any = LIBRARY
-    for name, (schema, plain, fake) in OPERATORS.items():
-        library.define(name + schema)
-        library.impl(name, plain, "CompositeExplicitAutograd")
-        library.impl(name, fake, "Meta")
+    for name, operator in (OPERATORS | QUANTIZED_OPERATORS).items():
+        library.define(name + operator.schema)
+        library.impl(name, operator.plain, "CompositeExplicitAutograd")
+        library.impl(name, operator.fake, "Meta")
         if torch.version.cuda and find_spec("triton"):
-            library.impl(name, _kernel_or(plain, name), "CUDA")
+            library.impl(name, _kernel_or_plain(name, operator), "CUDA")
 
 
-def _kernel_or(plain: Callable[..., Any], name: str) -> Callable[..., Any]:
+def _kernel_or_plain(name: str, operator: Operator) -> Callable[..., Any]:
     """The kernel of this name, or the plain version for what it does not support."""
 
     def run(first: Tensor, *others: Any) -> Any:
         from pgcli.model.cuda import kernels
 
-        has_kernel = first.dtype in KERNEL_DTYPES and (
+        has_kernel = first.dtype in operator.dtypes and (
             name != "attend" or others[2].shape[-1] in KERNEL_HEADS
         )
-        return (getattr(kernels, name) if has_kernel else plain)(first, *others)
+        return (getattr(kernels, name) if has_kernel else operator.plain)(first, *others)
 
     return run
 

@@ -1,7 +1,7 @@
-"""Triton kernels of the operators in `operators.py`, for bfloat16 and float32.
+"""Attention of a decode step, with rotation and cache write.
 
-B rows · D width · M inner width · X queries, keys and values of all heads · K key/value heads ·
-G query heads per key/value head · H head size · S slots · V vocabulary
+B rows · X queries, keys and values of all heads · K key/value heads · G query heads per key/value
+head · H head size · S slots
 """
 
 # mypy: ignore-errors
@@ -14,118 +14,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from pgcli.model.cuda.kernels.activations import capped
+
 PROGRAMS = 256  # attention over few rows is split until about as many programs run
 MOST_SPLITS = 8
 SLOTS_AT_ONCE = {2: 64, 4: 16}  # by the bytes of a value; more do not fit into shared memory
-COLUMNS_AT_ONCE = 4096
 #: The interpreter cannot multiply matrices of bfloat16.
 IS_INTERPRETED = triton.knobs.runtime.interpret
-ELEMENTS_AT_ONCE = 1024
-
-
-def rms_norm(x: Tensor, scale_D: Tensor, eps: float) -> Tensor:
-    normed = torch.empty_like(x)
-    width = x.shape[-1]
-    _norm[(x.numel() // width,)](
-        x, x, scale_D, scale_D, x, normed, width, eps, _power(width), False, False, num_warps=8
-    )
-    return normed
-
-
-def residual_norm(
-    x: Tensor, delta: Tensor, post_scale_D: Tensor | None, scale_D: Tensor, eps: float
-) -> tuple[Tensor, Tensor]:
-    x, delta = x.contiguous(), delta.contiguous()
-    total, normed = torch.empty_like(x), torch.empty_like(x)
-    post, has_post, width = post_scale_D, post_scale_D is not None, x.shape[-1]
-    _norm[(x.numel() // width,)](
-        *(x, delta, post if has_post else scale_D, scale_D, total, normed, width, eps),
-        *(_power(width), True, has_post),
-        num_warps=8,
-    )
-    return total, normed
-
-
-@triton.jit
-def _norm(
-    x_ptr,
-    delta_ptr,
-    post_ptr,
-    scale_ptr,
-    total_ptr,
-    normed_ptr,
-    width,
-    eps,
-    BLOCK: tl.constexpr,
-    HAS_DELTA: tl.constexpr,
-    HAS_POST: tl.constexpr,
-):
-    """One row: x, plus delta (normalized first with HAS_POST), and the norm of the sum."""
-    row = tl.program_id(0).to(tl.int64) * width
-    column = tl.arange(0, BLOCK)
-    inside = column < width
-    x = tl.load(x_ptr + row + column, mask=inside, other=0.0)
-    if HAS_DELTA:
-        delta = tl.load(delta_ptr + row + column, mask=inside, other=0.0)
-        if HAS_POST:
-            wide = delta.to(tl.float32)
-            root = tl.rsqrt(tl.sum(wide * wide, axis=0) / width + eps)
-            post = tl.load(post_ptr + column, mask=inside, other=0.0)
-            delta = (wide * root * post).to(x.dtype)
-        # the sum is rounded before it is normalized, as by separate operations
-        x = (x.to(tl.float32) + delta.to(tl.float32)).to(x.dtype)
-        tl.store(total_ptr + row + column, x, mask=inside)
-    wide = x.to(tl.float32)
-    root = tl.rsqrt(tl.sum(wide * wide, axis=0) / width + eps)
-    scale = tl.load(scale_ptr + column, mask=inside, other=0.0)
-    normed = wide * root * scale
-    tl.store(normed_ptr + row + column, normed.to(x.dtype), mask=inside)
-
-
-def geglu(gate_up: Tensor) -> Tensor:
-    gate_up = gate_up.contiguous()
-    inner = gate_up.shape[-1] // 2
-    out = gate_up.new_empty(*gate_up.shape[:-1], inner)
-    grid = (gate_up.numel() // (2 * inner), triton.cdiv(inner, ELEMENTS_AT_ONCE))
-    _geglu[grid](gate_up, out, inner, ELEMENTS_AT_ONCE)
-    return out
-
-
-@triton.jit
-def _geglu(gate_up_ptr, out_ptr, inner, BLOCK: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64)
-    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = column < inner
-    gate = tl.load(gate_up_ptr + row * 2 * inner + column, mask=inside, other=0.0)
-    up = tl.load(gate_up_ptr + row * 2 * inner + inner + column, mask=inside, other=0.0)
-    x = gate.to(tl.float32)
-    # 0.5 * x * (1 + tanh(u)) is x * sigmoid(2 * u)
-    twice = 1.5957691216057308 * (x + 0.044715 * x * x * x)
-    # rounded before it is multiplied, as by separate operations
-    gelu = (x * tl.sigmoid(twice)).to(gate.dtype).to(tl.float32)
-    out = (gelu * up.to(tl.float32)).to(gate.dtype)
-    tl.store(out_ptr + row * inner + column, out, mask=inside)
-
-
-def softcap(x: Tensor, cap: float) -> Tensor:
-    x = x.contiguous()
-    out = torch.empty_like(x, dtype=torch.float32)
-    grid = (triton.cdiv(x.numel(), ELEMENTS_AT_ONCE),)
-    _softcap[grid](x, out, x.numel(), cap, ELEMENTS_AT_ONCE)
-    return out
-
-
-@triton.jit
-def _softcap(x_ptr, out_ptr, count, cap, BLOCK: tl.constexpr):
-    index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    x = tl.load(x_ptr + index, mask=index < count, other=0.0).to(tl.float32)
-    tl.store(out_ptr + index, _capped(x, cap), mask=index < count)
-
-
-@triton.jit
-def _capped(x, cap):
-    """`cap * tanh(x / cap)`."""
-    return cap * (2 * tl.sigmoid(2 * x / cap) - 1)
 
 
 def attend(
@@ -152,13 +47,21 @@ def attend(
     _attend[(rows, kv_heads, splits)](
         *(qkv_BX, position_B, frequency, key_BKSH, value_BKSH, mask_BS, slot_B),
         *(part, peak, total, qkv_BX.stride(0), key_BKSH.stride(0), key_BKSH.stride(1)),
-        *(mask_BS.stride(0), scale, cap, kv_heads, groups, size, max(16, _power(groups))),
+        *(
+            mask_BS.stride(0),
+            scale,
+            cap,
+            kv_heads,
+            groups,
+            size,
+            max(16, triton.next_power_of_2(groups)),
+        ),
         *(SLOTS_AT_ONCE[qkv_BX.itemsize], splits, cap > 0, IS_INTERPRETED),
         num_warps=4,
     )
     if splits > 1:
         _merge[(rows * kv_heads, groups)](
-            part, peak, total, out_BX, groups, size, splits, _power(splits)
+            part, peak, total, out_BX, groups, size, splits, triton.next_power_of_2(splits)
         )
     return out_BX
 
@@ -231,7 +134,7 @@ def _attend(
         products += query_2.to(tl.float32) * new_key_2.to(tl.float32)[None, :]
         peak = tl.sum(products, axis=1) * scale
         if HAS_CAP:
-            peak = _capped(peak, cap)
+            peak = capped(peak, cap)
         total += 1
         out += new_value.to(tl.float32)[None, :]
 
@@ -249,7 +152,7 @@ def _attend(
         score += tl.dot(query_2.to(factor), key_2.to(factor), input_precision="ieee")
         score *= scale
         if HAS_CAP:
-            score = _capped(score, cap)
+            score = capped(score, cap)
         score = tl.where(visible[None, :], score, float("-inf"))
         higher = tl.maximum(peak, tl.max(score, axis=1))
         # a part may see no slot at all: its weight is zero
@@ -296,61 +199,3 @@ def _merge(
     out = tl.sum(part * weight[:, None], axis=0) / total
     at_out = (head * G + group) * H + whole
     tl.store(out_ptr + at_out, out.to(out_ptr.dtype.element_ty))
-
-
-def choose(
-    logits_BV: Tensor, size: int, excluded: int, first_location: int, locations: int, near: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    rows = len(logits_BV)
-    token_B = torch.empty(rows, dtype=torch.long, device=logits_BV.device)
-    logprob_B, near_B = torch.empty(2, rows, dtype=torch.float32, device=logits_BV.device)
-    _choose[(rows,)](
-        *(logits_BV, token_B, logprob_B, near_B, logits_BV.stride(0), size, excluded),
-        *(first_location, first_location + locations, near, COLUMNS_AT_ONCE),
-        _power(2 * near + 1),
-        num_warps=8,
-    )
-    return token_B, logprob_B, near_B
-
-
-@triton.jit
-def _choose(
-    logits_ptr,
-    token_ptr,
-    logprob_ptr,
-    near_ptr,
-    stride,
-    size,
-    excluded,
-    start_location,
-    stop_location,
-    near,
-    BLOCK: tl.constexpr,
-    BLOCK_NEAR: tl.constexpr,
-):
-    """One row in one pass: the first largest logit, and the logarithm of the sum of all."""
-    row = tl.program_id(0).to(tl.int64)
-    logits = logits_ptr + row * stride
-    peak, total, token = float("-inf"), 0.0, 0
-    for start in range(0, size, BLOCK):
-        column = start + tl.arange(0, BLOCK)
-        inside = (column < size) & (column != excluded)
-        x = tl.load(logits + column, mask=inside, other=float("-inf")).to(tl.float32)
-        largest = tl.max(x, axis=0)
-        token = tl.where(largest > peak, start + tl.argmax(x, axis=0), token)
-        higher = tl.maximum(peak, largest)
-        base = tl.where(higher == float("-inf"), 0.0, higher)
-        total = total * tl.exp(peak - base) + tl.sum(tl.exp(x - base), axis=0)
-        peak = higher
-    total = tl.log(total)  # relative to the peak; NaN if any logit is
-    tl.store(token_ptr + row, token)
-    tl.store(logprob_ptr + row, -total)
-    place = token - near + tl.arange(0, BLOCK_NEAR)
-    inside = (place >= start_location) & (place < stop_location) & (place <= token + near)
-    inside &= place != excluded
-    x = tl.load(logits + place, mask=inside, other=float("-inf")).to(tl.float32)
-    tl.store(near_ptr + row, tl.log(tl.sum(tl.exp(x - peak), axis=0)) - total)
-
-
-def _power(value: int) -> int:
-    return triton.next_power_of_2(value)

@@ -1,4 +1,4 @@
-"""Linear layers in int8: weights quantized per output channel, activations per token.
+"""Linear layers in int8 on CPUs: weights quantized per output channel, activations per token.
 
 M rows of any kind · D input width · N output width
 """
@@ -12,12 +12,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pgcli.model.cpu.packed_linear import PACK_ROWS, PackedLinearKernel, is_decode
+from pgcli.model.quantized.levels import MIN_SCALE, MOST, quantize_per_channel
 
-MAX_LEVEL = 127
 #: A token's scale is rounded to the activations' dtype; one level less keeps values below 128.
-MAX_TOKEN_LEVEL = MAX_LEVEL - 1
-CHANNELS_AT_ONCE = 8192  # converted to float32 at a time: an LM head of 257k would take 2 GB
-MIN_SCALE = 1e-12  # of a token or a channel of zeros
+MAX_TOKEN_LEVEL = MOST[torch.int8] - 1
 SIGN_BIT = 128
 
 
@@ -102,19 +100,6 @@ class Int8DecodeLinearKernel(Int8LinearKernel):
         if is_decode(x_MD):
             return super().mul(x_MD, other_MN)
         return self._prefill.mul(x_MD, other_MN)
-
-
-def quantize_per_channel(weight_ND: Tensor) -> tuple[Tensor, Tensor]:
-    """The int8 levels (N, D) of a weight, and the scale (N,) of each output channel in float32."""
-    level_ND = torch.empty(weight_ND.shape, dtype=torch.int8, device=weight_ND.device)
-    scale_N = torch.empty(len(weight_ND), device=weight_ND.device)
-    for start in range(0, len(weight_ND), CHANNELS_AT_ONCE):
-        block = slice(start, start + CHANNELS_AT_ONCE)
-        weight = weight_ND[block].detach().float()
-        scale_N1 = weight.abs().amax(1, keepdim=True).div_(MAX_LEVEL).clamp_(min=MIN_SCALE)
-        level_ND[block] = (weight / scale_N1).round_().to(torch.int8)
-        scale_N[block] = scale_N1[:, 0]
-    return level_ND, scale_N
 
 
 def quantize_per_token(x_MD: Tensor) -> tuple[Tensor, Tensor]:

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pgcli.model.cpu.int8_linear import quantize_per_channel
 from pgcli.model.gemma import GemmaDecoderLayer, QKVProjection
 from pgcli.model.paligemma import PaliGemma
+from pgcli.model.quantized.levels import quantize_per_channel
 
 
 class _Int8Product(torch.autograd.Function):

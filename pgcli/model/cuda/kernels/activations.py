@@ -1,0 +1,98 @@
+"""GeGLU and softcap."""
+
+# mypy: ignore-errors
+# the functions are Triton's language, not Python's
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from pgcli.model.cuda.kernels.levels import as_levels, row_scale
+from pgcli.model.quantized.levels import MOST
+
+ELEMENTS_AT_ONCE = 1024
+LEVELS_AT_ONCE = 4096  # of a row
+
+
+def geglu(gate_up: Tensor) -> Tensor:
+    gate_up = gate_up.contiguous()
+    inner = gate_up.shape[-1] // 2
+    out = gate_up.new_empty(*gate_up.shape[:-1], inner)
+    grid = (gate_up.numel() // (2 * inner), triton.cdiv(inner, ELEMENTS_AT_ONCE))
+    _geglu[grid](gate_up, out, inner, ELEMENTS_AT_ONCE)
+    return out
+
+
+@triton.jit
+def _geglu(gate_up_ptr, out_ptr, inner, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    out = _gated(gate_up_ptr + row * 2 * inner, column, inner)
+    tl.store(out_ptr + row * inner + column, out, mask=column < inner)
+
+
+@triton.jit
+def _gated(row_ptr, column, inner):
+    """GELU of the columns of a row's first half, times those of its second; 0 beyond them."""
+    inside = column < inner
+    gate = tl.load(row_ptr + column, mask=inside, other=0.0)
+    up = tl.load(row_ptr + inner + column, mask=inside, other=0.0)
+    x = gate.to(tl.float32)
+    # 0.5 * x * (1 + tanh(u)) is x * sigmoid(2 * u)
+    twice = 1.5957691216057308 * (x + 0.044715 * x * x * x)
+    # rounded before it is multiplied, as by separate operations
+    gelu = (x * tl.sigmoid(twice)).to(gate.dtype).to(tl.float32)
+    return (gelu * up.to(tl.float32)).to(gate.dtype)
+
+
+def geglu_levels(gate_up: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    gate_up = gate_up.contiguous()
+    inner = gate_up.shape[-1] // 2
+    level = gate_up.new_empty(*gate_up.shape[:-1], inner, dtype=dtype)
+    scale = gate_up.new_empty(*gate_up.shape[:-1], 1, dtype=torch.float32)
+    _geglu_levels[(scale.numel(),)](
+        gate_up, level, scale, inner, MOST[dtype], LEVELS_AT_ONCE, num_warps=8
+    )
+    return level, scale
+
+
+@triton.jit
+def _geglu_levels(gate_up_ptr, level_ptr, scale_ptr, inner, most, BLOCK: tl.constexpr):
+    """One row, twice: its largest value, and its levels; the second time it is in a cache."""
+    row = tl.program_id(0).to(tl.int64)
+    largest, total = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
+    for start in range(0, inner, BLOCK):
+        column = start + tl.arange(0, BLOCK)
+        out = _gated(gate_up_ptr + row * 2 * inner, column, inner).to(tl.float32)
+        largest, total = tl.maximum(largest, tl.abs(out)), total + out
+    by = row_scale(tl.max(largest, axis=0), tl.sum(total, axis=0), most)
+    tl.store(scale_ptr + row, by)
+    for start in range(0, inner, BLOCK):
+        column = start + tl.arange(0, BLOCK)
+        out = _gated(gate_up_ptr + row * 2 * inner, column, inner).to(tl.float32)
+        level = as_levels(out / by, level_ptr.dtype.element_ty)
+        tl.store(level_ptr + row * inner + column, level, mask=column < inner)
+
+
+def softcap(x: Tensor, cap: float) -> Tensor:
+    x = x.contiguous()
+    out = torch.empty_like(x, dtype=torch.float32)
+    grid = (triton.cdiv(x.numel(), ELEMENTS_AT_ONCE),)
+    _softcap[grid](x, out, x.numel(), cap, ELEMENTS_AT_ONCE)
+    return out
+
+
+@triton.jit
+def _softcap(x_ptr, out_ptr, count, cap, BLOCK: tl.constexpr):
+    index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + index, mask=index < count, other=0.0).to(tl.float32)
+    tl.store(out_ptr + index, capped(x, cap), mask=index < count)
+
+
+@triton.jit
+def capped(x, cap):
+    """`cap * tanh(x / cap)`."""
+    return cap * (2 * tl.sigmoid(2 * x / cap) - 1)

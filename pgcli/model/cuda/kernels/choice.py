@@ -1,0 +1,70 @@
+"""The greedy choice of tokens, with log-probabilities, in one pass over the logits.
+
+B rows · V vocabulary
+"""
+
+# mypy: ignore-errors
+# the functions are Triton's language, not Python's
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+COLUMNS_AT_ONCE = 4096
+
+
+def choose(
+    logits_BV: Tensor, size: int, excluded: int, first_location: int, locations: int, near: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    rows = len(logits_BV)
+    token_B = torch.empty(rows, dtype=torch.long, device=logits_BV.device)
+    logprob_B, near_B = torch.empty(2, rows, dtype=torch.float32, device=logits_BV.device)
+    _choose[(rows,)](
+        *(logits_BV, token_B, logprob_B, near_B, logits_BV.stride(0), size, excluded),
+        *(first_location, first_location + locations, near, COLUMNS_AT_ONCE),
+        triton.next_power_of_2(2 * near + 1),
+        num_warps=8,
+    )
+    return token_B, logprob_B, near_B
+
+
+@triton.jit
+def _choose(
+    logits_ptr,
+    token_ptr,
+    logprob_ptr,
+    near_ptr,
+    stride,
+    size,
+    excluded,
+    start_location,
+    stop_location,
+    near,
+    BLOCK: tl.constexpr,
+    BLOCK_NEAR: tl.constexpr,
+):
+    """One row in one pass: the first largest logit, and the logarithm of the sum of all."""
+    row = tl.program_id(0).to(tl.int64)
+    logits = logits_ptr + row * stride
+    peak, total, token = float("-inf"), 0.0, 0
+    for start in range(0, size, BLOCK):
+        column = start + tl.arange(0, BLOCK)
+        inside = (column < size) & (column != excluded)
+        x = tl.load(logits + column, mask=inside, other=float("-inf")).to(tl.float32)
+        largest = tl.max(x, axis=0)
+        token = tl.where(largest > peak, start + tl.argmax(x, axis=0), token)
+        higher = tl.maximum(peak, largest)
+        base = tl.where(higher == float("-inf"), 0.0, higher)
+        total = total * tl.exp(peak - base) + tl.sum(tl.exp(x - base), axis=0)
+        peak = higher
+    total = tl.log(total)  # relative to the peak; NaN if any logit is
+    tl.store(token_ptr + row, token)
+    tl.store(logprob_ptr + row, -total)
+    place = token - near + tl.arange(0, BLOCK_NEAR)
+    inside = (place >= start_location) & (place < stop_location) & (place <= token + near)
+    inside &= place != excluded
+    x = tl.load(logits + place, mask=inside, other=float("-inf")).to(tl.float32)
+    tl.store(near_ptr + row, tl.log(tl.sum(tl.exp(x - peak), axis=0)) - total)

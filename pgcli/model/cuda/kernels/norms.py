@@ -1,0 +1,114 @@
+"""RMSNorm, with a residual and a second norm before it, in one pass.
+
+D width
+"""
+
+# mypy: ignore-errors
+# the functions are Triton's language, not Python's
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from pgcli.model.cuda.kernels.levels import as_levels, row_scale
+from pgcli.model.quantized.levels import MOST
+
+
+def rms_norm(x: Tensor, scale_D: Tensor, eps: float) -> Tensor:
+    normed = torch.empty_like(x)
+    width = x.shape[-1]
+    _norm[(x.numel() // width,)](
+        *(x, x, scale_D, scale_D, x, normed, scale_D, width, eps, triton.next_power_of_2(width)),
+        *(False, False, 0.0),
+        num_warps=8,
+    )
+    return normed
+
+
+def residual_norm(
+    x: Tensor, delta: Tensor, post_scale_D: Tensor | None, scale_D: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    return _residual_norm(x, delta, post_scale_D, scale_D, eps, x.dtype)[:2]
+
+
+def residual_norm_levels(
+    x: Tensor,
+    delta: Tensor,
+    post_scale_D: Tensor | None,
+    scale_D: Tensor,
+    eps: float,
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor]:
+    return _residual_norm(x, delta, post_scale_D, scale_D, eps, dtype, MOST[dtype])
+
+
+def _residual_norm(
+    x: Tensor,
+    delta: Tensor,
+    post_scale_D: Tensor | None,
+    scale_D: Tensor,
+    eps: float,
+    dtype: torch.dtype,
+    most: float = 0.0,
+) -> tuple[Tensor, Tensor, Tensor]:
+    x, delta = x.contiguous(), delta.contiguous()
+    total, normed = torch.empty_like(x), torch.empty_like(x, dtype=dtype)
+    by = scale_D
+    if most:
+        by = torch.empty(*x.shape[:-1], 1, dtype=torch.float32, device=x.device)
+    post, has_post, width = post_scale_D, post_scale_D is not None, x.shape[-1]
+    _norm[(x.numel() // width,)](
+        *(x, delta, post if has_post else scale_D, scale_D, total, normed, by, width, eps),
+        *(triton.next_power_of_2(width), True, has_post, most),
+        num_warps=8,
+    )
+    return total, normed, by
+
+
+@triton.jit
+def _norm(
+    x_ptr,
+    delta_ptr,
+    post_ptr,
+    scale_ptr,
+    total_ptr,
+    normed_ptr,
+    row_scale_ptr,
+    width,
+    eps,
+    BLOCK: tl.constexpr,
+    HAS_DELTA: tl.constexpr,
+    HAS_POST: tl.constexpr,
+    MOST_LEVEL: tl.constexpr,
+):
+    """One row: x, plus delta (normalized first with HAS_POST), and the norm of the sum.
+
+    With MOST_LEVEL, the norm is stored as levels up to that number, and the row's scale.
+    """
+    row = tl.program_id(0).to(tl.int64) * width
+    column = tl.arange(0, BLOCK)
+    inside = column < width
+    x = tl.load(x_ptr + row + column, mask=inside, other=0.0)
+    if HAS_DELTA:
+        delta = tl.load(delta_ptr + row + column, mask=inside, other=0.0)
+        if HAS_POST:
+            wide = delta.to(tl.float32)
+            root = tl.rsqrt(tl.sum(wide * wide, axis=0) / width + eps)
+            post = tl.load(post_ptr + column, mask=inside, other=0.0)
+            delta = (wide * root * post).to(x.dtype)
+        # the sum is rounded before it is normalized, as by separate operations
+        x = (x.to(tl.float32) + delta.to(tl.float32)).to(x.dtype)
+        tl.store(total_ptr + row + column, x, mask=inside)
+    wide = x.to(tl.float32)
+    root = tl.rsqrt(tl.sum(wide * wide, axis=0) / width + eps)
+    scale = tl.load(scale_ptr + column, mask=inside, other=0.0)
+    normed = (wide * root * scale).to(x.dtype)
+    if MOST_LEVEL > 0:
+        wide = normed.to(tl.float32)
+        by = row_scale(tl.max(tl.abs(wide), axis=0), tl.sum(wide, axis=0), MOST_LEVEL)
+        tl.store(row_scale_ptr + tl.program_id(0), by)
+        normed = as_levels(wide / by, normed_ptr.dtype.element_ty)
+    tl.store(normed_ptr + row + column, normed, mask=inside)

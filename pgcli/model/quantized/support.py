@@ -1,0 +1,78 @@
+"""Which devices multiply levels of 8 bits, and why others do not."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+from torch.nn import functional as F
+
+from pgcli.model.attention import raise_out_of_memory
+from pgcli.model.config import DecoderConfig
+from pgcli.model.cpu.optimize import supports_int8
+from pgcli.model.gemma import GemmaMLP, rms_norm
+
+#: The compute capability of the first GPUs whose tensor cores multiply these levels.
+MIN_CAPABILITY = {"int8": (8, 0), "fp8": (8, 9)}
+TOLERANCE = 0.1  # of an MLP's output; float8 rounds to a sixteenth
+
+
+def quantization_problem(
+    name: str, device: torch.device, dtype: torch.dtype
+) -> tuple[str, str] | None:
+    """Why a model of this dtype cannot be quantized on this device, and a remedy; None if it can.
+
+    `name` is "int8" or "fp8". On a GPU small products are computed.
+    """
+    if device.type == "cpu" and name == "int8":
+        if supports_int8(dtype):
+            return None
+        problem = "this build of PyTorch does not support int8 matrix multiplication on this CPU"
+        return problem, "leave --quantize out"
+    if device.type != "cuda":
+        kinds = "CPUs and NVIDIA GPUs" if name == "int8" else "NVIDIA GPUs"
+        remedy = "--quantize int8, or leave it out" if device.type == "cpu" else "leave it out"
+        return f"--quantize {name} is for {kinds}, and the model would run on {device}", remedy
+    least, found = MIN_CAPABILITY[name], torch.cuda.get_device_capability(device)
+    remedy = "leave it out"
+    if name == "fp8" and found >= MIN_CAPABILITY["int8"]:
+        remedy = "--quantize int8, or leave it out"
+    if found < least:
+        needed, has = (f"{major}.{minor}" for major, minor in (least, found))
+        return (
+            f"--quantize {name} needs compute capability {needed}, and {device} has {has}",
+            remedy,
+        )
+    if name == "fp8" and dtype != torch.bfloat16:
+        given = str(dtype).removeprefix("torch.")
+        problem = f"--quantize fp8 computes in bfloat16, and the dtype is {given}"
+        return problem, "--dtype bfloat16, or --quantize int8"
+    if problem := mlp_problem(name, device, dtype):
+        return f"--quantize {name} does not work on {device} with this PyTorch: {problem}", remedy
+    return None
+
+
+@cache
+@torch.inference_mode()
+def mlp_problem(name: str, device: torch.device, dtype: torch.dtype) -> str:
+    """Why a small MLP of levels is wrong or fails on this device; empty if it is right."""
+    from pgcli.model.quantized.gated_mlp import LEVELS, LevelMLP
+
+    config = DecoderConfig(64, 1, 128, 4, 1, 16, vocab_size=1)
+    with torch.device("cpu"):
+        generator = torch.Generator().manual_seed(0)
+        mlp = GemmaMLP(config)
+        for weight in mlp.parameters():
+            weight.copy_(torch.randn(weight.shape, generator=generator) / weight.shape[1] ** 0.5)
+        x = torch.randn(20, config.width, generator=generator)
+    scale_D = torch.ones(config.width)
+    expected = mlp(rms_norm(2 * x, scale_D, 1e-6))
+    mlp, x, scale_D = mlp.to(device, dtype), x.to(device, dtype), scale_D.to(device)
+    try:
+        norm = torch.ops.pgcli.residual_norm_levels(x, x, None, scale_D, 1e-6, LEVELS[name])
+        found = LevelMLP(mlp, LEVELS[name]).of_levels(*norm[1:]).cpu()
+    except Exception as error:  # noqa: BLE001, it becomes the reason of a refusal
+        raise_out_of_memory(error)
+        return next(iter(str(error).strip().splitlines()), type(error).__name__)
+    distance = F.mse_loss(found.float(), expected).sqrt() / expected.square().mean().sqrt()
+    return "" if float(distance) < TOLERANCE else f"products are {float(distance):.0%} off"

@@ -1,0 +1,246 @@
+"""Levels of 8 bits on GPUs: rounding, products beside float64, launches, and refusals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional as F
+
+from benchmarks.step_ops import count_step, meta_model
+from pgcli.checkpoints import weights
+from pgcli.checkpoints.config import read_config
+from pgcli.cli.main import main
+from pgcli.engine import loader
+from pgcli.errors import NoUsableDevice
+from pgcli.model.cuda import operators
+from pgcli.model.cuda.fused_gemma import fuse_decoder, optimize_for_cuda
+from pgcli.model.paligemma import PaliGemma
+from pgcli.model.quantized import support
+from pgcli.model.quantized.gated_mlp import LEVELS, LevelLinear, LevelMLP, quantize_mlps
+from pgcli.model.quantized.levels import MOST, quantize_per_channel, row_levels
+from tests.support.fake_device import FakeDevice
+from tests.support.interpreted_kernels import interpreted_kernels
+from tests.support.random_weights import normal
+from tests.support.runs import EXAMPLES
+from tests.support.tiny import PATCHES
+
+kernels = pytest.fixture(interpreted_kernels, scope="module")
+NAMES = pytest.mark.parametrize("name", LEVELS)
+CUDA, CPU = torch.device("cuda"), torch.device("cpu")
+#: The largest relative error of a level: half of the last of three digits, or near zero.
+STEPS = {torch.int8: (0.0, 0.5), torch.float8_e4m3fn: (2**-4, 2**-10)}
+
+
+def distance(found: Tensor, expected: Tensor) -> float:
+    return float((found.double() - expected.double()).norm() / expected.double().norm())
+
+
+def restored(level: Tensor, scale: Tensor) -> Tensor:
+    return level.double() * scale.double()
+
+
+@NAMES
+@given(st.lists(st.floats(-(2.0**99), 2.0**99, width=32), min_size=1, max_size=40))
+def test_levels_are_the_nearest_for_any_values(name: str, numbers: list[float]) -> None:
+    x = torch.tensor([numbers])
+    level, scale = row_levels(x, LEVELS[name])
+    assert level.float().abs().max() <= MOST[level.dtype]
+    relative, absolute = STEPS[level.dtype]
+    error = (restored(level, scale) - x.double()).abs()
+    assert (error <= 1.001 * (relative * x.abs() + absolute * scale)).all()
+
+
+@NAMES
+def test_a_row_that_is_not_finite_stays_so(name: str) -> None:
+    x = normal(4, 32, dtype=torch.float32)
+    x[1, 3], x[2, 0], x[3] = torch.nan, torch.inf, 0
+    linear = LevelLinear(normal(16, 32, seed=1, dtype=torch.float32).bfloat16(), LEVELS[name])
+    product = linear(*row_levels(x, LEVELS[name]))
+    assert product[[0, 3]].isfinite().all()
+    assert product[1:3].isnan().all()
+    assert not product[3].any()
+
+
+@NAMES
+@pytest.mark.parametrize("rows", [1, 3, 40])
+def test_products_are_those_of_the_restored_levels(name: str, rows: int) -> None:
+    """Exact but for the rounding of the output, and near those of the numbers themselves."""
+    x, weight = normal(rows, 1, 64).float(), normal(48, 64, seed=1).bfloat16()
+    weight[7] *= 1e4  # a large channel does not affect the others
+    level, scale = row_levels(x, LEVELS[name])
+    weight_level, weight_scale = quantize_per_channel(weight, LEVELS[name])
+    found = LevelLinear(weight, LEVELS[name])(level, scale)
+    assert (found.dtype, found.shape) == (torch.bfloat16, (rows, 1, 48))
+    exact = F.linear(restored(level, scale), restored(weight_level, weight_scale[:, None]))
+    assert distance(found, exact) < 4e-3
+    wanted = F.linear(x.double(), weight.double())
+    others = torch.arange(48) != 7
+    assert distance(found[..., others], wanted[..., others]) < (0.02 if name == "int8" else 0.06)
+
+
+def logits_of(model: PaliGemma) -> Tensor:
+    """Of a prefill, a step, a departure and a step."""
+    patch_BPD = normal(3, PATCHES, model.config.decoder.width).to(model.projector.weight.dtype)
+    token_BT = torch.arange(300, 312).view(3, 4)
+    cache = model.kv_cache(3, fixed_shape=True)
+    found = [model.prefill(patch_BPD, token_BT, None, cache)]
+    found.append(model.decode_step(token_BT[:, 1].clone(), cache))
+    cache.remove([0])
+    return torch.cat([*found, model.decode_step(token_BT[:, 2].clone(), cache)])
+
+
+@NAMES
+@pytest.mark.parametrize("folder", ["tiny", "tiny2"])
+@torch.inference_mode()
+def test_the_fused_decoder_and_the_plain_one_use_the_same_levels(
+    name: str, folder: str, request: pytest.FixtureRequest
+) -> None:
+    path: Path = request.getfixturevalue(folder)
+    model = weights.load(path, read_config(path), dtype=torch.bfloat16)
+    exact = logits_of(model)
+    quantize_mlps(model, name)
+    assert all(isinstance(layer.mlp, LevelMLP) for layer in model.decoder.layers)
+    assert not any("mlp" in name for name, _ in model.decoder.named_parameters())
+    expected = logits_of(model)
+    fuse_decoder(model)
+    found = logits_of(model)
+    assert distance(found, expected) < 0.04
+    assert 0 < distance(found, exact) < 0.15
+
+
+@NAMES
+@torch.inference_mode()
+def test_a_quantized_step_waits_for_nothing(tiny: Path, name: str) -> None:
+    model = weights.load(tiny, read_config(tiny), dtype=torch.bfloat16)
+    quantize_mlps(model, name)
+    fuse_decoder(model)
+    cache = model.kv_cache(2, fixed_shape=True)
+    patch_BPD = normal(2, PATCHES, model.config.decoder.width).bfloat16()
+    model.prefill(patch_BPD, torch.full((2, 4), 300), None, cache)
+    token_B = torch.tensor([300, 301])
+    with FakeDevice():
+        model.decode_step(token_B, cache)
+
+
+@pytest.mark.parametrize(("generation", "name"), [(1, "fp8"), (2, "int8")])
+def test_a_quantized_step_has_no_more_launches(generation: int, name: str) -> None:
+    exact, quantized = (meta_model(generation, quantize=kind) for kind in ("none", name))
+    count_step(exact, 64)  # computes the rotary frequencies
+    found = count_step(quantized, 64).launches
+    assert found.total() == count_step(exact, 64).launches.total()
+    assert found["pgcli::geglu_levels"] == quantized.config.decoder.depth
+
+
+# --- kernels beside their plain versions
+
+
+@NAMES
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_kernels_make_the_levels_of_the_plain_operators(
+    kernels: ModuleType, monkeypatch: pytest.MonkeyPatch, name: str, dtype: torch.dtype
+) -> None:
+    monkeypatch.setattr(kernels.activations, "LEVELS_AT_ONCE", 32)  # a row takes several turns
+    x, delta = normal(3, 2, 48).to(dtype), normal(3, 2, 48, seed=2).to(dtype)
+    scale = 1 + normal(48, seed=3).float() / 10
+    for operator, arguments in (
+        ("residual_norm_levels", (x, delta, None, scale, 1e-6, LEVELS[name])),
+        ("residual_norm_levels", (x, delta, scale, scale, 1e-6, LEVELS[name])),
+        ("geglu_levels", (normal(3, 2, 2 * 72).to(dtype) * 3, LEVELS[name])),
+    ):
+        *one, level, by = getattr(kernels, operator)(*arguments)
+        *other, plain_level, plain_by = getattr(operators, operator)(*arguments)
+        assert (level.dtype, by.shape, by.dtype) == (plain_level.dtype, plain_by.shape, by.dtype)
+        exact = dtype == torch.float32
+        assert distance(by, plain_by) < (1e-6 if exact else 0.01)
+        error = distance(restored(level, by), restored(plain_level, plain_by))
+        assert error < (1e-3 if exact else 0.04)
+        assert all(distance(a, b) < 0.04 for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize(("rows", "columns", "inner"), [(3, 40, 136), (300, 200, 264)])
+def test_the_int8_kernel_sums_exactly(
+    kernels: ModuleType, rows: int, columns: int, inner: int
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    level, weight = (
+        torch.randint(-127, 128, (count, inner), generator=generator).to(torch.int8)
+        for count in (rows, columns)
+    )
+    scale, by_channel = normal(rows, 1).float(), normal(columns, seed=1).float()
+    found = kernels.int8_product(level, scale, weight, by_channel, torch.float32)
+    expected = (level.double() @ weight.double().T) * scale * by_channel
+    torch.testing.assert_close(found.double(), expected, rtol=1e-6, atol=0)
+
+
+# --- refusals
+
+
+def refusal(name: str, device: torch.device, dtype: torch.dtype) -> tuple[str, str]:
+    with pytest.raises(NoUsableDevice) as refused:
+        loader.check_quantization(name, device, dtype)
+    assert refused.value.exit_code == 17
+    return str(refused.value), refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "capability", "dtype", "problem", "remedy"),
+    [
+        ("fp8", (8, 0), torch.bfloat16, "needs compute capability 8.9, and cuda has 8.0", "int8"),
+        ("fp8", (7, 5), torch.bfloat16, "needs compute capability 8.9", "leave it out"),
+        ("int8", (7, 5), torch.float32, "needs compute capability 8.0", "leave it out"),
+        ("fp8", (9, 0), torch.float32, "computes in bfloat16, and the dtype is float32", "dtype"),
+        ("fp8", (9, 0), torch.bfloat16, "does not work on cuda with this PyTorch", "int8"),
+    ],
+)
+def test_gpus_without_such_products_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    capability: tuple[int, int],
+    dtype: torch.dtype,
+    problem: str,
+    remedy: str,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(support, "mlp_problem", lambda *given: "no such product")
+    found, hint = refusal(name, CUDA, dtype)
+    assert problem in found
+    assert remedy in hint
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(support, "mlp_problem", lambda *given: "")
+    loader.check_quantization(name, CUDA, torch.bfloat16)
+
+
+def test_other_devices_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "NVIDIA GPUs" in refusal("fp8", CPU, torch.bfloat16)[0]
+    assert "CPUs and NVIDIA GPUs" in refusal("int8", torch.device("mps"), torch.float32)[0]
+    assert main(["caption", str(EXAMPLES), "--model", "demo", "--quantize", "fp8"]) == 17
+    assert "--quantize int8, or leave it out" in capsys.readouterr().err
+
+
+@NAMES
+def test_products_that_fail_or_are_wrong_are_found(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def problem() -> str:
+        support.mlp_problem.cache_clear()
+        return support.mlp_problem(name, CPU, torch.bfloat16)
+
+    assert problem() == ""
+    right = LevelLinear.forward
+    monkeypatch.setattr(LevelLinear, "forward", lambda *given: 2 * right(*given))
+    assert "% off" in problem()
+    monkeypatch.setattr(LevelLinear, "forward", lambda *given: 1 / 0)
+    assert problem() == "division by zero"
+    support.mlp_problem.cache_clear()
+
+
+def test_a_gpu_model_is_quantized_before_it_is_fused(tiny: Path) -> None:
+    model = weights.load(tiny, read_config(tiny), dtype=torch.float32)
+    optimize_for_cuda(model, "int8")
+    assert all(isinstance(layer.mlp, LevelMLP) for layer in model.decoder.layers)
