@@ -17,6 +17,7 @@ from pgcli.cluster.messages import (
     LearnedLimits,
     StopRequest,
 )
+from pgcli.cluster.start_method import safe_path
 
 #: The chunk that is answered, and the next one, so that the engine does not wait for it.
 CHUNKS_PER_ENGINE = 2
@@ -39,7 +40,8 @@ class EngineHandle:
         context = multiprocessing.get_context("spawn")  # torch may not be forked
         self.connection, theirs = context.Pipe()
         self._process = context.Process(target=serve, args=(theirs, load, slot), daemon=True)
-        self._process.start()
+        with safe_path():
+            self._process.start()
         theirs.close()
 
     @property

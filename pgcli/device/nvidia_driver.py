@@ -63,12 +63,12 @@ def visible_gpus() -> int:
 
 def find_gpu_problem() -> GpuProblem | None:
     """Why PyTorch does not find the GPU; None if it does, or without an NVIDIA driver."""
+    driver = nvidia_driver()
+    if driver is None:
+        return None
     import torch  # the rest of this file works without torch
 
-    if torch.cuda.is_available():
-        return None
-    driver = nvidia_driver()
-    return None if driver is None else diagnose_gpu(torch, driver)
+    return None if torch.cuda.is_available() else diagnose_gpu(torch, driver)
 
 
 def diagnose_gpu(torch: Any, driver: str) -> GpuProblem:

@@ -50,6 +50,18 @@ def numbered(count: int) -> list[str]:
     return [f"image {number}" for number in range(count)]
 
 
+def test_engines_import_nothing_from_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may hold images that someone else has made."""
+    for name in ("multiprocessing", "numpy", "pickle", "ctypes"):
+        (tmp_path / f"{name}.py").write_text("from pathlib import Path; Path('ran').touch()")
+    monkeypatch.chdir(tmp_path)
+    with pool(tmp_path, 1) as found:
+        assert len(rows(found, numbered(1))) == 1
+    assert not Path("ran").exists()
+
+
 def test_every_row_is_answered_once_and_chunks_do_not_depend_on_engines(tmp_path: Path) -> None:
     found = []
     for engines in (1, 3):
