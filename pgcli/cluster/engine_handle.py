@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
+from multiprocessing.context import BaseContext
 from typing import Any
 
 from pgcli.cluster.channel import receive, send
@@ -17,7 +17,7 @@ from pgcli.cluster.messages import (
     LearnedLimits,
     StopRequest,
 )
-from pgcli.cluster.start_method import safe_path
+from pgcli.cluster.start_method import SPAWN, safe_path
 
 #: The chunk that is answered, and the next one, so that the engine does not wait for it.
 CHUNKS_PER_ENGINE = 2
@@ -33,13 +33,13 @@ class EngineHandle:
     `is_loaded` is set by its first message.
     """
 
-    def __init__(self, load: Load, slot: EngineSlot):
+    def __init__(self, load: Load, slot: EngineSlot, context: BaseContext = SPAWN):
         self.slot = slot
         self.chunks: deque[ImageChunk] = deque()
         self.is_loaded = False
-        context = multiprocessing.get_context("spawn")  # torch may not be forked
         self.connection, theirs = context.Pipe()
-        self._process = context.Process(target=serve, args=(theirs, load, slot), daemon=True)
+        start: Any = context.Process  # type: ignore[attr-defined]
+        self._process = start(target=serve, args=(theirs, load, slot), daemon=True)
         with safe_path():
             self._process.start()
         theirs.close()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from multiprocessing.connection import wait
+from multiprocessing.context import BaseContext
 from time import monotonic
 from typing import Any
 
@@ -14,6 +16,7 @@ from pgcli.cluster.engine_group import EngineGroup, PoolBatchLimits
 from pgcli.cluster.engine_handle import EngineDied, EngineHandle
 from pgcli.cluster.engine_process import EngineSlot, Load
 from pgcli.cluster.messages import AnsweredRows, ChunkDone, EngineCounts, EngineInfo, ImageChunk
+from pgcli.cluster.start_method import SPAWN
 from pgcli.errors import NoUsableDevice
 from pgcli.records import Answer, DecodedImage, Fault
 
@@ -32,15 +35,16 @@ class EnginePool(EngineGroup):
     A chunk's rows follow from the input and the settings alone, and an engine answers one chunk at
     a time: in float32 rows do not depend on the number of engines. An engine that dies is started
     again, and its chunks are answered again. A chunk whose engine died twice is answered image by
-    image; the rows of an image whose engine dies again have the error `worker_crashed`.
+    image; the rows of an image whose engine dies again have the error `worker_crashed`. Processes
+    are started by `context`.
     """
 
-    def __init__(self, load: Load, slots: Sequence[EngineSlot]):
+    def __init__(self, load: Load, slots: Sequence[EngineSlot], context: BaseContext = SPAWN):
         super().__init__()
         self.batch_limits = PoolBatchLimits(self._learn)
-        self._load = load
+        self._start = partial(EngineHandle, load, context=context)
         self._counts: dict[EngineHandle, EngineCounts] = {}
-        self._engines = [EngineHandle(load, slot) for slot in slots]
+        self._engines = [self._start(slot) for slot in slots]
         self.info = self._first_info()
 
     @property
@@ -82,7 +86,7 @@ class EnginePool(EngineGroup):
     def restart(self, engine: EngineHandle) -> None:
         """Start a process in place of one that has died."""
         engine.close()
-        new = self._engines[self._engines.index(engine)] = EngineHandle(self._load, engine.slot)
+        new = self._engines[self._engines.index(engine)] = self._start(engine.slot)
         if limits := self.batch_limits.state_dict():
             new.learn(limits)
 

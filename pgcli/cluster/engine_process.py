@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import signal
 import threading
@@ -54,10 +55,11 @@ def _answer_chunks(connection: Connection, load: Load, slot: EngineSlot) -> None
     engine = load(slot)
     send(connection, engine.info)
     stop = threading.Event()
-    chunks: queue.SimpleQueue[ImageChunk | LearnedLimits | None] = queue.SimpleQueue()
+    chunks: queue.SimpleQueue[ImageChunk | LearnedLimits] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(connection, chunks, stop), daemon=True).start()
     ask = engine.make_ask(stop.is_set)
-    while (chunk := chunks.get()) is not None:
+    while True:
+        chunk = chunks.get()
         if isinstance(chunk, LearnedLimits):
             engine.load_limits(chunk.state)
             continue
@@ -83,10 +85,10 @@ def together(
 
 def _receive(
     connection: Connection,
-    chunks: queue.SimpleQueue[ImageChunk | LearnedLimits | None],
+    chunks: queue.SimpleQueue[ImageChunk | LearnedLimits],
     stop: threading.Event,
 ) -> None:
-    """Put chunks into the queue as they arrive, and None at the end of the connection."""
+    """Put chunks into the queue as they arrive; end the process when the program has ended."""
     with suppress(EOFError, OSError):
         while True:
             message = receive(connection)
@@ -94,4 +96,4 @@ def _receive(
                 stop.set()
             else:
                 chunks.put(message)
-    chunks.put(None)
+    os._exit(1)

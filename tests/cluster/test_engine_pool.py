@@ -8,27 +8,31 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from multiprocessing import Pipe
+from multiprocessing import Pipe, forkserver
+from multiprocessing.context import BaseContext
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 from pgcli.cluster import channel
 from pgcli.cluster.engine_pool import EnginePool
 from pgcli.cluster.engine_process import EngineSlot, together
+from pgcli.cluster.start_method import CAN_FORK, SPAWN, import_ahead, start_method
 from pgcli.errors import InvalidCheckpoint, NoUsableDevice
 from pgcli.records import Answer, error_answer
 from tests.support import light_engines
+from tests.support.runs import wait_until
 
 refuse = partial(error_answer, task="ask", model="light@1")
 
 
 @contextmanager
-def pool(folder: Path, engines: int = 2) -> Iterator[EnginePool]:
-    found = EnginePool(partial(light_engines.load, folder), [EngineSlot(1)] * engines)
+def pool(folder: Path, engines: int = 2, context: BaseContext = SPAWN) -> Iterator[EnginePool]:
+    found = EnginePool(partial(light_engines.load, folder), [EngineSlot(1)] * engines, context)
     try:
         yield found
     finally:
@@ -60,6 +64,40 @@ def test_engines_import_nothing_from_the_current_folder(
     with pool(tmp_path, 1) as found:
         assert len(rows(found, numbered(1))) == 1
     assert not Path("ran").exists()
+
+
+@pytest.mark.skipif(not CAN_FORK, reason="engines are forked on Linux only")
+def test_engines_on_cpu_are_forked_from_a_process_that_imports_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = forkserver.ForkServer()
+    for name in ("set_forkserver_preload", "ensure_running", "connect_to_new_process"):
+        monkeypatch.setattr(forkserver, name, getattr(own, name))
+    (tmp_path / "noted.py").write_text(
+        "import os, pathlib; pathlib.Path(__file__).with_name(f'forked from {os.getpid()}').touch()"
+    )
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    import_ahead(["noted"])
+    with pool(tmp_path, 2, start_method([EngineSlot(1)] * 2)) as found:
+        assert len(rows(found, [*numbered(9), "kills once"])) == 10
+        (process,) = psutil.Process().children()[-1:]
+        assert (tmp_path / f"forked from {process.pid}").exists()
+        wait_until(lambda: len(list(tmp_path.glob("loaded *"))) == 3)
+        loaded = {int(file.name.split()[1]) for file in tmp_path.glob("loaded *")}
+        assert {engine.pid for engine in process.children()} <= loaded
+    own._stop()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("slots", "method"),
+    [
+        ([EngineSlot(1)] * 2, "forkserver" if CAN_FORK else "spawn"),
+        ([EngineSlot(2)], "spawn"),
+        ([EngineSlot(1, "cuda:0"), EngineSlot(1, "cuda:1")], "spawn"),
+    ],
+)
+def test_engines_with_gpus_are_not_forked(slots: list[EngineSlot], method: str) -> None:
+    assert start_method(slots).get_start_method() == method
 
 
 def test_every_row_is_answered_once_and_chunks_do_not_depend_on_engines(tmp_path: Path) -> None:

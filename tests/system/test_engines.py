@@ -65,10 +65,10 @@ def test_killed_engine_and_killed_run_leave_the_same_rows(
     output = tmp_path / "rows.jsonl"
     run = subprocess.Popen(command(output, 2), cwd=ROOT, stderr=subprocess.DEVNULL)
     wait_until(lambda: output.exists() and output.read_bytes().count(b"\n"))
-    engines = [
+    engines = [  # they are forked from a child of the run
         child
-        for child in psutil.Process(run.pid).children()
-        if "spawn_main" in str(child.cmdline())
+        for child in psutil.Process(run.pid).children(recursive=True)
+        if "forkserver" in str(child.cmdline()) and child.ppid() != run.pid
     ]
     assert len(engines) == 2
     engines[0].kill()

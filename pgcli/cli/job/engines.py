@@ -16,16 +16,26 @@ from pgcli.cluster.engine_group import EngineGroup
 from pgcli.cluster.engine_pool import EnginePool
 from pgcli.cluster.engine_process import EngineSlot
 from pgcli.cluster.messages import EngineCounts, EngineInfo, LoadedEngine
+from pgcli.cluster.start_method import CAN_FORK, import_ahead, start_method
 from pgcli.device.cgroup import processors
-from pgcli.device.nvidia_driver import visible_gpus
+from pgcli.device.nvidia_driver import nvidia_driver, visible_gpus
 from pgcli.errors import NoUsableDevice, UsageError
 from pgcli.pipeline import Ask
 from pgcli.records import error_answer
 
 #: On a CPU, models with smaller files are fastest with one thread for each engine.
 SINGLE_THREAD_BYTES = 100 * 2**20
+#: What engine processes import, the slowest first.
+IMPORTED_BY_ENGINES = ("pgcli.engine.loader", "pgcli.cli.job.engines")
 #: For fewer rows, engines take longer to start than they save.
 MIN_ROWS_FOR_ENGINES = 500
+
+
+def import_for_engines(options: ModelOptions) -> None:
+    """While the run is prepared, have a process import what its engines on CPU need."""
+    is_local = options.ray is None and (options.engines or 1) > 1
+    if is_local and options.device in ("auto", "cpu") and nvidia_driver() is None and CAN_FORK:
+        import_ahead(IMPORTED_BY_ENGINES)
 
 
 def with_engines(input: RunInput) -> RunTask:
@@ -63,7 +73,8 @@ class EnginesTask:
         )
         if self.engines is None and len(slots) == 1 and not self.always_processes:
             return self.task.load(checkpoint, adapter, options)
-        return EnginePool(partial(load_engine, self.task, checkpoint, adapter, options), slots)
+        load = partial(load_engine, self.task, checkpoint, adapter, options)
+        return EnginePool(load, slots, start_method(slots))
 
     def stage(self, engine: RunEngine, should_stop: Callable[[], bool]) -> Ask:
         """The function that answers decoded images, by the engines."""
