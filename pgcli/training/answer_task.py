@@ -71,14 +71,18 @@ class AnswerTask(ImageTask[PaliGemma]):
             yield self.features.batch(rows)
 
     def fill_features(self, features: FeatureStore, track: Track = iter) -> None:
-        """Compute the vision tower's outputs of all images to train on.
+        """Compute the vision tower's outputs of all images to train on, each in one process.
 
         They are always computed in the same batches, so that a resumed run has the same ones.
         """
         self.model.eval()
         images = distinct_images(self.data.train)
-        with torch.no_grad(), self.input.autocast():
-            features.fill(track(self.data.in_order(images)), self._features)
+        processes = self.data.processes
+        with processes.fail_together(), torch.no_grad(), self.input.autocast():
+            features.fill(track(self.data.in_order(images, processes)), self._features)
+        features.share()
+        if not len(features):
+            raise self.data.none_read(images)
         self.features = features
 
     def weight(self, batch: AnyBatch) -> float:

@@ -5,25 +5,32 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 from torch import nn
 
 from pgcli.engine.oom import OutOfMemory, run_or_free
 from pgcli.errors import NoUsableDevice
+from pgcli.state.atomic_file import read_json, write_json
 
 Result = TypeVar("Result")
+
+SMALLER, ROWS = "micro_batch.json", "rows"  # a file of the state of a run, and its key
 
 
 @dataclass
 class MicroBatches:
     """The largest number of rows that are computed together; None for all of a batch.
 
-    With `is_fixed` false, the number is halved when memory runs out, and the update made again.
+    With `is_fixed` false, the number is halved when memory runs out, and the update made again. If
+    the model is divided over processes, which are then within an update, the run ends in place of
+    that: with `saved_in`, a folder, its next start takes the half.
     """
 
     rows: int | None = None
     is_fixed: bool = False
+    saved_in: Path | None = None
 
     def ranges(self, total: int, largest: int = 0) -> Iterator[tuple[int, int]]:
         """The first row of each part and that after its last.
@@ -45,11 +52,22 @@ class MicroBatches:
                 return run_or_free(partial(backward))
             except OutOfMemory:
                 rows = min(self.rows or total, total)
+                message = f"the device has no memory left to train on {rows} rows at once"
                 if self.is_fixed or rows == 1:
                     raise NoUsableDevice(
-                        f"the device has no memory left to train on {rows} rows at once",
+                        message,
                         hint="--micro-batch with a smaller number, a smaller model or another "
                         "--device",
                     ) from None
-            model.zero_grad(set_to_none=True)
             self.rows = rows // 2
+            if self.saved_in is not None:
+                write_json(self.saved_in / SMALLER, {ROWS: self.rows})
+                hint = f"the same command goes on from its last state, with {self.rows} at once"
+                raise NoUsableDevice(message, hint=hint)
+            model.zero_grad(set_to_none=True)
+
+
+def saved_rows(folder: Path, planned: int) -> int:
+    """The rows at once that are planned, or those that a run saved when memory ran out."""
+    saved: int = (read_json(folder / SMALLER) or {}).get(ROWS, planned)
+    return min(planned, saved)

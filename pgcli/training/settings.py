@@ -137,10 +137,10 @@ class TrainingSettings:
 
     @property
     def values(self) -> dict[str, Any]:
-        """The settings that the weights follow from, as JSON has them."""
+        """The settings that the weights follow from, but for rounding, as JSON has them."""
         values = asdict(self)
         answer = values.pop("answer")
-        del answer["gradient_checkpointing"]
+        del answer["gradient_checkpointing"], values["micro_batch"]
         if self.task == "answer":
             values |= answer | {"freeze": [*self.answer.freeze]}
             del values["merge"]  # can be added to a run that is complete

@@ -19,7 +19,7 @@ from pgcli.model.config import PaliGemmaConfig
 from pgcli.training.answer_task import AnswerObjective, AnswerTask, tokenized
 from pgcli.training.feature_store import FeatureStore
 from pgcli.training.memory_estimate import MemoryPlan, TrainingDtypes, estimate_memory, plan_memory
-from pgcli.training.micro_batches import MicroBatches
+from pgcli.training.micro_batches import MicroBatches, saved_rows
 from pgcli.training.rows import TrainingRow, TrainingRows
 from pgcli.training.sharding import shard
 from pgcli.training.start_answers import base_dtype, check_kind, start_answers
@@ -50,6 +50,15 @@ class AnswerPlan:
         """Raise NoUsableDevice if the run does not fit into free memory."""
         device = self.inputs.device
         self.memory.check(device, free_bytes(device), "; ".join(self._remedies()))
+
+    def micro_batches(self) -> MicroBatches:
+        """The rows at once; processes over which the model is divided compute equally many."""
+        rows, processes = self.memory.micro_batch, self.inputs.processes
+        is_fixed, saved_in = self.inputs.settings.micro_batch is not None, None
+        if self.inputs.shards > 1:
+            saved_in = self.inputs.reading.store.folder
+            rows = processes.smallest(rows if is_fixed else saved_rows(saved_in, rows))
+        return MicroBatches(rows, is_fixed, saved_in)
 
     def _remedies(self) -> list[str]:
         answer = self.inputs.settings.answer
@@ -168,12 +177,13 @@ def make_answer_task(inputs: TaskInputs) -> AnswerTask:
     inputs, settings = plan.inputs, plan.inputs.settings
     answer = settings.answer
     is_divided = inputs.shards > 1
+    stores_features = inputs.processes.smallest(plan.feature_bytes) > 0
     start = start_answers(
         answer,
         plan.checkpoint,
         plan.config,
         dtype=plan.dtype,
-        device=torch.device("cpu") if is_divided and not plan.feature_bytes else inputs.device,
+        device=torch.device("cpu") if is_divided and not stores_features else inputs.device,
         seed=settings.seed,
     )
     if plan.memory.checkpointing:
@@ -184,19 +194,15 @@ def make_answer_task(inputs: TaskInputs) -> AnswerTask:
         model=start.model,
         data=data,
         input=inputs.image_input(start.preprocessing, inputs.products_of(plan.dtype)),
-        micro_batches=MicroBatches(
-            inputs.processes.smallest(plan.memory.micro_batch)
-            if is_divided
-            else plan.memory.micro_batch,
-            is_fixed=settings.micro_batch is not None or is_divided,
-        ),
+        micro_batches=plan.micro_batches(),
         save_to=start.save,
         tokenizer=plan.tokenizer,
         preprocessing=start.preprocessing,
         objective=AnswerObjective(answer.loss_mean, settings.label_smoothing, answer.keep_softcap),
     )
-    if plan.feature_bytes:
-        task.fill_features(FeatureStore(inputs.reading.store.folder), inputs.track)
+    if stores_features:
+        features = FeatureStore(inputs.reading.store.folder, inputs.processes)
+        task.fill_features(features, inputs.track)
     if is_divided:
         shard(start.model, inputs.device)
     return task

@@ -33,7 +33,9 @@ def shard(model: nn.Module, device: torch.device) -> None:
     """Divide the weights of the model, which are equal in all processes, over them.
 
     They are moved to the device layer by layer, so that it never holds all of a model on the CPU.
-    The layers of each `nn.ModuleList` are gathered one at a time, and what is left all at once.
+    The layers of each `nn.ModuleList` are gathered one at a time, and what is left all at once. In
+    the backward pass a layer has the one before it gathered ahead. That is set here: FSDP2 would go
+    by the forward passes since the last backward pass, and the first process has evaluated in more.
     """
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
@@ -42,10 +44,11 @@ def shard(model: nn.Module, device: torch.device) -> None:
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     for module in [*model.modules()]:
         if isinstance(module, nn.ModuleList):
-            for layer in module:
-                fully_shard(layer, mesh=mesh)
-    root = Computation(model)
-    fully_shard(root, mesh=mesh)
+            layers: list[Any] = [fully_shard(layer, mesh=mesh) for layer in module]
+            for layer, ahead in zip(layers, [layers[0], *layers], strict=False):
+                layer.set_modules_to_backward_prefetch([ahead])
+    root: Any = fully_shard(Computation(model), mesh=mesh)
+    root.set_modules_to_backward_prefetch([root])
     object.__setattr__(model, ROOT, root)  # not as a module of the model, which it contains
 
 

@@ -65,21 +65,31 @@ class TaskData:
         size = min(self.order.batch_size, len(self.train)) // self.processes.count
         yield from self.loader.load(self.row_batches(first, stop), total=(stop - first) * size)
 
-    def in_order(self, rows: Sequence[TrainingRow]) -> Generator[ImageBatch]:
+    def in_order(
+        self, rows: Sequence[TrainingRow], processes: Processes = ALONE
+    ) -> Generator[ImageBatch]:
         """All of the rows whose images can be read, in their order.
 
-        Raises TooManyErrors if there are none.
+        Each of several `processes` has every one of so many batches. Raises TooManyErrors if no
+        image can be read.
         """
         size = self.order.batch_size
-        batches = (rows[start : start + size] for start in range(0, len(rows), size))
+        starts = processes.share(range(0, len(rows), size))
+        batches = (rows[start : start + size] for start in starts)
+        total = sum(min(size, len(rows) - start) for start in starts)
         lost = 0
-        for batch in self.loader.load(batches, total=len(rows)):
+        for batch in self.loader.load(batches, total=total):
             lost += batch.lost
             if batch.rows:
                 yield batch
         if lost and lost == len(rows):
-            raise TooManyErrors(
-                f"no image can be read, such as {rows[0].item.id}: "
-                f"{self.loader.errors.reasons[rows[0].item.id]}",
-                hint="correct the images, then run the same command again",
-            )
+            raise self.none_read(rows)
+
+    def none_read(self, rows: Sequence[TrainingRow]) -> TooManyErrors:
+        """The error that no image of the rows can be read."""
+        name = rows[0].item.id
+        reason = self.loader.errors.reasons.get(name)
+        return TooManyErrors(
+            f"no image can be read, such as {name}" + (f": {reason}" if reason else ""),
+            hint="correct the images, then run the same command again",
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from io import StringIO
@@ -18,8 +19,11 @@ import torch.multiprocessing as mp
 from pgcli.cli.job.shutdown import GracefulShutdown
 from pgcli.cli.main import main
 from pgcli.errors import NoUsableDevice, PgcliError, TooManyErrors
+from pgcli.training.answer_task import AnswerTask
 from pgcli.training.classify_task import ClassifyTask
+from pgcli.training.feature_store import FeatureStore
 from pgcli.training.image_batches import ImageBatch
+from pgcli.training.trainer import Trainer
 
 
 class Command(NamedTuple):
@@ -66,7 +70,7 @@ def _process(
             code = main(words.split())
         found.append((code, stderr.getvalue()))
         Path(f"{rank}.json").write_text(json.dumps(found))
-        if dist.is_initialized() and event != "no memory":
+        if dist.is_initialized() and "memory" not in event:
             dist.destroy_process_group()
 
 
@@ -105,9 +109,52 @@ def failing_data() -> Any:
     return patch.object(ClassifyTask, "batches", batches)
 
 
+@contextmanager
+def out_of_memory() -> Iterator[None]:
+    """The state is saved after each update; in the second, memory does not suffice for two rows."""
+    loss, first = AnswerTask._loss, iter([True])
+
+    def failing_loss(self: AnswerTask, batch: Any) -> Any:
+        if len(batch.rows) > 1 and next(first, None) is None:
+            raise torch.OutOfMemoryError("no memory")
+        return loss(self, batch)
+
+    def is_saved(self: Trainer, seconds: float) -> bool:
+        return bool(self.processes.largest(True))
+
+    with (
+        patch.object(AnswerTask, "_loss", failing_loss),
+        patch.object(Trainer, "_is_saved", is_saved),
+    ):
+        yield
+
+
+@contextmanager
+def counted() -> Iterator[None]:
+    """The images that are encoded, and the rows of parts of updates, are counted and printed."""
+    fill, loss, sizes = FeatureStore.fill, AnswerTask._loss, set()
+
+    def counted_fill(self: FeatureStore, *given: Any) -> None:
+        fill(self, *given)
+        sys.stderr.write(f"encoded {len(self._keys)} images\n")
+
+    def counted_loss(self: AnswerTask, batch: Any) -> Any:
+        sizes.add(len(batch.rows))
+        return loss(self, batch)
+
+    with (
+        patch.object(FeatureStore, "fill", counted_fill),
+        patch.object(AnswerTask, "_loss", counted_loss),
+    ):
+        yield
+    sys.stderr.write(f"parts of {sorted(sizes)} rows\n")
+
+
 EVENTS: dict[str, Callable[[], Any]] = {
     "": nothing,
     "stop": stop_after_an_update,
     "no data": failing_data,
+    "count": counted,
+    "out of memory": out_of_memory,
     "no memory": failing("backward", NoUsableDevice("no memory is left", hint="free some"), 1),
 }

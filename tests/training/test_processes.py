@@ -17,13 +17,15 @@ from tests.support.train_processes import Command, run_in_processes, stop_after_
 from tests.support.training_data import write_folders, write_pairs, write_questions
 
 TRAIN = "train --workers 0 --device cpu --dtype float32 --warmup 0 --batch-size 5"
-ANSWER = f"{TRAIN} questions.jsonl --model base --eval questions-to-measure.jsonl --eval-every 3"
+ANSWER = f"{TRAIN} questions.jsonl --model base --eval questions-to-measure.jsonl --eval-every 2"
 FULL = f"{ANSWER} --method full --micro-batch 1 --steps 3 --learning-rate 1e-3"
+FROZEN = f"{ANSWER} --method full --freeze vision --steps 5 --learning-rate 1e-3"
 COMMANDS = {
     "classify": f"{TRAIN} walls --task classify --init tiny --steps 3 --eval-fraction 0.25",
     "contrastive": f"{TRAIN} pairs.jsonl --task contrastive --init tiny --steps 2 --micro-batch 2",
-    "lora": f"{ANSWER} --loss-mean token --steps 3 --learning-rate 1e-2",
+    "lora": f"{ANSWER} --loss-mean token --steps 5 --learning-rate 1e-2",
     "full": FULL,
+    "frozen": FROZEN,
 }
 SAME = {"step", "loss", "rows", "lost", "tokens", "gradient_norm", "learning_rate", "eval_loss"}
 
@@ -82,7 +84,7 @@ def test_two_processes_train_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         main(f"{FULL} -o continued".split())
     *same, continued, stopped, small, no_data, no_memory = run_in_processes(
         [
-            *(Command(f"{words} -o both-{name}") for name, words in COMMANDS.items()),
+            *(Command(f"{words} -o both-{name}", "count") for name, words in COMMANDS.items()),
             Command(f"{FULL} -o continued"),
             Command(f"{FULL} -o stopped", event="stop"),
             Command(f"{COMMANDS['classify']} --batch-size 1 -o small"),
@@ -94,6 +96,8 @@ def test_two_processes_train_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for outcome, name in zip(same, COMMANDS, strict=True):
         assert outcome.codes == [3, 3], outcome
         assert "1 row could not be used" in outcome.messages[0]
+        assert ("encoded 5 images" in outcome.messages[1]) == (name in ("lora", "frozen")), outcome
+        assert not [*Path(f"both-{name}.pgcli").glob("features*")]
         assert_same_run(Path(f"both-{name}"), Path(f"alone-{name}"))
     assert continued.codes == [3, 3], continued
     assert len(metrics(Path("stopped"))) == 1, stopped
@@ -112,3 +116,24 @@ def test_two_processes_train_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert outcome.codes[1 - rank] != 0, outcome  # it may only see that the other has ended
         assert "".join(outcome.messages).count("hint: ") == 1, outcome
         assert message in "".join(outcome.messages)
+
+
+@pytest.mark.slow
+def test_divided_run_goes_on_with_fewer_rows_after_a_lack_of_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the second update of the second process, which ends within it; the first one is kept."""
+    monkeypatch.chdir(tmp_path)
+    write_questions(tmp_path, count=11)
+    write_checkpoint(tmp_path / "base")
+    full = f"{TRAIN} questions.jsonl --model base --method full --steps 3 --learning-rate 1e-3"
+    assert main(f"{full} -o alone".split()) == 0
+    (ended,) = run_in_processes([Command(f"{full} -o both", "out of memory")], tmp_path)
+    assert ended.codes[1] == 17, ended
+    assert "no memory left to train on 2 rows at once" in ended.messages[1], ended
+    assert "the same command goes on from its last state, with 1 at once" in ended.messages[1]
+    assert len(metrics(Path("both"))) == 1
+    (outcome,) = run_in_processes([Command(f"{full} -o both", "count")], tmp_path)
+    assert outcome.codes == [0, 0], outcome
+    assert "parts of [1] rows" in outcome.messages[1], outcome
+    assert_same_run(Path("both"), Path("alone"))

@@ -186,6 +186,17 @@ def test_lack_of_memory_halves_the_micro_batch_and_keeps_the_updates(
     assert run(f"questions.jsonl {LORA} --micro-batch 4 -o fixed") == 17
 
 
+def test_run_goes_on_with_another_micro_batch(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run(f"questions.jsonl {LORA} -o whole") == 0
+    with monkeypatch.context() as patch:
+        stop_after(patch, 2)
+        run(f"questions.jsonl {LORA} -o parts")
+    assert run(f"questions.jsonl {LORA} --micro-batch 4 -o parts") == 0
+    for one, other in zip(metrics("whole"), metrics("parts"), strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], rel=1e-4)
+    assert run(f"questions.jsonl {LORA} --batch-size 5 -o parts") == 13
+
+
 def test_stored_features_change_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are in memory, then in a file, and not used where the tower is trained."""
     read: list[int] = []

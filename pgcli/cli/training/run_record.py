@@ -88,12 +88,14 @@ def remove_run(folder: Path, state: Path) -> None:
     from pgcli.checkpoints.generation_config import GENERATION
     from pgcli.checkpoints.processor_files import IMAGE_PROCESSOR_FILES, TOKENIZER_FILES
     from pgcli.training.metrics_file import METRICS
+    from pgcli.training.micro_batches import SMALLER
     from pgcli.training.trainer import CURVES, LAST, STATE
 
     weights = ("config.json", "model.safetensors", adapter_config.NAME, adapter_file.WEIGHTS)
     model = (*weights, *IMAGE_PROCESSOR_FILES, *TOKENIZER_FILES, GENERATION)
     for file in (
         state / STATE,
+        state / SMALLER,
         *(folder / name for name in (RUN, METRICS, CURVES, *model)),
         *(folder / inner / name for inner in (LAST, MERGED) for name in model),
     ):
