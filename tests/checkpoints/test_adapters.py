@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import warnings
 
 import pytest
 import torch
@@ -16,36 +15,21 @@ from pgcli.engine import loader
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.cpu.optimize import optimize_for_cpu
 from tests.support.adapted_models import hf_logits, pgcli_logits, reference
+from tests.support.peft_adapters import (
+    DECODER,
+    EMBEDDINGS,
+    LORA_OPTIONS,
+    PEFT_WARNINGS,
+    SOME,
+    TARGETS,
+    trained,
+)
 
 WEIGHTS = "adapter_model.safetensors"
-DECODER = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-SOME = {"target_modules": ["q_proj", "v_proj"]}
 EXACT = {"rtol": 0, "atol": 1e-4}
 PREFIX = "base_model.model."
 QUERY = f"{PREFIX}model.language_model.layers.1.self_attn.q_proj"
-# PEFT's warnings of adapted tied weights and of unused settings
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::UserWarning", "ignore::FutureWarning", "ignore::RuntimeWarning:peft"
-)
-
-
-def trained(base, folder, *, dtype=torch.float32, settings=None, **config):
-    """PEFT's model with random matrices and modules, saved into the folder."""
-    import peft  # with all the models of transformers that it adapts: four seconds
-
-    torch.manual_seed(5)
-    lora = peft.LoraConfig(init_lora_weights=False, **({"r": 4, "lora_alpha": 6} | config))
-    model = peft.get_peft_model(reference(base, dtype), lora)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if parameter.requires_grad and ".lora_" not in name:
-                parameter.add_(torch.randn_like(parameter) * 0.05)
-            elif "magnitude" in name:
-                parameter.mul_(torch.rand_like(parameter) + 0.5)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        model.save_pretrained(folder)
-    return model.eval()
+pytestmark = PEFT_WARNINGS
 
 
 def merged_model(base, folder, dtype=torch.float32):
@@ -61,18 +45,6 @@ def assert_same_logits(peft_model, model, base):
     assert (pgcli_logits(model) - pgcli_logits(merged_model(base, None))).abs().max() > 0.02
 
 
-TARGETS = [
-    SOME,
-    {"target_modules": DECODER},
-    {"target_modules": "all-linear"},
-    {"target_modules": [*DECODER, "out_proj", "fc1", "fc2"]},
-    {"target_modules": ["linear", "o_proj"]},
-    {"target_modules": ["patch_embedding", "position_embedding"]},
-    {"target_modules": r".*language_model.*\.(q|k|v|o|gate|up|down)_proj"},
-    {"target_modules": ["q_proj"], "layers_to_transform": [1]},
-]
-
-
 @pytest.mark.parametrize("config", TARGETS, ids=str)
 def test_logits_equal_those_of_peft(base, tmp_path, config):
     peft_model = trained(base, tmp_path, **config)
@@ -81,27 +53,7 @@ def test_logits_equal_those_of_peft(base, tmp_path, config):
     assert_same_logits(peft_model.merge_and_unload(), model, base)
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        {"r": 2, "lora_alpha": 3},
-        {"use_rslora": True, "r": 8},
-        {"rank_pattern": {"v_proj": 2, r"layers\.1\.self_attn\.q_proj": 7}},
-        {"alpha_pattern": {r"layers\.(0|2)\.self_attn\.(q|v)_proj": 30, "q_proj": 1}},
-        {"alpha_pattern": {"v_proj": 9}, "rank_pattern": {"q_proj": 3}, "use_rslora": True},
-        {"alpha_pattern": {"proj": 40, "q_": 50, "model.v_proj": 60, "q_proj": 7}},
-        {"use_dora": True},
-        {"use_dora": True, "target_modules": ["patch_embedding", "fc1", "gate_proj"]},
-        {"fan_in_fan_out": True},
-        {"bias": "all"},
-        {"bias": "lora_only", "target_modules": ["q_proj", "fc1", "linear"]},
-        {"lora_bias": True, "target_modules": ["fc1", "out_proj", "patch_embedding"]},
-        {"modules_to_save": ["multi_modal_projector"]},
-        {"modules_to_save": ["linear", "post_layernorm"]},
-        {"modules_to_save": ["vision_tower"], "target_modules": ["o_proj"]},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("config", LORA_OPTIONS, ids=str)
 def test_every_setting_gives_the_logits_of_peft(base, tmp_path, config):
     peft_model = trained(base, tmp_path, **(SOME | config))
     model = merged_model(base, tmp_path)
@@ -109,20 +61,7 @@ def test_every_setting_gives_the_logits_of_peft(base, tmp_path, config):
     assert_same_logits(peft_model.merge_and_unload(), model, base)
 
 
-@pytest.mark.parametrize(
-    ("config", "parts_ends"),
-    [
-        ({"target_modules": ["embed_tokens"]}, True),
-        ({"target_modules": ["lm_head", "q_proj"]}, True),
-        ({"target_modules": ["lm_head", "embed_tokens"]}, True),
-        ({"modules_to_save": ["lm_head"]}, True),
-        ({"modules_to_save": ["embed_tokens"]}, True),
-        ({"modules_to_save": ["embed_tokens", "lm_head"]}, True),
-        ({"modules_to_save": ["embed_tokens"], "ensure_weight_tying": True}, False),
-        ({"target_modules": ["embed_tokens"], "ensure_weight_tying": True}, True),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("config", "parts_ends"), EMBEDDINGS, ids=str)
 def test_adapted_embedding_and_head_equal_peft_unmerged(base, tmp_path, config, parts_ends):
     """Tied or untied: compared with PEFT's unmerged model, as its merge changes both."""
     peft_model = trained(base, tmp_path, **(SOME | config))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +18,14 @@ from pgcli.checkpoints.save import save
 from pgcli.engine import loader
 from pgcli.training.lora import LoraSettings, save_adapter
 from tests.support.adapted_models import adapted, hf_logits, pgcli_logits, reference
+from tests.support.peft_adapters import (
+    EMBEDDINGS,
+    LORA_OPTIONS,
+    PEFT_WARNINGS,
+    SOME,
+    TARGETS,
+    trained,
+)
 
 SETTINGS = LoraSettings(rank=4, alpha=6, targets="all")
 
@@ -30,6 +39,22 @@ def test_a_merged_checkpoint_has_the_logits_of_the_adapter(base: Path, tmp_path:
     torch.testing.assert_close(pgcli_logits(merged), expected, rtol=0, atol=1e-5)
     theirs = hf_logits(reference(tmp_path / "merged"))
     torch.testing.assert_close(theirs, expected, rtol=0, atol=1e-4)
+    assert (expected - hf_logits(reference(base))).abs().max() > 0.02
+
+
+@PEFT_WARNINGS
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "config", [*TARGETS, *LORA_OPTIONS, *(one for one, _ in EMBEDDINGS)], ids=str
+)
+def test_every_adapter_of_peft_is_merged(base: Path, tmp_path: Path, config: Any) -> None:
+    """Compared with PEFT's unmerged model, as its merge changes tied weights both."""
+    expected = hf_logits(trained(base, tmp_path / "adapter", **(SOME | config)))
+    merged = tmp_path / "merged"
+    merge_adapter(base, tmp_path / "adapter", merged)
+    found = pgcli_logits(weights.load(merged, read_config(merged), dtype=torch.float32))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
+    torch.testing.assert_close(hf_logits(reference(merged)), expected, rtol=0, atol=1e-4)
     assert (expected - hf_logits(reference(base))).abs().max() > 0.02
 
 
