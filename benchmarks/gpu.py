@@ -10,7 +10,8 @@ a table of the file's values at the end. Programs are compared in turns, A B B A
 to warm up. The stages: `versions` with the attention backends of each mask and head size; `parity`
 of a layer of each generation with float64, and the GPU tests; `roofs` of products and memory;
 `waits`: synchronizations, kernels and the busy share of one batch; `turns` of recorded, eager and
-plain steps and transformers, and `turns2` of the second generation; `files` to rows.
+plain steps and transformers, and `turns2` of the second generation; MLPs `quantized` to 8
+bits; `files` to rows.
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ SHARES = {
     "parity": 0.2,
     "roofs": 0.1,
     "waits": 0.1,
-    "turns": 0.25,
-    "turns2": 0.15,
-    "files": 0.15,
+    "turns": 0.22,
+    "turns2": 0.13,
+    "quantized": 0.08,
+    "files": 0.12,
 }
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import warnings
+from collections import Counter
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from benchmarks import gpu
+from pgcli.engine.oom import run_or_free
 
 PROGRAM = """#!/bin/sh
 case "$*" in
@@ -37,6 +41,20 @@ def test_results_stay_where_a_stage_fails_or_hangs(
     assert "rate 700.1" in printed
 
 
+@pytest.mark.slow
+def test_synchronizations_are_counted_by_the_calls_that_led_to_them() -> None:
+    from benchmarks.gpu_stages import counting
+
+    places: Counter[str] = Counter()
+    with warnings.catch_warnings(), mock.patch("warnings.showwarning", counting(places)):
+        warnings.simplefilter("always")
+        for _ in range(2):
+            run_or_free(lambda: warnings.warn("called a synchronizing operation", stacklevel=1))
+    (place,) = places
+    assert place.startswith("oom.py:")
+    assert places[place] == 2
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("stage", gpu.SHARES)
 def test_every_stage_runs_on_a_cpu(stage: str) -> None:
@@ -44,7 +62,11 @@ def test_every_stage_runs_on_a_cpu(stage: str) -> None:
 
     found = dict(STAGES[stage](Setup.make("cpu", tiny=True)))
     assert found
+    assert STAGES.keys() == gpu.SHARES.keys()
     if stage.startswith("turns"):
         assert {one["tokens as recorded"] for one in found.values()} == {1.0}
+    if stage == "quantized":
+        assert "failed" not in str(found)
+        assert found["batch 2, 3 tokens, none"]["tokens as recorded"] == 1.0
     if stage == "parity":
         assert all(one["fused"] < 0.05 for one in found.values())
