@@ -29,7 +29,7 @@ from torch.utils._pytree import tree_leaves
 from benchmarks.full_size import TEXT, VISION
 from pgcli.checkpoints.config import parse_config
 from pgcli.checkpoints.weights import meta_model as empty_model
-from pgcli.engine.sampler import GREEDY, OutputVocabulary, Sampler
+from pgcli.engine.sampler import GREEDY, OutputVocabulary, Sampler, SamplingParams
 from pgcli.model.cuda.fused_gemma import fuse_decoder
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.quantized.gated_mlp import LEVELS, quantize_mlps
@@ -133,11 +133,12 @@ def count_prefill(model: PaliGemma, rows: int) -> LaunchCounter:
 
 
 @torch.no_grad()
-def count_step(model: PaliGemma, rows: int) -> LaunchCounter:
-    """The operations of a greedy decode step of `rows` rows, after the prefill of their prompts."""
+def count_step(model: PaliGemma, rows: int, sampling: SamplingParams = GREEDY) -> LaunchCounter:
+    """The operations of a decode step of `rows` rows, after the prefill of their prompts."""
     config, device = model.config, torch.device("meta")
     vocabulary = OutputVocabulary(config.decoder.vocab_size, config.image_token_id, (1,))
-    sampler = Sampler(GREEDY, vocabulary, max_rows=rows, device=device)
+    sampler = Sampler(sampling, vocabulary, max_rows=rows, device=device)
+    sampler.insert(slice(rows), [[0.5] * 8] * rows)
     cache = model.kv_cache(rows, fixed_shape=True)
     cache.insert(rows, config.image_tokens + PROMPT_TOKENS, new_slots=32)
     token_R = torch.zeros(rows, dtype=torch.long, device=device)

@@ -12,12 +12,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pgcli.model.sampling import ARGMAX, sample
 from pgcli.model.transfer import to_device, to_host
 
 LOGSUMEXP_CHUNK = 2**15  # columns of 257k, converted to float32 at a time
-EPSILON = 1e-6  # rounding may leave a sum that equals top_p slightly below it
-ARGMAX = -1.0  # in place of a random number: the most likely token is taken
-ONE_PASS = ("cuda", "meta")  # devices whose greedy choice is one kernel
+ONE_KERNEL = ("cuda", "meta")  # devices whose choice is one kernel
 NEAR = 16  # of the 1,024 places of a side, that a box's confidence adds up
 
 
@@ -132,8 +131,8 @@ def select_tokens(
 
     `draw_B` holds each row's random number from [0, 1), or ARGMAX; greedy selection needs none.
     """
-    if draw_B is None and grammar_mask is None and logits_BV.device.type in ONE_PASS:
-        return _likeliest(logits_BV, vocabulary)
+    if grammar_mask is None and logits_BV.device.type in ONE_KERNEL:
+        return _chosen_in_one_kernel(logits_BV, sampling, vocabulary, draw_B)
     logits_BV = mask_invalid(logits_BV, vocabulary)
     if grammar_mask is None:
         token_B = _select(logits_BV, draw_B, sampling)
@@ -150,14 +149,22 @@ def select_tokens(
     )
 
 
-def _likeliest(logits_BV: Tensor, vocabulary: OutputVocabulary) -> NextTokens:
-    """The greedy choice in one kernel, which reads the logits once."""
+def _chosen_in_one_kernel(
+    logits_BV: Tensor,
+    sampling: SamplingParams,
+    vocabulary: OutputVocabulary,
+    draw_B: Tensor | None,
+) -> NextTokens:
     from pgcli.model.cuda import operators  # noqa: F401, registers torch.ops.pgcli
 
     places = vocabulary.locations
-    token_B, logprob_B, near_B = torch.ops.pgcli.choose(
-        logits_BV, vocabulary.size, vocabulary.image_token, places.start, len(places), NEAR
-    )
+    columns = (vocabulary.size, vocabulary.image_token, places.start, len(places), NEAR)
+    if draw_B is None or sampling.temperature <= 0:
+        token_B, logprob_B, near_B = torch.ops.pgcli.choose(logits_BV, *columns)
+    else:
+        token_B, logprob_B, near_B = torch.ops.pgcli.draw(
+            logits_BV, draw_B, sampling.temperature, sampling.top_k, sampling.top_p, *columns
+        )
     return NextTokens(token_B, logprob_B, near_B if places else None)
 
 
@@ -173,28 +180,10 @@ def log_mass_near(logits_BV: Tensor, token_B: Tensor, locations: range) -> Tenso
 def _select(logits_BV: Tensor, draw_B: Tensor | None, sampling: SamplingParams) -> Tensor:
     if draw_B is None or sampling.temperature <= 0:
         return logits_BV.argmax(-1)
-    sampled_B = sample(logits_BV.float(), draw_B, sampling)
+    sampled_B = sample(
+        logits_BV.float(), draw_B, sampling.temperature, sampling.top_k, sampling.top_p
+    )
     return torch.where(draw_B == ARGMAX, logits_BV.argmax(-1), sampled_B)
-
-
-def sample(logits_BV: Tensor, draw_B: Tensor, sampling: SamplingParams) -> Tensor:
-    """The tokens where the cumulative distribution exceeds each row's number from [0, 1)."""
-    # the maximum is subtracted first, so that a small temperature does not overflow
-    scaled_BV = (logits_BV - logits_BV.amax(-1, keepdim=True)) / sampling.temperature
-    probability_BV, token_BV = scaled_BV.softmax(-1).sort(dim=-1, descending=True, stable=True)
-    if sampling.top_k:
-        probability_BV[:, sampling.top_k :].zero_()
-    if sampling.top_p < 1:
-        before_BV = probability_BV.cumsum(-1) - probability_BV
-        enough_B1 = sampling.top_p * probability_BV.sum(-1, keepdim=True)  # after top-k
-        probability_BV[:, 1:].masked_fill_(before_BV[:, 1:] >= enough_B1 - EPSILON, 0)
-    mass_BV = probability_BV.cumsum(-1)
-    passed_BV = mass_BV <= draw_B[:, None] * mass_BV[:, -1:]
-    last_kept_B1 = (probability_BV > 0).sum(-1, keepdim=True) - 1
-    rank_B1 = torch.minimum(passed_BV.sum(-1, keepdim=True), last_kept_B1)
-    rank_B1 = rank_B1.clamp(min=0)  # NaN logits keep no token; `Sequence.append` reports them
-    chosen_B1: Tensor = token_BV.gather(1, rank_B1)
-    return chosen_B1[:, 0]
 
 
 def mask_invalid(logits_BV: Tensor, vocabulary: OutputVocabulary) -> Tensor:

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from random import Random
 
 from pgcli.engine.grammar import START, Grammar, State
-from pgcli.engine.sampler import ARGMAX, GREEDY, SamplingParams
+from pgcli.engine.sampler import GREEDY, SamplingParams
 from pgcli.errors import InvalidCheckpoint
+from pgcli.model.sampling import ARGMAX
 from pgcli.records import DecodedImage, Finish
 
 

@@ -7,13 +7,17 @@ import torch
 from torch.nn import functional as F
 
 from benchmarks.step_ops import LaunchCounter, count_step, meta_model
+from pgcli.engine.sampler import GREEDY, SamplingParams
 
 MOST_LAUNCHES = 260
 
 
 @pytest.mark.parametrize("generation", [1, 2])
-def test_a_step_of_a_3b_model_has_few_launches(generation: int) -> None:
-    counter = count_step(meta_model(generation), rows=64)
+@pytest.mark.parametrize(
+    "sampling", [GREEDY, SamplingParams(temperature=1, top_p=0.9)], ids=["greedy", "sampled"]
+)
+def test_a_step_of_a_3b_model_has_few_launches(generation: int, sampling: SamplingParams) -> None:
+    counter = count_step(meta_model(generation), 64, sampling)
     assert 0 < counter.launches.total() <= MOST_LAUNCHES, counter.launches
 
 

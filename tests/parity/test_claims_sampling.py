@@ -10,8 +10,9 @@ from torch import Tensor
 
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config
-from pgcli.engine.sampler import GREEDY, OutputVocabulary, SamplingParams, sample
+from pgcli.engine.sampler import GREEDY, OutputVocabulary, SamplingParams
 from pgcli.model.paligemma import PaliGemma
+from pgcli.model.sampling import sample
 from tests.support.random_weights import normal
 from tests.support.sequences import make_sequences, next_tokens, run_together, vocabulary_of
 from tests.support.tiny import PATCHES
@@ -28,7 +29,7 @@ def shares(
     if draw_B is None:
         draw_B = torch.linspace(0, 1, DRAWS + 1)[:-1]
     logits_BV = probability.log().expand(len(draw_B), -1)
-    token_B = sample(logits_BV, draw_B, sampling)
+    token_B = sample(logits_BV, draw_B, sampling.temperature, sampling.top_k, sampling.top_p)
     counts = torch.bincount(token_B, minlength=len(probability))
     return (counts / len(draw_B)).tolist()
 
@@ -88,7 +89,7 @@ def test_top_p_of_1_keeps_every_token() -> None:
     """Here one of a probability of 4e-8, which a margin for rounding would have dropped."""
     logits_BV = torch.tensor([[17.0, 0.0, 0.0]])
     almost_one = torch.tensor([1 - 2**-24])
-    assert sample(logits_BV, almost_one, SamplingParams(temperature=1)).tolist() != [0]
+    assert sample(logits_BV, almost_one, 1.0, 0, 1.0).tolist() != [0]
 
 
 def test_filtered_probabilities_are_renormalized() -> None:

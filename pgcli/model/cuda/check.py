@@ -61,6 +61,10 @@ def _example(
         "geglu": (drawn(2, 64),),
         "softcap": (drawn(2, 64), 2.0),
         "choose": (drawn(2, 300), 290, 3, 100, 150, 16),
+        "draw": (
+            *(drawn(2, 300), torch.tensor([0.3, -1.0], device=device), 0.9, 100, 0.8),
+            *(290, 3, 0, 290, 16),  # all are near locations
+        ),
         "attend": (
             drawn(2, 4 * head_dim),
             torch.tensor([4, 70], device=device),

@@ -21,6 +21,7 @@ from pgcli.model.attention import at_least_float32, grouped_attention
 from pgcli.model.attention import softcap as plain_softcap
 from pgcli.model.gemma import RotaryEmbedding, rms_norm
 from pgcli.model.quantized.levels import row_levels
+from pgcli.model.sampling import ARGMAX, sample
 
 LIBRARY = torch.library.Library("pgcli", "DEF")  # type: ignore[no-untyped-call]
 #: The dtypes of the kernels, and the head sizes of those that multiply matrices.
@@ -119,9 +120,40 @@ def choose(
 
     Third, the log-probability of all `locations` at most `near` places from it.
     """
+    wide_BV = _valid(logits_BV, size, excluded)
+    return _chosen(wide_BV, wide_BV.argmax(-1), first_location, locations, near)
+
+
+def draw(
+    logits_BV: Tensor,
+    draw_B: Tensor,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    size: int,
+    excluded: int,
+    first_location: int,
+    locations: int,
+    near: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As `choose`, a token drawn by `sample`, or the likeliest where the number is ARGMAX."""
+    wide_BV = _valid(logits_BV, size, excluded)
+    drawn_B = sample(wide_BV, draw_B, temperature, top_k, top_p)
+    token_B = torch.where(draw_B == ARGMAX, wide_BV.argmax(-1), drawn_B)
+    return _chosen(wide_BV, token_B, first_location, locations, near)
+
+
+def _valid(logits_BV: Tensor, size: int, excluded: int) -> Tensor:
+    """The logits of tokens below `size` in float32, with -inf for the excluded one."""
     column_V = torch.arange(size, device=logits_BV.device)
-    wide_BV = at_least_float32(logits_BV[:, :size]).masked_fill(column_V == excluded, -torch.inf)
-    token_B, total_B = wide_BV.argmax(-1), wide_BV.logsumexp(-1)
+    return at_least_float32(logits_BV[:, :size]).masked_fill(column_V == excluded, -torch.inf)
+
+
+def _chosen(
+    wide_BV: Tensor, token_B: Tensor, first_location: int, locations: int, near: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The tokens, their log-probabilities, and those of all locations near them."""
+    column_V, total_B = torch.arange(wide_BV.shape[1], device=wide_BV.device), wide_BV.logsumexp(-1)
     logprob_B = wide_BV.gather(1, token_B[:, None])[:, 0] - total_B
     is_location = (column_V >= first_location) & (column_V < first_location + locations)
     is_near_BV = is_location & ((column_V - token_B[:, None]).abs() <= near)
@@ -189,6 +221,12 @@ OPERATORS: dict[str, Operator] = {
         "(Tensor logits, int size, int excluded, int first_location, int locations, int near)"
         " -> (Tensor, Tensor, Tensor)",
         choose,
+        _fake_choose,
+    ),
+    "draw": Operator(
+        "(Tensor logits, Tensor draw, float temperature, int top_k, float top_p, int size,"
+        " int excluded, int first_location, int locations, int near) -> (Tensor, Tensor, Tensor)",
+        draw,
         _fake_choose,
     ),
 }
