@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow.parquet as pq
 import pytest
@@ -89,6 +90,7 @@ def test_run_of_the_whole_output_is_refused_while_another_one_joins() -> None:
         (("--overwrite",), "--overwrite does not go with --join"),
         (("--shard", "0/2"), "--shard does not go with --join"),
         (("--view", "page.html"), "--view does not go with --join"),
+        (("--retry-errors",), "leave out --join and --ray"),
     ],
 )
 def test_options_that_do_not_go_with_join_are_refused(
@@ -96,6 +98,28 @@ def test_options_that_do_not_go_with_join_are_refused(
 ) -> None:
     assert caption("rows/", "--join", *options) == 2
     assert message in capsys.readouterr().err
+
+
+def test_errors_of_a_joined_run_are_asked_again_by_a_run_alone() -> None:
+    assert caption("rows/", "--join") == 3
+    Image.new("RGB", (8, 8)).save("photos/07b.png")
+    assert caption("rows/", "--retry-errors") == 0
+    assert pq.read_table("rows")["error"].null_count == 21
+    assert caption("rows/", "--join") == 0
+
+
+def test_joined_run_begins_with_the_limits_of_an_earlier_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found: list[object] = []
+    limits = SimpleNamespace(summary=str, state_dict=dict, load_state_dict=found.append)
+    assert caption("rows/", "--join", "--limit", "7") == 0
+    progress = Path("rows.pgcli/progress-join.json")
+    learnt = {"memory": {"cpu": {"prefill": 3}}}
+    progress.write_text(json.dumps(json.loads(progress.read_text()) | learnt))
+    monkeypatch.setattr(pretend.Engine, "batch_limits", limits)
+    assert caption("rows/", "--join") == 3
+    assert found == [{"prefill": 3}]
 
 
 def test_joined_run_stops_when_too_many_rows_have_errors() -> None:

@@ -56,8 +56,8 @@ def finished(*arguments: object, **more: Any) -> subprocess.CompletedProcess[byt
     return subprocess.CompletedProcess(run.args, run.returncode, out, err)
 
 
-def wait_until(claim: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
+def wait_until(claim: Callable[[], object], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
     while not claim():
         assert time.monotonic() < deadline
         time.sleep(0.02)

@@ -9,7 +9,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,10 @@ from tests.support import kill_stored_runs, remote_engines
 from tests.support.runs import wait_until
 
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.usefixtures("clean_environment")
+pytestmark = [pytest.mark.usefixtures("clean_environment"), pytest.mark.timeout(900)]
+SECONDS = 240  # of a busy machine, where a process of Ray takes half a minute to start
+RUNS: list[subprocess.Popen[str]] = []  # that tests have started
+Nodes = Callable[[int], list[Any]]
 OPTIONS = ("--model", "demo", "--quiet", "--no-timing", "--rows-per-file", "4", "--workers", "0")
 
 
@@ -49,12 +52,29 @@ def cluster() -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     os.environ |= {"PYTHONPATH": str(ROOT), "RAY_AUTH_MODE": "disabled"}
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    # 15 by default: on a busy machine such processes hardly run
+    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
     found = Cluster(
         initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False}
     )
     yield found
     found.shutdown()
+
+
+@pytest.fixture
+def nodes(cluster: Any) -> Iterator[Nodes]:
+    """A function that adds nodes with a GPU each; they are removed, and runs killed, at the end."""
+    added: list[Any] = []
+
+    def add(count: int) -> list[Any]:
+        added.extend(cluster.add_node(num_cpus=2, num_gpus=1) for _ in range(count))
+        return added
+
+    yield add
+    while RUNS:
+        RUNS.pop().kill()
+    for node in added:
+        cluster.remove_node(node)
 
 
 def command(output: str, *options: str) -> list[str]:
@@ -65,12 +85,17 @@ def on_ray(cluster: Any, *options: str, output: str = "rows/") -> subprocess.Pop
     """A run whose engines need no model, on the GPUs that the cluster counts."""
     words = command(output, "--ray", cluster.address, "--ray-gpus", "1", *options)
     program = [sys.executable, "-m", "tests.support.remote_engines", *words]
-    return subprocess.Popen(program, stderr=subprocess.PIPE, text=True)
+    RUNS.append(subprocess.Popen(program, stderr=subprocess.PIPE, text=True))
+    return RUNS[-1]
 
 
 def finished(run: subprocess.Popen[str]) -> tuple[int, str]:
-    _, said = run.communicate(timeout=240)
+    _, said = run.communicate(timeout=SECONDS)
     return run.returncode, said
+
+
+def wait_for(claim: Callable[[], object]) -> None:
+    wait_until(claim, SECONDS)
 
 
 def rows() -> list[dict[str, Any]]:
@@ -111,11 +136,10 @@ def test_second_driver_of_an_output_is_refused(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.nightly
 def test_rows_of_a_cluster_are_those_of_a_run_alone(
-    cluster: Any, monkeypatch: pytest.MonkeyPatch
+    cluster: Any, nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node = cluster.add_node(num_cpus=2, num_gpus=2)
+    nodes(2)
     code, said = finished(on_ray(cluster))
-    cluster.remove_node(node)
     assert code == 3, said
     check_all_rows({})
     progress = json.loads(Path("rows.pgcli/progress-ray.json").read_text())
@@ -129,25 +153,23 @@ def test_rows_of_a_cluster_are_those_of_a_run_alone(
 
 @pytest.mark.nightly
 def test_engines_actors_nodes_and_drivers_are_killed_and_no_row_is_lost(
-    cluster: Any, monkeypatch: pytest.MonkeyPatch
+    cluster: Any, nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CHUNK_SECONDS", "1")
     for number, what in ((3, "kills"), (12, "ends once"), (17, "ends actor")):
         Path(f"photos/{number:02}.png").rename(f"photos/{number:02} {what}.png")
-    nodes = [cluster.add_node(num_cpus=2, num_gpus=1) for _ in range(2)]
+    added = nodes(2)
     run = on_ray(cluster)
-    wait_until(lambda: len(actors()) == 2 and parts() > 0)
+    wait_for(lambda: len(actors()) == 2 and parts() > 0)
     run.kill()
     finished(run)
     assert 0 < parts() < 8
     run = on_ray(cluster)  # the same command goes on
-    wait_until(lambda: len(actors()) >= 4)
-    cluster.remove_node(nodes[0], allow_graceful=False)
-    nodes[0] = cluster.add_node(num_cpus=2, num_gpus=1)
+    wait_for(lambda: len(actors()) >= 4)
+    cluster.remove_node(added.pop(0), allow_graceful=False)
+    nodes(1)
     os.kill(max(actors()), signal.SIGKILL)
     code, said = finished(run)
-    for node in nodes:
-        cluster.remove_node(node)
     assert code == 3, said
     check_all_rows({3: "worker_crashed", 18: "worker_crashed"})
 
@@ -185,26 +207,26 @@ def test_kubernetes_job_of_the_page_is_valid_yaml_and_a_valid_command() -> None:
 
 
 @pytest.mark.nightly
-def test_two_drivers_share_an_output(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_drivers_share_an_output(
+    cluster: Any, nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CHUNK_SECONDS", "0.5")
-    node = cluster.add_node(num_cpus=2, num_gpus=2)
+    nodes(2)
     runs = [on_ray(cluster, "--engines", "1", *join) for join in ([], ["--join"])]
     ends = [finished(run) for run in runs]
-    cluster.remove_node(node)
     assert [code for code, _ in ends] == [3, 3], ends
     check_all_rows({})
     assert len(actors()) == 2
 
 
 @pytest.mark.nightly
-def test_driver_replaces_an_output_that_nobody_writes(cluster: Any) -> None:
-    node = cluster.add_node(num_cpus=2, num_gpus=2)
+def test_driver_replaces_an_output_that_nobody_writes(cluster: Any, nodes: Nodes) -> None:
+    nodes(2)
     ends = [finished(on_ray(cluster, "--rows-per-file", "3"))]
     earlier = {file.stat().st_ino for file in Path("rows").iterdir()}
     with output_lock(state_folder(Path("rows/")), part="-join-other"):
         ends.append(finished(on_ray(cluster, "--overwrite")))
     ends.append(finished(on_ray(cluster, "--overwrite")))
-    cluster.remove_node(node)
     assert [code for code, _ in ends] == [3, 12, 3], ends
     check_all_rows({})
     assert parts() == 8
@@ -213,21 +235,20 @@ def test_driver_replaces_an_output_that_nobody_writes(cluster: Any) -> None:
 
 @pytest.mark.nightly
 def test_rows_in_an_object_store_survive_kills_of_engine_and_driver(
-    cluster: Any, monkeypatch: pytest.MonkeyPatch
+    cluster: Any, nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CHUNK_SECONDS", "0.5")
     with kill_stored_runs.server():
         objects = StoredObjects("s3://bucket/rows/")
-        node = cluster.add_node(num_cpus=2, num_gpus=2)
+        nodes(2)
         run = on_ray(cluster, output=objects.url)
-        wait_until(lambda: len(actors()) == 2 and objects.names("part-"))
+        wait_for(lambda: len(actors()) == 2 and objects.names("part-"))
         os.kill(max(actors()), signal.SIGKILL)
-        wait_until(lambda: len(actors()) == 3)
+        wait_for(lambda: len(actors()) == 3)
         run.kill()
         finished(run)
         assert 0 < len(objects.names("part-")) < 8
         code, said = finished(on_ray(cluster, output=objects.url))
-        cluster.remove_node(node)
         assert code == 3, said
         found = [json.loads(row)["index"] for row in kill_stored_runs.rows_of(objects)]
     assert found == list(range(31))

@@ -18,6 +18,14 @@ from pgcli.sinks import OutputFormat, output_format
 from pgcli.sources.paths import url_scheme
 from pgcli.state.destination import check_destination, check_resumable
 
+#: Hints for options that need a run alone, where there is another way to what they give.
+LATER_VIEW = "once the rows are there, pgcli view rows/ draws them and writes pages"
+AFTERWARDS = {
+    "--draw": LATER_VIEW,
+    "--view": LATER_VIEW,
+    "--retry-errors": "one process asks rows with errors again: leave out --join and --ray",
+}
+
 DestinationFormat = Literal["stream"] | OutputFormat
 
 
@@ -106,14 +114,11 @@ def check_claims(plan: Plan, destination: Destination) -> None:
         "--inline": output.inline,
     }
     if given := next((name for name, value in others.items() if value), None):
-        raise UsageError(
-            f"{given} does not go with {option}",
-            hint="once the rows are there, pgcli view rows/ draws them and writes pages"
-            if plan.shares_chunks and given in ("--draw", "--view")
-            else f"leave one of them out: a run without {option} has {given}"
-            if plan.shares_chunks
-            else "name a folder of this machine with -o",
-        )
+        leave_out = f"leave one of them out: a run without {option} has {given}"
+        hint = AFTERWARDS.get(given, leave_out)
+        if plan.is_stored and given != "--shard":
+            hint = "name a folder of this machine with -o"
+        raise UsageError(f"{given} does not go with {option}", hint=hint)
 
 
 def check_url(plan: Plan, destination: Destination) -> None:
