@@ -323,6 +323,7 @@ def test_long_commands_and_passwords_are_not_repeated():
     messages = "the same command with --retry-errors"
     assert summary.retry_command(["caption", *map(str, range(1000))]) == messages
     assert summary.retry_command(["caption", "https://me:secret@host/a.jpg"]) == messages
+    assert "without --join and --ray" in summary.retry_command(["caption", "a", "--ray=auto"])
 
 
 @pytest.mark.parametrize("columns", [40, 80, 200])

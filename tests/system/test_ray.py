@@ -14,6 +14,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyarrow.parquet as pq
 import pytest
 import yaml
@@ -54,11 +55,12 @@ def cluster() -> Iterator[Any]:
     os.environ |= {"PYTHONPATH": str(ROOT), "RAY_AUTH_MODE": "disabled"}
     # 15 by default: on a busy machine such processes hardly run
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
-    found = Cluster(
-        initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False}
-    )
-    yield found
-    found.shutdown()
+    with kill_stored_runs.server():  # engines have the credentials of their machines
+        found = Cluster(
+            initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False}
+        )
+        yield found
+        found.shutdown()
 
 
 @pytest.fixture
@@ -168,7 +170,8 @@ def test_engines_actors_nodes_and_drivers_are_killed_and_no_row_is_lost(
     wait_for(lambda: len(actors()) >= 4)
     cluster.remove_node(added.pop(0), allow_graceful=False)
     nodes(1)
-    os.kill(max(actors()), signal.SIGKILL)
+    wait_for(lambda: any(map(psutil.pid_exists, actors())))
+    os.kill(max(filter(psutil.pid_exists, actors())), signal.SIGKILL)
     code, said = finished(run)
     assert code == 3, said
     check_all_rows({3: "worker_crashed", 18: "worker_crashed"})
@@ -223,14 +226,15 @@ def test_two_drivers_share_an_output(
 def test_driver_replaces_an_output_that_nobody_writes(cluster: Any, nodes: Nodes) -> None:
     nodes(2)
     ends = [finished(on_ray(cluster, "--rows-per-file", "3"))]
-    earlier = {file.stat().st_ino for file in Path("rows").iterdir()}
+    record = Path("rows.pgcli/run.json")
+    earlier = json.loads(record.read_text())["run"]
     with output_lock(state_folder(Path("rows/")), part="-join-other"):
         ends.append(finished(on_ray(cluster, "--overwrite")))
     ends.append(finished(on_ray(cluster, "--overwrite")))
     assert [code for code, _ in ends] == [3, 12, 3], ends
     check_all_rows({})
     assert parts() == 8
-    assert not earlier & {file.stat().st_ino for file in Path("rows").iterdir()}
+    assert json.loads(record.read_text())["run"] != earlier
 
 
 @pytest.mark.nightly
@@ -238,17 +242,16 @@ def test_rows_in_an_object_store_survive_kills_of_engine_and_driver(
     cluster: Any, nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CHUNK_SECONDS", "0.5")
-    with kill_stored_runs.server():
-        objects = StoredObjects("s3://bucket/rows/")
-        nodes(2)
-        run = on_ray(cluster, output=objects.url)
-        wait_for(lambda: len(actors()) == 2 and objects.names("part-"))
-        os.kill(max(actors()), signal.SIGKILL)
-        wait_for(lambda: len(actors()) == 3)
-        run.kill()
-        finished(run)
-        assert 0 < len(objects.names("part-")) < 8
-        code, said = finished(on_ray(cluster, output=objects.url))
-        assert code == 3, said
-        found = [json.loads(row)["index"] for row in kill_stored_runs.rows_of(objects)]
+    objects = StoredObjects("s3://bucket/rows/")
+    nodes(2)
+    run = on_ray(cluster, output=objects.url)
+    wait_for(lambda: len(actors()) == 2 and objects.names("part-"))
+    os.kill(max(actors()), signal.SIGKILL)
+    wait_for(lambda: len(actors()) == 3)
+    run.kill()
+    finished(run)
+    assert 0 < len(objects.names("part-")) < 8
+    code, said = finished(on_ray(cluster, output=objects.url))
+    assert code == 3, said
+    found = [json.loads(row)["index"] for row in kill_stored_runs.rows_of(objects)]
     assert found == list(range(31))

@@ -161,6 +161,8 @@ def retry_command(arguments: Sequence[str]) -> str:
     """The command that retries rows with errors, where it is short and holds no password."""
     kept = [word for word in arguments if word not in ("--overwrite", "--retry-errors")]
     command = shlex.join(["pgcli", *kept[:1], "--retry-errors", *kept[1:]])
+    if any(word.startswith(("--join", "--ray")) for word in arguments):
+        return "the same command with --retry-errors, without --join and --ray"
     if len(command) > MAX_COMMAND_LENGTH or any(
         word != without_credentials(word) for word in arguments
     ):
