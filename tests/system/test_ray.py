@@ -241,13 +241,14 @@ def test_driver_replaces_an_output_that_nobody_writes(cluster: Any, nodes: Nodes
 def test_rows_in_an_object_store_survive_kills_of_engine_and_driver(
     cluster: Any, nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("CHUNK_SECONDS", "0.5")
+    monkeypatch.setenv("CHUNK_SECONDS", "2")
     objects = StoredObjects("s3://bucket/rows/")
     nodes(2)
     run = on_ray(cluster, output=objects.url)
     wait_for(lambda: len(actors()) == 2 and objects.names("part-"))
     os.kill(max(actors()), signal.SIGKILL)
-    wait_for(lambda: len(actors()) == 3)
+    before = len(objects.names("part-"))
+    wait_for(lambda: len(objects.names("part-")) > before)  # by the other engine, or a new one
     run.kill()
     finished(run)
     assert 0 < len(objects.names("part-")) < 8

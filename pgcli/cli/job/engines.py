@@ -25,8 +25,6 @@ from pgcli.records import error_answer
 
 #: On a CPU, models with smaller files are fastest with one thread for each engine.
 SINGLE_THREAD_BYTES = 100 * 2**20
-#: What engine processes import, the slowest first.
-IMPORTED_BY_ENGINES = ("pgcli.engine.loader", "pgcli.cli.job.engines")
 #: For fewer rows, engines take longer to start than they save.
 MIN_ROWS_FOR_ENGINES = 500
 
@@ -35,7 +33,7 @@ def import_for_engines(options: ModelOptions) -> None:
     """While the run is prepared, have a process import what its engines on CPU need."""
     is_local = options.ray is None and (options.engines or 1) > 1
     if is_local and options.device in ("auto", "cpu") and nvidia_driver() is None and CAN_FORK:
-        import_ahead(IMPORTED_BY_ENGINES)
+        import_ahead(["pgcli.cli.job.engine_imports"])
 
 
 def with_engines(input: RunInput) -> RunTask:
