@@ -32,6 +32,7 @@ from pgcli.cli.answer_files import answer_files
 from pgcli.device.select import choose_device
 from pgcli.engine import model_runner
 from pgcli.engine.engine import InferenceEngine
+from pgcli.engine.memory import batch_bytes
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.model.cuda.fused_gemma import fuse_decoder, plain_decoder
 from pgcli.model.optimize import optimize_for_device
@@ -110,6 +111,13 @@ class Bench:
         question = tasks.ask(("caption en",), max_new_tokens=lengths.most)
         ids = [self.engine.tokenizer.encode_prompt("caption en")]
         return BenchInputs(images, [], question, ids, lengths.of(count), batch)
+
+    def computed_gb(self, batch: int, lengths: Lengths) -> float:
+        """The memory of a batch by the estimate of `--batch-size auto`; peaks are to be below."""
+        config, itemsize = self.model.config, self.model.projector.weight.itemsize
+        device = self.model.projector.weight.device.type
+        new = lengths.most
+        return batch_bytes(config, itemsize, batch, device=device, new_tokens=new) / 1e9
 
     def programs(self) -> dict[str, Callable[[BenchInputs], BenchRun]]:
         """The programs that are compared."""

@@ -75,6 +75,7 @@ def turns(setup: Setup, generation: int = 1) -> Values:
         programs = bench.programs()
         for batch, lengths in settings:
             inputs = bench.inputs(batch, 2 * batch, lengths)
+            yield f"batch {batch}, {lengths} tokens, computed GB", bench.computed_gb(batch, lengths)
             for run in programs.values():
                 run(bench.inputs(batch, batch, lengths))
             runs = in_turns([partial(run, inputs) for run in programs.values()], 2)

@@ -86,7 +86,9 @@ def cpu_has_bfloat16() -> bool:
 def free_bytes(device: torch.device) -> int:
     """Free memory of the device in bytes, within a container's limit."""
     if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
+        # PyTorch holds memory that was freed, for its own use
+        held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + held
     if device.type == "mps":
         return torch.mps.recommended_max_memory() - torch.mps.current_allocated_memory()
     left = memory_left()

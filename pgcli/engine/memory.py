@@ -10,6 +10,7 @@ import torch
 
 from pgcli.device import gpu_processes
 from pgcli.device.select import free_bytes
+from pgcli.engine.image_cache import MAX_BYTES as MAX_FEATURE_BYTES
 from pgcli.errors import NoUsableDevice
 from pgcli.model.attention import SCORES
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
@@ -28,7 +29,9 @@ MOST_ROWS = {"cpu": 64, "mps": 64, "cuda": 256}
 LARGE_PARAMETERS = 10**9
 BLOCK_BYTES = 8 * 4 * SCORES  # a block of softcapped scores, float32, in eight versions
 ROWS_OF_LARGE_ON_CPU = 16  # more rows are not faster and delay the first
-SHARE_OF_FREE = 0.6
+SHARE_OF_FREE = 0.6  # the rest is for blocks of memory that fit nothing that is asked for
+#: Code of kernels, workspaces of cuBLAS for two streams, and features of images with more prompts.
+CUDA_BYTES = 2**28 + MAX_FEATURE_BYTES
 LARGEST_BATCH = 2**14
 SMALLER_MODEL = "name a smaller model: `pgcli info MODEL` shows the memory it needs"
 
@@ -62,11 +65,12 @@ def new_slots(question: Question) -> int:
 def row_bytes(config: PaliGemmaConfig, itemsize: int, new_tokens: int = NEW_TOKENS) -> int:
     """The bytes of one more row of a batch: its slots in the KV cache and its logits.
 
-    The factor 3 / 2 covers the growth of the cache, when the old and the new one are allocated.
+    When the cache grows, the old one is allocated beside it: half as many rows, as they double, or
+    all of them with fewer slots.
     """
     slots = ceil((config.image_tokens + LONG_PROMPT + new_tokens) / BUCKET) * BUCKET
     logits = 3 * 4 * config.decoder.vocab_size  # float32 and two copies
-    return cache_bytes(config, itemsize) * slots * 3 // 2 + logits
+    return cache_bytes(config, itemsize) * (slots + max(slots // 2, slots - BUCKET)) + logits
 
 
 def group_bytes(config: PaliGemmaConfig, itemsize: int, group: int, device: str = "cpu") -> int:
@@ -97,13 +101,20 @@ def batch_bytes(
         block
         + rows * row_bytes(config, itemsize, new_tokens)
         + group_bytes(config, itemsize, group, device)
-        + recorded_bytes(config, rows, device)
+        + (cuda_bytes(config, itemsize, rows, group) if device == "cuda" else 0)
     )
 
 
-def recorded_bytes(config: PaliGemmaConfig, rows: int, device: str) -> int:
-    """The memory that recorded decode steps hold on CUDA: their logits, in two dtypes."""
-    return rows * 6 * config.decoder.vocab_size if device == "cuda" else 0
+def cuda_bytes(config: PaliGemmaConfig, itemsize: int, rows: int, group: int) -> int:
+    """What only a batch on CUDA holds: recorded steps, two groups' pixels, and `CUDA_BYTES`.
+
+    A recorded step keeps the memory of its activations and of its logits, which are in two dtypes.
+    Recordings for other numbers of rows share it.
+    """
+    decoder = config.decoder
+    recorded = 6 * decoder.vocab_size + (8 * decoder.width + 4 * decoder.mlp_dim) * itemsize
+    staged = 2 * 3 * config.vision.resolution**2
+    return CUDA_BYTES + rows * recorded + group * staged
 
 
 def needed_bytes(config: PaliGemmaConfig, itemsize: int, rows: int, *, device: str = "cpu") -> int:

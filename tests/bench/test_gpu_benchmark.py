@@ -64,7 +64,8 @@ def test_every_stage_runs_on_a_cpu(stage: str) -> None:
     assert found
     assert STAGES.keys() == gpu.SHARES.keys()
     if stage.startswith("turns"):
-        assert {one["tokens as recorded"] for one in found.values()} == {1.0}
+        programs = [one for one in found.values() if isinstance(one, dict)]
+        assert {one["tokens as recorded"] for one in programs} == {1.0}
     if stage == "quantized":
         assert "failed" not in str(found)
         assert found["batch 2, 3 tokens, none"]["tokens as recorded"] == 1.0

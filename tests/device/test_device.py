@@ -172,6 +172,15 @@ class TestFreeBytes:
         monkeypatch.setattr(device_module, "memory_left", lambda: None)
         assert free_bytes(CPU) == pytest.approx(psutil.virtual_memory().total / 2, rel=0.01)
 
+    def test_of_a_gpu_include_what_pytorch_holds_and_no_tensor_uses(self, monkeypatch):
+        for name, found in (
+            ("mem_get_info", (50, 100)),
+            ("memory_reserved", 40),
+            ("memory_allocated", 25),
+        ):
+            monkeypatch.setattr(torch.cuda, name, lambda device, found=found: found)
+        assert free_bytes(CUDA) == 65
+
     @pytest.mark.gpu
     @pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device")
     def test_of_a_gpu_are_its_own(self):
