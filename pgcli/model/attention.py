@@ -1,8 +1,8 @@
 """Attention of many query heads over few key/value heads, with or without a softcap on scores.
 
 B rows · L new slots this pass · S slots so far · N query heads · K key/value heads ·
-G query heads per key/value head · Q = G * L queries of one key/value head, the slots of its first
-query head first · H head size
+G query heads per key/value head · Q = L * G queries of one key/value head, all heads of the first
+slot first · H head size
 """
 
 from __future__ import annotations
@@ -49,19 +49,20 @@ def grouped_attention(
 ) -> Tensor:
     """The output of all heads, concatenated: (B, L, N * H).
 
-    The query heads of a group are concatenated along the query axis, so that keys and values are
-    not copied for each head. The mask is (B, 1, 1, S) or (B, 1, L, S), and every query must attend
-    to at least one key. Scores are multiplied by `scale`, by default H to the power of -1/2, and
-    softcapped before the mask is applied.
+    The query heads of a group are on the query axis, so that keys and values are not copied for
+    each head, nor are queries and outputs where there is one key/value head. The mask is
+    (B, 1, 1, S) or (B, 1, L, S), and every query must attend to at least one key. Scores are
+    multiplied by `scale`, by default H to the power of -1/2, and softcapped before the mask is
+    applied.
     """
     rows, length, heads, size = query_BLNH.shape
     kv_heads = key_BKSH.shape[1]
     groups = heads // kv_heads
-    query_BKGLH = query_BLNH.view(rows, length, kv_heads, groups, size).permute(0, 2, 3, 1, 4)
-    query_BKQH = query_BKGLH.flatten(2, 3)
+    query_BLKGH = query_BLNH.view(rows, length, kv_heads, groups, size)
+    query_BKQH = query_BLKGH.transpose(1, 2).flatten(2, 3)
     mask_B1QS = mask_B1LS
     if mask_B1LS is not None and mask_B1LS.shape[2] > 1:
-        mask_B1QS = mask_B1LS.repeat(1, 1, groups, 1)
+        mask_B1QS = mask_B1LS.repeat_interleave(groups, dim=2)
     if cap is None:
         out = F.scaled_dot_product_attention(
             query_BKQH, key_BKSH, value_BKSH, attn_mask=mask_B1QS, scale=scale
@@ -69,7 +70,7 @@ def grouped_attention(
     else:
         scale = size**-0.5 if scale is None else scale
         out = softcapped_attention(query_BKQH, key_BKSH, value_BKSH, mask_B1QS, scale, cap)
-    return out.view(rows, kv_heads, groups, length, size).permute(0, 3, 1, 2, 4).flatten(2)
+    return out.view(rows, kv_heads, length, groups, size).transpose(1, 2).flatten(2)
 
 
 def softcapped_attention(

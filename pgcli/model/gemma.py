@@ -77,9 +77,13 @@ class RotaryEmbedding:
     def __call__(self, x_BLNH: Tensor) -> Tensor:
         """The rotated heads of all slots, or of the last ones if `x` has fewer."""
         length = x_BLNH.shape[1]
-        cos, sin = self.cos[:, -length:], self.signed_sin[:, -length:]
-        first, second = x_BLNH.chunk(2, dim=-1)
-        return x_BLNH * cos + torch.cat([second, first], dim=-1) * sin
+        return rotated(x_BLNH, self.cos[:, -length:], self.signed_sin[:, -length:])
+
+
+def rotated(x_BLNH: Tensor, cos_BL1H: Tensor, signed_sin_BL1H: Tensor) -> Tensor:
+    """The heads with their halves turned by the angles of a `RotaryEmbedding`."""
+    first, second = x_BLNH.chunk(2, dim=-1)
+    return x_BLNH * cos_BL1H + torch.cat([second, first], dim=-1) * signed_sin_BL1H
 
 
 class QKVProjection(nn.Linear):

@@ -99,6 +99,11 @@ class KVCache:
         return self._buffers.write_index_R[self._rows] if self._slots is None else None
 
     @property
+    def opened(self) -> slice | None:
+        """The new slots of a prefill or a branch; None in a decode step."""
+        return self._slots
+
+    @property
     def real_BS(self) -> Tensor:
         """The slots read that are not padding, of the rows of this pass."""
         return self._buffers.is_real_RS[self._rows, : self._end]

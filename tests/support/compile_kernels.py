@@ -12,12 +12,20 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from pgcli.model.cuda.kernels import activations, attention, choice, drawing, levels, norms
+from pgcli.model.cuda.kernels import (
+    activations,
+    attention,
+    choice,
+    drawing,
+    levels,
+    norms,
+    rotation,
+)
 
 INTEGERS = (
     "width inner rows columns count stride size excluded start_location stop_location near".split()
 )
-INTEGERS += "top_k qkv_stride row_stride head_stride mask_stride".split()
+INTEGERS += "top_k length qkv_stride row_stride head_stride mask_stride".split()
 SPECIAL = {"token_ptr": "*i64", "position_ptr": "*i64", "slot_ptr": "*i64", "mask_ptr": "*i1"}
 FLOATS = "post_ptr scale_ptr frequency_ptr peak_ptr total_ptr logprob_ptr near_ptr part_ptr".split()
 LEVELS = {"int8": "i8", "float8": "fp8e4nv"}
@@ -69,6 +77,10 @@ def main() -> None:
             *(drawing._draw, dtype, 8, [*FLOATS, "draw_ptr"]),
             **{"BLOCK": choice.COLUMNS_AT_ONCE, "BLOCK_NEAR": 64},
             **{"HAS_TOP_K": True, "HAS_TOP_P": True},
+        )
+        found[f"rotate {dtype}"] = compiled(
+            *(rotation._rotate, dtype, 4, []),
+            **{"N": 8, "K": 4, "H": 256, "BLOCK": 16, "BLOCK_K": 4},
         )
         for splits, heads, groups in ((1, 4, 2), (8, 1, 8)):
             more = ["out_ptr"] if splits > 1 else []

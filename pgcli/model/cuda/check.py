@@ -54,7 +54,7 @@ def _example(
     def drawn(*shape: int, like: torch.dtype = dtype) -> Tensor:
         return torch.randn(shape, generator=generator).to(device, like)
 
-    scale_D = drawn(64, like=torch.float32)
+    scale_D, turn = drawn(64, like=torch.float32), drawn(2, 3, 1, head_dim // 2)
     examples: dict[str, tuple[Tensor | float | None, ...]] = {
         "rms_norm": (drawn(2, 64), scale_D, 1e-6),
         "residual_norm": (drawn(2, 64), drawn(2, 64), scale_D, scale_D, 1e-6),
@@ -64,6 +64,11 @@ def _example(
         "draw": (
             *(drawn(2, 300), torch.tensor([0.3, -1.0], device=device), 0.9, 100, 0.8),
             *(290, 3, 0, 290, 16),  # all are near locations
+        ),
+        "rotate": (
+            *(drawn(2, 3, 4 * head_dim), drawn(2, 3, 1, head_dim)),
+            torch.cat([-turn, turn], dim=-1),
+            *(drawn(2, 1, 3, head_dim), drawn(2, 1, 3, head_dim)),
         ),
         "attend": (
             drawn(2, 4 * head_dim),

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import pgcli.model.cuda.operators  # noqa: F401, registers torch.ops.pgcli
-from pgcli.model.attention import at_least_float32
+from pgcli.model.attention import at_least_float32, grouped_attention
 from pgcli.model.cuda.check import kernel_problem
 from pgcli.model.gemma import Gemma, GemmaDecoderLayer, RMSNorm, RotaryEmbedding
 from pgcli.model.kv_cache import AttentionMasks, KVCache
@@ -60,13 +60,15 @@ class FusedGemma(Gemma):
         for index, layer in enumerate(cast(Iterable[GemmaDecoderLayer], self.layers)):
             post_attention, before_mlp, post_mlp, following = self._scales[index]
             mask = masks.sliding if self.config.is_sliding(index) else masks.full
+            trims = last_only and index == self.config.depth - 1
             if rotary is None:
                 attention = self._step_attention(index, layer, normed, position_BL, mask, kv_cache)
-            else:
-                trims = last_only and index == self.config.depth - 1
+            elif kv_cache is None or trims:
                 update = None if kv_cache is None else partial(kv_cache.write, index)
                 attention = layer.self_attn(normed, rotary, mask, update, trims)
                 x = x[:, -1:] if trims else x
+            else:
+                attention = _prefill_attention(index, layer, normed, rotary, mask, kv_cache)
             norm = (x, attention, post_attention, before_mlp, eps)
             if isinstance(layer.mlp, LevelMLP):
                 x, level, scale = kernels.residual_norm_levels(*norm, layer.mlp.dtype)
@@ -111,6 +113,29 @@ class FusedGemma(Gemma):
         logits: Tensor = self.lm_head(x, self.embed_tokens.weight)
         cap = self.config.final_softcap
         return logits if cap is None else kernels.softcap(logits, cap)
+
+
+def _prefill_attention(
+    index: int,
+    layer: GemmaDecoderLayer,
+    normed_BLD: Tensor,
+    rotary: RotaryEmbedding,
+    mask: Tensor | None,
+    kv_cache: KVCache,
+) -> Tensor:
+    """Attention of new slots, whose keys and values are rotated into the cache by one kernel."""
+    attention, new = layer.self_attn, kv_cache.opened
+    assert new is not None
+    key_BKSH, value_BKSH = (every[:, :, : new.stop] for every in kv_cache.layer(index))
+    query_BLNH = kernels.rotate(
+        attention.qkv_proj(normed_BLD),
+        *(rotary.cos, rotary.signed_sin, key_BKSH[:, :, new], value_BKSH[:, :, new]),
+    )
+    out_BLX = grouped_attention(
+        *(query_BLNH, key_BKSH, value_BKSH, mask), scale=attention.scale, cap=attention.cap
+    )
+    out_BLD: Tensor = attention.o_proj(out_BLX)
+    return out_BLD
 
 
 def _scale(norm: RMSNorm) -> Tensor:

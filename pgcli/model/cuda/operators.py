@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from pgcli.model.attention import at_least_float32, grouped_attention
 from pgcli.model.attention import softcap as plain_softcap
-from pgcli.model.gemma import RotaryEmbedding, rms_norm
+from pgcli.model.gemma import RotaryEmbedding, rms_norm, rotated
 from pgcli.model.quantized.levels import row_levels
 from pgcli.model.sampling import ARGMAX, sample
 
@@ -113,6 +113,25 @@ def attend(
     )[:, 0]
 
 
+def rotate(
+    qkv_BLX: Tensor,
+    cos_BL1H: Tensor,
+    signed_sin_BL1H: Tensor,
+    key_BKLH: Tensor,
+    value_BKLH: Tensor,
+) -> Tensor:
+    """The rotated queries (B, L, N, H) of a prefill; rotated keys and values go to the cache."""
+    kv_heads, size = key_BKLH.shape[1], key_BKLH.shape[3]
+    qkv_BLxH = torch.unflatten(qkv_BLX, -1, (-1, size))
+    heads = qkv_BLxH.shape[2] - 2 * kv_heads
+    qk_BLxH, value_BLKH = torch.split_with_sizes(qkv_BLxH, (heads + kv_heads, kv_heads), dim=2)
+    qk_BLxH = rotated(qk_BLxH, cos_BL1H, signed_sin_BL1H)
+    query_BLNH, key_BLKH = torch.split_with_sizes(qk_BLxH, (heads, kv_heads), dim=2)
+    key_BKLH.copy_(key_BLKH.transpose(1, 2))
+    value_BKLH.copy_(value_BLKH.transpose(1, 2))
+    return query_BLNH.contiguous()
+
+
 def choose(
     logits_BV: Tensor, size: int, excluded: int, first_location: int, locations: int, near: int
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -176,6 +195,12 @@ def _fake_choose(logits_BV: Tensor, *_: object) -> tuple[Tensor, Tensor, Tensor]
     return logits_BV.new_empty(rows, dtype=torch.long), logprob_B, near_B
 
 
+def _fake_rotate(qkv_BLX: Tensor, _cos: Tensor, _sin: Tensor, key: Tensor, *_: object) -> Tensor:
+    kv_heads, size = key.shape[1], key.shape[3]
+    rows, length, width = qkv_BLX.shape
+    return qkv_BLX.new_empty(rows, length, width // size - 2 * kv_heads, size)
+
+
 def _fake_attend(
     qkv_BX: Tensor, _position: Tensor, _frequency: Tensor, key: Tensor, *_: object
 ) -> Tensor:
@@ -216,6 +241,11 @@ OPERATORS: dict[str, Operator] = {
         "Tensor mask, Tensor slot, float scale, float cap) -> Tensor",
         attend,
         _fake_attend,
+    ),
+    "rotate": Operator(
+        "(Tensor qkv, Tensor cos, Tensor signed_sin, Tensor(a!) key, Tensor(b!) value) -> Tensor",
+        rotate,
+        _fake_rotate,
     ),
     "choose": Operator(
         "(Tensor logits, int size, int excluded, int first_location, int locations, int near)"
@@ -270,7 +300,7 @@ def _kernel_or_plain(name: str, operator: Operator) -> Callable[..., Any]:
         from pgcli.model.cuda import kernels
 
         has_kernel = first.dtype in operator.dtypes and (
-            name != "attend" or others[2].shape[-1] in KERNEL_HEADS
+            name not in ("attend", "rotate") or others[2].shape[-1] in KERNEL_HEADS
         )
         return (getattr(kernels, name) if has_kernel else operator.plain)(first, *others)
 

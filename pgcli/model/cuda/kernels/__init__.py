@@ -6,6 +6,7 @@ from pgcli.model.cuda.kernels.choice import choose
 from pgcli.model.cuda.kernels.drawing import draw
 from pgcli.model.cuda.kernels.levels import int8_product
 from pgcli.model.cuda.kernels.norms import residual_norm, residual_norm_levels, rms_norm
+from pgcli.model.cuda.kernels.rotation import rotate
 
 __all__ = [
     "attend",
@@ -17,5 +18,6 @@ __all__ = [
     "residual_norm",
     "residual_norm_levels",
     "rms_norm",
+    "rotate",
     "softcap",
 ]
