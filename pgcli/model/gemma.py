@@ -15,8 +15,9 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from pgcli.model.attention import at_least_float32, grouped_attention, softcap
+from pgcli.model.attention_masks import AttentionMasks
 from pgcli.model.config import DecoderConfig
-from pgcli.model.kv_cache import AttentionMasks, KVCache
+from pgcli.model.kv_cache import KVCache
 
 #: Stores a layer's new keys and values, (B, K, L, H) each, and returns all of them so far.
 UpdateCache = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]

@@ -15,29 +15,20 @@ H head size
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from pgcli.model.attention_masks import AttentionMasks, branch_masks, step_masks
 from pgcli.model.config import DecoderConfig
 from pgcli.model.kv_buffers import RowCopies, allocate
+
+__all__ = ["AttentionMasks", "KVCache"]
 
 BUCKET = 128  # slots are allocated, and on the CPU cleared, in multiples of this
 #: Pairs of a maximum row count and the multiple to which a step's rows are padded: kernels are
 #: selected for each row count, and a few more rows take no longer.
 ROW_BUCKETS = ((2, 1), (4, 4), (64, 8), (10**9, 32))
-
-
-class AttentionMasks(NamedTuple):
-    """Which slots the new ones attend to: True for visible keys, (B, 1, 1, S) or (B, 1, L, S).
-
-    None means all. `sliding` applies to layers whose window limits the new slots; the prefix is
-    never limited: it attends to all of itself at any window, as in transformers.
-    """
-
-    full: Tensor | None
-    sliding: Tensor | None
 
 
 class KVCache:
@@ -205,17 +196,13 @@ class KVCache:
         self._rows, self._slots = slice(first, self.rows), slice(prefix, prefix + new)
         self._end = prefix + new
         buffers = self._buffers
-        same_BLL = branch_BL[:, :, None] == branch_BL[:, None, :]
-        own_BLL = same_BLL.tril()  # padding attends to padding; its result is not used
-        position_BL = buffers.position_R[self._rows, None] + own_BLL.sum(-1)
-        before_BLS = buffers.is_real_RS[self._rows, None, :prefix].expand(-1, new, -1)
-        full_BLS = torch.cat([before_BLS, own_BLL], dim=2)
-        window = self._config.sliding_window
-        if window is None:
-            return position_BL, AttentionMasks(full_BLS[:, None], full_BLS[:, None])
-        position_BS = torch.cat([buffers.position_RS[self._rows, :prefix], position_BL], dim=1)
-        near_BLS = position_BS[:, None, :] > position_BL[:, :, None] - window
-        return position_BL, AttentionMasks(full_BLS[:, None], (full_BLS & near_BLS)[:, None])
+        return branch_masks(
+            branch_BL,
+            buffers.is_real_RS[self._rows, :prefix],
+            buffers.position_RS[self._rows, :prefix],
+            buffers.position_R[self._rows],
+            self._config.sliding_window,
+        )
 
     def write(self, layer: int, key_BKLH: Tensor, value_BKLH: Tensor) -> tuple[Tensor, Tensor]:
         """Store one layer's keys and values in the opened slots; return those of all slots read."""
@@ -281,17 +268,17 @@ class KVCache:
 
     def _step_masks(self, position_B1: Tensor) -> AttentionMasks:
         """The masks of the newest slot of each row; None if it attends to every slot read."""
-        is_real_BS = self._buffers.is_real_RS[self._rows, : self._end]
         # lengths change from step to step; with a fixed shape, only the device may look at them
         attends_to_all = (
             not self.fixed_shape and not any(self._has_padding) and min(self.lengths) == self._end
         )
-        full = None if attends_to_all else is_real_BS[:, None, None]
-        window = self._config.sliding_window
-        if window is None or self._end <= window:
-            return AttentionMasks(full, full)
-        near_BS = self._buffers.position_RS[self._rows, : self._end] > position_B1 - window
-        return AttentionMasks(full, (is_real_BS & near_BS)[:, None, None])
+        return step_masks(
+            self.real_BS,
+            self._buffers.position_RS[self._rows, : self._end],
+            position_B1,
+            self._config.sliding_window,
+            attends_to_all=attends_to_all,
+        )
 
 
 def _rounded(slots: int) -> int:

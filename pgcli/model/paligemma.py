@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from pgcli.model.attention_masks import AttentionMasks
 from pgcli.model.config import PaliGemmaConfig
 from pgcli.model.gemma import Gemma
-from pgcli.model.kv_cache import AttentionMasks, KVCache
+from pgcli.model.kv_cache import KVCache
 from pgcli.model.siglip import SiglipVisionModel
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pgcli.model.kv_cache import AttentionMasks
+from pgcli.model.attention_masks import AttentionMasks
 from pgcli.model.paligemma import PaliGemma
 from pgcli.training.chunks import sum_over_chunks
 from pgcli.training.packing import (

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from benchmarks.step_ops import LaunchCounter, count_step, meta_model
+from benchmarks.step_ops import LaunchCounter, count_prefill, count_step, meta_model
 from pgcli.engine.sampler import GREEDY, SamplingParams
 
 MOST_LAUNCHES = 260
@@ -19,6 +19,12 @@ MOST_LAUNCHES = 260
 def test_a_step_of_a_3b_model_has_few_launches(generation: int, sampling: SamplingParams) -> None:
     counter = count_step(meta_model(generation), 64, sampling)
     assert 0 < counter.launches.total() <= MOST_LAUNCHES, counter.launches
+
+
+def test_a_prefill_of_the_first_generation_has_few_launches() -> None:
+    counter = count_prefill(meta_model(1), rows=64)
+    assert 0 < counter.launches.total() <= 210, counter.launches
+    assert counter.launches["pgcli::rotate"] == 17  # the last layer has one query a row
 
 
 def test_views_and_conversions_without_change_are_no_launches() -> None:

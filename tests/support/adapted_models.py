@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config
-from pgcli.model.kv_cache import AttentionMasks
+from pgcli.model.attention_masks import AttentionMasks
 from pgcli.model.paligemma import PaliGemma
 from pgcli.training.lora import LoraSettings, add_lora
 from tests.support.random_weights import normal

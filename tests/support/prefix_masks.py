@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pgcli.model.kv_cache import AttentionMasks
+from pgcli.model.attention_masks import AttentionMasks
 
 
 def make_masks(

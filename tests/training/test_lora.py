@@ -17,7 +17,7 @@ from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.names import PALIGEMMA_MODULES
 from pgcli.checkpoints.weights import param_slices
 from pgcli.errors import InvalidCheckpoint, UsageError
-from pgcli.model.kv_cache import AttentionMasks
+from pgcli.model.attention_masks import AttentionMasks
 from pgcli.model.lora import LoraLinear
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.quantized.frozen import freeze_in_int8

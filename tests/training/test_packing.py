@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from pgcli.engine.tokenizer import left_pad
+from pgcli.model.attention_masks import AttentionMasks
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
-from pgcli.model.kv_cache import AttentionMasks
 from pgcli.model.paligemma import PaliGemma
 from pgcli.training.packing import (
     IGNORE_INDEX,

@@ -16,9 +16,10 @@ from torch import Tensor, nn
 
 import pgcli.model.cuda.operators  # noqa: F401, registers torch.ops.pgcli
 from pgcli.model.attention import at_least_float32, grouped_attention
+from pgcli.model.attention_masks import AttentionMasks
 from pgcli.model.cuda.check import kernel_problem
 from pgcli.model.gemma import Gemma, GemmaDecoderLayer, RMSNorm, RotaryEmbedding
-from pgcli.model.kv_cache import AttentionMasks, KVCache
+from pgcli.model.kv_cache import KVCache
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.quantized.gated_mlp import LevelMLP, quantize_mlps
 
