@@ -35,6 +35,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
+from pgcli import workers
+from pgcli.cli.job import loading, ray_run
+from pgcli.cluster.engine_pool import EnginePool
 from pgcli.cluster.engine_process import EngineSlot
 from pgcli.cluster.messages import EngineCounts, EngineInfo, LoadedEngine
 from pgcli.images import ImageSpec
@@ -84,6 +87,22 @@ def load(notes: Path, resolution: int, slot: EngineSlot) -> LoadedEngine:
     return LoadedEngine(engine.info, engine.make_ask, engine.counts, lambda state: None)
 
 
+class IdleRemoteEngine(ray_run.RemoteEngine):
+    """An engine of a cluster that answers at once, and notes the processor time of its actor."""
+
+    def _load_model(self, plan: Any) -> EnginePool:
+        resolution = int(os.environ["IDLE_RESOLUTION"])
+        if not os.environ["IDLE_DECODE"]:
+            workers.prefetch = partial(ready, resolution)  # type: ignore[assignment]
+        return EnginePool(partial(load, Path(self._folder), resolution), [EngineSlot(1)])
+
+    def run(self, number: int, ahead: int | None) -> Any:
+        report = super().run(number, ahead)
+        note = Path(self._folder) / f"engine-actor-{os.getpid()}"
+        note.write_text(str(time.process_time()))
+        return report
+
+
 def ready(resolution: int, items: Iterable[Item], *_: object, **__: object) -> Iterator[Any]:
     """The items with pixels that take no time."""
     pixels = np.zeros((resolution, resolution, 3), np.uint8)
@@ -96,11 +115,9 @@ def ready(resolution: int, items: Iterable[Item], *_: object, **__: object) -> I
 def run(arguments: list[str], notes: Path, resolution: int, *, decodes: bool) -> int:
     """A command with idle engines, in this process, which notes its processor time."""
     from benchmarks import driver_overhead  # by this name other processes find the functions
-    from pgcli import workers
-    from pgcli.cli.job import loading
     from pgcli.cli.main import main
-    from pgcli.cluster.engine_pool import EnginePool
 
+    ray_run.RemoteEngine = driver_overhead.IdleRemoteEngine  # type: ignore[misc]
     idle = partial(driver_overhead.load, notes, resolution)
 
     def load_model(plan: Any, screen: object) -> EnginePool:
@@ -126,7 +143,8 @@ def run(arguments: list[str], notes: Path, resolution: int, *, decodes: bool) ->
     engines = sum(float(file.read_text()) for file in notes.glob("engine-*"))
     all_others = others.ru_utime + others.ru_stime
     times = {"program": own.ru_utime + own.ru_stime, "engines": engines}
-    (notes / "times.json").write_text(json.dumps(times | {"decoders": all_others - engines}))
+    decoders = max(0.0, all_others - engines)  # processes of a cluster are not children
+    (notes / "times.json").write_text(json.dumps(times | {"decoders": decoders}))
     return code
 
 
@@ -148,6 +166,8 @@ def measure(kind: str, rows: int, given: argparse.Namespace) -> dict[str, float]
         words += ["--workers", "2", "--quiet"]
         program = [sys.executable, "-m", "benchmarks.driver_overhead", "--run", scratch]
         environment = os.environ | {"PYTHONPATH": str(ROOT), "IDLE_PROFILE": given.profile}
+        environment |= {"IDLE_RESOLUTION": str(given.resolution), "RAY_AUTH_MODE": "disabled"}
+        environment |= {"IDLE_DECODE": "1" if given.decode else "", "RAY_worker_niceness": "0"}
         program += ["--resolution", str(given.resolution), *(["--decode"] if given.decode else [])]
         subprocess.run(
             [*program, *words],
