@@ -146,7 +146,7 @@ def connect(address: str) -> Any:
             configure_logging=False,
             include_dashboard=False if address == "local" else None,
         )
-    except Exception as problem:  # noqa: BLE001 - a node that starts too slowly raises no other
+    except Exception as problem:  # of a node that starts too slowly, it is no other
         raise NoUsableDevice(
             f"there is no Ray cluster at {address}: {first_line(problem)}",
             hint="start one with ray start --head, or use --ray local",
