@@ -2,9 +2,10 @@
 
     python -m examples.new_shape runs/hearts [DRAWINGS]
 
-writes 60 drawings with prompts and answers (`train.jsonl`), 60 others with questions
-(`questions.jsonl`) and boxes (`boxes.jsonl`), and 60 drawings of known shapes (`known.jsonl`),
-which show what was forgotten. docs/new-shape.md trains with them.
+writes 60 drawings with hearts, and four times as many of known shapes, with prompts and answers
+(`train.jsonl`); 60 others with questions (`questions.jsonl`) and boxes (`boxes.jsonl`); and 60
+drawings of known shapes (`known.jsonl`), which show what was forgotten. docs/new-shape.md trains
+with them.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ HEART = "heart"
 DRAWINGS = 60
 #: Drawings by their use: none is in two of them, or in the training data of the built-in model.
 TRAIN, NEW, KNOWN = (EXAMPLE_SEEDS[start : start + DRAWINGS] for start in (100, 200, 300))
+REHEARSED = EXAMPLE_SEEDS[400 : 400 + 4 * DRAWINGS]
+REHEARSED_ROWS = 4  # of each of these drawings
 HEART_RATE = 0.35  # of objects behind the first
 
 
@@ -137,8 +140,9 @@ def write(file: Path, rows: Iterable[dict[str, Any]]) -> None:
 def main(folder: Path, count: int = DRAWINGS) -> None:
     train, asked, found, known = [], [], [], []
     for image, scene in draw(folder / "train", map(with_hearts, TRAIN[:count])):
-        pairs = dict.fromkeys(labels(scene, Random(scene.seed)))
-        train += [training_row(image, prompt, answer) for prompt, answer in pairs]
+        train += training_rows(image, scene)
+    for image, scene in draw(folder / "rehearsed", map(Scene.from_seed, REHEARSED[: 4 * count])):
+        train += Random(scene.seed).sample(training_rows(image, scene), REHEARSED_ROWS)
     for image, scene in draw(folder / "new", map(with_hearts, NEW[:count])):
         asked += question_rows(image, questions(scene))
         row = {"id": Path(image).name, "prompt": f"detect {HEART}", "boxes": true_boxes(scene)}
@@ -151,10 +155,13 @@ def main(folder: Path, count: int = DRAWINGS) -> None:
         print(f"{folder / name}.jsonl: {len(of_name)} rows")
 
 
-def training_row(image: str, prompt: str, answer: str) -> dict[str, Any]:
-    """A row of a manifest; where nothing is to be found, it has no boxes in place of an answer."""
-    row = {"image": image, "prefix": prompt}
-    return row | ({"suffix": answer} if answer else {"boxes": []})
+def training_rows(image: str, scene: Scene) -> list[dict[str, Any]]:
+    """Rows of a manifest about a drawing; where nothing is to be found, they have no boxes."""
+    pairs = dict.fromkeys(labels(scene, Random(scene.seed)))
+    return [
+        {"image": image, "prefix": prompt} | ({"suffix": answer} if answer else {"boxes": []})
+        for prompt, answer in pairs
+    ]
 
 
 def question_rows(image: str, examples: Iterable[Example]) -> Iterator[dict[str, Any]]:
