@@ -27,7 +27,14 @@ from examples.demo_model.examples import Example, detection_example, eval_exampl
 from examples.demo_model.lettered import lettered_scene
 from examples.demo_model.phrases import Phrase, phrase_counts
 from examples.demo_model.render import SUPERSAMPLING, render
-from examples.demo_model.scenes import COLOURS, EVAL_SEEDS, SHAPES, Scene, SceneObject
+from examples.demo_model.scenes import (
+    COLOURS,
+    EVAL_SEEDS,
+    SHAPES,
+    RelativeBox,
+    Scene,
+    SceneObject,
+)
 from examples.demo_model.training_examples import ocr_example
 from pgcli import rle
 from pgcli.checkpoints.find import find
@@ -162,14 +169,15 @@ def truth(scene: Scene, example: Example) -> RowTruth:
         for label in labels
         for _, drawn, box in matching([phrase(label)], scene)
     ]
-    width, height = scene.width, scene.height
-    boxes = tuple(
-        Box(label, box.xmin * width, box.ymin * height, box.xmax * width, box.ymax * height, 1.0)
-        for label, _, box in found
-    )
+    boxes = tuple(in_pixels(label, box, scene) for label, _, box in found)
     is_masked = example.kind == "segment"
     masks = tuple(mask(drawn, scene) for _, drawn, _ in found) if is_masked else None
     return RowTruth((example.suffix,), boxes, masks)
+
+
+def in_pixels(label: str, box: RelativeBox, scene: Scene) -> Box:
+    width, height = scene.width, scene.height
+    return Box(label, box.xmin * width, box.ymin * height, box.xmax * width, box.ymax * height, 1.0)
 
 
 def mask(drawn: SceneObject, scene: Scene) -> Rle:

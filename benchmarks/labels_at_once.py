@@ -15,7 +15,7 @@ import json
 from collections.abc import Iterator, Sequence
 
 import pgcli
-from benchmarks.demo_quality import IOU, in_pixels
+from benchmarks.demo_quality import in_pixels
 from examples.demo_model.render import render
 from examples.demo_model.scenes import EVAL_SEEDS, SHAPES, Scene
 from pgcli.evaluation.metrics import count_detections
@@ -53,12 +53,12 @@ def asked(row: Answer) -> list[str]:
 def true_boxes(scene: Scene, labels: Sequence[str]) -> list[Box]:
     """The boxes of the objects of these shapes, in pixels."""
     pairs = zip(scene.objects, scene.boxes, strict=True)
-    return [in_pixels(box, drawn.shape, scene) for drawn, box in pairs if drawn.shape in labels]
+    return [in_pixels(drawn.shape, box, scene) for drawn, box in pairs if drawn.shape in labels]
 
 
 def figures(answers: Sequence[Answer], truths: Sequence[Sequence[Box]]) -> dict[str, float]:
     """Recall, precision, and the share of rows with objects in which none is found."""
-    counts = count_detections([answer.boxes for answer in answers], truths, threshold=IOU)
+    counts = count_detections([answer.boxes for answer in answers], truths)
     empty = [not answer.boxes for answer, truth in zip(answers, truths, strict=True) if truth]
     return {
         "rows": len(answers),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 import subprocess
@@ -70,3 +71,9 @@ def test_the_example_images_can_be_made_again(tmp_path: Path) -> None:
     for folder in ("images", "words"):
         made = sorted(file.name for file in (tmp_path / folder).iterdir())
         assert made == sorted(file.name for file in (EXAMPLES / folder).iterdir())
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "benchmarks").glob("*.py")), ids=lambda f: f.stem)
+def test_a_benchmark_can_be_imported(file: Path) -> None:
+    """A name that a benchmark imports may be moved without anyone running the benchmark."""
+    importlib.import_module(f"benchmarks.{file.stem}")
