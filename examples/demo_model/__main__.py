@@ -1,12 +1,13 @@
-"""Trains the built-in model in four runs, one for each phase; a command that stopped resumes.
+"""Trains the built-in model in five runs, one for each phase; a command that stopped resumes.
 
     python -m examples.demo_model masks --out runs/masks
     python -m examples.demo_model vision --masks runs/masks --out runs/vision
     python -m examples.demo_model packed --masks runs/masks --weights runs/vision --out runs/packed
-    python -m examples.demo_model single --masks runs/masks --weights runs/packed --out runs/demo
+    python -m examples.demo_model longer --masks runs/masks --weights runs/packed --out runs/longer
+    python -m examples.demo_model single --masks runs/masks --weights runs/longer --out runs/demo
 
-The first learns codes of masks, the second to see, the third to answer, with many examples in a
-row, the fourth to answer under PaliGemma's own mask.
+The first learns codes of masks, the second to see, the third and fourth to answer, with many
+examples in a row, the fifth to answer under PaliGemma's own mask.
 """
 
 from __future__ import annotations
@@ -65,13 +66,14 @@ PHASES = {
     "masks": Phase(500, 2e-3),
     "vision": Phase(6000, 3e-3, scene_rates=(20, 15, 65), muon=True),
     "packed": Phase(3000, 2e-3, 16, 128, (40, 60, 0), first_drawing=100_000_000, muon=True),
+    "longer": Phase(1500, 1e-3, 16, 128, (40, 60, 0), first_drawing=200_000_000, muon=True),
     "single": Phase(
         700,
         5e-4,
         1,
         128,
-        (50, 50, 0),
-        first_drawing=200_000_000,
+        (40, 60, 0),
+        first_drawing=300_000_000,
         muon=True,
         dtype=torch.bfloat16,
     ),

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -689,7 +690,14 @@ def test_rows_have_masks_and_choices_only_where_requested(capsys, pretended, arg
     command, *options = arguments.split()
     _, out, err = call(capsys, command, EXAMPLES / "one.png", *options)
     assert rows(out)[0].keys() & {"masks", "choices"} == extra
-    assert ("masks stay codes" in err) == (command == "segment")
+    assert "masks stay codes" not in err
+
+
+def test_masks_stay_codes_where_a_model_has_no_decoder(capsys, pretended, tmp_path):
+    shutil.copytree(BUILTIN, tmp_path / "model", ignore=shutil.ignore_patterns("mask_decoder*"))
+    options = ["--object", "a", "--model", tmp_path / "model"]
+    assert "masks stay codes" in call(capsys, "segment", EXAMPLES / "one.png", *options)[2]
+    assert "masks stay codes" not in call(capsys, "detect", EXAMPLES / "one.png", *options)[2]
 
 
 def test_model_options_reach_the_loader(capsys, monkeypatch, tmp_path):

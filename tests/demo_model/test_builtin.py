@@ -13,11 +13,16 @@ from PIL import Image
 from safetensors import safe_open
 
 import pgcli
+from benchmarks.demo_quality import answered as answered_files
+from benchmarks.demo_quality import characters_read, measured, segmentation
 from examples.demo_model.examples import eval_examples
+from examples.demo_model.lettered import lettered_scene
 from examples.demo_model.render import render
 from examples.demo_model.scenes import EVAL_SEEDS, Scene
+from examples.demo_model.training_examples import ocr_example
 from pgcli.checkpoints.find import BUILTIN, DEMO, find
 from pgcli.engine.loader import load
+from pgcli.evaluation.masks import mask_measures
 from pgcli.evaluation.metrics import exact_match
 from pgcli.images import ImageSpec
 from pgcli.images.orientation import TRANSPOSE
@@ -102,6 +107,20 @@ def test_the_answers_are_right(drawn: list[Drawn], ours: list[Answer]) -> None:
     pairs = [(row.answer or "", truth) for row, (_, _, truth) in zip(ours, drawn, strict=True)]
     words = [(answer, truth) for answer, truth in pairs if "<loc" not in truth]
     assert exact_match(*map(list, zip(*words, strict=True))) > 0.85
+
+
+def test_masks_are_those_of_the_shapes() -> None:
+    scenes = [Scene.from_seed(seed) for seed in EVAL_SEEDS[:24]]
+    engine = load(find(DEMO), device="cpu", batch_size=24)
+    rows = answered_files(engine, "segment", scenes, [[segmentation(one)] for one in scenes])
+    assert measured(mask_measures, rows)["miou"] > 0.75
+
+
+def test_words_are_read() -> None:
+    scenes = [lettered_scene(seed) for seed in EVAL_SEEDS[:24]]
+    engine = load(find(DEMO), device="cpu", batch_size=24)
+    rows = answered_files(engine, "ocr", scenes, [[ocr_example(one)] for one in scenes])
+    assert characters_read(rows) > 0.85
 
 
 def test_the_checkpoint_is_small_and_in_bfloat16() -> None:
