@@ -29,8 +29,8 @@ from pgcli.training.packing import PackedRow, TokenizedExample, pack
 
 Sample = tuple[numpy.ndarray, PackedRow[list[float]], PatchTargets[numpy.ndarray], tuple[str, ...]]
 LONGER_SIDE = (120, 200)  # pixels; the scenes' own sizes are larger and take longer to draw
-#: How often an example is the only one of its drawing, relative to a caption or a question.
-LONG_ANSWER_RATES = {"ocr": 10.0, "segment": 6.0, "detect": 1.5}
+#: How often a kind is the only example of its drawing, relative to other kinds of questions.
+EXAMPLE_RATES = {"ocr": 10.0, "segment": 6.0, "caption": 6.0, "count": 2.0, "detect": 1.5}
 SHORT_ANSWER_WEIGHT = 4.0  # loss weight of an answer's first token, except in captions
 
 
@@ -108,8 +108,8 @@ def square_pixels(scene: Scene, resolution: int, rng: Random) -> numpy.ndarray:
 
 
 def _with_one_first(examples: list[Example], rng: Random) -> list[Example]:
-    """Any example first, but words and masks, whose answers are long, more often than others."""
-    chosen = rng.choices(examples, [LONG_ANSWER_RATES.get(x.kind, 1.0) for x in examples])[0]
+    """Any example first, but those whose answers are long more often than others."""
+    chosen = rng.choices(examples, [EXAMPLE_RATES.get(x.kind, 1.0) for x in examples])[0]
     return [chosen, *(example for example in examples if example is not chosen)]
 
 
