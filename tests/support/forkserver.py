@@ -28,6 +28,7 @@ from typing import IO, Any, Literal
 
 ROOT = Path(__file__).parents[2]
 STATUS = struct.Struct("i")
+IMPORTS_TORCH = "pgcli.cli.job.engine_imports"  # which no run imports itself
 Kind = Literal["pretended", "real"]
 
 
@@ -255,7 +256,8 @@ def _import_program(kind: Kind) -> None:
     for room in "cli pipeline sources remote images workers tasks sinks state views".split():
         package = importlib.import_module(f"pgcli.{room}")
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            importlib.import_module(module.name)
+            if module.name != IMPORTS_TORCH:
+                importlib.import_module(module.name)
     for name in ("pandas", "pyarrow.parquet"):
         importlib.import_module(name)
     group = importlib.import_module("pgcli.cli.main").command_group()
