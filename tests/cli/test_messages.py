@@ -592,7 +592,7 @@ def test_dry_run_loads_a_large_model_only_with_probe(stage):
         loading, "load_model", lambda *a, **b: loaded.append(1) or pretend.load_model(*a, **b)
     )
     output = estimate_of(stage)
-    assert "time: not estimated: --probe loads the model, 8.4 MB, and answers 16 images" in output
+    assert "time: not estimated: --probe loads the model, 10.7 MB, and answers 16 images" in output
     assert not loaded
     assert "time: about" in estimate_of(stage, "--probe")
     assert loaded

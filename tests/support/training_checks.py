@@ -196,7 +196,8 @@ def check_merged(patch: Patch) -> None:
         ulp = torch.finfo(torch.bfloat16).eps * 2 ** exact.abs().log2().floor()
         assert merged[name].dtype == torch.bfloat16
         assert (merged[name] != base[name]).float().mean() > 0.5
-        assert ((merged[name].double() - exact).abs() <= 0.501 * ulp).all(), name
+        in_float32 = torch.finfo(torch.float32).eps * base[name].double().abs()
+        assert ((merged[name].double() - exact).abs() <= 0.501 * ulp + in_float32).all(), name
 
 
 def check_small_updates(patch: Patch) -> None:
@@ -238,7 +239,7 @@ def check_best(patch: Patch) -> None:
         draw(Path("held", row["image"]), number + 100)  # copies of trained images are refused
         row["image"] = f"held/{row['image']}"
     write_rows(Path("held.jsonl"), rows)
-    options = "--rank 4 --learning-rate 0.2 --warmup 0 --batch-size 6 --steps 6 --eval-every 1"
+    options = "--rank 4 --learning-rate 0.1 --warmup 0 --batch-size 6 --steps 6 --eval-every 1"
     losses = [line["eval_loss"] for line in train("out", f"{options} --eval held.jsonl")]
     if min(losses) > min(losses[0], losses[-1]) - 0.01 or max(losses) < losses[-1] + 0.01:
         raise RunFailed("the best evaluation is the first or the last, or the last is the worst")
