@@ -15,7 +15,7 @@ from pgcli.api import Engine, load
 from pgcli.checkpoints.adapter_config import NAME as ADAPTER_CONFIG
 from pgcli.checkpoints.find import DEMO
 from pgcli.cli.main import call
-from pgcli.cli.options.program import ProgramState
+from pgcli.cli.program_options import ProgramState
 from pgcli.cli.result_files.run_status import read_run_status
 from pgcli.cli.signals import Interrupted
 from pgcli.errors import UsageError

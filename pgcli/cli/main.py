@@ -13,36 +13,9 @@ from typing import Annotated, Any
 import typer
 
 from pgcli import __version__
-from pgcli.cli.commands import (
-    apply,
-    ask,
-    bench,
-    caption,
-    check,
-    classify,
-    detect,
-    diff,
-    doctor,
-    embed,
-    eval_,
-    explain,
-    export,
-    import_,
-    info,
-    merge,
-    ocr,
-    score,
-    search,
-    segment,
-    slurm,
-    status,
-    train,
-    verify,
-    view,
-)
 from pgcli.cli.exit_codes import EXIT_CODES
-from pgcli.cli.options.program import ProgramState, program_option, store
 from pgcli.cli.program_name import program_name
+from pgcli.cli.program_options import ProgramState, program_option, store
 from pgcli.cli.signals import Interrupted, end_process_by, raise_on_signals
 from pgcli.cli.streams import discard_output, open_closed_streams, raise_on_closed_pipe
 from pgcli.cli.temporary_folder import (
@@ -57,16 +30,6 @@ from pgcli.cli.ui.sanitize_logs import sanitized_logs
 from pgcli.cli.usage_errors import to_usage_error
 from pgcli.errors import OutputFailed, PgcliError
 from pgcli.printable import printable
-
-#: Importing a command adds it to the app; --help lists them in this order.
-COMMANDS = (
-    *(caption, ask, detect, segment, ocr),
-    *(embed, score, classify, search),
-    *(view, explain, export, status, check),
-    *(apply, import_, merge, diff, eval_),
-    train,
-    *(info, verify, bench, doctor, slurm),
-)
 
 #: The errors of writing to a file that cannot grow.
 STDOUT_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -194,11 +157,8 @@ def call(args: Sequence[str] | None, state: ProgramState) -> int:
 
 @cache
 def command_group() -> Any:
-    """All commands, as Typer makes them of their declarations: once, as that takes a while."""
-    group: Any = typer.main.get_command(app)
-    names = [module.__name__.rpartition(".")[2].rstrip("_") for module in COMMANDS]
-    group.commands = {name: group.commands[name] for name in names}
-    return group
+    """The program with its commands, as Typer makes it of its declaration: once."""
+    return typer.main.get_command(app)
 
 
 def report_bug(bug: Exception, state: ProgramState) -> int:

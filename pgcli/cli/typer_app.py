@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import fields
-from typing import Any, get_type_hints
+from functools import cache
+from importlib import import_module
+from typing import Any, TypeVar, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+from typer.models import CommandInfo
 
 from pgcli.cli import config
-from pgcli.cli.options import PANELS
-from pgcli.cli.options.program import ProgramState, program_options
+from pgcli.cli.command_list import COMMANDS
 from pgcli.cli.program_name import with_program_name
+from pgcli.cli.program_options import ProgramState, program_options
 from pgcli.cli.streams import raise_on_closed_pipe
 from pgcli.printable import printable
 
@@ -70,6 +73,8 @@ class PgcliCommand(ValueHelp, TyperCommand):
     def read_config(self, context: Any) -> None:
         """Read the configuration file: its values are the defaults of all options."""
         context.obj.config_file = config.find_config(context.obj.config)
+        if not context.obj.config_file.exists():
+            return
         settable = config.settable_options(context.parent.command.commands)
         defaults = config.read_config(context.obj.config_file, settable)
         context.default_map = defaults[context.info_name]
@@ -115,8 +120,39 @@ def negate(flag: str) -> str:
     return f"--{name}" if name != flag else f"--no-{flag.removeprefix('--')}"
 
 
+class Commands(Mapping[str, Any]):
+    """The commands by their names, each imported when it is looked up: --help has to be fast."""
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in COMMANDS:
+            raise KeyError(name)
+        return imported_command(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
+
+
+@cache
+def imported_command(name: str) -> Any:
+    """The command, as Typer makes it of its declaration."""
+    import_module(f"pgcli.cli.commands.{name}{'_' if name in UNUSABLE_NAMES else ''}")
+    return typer.main.get_command_from_info(
+        DECLARED[name], pretty_exceptions_short=False, rich_markup_mode=app.rich_markup_mode
+    )
+
+
 class PgcliGroup(ValueHelp, TyperGroup):
     """All commands. Typer would exit with 1 when the reader of a pipe is gone."""
+
+    def __init__(self, **given: Any):
+        super().__init__(**given | {"commands": None})
+        self.commands: Any = Commands()
+
+    def list_commands(self, context: Any) -> list[str]:
+        return [*self.commands]
 
     def invoke(self, context: Any) -> Any:
         with raise_on_closed_pipe():
@@ -124,8 +160,16 @@ class PgcliGroup(ValueHelp, TyperGroup):
 
     def format_help(self, context: Any, formatter: Any) -> None:
         """Print the help, with the name of the program in its examples."""
-        with named_by_program(self):
-            super().format_help(context, formatter)
+        commands = self.commands
+        self.commands = {
+            name: TyperCommand(name, help=summary, rich_help_panel=panel)
+            for name, (panel, summary) in COMMANDS.items()
+        }
+        try:
+            with named_by_program(self):
+                super().format_help(context, formatter)
+        finally:
+            self.commands = commands
 
 
 @contextmanager
@@ -146,8 +190,36 @@ app = typer.Typer(
 )
 
 
+#: The declarations of the commands that were imported, by their names.
+DECLARED: dict[str, CommandInfo] = {}
+UNUSABLE_NAMES = ("import", "eval")  # of modules, as Python has other meanings for them
+Function = TypeVar("Function", bound=Callable[..., None])
+
+
+def command(
+    name: str, details: str, *, cls: type[PgcliCommand] = PgcliCommand, **more: Any
+) -> Callable[[Function], Function]:
+    """Declares a command of `COMMANDS`; in its help, the details follow the sentence there."""
+    panel, summary = COMMANDS[name]
+
+    def declare(callback: Function) -> Function:
+        DECLARED[name] = CommandInfo(
+            name,
+            cls=cls,
+            callback=callback,
+            help=f"{summary}\n\n{details}",
+            rich_help_panel=panel,
+            **more,
+        )
+        return callback
+
+    return declare
+
+
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
     """The command with each field of its parameter `options` as an option of the command line."""
+    from pgcli.cli.options import PANELS  # not at the top: --help has to be fast
+
     kind: Any = get_type_hints(command)["options"]
     fields_of_kind = get_type_hints(kind)
     records = {name: fields_of_kind[name] for name in PANELS if name in fields_of_kind}

@@ -51,6 +51,16 @@ def test_help_loads_nothing_heavy(arguments):
     assert not HEAVY & modules
 
 
+def test_a_command_is_imported_when_it_is_called():
+    def commands(*arguments):
+        folder = "pgcli.cli.commands."
+        modules = imported(*arguments)
+        return {name.removeprefix(folder) for name in modules if name.startswith(folder)}
+
+    assert commands("--help") == set()
+    assert commands("slurm", "--help") == {"slurm"}
+
+
 @pytest.mark.parametrize(
     ("given", "rounds"),
     [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)],

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from pgcli.cli.options import Quiet, option
-from pgcli.cli.typer_app import PgcliCommand, app
+from pgcli.cli.typer_app import command
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import UsageError
 
@@ -19,10 +19,8 @@ INCOMPLETE = 3  # exit code if an edit was not applied
 MAX_EXAMPLES = 5  # edits that a message names
 
 
-@app.command(
-    cls=PgcliCommand,
-    rich_help_panel="Work with answers",
-    help="Correct answers by the edits that a page of results saved.\n\n"
+@command(
+    "apply",
     "EDITS is the file that the page of pgcli view saves, RESULTS the result file that the page "
     "shows. Edits of rows that are not there, or whose answers have changed, are named and not "
     "applied; the exit code is 3 then.",

@@ -8,17 +8,15 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from pgcli import tasks
-from pgcli.cli.job.command import PANEL, SOURCES, run_and_exit
+from pgcli.cli.job.command import SOURCES, run_and_exit
 from pgcli.cli.options import Options, Sources, option, values
-from pgcli.cli.typer_app import PgcliCommand, app, with_options
+from pgcli.cli.typer_app import command, with_options
 from pgcli.errors import UsageError
 
 
-@app.command(
-    cls=PgcliCommand,
-    rich_help_panel=PANEL,
-    help="Ask one or several questions about each image. Without --prompt, each row of a manifest "
-    f"has its own prompt.{SOURCES}",
+@command(
+    "ask",
+    SOURCES,
     epilog='$ pgcli ask photo.jpg --prompt "what is on the table?"\n'
     '$ pgcli ask photos --prompt "is it indoors?" --choice yes --choice no',
 )

@@ -21,7 +21,7 @@ from pgcli.cli.options import (
     option,
     values,
 )
-from pgcli.cli.typer_app import PgcliCommand, app
+from pgcli.cli.typer_app import command
 from pgcli.cli.ui.console import Screen
 
 if TYPE_CHECKING:
@@ -33,10 +33,8 @@ _option = partial(option, own=True)
 _number = partial(number_option, own=True)
 
 
-@app.command(
-    cls=PgcliCommand,
-    rich_help_panel="Models and this machine",
-    help="Measure images per second side by side with transformers.\n\n"
+@command(
+    "bench",
     "Both run in turns on the same checkpoint, prompts and pixels. Shows the ratio of medians, the "
     "time of each stage, its share of the limit of this machine, and how many tokens are the "
     "same.\n\n"

@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import Annotated
 
 from pgcli import tasks
-from pgcli.cli.job.command import PANEL, SOURCES, run_and_exit
+from pgcli.cli.job.command import SOURCES, run_and_exit
 from pgcli.cli.options import Options, Sources, option
-from pgcli.cli.typer_app import PgcliCommand, app, with_options
+from pgcli.cli.typer_app import command, with_options
 
 
-@app.command(
-    cls=PgcliCommand,
-    rich_help_panel=PANEL,
-    help=f"Write one caption for each image.{SOURCES}",
+@command(
+    "caption",
+    SOURCES,
     epilog="$ pgcli caption photo.jpg\n"
     "$ pgcli caption photos -o captions.jsonl\n"
     "$ pgcli caption photos --model google/paligemma-3b-mix-224 -o rows.parquet",

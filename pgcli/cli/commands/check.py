@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pgcli.cli.typer_app import PgcliCommand, app
+from pgcli.cli.typer_app import command
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import Difference, UsageError
@@ -18,10 +18,8 @@ if TYPE_CHECKING:
     from pgcli.state.run_record import RunRecord
 
 
-@app.command(
-    cls=PgcliCommand,
-    rich_help_panel="Look at answers",
-    help="Read all rows of an output again and compare them with the input.\n\n"
+@command(
+    "check",
     "Every row of the input must be there once and in order. Exits with 5 if one is not. "
     "OUTPUT is the file or folder as it was given to -o.",
     epilog="$ pgcli check captions.jsonl",

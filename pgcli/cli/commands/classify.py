@@ -5,17 +5,15 @@ from __future__ import annotations
 from typing import Annotated
 
 from pgcli import tasks
-from pgcli.cli.job.command import SOURCES, TOWER_PANEL, embed_and_exit
+from pgcli.cli.job.command import SOURCES, embed_and_exit
 from pgcli.cli.options import JobOptions, Sources, number_option, option
 from pgcli.cli.options.towers import RawText
-from pgcli.cli.typer_app import PgcliCommand, app, with_options
+from pgcli.cli.typer_app import command, with_options
 
 
-@app.command(
-    cls=PgcliCommand,
-    rich_help_panel=TOWER_PANEL,
-    help="Find the most probable labels of each image: those of --label by two towers, which need "
-    f"no training, or those of a classifier.{SOURCES}",
+@command(
+    "classify",
+    SOURCES,
     epilog="$ pgcli classify photos --label cat --label dog -o labels.jsonl\n"
     '$ pgcli classify photos --label cat --label dog --template "my {label}"\n'
     "$ pgcli classify photos --model google/vit-base-patch16-224 --top 3",

@@ -6,15 +6,14 @@ from typing import Annotated
 
 from pgcli import tasks
 from pgcli.box_filter import BoxFilter
-from pgcli.cli.job.command import PANEL, SOURCES, Objects, run_and_exit
+from pgcli.cli.job.command import SOURCES, Objects, run_and_exit
 from pgcli.cli.options import MinConfidence, MinScore, Nms, Options, Sources, option
-from pgcli.cli.typer_app import PgcliCommand, app, with_options
+from pgcli.cli.typer_app import command, with_options
 
 
-@app.command(
-    cls=PgcliCommand,
-    rich_help_panel=PANEL,
-    help=f"Find objects in each image, as boxes in its pixels.{SOURCES}",
+@command(
+    "detect",
+    SOURCES,
     epilog="$ pgcli detect photo.jpg --object cat --draw drawn\n"
     '$ pgcli detect photos --object cat --object "red car" -o boxes.jsonl',
 )

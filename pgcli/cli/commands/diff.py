@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from pgcli.cli.options import Quiet, option
-from pgcli.cli.typer_app import PgcliCommand, app
+from pgcli.cli.typer_app import command
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Screen, is_terminal
 from pgcli.errors import Difference
@@ -22,10 +22,8 @@ if TYPE_CHECKING:
 COMPARED = ("answer", "boxes", "scores", "labels", "embedding", "error")
 
 
-@app.command(
-    cls=PgcliCommand,
-    rich_help_panel="Work with answers",
-    help="Compare the answers of two result files, row by row.\n\n"
+@command(
+    "diff",
     "Rows are paired by id and prompt. Answers, errors, and the labels and corners of boxes are "
     "compared, cosines and embeddings within 0.001, not scores and times. The exit code is 5 if "
     "anything differs.",

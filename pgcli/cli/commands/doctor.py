@@ -12,7 +12,7 @@ from rich.text import Text
 
 from pgcli.cli import config
 from pgcli.cli.options import Json, option
-from pgcli.cli.typer_app import PgcliCommand, PgcliGroup, app
+from pgcli.cli.typer_app import PgcliCommand, PgcliGroup, command
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import Difference, NoUsableDevice, UsageError
@@ -30,13 +30,12 @@ class DoctorCommand(PgcliCommand):
     reads_config = False
 
 
-@app.command(
-    cls=DoctorCommand,
-    rich_help_panel="Models and this machine",
-    help="Check this machine, and show the command that fixes each problem.\n\n"
+@command(
+    "doctor",
     "Checks packages, PyTorch and its build, driver, memory, disk, the Hub's cache and login. "
     "Changes nothing. Exits with 17 if no model can run here, otherwise with 0, whatever the "
     "problems; with --strict, with 5 if anything is bad.",
+    cls=DoctorCommand,
     epilog="$ pgcli doctor\n$ pgcli doctor --online --json",
 )
 def doctor(

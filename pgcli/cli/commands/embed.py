@@ -7,18 +7,16 @@ from typing import Annotated, Literal
 import typer
 
 from pgcli import tasks
-from pgcli.cli.job.command import SOURCES, TOWER_PANEL, embed_and_exit
+from pgcli.cli.job.command import SOURCES, embed_and_exit
 from pgcli.cli.options import JobOptions, option
 from pgcli.cli.options.towers import RawText
-from pgcli.cli.typer_app import PgcliCommand, app, with_options
+from pgcli.cli.typer_app import command, with_options
 from pgcli.errors import UsageError
 
 
-@app.command(
-    cls=PgcliCommand,
-    rich_help_panel=TOWER_PANEL,
-    help="Write the embedding of each image: a vector with a length of 1. With --text or "
-    f"--texts-file, the embeddings of texts.{SOURCES}",
+@command(
+    "embed",
+    SOURCES,
     epilog="$ pgcli embed photos -o vectors.parquet\n"
     '$ pgcli embed --text "a red star" --text "a blue square" -o texts.parquet\n'
     "$ pgcli embed photos --model google/siglip-base-patch16-224 -o vectors.parquet",

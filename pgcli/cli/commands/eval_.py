@@ -16,7 +16,7 @@ from pgcli.cli.options import (
     number_option,
     option,
 )
-from pgcli.cli.typer_app import PgcliCommand, app
+from pgcli.cli.typer_app import command
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import UsageError
 
@@ -30,11 +30,8 @@ METRICS = (
 WORST_ROWS = 300
 
 
-@app.command(
+@command(
     "eval",
-    cls=PgcliCommand,
-    rich_help_panel="Work with answers",
-    help="Compare answers with the truth.\n\n"
     "Rows are joined with those of --truth by id and prompt. Each metric has a 95 % interval from "
     "resampling images. Rows that are missing, and rows without a truth, count as wrong. Two "
     "result files also have their differences, with intervals of paired resampling.",

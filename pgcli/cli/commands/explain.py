@@ -13,7 +13,7 @@ import typer
 
 from pgcli import tasks
 from pgcli.cli.options import Device, Dtype, Quiet, Revision, models, number_option, option
-from pgcli.cli.typer_app import PgcliCommand, app
+from pgcli.cli.typer_app import command
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import NoInputError, UsageError
 
@@ -44,11 +44,8 @@ def parse_layers(text: str | Layers) -> Layers:
     return Layers(tuple(number - 1 for number in numbers))
 
 
-@app.command(
-    cls=PgcliCommand,
-    rich_help_panel="Look at answers",
-    help="Make a page that explains one answer: what each of its tokens attended to, what else the "
-    "model considered, and the shape of every tensor from the pixels to the tokens.\n\n"
+@command(
+    "explain",
     "MODEL is a PaliGemma checkpoint: a folder, a name on the Hub, or demo, the built-in model. "
     "The page contains everything and needs no network and no server.",
     epilog='$ pgcli explain demo photo.jpg --prompt "what is there?"\n'

@@ -18,7 +18,7 @@ from pgcli.cli.options import (
     Quiet,
     option,
 )
-from pgcli.cli.typer_app import PgcliCommand, app
+from pgcli.cli.typer_app import command
 from pgcli.cli.ui.console import Screen
 from pgcli.views.exports import FORMATS
 from pgcli.views.text_files import ExistingTexts
@@ -31,10 +31,8 @@ _option = partial(option, own=True)
 INCOMPLETE = 3  # exit code if images or texts are missing
 
 
-@app.command(
-    cls=PgcliCommand,
-    rich_help_panel="Look at answers",
-    help="Write answers in the formats of other tools.\n\n"
+@command(
+    "export",
     "RESULTS are JSON lines or Parquet files, or folders of Parquet files, that answering commands "
     "wrote; images that several have are combined. Rows with errors are left out.",
     epilog="$ pgcli export boxes.jsonl --to coco -o boxes.json\n"

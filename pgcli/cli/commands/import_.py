@@ -10,7 +10,7 @@ import typer
 
 from pgcli.annotations import FORMATS
 from pgcli.cli.options import Quiet, option
-from pgcli.cli.typer_app import PgcliCommand, app
+from pgcli.cli.typer_app import command
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import NoInputError, UsageError
 
@@ -23,11 +23,8 @@ ROOT_HINT = "--root names the folder of the images, to which names are relative"
 INCOMPLETE = 3  # exit code if images were left out
 
 
-@app.command(
+@command(
     "import",
-    cls=PgcliCommand,
-    rich_help_panel="Work with answers",
-    help="Read annotations of other tools as rows of truth.\n\n"
     "FILE is a JSON file of COCO or of Label Studio, or a folder of YOLO. The rows are those of a "
     "result file, and a manifest: image, id, prompt, answer, boxes in pixels, and masks.",
     epilog="$ pgcli import tasks.json --from labelstudio --root photos -o truth.jsonl",

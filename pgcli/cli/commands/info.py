@@ -9,7 +9,7 @@ import typer
 from rich.filesize import decimal
 
 from pgcli.cli.options import MODELS, Device, Dtype, Json, Revision, models
-from pgcli.cli.typer_app import PgcliCommand, app
+from pgcli.cli.typer_app import command
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Facts, Screen
 
@@ -21,10 +21,8 @@ ModelArgument = Annotated[
 ]
 
 
-@app.command(
-    cls=PgcliCommand,
-    rich_help_panel="Models and this machine",
-    help="Show a model's sizes, the memory it needs and its files, without loading it.\n\n"
+@command(
+    "info",
     "MODEL is a folder, a name on the Hub, or demo, the built-in model, which is the default; "
     "PaliGemma, SigLIP, CLIP, or an image classifier.",
     epilog="$ pgcli info demo\n$ pgcli info google/paligemma-3b-mix-224 --device cuda",

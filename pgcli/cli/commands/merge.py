@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pgcli.cli.options import Quiet, option
-from pgcli.cli.typer_app import PgcliCommand, app
+from pgcli.cli.typer_app import command
 from pgcli.cli.ui.console import Screen
 
 if TYPE_CHECKING:
     from pgcli.cli.result_files.merge_rows import MergeStats
 
 
-@app.command(
-    cls=PgcliCommand,
-    rich_help_panel="Work with answers",
-    help="Merge result files of one input: other prompts, other parts, or another try.\n\n"
+@command(
+    "merge",
     "The result has one row for each image and prompt, in the order of the input. Where several "
     "files have it, the first answer is kept, and an answer replaces an error.",
     epilog="$ pgcli merge captions.jsonl boxes.jsonl -o both.jsonl",

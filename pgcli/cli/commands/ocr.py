@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from pgcli import tasks
-from pgcli.cli.job.command import PANEL, SOURCES, run_and_exit
+from pgcli.cli.job.command import SOURCES, run_and_exit
 from pgcli.cli.options import Options, Sources
-from pgcli.cli.typer_app import PgcliCommand, app, with_options
+from pgcli.cli.typer_app import command, with_options
 
 
-@app.command(
-    cls=PgcliCommand,
-    rich_help_panel=PANEL,
-    help=f"Read the text in each image.{SOURCES}",
+@command(
+    "ocr",
+    SOURCES,
     epilog="$ pgcli ocr scan.png\n"
     "$ find scans -name '*.png' -print0 | pgcli ocr - -0 -o texts.jsonl",
 )

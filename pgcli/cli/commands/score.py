@@ -5,17 +5,15 @@ from __future__ import annotations
 from typing import Annotated
 
 from pgcli import tasks
-from pgcli.cli.job.command import SOURCES, TOWER_PANEL, embed_and_exit
+from pgcli.cli.job.command import SOURCES, embed_and_exit
 from pgcli.cli.options import JobOptions, Sources, option
 from pgcli.cli.options.towers import RawText
-from pgcli.cli.typer_app import PgcliCommand, app, with_options
+from pgcli.cli.typer_app import command, with_options
 
 
-@app.command(
-    cls=PgcliCommand,
-    rich_help_panel=TOWER_PANEL,
-    help="Score how well each text describes each image; with --text-column, how well the text in "
-    f"each row of a manifest describes its image.{SOURCES}",
+@command(
+    "score",
+    SOURCES,
     epilog='$ pgcli score photos --text "a red star" --text "a blue square"\n'
     "$ pgcli score captions.jsonl --text-column answer -o scores.jsonl",
 )

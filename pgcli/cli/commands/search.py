@@ -19,17 +19,15 @@ from pgcli.cli.options import (
     number_option,
     option,
 )
-from pgcli.cli.typer_app import PgcliCommand, app
+from pgcli.cli.typer_app import command
 from pgcli.cli.ui.console import Screen
 
 _option = partial(option, own=True)
 _number = partial(number_option, own=True)
 
 
-@app.command(
-    cls=PgcliCommand,
-    rich_help_panel="Embed, label and search",
-    help="Find the images most similar to a text or an image, or near-duplicates.\n\n"
+@command(
+    "search",
     "VECTORS are files and folders of embeddings that `pgcli embed` wrote. The similarity is the "
     "cosine; all vectors are compared unless there is an --index.",
     epilog='$ pgcli search photos.parquet --text "a red star"\n'

@@ -6,15 +6,14 @@ from typing import Annotated
 
 from pgcli import tasks
 from pgcli.box_filter import BoxFilter
-from pgcli.cli.job.command import PANEL, SOURCES, Objects, run_and_exit
+from pgcli.cli.job.command import SOURCES, Objects, run_and_exit
 from pgcli.cli.options import MinConfidence, MinScore, Nms, Options, Sources, option
-from pgcli.cli.typer_app import PgcliCommand, app, with_options
+from pgcli.cli.typer_app import command, with_options
 
 
-@app.command(
-    cls=PgcliCommand,
-    rich_help_panel=PANEL,
-    help=f"Find objects in each image, as boxes and masks.{SOURCES}",
+@command(
+    "segment",
+    SOURCES,
     epilog="$ pgcli segment photo.jpg --object cat --draw drawn\n"
     "$ pgcli segment photos --object cat --mask-decoder vae-oid.npz -o masks.jsonl",
 )

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from pgcli.cli.options import number_option, option
-from pgcli.cli.typer_app import PgcliCommand, app
+from pgcli.cli.typer_app import command
 from pgcli.cli.ui import stdout
 from pgcli.errors import UsageError
 
@@ -18,13 +18,11 @@ from pgcli.errors import UsageError
 OTHERS = ("shard", "join", "ray")
 
 
-@app.command(
-    cls=PgcliCommand,
-    rich_help_panel="Models and this machine",
-    context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True},
-    help="Print a batch script for SLURM: a job array whose tasks share one run.\n\n"
+@command(
+    "slurm",
     "COMMAND follows the options of slurm and names an output folder that all machines see. Each "
     "task computes its shard; a task that is requeued goes on.",
+    context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True},
     epilog="$ pgcli slurm --tasks 8 caption photos -o rows/",
 )
 def slurm(

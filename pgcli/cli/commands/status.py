@@ -11,7 +11,7 @@ import typer
 
 from pgcli.cli.exit_codes import exit_code_text
 from pgcli.cli.options import Json
-from pgcli.cli.typer_app import PgcliCommand, app
+from pgcli.cli.typer_app import command
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Facts
 from pgcli.cli.ui.duration import duration
@@ -31,10 +31,8 @@ STATES = {
 }
 
 
-@app.command(
-    cls=PgcliCommand,
-    rich_help_panel="Look at answers",
-    help="Show the progress of a run, during and after it.\n\n"
+@command(
+    "status",
     "OUTPUT is the file or folder of its rows, as it was given to -o.",
     epilog="$ pgcli status captions.jsonl\n$ pgcli status captions.jsonl --json",
 )

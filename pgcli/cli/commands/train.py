@@ -16,7 +16,7 @@ from pgcli.cli.options.training import (
 )
 from pgcli.cli.options.training_input import TrainingInputOptions
 from pgcli.cli.options.training_method import MethodOptions
-from pgcli.cli.typer_app import PgcliCommand, app, with_records
+from pgcli.cli.typer_app import command, with_records
 
 
 def train(
@@ -36,11 +36,8 @@ def train(
     raise typer.Exit(run_training(command))
 
 
-app.command(
-    name="train",
-    cls=PgcliCommand,
-    rich_help_panel="Learning",
-    help="Train PaliGemma to answer, two towers on images and texts, or a classifier on labels.\n\n"
+command(
+    "train",
     "SOURCE is any source of the answering commands. A manifest has columns prefix or prompt, and "
     "suffix or answer; --task contrastive needs a column text, --task classify a column label, or "
     "a folder with a folder for each label.\n\n"

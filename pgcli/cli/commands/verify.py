@@ -10,16 +10,14 @@ import typer
 
 from pgcli import __version__
 from pgcli.cli.options import Device, Dtype, Json, Revision, images_option, models
-from pgcli.cli.typer_app import PgcliCommand, app
+from pgcli.cli.typer_app import command
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import Difference
 
 
-@app.command(
-    cls=PgcliCommand,
-    rich_help_panel="Models and this machine",
-    help="Prove on a checkpoint that the answers are those of transformers.\n\n"
+@command(
+    "verify",
     "Runs both on the same inputs and reports the differences of vision features, prefill logits "
     "and generated tokens; of embeddings and logits for SigLIP, CLIP and image classifiers.\n\n"
     "MODEL is a folder, a name on the Hub, or demo, the built-in model. --dtype auto compares in "

@@ -21,7 +21,7 @@ from pgcli.cli.options import (
     number_option,
     option,
 )
-from pgcli.cli.typer_app import PgcliCommand, app
+from pgcli.cli.typer_app import command
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import UsageError
 
@@ -32,10 +32,8 @@ _option = partial(option, own=True)
 _number = partial(number_option, own=True)
 
 
-@app.command(
-    cls=PgcliCommand,
-    rich_help_panel="Look at answers",
-    help="Make one page of results: images, answers, boxes and errors.\n\n"
+@command(
+    "view",
     "RESULTS are files or folders of rows, also of a run that is not finished; several are shown "
     "side by side. The page contains everything and needs no network and no server.",
     epilog="$ pgcli view captions.jsonl\n$ pgcli view captions.jsonl boxes.jsonl -o gallery.html",

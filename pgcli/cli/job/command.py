@@ -10,13 +10,9 @@ import typer
 from pgcli.cli.options import JobOptions, Options, option
 from pgcli.tasks import EmbeddingQuestion, Question, with_extras, with_region
 
-PANEL, TOWER_PANEL = "Ask about images", "Embed, label and search"
-
-SOURCES = """
-
-SOURCE is any number of folders (searched recursively), image files, quoted globs, manifests \
-(.parquet, .csv, .tsv, .jsonl), WebDataset archives (.tar), and - for standard input: a path or a \
-JSON object on each line."""
+SOURCES = """SOURCE is any number of folders (searched recursively), image files, quoted globs, \
+manifests (.parquet, .csv, .tsv, .jsonl), WebDataset archives (.tar), and - for standard input: a \
+path or a JSON object on each line."""
 
 Objects = Annotated[
     list[str],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pgcli.cli.option import option
 from pgcli.cli.options.answering import AnsweringOptions
 from pgcli.cli.options.boxes import MinConfidence, MinScore, Nms
 from pgcli.cli.options.input import InputOptions
@@ -24,7 +25,6 @@ from pgcli.cli.options.shared import (
     images_option,
     models,
     number_option,
-    option,
 )
 
 __all__ = [

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
 
+from pgcli.cli.option import option
 from pgcli.cli.options import values
-from pgcli.cli.options.shared import number_option, option
+from pgcli.cli.options.shared import number_option
 
 _answering = partial(option, "Answering")
 _number = partial(number_option, "Answering")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
+from pgcli.cli.option import option
 from pgcli.cli.options import values
 from pgcli.cli.options.shared import (
     AllowOutsideRoot,
@@ -18,7 +19,6 @@ from pgcli.cli.options.shared import (
     Include,
     Workers,
     number_option,
-    option,
 )
 from pgcli.sources.name_filter import NameFilter
 from pgcli.sources.read_options import ReadOptions

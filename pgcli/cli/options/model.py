@@ -7,16 +7,9 @@ from functools import partial
 from typing import Annotated
 
 from pgcli.checkpoints.find import DEMO, DEMO_TOWERS
+from pgcli.cli.option import option
 from pgcli.cli.options import values
-from pgcli.cli.options.shared import (
-    Device,
-    Dtype,
-    Quantize,
-    Revision,
-    models,
-    number_option,
-    option,
-)
+from pgcli.cli.options.shared import Device, Dtype, Quantize, Revision, models, number_option
 
 _model = partial(option, "Model")
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Literal
 
+from pgcli.cli.option import option
 from pgcli.cli.options import values
-from pgcli.cli.options.shared import option
 from pgcli.state.shard import MAX_CHUNK_ROWS
 from pgcli.views.text_files import ExistingTexts
 

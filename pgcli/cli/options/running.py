@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
-from pgcli.cli.options.shared import MaxErrors, OnError, Quiet, error_budget, option
+from pgcli.cli.option import option
+from pgcli.cli.options.shared import MaxErrors, OnError, Quiet, error_budget
 
 if TYPE_CHECKING:
     from pgcli.pipeline.error_budget import ErrorBudget

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pgcli.cli.options.shared import option
+from pgcli.cli.option import option
 
 RawText = Annotated[
     bool,

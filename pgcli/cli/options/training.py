@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Literal
 
+from pgcli.cli.option import option
 from pgcli.cli.options import values
 from pgcli.cli.options.shared import (
     Device,
@@ -16,7 +17,6 @@ from pgcli.cli.options.shared import (
     Revision,
     models,
     number_option,
-    option,
 )
 from pgcli.cli.options.training_input import TrainingInputOptions
 from pgcli.cli.options.training_method import MethodOptions

@@ -8,7 +8,8 @@ from typing import Annotated, Literal, NewType
 
 import typer
 
-from pgcli.cli.options.shared import number_option, option
+from pgcli.cli.option import option
+from pgcli.cli.options.shared import number_option
 
 _method = partial(option, "PaliGemma", own=True)
 _number = partial(number_option, "PaliGemma", own=True)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from pgcli.cli.options.shared import option
+from pgcli.cli.option import option
 from pgcli.cli.ui.console import StderrStyle
 
 program_option = partial(option, "Running", is_eager=True, expose_value=False)
