@@ -16,7 +16,7 @@ from pgcli.rows import round6
 
 @dataclass(frozen=True, slots=True)
 class BoxFilter:
-    """The boxes to keep: from `min_score` and `min_confidence` on, compared as rows show numbers.
+    """The boxes to keep: from `min_score` and `min_confidence` on, as they are or as rows show them.
 
     Of boxes with the same label that overlap by more than `nms`, an intersection over union, only
     the most confident is kept (non-maximum suppression). A box that lacks a number is kept by its
@@ -56,7 +56,7 @@ NO_FILTER = BoxFilter()
 def reaches(number: float | None, threshold: float | None) -> bool:
     """Whether a number reaches its threshold; where one of them is missing, it does."""
     shown = round6(number)
-    return shown is None or threshold is None or shown >= threshold
+    return number is None or shown is None or threshold is None or max(number, shown) >= threshold
 
 
 def without_duplicates(

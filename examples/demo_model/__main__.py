@@ -1,19 +1,22 @@
-"""Trains the built-in model in five runs, one for each phase; a command that stopped resumes.
+"""Trains the built-in model in six runs, one for each phase; a command that stopped resumes.
 
     python -m examples.demo_model masks --out runs/masks
     python -m examples.demo_model vision --masks runs/masks --out runs/vision
     python -m examples.demo_model packed --masks runs/masks --weights runs/vision --out runs/packed
     python -m examples.demo_model longer --masks runs/masks --weights runs/packed --out runs/longer
-    python -m examples.demo_model single --masks runs/masks --weights runs/longer --out runs/demo
+    python -m examples.demo_model single --masks runs/masks --weights runs/longer --out runs/single
+    python -m examples.demo_model crowded --masks runs/masks --weights runs/single --out runs/demo
 
 The first learns codes of masks, the second to see, the third and fourth to answer, with many
-examples in a row, the fifth to answer under PaliGemma's own mask.
+examples in a row, the fifth to answer under PaliGemma's own mask, the last the same on drawings
+with more objects and longer words.
 """
 
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 
@@ -57,27 +60,46 @@ class Phase:
     max_examples: int = 0
     text_slots: int = 0
     scene_rates: tuple[int, int, int] = (50, 50, 0)  # without a word, with one, with many
+    scene_choices: int = 1  # of these, the drawing with the most objects and letters
+    example_rates: Mapping[str, float] = field(default_factory=dict)
+    patch_weight: float = 0.3  # of the loss of patch targets, beside the answers' of 1
     first_drawing: int = 0  # so that no two phases have the same
-    muon: bool = False
+    length_groups: int = 1
+    muon: bool = True
     dtype: torch.dtype = torch.float32
 
 
 PHASES = {
-    "masks": Phase(500, 2e-3),
-    "vision": Phase(6000, 3e-3, scene_rates=(20, 15, 65), muon=True),
-    "packed": Phase(3000, 2e-3, 16, 128, (40, 60, 0), first_drawing=100_000_000, muon=True),
-    "longer": Phase(1500, 1e-3, 16, 128, (40, 60, 0), first_drawing=200_000_000, muon=True),
+    "masks": Phase(500, 2e-3, muon=False),
+    "vision": Phase(6000, 3e-3, scene_rates=(20, 15, 65), patch_weight=1.0),
+    "packed": Phase(3000, 2e-3, 16, 128, (40, 60, 0), first_drawing=100_000_000),
+    "longer": Phase(1500, 1e-3, 16, 128, (40, 60, 0), first_drawing=200_000_000),
     "single": Phase(
         1400,
         7e-4,
         1,
         128,
         (55, 45, 0),
+        example_rates={"ocr": 10, "segment": 6, "caption": 6, "count": 2, "detect": 1.5},
         first_drawing=300_000_000,
-        muon=True,
         dtype=torch.bfloat16,
     ),
-}
+    "crowded": Phase(
+        3400,
+        1.2e-3,
+        1,
+        128,
+        (60, 40, 0),
+        scene_choices=2,
+        example_rates={
+            "ocr": 30, "segment": 6, "caption": 14, "count": 3, "where": 2, "detect": 2
+        },
+        patch_weight=0.0,
+        length_groups=2,
+        first_drawing=400_000_000,
+        dtype=torch.bfloat16,
+    ),
+}  # fmt: skip
 
 
 def main() -> None:
@@ -140,6 +162,8 @@ def _drawings_task(phase: Phase, options: argparse.Namespace, processes: Process
         text_slots=phase.text_slots,
         scene_rates=phase.scene_rates if options.words else (1, 0, 0),
         codes=mask_codes(load_autoencoder(options.masks), TILT_RESOLUTION),
+        example_rates=phase.example_rates,
+        scene_choices=phase.scene_choices,
     )
     return DrawingsTask(
         learner,
@@ -147,7 +171,8 @@ def _drawings_task(phase: Phase, options: argparse.Namespace, processes: Process
         replace(training, seeds=VALIDATION_SEEDS),
         tokenizer,
         has_text=phase.max_examples > 0,
-        patch_weight=0.3 if phase.max_examples else 1.0,
+        patch_weight=phase.patch_weight,
+        length_groups=phase.length_groups,
         dtype=phase.dtype,
         workers=options.workers,
         processes=processes,

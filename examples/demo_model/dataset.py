@@ -5,8 +5,8 @@ B rows, each of one image · C channels · R resolution
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
@@ -29,8 +29,6 @@ from pgcli.training.packing import PackedRow, TokenizedExample, pack
 
 Sample = tuple[numpy.ndarray, PackedRow[list[float]], PatchTargets[numpy.ndarray], tuple[str, ...]]
 LONGER_SIDE = (120, 200)  # pixels; the scenes' own sizes are larger and take longer to draw
-#: How often a kind is the only example of its drawing, relative to other kinds of questions.
-EXAMPLE_RATES = {"ocr": 10.0, "segment": 6.0, "caption": 6.0, "count": 2.0, "detect": 1.5}
 SHORT_ANSWER_WEIGHT = 4.0  # loss weight of an answer's first token, except in captions
 
 
@@ -43,16 +41,31 @@ class Batch:
     targets: PatchTargets[Tensor]
     kinds: tuple[tuple[str, ...], ...]
 
+    def groups_of_length(self, count: int) -> Iterator[tuple[Batch, float]]:
+        """The rows in groups of similar length, padded less; their shares of the loss weight."""
+        length_B = (self.row.example_T > 0).sum(1)
+        for index_G in length_B.argsort(stable=True).chunk(count):
+            slots = int(length_B[index_G].max())
+            group = Batch(
+                self.pixels_BRRC[index_G],
+                PackedRow(*(column[index_G, :slots] for column in self.row)),
+                PatchTargets(*(target[index_G] for target in self.targets)),
+                tuple(self.kinds[row] for row in index_G.tolist()),
+            )
+            yield group, float(group.row.weight_T.sum() / self.row.weight_T.sum())
+
 
 @dataclass(frozen=True)
 class SceneDataset(Dataset[Batch]):
     """Batches of scenes with consecutive seeds; a batch follows from its index.
 
-    `scene_rates` says how many drawings have no word, one word, and lines of words; `codes` are
-    those of masks.
+    `scene_rates` says how many drawings have no word, one word, and lines of words; of
+    `scene_choices` drawings the one with the most objects and letters is taken. `codes` are those
+    of masks.
 
     Up to `max_examples` examples that fit are packed into a row of `text_slots` tokens. If
-    `max_examples` is 0, a batch has only images and patch targets.
+    `max_examples` is 0, a batch has only images and patch targets. If it is 1, `example_rates` says
+    how often an example is of each kind, relative to kinds that it does not name.
     """
 
     vocabulary: Tokenizer
@@ -65,13 +78,15 @@ class SceneDataset(Dataset[Batch]):
     text_slots: int
     scene_rates: tuple[int, int, int]
     codes: MaskCodes
+    example_rates: Mapping[str, float] = field(default_factory=dict)
+    scene_choices: int = 1
 
     def __len__(self) -> int:
-        return len(self.seeds) // self.batch_size
+        return len(self.seeds) // (self.batch_size * self.scene_choices)
 
     def __getitem__(self, index: int) -> Batch:
-        first = index * self.batch_size
-        samples = [self._sample(seed) for seed in self.seeds[first : first + self.batch_size]]
+        numbers = range(index * self.batch_size, (index + 1) * self.batch_size)
+        samples = [self._sample(number) for number in numbers]
         pixels, rows, targets, kinds = zip(*samples, strict=True)
         return Batch(
             torch.from_numpy(numpy.stack(pixels)),
@@ -80,14 +95,16 @@ class SceneDataset(Dataset[Batch]):
             kinds,
         )
 
-    def _sample(self, seed: int) -> Sample:
-        rng = Random(f"lessons {seed}")  # another text would draw other examples
-        scenes = (Scene.from_seed, lettered_scene, page_of_words)
-        scene = rng.choices(scenes, self.scene_rates)[0](seed)
+    def _sample(self, number: int) -> Sample:
+        first = number * self.scene_choices
+        seeds = self.seeds[first : first + self.scene_choices]
+        rng = Random(f"lessons {seeds[0]}")  # another text would draw other examples
+        draw = rng.choices((Scene.from_seed, lettered_scene, page_of_words), self.scene_rates)[0]
+        scene = max(map(draw, seeds), key=_objects_and_letters)
         pixels = square_pixels(scene, self.resolution, rng)
         examples = training_examples(scene, self.codes, rng) if self.max_examples else []
         if self.max_examples == 1:
-            examples = _with_one_first(examples, rng)
+            examples = _with_one_first(examples, self.example_rates, rng)
         tokenized = [self._tokenize(example) for example in examples]
         row, packed = pack(tokenized, slots=self.text_slots, max_examples=self.max_examples)
         targets = patch_targets.patch_targets(scene, self.patches_per_side)
@@ -107,9 +124,15 @@ def square_pixels(scene: Scene, resolution: int, rng: Random) -> numpy.ndarray:
     return numpy.asarray(image.resize((resolution, resolution), Image.Resampling.BICUBIC))
 
 
-def _with_one_first(examples: list[Example], rng: Random) -> list[Example]:
-    """Any example first, but those whose answers are long more often than others."""
-    chosen = rng.choices(examples, [EXAMPLE_RATES.get(x.kind, 1.0) for x in examples])[0]
+def _objects_and_letters(scene: Scene) -> int:
+    return len(scene.objects) + sum(len(word.text) for word in scene.words)
+
+
+def _with_one_first(
+    examples: list[Example], rates: Mapping[str, float], rng: Random
+) -> list[Example]:
+    """Any example first, each kind as often as the rates say."""
+    chosen = rng.choices(examples, [rates.get(x.kind, 1.0) for x in examples])[0]
     return [chosen, *(example for example in examples if example is not chosen)]
 
 

@@ -52,7 +52,8 @@ class DrawingsTask:
     Without `has_text`, only the vision tower is trained, on patch targets. With
     `training.max_examples` of 1 the mask is PaliGemma's own; with more, examples share an image.
     `tokenizer` is the folder whose tokenizer is saved with the model, in `dtype`. An update has one
-    of the batches of `training` from each of the `processes`.
+    of the batches of `training` from each of the `processes`, whose rows are computed in
+    `length_groups` groups of similar length, if they have text.
     """
 
     model: DemoLearner
@@ -61,6 +62,7 @@ class DrawingsTask:
     tokenizer: Path
     has_text: bool = True
     patch_weight: float = 1.0
+    length_groups: int = 1
     dtype: torch.dtype = torch.float32
     workers: int = 0
     processes: Processes = ALONE
@@ -74,11 +76,17 @@ class DrawingsTask:
         return len(batch.pixels_BRRC)
 
     def backward(self, batch: Batch, total: float) -> Mapping[str, float]:
-        loss, found, _ = self._loss(batch)
-        loss = loss * (self.weight(batch) / total)
-        loss.backward()  # type: ignore[no-untyped-call]
-        shares = {name: share * self.weight(batch) / total for name, share in found.items()}
-        return {"loss": loss.item(), **shares, "rows": len(batch.pixels_BRRC)}
+        groups = [(batch, 1.0)]
+        if self.length_groups > 1:
+            groups = list(batch.groups_of_length(self.length_groups))
+        sums: dict[str, float] = defaultdict(float)
+        for group, group_share in groups:
+            loss, found, _ = self._loss(group)
+            share = group_share * self.weight(batch) / total
+            (loss * share).backward()  # type: ignore[no-untyped-call]
+            for name, value in {"loss": loss.item(), **found}.items():
+                sums[name] += value * share
+        return {**sums, "rows": len(batch.pixels_BRRC)}
 
     def evaluate(self) -> Mapping[str, float]:
         """The loss, and the share of examples of each kind whose every token is predicted."""

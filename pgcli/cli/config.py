@@ -97,18 +97,21 @@ def find_config(given: str | None) -> Path:
     return file
 
 
-def read_config(file: Path, settable: Settable) -> dict[str, dict[str, object]]:
+def read_config(file: Path, commands: Mapping[str, Any]) -> dict[str, dict[str, object]]:
     """Command -> parameter -> value, as the file sets them; empty if there is no file.
 
     Keys at the top apply to every command that has the option, those in a command's table to that
-    command. Raises UsageError, which names file and key, for a key that is not an option.
+    command. The commands are looked up only if the file sets something, as that takes a while.
+    Raises UsageError, which names file and key, for a key that is not an option.
     """
-    found: dict[str, dict[str, object]] = {command: {} for command in settable}
-    for key, commands, option, value in sorted(_entries(_table(file), settable), key=_is_narrow):
+    found: dict[str, dict[str, object]] = {command: {} for command in commands}
+    table = _table(file)
+    settable = settable_options(commands) if table else {}
+    for key, named, option, value in sorted(_entries(table, settable), key=_is_narrow):
         affected = [
             command
-            for command in commands
-            if (known := settable[command].get(option)) and (known.is_shared or len(commands) == 1)
+            for command in named
+            if (known := settable[command].get(option)) and (known.is_shared or len(named) == 1)
         ]
         if not affected:
             raise _unknown(file, key, settable)

@@ -73,10 +73,8 @@ class PgcliCommand(ValueHelp, TyperCommand):
     def read_config(self, context: Any) -> None:
         """Read the configuration file: its values are the defaults of all options."""
         context.obj.config_file = config.find_config(context.obj.config)
-        if not context.obj.config_file.exists():
-            return
-        settable = config.settable_options(context.parent.command.commands)
-        defaults = config.read_config(context.obj.config_file, settable)
+        commands = context.parent.command.commands
+        defaults = config.read_config(context.obj.config_file, commands)
         context.default_map = defaults[context.info_name]
 
     def make_parser(self, context: Any) -> Any:

@@ -71,7 +71,7 @@ def check_config(commands: Mapping[str, Any], given: str | None = None) -> Findi
 
     try:
         file = config.find_config(given)
-        config.read_config(file, config.settable_options(commands))
+        config.read_config(file, commands)
     except UsageError as problem:
         return bad("settings", str(problem), problem.hint)
     return ok("settings", str(file) if file.exists() else f"defaults; {file} would change them")
