@@ -16,7 +16,7 @@ from pgcli.rows import round6
 
 @dataclass(frozen=True, slots=True)
 class BoxFilter:
-    """The boxes to keep: from `min_score` and `min_confidence` on, as they are or as rows show them.
+    """The boxes to keep: from `min_score` and `min_confidence` on, exact or as rows show numbers.
 
     Of boxes with the same label that overlap by more than `nms`, an intersection over union, only
     the most confident is kept (non-maximum suppression). A box that lacks a number is kept by its
