@@ -91,15 +91,13 @@ PHASES = {
         128,
         (60, 40, 0),
         scene_choices=2,
-        example_rates={
-            "ocr": 30, "segment": 6, "caption": 14, "count": 3, "where": 2, "detect": 2
-        },
+        example_rates={"ocr": 30, "segment": 6, "caption": 14, "count": 3, "where": 2, "detect": 2},
         patch_weight=0.0,
         length_groups=2,
         first_drawing=400_000_000,
         dtype=torch.bfloat16,
     ),
-}  # fmt: skip
+}
 
 
 def main() -> None:

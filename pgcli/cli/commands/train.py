@@ -32,8 +32,8 @@ def train(
     from pgcli.cli.training.run import run_training
     from pgcli.cli.training.train_command import TrainCommand
 
-    command = TrainCommand(sources, learning, method, evaluation, model, input, output)
-    raise typer.Exit(run_training(command))
+    given = TrainCommand(sources, learning, method, evaluation, model, input, output)
+    raise typer.Exit(run_training(given))
 
 
 command(
