@@ -2,10 +2,13 @@
 
     python benchmarks/start.py                       # 8 drawings, 5 rounds
     python benchmarks/start.py --model runs/3b --images 1
+    python benchmarks/start.py --images 4000 --engines 2 --rounds 3
 
-Both programs get the same files and run in turns in fresh processes. transformers' program follows
-its documentation, with the dtype of this code and token types that make prompts bidirectional.
-Prints one JSON object: seconds of every run, the ratio of medians, and how many captions agree.
+All programs get the same files, of more than 1,000 some repeatedly, and run in turns in fresh
+processes. transformers' program follows its documentation, with the dtype of this code and token
+types that make prompts bidirectional. With `--engines`, a third program has so many engines, and
+the first has one, on all cores. Prints one JSON object: seconds of every run, the ratios of
+medians, and how many captions agree.
 """
 
 from __future__ import annotations
@@ -16,10 +19,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from itertools import cycle, islice
 from statistics import median
 from tempfile import TemporaryDirectory
 from time import perf_counter
 
+from examples.demo_model.scenes import EVAL_SEEDS
 from pgcli.checkpoints.find import find
 
 PROGRAM = """
@@ -31,18 +36,29 @@ from transformers import AutoProcessor, PaliGemmaForConditionalGeneration
 folder, output, dtype, *files = sys.argv[1:]
 processor = AutoProcessor.from_pretrained(folder)
 model = PaliGemmaForConditionalGeneration.from_pretrained(folder, dtype=getattr(torch, dtype))
-images = [Image.open(file).convert("RGB") for file in files]
-inputs = processor(images=images, text=["<image>caption en"] * len(files), return_tensors="pt")
-inputs["pixel_values"] = inputs["pixel_values"].to(model.dtype)
-inputs["token_type_ids"] = torch.zeros_like(inputs["input_ids"])
-with torch.inference_mode():
-    generated = model.generate(**inputs, max_new_tokens=128, do_sample=False)
-texts = processor.batch_decode(
-    generated[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True
-)
 with open(output, "w") as lines:
-    for file, text in zip(files, texts):
-        lines.write(json.dumps({"image": file, "answer": text.strip()}) + "\\n")
+    for first in range(0, len(files), 64):
+        batch = files[first : first + 64]
+        images = [Image.open(file).convert("RGB") for file in batch]
+        prompts = ["<image>caption en"] * len(batch)
+        inputs = processor(images=images, text=prompts, return_tensors="pt")
+        inputs["pixel_values"] = inputs["pixel_values"].to(model.dtype)
+        inputs["token_type_ids"] = torch.zeros_like(inputs["input_ids"])
+        with torch.inference_mode():
+            generated = model.generate(**inputs, max_new_tokens=128, do_sample=False)
+        texts = processor.batch_decode(
+            generated[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True
+        )
+        for file, text in zip(batch, texts):
+            lines.write(json.dumps({"image": file, "answer": text.strip()}) + "\\n")
+"""
+ONE_ENGINE = """
+import sys
+from pgcli.cli.job import engines
+from pgcli.cli.main import main
+
+engines.MOST_ON_CPU = 1
+sys.exit(main())
 """
 
 
@@ -53,32 +69,46 @@ def main() -> None:
         subprocess.run(
             [
                 *(sys.executable, Path(__file__).with_name("drawings.py"), images),
-                *("--count", str(options.images)),
+                *("--count", str(min(options.images, len(EVAL_SEEDS)))),
             ],
             check=True,
         )
-        files = sorted(map(str, images.iterdir()))
-        pgcli_file, hf_file = Path(scratch) / "pgcli.jsonl", Path(scratch) / "transformers.jsonl"
-        mine = [sys.executable, "-m", "pgcli", "caption", *files, "--model", options.model]
-        mine += ["--dtype", options.dtype, "-o", str(pgcli_file), "--overwrite", "--quiet"]
-        other = [sys.executable, "-c", PROGRAM, str(find(options.model).folder), str(hf_file)]
-        commands = [mine, [*other, options.dtype, *files]]
-        seconds: list[list[float]] = [[], []]
+        files = [*islice(cycle(sorted(map(str, images.iterdir()))), options.images)]
+        caption = ["caption", *files, "--model", options.model, "--dtype", options.dtype]
+        caption += ["--overwrite", "--quiet"]
+        outputs = {name: Path(scratch) / f"{name}.jsonl" for name in ("pgcli", "transformers")}
+        folder = str(find(options.model).folder)
+        commands = {
+            "pgcli": [sys.executable, "-c", ONE_ENGINE, *caption, "-o", str(outputs["pgcli"])],
+            "transformers": [
+                *(sys.executable, "-c", PROGRAM, folder, str(outputs["transformers"])),
+                *(options.dtype, *files),
+            ],
+        }
+        if options.engines is not None:
+            outputs["engines"] = Path(scratch) / "engines.jsonl"
+            engines = ["--engines", str(options.engines), "-o", str(outputs["engines"])]
+            commands["engines"] = [sys.executable, "-m", "pgcli", *caption, *engines]
+        seconds: dict[str, list[float]] = {name: [] for name in commands}
         for number in range(options.rounds + 1):  # the first is a warm-up
-            for side in (0, 1) if number % 2 else (1, 0):
-                taken = timed(commands[side])
+            for name in commands if number % 2 else reversed(commands):
+                taken = timed(commands[name])
                 if number:
-                    seconds[side].append(round(taken, 3))
-        alike = [one == two for one, two in zip(answers(pgcli_file), answers(hf_file), strict=True)]
-    report = {
-        "model": options.model,
-        "images": len(files),
-        "dtype": options.dtype,
-        "pgcli_seconds": seconds[0],
-        "transformers_seconds": seconds[1],
-        "ratio_of_medians": round(median(seconds[1]) / median(seconds[0]), 2),
-        "captions_alike": sum(alike),
-    }
+                    seconds[name].append(round(taken, 3))
+        captions = {name: answers(file) for name, file in outputs.items()}
+    typical = {name: median(some) for name, some in seconds.items()}
+    report = {"model": options.model, "images": len(files), "dtype": options.dtype}
+    report["seconds"] = seconds
+    for name in captions:
+        if name != "transformers":
+            report[name] = {
+                "times_as_fast_as": {
+                    other: round(typical[other] / typical[name], 2)
+                    for other in typical
+                    if other != name
+                },
+                "captions_alike": sum(map(str.__eq__, captions[name], captions["transformers"])),
+            }
     print(json.dumps(report, indent=2))
 
 
@@ -101,6 +131,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
     parser.add_argument("--images", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--engines", type=int, help="of a third program")
     return parser.parse_args()
 
 

@@ -10,8 +10,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing import forkserver
 from multiprocessing.context import BaseContext
+from typing import TYPE_CHECKING
 
-from pgcli.cluster.engine_process import EngineSlot
+if TYPE_CHECKING:
+    from pgcli.cluster.engine_process import EngineSlot
 
 #: Python's variable that keeps the current folder off the module path.
 SAFE_PATH = "PYTHONSAFEPATH"

@@ -115,6 +115,9 @@ def test_small_models_have_one_thread_for_each_engine(
 ) -> None:
     monkeypatch.setattr("pgcli.cli.job.engines.processors", lambda: 4.0)
     assert len(engine_slots(None, "cpu", 10**6)) == 1
+    assert engine_slots(None, "cpu", 10**6, most_on_cpu=8) == [EngineSlot(1)] * 4
+    assert engine_slots(None, "cpu", 10**6, most_on_cpu=3) == [EngineSlot(1)] * 3
+    assert engine_slots(None, "cpu", 10**10, most_on_cpu=8) == [EngineSlot(4)]
     assert engine_slots(2, "cpu", 10**6) == [EngineSlot(1)] * 2
     assert engine_slots(None, "cpu", 10**10) == [EngineSlot(4)]
     assert engine_slots(2, "cpu", 10**10) == [EngineSlot(2)] * 2

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from pgcli.cli.job.forked_engines import import_for_engines
 from pgcli.cli.options import JobOptions, Options, option
 from pgcli.tasks import EmbeddingQuestion, Question, with_extras, with_region
 
@@ -28,6 +29,8 @@ def run_and_exit(
     mask_decoder: str | None = None,
 ) -> None:
     """Answer the question about every image, then exit with the code of the run."""
+    if not options.running.dry_run:
+        import_for_engines(options.model)
     from pgcli.cli.job.answering_task import AnsweringTask
     from pgcli.cli.job.run import run_command  # imports Pillow, which --help does not need
 
@@ -47,6 +50,8 @@ def embed_and_exit(
     options: JobOptions,
 ) -> None:
     """Answer the question about every image or text, then exit with the code of the run."""
+    if not options.running.dry_run:
+        import_for_engines(options.model)
     from pgcli.cli.job.embedding_task import EmbeddingTask
     from pgcli.cli.job.run import run_command
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
-from pgcli.checkpoints.find import Checkpoint
+from pgcli.checkpoints.find import Checkpoint, folder_of
 from pgcli.checkpoints.weight_files import total_bytes
+from pgcli.cli.job.forked_engines import import_for_engines
 from pgcli.cli.job.input import RunInput
 from pgcli.cli.job.run_task import RunEngine, RunTask
 from pgcli.cli.options import ModelOptions
@@ -16,9 +17,9 @@ from pgcli.cluster.engine_group import EngineGroup
 from pgcli.cluster.engine_pool import EnginePool
 from pgcli.cluster.engine_process import EngineSlot
 from pgcli.cluster.messages import EngineCounts, EngineInfo, LoadedEngine
-from pgcli.cluster.start_method import CAN_FORK, import_ahead, start_method
+from pgcli.cluster.start_method import start_method
 from pgcli.device.cgroup import processors
-from pgcli.device.nvidia_driver import nvidia_driver, visible_gpus
+from pgcli.device.nvidia_driver import visible_gpus
 from pgcli.errors import NoUsableDevice, UsageError
 from pgcli.pipeline import Ask
 from pgcli.records import error_answer
@@ -27,28 +28,31 @@ from pgcli.records import error_answer
 SINGLE_THREAD_BYTES = 100 * 2**20
 #: For fewer rows, engines take longer to start than they save.
 MIN_ROWS_FOR_ENGINES = 500
-
-
-def import_for_engines(options: ModelOptions) -> None:
-    """While the run is prepared, have a process import what its engines on CPU need."""
-    is_local = options.ray is None and (options.engines or 1) > 1
-    if is_local and options.device in ("auto", "cpu") and nvidia_driver() is None and CAN_FORK:
-        import_ahead(["pgcli.cli.job.engine_imports"])
+#: As many as the processes that decode by default have images for.
+MOST_ON_CPU = 8
 
 
 def with_engines(input: RunInput) -> RunTask:
     """The task of the plan, on engine processes if they are asked for or save time."""
-    task, engines = input.plan.task, input.options.model.engines
+    task, options, rows = input.plan.task, input.options.model, input.rows or 0
     claims = input.plan.claims_chunks
-    if engines is None and (input.rows or 0) < MIN_ROWS_FOR_ENGINES and not claims:
+    if options.engines is None and rows < MIN_ROWS_FOR_ENGINES and not claims:
         return task
-    return cast("RunTask", EnginesTask(task, engines, claims, lambda: input.chunk_rows))
+    most_on_cpu = 1 if claims else min(MOST_ON_CPU, 2 * rows // MIN_ROWS_FOR_ENGINES)
+    if options.engines is None and most_on_cpu > 1:
+        folder = folder_of(options.model or task.default_model)
+        if folder is not None and total_bytes(folder) < SINGLE_THREAD_BYTES:
+            import_for_engines(replace(options, engines=most_on_cpu))
+    return cast(
+        "RunTask",
+        EnginesTask(task, options.engines, claims, lambda: input.chunk_rows, None, most_on_cpu),
+    )
 
 
 @dataclass(frozen=True)
 class EnginesTask:
     """A task on `engines` processes; None chooses their number, and for one takes none, unless the
-    task `always_processes` in others.
+    task `always_processes` in others. On a CPU at most `most_on_cpu` are chosen.
 
     What does not depend on the engines is asked of the `task`.
     """
@@ -59,6 +63,7 @@ class EnginesTask:
     #: Batches do not have rows of several files of the output, so that each follows from its rows.
     chunk_rows: Callable[[], int | None] = lambda: None
     cores: int | None = None  # for all engines on a CPU; None: those of the machine
+    most_on_cpu: int = 1
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.task, name)
@@ -67,7 +72,11 @@ class EnginesTask:
         self, checkpoint: Checkpoint, adapter: Checkpoint | None, options: ModelOptions
     ) -> RunEngine:
         slots = engine_slots(
-            self.engines, options.device, total_bytes(checkpoint.folder), self.cores
+            self.engines,
+            options.device,
+            total_bytes(checkpoint.folder),
+            self.cores,
+            self.most_on_cpu,
         )
         if self.engines is None and len(slots) == 1 and not self.always_processes:
             return self.task.load(checkpoint, adapter, options)
@@ -93,13 +102,18 @@ class EnginesTask:
 
 
 def engine_slots(
-    engines: int | None, device: str, checkpoint_bytes: int, cores: int | None = None
+    engines: int | None,
+    device: str,
+    checkpoint_bytes: int,
+    cores: int | None = None,
+    most_on_cpu: int = 1,
 ) -> list[EngineSlot]:
     """Where engines run: one on each GPU, or on a CPU each with its share of the cores.
 
     A model with small files runs on one thread for each engine, whatever their number, so that
-    its rows do not depend on it. Without a number of engines, a CPU has one. Raises NoUsableDevice
-    for more engines than GPUs.
+    its rows do not depend on it. Without a number of engines, a CPU has one for such a model on
+    each core, `most_on_cpu` at most, and one for a larger model. Raises NoUsableDevice for more
+    engines than GPUs.
     """
     is_small = checkpoint_bytes < SINGLE_THREAD_BYTES
     cores = cores or max(1, int(processors()))
@@ -118,7 +132,7 @@ def engine_slots(
                 hint="leave out --device",
             )
         return [EngineSlot(cores, device)]
-    count = engines or 1
+    count = engines or (min(cores, most_on_cpu) if is_small else 1)
     return [EngineSlot(1 if is_small else max(1, cores // count), "cpu")] * count
 
 

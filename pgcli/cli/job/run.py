@@ -13,7 +13,7 @@ from pgcli.cli.job.demo_limit import DEMO_IMAGES, DemoLimit, demo_limit_error
 from pgcli.cli.job.destination import check_output
 from pgcli.cli.job.draw.option import check_drawn_images
 from pgcli.cli.job.dry_run import dry_run
-from pgcli.cli.job.engines import import_for_engines, with_engines
+from pgcli.cli.job.engines import with_engines
 from pgcli.cli.job.input import RunInput, check_known_rows, open_input
 from pgcli.cli.job.notices import print_notices
 from pgcli.cli.job.output import RunOutput, has_unchanged_image, open_output, publish
@@ -49,7 +49,6 @@ def run_job(plan: Plan, screen: Screen, run_summary: RunSummary) -> int:
     input before the model is loaded.
     """
     destination = check_output(plan)
-    import_for_engines(plan.options.model)
     input = open_input(plan, screen)
     input.plan = plan = replace(plan, task=with_engines(input))
     show_plan(input, screen)
