@@ -18,8 +18,8 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from itertools import cycle, islice
+from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 from time import perf_counter

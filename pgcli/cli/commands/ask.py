@@ -9,8 +9,9 @@ from typing import Annotated
 
 from pgcli import tasks
 from pgcli.cli.job.command import SOURCES, run_and_exit
+from pgcli.cli.option_records import with_options
 from pgcli.cli.options import Options, Sources, option, values
-from pgcli.cli.typer_app import command, with_options
+from pgcli.cli.typer_app import command
 from pgcli.errors import UsageError
 
 

@@ -6,9 +6,10 @@ from typing import Annotated
 
 from pgcli import tasks
 from pgcli.cli.job.command import SOURCES, embed_and_exit
+from pgcli.cli.option_records import with_options
 from pgcli.cli.options import JobOptions, Sources, number_option, option
 from pgcli.cli.options.towers import RawText
-from pgcli.cli.typer_app import command, with_options
+from pgcli.cli.typer_app import command
 
 
 @command(

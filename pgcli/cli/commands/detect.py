@@ -7,8 +7,9 @@ from typing import Annotated
 from pgcli import tasks
 from pgcli.box_filter import BoxFilter
 from pgcli.cli.job.command import SOURCES, Objects, run_and_exit
+from pgcli.cli.option_records import with_options
 from pgcli.cli.options import MinConfidence, MinScore, Nms, Options, Sources, option
-from pgcli.cli.typer_app import command, with_options
+from pgcli.cli.typer_app import command
 
 
 @command(

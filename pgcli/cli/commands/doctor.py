@@ -12,7 +12,8 @@ from rich.text import Text
 
 from pgcli.cli import config
 from pgcli.cli.options import Json, option
-from pgcli.cli.typer_app import PgcliCommand, PgcliGroup, command
+from pgcli.cli.program_command import PgcliCommand
+from pgcli.cli.typer_app import PgcliGroup, command
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import Difference, NoUsableDevice, UsageError

@@ -8,9 +8,10 @@ import typer
 
 from pgcli import tasks
 from pgcli.cli.job.command import SOURCES, embed_and_exit
+from pgcli.cli.option_records import with_options
 from pgcli.cli.options import JobOptions, option
 from pgcli.cli.options.towers import RawText
-from pgcli.cli.typer_app import command, with_options
+from pgcli.cli.typer_app import command
 from pgcli.errors import UsageError
 
 

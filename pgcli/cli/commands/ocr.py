@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pgcli import tasks
 from pgcli.cli.job.command import SOURCES, run_and_exit
+from pgcli.cli.option_records import with_options
 from pgcli.cli.options import Options, Sources
-from pgcli.cli.typer_app import command, with_options
+from pgcli.cli.typer_app import command
 
 
 @command(

@@ -6,6 +6,7 @@ from functools import partial
 
 import typer
 
+from pgcli.cli.option_records import with_records
 from pgcli.cli.options import Sources
 from pgcli.cli.options.training import (
     TRAINING_RECORDS,
@@ -16,7 +17,7 @@ from pgcli.cli.options.training import (
 )
 from pgcli.cli.options.training_input import TrainingInputOptions
 from pgcli.cli.options.training_method import MethodOptions
-from pgcli.cli.typer_app import command, with_records
+from pgcli.cli.typer_app import command
 
 
 def train(
