@@ -12,6 +12,7 @@ from pgcli.checkpoints import open_clip_config
 from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.json_file import read_json
 from pgcli.checkpoints.open_clip_config import OpenClipConfig
+from pgcli.checkpoints.preprocessing import Preprocessing, read_preprocessing
 from pgcli.checkpoints.two_towers_config import FAMILIES, parse_classifier, parse_two_towers
 from pgcli.checkpoints.weight_files import file_names, is_open_clip
 from pgcli.errors import InvalidCheckpoint
@@ -68,6 +69,15 @@ def read_description(folder: Path) -> ModelDescription:
         return ModelDescription("classifier", _parsed(folder, values, parse_classifier))
     config = _parsed(folder, values, parse_two_towers)
     return ModelDescription("vision_tower" if config.text is None else "two_towers", config)
+
+
+def image_preprocessing(folder: Path, description: ModelDescription) -> Preprocessing:
+    """How images are resized and normalized."""
+    if description.open_clip is not None:
+        return description.open_clip.preprocessing
+    config = description.config
+    family = None if isinstance(config, PaliGemmaConfig) else config.family
+    return read_preprocessing(folder, config.vision.resolution, family)
 
 
 def has_text_tower(values: Mapping[str, Any]) -> bool:

@@ -19,9 +19,9 @@ from pgcli.checkpoints.model_description import ModelDescription
 from pgcli.checkpoints.preprocessing import Preprocessing
 from pgcli.device.stopwatch import Mark, Stopwatch
 from pgcli.embedding.texts import TextProcessor
+from pgcli.engine.image_spec import image_spec
 from pgcli.engine.oom import BatchLimits, OutOfMemory, run_in_chunks, run_or_free
 from pgcli.errors import NoUsableDevice, UsageError
-from pgcli.images import ImageSpec
 from pgcli.model.classifier import ImageClassifier
 from pgcli.model.siglip import normalize_pixels
 from pgcli.model.two_towers import TwoTowers
@@ -238,14 +238,3 @@ class EmbeddingEngine:
     def _encode_tokens(self, texts: Sequence[Tensor]) -> Sequence[Tensor]:
         assert isinstance(self.model, TwoTowers)
         return [*self.model.encode_texts(torch.stack([*texts]).to(self._device)).float().cpu()]
-
-
-def image_spec(resolution: int, preprocessing: Preprocessing) -> ImageSpec:
-    """How decoding workers prepare images for the model."""
-    return ImageSpec(
-        resolution,
-        preprocessing.resample,
-        resize_to=preprocessing.resize_to,
-        keeps_aspect=preprocessing.keeps_aspect,
-        rounds_margin=preprocessing.rounds_margin,
-    )

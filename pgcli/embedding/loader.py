@@ -8,8 +8,11 @@ import torch
 
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.find import Checkpoint
-from pgcli.checkpoints.model_description import ModelDescription, read_description
-from pgcli.checkpoints.preprocessing import Preprocessing, read_preprocessing
+from pgcli.checkpoints.model_description import (
+    ModelDescription,
+    image_preprocessing,
+    read_description,
+)
 from pgcli.checkpoints.text_tokenizer import open_text_tokenizer
 from pgcli.checkpoints.weight_files import total_bytes
 from pgcli.checkpoints.weights import Layout
@@ -93,15 +96,6 @@ def encoder_config(description: ModelDescription) -> TwoTowersConfig | Classifie
     if isinstance(config, PaliGemmaConfig):
         return TwoTowersConfig("mean", config.vision, None, config.vision.width)
     return config
-
-
-def image_preprocessing(folder: Path, description: ModelDescription) -> Preprocessing:
-    """How images are resized and normalized."""
-    if description.open_clip is not None:
-        return description.open_clip.preprocessing
-    config = description.config
-    family = None if isinstance(config, PaliGemmaConfig) else config.family
-    return read_preprocessing(folder, config.vision.resolution, family)
 
 
 def read_model(

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from pgcli.checkpoints.preprocessing import Preprocessing
 from pgcli.engine.grammar import Grammar
 from pgcli.engine.image_cache import ImageCacheStats, ImageFeatureCache
+from pgcli.engine.image_spec import image_spec
 from pgcli.engine.in_flight import runs_ahead
 from pgcli.engine.input_processor import DEFAULT_TEMPERATURE, InputProcessor, Sampling
 from pgcli.engine.memory import (
@@ -26,7 +27,6 @@ from pgcli.engine.sampler import GREEDY, OutputVocabulary, SamplingParams
 from pgcli.engine.scheduler import FIRST_ROWS, RequestQueue, Scheduler
 from pgcli.engine.sequence import Sequence
 from pgcli.engine.tokenizer import Tokenizer
-from pgcli.images import ImageSpec
 from pgcli.model.mask_decoder import MaskDecoder
 from pgcli.model.paligemma import PaliGemma
 from pgcli.records import BOX_TASKS, DecodedImage
@@ -73,7 +73,7 @@ class InferenceEngine:
         self.label = label
         self.batch_limits = BatchLimits()
         self.image_stats = ImageCacheStats()
-        self.spec = ImageSpec(model.config.vision.resolution, preprocessing.resample)
+        self.spec = image_spec(model.config.vision.resolution, preprocessing)
         self._device = model.projector.weight.device
         self._dtype = model.projector.weight.dtype
         self.preprocessing = preprocessing

@@ -18,6 +18,7 @@ from pgcli.checkpoints.model_description import read_description
 from pgcli.checkpoints.preprocessing import read_preprocessing
 from pgcli.checkpoints.weight_files import total_bytes
 from pgcli.device.select import choose_device
+from pgcli.engine.image_spec import image_spec
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.errors import NoInputError
 from pgcli.images import ImageLimits, ImageSpec, decode
@@ -72,7 +73,7 @@ def prove(
     torch_device, config = choose_device(device), read_config(folder)
     tokenizer = Tokenizer.from_folder(folder)
     preprocessing = read_preprocessing(folder, config.vision.resolution)
-    spec = ImageSpec(config.vision.resolution, preprocessing.resample)
+    spec = image_spec(config.vision.resolution, preprocessing)
     images = _readable(items, spec)
     inputs = make_inputs(images, tokenizer, config, preprocessing)
     dtypes, skipped = choose_dtypes(

@@ -13,19 +13,18 @@ import numpy as np
 import torch
 
 from pgcli.checkpoints.find import Checkpoint
-from pgcli.checkpoints.model_description import ModelDescription
+from pgcli.checkpoints.model_description import ModelDescription, image_preprocessing
 from pgcli.checkpoints.preprocessing import Preprocessing
 from pgcli.checkpoints.weight_files import total_bytes
 from pgcli.checkpoints.weights import count_parameters
 from pgcli.device.select import choose_device, choose_dtype, cpu_has_bfloat16
-from pgcli.embedding.engine import image_spec
 from pgcli.embedding.loader import (
     encoder_config,
-    image_preprocessing,
     read_model,
     text_processor,
 )
 from pgcli.embedding.texts import TextProcessor
+from pgcli.engine.image_spec import image_spec
 from pgcli.engine.memory import LARGE_PARAMETERS, check_fits
 from pgcli.errors import UsageError
 from pgcli.model.cpu.optimize import optimize_encoders_for_cpu

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from pgcli.checkpoints.model_description import read_description
+from pgcli.checkpoints.model_description import image_preprocessing, read_description
 from pgcli.checkpoints.preprocessing import Preprocessing
 from pgcli.checkpoints.processor_files import (
     IMAGE_PROCESSOR_FILES,
@@ -20,7 +20,7 @@ from pgcli.checkpoints.processor_files import (
 )
 from pgcli.checkpoints.save_towers import save_classifier, save_two_towers
 from pgcli.checkpoints.tower_config import Family
-from pgcli.embedding.loader import image_preprocessing, text_processor
+from pgcli.embedding.loader import text_processor
 from pgcli.embedding.texts import TextFormat, TextProcessor, canonical_text
 from pgcli.errors import UsageError
 from pgcli.model.two_towers import TwoTowers

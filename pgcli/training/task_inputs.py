@@ -12,7 +12,7 @@ import torch
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.preprocessing import Preprocessing
 from pgcli.device.select import choose_dtype
-from pgcli.embedding.engine import image_spec
+from pgcli.engine.image_spec import image_spec
 from pgcli.errors import UsageError
 from pgcli.images import ImageDecoder, ImageLimits
 from pgcli.pipeline.error_budget import ErrorBudget

@@ -35,6 +35,7 @@ def prefetch(
 ) -> Iterator[DecodedImage]:
     """Decoded items in order, decoded ahead by `workers` processes; None is `default_workers`.
 
+    The processes start, and items are decoded, before the first image is asked for.
     Without workers, or if their number is None and `total` is small, each item is decoded in this
     process when it is asked for; no time limit applies there. The bytes of an item are released
     once it is decoded. An image that crashes its process twice, or takes more than
@@ -46,13 +47,27 @@ def prefetch(
     are_few = workers is None and total is not None and total < MIN_ITEMS_FOR_WORKERS
     if workers == 0 or are_few:
         arriving = arrivals(items, should_stop) if pauses else items
-        yield from decode_in_process(arriving, decode, fetcher)
-        return
+        return decode_in_process(arriving, decode, fetcher)
     count = workers or min(default_workers or DEFAULT_WORKERS, os.cpu_count() or 1)
     count = count if total is None else max(1, min(count, total))
-    with Prefetcher(decode, count, max_bytes, fetcher) as prefetcher:
+    prefetcher = Prefetcher(decode, count, max_bytes, fetcher)
+    images = decode_in_processes(items, prefetcher, should_stop, pauses=pauses)
+    next(images)
+    return images
+
+
+def decode_in_processes(
+    items: Iterable[Item],
+    prefetcher: Prefetcher,
+    should_stop: Callable[[], bool],
+    *,
+    pauses: bool,
+) -> Iterator[DecodedImage]:
+    """PAUSE once items are being decoded; then these, in order."""
+    with prefetcher:
         with thread_errors():
             threading.Thread(target=prefetcher.feed, args=(items,), daemon=True).start()
+        yield PAUSE
         yield from (one for one in prefetcher.images(should_stop) if pauses or one is not PAUSE)
 
 

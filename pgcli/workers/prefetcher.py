@@ -111,8 +111,6 @@ class Prefetcher:
             image = future.result()
             with self._capacity:
                 self._reserved_bytes -= reserved
-                if image.pixels is not None:
-                    self._pixel_bytes = image.pixels.nbytes
                 self._capacity.notify()
             yield image
 
@@ -137,6 +135,10 @@ class Prefetcher:
     def _decode(self, item: Item) -> DecodedImage:
         worker = self._idle.get()
         try:
-            return worker.decode(item)
+            image = worker.decode(item)
         finally:
             self._idle.put(worker)
+        if image.pixels is not None:
+            with self._capacity:
+                self._pixel_bytes = image.pixels.nbytes
+        return image

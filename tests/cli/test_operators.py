@@ -190,6 +190,8 @@ def test_verify_and_bench_report_their_steps(capsys, monkeypatch):
 
     proof = SimpleNamespace(MAX_IMAGES=8, prove=stop)
     monkeypatch.setitem(sys.modules, "pgcli.proof", proof)
+    report = SimpleNamespace(TowerProof=SimpleNamespace)
+    monkeypatch.setitem(sys.modules, "pgcli.proof.tower_report", report)
     images = SimpleNamespace(default_images=list, generate_images=lambda: iter(()))
     monkeypatch.setitem(sys.modules, "pgcli.proof.generated_images", images)
     monkeypatch.setitem(sys.modules, "pgcli.bench.benchmark", SimpleNamespace(bench=stop))

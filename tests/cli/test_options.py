@@ -180,6 +180,9 @@ def run(capsys, monkeypatch, folder, address):
         monkeypatch.setitem(
             sys.modules, "pgcli.engine.sampler", SimpleNamespace(SamplingParams=dict)
         )
+        monkeypatch.setitem(
+            sys.modules, "pgcli.engine.memory", SimpleNamespace(new_slots=lambda question: None)
+        )
         monkeypatch.setattr(workers, "prefetch", prefetch)
         monkeypatch.setattr(inline, "is_terminal", lambda stream: True)
         monkeypatch.setenv("TERM", "xterm-kitty")
@@ -260,7 +263,7 @@ def parquet_rows(outcome: Outcome) -> int:
 def decodes_in_full(outcome: Outcome) -> bool:
     """Whether the first image is decoded in full size before it is resized."""
     item = Item(0, "a", "a", "large.jpg")
-    return bool((outcome.pixels[0] == ImageDecoder(ImageSpec(28))(item).pixels).all())
+    return bool((outcome.pixels[0] == ImageDecoder(ImageSpec(112))(item).pixels).all())
 
 
 def saved_errors(outcome: Outcome) -> int:

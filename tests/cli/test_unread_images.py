@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from pgcli.checkpoints.find import find
 from pgcli.cli.job import loading
 from pgcli.cli.main import main
 from tests.support import pretend
@@ -32,6 +33,8 @@ SIZE = sum(map(len, IMAGES))
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = find("demo")  # reads the files of the model
+    monkeypatch.setattr(loading, "find_model", lambda *_: found)
     monkeypatch.setattr(loading, "load_model", pretend.load_model)
     monkeypatch.chdir(tmp_path)
 

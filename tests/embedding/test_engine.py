@@ -16,6 +16,7 @@ from pgcli.checkpoints.find import Checkpoint
 from pgcli.embedding import loader
 from pgcli.embedding.engine import EmbeddingEngine
 from pgcli.embedding.loader import load
+from pgcli.engine.image_spec import read_image_spec
 from pgcli.errors import NoUsableDevice, UsageError
 from pgcli.images import ImageLimits, decode
 from pgcli.images.in_memory import encode_image
@@ -94,6 +95,10 @@ def test_vectors_are_those_of_transformers_whatever_the_batch(kind: str, folder:
     for batch_size in (1, 7):
         found = vectors(engine_of(folder, batch_size), images)
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+
+
+def test_images_are_decoded_for_the_model_before_it_is_loaded(folder: Path) -> None:
+    assert read_image_spec(folder) == engine_of(folder).spec
 
 
 @pytest.mark.nightly

@@ -17,6 +17,7 @@ from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.open_clip_config import TimmSizes, parse_open_clip
 from pgcli.embedding.engine import EmbeddingEngine
 from pgcli.embedding.loader import load
+from pgcli.engine.image_spec import read_image_spec
 from pgcli.errors import InvalidCheckpoint
 from pgcli.images import ImageLimits, ImageSpec, decode
 from pgcli.images.in_memory import encode_image
@@ -67,6 +68,7 @@ def test_embeddings_are_those_of_transformers_layout(tmp_path: Path, kind: str) 
     model = checkpoint_into(tmp_path, kind)
     engine = engine_of(tmp_path)
     assert (engine.kind, engine.has_sigmoid) == ("two_towers", kind == "siglip")
+    assert read_image_spec(tmp_path) == engine.spec
     stream = [(row, decoded(engine.spec, (40 + row, 61))) for row in range(5)]
     normalized = torch.from_numpy(np.stack([one.pixels for _, one in stream if one is not None]))
     mean, std = engine._mean, engine._std

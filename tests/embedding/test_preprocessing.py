@@ -12,7 +12,7 @@ import transformers
 from PIL import Image
 
 from pgcli.checkpoints.preprocessing import read_preprocessing
-from pgcli.embedding.engine import image_spec
+from pgcli.engine.image_spec import image_spec
 from pgcli.errors import InvalidCheckpoint
 from pgcli.images import ImageLimits, ImageSpec, decode
 from pgcli.images import image_spec as image_spec_module

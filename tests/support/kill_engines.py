@@ -1,8 +1,8 @@
 """Engines and runs killed at random rows: `python -m tests.support.kill_engines --kills 160`.
 
 Commands with `--engines` and `--join` write JSON lines, one Parquet file and folders. Their engines
-are processes that need no model. All processes are forks of this one, which has imported
-everything; a command that is killed, or that ends because its engines were, is begun again.
+are started as those of any run, and need no model. Commands are forks of this process, which has
+imported everything; one that is killed, or that ends because its engines were, is begun again.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import io
 import json
-import multiprocessing
 import os
 import random
 import signal
@@ -34,10 +33,10 @@ from benchmarks.driver_overhead import ready
 from pgcli import workers
 from pgcli.cli.job import loading
 from pgcli.cli.main import main as pgcli
-from pgcli.cluster import engine_handle
 from pgcli.cluster.engine_pool import EnginePool
 from pgcli.cluster.engine_process import EngineSlot
 from pgcli.cluster.messages import EngineCounts, EngineInfo, LoadedEngine
+from pgcli.cluster.start_method import start_method
 from pgcli.images import ImageSpec
 from pgcli.pipeline import Ask
 from pgcli.records import Answer, DecodedImage, unanswered
@@ -139,16 +138,16 @@ class Commands:
 
 
 def children(command: int) -> list[int]:
-    """The engine processes of a command."""
+    """The engine processes of a command, and the one that they are forked from."""
     try:
-        return [child.pid for child in psutil.Process(command).children()]
+        return [child.pid for child in psutil.Process(command).children(recursive=True)]
     except psutil.NoSuchProcess:
         return []
 
 
-def load_pool(notes: Path, plan: Any, screen: object) -> EnginePool:
+def load_pool(notes: Path, plan: Any, *_: object) -> EnginePool:
     slots = [EngineSlot(1)] * (plan.options.model.engines or 1)
-    return EnginePool(partial(load, notes), slots)
+    return EnginePool(partial(load, notes), slots, start_method(slots))
 
 
 def load(notes: Path, slot: EngineSlot) -> LoadedEngine:
@@ -212,8 +211,6 @@ def main() -> None:
     rng = random.Random(options.seed)
     shard.CHUNK_ROWS = CHUNK_ROWS
     workers.prefetch = partial(ready, 8)  # type: ignore[assignment]
-    fork = multiprocessing.get_context("fork")
-    engine_handle.multiprocessing.get_context = lambda method=None: fork  # type: ignore[assignment]
     for kind in options.kinds:
         with tempfile.TemporaryDirectory() as folder:
             kills = -(-options.kills // len(options.kinds))

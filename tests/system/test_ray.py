@@ -147,7 +147,7 @@ def test_rows_of_a_cluster_are_those_of_a_run_alone(
     progress = json.loads(Path("rows.pgcli/progress-ray.json").read_text())
     assert (progress["rows"], progress["total"], progress["exit_code"]) == (31, 31, 3)
     with closing(remote_engines.light_pool()) as pool:
-        monkeypatch.setattr(loading, "load_model", lambda plan, screen: pool)
+        monkeypatch.setattr(loading, "load_model", lambda *_: pool)
         assert main(command("alone/", "--engines", "1")) == 3
     assert pq.read_table("rows") == pq.read_table("alone")
     assert main(["check", "rows/"]) == 0

@@ -30,6 +30,7 @@ from pgcli.workers import prefetch, worker_handle
 from tests.support.awkward import drawing, encoded, png
 from tests.support.decoders import ScriptedDecoder
 from tests.support.time_limits import ends_soon
+from tests.support.worker_processes import worker_processes
 
 PNG = encoded(drawing(), "PNG")
 DECODE = ImageDecoder(ImageSpec(16))
@@ -37,16 +38,6 @@ DECODE = ImageDecoder(ImageSpec(16))
 
 def items(count: int) -> list[Item]:
     return [Item(n, str(n), "bytes", data=PNG, kept={"n": n}) for n in range(count)]
-
-
-def children() -> list[psutil.Process]:
-    """The worker processes; other tests may have left a server running."""
-    found = []
-    for child in psutil.Process().children():
-        with contextlib.suppress(psutil.ZombieProcess):  # a server that another test has ended
-            if "pgcli.workers.worker_main" in " ".join(child.cmdline()):
-                found.append(child)
-    return found
 
 
 def scripted(*ids: str) -> list[DecodedImage]:
@@ -99,7 +90,7 @@ def test_images_are_in_order_for_any_number_of_workers(count: int) -> None:
     for image, expected in zip(images, alone, strict=True):
         assert np.array_equal(image.pixels, expected.pixels)
         assert image.item.data is None
-    assert not children()
+    assert not worker_processes()
 
 
 def test_a_few_images_start_no_process_and_are_decoded_one_by_one() -> None:
@@ -113,7 +104,7 @@ def test_a_few_images_start_no_process_and_are_decoded_one_by_one() -> None:
     images = prefetch(items(3), Noting(), workers=None, total=3)
     next(images)
     assert decoded == [0]
-    assert not children()
+    assert not worker_processes()
 
 
 def test_image_that_crashes_its_process_costs_one_row() -> None:
@@ -126,7 +117,7 @@ def test_image_that_crashes_its_process_costs_one_row() -> None:
 def test_requested_workers_decode_a_few_images_too() -> None:
     images = prefetch(items(2), DECODE, workers=1, total=2)
     assert codes([next(images)]) == [None]
-    assert len(children()) == 1
+    assert len(worker_processes()) == 1
     images.close()
 
 
@@ -172,7 +163,7 @@ def test_process_that_cannot_start_is_explained(
         list(prefetch(items(3), DECODE, workers=2, total=None))
     assert reason in str(refused.value)
     assert "--workers" in refused.value.hint
-    assert not children()
+    assert not worker_processes()
 
 
 def test_process_that_the_system_refuses_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,7 +178,7 @@ def test_process_that_the_system_refuses_is_explained(monkeypatch: pytest.Monkey
     monkeypatch.setattr(worker_handle.subprocess, "Popen", refuse_second)
     with pytest.raises(NoUsableDevice, match="cannot start: Resource temporarily unavailable"):
         list(prefetch(items(3), DECODE, workers=2, total=None))
-    assert not children()
+    assert not worker_processes()
 
 
 def test_thread_that_the_system_refuses_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,7 +189,7 @@ def test_thread_that_the_system_refuses_is_explained(monkeypatch: pytest.MonkeyP
     with pytest.raises(NoUsableDevice, match="can't start new thread"):
         list(prefetch(items(3), DECODE, workers=2, total=None))
     monkeypatch.undo()
-    assert not children()
+    assert not worker_processes()
 
 
 def test_output_of_a_decoder_does_not_enter_the_pipe() -> None:
@@ -212,7 +203,7 @@ def test_worker_sets_malloc_variables_that_the_user_has_not_set(
     monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "1000000")
     images = prefetch(items(40), DECODE, workers=1, total=None)
     next(images)
-    (child,) = children()
+    (child,) = worker_processes()
     environment = child.environ()
     assert (
         environment["MALLOC_TRIM_THRESHOLD_"]
@@ -228,7 +219,7 @@ def test_worker_holds_one_image_at_a_time(tmp_path: Path) -> None:
     named = [Item(n, str(n), "x", path=str(tmp_path / "large.jpg")) for n in range(12)]
     images = prefetch(named, DECODE, workers=1, total=None)
     next(images)
-    (child,) = children()
+    (child,) = worker_processes()
     sizes = []
     for _ in images:
         with contextlib.suppress(psutil.Error):  # it ends with the last image
@@ -247,7 +238,7 @@ def test_small_file_of_many_pixels_takes_the_memory_of_one_image() -> None:
         (Item(n, str(n), "bytes", data=data) for n in range(4)), DECODE, workers=1, total=None
     )
     assert codes([next(images)]) == [None]
-    (child,) = children()
+    (child,) = worker_processes()
     status = Path(f"/proc/{child.pid}/status")
     most = 0
     for image in images:
@@ -261,10 +252,10 @@ def test_small_file_of_many_pixels_takes_the_memory_of_one_image() -> None:
 def test_closing_early_leaves_no_process() -> None:
     images = prefetch(items(5000), DECODE, workers=2, total=None)
     next(images)
-    assert len(children()) == 2
+    assert len(worker_processes()) == 2
     with ends_soon():
         images.close()
-    assert not children()
+    assert not worker_processes()
 
 
 def test_closing_does_not_wait_for_an_image_being_decoded() -> None:
@@ -334,7 +325,7 @@ def test_exception_of_the_items_comes_after_the_images_before_it() -> None:
     assert [next(images).item.index for _ in range(3)] == [0, 1, 2]
     with pytest.raises(ValueError, match="line 4"):
         next(images)
-    assert not children()
+    assert not worker_processes()
 
 
 def test_program_without_a_main_guard_works_and_imports_no_torch(tmp_path: Path) -> None:
@@ -387,7 +378,7 @@ def test_workers_end_when_their_parent_is_killed() -> None:
 def test_ctrl_c_does_not_end_workers() -> None:
     images = prefetch(items(300), DECODE, workers=1, total=None)
     first = next(images)
-    (child,) = children()
+    (child,) = worker_processes()
     assert os.getpgid(child.pid) != os.getpgrp()
     child.send_signal(signal.SIGINT)
     assert codes([first, *images]) == [None] * 300

@@ -64,7 +64,9 @@ class ChunkWorker:
         self._refuse = partial(error_answer, task=input.plan.question.task, model=engine.label)
         self._parts: SimpleQueue[range | None] = SimpleQueue()
         self._prepared: deque[range] = deque()
-        decode = decode_stage(input, engine, should_stop, resumes=False, stamps=True)
+        decode = decode_stage(
+            input, engine.spec, engine.device, should_stop, resumes=False, stamps=True
+        )
         self._decoded = iter(decode(self._items()))
 
     def __enter__(self) -> Self:

@@ -83,7 +83,9 @@ def answer_sample(input: RunInput, engine: RunEngine) -> list[Answer]:
     plan = replace(input.plan, options=replace(input.options, input=options))
     sample = replace(input, plan=plan)
     refuse = partial(error_answer, task=plan.question.task, model=engine.label)
-    decode = decode_stage(sample, engine, lambda: False, resumes=False, stamps=False)
+    decode = decode_stage(
+        sample, engine.spec, engine.device, lambda: False, resumes=False, stamps=False
+    )
     ask = plan.task.stage(engine, lambda: False)
     return list(answers(sample.items(), decode, ask, refuse))
 

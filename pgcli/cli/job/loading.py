@@ -10,12 +10,14 @@ from pgcli.cli.ui.console import Screen
 from pgcli.cli.ui.downloads import Downloads
 
 
-def load_model(plan: Plan, screen: Screen, checkpoint: Checkpoint | None = None) -> RunEngine:
-    """Load the plan's model from its checkpoint, which is found or downloaded if not given."""
-    options = plan.options.model
-    if checkpoint is None:
-        checkpoint = find(plan.model, options.revision, progress=Downloads(screen))
-    adapter = None
+def find_model(plan: Plan, screen: Screen) -> Checkpoint:
+    """The checkpoint of the plan's model, downloaded if needed."""
+    return find(plan.model, plan.options.model.revision, progress=Downloads(screen))
+
+
+def load_model(plan: Plan, screen: Screen, checkpoint: Checkpoint) -> RunEngine:
+    """Load the plan's model from its checkpoint."""
+    options, adapter = plan.options.model, None
     if options.adapter is not None:
         adapter = find(options.adapter, kind="adapter", progress=Downloads(screen))
     with screen.status(f"loading {checkpoint.name}"):

@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from signal import SIGPIPE
-from typing import TYPE_CHECKING, cast
 
 from pgcli.cli.job.callbacks import HookedResumeLog, RunCallbacks, ShowProgress, StopOnErrors
 from pgcli.cli.job.completion import check_row_count
 from pgcli.cli.job.input import RunInput
-from pgcli.cli.job.missing_images import check_missing
 from pgcli.cli.job.oom_notice import OomNotice
 from pgcli.cli.job.output import RunOutput
 from pgcli.cli.job.row_hooks import RowHooks
+from pgcli.cli.job.run_images import RunImages
 from pgcli.cli.job.run_summary import RunSummary
 from pgcli.cli.job.run_task import RunEngine
 from pgcli.cli.job.shutdown import GracefulShutdown
-from pgcli.cli.job.stages import decode_stage
 from pgcli.cli.job.summary import interrupted_notice
 from pgcli.cli.signals import Interrupted
 from pgcli.cli.ui.console import Screen
 from pgcli.cli.ui.progress import Progress
 from pgcli.errors import NoInputError, OutputExists
-from pgcli.pipeline import Ask, Decode, Tally, run
-from pgcli.records import Answer, DecodedImage, Item, error_answer
-
-if TYPE_CHECKING:
-    from pgcli.images import StampComparison
+from pgcli.pipeline import Ask, Tally, run
+from pgcli.records import Answer, DecodedImage, error_answer
 
 
 @dataclass(frozen=True)
@@ -36,7 +31,7 @@ class Job:
     """What a run needs once the model is loaded."""
 
     input: RunInput
-    items: Iterable[Item]
+    images: RunImages
     output: RunOutput
     engine: RunEngine
     hooks: RowHooks
@@ -57,6 +52,7 @@ def run_pipeline(job: Job) -> Tally:
         lambda: say(progress.line()),
         pipes=plan.options.output.output == "-",
     )
+    job.images.should_stop = shutdown.should_stop
     budget = plan.options.running.error_budget
     callbacks = RunCallbacks(
         shutdown,
@@ -72,8 +68,8 @@ def run_pipeline(job: Job) -> Tally:
     try:
         with shutdown, progress, job.hooks, output.sink:
             tally = run(
-                job.hooks.wrap_items(job.items),
-                checked_decode(job, shutdown.should_stop),
+                job.images.items,
+                job.images.decode,
                 show_first_images(plan.task.stage(job.engine, shutdown.should_stop), progress),
                 partial(save_row, job),
                 partial(error_answer, task=plan.question.task, model=job.engine.label),
@@ -90,23 +86,6 @@ def run_pipeline(job: Job) -> Tally:
     except BaseException as problem:
         report_interruption(job, progress, problem)
         raise
-
-
-def checked_decode(job: Job, should_stop: Callable[[], bool]) -> Decode:
-    """The decode stage; a resumed run whose images are missing ends before it."""
-    output = job.output
-    decode = decode_stage(
-        job.input,
-        job.engine,
-        should_stop,
-        resumes=output.resumes,
-        stamps=output.state is not None,
-    )
-    if output.state is None or job.input.options.running.max_errors is not None:
-        return decode
-    saved = cast("StampComparison", output.state.rules.images)
-    name = job.input.options.output.output
-    return lambda items: decode(check_missing(items, saved, name))
 
 
 def show_first_images(ask: Ask, progress: Progress) -> Ask:

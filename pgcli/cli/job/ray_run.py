@@ -92,7 +92,9 @@ class RemoteEngine:
 
     def _load_model(self, plan: Plan) -> EnginePool:
         """The model in a process of its own, which an image may end without ending this one."""
-        return cast(EnginePool, loading.load_model(plan, Screen(quiet=True)))
+        screen = Screen(quiet=True)
+        checkpoint = loading.find_model(plan, screen)
+        return cast(EnginePool, loading.load_model(plan, screen, checkpoint))
 
     def begin(self, setup: OutputSetup) -> None:
         """Open the output, which no run replaces while this process lives."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from time import perf_counter
 
+from pgcli.checkpoints.find import Checkpoint
 from pgcli.cli.job import loading, summary
 from pgcli.cli.job.completion import already_complete, is_complete
 from pgcli.cli.job.demo_limit import DEMO_IMAGES, DemoLimit, demo_limit_error
@@ -21,6 +22,7 @@ from pgcli.cli.job.pipeline import Job, run_pipeline
 from pgcli.cli.job.plan import Plan, make_plan
 from pgcli.cli.job.plan_table import plan_table
 from pgcli.cli.job.row_hooks import RowHooks
+from pgcli.cli.job.run_images import open_images
 from pgcli.cli.job.run_settings import model_settings, run_metadata
 from pgcli.cli.job.run_summary import RunSummary, summarized
 from pgcli.cli.job.run_task import RunEngine, RunTask
@@ -66,16 +68,9 @@ def run_job(plan: Plan, screen: Screen, run_summary: RunSummary) -> int:
             code = 0
         elif plan.claims_chunks:
             engine = compute_free_chunks(input, output, screen, run_summary)
-            code = report(Job(input, (), output, engine, hooks, screen, run_summary), run_summary)
+            code = report(input, output, engine, hooks, screen, run_summary)
         else:
-            engine = load_engine(plan, output, screen)
-            run_summary.on_model(engine)
-            job = Job(
-                input, limited_items(input, output), output, engine, hooks, screen, run_summary
-            )
-            run_summary.tally = run_pipeline(job)
-            publish(input, output, screen)
-            code = report(job, run_summary)
+            code = answer_images(input, output, hooks, screen, run_summary)
         if output.state is not None:
             output.state.exit_code = code
     return code
@@ -108,10 +103,28 @@ def has_all_texts(input: RunInput, screen: Screen) -> bool:
     return True
 
 
-def load_engine(plan: Plan, output: RunOutput, screen: Screen) -> RunEngine:
+def answer_images(
+    input: RunInput, output: RunOutput, hooks: RowHooks, screen: Screen, run_summary: RunSummary
+) -> int:
+    """Load the model, answer every image that has no row, and return the exit code."""
+    print_notices(input.plan, screen)
+    checkpoint = loading.find_model(input.plan, screen)
+    items = limited_items(input, output)
+    with open_images(input, output, hooks.wrap_items(items), checkpoint) as images:
+        engine = load_engine(input.plan, checkpoint, output, screen)
+        run_summary.on_model(engine)
+        job = Job(input, images, output, engine, hooks, screen, run_summary)
+        run_summary.tally = run_pipeline(job)
+    publish(input, output, screen)
+    code = report(input, output, engine, hooks, screen, run_summary)
+    if isinstance(items, DemoLimit) and items.exceeded:
+        raise demo_limit_error(f"more than {DEMO_IMAGES} images", input.plan.task)
+    return code
+
+
+def load_engine(plan: Plan, checkpoint: Checkpoint, output: RunOutput, screen: Screen) -> RunEngine:
     """The loaded model. Raises OutputExists if another model made the saved rows."""
-    print_notices(plan, screen)
-    engine = loading.load_model(plan, screen)
+    engine = loading.load_model(plan, screen, checkpoint)
     with screen.status("comparing the model's files"):
         output.add_model(model_settings(plan, engine), run_metadata(plan, engine))
     print_versions(output, screen)
@@ -122,14 +135,15 @@ def compute_free_chunks(
     input: RunInput, output: RunOutput, screen: Screen, run_summary: RunSummary
 ) -> RunEngine:
     """Compute the chunks of the output that no other process does, here or on a cluster."""
+    print_notices(input.plan, screen)
     if input.options.model.ray is not None:
         from pgcli.cli.job.ray_run import run_on_ray
 
-        print_notices(input.plan, screen)
         return run_on_ray(input, output, screen, run_summary)
     from pgcli.cli.job.shared_run import local_reports, run_shared  # it imports pyarrow
 
-    engine = load_engine(input.plan, output, screen)
+    checkpoint = loading.find_model(input.plan, screen)
+    engine = load_engine(input.plan, checkpoint, output, screen)
     run_summary.on_model(engine)
     run_shared(input, output, screen, run_summary.tally, partial(local_reports, engine, screen))
     return engine
@@ -150,12 +164,17 @@ def limited_items(input: RunInput, output: RunOutput) -> Iterable[Item]:
     return DemoLimit(items) if input.plan.uses_default_model else items
 
 
-def report(job: Job, run_summary: RunSummary) -> int:
+def report(
+    input: RunInput,
+    output: RunOutput,
+    engine: RunEngine,
+    hooks: RowHooks,
+    screen: Screen,
+    run_summary: RunSummary,
+) -> int:
     """Print the summary, write the page of `--view`, and return the exit code."""
     tally, loading_seconds = run_summary.tally, run_summary.loading_seconds
     times = summary.RunTimes(perf_counter() - run_summary.began, loading_seconds)
-    summary.show(job.screen, job.input, job.engine, tally, times, job.hooks.facts())
-    job.hooks.on_complete(quiet=job.screen.quiet)
-    if isinstance(job.items, DemoLimit) and job.items.exceeded:
-        raise demo_limit_error(f"more than {DEMO_IMAGES} images", job.input.plan.task)
-    return 3 if tally.errors or job.output.errors else 0
+    summary.show(screen, input, engine, tally, times, hooks.facts())
+    hooks.on_complete(quiet=screen.quiet)
+    return 3 if tally.errors or output.errors else 0

@@ -5,22 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from pgcli.cli.job.input import RunInput
-from pgcli.cli.job.run_task import RunEngine
 from pgcli.pipeline import Decode
 from pgcli.records import DecodedImage, Item
+
+if TYPE_CHECKING:
+    from pgcli.images import ImageSpec
 
 
 def decode_stage(
     input: RunInput,
-    engine: RunEngine,
+    spec: ImageSpec,
+    device: str,
     should_stop: Callable[[], bool],
     *,
     resumes: bool,
     stamps: bool,
 ) -> Decode:
-    """The function that decodes items ahead of the model, in worker processes unless they are few.
+    """The function that decodes items ahead of a model, in worker processes unless they are few.
 
     A resumed run always uses worker processes: the run before may have died of an image, which
     then becomes an error row. So does a run that reads URLs, whose images are not trusted. With
@@ -37,7 +41,7 @@ def decode_stage(
     Image.MAX_IMAGE_PIXELS = None  # --max-pixels is the limit that counts in this process
 
     options = input.options.input
-    spec = replace(engine.spec, fast_decode=options.fast_decode)
+    spec = replace(spec, fast_decode=options.fast_decode)
     return partial(
         workers.prefetch,
         decode=images.ImageDecoder(spec, input.plan.image_limits, stamps),
@@ -46,7 +50,7 @@ def decode_stage(
         should_stop=should_stop,
         fetcher=input.url_reader,
         pauses=input.source.total is None,
-        default_workers=decoding_processes(engine.device),
+        default_workers=decoding_processes(device),
     )
 
 
