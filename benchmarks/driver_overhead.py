@@ -120,7 +120,7 @@ def run(arguments: list[str], notes: Path, resolution: int, *, decodes: bool) ->
     ray_run.RemoteEngine = driver_overhead.IdleRemoteEngine  # type: ignore[misc]
     idle = partial(driver_overhead.load, notes, resolution)
 
-    def load_model(plan: Any, screen: object) -> EnginePool:
+    def load_model(plan: Any, *_: object) -> EnginePool:
         return EnginePool(idle, [EngineSlot(1)] * (plan.options.model.engines or 1))
 
     loading.load_model = load_model  # type: ignore[assignment]
