@@ -57,7 +57,7 @@ class ModelOptions:
             metavar="N",
             parser=values.engines,
             default="auto",
-            help="Processes that each run the model, or auto: one for each GPU, or one in all.",
+            help="Processes that each run the model, or auto: one on each GPU, or what is fastest.",
         ),
     ] = None
     ray: Annotated[
