@@ -8,12 +8,15 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
 
-from pgcli.cli.job.engines import engine_slots
+from pgcli.cli.job.engines import engine_slots, with_engines
 from pgcli.cli.main import main
+from pgcli.cli.options import ModelOptions
 from pgcli.cluster.engine_process import EngineSlot
 from pgcli.errors import UsageError
 from tests.support.runs import wait_until
@@ -124,6 +127,33 @@ def test_small_models_have_one_thread_for_each_engine(
     assert engine_slots(8, "cpu", 10**10) == [EngineSlot(1)] * 8
     with pytest.raises(UsageError, match="--device cuda:1 is one"):
         engine_slots(2, "cuda:1", 10**6)
+
+
+@pytest.mark.parametrize(
+    ("rows", "cores", "claims", "engines"),
+    [
+        (499, 2, False, None),  # in the program itself
+        (500, 2, False, 2),
+        (500, 1, False, 1),
+        (1000, 16, False, 4),
+        (10**6, 64, False, 8),
+        (10**6, 64, True, 1),  # others may join
+    ],
+)
+def test_engines_are_as_many_as_save_time(
+    rows: int, cores: int, claims: bool, engines: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgcli.cli.job.engines.processors", lambda: float(cores))
+    imported: list[ModelOptions] = []
+    monkeypatch.setattr("pgcli.cli.job.engines.import_for_engines", imported.append)
+    plan = SimpleNamespace(task=SimpleNamespace(default_model="demo"), claims_chunks=claims)
+    options = SimpleNamespace(model=ModelOptions())
+    found: Any = with_engines(SimpleNamespace(plan=plan, options=options, rows=rows))  # type: ignore[arg-type]
+    if engines is None:
+        assert found is plan.task
+    else:
+        assert len(engine_slots(None, "cpu", 10**6, None, found.most_on_cpu)) == engines
+    assert [one.engines for one in imported] == ([engines] if (engines or 1) > 1 else [])
 
 
 def test_each_gpu_has_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,8 @@ def with_engines(input: RunInput) -> RunTask:
     claims = input.plan.claims_chunks
     if options.engines is None and rows < MIN_ROWS_FOR_ENGINES and not claims:
         return task
-    most_on_cpu = 1 if claims else min(MOST_ON_CPU, 2 * rows // MIN_ROWS_FOR_ENGINES)
+    fitting = min(int(processors()), MOST_ON_CPU, 2 * rows // MIN_ROWS_FOR_ENGINES)
+    most_on_cpu = 1 if claims else max(1, fitting)
     if options.engines is None and most_on_cpu > 1:
         folder = folder_of(options.model or task.default_model)
         if folder is not None and total_bytes(folder) < SINGLE_THREAD_BYTES:
