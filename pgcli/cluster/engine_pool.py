@@ -20,7 +20,8 @@ from pgcli.cluster.start_method import SPAWN
 from pgcli.errors import NoUsableDevice
 from pgcli.records import Answer, DecodedImage, Fault
 
-CHUNK_BATCHES = 4
+#: In a chunk; on a CPU few, so that all engines end at about the same time.
+CHUNK_BATCHES, CPU_CHUNK_BATCHES = 4, 2
 CHUNK_BYTES = 64 * 2**20
 RECEIVE_SECONDS = 0.01  # between two looks for answers while images are taken
 #: Images that killed their engine, before any row was answered.
@@ -61,7 +62,8 @@ class EnginePool(EngineGroup):
     def chunk_images(self) -> int:
         """The number of images in a chunk: a few batches, limited by their bytes."""
         fitting = CHUNK_BYTES // (3 * self.spec.resolution**2)
-        return max(self.batch_size, min(CHUNK_BATCHES * self.batch_size, fitting))
+        batches = CPU_CHUNK_BATCHES if self.device == "cpu" else CHUNK_BATCHES
+        return max(self.batch_size, min(batches * self.batch_size, fitting))
 
     def ask(
         self,

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from queue import Empty, SimpleQueue
 
 from pgcli.errors import NoUsableDevice
@@ -21,8 +21,17 @@ LARGEST_PIXEL_BYTES = 896 * 896 * 3
 #: The items pause, as those of a pipe may, where none arrives for so long.
 POLL_SECONDS = 0.2
 
-#: A decoded image to come with the bytes reserved for it, the items' exception, or their end.
-Pending = tuple[Future[DecodedImage], int] | Exception | None
+
+@dataclass(eq=False)
+class PendingImage:
+    """A decoded image to come, and the bytes reserved for it: once it is there, its own."""
+
+    reserved_bytes: int
+    future: Future[DecodedImage] = field(init=False)
+
+
+#: An image, the items' exception, or their end.
+Pending = PendingImage | Exception | None
 
 
 def start_workers(decoder: Decoder, count: int) -> list[Worker]:
@@ -83,11 +92,12 @@ class Prefetcher:
         end: Exception | None = None
         try:
             for item in items:
-                reserved = self._reserve(len(item.data or b""))
+                pending = PendingImage(self._reserve(len(item.data or b"")))
                 if self._stopped:
                     return
                 with thread_errors():
-                    self._pending.put((self._pool.submit(self._task, item), reserved))
+                    pending.future = self._pool.submit(self._run, item, pending)
+                self._pending.put(pending)
         except Exception as problem:  # noqa: BLE001 - raised again where the images are taken
             end = problem
         self._pending.put(end)
@@ -103,14 +113,13 @@ class Prefetcher:
             except Empty:
                 yield PAUSE
                 continue
-            if not isinstance(pending, tuple):
+            if not isinstance(pending, PendingImage):
                 if pending is not None:
                     raise pending
                 return
-            future, reserved = pending
-            image = future.result()
+            image = pending.future.result()
             with self._capacity:
-                self._reserved_bytes -= reserved
+                self._reserved_bytes -= pending.reserved_bytes
                 self._capacity.notify()
             yield image
 
@@ -125,6 +134,16 @@ class Prefetcher:
     def _fits(self, needed: int) -> bool:
         return not self._reserved_bytes or self._reserved_bytes + needed <= self._max_bytes
 
+    def _run(self, item: Item, pending: PendingImage) -> DecodedImage:
+        image = self._task(item)
+        taken = 0 if image.pixels is None else image.pixels.nbytes
+        with self._capacity:
+            self._reserved_bytes += taken - pending.reserved_bytes
+            pending.reserved_bytes = taken
+            self._pixel_bytes = taken or self._pixel_bytes
+            self._capacity.notify()
+        return image
+
     def _fetch_and_decode(self, item: Item) -> DecodedImage:
         with ExitStack() as stack:
             with self._fetching:
@@ -135,10 +154,6 @@ class Prefetcher:
     def _decode(self, item: Item) -> DecodedImage:
         worker = self._idle.get()
         try:
-            image = worker.decode(item)
+            return worker.decode(item)
         finally:
             self._idle.put(worker)
-        if image.pixels is not None:
-            with self._capacity:
-                self._pixel_bytes = image.pixels.nbytes
-        return image

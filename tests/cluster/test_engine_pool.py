@@ -109,8 +109,8 @@ def test_every_row_is_answered_once_and_chunks_do_not_depend_on_engines(tmp_path
             assert each.info.settings == {"size": 1}
     assert found[0] == found[1]
     assert sorted(found[0]) == list(range(42))
-    assert found[0][2].answer == "image 1 of 8"
-    assert found[0][41].answer == "image 20 of 5"
+    assert found[0][2].answer == "image 1 of 4"
+    assert found[0][41].answer == "image 20 of 1"
     assert found[0][41].kept == {"note": 20}
 
 
@@ -129,7 +129,7 @@ def test_rows_of_an_engine_that_dies_once_are_answered_again(tmp_path: Path) -> 
         by_row = rows(found, names)
     assert sorted(by_row) == list(range(20))
     assert all(row.error is None for row in by_row.values())
-    assert by_row[5].answer == "kills once of 8"
+    assert by_row[5].answer == "kills once of 4"
 
 
 def test_only_the_image_that_kills_engines_has_an_error(tmp_path: Path) -> None:
