@@ -81,7 +81,7 @@ class DecodedAhead:
             image = self._held.popleft()
             while image.item.index != item.index:
                 image = self._held.popleft()
-            yield replace(image, item=item)
+            yield image if image.item is item else replace(image, item=item)
 
 
 def check_before(decode: Decode, input: RunInput, output: RunOutput) -> Decode:
