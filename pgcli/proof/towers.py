@@ -18,11 +18,7 @@ from pgcli.checkpoints.preprocessing import Preprocessing
 from pgcli.checkpoints.weight_files import total_bytes
 from pgcli.checkpoints.weights import count_parameters
 from pgcli.device.select import choose_device, choose_dtype, cpu_has_bfloat16
-from pgcli.embedding.loader import (
-    encoder_config,
-    read_model,
-    text_processor,
-)
+from pgcli.embedding.loader import encoder_config, read_model, text_processor
 from pgcli.embedding.texts import TextProcessor
 from pgcli.engine.image_spec import image_spec
 from pgcli.engine.memory import LARGE_PARAMETERS, check_fits

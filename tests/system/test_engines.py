@@ -144,16 +144,18 @@ def test_engines_are_as_many_as_save_time(
     rows: int, cores: int, claims: bool, engines: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pgcli.cli.job.engines.processors", lambda: float(cores))
-    imported: list[ModelOptions] = []
-    monkeypatch.setattr("pgcli.cli.job.engines.import_for_engines", imported.append)
-    plan = SimpleNamespace(task=SimpleNamespace(default_model="demo"), claims_chunks=claims)
+    imported: list[int] = []
+    monkeypatch.setattr(
+        "pgcli.cli.job.engines.import_for_engines", lambda _, engines: imported.append(engines)
+    )
+    plan = SimpleNamespace(task=object(), model="demo", claims_chunks=claims)
     options = SimpleNamespace(model=ModelOptions())
     found: Any = with_engines(SimpleNamespace(plan=plan, options=options, rows=rows))  # type: ignore[arg-type]
     if engines is None:
         assert found is plan.task
     else:
         assert len(engine_slots(None, "cpu", 10**6, None, found.most_on_cpu)) == engines
-    assert [one.engines for one in imported] == ([engines] if (engines or 1) > 1 else [])
+    assert imported == ([engines] if (engines or 1) > 1 else [])
 
 
 def test_each_gpu_has_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:

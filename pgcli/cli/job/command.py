@@ -29,8 +29,7 @@ def run_and_exit(
     mask_decoder: str | None = None,
 ) -> None:
     """Answer the question about every image, then exit with the code of the run."""
-    if not options.running.dry_run:
-        import_for_engines(options.model)
+    import_for_engines(options, options.model.engines)
     from pgcli.cli.job.answering_task import AnsweringTask
     from pgcli.cli.job.run import run_command  # imports Pillow, which --help does not need
 
@@ -50,8 +49,7 @@ def embed_and_exit(
     options: JobOptions,
 ) -> None:
     """Answer the question about every image or text, then exit with the code of the run."""
-    if not options.running.dry_run:
-        import_for_engines(options.model)
+    import_for_engines(options, options.model.engines)
     from pgcli.cli.job.embedding_task import EmbeddingTask
     from pgcli.cli.job.run import run_command
 

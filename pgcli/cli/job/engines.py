@@ -11,6 +11,7 @@ from pgcli.checkpoints.find import Checkpoint, folder_of
 from pgcli.checkpoints.weight_files import total_bytes
 from pgcli.cli.job.forked_engines import import_for_engines
 from pgcli.cli.job.input import RunInput
+from pgcli.cli.job.plan import Plan
 from pgcli.cli.job.run_task import RunEngine, RunTask
 from pgcli.cli.options import ModelOptions
 from pgcli.cluster.engine_group import EngineGroup
@@ -34,20 +35,24 @@ MOST_ON_CPU = 8
 
 def with_engines(input: RunInput) -> RunTask:
     """The task of the plan, on engine processes if they are asked for or save time."""
-    task, options, rows = input.plan.task, input.options.model, input.rows or 0
-    claims = input.plan.claims_chunks
-    if options.engines is None and rows < MIN_ROWS_FOR_ENGINES and not claims:
-        return task
+    plan, engines, rows = input.plan, input.options.model.engines, input.rows or 0
+    claims = plan.claims_chunks
+    if engines is None and rows < MIN_ROWS_FOR_ENGINES and not claims:
+        return plan.task
     fitting = min(int(processors()), MOST_ON_CPU, 2 * rows // MIN_ROWS_FOR_ENGINES)
     most_on_cpu = 1 if claims else max(1, fitting)
-    if options.engines is None and most_on_cpu > 1:
-        folder = folder_of(options.model or task.default_model)
-        if folder is not None and total_bytes(folder) < SINGLE_THREAD_BYTES:
-            import_for_engines(replace(options, engines=most_on_cpu))
-    return cast(
-        "RunTask",
-        EnginesTask(task, options.engines, claims, lambda: input.chunk_rows, None, most_on_cpu),
+    if engines is None and most_on_cpu > 1 and has_small_files(plan):
+        import_for_engines(input.options, most_on_cpu)
+    task = EnginesTask(
+        plan.task, engines, claims, lambda: input.chunk_rows, most_on_cpu=most_on_cpu
     )
+    return cast("RunTask", task)
+
+
+def has_small_files(plan: Plan) -> bool:
+    """Whether the model is on this machine, and is fastest with one thread."""
+    folder = folder_of(plan.model)
+    return folder is not None and total_bytes(folder) < SINGLE_THREAD_BYTES
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from pgcli.cli.options import ModelOptions
-from pgcli.cluster.start_method import CAN_FORK, import_ahead
-from pgcli.device.nvidia_driver import nvidia_driver
+from pgcli.cli.options import JobOptions
 
 
-def import_for_engines(options: ModelOptions) -> None:
+def import_for_engines(options: JobOptions, engines: int | None) -> None:
     """While the run is prepared, have a process import what its engines on CPU need."""
-    is_local = options.ray is None and (options.engines or 1) > 1
-    if is_local and options.device in ("auto", "cpu") and nvidia_driver() is None and CAN_FORK:
+    model = options.model
+    if options.running.dry_run or model.ray is not None or (engines or 1) == 1:
+        return
+    # not at the top: --help has to be fast
+    from pgcli.cluster.start_method import CAN_FORK, import_ahead
+    from pgcli.device.nvidia_driver import nvidia_driver
+
+    if model.device in ("auto", "cpu") and nvidia_driver() is None and CAN_FORK:
         import_ahead(["pgcli.cli.job.engine_imports"])

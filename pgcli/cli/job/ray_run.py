@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pgcli.cli.job import loading
 from pgcli.cli.job.chunk_worker import ChunkReport, ChunkWorker
-from pgcli.cli.job.engines import SINGLE_THREAD_BYTES, EnginesTask
+from pgcli.cli.job.engines import EnginesTask, has_small_files
 from pgcli.cli.job.input import RunInput, open_input
 from pgcli.cli.job.output import CONFIDENCE, RunOutput
 from pgcli.cli.job.plan import Plan
@@ -235,15 +235,11 @@ class RayRun:
 
 def engine_resources(plan: Plan, has_gpus: bool) -> EngineResources:
     """What each engine takes of the cluster, by the options or by what there is."""
-    from pgcli.checkpoints.find import folder_of
-    from pgcli.checkpoints.weight_files import total_bytes
-
     options = plan.options.model
-    folder = folder_of(plan.model)
-    is_small = folder is not None and total_bytes(folder) < SINGLE_THREAD_BYTES
     may_use_gpus = has_gpus and options.device != "cpu"
     gpus = float(may_use_gpus) if options.ray_gpus is None else options.ray_gpus
-    return EngineResources(gpus, options.ray_cpus or (1 if gpus or is_small else LARGE_MODEL_CPUS))
+    cores = 1 if gpus or has_small_files(plan) else LARGE_MODEL_CPUS
+    return EngineResources(gpus, options.ray_cpus or cores)
 
 
 def parts(rows: range, per_image: int) -> list[range]:

@@ -52,13 +52,13 @@ def open_images(
         resumes=output.resumes,
         stamps=output.state is not None,
     )
+    images = RunImages(items, check_before(decode, input, output))
     if output.resumes or input.source.total is None:
-        images = RunImages(items, check_before(decode, input, output))
         yield images
         return
     with closing(cast("Generator[DecodedImage]", decode(items))) as decoded:
         ahead = DecodedAhead(decoded)
-        images = RunImages(ahead.items(), ahead.decode)
+        images.items, images.decode = ahead.items(), ahead.decode
         yield images
 
 
