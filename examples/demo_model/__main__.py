@@ -1,22 +1,22 @@
-"""Trains the built-in model in six runs, one for each phase; a command that stopped resumes.
+"""Trains the built-in model in seven runs, one for each phase; a command that stopped resumes.
 
     python -m examples.demo_model masks --out runs/masks
     python -m examples.demo_model vision --masks runs/masks --out runs/vision
     python -m examples.demo_model packed --masks runs/masks --weights runs/vision --out runs/packed
     python -m examples.demo_model longer --masks runs/masks --weights runs/packed --out runs/longer
     python -m examples.demo_model single --masks runs/masks --weights runs/longer --out runs/single
-    python -m examples.demo_model crowded --masks runs/masks --weights runs/single --out runs/demo
+    python -m examples.demo_model crowded --masks runs/masks --weights runs/single --out runs/many
+    python -m examples.demo_model asked --masks runs/masks --weights runs/many --out runs/demo
 
 The first learns codes of masks, the second to see, the third and fourth to answer, with many
-examples in a row, the fifth to answer under PaliGemma's own mask, the last the same on drawings
-with more objects and longer words.
+examples in a row, the fifth to answer under PaliGemma's own mask, the sixth the same on drawings
+with more objects and longer words, the last more of the questions that were answered wrong.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -30,12 +30,11 @@ from examples.demo_model.examples import tokenizer_corpus
 from examples.demo_model.init import init_weights, whiten_patches
 from examples.demo_model.lettered import page_of_words
 from examples.demo_model.mask_autoencoder import MaskAutoencoder, MaskTask, load_autoencoder
+from examples.demo_model.phases import PHASES, Phase
 from examples.demo_model.scenes import TOKENIZER_SEEDS, TRAINING_SEEDS, VALIDATION_SEEDS
 from examples.demo_model.task import HALF, DemoLearner, DrawingsTask
 from examples.demo_model.train_with_bar import train_with_bar
 from examples.demo_model.training_examples import mask_codes
-from pgcli.checkpoints import weights
-from pgcli.checkpoints.config import read_config
 from pgcli.cli.training.processes import is_started_by_torchrun
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
@@ -49,55 +48,6 @@ WIDTH = 192
 VISION = VisionConfig(width=WIDTH, depth=4, mlp_dim=768, num_heads=3, patch_size=14, resolution=112)
 EOS = 1
 TILT_RESOLUTION = 4.0  # degrees between the masks that answers have codes of
-
-
-@dataclass(frozen=True)
-class Phase:
-    """What a phase is trained on, and how long; `text_slots` is the most tokens of a row."""
-
-    steps: int
-    rate: float
-    max_examples: int = 0
-    text_slots: int = 0
-    scene_rates: tuple[int, int, int] = (50, 50, 0)  # without a word, with one, with many
-    scene_choices: int = 1  # of these, the drawing with the most objects and letters
-    example_rates: Mapping[str, float] = field(default_factory=dict)
-    patch_weight: float = 0.3  # of the loss of patch targets, beside the answers' of 1
-    first_drawing: int = 0  # so that no two phases have the same
-    length_groups: int = 1
-    muon: bool = True
-    dtype: torch.dtype = torch.float32
-
-
-PHASES = {
-    "masks": Phase(500, 2e-3, muon=False),
-    "vision": Phase(6000, 3e-3, scene_rates=(20, 15, 65), patch_weight=1.0),
-    "packed": Phase(3000, 2e-3, 16, 128, (40, 60, 0), first_drawing=100_000_000),
-    "longer": Phase(1500, 1e-3, 16, 128, (40, 60, 0), first_drawing=200_000_000),
-    "single": Phase(
-        1400,
-        7e-4,
-        1,
-        128,
-        (55, 45, 0),
-        example_rates={"ocr": 10, "segment": 6, "caption": 6, "count": 2, "detect": 1.5},
-        first_drawing=300_000_000,
-        dtype=torch.bfloat16,
-    ),
-    "crowded": Phase(
-        3400,
-        1.2e-3,
-        1,
-        128,
-        (60, 40, 0),
-        scene_choices=2,
-        example_rates={"ocr": 30, "segment": 6, "caption": 14, "count": 3, "where": 2, "detect": 2},
-        patch_weight=0.0,
-        length_groups=2,
-        first_drawing=400_000_000,
-        dtype=torch.bfloat16,
-    ),
-}
 
 
 def main() -> None:
@@ -146,9 +96,8 @@ def _drawings_task(phase: Phase, options: argparse.Namespace, processes: Process
             image_tokens=VISION.num_patches,
         )
     vocabulary = Tokenizer.from_folder(tokenizer)
-    learner = DemoLearner(_model(vocabulary, options.weights))
-    if options.weights is not None:
-        learner.load_head(options.weights)
+    weights = options.weights
+    learner = DemoLearner(_new_model(vocabulary)) if weights is None else DemoLearner.load(weights)
     training = SceneDataset(
         vocabulary=vocabulary,
         eos=EOS,
@@ -177,11 +126,7 @@ def _drawings_task(phase: Phase, options: argparse.Namespace, processes: Process
     )
 
 
-def _model(vocabulary: Tokenizer, folder: Path | None) -> PaliGemma:
-    """The model of an earlier run, or a new one."""
-    if folder is not None:
-        model = weights.load(folder, read_config(folder), dtype=torch.float32)
-        return model.requires_grad_(True)
+def _new_model(vocabulary: Tokenizer) -> PaliGemma:
     model = PaliGemma(_config(vocabulary))
     init_weights(model, seed=0)
     whiten_patches(model.vision.embeddings.patch_embedding, _pages(TOKENIZER_SEEDS[:256]))

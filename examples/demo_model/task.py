@@ -17,6 +17,8 @@ from torch import Tensor, nn
 
 from examples.demo_model.dataset import Batch, SceneDataset, load_batches
 from examples.demo_model.patch_targets import PatchHead
+from pgcli.checkpoints import weights
+from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.save import save
 from pgcli.model.kv_cache import AttentionMasks
 from pgcli.model.paligemma import PaliGemma
@@ -39,10 +41,24 @@ class DemoLearner(nn.Module):
         self.paligemma = paligemma
         self.head = PatchHead(paligemma.config.decoder.width)
 
-    def load_head(self, folder: Path) -> None:
-        """Go on with the head of an earlier run, if the folder has one."""
+    @classmethod
+    def load(cls, folder: Path) -> DemoLearner:
+        """The model and the head of an earlier run; a new head if the folder has none."""
+        model = weights.load(folder, read_config(folder), dtype=torch.float32)
+        learner = cls(model.requires_grad_(True))
         if (folder / PATCH_HEAD).exists():
-            self.head.load_state_dict(load_file(folder / PATCH_HEAD))
+            learner.head.load_state_dict(load_file(folder / PATCH_HEAD))
+        return learner
+
+    def save(self, folder: Path, *, dtype: torch.dtype) -> None:
+        save(self.paligemma, folder, dtype=dtype)
+        save_file(self.head.state_dict(), folder / PATCH_HEAD)
+
+
+def copy_tokenizer(source: Path, folder: Path) -> None:
+    """Copy what a checkpoint has beside its weights."""
+    for name in TOKENIZER_FILES if folder != source else ():
+        shutil.copyfile(source / name, folder / name)
 
 
 @dataclass
@@ -110,10 +126,8 @@ class DrawingsTask:
         return (-found["loss"],)
 
     def save(self, folder: Path) -> None:
-        save(self.model.paligemma, folder, dtype=self.dtype)
-        for name in TOKENIZER_FILES if folder != self.tokenizer else ():
-            shutil.copyfile(self.tokenizer / name, folder / name)
-        save_file(self.model.head.state_dict(), folder / PATCH_HEAD)
+        self.model.save(folder, dtype=self.dtype)
+        copy_tokenizer(self.tokenizer, folder)
 
     def _loss(self, batch: Batch) -> tuple[Tensor, dict[str, float], Tensor | None]:
         """The loss, its metrics, and the logits (M, V) of the answers' tokens; in bfloat16."""
@@ -128,9 +142,9 @@ class DrawingsTask:
                 self.model.paligemma, patch_BPD, batch, image_attends_to_prompt=is_single
             )
             is_answer_BT = batch.row.target_T != IGNORE_INDEX
-            targets, weights = batch.row.target_T[is_answer_BT], batch.row.weight_T[is_answer_BT]
+            target_M, weight_M = batch.row.target_T[is_answer_BT], batch.row.weight_T[is_answer_BT]
             locations = self.training.vocabulary.locations
-            answer_loss = prefix_lm_loss(logits_MV, targets, weights, locations)
+            answer_loss = prefix_lm_loss(logits_MV, target_M, weight_M, locations)
         found["answer_loss"] = answer_loss.item()
         return self.patch_weight * patch_loss + answer_loss, found, logits_MV
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from examples.demo_model.average import average
 from examples.demo_model.dataset import SceneDataset
 from examples.demo_model.init import init_weights, whiten_patches
 from examples.demo_model.mask_autoencoder import MaskAutoencoder, MaskTask, load_autoencoder
@@ -201,6 +202,23 @@ def test_mask_codes_are_decoded_by_the_file_that_is_saved(tmp_path: Path) -> Non
     decoder = mask_decoder.load(own_mask_decoder(tmp_path) or tmp_path)
     stored = task.model.masks.codebook.to(torch.bfloat16).to(torch.float64)
     assert torch.equal(decoder.codebook, stored)
+
+
+def test_the_average_is_the_mean_of_all_weights(
+    model: PaliGemma, vocabulary: Tokenizer, tmp_path: Path
+) -> None:
+    for number, value in enumerate((0.5, 1.0, 3.0)):
+        learner = DemoLearner(model)
+        with torch.no_grad():
+            learner.head.read.bias.fill_(value)
+            model.decoder.norm.weight.fill_(-value)
+        learner.save(tmp_path / str(number), dtype=torch.bfloat16)
+        tokenizer_into(tmp_path / str(number))
+    average([tmp_path / str(number) for number in range(3)], tmp_path / "mean")
+    found = DemoLearner.load(tmp_path / "mean")
+    assert found.head.read.bias.unique().tolist() == [1.5]
+    assert found.paligemma.decoder.norm.weight.unique().tolist() == [-1.5]
+    assert Tokenizer.from_folder(tmp_path / "mean").size == vocabulary.size
 
 
 @pytest.mark.nightly

@@ -1,0 +1,102 @@
+"""The phases of the built-in model's training: what each is trained on, and how long."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+
+@dataclass(frozen=True)
+class Phase:
+    """What a phase is trained on, and how long; `text_slots` is the most tokens of a row."""
+
+    steps: int
+    rate: float
+    max_examples: int = 0
+    text_slots: int = 0
+    scene_rates: tuple[int, int, int] = (50, 50, 0)  # without a word, with one, with many
+    scene_choices: int = 1  # of these, the drawing with the most objects and letters
+    example_rates: Mapping[str, float] = field(default_factory=dict)
+    patch_weight: float = 0.3  # of the loss of patch targets, beside the answers' of 1
+    first_drawing: int = 0  # so that no two phases have the same
+    length_groups: int = 1
+    muon: bool = True
+    dtype: torch.dtype = torch.float32
+
+
+PHASES = {
+    "masks": Phase(500, 2e-3, muon=False),
+    "vision": Phase(6000, 3e-3, scene_rates=(20, 15, 65), patch_weight=1.0),
+    "packed": Phase(3000, 2e-3, 16, 128, (40, 60, 0), first_drawing=100_000_000),
+    "longer": Phase(1500, 1e-3, 16, 128, (40, 60, 0), first_drawing=200_000_000),
+    "single": Phase(
+        1400,
+        7e-4,
+        1,
+        128,
+        (55, 45, 0),
+        example_rates={"ocr": 10, "segment": 6, "caption": 6, "count": 2, "detect": 1.5},
+        first_drawing=300_000_000,
+        dtype=torch.bfloat16,
+    ),
+    "crowded": Phase(
+        3400,
+        1.2e-3,
+        1,
+        128,
+        (60, 40, 0),
+        scene_choices=2,
+        example_rates={"ocr": 30, "segment": 6, "caption": 14, "count": 3, "where": 2, "detect": 2},
+        patch_weight=0.0,
+        length_groups=2,
+        first_drawing=400_000_000,
+        dtype=torch.bfloat16,
+    ),
+    "asked": Phase(
+        2400,
+        8e-4,
+        1,
+        128,
+        (65, 35, 0),
+        scene_choices=2,
+        example_rates={
+            "ocr": 60,
+            "caption": 16,
+            "where": 12,
+            "exists": 8,
+            "count": 7,
+            "segment": 5,
+            "side": 3,
+            "detect": 2,
+        },
+        patch_weight=0.0,
+        length_groups=2,
+        first_drawing=500_000_000,
+        dtype=torch.bfloat16,
+    ),
+    "four": Phase(
+        3000,
+        1.2e-3,
+        1,
+        128,
+        (70, 30, 0),
+        scene_choices=4,
+        example_rates={
+            "ocr": 60,
+            "caption": 16,
+            "where": 16,
+            "count": 8,
+            "exists": 8,
+            "segment": 5,
+            "side": 3,
+            "detect": 2,
+            "colour": 2,
+        },
+        patch_weight=0.0,
+        length_groups=2,
+        first_drawing=600_000_000,
+        dtype=torch.bfloat16,
+    ),
+}
