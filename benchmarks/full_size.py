@@ -69,7 +69,7 @@ def make(folder: Path, generation: int, resolution: int) -> None:
 
     from pgcli.checkpoints.config import parse_config
     from pgcli.checkpoints.find import BUILTIN
-    from pgcli.checkpoints.names import hub_name
+    from pgcli.checkpoints.names import PALIGEMMA
     from pgcli.checkpoints.weights import meta_model, param_slices
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -88,7 +88,7 @@ def make(folder: Path, generation: int, resolution: int) -> None:
     shards: dict[str, str] = {}
     for name, part in param_slices(meta_model(parse_config(config))).items():
         weights = torch.empty(part.shape, dtype=torch.bfloat16)
-        shard[hub_name(name)] = weights.normal_(std=0.0 if "norm" in name else 0.02)
+        shard[PALIGEMMA.hub_name(name)] = weights.normal_(std=0.0 if "norm" in name else 0.02)
         if sum(tensor.nbytes for tensor in shard.values()) > SHARD_BYTES:
             _close(folder, shard, shards)
     _close(folder, shard, shards)

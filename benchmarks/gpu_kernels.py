@@ -22,8 +22,8 @@ from pgcli.model.attention import softcapped_attention
 from pgcli.model.config import PaliGemmaConfig
 from pgcli.model.cuda.fused_gemma import fuse_decoder
 from pgcli.model.paligemma import PaliGemma
-from pgcli.model.quantized.gated_mlp import LEVELS, LevelLinear
-from pgcli.model.quantized.levels import row_levels
+from pgcli.model.quantized.gated_mlp import QUANTIZED_DTYPES, QuantizedLinear
+from pgcli.model.quantized.quantize import quantize_per_row
 
 Values = Iterator[tuple[str, Any]]
 PACKAGES = ("torch", "triton", "transformers", "numpy", "pillow")
@@ -167,21 +167,22 @@ def _rate(run: Callable[[], Any], products: int, setup: Setup) -> float:
     return 2 * products / _min_seconds(run, setup.device) / 1e12
 
 
-def level_rates(setup: Setup, rows: int, inner: int, outer: int) -> Values:
+def quantized_rates(setup: Setup, rows: int, inner: int, outer: int) -> Values:
     """TFLOP/s of one product: in the model's dtype, as the model does in 8 bits, and otherwise."""
     x = torch.randn(rows, inner, device=setup.device, dtype=setup.dtype)
     weight = torch.randn(outer, inner, device=setup.device, dtype=setup.dtype)
     acts: dict[str, Callable[[], Any]] = {"exact": partial(F.linear, x, weight)}
-    for name, dtype in LEVELS.items():
-        level, scale = row_levels(x, dtype)
-        linear = LevelLinear(weight.bfloat16(), dtype).to(setup.device)
-        acts[name] = partial(linear, level, scale)
+    for name, dtype in QUANTIZED_DTYPES.items():
+        quantized, scale = quantize_per_row(x, dtype)
+        linear = QuantizedLinear(weight.bfloat16(), dtype).to(setup.device)
+        acts[name] = partial(linear, quantized, scale)
         if name == "int8":
-            acts["int8 sums of PyTorch"] = partial(torch._int_mm, level, linear.level_ND.T)
+            acts["int8 sums of PyTorch"] = partial(torch._int_mm, quantized, linear.quantized_ND.T)
         else:
             scales = (scale, linear.scale_N[None])
             acts["fp8, summed in float32"] = partial(
-                *(torch._scaled_mm, level, linear.level_ND.T, *scales), out_dtype=torch.bfloat16
+                *(torch._scaled_mm, quantized, linear.quantized_ND.T, *scales),
+                out_dtype=torch.bfloat16,
             )
     for name, act in acts.items():
         try:

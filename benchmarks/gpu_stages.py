@@ -18,9 +18,9 @@ from benchmarks.decode import jpeg, photograph
 from benchmarks.gpu_bench import Bench, Setup, summary
 from benchmarks.gpu_kernels import (
     Values,
-    level_rates,
     parity,
     products_of,
+    quantized_rates,
     roofs,
     row_counts,
     versions,
@@ -31,7 +31,7 @@ from pgcli.bench.runner import BenchInputs
 from pgcli.bench.settings import Lengths
 from pgcli.checkpoints.config import parse_config
 from pgcli.cli.answer_files import answer_files
-from pgcli.model.quantized.gated_mlp import LEVELS
+from pgcli.model.quantized.gated_mlp import QUANTIZED_DTYPES
 
 
 def quantized(setup: Setup) -> Values:
@@ -40,12 +40,12 @@ def quantized(setup: Setup) -> Values:
         widths = products_of(parse_config(setup.config(generation)))
         for rows in row_counts(setup):
             for name in ("gate and up", "down"):
-                found = dict(level_rates(setup, rows, *widths[name]))
+                found = dict(quantized_rates(setup, rows, *widths[name]))
                 yield f"generation {generation}, {name}, {rows} rows", found
     batch, lengths = (2, Lengths(3, 3)) if setup.tiny else (256, Lengths(16, 16))
     with tempfile.TemporaryDirectory() as scratch:
         benches = {}
-        for name in ("none", *LEVELS):
+        for name in ("none", *QUANTIZED_DTYPES):
             folder = Path(scratch) / name
             folder.mkdir()
             try:

@@ -67,10 +67,10 @@ def segments(spans: Sequence[Span], *, width: int, height: int) -> tuple[Segment
 
 def confidence(corners: Sequence[Span]) -> float | None:
     """The geometric mean of the corners' `near` probabilities; None if they are not known."""
-    nears = [span.near for span in corners if span.near is not None]
-    if len(nears) < len(corners):
+    near_probabilities = [span.near for span in corners if span.near is not None]
+    if len(near_probabilities) < len(corners):
         return None
-    return min(1.0, math.prod(nears) ** (1 / len(nears)))
+    return min(1.0, math.prod(near_probabilities) ** (1 / len(near_probabilities)))
 
 
 def groups(

@@ -1,4 +1,4 @@
-"""Makes untrusted text and values safe for terminals, encoders and recursive functions."""
+"""Untrusted text and values, safe for terminals, encoders and recursive functions."""
 
 from __future__ import annotations
 
@@ -32,6 +32,12 @@ def printable(text: str) -> str:
     return CONTROL_CHARACTERS.sub(
         lambda match: match[0].encode("unicode_escape").decode("ascii"), text
     )
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message that is not blank, or the name of its class."""
+    lines = (line.strip() for line in str(error).splitlines())
+    return next(filter(None, lines), type(error).__name__)
 
 
 def encodable(text: str) -> str:

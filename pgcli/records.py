@@ -263,10 +263,12 @@ class Answer(Record):
 #: The columns that only some answers have: `segment`, and runs with the options of these names.
 EXTRA_COLUMNS = ("masks", "choices", "alternatives", "token_logprobs")
 #: The columns that only rows of `embed`, `score` and `classify` have.
-EMBEDDING_COLUMNS = ("text", "embedding", "scores", "labels")
+EMBEDDING_TASK_COLUMNS = ("text", "embedding", "scores", "labels")
 #: The columns of every answer in order; the extra ones follow, then those of `--keep`.
 COLUMNS = tuple(
-    f.name for f in fields(Answer) if f.name not in (*EXTRA_COLUMNS, *EMBEDDING_COLUMNS, "kept")
+    f.name
+    for f in fields(Answer)
+    if f.name not in (*EXTRA_COLUMNS, *EMBEDDING_TASK_COLUMNS, "kept")
 )
 _IMAGE = ("index", "id", "image", "width", "height")
 _RUN = ("load_ms", "vision_ms", "model", "error", "error_message")

@@ -46,12 +46,13 @@ LISTED: Mapping[str, type[Any]] = {
     "scores": TextScore,
     "labels": LabelProbability,
 }
-#: The columns of rows that are not answers to prompts, and the one by which they are known.
+#: The columns of rows that are not answers to prompts.
 BASE_OF_TASK: Mapping[Any, tuple[str, ...]] = {
     "embed": EMBED_COLUMNS,
     "score": SCORE_COLUMNS,
     "classify": CLASSIFY_COLUMNS,
 }
+#: The column that identifies such a row.
 COLUMN_OF_TASK: Mapping[Task, str] = {
     "embed": "embedding",
     "score": "scores",
@@ -202,7 +203,7 @@ def with_embedding_list(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def schema_of_answers(answers: Iterable[Answer]) -> RowSchema:
-    """The columns that at least one of the answers has; those of `segment` always masks.
+    """The columns that at least one of the answers has; `masks` if any is of `segment`.
 
     Raises UsageError for answers of commands whose rows have other columns.
     """

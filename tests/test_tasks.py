@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 
 from pgcli.errors import UsageError
 from pgcli.records import Item
-from pgcli.tasks import ask, caption, columns, detect, ocr, segment, with_prompts, with_region
+from pgcli.tasks import (
+    ask,
+    caption,
+    detect,
+    ocr,
+    segment,
+    template_columns,
+    with_prompts,
+    with_region,
+)
 
 
 def prompts(question, **fields):
@@ -113,7 +122,7 @@ def test_invalid_object_name_is_refused(objects):
 
 def test_braces_in_an_object_are_literal():
     question = detect(["{cat}", "{{"])
-    assert columns(question) == ()
+    assert template_columns(question) == ()
     assert prompts(question) == ("detect {cat} ; {{",)
 
 
@@ -138,7 +147,7 @@ def test_empty_list_of_prompts_is_refused():
 
 def test_columns_are_filled_from_the_row():
     question = ask(["is it {colour}?", "{colour} or {_2}, {größe}?"])
-    assert columns(question) == ("colour", "_2", "größe")
+    assert template_columns(question) == ("colour", "_2", "größe")
     made = prompts(question, colour="red", _2="blue", größe="big", other="never")
     assert made == ("is it red?", "red or blue, big?")
 
@@ -166,7 +175,7 @@ def test_braces_in_a_value_are_literal():
 def test_braces_hold_a_column_or_are_refused(name):
     with pytest.raises(UsageError, match=re.escape(name)):
         prompts(ask([f"{{{name}}}"]), a=1)
-    assert columns(ask([f"is it {{{name}}}?"])) == (name,)
+    assert template_columns(ask([f"is it {{{name}}}?"])) == (name,)
 
 
 def test_a_column_of_any_name_fills_the_prompt():
@@ -210,7 +219,7 @@ def test_equal_prompts_of_a_row_are_merged():
 def test_without_prompts_each_item_has_its_own():
     items = [Item(0, "a", "a", prompts=(" what {x}? \n",)), Item(1, "b", "b", prompts=("",))]
     assert [item.prompts for item in with_prompts(items, ask(None))] == [("what {x}?",), ("",)]
-    assert columns(ask(None)) == ()
+    assert template_columns(ask(None)) == ()
 
 
 def test_item_without_a_required_prompt_is_refused():
@@ -225,7 +234,7 @@ def test_a_lone_surrogate_does_not_reach_the_tokenizer():
 @given(st.text(), st.text())
 def test_every_template_and_value_give_an_encodable_prompt(template, value):
     question = ask([template])
-    item = Item(0, "a", "a", fields=dict.fromkeys(columns(question), value))
+    item = Item(0, "a", "a", fields=dict.fromkeys(template_columns(question), value))
     (filled,) = with_prompts([item], question)
     assert filled.prompts[0] == filled.prompts[0].strip()
     filled.prompts[0].encode()

@@ -20,7 +20,7 @@ from examples.demo_model.patch_targets import PatchHead
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.save import save
-from pgcli.model.kv_cache import AttentionMasks
+from pgcli.model.attention_masks import AttentionMasks
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.siglip import normalize_pixels
 from pgcli.training.losses import prefix_lm_loss

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from pgcli import tasks
 from pgcli.api.sources import Source, make_items
-from pgcli.checkpoints.model_description import ModelKind
 from pgcli.device.decoding import decoding_processes
 from pgcli.embedding.abilities import check_kind, check_labels
 from pgcli.errors import UsageError
@@ -53,7 +52,7 @@ class EmbeddingMethods:
         if (source is None) == (texts is None):
             raise UsageError("embed takes images, or texts", hint='embed("photos")')
         if texts is not None:
-            check_kind("embed", self._engine.label, self._kind, texts=True)
+            check_kind("embed", self._engine.label, self._engine.kind, texts=True)
             return self._encoder.encode_texts(
                 [texts] if isinstance(texts, str) else texts, raw=raw_text
             )
@@ -124,10 +123,6 @@ class EmbeddingMethods:
         queries = self.embed(images, texts=texts)
         return nearest(queries, vectors, k, min_similarity=min_similarity)
 
-    @property
-    def _kind(self) -> ModelKind:
-        return getattr(self._engine, "kind", "paligemma")
-
     @cached_property
     def _encoder(self) -> EmbeddingEngine:
         """The engine of vectors; of PaliGemma it shares the vision tower."""
@@ -145,7 +140,7 @@ class EmbeddingMethods:
         progress: bool,
     ) -> Iterator[Answer]:
         label = self._engine.label
-        check_kind(question.task, label, self._kind, texts=question.needs_texts)
+        check_kind(question.task, label, self._engine.kind, texts=question.needs_texts)
         if question.task == "classify":
             check_labels(question, label, self._encoder.labels)
         from pgcli.embedding.answers import EmbeddingAnswers

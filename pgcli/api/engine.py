@@ -76,7 +76,7 @@ def load(
     loaded = load_engine(
         checkpoint,
         adapter=None if adapter is None else find(os.fspath(adapter), kind="adapter"),
-        masks=None if mask_decoder is None else Path(mask_decoder),
+        mask_decoder_file=None if mask_decoder is None else Path(mask_decoder),
         device=device,
         dtype=dtype,
         batch_size=batch_size,
@@ -88,15 +88,17 @@ def load(
 
 
 class Engine(EmbeddingMethods):
-    """A loaded model. Each method yields one Answer per image and prompt, in input order.
+    """A loaded model.
 
-    PaliGemma answers with text, by `caption`, `ask`, `detect`, `segment` and `ocr`, and embeds
-    images. Two towers embed images and texts, score and classify; classifiers classify. A method
-    that the model does not have raises UsageError.
+    The methods that answer yield one Answer per image and prompt, in input order; `embed` returns
+    an array, `search` its hits, `train` a report. PaliGemma answers with text, by `caption`, `ask`,
+    `detect`, `segment` and `ocr`, and embeds images. Two towers embed images and texts, score and
+    classify; classifiers classify. A method that the model does not have raises UsageError.
 
     A source is what the command line takes, or images in memory: bytes, Pillow's images, arrays
     and tensors; lists may mix them. An image that cannot be read is an Answer with `error` set;
-    the others are answered. Every method takes the options of `CallOptions` as keyword arguments.
+    the others are answered. The five methods that answer with text take the options of
+    `CallOptions` as keyword arguments.
     """
 
     def __init__(
@@ -263,7 +265,7 @@ class Engine(EmbeddingMethods):
     def _answers(
         self, source: Source | Iterable[Source], question: Question, call: CallSettings
     ) -> Iterator[Answer]:
-        check_kind(question.task, self._engine.label, self._kind)
+        check_kind(question.task, self._engine.label, self._engine.kind)
         from pgcli.engine.sampler import SamplingParams  # imports torch
 
         engine: Any = self._engine

@@ -1,4 +1,4 @@
-"""The options of a call, which every method of an engine takes."""
+"""The options of the methods that answer with text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pgcli.records import Region
 
 
 class CallOptions(TypedDict, total=False):
-    """Keyword arguments of every method.
+    """Keyword arguments of `caption`, `ask`, `detect`, `segment` and `ocr`.
 
     region: xmin, ymin, xmax, ymax in pixels of the upright image, for models trained to answer
         about a part of an image.

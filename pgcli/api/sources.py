@@ -48,7 +48,7 @@ def make_items(
         return items_of(sources), len(sources)
     options = ReadOptions(
         prompt_column=question.text_column or ReadOptions.prompt_column,
-        fields=tasks.columns(question),
+        fields=tasks.template_columns(question),
         requires_prompts=question.templates is None,
         refuses_prompts=question.refuses_prompts,
         choices_column=question.choices_column,

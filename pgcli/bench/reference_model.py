@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from pgcli.checkpoints.names import hub_name
+from pgcli.checkpoints.names import PALIGEMMA
 from pgcli.checkpoints.weight_files import total_bytes
 from pgcli.checkpoints.weights import param_slices
 from pgcli.device.select import free_bytes
@@ -55,7 +55,7 @@ def share_weights(model: PaliGemma, folder: Path) -> Any:
     state = {}
     for name, part in param_slices(model).items():
         whole: torch.Tensor = owned[part.parameter].detach()
-        state[hub_name(name)] = whole.narrow(0, part.start, part.shape[0])
+        state[PALIGEMMA.hub_name(name)] = whole.narrow(0, part.start, part.shape[0])
     made, info = library.PaliGemmaForConditionalGeneration.from_pretrained(
         None,
         config=library.AutoConfig.from_pretrained(folder, **reference.SAFE_OPTIONS),

@@ -45,19 +45,23 @@ class Patterns:
 
 @dataclass(frozen=True, slots=True)
 class AdapterConfig:
-    """A LoRA adapter's settings; `base` is the model it was trained on, or empty."""
+    """A LoRA adapter's settings, as PEFT names them.
+
+    `base` is the model it was trained on, or empty; `has_every_layer` says whether each adapted
+    projection is adapted in all layers.
+    """
 
     rank: int
     alpha: float
     ranks: Patterns
     alphas: Patterns
-    rank_stabilised: bool
-    dora: bool
-    with_bias: bool
-    ties: bool
-    saved: tuple[str, ...]
+    use_rslora: bool
+    use_dora: bool
+    lora_bias: bool
+    ensure_weight_tying: bool
+    modules_to_save: tuple[str, ...]
     base: str
-    every_layer: bool
+    has_every_layer: bool
 
     def rank_of(self, module: str) -> int:
         """The rank of a module's two matrices."""
@@ -67,14 +71,14 @@ class AdapterConfig:
         """The factor of the product of a module's two matrices."""
         rank = self.rank_of(module)
         return self.alphas.value(module, self.alpha) / (
-            math.sqrt(rank) if self.rank_stabilised else rank
+            math.sqrt(rank) if self.use_rslora else rank
         )
 
     def saves(self, tensor: str) -> bool:
         """Whether a tensor belongs to a module of `modules_to_save`, which is stored whole."""
         parts = tensor.split(".")
         modules = [".".join(parts[:end]) for end in range(1, len(parts))]
-        return any(module.endswith(name) for module in modules for name in self.saved)
+        return any(module.endswith(name) for module in modules for name in self.modules_to_save)
 
 
 def read_adapter_config(folder: Path) -> AdapterConfig:
@@ -96,13 +100,13 @@ def read_adapter_config(folder: Path) -> AdapterConfig:
         alpha=_number(values, "lora_alpha", 8),
         ranks=_patterns(values, "rank_pattern", whole=True),
         alphas=_patterns(values, "alpha_pattern"),
-        rank_stabilised=bool(values.get("use_rslora")),
-        dora=bool(values.get("use_dora")),
-        with_bias=bool(values.get("lora_bias")),
-        ties=bool(values.get("ensure_weight_tying")),
-        saved=tuple(_names(values, "modules_to_save")),
+        use_rslora=bool(values.get("use_rslora")),
+        use_dora=bool(values.get("use_dora")),
+        lora_bias=bool(values.get("lora_bias")),
+        ensure_weight_tying=bool(values.get("ensure_weight_tying")),
+        modules_to_save=tuple(_names(values, "modules_to_save")),
         base=_base(values),
-        every_layer=_has_every_layer(values),
+        has_every_layer=_has_every_layer(values),
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pgcli.checkpoints.adapter_config import AdapterConfig
-from pgcli.checkpoints.names import canonical, hub_name
+from pgcli.checkpoints.names import PALIGEMMA
 from pgcli.checkpoints.safetensors_files import TensorInfo, check_dtype, read_headers
 from pgcli.checkpoints.weights import EMBEDDING, ParamSlice
 from pgcli.errors import InvalidCheckpoint
@@ -84,13 +84,13 @@ def _whole_weight(tensor: str, slices: Slices) -> str:
         return _model_name(plain, tensor, slices)
     module, rest = plain.split(".modules_to_save.", 1)
     without_adapter_name = f"{module}.{rest}"
-    if canonical(without_adapter_name) in slices:
-        return canonical(without_adapter_name)
+    if PALIGEMMA.canonical(without_adapter_name) in slices:
+        return PALIGEMMA.canonical(without_adapter_name)
     return _model_name(f"{module}.{rest.partition('.')[2]}", tensor, slices)
 
 
 def _model_name(plain: str, tensor: str, slices: Slices) -> str:
-    name = canonical(plain)
+    name = PALIGEMMA.canonical(plain)
     if name not in slices:
         raise InvalidCheckpoint(f"{tensor} in {WEIGHTS} is not a tensor of the model")
     return name
@@ -108,7 +108,7 @@ def check_adapter(adapter: AdapterTensors, config: AdapterConfig, slices: Slices
             if part not in shapes:
                 raise InvalidCheckpoint(f"{tensor.name} contradicts the adapter's settings")
             _check_shape(tensor, shapes[part], config)
-    if config.every_layer:
+    if config.has_every_layer:
         _check_every_layer(adapter, slices)
 
 
@@ -128,15 +128,15 @@ def _expected_shapes(
     if not rest:
         raise InvalidCheckpoint(f"{lora.module} is not a matrix, and LoRA needs one")
     if name in (EMBEDDING, POSITIONS):
-        if config.dora or config.with_bias:
+        if config.use_dora or config.lora_bias:
             raise InvalidCheckpoint(f"{lora.module}: use_dora or lora_bias on an embedding")
         return {"lora_embedding_A": (rank, rows), "lora_embedding_B": (rest[0], rank)}
     ones = [1] * (len(rest) - 1)
     shapes = {"lora_A": (rank, *rest), "lora_B": (rows, rank, *ones)}
-    if config.dora:
+    if config.use_dora:
         shapes["lora_magnitude_vector"] = (1, rows, *ones) if ones else (rows,)
-    if config.with_bias:
-        bias = hub_name(name).removesuffix("weight") + "bias"
+    if config.lora_bias:
+        bias = PALIGEMMA.hub_name(name).removesuffix("weight") + "bias"
         _model_name(bias, f"{lora.module}.lora_B.bias", slices)
         shapes["lora_B.bias"] = (rows,)
     return shapes
@@ -148,7 +148,7 @@ def _check_every_layer(adapter: AdapterTensors, slices: Slices) -> None:
     for name in slices:
         if name not in adapter.loras and _without_index(name) in kinds:
             raise InvalidCheckpoint(
-                f"{hub_name(name)} has no adapter in {WEIGHTS}, but other layers have one"
+                f"{PALIGEMMA.hub_name(name)} has no adapter in {WEIGHTS}, but other layers have one"
             )
 
 

@@ -87,7 +87,7 @@ def _unties(adapter: AdapterTensors, own: set[str], config: AdapterConfig) -> bo
     """Whether the embedding and the LM head differ once the adapter is merged."""
     if HEAD in adapter.whole or HEAD in adapter.loras:
         return True
-    return not config.ties and (EMBEDDING in own or EMBEDDING in adapter.loras)
+    return not config.ensure_weight_tying and (EMBEDDING in own or EMBEDDING in adapter.loras)
 
 
 def _untie(model: PaliGemma) -> None:

@@ -53,22 +53,24 @@ def read_description(folder: Path) -> ModelDescription:
         found = open_clip_config.read_open_clip(folder)
         return ModelDescription("two_towers", found.towers, found)
     values = read_json(folder / "config.json")
-    kind = values.get("model_type")
+    kind = _kind(values)
+    if kind is None:
+        raise _unsupported(folder, values.get("model_type"))
     if kind == "paligemma":
-        return ModelDescription("paligemma", read_config(folder))
-    if kind == "siglip2":
-        raise InvalidCheckpoint(
+        return ModelDescription(kind, read_config(folder))
+    parse = parse_classifier if kind == "classifier" else parse_two_towers
+    return ModelDescription(kind, _parsed(folder, values, parse))
+
+
+def _unsupported(folder: Path, model_type: object) -> InvalidCheckpoint:
+    if model_type == "siglip2":
+        return InvalidCheckpoint(
             f"{folder} is not supported: {NAFLEX}",
             hint="name one of fixed resolution, for example google/siglip2-base-patch16-224",
         )
-    if not isinstance(kind, str) or kind not in FAMILIES:
-        raise InvalidCheckpoint(
-            f"{folder / 'config.json'}: model_type is {brief(kind)}", hint=SUPPORTED
-        )
-    if _is_classifier(values):
-        return ModelDescription("classifier", _parsed(folder, values, parse_classifier))
-    config = _parsed(folder, values, parse_two_towers)
-    return ModelDescription("vision_tower" if config.text is None else "two_towers", config)
+    return InvalidCheckpoint(
+        f"{folder / 'config.json'}: model_type is {brief(model_type)}", hint=SUPPORTED
+    )
 
 
 def image_preprocessing(folder: Path, description: ModelDescription) -> Preprocessing:
@@ -93,15 +95,18 @@ def read_kind(folder: Path) -> ModelKind | None:
     """
     if is_open_clip(file_names(folder)):
         return "two_towers"
-    values = read_json(folder / "config.json")
-    kind = values.get("model_type")
-    if kind == "paligemma":
+    return _kind(read_json(folder / "config.json"))
+
+
+def _kind(values: Mapping[str, Any]) -> ModelKind | None:
+    model_type = values.get("model_type")
+    if model_type == "paligemma":
         return "paligemma"
-    if not isinstance(kind, str) or kind not in FAMILIES:
+    if not isinstance(model_type, str) or model_type not in FAMILIES:
         return None
     if _is_classifier(values):
         return "classifier"
-    return "vision_tower" if kind == "siglip_vision_model" else "two_towers"
+    return "vision_tower" if model_type == "siglip_vision_model" else "two_towers"
 
 
 def _is_classifier(values: Mapping[str, Any]) -> bool:

@@ -271,13 +271,3 @@ OPEN_CLIP_SIGLIP = TensorNames(
         ),
     ),
 )
-
-
-def canonical(name: str) -> str:
-    """The model's name for a tensor of a PaliGemma checkpoint of any version."""
-    return PALIGEMMA.canonical(name)
-
-
-def hub_name(name: str) -> str:
-    """The Hub's name for a tensor of PaliGemma."""
-    return PALIGEMMA.hub_name(name)

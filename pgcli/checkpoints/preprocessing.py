@@ -1,4 +1,4 @@
-"""Reads how a checkpoint wants its images prepared."""
+"""Reads how images are prepared for a checkpoint."""
 
 from __future__ import annotations
 

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
-from pgcli.checkpoints.names import hub_name
+from pgcli.checkpoints.names import PALIGEMMA, TensorNames
 from pgcli.checkpoints.tensor_file import TensorSpec, write_tensors
-from pgcli.checkpoints.weights import ParamSlice, meta_model, param_slices
+from pgcli.checkpoints.weights import meta_model, param_slices
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig
 from pgcli.model.paligemma import PaliGemma
 
@@ -21,17 +22,25 @@ def save(model: PaliGemma, folder: Path, *, dtype: torch.dtype) -> None:
 
     Raises ValueError for a model whose weights are packed, quantized or have adapters.
     """
-    parameters = dict(model.named_parameters())
-    missing = dict(meta_model(model.config).named_parameters()).keys() - parameters.keys()
+    names = dict(model.named_parameters()).keys()
+    missing = dict(meta_model(model.config).named_parameters()).keys() - names
     if missing:
         raise ValueError(f"{min(missing)} is packed, quantized or adapted, and cannot be saved")
-
-    def stored_tensor(part: ParamSlice) -> torch.Tensor:
-        rows = parameters[part.parameter].detach().narrow(0, part.start, part.shape[0])
-        return rows.to("cpu", dtype).contiguous()
-
-    tensors = {hub_name(name): stored_tensor(part) for name, part in param_slices(model).items()}
+    tensors = stored_tensors(model, PALIGEMMA, dtype)
     write_files(folder, config_values(model.config, dtype), tensors)
+
+
+def stored_tensors(
+    model: nn.Module, names: TensorNames, dtype: torch.dtype
+) -> dict[str, torch.Tensor]:
+    """The tensors of the model by their names on the Hub, fused weights split into stored ones."""
+    parameters = dict(model.named_parameters())
+    tensors = {}
+    for name, part in param_slices(model).items():
+        value = parameters[part.parameter].detach()
+        rows = value.narrow(0, part.start, part.shape[0]) if part.shape else value
+        tensors[names.hub_name(name)] = rows.to("cpu", dtype).contiguous()
+    return tensors
 
 
 def write_files(

@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
-from pgcli.checkpoints.names import CLASSIFIER, SIGLIP, TWO_TOWERS, VIT, TensorNames
-from pgcli.checkpoints.save import write_files
-from pgcli.checkpoints.weights import param_slices
+from pgcli.checkpoints.names import CLASSIFIER, SIGLIP, TWO_TOWERS, VIT
+from pgcli.checkpoints.save import stored_tensors, write_files
 from pgcli.model.classifier import ImageClassifier
 from pgcli.model.config import Activation, TextConfig, VisionConfig
 from pgcli.model.two_towers import TwoTowers
@@ -34,7 +32,7 @@ def save_two_towers(
     if config.text is None:
         raise ValueError("this model has no text tower")
     is_siglip = config.family == "siglip"
-    tensors = _stored(model, SIGLIP if is_siglip else TWO_TOWERS, dtype)
+    tensors = stored_tensors(model, SIGLIP if is_siglip else TWO_TOWERS, dtype)
     text = _sizes(config.text) | {
         "vocab_size": config.text.vocab_size,
         "max_position_embeddings": config.text.max_positions,
@@ -64,7 +62,7 @@ def save_two_towers(
 def save_classifier(model: ImageClassifier, folder: Path, *, dtype: torch.dtype) -> None:
     """Write `config.json` and `model.safetensors` of a ViT, or of SigLIP or CLIP with a head."""
     config = model.config
-    tensors = _stored(model, VIT if config.family == "vit" else CLASSIFIER, dtype)
+    tensors = stored_tensors(model, VIT if config.family == "vit" else CLASSIFIER, dtype)
     vision = _vision_values(config.vision)
     labels = {str(number): label for number, label in enumerate(config.labels)}
     values: dict[str, Any] = {
@@ -86,17 +84,6 @@ def save_classifier(model: ImageClassifier, folder: Path, *, dtype: torch.dtype)
         vision |= {"model_type": "clip_vision_model"}
         values |= {"architectures": ["CLIPForImageClassification"], "vision_config": vision}
     write_files(folder, values, tensors)
-
-
-def _stored(model: nn.Module, names: TensorNames, dtype: torch.dtype) -> dict[str, Tensor]:
-    """The tensors of the model by their names on the Hub, fused weights split into stored ones."""
-    parameters = dict(model.named_parameters())
-    tensors = {}
-    for name, part in param_slices(model).items():
-        value = parameters[part.parameter].detach()
-        rows = value.narrow(0, part.start, part.shape[0]) if part.shape else value
-        tensors[names.hub_name(name)] = rows.to("cpu", dtype).contiguous()
-    return tensors
 
 
 def _vision_values(config: VisionConfig) -> dict[str, Any]:

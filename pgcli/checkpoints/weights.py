@@ -104,13 +104,12 @@ def load(
     differs from the embedding is loaded even if the config says that they are tied.
     """
     stored = _find_tensors(folder, PALIGEMMA)
-    untied = replace(config, tied=config.tied and HEAD not in stored)
-    _check_tensors(stored, param_slices(meta_model(untied)), PALIGEMMA)
+    model = meta_model(replace(config, tied=config.tied and HEAD not in stored))
+    _check_tensors(stored, param_slices(model), PALIGEMMA)
     if config.tied and HEAD in stored and tensors_equal(stored[HEAD], stored[EMBEDDING]):
         del stored[HEAD]
-    else:
-        config = untied
-    return _read_weights(meta_model(config), stored, PALIGEMMA, dtype, device)
+        model = meta_model(config)
+    return _read_weights(model, stored, PALIGEMMA, dtype, device)
 
 
 def load_two_towers(

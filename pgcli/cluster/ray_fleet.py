@@ -11,6 +11,7 @@ from typing import Any
 
 from pgcli.cluster.chunk_driver import Ended, Event, Raised, Returned
 from pgcli.errors import NoUsableDevice
+from pgcli.printable import first_line
 
 WAIT_SECONDS = 1.0
 GROW_SECONDS = 2.0  # between two looks at what there is room for
@@ -152,7 +153,3 @@ def connect(address: str) -> Any:
             hint="start one with ray start --head, or use --ray local",
         ) from problem
     return ray
-
-
-def first_line(problem: BaseException) -> str:
-    return str(problem).strip().partition("\n")[0] or type(problem).__name__

@@ -10,6 +10,7 @@ from typing import Any
 
 from pgcli.device.nvidia_driver import diagnose_gpu, nvidia_driver, wheel_command
 from pgcli.doctor.finding import Finding, bad, ok, warn
+from pgcli.printable import first_line
 
 TORCH, GPU, DTYPES = "pytorch", "gpu", "dtypes"
 
@@ -44,9 +45,9 @@ def imported() -> ModuleType | Finding:
     except ImportError as missing:
         if getattr(missing, "name", None) == "torch":
             return bad(TORCH, "not installed", f"{sys.executable} -m pip install torch")
-        return bad(TORCH, f"cannot be imported: {_first_line(missing)}", reinstall)
+        return bad(TORCH, f"cannot be imported: {first_line(missing)}", reinstall)
     except (OSError, RuntimeError, AttributeError, TypeError, ValueError) as broken:
-        return bad(TORCH, f"is broken: {_first_line(broken)}", reinstall)
+        return bad(TORCH, f"is broken: {first_line(broken)}", reinstall)
     module: ModuleType = torch
     return module
 
@@ -74,7 +75,7 @@ def _usable(torch: Any) -> Finding:
         torch.ones(8, device="cuda").sum().item()
     except RuntimeError as error:  # no kernels for this architecture in the wheel, or no memory
         driver = nvidia_driver() or ""
-        return bad(GPU, f"{found}, cannot compute: {_first_line(error)}", wheel_command(driver))
+        return bad(GPU, f"{found}, cannot compute: {first_line(error)}", wheel_command(driver))
     free, total = torch.cuda.mem_get_info(0)
     found += f", {free / 1e9:.0f} GB free"
     if free < total / 2:
@@ -111,7 +112,3 @@ def dtypes(torch: Any) -> Finding:
         return ok(DTYPES, f"bfloat16 on the CPU ({'AMX' if amx else 'AVX512-BF16'}), float32")
     found = "this CPU has no bfloat16 in hardware: float32, at twice the memory"
     return warn(DTYPES, found, "--dtype bfloat16 halves the memory, and is slower")
-
-
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)

@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -19,11 +18,13 @@ from pgcli.checkpoints.model_description import ModelDescription
 from pgcli.checkpoints.preprocessing import Preprocessing
 from pgcli.device.stopwatch import Mark, Stopwatch
 from pgcli.embedding.texts import TextProcessor
+from pgcli.engine.image_cache import ImageCacheStats
 from pgcli.engine.image_spec import image_spec
 from pgcli.engine.oom import BatchLimits, OutOfMemory, run_in_chunks, run_or_free
 from pgcli.errors import NoUsableDevice, UsageError
 from pgcli.model.classifier import ImageClassifier
 from pgcli.model.siglip import normalize_pixels
+from pgcli.model.transfer import to_device
 from pgcli.model.two_towers import TwoTowers
 from pgcli.records import DecodedImage
 
@@ -35,14 +36,13 @@ class EncodedImage:
     """An image's vector: its embedding of length 1, or a classifier's logits.
 
     `vision_ms` is the image's share of the time of its `batch`. The vector is None where memory
-    does not suffice even for this image alone; then the `error` is "oom".
+    does not suffice even for this image alone.
     """
 
     image: DecodedImage
     vector: np.ndarray | None
     vision_ms: float | None
     batch: int
-    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +63,6 @@ class EmbeddingEngine:
     call to the next.
     """
 
-    image_stats = SimpleNamespace(is_shared=False)
-
     def __init__(
         self,
         model: TwoTowers | ImageClassifier,
@@ -81,6 +79,7 @@ class EmbeddingEngine:
         self.label = label
         self.batch_size = batch_size
         self.batch_limits = BatchLimits()
+        self.image_stats = ImageCacheStats()
         self.spec = image_spec(description.vision.resolution, preprocessing)
         weight = model.vision.post_layernorm.weight
         self._device, self._dtype = weight.device, weight.dtype
@@ -115,7 +114,7 @@ class EmbeddingEngine:
         """Each image's vector with the row index that the stream gives it, in the same order.
 
         On OOM the batches are halved and their images encoded again; an image that does not fit
-        even alone has the error "oom", and NoUsableDevice is raised if the first images all have.
+        even alone has no vector, and NoUsableDevice is raised if the first images all have none.
         Once `should_stop` returns True, no further batch is begun.
         """
         in_flight: deque[InFlightBatch] = deque()
@@ -133,7 +132,7 @@ class EmbeddingEngine:
                         yield from self._finish(in_flight.popleft())
                     row_index, image = batch
                     self.batch_limits.count_row(is_lost=True)
-                    yield row_index, EncodedImage(image, None, None, 1, "oom")
+                    yield row_index, EncodedImage(image, None, None, 1)
         while in_flight:
             yield from self._finish(in_flight.popleft())
 
@@ -144,10 +143,7 @@ class EmbeddingEngine:
         model has no text tower, NoUsableDevice if memory does not suffice for one text.
         """
         if self._texts is None or not isinstance(self.model, TwoTowers):
-            raise UsageError(
-                f"{self.label} has no text tower",
-                hint="name SigLIP, SigLIP 2 or CLIP with both of its towers",
-            )
+            raise self._no_text_tower()
         distinct = {text: number for number, text in enumerate(dict.fromkeys(texts))}
         token_BT = self._texts(distinct, raw=raw)
         rows = [
@@ -171,13 +167,16 @@ class EmbeddingEngine:
     def scores(self, cosine: np.ndarray) -> np.ndarray:
         """Cosines scaled, and biased where the model has a bias, for a sigmoid and a softmax."""
         if not isinstance(self.model, TwoTowers) or self.model.logit_scale is None:
-            raise UsageError(
-                f"{self.label} has no text tower",
-                hint="name SigLIP, SigLIP 2 or CLIP with both of its towers",
-            )
+            raise self._no_text_tower()
         values = torch.as_tensor(cosine, dtype=torch.float32, device=self._device)
         scaled: np.ndarray = self.model.logits(values).float().cpu().numpy()
         return scaled
+
+    def _no_text_tower(self) -> UsageError:
+        return UsageError(
+            f"{self.label} has no text tower",
+            hint="name SigLIP, SigLIP 2 or CLIP with both of its towers",
+        )
 
     def _batches(self, stream: Stream) -> Iterator[list[tuple[int, DecodedImage]]]:
         rows: list[tuple[int, DecodedImage]] = []
@@ -213,10 +212,7 @@ class EmbeddingEngine:
     def _encode_rows(self, rows: Sequence[tuple[int, DecodedImage]]) -> InFlightBatch:
         start = self._watch.mark()
         images = [torch.from_numpy(image.pixels) for _, image in rows if image.pixels is not None]
-        pixels_BRRC = torch.stack(images)
-        if self._device.type == "cuda":  # a copy from pinned memory is asynchronous
-            pixels_BRRC = pixels_BRRC.pin_memory()
-        pixels_BRRC = pixels_BRRC.to(self._device, non_blocking=True)
+        pixels_BRRC = to_device(torch.stack(images), self._device)
         pixels_BCRR = normalize_pixels(pixels_BRRC, self._mean, self._std, self._dtype)
         vector_BE = self._encode_pixels(pixels_BCRR).float()
         return InFlightBatch(rows, vector_BE, start, self._watch.mark())

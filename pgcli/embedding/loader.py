@@ -79,7 +79,7 @@ def of_paligemma(engine: InferenceEngine) -> EmbeddingEngine:
     description = ModelDescription("paligemma", engine.model.config)
     config = encoder_config(description)
     assert isinstance(config, TwoTowersConfig)
-    with torch.device("meta"):
+    with weights.skip_init():
         towers = TwoTowers(config)
     towers.vision = engine.model.vision
     weight = engine.model.projector.weight

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
+from pgcli.checkpoints.model_description import ModelKind
 from pgcli.checkpoints.preprocessing import Preprocessing
 from pgcli.engine.grammar import Grammar
 from pgcli.engine.image_cache import ImageCacheStats, ImageFeatureCache
@@ -44,6 +45,7 @@ class RunParts(NamedTuple):
     scheduler: Scheduler
     runner: ModelRunner
     outputs: OutputProcessor
+    on_finish: Callable[[Sequence], None]
 
 
 class InferenceEngine:
@@ -55,6 +57,7 @@ class InferenceEngine:
     `starts_small` is set, the next question begins with a small batch, whose rows come at once.
     """
 
+    kind: ModelKind = "paligemma"
     starts_small = False
 
     def __init__(
@@ -124,41 +127,39 @@ class InferenceEngine:
         `on_finish` is called with every finished sequence. `batch_size` replaces the engine's for
         this question.
         """
-        parts = self._make_parts(question, sampling, batch_size, should_stop)
+        parts = self._make_parts(question, sampling, batch_size, should_stop, on_finish)
         inputs, scheduler = parts.inputs, parts.scheduler
         for row_index, image in stream:
             sequences, refused = inputs.process(row_index, image)
             yield from refused
             for sequence in sequences:
                 scheduler.add(sequence)
-                yield from self._run(parts, on_finish)
+                yield from self._run(parts)
         scheduler.close()
-        yield from self._run(parts, on_finish)
+        yield from self._run(parts)
 
-    def _run(self, parts: RunParts, on_finish: Callable[[Sequence], None]) -> Iterator[Row]:
+    def _run(self, parts: RunParts) -> Iterator[Row]:
         """Run batches until more input is needed, or until every sequence has ended."""
-        _, scheduler, runner, _ = parts
+        scheduler, runner = parts.scheduler, parts.runner
         late: list[Sequence] = []
         while batch := scheduler.schedule():  # a group to prefill if rows are free, else decode
             try:
                 runner.run(batch)
                 scheduler.on_success(batch)
             except OutOfMemory:
-                yield from self._report(parts, late, on_finish)
+                yield from self._report(parts, late)
                 late = []
                 runner.preempt(scheduler.on_out_of_memory(batch))
             ended = list(scheduler.pop_finished())
             # on a GPU, rows are reported once the batch after the one that ended them is launched
             now, late = (late, ended) if runner.reads_late else (ended, late)
-            yield from self._report(parts, now, on_finish)
-        yield from self._report(parts, late, on_finish)
+            yield from self._report(parts, now)
+        yield from self._report(parts, late)
 
-    def _report(
-        self, parts: RunParts, finished: list[Sequence], on_finish: Callable[[Sequence], None]
-    ) -> Iterator[Row]:
+    def _report(self, parts: RunParts, finished: list[Sequence]) -> Iterator[Row]:
         """The rows of sequences that have ended."""
         for sequence in finished:
-            on_finish(sequence)
+            parts.on_finish(sequence)
         for row_index, answer in parts.outputs.answers(finished):
             self.batch_limits.count_row(is_lost=answer.error == "oom")
             yield row_index, answer
@@ -169,6 +170,7 @@ class InferenceEngine:
         sampling: Sampling,
         batch_size: int | None,
         should_stop: Callable[[], bool],
+        on_finish: Callable[[Sequence], None],
     ) -> RunParts:
         """The parts of a run; UsageError if `max_new_tokens` leaves no slots for a prompt."""
         params, max_new_tokens = _common_params(sampling, question)
@@ -192,14 +194,9 @@ class InferenceEngine:
         starts = grammar.starts if grammar else ()
         return RunParts(
             InputProcessor(
-                self.tokenizer,
-                config,
-                sampling,
-                task=question.task,
-                max_new_tokens=max_new_tokens,
+                *(self.tokenizer, config, sampling, question),
                 model=self.label,
                 starts=dict(zip(question.objects_of_prompts, starts, strict=False)),
-                alternatives=question.alternatives,
             ),
             Scheduler(
                 queue,
@@ -221,6 +218,7 @@ class InferenceEngine:
                 grammar=grammar,
             ),
             OutputProcessor(self.tokenizer, self._mask_decoder, question, model=self.label),
+            on_finish,
         )
 
     def _group_rows(self, question: Question, rows: int) -> int:

@@ -50,15 +50,15 @@ class TrieNode:
     """A prefix of a label: the tokens that may follow, and whether the label may end here.
 
     If `ends`, the answer may end after this node; if `continues`, its tokens include the separator
-    and another object may follow. `shortest` is the minimum number of tokens that end an answer,
-    `object` the maximum number of tokens of an object of its prompt, with a stop token.
+    and another object may follow. `min_tokens_to_end` is the least number of tokens that end an
+    answer, `max_object_tokens` the most of an object of its prompt, with a stop token.
     """
 
     children: dict[int, int] = field(default_factory=dict)
     ends: bool = False
     continues: bool = False
-    shortest: int = 0
-    object: int = 0
+    min_tokens_to_end: int = 0
+    max_object_tokens: int = 0
 
 
 class Grammar:
@@ -84,7 +84,7 @@ class Grammar:
             raise InvalidCheckpoint("config.json names no eos_token_id that tokenizer.json has")
         self._nodes: list[TrieNode] = []
         self.starts = [self._add_prompt(tokenizer, objects) for objects in prompts]
-        self._set_shortest()
+        self._set_min_tokens_to_end()
         labels = {token for node in self._nodes for token in node.children}
         ids = sorted({*self._locations, *labels, *self._stops})
         self._device = torch.device(device)
@@ -121,9 +121,11 @@ class Grammar:
         if 0 < len(state.corners) < CORNERS:
             return AllowedTokens(self._location_values(state.corners), frozenset())
         node = self._nodes[state.node]
-        opens = node.continues and left >= node.object
+        opens = node.continues and left >= node.max_object_tokens
         tokens = {
-            token for token, child in node.children.items() if self._nodes[child].shortest < left
+            token
+            for token, child in node.children.items()
+            if self._nodes[child].min_tokens_to_end < left
         }
         return AllowedTokens(
             self._location_values(()) if opens else range(0),
@@ -148,7 +150,7 @@ class Grammar:
         for name in objects:
             self._add_label(begin + 1, tokenizer.encode_text(f" {name} ; ")).continues = True
         for node in self._nodes[begin:]:
-            node.object = longest
+            node.max_object_tokens = longest
         return State(node=begin, begin=begin)
 
     def _add_label(self, root: int, ids: Sequence[int]) -> TrieNode:
@@ -160,18 +162,18 @@ class Grammar:
                 self._nodes.append(TrieNode())
         return self._nodes[at]
 
-    def _set_shortest(self) -> None:
-        """Compute every node's `shortest` in reverse, as children come after their parents."""
+    def _set_min_tokens_to_end(self) -> None:
+        """Compute `min_tokens_to_end` in reverse order, as children come after their parents."""
         for node in reversed(self._nodes):
-            node.shortest = min(self._lengths(node))
+            node.min_tokens_to_end = min(self._lengths(node))
 
     def _lengths(self, node: TrieNode) -> Iterator[int]:
         if node.ends:
             yield 1
         if node.continues:
-            yield node.object
+            yield node.max_object_tokens
         for child in node.children.values():
-            yield 1 + self._nodes[child].shortest
+            yield 1 + self._nodes[child].min_tokens_to_end
 
     def _mask(self, allowed: AllowedTokens) -> Tensor:
         first = self._locations.start

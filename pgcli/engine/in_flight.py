@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import abc
 from typing import NamedTuple
 
 import torch
@@ -28,22 +27,6 @@ class InFlightStep(NamedTuple):
 def runs_ahead(device: torch.device) -> bool:
     """Whether the device computes while the host goes on."""
     return device.type in ASYNC_DEPTH
-
-
-def split_copies(group: abc.Sequence[Sequence]) -> tuple[list[int], dict[int, int]]:
-    """The indices of the first sequence of each output row, and of the others, each with the
-    position of its row's first among those.
-    """
-    positions: dict[int, int] = {}
-    originals: list[int] = []
-    copies: dict[int, int] = {}
-    for index, sequence in enumerate(group):
-        position = positions.setdefault(sequence.row_index, len(originals))
-        if position == len(originals):
-            originals.append(index)
-        else:
-            copies[index] = position
-    return originals, copies
 
 
 def share_time(sequences: list[Sequence], milliseconds: float, *, is_prefill: bool) -> None:

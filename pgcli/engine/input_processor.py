@@ -13,8 +13,9 @@ from pgcli.engine.sampler import SamplingParams
 from pgcli.engine.sequence import Sequence
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.model.config import PaliGemmaConfig
-from pgcli.records import Answer, DecodedImage, Fault, Task, error_answer
+from pgcli.records import Answer, DecodedImage, Fault, error_answer
 from pgcli.regions import location_values, with_locations
+from pgcli.tasks import Question
 
 #: An upper bound for all tokens except runs of newlines or blanks.
 CHARACTERS_PER_TOKEN = 64
@@ -30,7 +31,7 @@ class InputProcessor:
     """Turns images into sequences; a prompt that leaves no slots for an answer is an error row.
 
     `starts` are the states of the grammar in which the answers of prompts begin. Each prompt has a
-    sequence for its answer and one for each of the `alternatives`, which are sampled.
+    sequence for its answer and one for each alternative of the question, which are sampled.
     """
 
     def __init__(
@@ -38,20 +39,18 @@ class InputProcessor:
         tokenizer: Tokenizer,
         config: PaliGemmaConfig,
         sampling: Sampling,
+        question: Question,
         *,
-        task: Task,
-        max_new_tokens: int,
         model: str,
         starts: abc.Mapping[str, State] = MappingProxyType({}),
-        alternatives: int = 0,
     ):
         self._tokenizer = tokenizer
         self._max_text_tokens = config.decoder.max_positions - config.image_tokens
         self._sampling = sampling
-        self._max_new_tokens = max_new_tokens
+        self._max_new_tokens = question.max_new_tokens
         self._starts = starts
-        self._alternatives = alternatives
-        self._refused = partial(error_answer, task=task, model=model)
+        self._alternatives = question.alternatives
+        self._refused = partial(error_answer, task=question.task, model=model)
         # images share their candidates unless a manifest has a column of choices
         self._candidates = lru_cache(maxsize=1)(partial(make_candidates, tokenizer=tokenizer))
 

@@ -34,7 +34,7 @@ def load(
     checkpoint: Checkpoint,
     *,
     adapter: Checkpoint | None = None,
-    masks: Path | None = None,
+    mask_decoder_file: Path | None = None,
     device: str = "auto",
     dtype: str = "auto",
     batch_size: int | None = None,
@@ -43,7 +43,7 @@ def load(
 ) -> InferenceEngine:
     """An engine for the checkpoint; `batch_size` None is computed from free memory.
 
-    An adapter is merged into the weights; `masks` is the file of the decoder that turns mask codes
+    An adapter is merged into the weights; `mask_decoder_file` has the decoder that turns mask codes
     into pixels, by default the one in the checkpoint's folder; `quantize` is one of QUANTIZATIONS.
     An automatic batch size is computed for answers of `max_new_tokens` until a question is asked.
     Raises InvalidCheckpoint for files that are damaged or unsupported, NoUsableDevice if the device
@@ -57,8 +57,10 @@ def load(
     preprocessing = read_preprocessing(folder, config.vision.resolution)
     check_quantization(quantize, chosen_device, chosen_dtype)
     check_fits(parameters(config), chosen_dtype, chosen_device, quantize)
-    masks = masks or own_mask_decoder(folder)
-    decoder = None if masks is None else mask_decoder.load(masks, device=chosen_device)
+    mask_decoder_file = mask_decoder_file or own_mask_decoder(folder)
+    decoder = None
+    if mask_decoder_file is not None:
+        decoder = mask_decoder.load(mask_decoder_file, device=chosen_device)
     name = str(chosen_dtype).removeprefix("torch.")
     with memory_named(f"the weights in {name}", SMALLER_MODEL):
         model = weights.load(folder, config, dtype=chosen_dtype, device=chosen_device)

@@ -21,17 +21,12 @@ from pgcli.engine.choices import (
 )
 from pgcli.engine.grammar import Grammar
 from pgcli.engine.image_cache import ImageFeatureCache, VisionTime
-from pgcli.engine.in_flight import (
-    ASYNC_DEPTH,
-    InFlightStep,
-    share_time,
-    split_copies,
-)
+from pgcli.engine.in_flight import ASYNC_DEPTH, InFlightStep, share_time
 from pgcli.engine.oom import run_or_free
 from pgcli.engine.recorded_step import step_recorder
 from pgcli.engine.sampler import NextTokens, OutputVocabulary, Sampler, SamplingParams
 from pgcli.engine.scheduler import Batch
-from pgcli.engine.sequence import Sequence
+from pgcli.engine.sequence import Sequence, split_copies
 from pgcli.engine.tokenizer import left_pad
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.transfer import current, to_device
@@ -88,29 +83,26 @@ class ModelRunner:
         """Whether tokens are read while a later step runs."""
         return self._depth > 0
 
-    def run(self, batch: Batch) -> list[Sequence]:
-        """Run a batch; return the sequences whose tokens or scores have been read.
-
-        Raises OutOfMemory; then call `preempt` with what the scheduler preempts.
-        """
+    def run(self, batch: Batch) -> None:
+        """Run a batch. Raises OutOfMemory; then call `preempt` with what the scheduler preempts."""
         with current(self._device):
-            return run_or_free(partial(self._run, batch), self._drop_recordings)
+            run_or_free(partial(self._run, batch), self._drop_recordings)
 
     @torch.inference_mode()
-    def _run(self, batch: Batch) -> list[Sequence]:
+    def _run(self, batch: Batch) -> None:
         if batch.kind == "decode":
             self._upcoming = batch.upcoming
-            return self.decode()
+            self.decode()
+            return
         assert self._images is not None
         patch_BPD, times = self._images.get(batch.sequences)
         self._vision_times.update(zip(batch.sequences, times, strict=True))
         run = self.score if batch.kind == "score" else self.prefill
-        arrived = run(patch_BPD, batch.sequences)
+        run(patch_BPD, batch.sequences)
         for sequence in batch.sequences:
             sequence.batch = len({one.row_index for one in batch.sequences})
-        return arrived
 
-    def prefill(self, patch_BPD: Tensor, group: list[Sequence]) -> list[Sequence]:
+    def prefill(self, patch_BPD: Tensor, group: list[Sequence]) -> None:
         """Prefill a group with encoded images and prompts, and sample its first tokens.
 
         Sequences of one row, an answer and its alternatives, share the prefill: the others are
@@ -134,18 +126,19 @@ class ModelRunner:
         self.rows = [*self.rows, *group]
         self._release(group)
         self._enqueue(group, tokens, start, is_prefill=True)
-        return self._read_steps(self._depth)
+        self._read_steps(self._depth)
 
-    def decode(self) -> list[Sequence]:
+    def decode(self) -> None:
         """Compute and sample the next token of every row, without waiting for the device.
 
         Steps in flight are read first if one of them is the last of a sequence, so that no step is
         computed whose tokens would be dropped. The images of the sequences that come next are
         copied to a GPU meanwhile.
         """
-        arrived = self._read_steps(0) if self._ends_in_flight() else []
+        if self._ends_in_flight():
+            self._read_steps(0)
         if not self.rows:
-            return arrived
+            return
         start = self._watch.mark()
         self._cache.begin_step()
         if self._recorder is None:
@@ -157,7 +150,7 @@ class ModelRunner:
         self._enqueue(self.rows, tokens, start, is_prefill=False)
         if self._images is not None:
             self._images.stage(self._upcoming)
-        return arrived + self._read_steps(self._depth)
+        self._read_steps(self._depth)
 
     def _step(self, rows: int) -> NextTokens:
         """The device's part of a step; it is recorded for `rows` rows, with those not in use."""
@@ -170,7 +163,7 @@ class ModelRunner:
         """Whether a sequence has all its tokens once the steps in flight are read."""
         return any(sequence.tokens_left <= len(self._in_flight) for sequence in self.rows)
 
-    def score(self, patch_BPD: Tensor, group: list[Sequence]) -> list[Sequence]:
+    def score(self, patch_BPD: Tensor, group: list[Sequence]) -> None:
         """Compute the log-likelihood of each candidate of the group."""
         candidates = [sequence.candidates for sequence in group]
         stop_token = next(t for t in self._vocabulary.stop_tokens if t < self._vocabulary.size)
@@ -196,7 +189,6 @@ class ModelRunner:
             self._add_vision_time(sequence)
             sequence.finished = True
         self._release(group)
-        return group
 
     @torch.inference_mode()
     def preempt(self, sequences: list[Sequence]) -> None:
@@ -252,38 +244,35 @@ class ModelRunner:
         end = self._watch.mark()
         self._in_flight.append(InFlightStep(rows, tokens, start, end, is_prefill))
 
-    def _read_steps(self, left: int) -> list[Sequence]:
-        """Read the oldest steps in flight until `left` are; the sequences that got a token."""
-        arrived: list[Sequence] = []
+    def _read_steps(self, left: int) -> None:
+        """Read the oldest steps in flight until `left` are."""
         while len(self._in_flight) > left:
             step = self._in_flight[0]
-            arrived += self._fetch_tokens(step)
+            self._fetch_tokens(step)
             # removed once read, so that OOM loses no tokens; `_free` may have cleared the queue
             if any(one is step for one in self._in_flight):
                 self._in_flight.popleft()
-        return arrived
 
-    def _fetch_tokens(self, step: InFlightStep) -> list[Sequence]:
+    def _fetch_tokens(self, step: InFlightStep) -> None:
         """Append a step's tokens to its sequences, and free the rows of those that finish."""
         milliseconds = self._watch.between(step.start, step.end)  # waits for the step
         for sequence, _ in step.rows if step.is_prefill else ():
             self._add_vision_time(sequence)
-        token_B, logprob_B, near_B = step.tokens
+        token_B, logprob_B, near_logprob_B = step.tokens
         logprobs = logprob_B.tolist()
-        nears = logprobs if near_B is None else near_B.tolist()
+        near_logprobs = logprobs if near_logprob_B is None else near_logprob_B.tolist()
         arrived = []
         for (sequence, attempt), token, logprob, near in zip(
-            step.rows, token_B.tolist(), logprobs, nears, strict=True
+            step.rows, token_B.tolist(), logprobs, near_logprobs, strict=True
         ):
             if sequence.finished or sequence.attempts != attempt:
                 continue  # it finished or was preempted while the step was in flight
             arrived.append(sequence)
             sequence.append(token, logprob, self._vocabulary.stop_tokens, self._grammar)
-            if near_B is not None:
-                sequence.nears.append(near)
+            if near_logprob_B is not None:
+                sequence.near_logprobs.append(near)
         share_time(arrived, milliseconds, is_prefill=step.is_prefill)
         self._free([row for row, sequence in enumerate(self.rows) if sequence.finished])
-        return arrived
 
     def _add_vision_time(self, sequence: Sequence) -> None:
         """Add a sequence's share of the time of encoding, which is known once its tokens are."""
@@ -315,7 +304,8 @@ def generate(
     group = list(sequences)
     runner = ModelRunner(model, vocabulary, group[0].sampling, max_rows=len(group), grammar=grammar)
     if group[0].candidates:
-        return runner.score(patch_BPD, group)
+        runner.score(patch_BPD, group)
+        return group
     runner.prefill(patch_BPD, group)
     while runner.rows:
         runner.decode()

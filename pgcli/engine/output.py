@@ -13,7 +13,7 @@ from pgcli.engine.oom import run_in_chunks
 from pgcli.engine.sequence import Sequence
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.model.mask_decoder import MaskDecoder
-from pgcli.records import Alternative, Answer, Mask, Span, Task, TokenLogprob, unanswered
+from pgcli.records import Alternative, Answer, Mask, Span, TokenLogprob, unanswered
 from pgcli.tasks import Question
 
 #: A row's index and the row.
@@ -34,7 +34,7 @@ class OutputProcessor:
         self._tokenizer = tokenizer
         self._mask_decoder = mask_decoder
         self._question = question
-        self._task: Task = question.task
+
         self._model = model
         self._ended: dict[int, list[Sequence]] = {}  # of rows whose other answers go on
 
@@ -62,7 +62,7 @@ class OutputProcessor:
     def _answers(self, sequences: abc.Sequence[Sequence]) -> list[Answer]:
         spans = [self._spans(sequence) for sequence in sequences]
         masks: abc.Sequence[tuple[Mask | None, ...] | None] = [None] * len(sequences)
-        if self._task == "segment":
+        if self._question.task == "segment":
             sizes = [self._size(sequence) for sequence in sequences]
             masks = masks_of_rows(zip(spans, sizes, strict=True), self._mask_decoder)
         return list(map(self._answer, sequences, spans, masks))
@@ -121,11 +121,13 @@ class OutputProcessor:
 
     def _spans(self, sequence: Sequence) -> list[Span]:
         count = len(sequence.tokens) - sequence.has_stop_token
-        probabilities, nears = (
+        probabilities, near_probabilities = (
             [math.exp(logprob) for logprob in logprobs[:count]]
-            for logprobs in (sequence.logprobs, sequence.nears)
+            for logprobs in (sequence.logprobs, sequence.near_logprobs)
         )
-        return self._tokenizer.decode(sequence.tokens[:count], probabilities, nears or None)
+        return self._tokenizer.decode(
+            sequence.tokens[:count], probabilities, near_probabilities or None
+        )
 
     def _size(self, sequence: Sequence) -> tuple[int, int]:
         assert sequence.image is not None
@@ -133,7 +135,8 @@ class OutputProcessor:
 
     def _unanswered(self, sequence: Sequence) -> Answer:
         assert sequence.image is not None
-        return unanswered(sequence.image, sequence.prompt, task=self._task, model=self._model)
+        task = self._question.task
+        return unanswered(sequence.image, sequence.prompt, task=task, model=self._model)
 
 
 def text_of(spans: abc.Iterable[Span]) -> str:

@@ -14,6 +14,7 @@ from torch import Tensor
 from pgcli.engine.oom import is_oom
 from pgcli.engine.sampler import NextTokens
 from pgcli.model.paligemma import PaliGemma
+from pgcli.printable import first_line
 
 #: The device's part of a decode step: reads and writes tensors at fixed addresses only.
 Step = Callable[[], NextTokens]
@@ -76,7 +77,7 @@ class StepRecorder:
             self._too_large.add(rows)
             return
         self._has_failed = True
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        reason = first_line(error)
         warnings.warn(
             "decode steps cannot be recorded as CUDA graphs here; they are launched one operation "
             f"at a time, which is slower and gives the same answers ({reason})",

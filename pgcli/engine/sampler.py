@@ -17,7 +17,7 @@ from pgcli.model.transfer import to_device, to_host
 
 LOGSUMEXP_CHUNK = 2**15  # columns of 257k, converted to float32 at a time
 ONE_KERNEL = ("cuda", "meta")  # devices whose choice is one kernel
-NEAR = 16  # of the 1,024 places of a side, that a box's confidence adds up
+NEAR = 16  # of 1,024 locations: a box's confidence sums the probabilities of those as close
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +56,22 @@ class OutputVocabulary(NamedTuple):
 class NextTokens(NamedTuple):
     """Each row's next token and its log-probability.
 
-    `near_B` is, for a location, the log-probability of all locations near it; other tokens have
-    values without a meaning. None if the vocabulary names no locations.
+    `near_logprob_B` is, for a location, the log-probability of all locations near it; other tokens
+    have values without a meaning. None if the vocabulary names no locations.
     """
 
     token_B: Tensor
     logprob_B: Tensor
-    near_B: Tensor | None = None
+    near_logprob_B: Tensor | None = None
 
     def copy_to_host(self, rows: int) -> NextTokens:
         """Start to copy those of the first `rows` rows to the CPU, without waiting for it."""
-        near_B = None if self.near_B is None else to_host(self.near_B[:rows])
-        return NextTokens(to_host(self.token_B[:rows]), to_host(self.logprob_B[:rows]), near_B)
+        near_logprob_B = (
+            None if self.near_logprob_B is None else to_host(self.near_logprob_B[:rows])
+        )
+        return NextTokens(
+            to_host(self.token_B[:rows]), to_host(self.logprob_B[:rows]), near_logprob_B
+        )
 
 
 class GrammarMask(NamedTuple):
@@ -160,12 +164,12 @@ def _chosen_in_one_kernel(
     places = vocabulary.locations
     columns = (vocabulary.size, vocabulary.image_token, places.start, len(places), NEAR)
     if draw_B is None or sampling.temperature <= 0:
-        token_B, logprob_B, near_B = torch.ops.pgcli.choose(logits_BV, *columns)
+        token_B, logprob_B, near_logprob_B = torch.ops.pgcli.select_greedy(logits_BV, *columns)
     else:
-        token_B, logprob_B, near_B = torch.ops.pgcli.draw(
+        token_B, logprob_B, near_logprob_B = torch.ops.pgcli.select_sampled(
             logits_BV, draw_B, sampling.temperature, sampling.top_k, sampling.top_p, *columns
         )
-    return NextTokens(token_B, logprob_B, near_B if places else None)
+    return NextTokens(token_B, logprob_B, near_logprob_B if places else None)
 
 
 def log_mass_near(logits_BV: Tensor, token_B: Tensor, locations: range) -> Tensor:

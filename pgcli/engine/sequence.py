@@ -48,8 +48,8 @@ class Sequence:
 
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
-    #: `NextTokens.near_B` of each token, where the answer has boxes.
-    nears: list[float] = field(default_factory=list)
+    #: `NextTokens.near_logprob_B` of each token, where the answer has boxes.
+    near_logprobs: list[float] = field(default_factory=list)
     alternatives: list[Sequence] = field(default_factory=list)
     #: For each candidate, the sum over its tokens and its stop token.
     candidate_logprobs: list[float] = field(default_factory=list)
@@ -111,7 +111,7 @@ class Sequence:
         self.attempts += 1
         self.tokens.clear()
         self.logprobs.clear()
-        self.nears.clear()
+        self.near_logprobs.clear()
         self.candidate_logprobs.clear()
         self.state = self.start
 
@@ -123,3 +123,19 @@ def check_finite(logprob: float) -> None:
             "the model's scores are not numbers (NaN)",
             hint="the weights are damaged, or --dtype is too narrow for them: try float32",
         )
+
+
+def split_copies(group: list[Sequence]) -> tuple[list[int], dict[int, int]]:
+    """The indices of the first sequence of each output row, and of the others, each with the
+    position of its row's first among those.
+    """
+    positions: dict[int, int] = {}
+    originals: list[int] = []
+    copies: dict[int, int] = {}
+    for index, sequence in enumerate(group):
+        position = positions.setdefault(sequence.row_index, len(originals))
+        if position == len(originals):
+            originals.append(index)
+        else:
+            copies[index] = position
+    return originals, copies

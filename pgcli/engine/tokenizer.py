@@ -82,13 +82,13 @@ class Tokenizer:
         self,
         ids: Sequence[int],
         probabilities: Sequence[float],
-        nears: Sequence[float] | None = None,
+        near_probabilities: Sequence[float] | None = None,
     ) -> list[Span]:
         """A generated answer as spans: one per location or mask token, and the text between.
 
-        `nears` are the probabilities of all locations near each one.
+        `near_probabilities` are the probabilities of all locations near each one.
         """
-        known: Sequence[float | None] = nears or [None] * len(ids)
+        known: Sequence[float | None] = near_probabilities or [None] * len(ids)
         tokens = list(zip(ids, probabilities, known, strict=True))
         return [
             span

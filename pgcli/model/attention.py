@@ -7,7 +7,6 @@ slot first · H head size
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Callable
 from functools import cache
@@ -17,16 +16,15 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention.flex_attention import flex_attention
 
+from pgcli.model.compiler_errors import is_unsupported, raise_out_of_memory
+from pgcli.printable import first_line
+
 SCORES = 2**23  # per chunk: 32 MiB in float32, about the size of a CPU's caches
 MIN_FLEX_QUERIES = 128  # a compiled kernel is no faster for fewer
 MIN_FLEX_HEAD_DIM = 16  # FlexAttention supports no smaller heads
 RECOMPILE_LIMIT = 64
 #: Device, dtype and head size of the heads that FlexAttention has failed to compile for.
 FLEX_UNSUPPORTED: set[tuple[torch.device, torch.dtype, int]] = set()
-COMPILER_PACKAGES = ("torch._dynamo", "torch._inductor", "triton")
-UNSUPPORTED = re.compile(
-    "unsupported|not supported|not implemented|no (valid )?triton config", re.IGNORECASE
-)
 
 
 def at_least_float32(x: Tensor) -> Tensor:
@@ -109,33 +107,9 @@ def can_compile(query_BKQH: Tensor) -> bool:
     )
 
 
-def raise_out_of_memory(error: BaseException) -> None:
-    """Raise the out-of-memory error that this error is or was raised from, if any."""
-    current: BaseException | None = error
-    while current is not None:
-        if isinstance(current, torch.OutOfMemoryError):
-            raise current
-        current = current.__cause__ or current.__context__
-
-
-def is_unsupported(error: BaseException) -> bool:
-    """Whether the error means that FlexAttention cannot be compiled here.
-
-    That is an error of the compiler's own packages, a missing package or program, or a message that
-    says so. An error of the device, such as an illegal memory access, is none of these.
-    """
-    return any(
-        isinstance(cause, (NotImplementedError, ImportError, OSError))
-        or type(cause).__module__.startswith(COMPILER_PACKAGES)
-        or UNSUPPORTED.search(str(cause)) is not None
-        for cause in (error, error.__cause__)
-        if cause is not None
-    )
-
-
 def warn_unsupported(query_BKQH: Tensor, error: BaseException) -> None:
     dtype, size = str(query_BKQH.dtype).removeprefix("torch."), query_BKQH.shape[3]
-    reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+    reason = first_line(error)
     warnings.warn(
         f"FlexAttention does not compile for {dtype} heads of size {size} on {query_BKQH.device}; "
         f"attention is computed in chunks, which is slower and gives the same answers ({reason})",

@@ -100,7 +100,8 @@ class DecoderConfig:
 
     `query_pre_attn_scalar` to the power of -1/2 scales the attention scores; None means `head_dim`.
     `attn_softcap` and `final_softcap` bound attention scores and logits. In the layers marked in
-    `sliding_layers`, a generated token sees the last `sliding_window` positions, its own included.
+    `sliding_layers`, a generated token attends to the last `sliding_window` positions, its own
+    included.
     `post_norms` says whether the outputs of attention and MLP are normalized too.
     """
 
@@ -128,7 +129,7 @@ class DecoderConfig:
         return scale
 
     def is_sliding(self, layer: int) -> bool:
-        """Whether generated tokens see only the sliding window in this layer."""
+        """Whether generated tokens attend only to the sliding window in this layer."""
         has_window = self.sliding_window is not None and bool(self.sliding_layers)
         return has_window and self.sliding_layers[layer]
 

@@ -23,8 +23,6 @@ from pgcli.model.attention_masks import AttentionMasks, branch_masks, step_masks
 from pgcli.model.config import DecoderConfig
 from pgcli.model.kv_buffers import RowCopies, allocate
 
-__all__ = ["AttentionMasks", "KVCache"]
-
 BUCKET = 128  # slots are allocated, and on the CPU cleared, in multiples of this
 #: Pairs of a maximum row count and the multiple to which a step's rows are padded: kernels are
 #: selected for each row count, and a few more rows take no longer.
@@ -124,8 +122,6 @@ class KVCache:
         `new_slots` is the number of slots to allocate for each row's further tokens.
         """
         first, end = self.rows, self.rows + rows
-        if end > self.max_rows:
-            raise ValueError(f"the cache holds {self.max_rows} rows; {end} were asked for")
         self.reserve(end, slots, new_slots)
         self._rows, self._slots, self._end = slice(first, end), slice(slots), slots
         buffers = self._buffers
@@ -149,8 +145,6 @@ class KVCache:
     def copy(self, rows: Sequence[int]) -> None:
         """Open a row for each of these rows, with the same keys and values."""
         first, end = self.rows, self.rows + len(rows)
-        if end > self.max_rows:
-            raise ValueError(f"the cache holds {self.max_rows} rows; {end} were asked for")
         self.reserve(end, max(self.lengths))
         self._copy_rows([*zip(rows, range(first, end), strict=True)])
         self.lengths += [self.lengths[row] for row in rows]
@@ -250,8 +244,10 @@ class KVCache:
 
         The number of rows grows by doubling, so that few rows take little memory at any `max_rows`.
         Without `fixed_shape`, slots are zeroed as they come into use: on the CPU the others take
-        no memory.
+        no memory. Raises ValueError for more than `max_rows` rows.
         """
+        if rows > self.max_rows:
+            raise ValueError(f"the cache holds {self.max_rows} rows; {rows} were asked for")
         if rows > self.allocated_rows or used + new_slots > self.slots:
             doubled = min(self.max_rows, max(rows, 2 * self.allocated_rows))
             self._buffers = self._buffers.grown(
@@ -268,7 +264,7 @@ class KVCache:
 
     def _step_masks(self, position_B1: Tensor) -> AttentionMasks:
         """The masks of the newest slot of each row; None if it attends to every slot read."""
-        # lengths change from step to step; with a fixed shape, only the device may look at them
+        # lengths change from step to step; a recorded step must not depend on them
         attends_to_all = (
             not self.fixed_shape and not any(self._has_padding) and min(self.lengths) == self._end
         )

@@ -1,4 +1,4 @@
-"""SigLIP and CLIP: images and texts as vectors whose products say how well they match.
+"""SigLIP and CLIP: embeddings of images and texts, whose dot products are cosine similarities.
 
 B images or texts · P patches · T tokens · D width · N heads · H head size · E embedding
 """
@@ -65,7 +65,10 @@ def _normalize(embedding_BE: Tensor) -> Tensor:
 
 
 class TextTower(nn.Module):
-    """Token and position embeddings, an encoder, and the position that stands for the text."""
+    """Token and position embeddings, an encoder, and pooling.
+
+    The embedding of a text is that of its end token (CLIP) or of the last position (SigLIP).
+    """
 
     def __init__(self, config: TextConfig):
         super().__init__()

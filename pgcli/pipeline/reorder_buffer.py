@@ -133,7 +133,7 @@ class ReorderBuffer:
     def images(self) -> Iterator[tuple[int, DecodedImage]]:
         """Valid images, each with its first row index, until the end or MAX_REFUSED_RUN.
 
-        Where the input pauses they end too, unless there was none.
+        They also end at a PAUSE, unless no image has come since they began.
         """
         refused, is_empty = 0, True
         while refused < MAX_REFUSED_RUN:

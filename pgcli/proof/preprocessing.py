@@ -11,6 +11,7 @@ import torch
 from pgcli.checkpoints.preprocessing import Preprocessing
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.images import ImageLimits, load_image
+from pgcli.printable import first_line
 from pgcli.proof import reference
 from pgcli.records import DecodedImage
 
@@ -38,9 +39,7 @@ def compare_prompts(folder: Path, tokenizer: Tokenizer, texts: Sequence[str]) ->
         other = reference.prompt_ids(folder, tuple(texts))
     except (OSError, ValueError, ImportError, KeyError, AttributeError, TypeError) as error:
         # a tokenizer that transformers cannot read shows neither equality nor a difference
-        return PromptComparison(
-            None, reason=next(iter(str(error).splitlines()), type(error).__name__)
-        )
+        return PromptComparison(None, reason=first_line(error))
     for text, ids in zip(texts, other, strict=True):
         if tokenizer.encode_prompt(text) != ids:
             return PromptComparison(same=False, first=text)

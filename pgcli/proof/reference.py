@@ -22,6 +22,7 @@ from torch import Tensor
 
 from pgcli.engine.tokenizer import left_pad
 from pgcli.errors import Difference, UsageError
+from pgcli.printable import first_line
 
 #: No downloads, and no code of the checkpoint, which transformers would otherwise offer to run.
 SAFE_OPTIONS = {"local_files_only": True, "trust_remote_code": False}
@@ -75,7 +76,7 @@ def load_reference(
             folder, dtype=dtype, use_safetensors=True, output_loading_info=True, **SAFE_OPTIONS
         )
     except (OSError, ValueError, RuntimeError, LookupError, TypeError, AttributeError) as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        reason = first_line(error)
         raise Difference(
             f"different: transformers does not read this checkpoint: {reason}",
             hint="this code does; with an older transformers, try a newer one",
@@ -126,7 +127,7 @@ def generate(
             **settings,
         )
     except (ValueError, TypeError) as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        reason = first_line(error)
         raise Difference(
             f"different: transformers refuses the checkpoint's generation_config.json: {reason}",
             hint="this code answers without the settings that it warns of",

@@ -18,6 +18,7 @@ from pgcli.checkpoints.model_description import ModelDescription
 from pgcli.errors import Difference
 from pgcli.model.classifier import ImageClassifier
 from pgcli.model.two_towers import TwoTowers
+from pgcli.printable import first_line
 from pgcli.proof import reference
 
 Outputs = Mapping[str, Tensor]
@@ -61,7 +62,7 @@ def load_reference(
     try:
         model = open_clip.create_model(f"local-dir:{folder}", device=device)
     except (OSError, ValueError, RuntimeError, LookupError, TypeError) as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        reason = first_line(error)
         raise Difference(
             f"different: open_clip does not read this checkpoint: {reason}",
             hint="this code does; with an older open_clip, try a newer one",

@@ -25,6 +25,7 @@ from pgcli.engine.memory import LARGE_PARAMETERS, check_fits
 from pgcli.errors import UsageError
 from pgcli.model.cpu.optimize import optimize_encoders_for_cpu
 from pgcli.model.siglip import normalize_pixels
+from pgcli.printable import first_line
 from pgcli.proof import reference
 from pgcli.proof.compare import TensorComparison, compare_tensors
 from pgcli.proof.preprocessing import PromptComparison, compare_pixels
@@ -182,7 +183,7 @@ def _compare_tokens(folder: Path, texts: TextProcessor) -> PromptComparison:
     try:
         other = reference.text_ids(folder, cleaned, length)
     except (OSError, ValueError, ImportError, KeyError, AttributeError, TypeError) as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        reason = first_line(error)
         return PromptComparison(None, reason=reason)
     for text, ours, theirs in zip(TEXTS, texts(TEXTS).tolist(), other, strict=True):
         if ours != theirs:

@@ -8,7 +8,7 @@ from typing import Any
 
 from pgcli.errors import UsageError
 from pgcli.printable import is_deep
-from pgcli.records import EMBEDDING_COLUMNS
+from pgcli.records import EMBEDDING_TASK_COLUMNS
 from pgcli.rows import base_of, with_embedding_list
 from pgcli.state.atomic_file import read_json
 from pgcli.state.record_file import MAX_LEVELS, is_too_deep, parse_row, read_lines, read_rows
@@ -27,7 +27,7 @@ Row = Mapping[str, Any]
 IndexedRow = tuple[int, Row | None]
 #: The columns that every result file of ours has, of those that its command writes.
 REQUIRED = {"index", "id", "image", "task", "prompt", "answer", "boxes", "error"}
-REQUIRED |= set(EMBEDDING_COLUMNS)
+REQUIRED |= set(EMBEDDING_TASK_COLUMNS)
 DAMAGED, TOO_DEEP = ": it is cut or damaged", ": it is nested too deeply"
 HINT = "name an output as it was given to -o"
 

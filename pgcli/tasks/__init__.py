@@ -16,11 +16,10 @@ from pgcli.tasks.question import (
     detect,
     ocr,
     segment,
-    validate_choices,
     with_extras,
     with_region,
 )
-from pgcli.tasks.templates import columns, rows_per_image, with_prompts
+from pgcli.tasks.templates import rows_per_image, template_columns, with_prompts
 
 __all__ = [
     "MAX_NEW_TOKENS",
@@ -31,14 +30,13 @@ __all__ = [
     "caption",
     "check_max_new_tokens",
     "classify",
-    "columns",
     "detect",
     "embed",
     "ocr",
     "rows_per_image",
     "score",
     "segment",
-    "validate_choices",
+    "template_columns",
     "with_extras",
     "with_prompts",
     "with_region",

@@ -14,7 +14,7 @@ from pgcli.records import (
     TEXT_COLUMNS,
     Region,
 )
-from pgcli.tasks.question import Question, normalize
+from pgcli.tasks.question import Question, distinct
 
 EmbeddingTask = Literal["embed", "score", "classify"]
 LABEL = "{label}"
@@ -34,7 +34,7 @@ class EmbeddingQuestion:
     punctuation.
     """
 
-    #: What items do not have, as no prompt is asked.
+    #: Attributes of `Question`, as they are without prompts.
     choices: ClassVar[tuple[str, ...]] = ()
     choices_column: ClassVar[str | None] = None
     region: ClassVar[Region | None] = None
@@ -102,9 +102,10 @@ def embed(
 def score(
     texts: Sequence[str] = (), *, text_column: str | None = None, raw_text: bool = False
 ) -> EmbeddingQuestion:
-    """How well each text describes each image; or the text in a manifest's column, its own image.
+    """How well each text describes each image.
 
-    Raises UsageError unless there is one of both, and for a text that is given twice.
+    With `text_column`, how well the text of each row of a manifest describes its image. Raises
+    UsageError unless exactly one of the two is given, and for a repeated text.
     """
     if texts and text_column is not None:
         raise UsageError(
@@ -116,7 +117,7 @@ def score(
             hint='write --text "a red car"; or --text-column NAME, where a manifest has texts',
         )
     return EmbeddingQuestion(
-        "score", texts=_distinct("text", texts), text_column=text_column, raw_text=raw_text
+        "score", texts=distinct("text", texts), text_column=text_column, raw_text=raw_text
     )
 
 
@@ -131,7 +132,7 @@ def classify(
 
     Raises UsageError for a template without `{label}`, and for what is given twice.
     """
-    chosen = _distinct("template", templates)
+    chosen = distinct("template", templates)
     for template in chosen:
         if LABEL not in template:
             raise UsageError(
@@ -142,21 +143,8 @@ def classify(
         raise UsageError(f"the {top} most probable labels", hint="--top takes 1 or more")
     return EmbeddingQuestion(
         "classify",
-        labels=_distinct("label", labels),
+        labels=distinct("label", labels),
         label_templates=chosen,
         top=top,
         raw_text=raw_text,
     )
-
-
-def _distinct(noun: str, texts: Sequence[str]) -> tuple[str, ...]:
-    """The texts without outer blanks. Raises UsageError for an empty or repeated one."""
-    if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
-        raise UsageError(f"{texts!r} is not a list of texts", hint='["a cat", "a dog"]')
-    found = tuple(map(normalize, texts))
-    if "" in found:
-        raise UsageError(f"a {noun} is empty", hint=f"a {noun} is the text that is compared")
-    for text in found:
-        if found.count(text) > 1:
-            raise UsageError(f"the {noun} {text!r} is given twice", hint="give it once")
-    return found

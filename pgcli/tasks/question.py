@@ -39,7 +39,7 @@ class Question:
     log-probability of each token.
     """
 
-    #: What only questions of embeddings have.
+    #: Attributes of `EmbeddingQuestion`, as they are for prompts.
     embeds_texts: ClassVar[bool] = False
     float16: ClassVar[bool] = False
     text_column: ClassVar[str | None] = None
@@ -190,16 +190,22 @@ def with_extras(question: Question, *, alternatives: int, token_logprobs: bool) 
 
 def validate_choices(choices: Sequence[str]) -> tuple[str, ...]:
     """The choices without outer blanks. Raises UsageError unless they are two or more, distinct."""
-    if isinstance(choices, str) or not all(isinstance(choice, str) for choice in choices):
-        raise UsageError(f"{choices!r} is not a list of choices", hint='choices=["yes", "no"]')
-    found = tuple(map(normalize, choices))
+    found = distinct("choice", choices)
     if len(found) < 2:
         raise UsageError("one choice, and at least two are needed", hint="--choice yes --choice no")
+    return found
+
+
+def distinct(noun: str, texts: Sequence[str]) -> tuple[str, ...]:
+    """The texts without outer blanks. Raises UsageError for an empty or repeated one."""
+    if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+        raise UsageError(f"{texts!r} is not a list of {noun}s", hint=f'{noun}s=["a cat", "a dog"]')
+    found = tuple(map(normalize, texts))
     if "" in found:
-        raise UsageError("a choice is empty", hint="a choice is the text of an answer")
-    for choice in found:
-        if found.count(choice) > 1:
-            raise UsageError(f"the choice {choice!r} is given twice", hint="give each once")
+        raise UsageError(f"a {noun} is empty", hint=f"a {noun} is a text")
+    for text in found:
+        if found.count(text) > 1:
+            raise UsageError(f"the {noun} {text!r} is given twice", hint="give it once")
     return found
 
 

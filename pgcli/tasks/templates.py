@@ -17,7 +17,7 @@ from pgcli.tasks.question import normalize
 BRACES = re.compile(r"\{\{|\}\}|\{([^{}]+)\}")
 
 
-def columns(question: AnyQuestion) -> tuple[str, ...]:
+def template_columns(question: AnyQuestion) -> tuple[str, ...]:
     """The manifest columns in the prompts, each once, in the order of their first use."""
     names = (
         match[1] for template in question.templates or () for match in BRACES.finditer(template)
@@ -30,7 +30,7 @@ def rows_per_image(question: AnyQuestion) -> int | None:
     if question.templates is None:
         return 1
     count = len(question.templates)
-    return count if count == 1 or not columns(question) else None
+    return count if count == 1 or not template_columns(question) else None
 
 
 def with_prompts(items: Iterable[Item], question: AnyQuestion) -> Iterator[Item]:

@@ -19,7 +19,7 @@ from pgcli.sources.open_sources import open_sources
 from pgcli.sources.paths import url_scheme
 from pgcli.sources.read_options import ReadOptions
 from pgcli.tasks.question import ask, normalize
-from pgcli.tasks.templates import columns, render
+from pgcli.tasks.templates import render, template_columns
 from pgcli.training.targets import ERROR_COLUMNS, FindTarget, TrainingTarget, text_of
 
 #: The columns of prompts and of answers; the first one that has a value is read.
@@ -60,7 +60,7 @@ class AnswerTargets:
     def open(self, name: str, options: ReadOptions) -> tuple[Iterable[Item], FindTarget]:
         required = [one for one in (self.prompt_column, self.answer_column) if one]
         if self.prompt is not None:
-            required += columns(ask([self.prompt]))
+            required += template_columns(ask([self.prompt]))
         known = (*self._prompts, *self._answers, *BOX_COLUMNS, *ERROR_COLUMNS)
         optional = tuple(one for one in known if one not in required)
         read = replace(options, fields=tuple(required), optional_fields=optional, repeats_ids=True)

@@ -39,7 +39,7 @@ def prefetch(
     Without workers, or if their number is None and `total` is small, each item is decoded in this
     process when it is asked for; no time limit applies there. The bytes of an item are released
     once it is decoded. An image that crashes its process twice, or takes more than
-    `process.PROCESSOR_SECONDS`, becomes a fault. Images ahead take at most `max_bytes`. Closing
+    `worker_main.PROCESSOR_SECONDS`, becomes a fault. Images ahead take at most `max_bytes`. Closing
     the iterator ends the processes; once `should_stop()` is true, it ends without waiting.
     `fetcher` downloads items at URLs, several at a time. With `pauses`, PAUSE is yielded while no
     item arrives. Raises NoUsableDevice if a process cannot start.

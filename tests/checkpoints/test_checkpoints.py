@@ -23,7 +23,7 @@ from pgcli import tasks
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import parse_config, read_config
 from pgcli.checkpoints.find import Checkpoint
-from pgcli.checkpoints.names import canonical, hub_name
+from pgcli.checkpoints.names import PALIGEMMA
 from pgcli.checkpoints.preprocessing import Preprocessing, read_preprocessing
 from pgcli.checkpoints.save import config_values, save
 from pgcli.checkpoints.weight_files import INDEX, total_bytes
@@ -46,7 +46,9 @@ QUERY = "vision_tower.vision_model.encoder.layers.1.self_attn.q_proj.bias"
 def stored(tiny):
     """The tiny checkpoint's tensors under the names that the Hub's checkpoints have."""
     tensors = load_file(tiny / "model.safetensors")
-    return {hub_name(canonical(name)): tensor for name, tensor in tensors.items()}
+    return {
+        PALIGEMMA.hub_name(PALIGEMMA.canonical(name)): tensor for name, tensor in tensors.items()
+    }
 
 
 @pytest.fixture
@@ -136,9 +138,9 @@ class TestNames:
 
     def test_names_translate_in_both_directions(self, stored):
         for name in [*stored, LM_HEAD]:
-            assert hub_name(canonical(name)) == name
+            assert PALIGEMMA.hub_name(PALIGEMMA.canonical(name)) == name
         with pytest.raises(ValueError, match="not a tensor of the model"):
-            hub_name("vae.weight")
+            PALIGEMMA.hub_name("vae.weight")
 
     def test_fused_parameters_hold_their_parts_in_order(self, tiny, stored):
         found = parameters(loaded(tiny))

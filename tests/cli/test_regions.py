@@ -22,6 +22,7 @@ from pgcli.records import DecodedImage, Item
 from pgcli.regions import location_values
 from pgcli.sources.open_sources import open_sources
 from pgcli.sources.read_options import ReadOptions
+from pgcli.tasks import Question
 
 IMAGE = Path(__file__).parents[2] / "examples" / "images" / "one.png"
 
@@ -77,9 +78,8 @@ class TestPrompts:
 
     def processor(self, vocabulary):
         config = parse_config(json.loads((BUILTIN / "config.json").read_text()))
-        return InputProcessor(
-            vocabulary, config, GREEDY, task="caption", max_new_tokens=9, model="demo"
-        )
+        question = Question("caption", None, 9)
+        return InputProcessor(vocabulary, config, GREEDY, question, model="demo")
 
     def test_row_has_the_prompt_with_its_locations(self, vocabulary):
         image = decoded_image((100, 25, 150, 75), prompts=("caption en", "ocr"))

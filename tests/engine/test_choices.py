@@ -31,6 +31,7 @@ from pgcli.engine.tokenizer import Tokenizer
 from pgcli.errors import InvalidCheckpoint, UsageError
 from pgcli.model.paligemma import PaliGemma
 from pgcli.records import DecodedImage, Item
+from pgcli.tasks import Question
 from tests.support.awkward import drawing, encoded
 from tests.support.clock import Clock
 from tests.support.drawn import seen
@@ -363,8 +364,7 @@ def test_a_prompt_leaves_slots_for_the_longest_candidate(tokenizer: Tokenizer) -
             tokenizer,
             replace(config, decoder=decoder),
             GREEDY,
-            task="ask",
-            max_new_tokens=64,
+            Question("ask", None, 64),
             model="m",
         )
         requests, refused = processor.process(5, image)
@@ -376,7 +376,7 @@ def test_a_prompt_leaves_slots_for_the_longest_candidate(tokenizer: Tokenizer) -
 
 def test_each_image_has_its_own_candidates(tokenizer: Tokenizer) -> None:
     config = parse_config(json.loads((BUILTIN / "config.json").read_text()))
-    processor = InputProcessor(tokenizer, config, GREEDY, task="ask", max_new_tokens=4, model="m")
+    processor = InputProcessor(tokenizer, config, GREEDY, Question("ask", None, 4), model="m")
     for choices in (("yes", "no"), ("yes", "no"), ("cat", "dog", "cow")):
         item = Item(0, "a", "a", prompts=("which?",), choices=choices)
         ((request,), _) = processor.process(0, DecodedImage(item, 9, 9, None, 0.0))

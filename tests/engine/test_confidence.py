@@ -42,16 +42,16 @@ def test_near_counts_the_places_within_16_of_the_token(
     probability_V = logits_BV[0].clone()
     probability_V[1080] = -torch.inf
     found = select_tokens(logits_BV, sampling, VOCABULARY, torch.tensor([0.5, 0.5]))
-    assert found.near_B is not None
+    assert found.near_logprob_B is not None
     assert found.token_B[0] == LOCATIONS.start + place
     expected = mass_near(probability_V.softmax(-1), place)
-    assert math.exp(found.near_B[0]) == pytest.approx(expected, rel=1e-4)
-    assert found.near_B[0] >= found.logprob_B[0]
+    assert math.exp(found.near_logprob_B[0]) == pytest.approx(expected, rel=1e-4)
+    assert found.near_logprob_B[0] >= found.logprob_B[0]
 
 
 def test_without_locations_nothing_is_computed() -> None:
     found = select_tokens(normal(2, 1100), GREEDY, VOCABULARY._replace(locations=range(0)))
-    assert found.near_B is None
+    assert found.near_logprob_B is None
 
 
 def test_confidence_is_the_geometric_mean_of_four_corners() -> None:

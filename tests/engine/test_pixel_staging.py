@@ -148,10 +148,11 @@ def test_copies_and_reports_overlap_with_steps_in_flight(
         launches.append(self)
         real_enqueue(self, *given, **options)
 
-    def fetch_tokens(self: ModelRunner, step: Any) -> Any:
-        arrived = real_fetch(self, step)
-        launches_at_ends.update({one.row_index: len(launches) for one in arrived if one.finished})
-        return arrived
+    def fetch_tokens(self: ModelRunner, step: Any) -> None:
+        real_fetch(self, step)
+        for one, _ in step.rows:
+            if one.finished:
+                launches_at_ends.setdefault(one.row_index, len(launches))
 
     def copy(self: PixelStager, images: Any) -> StagedPixels:
         steps_at_copies.append(len(launches[-1]._in_flight) if launches else 0)

@@ -89,7 +89,7 @@ def answer(
         runner.prefill(patch_BPD[row : row + 1], [sequence])
     while runner.rows:
         runner.decode()
-    return [(one.tokens, [*one.logprobs, *one.nears]) for one in sequences]
+    return [(one.tokens, [*one.logprobs, *one.near_logprobs]) for one in sequences]
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])

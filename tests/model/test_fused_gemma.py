@@ -211,8 +211,8 @@ def test_choice(kernels: ModuleType, dtype: torch.dtype) -> None:
     logits_BV[3, 500] = torch.nan
     logits_BV[4, [4100, 4110]] = 40
     arguments = (8400, 77, 4096, 20, 16)
-    token_B, *others = kernels.choose(logits_BV, *arguments)
-    their_token_B, *their_others = operators.choose(logits_BV, *arguments)
+    token_B, *others = kernels.select_greedy(logits_BV, *arguments)
+    their_token_B, *their_others = operators.select_greedy(logits_BV, *arguments)
     is_number = torch.arange(5) != 3
     assert torch.equal(token_B[is_number], their_token_B[is_number])
     assert token_B[1] == 40
@@ -234,14 +234,14 @@ def test_drawn_tokens_are_those_of_sorted_probabilities(
     top_p: float,
 ) -> None:
     """Also among equal logits, at both ends of the distribution, and for the likeliest token."""
-    monkeypatch.setattr(kernels.drawing, "COLUMNS_AT_ONCE", 64)
+    monkeypatch.setattr(kernels.sampled, "COLUMNS_AT_ONCE", 64)
     logits_BV = normal(6, 100, dtype=dtype) * 2
     logits_BV[1], logits_BV[2] = logits_BV[1].round(), 0.5
     logits_BV[5, 20] = torch.nan
     draw_B = torch.tensor([1 - 2**-24, 0.45, 0.375, -1.0, 0.0, 0.5])
     arguments = (draw_B, 0.9, top_k, top_p, 90, 7, 20, 60, 16)
-    token_B, *others = kernels.draw(logits_BV, *arguments)
-    expected_B, *expected = operators.draw(logits_BV, *arguments)
+    token_B, *others = kernels.select_sampled(logits_BV, *arguments)
+    expected_B, *expected = operators.select_sampled(logits_BV, *arguments)
     assert torch.equal(token_B[:5], expected_B[:5])
     assert 0 <= token_B[5] < 90
     for one, other in zip(others, expected, strict=True):

@@ -23,7 +23,7 @@ from pgcli.model.quantized.cpu_linear import (
     can_quantize,
     quantize_per_token,
 )
-from pgcli.model.quantized.levels import CHANNELS_AT_ONCE
+from pgcli.model.quantized.quantize import CHANNELS_AT_ONCE
 
 pytestmark = pytest.mark.skipif(
     not can_quantize(torch.float32), reason="this build of PyTorch has no int8 kernels"
@@ -128,14 +128,16 @@ def test_a_large_lm_head_is_quantized_in_chunks():
     st.lists(st.floats(-(2.0**99), 2.0**99, width=32), min_size=1, max_size=40),
     st.sampled_from([torch.float32, torch.bfloat16]),
 )
-def test_levels_are_within_127_for_any_activations(numbers, dtype):
+def test_quantized_values_are_within_127_for_any_activations(numbers, dtype):
     x = torch.tensor([numbers], dtype=torch.float32).to(dtype)
-    level, scale = quantize_per_token(x)
+    quantized, scale = quantize_per_token(x)
     assert scale.dtype == dtype
     largest = int(x.float().abs().argmax())
-    assert abs(int(level[0, largest])) <= 127
-    assert torch.sign(level.float()).mul(torch.sign(x.float())).ge(0).all(), "none turned its sign"
-    restored = level.float() * scale.float()
+    assert abs(int(quantized[0, largest])) <= 127
+    assert torch.sign(quantized.float()).mul(torch.sign(x.float())).ge(0).all(), (
+        "none turned its sign"
+    )
+    restored = quantized.float() * scale.float()
     assert (restored - x.float()).abs().max() <= 0.51 * scale.float().item()
 
 

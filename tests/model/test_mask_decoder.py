@@ -426,7 +426,7 @@ def test_masks_from_a_decoder_file_reach_the_rows(tiny, file, monkeypatch):
     (codes,) = some_codes(1)
     corners = "<loc0100><loc0200><loc0900><loc1000>"
     answer_text = corners + "".join(f"<seg{code:03d}>" for code in codes) + " cat"
-    loaded = loader.load(Checkpoint("m", tiny), masks=file, device="cpu", batch_size=2)
+    loaded = loader.load(Checkpoint("m", tiny), mask_decoder_file=file, device="cpu", batch_size=2)
     tokens = loaded.tokenizer.encode_answer(answer_text)
 
     def scripted(runner, patch, group):
@@ -455,7 +455,7 @@ def test_a_model_brings_its_own_decoder_unless_another_is_named(tiny, file, deco
     save_file(own, folder / MASK_DECODER)
     loaded = loader.load(Checkpoint("m", folder), device="cpu")._mask_decoder
     assert torch.equal(loaded.codebook, own[CODEBOOK].double())
-    named = loader.load(Checkpoint("m", folder), masks=file, device="cpu")._mask_decoder
+    named = loader.load(Checkpoint("m", folder), mask_decoder_file=file, device="cpu")._mask_decoder
     assert torch.equal(named.codebook, decoder.codebook)
 
 

@@ -1,4 +1,4 @@
-"""Levels of 8 bits on GPUs: rounding, products beside float64, launches, and refusals."""
+"""MLPs of 8 bits on GPUs: rounding, products beside float64, launches, and refusals."""
 
 from __future__ import annotations
 
@@ -22,8 +22,13 @@ from pgcli.model.cuda import operators
 from pgcli.model.cuda.fused_gemma import fuse_decoder, optimize_for_cuda
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.quantized import support
-from pgcli.model.quantized.gated_mlp import LEVELS, LevelLinear, LevelMLP, quantize_mlps
-from pgcli.model.quantized.levels import MOST, quantize_per_channel, row_levels
+from pgcli.model.quantized.gated_mlp import (
+    QUANTIZED_DTYPES,
+    QuantizedLinear,
+    QuantizedMLP,
+    quantize_mlps,
+)
+from pgcli.model.quantized.quantize import MAX_VALUE, quantize_per_channel, quantize_per_row
 from tests.support.fake_device import FakeDevice
 from tests.support.interpreted_kernels import interpreted_kernels
 from tests.support.random_weights import normal
@@ -31,9 +36,9 @@ from tests.support.runs import EXAMPLES
 from tests.support.tiny import PATCHES
 
 kernels = pytest.fixture(interpreted_kernels, scope="module")
-NAMES = pytest.mark.parametrize("name", LEVELS)
+NAMES = pytest.mark.parametrize("name", QUANTIZED_DTYPES)
 CUDA, CPU = torch.device("cuda"), torch.device("cpu")
-#: The largest relative error of a level: half of the last of three digits, or near zero.
+#: The largest relative error of a quantized value: half of the last of three digits, or near zero.
 STEPS = {torch.int8: (0.0, 0.5), torch.float8_e4m3fn: (2**-4, 2**-10)}
 
 
@@ -41,18 +46,18 @@ def distance(found: Tensor, expected: Tensor) -> float:
     return float((found.double() - expected.double()).norm() / expected.double().norm())
 
 
-def restored(level: Tensor, scale: Tensor) -> Tensor:
-    return level.double() * scale.double()
+def restored(quantized: Tensor, scale: Tensor) -> Tensor:
+    return quantized.double() * scale.double()
 
 
 @NAMES
 @given(st.lists(st.floats(-(2.0**99), 2.0**99, width=32), min_size=1, max_size=40))
-def test_levels_are_the_nearest_for_any_values(name: str, numbers: list[float]) -> None:
+def test_quantized_values_are_the_nearest_for_any_values(name: str, numbers: list[float]) -> None:
     x = torch.tensor([numbers])
-    level, scale = row_levels(x, LEVELS[name])
-    assert level.float().abs().max() <= MOST[level.dtype]
-    relative, absolute = STEPS[level.dtype]
-    error = (restored(level, scale) - x.double()).abs()
+    quantized, scale = quantize_per_row(x, QUANTIZED_DTYPES[name])
+    assert quantized.float().abs().max() <= MAX_VALUE[quantized.dtype]
+    relative, absolute = STEPS[quantized.dtype]
+    error = (restored(quantized, scale) - x.double()).abs()
     assert (error <= 1.001 * (relative * x.abs() + absolute * scale)).all()
 
 
@@ -60,8 +65,10 @@ def test_levels_are_the_nearest_for_any_values(name: str, numbers: list[float]) 
 def test_a_row_that_is_not_finite_stays_so(name: str) -> None:
     x = normal(4, 32, dtype=torch.float32)
     x[1, 3], x[2, 0], x[3] = torch.nan, torch.inf, 0
-    linear = LevelLinear(normal(16, 32, seed=1, dtype=torch.float32).bfloat16(), LEVELS[name])
-    product = linear(*row_levels(x, LEVELS[name]))
+    linear = QuantizedLinear(
+        normal(16, 32, seed=1, dtype=torch.float32).bfloat16(), QUANTIZED_DTYPES[name]
+    )
+    product = linear(*quantize_per_row(x, QUANTIZED_DTYPES[name]))
     assert product[[0, 3]].isfinite().all()
     assert product[1:3].isnan().all()
     assert not product[3].any()
@@ -69,15 +76,15 @@ def test_a_row_that_is_not_finite_stays_so(name: str) -> None:
 
 @NAMES
 @pytest.mark.parametrize("rows", [1, 3, 40])
-def test_products_are_those_of_the_restored_levels(name: str, rows: int) -> None:
+def test_products_are_those_of_the_restored_values(name: str, rows: int) -> None:
     """Exact but for the rounding of the output, and near those of the numbers themselves."""
     x, weight = normal(rows, 1, 64).float(), normal(48, 64, seed=1).bfloat16()
     weight[7] *= 1e4  # a large channel does not affect the others
-    level, scale = row_levels(x, LEVELS[name])
-    weight_level, weight_scale = quantize_per_channel(weight, LEVELS[name])
-    found = LevelLinear(weight, LEVELS[name])(level, scale)
+    quantized, scale = quantize_per_row(x, QUANTIZED_DTYPES[name])
+    quantized_weight, weight_scale = quantize_per_channel(weight, QUANTIZED_DTYPES[name])
+    found = QuantizedLinear(weight, QUANTIZED_DTYPES[name])(quantized, scale)
     assert (found.dtype, found.shape) == (torch.bfloat16, (rows, 1, 48))
-    exact = F.linear(restored(level, scale), restored(weight_level, weight_scale[:, None]))
+    exact = F.linear(restored(quantized, scale), restored(quantized_weight, weight_scale[:, None]))
     assert distance(found, exact) < 4e-3
     wanted = F.linear(x.double(), weight.double())
     others = torch.arange(48) != 7
@@ -98,14 +105,14 @@ def logits_of(model: PaliGemma) -> Tensor:
 @NAMES
 @pytest.mark.parametrize("folder", ["tiny", "tiny2"])
 @torch.inference_mode()
-def test_the_fused_decoder_and_the_plain_one_use_the_same_levels(
+def test_the_fused_decoder_and_the_plain_one_quantize_alike(
     name: str, folder: str, request: pytest.FixtureRequest
 ) -> None:
     path: Path = request.getfixturevalue(folder)
     model = weights.load(path, read_config(path), dtype=torch.bfloat16)
     exact = logits_of(model)
     quantize_mlps(model, name)
-    assert all(isinstance(layer.mlp, LevelMLP) for layer in model.decoder.layers)
+    assert all(isinstance(layer.mlp, QuantizedMLP) for layer in model.decoder.layers)
     assert not any("mlp" in name for name, _ in model.decoder.named_parameters())
     expected = logits_of(model)
     fuse_decoder(model)
@@ -134,7 +141,7 @@ def test_a_quantized_step_has_no_more_launches(generation: int, name: str) -> No
     count_step(exact, 64)  # computes the rotary frequencies
     found = count_step(quantized, 64).launches
     assert found.total() == count_step(exact, 64).launches.total()
-    assert found["pgcli::geglu_levels"] == quantized.config.decoder.depth
+    assert found["pgcli::geglu_quantized"] == quantized.config.decoder.depth
 
 
 # --- kernels beside their plain versions
@@ -142,23 +149,27 @@ def test_a_quantized_step_has_no_more_launches(generation: int, name: str) -> No
 
 @NAMES
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_kernels_make_the_levels_of_the_plain_operators(
+def test_kernels_quantize_as_the_plain_operators(
     kernels: ModuleType, monkeypatch: pytest.MonkeyPatch, name: str, dtype: torch.dtype
 ) -> None:
-    monkeypatch.setattr(kernels.activations, "LEVELS_AT_ONCE", 32)  # a row takes several turns
+    monkeypatch.setattr(kernels.activations, "COLUMNS_AT_ONCE", 32)  # a row takes several turns
     x, delta = normal(3, 2, 48).to(dtype), normal(3, 2, 48, seed=2).to(dtype)
     scale = 1 + normal(48, seed=3).float() / 10
     for operator, arguments in (
-        ("residual_norm_levels", (x, delta, None, scale, 1e-6, LEVELS[name])),
-        ("residual_norm_levels", (x, delta, scale, scale, 1e-6, LEVELS[name])),
-        ("geglu_levels", (normal(3, 2, 2 * 72).to(dtype) * 3, LEVELS[name])),
+        ("residual_norm_quantized", (x, delta, None, scale, 1e-6, QUANTIZED_DTYPES[name])),
+        ("residual_norm_quantized", (x, delta, scale, scale, 1e-6, QUANTIZED_DTYPES[name])),
+        ("geglu_quantized", (normal(3, 2, 2 * 72).to(dtype) * 3, QUANTIZED_DTYPES[name])),
     ):
-        *one, level, by = getattr(kernels, operator)(*arguments)
-        *other, plain_level, plain_by = getattr(operators, operator)(*arguments)
-        assert (level.dtype, by.shape, by.dtype) == (plain_level.dtype, plain_by.shape, by.dtype)
+        *one, quantized, by = getattr(kernels, operator)(*arguments)
+        *other, plain_quantized, plain_by = getattr(operators, operator)(*arguments)
+        assert (quantized.dtype, by.shape, by.dtype) == (
+            plain_quantized.dtype,
+            plain_by.shape,
+            by.dtype,
+        )
         exact = dtype == torch.float32
         assert distance(by, plain_by) < (1e-6 if exact else 0.01)
-        error = distance(restored(level, by), restored(plain_level, plain_by))
+        error = distance(restored(quantized, by), restored(plain_quantized, plain_by))
         assert error < (1e-3 if exact else 0.04)
         assert all(distance(a, b) < 0.04 for a, b in zip(one, other, strict=True))
 
@@ -168,13 +179,13 @@ def test_the_int8_kernel_sums_exactly(
     kernels: ModuleType, rows: int, columns: int, inner: int
 ) -> None:
     generator = torch.Generator().manual_seed(0)
-    level, weight = (
+    quantized, weight = (
         torch.randint(-127, 128, (count, inner), generator=generator).to(torch.int8)
         for count in (rows, columns)
     )
     scale, by_channel = normal(rows, 1).float(), normal(columns, seed=1).float()
-    found = kernels.int8_product(level, scale, weight, by_channel, torch.float32)
-    expected = (level.double() @ weight.double().T) * scale * by_channel
+    found = kernels.int8_product(quantized, scale, weight, by_channel, torch.float32)
+    expected = (quantized.double() @ weight.double().T) * scale * by_channel
     torch.testing.assert_close(found.double(), expected, rtol=1e-6, atol=0)
 
 
@@ -232,10 +243,10 @@ def test_products_that_fail_or_are_wrong_are_found(
         return support.mlp_problem(name, CPU, torch.bfloat16)
 
     assert problem() == ""
-    right = LevelLinear.forward
-    monkeypatch.setattr(LevelLinear, "forward", lambda *given: 2 * right(*given))
+    right = QuantizedLinear.forward
+    monkeypatch.setattr(QuantizedLinear, "forward", lambda *given: 2 * right(*given))
     assert "% off" in problem()
-    monkeypatch.setattr(LevelLinear, "forward", lambda *given: 1 / 0)
+    monkeypatch.setattr(QuantizedLinear, "forward", lambda *given: 1 / 0)
     assert problem() == "division by zero"
     support.mlp_problem.cache_clear()
 
@@ -243,4 +254,4 @@ def test_products_that_fail_or_are_wrong_are_found(
 def test_a_gpu_model_is_quantized_before_it_is_fused(tiny: Path) -> None:
     model = weights.load(tiny, read_config(tiny), dtype=torch.float32)
     optimize_for_cuda(model, "int8")
-    assert all(isinstance(layer.mlp, LevelMLP) for layer in model.decoder.layers)
+    assert all(isinstance(layer.mlp, QuantizedMLP) for layer in model.decoder.layers)

@@ -15,11 +15,11 @@ from triton.compiler import ASTSource
 from pgcli.model.cuda.kernels import (
     activations,
     attention,
-    choice,
-    drawing,
-    levels,
+    greedy,
     norms,
+    quantization,
     rotation,
+    sampled,
 )
 
 INTEGERS = (
@@ -28,18 +28,18 @@ INTEGERS = (
 INTEGERS += "top_k length qkv_stride row_stride head_stride mask_stride".split()
 SPECIAL = {"token_ptr": "*i64", "position_ptr": "*i64", "slot_ptr": "*i64", "mask_ptr": "*i1"}
 FLOATS = "post_ptr scale_ptr frequency_ptr peak_ptr total_ptr logprob_ptr near_ptr part_ptr".split()
-LEVELS = {"int8": "i8", "float8": "fp8e4nv"}
+TRITON_TYPES = {"int8": "i8", "float8": "fp8e4nv"}
 ATTENTION = {"H": 256, "BLOCK_G": 16, "HAS_CAP": True, "DOT_FLOAT32": False}
 
 
-def compiled(kernel, dtype, warps, float32=FLOATS, level=None, **constants):
-    """The bytes of shared memory of a kernel on tensors of this dtype, and levels of another."""
+def compiled(kernel, dtype, warps, float32=FLOATS, quantized=None, **constants):
+    """The bytes of shared memory of a kernel on tensors of this dtype, some quantized."""
     types = dict.fromkeys(kernel.arg_names, "fp32") | dict.fromkeys(constants, "constexpr")
     types |= {name: f"*{dtype}" for name in types if name.endswith("_ptr")}
     types |= {name: "*fp32" for name in float32 if name in types}
-    types |= {name: f"*{level}" for name in ("level_ptr", "weight_ptr") if name in types}
-    if level and "normed_ptr" in types:
-        types["normed_ptr"] = f"*{level}"
+    types |= {name: f"*{quantized}" for name in ("quantized_ptr", "weight_ptr") if name in types}
+    if quantized and "normed_ptr" in types:
+        types["normed_ptr"] = f"*{quantized}"
     types |= {name: kind for name, kind in SPECIAL.items() if name in types}
     types |= {name: "i32" for name in INTEGERS if name in types}
     values = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
@@ -64,18 +64,18 @@ def main() -> None:
                 BLOCK=4096,
                 HAS_DELTA=delta,
                 HAS_POST=post,
-                MOST_LEVEL=0.0,
+                MAX_QUANTIZED=0.0,
             )
         found[f"geglu {dtype}"] = compiled(activations._geglu, dtype, 4, BLOCK=1024)
         found[f"softcap {dtype}"] = compiled(
             activations._softcap, dtype, 4, ["out_ptr"], BLOCK=1024
         )
-        found[f"choose {dtype}"] = compiled(
-            choice._choose, dtype, 8, BLOCK=choice.COLUMNS_AT_ONCE, BLOCK_NEAR=64
+        found[f"select_greedy {dtype}"] = compiled(
+            greedy._select_greedy, dtype, 8, BLOCK=greedy.COLUMNS_AT_ONCE, BLOCK_NEAR=64
         )
-        found[f"draw {dtype}"] = compiled(
-            *(drawing._draw, dtype, 8, [*FLOATS, "draw_ptr"]),
-            **{"BLOCK": choice.COLUMNS_AT_ONCE, "BLOCK_NEAR": 64},
+        found[f"select_sampled {dtype}"] = compiled(
+            *(sampled._select_sampled, dtype, 8, [*FLOATS, "draw_ptr"]),
+            **{"BLOCK": greedy.COLUMNS_AT_ONCE, "BLOCK_NEAR": 64},
             **{"HAS_TOP_K": True, "HAS_TOP_P": True},
         )
         found[f"rotate {dtype}"] = compiled(
@@ -92,26 +92,26 @@ def main() -> None:
         found[f"merge {dtype}"] = compiled(
             attention._merge, dtype, 4, G=8, H=256, SPLITS=8, BLOCK=8
         )
-    for name, kind in LEVELS.items():
+    for name, kind in TRITON_TYPES.items():
         if name == "float8" and int(sys.argv[1]) < 89:
             continue  # these GPUs have no float8
         found[f"norm {name}"] = compiled(
             *(norms._norm, "bf16", 8, norm_floats, kind),
-            **{"BLOCK": 4096, "HAS_DELTA": True, "HAS_POST": True, "MOST_LEVEL": 127.0},
+            **{"BLOCK": 4096, "HAS_DELTA": True, "HAS_POST": True, "MAX_QUANTIZED": 127.0},
         )
         found[f"geglu {name}"] = compiled(
-            activations._geglu_levels, "bf16", 8, ["scale_ptr"], kind, BLOCK=4096
+            activations._geglu_quantized, "bf16", 8, ["scale_ptr"], kind, BLOCK=4096
         )
     for rows in (16, 128):
         found[f"int8 product {rows}"] = compiled(
             *(
-                levels._int8_product,
+                quantization._int8_product,
                 "bf16",
                 4 if rows < 128 else 8,
                 ["scale_ptr", "channel_scale_ptr"],
                 "i8",
             ),
-            **{"BLOCK_M": rows, "BLOCK_N": levels.BLOCK_N, "BLOCK_D": levels.BLOCK_D},
+            **{"BLOCK_M": rows, "BLOCK_N": quantization.BLOCK_N, "BLOCK_D": quantization.BLOCK_D},
         )
     json.dump(found, sys.stdout)
 

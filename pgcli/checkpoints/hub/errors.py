@@ -10,6 +10,7 @@ from huggingface_hub import errors as hub
 
 from pgcli.checkpoints.hub import login
 from pgcli.errors import ModelUnavailable
+from pgcli.printable import first_line
 
 #: The base class of the HTTP errors, whichever HTTP library the client uses.
 TRANSPORT_ERROR: Any = hub.HfHubHTTPError.__bases__[0]
@@ -50,7 +51,7 @@ def unavailable(name: str, revision: str, error: Exception) -> ModelUnavailable:
             hint="free space there, or set HF_HOME to a folder on a larger disk",
         )
     return ModelUnavailable(
-        f"{name} could not be downloaded: {_first_line(error)}",
+        f"{name} could not be downloaded: {first_line(error)}",
         hint=f"try again: complete files are kept. The model's page is {page}",
     )
 
@@ -86,7 +87,7 @@ def reason(error: BaseException) -> str:
     """The status of an answer, or the first line of any other error."""
     if isinstance(error, hub.HfHubHTTPError):
         return f"{error.response.status_code} {error.response.reason_phrase}".strip()
-    return _first_line(error)
+    return first_line(error)
 
 
 def _gated(name: str, page: str) -> ModelUnavailable:
@@ -164,11 +165,6 @@ def _unreachable(name: str, error: BaseException) -> ModelUnavailable:
 
 def _file(error: hub.HfHubHTTPError) -> str:
     return error.response.request.url.path.rpartition("/")[2]
-
-
-def _first_line(error: BaseException) -> str:
-    lines = (line.strip() for line in str(error).splitlines())
-    return next(filter(None, lines), type(error).__name__)
 
 
 def _size(count: int) -> str:

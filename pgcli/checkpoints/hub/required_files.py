@@ -10,12 +10,14 @@ from pgcli.checkpoints import conversion_hints
 from pgcli.checkpoints.generation_config import GENERATION
 from pgcli.checkpoints.json_file import read_json
 from pgcli.checkpoints.model_description import has_text_tower
+from pgcli.checkpoints.processor_files import IMAGE_PROCESSOR_FILES
 from pgcli.checkpoints.weight_files import (
     INDEX,
     OPEN_CLIP_CONFIG,
     OPEN_CLIP_SINGLE,
     SHARD_NAME,
     SINGLE,
+    file_names,
     is_open_clip,
     weight_map,
 )
@@ -25,11 +27,10 @@ Kind = Literal["model", "adapter"]
 
 CONFIG: dict[Kind, str] = {"model": "config.json", "adapter": "adapter_config.json"}
 ALONE: dict[Kind, str] = {"model": SINGLE, "adapter": "adapter_model.safetensors"}
-PREPROCESSING = ("preprocessor_config.json", "processor_config.json")
 TOKENIZER = "tokenizer.json"
-# the files of a tokenizer without a tokenizer.json
 # the names of the tokens that end and pad texts
 TOKEN_NAMES = ("tokenizer_config.json", "special_tokens_map.json")
+# the files of a tokenizer without a tokenizer.json
 SENTENCEPIECE = (
     "tokenizer.model",
     "spiece.model",
@@ -58,7 +59,11 @@ def required_files(
         raise _no_configuration(repository, kind, names)
     if kind == "adapter":
         return [CONFIG[kind], *_single(repository, kind, names)]
-    described = [CONFIG[kind], *_tokenizer(names), *_among((GENERATION, *PREPROCESSING), names)]
+    described = [
+        CONFIG[kind],
+        *_tokenizer(names),
+        *_among((GENERATION, *IMAGE_PROCESSOR_FILES), names),
+    ]
     if INDEX not in names:
         return [*described, *_single(repository, kind, names)]
     shards = sorted(set(weight_map(index()).values()))
@@ -73,7 +78,7 @@ def required_files(
 
 def complete_files(kind: Kind, folder: Path) -> list[str]:
     """The files that are read from a snapshot in the cache; none if one of them is missing."""
-    names = {file.name for file in folder.glob("*") if file.is_file()}
+    names = file_names(folder)
     try:
         files = required_files(folder.name, kind, names, lambda: folder / INDEX)
     except InvalidCheckpoint:

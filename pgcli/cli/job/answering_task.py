@@ -125,7 +125,7 @@ class AnsweringTask:
         engine = load(
             checkpoint,
             adapter=adapter,
-            masks=None if self.mask_decoder is None else Path(self.mask_decoder),
+            mask_decoder_file=None if self.mask_decoder is None else Path(self.mask_decoder),
             device=options.device,
             dtype=options.dtype,
             batch_size=options.batch_size,

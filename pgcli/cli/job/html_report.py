@@ -18,7 +18,7 @@ from pgcli.rows import json_text
 from pgcli.sinks.reader import read_results
 from pgcli.sources.open_sources import open_sources
 from pgcli.state.write_errors import wrap_write_errors
-from pgcli.tasks import columns
+from pgcli.tasks import template_columns
 
 MAX_PROMPTS = 6  # side by side; with more, the columns of the page are too narrow
 
@@ -68,7 +68,7 @@ class HtmlReportHook(RowHook):
     def _prompts(self, rows: Path) -> list[str]:
         """The prompts shown side by side: those of every image, if there are several."""
         templates = self._plan.question.templates or ()
-        if not 1 < len(templates) <= MAX_PROMPTS or columns(self._plan.question):
+        if not 1 < len(templates) <= MAX_PROMPTS or template_columns(self._plan.question):
             return []
         found = list(dict.fromkeys(row["prompt"] for row in read_results(rows)))
         return found if len(found) > 1 else []

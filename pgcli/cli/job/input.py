@@ -20,7 +20,13 @@ from pgcli.sources.open_sources import check_columns, open_sources
 from pgcli.sources.read_options import ReadOptions
 from pgcli.sources.source import Source
 from pgcli.sources.texts import TextPart
-from pgcli.tasks import AnyQuestion, EmbeddingQuestion, columns, rows_per_image, with_prompts
+from pgcli.tasks import (
+    AnyQuestion,
+    EmbeddingQuestion,
+    rows_per_image,
+    template_columns,
+    with_prompts,
+)
 
 
 @dataclass
@@ -187,7 +193,7 @@ def source_options(plan: Plan) -> ReadOptions:
         id_column=options.id_column,
         prompt_column=question.text_column or options.prompt_column,
         keep=options.keep,
-        fields=columns(question),
+        fields=template_columns(question),
         requires_prompts=question.templates is None,
         refuses_prompts=question.refuses_prompts,
         choices_column=question.choices_column,

@@ -21,7 +21,7 @@ from pgcli.state.progress import all_progress
 from pgcli.state.run_record import RunRecord
 from pgcli.state.saved_inputs import SavedInputs
 from pgcli.state.state_folder import state_folder
-from pgcli.tasks import Question, columns, with_prompts
+from pgcli.tasks import Question, template_columns, with_prompts
 
 
 def check_rows(
@@ -45,7 +45,7 @@ def check_rows(
 def known_prompts(record: RunRecord) -> Sequence[str]:
     """The prompts about every image; none if they follow from the input."""
     question = question_of(record)
-    if question.templates is None or columns(question):
+    if question.templates is None or template_columns(question):
         return ()
     if isinstance(question, Question):
         question = replace(question, region=None)

@@ -24,7 +24,7 @@ from pgcli.sources.read_options import ReadOptions
 from pgcli.state.progress import is_count
 from pgcli.state.run_record import RunRecord
 from pgcli.state.state_folder import RUN, file_list, state_folder
-from pgcli.tasks import AnyQuestion, EmbeddingQuestion, Question, columns, with_prompts
+from pgcli.tasks import AnyQuestion, EmbeddingQuestion, Question, template_columns, with_prompts
 
 Check = Callable[[Any], bool]
 
@@ -49,7 +49,7 @@ def reopen_items(
         id_column=id_,
         prompt_column=question.text_column or prompt,
         keep=tuple(settings["keep"]),
-        fields=columns(question),
+        fields=template_columns(question),
         requires_prompts=question.templates is None,
         refuses_prompts=question.refuses_prompts,
         choices_column=question.choices_column,

@@ -7,8 +7,9 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from pgcli.model.attention import is_unsupported, raise_out_of_memory
+from pgcli.model.compiler_errors import is_unsupported, raise_out_of_memory
 from pgcli.model.cuda import operators
+from pgcli.printable import first_line
 
 #: The largest relative difference of a kernel from its plain version.
 TOLERANCE = 0.05
@@ -28,7 +29,7 @@ def kernel_problem(device: torch.device, dtype: torch.dtype, head_dim: int) -> s
         raise_out_of_memory(error)
         if not is_unsupported(error):
             raise
-        return next(iter(str(error).strip().splitlines()), type(error).__name__)
+        return first_line(error)
     return f"wrong results of {', '.join(wrong)}" if wrong else ""
 
 
@@ -60,8 +61,8 @@ def _example(
         "residual_norm": (drawn(2, 64), drawn(2, 64), scale_D, scale_D, 1e-6),
         "geglu": (drawn(2, 64),),
         "softcap": (drawn(2, 64), 2.0),
-        "choose": (drawn(2, 300), 290, 3, 100, 150, 16),
-        "draw": (
+        "select_greedy": (drawn(2, 300), 290, 3, 100, 150, 16),
+        "select_sampled": (
             *(drawn(2, 300), torch.tensor([0.3, -1.0], device=device), 0.9, 100, 0.8),
             *(290, 3, 0, 290, 16),  # all are near locations
         ),

@@ -21,7 +21,7 @@ from pgcli.model.cuda.check import kernel_problem
 from pgcli.model.gemma import Gemma, GemmaDecoderLayer, RMSNorm, RotaryEmbedding
 from pgcli.model.kv_cache import KVCache
 from pgcli.model.paligemma import PaliGemma
-from pgcli.model.quantized.gated_mlp import LevelMLP, quantize_mlps
+from pgcli.model.quantized.gated_mlp import QuantizedMLP, quantize_mlps
 
 kernels = torch.ops.pgcli
 
@@ -71,9 +71,9 @@ class FusedGemma(Gemma):
             else:
                 attention = _prefill_attention(index, layer, normed, rotary, mask, kv_cache)
             norm = (x, attention, post_attention, before_mlp, eps)
-            if isinstance(layer.mlp, LevelMLP):
-                x, level, scale = kernels.residual_norm_levels(*norm, layer.mlp.dtype)
-                mlp = layer.mlp.of_levels(level, scale)
+            if isinstance(layer.mlp, QuantizedMLP):
+                x, quantized, scale = kernels.residual_norm_quantized(*norm, layer.mlp.dtype)
+                mlp = layer.mlp.forward_quantized(quantized, scale)
             else:
                 x, normed = kernels.residual_norm(*norm)
                 mlp = layer.mlp.down_proj(kernels.geglu(layer.mlp.gate_up_proj(normed)))
@@ -103,7 +103,7 @@ class FusedGemma(Gemma):
             value_BKSH,
             kv_cache.real_BS if mask_B11S is None else mask_B11S[:, 0, 0],
             kv_cache.newest_slot_B,
-            attention.head_dim**-0.5 if attention.scale is None else attention.scale,
+            attention.scale,
             attention.cap or 0.0,
         )
         out_B1D: Tensor = attention.o_proj(out_BX[:, None])

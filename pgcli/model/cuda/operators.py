@@ -17,10 +17,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pgcli.model.attention import at_least_float32, grouped_attention
-from pgcli.model.attention import softcap as plain_softcap
+from pgcli.model.attention import at_least_float32, grouped_attention, softcap
 from pgcli.model.gemma import RotaryEmbedding, rms_norm, rotated
-from pgcli.model.quantized.levels import row_levels
+from pgcli.model.quantized.quantize import quantize_per_row
 from pgcli.model.sampling import ARGMAX, sample
 
 LIBRARY = torch.library.Library("pgcli", "DEF")  # type: ignore[no-untyped-call]
@@ -45,7 +44,7 @@ def geglu(gate_up: Tensor) -> Tensor:
     return F.gelu(gate, approximate="tanh") * up
 
 
-def residual_norm_levels(
+def residual_norm_quantized(
     x: Tensor,
     delta: Tensor,
     post_scale_D: Tensor | None,
@@ -53,31 +52,26 @@ def residual_norm_levels(
     eps: float,
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """As `residual_norm`, the norm as levels of this dtype and each row's scale."""
+    """As `residual_norm`, the norm quantized to this dtype, and each row's scale."""
     total, normed = residual_norm(x, delta, post_scale_D, scale_D, eps)
-    return total, *row_levels(normed, dtype)
+    return total, *quantize_per_row(normed, dtype)
 
 
-def geglu_levels(gate_up: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """As `geglu`, as levels of this dtype and each row's scale."""
-    return row_levels(geglu(gate_up), dtype)
+def geglu_quantized(gate_up: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """As `geglu`, quantized to this dtype, and each row's scale."""
+    return quantize_per_row(geglu(gate_up), dtype)
 
 
 def int8_product(
-    level_MD: Tensor,
+    quantized_MD: Tensor,
     scale_M1: Tensor,
     weight_ND: Tensor,
     channel_scale_N: Tensor,
     dtype: torch.dtype,
 ) -> Tensor:
-    """The product of levels, summed in int32, times the scales of rows and channels."""
-    total_MN = torch._int_mm(level_MD, weight_ND.T)
+    """The product of int8 values, summed in int32, times the scales of rows and channels."""
+    total_MN = torch._int_mm(quantized_MD, weight_ND.T)
     return (total_MN * scale_M1 * channel_scale_N).to(dtype)
-
-
-def softcap(x: Tensor, cap: float) -> Tensor:
-    """`cap * tanh(x / cap)` in float32."""
-    return plain_softcap(x, cap)
 
 
 def attend(
@@ -132,7 +126,7 @@ def rotate(
     return query_BLNH.contiguous()
 
 
-def choose(
+def select_greedy(
     logits_BV: Tensor, size: int, excluded: int, first_location: int, locations: int, near: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The likeliest token below `size`, other than `excluded`; its log-probability, float32.
@@ -143,7 +137,7 @@ def choose(
     return _chosen(wide_BV, wide_BV.argmax(-1), first_location, locations, near)
 
 
-def draw(
+def select_sampled(
     logits_BV: Tensor,
     draw_B: Tensor,
     temperature: float,
@@ -155,7 +149,7 @@ def draw(
     locations: int,
     near: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """As `choose`, a token drawn by `sample`, or the likeliest where the number is ARGMAX."""
+    """As `select_greedy`, a token drawn by `sample`; the likeliest where the number is ARGMAX."""
     wide_BV = _valid(logits_BV, size, excluded)
     drawn_B = sample(wide_BV, draw_B, temperature, top_k, top_p)
     token_B = torch.where(draw_B == ARGMAX, wide_BV.argmax(-1), drawn_B)
@@ -176,23 +170,23 @@ def _chosen(
     logprob_B = wide_BV.gather(1, token_B[:, None])[:, 0] - total_B
     is_location = (column_V >= first_location) & (column_V < first_location + locations)
     is_near_BV = is_location & ((column_V - token_B[:, None]).abs() <= near)
-    near_B = wide_BV.masked_fill(~is_near_BV, -torch.inf).logsumexp(-1) - total_B
-    return token_B, logprob_B.float(), near_B.float()
+    near_logprob_B = wide_BV.masked_fill(~is_near_BV, -torch.inf).logsumexp(-1) - total_B
+    return token_B, logprob_B.float(), near_logprob_B.float()
 
 
 def _half(gate_up: Tensor) -> Tensor:
     return gate_up.new_empty(*gate_up.shape[:-1], gate_up.shape[-1] // 2)
 
 
-def _fake_levels(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def _fake_quantized(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     scale = x.new_empty(*x.shape[:-1], 1, dtype=torch.float32)
     return torch.empty_like(x, dtype=dtype), scale
 
 
-def _fake_choose(logits_BV: Tensor, *_: object) -> tuple[Tensor, Tensor, Tensor]:
+def _fake_select(logits_BV: Tensor, *_: object) -> tuple[Tensor, Tensor, Tensor]:
     rows = len(logits_BV)
-    logprob_B, near_B = logits_BV.new_empty(2, rows, dtype=torch.float32)
-    return logits_BV.new_empty(rows, dtype=torch.long), logprob_B, near_B
+    logprob_B, near_logprob_B = logits_BV.new_empty(2, rows, dtype=torch.float32)
+    return logits_BV.new_empty(rows, dtype=torch.long), logprob_B, near_logprob_B
 
 
 def _fake_rotate(qkv_BLX: Tensor, _cos: Tensor, _sin: Tensor, key: Tensor, *_: object) -> Tensor:
@@ -230,7 +224,7 @@ OPERATORS: dict[str, Operator] = {
         residual_norm,
         lambda x, *_: (torch.empty_like(x), torch.empty_like(x)),
     ),
-    "geglu": Operator("(Tensor gate_up) -> Tensor", geglu, lambda gate_up: _half(gate_up)),
+    "geglu": Operator("(Tensor gate_up) -> Tensor", geglu, _half),
     "softcap": Operator(
         "(Tensor x, float cap) -> Tensor",
         softcap,
@@ -247,37 +241,39 @@ OPERATORS: dict[str, Operator] = {
         rotate,
         _fake_rotate,
     ),
-    "choose": Operator(
+    "select_greedy": Operator(
         "(Tensor logits, int size, int excluded, int first_location, int locations, int near)"
         " -> (Tensor, Tensor, Tensor)",
-        choose,
-        _fake_choose,
+        select_greedy,
+        _fake_select,
     ),
-    "draw": Operator(
+    "select_sampled": Operator(
         "(Tensor logits, Tensor draw, float temperature, int top_k, float top_p, int size,"
         " int excluded, int first_location, int locations, int near) -> (Tensor, Tensor, Tensor)",
-        draw,
-        _fake_choose,
+        select_sampled,
+        _fake_select,
     ),
 }
-#: Of models with levels of 8 bits.
+#: Of models whose MLPs are quantized to 8 bits.
 QUANTIZED_OPERATORS: dict[str, Operator] = {
-    "residual_norm_levels": Operator(
+    "residual_norm_quantized": Operator(
         "(Tensor x, Tensor delta, Tensor? post_scale, Tensor scale, float eps, ScalarType dtype)"
         " -> (Tensor, Tensor, Tensor)",
-        residual_norm_levels,
-        lambda x, *others: (torch.empty_like(x), *_fake_levels(x, others[-1])),
+        residual_norm_quantized,
+        lambda x, *others: (torch.empty_like(x), *_fake_quantized(x, others[-1])),
     ),
-    "geglu_levels": Operator(
+    "geglu_quantized": Operator(
         "(Tensor gate_up, ScalarType dtype) -> (Tensor, Tensor)",
-        geglu_levels,
-        lambda gate_up, dtype: _fake_levels(_half(gate_up), dtype),
+        geglu_quantized,
+        lambda gate_up, dtype: _fake_quantized(_half(gate_up), dtype),
     ),
     "int8_product": Operator(
-        "(Tensor level, Tensor scale, Tensor weight, Tensor channel_scale, ScalarType dtype)"
+        "(Tensor quantized, Tensor scale, Tensor weight, Tensor channel_scale, ScalarType dtype)"
         " -> Tensor",
         int8_product,
-        lambda level, _, weight, __, dtype: level.new_empty(len(level), len(weight), dtype=dtype),
+        lambda quantized, _, weight, __, dtype: quantized.new_empty(
+            len(quantized), len(weight), dtype=dtype
+        ),
         dtypes=(torch.int8,),
     ),
 }

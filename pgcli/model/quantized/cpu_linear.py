@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pgcli.model.cpu.packed_linear import PACK_ROWS, PackedLinearKernel, is_decode
-from pgcli.model.quantized.levels import MIN_SCALE, MOST, quantize_per_channel
+from pgcli.model.quantized.quantize import MAX_VALUE, MIN_SCALE, quantize_per_channel
 
-#: A token's scale is rounded to the activations' dtype; one level less keeps values below 128.
-MAX_TOKEN_LEVEL = MOST[torch.int8] - 1
+#: A token's scale is rounded to the activations' dtype; 127 less one keeps values below 128.
+MAX_TOKEN_VALUE = MAX_VALUE[torch.int8] - 1
 SIGN_BIT = 128
 
 
@@ -27,9 +27,9 @@ class Int8LinearKernel:
     """
 
     def __init__(self, weight_ND: Tensor, bias_N: Tensor | None = None):
-        level_ND, self._scale_N = quantize_per_channel(weight_ND)
+        quantized_ND, self._scale_N = quantize_per_channel(weight_ND)
         shape = [PACK_ROWS, weight_ND.shape[1]]
-        self._weight = torch.ops.onednn.qlinear_prepack(level_ND, shape)
+        self._weight = torch.ops.onednn.qlinear_prepack(quantized_ND, shape)
         self._zero_N = torch.zeros(len(weight_ND), dtype=torch.long)
         self._is_unsigned = uses_uint8_activations()
         self._one, self._zero = torch.ones(1), torch.zeros(1, dtype=torch.long)
@@ -38,8 +38,8 @@ class Int8LinearKernel:
         self._bias = bias_N
 
     def __call__(self, x_MD: Tensor) -> Tensor:
-        level_MD, scale_M1 = quantize_per_token(x_MD)
-        out = self._channel_scaled(level_MD, x_MD.dtype).mul_(scale_M1)
+        quantized_MD, scale_M1 = quantize_per_token(x_MD)
+        out = self._channel_scaled(quantized_MD, x_MD.dtype).mul_(scale_M1)
         return out if self._bias is None else out.add_(self._bias)
 
     def gelu(self, x_MD: Tensor) -> Tensor:
@@ -50,18 +50,18 @@ class Int8LinearKernel:
 
     def forward_fp32(self, x_MD: Tensor) -> Tensor:
         """The output in float32, not rounded to the dtype of `x`; without the bias."""
-        level_MD, scale_M1 = quantize_per_token(x_MD.float())
-        return self._channel_scaled(level_MD, torch.float32).mul_(scale_M1)
+        quantized_MD, scale_M1 = quantize_per_token(x_MD.float())
+        return self._channel_scaled(quantized_MD, torch.float32).mul_(scale_M1)
 
-    def _channel_scaled(self, level_MD: Tensor, dtype: torch.dtype) -> Tensor:
-        """The product of the levels, times the scales of the output channels only.
+    def _channel_scaled(self, quantized_MD: Tensor, dtype: torch.dtype) -> Tensor:
+        """The product of the quantized values, times the scales of the output channels only.
 
-        The levels are changed in-place.
+        They are changed in-place.
         """
         if self._is_unsigned:
-            level_MD = level_MD.view(torch.uint8).bitwise_xor_(SIGN_BIT)  # adds 128
+            quantized_MD = quantized_MD.view(torch.uint8).bitwise_xor_(SIGN_BIT)  # adds 128
         out: Tensor = torch.ops.onednn.qlinear_pointwise.tensor(
-            level_MD,
+            quantized_MD,
             self._one,
             self._zero,
             self._weight,
@@ -103,9 +103,9 @@ class Int8DecodeLinearKernel(Int8LinearKernel):
 
 
 def quantize_per_token(x_MD: Tensor) -> tuple[Tensor, Tensor]:
-    """The int8 levels (M, D) of every token, within 127 of zero, and its scale (M, 1)."""
+    """The int8 values (M, D) of every token, within 127 of zero, and its scale (M, 1)."""
     largest_M1 = x_MD.abs().amax(-1, keepdim=True).float()
-    scale_M1 = largest_M1.div_(MAX_TOKEN_LEVEL).clamp_(min=MIN_SCALE).to(x_MD.dtype)
+    scale_M1 = largest_M1.div_(MAX_TOKEN_VALUE).clamp_(min=MIN_SCALE).to(x_MD.dtype)
     return x_MD.float().mul(scale_M1.float().reciprocal()).round_().to(torch.int8), scale_M1
 
 
@@ -124,7 +124,7 @@ def can_quantize(dtype: torch.dtype) -> bool:
     """Whether this build of PyTorch multiplies int8 on this CPU with correct results."""
     generator = torch.Generator().manual_seed(0)
     x, weight = (torch.randn(64, 64, generator=generator).to(dtype) for _ in range(2))
-    x[0], weight[0] = 1, 1  # the largest levels, whose sums of two saturate without VNNI
+    x[0], weight[0] = 1, 1  # the largest values, whose sums of two saturate without VNNI
     try:
         output = Int8LinearKernel(weight)(x).float()
     except (RuntimeError, AttributeError, NotImplementedError):

@@ -15,22 +15,22 @@ from torch.nn import functional as F
 
 from pgcli.model.gemma import GemmaDecoderLayer, QKVProjection
 from pgcli.model.paligemma import PaliGemma
-from pgcli.model.quantized.levels import quantize_per_channel
+from pgcli.model.quantized.quantize import quantize_per_channel
 
 
 class _Int8Product(torch.autograd.Function):
     """`x @ weight.T` with a gradient for `x`; the weight in the dtype of `x` is not kept."""
 
     @staticmethod
-    def forward(ctx: Any, x_MD: Tensor, level_ND: Tensor, scale_N: Tensor) -> Tensor:
-        ctx.save_for_backward(level_ND, scale_N)
-        return (F.linear(x_MD, level_ND.to(x_MD.dtype)) * scale_N).to(x_MD.dtype)
+    def forward(ctx: Any, x_MD: Tensor, quantized_ND: Tensor, scale_N: Tensor) -> Tensor:
+        ctx.save_for_backward(quantized_ND, scale_N)
+        return (F.linear(x_MD, quantized_ND.to(x_MD.dtype)) * scale_N).to(x_MD.dtype)
 
     @staticmethod
     def backward(ctx: Any, grad_MN: Tensor) -> tuple[Tensor, None, None]:
-        level_ND, scale_N = ctx.saved_tensors
+        quantized_ND, scale_N = ctx.saved_tensors
         scaled_MN = (grad_MN * scale_N).to(grad_MN.dtype)
-        return scaled_MN @ level_ND.to(grad_MN.dtype), None, None
+        return scaled_MN @ quantized_ND.to(grad_MN.dtype), None, None
 
 
 class Int8FrozenLinear(nn.Module):
@@ -38,12 +38,12 @@ class Int8FrozenLinear(nn.Module):
 
     def __init__(self, linear: nn.Linear):
         super().__init__()
-        level_ND, scale_N = quantize_per_channel(linear.weight)
-        self.register_buffer("level_ND", level_ND)
+        quantized_ND, scale_N = quantize_per_channel(linear.weight)
+        self.register_buffer("quantized_ND", quantized_ND)
         self.register_buffer("scale_N", scale_N)
 
     def forward(self, x: Tensor) -> Tensor:
-        product: Tensor = _Int8Product.apply(x, self.level_ND, self.scale_N)  # type: ignore[no-untyped-call]
+        product: Tensor = _Int8Product.apply(x, self.quantized_ND, self.scale_N)  # type: ignore[no-untyped-call]
         return product
 
 

@@ -1,4 +1,4 @@
-"""Which devices multiply levels of 8 bits, and why others do not."""
+"""Which devices multiply 8-bit values, and why others do not."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from functools import cache
 import torch
 from torch.nn import functional as F
 
-from pgcli.model.attention import raise_out_of_memory
+from pgcli.model.compiler_errors import raise_out_of_memory
 from pgcli.model.config import DecoderConfig
 from pgcli.model.cpu.optimize import supports_int8
 from pgcli.model.gemma import GemmaMLP, rms_norm
+from pgcli.printable import first_line
 
-#: The compute capability of the first GPUs whose tensor cores multiply these levels.
+#: The compute capability of the first GPUs whose tensor cores multiply these dtypes.
 MIN_CAPABILITY = {"int8": (8, 0), "fp8": (8, 9)}
 TOLERANCE = 0.1  # of an MLP's output; float8 rounds to a sixteenth
 
@@ -55,8 +56,8 @@ def quantization_problem(
 @cache
 @torch.inference_mode()
 def mlp_problem(name: str, device: torch.device, dtype: torch.dtype) -> str:
-    """Why a small MLP of levels is wrong or fails on this device; empty if it is right."""
-    from pgcli.model.quantized.gated_mlp import LEVELS, LevelMLP
+    """Why a small quantized MLP is wrong or fails on this device; empty if it is right."""
+    from pgcli.model.quantized.gated_mlp import QUANTIZED_DTYPES, QuantizedMLP
 
     config = DecoderConfig(64, 1, 128, 4, 1, 16, vocab_size=1)
     with torch.device("cpu"):
@@ -69,10 +70,12 @@ def mlp_problem(name: str, device: torch.device, dtype: torch.dtype) -> str:
     expected = mlp(rms_norm(2 * x, scale_D, 1e-6))
     mlp, x, scale_D = mlp.to(device, dtype), x.to(device, dtype), scale_D.to(device)
     try:
-        norm = torch.ops.pgcli.residual_norm_levels(x, x, None, scale_D, 1e-6, LEVELS[name])
-        found = LevelMLP(mlp, LEVELS[name]).of_levels(*norm[1:]).cpu()
+        norm = torch.ops.pgcli.residual_norm_quantized(
+            x, x, None, scale_D, 1e-6, QUANTIZED_DTYPES[name]
+        )
+        found = QuantizedMLP(mlp, QUANTIZED_DTYPES[name]).forward_quantized(*norm[1:]).cpu()
     except Exception as error:  # noqa: BLE001, it becomes the reason of a refusal
         raise_out_of_memory(error)
-        return next(iter(str(error).strip().splitlines()), type(error).__name__)
+        return first_line(error)
     distance = F.mse_loss(found.float(), expected).sqrt() / expected.square().mean().sqrt()
     return "" if float(distance) < TOLERANCE else f"products are {float(distance):.0%} off"

@@ -10,11 +10,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from pgcli.model.cuda.kernels.levels import as_levels, row_scale
-from pgcli.model.quantized.levels import MOST
+from pgcli.model.cuda.kernels.quantization import rounded, row_scale
+from pgcli.model.quantized.quantize import MAX_VALUE
 
 ELEMENTS_AT_ONCE = 1024
-LEVELS_AT_ONCE = 4096  # of a row
+COLUMNS_AT_ONCE = 4096  # of a row
 
 
 def geglu(gate_up: Tensor) -> Tensor:
@@ -48,20 +48,20 @@ def _gated(row_ptr, column, inner):
     return (gelu * up.to(tl.float32)).to(gate.dtype)
 
 
-def geglu_levels(gate_up: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def geglu_quantized(gate_up: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     gate_up = gate_up.contiguous()
     inner = gate_up.shape[-1] // 2
-    level = gate_up.new_empty(*gate_up.shape[:-1], inner, dtype=dtype)
+    quantized = gate_up.new_empty(*gate_up.shape[:-1], inner, dtype=dtype)
     scale = gate_up.new_empty(*gate_up.shape[:-1], 1, dtype=torch.float32)
-    _geglu_levels[(scale.numel(),)](
-        gate_up, level, scale, inner, MOST[dtype], LEVELS_AT_ONCE, num_warps=8
+    _geglu_quantized[(scale.numel(),)](
+        gate_up, quantized, scale, inner, MAX_VALUE[dtype], COLUMNS_AT_ONCE, num_warps=8
     )
-    return level, scale
+    return quantized, scale
 
 
 @triton.jit
-def _geglu_levels(gate_up_ptr, level_ptr, scale_ptr, inner, most, BLOCK: tl.constexpr):
-    """One row, twice: its largest value, and its levels; the second time it is in a cache."""
+def _geglu_quantized(gate_up_ptr, quantized_ptr, scale_ptr, inner, most, BLOCK: tl.constexpr):
+    """Reads a row twice, for its largest value and to quantize it; then it is in a cache."""
     row = tl.program_id(0).to(tl.int64)
     largest, total = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
     for start in range(0, inner, BLOCK):
@@ -73,8 +73,8 @@ def _geglu_levels(gate_up_ptr, level_ptr, scale_ptr, inner, most, BLOCK: tl.cons
     for start in range(0, inner, BLOCK):
         column = start + tl.arange(0, BLOCK)
         out = _gated(gate_up_ptr + row * 2 * inner, column, inner).to(tl.float32)
-        level = as_levels(out / by, level_ptr.dtype.element_ty)
-        tl.store(level_ptr + row * inner + column, level, mask=column < inner)
+        quantized = rounded(out / by, quantized_ptr.dtype.element_ty)
+        tl.store(quantized_ptr + row * inner + column, quantized, mask=column < inner)
 
 
 def softcap(x: Tensor, cap: float) -> Tensor:

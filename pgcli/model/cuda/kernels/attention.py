@@ -155,7 +155,7 @@ def _attend(
             score = capped(score, cap)
         score = tl.where(visible[None, :], score, float("-inf"))
         higher = tl.maximum(peak, tl.max(score, axis=1))
-        # a part may see no slot at all: its weight is zero
+        # a part may have no visible slot: its weight is zero
         base = tl.where(higher == float("-inf"), 0.0, higher)
         weight = tl.exp(score - base[:, None])
         shrink = tl.exp(peak - base)

@@ -13,8 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from pgcli.model.cuda.kernels.levels import as_levels, row_scale
-from pgcli.model.quantized.levels import MOST
+from pgcli.model.cuda.kernels.quantization import rounded, row_scale
+from pgcli.model.quantized.quantize import MAX_VALUE
 
 
 def rms_norm(x: Tensor, scale_D: Tensor, eps: float) -> Tensor:
@@ -34,7 +34,7 @@ def residual_norm(
     return _residual_norm(x, delta, post_scale_D, scale_D, eps, x.dtype)[:2]
 
 
-def residual_norm_levels(
+def residual_norm_quantized(
     x: Tensor,
     delta: Tensor,
     post_scale_D: Tensor | None,
@@ -42,7 +42,7 @@ def residual_norm_levels(
     eps: float,
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return _residual_norm(x, delta, post_scale_D, scale_D, eps, dtype, MOST[dtype])
+    return _residual_norm(x, delta, post_scale_D, scale_D, eps, dtype, MAX_VALUE[dtype])
 
 
 def _residual_norm(
@@ -82,11 +82,11 @@ def _norm(
     BLOCK: tl.constexpr,
     HAS_DELTA: tl.constexpr,
     HAS_POST: tl.constexpr,
-    MOST_LEVEL: tl.constexpr,
+    MAX_QUANTIZED: tl.constexpr,
 ):
     """One row: x, plus delta (normalized first with HAS_POST), and the norm of the sum.
 
-    With MOST_LEVEL, the norm is stored as levels up to that number, and the row's scale.
+    With MAX_QUANTIZED, the norm is stored quantized, up to that value, with the row's scale.
     """
     row = tl.program_id(0).to(tl.int64) * width
     column = tl.arange(0, BLOCK)
@@ -106,9 +106,9 @@ def _norm(
     root = tl.rsqrt(tl.sum(wide * wide, axis=0) / width + eps)
     scale = tl.load(scale_ptr + column, mask=inside, other=0.0)
     normed = (wide * root * scale).to(x.dtype)
-    if MOST_LEVEL > 0:
+    if MAX_QUANTIZED > 0:
         wide = normed.to(tl.float32)
-        by = row_scale(tl.max(tl.abs(wide), axis=0), tl.sum(wide, axis=0), MOST_LEVEL)
+        by = row_scale(tl.max(tl.abs(wide), axis=0), tl.sum(wide, axis=0), MAX_QUANTIZED)
         tl.store(row_scale_ptr + tl.program_id(0), by)
-        normed = as_levels(wide / by, normed_ptr.dtype.element_ty)
+        normed = rounded(wide / by, normed_ptr.dtype.element_ty)
     tl.store(normed_ptr + row + column, normed, mask=inside)

@@ -1,9 +1,9 @@
-"""Sampled tokens without sorting: the boundaries of top-k, top-p and the draw by bisection.
+"""Samples tokens with temperature, top-k and top-p, without sorting the logits.
 
-In the order of their logits, those of equal ones by their ids, the kept tokens are the first ones,
-up to a boundary: a logit, and how many of the tokens with that logit are kept. The largest logit
-whose tokens, with all before them, have a mass that suffices is found among the integers that are
-in the order of the logits, by a pass over the row for each of their bits.
+Tokens are ordered by descending logit, ties by id. Top-k and top-p keep a prefix of that order,
+which ends at a threshold logit, after some of the tokens tied with it. Logits are mapped to
+integers of the same order (`_order`), among which the threshold is found by bisection: each step
+sums the mass at or above the middle, in one pass over the row.
 
 B rows · V vocabulary
 """
@@ -18,14 +18,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from pgcli.model.cuda.kernels.choice import COLUMNS_AT_ONCE, columns, likeliest, store_choice
+from pgcli.model.cuda.kernels.greedy import COLUMNS_AT_ONCE, columns, likeliest, store_choice
 from pgcli.model.sampling import ARGMAX, EPSILON
 
 NO_DRAW, ROUNDING = tl.constexpr(ARGMAX), tl.constexpr(EPSILON)
 LOWEST = tl.constexpr(-(2**31))
 
 
-def draw(
+def select_sampled(
     logits_BV: Tensor,
     draw_B: Tensor,
     temperature: float,
@@ -39,18 +39,27 @@ def draw(
 ) -> tuple[Tensor, Tensor, Tensor]:
     rows = len(logits_BV)
     token_B = torch.empty(rows, dtype=torch.long, device=logits_BV.device)
-    logprob_B, near_B = torch.empty(2, rows, dtype=torch.float32, device=logits_BV.device)
-    _draw[(rows,)](
-        *(logits_BV, draw_B, token_B, logprob_B, near_B, logits_BV.stride(0), size, excluded),
+    logprob_B, near_logprob_B = torch.empty(2, rows, dtype=torch.float32, device=logits_BV.device)
+    _select_sampled[(rows,)](
+        *(
+            logits_BV,
+            draw_B,
+            token_B,
+            logprob_B,
+            near_logprob_B,
+            logits_BV.stride(0),
+            size,
+            excluded,
+        ),
         *(first_location, first_location + locations, near, temperature, top_k, top_p),
         *(COLUMNS_AT_ONCE, triton.next_power_of_2(2 * near + 1), top_k > 0, top_p < 1),
         num_warps=8,
     )
-    return token_B, logprob_B, near_B
+    return token_B, logprob_B, near_logprob_B
 
 
 @triton.jit
-def _draw(
+def _select_sampled(
     logits_ptr,
     draw_ptr,
     token_ptr,

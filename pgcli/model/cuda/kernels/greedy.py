@@ -16,23 +16,23 @@ from torch import Tensor
 COLUMNS_AT_ONCE = 4096
 
 
-def choose(
+def select_greedy(
     logits_BV: Tensor, size: int, excluded: int, first_location: int, locations: int, near: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     rows = len(logits_BV)
     token_B = torch.empty(rows, dtype=torch.long, device=logits_BV.device)
-    logprob_B, near_B = torch.empty(2, rows, dtype=torch.float32, device=logits_BV.device)
-    _choose[(rows,)](
-        *(logits_BV, token_B, logprob_B, near_B, logits_BV.stride(0), size, excluded),
+    logprob_B, near_logprob_B = torch.empty(2, rows, dtype=torch.float32, device=logits_BV.device)
+    _select_greedy[(rows,)](
+        *(logits_BV, token_B, logprob_B, near_logprob_B, logits_BV.stride(0), size, excluded),
         *(first_location, first_location + locations, near, COLUMNS_AT_ONCE),
         triton.next_power_of_2(2 * near + 1),
         num_warps=8,
     )
-    return token_B, logprob_B, near_B
+    return token_B, logprob_B, near_logprob_B
 
 
 @triton.jit
-def _choose(
+def _select_greedy(
     logits_ptr,
     token_ptr,
     logprob_ptr,

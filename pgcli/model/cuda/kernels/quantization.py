@@ -1,4 +1,4 @@
-"""Levels of 8 bits, each row with a scale, and the product of such levels in int8.
+"""Quantization to 8 bits with a scale for each row, and the product of int8 values.
 
 M rows of any kind · N output width · D input width
 """
@@ -13,12 +13,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from pgcli.model.quantized.levels import MIN_SCALE
+from pgcli.model.quantized.quantize import MIN_SCALE
 
 BLOCK_M, BLOCK_N, BLOCK_D = 128, 128, 128
 ROWS_TOGETHER = tl.constexpr(8)  # blocks of rows that run together share the weights in a cache
 LEAST = tl.constexpr(MIN_SCALE)
-#: Added and taken away again, it leaves no digits behind the point: 1.5 * 2**23.
+#: Adding and subtracting it rounds to a whole number, ties to even: 1.5 * 2**23.
 NO_DIGITS = tl.constexpr(12582912.0)
 
 
@@ -29,7 +29,7 @@ def row_scale(largest, total, most):
 
 
 @triton.jit
-def as_levels(x, dtype: tl.constexpr):
+def rounded(x, dtype: tl.constexpr):
     """Whole numbers, those in the middle to the even one; or float8."""
     if dtype == tl.int8:
         x = (x + NO_DIGITS) - NO_DIGITS
@@ -37,19 +37,19 @@ def as_levels(x, dtype: tl.constexpr):
 
 
 def int8_product(
-    level_MD: Tensor,
+    quantized_MD: Tensor,
     scale_M1: Tensor,
     weight_ND: Tensor,
     channel_scale_N: Tensor,
     dtype: torch.dtype,
 ) -> Tensor:
-    rows, inner = level_MD.shape
+    rows, inner = quantized_MD.shape
     columns = len(weight_ND)
-    out_MN = torch.empty(rows, columns, dtype=dtype, device=level_MD.device)
+    out_MN = torch.empty(rows, columns, dtype=dtype, device=quantized_MD.device)
     block = min(BLOCK_M, max(16, triton.next_power_of_2(rows)))
     grid = (triton.cdiv(rows, block) * triton.cdiv(columns, BLOCK_N),)
     _int8_product[grid](
-        *(level_MD, scale_M1, weight_ND, channel_scale_N, out_MN, rows, columns, inner),
+        *(quantized_MD, scale_M1, weight_ND, channel_scale_N, out_MN, rows, columns, inner),
         *(block, BLOCK_N, BLOCK_D),
         num_warps=8 if block == BLOCK_M else 4,
     )
@@ -58,7 +58,7 @@ def int8_product(
 
 @triton.jit
 def _int8_product(
-    level_ptr,
+    quantized_ptr,
     scale_ptr,
     weight_ptr,
     channel_scale_ptr,
@@ -79,19 +79,19 @@ def _int8_product(
     row = (first + place % height) * BLOCK_M + tl.arange(0, BLOCK_M)
     column = (place // height) * BLOCK_N + tl.arange(0, BLOCK_N)
     in_rows, in_columns = row < rows, column < columns
-    level_row = level_ptr + row.to(tl.int64)[:, None] * inner
+    quantized_row = quantized_ptr + row.to(tl.int64)[:, None] * inner
     weight_row = weight_ptr + column.to(tl.int64)[None, :] * inner
     total = tl.zeros([BLOCK_M, BLOCK_N], tl.int32)
     for start in range(0, inner, BLOCK_D):
         depth = start + tl.arange(0, BLOCK_D)
         inside = depth < inner
-        level = tl.load(
-            level_row + depth[None, :], mask=in_rows[:, None] & inside[None, :], other=0
+        quantized = tl.load(
+            quantized_row + depth[None, :], mask=in_rows[:, None] & inside[None, :], other=0
         )
         weight = tl.load(
             weight_row + depth[:, None], mask=in_columns[None, :] & inside[:, None], other=0
         )
-        total = tl.dot(level, weight, total)
+        total = tl.dot(quantized, weight, total)
     scale = tl.load(scale_ptr + row, mask=in_rows, other=0.0)
     channel_scale = tl.load(channel_scale_ptr + column, mask=in_columns, other=0.0)
     out = total.to(tl.float32) * scale[:, None] * channel_scale[None, :]
