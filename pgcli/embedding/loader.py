@@ -27,7 +27,13 @@ from pgcli.embedding.texts import (
     siglip_text,
 )
 from pgcli.engine.engine import InferenceEngine
-from pgcli.engine.memory import MOST_ROWS, SHARE_OF_FREE, SMALLER_MODEL, check_fits
+from pgcli.engine.memory import (
+    MOST_ROWS,
+    SHARE_OF_FREE,
+    SMALLER_MODEL,
+    check_fits,
+    encode_bytes,
+)
 from pgcli.engine.oom import memory_named
 from pgcli.model.classifier import ImageClassifier
 from pgcli.model.config import (
@@ -125,9 +131,9 @@ def text_processor(folder: Path, description: ModelDescription) -> TextProcessor
     return TextProcessor(found.tokenizer, format)
 
 
-def image_bytes(vision: VisionConfig, dtype: torch.dtype, device: torch.device) -> int:
-    """The activations of an image in the vision tower."""
-    image = vision.num_positions * (8 * vision.width + 2 * vision.mlp_dim) * dtype.itemsize
+def activation_bytes(vision: VisionConfig, dtype: torch.dtype, device: torch.device) -> int:
+    """The activations of one image in the vision tower, with what kernels allocate."""
+    image = encode_bytes(vision, dtype.itemsize)
     return image * 3 // 2 if device.type == "cpu" else image  # kernels allocate half as much again
 
 
@@ -135,5 +141,5 @@ def automatic_batch_size(
     vision: VisionConfig, dtype: torch.dtype, device: torch.device, free: int
 ) -> int:
     """How many images fit into `SHARE_OF_FREE` of the `free` memory, at most `MOST_ROWS`."""
-    fitting = int(SHARE_OF_FREE * free) // image_bytes(vision, dtype, device)
+    fitting = int(SHARE_OF_FREE * free) // activation_bytes(vision, dtype, device)
     return max(1, min(MOST_ROWS[device.type], fitting))

@@ -78,12 +78,16 @@ def group_bytes(config: PaliGemmaConfig, itemsize: int, group: int, device: str 
 
     On the CPU kernels allocate half as much again for float32 blocks.
     """
-    vision, decoder = config.vision, config.decoder
+    decoder = config.decoder
     slots = config.image_tokens + LONG_PROMPT
-    encode = vision.num_patches * (8 * vision.width + 2 * vision.mlp_dim) * itemsize
     prefill = slots * (8 * decoder.width + 4 * decoder.mlp_dim) * itemsize
-    needed = group * max(encode, prefill)
+    needed = group * max(encode_bytes(config.vision, itemsize), prefill)
     return needed * 3 // 2 if device == "cpu" else needed
+
+
+def encode_bytes(vision: VisionConfig, itemsize: int) -> int:
+    """The activations of one image in the vision tower."""
+    return vision.num_positions * (8 * vision.width + 2 * vision.mlp_dim) * itemsize
 
 
 def batch_bytes(

@@ -9,7 +9,7 @@ from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.model_description import ModelDescription
 from pgcli.checkpoints.weight_files import total_bytes
 from pgcli.device.select import choose_device, choose_dtype, free_bytes
-from pgcli.embedding.loader import automatic_batch_size, encoder_config, image_bytes
+from pgcli.embedding.loader import activation_bytes, automatic_batch_size, encoder_config
 from pgcli.engine.memory import LARGEST_BATCH
 from pgcli.info.model_info import BATCH_SIZES, stored_dtypes
 from pgcli.model.config import ClassifierConfig
@@ -34,7 +34,7 @@ def tower_info(
     chosen_dtype = choose_dtype(dtype, chosen_device, total_bytes(folder))
     parameters, free = weights.count_parameters(config), free_bytes(chosen_device)
     weight_bytes = parameters * chosen_dtype.itemsize
-    image = image_bytes(vision, chosen_dtype, chosen_device)
+    image = activation_bytes(vision, chosen_dtype, chosen_device)
     left = max(0, free - weight_bytes)
     kinds = stored_dtypes(folder)
     return {
