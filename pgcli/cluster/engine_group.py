@@ -17,11 +17,6 @@ class PoolImageStats:
     hits: int = 0
     prompts: int = 0
 
-    @property
-    def is_shared(self) -> bool:
-        """Whether an image was used again."""
-        return self.hits > 0
-
 
 class PoolBatchLimits:
     """The batch sizes of the engines, which they reduce on OOM.

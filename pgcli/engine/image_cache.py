@@ -25,11 +25,10 @@ MAX_BYTES = 256 * 2**20  # on the device
 
 @dataclass(eq=False, slots=True)
 class ImageCacheStats:
-    """The prompts prefilled and the images encoded; `is_shared` if an image has several prompts."""
+    """The prompts prefilled, and the images encoded for them; alternatives are not counted."""
 
     prompts: int = 0
     misses: int = 0
-    is_shared: bool = False
 
     @property
     def hits(self) -> int:
@@ -106,7 +105,6 @@ class ImageFeatureCache:
         """
         for sequence in batch:
             self._count(sequence)
-            self._stats.is_shared |= sequence.image_uses > 1
         features = self._encoded(batch)
         patch_BPD = torch.stack([features[sequence.image_key] for sequence in batch])
         self._keep(batch, features)
@@ -121,7 +119,7 @@ class ImageFeatureCache:
     def release(self, batch: Iterable[Sequence]) -> None:
         """Count these sequences as prefilled; the last one of an image drops its features."""
         for sequence in batch:
-            self._stats.prompts += 1
+            self._stats.prompts += not sequence.alternative
             count = self._count(sequence)
             count.time = count.time.times(1 - 1 / count.prompts)
             count.prompts -= 1
@@ -132,7 +130,7 @@ class ImageFeatureCache:
     def retain(self, batch: Iterable[Sequence]) -> None:
         """Count these sequences, which were released, as still to be prefilled."""
         for sequence in batch:
-            self._stats.prompts -= 1
+            self._stats.prompts -= not sequence.alternative
             self._count(sequence, 0).prompts += 1
 
     def clear(self) -> None:

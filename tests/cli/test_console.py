@@ -216,7 +216,7 @@ def test_a_message_of_megabytes_is_shortened(capsys):
 def test_summary_shows_reused_images_and_smaller_batches():
     engine = pretend.Engine()
     assert list(summary.engine_facts(engine)) == []
-    engine.image_stats = SimpleNamespace(is_shared=True, hits=800, prompts=1000)
+    engine.image_stats = SimpleNamespace(hits=800, prompts=1000)
     engine.batch_limits = SimpleNamespace(summary=lambda: "12 rows at once instead of 64")
     assert list(summary.engine_facts(engine)) == [
         ("images reused", "800 of 1,000 prompts"),

@@ -179,7 +179,7 @@ def test_engines_reduced_batches_are_reported(tmp_path: Path) -> None:
     with pool(tmp_path) as found:
         rows(found, numbered(9))
         assert found.batch_limits.summary() == "1 rows at once instead of 2"
-        assert not found.image_stats.is_shared
+        assert not found.image_stats.hits
 
 
 def test_engines_begin_with_the_limits_of_an_earlier_run(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ class Engine:
     dtype = "float32"
     batch_size = 1
     is_large = False
-    image_stats = SimpleNamespace(is_shared=False)
+    image_stats = SimpleNamespace(hits=0)
     batch_limits = SimpleNamespace(
         summary=str, state_dict=dict, load_state_dict=lambda learnt: None
     )

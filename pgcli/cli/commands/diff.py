@@ -27,7 +27,7 @@ COMPARED = ("answer", "boxes", "scores", "labels", "embedding", "error")
     "Rows are paired by id and prompt. Answers, errors, and the labels and corners of boxes are "
     "compared, cosines and embeddings within 0.001, not scores and times. The exit code is 5 if "
     "anything differs.",
-    epilog="$ pgcli diff captions.jsonl captions.jsonl --format text",
+    epilog="$ pgcli diff captions.jsonl again.jsonl --format text",
 )
 def diff(
     one: Annotated[str, typer.Argument(metavar="RESULTS", hidden=True)],

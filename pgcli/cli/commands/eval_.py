@@ -36,7 +36,7 @@ WORST_ROWS = 300
     "resampling images. Rows that are missing, and rows without a truth, count as wrong. Two "
     "result files also have their differences, with intervals of paired resampling.",
     epilog="$ pgcli eval captions.jsonl --truth truth.csv\n"
-    "$ pgcli eval captions.jsonl captions.jsonl --truth truth.csv --json",
+    "$ pgcli eval captions.jsonl again.jsonl --truth truth.csv --json",
 )
 def eval_(
     results: Annotated[list[str], typer.Argument(metavar="RESULTS", hidden=True)],

@@ -100,7 +100,7 @@ def explain(
     with screen.status(f"explaining {item.id}"):
         page = make_page(checkpoint, item, question, layers, device=device, dtype=dtype)
     write_page(page, target, overwrite=overwrite)
-    screen.info(f"{target}: {len(page) / 1e6:.1f} MB")
+    screen.info(f"{target}: {len(page) / 1e3:.1f} kB")
 
 
 def one_item(image: str, question: Question) -> Item:

@@ -56,7 +56,7 @@ def view(
         ),
     ] = None,
     overwrite: Annotated[
-        bool, _option("Output", "--overwrite", help="Replace an existing page.")
+        bool, _option("Output", "--overwrite", help="Replace a file that is not a page of pgcli.")
     ] = False,
     images: Annotated[
         str | None,

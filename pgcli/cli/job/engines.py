@@ -167,8 +167,7 @@ def load_engine(
 
     def counts() -> EngineCounts:
         images, limits = engine.image_stats, engine.batch_limits
-        hits, prompts = (images.hits, images.prompts) if images.is_shared else (0, 0)
-        return EngineCounts(hits, prompts, limits.summary(), limits.state_dict())
+        return EngineCounts(images.hits, images.prompts, limits.summary(), limits.state_dict())
 
     make_ask = partial(task.stage, engine)
     return LoadedEngine(info, make_ask, counts, engine.batch_limits.load_state_dict)

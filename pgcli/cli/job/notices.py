@@ -13,8 +13,9 @@ def print_notices(plan: Plan, screen: Screen) -> None:
     if plan.uses_default_model:
         task = plan.task
         screen.info(
-            f"{task.default_model}, the built-in model, answers: it knows only {task.knows}; "
-            f"name a real one: {task.real_model}"
+            f"no model is named: this is {task.default_model}, the built-in one, which knows only "
+            f"{task.knows}",
+            hint=f"for other images, {task.real_model}",
         )
     if "-" in plan.sources and is_terminal(sys.stdin):
         screen.info("reading paths from the terminal, one on each line; Ctrl-D ends them")

@@ -114,7 +114,7 @@ def batch_limit(engine: RunEngine) -> str:
 def engine_facts(engine: RunEngine) -> Iterator[tuple[str, str]]:
     """Image-feature cache hits, and how far batches shrank because memory ran out."""
     images = engine.image_stats
-    if images.is_shared:
+    if images.hits:
         yield "images reused", f"{images.hits:,} of {images.prompts:,} prompts"
     if shrunk := engine.batch_limits.summary():
         yield "memory ran out", shrunk
@@ -151,7 +151,8 @@ def next_steps(
         parts = f"{output}*.parquet" if output.endswith("/") else output
         literal = "'" + parts.replace("'", "''") + "'"
         query = f"select id, error_message from {literal} where error is not null"
-        yield "errors", f"duckdb -c {shlex.quote(query)}"
+        is_plain = not set(query) & set('"$`\\!')
+        yield "errors", f'duckdb -c "{query}"' if is_plain else f"duckdb -c {shlex.quote(query)}"
     else:
         yield "errors", f"jq -r 'select(.error) | .id + \": \" + .error_message' {file}"
     yield "retry them", retry_command(arguments)

@@ -40,7 +40,8 @@ class TrainingModelOptions:
             metavar="NAME",
             choices=models,
             own=True,
-            help="Begin with these weights: a folder, a name on the Hub, or demo-towers.",
+            help="Begin with these weights: a folder, a name on the Hub, demo, or with --task "
+            "demo-towers.",
         ),
     ] = None
     init: Annotated[
@@ -105,8 +106,8 @@ class LearningOptions:
             metavar="N",
             parser=values.batch_size,
             default="auto",
-            help="Rows computed at once; auto: the batch, halved when memory runs out. The update "
-            "is the same.",
+            help="Rows computed at once, which does not change the update; auto: as many as fit, "
+            "with --task the whole batch; halved when memory runs out.",
         ),
     ] = None
     learning_rate: Annotated[

@@ -61,10 +61,10 @@ class MethodOptions:
         str | None,
         _method(
             "--targets",
-            metavar="attention|all[,vision]",
+            metavar="LAYERS",
             default="attention",
-            help="Layers with adapters: the decoder's attention, or its MLP too; ,vision adds "
-            "the vision tower.",
+            help="Layers with adapters. attention: of the decoder; all: its MLP too; "
+            "attention,vision and all,vision: the vision tower's, too.",
         ),
     ] = None
     dropout: Annotated[

@@ -101,8 +101,9 @@ def nothing_joined(name: str, truths: Truths, row: Row, by_prompt: bool) -> Usag
         prompt = next(asked for known, asked in truths.by_key if known == str(row["id"]))
         return UsageError(
             f"no row of {name} has its id and prompt in {truths.name}: {row['id']!r} has the "
-            f"prompt {str(row['prompt'])!r}, and {str(prompt)!r} there",
-            hint="--prompt-column '' joins rows by id alone; another NAME is of another column",
+            f"prompt {str(row['prompt'])!r} in {name} and {str(prompt)!r} in {truths.name}",
+            hint="--prompt-column '' joins rows by id alone; --prompt-column NAME reads the "
+            "prompts from another column of the truth",
         )
     return UsageError(
         f"no row of {name} has its id in {truths.name}: a row is {row['id']!r}, a truth {id_!r}",

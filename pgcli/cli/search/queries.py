@@ -72,8 +72,8 @@ def find_checkpoint(rows_model: str | None, options: SearchOptions, screen: Scre
         return find_model(options.model, options.revision, screen)
     if rows_model is None:
         screen.info(
-            f"{DEMO_TOWERS}, the built-in model, embeds the queries: it knows only drawings of "
-            "coloured shapes",
+            f"the vectors name no model: the queries are embedded by {DEMO_TOWERS}, the built-in "
+            "one, which knows only drawings of coloured shapes",
             hint="--model names the model that embedded the vectors",
         )
         return find_model(DEMO_TOWERS, None, screen)

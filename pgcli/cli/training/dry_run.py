@@ -73,7 +73,7 @@ def plan_facts(inputs: TaskInputs) -> Facts:
         ("rows", f"{len(inputs.train):,} to train on, {len(inputs.evaluation):,} to evaluate on"),
         ("steps", f"{options.steps:,}, {per_epoch:,} in an epoch"),
         ("batch", f"{inputs.batch_size:,} rows"),
-        ("learning rate", f"{options.learning_rate:g}, {options.warmup:,} steps of warm-up"),
+        ("learning rate", f"{options.learning_rate:g}, warm-up steps: {options.warmup:,}"),
         ("weight decay", f"{options.weight_decay:g}"),
         ("evaluation", f"every {every:,} steps" if every else "none"),
     ]
