@@ -1,16 +1,11 @@
-"""Trains the built-in model in seven runs, one for each phase; a command that stopped resumes.
+"""Trains the built-in model, one phase a run; a command that stopped resumes.
 
     python -m examples.demo_model masks --out runs/masks
     python -m examples.demo_model vision --masks runs/masks --out runs/vision
     python -m examples.demo_model packed --masks runs/masks --weights runs/vision --out runs/packed
-    python -m examples.demo_model longer --masks runs/masks --weights runs/packed --out runs/longer
-    python -m examples.demo_model single --masks runs/masks --weights runs/longer --out runs/single
-    python -m examples.demo_model crowded --masks runs/masks --weights runs/single --out runs/many
-    python -m examples.demo_model asked --masks runs/masks --weights runs/many --out runs/demo
 
-The first learns codes of masks, the second to see, the third and fourth to answer, with many
-examples in a row, the fifth to answer under PaliGemma's own mask, the sixth the same on drawings
-with more objects and longer words, the last more of the questions that were answered wrong.
+The phases are `masks`, `vision`, `packed`, `longer`, `single`, `crowded`, `asked`, `four` and
+`last`; docs/built-in-model.md has all commands, with the averages between the last ones.
 """
 
 from __future__ import annotations
