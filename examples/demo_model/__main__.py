@@ -4,8 +4,8 @@
     python -m examples.demo_model vision --masks runs/masks --out runs/vision
     python -m examples.demo_model packed --masks runs/masks --weights runs/vision --out runs/packed
 
-The phases are `masks`, `vision`, `packed`, `longer`, `single`, `crowded`, `asked`, `four` and
-`last`; docs/built-in-model.md has all commands, with the averages between the last ones.
+The phases are `masks`, `vision`, `packed`, `longer`, `single`, `crowded`, `asked` and `four`;
+docs/built-in-model.md has all commands, with the averages between the last ones.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 
@@ -100,5 +100,3 @@ PHASES = {
         dtype=torch.bfloat16,
     ),
 }
-#: As `four`, shorter and at a lower rate, from an average of earlier weights.
-PHASES["last"] = replace(PHASES["four"], steps=600, rate=5e-4, first_drawing=700_000_000)
