@@ -52,7 +52,8 @@ class TextProcessor:
         """
         wanted = texts if raw else map(self.format.clean, texts)
         encoded = self._tokenizer.encode_batch([*wanted], add_special_tokens=False)
-        return torch.tensor([self._padded(one.ids) for one in encoded]).view(-1, self.format.length)
+        ids = [self._padded(one.ids) for one in encoded]
+        return torch.tensor(ids, dtype=torch.long).view(-1, self.format.length)
 
     def _padded(self, ids: Sequence[int]) -> list[int]:
         format = self.format

@@ -79,7 +79,7 @@ class AnswerTask(ImageTask[PaliGemma]):
         images = distinct_images(self.data.train)
         processes = self.data.processes
         with processes.fail_together(), torch.no_grad(), self.input.autocast():
-            features.fill(track(self.data.in_order(images, processes)), self._features)
+            features.fill(track(self.data.in_order(images, processes)), self._stored_features)
         features.share()
         if not len(features):
             raise self.data.none_read(images)
@@ -139,11 +139,10 @@ class AnswerTask(ImageTask[PaliGemma]):
         """The tokens of a row's prompt and answer."""
         return tokenized(row, self.tokenizer, self.model.config.stop_tokens[0])
 
-    def _loss_of(self, batch: AnyBatch) -> float:
+    def _loss_of(self, batch: ImageBatch) -> float:
         """The sum of the rows' losses, without gradients."""
-        ranges = self.micro_batches.ranges(len(batch.rows))
         with torch.no_grad():
-            return sum(self._loss(batch.part(*part))[0].item() for part in ranges)
+            return sum(self.in_parts(batch, lambda part: self._loss(part)[0].item()))
 
     def _loss(self, batch: AnyBatch) -> tuple[Tensor, int]:
         """The sum of the rows' losses, and the number of their tokens, those of images included."""
@@ -178,6 +177,10 @@ class AnswerTask(ImageTask[PaliGemma]):
         pixels_BCRR = self.input.pixels(batch).to(self.model.projector.weight.dtype)
         patch_BPD: Tensor = self.model.vision(pixels_BCRR)
         return patch_BPD
+
+    def _stored_features(self, batch: ImageBatch) -> Tensor:
+        """The outputs of the vision tower (B, P, D), in host memory."""
+        return torch.cat(self.in_parts(batch, lambda part: self._features(part).cpu()))
 
     def _engine(self) -> InferenceEngine:
         """The engine that answers with the model that is trained."""

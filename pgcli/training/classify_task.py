@@ -47,7 +47,8 @@ class ClassifyTask(ImageTask[ImageClassifier]):
         """The loss, and the share of rows with the right label."""
         loss = right = total = 0.0
         for batch in self.data.in_order(self.data.evaluation):
-            label_B, logit_BK = self._labels(batch.rows), self._logits(batch)
+            label_B = self._labels(batch.rows)
+            logit_BK = torch.cat(self.in_parts(batch, self._logits))
             loss += self._loss_sum(logit_BK, label_B).item()
             right += _count_right(logit_BK, label_B)
             total += len(batch.rows)
@@ -70,7 +71,8 @@ class ClassifyTask(ImageTask[ImageClassifier]):
     def _labels(self, rows: Sequence[TrainingRow]) -> Tensor:
         """The class numbers (B,)."""
         number = {label: index for index, label in enumerate(self.model.config.labels)}
-        return torch.tensor([number[row.target] for row in rows], device=self.input.device)
+        numbers = [number[row.target] for row in rows]
+        return torch.tensor(numbers, dtype=torch.long, device=self.input.device)
 
     def _loss_sum(self, logit_BK: Tensor, label_B: Tensor) -> Tensor:
         return F.cross_entropy(
@@ -147,7 +149,7 @@ class ProbeTask:
         read: list[TrainingRow] = []
         with torch.no_grad():
             for batch in self.track(self.whole.data.in_order(rows)):
-                found.append(self.whole.features(batch))
+                found += self.whole.in_parts(batch, self.whole.features)
                 read += batch.rows
         width = self.model.config.vision.width
         empty = torch.empty(0, width, device=self.whole.input.device)

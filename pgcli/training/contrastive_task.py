@@ -1,6 +1,6 @@
 """The task of two towers: which text belongs to which image.
 
-N rows · D width · T tokens · S meanings of an image
+B rows of a batch · N rows · D width · T tokens · S meanings of an image
 """
 
 from __future__ import annotations
@@ -53,9 +53,11 @@ class ContrastiveTask(ImageTask[TwoTowers]):
         rows: list[TrainingRow] = []
         losses: list[float] = []
         for batch in self.data.in_order(self.data.evaluation):
-            vectors.append(self._encode(batch))
+            parts = zip(*self.in_parts(batch, self._encode), strict=True)
+            image_BD, text_BD = (torch.cat(tensors) for tensors in parts)
+            vectors.append((image_BD, text_BD))
             rows += batch.rows
-            loss = self._loss(*vectors[-1], self._meanings(batch.rows))
+            loss = self._loss(image_BD, text_BD, self._meanings(batch.rows))
             losses.append(loss.item() * len(batch.rows))
         image_ND, text_ND = (torch.cat(parts) for parts in zip(*vectors, strict=True))
         said = self._meanings(rows)
@@ -136,7 +138,8 @@ class ContrastiveTask(ImageTask[TwoTowers]):
         own = slice(first, first + len(rows))
         device = self.input.device
         return Meanings(
-            torch.tensor(numbers[own], device=device), torch.tensor(padded[own], device=device)
+            torch.tensor(numbers, dtype=torch.long)[own].to(device),
+            torch.tensor(padded, dtype=torch.long)[own].to(device),
         )
 
     def _numbers(self, rows: Sequence[tuple[str, str]]) -> tuple[list[int], list[list[int]]]:

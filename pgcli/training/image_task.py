@@ -9,11 +9,14 @@ from typing import Any, Generic, TypeVar
 
 from torch import nn
 
-from pgcli.training.image_batches import RowOrder
+from pgcli.training.feature_store import FeatureBatch
+from pgcli.training.image_batches import ImageBatch, RowOrder
 from pgcli.training.micro_batches import MicroBatches
 from pgcli.training.task_data import ImageInput, TaskData
 
 Model = TypeVar("Model", bound=nn.Module)
+Result = TypeVar("Result")
+Batch = TypeVar("Batch", ImageBatch, FeatureBatch)
 
 
 @dataclass(kw_only=True)
@@ -31,6 +34,16 @@ class ImageTask(Generic[Model]):
 
     def weight(self, batch: Any) -> float:
         return len(batch.rows)
+
+    def in_parts(self, batch: Batch, compute: Callable[[Batch], Result]) -> list[Result]:
+        """The values of `compute`, without gradients, of the parts of a batch that fit into memory.
+
+        Raises NoUsableDevice if a single row does not.
+        """
+        parts = self.micro_batches.forward(
+            len(batch.rows), lambda start, stop: compute(batch.part(start, stop))
+        )
+        return [*parts]
 
     def save(self, folder: Path) -> None:
         self.save_to(folder)

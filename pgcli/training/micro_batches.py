@@ -25,12 +25,14 @@ class MicroBatches:
 
     With `is_fixed` false, the number is halved when memory runs out, and the update made again. If
     the model is divided over processes, which are then within an update, the run ends in place of
-    that: with `saved_in`, a folder, its next start takes the half.
+    that: with `saved_in`, a folder, its next start takes the half. `forward_rows`, the number
+    without gradients, is halved on its own, so that updates stay as they are.
     """
 
     rows: int | None = None
     is_fixed: bool = False
     saved_in: Path | None = None
+    forward_rows: int | None = None
 
     def ranges(self, total: int, largest: int = 0) -> Iterator[tuple[int, int]]:
         """The first row of each part and that after its last.
@@ -52,19 +54,42 @@ class MicroBatches:
                 return run_or_free(partial(backward))
             except OutOfMemory:
                 rows = min(self.rows or total, total)
-                message = f"the device has no memory left to train on {rows} rows at once"
-                if self.is_fixed or rows == 1:
-                    raise NoUsableDevice(
-                        message,
-                        hint="--micro-batch with a smaller number, a smaller model or another "
-                        "--device",
-                    ) from None
-            self.rows = rows // 2
+                self.rows = self._half(rows, "train on")
             if self.saved_in is not None:
                 write_json(self.saved_in / SMALLER, {ROWS: self.rows})
                 hint = f"the same command goes on from its last state, with {self.rows} at once"
-                raise NoUsableDevice(message, hint=hint)
+                raise NoUsableDevice(no_memory("train on", rows), hint=hint)
             model.zero_grad(set_to_none=True)
+
+    def forward(self, total: int, compute: Callable[[int, int], Result]) -> Iterator[Result]:
+        """The results of `compute` for the first row of each part and that after its last.
+
+        `compute` keeps no gradients. Raises NoUsableDevice if memory does not suffice.
+        """
+        start = 0
+        while start < total:
+            rows = min(self.forward_rows or self.rows or total, total - start)
+            try:
+                found = run_or_free(partial(compute, start, start + rows))
+            except OutOfMemory:
+                self.forward_rows = self._half(rows, "compute")
+                continue
+            yield found
+            start += rows
+
+    def _half(self, rows: int, purpose: str) -> int:
+        """The half of `rows` that did not fit. Raises NoUsableDevice if there is none."""
+        if self.is_fixed or rows == 1:
+            raise NoUsableDevice(
+                no_memory(purpose, rows),
+                hint="--micro-batch with a smaller number, a smaller model or another --device",
+            ) from None
+        return rows // 2
+
+
+def no_memory(purpose: str, rows: int) -> str:
+    """The message that so many rows do not fit."""
+    return f"the device has no memory left to {purpose} {rows} row{'s' * (rows != 1)} at once"
 
 
 def saved_rows(folder: Path, planned: int) -> int:

@@ -19,6 +19,7 @@ from pgcli.cli.main import main
 from pgcli.engine import oom
 from pgcli.training.answer_task import AnswerTask
 from pgcli.training.feature_store import FeatureStore
+from pgcli.training.image_batches import ImageBatch
 from pgcli.training.trainer import Trainer
 from tests.support.tiny_paligemma import write_checkpoint
 from tests.support.training_data import write_questions
@@ -184,6 +185,23 @@ def test_lack_of_memory_halves_the_micro_batch_and_keeps_the_updates(
     for one, other in zip(metrics("whole"), metrics("halved"), strict=True):
         assert one["loss"] == pytest.approx(other["loss"], rel=1e-4)
     assert run(f"questions.jsonl {LORA} --micro-batch 4 -o fixed") == 17
+
+
+def test_features_are_computed_in_halves_where_memory_ends(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(oom.gc, "collect", lambda: 0)
+    features = AnswerTask._features
+
+    def limited(task: AnswerTask, batch: Any) -> Tensor:
+        if isinstance(batch, ImageBatch) and len(batch.rows) > 2:
+            raise torch.OutOfMemoryError("no memory")
+        return features(task, batch)
+
+    monkeypatch.setattr(AnswerTask, "_features", limited)
+    options = LORA.replace("--steps 4", "--epochs 2")
+    assert run(f"questions.jsonl {options} -o out") == 0
+    assert run(f"questions.jsonl {options} --micro-batch 4 -o other") == 17
 
 
 def test_run_goes_on_with_another_micro_batch(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

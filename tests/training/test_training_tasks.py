@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,13 @@ from pgcli.model.classifier import ImageClassifier
 from pgcli.model.config import ClassifierConfig, TextConfig, TwoTowersConfig, VisionConfig
 from pgcli.model.two_towers import TwoTowers
 from pgcli.records import Item
-from pgcli.training.classify_task import ClassifyTask
+from pgcli.training.classify_task import ClassifyTask, ProbeTask
 from pgcli.training.contrastive_task import ContrastiveTask
 from pgcli.training.image_batches import ImageBatch, RowOrder
 from pgcli.training.init_towers import init_towers
 from pgcli.training.learned_tokenizer import EOS, PAD, learn_tokenizer
 from pgcli.training.micro_batches import MicroBatches
+from pgcli.training.processes import ALONE
 from pgcli.training.rows import TrainingRow
 from pgcli.training.task_data import ImageInput, TaskData
 
@@ -143,6 +145,63 @@ def test_out_of_memory_halves_the_micro_batch(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(NoUsableDevice, match="4 rows at once"):
         gradients(fixed)
     assert oom.is_oom(torch.OutOfMemoryError())
+
+
+def rows_at_most(limit: int, task: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the vision tower of a task run out of memory with more images."""
+    forward = task.model.vision.forward
+
+    def limited(pixels_BCRR: Tensor, *given: Any) -> Tensor:
+        if len(pixels_BCRR) > limit:
+            raise torch.OutOfMemoryError("no memory")
+        found: Tensor = forward(pixels_BCRR, *given)
+        return found
+
+    monkeypatch.setattr(task.model.vision, "forward", limited)
+
+
+@pytest.mark.parametrize("kind", ["classify", "probe", "contrastive"])
+def test_rows_without_gradients_are_halved_where_memory_ends(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(oom.gc, "collect", lambda: 0)
+    monkeypatch.setattr(TaskData, "in_order", lambda data, rows: iter([batch()]))
+
+    def evaluated(task: Any) -> Any:
+        task.model.eval()
+        with torch.no_grad():
+            return (ProbeTask(task) if kind == "probe" else task).evaluate()
+
+    def made(*, is_fixed: bool) -> Any:
+        task = contrastive("sigmoid", None) if kind == "contrastive" else classify(None)
+        task.micro_batches.is_fixed = is_fixed
+        return task
+
+    expected, task = evaluated(made(is_fixed=False)), made(is_fixed=False)
+    rows_at_most(2, task, monkeypatch)
+    assert evaluated(task) == pytest.approx(expected, rel=1e-5)
+    assert (task.micro_batches.forward_rows, task.micro_batches.rows) == (1, None)
+    fixed = made(is_fixed=True)
+    rows_at_most(2, fixed, monkeypatch)
+    with pytest.raises(NoUsableDevice, match="compute 7 rows at once"):
+        evaluated(fixed)
+    rows_at_most(0, task, monkeypatch)
+    with pytest.raises(NoUsableDevice, match="compute 1 row at once"):
+        evaluated(task)
+
+
+def test_process_that_has_lost_all_images_of_an_update_takes_part_in_it() -> None:
+    task, empty = contrastive("sigmoid", None), batch([])
+    image_ND, text_ND = task._encode(empty)
+    assert (image_ND.shape, text_ND.shape) == ((0, 16), (0, 16))
+    others = replace(ALONE, count=2)
+    rows = [(row.target, row.image_key) for row in batch().rows]
+    object.__setattr__(others, "gather", lambda own: [own, rows])
+    said = task._meanings([], others)
+    assert (said.text_N.dtype, said.image_NS.dtype) == (torch.long, torch.long)
+    assert (said.text_N.shape, said.image_NS.shape) == ((0,), (0, 1))
+    labels = classify(None)._labels([])
+    assert labels.dtype == torch.long
 
 
 def test_order_of_rows_follows_from_seed_and_step() -> None:
