@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pgcli.errors import TrainingDiverged
+from pgcli.errors import InvalidCheckpoint, TrainingDiverged
 from pgcli.state.write_errors import wrap_write_errors
 from pgcli.training.curves import write_curves
 from pgcli.training.metrics_file import METRICS, MetricsFile
@@ -175,11 +175,8 @@ class Trainer:
     def _check_finite(self, loss: float, norm: float, batch: Any) -> None:
         for name, value in (("loss", loss), ("gradient norm", norm)):
             if not math.isfinite(value):
-                raise TrainingDiverged(
-                    f"the {name} of step {self.progress.step + 1} is {value}{named_rows(batch)}",
-                    hint="begin again with --overwrite and a smaller --learning-rate, a longer "
-                    "--warmup or a smaller --max-grad-norm",
-                )
+                step = self.progress.step + 1
+                raise diverged(f"the {name} of step {step} is {value}{named_rows(batch)}")
 
     def _is_evaluated(self, step: int) -> bool:
         every = self.options.eval_every
@@ -189,7 +186,7 @@ class Trainer:
         """The metrics of an evaluation; the best weights so far are written to the folder."""
         self.task.model.eval()
         with torch.no_grad(), gathered(self.task.model):
-            found = self.processes.from_first(lambda: dict(self.task.evaluate()))
+            found = self.processes.from_first(self._measure)
         best = self.progress.best
         if not best or self.task.rank(found) > self.task.rank(best):
             self.progress.best = {"step": self.progress.step, **found}
@@ -200,6 +197,17 @@ class Trainer:
         samples = [one._asdict() for one in getattr(self.task, "samples", ())]
         line: dict[str, Any] = {f"eval_{name}": value for name, value in found.items()}
         return line | ({"samples": samples} if samples else {})
+
+    def _measure(self) -> dict[str, float]:
+        """The metrics of an evaluation. Raises TrainingDiverged if they are not finite."""
+        step = self.progress.step
+        try:
+            found = dict(self.task.evaluate())
+        except InvalidCheckpoint as problem:  # the engine's, of scores that are not numbers
+            raise diverged(f"in the evaluation of step {step}, {problem}") from problem
+        if not math.isfinite(found["loss"]):
+            raise diverged(f"the evaluation's loss of step {step} is {found['loss']}")
+        return found
 
     def _has_converged(self) -> bool:
         return 0 < self.options.patience <= self.progress.waiting
@@ -227,6 +235,15 @@ class Trainer:
     def _save_state(self) -> None:
         model, is_first = self.task.model, self.processes.is_first
         save_state(self._state_file, self.progress, model, self._optimizer, is_first=is_first)
+
+
+def diverged(message: str) -> TrainingDiverged:
+    """The error that a run cannot go on with its weights."""
+    return TrainingDiverged(
+        message,
+        hint="begin again with --overwrite and a smaller --learning-rate, a longer --warmup or a "
+        "smaller --max-grad-norm",
+    )
 
 
 def named_rows(batch: Any) -> str:

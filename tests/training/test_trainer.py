@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from pgcli.engine.sequence import check_finite
 from pgcli.errors import OutputFailed, TrainingDiverged
 from pgcli.training.optimizer import CosineSchedule, make_optimizer
 from pgcli.training.trainer import Trainer, TrainerOptions
@@ -169,6 +170,21 @@ def test_loss_that_is_not_finite_stops_and_names_the_step(tmp_path: Path, broken
         trainer(tmp_path, task).run()
     for parameter in task.model.parameters():
         assert parameter.isfinite().all()
+
+
+@pytest.mark.parametrize("value", [math.nan, -math.inf])
+def test_evaluation_that_is_not_finite_is_no_best_one(tmp_path: Path, value: float) -> None:
+    with pytest.raises(TrainingDiverged, match=f"the evaluation's loss of step 4 is {value}"):
+        trainer(tmp_path, LineFit(evaluations=[value])).run()
+    assert not (tmp_path / "weights.pt").exists()
+
+
+def test_scores_that_are_not_numbers_in_an_evaluation_are_divergence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LineFit, "evaluate", lambda task: check_finite(math.nan))
+    with pytest.raises(TrainingDiverged, match="in the evaluation of step 4, the model's scores"):
+        trainer(tmp_path).run()
 
 
 def test_damaged_state_is_named(tmp_path: Path) -> None:
