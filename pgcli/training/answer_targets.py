@@ -81,7 +81,7 @@ class AnswerTargets:
 
     def _prompt(self, item: Item) -> str | None:
         """The prompt as the model gets it; None if the row has none. Raises UsageError for two."""
-        given = [name for name in self._prompts if item.fields.get(name) is not None]
+        given = [name for name in self._prompts if not is_blank(item.fields.get(name))]
         if self.prompt is not None:
             if given:
                 raise UsageError(
@@ -126,6 +126,11 @@ def image_size(item: Item, what: str) -> tuple[int, int]:
             hint="add columns width and height, or write location tokens into the text",
         )
     return width, height
+
+
+def is_blank(value: Any) -> bool:
+    """Whether a prompt is not given: CSV has an empty text for every cell without a value."""
+    return value is None or (isinstance(value, str) and not value.strip())
 
 
 def boxes_of(fields: Mapping[str, Any]) -> list[Any] | None:

@@ -115,6 +115,18 @@ def test_columns_can_be_named_and_a_prompt_given_for_all_rows(store: RowStore) -
                 answer_column="thing", prompt="ocr")  # fmt: skip
 
 
+def test_blank_cells_of_a_table_are_no_prompts(store: RowStore) -> None:
+    columns = ("image", "prefix", "prompt", "answer")
+    table = [("a.png", "", "caption en", "a wall"), ("b.png", "ocr", " ", "B")]
+    rows = [dict(zip(columns, values, strict=True)) for values in table]
+    found = answers(store, write_csv("rows.csv", *rows))
+    assert said(found) == [("a.png", "caption en", "a wall"), ("b.png", "ocr", "B")]
+    blank = write_csv("blank.csv", {"image": "a.png", "prompt": " ", "answer": "a wall"})
+    assert said(answers(store, blank, prompt="ocr")) == [("a.png", "ocr", "a wall")]
+    with pytest.raises(NoInputError, match="no row of blank.csv has an image with a prompt"):
+        answers(store, blank)
+
+
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_result_file_trains_as_it_is(store: RowStore, kind: str) -> None:
     Path("photos").mkdir()

@@ -187,6 +187,7 @@ def test_lack_of_memory_halves_the_micro_batch_and_keeps_the_updates(
     assert run(f"questions.jsonl {LORA} --micro-batch 4 -o fixed") == 17
 
 
+@pytest.mark.slow
 def test_features_are_computed_in_halves_where_memory_ends(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
