@@ -39,6 +39,7 @@ class Source:
         self._parts = tuple(parts)
         self._last_generation = 0
         self.has_columns = any(isinstance(part, Table) for part in parts)
+        self.is_folder = all(isinstance(part, FolderSource | RemoteFolder) for part in parts)
         self.has_prompts = any(part.has_prompts for part in parts)
         self.ignored: Mapping[str, int] = sum((part.ignored for part in parts), Counter())
         self.kinds: Mapping[str, int] = sum((part.kinds for part in parts), Counter())

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 from pgcli.errors import UsageError
 from pgcli.records import Item
 from pgcli.sources.open_sources import open_sources
+from pgcli.sources.paths import display_name
 from pgcli.sources.read_options import ReadOptions
 
 #: The columns of result files that say why an image has no answer.
@@ -75,6 +76,12 @@ class LabelTargets(ColumnTargets):
         source = open_sources([name], replace(options, repeats_ids=True))
         if source.has_columns:
             return super().open(name, options)
+        if not source.is_folder:
+            raise UsageError(
+                f"{display_name(name)} is not a folder, and labels are the names of folders in one",
+                hint="name the folder that has a folder of each label, or a manifest with a "
+                f"column {self.column!r}",
+            )
         return source, lambda item: self.folder_of(item, name)
 
     def folder_of(self, item: Item, source: str) -> TrainingTarget:
