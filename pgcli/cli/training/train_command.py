@@ -44,6 +44,7 @@ class TrainCommand:
         """How the targets of rows are found."""
         from pgcli.training.targets import ColumnTargets, LabelTargets
 
+        self._check_columns()
         if self.learning.task is not None:
             self._check_no_prompts()
             is_contrastive = self.learning.task == "contrastive"
@@ -63,6 +64,16 @@ class TrainCommand:
                 raise UsageError(
                     f"--{name.replace('_', '-')} is of rows that PaliGemma learns to answer",
                     hint="leave it out, or leave out --task",
+                )
+
+    def _check_columns(self) -> None:
+        """Raise UsageError for the column of another task."""
+        default = TrainingInputOptions()
+        for name, task in (("text_column", "contrastive"), ("label_column", "classify")):
+            is_given = getattr(self.input, name) != getattr(default, name)
+            if is_given and self.learning.task != task:
+                raise UsageError(
+                    f"--{name.replace('_', '-')} goes with --task {task}", hint="leave it out"
                 )
 
     @property
