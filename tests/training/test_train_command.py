@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,9 @@ from pgcli.checkpoints.two_towers_config import parse_classifier, parse_two_towe
 from pgcli.checkpoints.weights import load_classifier, load_two_towers
 from pgcli.cli.job.shutdown import GracefulShutdown
 from pgcli.cli.main import main
+from pgcli.cli.training import run as training_run
 from pgcli.embedding.loader import load
+from pgcli.training.processes import ALONE
 from tests.support.training_data import write_folders, write_pairs
 
 TINY = "--init tiny --workers 0 --device cpu --dtype float32"
@@ -325,6 +329,26 @@ def test_what_does_not_go_together_is_refused(
     assert message in capsys.readouterr().err
     assert not Path("out").exists()
     assert not Path("out.pgcli").exists()
+
+
+def test_plan_for_the_folder_of_another_run_is_refused(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("out").mkdir()
+    Path("out", "run.json").write_text('{"settings": {"seed": 0}}')
+    assert run(f"walls {CLASSIFY} --seed 1 --dry-run -o out") == 13
+    assert "seed: 0 -> 1" in capsys.readouterr().err
+    assert run(f"walls {CLASSIFY} --overwrite --dry-run -o out") == 0
+
+
+def test_plan_of_several_processes_is_theirs(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(training_run, "is_started_by_torchrun", lambda: True)
+    several = nullcontext(replace(ALONE, count=12))
+    monkeypatch.setattr(training_run, "joined_processes", lambda device: several)
+    assert run(f"walls {CLASSIFY} --dry-run -o out") == 2
+    assert "updates of 6 rows cannot be divided over 12 processes" in capsys.readouterr().err
 
 
 def test_plan_is_printed_and_nothing_written(run: Run, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,19 +9,24 @@ from rich.filesize import decimal
 
 from pgcli.checkpoints.find import find_local
 from pgcli.cli.training.inputs import read_all, split
+from pgcli.cli.training.run_record import check_run, run_record
 from pgcli.cli.training.train_command import TrainCommand
 from pgcli.cli.ui.console import Facts, Screen
 
 if TYPE_CHECKING:
+    from pgcli.training.processes import Processes
     from pgcli.training.settings import TrainingSettings
     from pgcli.training.setup_answers import AnswerPlan
     from pgcli.training.task_inputs import TaskInputs
 
 
-def dry_run(command: TrainCommand, settings: TrainingSettings, screen: Screen) -> int:
-    """Read the rows and print the plan. Writes nothing.
+def dry_run(
+    command: TrainCommand, settings: TrainingSettings, screen: Screen, processes: Processes
+) -> int:
+    """Read the rows and print the plan of a run of so many processes. Writes nothing.
 
-    Raises NoUsableDevice, after the plan is printed, if memory does not suffice for it.
+    Raises OutputExists if the folder has another run, and NoUsableDevice, after the plan is
+    printed, if memory does not suffice for it.
     """
     import tempfile
 
@@ -36,14 +41,20 @@ def dry_run(command: TrainCommand, settings: TrainingSettings, screen: Screen) -
             rows, held_out = read_all(command, store, screen)
             train, evaluation = split(settings, rows, held_out, screen)
             model = command.model
+            checkpoint = None if model.model is None else find_local(model.model, model.revision)
+            record = run_record(command, settings, rows, held_out, checkpoint)
+            if checkpoint is None and model.model is not None:
+                del record["settings"]["checkpoint"]  # unknown before it is on this machine
+            check_run(command, record)
             inputs = TaskInputs(
                 settings,
                 train,
                 evaluation,
                 ImageReading(store),
-                None if model.model is None else find_local(model.model, model.revision),
+                checkpoint,
                 choose_device(model.device),
                 model.dtype,
+                processes=processes,
             )
             if settings.task == "answer" and inputs.checkpoint is not None:
                 from pgcli.training.setup_answers import plan_answers

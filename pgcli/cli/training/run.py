@@ -51,11 +51,11 @@ def train(command: TrainCommand, processes: Processes | None) -> int:
     folder = command.folder
     if not command.output.overwrite and read_json(folder / RUN) is None:
         check_destination(folder, kind="folder")
-    if command.output.dry_run:
-        return dry_run(command, settings, screen) if is_first else 0
     from pgcli.training.processes import ALONE
     from pgcli.training.row_store import RowStore
 
+    if command.output.dry_run:
+        return dry_run(command, settings, screen, processes or ALONE) if is_first else 0
     processes = processes or ALONE
     with opened_state(folder, processes) as state:
         store = RowStore(state)
