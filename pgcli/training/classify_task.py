@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from pgcli.model.classifier import ImageClassifier
 from pgcli.training.image_batches import ImageBatch, RowOrder
 from pgcli.training.image_task import ImageTask
-from pgcli.training.rows import TrainingRow
+from pgcli.training.rows import RowKey, TrainingRow
 
 
 @dataclass(kw_only=True)
@@ -132,7 +132,7 @@ class ProbeTask:
         self.whole.save(folder)
 
     @property
-    def faults(self) -> Mapping[str, str]:
+    def faults(self) -> Mapping[RowKey, str]:
         return self.whole.faults
 
     def _measure(self, batch: EncodedRows, total: float) -> tuple[Tensor, float]:

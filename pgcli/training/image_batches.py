@@ -111,8 +111,8 @@ class ImageLoader:
             decoded.close()  # type: ignore[attr-defined]
 
     def _batch(self, rows: Sequence[TrainingRow], images: Sequence[DecodedImage]) -> ImageBatch:
-        for image in images:
-            self.errors.add(image)
+        for row, image in zip(rows, images, strict=True):
+            self.errors.add(row.image_id, image)
         read = [
             (row, image.pixels)
             for row, image in zip(rows, images, strict=True)

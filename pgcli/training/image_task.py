@@ -12,6 +12,7 @@ from torch import nn
 from pgcli.training.feature_store import FeatureBatch
 from pgcli.training.image_batches import ImageBatch, RowOrder
 from pgcli.training.micro_batches import MicroBatches
+from pgcli.training.rows import RowKey
 from pgcli.training.task_data import ImageInput, TaskData
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -53,6 +54,6 @@ class ImageTask(Generic[Model]):
         return self.data.order
 
     @property
-    def faults(self) -> Mapping[str, str]:
-        """Why images could not be read, by their ids."""
+    def faults(self) -> Mapping[RowKey, str]:
+        """Why images could not be read, and rows not be used."""
         return self.data.loader.errors.reasons

@@ -7,19 +7,26 @@ import json
 import re
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import overload
+
+import numpy as np
 
 from pgcli.errors import NoInputError
 from pgcli.records import Item
 from pgcli.sources.read_options import ReadOptions
+from pgcli.training.item_errors import ItemErrors
 from pgcli.training.row_store import RowStore
 from pgcli.training.targets import Targets, TrainingTarget, is_error_row
 
 #: One token each; other text has about a token for four bytes.
 SPECIAL_TOKEN = re.compile("<(?:loc[0-9]{4}|seg[0-9]{3})>")
 BYTES_OF_TOKEN = 4
+
+#: The id and the `image_key` of rows, and for a single row also its prompt and target.
+RowKey = tuple[str, ...]
+IMAGE_ID = 2  # values of a key that is of all rows of an image
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +42,11 @@ class TrainingRow:
     image_key: str
     bytes_at: tuple[int, int] | None = None
     prompt: str = ""
+
+    @property
+    def image_id(self) -> RowKey:
+        """What the image's fault is known by: ids of several sources may be equal."""
+        return self.item.id, self.image_key
 
 
 class TrainingRows(Sequence[TrainingRow]):
@@ -64,8 +76,7 @@ class TrainingRows(Sequence[TrainingRow]):
         self._starts.append(start)
         self._sizes.append(size)
         self.lengths.append(text_length(target.prompt) + text_length(target.text))
-        digest = hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
-        self.image_keys.append(int.from_bytes(digest[:8], "big"))
+        self.image_keys.append(digest_of(key))
         self._digest.update(repr((key, *target)).encode("utf-8", "surrogateescape"))
 
     @property
@@ -79,6 +90,11 @@ class TrainingRows(Sequence[TrainingRow]):
         for own, other in zip(self._columns, selected._columns, strict=True):
             other.extend(own[number] for number in chosen)
         return selected
+
+    def count_lost(self, faults: Collection[RowKey]) -> int:
+        """The number of rows whose image has one of the faults."""
+        digests = [digest_of(key[1]) for key in faults if len(key) == IMAGE_ID]
+        return int(np.isin(np.array(self.image_keys), np.array(digests, dtype=np.uint64)).sum())
 
     def extend(self, others: TrainingRows) -> None:
         """Append the rows of the same store."""
@@ -108,6 +124,12 @@ class TrainingRows(Sequence[TrainingRow]):
         return (self[number] for number in range(len(self)))
 
 
+def digest_of(image_key: str) -> int:
+    """The digest of a row's `image_key`."""
+    digest = hashlib.sha256(image_key.encode("utf-8", "surrogateescape")).digest()
+    return int.from_bytes(digest[:8], "big")
+
+
 def text_length(text: str) -> int:
     """About how many tokens a text has. Equal texts have equal lengths with every model."""
     rest, special = SPECIAL_TOKEN.subn("", text)
@@ -121,11 +143,13 @@ def read_rows(
     targets: Targets,
     *,
     track: Callable[[Iterable[Item]], Iterable[Item]] = iter,
+    errors: ItemErrors | None = None,
 ) -> TrainingRows:
-    """The rows of the sources, which are stored.
+    """The rows of the sources, which are stored; `errors` counts those with an image's fault.
 
-    Raises UsageError for images without columns, NoInputError if no row is left.
+    Raises UsageError for images without columns, NoInputError if no row is left, and TooManyErrors.
     """
+    errors = errors or ItemErrors()
     found = TrainingRows(store)
     for name in sources:
         items, find = targets.open(name, options)
@@ -133,12 +157,15 @@ def read_rows(
             if is_error_row(item):
                 found.left_out["with_error"] += 1
             elif item.fault is not None:
+                errors.add(item)
                 found.left_out["with_fault"] += 1
                 found.first_fault = found.first_fault or f"{item.id}: {item.fault.message}"
             elif (target := find(item)) is None:
                 found.left_out["without_target"] += 1
             else:
+                errors.add(item)
                 found.add(item, target)
+    errors.check_share()
     if not found:
         raise NoInputError(
             f"no row of {', '.join(sources)} has an image with {targets.name}"

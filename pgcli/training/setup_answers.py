@@ -20,7 +20,7 @@ from pgcli.training.answer_task import AnswerObjective, AnswerTask, tokenized
 from pgcli.training.feature_store import FeatureStore
 from pgcli.training.memory_estimate import MemoryPlan, TrainingDtypes, estimate_memory, plan_memory
 from pgcli.training.micro_batches import MicroBatches, saved_rows
-from pgcli.training.rows import TrainingRow, TrainingRows
+from pgcli.training.rows import RowKey, TrainingRow, TrainingRows
 from pgcli.training.sharding import shard
 from pgcli.training.start_answers import base_dtype, check_kind, start_answers
 from pgcli.training.task_inputs import TaskInputs
@@ -42,7 +42,7 @@ class AnswerPlan:
     config: PaliGemmaConfig
     tokenizer: Tokenizer
     dtype: torch.dtype
-    faults: dict[str, str]
+    faults: dict[RowKey, str]
     memory: MemoryPlan
     feature_bytes: int
 
@@ -83,7 +83,7 @@ class FittingRows:
 
     tokenizer: Tokenizer
     config: PaliGemmaConfig
-    faults: dict[str, str] = field(default_factory=dict)
+    faults: dict[RowKey, str] = field(default_factory=dict)
 
     def of(self, rows: Sequence[TrainingRow]) -> tuple[Sequence[TrainingRow], array[int]]:
         """The rows that fit, and how many text tokens each has."""
@@ -106,7 +106,7 @@ class FittingRows:
         example = tokenized(row, self.tokenizer, self.config.stop_tokens[0])
         length = len(example.prefix) + len(example.suffix)
         if length > room:
-            self.faults[row.item.id] = (
+            self.faults[(*row.image_id, row.prompt, row.target)] = (
                 f"The prompt and the answer have {length:,} tokens; the model has room for "
                 f"{room:,}."
             )

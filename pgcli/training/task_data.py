@@ -88,7 +88,7 @@ class TaskData:
     def none_read(self, rows: Sequence[TrainingRow]) -> TooManyErrors:
         """The error that no image of the rows can be read."""
         name = rows[0].item.id
-        reason = self.loader.errors.reasons.get(name)
+        reason = self.loader.errors.reasons.get(rows[0].image_id)
         return TooManyErrors(
             f"no image can be read, such as {name}" + (f": {reason}" if reason else ""),
             hint="correct the images, then run the same command again",

@@ -29,7 +29,7 @@ from pgcli.workers.fetcher import Fetcher
 @dataclass(frozen=True)
 class ImageReading:
     """How images are read: the store of bytes, decoding workers, limits, addresses, and how many
-    may not be readable.
+    may not be readable. `faults` are rows that were lost before their images were read.
     """
 
     store: RowStore
@@ -38,6 +38,7 @@ class ImageReading:
     fast_decode: bool = False
     fetcher: Fetcher | None = None
     budget: ErrorBudget = field(default_factory=ErrorBudget)
+    faults: int = 0
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,8 @@ class TaskInputs:
         reading = self.reading
         spec = replace(image_spec(resolution, preprocessing), fast_decode=reading.fast_decode)
         decoder = ImageDecoder(spec, reading.limits)
-        errors = ImageErrors(len(self.train), reading.budget)
+        rows = len(self.train) + reading.faults
+        errors = ImageErrors(rows, reading.budget, reading.faults)
         return ImageLoader(reading.store, decoder, errors, reading.workers, reading.fetcher)
 
     def data(self, resolution: int, preprocessing: Preprocessing) -> TaskData:

@@ -123,7 +123,7 @@ def test_blank_cells_of_a_table_are_no_prompts(store: RowStore) -> None:
     assert said(found) == [("a.png", "caption en", "a wall"), ("b.png", "ocr", "B")]
     blank = write_csv("blank.csv", {"image": "a.png", "prompt": " ", "answer": "a wall"})
     assert said(answers(store, blank, prompt="ocr")) == [("a.png", "ocr", "a wall")]
-    with pytest.raises(NoInputError, match="no row of blank.csv has an image with a prompt"):
+    with pytest.raises(NoInputError, match=r"no row of blank.csv has an image with a prompt"):
         answers(store, blank)
 
 

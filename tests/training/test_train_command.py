@@ -185,6 +185,36 @@ def test_update_without_any_readable_image_is_skipped(run: Run) -> None:
     assert json.loads(Path("out", "run.json").read_text())["result"]["complete"]
 
 
+def test_rows_whose_images_have_equal_ids_are_all_counted(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree("walls", "more")
+    for folder in ("walls", "more"):
+        Path(folder, "red", "00.png").write_bytes(f"not an image, in {folder}".encode())
+    options = CLASSIFY.replace("--steps 4 --batch-size 6", "--steps 1 --batch-size 24")
+    assert run(f"walls more {options} --max-errors 1 -o out") == 15
+    assert run(f"walls more {options} --overwrite -o out") == 3
+    assert "2 rows could not be used: red/00.png" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("limit", ["--on-error stop", "--max-errors 0", "--max-errors 5%"])
+def test_rows_that_may_not_be_read_count_as_unreadable(run: Run, limit: str) -> None:
+    with open("pairs.jsonl", "a") as file:
+        file.write('{"image": "../outside.png", "text": "a", "label": "a red wall"}\n')
+    options = CLASSIFY.replace("--steps 4", "--steps 1")
+    assert run(f"pairs.jsonl {options} {limit} -o out") == 15
+    assert run(f"pairs.jsonl {options} {limit} --dry-run -o out") == 15
+
+
+def test_row_to_evaluate_on_that_may_not_be_read_is_in_the_exit_code(run: Run) -> None:
+    row = {"image": "../outside.png", "text": "a", "label": "a"}
+    lines = Path("pairs.jsonl").read_text().splitlines()
+    Path("held.jsonl").write_text("\n".join([lines[-1], json.dumps(row)]))
+    Path("pairs.jsonl").write_text("\n".join(lines[:-1]))
+    options = CLASSIFY.replace("--steps 4", "--steps 1")
+    assert run(f"pairs.jsonl {options} --eval held.jsonl -o out") == 3
+
+
 @pytest.mark.parametrize("limit", ["--on-error stop", "--max-errors 0", "--max-errors 5%"])
 def test_run_of_too_many_unreadable_images_stops_and_resumes(
     run: Run, capsys: pytest.CaptureFixture[str], limit: str

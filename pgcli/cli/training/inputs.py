@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pgcli.cli.find_model import find_model
+from pgcli.cli.options.shared import error_budget
 from pgcli.cli.training.train_command import TrainCommand
 from pgcli.cli.ui.console import Screen
 
@@ -21,14 +22,17 @@ if TYPE_CHECKING:
 def read_all(
     command: TrainCommand, store: RowStore, screen: Screen
 ) -> tuple[TrainingRows, TrainingRows | None]:
-    """The rows of the sources, and those of `--eval`."""
+    """The rows of the sources, and those of `--eval`. Raises TooManyErrors."""
+    from pgcli.training.item_errors import ItemErrors
     from pgcli.training.rows import read_rows
 
+    output = command.output
     read = partial(
         read_rows,
         options=command.input.read_options,
         store=store,
         targets=command.targets(screen),
+        errors=ItemErrors(error_budget(output.max_errors, output.on_error)),
     )
     with screen.progress("reading rows", unit="rows") as progress:
         rows = read(command.sources, track=progress.track)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pgcli.cli.training.train_command import TrainCommand
@@ -11,7 +11,7 @@ from pgcli.cli.ui.console import Screen
 from pgcli.cli.ui.duration import duration
 
 if TYPE_CHECKING:
-    from pgcli.training.rows import TrainingRows
+    from pgcli.training.rows import RowKey, TrainingRows
     from pgcli.training.trainer import Trainer
 
 MAX_NAMED = 3  # images that are named in a message
@@ -20,16 +20,16 @@ MAX_NAMED = 3  # images that are named in a message
 def report(
     command: TrainCommand,
     trainer: Trainer,
-    rows: TrainingRows,
-    faults: Mapping[str, str],
+    read: Sequence[TrainingRows],
+    faults: Mapping[RowKey, str],
     seconds: float,
     screen: Screen,
 ) -> None:
-    """Print what was learned and what to do with it."""
+    """Print what was learned and what to do with it; `read` are the rows, and those of `--eval`."""
     folder, progress = command.folder, trainer.progress
     facts = [
         ("model", str(folder)),
-        ("rows", f"{len(rows):,}"),
+        ("rows", f"{len(read[0]):,}"),
         ("steps", f"{progress.step:,} in {duration(seconds)}"),
     ]
     if progress.best:
@@ -40,9 +40,13 @@ def report(
         )
         facts.append(("best", f"step {progress.best['step']:,}: {best}"))
     screen.table(facts)
-    if lost := len(faults):
-        named = "; ".join(f"{name}: {why}" for name, why in [*faults.items()][:MAX_NAMED])
-        more = "; ..." * (lost > MAX_NAMED)
+    if faults:
+        from pgcli.training.rows import IMAGE_ID
+
+        lost = sum(one.count_lost(faults) for one in read)
+        lost += sum(len(key) > IMAGE_ID for key in faults)
+        named = "; ".join(f"{key[0]}: {why}" for key, why in [*faults.items()][:MAX_NAMED])
+        more = "; ..." * (len(faults) > MAX_NAMED)
         screen.info(f"{lost:,} row{'s' * (lost != 1)} could not be used: {named}{more}")
     screen.next_steps([("use it", use_of(command))])
 

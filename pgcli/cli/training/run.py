@@ -139,8 +139,10 @@ def train_rows(
     input = command.input
     limits = ImageLimits() if input.max_pixels is None else ImageLimits(input.max_pixels)
     budget = error_budget(command.output.max_errors, command.output.on_error)
+    read = [rows] if held_out is None else [rows, held_out]
+    left_out = sum(one.left_out["with_fault"] for one in read)
     reading = ImageReading(
-        store, input.workers, limits, input.fast_decode, input.url_reader, budget
+        store, input.workers, limits, input.fast_decode, input.url_reader, budget, left_out
     )
     with screen.progress("reading the model and features", unit="batches") as progress:
         inputs = TaskInputs(
@@ -167,18 +169,19 @@ def train_rows(
         is_complete = run_trainer(trainer, screen, observers)
     seconds = perf_counter() - began
     faults = {name: why for one in processes.gather({**task.faults}) for name, why in one.items()}
-    unreadable = [*dict.fromkeys([*earlier_faults(command, resumes=resumes), *faults])]
+    named = [key[0] for key in faults]
+    unreadable = [*dict.fromkeys([*earlier_faults(command, resumes=resumes), *named])]
     result = {"complete": is_complete, **asdict(trainer.progress), "unreadable": unreadable}
 
     def end_run() -> None:
         if is_complete and settings.answer.merge:
             write_merged(command, checkpoint)
         write_json(command.folder / RUN, record | {"result": result})
-        report(command, trainer, rows, faults, seconds, screen)
+        report(command, trainer, read, faults, seconds, screen)
 
     processes.from_first(end_run)  # torchrun ends all processes once one has an exit code of 3
     has_lost = any(line.get("lost") for line in read_metrics(command.folder / METRICS))
-    return 3 if unreadable or has_lost or rows.left_out["with_fault"] else 0
+    return 3 if unreadable or has_lost or left_out else 0
 
 
 def earlier_faults(command: TrainCommand, *, resumes: bool) -> list[str]:
