@@ -348,6 +348,8 @@ def test_same_image_is_not_trained_and_evaluated_on(
         ("pairs.jsonl --model demo --text-column foo -o out", "goes with --task contrastive"),
         ("pairs.jsonl --model demo --label-column foo -o out", "goes with --task classify"),
         ("pairs.jsonl --task contrastive --init tiny --label-column foo -o out", "goes with"),
+        ("walls --task classify --init tiny -o s3://bucket/x", "to a folder of this machine"),
+        ("walls --task classify --init tiny --learning-rate 0 -o out", "not a number above 0\n"),
         ("walls --task lora --model demo -o out", "contrastive"),
         (f"pairs.jsonl --task contrastive --model {DEMO} -o out", "has no text tower"),
     ],

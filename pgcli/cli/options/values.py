@@ -32,7 +32,10 @@ def number(least: float, most: float = 1e18, *, above: bool = False) -> Callable
     """A parser of numbers from `least` (or above it) to `most`, whole numbers if `least` is one."""
     kind, noun = (int, "a whole number") if isinstance(least, int) else (float, "a number")
     bounds = f"above {least:g}" if above else f"of {least:g}"
-    bounds += f" to {most:g}" if most < 1e18 else " or more"
+    if most < 1e18:
+        bounds += f" to {most:g}"
+    elif not above:
+        bounds += " or more"
 
     def read(text: str | float) -> float:
         try:

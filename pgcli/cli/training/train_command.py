@@ -17,6 +17,7 @@ from pgcli.cli.options.training_input import TrainingInputOptions
 from pgcli.cli.options.training_method import MethodOptions
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import UsageError
+from pgcli.sources.paths import display_name, url_scheme
 
 if TYPE_CHECKING:
     from pgcli.training.targets import Targets
@@ -78,7 +79,13 @@ class TrainCommand:
 
     @property
     def folder(self) -> Path:
-        """The folder of the results. Raises UsageError if none is given."""
+        """The folder of the results, on this machine. Raises UsageError for none and addresses."""
         if self.output.output in (None, "-"):
             raise UsageError("train writes a model", hint="name its folder: -o runs/model")
-        return Path(self.output.output or "").expanduser()
+        name = self.output.output or ""
+        if url_scheme(name):
+            raise UsageError(
+                f"{display_name(name)} is an address, and train writes to a folder of this machine",
+                hint="-o runs/model, and copy it from there",
+            )
+        return Path(name).expanduser()
