@@ -22,7 +22,9 @@ from pgcli.checkpoints.weights import load_classifier, load_two_towers
 from pgcli.cli.job.shutdown import GracefulShutdown
 from pgcli.cli.main import main
 from pgcli.cli.training import run as training_run
+from pgcli.cli.training.run_record import with_defaults
 from pgcli.embedding.loader import load
+from pgcli.state.run_record import differences
 from pgcli.training.processes import ALONE
 from tests.support.training_data import write_folders, write_pairs
 
@@ -154,6 +156,12 @@ def test_complete_run_has_nothing_to_do_and_other_settings_are_refused(
     assert "rows: " in capsys.readouterr().err
     assert run(f"walls {CLASSIFY} --seed 1 --overwrite -o out") == 0
     assert len(metrics("out")) == 4
+
+
+def test_changes_of_settings_name_the_defaults() -> None:
+    open_, given = ({"rank": rank, "loss": None, "model": None} for rank in (None, 4))
+    assert differences(with_defaults(open_), with_defaults(given)) == ["rank: 8 -> 4"]
+    assert with_defaults(open_) == {"rank": 8, "loss": "default", "model": None}
 
 
 def test_folder_of_others_is_left_alone(run: Run) -> None:

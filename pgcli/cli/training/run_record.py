@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pgcli.training.rows import TrainingRows
     from pgcli.training.settings import TrainingSettings
 
+OPEN = ("loss", "batch_size", "learning_rate", "weight_decay", "eval_every", "epochs")
 RUN, MERGED = "run.json", "merged"  # the latter is a folder, of --merge
 
 
@@ -63,13 +64,26 @@ def check_run(command: TrainCommand, record: Mapping[str, Any]) -> bool:
     earlier = read_json(folder / RUN)
     if earlier is None or command.output.overwrite:
         return False
-    if changes := differences(earlier.get("settings", {}), record["settings"]):
+    settings = (with_defaults(one) for one in (earlier.get("settings", {}), record["settings"]))
+    if changes := differences(*settings):
         raise OutputExists(
             f"{folder} belongs to a run with other settings: {'; '.join(changes)}",
             hint="the command that made it resumes it; another -o leaves it alone; "
             "--overwrite begins again",
         )
     return True
+
+
+def with_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with the defaults of adapters, and `default` for those that tasks differ in."""
+    from pgcli.training.lora import LoraSettings
+
+    lora = LoraSettings()
+    known = {"rank": lora.rank, "alpha": lora.lora_alpha, "targets": lora.targets}
+    defaults = dict.fromkeys(OPEN, "default") | known
+    return {
+        name: defaults.get(name) if value is None else value for name, value in settings.items()
+    }
 
 
 def begin_run(command: TrainCommand, state: Path, record: Mapping[str, Any]) -> None:
