@@ -41,10 +41,11 @@ class ImageTask(Generic[Model]):
 
         Raises NoUsableDevice if a single row does not.
         """
-        parts = self.micro_batches.forward(
-            len(batch.rows), lambda start, stop: compute(batch.part(start, stop))
-        )
-        return [*parts]
+
+        def compute_part(start: int, stop: int) -> Result:
+            return compute(batch.part(start, stop))
+
+        return [*self.micro_batches.forward(len(batch.rows), compute_part)]
 
     def save(self, folder: Path) -> None:
         self.save_to(folder)
