@@ -244,6 +244,29 @@ def test_masks_are_compared_by_their_pixels(capsys: Capture, tmp_path: Path) -> 
     assert found["miou"]["value"] == pytest.approx(1 - 1 / len(rows))
 
 
+def test_image_without_objects_has_masks_in_coco_json(capsys: Capture, tmp_path: Path) -> None:
+    rows = segmented(make_images(tmp_path))[1:]
+    rows[1] |= {"boxes": [], "masks": []}
+    sizes = [(one["width"], one["height"]) for one in rows]
+    document: dict[str, Any] = {
+        "images": [
+            {"id": n, "file_name": one["id"], "width": width, "height": height}
+            for n, (one, (width, height)) in enumerate(zip(rows, sizes, strict=True))
+        ],
+        "annotations": [
+            {"id": 1, "image_id": 0, "category_id": 1, "bbox": [0, 0, 9, 9],
+             "segmentation": [[0, 0, 9, 0, 9, 9, 0, 9]]},
+        ],
+        "categories": [{"id": 1, "name": "dog"}],
+    }  # fmt: skip
+    Path("coco.json").write_text(json.dumps(document))
+    words = (write("rows.jsonl", rows), "--truth", "coco.json", "--metric", "miou")
+    assert 0.5 < evaluate(capsys, *words)["metrics"]["miou"]["value"] < 0.6
+    del document["annotations"][0]["segmentation"]
+    Path("coco.json").write_text(json.dumps(document))
+    assert "needs masks" in refused(capsys, *words)
+
+
 def test_columns_of_rows_and_of_the_truth_make_groups(capsys: Capture) -> None:
     rows = answers(("a", "red"), ("b", "blue"), ("c", "red"), kept={"split": "x"})
     rows[2]["split"] = "y"

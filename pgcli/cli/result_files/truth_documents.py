@@ -83,7 +83,7 @@ def add_image(image: AnnotatedImage, truths: Truths, *, has_boxes: bool) -> None
         masks = tuple(box.mask for box in image.boxes)
         truth = RowTruth(
             boxes=tuple(map(plain_box, image.boxes)),
-            masks=masks if any(masks) else None,
+            masks=None if masks and not any(masks) else masks,
             areas=areas,
             crowds=tuple(map(plain_box, image.crowds)),
         )
