@@ -36,7 +36,9 @@ def retrieval_measures(
         for row in rows
     ]
     text_rank_N, image_ranks = ranks(true, len(texts), similarities)
-    counts_N = np.array([len(row.truth.answers) if row.truth else 0 for row in rows], np.float64)
+    counts_N = np.array(
+        [len(set(row.truth.answers)) if row.truth else 0 for row in rows], np.float64
+    )
     measures: list[Measure] = [
         RowRatio.mean(f"image_to_text@{rank}", (text_rank_N < rank).tolist()) for rank in RANKS
     ]

@@ -342,6 +342,9 @@ def test_scores_and_embeddings_have_recalls(capsys: Capture) -> None:
     # the image of violet is closer to it than the other one that it is true of
     assert by_score["text_to_image@1"]["value"] == pytest.approx(3 / 4)
     assert by_score["text_to_image@5"]["value"] == 1.0
+    twice = [{"id": id_, "texts": texts * 2} for id_, texts in true.items()]
+    words = ("scores.jsonl", "--truth", write("twice.jsonl", twice))
+    assert evaluate(capsys, *words)["metrics"] == by_score
     assert "--texts FILE" in refused(capsys, "images.jsonl", "--truth", truth)
 
 
