@@ -106,6 +106,36 @@ def test_truth_is_a_manifest_of_any_kind(capsys: Capture, kind: str) -> None:
     assert found["metrics"]["exact"]["value"] == 1.0
 
 
+def test_blank_cell_of_csv_is_no_value(capsys: Capture) -> None:
+    rows = write("rows.jsonl", answers(("a", "red"), ("b", "blue")))
+    words = (rows, "--truth", "truth.csv", "--metric", "exact")
+    Path("truth.csv").write_text("id,prompt,answer,caption,error\na,,,red,\nb, , ,blue,\n")
+    assert evaluate(capsys, *words)["metrics"]["exact"]["value"] == 1.0
+    assert "has none for 'a'" in refused(capsys, *words, "--answer-column", "answer")
+    write("truth.jsonl", [{"id": id_, "answer": "", "caption": "red"} for id_ in "ab"])
+    empty = write("empty.jsonl", answers(("a", ""), ("b", "")))
+    found = evaluate(capsys, empty, "--truth", "truth.jsonl", "--metric", "exact")
+    assert found["metrics"]["exact"]["value"] == 1.0
+    Path("truth.csv").write_text('id,answer\na,"[""""]"\nb,"[""""]"\n')
+    found = evaluate(capsys, empty, "--truth", "truth.csv", "--metric", "exact")
+    assert found["metrics"]["exact"]["value"] == 1.0
+
+
+def test_blank_corners_are_of_an_image_without_boxes(capsys: Capture, tmp_path: Path) -> None:
+    rows = plain(make_images(tmp_path))
+    lines = ["id,label,xmin,ymin,xmax,ymax"]
+    for one in rows:
+        for found in one["boxes"]:
+            corners = ",".join(str(found[name]) for name in ("xmin", "ymin", "xmax", "ymax"))
+            lines.append(f"{one['id']},{found['label']},{corners}")
+    lines.append(f"{rows[1]['id']},,,,,")
+    Path("truth.csv").write_text("\n".join(lines) + "\n")
+    found = evaluate(capsys, write("rows.jsonl", rows), "--truth", "truth.csv")
+    assert (found["surplus"], found["metrics"]["f1@0.5"]["value"]) == (0, 1.0)
+    Path("truth.csv").write_text("\n".join([*lines, "a.png,dog,1,,3,4"]) + "\n")
+    assert "are not boxes" in refused(capsys, "rows.jsonl", "--truth", "truth.csv")
+
+
 def test_corrected_result_file_is_a_truth(capsys: Capture) -> None:
     rows = answers(("a", "red"), ("b", "blue"))
     write("truth.jsonl", [rows[0] | {"answer": "green"}, rows[1]])

@@ -96,7 +96,13 @@ def truth_rows(
                 "'image'",
                 hint="rows are joined by id; --id-column names the column",
             )
-        yield found.position, id_, found.values
+        is_text = ending in (".csv", ".tsv")
+        yield found.position, id_, without_blanks(found.values) if is_text else found.values
+
+
+def without_blanks(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The cells of a row of CSV, None for blank ones: CSV has no other way to say nothing."""
+    return {name: value if str(value).strip() else None for name, value in row.items()}
 
 
 def add_row(

@@ -35,11 +35,16 @@ def read_answers(value: Any) -> tuple[str, ...]:
 
 
 def read_boxes(row: Mapping[str, Any], where: str) -> tuple[Box, ...] | None:
-    """The boxes of a row, in `boxes` or in its own corners; None without. Raises UsageError."""
+    """The boxes of a row, in `boxes` or in its own corners; None without. Raises UsageError.
+
+    Columns of corners that are all empty are of an image without boxes.
+    """
     value = parsed(row.get("boxes"))
     if value is None or value == "":
-        if any(row.get(name) in (None, "") for name in CORNERS):
+        if any(name not in row for name in CORNERS):
             return None
+        if all(row[name] in (None, "") for name in CORNERS):
+            return ()
         corners = {name: as_number(row[name]) for name in CORNERS}
         value = [{"label": str(row.get("label", "")), **corners}]
     boxes = [box_of(one) for one in value] if isinstance(value, list | tuple) else [None]
