@@ -88,6 +88,19 @@ def test_rows_are_joined_by_id_and_prompt(capsys: Capture) -> None:
     assert (found["missing"], found["surplus"]) == (1, 1)
 
 
+def test_prompts_of_an_id_are_not_merged_where_they_are_ignored(capsys: Capture) -> None:
+    rows = write("rows.jsonl", answers(("a", "red"), ("b", "2"), prompt="anything?"))
+    known = [{"id": "a", "prompt": "colour?", "answer": "red"}]
+    known += [{"id": "b", "prompt": "how many?", "answer": text} for text in ("2", "two")]
+    words = (rows, "--truth", "truth.jsonl", "--metric", "exact", "--prompt-column", "")
+    write("truth.jsonl", known)
+    assert evaluate(capsys, *words)["metrics"]["exact"]["value"] == 1.0
+    write("truth.jsonl", [*known, {"id": "a", "prompt": "shape?", "answer": "round"}])
+    message = refused(capsys, *words)
+    assert "2 prompts for 'a'" in message
+    assert "leave out --prompt-column ''" in message
+
+
 @pytest.mark.parametrize("kind", ["csv", "tsv", "parquet", "parquet with images"])
 def test_truth_is_a_manifest_of_any_kind(capsys: Capture, kind: str) -> None:
     rows = write("rows.jsonl", answers(("a.png", "red"), ("b.png", "blue")))

@@ -52,8 +52,9 @@ def join(name: str, truths: Truths) -> JoinedFile:
     rows = list(read_results(path))
     if not rows:
         raise NoInputError(f"no rows in {name} yet", hint="try again later")
-    by_prompt = truths.has_prompts and any(row.get("prompt") for row in rows)
-    by_key = truths.by_key if by_prompt else by_id(truths.by_key)
+    have_prompts = any(row.get("prompt") for row in rows)
+    by_prompt = truths.has_prompts and have_prompts
+    by_key = truths.by_key if by_prompt else by_id(truths.by_key, have_prompts=have_prompts)
     joined, tasks, used = [], [], set[Key]()
     asked = {label for row in rows for label in asked_labels(row) or ()}
     for row in rows:
@@ -81,14 +82,18 @@ def join(name: str, truths: Truths) -> JoinedFile:
     return JoinedFile(name, path, joined, tasks, len(unused), surplus)
 
 
-def by_id(by_key: Mapping[Key, RowTruth]) -> dict[Key, RowTruth]:
-    """The truth by id alone. Raises UsageError for an id that has several prompts."""
+def by_id(by_key: Mapping[Key, RowTruth], *, have_prompts: bool) -> dict[Key, RowTruth]:
+    """The truth by id alone. Raises UsageError for an id that has several prompts.
+
+    Where the rows `have_prompts`, the command line asked for it.
+    """
     counts = Counter(id_ for id_, _ in by_key)
     id_, count = counts.most_common(1)[0]
     if count > 1:
+        other = ", or leave out --prompt-column ''" if have_prompts else ""
         raise UsageError(
             f"the truth has {count:,} prompts for {id_!r}, and rows are joined by id alone",
-            hint="keep one of them in the truth",
+            hint=f"keep one of them in the truth{other}",
         )
     return {(id_, None): truth for (id_, _), truth in by_key.items()}
 

@@ -25,7 +25,10 @@ ANSWER_COLUMNS = ("answers", "answer", "suffix", "label", "caption", "captions",
 
 @dataclass(frozen=True)
 class TruthColumns:
-    """The names of columns, as the command line gives them. An empty prompt column: no prompts."""
+    """The names of columns, as the command line gives them.
+
+    With an empty prompt column, rows are joined by id alone.
+    """
 
     id: str = "id"
     prompt: str | None = None
@@ -45,6 +48,7 @@ def read_truth(name: str, columns: TruthColumns, url_reader: UrlReader | None = 
     truths = Truths(display_path(name))
     with usage_errors(truths.name) if isinstance(location, RemoteFile) else nullcontext():
         add_truth(location, columns, truths)
+    truths.has_prompts &= columns.prompt != ""
     if not truths.by_key:
         raise UsageError(f"{truths.name} has no rows", hint="--truth names a manifest with answers")
     return truths
@@ -111,7 +115,7 @@ def add_row(
     """Add the truth of a row; one with an error says nothing. Raises UsageError."""
     if row.get("error") is not None:
         return
-    prompt_name = first_column(columns.prompt, PROMPT_COLUMNS, row, where)
+    prompt_name = first_column(columns.prompt or None, PROMPT_COLUMNS, row, where)
     answer_name = first_column(columns.answer, ANSWER_COLUMNS, row, where)
     prompt = row.get(prompt_name) if prompt_name else None
     is_prompt = isinstance(prompt, str)

@@ -12,7 +12,10 @@ Key = tuple[str, str | None]
 
 @dataclass
 class Truths:
-    """The truth by id and prompt. `columns` are those of the file, `images` the paths by id."""
+    """The truth by id and prompt. `columns` are those of the file, `images` the paths by id.
+
+    Rows are joined by their prompts as well where `has_prompts` is true.
+    """
 
     name: str
     by_key: dict[Key, RowTruth] = field(default_factory=dict)
