@@ -5,6 +5,7 @@ Letters of shapes: N rows, D boxes found, T thresholds.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -64,7 +65,10 @@ class LabelBoxes:
 
 
 def found_boxes(rows: Sequence[JoinedRow]) -> dict[str, list[FoundBoxes]]:
-    """The boxes of each label that has true ones, for each of SIZES."""
+    """The boxes of each label that has true ones, for each of SIZES.
+
+    There are none for a size where the area of a true box is NaN: it might be of that size.
+    """
     by_label: dict[str, dict[int, LabelBoxes]] = {}
     for number, row in enumerate(rows):
         for box, of_box in true_areas(row):
@@ -79,6 +83,8 @@ def found_boxes(rows: Sequence[JoinedRow]) -> dict[str, list[FoundBoxes]]:
         if any(one.true for one in of_label.values()):
             for size, found in found_of_label(of_label, len(rows)).items():
                 sized[size].append(found)
+    if any(math.isnan(of_box) for row in rows for _, of_box in true_areas(row)):
+        sized = {size: [] if size else labels for size, labels in sized.items()}
     return sized
 
 
@@ -109,7 +115,7 @@ def found_of_label(rows: Mapping[int, LabelBoxes], count: int) -> dict[str, Foun
         ious = [[iou(box, other) for other in one.true] for box in best]
         shares = [[share_in(box, crowd) for crowd in one.crowds] for box in best]
         for size, (low, high) in SIZES.items():
-            is_sized = [low <= of_box <= high for of_box in one.areas]
+            is_sized = [math.isnan(of_box) or low <= of_box <= high for of_box in one.areas]
             true_N[size][number] = sum(is_sized)
             is_own_size = [low <= area(box) <= high for box in best]
             matches[size] += match(ious, shares, is_sized, is_own_size)

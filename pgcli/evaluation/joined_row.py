@@ -15,9 +15,9 @@ class RowTruth:
     """What is true of an image and a prompt.
 
     `boxes` and `masks` are None where the truth does not say anything about boxes or masks; a mask
-    may be None as well. `areas` are those of the objects in the boxes, where the truth says them.
-    `crowds` are regions in which boxes are not counted. `columns` are the values of the other
-    columns of the truth.
+    may be None as well. `areas` are those of the objects in the boxes, where the truth says them,
+    and NaN where the size of the image is not known. `crowds` are regions in which boxes are not
+    counted. `columns` are the values of the other columns of the truth.
     """
 
     answers: tuple[str, ...] = ()

@@ -277,6 +277,24 @@ def test_location_tokens_of_a_training_file_are_boxes(capsys: Capture) -> None:
     assert measured["precision@0.5"]["value"] == pytest.approx(2 / 3)
 
 
+def test_boxes_of_images_of_unknown_size_have_no_ap_by_size(capsys: Capture) -> None:
+    found = (box("cat", 0.0, 0.0, 320.0, 480.0),)
+    rows = [
+        row(0, id="a", task="detect", prompt="detect cat", width=640, height=480, boxes=found),
+        row(1, id="b", task="detect", prompt="detect cat", error="truncated"),
+    ]
+    write("rows.jsonl", rows)
+    suffix = "<loc0000><loc0000><loc1023><loc0512> cat"
+    known = [{"id": id_, "prefix": "detect cat", "suffix": suffix} for id_ in "abc"]
+    for count, words in ((3, ()), (1, ("--only-common",))):
+        truth = write("truth.jsonl", known if count == 3 else known[:1])
+        measured = evaluate(capsys, "rows.jsonl", "--truth", truth, *words)["metrics"]
+        assert measured["recall@0.5"]["value"] == pytest.approx(1 / count)
+        assert measured["ap"]["value"] == pytest.approx(1 / count, abs=0.01)
+        by_size = [measured[f"ap_{size}"]["value"] for size in ("small", "medium", "large")]
+        assert by_size == [None, None, None if count == 3 else pytest.approx(1.0)]
+
+
 def test_masks_are_compared_by_their_pixels(capsys: Capture, tmp_path: Path) -> None:
     rows = segmented(make_images(tmp_path))
     write("truth.jsonl", rows)

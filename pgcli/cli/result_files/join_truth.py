@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,8 +19,6 @@ from pgcli.parsing import has_locations, text_spans
 from pgcli.records import BOX_TASKS, Box, Rle
 from pgcli.rows import prompt_of, task_of
 from pgcli.sinks.reader import Row, read_results
-
-NO_SIZE = {"width": 1, "height": 1}  # of a missing row, whose true boxes are only counted
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,7 @@ def join(name: str, truths: Truths) -> JoinedFile:
     common_task = tasks[0] if len(set(tasks)) == 1 else None
     unused = [key for key in by_key if key not in used]
     for key in unused:
-        truth = with_boxes(by_key[key], NO_SIZE)
+        truth = with_boxes(by_key[key], {})
         truth = truth if by_prompt or not asked else of_labels(truth, asked)
         joined.append(JoinedRow(*key, None, truth))
         tasks.append(common_task or task_of_prompt(key[1]))
@@ -142,14 +141,21 @@ def of_labels(truth: RowTruth, labels: Iterable[str]) -> RowTruth:
 
 
 def with_boxes(truth: RowTruth, row: Row) -> RowTruth:
-    """The truth with the boxes in its answer, where it has location tokens and no boxes."""
-    width, height = row.get("width"), row.get("height")
-    if truth.boxes is not None or not isinstance(width, int) or not isinstance(height, int):
-        return truth
+    """The truth with the boxes in its answer, where it has location tokens and no boxes.
+
+    Where the size of the image is not known, as of a missing row and of one with an error, the
+    boxes can only be counted, and their areas are NaN.
+    """
     text = truth.answers[0] if truth.answers else ""
-    if not has_locations(text):
+    if truth.boxes is not None or not has_locations(text):
         return truth
-    return replace(truth, boxes=parse_boxes(text_spans(text), width=width, height=height))
+    width, height = row.get("width"), row.get("height")
+    if isinstance(width, int) and isinstance(height, int):
+        return replace(truth, boxes=parse_boxes(text_spans(text), width=width, height=height))
+    if row.get("boxes"):
+        return truth
+    boxes = parse_boxes(text_spans(text), width=1, height=1)
+    return replace(truth, boxes=boxes, areas=(math.nan,) * len(boxes))
 
 
 def boxes_of(row: Row) -> Iterator[Box]:
