@@ -15,8 +15,10 @@ from pgcli.evaluation.joined_row import JoinedRow
 from pgcli.evaluation.measures import Measure
 from pgcli.evaluation.retrieval import products, retrieval_measures
 from pgcli.evaluation.task_metrics import METRICS, has_pixels, metrics_of
+from pgcli.evaluation.vqa import MATCHES_FOR_FULL_SCORE
 
 NAMES = (*METRICS, "retrieval")
+VQA_LEAST = MATCHES_FOR_FULL_SCORE + 1  # true answers with which an answer can score 1
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,12 @@ def check_truth(metric: str, rows: Sequence[JoinedRow], truth: str) -> None:
                 f"--metric {metric} needs {needs}, and {truth} has none for {row.id!r}",
                 hint=f"its columns are: {columns}; {HINTS[needs]}",
             )
+    if metric == "vqa" and all(len(row.truth.answers) < VQA_LEAST for row in rows if row.truth):
+        raise UsageError(
+            f"--metric vqa is for {VQA_LEAST} or more true answers of a question, and {truth} has "
+            "fewer of each",
+            hint="--metric exact is for one, and --metric anls for several",
+        )
     if metric == "acc@0.5" and any(row.truth and len(row.truth.boxes or ()) > 1 for row in rows):
         raise UsageError(
             "--metric acc@0.5 compares one box of a row, and a row of the truth has several",
