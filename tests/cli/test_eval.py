@@ -261,6 +261,19 @@ def test_truth_is_read_at_addresses_that_are_allowed(capsys: Capture) -> None:
         assert "nothing at the address" in refused(capsys, *gone)
 
 
+def test_folder_of_parquet_is_a_truth(capsys: Capture) -> None:
+    rows = write("rows.jsonl", answers(("a", "red"), ("b", "blue")))
+    Path("truth").mkdir()
+    assert "without .parquet files" in refused(capsys, rows, "--truth", "truth")
+    for id_, answer in (("a", "red"), ("b", "blue")):
+        table = pyarrow.table({"key": [id_], "answer": [answer]})
+        parquet.write_table(table, f"truth/{id_}.parquet")
+    words = (rows, "--truth", "truth")
+    assert "a.parquet, row 1: it has neither 'id'" in refused(capsys, *words)
+    found = evaluate(capsys, *words, "--id-column", "key")
+    assert found["metrics"]["exact"]["value"] == 1.0
+
+
 def test_location_tokens_of_a_training_file_are_boxes(capsys: Capture) -> None:
     found = (box("cat", 0.0, 0.0, 32.0, 48.0), box("cat", 40.0, 0.0, 64.0, 48.0))
     rows = [

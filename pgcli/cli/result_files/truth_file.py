@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pgcli.cli.result_files.truth_tables import table_rows
 from pgcli.cli.result_files.truth_values import group_values, read_answers, read_boxes, read_masks
 from pgcli.cli.result_files.truths import Truths
 from pgcli.errors import UsageError
@@ -68,45 +69,20 @@ def add_truth(location: FileLocation, columns: TruthColumns, truths: Truths) -> 
 def truth_rows(
     location: FileLocation, columns: TruthColumns, truths: Truths
 ) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-    """The position, the id and the values of each row of a manifest or a result file."""
-    from pgcli.sinks.reader import read_results
-    from pgcli.sources.readers import load_reader, manifest_ending
-    from pgcli.sources.readers.bookmarks import Bookmarks
-    from pgcli.sources.readers.reader import Manifest
+    """The position, the id and the values of each row of a manifest, a folder, or a result file."""
     from pgcli.sources.row_item import row_name
 
-    if isinstance(location, str) and Path(location).is_dir():
-        for number_, row in enumerate(read_results(Path(location)), 1):
-            truths.columns |= dict.fromkeys(row)
-            yield f"row {number_}", str(row["id"]), row
-        return
-    ending = manifest_ending(path_of(location))
-    if ending is None or ending.startswith((".tar", ".tgz")):
-        raise UsageError(
-            f"{truths.name} is not a table",
-            hint="--truth takes .jsonl, .csv, .tsv, .parquet, and .json of COCO or VQA",
-        )
-    reader = load_reader(ending)
-    manifest = Manifest(location, truths.name, "image", Bookmarks())
-    names = set(reader.columns(manifest)) if reader.columns else set()
-    truths.columns |= dict.fromkeys(sorted(names))
     options = ReadOptions(id_column=columns.id)
-    for found in reader.rows(manifest, names):
-        truths.columns |= dict.fromkeys(found.values)
-        id_ = row_name(found, options)
+    for row in table_rows(location, truths):
+        truths.columns |= dict.fromkeys(row.values)
+        id_ = row_name(row, options)
         if id_ is None:
             raise UsageError(
-                f"{truths.name}, {found.position}: it has neither {columns.id!r} nor a path in "
+                f"{truths.name}, {row.position}: it has neither {columns.id!r} nor a path in "
                 "'image'",
                 hint="rows are joined by id; --id-column names the column",
             )
-        is_text = ending in (".csv", ".tsv")
-        yield found.position, id_, without_blanks(found.values) if is_text else found.values
-
-
-def without_blanks(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The cells of a row of CSV, None for blank ones: CSV has no other way to say nothing."""
-    return {name: value if str(value).strip() else None for name, value in row.items()}
+        yield row.position, id_, row.values
 
 
 def add_row(
