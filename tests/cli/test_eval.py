@@ -447,6 +447,20 @@ def test_truth_that_does_not_fit_is_an_error_with_a_hint(capsys: Capture) -> Non
     assert "are not boxes" in refused(capsys, rows, "--truth", wrong)
 
 
+def test_options_without_effect_are_refused(capsys: Capture) -> None:
+    rows = write("rows.jsonl", answers(("a", "red")))
+    truth = truth_of(("a", "red"))
+    for words in (("--limit", "3"), ("--images", ".")):
+        message = refused(capsys, rows, "--truth", truth, *words)
+        assert f"{words[0]} has no effect without --view" in message
+    assert "on exact" in refused(capsys, rows, "--truth", truth, "--texts", "no.jsonl")
+    Path("vqa.json").write_text('{"annotations": [{"question_id": "a", "answer": "red"}]}')
+    words = (rows, "--truth", "vqa.json", "--metric", "exact")
+    for option in ("--id-column", "--prompt-column", "--answer-column"):
+        assert f"{option} has no effect on vqa.json" in refused(capsys, *words, option, "key")
+    assert evaluate(capsys, *words, "--prompt-column", "")["missing"] == 0
+
+
 def test_errors_are_wrong_and_the_text_has_a_line_for_each_metric(capsys: Capture) -> None:
     rows = [*answers(("a", "red")), row(1, id="b", prompt="what?", task="ask", error="truncated")]
     truth = truth_of(("a", "red"), ("b", "red"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -21,6 +21,7 @@ from pgcli.cli.ui.console import Screen
 from pgcli.errors import UsageError
 
 if TYPE_CHECKING:
+    from pgcli.cli.result_files.evaluate import FileMeasures
     from pgcli.evaluation.measures import Estimate
 
 METRICS = (
@@ -129,9 +130,16 @@ def eval_(
         ),
     ] = None,
     limit: Annotated[
-        int,
-        number_option("Output", "--limit", least=1, own=True, help="The number of worst rows."),
-    ] = WORST_ROWS,
+        int | None,
+        number_option(
+            "Output",
+            "--limit",
+            least=1,
+            own=True,
+            default=str(WORST_ROWS),
+            help="The number of worst rows.",
+        ),
+    ] = None,
     overwrite: Annotated[
         bool, option("Output", "--overwrite", own=True, help="Replace a file that is not a page.")
     ] = False,
@@ -153,6 +161,7 @@ def eval_(
 
     screen = Screen(quiet=quiet)
     check_options(results, metric)
+    check_page_options({"--limit": limit, "--images": images}, view)
     with screen.status("reading rows"):
         urls = make_url_reader(allow_urls=allow_urls, allow_private_hosts=allow_private_hosts)
         truths = read_truth(truth, TruthColumns(id_column, prompt_column, answer_column), urls)
@@ -161,6 +170,7 @@ def eval_(
         joined = work.only_common(joined)
     with screen.status("computing metrics"):
         files = [work.measure_file(one, metric, texts, truth) for one in joined]
+        check_texts(texts, files)
         found = [work.evaluate(file) for file in files]
         if by is not None:
             for file, one in zip(files, found, strict=True):
@@ -173,7 +183,7 @@ def eval_(
         options = GalleryOptions(
             output=view,
             images=images,
-            limit=limit,
+            limit=limit or WORST_ROWS,
             overwrite=overwrite,
             allow_urls=allow_urls,
             allow_private_hosts=allow_private_hosts,
@@ -193,4 +203,23 @@ def check_options(results: Sequence[str], metric: str) -> None:
     if len(results) > 2:
         raise UsageError(
             f"{len(results)} result files are given", hint="name one, or two to compare"
+        )
+
+
+def check_page_options(given: Mapping[str, object], view: str | None) -> None:
+    """Raise UsageError for an option of the page without a page."""
+    for name, value in given.items():
+        if value is not None and view is None:
+            raise UsageError(
+                f"{name} has no effect without --view", hint="--view FILE writes a page"
+            )
+
+
+def check_texts(texts: str | None, files: Sequence[FileMeasures]) -> None:
+    """Raise UsageError for embeddings of texts where no rows are compared with them."""
+    metrics = {choice.metric for file in files for _, choice in file.measures}
+    if texts is not None and "retrieval" not in metrics:
+        raise UsageError(
+            f"--texts has no effect on {', '.join(sorted(metrics))}",
+            hint="leave it out, or measure rows of embed with --metric retrieval",
         )

@@ -60,10 +60,25 @@ def add_truth(location: FileLocation, columns: TruthColumns, truths: Truths) -> 
     if path_of(location).lower().endswith(".json"):
         from pgcli.cli.result_files.truth_documents import add_document
 
+        check_no_columns(columns, truths)
         add_document(location, truths)
         return
     for position, id_, row in truth_rows(location, columns, truths):
         add_row(truths, id_, row, columns, f"{truths.name}, {position}")
+
+
+def check_no_columns(columns: TruthColumns, truths: Truths) -> None:
+    """Raise UsageError if columns of a document are named, which has none."""
+    for option, is_given in (
+        ("--id-column", columns.id != TruthColumns.id),
+        ("--prompt-column", bool(columns.prompt)),
+        ("--answer-column", columns.answer is not None),
+    ):
+        if is_given:
+            raise UsageError(
+                f"{option} has no effect on {truths.name}, which is not a table",
+                hint="leave it out",
+            )
 
 
 def truth_rows(
