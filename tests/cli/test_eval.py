@@ -437,6 +437,11 @@ def test_truth_that_does_not_fit_is_an_error_with_a_hint(capsys: Capture) -> Non
     assert "is not a metric" in refused(capsys, rows, "--truth", truth, "--metric", "bleu")
     assert "no 'colour'" in refused(capsys, rows, "--truth", truth, "--answer-column", "colour")
     assert "--by size" in refused(capsys, rows, "--truth", truth, "--by", "size")
+    message = refused(capsys, rows, "--truth", truth, "--by", "boxes")
+    assert "numbers are: index, id" in message
+    assert message.count("boxes") == 1
+    assert main(["eval", rows, "--truth", truth, "--view", truth]) == 13
+    assert "another --view" in capsys.readouterr().err
     nothing = write("nothing.jsonl", [{"id": "a", "size": 3}])
     found = refused(capsys, rows, "--truth", nothing)
     assert "needs answers" in found

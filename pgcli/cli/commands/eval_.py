@@ -182,6 +182,7 @@ def eval_(
     if view is not None:
         options = GalleryOptions(
             output=view,
+            option="--view",
             images=images,
             limit=limit or WORST_ROWS,
             overwrite=overwrite,

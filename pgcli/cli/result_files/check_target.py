@@ -5,19 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 
 from pgcli.errors import OutputExists, UsageError
-from pgcli.state.destination import check_destination, is_occupied
+from pgcli.state.destination import Kind, check_destination, is_occupied
 
 #: A file in every folder that an export wrote; other folders are never replaced.
 MARK = ".pgcli-export"
 
 
-def check_target(target: Path, *, is_folder: bool, overwrite: bool) -> None:
+def check_target(target: Path, *, is_folder: bool, overwrite: bool, option: str = "-o") -> None:
     """Check a file or folder that is written as a whole. Raises what `check_destination` raises."""
-    check_destination(target, kind="folder" if is_folder else "file", overwrite=overwrite)
+    kind: Kind = "folder" if is_folder else "file"
+    check_destination(target, kind=kind, overwrite=overwrite, option=option)
     if is_folder and is_occupied(target) and (target.is_symlink() or not (target / MARK).is_file()):
         raise OutputExists(
             f"{target} was not written by an export, and is not replaced",
-            hint="name another folder with -o",
+            hint=f"name another folder with {option}",
         )
 
 

@@ -115,14 +115,19 @@ def evaluate_groups(file: FileMeasures, column: str) -> dict[str, Evaluation]:
     """The evaluations of the rows with each value of a column. Raises UsageError."""
     values = [value_of(row, column) for row in file.joined.rows]
     if all(value is None for value in values):
+        rows = file.joined.rows[:100]
         columns = dict.fromkeys(
             name
-            for row in file.joined.rows[:100]
+            for row in rows
             for name in (*(row.row or ()), *(row.truth.columns if row.truth else ()))
         )
+        with_values = [
+            name for name in columns if any(value_of(row, name) is not None for row in rows)
+        ]
         raise UsageError(
-            f"--by {column}: neither the rows nor the truth have such a column",
-            hint=f"the columns are: {', '.join(columns)}",
+            f"--by {column}: neither the rows nor the truth have a text or a number in such a "
+            "column",
+            hint=f"columns with texts and numbers are: {', '.join(with_values)}",
         )
     names = [NO_VALUE if value is None else str(value) for value in values]
     groups = sorted(dict.fromkeys(names))

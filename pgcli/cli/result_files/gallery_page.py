@@ -50,11 +50,12 @@ PAGE_MARK, PAGE_HEAD = b'<meta name="generator" content="pgcli">', 2000
 class GalleryOptions:
     """The options of a page: where it and its images go, where images come from, its size.
 
-    `reopen` opens the input of rows that have no record of their run, `box_filter` says which boxes
-    are shown.
+    `option` is that of the command line which names the page, for hints. `reopen` opens the input
+    of rows that have no record of their run, `box_filter` says which boxes are shown.
     """
 
     output: str | None = None
+    option: str = "-o"
     assets: str | None = None
     images: str | None = None
     limit: int | None = None
@@ -164,10 +165,15 @@ def with_images(rows: Iterator[Row], output: Path) -> Iterator[Row]:
 def check_page(target: Path, outputs: Sequence[Path], options: GalleryOptions) -> None:
     """Raise if the page or its images cannot be written, before anything is read."""
     if str(target) == "-":
-        raise UsageError("a page is not written to standard output", hint="name a file with -o")
+        raise UsageError(
+            "a page is not written to standard output", hint=f"name a file with {options.option}"
+        )
     if any(os.path.realpath(target) == os.path.realpath(output) for output in outputs):
-        raise UsageError(f"{target} is a result file itself", hint="name a page: -o gallery.html")
-    check_target(target, is_folder=False, overwrite=options.overwrite or is_page(target))
+        raise UsageError(
+            f"{target} is a result file itself", hint=f"name a page: {options.option} gallery.html"
+        )
+    is_replaced = options.overwrite or is_page(target)
+    check_target(target, is_folder=False, overwrite=is_replaced, option=options.option)
     if options.images is not None and not Path(options.images).is_dir():
         raise UsageError(f"{options.images} is not a folder", hint="name the folder of the images")
     if options.assets is not None:

@@ -112,7 +112,8 @@ def check_view(view: str, options: SearchOptions) -> None:
     target = Path(view)
     if view == options.output or any(target == Path(name) for name in options.vectors):
         raise UsageError(f"{view} is not free for a page", hint="name another file with --view")
-    check_target(target, is_folder=False, overwrite=options.overwrite or is_page(target))
+    is_replaced = options.overwrite or is_page(target)
+    check_target(target, is_folder=False, overwrite=is_replaced, option="--view")
 
 
 def hits_of(files: VectorFiles, options: SearchOptions, screen: Screen) -> Rows:
