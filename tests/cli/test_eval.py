@@ -74,6 +74,16 @@ def test_only_common_leaves_out_missing_and_surplus_rows(capsys: Capture) -> Non
     assert (found["metrics"]["exact"]["value"], found["metrics"]["exact"]["rows"]) == (0.5, 2)
 
 
+def test_last_row_of_an_id_and_prompt_is_measured(capsys: Capture) -> None:
+    rows = write("rows.jsonl", answers(("a", "blue"), ("b", "blue"), ("a", "red")))
+    truth = truth_of(("a", "red"), ("b", "red"))
+    found = evaluate(capsys, rows, "--truth", truth)
+    assert (found["metrics"]["exact"]["value"], found["metrics"]["exact"]["rows"]) == (0.5, 2)
+    assert evaluate(capsys, rows, "--truth", truth, "--only-common") == found
+    assert main(["eval", rows, "--truth", truth]) == 0
+    assert "1 row left out" in capsys.readouterr().err
+
+
 def test_rows_are_joined_by_id_and_prompt(capsys: Capture) -> None:
     both = answers(("a", "red"), prompt="colour?") + answers(("a", "2"), prompt="how many?")
     rows = write("rows.jsonl", both)

@@ -78,5 +78,11 @@ def report(files: Sequence[FileMeasures], screen: Screen, *, only_common: bool) 
         hint = "" if is_complete or only_common else "--only-common leaves them out"
         note = "" if is_complete else f"; missing and surplus rows are {counted}"
         screen.info(f"{shlex.quote(joined.name)}: rows {counts}{note}", hint=hint)
+        if joined.repeated:
+            repeated = f"{joined.repeated:,} row{'s' * (joined.repeated != 1)}"
+            screen.info(
+                f"{shlex.quote(joined.name)}: {repeated} left out, as later ones have the same id "
+                "and prompt"
+            )
         if any(measure.name == "cider" and measure.rows == 1 for measure, _ in file.measures):
             screen.info("CIDEr of one image is 0, as its words are in every image")

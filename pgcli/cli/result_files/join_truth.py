@@ -23,7 +23,10 @@ from pgcli.sinks.reader import Row, read_results
 
 @dataclass(frozen=True)
 class JoinedFile:
-    """The rows of a result file with their truth, and the truths that have no row."""
+    """The rows of a result file with their truth, and the truths that have no row.
+
+    `repeated` rows were left out, as a later one has the same id and prompt.
+    """
 
     name: str
     path: Path
@@ -31,6 +34,7 @@ class JoinedFile:
     tasks: Sequence[str]
     missing: int
     surplus: int
+    repeated: int = 0
 
     def select(self, numbers: Sequence[int]) -> JoinedFile:
         """Some of the rows."""
@@ -48,9 +52,10 @@ def join(name: str, truths: Truths) -> JoinedFile:
     Raises UsageError where no row has a truth, and NoInputError without rows.
     """
     path = Path(name)
-    rows = list(read_results(path))
-    if not rows:
+    every = list(read_results(path))
+    if not every:
         raise NoInputError(f"no rows in {name} yet", hint="try again later")
+    rows = last_rows(every)
     have_prompts = any(row.get("prompt") for row in rows)
     by_prompt = truths.has_prompts and have_prompts
     by_key = truths.by_key if by_prompt else by_id(truths.by_key, have_prompts=have_prompts)
@@ -78,7 +83,13 @@ def join(name: str, truths: Truths) -> JoinedFile:
         truth = truth if by_prompt or not asked else of_labels(truth, asked)
         joined.append(JoinedRow(*key, None, truth))
         tasks.append(common_task or task_of_prompt(key[1]))
-    return JoinedFile(name, path, joined, tasks, len(unused), surplus)
+    return JoinedFile(name, path, joined, tasks, len(unused), surplus, len(every) - len(rows))
+
+
+def last_rows(rows: Sequence[Row]) -> list[Row]:
+    """The last row of each id and prompt, in the order of the rows."""
+    last = {(str(row["id"]), str(prompt_of(row))): number for number, row in enumerate(rows)}
+    return [rows[number] for number in sorted(last.values())]
 
 
 def by_id(by_key: Mapping[Key, RowTruth], *, have_prompts: bool) -> dict[Key, RowTruth]:
