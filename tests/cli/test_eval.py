@@ -468,6 +468,8 @@ def test_options_without_effect_are_refused(capsys: Capture) -> None:
     for words in (("--limit", "3"), ("--images", ".")):
         message = refused(capsys, rows, "--truth", truth, *words)
         assert f"{words[0]} has no effect without --view" in message
+    Path("defaults.toml").write_text('[eval]\nlimit = 5\nimages = "."\n')
+    assert evaluate(capsys, rows, "--truth", truth, "--config", "defaults.toml")["missing"] == 0
     assert "on exact" in refused(capsys, rows, "--truth", truth, "--texts", "no.jsonl")
     Path("vqa.json").write_text('{"annotations": [{"question_id": "a", "answer": "red"}]}')
     words = (rows, "--truth", "vqa.json", "--metric", "exact")

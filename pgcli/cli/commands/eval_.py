@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -40,6 +40,7 @@ WORST_ROWS = 300
     "$ pgcli eval captions.jsonl again.jsonl --truth truth.csv --json",
 )
 def eval_(
+    context: typer.Context,
     results: Annotated[list[str], typer.Argument(metavar="RESULTS", hidden=True)],
     truth: Annotated[
         str,
@@ -130,16 +131,9 @@ def eval_(
         ),
     ] = None,
     limit: Annotated[
-        int | None,
-        number_option(
-            "Output",
-            "--limit",
-            least=1,
-            own=True,
-            default=str(WORST_ROWS),
-            help="The number of worst rows.",
-        ),
-    ] = None,
+        int,
+        number_option("Output", "--limit", least=1, own=True, help="The number of worst rows."),
+    ] = WORST_ROWS,
     overwrite: Annotated[
         bool, option("Output", "--overwrite", own=True, help="Replace a file that is not a page.")
     ] = False,
@@ -161,7 +155,7 @@ def eval_(
 
     screen = Screen(quiet=quiet)
     check_options(results, metric)
-    check_page_options({"--limit": limit, "--images": images}, view)
+    check_page_options(context, view)
     with screen.status("reading rows"):
         urls = make_url_reader(allow_urls=allow_urls, allow_private_hosts=allow_private_hosts)
         truths = read_truth(truth, TruthColumns(id_column, prompt_column, answer_column), urls)
@@ -184,7 +178,7 @@ def eval_(
             output=view,
             option="--view",
             images=images,
-            limit=limit or WORST_ROWS,
+            limit=limit,
             overwrite=overwrite,
             allow_urls=allow_urls,
             allow_private_hosts=allow_private_hosts,
@@ -207,12 +201,13 @@ def check_options(results: Sequence[str], metric: str) -> None:
         )
 
 
-def check_page_options(given: Mapping[str, object], view: str | None) -> None:
-    """Raise UsageError for an option of the page without a page."""
-    for name, value in given.items():
-        if value is not None and view is None:
+def check_page_options(context: typer.Context, view: str | None) -> None:
+    """Raise UsageError for an option of the page without a page; defaults of a file are allowed."""
+    for name in ("limit", "images"):
+        source = context.get_parameter_source(name)
+        if view is None and source is not None and source.name == "COMMANDLINE":
             raise UsageError(
-                f"{name} has no effect without --view", hint="--view FILE writes a page"
+                f"--{name} has no effect without --view", hint="--view FILE writes a page"
             )
 
 
