@@ -70,7 +70,11 @@ def test_help_texts_end_in_examples_that_run(command, tmp_path, monkeypatch, cap
     text = {"type": "textarea", "value": {"text": "a drawing"}}
     task = {"data": {"image": "one.png"}, "annotations": [{"result": [text]}]}
     (tmp_path / "tasks.json").write_text(json.dumps([task]))
-    for name, task in (("captions.jsonl", ["caption"]), ("boxes.jsonl", ["detect", "--object=a"])):
+    for name, task in (
+        ("captions.jsonl", ["caption"]),
+        ("again.jsonl", ["caption"]),
+        ("boxes.jsonl", ["detect", "--object=a"]),
+    ):
         assert finished(*task, "photos", "-o", name, cwd=tmp_path).returncode == 0
     (tmp_path / "truth.csv").write_text("id,caption\none.png,a drawing\n")
     write_parquet(tmp_path / "photos.parquet", rows_of(unit(9, 192), model=None))

@@ -325,7 +325,7 @@ CASES = {
     "--ray-cpus": Case(PHOTOS, "--ray-cpus 2", lambda done: done.code, 0, 2),
     "--mask-decoder": Case(
         "segment photos --object a --model demo",
-        *("--mask-decoder masks.npz", loaded("masks"), None, Path("masks.npz")),
+        *("--mask-decoder masks.npz", loaded("mask_decoder_file"), None, Path("masks.npz")),
     ),
     # answering
     "--max-new-tokens": Case(PHOTOS, "--max-new-tokens 9", question("max_new_tokens"), 128, 9),

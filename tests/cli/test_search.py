@@ -187,7 +187,7 @@ def test_vectors_of_another_size_than_the_queries_are_refused(capsys: Capture) -
     code, _, err = call(capsys, "v.jsonl", "--text", "row 1")
     assert code == 2
     assert "makes vectors of 6 numbers, and those to search have 5" in err
-    assert "demo-towers, the built-in model, embeds the queries" in err
+    assert "the queries are embedded by demo-towers" in err
 
 
 def test_classifiers_embed_no_queries(
