@@ -522,6 +522,7 @@ class RecordingModel:
 
     label = "noted@1"
     device = "cpu"
+    kind = "paligemma"
     spec = ImageSpec(28)
 
     def ask(self, stream, question, sampling, batch_size):
@@ -588,5 +589,5 @@ def test_model_options_reach_the_loader(monkeypatch):
         Path("m"), revision="r", adapter=Path("a"), mask_decoder="vae.npz", **options
     )
     assert found == [("m", "r", "model"), ("a", None, "adapter")]
-    assert loaded == {"model": "m", "adapter": "a", "masks": Path("vae.npz")} | options
+    assert loaded == {"model": "m", "adapter": "a", "mask_decoder_file": Path("vae.npz")} | options
     assert engine.label == "noted@1"

@@ -723,7 +723,7 @@ def test_model_options_reach_the_loader(capsys, monkeypatch, tmp_path):
     assert loaded == {
         "model": "m/m",
         "adapter": "b/b",
-        "masks": masks,
+        "mask_decoder_file": masks,
         "device": "cuda:1",
         "dtype": "float32",
         "batch_size": 7,

@@ -98,8 +98,8 @@ def test_files_of_other_inputs_or_orders_are_refused(capsys: Capture) -> None:
         ((one, other, "-o", "x.jsonl"), "image 1 is '1.png' in a.jsonl, and 'other.png' in b"),
         ((one, unordered, "-o", "x.jsonl"), "not in the order of its index"),
         ((one, "nowhere.jsonl", "-o", "x.jsonl"), "nowhere.jsonl does not exist"),
-        ((one, "-o", "x.txt"), "does not choose a format"),
-        ((one, "-o", "x"), "does not choose a format"),
+        ((one, "-o", "x.txt"), "not the name of a .jsonl or .parquet file"),
+        ((one, "-o", "x"), "not the name of a .jsonl or .parquet file"),
     ):
         code, _, err = call(capsys, "merge", *words)
         assert (code, message in err, "hint: " in err) == (2, True, True), err
