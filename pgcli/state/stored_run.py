@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from pgcli.state.stored_owners import PART, StoredOwners
 
 PROGRESS_SECONDS = 5.0  # between two writes of how far the run has come
 PARTS = "part-"
+LISTS = "lists"  # the key of an owner's object that says that it uses the lists of input files
 
 
 class StoredRunState(RunState):
@@ -43,7 +45,7 @@ class StoredRunState(RunState):
         self.parts = StoredObjects(url)
         self.objects = StoredObjects(f"{url.rstrip('/')}.pgcli/")
         self.owners = StoredOwners(self.objects, part, replaces=overwrite)
-        self._stored: frozenset[str] = frozenset()  # the lists of input files that are stored
+        self._stored: dict[str, bytes] = {}  # the digests of the stored lists of input files
         self._writes_progress_at = 0.0
         self.folder.mkdir()
 
@@ -77,7 +79,7 @@ class StoredRunState(RunState):
         for name, one in found.items():
             if name.startswith((RUN, PROGRESS, f"{FILES}-")):
                 self._pull_file(name, one.modified)
-        self._stored = frozenset(name for name in found if name.startswith(f"{FILES}-"))
+        self._note_stored_lists()
 
     def pull_lists(self, files: str) -> None:
         """Get the lists of input files of a run, whose names begin so. Raises OutputFailed."""
@@ -100,18 +102,37 @@ class StoredRunState(RunState):
 
     @contextmanager
     def file_lists(self) -> Iterator[Callable[[int], Path]]:
-        if self.record is None and not self.part:
-            self._stored = frozenset()  # they are of a run that saved nothing, and are removed
         with super().file_lists() as lists:
             yield lists
         self._store_lists()
 
+    def _note_stored_lists(self) -> None:
+        files = self.folder.glob(f"{self._files}-*")
+        self._stored = {file.name: digest(file.read_bytes()) for file in files}
+
+    def _has_list_users(self) -> bool:
+        others = self.owners.others().values()
+        return any(other.is_running and other.process.get(LISTS) for other in others)
+
+    def _has_record(self) -> bool:
+        return self.objects.read(RUN) is not None
+
+    def _use_lists(self) -> None:
+        self.owners.write({LISTS: True})
+
+    def _check_lists(self) -> None:
+        """Get the lists as they are now, which others may have stored since, and check them."""
+        super()._remove_file_lists()
+        self.pull_lists(self._files)
+        self._note_stored_lists()
+        super()._check_lists()
+
     def _store_lists(self) -> None:
         """Store new lists of input files, if no other process has stored others."""
         for file in sorted(self.folder.glob(f"{self._files}-*")):
-            if file.name in self._stored:
-                continue
             data = file.read_bytes()
+            if self._stored.get(file.name) == digest(data):
+                continue
             if not self.objects.create(file.name, data) and self.objects.read(file.name) != data:
                 raise OutputInUse(
                     f"another process began {self.name} at the same time, with other images",
@@ -153,7 +174,13 @@ class StoredRunState(RunState):
     def _remove_file_lists(self) -> None:
         names = [file.name for file in self.folder.glob(f"{self._files}-*")]
         super()._remove_file_lists()
+        self._stored = {}
         self.objects.remove(names)
+
+
+def digest(data: bytes) -> bytes:
+    """A digest of a list."""
+    return hashlib.sha256(data).digest()
 
 
 @contextmanager

@@ -100,6 +100,19 @@ def test_options_that_do_not_go_with_join_are_refused(
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("options", [("--join",), ("--shard", "0/1")])
+def test_list_of_a_run_that_saved_nothing_is_made_anew(options: tuple[str, ...]) -> None:
+    """Also where that run was killed, and left its list."""
+    lists = state_folder(Path("rows/"))
+    lists.mkdir()
+    (lists / "files-0.0").write_bytes(b"00.png\0gone.png\0")
+    (lists / "files-0.chunks").write_text('{"rows_per_file": 7}')
+    words = [word for word in OPTIONS if word not in ("--rows-per-file", "4")]
+    assert main(["caption", "photos", "-o", "rows/", *words, *options]) == 3
+    assert pq.read_table("rows").num_rows == 21
+    assert [file.name for file in Path("rows").iterdir()] == ["part-000000.parquet"]
+
+
 def test_errors_of_a_joined_run_are_asked_again_by_a_run_alone() -> None:
     assert caption("rows/", "--join") == 3
     Image.new("RGB", (8, 8)).save("photos/07b.png")

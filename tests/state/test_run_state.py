@@ -60,6 +60,44 @@ def test_run_that_saves_nothing_removes_its_file_lists(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def use_lists(state: RunState, names: str, sources: str = "a") -> str:
+    """Use the lists as a run that begins, and return the names in them."""
+    state.check_settings({"sources": [sources]})
+    with state.file_lists() as lists:
+        file = lists(0).with_name("files-0.0")
+        if not file.exists():
+            file.write_text(names)
+        return file.read_text()
+
+
+def test_parts_that_begin_at_one_time_share_one_list(tmp_path: Path) -> None:
+    """The list stays while one of them runs, and goes with the last one that saved nothing."""
+    output = tmp_path / "rows"
+    with ExitStack() as stack:
+        a, b, c = (stack.push(RunState(output, part=f"-join-{name}")) for name in "abc")
+        for state in (a, b):
+            state.__enter__()  # both own the output before either of them makes a list
+        list_file = a.folder / "files-0.0"
+        list_file.write_text("old")  # of a process that was killed
+        assert use_lists(a, "1") == "1"
+        assert use_lists(b, "2") == "1"
+        a.__exit__(None, None, None)
+        c.__enter__()
+        with pytest.raises(OutputInUse, match="with other sources"):
+            use_lists(c, "3", "b")
+        c.__exit__(None, None, None)
+        assert list_file.read_text() == "1"
+    assert not list(tmp_path.iterdir())
+
+
+def test_part_that_saw_no_record_keeps_the_list_of_a_run_that_ended(tmp_path: Path) -> None:
+    with RunState(tmp_path / "rows", part="-join-b") as late:
+        with RunState(tmp_path / "rows", part="-join-a") as state:
+            use_lists(state, "1")
+            state.begin()
+        assert use_lists(late, "2") == "1"
+
+
 @pytest.mark.parametrize("is_occupied", [True, False], ids=["output", "no output yet"])
 def test_run_of_a_newer_pgcli_is_refused(output: Path, is_occupied: bool) -> None:
     write_record(output, version=2)

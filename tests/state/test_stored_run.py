@@ -112,6 +112,24 @@ def test_processes_with_other_lists_of_images_do_not_share_an_output(
         lists(0).with_name("files-0.0").write_bytes(b"2\0")
 
 
+def test_list_of_a_killed_process_is_made_anew_and_then_shared(
+    store: Files, stack: ExitStack
+) -> None:
+    store["bucket/rows.pgcli/files-0.0"] = b"old\0"
+    a, b = (opened(stack, f"-join-{name}") for name in "ab")
+    found = []
+    for state, names in ((a, b"1\0"), (b, b"2\0")):
+        with state.file_lists() as lists:
+            file = lists(0).with_name("files-0.0")
+            if not file.exists():
+                file.write_bytes(names)
+            found.append(file.read_bytes())
+    assert found == [b"1\0", b"1\0"]
+    assert store["bucket/rows.pgcli/files-0.0"] == b"1\0"
+    stack.close()
+    assert list(store) == ["bucket/exists"]
+
+
 def test_run_that_saves_nothing_leaves_nothing(store: Files) -> None:
     with open_stored_run(URL) as state, state.file_lists() as lists:
         lists(0).with_name("files-0.0").write_bytes(b"1\0")
