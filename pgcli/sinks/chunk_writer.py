@@ -21,7 +21,9 @@ ChunkRow = tuple[Answer, RowInput]
 
 
 class ChunkWriter:
-    """Stores the rows of chunks in a folder. A chunk that another process stored first stays."""
+    """Stores the rows of chunks in a folder. A chunk that another process stored first stays,
+    unless it has fewer rows, as with a smaller limit.
+    """
 
     def __init__(self, store: ParquetFolder, schema: RowSchema):
         self._store, self._schema = store, replace(schema, exact=True)
@@ -35,9 +37,11 @@ class ChunkWriter:
                 row_input = replace(row_input, stamp=NO_STAMP)
             inputs.append(row_input)
             digest.update(row_input)
+        chunk = Chunk(number, len(rows), digest.value, dict(errors))
+        if self._store.has_longer(chunk):
+            return  # its rows and their inputs stay
         if self._store.keeps_inputs:
             self._write_inputs(number, inputs)
-        chunk = Chunk(number, len(rows), digest.value, dict(errors))
         # as rows read back from a file of lines, so that all runs store the same values
         lines = (json.loads(json_line(answer, self._schema)) for answer, _ in rows)
         self._store.write_chunk(chunk, list(lines))

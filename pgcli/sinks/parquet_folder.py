@@ -23,8 +23,8 @@ NAME = re.compile(r"part-(\d{6,})\.parquet")
 class ParquetFolder(ParquetChunks):
     """Chunks in files named by their numbers, with the same column types in each.
 
-    A chunk that two processes compute exists once, as the first of them wrote it. `owns_chunk`
-    selects the chunks of this process.
+    A chunk that two processes compute exists once, as the first of them wrote it; of other limits,
+    the one with more rows stays. `owns_chunk` selects the chunks of this process.
     """
 
     #: Whether the input of each row is recorded, by which changed images are noticed.
@@ -78,12 +78,31 @@ class ParquetFolder(ParquetChunks):
                 f"a kept column of {state.name} now has values of another type: {problem}",
                 hint="another -o starts anew; --overwrite replaces it",
             ) from problem
-        with wrap_write_errors(state.output):
-            make_folder(state.output)
-            write_parquet(temporary, table, rows, metadata)
-        if not self._publish(temporary, chunk.number, replace=chunk.number in self.chunks):
-            chunk = self._stored_by_another(chunk)
-        self.chunks[chunk.number] = chunk
+
+        def publish(*, replace: bool) -> bool:
+            with wrap_write_errors(state.output):
+                make_folder(state.output)
+                write_parquet(temporary, table, rows, metadata)
+            return self._publish(temporary, chunk.number, replace=replace)
+
+        stored = chunk
+        if not publish(replace=chunk.number in self.chunks):
+            stored = self._stored_by_another(chunk)
+            if stored.rows < chunk.rows:  # by one with a smaller limit
+                publish(replace=True)
+                stored = chunk
+        self.chunks[chunk.number] = stored
+
+    def has_longer(self, chunk: Chunk) -> bool:
+        """Whether another process, with a larger limit, has stored more rows of the chunk."""
+        number = chunk.number
+        if not self.keeps_inputs and number not in self.chunks:
+            return False  # it would not be replaced, and looking for it takes a request
+        stored = self.stored(number)
+        if stored is None or stored.rows <= chunk.rows:
+            return False
+        self.chunks[number] = stored
+        return True
 
     def finish(self) -> None:
         with wrap_write_errors(self._state.output):
@@ -99,9 +118,13 @@ class ParquetFolder(ParquetChunks):
         return publish_file(temporary, self._path(number), replace=replace)
 
     def _stored_by_another(self, chunk: Chunk) -> Chunk:
-        """The same chunk as another process of this run stored it. Raises OutputFailed."""
+        """The chunk as another process of this run stored it, maybe of another number of rows.
+
+        Raises OutputFailed.
+        """
         stored = self.stored(chunk.number)
-        if stored is None or stored.digest != chunk.digest:
+        is_as_long = stored is not None and stored.rows == chunk.rows
+        if stored is None or (is_as_long and stored.digest != chunk.digest):
             raise OutputFailed(
                 f"{self._name(chunk.number)} was created by another program during the run",
                 hint="move it away, then run the same command again to resume",

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from copy import copy
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from PIL import Image
 
 from pgcli.cli.job import loading
 from pgcli.cli.main import main
+from pgcli.sinks.chunk_writer import ChunkRow, ChunkWriter
 from pgcli.state.lock import output_lock
 from pgcli.state.state_folder import state_folder
 from tests.support import pretend
@@ -141,6 +143,27 @@ def test_joined_run_stops_when_too_many_rows_have_errors() -> None:
     assert caption("rows/", "--join", "--max-errors", "2") == 15
     assert 0 < len(list(Path("rows").iterdir())) < 6
     assert caption("rows/", "--join", "--max-errors", "100%") == 3
+
+
+@pytest.mark.parametrize(("limit", "others"), [("8", 2), ("6", 4)])
+def test_of_two_limits_at_one_time_the_longer_file_stays(
+    limit: str, others: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = ChunkWriter.write
+
+    def write_after_another_process(writer: ChunkWriter, number: int, rows: list[ChunkRow]) -> None:
+        if number == 1:
+            other = copy(writer)
+            other._store = copy(writer._store)
+            other._store.chunks = {}
+            write(other, number, (rows * 2)[:others])
+        write(writer, number, rows)
+
+    monkeypatch.setattr(ChunkWriter, "write", write_after_another_process)
+    assert caption("rows/", "--join", "--limit", limit) == 0
+    assert pq.read_table("rows/part-000001.parquet").num_rows == 4
+    inputs = [Path(f"rows.pgcli/inputs/{number:06}").stat().st_size for number in range(2)]
+    assert inputs[0] == inputs[1]
 
 
 @pytest.mark.slow
