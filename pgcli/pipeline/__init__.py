@@ -7,7 +7,7 @@ from contextlib import closing
 from time import perf_counter
 from typing import Protocol
 
-from pgcli.pipeline.error_budget import ErrorBudget
+from pgcli.pipeline.error_budget import ErrorBudget, ErrorRuns
 from pgcli.pipeline.reorder_buffer import Decode, NoResume, Refuse, ReorderBuffer, ResumeLog
 from pgcli.pipeline.selection import EvenSample, Selection, first_rows, sample_evenly
 from pgcli.pipeline.tally import Tally, count_and_time_waits
@@ -17,6 +17,7 @@ __all__ = [
     "Ask",
     "Decode",
     "ErrorBudget",
+    "ErrorRuns",
     "EvenSample",
     "ResumeLog",
     "RunCallback",

@@ -15,6 +15,24 @@ MIN_ROWS_FOR_SHARE = 1000
 
 
 @dataclass
+class ErrorRuns:
+    """The consecutive error rows of a chunk of `rows`: at its start, at its end, and the most."""
+
+    rows: int = 0
+    first: int = 0
+    last: int = 0
+    longest: int = 0
+
+    def add(self, *, is_error: bool) -> None:
+        """Count the next row."""
+        if is_error and self.first == self.rows:
+            self.first += 1
+        self.rows += 1
+        self.last = self.last + 1 if is_error else 0
+        self.longest = max(self.longest, self.last)
+
+
+@dataclass
 class ErrorBudget:
     """At most `max_errors` error rows, or a `max_share` of all rows.
 
@@ -53,16 +71,19 @@ class ErrorBudget:
                 "--max-errors 100% allows any number of errors",
             )
 
-    def check_chunk(self, error: Answer | None, error_run: int, tally: Tally) -> None:
+    def check_chunk(self, error: Answer | None, runs: ErrorRuns, tally: Tally) -> None:
         """Raise TooManyErrors if the rows of a chunk, which is saved, exceed the budget.
 
-        `error` is one of its error rows, and `error_run` the most consecutive ones.
+        `error` is one of its error rows. Those at its start follow on those at the end of the chunk
+        that was checked before.
         """
+        before = self.consecutive
         if error is not None:
-            self.consecutive = error_run - 1
+            self.consecutive = max(runs.longest, before + runs.first) - 1
             self.check(error, tally)
         elif tally.rows >= MIN_ROWS_FOR_SHARE:
             self.check_share(tally)
+        self.consecutive = before + runs.rows if runs.first == runs.rows else runs.last
 
     def check_share(self, tally: Tally) -> None:
         """Raise TooManyErrors if the share of errors exceeds the budget."""

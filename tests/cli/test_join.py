@@ -166,6 +166,13 @@ def test_of_two_limits_at_one_time_the_longer_file_stays(
     assert inputs[0] == inputs[1]
 
 
+def test_errors_in_a_row_stop_a_joined_run_also_across_files() -> None:
+    for number in range(54):
+        Path(f"photos/a{number:02}.png").write_bytes(b"no image")
+    assert caption("rows/", "--join") == 15
+    assert pq.read_table("rows").num_rows == 72  # the fiftieth one is row 70
+
+
 @pytest.mark.slow
 def test_three_runs_share_the_rows_also_when_one_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert caption("alone/") == 3

@@ -13,7 +13,7 @@ from typing import Any, Self
 from pgcli.cli.job.input import RunInput
 from pgcli.cli.job.run_task import RunEngine
 from pgcli.cli.job.stages import decode_stage
-from pgcli.pipeline import Tally
+from pgcli.pipeline import ErrorRuns, Tally
 from pgcli.pipeline.tally import count_and_time_waits
 from pgcli.records import Answer, DecodedImage, Fault, Item, error_answer
 from pgcli.sinks.chunk_writer import ChunkRow, ChunkWriter
@@ -24,22 +24,20 @@ CRASHED = Fault("worker_crashed", "The process of the model died of the image, t
 
 @dataclass
 class ChunkReport:
-    """What is counted of a stored chunk. `error` is its first error row, and `error_run` the most
-    consecutive ones. `limits` are the batch sizes that a remote engine reduced on OOM."""
+    """What is counted of a stored chunk. `error` is its first error row, and `runs` the consecutive
+    ones. `limits` are the batch sizes that a remote engine reduced on OOM."""
 
     number: int
     tally: Tally = field(default_factory=Tally)
     error: Answer | None = None
-    error_run: int = 0
+    runs: ErrorRuns = field(default_factory=ErrorRuns)
     limits: Mapping[str, Any] = field(default_factory=dict)
 
     def count(self, rows: Sequence[ChunkRow]) -> Self:
         """Add the rows, in their order."""
-        consecutive = 0
         for answer, _ in rows:
             self.tally.count(answer)
-            consecutive = 0 if answer.error is None else consecutive + 1
-            self.error_run = max(self.error_run, consecutive)
+            self.runs.add(is_error=answer.error is not None)
             if answer.error is not None and self.error is None:
                 self.error = answer
         return self

@@ -167,7 +167,7 @@ def run_shared(
                 tally.seconds = perf_counter() - began
                 progress.update(shared.rows, errors=shared.errors.total(), seconds=tally.seconds)
                 shared.save_progress()
-                budget.check_chunk(report.error, report.error_run, tally)
+                budget.check_chunk(report.error, report.runs, tally)
             shutdown.raise_if_requested()
             budget.check_share(tally)
             shared.finish()
