@@ -38,8 +38,14 @@ def test_script_is_a_job_array_of_shards(capsys: pytest.CaptureFixture[str]) -> 
     for name in ("array=0-3", "gres=gpu:2", "partition=long", "cpus-per-task=8", "requeue"):
         assert f"#SBATCH --{name}" in settings
     assert text.startswith("#!/bin/bash\n")
-    assert text.endswith(" caption 'my photos' --model demo --no-timing -o rows/ --shard auto\n")
+    line = " caption --shard auto 'my photos' --model demo --no-timing -o rows/\n"
+    assert text.endswith(line)
     assert "gres" not in script(capsys, "--gpus", "0", *RUN)
+
+
+def test_name_that_begins_with_a_dash_stays_a_name(capsys: pytest.CaptureFixture[str]) -> None:
+    text = script(capsys, "caption", "-o", "rows/", "--", "-photos")
+    assert text.endswith(" caption --shard auto -o rows/ -- -photos\n")
 
 
 @pytest.mark.nightly
@@ -62,6 +68,8 @@ def test_tasks_of_the_script_compute_all_rows(capsys: pytest.CaptureFixture[str]
         (("caption", "my photos", "-o", "rows.jsonl"), "a folder of Parquet files"),
         (("caption", "my photos"), "a folder of Parquet files"),
         ((*RUN, "--shard", "0/2"), "--shard does not go with slurm"),
+        ((*RUN, "--overwrite"), "--overwrite does not go with slurm"),
+        (("caption", "-", "-o", "rows/"), "no standard input to share"),
         ((*RUN, "--batch", "2"), "--batch"),
         (("status", "rows/"), "'status' is not a command whose rows"),
         (("--partition", "a b", *RUN), "cannot be a setting of SLURM"),

@@ -72,7 +72,9 @@ def slurm(
 
 def batch_script(settings: dict[str, str], command: list[str], folder: str) -> list[str]:
     """The lines of a script that runs a shard of the command in the folder."""
-    program = shlex.join([sys.executable, "-P", "-m", "pgcli", *command, "--shard", "auto"])
+    # before the names, as what follows `--` is one
+    words = [command[0], "--shard", "auto", *command[1:]]
+    program = shlex.join([sys.executable, "-P", "-m", "pgcli", *words])
     return [
         "#!/bin/bash",
         *(f"#SBATCH --{name}={value}" for name, value in settings.items()),
@@ -101,3 +103,13 @@ def check_command(context: typer.Context, command: list[str]) -> None:
         )
     if other := next((name for name in OTHERS if given.get(name)), None):
         raise UsageError(f"--{other} does not go with slurm", hint="leave it out")
+    if given.get("overwrite"):
+        raise UsageError(
+            "--overwrite does not go with slurm: each task would remove the rows of the others",
+            hint="name another -o, or remove the output and its folder .pgcli first",
+        )
+    if "-" in (given.get("sources") or ()):
+        raise UsageError(
+            "the tasks have no standard input to share",
+            hint="name files, folders or a list of images in place of -",
+        )
