@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from itertools import islice
 from pathlib import Path
 
 from pgcli.state.atomic_file import write_json
 from pgcli.state.file_lock import file_lock
 from pgcli.state.lock import current_process
-from pgcli.state.owners import Owner, owners
-from pgcli.state.state_folder import CLAIMING_PART, LOCK, OWNER
+from pgcli.state.owners import Owner, owners, remove_killed
+from pgcli.state.state_folder import LOCK, OWNER
 from pgcli.state.write_errors import wrap_write_errors
 
 CLAIMS = "claims"
@@ -68,11 +68,7 @@ class Claims:
 
     def remove_killed(self) -> None:
         """Remove what processes that were killed left, once all chunks are complete."""
-        for owner in owners(self._folder):
-            if not owner.is_running and CLAIMING_PART.fullmatch(owner.part):
-                for file in self._folder.glob(f"*{owner.part}*"):
-                    with suppress(OSError):
-                        file.unlink()
+        remove_killed(self._folder)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

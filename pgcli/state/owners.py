@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 from pgcli.state.atomic_file import read_json
 from pgcli.state.file_lock import is_locked
 from pgcli.state.progress import modified_at, progress_file
-from pgcli.state.state_folder import LOCK, OWNER
+from pgcli.state.state_folder import CLAIMING_PART, LOCK, OWNER
 
 #: A process of another host that gave no sign of life for so long does not run any more.
 SILENT_SECONDS = 600.0
@@ -38,6 +39,15 @@ def owners(folder: Path) -> Iterator[Owner]:
             is_held = None  # it may not be seen here, or outlive its host on a file server
         is_running = silent < SILENT_SECONDS if is_held is None else is_held
         yield Owner(part, process, is_running, silent)
+
+
+def remove_killed(folder: Path) -> None:
+    """Remove what processes left that claimed chunks and were killed."""
+    for owner in owners(folder):
+        if not owner.is_running and CLAIMING_PART.fullmatch(owner.part):
+            for file in folder.glob(f"*{owner.part}*"):
+                with suppress(OSError):
+                    file.unlink()
 
 
 def seconds_since(*files: Path) -> float:

@@ -18,6 +18,7 @@ from pgcli.state.destination import is_occupied, unknown_output
 from pgcli.state.file_lock import Held, file_lock, is_locked
 from pgcli.state.input_check import RowComparer
 from pgcli.state.lock import output_lock, remove_locks
+from pgcli.state.owners import remove_killed
 from pgcli.state.progress import RunProgress, progress_file, read_progress
 from pgcli.state.run_log import RunLog
 from pgcli.state.run_record import (
@@ -113,6 +114,8 @@ class RunState:
             self.progress.exit_code = self.exit_code
             with suppress(OutputFailed):
                 self._write_progress(durable=True)
+                if problem is None and not self.part:
+                    self._remove_killed()
         self._release()
 
     @property
@@ -239,6 +242,10 @@ class RunState:
     def _share(self) -> None:
         """Let other processes write their parts of the output. Raises OutputInUse."""
         self._share_lock()
+
+    def _remove_killed(self) -> None:
+        """Remove what killed processes left that wrote parts of the output."""
+        remove_killed(self.folder)
 
     def _write_record(self, record: RunRecord, *, replace: bool) -> bool:
         return record.write(self.folder, replace=replace)

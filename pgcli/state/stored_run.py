@@ -143,6 +143,9 @@ class StoredRunState(RunState):
         super()._share()
         self.owners.write({PART: self.part})
 
+    def _remove_killed(self) -> None:
+        self.owners.remove_killed()
+
     def _write_record(self, record: RunRecord, *, replace: bool) -> bool:
         super()._write_record(record, replace=True)
         data = (self.folder / RUN).read_bytes()

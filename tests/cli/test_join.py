@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 from collections import Counter
@@ -79,6 +80,17 @@ def test_runs_with_and_without_join_complete_each_other(
     assert main(["status", "rows/", "--json"]) == 0
     status = json.loads(capsys.readouterr().out)
     assert (status["state"], status["rows"], status["lost"]) == ("complete", 21, [])
+
+
+def test_run_alone_removes_what_a_killed_process_left(capsys: pytest.CaptureFixture[str]) -> None:
+    assert caption("rows/", "--join", "--limit", "8") == 0
+    owner = {"pid": 1, "host": socket.gethostname(), "chunks": [2]}
+    Path("rows.pgcli/owner-join-dead.json").write_text(json.dumps(owner))
+    assert caption("rows/") == 3
+    assert main(["status", "rows/", "--json"]) == 0
+    status = json.loads(capsys.readouterr().out)
+    assert (status["state"], status["lost"]) == ("complete", [])
+    assert not list(Path("rows.pgcli").glob("*-join-*"))
 
 
 def test_run_of_the_whole_output_is_refused_while_another_one_joins() -> None:
