@@ -196,6 +196,7 @@ def test_joined_run_leaves_the_chunks_of_others_while_they_live(
         (URL, ("--retry-errors",), "--retry-errors does not go with"),
         (URL, ("--view", "page.html"), "--view does not go with"),
         (URL, ("--join", "--overwrite"), "--overwrite does not go with --join"),
+        (URL, ("--verify-input",), "--verify-input needs an output of this machine"),
     ],
 )
 def test_outputs_and_options_that_a_store_does_not_take_are_refused(
@@ -203,6 +204,13 @@ def test_outputs_and_options_that_a_store_does_not_take_are_refused(
 ) -> None:
     assert caption(*options, output=output) == 2
     assert message in capsys.readouterr().err
+
+
+def test_check_says_that_it_needs_an_output_of_this_machine(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["check", URL]) == 2
+    assert f"{URL} is in an object store" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -34,9 +34,17 @@ def check(
     from pgcli.cli.result_files.compare_rows import RowComparison
     from pgcli.cli.result_files.run_status import read_run_status
     from pgcli.images import StampComparison
+    from pgcli.remote.urls import is_in_object_store, without_credentials
     from pgcli.sinks.reader import indexed_rows
     from pgcli.state.run_record import read_record, why_no_record
 
+    if is_in_object_store(output):
+        raise UsageError(
+            f"{without_credentials(output)} is in an object store, where the inputs of rows are "
+            "not recorded",
+            hint="check compares outputs of this machine; pgcli status counts the rows that are "
+            "stored",
+        )
     path = Path(output)
     record = read_record(path)
     if record is None:

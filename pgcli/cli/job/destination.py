@@ -133,6 +133,12 @@ def check_url(plan: Plan, destination: Destination) -> None:
             "gs:// or az://",
         )
     check_folder_url(url, "-o")
+    if plan.options.running.verify_input:
+        raise UsageError(
+            "--verify-input needs an output of this machine: the inputs of rows in an object store "
+            "are not recorded",
+            hint="leave it out, or name a folder of this machine with -o",
+        )
 
 
 def check_ray(address: str | None) -> None:
