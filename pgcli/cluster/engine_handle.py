@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
@@ -17,7 +18,7 @@ from pgcli.cluster.messages import (
     LearnedLimits,
     StopRequest,
 )
-from pgcli.cluster.start_method import SPAWN, safe_path
+from pgcli.cluster.start_method import SPAWN, start_process
 
 #: The chunk that is answered, and the next one, so that the engine does not wait for it.
 CHUNKS_PER_ENGINE = 2
@@ -30,7 +31,7 @@ class EngineDied(Exception):
 class EngineHandle:
     """An engine process. `chunks` are those that it was given and has not completed.
 
-    `is_loaded` is set by its first message.
+    `is_loaded` is set by its first message. A process that cannot be started has died.
     """
 
     def __init__(self, load: Load, slot: EngineSlot, context: BaseContext = SPAWN):
@@ -38,11 +39,16 @@ class EngineHandle:
         self.chunks: deque[ImageChunk] = deque()
         self.is_loaded = False
         self.connection, theirs = context.Pipe()
-        start: Any = context.Process  # type: ignore[attr-defined]
-        self._process = start(target=serve, args=(theirs, load, slot), daemon=True)
-        with safe_path():
-            self._process.start()
-        theirs.close()
+        make: Any = context.Process  # type: ignore[attr-defined]
+        self._process = make(target=serve, args=(theirs, load, slot), daemon=True)
+        atexit.register(self.close)  # multiprocessing would send SIGTERM and wait
+        self._problem = "it ended"  # for a process without an exit code
+        try:
+            start_process(self._process, context)
+        except (EOFError, OSError) as problem:  # EOFError: of the process that it is forked from
+            self._problem = f"it did not start: {problem}"
+        finally:
+            theirs.close()
 
     @property
     def has_room(self) -> bool:
@@ -70,9 +76,10 @@ class EngineHandle:
         try:
             message = receive(self.connection)
         except (EOFError, OSError) as problem:
-            self._process.join(timeout=5)
+            if self._is_started:
+                self._process.join(timeout=5)
             code = self._process.exitcode
-            raise EngineDied("it ended" if code is None else _how(code)) from problem
+            raise EngineDied(self._problem if code is None else _how(code)) from problem
         if isinstance(message, EngineFailed):
             message.error.add_note(message.traceback)
             raise message.error
@@ -81,9 +88,15 @@ class EngineHandle:
 
     def close(self) -> None:
         """End the process."""
-        self._process.kill()
-        self._process.join(timeout=5)
+        if self._is_started:
+            self._process.kill()
+            self._process.join(timeout=5)
         self.connection.close()
+        atexit.unregister(self.close)
+
+    @property
+    def _is_started(self) -> bool:
+        return self._process.pid is not None
 
 
 def _how(code: int) -> str:

@@ -11,7 +11,7 @@ from multiprocessing.context import BaseContext
 from time import monotonic
 from typing import Any
 
-from pgcli.cluster.chunk_driver import MAX_DEATHS
+from pgcli.cluster.chunk_driver import MAX_DEATHS, MAX_DEATHS_IN_A_ROW
 from pgcli.cluster.engine_group import EngineGroup, PoolBatchLimits
 from pgcli.cluster.engine_handle import EngineDied, EngineHandle
 from pgcli.cluster.engine_process import EngineSlot, Load
@@ -46,7 +46,11 @@ class EnginePool(EngineGroup):
         self._start = partial(EngineHandle, load, context=context)
         self._counts: dict[EngineHandle, EngineCounts] = {}
         self._engines = [self._start(slot) for slot in slots]
-        self.info = self._first_info()
+        try:
+            self.info = self._first_info()
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def count(self) -> int:
@@ -91,6 +95,11 @@ class EnginePool(EngineGroup):
         new = self._engines[self._engines.index(engine)] = self._start(engine.slot)
         if limits := self.batch_limits.state_dict():
             new.learn(limits)
+
+    def remove(self, engine: EngineHandle) -> None:
+        """Go on without an engine that has died."""
+        engine.close()
+        self._engines.remove(engine)
 
     def engines(self) -> list[EngineHandle]:
         """The engines, in the order of their slots."""
@@ -137,12 +146,15 @@ class _PoolRun:
         self._missing: dict[int, set[int]] = {}  # unanswered rows by chunk
         self._deaths: dict[int, int] = {}
         self._killers, self._next_number, self._is_stopping = 0, 0, False
+        self._unloaded = 0  # engines that died while they loaded, one after the other
         self._receives_at = 0.0
 
     def answers(self) -> Iterator[tuple[int, Answer]]:
         """Give chunks to engines and receive rows, until all rows are answered."""
         while self._take_images() or self._missing:
             self._request_stop()
+            if self._stream is None and not self._missing:
+                return
             self._assign()
             if not self._wants_images():
                 yield from self._receive(None)
@@ -216,7 +228,9 @@ class _PoolRun:
             except EngineDied as problem:
                 yield from self._on_death(engine, problem)
                 continue
-            if isinstance(message, AnsweredRows):
+            if isinstance(message, EngineInfo):
+                self._unloaded = 0
+            elif isinstance(message, AnsweredRows):
                 missing = self._missing[engine.chunks[0].number]
                 for row_index, answer in message.rows:
                     if row_index in missing:  # else another engine answered it and died
@@ -231,13 +245,14 @@ class _PoolRun:
 
     def _on_death(self, engine: EngineHandle, problem: EngineDied) -> Iterator[tuple[int, Answer]]:
         """Start the engine again. Its chunks are answered again; rows of killers are errors."""
-        if not engine.is_loaded:
-            raise _cannot_load(problem) from problem
         chunks = list(engine.chunks)
-        self._pool.restart(engine)
-        if not chunks or self._is_stopping:
+        if self._is_stopping or self._should_stop():
+            self._pool.remove(engine)
             for chunk in chunks:
                 del self._missing[chunk.number]
+            return
+        self._restart(engine, problem)
+        if not chunks:
             return
         first = chunks[0]
         self._deaths[first.number] += 1
@@ -254,6 +269,14 @@ class _PoolRun:
                     self._missing[self._next_number - 1] = left
             return
         yield from self._refuse_rows(*first.images[0], missing)
+
+    def _restart(self, engine: EngineHandle, problem: EngineDied) -> None:
+        """Start the engine again. Raises NoUsableDevice where engines only end while they load."""
+        if not engine.is_loaded:
+            self._unloaded += 1
+            if self._unloaded > max(MAX_DEATHS_IN_A_ROW, 2 * self._pool.count):
+                raise _cannot_load(problem) from problem
+        self._pool.restart(engine)
 
     def _refuse_rows(
         self, first: int, image: DecodedImage, missing: set[int]

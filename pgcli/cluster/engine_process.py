@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import queue
-import signal
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -23,6 +22,7 @@ from pgcli.cluster.messages import (
     LoadedEngine,
     StopRequest,
 )
+from pgcli.cluster.start_method import ignore_signals
 from pgcli.records import Answer
 from pgcli.workers.process_limits import die_with_parent
 
@@ -43,7 +43,7 @@ Load = Callable[[EngineSlot], LoadedEngine]
 def serve(connection: Connection, load: Load, slot: EngineSlot) -> None:
     """Load an engine and answer chunks until the connection ends. Errors are sent, not raised."""
     die_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program, which decides
+    ignore_signals()
     with suppress(BrokenPipeError, ConnectionResetError):
         try:
             _answer_chunks(connection, load, slot)

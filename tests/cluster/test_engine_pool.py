@@ -18,10 +18,17 @@ import numpy as np
 import psutil
 import pytest
 
-from pgcli.cluster import channel
+from pgcli.cluster import channel, engine_handle
 from pgcli.cluster.engine_pool import EnginePool
 from pgcli.cluster.engine_process import EngineSlot, together
-from pgcli.cluster.start_method import CAN_FORK, SPAWN, import_ahead, start_method
+from pgcli.cluster.start_method import (
+    CAN_FORK,
+    SIGNALS,
+    SPAWN,
+    import_ahead,
+    start_method,
+    start_process,
+)
 from pgcli.errors import InvalidCheckpoint, NoUsableDevice
 from pgcli.records import Answer, error_answer
 from tests.support import light_engines
@@ -85,6 +92,25 @@ def test_engines_on_cpu_are_forked_from_a_process_that_imports_ahead(
         wait_until(lambda: len(list(tmp_path.glob("loaded *"))) == 3)
         loaded = {int(file.name.split()[1]) for file in tmp_path.glob("loaded *")}
         assert {engine.pid for engine in process.children()} <= loaded
+    own._stop()  # type: ignore[attr-defined]
+
+
+@pytest.mark.skipif(not CAN_FORK, reason="engines are forked on Linux only")
+def test_a_process_that_imports_ahead_is_not_ended_by_signals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither before its first line, nor while it imports."""
+    own = forkserver.ForkServer()
+    for name in ("set_forkserver_preload", "ensure_running"):
+        monkeypatch.setattr(forkserver, name, getattr(own, name))
+    (tmp_path / "noted_late.py").write_text(
+        "import pathlib, time; time.sleep(0.1); pathlib.Path(__file__).with_name('there').touch()"
+    )
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    import_ahead(["noted_late"])
+    for signum in SIGNALS:
+        os.kill(own._forkserver_pid, signum)  # type: ignore[attr-defined]
+    wait_until((tmp_path / "there").exists)
     own._stop()  # type: ignore[attr-defined]
 
 
@@ -173,6 +199,60 @@ def test_a_stopped_run_finishes_rows_in_progress_and_leaves_the_others(tmp_path:
         for row_index, _ in found.ask(taken(), refuse, lambda: len(answered) >= 3):
             answered.append(row_index)
     assert 3 <= len(answered) < len(begun) < 400
+
+
+def test_a_run_that_is_stopped_while_no_engine_works_ends(tmp_path: Path) -> None:
+    with pool(tmp_path, 1) as found:
+        assert len(rows(found, numbered(1))) == 1
+        assert rows(found, numbered(3), should_stop=lambda: True) == {}
+
+
+def test_an_engine_that_dies_once_the_run_is_to_stop_is_not_replaced(tmp_path: Path) -> None:
+    met = tmp_path / "met kills once"
+    with pool(tmp_path, 1) as found:
+        assert rows(found, ["kills once"], should_stop=met.exists) == {}
+        assert found.count == 0
+
+
+def test_signals_to_all_processes_leave_the_engines_to_the_program(tmp_path: Path) -> None:
+    """A terminal and `kill` send them to every process of the program."""
+    with pool(tmp_path, 1) as found:
+        assert len(rows(found, numbered(1))) == 1
+        (loaded,) = tmp_path.glob("loaded *")
+        for signum in SIGNALS:
+            os.kill(int(loaded.name.split()[1]), signum)
+        assert len(rows(found, numbered(3))) == 3
+    assert list(tmp_path.glob("loaded *")) == [loaded]
+
+
+def fail_to_start(monkeypatch: pytest.MonkeyPatch, times: int, problem: Exception) -> None:
+    """Have so many starts of a process raise the problem."""
+    left = iter([problem] * times)
+
+    def start(*args: Any) -> None:
+        for found in left:
+            raise found
+        start_process(*args)
+
+    monkeypatch.setattr(engine_handle, "start_process", start)
+
+
+@pytest.mark.parametrize("problem", [EOFError("unexpected EOF"), BlockingIOError("no process")])
+def test_replacements_that_end_before_they_are_loaded_are_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: Exception
+) -> None:
+    with pool(tmp_path, 1) as found:
+        fail_to_start(monkeypatch, 8, problem)
+        assert len(rows(found, ["kills once", *numbered(3)])) == 4
+
+
+def test_a_run_whose_replacements_always_end_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pool(tmp_path, 1) as found:
+        fail_to_start(monkeypatch, 9, EOFError("unexpected EOF"))
+        with pytest.raises(NoUsableDevice, match="did not start: unexpected EOF"):
+            rows(found, ["kills once"])
 
 
 def test_engines_reduced_batches_are_reported(tmp_path: Path) -> None:

@@ -86,18 +86,20 @@ def test_killed_engine_and_killed_run_leave_the_same_rows(
 
 
 @pytest.mark.nightly
-def test_ctrl_c_finishes_rows_in_progress_and_the_run_resumes(
-    tmp_path: Path, rows_of_one: bytes
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signal_to_all_finishes_rows_in_progress_and_the_run_resumes(
+    tmp_path: Path, rows_of_one: bytes, signum: int
 ) -> None:
     output = tmp_path / "rows.jsonl"
     run = subprocess.Popen(
         command(output, 2), cwd=ROOT, stderr=subprocess.PIPE, text=True, process_group=0
     )
     wait_until(lambda: output.exists() and output.read_bytes().count(b"\n"))
-    os.killpg(run.pid, signal.SIGINT)  # as a terminal does
+    os.killpg(run.pid, signum)  # as a terminal does
     _, said = run.communicate(timeout=120)
-    assert run.returncode in (-signal.SIGINT, 0)  # 0: all rows were answered
+    assert run.returncode in (-signum, 0)  # 0: all rows were answered
     assert "Traceback" not in said
+    assert "unexpected" not in said
     assert finished(output, 1).returncode == 0
     indices = [json.loads(line)["index"] for line in output.read_bytes().splitlines()]
     assert indices == list(range(ROWS))

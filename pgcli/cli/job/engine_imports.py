@@ -5,6 +5,13 @@ Its imports make a quarter of a million objects that stay: none of them is garba
 
 import gc
 
+from pgcli.cluster.start_method import ignore_signals
+
+ignore_signals()  # before the imports that take seconds; the forked processes ignore them as well
+
+from pgcli.workers.process_limits import die_with_parent  # noqa: E402
+
+die_with_parent()
 gc.disable()
 
 from pgcli.cli.job import engines  # noqa: E402, F401
