@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 from time import monotonic, sleep
 from typing import Any
 
@@ -15,6 +17,8 @@ from pgcli.printable import first_line
 
 WAIT_SECONDS = 1.0
 GROW_SECONDS = 2.0  # between two looks at what there is room for
+CONNECT_SECONDS = 5.0
+NOTE_SECONDS = 30.0  # without an engine that is loaded, before a message says what is asked for
 #: A resource of Ray that says how many such engines fit.
 GPU, CPU = "GPU", "CPU"
 
@@ -35,6 +39,14 @@ class EngineResources:
         ]
         return int(min(counts) + 1e-6)
 
+    def shortage(self, nodes: Sequence[dict[str, float]]) -> str:
+        """What an engine takes, and what these nodes have in all."""
+        gpus, cpus = (sum(node.get(name, 0.0) for node in nodes) for name in (GPU, CPU))
+        return (
+            f"each takes {self.gpus:g} GPUs and {self.cpus:g} cores of a machine, and the cluster "
+            f"has {gpus:g} GPUs and {cpus:g} cores"
+        )
+
 
 class EngineActor:
     """The process of an engine in the cluster: an object that `make` returns there."""
@@ -51,7 +63,8 @@ class RayFleet:
 
     Actors are not restarted by Ray: whoever drives the engines counts their ends. As many more are
     requested than there are, so that a cluster that grows on demand does. `resources` says what an
-    engine takes, given whether the cluster has GPUs, and `make` a function that makes it.
+    engine takes, given whether the cluster has GPUs, and `make` a function that makes it. `say`
+    shows a message, such as that there is no engine after NOTE_SECONDS.
     """
 
     def __init__(
@@ -59,13 +72,14 @@ class RayFleet:
         address: str,
         make: Callable[[EngineResources], Callable[[], Any]],
         resources: Callable[[bool], EngineResources],
+        say: Callable[[str], None],
     ):
         self._ray = connect(address)
         self.resources = resources(any(node.get(GPU) for node in self._nodes()))
         self._make = make(self.resources)
         self._actors: dict[int, Any] = {}
         self._calls: dict[Any, int] = {}  # by the reference of the value to come
-        self._loaded: set[int] = set()
+        self._say, self._says_at = say, monotonic() + NOTE_SECONDS
         self._next = 0
         self._grows_at = 0.0
 
@@ -103,6 +117,11 @@ class RayFleet:
             sleep(WAIT_SECONDS / 5)
             return []
         ready, _ = ray.wait(list(self._calls), timeout=WAIT_SECONDS)
+        if monotonic() >= self._says_at:
+            self._says_at = inf
+            seconds = f"{NOTE_SECONDS:.0f} s"
+            shortage = self.resources.shortage(self._nodes())
+            self._say(f"no engine is loaded after {seconds}: {shortage}; still waiting")
         if ready:  # and all others that are
             count = len(self._calls)
             ready, _ = ray.wait(list(self._calls), num_returns=count, timeout=0)
@@ -111,7 +130,9 @@ class RayFleet:
     def _event(self, reference: Any) -> Event:
         ray, engine = self._ray, self._calls.pop(reference)
         try:
-            return Returned(engine, ray.get(reference))
+            value = ray.get(reference)
+            self._says_at = inf
+            return Returned(engine, value)
         except ray.exceptions.RayTaskError as problem:
             cause = problem.cause if isinstance(problem.cause, BaseException) else problem
             return Raised(engine, cause)
@@ -137,9 +158,10 @@ class RayFleet:
 
 def connect(address: str) -> Any:
     """The module `ray`, connected to the cluster. Raises NoUsableDevice."""
-    import ray
-
     try:
+        check_address(address)
+        import ray
+
         ray.init(
             address=address,
             log_to_driver=False,
@@ -153,3 +175,10 @@ def connect(address: str) -> Any:
             hint="start one with ray start --head, or use --ray local",
         ) from problem
     return ray
+
+
+def check_address(address: str) -> None:
+    """Raise OSError if nothing listens at `HOST:PORT`, for which Ray itself would wait for ever."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()

@@ -163,7 +163,7 @@ def run_on_ray(
     input: RunInput, output: RunOutput, screen: Screen, summary: RunSummary
 ) -> RemoteEngines:
     """Have the engines of a cluster compute the chunks that no other process does."""
-    run = RayRun(input, output, summary)
+    run = RayRun(input, output, summary, screen)
     run_shared(input, output, screen, summary.tally, run.reports)
     return run.engines
 
@@ -171,8 +171,9 @@ def run_on_ray(
 class RayRun:
     """The chunks of a run, driven on a cluster."""
 
-    def __init__(self, input: RunInput, output: RunOutput, summary: RunSummary):
+    def __init__(self, input: RunInput, output: RunOutput, summary: RunSummary, screen: Screen):
         self._input, self._output, self._summary = input, output, summary
+        self._say = screen.info
         self.engines = RemoteEngines(NO_ENGINE, input.options.model.ray or "")
 
     def reports(
@@ -181,7 +182,8 @@ class RayRun:
         """The reports of all chunks that this driver has computed."""
         plan, options = self._input.plan, self._input.options.model
         assert options.ray is not None
-        fleet = RayFleet(options.ray, self._factory, partial(engine_resources, plan))
+        resources = partial(engine_resources, plan)
+        fleet = RayFleet(options.ray, self._factory, resources, self._say)
         driver = ChunkDriver(
             fleet,
             shared.claims,
