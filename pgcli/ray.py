@@ -37,9 +37,10 @@ class Answers:
     `index` is the position in the batch. `options` are those of `pgcli.load` and of the engine's
     method.
 
-    Images that cannot be read are rows with `error`, as everywhere. A call raises nothing: a row
-    that fails for another reason has an error too. Making the object loads the model, and raises
-    the errors of `pgcli.errors`.
+    Images that cannot be read are rows with `error`, as everywhere, and a row that fails for
+    another reason has an error too. A call raises UsageError for a batch without the column `image`
+    or one of `keep`, and nothing else. Making the object loads the model, and raises the errors of
+    `pgcli.errors`.
     """
 
     def __init__(self, task: str = "caption", *, keep: Sequence[str] = (), **options: Any):
@@ -71,6 +72,13 @@ class Answers:
 
         from pgcli.sinks.schema import make_table
 
+        for name in (IMAGE, *self._keep):
+            if name not in batch:
+                found = ", ".join(map(repr, batch)) or "none"
+                raise UsageError(
+                    f"the batch has no column {name!r}, only {found}",
+                    hint="rename_columns of the data set renames columns",
+                )
         count = len(batch[IMAGE])
         rows = [{name: values[number] for name, values in batch.items()} for number in range(count)]
         answers = [

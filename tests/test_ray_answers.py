@@ -82,6 +82,13 @@ def test_what_fails_is_an_error_of_its_row(
     assert rows[1]["error_message"] == "RuntimeError: CUDA error: device-side assert"
 
 
+def test_batch_without_a_column_that_it_needs_is_refused(captions: Answers) -> None:
+    with pytest.raises(UsageError, match="no column 'image', only 'picture', 'note'"):
+        captions({"picture": objects(FILE), "note": np.arange(1)})
+    with pytest.raises(UsageError, match="no column 'note', only 'image'"):
+        captions({"image": objects(FILE)})
+
+
 def test_invalid_settings_are_raised_before_the_model_is_loaded() -> None:
     with pytest.raises(UsageError, match="is not a task"):
         Answers("describe")
