@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -54,49 +54,30 @@ PHASES = {
         first_drawing=400_000_000,
         dtype=torch.bfloat16,
     ),
-    "asked": Phase(
-        2400,
-        8e-4,
-        1,
-        128,
-        (65, 35, 0),
-        scene_choices=2,
-        example_rates={
-            "ocr": 60,
-            "caption": 16,
-            "where": 12,
-            "exists": 8,
-            "count": 7,
-            "segment": 5,
-            "side": 3,
-            "detect": 2,
-        },
-        patch_weight=0.0,
-        length_groups=2,
-        first_drawing=500_000_000,
-        dtype=torch.bfloat16,
-    ),
-    "four": Phase(
-        3000,
-        1.2e-3,
-        1,
-        128,
-        (70, 30, 0),
-        scene_choices=4,
-        example_rates={
-            "ocr": 60,
-            "caption": 16,
-            "where": 16,
-            "count": 8,
-            "exists": 8,
-            "segment": 5,
-            "side": 3,
-            "detect": 2,
-            "colour": 2,
-        },
-        patch_weight=0.0,
-        length_groups=2,
-        first_drawing=600_000_000,
-        dtype=torch.bfloat16,
-    ),
 }
+PHASES["asked"] = replace(
+    PHASES["crowded"],
+    steps=2400,
+    rate=8e-4,
+    scene_rates=(65, 35, 0),
+    example_rates={
+        "ocr": 60,
+        "caption": 16,
+        "where": 12,
+        "exists": 8,
+        "count": 7,
+        "segment": 5,
+        "side": 3,
+        "detect": 2,
+    },
+    first_drawing=500_000_000,
+)
+PHASES["four"] = replace(
+    PHASES["asked"],
+    steps=3000,
+    rate=1.2e-3,
+    scene_rates=(70, 30, 0),
+    scene_choices=4,
+    example_rates={**PHASES["asked"].example_rates, "where": 16, "count": 8, "colour": 2},
+    first_drawing=600_000_000,
+)

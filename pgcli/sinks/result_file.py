@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pgcli.errors import OutputExists, UsageError
 from pgcli.rows import RowSchema, json_safe, json_text
+from pgcli.sinks import ENDINGS
 from pgcli.sinks.reader import Row
 from pgcli.state.atomic_file import publish_file, temporary_path
 from pgcli.state.destination import check_destination
@@ -19,7 +20,7 @@ ReadRows = Callable[[], Iterable[Row]]
 
 def check_result_file(target: Path, *, overwrite: bool) -> None:
     """Raise UsageError, OutputExists or OutputFailed where the file cannot be written."""
-    if target.suffix.lower() not in (".jsonl", ".parquet"):
+    if target.suffix.lower() not in ENDINGS:
         raise UsageError(
             f"{target} is not the name of a .jsonl or .parquet file",
             hint=f"-o {target.with_suffix('').name or 'rows'}.jsonl, or the same with .parquet",
@@ -43,7 +44,7 @@ def write_result_file(
     part = temporary_path(target)
     with wrap_write_errors(target):
         try:
-            is_jsonl = target.suffix.lower() == ".jsonl"
+            is_jsonl = ENDINGS[target.suffix.lower()] == "jsonl"
             count = (write_lines if is_jsonl else write_table)(part, rows, schema)
             if not publish_file(part, target, replace=overwrite):
                 raise already_exists(target)

@@ -85,7 +85,7 @@ class RunState:
         self._started: tuple[float, int] | None = None
         self._paused_seconds: Callable[[], float] = lambda: 0.0
         self._stack = ExitStack()
-        self._list_use = ExitStack()  # what tells other processes that this one uses the lists
+        self._list_use = ExitStack()  # held while this process uses the lists
         self._share_lock: Callable[[], None] = lambda: None
 
     def __enter__(self) -> Self:
