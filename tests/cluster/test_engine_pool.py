@@ -87,7 +87,7 @@ def test_engines_on_cpu_are_forked_from_a_process_that_imports_ahead(
     import_ahead(["noted"])
     with pool(tmp_path, 2, start_method([EngineSlot(1)] * 2)) as found:
         assert len(rows(found, [*numbered(9), "kills once"])) == 10
-        (process,) = psutil.Process().children()[-1:]
+        process = psutil.Process(own._forkserver_pid)  # type: ignore[attr-defined]
         assert (tmp_path / f"forked from {process.pid}").exists()
         wait_until(lambda: len(list(tmp_path.glob("loaded *"))) == 3)
         loaded = {int(file.name.split()[1]) for file in tmp_path.glob("loaded *")}
