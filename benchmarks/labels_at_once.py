@@ -18,7 +18,7 @@ import pgcli
 from benchmarks.demo_quality import in_pixels
 from examples.demo_model.render import render
 from examples.demo_model.scenes import EVAL_SEEDS, SHAPES, Scene
-from pgcli.evaluation.metrics import count_detections
+from pgcli.evaluation.box_matching import is_right
 from pgcli.records import Answer, Box
 
 
@@ -58,13 +58,15 @@ def true_boxes(scene: Scene, labels: Sequence[str]) -> list[Box]:
 
 def figures(answers: Sequence[Answer], truths: Sequence[Sequence[Box]]) -> dict[str, float]:
     """Recall, precision, and the share of rows with objects in which none is found."""
-    counts = count_detections([answer.boxes for answer in answers], truths)
-    empty = [not answer.boxes for answer, truth in zip(answers, truths, strict=True) if truth]
+    pairs = [(answer.boxes, truth) for answer, truth in zip(answers, truths, strict=True)]
+    right = sum(sum(is_right(boxes, truth)) for boxes, truth in pairs)
+    found, objects = (sum(map(len, boxes)) for boxes in zip(*pairs, strict=True))
+    empty = [not boxes for boxes, truth in pairs if truth]
     return {
         "rows": len(answers),
-        "objects": counts.true,
-        "recall": round(counts.recall, 4),
-        "precision": round(counts.precision, 4),
+        "objects": objects,
+        "recall": round(right / objects, 4),
+        "precision": round(right / found, 4),
         "empty": round(sum(empty) / len(empty), 4),
     }
 

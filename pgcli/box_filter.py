@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pgcli.evaluation.metrics import iou
+from pgcli.iou import iou
 from pgcli.records import Box
 from pgcli.regions import CORNERS
 from pgcli.rows import round6

@@ -1,4 +1,4 @@
-"""Matches boxes with true ones at all thresholds and for all sizes, as pycocotools matches them.
+"""Matches boxes with true ones: at one threshold, and for all of COCO's as pycocotools does.
 
 Letters of shapes: N rows, D boxes found, T thresholds.
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pgcli.evaluation.joined_row import JoinedRow
-from pgcli.evaluation.metrics import area, confidence_of, iou, overlap
+from pgcli.iou import area, iou, overlap
 from pgcli.records import Box
 
 THRESHOLDS = np.linspace(0.5, 0.95, 10)
@@ -175,3 +175,24 @@ def share_in(box: Box, crowd: Box) -> float:
     shared = overlap(box.xmin, box.xmax, crowd.xmin, crowd.xmax)
     shared *= overlap(box.ymin, box.ymax, crowd.ymin, crowd.ymax)
     return shared / area(box) if area(box) else 0.0
+
+
+def confidence_of(box: Box) -> float:
+    """The confidence of a box, or its score where it has none."""
+    return box.score if box.confidence is None else box.confidence
+
+
+def is_right(found: Sequence[Box], true: Sequence[Box], threshold: float = 0.5) -> list[bool]:
+    """Whether each box found is a true one of its label, each at most once.
+
+    Boxes are matched in descending order of confidence, each to the free one with the highest IoU.
+    """
+    free, right = list(true), [False] * len(found)
+    for number in sorted(range(len(found)), key=lambda number: -confidence_of(found[number])):
+        box = found[number]
+        same = [other for other in free if other.label == box.label]
+        best = max(same, key=lambda other: iou(box, other), default=None)
+        if best is not None and iou(box, best) >= threshold:
+            free.remove(best)
+            right[number] = True
+    return right

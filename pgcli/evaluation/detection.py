@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from pgcli.evaluation.average_precision import average_precisions
+from pgcli.evaluation.box_matching import is_right
 from pgcli.evaluation.calibration import CalibrationError
 from pgcli.evaluation.joined_row import JoinedRow
 from pgcli.evaluation.measures import Measure, RowRatio
-from pgcli.evaluation.metrics import iou, is_right
+from pgcli.iou import iou
 from pgcli.records import Box
 
 IOU = 0.5

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pgcli.evaluation.metrics import area
+from pgcli.iou import area
 from pgcli.records import Box, Rle
 
 

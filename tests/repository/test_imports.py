@@ -183,7 +183,7 @@ def test_a_forbidden_import_is_found(tmp_path, monkeypatch):
 
 
 LIGHT = "pipeline state rows remote results sources images workers sinks tasks parsing".split()
-LIGHT += ["evaluation.metrics", "printable"]
+LIGHT += ["evaluation.evaluate", "evaluation.truth.read_truth", "printable"]
 
 
 @pytest.mark.parametrize("folder", LIGHT)

@@ -21,7 +21,7 @@ from pgcli.cli.ui.console import Screen
 from pgcli.errors import UsageError
 
 if TYPE_CHECKING:
-    from pgcli.cli.result_files.evaluate import FileMeasures
+    from pgcli.evaluation.evaluate import FileMeasures
     from pgcli.evaluation.measures import Estimate
 
 METRICS = (
@@ -145,12 +145,14 @@ def eval_(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    from pgcli.cli.result_files import evaluate as work
     from pgcli.cli.result_files import evaluation_report as printed
     from pgcli.cli.result_files.gallery_page import GalleryOptions
-    from pgcli.cli.result_files.join_truth import join
-    from pgcli.cli.result_files.truth_file import TruthColumns, read_truth
     from pgcli.cli.result_files.worst_rows import write_worst_rows
+    from pgcli.evaluation import evaluate as work
+    from pgcli.evaluation import joined_file
+    from pgcli.evaluation.join import join
+    from pgcli.evaluation.truth.read_truth import read_truth
+    from pgcli.evaluation.truth.truths import TruthColumns
     from pgcli.remote import make_url_reader
 
     screen = Screen(quiet=quiet)
@@ -161,7 +163,7 @@ def eval_(
         truths = read_truth(truth, TruthColumns(id_column, prompt_column, answer_column), urls)
         joined = [join(name, truths) for name in results]
     if only_common:
-        joined = work.only_common(joined)
+        joined = joined_file.only_common(joined)
     with screen.status("computing metrics"):
         files = [work.measure_file(one, metric, texts, truth) for one in joined]
         check_texts(texts, files)
@@ -171,7 +173,9 @@ def eval_(
                 one.groups.update(work.evaluate_groups(file, by))
         differences: dict[str, Estimate] = {}
         if len(files) == 2:
-            pairs = [work.measure_file(one, metric, texts, truth) for one in work.paired(*joined)]
+            pairs = [
+                work.measure_file(one, metric, texts, truth) for one in joined_file.paired(*joined)
+            ]
             differences = work.compare(*pairs)
     if view is not None:
         options = GalleryOptions(

@@ -6,10 +6,10 @@ import math
 import shlex
 from collections.abc import Sequence
 
-from pgcli.cli.result_files.evaluate import Evaluation, FileMeasures, as_json
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Screen
 from pgcli.evaluation.calibration import Bin
+from pgcli.evaluation.evaluate import Evaluation, FileMeasures, as_json
 from pgcli.evaluation.measures import Estimate
 
 

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from pgcli.cli.result_files.evaluate import Evaluation, FileMeasures, as_json, row_key
 from pgcli.cli.result_files.gallery_page import GalleryOptions, RowGroup, write_gallery
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import NoInputError
+from pgcli.evaluation.evaluate import Evaluation, FileMeasures, as_json
+from pgcli.evaluation.joined_file import row_key
 from pgcli.evaluation.joined_row import RowTruth
 from pgcli.evaluation.measures import Estimate
 from pgcli.records import BOX_TASKS

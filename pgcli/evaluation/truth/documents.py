@@ -10,10 +10,10 @@ from pgcli.annotations import coco
 from pgcli.annotations.json_document import read_document
 from pgcli.annotations.truth import AnnotatedImage, ImportSettings, TrueBox
 from pgcli.annotations.value_checks import InvalidValue
-from pgcli.cli.result_files.truth_values import group_values, read_answers
-from pgcli.cli.result_files.truths import Truths
 from pgcli.errors import UsageError
 from pgcli.evaluation.joined_row import RowTruth
+from pgcli.evaluation.truth.truths import Truths
+from pgcli.evaluation.truth.values import group_values, read_answers
 from pgcli.records import Box
 from pgcli.sources.manifest_file import FileLocation
 

@@ -5,44 +5,21 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pgcli.box_filter import box_of
-from pgcli.cli.result_files.truths import Key, Truths
 from pgcli.errors import NoInputError, UsageError
+from pgcli.evaluation.joined_file import JoinedFile
 from pgcli.evaluation.joined_row import JoinedRow, RowTruth
 from pgcli.evaluation.task_metrics import task_of_prompt
+from pgcli.evaluation.truth.truths import Key, Truths
 from pgcli.parsing import boxes as parse_boxes
 from pgcli.parsing import has_locations, text_spans
 from pgcli.records import BOX_TASKS, Box, Rle
 from pgcli.rows import prompt_of, task_of
 from pgcli.sinks.reader import Row, read_results
-
-
-@dataclass(frozen=True)
-class JoinedFile:
-    """The rows of a result file with their truth, and the truths that have no row.
-
-    `repeated` rows were left out, as a later one has the same id and prompt.
-    """
-
-    name: str
-    path: Path
-    rows: Sequence[JoinedRow]
-    tasks: Sequence[str]
-    missing: int
-    surplus: int
-    repeated: int = 0
-
-    def select(self, numbers: Sequence[int]) -> JoinedFile:
-        """Some of the rows."""
-        return replace(
-            self,
-            rows=[self.rows[number] for number in numbers],
-            tasks=[self.tasks[number] for number in numbers],
-        )
 
 
 def join(name: str, truths: Truths) -> JoinedFile:

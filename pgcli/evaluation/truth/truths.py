@@ -1,4 +1,4 @@
-"""The truth of a file, by id and prompt."""
+"""The truth of a file, by id and prompt, and the columns it is read from."""
 
 from __future__ import annotations
 
@@ -10,9 +10,21 @@ from pgcli.evaluation.joined_row import RowTruth
 Key = tuple[str, str | None]
 
 
+@dataclass(frozen=True)
+class TruthColumns:
+    """The names of columns, as the command line gives them.
+
+    With an empty prompt column, rows are joined by id alone.
+    """
+
+    id: str = "id"
+    prompt: str | None = None
+    answer: str | None = None
+
+
 @dataclass
 class Truths:
-    """The truth by id and prompt. `columns` are those of the file, `images` the paths by id.
+    """The truth by id and prompt. `columns` are those of the file.
 
     Rows are joined by their prompts as well where `has_prompts` is true.
     """
@@ -21,7 +33,6 @@ class Truths:
     by_key: dict[Key, RowTruth] = field(default_factory=dict)
     columns: dict[str, None] = field(default_factory=dict)
     has_prompts: bool = False
-    images: dict[str, str] = field(default_factory=dict)
 
     def add(self, key: Key, truth: RowTruth) -> None:
         """Add what is true; rows of the same id and prompt, as captions of an image, are joined."""

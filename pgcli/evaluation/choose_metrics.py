@@ -9,15 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from pgcli.cli.result_files.join_truth import JoinedFile
 from pgcli.errors import UsageError
+from pgcli.evaluation.joined_file import JoinedFile
 from pgcli.evaluation.joined_row import JoinedRow
 from pgcli.evaluation.measures import Measure
 from pgcli.evaluation.retrieval import products, retrieval_measures
 from pgcli.evaluation.task_metrics import METRICS, has_pixels, metrics_of
 from pgcli.evaluation.vqa import MATCHES_FOR_FULL_SCORE
 
-NAMES = (*METRICS, "retrieval")
 VQA_LEAST = MATCHES_FOR_FULL_SCORE + 1  # true answers with which an answer can score 1
 
 

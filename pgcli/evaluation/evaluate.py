@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from pgcli.cli.result_files.choose_metrics import MetricChoice, choose, compute
-from pgcli.cli.result_files.join_truth import JoinedFile
 from pgcli.errors import UsageError
 from pgcli.evaluation.calibration import Bin, CalibrationError
+from pgcli.evaluation.choose_metrics import MetricChoice, choose, compute
+from pgcli.evaluation.joined_file import JoinedFile
 from pgcli.evaluation.joined_row import JoinedRow
 from pgcli.evaluation.measures import (
     Estimate,
@@ -144,62 +144,6 @@ def value_of(row: JoinedRow, column: str) -> Any:
     if value is None and row.truth is not None:
         value = row.truth.columns.get(column)
     return value if isinstance(value, str | int | float) else None
-
-
-def only_common(files: Sequence[JoinedFile]) -> list[JoinedFile]:
-    """The rows that have a truth and are in all of the files, in the same order."""
-    keyed = [
-        {
-            row_key(row): number
-            for number, row in enumerate(file.rows)
-            if row.row is not None and row.truth is not None
-        }
-        for file in files
-    ]
-    common = [key for key in keyed[0] if all(key in numbers for numbers in keyed)]
-    if not common:
-        raise UsageError(
-            "no row is in all of the files and the truth", hint="leave out --only-common"
-        )
-    pairs = zip(files, keyed, strict=True)
-    return [file.select([numbers[key] for key in common]) for file, numbers in pairs]
-
-
-def paired(first: JoinedFile, second: JoinedFile) -> list[JoinedFile]:
-    """Both files with the same rows in the same order; one that a file lacks is missing there."""
-    files = (first, second)
-    answered = [
-        {row_key(row): number for number, row in enumerate(file.rows) if row.row is not None}
-        for file in files
-    ]
-    ids = {id_ for numbers in answered for id_, _ in numbers}
-    missing = [
-        {
-            row_key(row): number
-            for number, row in enumerate(file.rows)
-            if row.row is None and (row.prompt is not None or row.id not in ids)
-        }
-        for file in files
-    ]
-    order = dict.fromkeys(key for numbers in (*answered, *missing) for key in numbers)
-    found = []
-    for place, file in enumerate(files):
-        joined, tasks = [], []
-        other, own = files[1 - place], {**missing[place], **answered[place]}
-        others = {**missing[1 - place], **answered[1 - place]}
-        for key in order:
-            known, numbers = (file, own) if key in own else (other, others)
-            row = known.rows[numbers[key]]
-            is_missing = known is other and row.row is not None
-            joined.append(JoinedRow(*key, None, row.truth) if is_missing else row)
-            tasks.append(known.tasks[numbers[key]])
-        found.append(replace(file, rows=joined, tasks=tasks))
-    return found
-
-
-def row_key(row: JoinedRow) -> tuple[str, str | None]:
-    """The id and the prompt of a row."""
-    return row.id, row.prompt
 
 
 def compare(first: FileMeasures, second: FileMeasures) -> dict[str, Estimate]:

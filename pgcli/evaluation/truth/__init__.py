@@ -1,0 +1,1 @@
+"""Reads what is true of images and prompts from manifests, result files and documents."""

@@ -1,0 +1,58 @@
+"""Reads what is true of images and prompts: a manifest, a result file, or a JSON document."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+
+from pgcli.errors import UsageError
+from pgcli.evaluation.truth.tables import add_tables
+from pgcli.evaluation.truth.truths import TruthColumns, Truths
+from pgcli.remote import RemoteFile, UrlReader
+from pgcli.sources.manifest_file import FileLocation, path_of
+from pgcli.sources.paths import display_path, url_scheme
+from pgcli.sources.read_options import ReadOptions
+
+
+def read_truth(name: str, columns: TruthColumns, url_reader: UrlReader | None = None) -> Truths:
+    """The truth in a file or folder, or in a file at an address. Raises UsageError."""
+    from pgcli.sources.remote_files import check_readable, usage_errors
+
+    location: FileLocation = name
+    if url_scheme(name):
+        reader = check_readable(name, ReadOptions(url_reader=url_reader))
+        location = RemoteFile(name, reader)
+    elif not Path(name).exists():
+        raise UsageError(f"{name} does not exist", hint="--truth names a manifest with answers")
+    truths = Truths(display_path(name))
+    with usage_errors(truths.name) if isinstance(location, RemoteFile) else nullcontext():
+        add_truth(location, columns, truths)
+    truths.has_prompts &= columns.prompt != ""
+    if not truths.by_key:
+        raise UsageError(f"{truths.name} has no rows", hint="--truth names a manifest with answers")
+    return truths
+
+
+def add_truth(location: FileLocation, columns: TruthColumns, truths: Truths) -> None:
+    """Add what a file or folder says. Raises UsageError."""
+    if path_of(location).lower().endswith(".json"):
+        from pgcli.evaluation.truth.documents import add_document
+
+        check_no_columns(columns, truths)
+        add_document(location, truths)
+    else:
+        add_tables(location, columns, truths)
+
+
+def check_no_columns(columns: TruthColumns, truths: Truths) -> None:
+    """Raise UsageError if columns of a document are named, which has none."""
+    for option, is_given in (
+        ("--id-column", columns.id != TruthColumns.id),
+        ("--prompt-column", bool(columns.prompt)),
+        ("--answer-column", columns.answer is not None),
+    ):
+        if is_given:
+            raise UsageError(
+                f"{option} has no effect on {truths.name}, which is not a table",
+                hint="leave it out",
+            )

@@ -1,0 +1,109 @@
+"""Reads the truth in tables: a manifest, a folder of Parquet, or a result file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pgcli.errors import UsageError
+from pgcli.evaluation.joined_row import RowTruth
+from pgcli.evaluation.truth.truths import TruthColumns, Truths
+from pgcli.evaluation.truth.values import group_values, read_answers, read_boxes, read_masks
+from pgcli.sinks.reader import read_results
+from pgcli.sources.manifest_file import FileLocation, path_of
+from pgcli.sources.read_options import ReadOptions
+from pgcli.sources.readers import load_reader, manifest_ending
+from pgcli.sources.readers.bookmarks import Bookmarks
+from pgcli.sources.readers.reader import Manifest, ManifestRow
+from pgcli.sources.row_item import row_name
+from pgcli.state.state_folder import state_folder
+from pgcli.tasks.question import normalize
+
+HINT = "--truth takes .jsonl, .csv, .tsv, .parquet, a folder of .parquet, and .json of COCO or VQA"
+#: The columns of prompts and of answers, the first of which that exists is read.
+PROMPT_COLUMNS = ("prompt", "prefix")
+ANSWER_COLUMNS = ("answers", "answer", "suffix", "label", "caption", "captions", "text", "texts")
+
+
+def add_tables(location: FileLocation, columns: TruthColumns, truths: Truths) -> None:
+    """Add the rows of a manifest, a folder, or a result file. Raises UsageError."""
+    options = ReadOptions(id_column=columns.id)
+    for row in table_rows(location, truths):
+        where = f"{truths.name}, {row.position}"
+        truths.columns |= dict.fromkeys(row.values)
+        id_ = row_name(row, options)
+        if id_ is None:
+            raise UsageError(
+                f"{where}: it has neither {columns.id!r} nor a path in 'image'",
+                hint="rows are joined by id; --id-column names the column",
+            )
+        add_row(truths, id_, row.values, columns, where)
+
+
+def add_row(
+    truths: Truths, id_: str, row: Mapping[str, Any], columns: TruthColumns, where: str
+) -> None:
+    """Add the truth of a row; one with an error says nothing. Raises UsageError."""
+    if row.get("error") is not None:
+        return
+    prompt_name = first_column(columns.prompt or None, PROMPT_COLUMNS, row, where)
+    answer_name = first_column(columns.answer, ANSWER_COLUMNS, row, where)
+    prompt = row.get(prompt_name) if prompt_name else None
+    is_prompt = isinstance(prompt, str)
+    truths.has_prompts |= is_prompt
+    truth = RowTruth(
+        answers=read_answers(row.get(answer_name)) if answer_name else (),
+        boxes=read_boxes(row, where),
+        masks=read_masks(row.get("masks"), where),
+        columns=group_values(row),
+    )
+    truths.add((id_, normalize(str(prompt)) if is_prompt else None), truth)
+
+
+def first_column(
+    given: str | None, known: Sequence[str], row: Mapping[str, Any], where: str
+) -> str | None:
+    """The column that was named, or the first known one that the row has; None for no column."""
+    if given is None:
+        return next((name for name in known if row.get(name) is not None), None)
+    if given and given not in row:
+        raise UsageError(
+            f"{where}: there is no {given!r}", hint=f"its columns are: {', '.join(row)}"
+        )
+    return given or None
+
+
+def table_rows(location: FileLocation, truths: Truths) -> Iterator[ManifestRow]:
+    """The rows of a manifest, of the Parquet files of a folder, or of a result file."""
+    if not (isinstance(location, str) and Path(location).is_dir()):
+        yield from manifest_rows(location, truths.name, truths)
+    elif state_folder(Path(location)).exists():  # its newest rows are not in the folder yet
+        for number, values in enumerate(read_results(Path(location)), 1):
+            yield ManifestRow(f"row {number}", values)
+    else:
+        files = sorted(Path(location).glob("*.parquet"))
+        if not files:
+            raise UsageError(f"{truths.name} is a folder without .parquet files", hint=HINT)
+        for file in files:
+            for row in manifest_rows(str(file), str(file), truths):
+                yield row._replace(position=f"{file.name}, {row.position}")
+
+
+def manifest_rows(location: FileLocation, name: str, truths: Truths) -> Iterator[ManifestRow]:
+    """The rows of a manifest, whose blank cells of CSV are None. Raises UsageError."""
+    ending = manifest_ending(path_of(location))
+    if ending is None or ending.startswith((".tar", ".tgz")):
+        raise UsageError(f"{name} is not a table", hint=HINT)
+    reader = load_reader(ending)
+    manifest = Manifest(location, name, "image", Bookmarks())
+    names = set(reader.columns(manifest)) if reader.columns else set()
+    truths.columns |= dict.fromkeys(sorted(names))
+    is_text = ending in (".csv", ".tsv")
+    for row in reader.rows(manifest, names):
+        yield row._replace(values=without_blanks(row.values)) if is_text else row
+
+
+def without_blanks(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The cells of a row of CSV, None for blank ones: CSV has no other way to say nothing."""
+    return {name: value if str(value).strip() else None for name, value in row.items()}

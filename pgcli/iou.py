@@ -1,0 +1,24 @@
+"""The areas of boxes and their intersection over union."""
+
+from __future__ import annotations
+
+from pgcli.records import Box
+
+
+def iou(one: Box, other: Box) -> float:
+    """The intersection over union of two boxes, 0 to 1; labels are ignored."""
+    intersection = overlap(one.xmin, one.xmax, other.xmin, other.xmax) * overlap(
+        one.ymin, one.ymax, other.ymin, other.ymax
+    )
+    union = area(one) + area(other) - intersection
+    return intersection / union if union > 0 else 0.0
+
+
+def overlap(low: float, high: float, other_low: float, other_high: float) -> float:
+    """The length of the intersection of two intervals."""
+    return max(0.0, min(high, other_high) - max(low, other_low))
+
+
+def area(box: Box) -> float:
+    """The area of a box, in square pixels."""
+    return (box.xmax - box.xmin) * (box.ymax - box.ymin)

@@ -1,0 +1,269 @@
+"""The truth is read from files of every kind, and joined with rows by id and prompt."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from pgcli.cli.main import main
+from tests.support.evaluating import answers, evaluate, refused, truth_of, write
+from tests.support.exporting import box, make_images, plain, row, segmented
+from tests.support.misbehaving import Server
+
+pytestmark = pytest.mark.usefixtures("clean_environment")
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_only_common_leaves_out_missing_and_surplus_rows(capsys: Capture) -> None:
+    rows = write("rows.jsonl", answers(("a", "red"), ("b", "blue"), ("x", "red")))
+    truth = truth_of(("a", "red"), ("b", "red"), ("d", "red"))
+    found = evaluate(capsys, rows, "--truth", truth, "--only-common")
+    assert (found["missing"], found["surplus"]) == (1, 1)
+    assert (found["metrics"]["exact"]["value"], found["metrics"]["exact"]["rows"]) == (0.5, 2)
+
+
+def test_last_row_of_an_id_and_prompt_is_measured(capsys: Capture) -> None:
+    rows = write("rows.jsonl", answers(("a", "blue"), ("b", "blue"), ("a", "red")))
+    truth = truth_of(("a", "red"), ("b", "red"))
+    found = evaluate(capsys, rows, "--truth", truth)
+    assert (found["metrics"]["exact"]["value"], found["metrics"]["exact"]["rows"]) == (0.5, 2)
+    assert evaluate(capsys, rows, "--truth", truth, "--only-common") == found
+    assert main(["eval", rows, "--truth", truth]) == 0
+    assert "1 row left out" in capsys.readouterr().err
+
+
+def test_rows_are_joined_by_id_and_prompt(capsys: Capture) -> None:
+    both = answers(("a", "red"), prompt="colour?") + answers(("a", "2"), prompt="how many?")
+    rows = write("rows.jsonl", both)
+    known = [
+        {"id": "a", "prompt": "how many?\n", "answer": 2},
+        {"id": "a", "prefix": " colour?", "suffix": "red"},
+    ]
+    found = evaluate(capsys, rows, "--truth", write("truth.jsonl", known))
+    assert found["metrics"]["exact"]["value"] == 1.0
+    known[0]["prompt"] = "how much?"
+    found = evaluate(capsys, rows, "--truth", write("truth.jsonl", known))
+    assert (found["missing"], found["surplus"]) == (1, 1)
+
+
+def test_prompts_of_an_id_are_not_merged_where_they_are_ignored(capsys: Capture) -> None:
+    rows = write("rows.jsonl", answers(("a", "red"), ("b", "2"), prompt="anything?"))
+    known = [{"id": "a", "prompt": "colour?", "answer": "red"}]
+    known += [{"id": "b", "prompt": "how many?", "answer": text} for text in ("2", "two")]
+    words = (rows, "--truth", "truth.jsonl", "--metric", "exact", "--prompt-column", "")
+    write("truth.jsonl", known)
+    assert evaluate(capsys, *words)["metrics"]["exact"]["value"] == 1.0
+    write("truth.jsonl", [*known, {"id": "a", "prompt": "shape?", "answer": "round"}])
+    message = refused(capsys, *words)
+    assert "2 prompts for 'a'" in message
+    assert "leave out --prompt-column ''" in message
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv", "parquet", "parquet with images"])
+def test_truth_is_a_manifest_of_any_kind(capsys: Capture, kind: str) -> None:
+    rows = write("rows.jsonl", answers(("a.png", "red"), ("b.png", "blue")))
+    name = f"truth.{kind.partition(' ')[0]}"
+    if kind.startswith("parquet"):
+        has_images = kind != "parquet"
+        images = [{"bytes": b"x", "path": one} for one in ("a.png", "b.png")]
+        named = {"image": images} if has_images else {"id": ["a.png", "b.png"]}
+        parquet.write_table(pyarrow.table({**named, "answers": [["red"], ["red", "blue"]]}), name)
+    else:
+        tab = "," if kind == "csv" else "\t"
+        lists = ('"[""red""]"', '"[""red"", ""blue""]"')
+        cells = [("image", "answers"), ("a.png", lists[0]), ("b.png", lists[1])]
+        Path(name).write_text("".join(f"{tab.join(line)}\n" for line in cells))
+    found = evaluate(capsys, rows, "--truth", name, "--metric", "exact")
+    assert found["metrics"]["exact"]["value"] == 1.0
+
+
+def test_blank_cell_of_csv_is_no_value(capsys: Capture) -> None:
+    rows = write("rows.jsonl", answers(("a", "red"), ("b", "blue")))
+    words = (rows, "--truth", "truth.csv", "--metric", "exact")
+    Path("truth.csv").write_text("id,prompt,answer,caption,error\na,,,red,\nb, , ,blue,\n")
+    assert evaluate(capsys, *words)["metrics"]["exact"]["value"] == 1.0
+    assert "has none for 'a'" in refused(capsys, *words, "--answer-column", "answer")
+    write("truth.jsonl", [{"id": id_, "answer": "", "caption": "red"} for id_ in "ab"])
+    empty = write("empty.jsonl", answers(("a", ""), ("b", "")))
+    found = evaluate(capsys, empty, "--truth", "truth.jsonl", "--metric", "exact")
+    assert found["metrics"]["exact"]["value"] == 1.0
+    Path("truth.csv").write_text('id,answer\na,"[""""]"\nb,"[""""]"\n')
+    found = evaluate(capsys, empty, "--truth", "truth.csv", "--metric", "exact")
+    assert found["metrics"]["exact"]["value"] == 1.0
+
+
+def test_blank_corners_are_of_an_image_without_boxes(capsys: Capture, tmp_path: Path) -> None:
+    rows = plain(make_images(tmp_path))
+    lines = ["id,label,xmin,ymin,xmax,ymax"]
+    for one in rows:
+        for found in one["boxes"]:
+            corners = ",".join(str(found[name]) for name in ("xmin", "ymin", "xmax", "ymax"))
+            lines.append(f"{one['id']},{found['label']},{corners}")
+    lines.append(f"{rows[1]['id']},,,,,")
+    Path("truth.csv").write_text("\n".join(lines) + "\n")
+    found = evaluate(capsys, write("rows.jsonl", rows), "--truth", "truth.csv")
+    assert (found["surplus"], found["metrics"]["f1@0.5"]["value"]) == (0, 1.0)
+    Path("truth.csv").write_text("\n".join([*lines, "a.png,dog,1,,3,4"]) + "\n")
+    assert "are not boxes" in refused(capsys, "rows.jsonl", "--truth", "truth.csv")
+
+
+def test_corrected_result_file_is_a_truth(capsys: Capture) -> None:
+    rows = answers(("a", "red"), ("b", "blue"))
+    write("truth.jsonl", [rows[0] | {"answer": "green"}, rows[1]])
+    found = evaluate(capsys, write("rows.jsonl", rows), "--truth", "truth.jsonl")
+    assert found["metrics"]["exact"]["value"] == 0.5
+
+
+def test_coco_json_is_a_truth_of_the_labels_that_were_asked(
+    capsys: Capture, tmp_path: Path
+) -> None:
+    rows = [
+        one | {"id": name}
+        for one, name in zip(plain(make_images(tmp_path)), ("1.png", "2.png", "3.png"), strict=True)
+    ]
+    for one in rows:
+        one["prompt"] = "detect cat ; dog"
+    annotations = [
+        {"image_id": 1, "category_id": 1, "bbox": [8, 4, 20, 10], "area": 5000},
+        {"image_id": 1, "category_id": 2, "bbox": [0, 0, 64, 48]},
+        {"image_id": 3, "category_id": 2, "bbox": [3, 6, 12, 30]},
+        {"image_id": 3, "category_id": 3, "bbox": [1, 1, 5, 5]},  # which no prompt asks for
+        {"image_id": 2, "category_id": 2, "bbox": [0, 0, 9, 9], "iscrowd": 1},
+    ]
+    sizes = [(row["width"], row["height"]) for row in rows]
+    images = [
+        {"id": n, "file_name": f"{n}.png", "width": width, "height": height}
+        for n, (width, height) in enumerate(sizes, 1)
+    ]
+    names = enumerate(("dog", "cat", "car"), 1)
+    document = {
+        "images": images,
+        "annotations": [one | {"id": n} for n, one in enumerate(annotations)],
+        "categories": [{"id": n, "name": name} for n, name in names],
+    }
+    Path("coco.json").write_text(json.dumps(document))
+    found = evaluate(capsys, write("rows.jsonl", rows), "--truth", "coco.json")["metrics"]
+    assert found["ap"]["value"] == pytest.approx(1.0)
+    assert found["f1@0.5"]["value"] == 1.0
+    assert found["ap_large"]["value"] is None
+    # the size is that of the annotation, which says that a mask has more pixels than its box
+    assert [found[f"ar_{size}"]["value"] for size in ("small", "medium")] == [1.0, 1.0]
+
+
+def test_documents_of_vqa_are_truths_by_question(capsys: Capture) -> None:
+    """The files of VQA and OK-VQA have `annotations`, those of TextVQA and DocVQA `data`."""
+    rows = write("rows.jsonl", answers(("262148000", "down"), ("262148001", "two")))
+    ten = [{"answer": "down", "answer_confidence": "yes", "answer_id": n} for n in range(1, 11)]
+    annotations = [
+        {"question_id": 262148000, "image_id": 262148, "answer_type": "other", "answers": ten},
+        {"question_id": 262148001, "image_id": 262148, "answer_type": "number",
+         "answers": [{"answer": "2"}] * 7 + [{"answer": "3"}] * 3},
+    ]  # fmt: skip
+    Path("vqa.json").write_text(json.dumps({"info": {}, "annotations": annotations}))
+    found = evaluate(capsys, rows, "--truth", "vqa.json", "--by", "answer_type")
+    assert (found["metrics"]["vqa"]["value"], found["missing"], found["surplus"]) == (1.0, 0, 0)
+    assert list(found["groups"]) == ["number", "other"]
+    data = [{"questionId": 262148000, "question": "where?", "answers": ["down", "below"]}]
+    Path("docvqa.json").write_text(json.dumps({"data": data}))
+    found = evaluate(capsys, rows, "--truth", "docvqa.json", "--only-common")
+    assert found["metrics"]["anls"]["value"] == 1.0
+    questions = [{"question_id": 262148000, "question": "where?"}]
+    Path("questions.json").write_text(json.dumps({"questions": questions}))
+    assert "has no answers" in refused(capsys, rows, "--truth", "questions.json")
+
+
+def test_truth_is_read_at_addresses_that_are_allowed(capsys: Capture) -> None:
+    rows = write("rows.jsonl", answers(("a", "red"), ("b", "red")))
+    lines = '{"id": "a", "answer": "red"}\n{"id": "b", "answer": "blue"}\n'
+    coco = {"annotations": [{"question_id": "a", "answer": "red"}]}
+    with Server(b"") as server:
+        server.files = {"/truth.jsonl": lines.encode(), "/vqa.json": json.dumps(coco).encode()}
+        words = (rows, "--truth", f"{server.url}/truth.jsonl")
+        assert "--allow-urls" in refused(capsys, *words)
+        assert "--allow-private-hosts" in refused(capsys, *words, "--allow-urls")
+        allowed = ("--allow-urls", "--allow-private-hosts")
+        assert evaluate(capsys, *words, *allowed)["metrics"]["exact"]["value"] == 0.5
+        words = (rows, "--truth", f"{server.url}/vqa.json", *allowed, "--only-common")
+        assert evaluate(capsys, *words)["metrics"]["exact"]["value"] == 1.0
+        gone = (rows, "--truth", f"{server.url}/no.jsonl", *allowed)
+        assert "nothing at the address" in refused(capsys, *gone)
+
+
+def test_folder_of_parquet_is_a_truth(capsys: Capture) -> None:
+    rows = write("rows.jsonl", answers(("a", "red"), ("b", "blue")))
+    Path("truth").mkdir()
+    assert "without .parquet files" in refused(capsys, rows, "--truth", "truth")
+    for id_, answer in (("a", "red"), ("b", "blue")):
+        table = pyarrow.table({"key": [id_], "answer": [answer]})
+        parquet.write_table(table, f"truth/{id_}.parquet")
+    words = (rows, "--truth", "truth")
+    assert "a.parquet, row 1: it has neither 'id'" in refused(capsys, *words)
+    found = evaluate(capsys, *words, "--id-column", "key")
+    assert found["metrics"]["exact"]["value"] == 1.0
+
+
+def test_location_tokens_of_a_training_file_are_boxes(capsys: Capture) -> None:
+    found = (box("cat", 0.0, 0.0, 32.0, 48.0), box("cat", 40.0, 0.0, 64.0, 48.0))
+    rows = [
+        row(n, id=id_, task="detect", prompt="detect cat", width=64, height=48, boxes=boxes)
+        for n, (id_, boxes) in enumerate([("a", found[:1]), ("b", ()), ("c", found)])
+    ]
+    suffix = "<loc0000><loc0000><loc1023><loc0512> cat"
+    truth = write(
+        "t.jsonl", [{"id": id_, "prefix": "detect cat", "suffix": suffix} for id_ in "abc"]
+    )
+    measured = evaluate(capsys, write("rows.jsonl", rows), "--truth", truth)["metrics"]
+    assert measured["acc@0.5"]["value"] == pytest.approx(2 / 3)  # no box is a miss
+    assert measured["recall@0.5"]["value"] == pytest.approx(2 / 3)
+    assert measured["precision@0.5"]["value"] == pytest.approx(2 / 3)
+
+
+def test_boxes_of_images_of_unknown_size_have_no_ap_by_size(capsys: Capture) -> None:
+    found = (box("cat", 0.0, 0.0, 320.0, 480.0),)
+    rows = [
+        row(0, id="a", task="detect", prompt="detect cat", width=640, height=480, boxes=found),
+        row(1, id="b", task="detect", prompt="detect cat", error="truncated"),
+    ]
+    write("rows.jsonl", rows)
+    suffix = "<loc0000><loc0000><loc1023><loc0512> cat"
+    known = [{"id": id_, "prefix": "detect cat", "suffix": suffix} for id_ in "abc"]
+    for count, words in ((3, ()), (1, ("--only-common",))):
+        truth = write("truth.jsonl", known if count == 3 else known[:1])
+        measured = evaluate(capsys, "rows.jsonl", "--truth", truth, *words)["metrics"]
+        assert measured["recall@0.5"]["value"] == pytest.approx(1 / count)
+        assert measured["ap"]["value"] == pytest.approx(1 / count, abs=0.01)
+        by_size = [measured[f"ap_{size}"]["value"] for size in ("small", "medium", "large")]
+        assert by_size == [None, None, None if count == 3 else pytest.approx(1.0)]
+
+
+def test_image_without_objects_has_masks_in_coco_json(capsys: Capture, tmp_path: Path) -> None:
+    rows = segmented(make_images(tmp_path))[1:]
+    rows[1] |= {"boxes": [], "masks": []}
+    sizes = [(one["width"], one["height"]) for one in rows]
+    document: dict[str, Any] = {
+        "images": [
+            {"id": n, "file_name": one["id"], "width": width, "height": height}
+            for n, (one, (width, height)) in enumerate(zip(rows, sizes, strict=True))
+        ],
+        "annotations": [
+            {"id": 1, "image_id": 0, "category_id": 1, "bbox": [0, 0, 9, 9],
+             "segmentation": [[0, 0, 9, 0, 9, 9, 0, 9]]},
+        ],
+        "categories": [{"id": 1, "name": "dog"}],
+    }  # fmt: skip
+    Path("coco.json").write_text(json.dumps(document))
+    words = (write("rows.jsonl", rows), "--truth", "coco.json", "--metric", "miou")
+    assert 0.5 < evaluate(capsys, *words)["metrics"]["miou"]["value"] < 0.6
+    del document["annotations"][0]["segmentation"]
+    Path("coco.json").write_text(json.dumps(document))
+    assert "needs masks" in refused(capsys, *words)
