@@ -15,6 +15,7 @@ from pgcli.cluster.chunk_driver import MAX_DEATHS, MAX_DEATHS_IN_A_ROW
 from pgcli.cluster.engine_group import EngineGroup, PoolBatchLimits
 from pgcli.cluster.engine_handle import EngineDied, EngineHandle
 from pgcli.cluster.engine_process import EngineSlot, Load
+from pgcli.cluster.image_chunks import NumberedImages, image_chunks
 from pgcli.cluster.messages import AnsweredRows, ChunkDone, EngineCounts, EngineInfo, ImageChunk
 from pgcli.cluster.start_method import SPAWN
 from pgcli.errors import NoUsableDevice
@@ -74,14 +75,14 @@ class EnginePool(EngineGroup):
         stream: Iterable[tuple[int, DecodedImage]],
         refuse: Refuse,
         should_stop: Callable[[], bool],
-        chunk_rows: int | None = None,
+        file_rows: int | None = None,
     ) -> Iterator[tuple[int, Answer]]:
         """The answers to each image's prompts, with their row indices, in the order they end.
 
-        `refuse` makes the row of a prompt whose image killed its engine. No chunk of images has
-        rows on both sides of a multiple of `chunk_rows`.
+        `refuse` makes the row of a prompt whose image killed its engine. No chunk has rows of two
+        files of the output, which have `file_rows` rows.
         """
-        run = _PoolRun(self, stream, refuse, should_stop, chunk_rows or sys.maxsize)
+        run = _PoolRun(self, stream, refuse, should_stop, file_rows or sys.maxsize)
         yield from run.answers()
 
     def close(self) -> None:
@@ -136,12 +137,12 @@ class _PoolRun:
         stream: Iterable[tuple[int, DecodedImage]],
         refuse: Refuse,
         should_stop: Callable[[], bool],
-        chunk_rows: int,
+        file_rows: int,
     ):
         self._pool, self._refuse, self._should_stop = pool, refuse, should_stop
-        self._chunk_rows = chunk_rows
-        self._stream: Iterator[tuple[int, DecodedImage]] | None = iter(stream)
-        self._collected: list[tuple[int, DecodedImage]] = []
+        self._chunks: Iterator[NumberedImages | None] | None = image_chunks(
+            stream, pool.chunk_images, file_rows
+        )
         self._ready: deque[ImageChunk] = deque()  # chunks that no engine has
         self._missing: dict[int, set[int]] = {}  # unanswered rows by chunk
         self._deaths: dict[int, int] = {}
@@ -153,7 +154,7 @@ class _PoolRun:
         """Give chunks to engines and receive rows, until all rows are answered."""
         while self._take_images() or self._missing:
             self._request_stop()
-            if self._stream is None and not self._missing:
+            if self._chunks is None and not self._missing:
                 return
             self._assign()
             if not self._wants_images():
@@ -164,36 +165,21 @@ class _PoolRun:
 
     def _wants_images(self) -> bool:
         has_room = any(engine.has_room for engine in self._pool.engines())
-        return self._stream is not None and not self._ready and has_room
+        return self._chunks is not None and not self._ready and has_room
 
     def _take_images(self) -> bool:
         """Take one image from the stream if an engine has room. False once the stream has ended."""
         if self._wants_images():
-            assert self._stream is not None
-            found = next(self._stream, None)
-            if found is None or self._ends_before(found[0]):
-                self._flush()
-            if found is None:
-                self._stream = None
-            else:
-                self._collected.append(found)
-                if len(self._collected) == self._pool.chunk_images:
-                    self._flush()
-        return self._stream is not None
+            assert self._chunks is not None
+            try:
+                if (images := next(self._chunks)) is not None:
+                    self._add_chunk(images)
+            except StopIteration:
+                self._chunks = None
+        return self._chunks is not None
 
-    def _ends_before(self, row_index: int) -> bool:
-        """Whether the row is not of the same chunk of the output as the collected images."""
-        rows = self._chunk_rows
-        return bool(self._collected) and self._collected[0][0] // rows != row_index // rows
-
-    def _flush(self) -> None:
-        """Make a chunk of the collected images."""
-        if self._collected:
-            self._add_chunk(self._collected)
-            self._collected = []
-
-    def _add_chunk(self, images: Sequence[tuple[int, DecodedImage]], deaths: int = 0) -> None:
-        chunk = ImageChunk(self._next_number, tuple(images))
+    def _add_chunk(self, images: NumberedImages, deaths: int = 0) -> None:
+        chunk = ImageChunk(self._next_number, images)
         self._next_number += 1
         self._ready.append(chunk)
         self._missing[chunk.number] = set(chunk.rows)
@@ -203,7 +189,7 @@ class _PoolRun:
         """Once, have the engines finish the rows in progress, and give out no more chunks."""
         if self._is_stopping or not self._should_stop():
             return
-        self._is_stopping, self._stream = True, None
+        self._is_stopping, self._chunks = True, None
         for chunk in self._ready:
             del self._missing[chunk.number]
         self._ready.clear()
@@ -265,7 +251,7 @@ class _PoolRun:
             for number, image in first.images:
                 left = set(range(number, number + len(image.item.prompts))) & missing
                 if left:
-                    self._add_chunk([(number, image)], deaths=MAX_DEATHS - 1)
+                    self._add_chunk(((number, image),), deaths=MAX_DEATHS - 1)
                     self._missing[self._next_number - 1] = left
             return
         yield from self._refuse_rows(*first.images[0], missing)

@@ -95,7 +95,7 @@ class EnginesTask:
             return self.task.stage(engine, should_stop)
         refuse = partial(error_answer, task=self.task.question.task, model=engine.label)
         return partial(
-            engine.ask, refuse=refuse, should_stop=should_stop, chunk_rows=self.chunk_rows()
+            engine.ask, refuse=refuse, should_stop=should_stop, file_rows=self.chunk_rows()
         )
 
     def model_settings(self, engine: RunEngine) -> dict[str, object]:
