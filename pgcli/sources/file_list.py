@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
+from itertools import chain, islice, zip_longest
 from pathlib import Path
+
+from pgcli.sources.name_list import NameList
 
 
 class FileList:
@@ -18,7 +20,7 @@ class FileList:
         self._base = base
         self._is_written = is_written  # otherwise new names are only kept in memory
         self._new: dict[int, list[str]] = {}
-        self._counts: dict[int, int] = {}
+        self._lists: dict[int, NameList] = {}
 
     @property
     def last_generation(self) -> int:
@@ -32,39 +34,59 @@ class FileList:
 
         Returns how many names are listed then; without new names no list is made. Raises OSError.
         """
-        before = {name for old in range(self.last_generation + 1) for name in self.names(old)}
-        new = [name for name in names if name not in before]
-        if new and not self._is_written:
-            self._new[generation] = new
-        elif new:
-            self._write(new, generation)
-        return len(before) + len(new)
+        earlier = range(self.last_generation + 1)
+        listed = chain.from_iterable(map(self.names, earlier))
+        new = iter(unlisted(names, listed) if earlier else names)
+        first = list(islice(new, 1))
+        if first and self._is_written:
+            file = self._file(generation)
+            self._lists[generation] = NameList.write(file, chain(first, new))
+        elif first:
+            self._new[generation] = [*first, *new]
+        return sum(map(self.count, {*earlier, generation}))
 
     def count(self, generation: int) -> int:
         """The number of names of one generation."""
-        if generation not in self._counts:
-            self._counts[generation] = sum(1 for _ in self.names(generation))
-        return self._counts[generation]
+        if generation in self._new:
+            return len(self._new[generation])
+        stored = self._stored(generation)
+        return stored.count if stored else 0
 
-    def names(self, generation: int) -> Iterator[str]:
-        """The names of one generation, in order; none if it has no list."""
-        yield from self._new.get(generation, ())
-        file = self._file(generation)
-        if not file.exists():
-            return
-        rest = b""
-        with file.open("rb") as opened:
-            while chunk := opened.read(2**20):
-                *names, rest = (rest + chunk).split(b"\0")
-                yield from map(os.fsdecode, names)
+    def names(self, generation: int, start: int = 0) -> Iterator[str]:
+        """The names of one generation from `start` on, in order; none if it has no list."""
+        if generation in self._new:
+            return islice(self._new[generation], start, None)
+        stored = self._stored(generation)
+        return stored.names(start) if stored else iter(())
 
-    def _write(self, names: Iterable[str], generation: int) -> None:
-        temporary = self._file(generation).with_suffix(".tmp")
-        with temporary.open("wb") as file:
-            file.writelines(os.fsencode(name) + b"\0" for name in names)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self._file(generation))  # the folder is synced before the first row
+    def _stored(self, generation: int) -> NameList | None:
+        if generation not in self._lists:
+            file = self._file(generation)
+            if not file.exists():
+                return None
+            self._lists[generation] = NameList(file)
+        return self._lists[generation]
 
     def _file(self, generation: int) -> Path:
         return self._base.with_name(f"{self._base.name}.{generation}")
+
+
+def unlisted(names: Iterable[str], listed: Iterable[str]) -> Iterator[str]:
+    """The names that are not listed, in their order.
+
+    Where both are in one order, only differences are kept in memory.
+    """
+    new: dict[str, None] = {}
+    gone: set[str] = set()
+    for name, other in zip_longest(names, listed):
+        if name == other:
+            continue
+        if name in gone:
+            gone.remove(name)
+        elif name is not None:
+            new[name] = None
+        if other in new:
+            del new[other]
+        elif other is not None:
+            gone.add(other)
+    yield from new

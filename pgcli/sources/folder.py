@@ -62,7 +62,8 @@ class FolderSource:
         if self._file_list is None:
             found: Iterator[FolderEntry] = islice(iter(self._walk()), part.start, part.stop)
         else:
-            found = self._listed(self._file_list.names(generation), part)
+            listed = self._file_list.names(generation, part.start)
+            found = self._listed(islice(listed, part.stop - part.start))
         root = None if self.allow_outside_root else os.path.realpath(self.path)
         for index, (relative, fault) in enumerate(found, first + part.start):
             path = os.path.join(self.path, relative)  # noqa: PTH118 - keeps the folder as typed
@@ -72,9 +73,9 @@ class FolderSource:
     def _walk(self) -> FolderWalk:
         return FolderWalk(self.path, self.allow_outside_root, self._names)
 
-    def _listed(self, names: Iterator[str], part: RowSlice) -> Iterator[FolderEntry]:
+    def _listed(self, names: Iterator[str]) -> Iterator[FolderEntry]:
         root = os.path.realpath(self.path)
-        for relative in islice(names, part.start, part.stop):
+        for relative in names:
             path = os.path.join(self.path, relative)  # noqa: PTH118
             try:
                 mode = os.lstat(path).st_mode

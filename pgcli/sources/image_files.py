@@ -56,10 +56,10 @@ class ImageFileSource:
         A name from the user is the id as typed, a match of a pattern its path.
         """
         if self._file_list is not None:
-            found = self._file_list.names(generation)
+            found = self._file_list.names(generation, part.start)
         else:
-            found = iter(self.found if generation == 0 else ())
-        found = islice(found, part.start, part.stop)
+            found = islice(self.found if generation == 0 else (), part.start, None)
+        found = islice(found, part.stop - part.start)
         for index, path in enumerate(found, first + part.start):
             name = display_name(display_path(path) if self.is_pattern else self.name)
             yield Item(index, name, name, path)

@@ -74,10 +74,11 @@ class RemoteFolder:
     def rows(self, first: int, part: RowSlice, generation: int = 0) -> Iterator[Item]:
         """Some images of a generation; `first` is the index of the first one."""
         if self._file_list is not None:
-            names = self._file_list.names(generation)
+            names = self._file_list.names(generation, part.start)
         else:
-            names = iter(self._images if generation == 0 else ())
-        for index, name in enumerate(islice(names, part.start, part.stop), first + part.start):
+            names = islice(self._images if generation == 0 else (), part.start, None)
+        names = islice(names, part.stop - part.start)
+        for index, name in enumerate(names, first + part.start):
             url = f"{self._url}/{name}"
             row_id = display_path(name if self._alone else url)
             yield Item(index, row_id, display_path(url), url)
