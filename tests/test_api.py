@@ -386,7 +386,10 @@ class TestCallOptions:
 
     @pytest.mark.parametrize(
         "option",
-        [{"temperature": -1}, {"top_p": 0}, {"top_p": 2}, {"top_k": -1}, {"batch_size": 0}],
+        [
+            *({"temperature": -1}, {"top_p": 0}, {"top_p": 2}, {"top_k": -1}, {"top_k": 0.5}),
+            *({"batch_size": 0}, {"batch_size": 2.5}, {"max_new_tokens": 2.5}),
+        ],
     )
     def test_invalid_option_is_refused_at_once(self, engine, folder, option):
         with pytest.raises(UsageError, match=next(iter(option))) as refused:
@@ -569,6 +572,13 @@ class TestWhatIsAsked:
         assert model.regions == [(1, 2, 3, 4)]
         with pytest.raises(ManifestError, match="one is given for all"):
             list(engine.ocr(folder / "rows.jsonl", region=(0, 0, 9, 9)))
+
+
+@pytest.mark.parametrize("model", ["demo", "demo-towers"])
+@pytest.mark.parametrize("rows", [0, -3, 2.5])
+def test_an_invalid_batch_size_is_refused_before_the_model_is_loaded(model, rows):
+    with pytest.raises(UsageError, match="batch_size"):
+        pgcli.load(model, batch_size=rows)
 
 
 def test_model_options_reach_the_loader(monkeypatch):

@@ -29,6 +29,11 @@ def test_embeddings_are_one_array(engine: pgcli.Engine) -> None:
     assert np.allclose(engine.embed(texts=TEXTS[0])[0], texts[0], atol=1e-6)
 
 
+def test_a_text_that_is_not_unicode_is_embedded_as_it_is_printed(engine: pgcli.Engine) -> None:
+    found = engine.embed(texts=["a \ud800 star", "a \ufffd star"])
+    assert np.array_equal(found[0], found[1])
+
+
 def test_scores_labels_and_hits_of_the_built_in_model(engine: pgcli.Engine) -> None:
     named = [EXAMPLES / "one.png", EXAMPLES / "blue.png"]  # red stars; a blue square and others
     best = [max(row.scores or (), key=lambda one: one.cosine) for row in engine.score(named, TEXTS)]

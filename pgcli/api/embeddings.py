@@ -14,6 +14,7 @@ from pgcli.embedding.abilities import check_kind, check_labels
 from pgcli.errors import UsageError
 from pgcli.images import ImageDecoder
 from pgcli.pipeline import Ask, answers
+from pgcli.printable import encodable
 from pgcli.records import Answer, error_answer
 from pgcli.remote import make_url_reader
 from pgcli.tasks import AnyQuestion, EmbeddingQuestion
@@ -53,9 +54,8 @@ class EmbeddingMethods:
             raise UsageError("embed takes images, or texts", hint='embed("photos")')
         if texts is not None:
             check_kind("embed", self._engine.label, self._engine.kind, texts=True)
-            return self._encoder.encode_texts(
-                [texts] if isinstance(texts, str) else texts, raw=raw_text
-            )
+            given = [texts] if isinstance(texts, str) else texts
+            return self._encoder.encode_texts([*map(encodable, given)], raw=raw_text)
         import numpy
 
         question = tasks.embed()

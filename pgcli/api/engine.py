@@ -59,6 +59,7 @@ def load(
     """
     from pgcli.checkpoints.find import find
 
+    CallSettings(batch_size=batch_size)  # raises UsageError
     checkpoint, origin = find(os.fspath(model), revision), (os.fspath(model), revision)
     urls = {"allow_urls": allow_urls, "allow_private_hosts": allow_private_hosts}
     if read_kind(checkpoint.folder) not in ("paligemma", None):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral
 from typing import TypedDict
 
 from pgcli.errors import UsageError
@@ -57,13 +58,21 @@ class CallSettings:
 
     def __post_init__(self) -> None:
         checks = {
+            "max_new_tokens": (_is_whole(self.max_new_tokens or 1), "a whole number, or None"),
             "temperature": (self.temperature >= 0, "0 or more"),
             "top_p": (0 < self.top_p <= 1, "above 0 and at most 1"),
-            "top_k": (self.top_k >= 0, "0 (all tokens) or more"),
+            "top_k": (_is_whole(self.top_k), "a whole number of 0 (all tokens) or more"),
             "seed": (self.seed >= 0, "0 or more"),
-            "alternatives": (self.alternatives >= 0, "0 or more"),
-            "batch_size": (self.batch_size is None or self.batch_size >= 1, "1 or more, or None"),
+            "alternatives": (_is_whole(self.alternatives), "a whole number of 0 or more"),
+            "batch_size": (
+                self.batch_size is None or _is_whole(self.batch_size, least=1),
+                "a whole number of 1 or more, or None",
+            ),
         }
         for name, (is_valid, expected) in checks.items():
             if not is_valid:
                 raise UsageError(f"{name} is {getattr(self, name)}", hint=f"{name} is {expected}")
+
+
+def _is_whole(number: float, least: int = 0) -> bool:
+    return isinstance(number, Integral) and number >= least

@@ -10,6 +10,14 @@ from torch import Tensor
 
 EPSILON = 1e-6  # rounding may leave a sum that equals top_p slightly below it
 ARGMAX = -1.0  # in place of a random number: the most likely token is taken
+#: Beyond these, logits divided by the temperature are not float32 numbers; the distribution stays
+#: the same, as one token has all of its mass, or every token an equal part.
+MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-30, 1e30
+
+
+def bounded(temperature: float) -> float:
+    """The temperature in float32's range, with the same distribution."""
+    return min(max(temperature, MIN_TEMPERATURE), MAX_TEMPERATURE)
 
 
 def sample(
@@ -21,7 +29,7 @@ def sample(
     keeps that many (0: all), `top_p` those before which less than that probability lies.
     """
     # the maximum is subtracted first, so that a small temperature does not overflow
-    scaled_BV = (logits_BV - logits_BV.amax(-1, keepdim=True)) / temperature
+    scaled_BV = (logits_BV - logits_BV.amax(-1, keepdim=True)) / bounded(temperature)
     probability_BV, token_BV = scaled_BV.softmax(-1).sort(dim=-1, descending=True, stable=True)
     if top_k:
         probability_BV[:, top_k:].zero_()

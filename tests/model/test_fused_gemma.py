@@ -249,6 +249,18 @@ def test_drawn_tokens_are_those_of_sorted_probabilities(
         close(one[:5], other[:5], torch.float32)
 
 
+@pytest.mark.parametrize(("temperature", "place"), [(1e-46, 0), (float("inf"), 9)])
+def test_a_temperature_beyond_float32_is_sampled_as_the_nearest_one(
+    kernels: ModuleType, monkeypatch: pytest.MonkeyPatch, temperature: float, place: int
+) -> None:
+    """The likeliest of 19 tokens, and the middle one; the draw is 0.5, and 7 is excluded."""
+    monkeypatch.setattr(kernels.sampled, "COLUMNS_AT_ONCE", 64)
+    logits_BV, draw_B = normal(1, 20, dtype=torch.float32), torch.tensor([0.5])
+    token_B, *_ = kernels.select_sampled(logits_BV, draw_B, temperature, 0, 1.0, 20, 7, 10, 5, 2)
+    ordered = [token for token in logits_BV[0].argsort(descending=True).tolist() if token != 7]
+    assert token_B.tolist() == [ordered[place]]
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("capability", ["80", "90"])
 def test_the_kernels_compile_for_gpus(kernels: ModuleType, capability: str) -> None:

@@ -134,12 +134,20 @@ def test_a_temperature_above_one_flattens_and_below_one_sharpens() -> None:
     assert len(set(entropies)) == 5
 
 
-@pytest.mark.parametrize("temperature", [0.01, 1e-6, 1e-30])
+@pytest.mark.parametrize("temperature", [0.01, 1e-6, 1e-30, 1e-46, 5e-324])
 def test_a_temperature_near_0_is_greedy(temperature: float) -> None:
     logits_BV = normal(50, 9, dtype=torch.float32) * 10
     sampling = SamplingParams(temperature=temperature)
     expected = logits_BV.argmax(-1).tolist()
     assert chosen(logits_BV, sampling, [str(n) for n in range(50)]) == expected
+
+
+@pytest.mark.parametrize("temperature", [1e18, 1e39, float("inf")])
+def test_at_an_extreme_temperature_all_tokens_are_equally_likely(temperature: float) -> None:
+    """But for the tokens that are masked."""
+    probability = torch.cat([PROBABILITY, torch.zeros(1)])
+    found = shares(probability, SamplingParams(temperature))
+    assert found == pytest.approx([*[1 / 6] * 6, 0], abs=1e-4)
 
 
 def test_probability_ignores_temperature_and_filters() -> None:

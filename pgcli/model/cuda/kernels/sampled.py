@@ -19,7 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from pgcli.model.cuda.kernels.greedy import COLUMNS_AT_ONCE, columns, likeliest, store_choice
-from pgcli.model.sampling import ARGMAX, EPSILON
+from pgcli.model.sampling import ARGMAX, EPSILON, bounded
 
 NO_DRAW, ROUNDING = tl.constexpr(ARGMAX), tl.constexpr(EPSILON)
 LOWEST = tl.constexpr(-(2**31))
@@ -51,7 +51,8 @@ def select_sampled(
             size,
             excluded,
         ),
-        *(first_location, first_location + locations, near, temperature, top_k, top_p),
+        *(first_location, first_location + locations, near),
+        *(bounded(temperature), top_k, top_p),
         *(COLUMNS_AT_ONCE, triton.next_power_of_2(2 * near + 1), top_k > 0, top_p < 1),
         num_warps=8,
     )
