@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import sys
 
 #: Start-up creates a quarter of a million objects that stay. Collecting garbage every 700 new
@@ -16,6 +17,9 @@ ROUNDS_BEFORE_SLEEPING = 1_000
 
 def main() -> int:
     """Run the command line of this process and return the exit code."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        # Ctrl-C while modules are imported ends the process without a traceback
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     gc.set_threshold(OBJECTS_BEFORE_COLLECTING)
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", str(ROUNDS_BEFORE_SLEEPING))

@@ -2,6 +2,7 @@
 
 import os
 import resource
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -59,6 +60,24 @@ def test_a_command_is_imported_when_it_is_called():
 
     assert commands("--help") == set()
     assert commands("slurm", "--help") == {"slurm"}
+
+
+def test_ctrl_c_while_modules_are_imported_ends_without_a_traceback():
+    code = """if True:
+        import os, signal, sys
+        from pgcli.__main__ import main
+
+        class Interrupting:
+            def find_spec(self, name, *_):
+                if name == "pgcli.cli.main":
+                    os.kill(os.getpid(), signal.SIGINT)
+
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        sys.meta_path.insert(0, Interrupting())
+        main()
+    """
+    run = python(code)
+    assert (run.returncode, run.stdout, run.stderr) == (-signal.SIGINT, "", "")
 
 
 @pytest.mark.parametrize(
