@@ -163,6 +163,11 @@ def test_pointing_at_a_token_shows_where_it_looked(folder: Path, tab: Any) -> No
     def heat() -> str:
         return str(tab.evaluate("document.getElementById('heat').toDataURL()"))
 
+    names = tab.locator("#candidates td:first-child")
+    candidates = [text for text, _ in values["tokens"][0]["candidates"]]
+    assert {" a", "a"} < set(candidates)  # two tokens, which must not look alike
+    assert names.all_text_contents() == [text.replace(" ", "␣", 1) for text in candidates]
+    assert "earlier tokens 0 %" in tab.locator("#shares").text_content()
     tokens.nth(1).hover()
     assert tab.locator("#chosen").text_content() == "green"
     first = heat()

@@ -7,6 +7,7 @@ const make = (tag, text = "", name = "") => {
   return element;
 };
 const percent = (share) => {
+  if (share === 0) return "0 %";
   if (share < 0.0005) return "< 0.1 %";
   return share < 0.0995 || (share > 0.99 && share < 0.9995) ? `${(share * 100).toFixed(1)} %` : `${Math.round(share * 100)} %`;
 };
@@ -83,11 +84,13 @@ function drawUnderlines() {
 
 function drawCandidates(token) {
   const rows = token.candidates.map(([text, probability]) => {
+    const name = make("td", shown(text));
+    if (/^ ./.test(text)) name.prepend(make("span", "␣", "space")); // " a" and "a" are two tokens
     const row = make("tr", "", text === token.text ? "taken" : ""), bar = make("td"), fill = make("div", "", "fill"), part = make("i");
     part.style.width = `${probability * 100}%`;
     fill.append(part);
     bar.append(fill);
-    row.append(make("td", shown(text)), bar, make("td", percent(probability)));
+    row.append(name, bar, make("td", percent(probability)));
     return row;
   });
   byId("candidates").tBodies[0].replaceChildren(...rows);
