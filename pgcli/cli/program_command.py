@@ -15,6 +15,11 @@ from pgcli.cli.program_options import ProgramState, program_options
 from pgcli.printable import printable
 
 
+#: The panels that several commands have, in the order of every help page; before them come those of
+#: the command alone.
+SHARED_PANELS = ("Input", "Output", "Model", "Rows", "Boxes", "Images", "Text files", "Running")
+
+
 class ValueHelp:
     """Shows nothing after a flag, and choices as `[record|stop]`; Typer shows `<bool>` and
     `<record|stop>`.
@@ -40,7 +45,7 @@ class PgcliCommand(ValueHelp, TyperCommand):
 
     def __init__(self, *given: Any, **more: Any):
         super().__init__(*given, **more)
-        self.params += program_options()
+        self.params = sorted((*self.params, *program_options()), key=panel_order)
         self.examples = (self.epilog or "").splitlines()
         self.help = "\n\n".join(filter(None, (self.help, "\n".join(self.examples))))
         self.epilog = None
@@ -103,6 +108,12 @@ class PgcliCommand(ValueHelp, TyperCommand):
         }
         with named_by_program(self):
             super().format_help(context, formatter)
+
+
+def panel_order(param: Any) -> int:
+    """Where a parameter's panel stands in the help."""
+    panel = getattr(param, "rich_help_panel", None)
+    return SHARED_PANELS.index(panel) if panel in SHARED_PANELS else -1
 
 
 def negate(flag: str) -> str:

@@ -107,6 +107,16 @@ def test_every_option_has_help_that_fits_the_terminal(command):
     assert "[[" not in usage
 
 
+def test_panels_of_the_help_have_one_order():
+    shared = ["Input", "Output", "Model", "Rows", "Boxes", "Images", "Text files", "Running"]
+    for command in PAGES[1:]:
+        panels = re.findall("╭─ ([A-Za-z ]*) ─", help_page(command))
+        assert len(panels) == len(set(panels))
+        own = [panel for panel in panels if panel not in shared]
+        assert panels == own + [panel for panel in shared if panel in panels], command
+        assert "Options" not in own, command
+
+
 def test_the_exit_codes_are_in_the_help():
     page = " ".join(help_page([]).split())
     codes_text = page.partition("Exit codes: ")[2]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pgcli.cli.option import option
 from pgcli.cli.typer_app import command
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Screen
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 def check(
     output: Annotated[str, typer.Argument(metavar="OUTPUT", hidden=True)],
     verify_input: Annotated[
-        bool, typer.Option("--verify-input", help="Read the images of all rows again.")
+        bool, option("Input", "--verify-input", own=True, help="Read the images of all rows again.")
     ] = False,
 ) -> None:
     from pgcli.cli.result_files.check_rows import check_rows

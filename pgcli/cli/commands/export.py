@@ -110,16 +110,16 @@ def export(
     ] = None,
     prepend: Annotated[
         str | None,
-        _option("Texts", "--prepend", metavar="TEXT", help="Start each text with this."),
+        _option("Text files", "--prepend", metavar="TEXT", help="Start each text with this."),
     ] = None,
     append: Annotated[
         str | None,
-        _option("Texts", "--append", metavar="TEXT", help="End each text with this."),
+        _option("Text files", "--append", metavar="TEXT", help="End each text with this."),
     ] = None,
     existing: Annotated[
         ExistingTexts | None,
         _option(
-            "Texts",
+            "Text files",
             "--existing",
             default="keep",
             help="Keep or overwrite an existing text, or add the new one before or after it.",
@@ -128,7 +128,7 @@ def export(
     overwrite_edited: Annotated[
         bool,
         _option(
-            "Texts",
+            "Text files",
             "--overwrite-edited",
             help="Overwrite also texts that were edited, or that pgcli did not write.",
         ),
@@ -136,7 +136,7 @@ def export(
     csv_raw: Annotated[
         bool,
         _option(
-            "Texts",
+            "Text files",
             "--csv-raw",
             help="Write texts unchanged, even if a spreadsheet takes them for formulas.",
         ),
