@@ -47,7 +47,7 @@ def read(file: Path, settings: ImportSettings) -> Annotations:
     try:
         return read_images(mapping(document, "the file"), settings)
     except InvalidValue as problem:
-        raise UsageError(f"{file}: {problem}", hint="correct it there") from problem
+        raise UsageError(f"{file}: {problem}", hint=f"correct it there, or {HINT}") from problem
 
 
 def read_images(document: Mapping[str, Any], settings: ImportSettings) -> Annotations:

@@ -14,7 +14,6 @@ from pgcli.cli.program_name import with_program_name
 from pgcli.cli.program_options import ProgramState, program_options
 from pgcli.printable import printable
 
-
 #: The panels that several commands have, in the order of every help page; before them come those of
 #: the command alone.
 SHARED_PANELS = ("Input", "Output", "Model", "Rows", "Boxes", "Images", "Text files", "Running")

@@ -24,7 +24,7 @@ def suggest_option(name: str, context: Any, words: Sequence[str]) -> str:
         return f"{have}: {shlex.join(['pgcli', alike[0], *words[1:]])}" if alike else have
     known = {option.removeprefix("--"): option for option in long_options(context.command)}
     if name.startswith("--no-"):
-        known |= {f"no-{bare}": f"--no-{bare}" for bare in known}
+        known |= {f"no-{flag}": f"--no-{flag}" for flag in long_flags(context.command)}
     bare = name.lstrip("-")
     close = get_close_matches(bare, known, n=2, cutoff=LIKE)
     close = close or [one for one in known if bare in one.split("-")]
@@ -39,6 +39,12 @@ def owners_of(name: str, group: Any) -> list[Any]:
 def long_options(command: Any) -> list[str]:
     """The long names of a command's options."""
     return [name for param in command.params for name in param.opts if name.startswith("--")]
+
+
+def long_flags(command: Any) -> list[str]:
+    """The long names of a command's flags, without dashes: those that `--no-NAME` turns off."""
+    flags = [param for param in command.params if getattr(param, "is_flag", False)]
+    return [name.removeprefix("--") for flag in flags for name in flag.opts if name[:2] == "--"]
 
 
 def suggest_value(param: Any, message: str) -> str:

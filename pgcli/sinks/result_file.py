@@ -20,6 +20,8 @@ ReadRows = Callable[[], Iterable[Row]]
 
 def check_result_file(target: Path, *, overwrite: bool) -> None:
     """Raise UsageError, OutputExists or OutputFailed where the file cannot be written."""
+    if str(target) == "-":
+        raise UsageError("rows are written to a file here", hint="name it: -o rows.jsonl")
     if target.suffix.lower() not in ENDINGS:
         raise UsageError(
             f"{target} is not the name of a .jsonl or .parquet file",

@@ -165,7 +165,7 @@ def test_1_with_a_traceback_for_a_bug(capsys, monkeypatch):
         ("caption examples/images -o rows.jsonl --shard 0/2", "--shard needs a folder"),
         ("caption examples/images -o rows/ --shard 2/2", "neither auto nor I/N"),
         ("caption examples/images --retry-errors", "--retry-errors goes through all"),
-        ("caption examples/images --max-errors x%", "not a number"),
+        ("caption examples/images --max-errors x%", "'x%' is not a percentage"),
         ("caption examples/images --revision main", "demo has no revisions to choose from"),
         ("caption examples/images --keep label", "no columns, so there is no 'label'"),
         ("ask examples/images", "give one: --prompt"),

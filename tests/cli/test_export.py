@@ -400,9 +400,11 @@ def test_folder_that_no_export_wrote_is_never_replaced(
     capsys: Capture, boxes: Path, folder: Path, to: str, tmp_path: Path
 ) -> None:
     before = sorted(folder.rglob("*"))
-    code, err = exported(capsys, boxes, to, folder, "--overwrite")
-    assert code == 13
-    assert "not written by an export" in err
+    for options in ([], ["--overwrite"]):
+        code, err = exported(capsys, boxes, to, folder, *options)
+        assert code == 13
+        assert "not written by an export" in err
+        assert "--overwrite" not in err  # it would not help
     assert sorted(folder.rglob("*")) == before
     (tmp_path / "empty").mkdir()
     assert exported(capsys, boxes, to, tmp_path / "empty")[0] == 0

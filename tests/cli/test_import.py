@@ -465,3 +465,11 @@ def test_large_files_and_wrong_options_are_refused(
     write(coco({"segmentation": [[0, 0, 60, 0, 60, 40]]}))
     code, err = imported(capsys, "coco")
     assert (code, "has too many points" in err) == (2, True)
+
+
+def test_file_of_another_tool_is_refused_with_what_coco_has(
+    capsys: Capture, tmp_path: Path
+) -> None:
+    (tmp_path / "tasks.json").write_text("[]")
+    assert main(["import", str(tmp_path / "tasks.json"), "--from", "coco", "-o", "t.jsonl"]) == 2
+    assert "or name a JSON file with 'images' and 'annotations'" in capsys.readouterr().err

@@ -63,9 +63,8 @@ def count_or_share(text: str | float) -> float:
     if isinstance(text, float):
         return text  # the default
     if text.endswith("%"):
-        share: float = number(0.0, 100.0)(text[:-1]) / 100
-        return min(share, 0.999_999)
-    return float(number(0)(text))
+        return min(share(text), 0.999_999)
+    return float(whole_number(text))
 
 
 def engines(text: str) -> int | None:
@@ -82,8 +81,26 @@ def max_errors(text: str | MaxErrors) -> MaxErrors:
     if isinstance(text, tuple):
         return text  # the default
     if text.endswith("%"):
-        return MaxErrors((None, number(0.0, 100.0)(text[:-1]) / 100))
-    return MaxErrors((number(0)(text), None))
+        return MaxErrors((None, share(text)))
+    return MaxErrors((whole_number(text), None))
+
+
+def share(text: str) -> float:
+    """A percentage, `P%`, as a number of 0 to 1."""
+    try:
+        return float(number(0.0, 100.0)(text.removesuffix("%"))) / 100
+    except typer.BadParameter:
+        raise typer.BadParameter(f"{text!r} is not a percentage of 0% to 100%") from None
+
+
+def whole_number(text: str) -> int:
+    """A number of 0 or more where a percentage may be given as well."""
+    try:
+        return int(number(0)(text))
+    except typer.BadParameter:
+        raise typer.BadParameter(
+            f"{text!r} is neither a whole number of 0 or more nor a percentage such as 5%"
+        ) from None
 
 
 def batch_sizes(text: str | BatchSizes) -> BatchSizes:

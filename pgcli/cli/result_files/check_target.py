@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pgcli.errors import OutputExists, UsageError
-from pgcli.state.destination import Kind, check_destination, is_occupied
+from pgcli.state.destination import Kind, check_destination, is_occupied, not_empty
 
 #: A file in every folder that an export wrote; other folders are never replaced.
 MARK = ".pgcli-export"
@@ -14,12 +14,16 @@ MARK = ".pgcli-export"
 def check_target(target: Path, *, is_folder: bool, overwrite: bool, option: str = "-o") -> None:
     """Check a file or folder that is written as a whole. Raises what `check_destination` raises."""
     kind: Kind = "folder" if is_folder else "file"
-    check_destination(target, kind=kind, overwrite=overwrite, option=option)
-    if is_folder and is_occupied(target) and (target.is_symlink() or not (target / MARK).is_file()):
+    check_destination(target, kind=kind, overwrite=overwrite or is_folder, option=option)
+    if not is_folder or not is_occupied(target):
+        return
+    if target.is_symlink() or not (target / MARK).is_file():
         raise OutputExists(
             f"{target} was not written by an export, and is not replaced",
             hint=f"name another folder with {option}",
         )
+    if not overwrite:
+        raise not_empty(target, option)
 
 
 def check_folder(folder: str, option: str, *, overwrite: bool) -> None:
