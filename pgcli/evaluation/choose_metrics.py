@@ -95,11 +95,11 @@ def known(truth: Any, needs: str) -> bool:
 def retrieve(rows: Sequence[JoinedRow], texts: str | None) -> list[Measure]:
     """Recall by the scores of the rows, or by their embeddings and those of a file of texts."""
     true = [answer for row in rows if row.truth is not None for answer in row.truth.answers]
-    if any("scores" in (row.row or {}) for row in rows):
+    if has_column(rows, "scores"):
         names, similarity_NM = scores_of(rows)
         check_texts(true, names, "the rows have no score of it", "score them with --texts-file")
         return retrieval_measures(rows, names, lambda part: similarity_NM[:, part])
-    if not any("embedding" in (row.row or {}) for row in rows):
+    if not has_column(rows, "embedding"):
         raise UsageError(
             "--metric retrieval needs embeddings or scores", hint="pgcli embed and score write them"
         )
@@ -123,6 +123,11 @@ def retrieve(rows: Sequence[JoinedRow], texts: str | None) -> list[Measure]:
                 )
             image_NE[number] = vector
     return retrieval_measures(rows, list(vectors), products(image_NE, text_ME))
+
+
+def has_column(rows: Sequence[JoinedRow], name: str) -> bool:
+    """Whether any of the rows has the column."""
+    return any(name in (row.row or {}) for row in rows)
 
 
 def scores_of(rows: Sequence[JoinedRow]) -> tuple[list[str], np.ndarray]:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 from pgcli.box_filter import box_of
@@ -18,6 +19,7 @@ from pgcli.regular_file import open_regular
 from pgcli.sources.open_sources import open_sources
 from pgcli.sources.paths import url_scheme
 from pgcli.sources.read_options import ReadOptions
+from pgcli.sources.readers import manifest_ending
 from pgcli.tasks.question import ask, normalize
 from pgcli.tasks.templates import render, template_columns
 from pgcli.training.targets import ERROR_COLUMNS, FindTarget, TrainingTarget, text_of
@@ -64,11 +66,13 @@ class AnswerTargets:
         known = (*self._prompts, *self._answers, *BOX_COLUMNS, *ERROR_COLUMNS)
         optional = tuple(one for one in known if one not in required)
         read = replace(options, fields=tuple(required), optional_fields=optional, repeats_ids=True)
-        return self.open_source(name, read), self.find
+        # CSV has an empty text for every cell without a value
+        may_be_empty = name == "-" or manifest_ending(name) in (".jsonl", ".ndjson", ".parquet")
+        return self.open_source(name, read), partial(self._find, may_be_empty=may_be_empty)
 
-    def find(self, item: Item) -> TrainingTarget | None:
+    def _find(self, item: Item, *, may_be_empty: bool) -> TrainingTarget | None:
         """The prompt and the answer of an item. Raises UsageError for boxes that are not valid."""
-        prompt, answer = self._prompt(item), self._answer(item)
+        prompt, answer = self._prompt(item), self._answer(item, may_be_empty=may_be_empty)
         return None if prompt is None or answer is None else TrainingTarget(answer, prompt)
 
     @property
@@ -94,14 +98,16 @@ class AnswerTargets:
             return None
         return with_region(normalize(str(value)), item)
 
-    def _answer(self, item: Item) -> str | None:
-        """The answer; None without one. With boxes, which may be none, it may be empty."""
+    def _answer(self, item: Item, *, may_be_empty: bool) -> str | None:
+        """The answer; None without one. With boxes, which may be none, it is empty as well."""
         fields = item.fields
         for name in self._answers:
             if text := text_of(fields.get(name)):
                 return text
         if self.answer_column is None and (found := boxes_of(fields)) is not None:
             return box_text(item, found)
+        if may_be_empty and any(isinstance(fields.get(name), str) for name in self._answers):
+            return ""
         has_columns = any(name in fields for name in self._answers)
         return None if has_columns else sidecar_text(item)
 

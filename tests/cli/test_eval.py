@@ -153,6 +153,10 @@ def test_scores_and_embeddings_have_recalls(capsys: Capture) -> None:
     words = ("scores.jsonl", "--truth", write("twice.jsonl", twice))
     assert evaluate(capsys, *words)["metrics"] == by_score
     assert "--texts FILE" in refused(capsys, "images.jsonl", "--truth", truth)
+    useless = refused(capsys, "scores.jsonl", "--truth", truth, "--texts", "texts.jsonl")
+    assert "--texts has no effect on rows that have scores" in useless
+    words = ("scores.jsonl", "images.jsonl", "--truth", truth, "--texts", "texts.jsonl")
+    assert evaluate(capsys, *words)["files"][1]["metrics"] == by_score
 
 
 def test_truth_that_does_not_fit_is_an_error_with_a_hint(capsys: Capture) -> None:
@@ -188,7 +192,7 @@ def test_truth_that_does_not_fit_is_an_error_with_a_hint(capsys: Capture) -> Non
 def test_options_without_effect_are_refused(capsys: Capture) -> None:
     rows = write("rows.jsonl", answers(("a", "red")))
     truth = truth_of(("a", "red"))
-    for words in (("--limit", "3"), ("--images", ".")):
+    for words in (("--limit", "3"), ("--images", "."), ("--overwrite",)):
         message = refused(capsys, rows, "--truth", truth, *words)
         assert f"{words[0]} has no effect without --view" in message
     Path("defaults.toml").write_text('[eval]\nlimit = 5\nimages = "."\n')

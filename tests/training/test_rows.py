@@ -96,6 +96,15 @@ def test_rows_of_big_vision_and_maestro_are_read(store: RowStore) -> None:
     assert again.digest != answers(store, rows, prompt_column="suffix").digest
 
 
+def test_empty_answer_is_one_but_a_blank_cell_of_csv_is_not(store: RowStore) -> None:
+    empty = {"image": "a.png", "prefix": "detect cat", "suffix": " "}
+    found = answers(store, write_lines("rows.jsonl", empty, empty | {"suffix": "?"}))
+    assert said(found) == [("a.png", "detect cat", ""), ("a.png", "detect cat", "?")]
+    found = answers(store, write_csv("rows.csv", empty, empty | {"suffix": "?"}))
+    assert said(found) == [("a.png", "detect cat", "?")]
+    assert found.left_out == {"without_target": 1}
+
+
 def test_columns_can_be_named_and_a_prompt_given_for_all_rows(store: RowStore) -> None:
     table = write_csv("rows.csv", {"image": "a.png", "text": "a wall", "thing": "wall"})
     found = answers(store, table, answer_column="text", prompt="is there a {thing}?")

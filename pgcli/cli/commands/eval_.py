@@ -207,7 +207,7 @@ def check_options(results: Sequence[str], metric: str) -> None:
 
 def check_page_options(context: typer.Context, view: str | None) -> None:
     """Raise UsageError for an option of the page without a page; defaults of a file are allowed."""
-    for name in ("limit", "images"):
+    for name in ("limit", "images", "overwrite"):
         source = context.get_parameter_source(name)
         if view is None and source is not None and source.name == "COMMANDLINE":
             raise UsageError(
@@ -217,9 +217,18 @@ def check_page_options(context: typer.Context, view: str | None) -> None:
 
 def check_texts(texts: str | None, files: Sequence[FileMeasures]) -> None:
     """Raise UsageError for embeddings of texts where no rows are compared with them."""
+    from pgcli.evaluation.choose_metrics import has_column
+
+    if texts is None:
+        return
     metrics = {choice.metric for file in files for _, choice in file.measures}
-    if texts is not None and "retrieval" not in metrics:
-        raise UsageError(
-            f"--texts has no effect on {', '.join(sorted(metrics))}",
-            hint="leave it out, or measure rows of embed with --metric retrieval",
-        )
+    if "retrieval" not in metrics:
+        measured = ", ".join(sorted(metrics))
+    elif all(has_column(file.joined.rows, "scores") for file in files):
+        measured = "rows that have scores"
+    else:
+        return
+    raise UsageError(
+        f"--texts has no effect on {measured}",
+        hint="leave it out, or measure rows of embed with --metric retrieval",
+    )
