@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from pgcli.remote import UrlReader
 from pgcli.sources.kept_columns import KeptColumn
@@ -23,13 +23,15 @@ class ReadOptions:
     `repeats_ids` several rows may have the same id. `requires_prompts` raises an error for a row
     without a prompt, `refuses_prompts` for a row with one, `refuses_regions` for a row with a
     region. URLs are read with `url_reader` and refused without it. With `tolerates_bad_rows` a bad
-    row becomes an error row instead of an exception. `track` passes on what is counted when a
-    source is opened, and shows how far that is.
+    row becomes an error row instead of an exception. Messages and options call a prompt by
+    `prompt_noun`. `track` passes on what is counted when a source is opened, and shows how far that
+    is.
     """
 
     image_column: str = "image"
     id_column: str = "id"
     prompt_column: str = "prompt"
+    prompt_noun: Literal["prompt", "text"] = "prompt"
     keep: tuple[str, ...] = ()
     kept: tuple[KeptColumn, ...] = ()
     fields: tuple[str, ...] = ()

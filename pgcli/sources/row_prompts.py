@@ -60,7 +60,8 @@ def read_prompt(row: ManifestRow, options: ReadOptions) -> str:
     value = row.values.get(options.prompt_column)
     if isinstance(value, str):
         return value
-    what = "no prompt" if value is None else "a prompt that is not text"
+    noun = options.prompt_noun
+    what = f"no {noun}" if value is None else f"a {noun} that is not text"
     message = f"{row.position}: the row has {what} in {options.prompt_column!r}"
     if value is None and row.values:
         raise ManifestError(message, hint=columns_hint(row.values, options.prompt_column, options))
@@ -71,7 +72,8 @@ def columns_hint(columns: Iterable[str], wanted: str, options: ReadOptions) -> s
     """Which columns there are, where the wanted one is missing."""
     hint = f"its columns are: {', '.join(sorted(columns)[:MAX_LISTED_COLUMNS])}"
     if wanted == options.prompt_column:
-        hint += "; --prompt-column NAME chooses one, --prompt TEXT asks all rows the same"
+        noun = options.prompt_noun
+        hint += f"; --{noun}-column NAME chooses one, --{noun} TEXT gives all rows the same"
     return hint
 
 

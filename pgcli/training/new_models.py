@@ -13,7 +13,6 @@ from torch import nn
 
 from pgcli.checkpoints.model_description import ModelDescription
 from pgcli.embedding.loader import encoder_config, read_model
-from pgcli.errors import UsageError
 from pgcli.model.classifier import ImageClassifier
 from pgcli.model.config import ClassifierConfig, TextConfig, TwoTowersConfig, VisionConfig
 from pgcli.model.two_towers import TwoTowers
@@ -87,12 +86,7 @@ SIZES = ("width", "depth", "mlp_dim", "num_heads", "patch_size", "resolution")
 
 
 def two_towers_of(folder: Path, description: ModelDescription, device: torch.device) -> TwoTowers:
-    """The two towers of a checkpoint in float32. Raises UsageError for another kind of model."""
-    if description.kind != "two_towers":
-        raise UsageError(
-            f"{folder} has no text tower, which --task contrastive trains",
-            hint="name SigLIP or CLIP, or begin with --init small",
-        )
+    """The two towers of a checkpoint in float32."""
     model = read_model(folder, description, dtype=torch.float32, device=device)
     assert isinstance(model, TwoTowers)
     return _trainable(model)

@@ -53,6 +53,11 @@ def start_towers(inputs: TaskInputs) -> Start:
     settings, checkpoint, device = inputs.settings, inputs.checkpoint, inputs.device
     if checkpoint is not None:
         folder, description = checkpoint.folder, read_description(checkpoint.folder)
+        if description.kind != "two_towers":
+            raise UsageError(
+                f"{checkpoint.name} has no text tower, which --task contrastive trains",
+                hint="name SigLIP or CLIP, or begin with --init small",
+            )
         model = two_towers_of(folder, description, device)
         texts = text_processor(folder, description)
         assert texts is not None
@@ -86,7 +91,8 @@ def start_classifier(inputs: TaskInputs) -> Start:
     labels = sorted({row.target for row in inputs.train})
     if len(labels) < 2:
         raise UsageError(
-            f"all rows have the label {labels[0]}", hint="a classifier needs two labels or more"
+            f"all rows to train on have the label {labels[0]}",
+            hint="a classifier needs two labels or more",
         )
     if unknown := sorted({row.target for row in inputs.evaluation} - {*labels}):
         raise UsageError(

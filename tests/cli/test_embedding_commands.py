@@ -234,6 +234,7 @@ def test_classifiers_have_their_own_labels(
         ("score photos", "siglip", "no text to score"),
         ("score photos --text a --text a", "siglip", "given twice"),
         ("score photos --text a --text-column b", "siglip", "leave out one of the two"),
+        ("score captions.csv --text-column b", "siglip", "--text-column NAME chooses one"),
         ("embed photos --text a", "siglip", "both given"),
         ("embed photos --adapter m/m", "siglip", "--adapter is for models that answer"),
         ("embed photos --quantize int8", "siglip", "--quantize is for models that answer"),

@@ -442,7 +442,7 @@ SITUATIONS = [
         lambda stage: stage.manifest("rows.csv", "image,question\none.png,why?\n", "ask"),
         2,
         "rows.csv has no column 'prompt'",
-        "its columns are: image, question; --prompt-column NAME chooses one, --prompt TEXT asks "
+        "its columns are: image, question; --prompt-column NAME chooses one, --prompt TEXT gives "
         "all rows the same",
     ),
     Situation(
@@ -450,7 +450,7 @@ SITUATIONS = [
         lambda stage: stage.manifest("a.jsonl", '{"image": "one.png", "question": "why?"}', "ask"),
         2,
         "a.jsonl, line 1: the row has no prompt in 'prompt'",
-        "its columns are: image, question; --prompt-column NAME chooses one, --prompt TEXT asks "
+        "its columns are: image, question; --prompt-column NAME chooses one, --prompt TEXT gives "
         "all rows the same",
     ),
     Situation(

@@ -350,7 +350,7 @@ def test_same_image_is_not_trained_and_evaluated_on(
         ("walls --task contrastive --init tiny -o out", "no columns"),
         ("pairs.jsonl --task contrastive --text-column words --init tiny -o out", "words"),
         ("walls/red --task classify --init tiny -o out", "labels are the names of folders"),
-        ("walls --include *red* --task classify --init tiny -o out", "all rows have the label red"),
+        ("walls --include *red* --task classify --init tiny -o out", "on have the label red"),
         ("walls/*/*.png --task classify --init tiny -o out", "walls/*/*.png is not a folder"),
         ("walls/red/00.png --task classify --init tiny -o out", "00.png is not a folder"),
         ("pairs.jsonl --model demo --text-column foo -o out", "goes with --task contrastive"),
@@ -359,7 +359,7 @@ def test_same_image_is_not_trained_and_evaluated_on(
         ("walls --task classify --init tiny -o s3://bucket/x", "to a folder of this machine"),
         ("walls --task classify --init tiny --learning-rate 0 -o out", "not a number above 0\n"),
         ("walls --task lora --model demo -o out", "contrastive"),
-        (f"pairs.jsonl --task contrastive --model {DEMO} -o out", "has no text tower"),
+        (f"pairs.jsonl --task contrastive --model {DEMO} -o out", f"{DEMO} has no text tower"),
     ],
 )
 def test_what_does_not_go_together_is_refused(

@@ -192,6 +192,7 @@ def source_options(plan: Plan) -> ReadOptions:
         image_column=options.image_column,
         id_column=options.id_column,
         prompt_column=question.text_column or options.prompt_column,
+        prompt_noun="prompt" if question.text_column is None else "text",
         keep=options.keep,
         fields=template_columns(question),
         requires_prompts=question.templates is None,
