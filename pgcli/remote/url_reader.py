@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from math import inf
-from typing import TYPE_CHECKING, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, Self, TypeVar
 
 from pgcli.records import MAX_IMAGE_BYTES, Item
 from pgcli.remote.abandonable import run_abandonable
@@ -47,6 +47,16 @@ class UrlReader:
         self._fetch_seconds = fetch_seconds or FETCH_SECONDS
         self._stopped = threading.Event()
         self._large = threading.Lock()
+
+    def __reduce__(self) -> tuple[Callable[[], Self], tuple[()]]:
+        """What another process makes an equal reader by, with connections of its own."""
+        make = partial(
+            type(self),
+            allow_private_hosts=self._allow_private_hosts,
+            fetch_seconds=self._fetch_seconds,
+            fetch_threads=self.fetch_threads,
+        )
+        return make, ()
 
     @contextmanager
     def fetched(self, item: Item) -> Iterator[Item]:

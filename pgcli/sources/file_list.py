@@ -29,10 +29,15 @@ class FileList:
         numbers = {int(ending) for ending in endings if ending.isdigit()}
         return max(numbers | self._new.keys(), default=-1)
 
-    def add(self, names: Iterable[str], generation: int) -> int:
+    @property
+    def total(self) -> int:
+        """The number of names of all generations."""
+        return sum(map(self.count, range(self.last_generation + 1)))
+
+    def add(self, names: Iterable[str], generation: int) -> None:
         """Store the names that no list has yet as this generation.
 
-        Returns how many names are listed then; without new names no list is made. Raises OSError.
+        Without new names no list is made. Raises OSError.
         """
         earlier = range(self.last_generation + 1)
         listed = chain.from_iterable(map(self.names, earlier))
@@ -43,7 +48,6 @@ class FileList:
             self._lists[generation] = NameList.write(file, chain(first, new))
         elif first:
             self._new[generation] = [*first, *new]
-        return sum(map(self.count, {*earlier, generation}))
 
     def count(self, generation: int) -> int:
         """The number of names of one generation."""

@@ -11,15 +11,15 @@ from itertools import islice
 from pgcli.errors import UsageError
 from pgcli.records import Item
 from pgcli.sources.endings import ending
-from pgcli.sources.file_list import FileList
 from pgcli.sources.folder_walk import UNREADABLE, FolderEntry, FolderWalk
+from pgcli.sources.growing_part import GrowingPart
 from pgcli.sources.image_location import outside_fault
 from pgcli.sources.paths import display_path
 from pgcli.sources.read_options import ReadOptions
 from pgcli.sources.source_part import RowSlice
 
 
-class FolderSource:
+class FolderSource(GrowingPart):
     """A folder as a source. Only counts are kept in memory: each pass walks the folder again.
 
     Once its files are pinned, each pass reads the stored list, whatever changes in the folder.
@@ -41,29 +41,16 @@ class FolderSource:
             raise UsageError(f"{name}: {problem.strerror}", hint=hint) from problem
         self.total = self.kinds.total()
         self.ignored, self.has_excluded = walk.ignored, walk.has_excluded
-        self._file_list: FileList | None = None
 
-    def pin_files(self, file_list: FileList, generation: int) -> None:
-        """Read the list from now on, with the folder's new files added to it. Raises OSError.
-
-        A listed file that no longer exists stays, so that the others keep their index.
-        """
-        self.total = file_list.add((relative for relative, _ in self._walk()), generation)
-        self._file_list = file_list
-
-    def count(self, generation: int) -> int:
-        """The number of images of a generation; without a list all are of the first."""
-        if self._file_list is not None:
-            return self._file_list.count(generation)
-        return self.total if generation == 0 else 0
+    def found_names(self) -> Iterator[str]:
+        return (relative for relative, _ in self._walk())
 
     def rows(self, first: int, part: RowSlice, generation: int = 0) -> Iterator[Item]:
         """Some images of a generation; `first` is the index of the first one."""
         if self._file_list is None:
             found: Iterator[FolderEntry] = islice(iter(self._walk()), part.start, part.stop)
         else:
-            listed = self._file_list.names(generation, part.start)
-            found = self._listed(islice(listed, part.stop - part.start))
+            found = self._listed(self.names(generation, part))
         root = None if self.allow_outside_root else os.path.realpath(self.path)
         for index, (relative, fault) in enumerate(found, first + part.start):
             path = os.path.join(self.path, relative)  # noqa: PTH118 - keeps the folder as typed

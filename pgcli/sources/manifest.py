@@ -20,7 +20,7 @@ from pgcli.sources.image_location import ImageLocation, locate_local, locate_rem
 from pgcli.sources.kept_columns import ALL, KeptTypes, expand
 from pgcli.sources.manifest_file import FileLocation, path_of
 from pgcli.sources.paths import display_name, url_scheme
-from pgcli.sources.read_options import ReadOptions
+from pgcli.sources.read_options import ReadOptions, Track
 from pgcli.sources.readers import load_reader, manifest_ending
 from pgcli.sources.readers.bookmarks import Bookmarks
 from pgcli.sources.readers.reader import Manifest, ManifestRow
@@ -59,12 +59,14 @@ class ManifestSource:
         self._ending = manifest_ending(path_of(location)) or ""
         self._reader = load_reader(self._ending)
         self._partitions = partition_columns(path_of(location))
-        self._options = replace(options, tolerates_bad_rows=self._reader.tolerates_bad_rows)
+        self._options = replace(
+            options, tolerates_bad_rows=self._reader.tolerates_bad_rows, track=iter
+        )
         self._repeated = RepeatedIds(array("Q"), array("Q"))
         self._chosen = ChosenRows()
         self._known: frozenset[str] = frozenset()
         self._manifest = Manifest(location, self.name, options.image_column, Bookmarks())
-        self._check()
+        self._check(options.track)
 
     @property
     def kinds(self) -> Counter[str]:
@@ -141,7 +143,7 @@ class ManifestSource:
             return row
         return row._replace(values={**self._partitions, **row.values})
 
-    def _check(self) -> None:
+    def _check(self, track: Track) -> None:
         """Count and check the rows, in eight bytes of memory for each id."""
         header = self._reader.columns and self._reader.columns(self._manifest)
         known = dict.fromkeys([*(header or ()), *self._partitions])
@@ -149,7 +151,7 @@ class ManifestSource:
             self._resolve_columns(known)
         digests, total = array("Q"), 0
         scanned = self._checked_columns() | ({ALL} if ALL in self._options.keep else set())
-        for row in self._options.track(self._rows(scanned)):
+        for row in track(self._rows(scanned)):
             total += 1
             if header is None and len(known) < MAX_COLUMNS:
                 known |= dict.fromkeys(row.values)

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from glob import has_magic
-from itertools import islice
 
 from pgcli.errors import ManifestError, NoInputError, UsageError
 from pgcli.records import Item
@@ -17,6 +16,7 @@ from pgcli.remote.urls import SCHEMES, has_credentials, is_web, scheme_of, url_p
 from pgcli.sources.dataset_files import dataset_files, dataset_parts, select_files
 from pgcli.sources.endings import IMAGE_ENDINGS, NO_ENDING, ending
 from pgcli.sources.file_list import FileList
+from pgcli.sources.growing_part import GrowingPart
 from pgcli.sources.image_files import group_images, is_supported_file, one_image
 from pgcli.sources.manifest import ManifestSource
 from pgcli.sources.name_filter import ALL_NAMES, NameFilter
@@ -34,11 +34,8 @@ _HINTS = {
 }
 
 
-class RemoteFolder:
-    """A folder of a store as a source: its images, in code-point order of their relative paths.
-
-    Once the list of files is pinned, each pass follows it, whatever is added or deleted.
-    """
+class RemoteFolder(GrowingPart):
+    """A folder of a store as a source: its images, in code-point order of their relative paths."""
 
     has_prompts = False
 
@@ -52,33 +49,19 @@ class RemoteFolder:
         self.ignored = Counter(map(ending, set(files).difference(images)))
         self._images = list(filter(names.accepts, images))
         self.has_excluded = len(self._images) < len(images)
-        self._file_list: FileList | None = None
         self.total = len(self._images)
+        self.kinds = Counter(map(ending, self._images))
 
-    @property
-    def kinds(self) -> Counter[str]:
-        """How many images there are of each ending."""
-        return Counter(map(ending, self._images))
+    def found_names(self) -> list[str]:
+        return self._images
 
-    def pin_files(self, file_list: FileList, number: int) -> None:
-        """Follow a list of files, to which new files are added with this number. Raises OSError."""
-        self.total = file_list.add(self._images, number)
-        self._file_list = file_list
-
-    def count(self, generation: int) -> int:
-        """The number of images of a generation; without a list all are of the first."""
-        if self._file_list is not None:
-            return self._file_list.count(generation)
-        return len(self._images) if generation == 0 else 0
+    def read_list(self, file_list: FileList) -> None:
+        super().read_list(file_list)
+        self._images = []
 
     def rows(self, first: int, part: RowSlice, generation: int = 0) -> Iterator[Item]:
         """Some images of a generation; `first` is the index of the first one."""
-        if self._file_list is not None:
-            names = self._file_list.names(generation, part.start)
-        else:
-            names = islice(self._images if generation == 0 else (), part.start, None)
-        names = islice(names, part.stop - part.start)
-        for index, name in enumerate(names, first + part.start):
+        for index, name in enumerate(self.names(generation, part), first + part.start):
             url = f"{self._url}/{name}"
             row_id = display_path(name if self._alone else url)
             yield Item(index, row_id, display_path(url), url)

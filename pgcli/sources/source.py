@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pgcli.records import Item
 from pgcli.sources.file_list import FileList
 from pgcli.sources.folder import FolderSource
-from pgcli.sources.image_files import ImageFileSource
+from pgcli.sources.growing_part import GrowingPart
 from pgcli.sources.kept_columns import common_types
 from pgcli.sources.manifest import ManifestSource
 from pgcli.sources.remote_files import RemoteFolder
@@ -22,8 +22,6 @@ from pgcli.sources.stdin import StdinSource
 if TYPE_CHECKING:
     import pyarrow
 
-#: Parts that may have more files when a run resumes.
-GrowingPart = FolderSource | ImageFileSource | RemoteFolder
 #: Parts that have columns.
 Table = ManifestSource | StdinSource
 
@@ -32,7 +30,8 @@ class Source:
     """All that the user named, as one stream of items, numbered from 0.
 
     `total` is None if standard input takes part; `kinds` counts the items by ending, `ignored` the
-    files that are skipped. Each pass reads the input again, except for standard input.
+    files that are skipped. Each pass reads the input again, except for standard input. A pickled
+    source is read by other processes that see the same files, without a scan.
     """
 
     def __init__(self, parts: Sequence[SourcePart]):
@@ -72,16 +71,25 @@ class Source:
         New files come after all earlier ones. `lists` returns the path of a part's lists by its
         number; nothing is written there unless `is_written`. Raises OSError.
         """
-        file_lists = [
-            (part, FileList(lists(number), is_written=is_written))
-            for number, part in enumerate(self._parts)
-            if isinstance(part, GrowingPart)
-        ]
-        last = max((file_list.last_generation for _, file_list in file_lists), default=-1)
+        file_lists = list(self._file_lists(lists, is_written=is_written))
+        last = last_generation(file_lists)
         for part, file_list in file_lists:
             part.pin_files(file_list, last + 1)
-        generations = (file_list.last_generation for _, file_list in file_lists)
-        self._last_generation = max([0, *generations])
+        self._last_generation = max(0, last_generation(file_lists))
+
+    def read_lists(self, lists: Callable[[int], Path]) -> None:
+        """Read the stored lists of a run, and look for no other files."""
+        file_lists = list(self._file_lists(lists, is_written=False))
+        for part, file_list in file_lists:
+            part.read_list(file_list)
+        self._last_generation = max(0, last_generation(file_lists))
+
+    def _file_lists(
+        self, lists: Callable[[int], Path], *, is_written: bool
+    ) -> Iterator[tuple[GrowingPart, FileList]]:
+        for number, part in enumerate(self._parts):
+            if isinstance(part, GrowingPart):
+                yield part, FileList(lists(number), is_written=is_written)
 
     def __iter__(self) -> Iterator[Item]:
         return self.rows()
@@ -118,6 +126,11 @@ class Source:
                     needs = partial(shifted, needs_image, first)
                     yield from read(first, RowSlice(begin, end, needs))
                 first += count
+
+
+def last_generation(file_lists: Sequence[tuple[GrowingPart, FileList]]) -> int:
+    """The number of the last list of any part; -1 if there is none."""
+    return max((file_list.last_generation for _, file_list in file_lists), default=-1)
 
 
 def shifted(needs_image: Callable[[int], bool], first: int, row: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import pickle
 import sys
 import tarfile
 from collections.abc import Callable
@@ -15,6 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from pgcli.records import NOT_READ
+from pgcli.remote import UrlReader
+from pgcli.sources.folder_walk import FolderWalk
+from pgcli.sources.manifest import ManifestSource
 from pgcli.sources.name_filter import NameFilter
 from pgcli.sources.open_sources import open_sources
 from pgcli.sources.read_options import ReadOptions
@@ -113,6 +117,29 @@ def test_rows_of_several_sources_are_numbered_through() -> None:
     assert source.total == len(whole) == COUNT * len(FORMATS)
     for start in range(0, len(whole), 23):
         assert list(source.rows(start, start + 23)) == whole[start : start + 23]
+
+
+@pytest.mark.parametrize("names", [NameFilter(), NameFilter(include=("*3*",))])
+def test_another_process_reads_the_same_rows_without_a_scan(
+    names: NameFilter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = UrlReader(allow_private_hosts=True, fetch_threads=3)
+    options = ReadOptions(names=names, url_reader=reader, track=lambda rows: iter(rows))
+    source = open_sources([*(make() for make in FORMATS.values()), "d/*"], options)
+    source.pin_files(lambda number: Path(f"list-{number}"))
+    whole = list(source)
+    sent = pickle.dumps(source)
+    monkeypatch.setattr(FolderWalk, "__iter__", None)
+    monkeypatch.setattr(ManifestSource, "_check", None)
+    Path("d/0-late.png").write_bytes(b"x")
+    Path("lists").mkdir()
+    for file in Path().glob("list-*"):
+        file.rename("lists" / file)
+    found = pickle.loads(sent)
+    found.read_lists(lambda number: Path(f"lists/list-{number}"))
+    assert found.total == len(whole)
+    assert list(found) == whole
+    assert list(found.rows(31, 40)) == whole[31:40]
 
 
 def test_files_that_arrive_later_are_numbered_after_the_others() -> None:

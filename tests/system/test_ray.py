@@ -12,7 +12,8 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import psutil
 import pyarrow.parquet as pq
@@ -21,7 +22,10 @@ import yaml
 from PIL import Image
 
 from pgcli.cli.job import destination, loading
+from pgcli.cli.job.plan import Plan
+from pgcli.cli.job.ray_run import RemoteEngine, absent_sources
 from pgcli.cli.main import main
+from pgcli.errors import NoUsableDevice
 from pgcli.remote.stored_objects import StoredObjects
 from pgcli.state.lock import output_lock
 from pgcli.state.state_folder import state_folder
@@ -119,6 +123,17 @@ def actors() -> list[int]:
 
 def parts() -> int:
     return len(list(Path("rows").glob("*.parquet"))) if Path("rows").is_dir() else 0
+
+
+def test_machine_without_the_sources_has_no_engine(tmp_path: Path) -> None:
+    names = ["photos", "s3://bucket/photos", "photos/*.png"]
+    options = SimpleNamespace(
+        output=SimpleNamespace(output="rows/"), model=SimpleNamespace(ray_cpus=None)
+    )
+    plan = SimpleNamespace(sources=[*names, "elsewhere"], options=options, is_stored=False)
+    assert absent_sources(names) == []
+    with pytest.raises(NoUsableDevice, match="elsewhere is not on "):
+        RemoteEngine(cast(Plan, plan), str(tmp_path)).load()
 
 
 def test_ray_is_named_where_it_is_not_installed(

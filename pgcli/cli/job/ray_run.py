@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
+from glob import has_magic
 from pathlib import Path
 from secrets import token_hex
 from tempfile import TemporaryDirectory
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 from pgcli.cli.job import loading
 from pgcli.cli.job.chunk_worker import ChunkReport, ChunkWorker
 from pgcli.cli.job.engines import EnginesTask, has_small_files
-from pgcli.cli.job.input import RunInput, open_input
+from pgcli.cli.job.input import RunInput
 from pgcli.cli.job.output import CONFIDENCE, RunOutput
 from pgcli.cli.job.plan import Plan
 from pgcli.cli.job.run_settings import model_settings, run_metadata
@@ -34,6 +35,7 @@ from pgcli.errors import NoUsableDevice
 from pgcli.images import ImageSpec
 from pgcli.sinks import open_folder
 from pgcli.sinks.chunk_writer import ChunkRow, ChunkWriter
+from pgcli.sources.paths import parse_path, url_scheme
 from pgcli.state.file_lock import file_lock
 from pgcli.state.run_state import RunState
 from pgcli.state.state_folder import LOCK, file_list
@@ -41,6 +43,7 @@ from pgcli.state.stored_run import StoredRunState
 
 if TYPE_CHECKING:
     from pgcli.sinks.column_types import ColumnTypes
+    from pgcli.sources.source import Source
 
 #: Stands for the engine of a run whose chunks others have computed.
 NO_ENGINE = EngineInfo("no model", "no device", "no dtype", 1, ImageSpec(0))
@@ -52,6 +55,7 @@ LARGE_MODEL_CPUS = 8
 class OutputSetup:
     """What the engines of a run need to know of its output."""
 
+    source: Source
     run_id: str
     files: str
     settings: Mapping[str, Any]
@@ -83,10 +87,14 @@ class RemoteEngine:
                 f"{self._folder} is not on {socket.gethostname()}",
                 hint="start the command in a folder that all machines of the cluster see",
             )
-        self._input = open_input(self._plan, Screen(quiet=True))
+        if absent := absent_sources(self._plan.sources):
+            raise NoUsableDevice(
+                f"{absent[0]} is not on {socket.gethostname()}",
+                hint="name sources that all machines of the cluster see by the same path",
+            )
         task = EnginesTask(self._plan.task, 1, True, lambda: self._input.chunk_rows, self._cores)
-        plan = self._input.plan = replace(self._plan, task=cast("RunTask", task))
-        self._engine = self._load_model(plan)
+        self._plan = replace(self._plan, task=cast("RunTask", task))
+        self._engine = self._load_model(self._plan)
         self._stack.callback(self._engine.close)
         return self._engine.info
 
@@ -98,10 +106,11 @@ class RemoteEngine:
 
     def begin(self, setup: OutputSetup) -> None:
         """Open the output, which no run replaces while this process lives."""
-        input, state = self._input, self._open_state(setup.files)
-        lists = partial(file_list, state.folder, setup.files)
-        input.source.pin_files(lists, is_written=False)
-        input.chunk_rows = setup.chunk_rows
+        state = self._open_state(setup.files)
+        setup.source.read_lists(partial(file_list, state.folder, setup.files))
+        url_reader = self._plan.options.input.url_reader
+        input = RunInput(self._plan, setup.source, url_reader, setup.chunk_rows)
+        self._input = input
         state.run_id = setup.run_id
         self._engine.batch_limits.load_state_dict(setup.limits.get(self._engine.device, {}))
         schema = replace(input.row_schema, confidence=CONFIDENCE in setup.settings)
@@ -225,6 +234,7 @@ class RayRun:
             )
         assert self._input.chunk_rows is not None
         return OutputSetup(
+            self._input.source,
             state.run_id,
             state.files,
             dict(output.settings),
@@ -242,6 +252,12 @@ def engine_resources(plan: Plan, has_gpus: bool) -> EngineResources:
     gpus = float(may_use_gpus) if options.ray_gpus is None else options.ray_gpus
     cores = 1 if gpus or has_small_files(plan) else LARGE_MODEL_CPUS
     return EngineResources(gpus, options.ray_cpus or cores)
+
+
+def absent_sources(names: Sequence[str]) -> list[str]:
+    """The named files and folders that are not on this machine."""
+    named = (name for name in names if not url_scheme(name) and not has_magic(name))
+    return [name for name in named if not os.path.lexists(parse_path(name))]
 
 
 def parts(rows: range, per_image: int) -> list[range]:
