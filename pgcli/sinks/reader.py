@@ -37,19 +37,24 @@ def read_results(output: Path) -> Iterator[Row]:
 
     Ignores a last row that is cut off. Raises UsageError for any other content.
     """
-    if not output.exists() and not state_folder(output).exists():
-        raise UsageError(f"{output} does not exist", hint=HINT)
-    if output.exists() and not output.is_file() and not output.is_dir():
-        raise UsageError(f"{output} is not a regular file", hint=HINT)
-    if output.is_dir() and not state_folder(output).exists() and not any(output.glob("*.parquet")):
-        raise UsageError(f"{output} is a folder without rows", hint=HINT)
     try:
+        check_results(output)
         yield from valid_rows(output)
     except (OSError, ValueError, RecursionError) as problem:  # includes those of pyarrow
         raise UsageError(
             f"{output} cannot be read: {problem}",
             hint="name a .jsonl or .parquet file, or a folder of Parquet files",
         ) from problem
+
+
+def check_results(output: Path) -> None:
+    """Raise UsageError where no rows of a run can be. Raises OSError."""
+    if not output.exists() and not state_folder(output).exists():
+        raise UsageError(f"{output} does not exist", hint=HINT)
+    if output.exists() and not output.is_file() and not output.is_dir():
+        raise UsageError(f"{output} is not a regular file", hint=HINT)
+    if output.is_dir() and not state_folder(output).exists() and not any(output.glob("*.parquet")):
+        raise UsageError(f"{output} is a folder without rows", hint=HINT)
 
 
 def valid_rows(output: Path) -> Iterator[Row]:

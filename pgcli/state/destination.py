@@ -61,6 +61,7 @@ def check_resumable(
     """
     with wrap_write_errors(path):
         check_kind(path, kind, "-o")
+        check_state_folder(state_folder(path))
         check_unlocked(state_folder(path), part=part, replaces=overwrite)
         if overwrite and any(owner.is_running for owner in owners(state_folder(path))):
             raise in_use(state_folder(path), "")  # on another host, whose locks are not seen here
@@ -88,6 +89,15 @@ def check_kind(path: Path, kind: Kind, option: str) -> None:
     if path.exists() and not (path.is_dir() if kind == "folder" else path.is_file()):
         wanted = "folder" if kind == "folder" else "regular file"
         raise UsageError(f"{path} is not a {wanted}", hint=f"name another one with {option}")
+
+
+def check_state_folder(folder: Path) -> None:
+    """Raise OutputExists for anything else of the state folder's name. Raises OSError."""
+    if not folder.is_dir() and os.path.lexists(folder):
+        raise OutputExists(
+            f"{folder}, where the state of the run is to be, is not a folder",
+            hint="move it away, or choose another -o",
+        )
 
 
 def is_occupied(path: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections.abc import Iterator
@@ -31,7 +32,8 @@ class Owner:
 
 def owners(folder: Path) -> Iterator[Owner]:
     """The processes that took a lock and did not release it."""
-    for file in sorted(folder.glob(f"{OWNER}*.json")):
+    files = folder.glob(f"{OWNER}*.json") if os.path.isdir(folder) else ()  # noqa: PTH112 - no error
+    for file in sorted(files):
         process, part = read_json(file) or {}, file.stem.removeprefix(OWNER)
         silent = seconds_since(file, progress_file(folder, part))
         is_held = is_locked(folder / f"{LOCK}{part}")

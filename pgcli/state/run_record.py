@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pgcli.errors import OutputExists
+from pgcli.regular_file import read_text
 from pgcli.state.atomic_file import read_json, write_json
 from pgcli.state.input_check import ImageComparison
 from pgcli.state.state_folder import RUN, state_folder
@@ -186,9 +187,16 @@ def check_version(output: Path) -> None:
 def why_no_record(output: Path) -> str:
     """Why `read_record` finds none, as a clause of a message."""
     file = state_folder(output) / RUN
-    if is_newer(output):
-        return f"{file} was made by a newer pgcli"
-    return f"{file} is not a record of a run" if file.exists() else f"there is no {file}"
+    try:
+        read_text(file)
+    except (FileNotFoundError, NotADirectoryError):
+        return f"there is no {file}"
+    except OSError as problem:
+        return f"{file} cannot be read: {problem.strerror}"
+    except UnicodeError:
+        pass
+    is_of_newer = is_newer(output)
+    return f"{file} {'was made by a newer pgcli' if is_of_newer else 'is not a record of a run'}"
 
 
 def now() -> str:

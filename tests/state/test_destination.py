@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from pgcli.cli.result_files.run_status import read_run_status
 from pgcli.errors import OutputExists, OutputFailed, OutputInUse, PgcliError, UsageError
 from pgcli.rows import RowSchema
 from pgcli.sinks import open_resumable
+from pgcli.sinks.reader import read_results
 from pgcli.state.destination import check_destination, check_resumable
 from pgcli.state.run_state import RunState
 
@@ -135,3 +137,28 @@ def test_check_and_run_refuse_the_same_outputs(output: Path) -> None:
             refuse()
         messages.append(str(refused.value))
     assert messages[0] == messages[1]
+
+
+def test_other_things_of_the_state_folders_name_are_refused(output: Path) -> None:
+    folder = output.with_name("rows.jsonl.pgcli")
+    for make in (folder.touch, lambda: folder.symlink_to("missing")):
+        make()
+        for overwrite in (False, True):
+            with pytest.raises(OutputExists, match="is not a folder") as refused:
+                check_resumable(output, {}, overwrite=overwrite)
+            assert "--overwrite" not in refused.value.hint
+        folder.unlink()
+
+
+def test_name_too_long_for_a_state_folder_is_output_failed(output: Path) -> None:
+    with pytest.raises(OutputFailed, match="File name too long"):
+        check_resumable(output.with_name("x" * 248 + ".jsonl"), {})
+
+
+def test_unreadable_state_is_named(output: Path) -> None:
+    output.with_name("rows.jsonl.pgcli").symlink_to("rows.jsonl.pgcli")
+    for name, reason in ((output.name, "symbolic links"), ("x" * 248 + ".jsonl", "too long")):
+        with pytest.raises(UsageError, match=f"run.json cannot be read: .*{reason}"):
+            read_run_status(output.with_name(name))
+    with pytest.raises(UsageError, match="cannot be read: .*too long"):
+        list(read_results(output.with_name("x" * 248 + ".jsonl")))
