@@ -51,6 +51,8 @@ class ChunkStore:
     """Keeps complete chunks by number, and opens the files of incomplete ones."""
 
     chunk_rows = sys.maxsize  # the number of rows in a full chunk
+    #: Whether the input of each row is recorded, by which changed images are noticed.
+    keeps_inputs = True
 
     def __init__(self, state: RunState, *, retry: bool = False):
         self._state, self._retry = state, retry

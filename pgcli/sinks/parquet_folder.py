@@ -27,9 +27,6 @@ class ParquetFolder(ParquetChunks):
     the one with more rows stays. `owns_chunk` selects the chunks of this process.
     """
 
-    #: Whether the input of each row is recorded, by which changed images are noticed.
-    keeps_inputs = True
-
     def __init__(
         self,
         state: RunState,

@@ -71,14 +71,19 @@ class ResumableSink:
         return counts
 
     def is_unchanged(self, table_statuses: Collection[bytes], row_index: int) -> bool:
-        """Whether the row is saved, and its image is in a table with one of these statuses."""
+        """Whether the row is saved, and its image is in a table with one of these statuses.
+
+        Where no inputs are recorded, there is nothing that the image could be compared with.
+        """
         number, index = divmod(row_index, self._chunk_rows)
         if number in self._open:
             chunk = self._open[number]
             rows = 0 if chunk.previous is not None else chunk.file.rows
         else:
             rows = self.store.chunks[number].rows if number in self.store.chunks else 0
-        record = self._inputs.read(row_index) if index < rows else None
+        if index >= rows or not self.store.keeps_inputs:
+            return index < rows
+        record = self._inputs.read(row_index)
         return record is not None and record.stamp.status in table_statuses
 
     def is_missing(self, row_index: int, item: Item, prompt: str) -> bool:

@@ -20,6 +20,7 @@ from pgcli.cli.main import main
 from tests.support import pretend
 from tests.support.bytes_read import bytes_read
 from tests.support.noise import noise
+from tests.support.writable_stores import used_store
 
 pytestmark = [
     pytest.mark.usefixtures("clean_environment"),
@@ -75,6 +76,15 @@ def test_run_reads_the_images_of_its_rows(name: str) -> None:
         assert share_read(name, "-o", output) < 0.3  # resumed
         assert share_read(name, "-o", output) < 0.1  # nothing is left to do
         assert main(["check", output]) == 0
+
+
+def test_run_into_a_store_does_not_read_images_of_stored_rows() -> None:
+    name = write("images.tar", IMAGES)
+    with used_store():
+        options = ("-o", "s3://bucket/rows/", "--rows-per-file", "10")
+        share_read(name, *options, "--limit", "10")  # imports what the others need
+        assert 0.5 < share_read(name, *options) < 1.1  # resumed; certificates are read too
+        assert share_read(name, *options) < 0.3  # nothing is left to do
 
 
 @pytest.mark.parametrize("name", ["pages.parquet", "images.tar"])

@@ -158,7 +158,7 @@ def test_name_too_long_for_a_state_folder_is_output_failed(output: Path) -> None
 def test_unreadable_state_is_named(output: Path) -> None:
     output.with_name("rows.jsonl.pgcli").symlink_to("rows.jsonl.pgcli")
     for name, reason in ((output.name, "symbolic links"), ("x" * 248 + ".jsonl", "too long")):
-        with pytest.raises(UsageError, match=f"run.json cannot be read: .*{reason}"):
+        with pytest.raises(UsageError, match=rf"run.json cannot be read: .*{reason}"):
             read_run_status(output.with_name(name))
-    with pytest.raises(UsageError, match="cannot be read: .*too long"):
+    with pytest.raises(UsageError, match=r"cannot be read: .*too long"):
         list(read_results(output.with_name("x" * 248 + ".jsonl")))
