@@ -47,16 +47,9 @@ def attend(
     _attend[(rows, kv_heads, splits)](
         *(qkv_BX, position_B, frequency, key_BKSH, value_BKSH, mask_BS, slot_B),
         *(part, peak, total, qkv_BX.stride(0), key_BKSH.stride(0), key_BKSH.stride(1)),
-        *(
-            mask_BS.stride(0),
-            scale,
-            cap,
-            kv_heads,
-            groups,
-            size,
-            max(16, triton.next_power_of_2(groups)),
-        ),
-        *(SLOTS_AT_ONCE[qkv_BX.itemsize], splits, cap > 0, IS_INTERPRETED),
+        *(mask_BS.stride(0), scale, cap, kv_heads, groups, size),
+        *(max(16, triton.next_power_of_2(groups)), SLOTS_AT_ONCE[qkv_BX.itemsize], splits),
+        *(cap > 0, IS_INTERPRETED),
         num_warps=4,
     )
     if splits > 1:
@@ -100,8 +93,7 @@ def _attend(
     """
     row, head, part = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     slot = tl.load(slot_ptr + row)
-    half, whole = tl.arange(0, H // 2), tl.arange(0, H)
-    group = tl.arange(0, BLOCK_G)
+    half, whole, group = tl.arange(0, H // 2), tl.arange(0, H), tl.arange(0, BLOCK_G)
     in_group = (group < G)[:, None]
     dtype = key_ptr.dtype.element_ty
     factor = tl.float32 if DOT_FLOAT32 else dtype
@@ -109,11 +101,11 @@ def _attend(
     angle = tl.load(position_ptr + row).to(tl.float32) * tl.load(frequency_ptr + half)
     cos = tl.cos(angle).to(dtype).to(tl.float32)
     sin = tl.sin(angle).to(dtype).to(tl.float32)
-    query_ptr = qkv_ptr + row * qkv_stride + (head * G + group)[:, None] * H + half[None, :]
-    first = tl.load(query_ptr, mask=in_group, other=0.0).to(tl.float32)
-    second = tl.load(query_ptr + H // 2, mask=in_group, other=0.0).to(tl.float32)
-    query_1 = (first * cos - second * sin).to(dtype)
-    query_2 = (second * cos + first * sin).to(dtype)
+    qkv = qkv_ptr + row * qkv_stride
+    query = qkv + (head * G + group)[:, None] * H + half[None, :]
+    first = tl.load(query, mask=in_group, other=0.0).to(tl.float32)
+    second = tl.load(query + H // 2, mask=in_group, other=0.0).to(tl.float32)
+    query_1, query_2 = _rotated(first, second, cos, sin, dtype)
 
     keys = key_ptr + row * row_stride + head * head_stride
     values = value_ptr + row * row_stride + head * head_stride
@@ -121,22 +113,13 @@ def _attend(
     total = tl.zeros([BLOCK_G], tl.float32)
     out = tl.zeros([BLOCK_G, H], tl.float32)
     if part == 0:
-        new_ptr = qkv_ptr + row * qkv_stride + (K * G + head) * H
-        new_first = tl.load(new_ptr + half).to(tl.float32)
-        new_second = tl.load(new_ptr + H // 2 + half).to(tl.float32)
-        new_key_1 = (new_first * cos - new_second * sin).to(dtype)
-        new_key_2 = (new_second * cos + new_first * sin).to(dtype)
-        new_value = tl.load(new_ptr + K * H + whole)
-        tl.store(keys + slot * H + half, new_key_1)
-        tl.store(keys + slot * H + H // 2 + half, new_key_2)
-        tl.store(values + slot * H + whole, new_value)
-        products = query_1.to(tl.float32) * new_key_1.to(tl.float32)[None, :]
-        products += query_2.to(tl.float32) * new_key_2.to(tl.float32)[None, :]
-        peak = tl.sum(products, axis=1) * scale
-        if HAS_CAP:
-            peak = capped(peak, cap)
+        score, value = _store_new_slot(
+            *(qkv + (K * G + head) * H, keys + slot * H, values + slot * H),
+            *(query_1, query_2, cos, sin, K, H, dtype),
+        )
+        peak = _scaled(score, scale, cap, HAS_CAP)
         total += 1
-        out += new_value.to(tl.float32)[None, :]
+        out += value.to(tl.float32)[None, :]
 
     length = tl.cdiv(tl.cdiv(slot, SPLITS), BLOCK_S) * BLOCK_S
     for start in range(part * length, tl.minimum(slot, (part + 1) * length), BLOCK_S):
@@ -144,26 +127,12 @@ def _attend(
         before = slots < slot
         visible = tl.load(mask_ptr + row * mask_stride + slots, mask=before, other=0) != 0
         at = slots.to(tl.int64) * H
-        key_1 = tl.load(keys + half[:, None] + at[None, :], mask=before[None, :], other=0.0)
-        key_2 = tl.load(
-            keys + H // 2 + half[:, None] + at[None, :], mask=before[None, :], other=0.0
-        )
-        score = tl.dot(query_1.to(factor), key_1.to(factor), input_precision="ieee")
-        score += tl.dot(query_2.to(factor), key_2.to(factor), input_precision="ieee")
-        score *= scale
-        if HAS_CAP:
-            score = capped(score, cap)
+        score = _products(query_1, query_2, keys, at, before, H, factor)
+        score = _scaled(score, scale, cap, HAS_CAP)
         score = tl.where(visible[None, :], score, float("-inf"))
-        higher = tl.maximum(peak, tl.max(score, axis=1))
-        # a part may have no visible slot: its weight is zero
-        base = tl.where(higher == float("-inf"), 0.0, higher)
-        weight = tl.exp(score - base[:, None])
-        shrink = tl.exp(peak - base)
-        value = tl.load(values + at[:, None] + whole[None, :], mask=before[:, None], other=0.0)
-        weighted = tl.dot(weight.to(dtype).to(factor), value.to(factor), input_precision="ieee")
-        out = out * shrink[:, None] + weighted
-        total = total * shrink + tl.sum(weight, axis=1)
-        peak = higher
+        peak, total, out = _with_block(
+            *(peak, total, out, score, values, at, before, H, dtype, factor)
+        )
 
     if SPLITS == 1:
         at = row * (K * G * H) + (head * G + group)[:, None] * H + whole[None, :]
@@ -173,6 +142,85 @@ def _attend(
         tl.store(out_ptr + at[:, None] * H + whole[None, :], out, mask=in_group)
         tl.store(peak_ptr + at, peak, mask=group < G)
         tl.store(total_ptr + at, total, mask=group < G)
+
+
+@triton.jit
+def _rotated(first, second, cos, sin, dtype: tl.constexpr):
+    """The halves of heads, turned by the angles and rounded."""
+    return (first * cos - second * sin).to(dtype), (second * cos + first * sin).to(dtype)
+
+
+@triton.jit
+def _store_new_slot(
+    new_ptr,
+    key_ptr,
+    value_ptr,
+    query_1,
+    query_2,
+    cos,
+    sin,
+    K: tl.constexpr,
+    H: tl.constexpr,
+    dtype: tl.constexpr,
+):
+    """Store the new slot's rotated key and its value; its products with the queries, its value."""
+    half, whole = tl.arange(0, H // 2), tl.arange(0, H)
+    first = tl.load(new_ptr + half).to(tl.float32)
+    second = tl.load(new_ptr + H // 2 + half).to(tl.float32)
+    key_1, key_2 = _rotated(first, second, cos, sin, dtype)
+    value = tl.load(new_ptr + K * H + whole)
+    tl.store(key_ptr + half, key_1)
+    tl.store(key_ptr + H // 2 + half, key_2)
+    tl.store(value_ptr + whole, value)
+    products = query_1.to(tl.float32) * key_1.to(tl.float32)[None, :]
+    products += query_2.to(tl.float32) * key_2.to(tl.float32)[None, :]
+    return tl.sum(products, axis=1), value
+
+
+@triton.jit
+def _products(query_1, query_2, keys, at, inside, H: tl.constexpr, factor: tl.constexpr):
+    """The products of the queries with the keys at these places."""
+    half = tl.arange(0, H // 2)
+    key_1 = tl.load(keys + half[:, None] + at[None, :], mask=inside[None, :], other=0.0)
+    key_2 = tl.load(keys + H // 2 + half[:, None] + at[None, :], mask=inside[None, :], other=0.0)
+    product = tl.dot(query_1.to(factor), key_1.to(factor), input_precision="ieee")
+    return product + tl.dot(query_2.to(factor), key_2.to(factor), input_precision="ieee")
+
+
+@triton.jit
+def _scaled(score, scale, cap, HAS_CAP: tl.constexpr):
+    score *= scale
+    if HAS_CAP:
+        score = capped(score, cap)
+    return score
+
+
+@triton.jit
+def _with_block(
+    peak,
+    total,
+    out,
+    score,
+    values,
+    at,
+    inside,
+    H: tl.constexpr,
+    dtype: tl.constexpr,
+    factor: tl.constexpr,
+):
+    """The largest score, the sum of weights relative to it, and that of weighted values, with those
+    of the slots at these places.
+    """
+    whole = tl.arange(0, H)
+    higher = tl.maximum(peak, tl.max(score, axis=1))
+    # a part may have no visible slot: its weight is zero
+    base = tl.where(higher == float("-inf"), 0.0, higher)
+    weight = tl.exp(score - base[:, None])
+    shrink = tl.exp(peak - base)
+    value = tl.load(values + at[:, None] + whole[None, :], mask=inside[:, None], other=0.0)
+    weighted = tl.dot(weight.to(dtype).to(factor), value.to(factor), input_precision="ieee")
+    out = out * shrink[:, None] + weighted
+    return higher, total * shrink + tl.sum(weight, axis=1), out
 
 
 @triton.jit

@@ -41,17 +41,8 @@ def select_sampled(
     token_B = torch.empty(rows, dtype=torch.long, device=logits_BV.device)
     logprob_B, near_logprob_B = torch.empty(2, rows, dtype=torch.float32, device=logits_BV.device)
     _select_sampled[(rows,)](
-        *(
-            logits_BV,
-            draw_B,
-            token_B,
-            logprob_B,
-            near_logprob_B,
-            logits_BV.stride(0),
-            size,
-            excluded,
-        ),
-        *(first_location, first_location + locations, near),
+        *(logits_BV, draw_B, token_B, logprob_B, near_logprob_B, logits_BV.stride(0)),
+        *(size, excluded, first_location, first_location + locations, near),
         *(bounded(temperature), top_k, top_p),
         *(COLUMNS_AT_ONCE, triton.next_power_of_2(2 * near + 1), top_k > 0, top_p < 1),
         num_warps=8,
@@ -91,25 +82,14 @@ def _select_sampled(
         whole = _mass(logits, size, excluded, peak, temperature, low, False, BLOCK)
         mass = whole
         if HAS_TOP_K:
-            low = _boundary(
-                *(logits, size, excluded, peak, temperature, top_k * 1.0, low, high),
-                *(True, False, BLOCK),
+            low, kept, mass = _top_k(
+                logits, size, excluded, peak, temperature, top_k, low, high, BLOCK
             )
-            above, ties, tied = _ties(logits, size, excluded, peak, temperature, low, BLOCK)
-            before = _mass(logits, size, excluded, peak, temperature, low + 1, True, BLOCK)
-            kept = tl.minimum(top_k - before.to(tl.int32), ties)
-            mass = above + kept * tied
         if HAS_TOP_P:
             enough = top_p * mass - ROUNDING * whole
-            last = _boundary(
-                *(logits, size, excluded, peak, temperature, enough, low, high),
-                *(False, False, BLOCK),
+            low, kept, mass = _top_p(
+                logits, size, excluded, peak, temperature, enough, low, high, kept, BLOCK
             )
-            above, ties, tied = _ties(logits, size, excluded, peak, temperature, last, BLOCK)
-            most = tl.where(last == low, tl.minimum(kept, ties), ties)
-            kept = tl.ceil((enough - above) / tied).to(tl.int32)
-            kept = tl.minimum(tl.maximum(kept, 1), most)
-            low, mass = last, above + kept * tied
         at = _boundary(
             *(logits, size, excluded, peak, temperature, number * mass, low, high),
             *(False, True, BLOCK),
@@ -123,6 +103,33 @@ def _select_sampled(
         *(logits, row, token, peak, total, token_ptr, logprob_ptr, near_ptr, excluded),
         *(start_location, stop_location, near, BLOCK_NEAR),
     )
+
+
+@triton.jit
+def _top_k(logits, size, excluded, peak, temperature, top_k, low, high, BLOCK: tl.constexpr):
+    """The lowest order of the `top_k` first tokens, how many of that order, and the mass of all."""
+    low = _boundary(
+        *(logits, size, excluded, peak, temperature, top_k * 1.0, low, high),
+        *(True, False, BLOCK),
+    )
+    above, ties, tied = _ties(logits, size, excluded, peak, temperature, low, BLOCK)
+    before = _mass(logits, size, excluded, peak, temperature, low + 1, True, BLOCK)
+    kept = tl.minimum(top_k - before.to(tl.int32), ties)
+    return low, kept, above + kept * tied
+
+
+@triton.jit
+def _top_p(logits, size, excluded, peak, temperature, enough, low, high, kept, BLOCK: tl.constexpr):
+    """As `_top_k`, of the first tokens with `enough` mass; at most `kept` of the order `low`."""
+    last = _boundary(
+        *(logits, size, excluded, peak, temperature, enough, low, high),
+        *(False, False, BLOCK),
+    )
+    above, ties, tied = _ties(logits, size, excluded, peak, temperature, last, BLOCK)
+    most = tl.where(last == low, tl.minimum(kept, ties), ties)
+    kept = tl.ceil((enough - above) / tied).to(tl.int32)
+    kept = tl.minimum(tl.maximum(kept, 1), most)
+    return last, kept, above + kept * tied
 
 
 @triton.jit
