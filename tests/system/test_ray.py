@@ -30,6 +30,7 @@ from pgcli.remote.stored_objects import StoredObjects
 from pgcli.state.lock import output_lock
 from pgcli.state.state_folder import state_folder
 from tests.support import kill_stored_runs, remote_engines
+from tests.support.ray_cluster import actors, add_node, local_cluster, start_run
 from tests.support.runs import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -54,17 +55,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def cluster() -> Iterator[Any]:
     """A cluster with no cores at its head; tests add nodes, whose GPUs are only counted."""
     pytest.importorskip("ray", reason="ray is not installed")
-    from ray.cluster_utils import Cluster
-
-    os.environ |= {"PYTHONPATH": str(ROOT), "RAY_AUTH_MODE": "disabled"}
-    # 15 by default: on a busy machine such processes hardly run
-    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
-    with kill_stored_runs.server():  # engines have the credentials of their machines
-        found = Cluster(
-            initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False}
-        )
+    with local_cluster() as found:
         yield found
-        found.shutdown()
 
 
 @pytest.fixture
@@ -73,7 +65,7 @@ def nodes(cluster: Any) -> Iterator[Nodes]:
     added: list[Any] = []
 
     def add(count: int) -> list[Any]:
-        added.extend(cluster.add_node(num_cpus=2, num_gpus=1) for _ in range(count))
+        added.extend(add_node(cluster) for _ in range(count))
         return added
 
     yield add
@@ -89,9 +81,7 @@ def command(output: str, *options: str) -> list[str]:
 
 def on_ray(cluster: Any, *options: str, output: str = "rows/") -> subprocess.Popen[str]:
     """A run whose engines need no model, on the GPUs that the cluster counts."""
-    words = command(output, "--ray", cluster.address, "--ray-gpus", "1", *options)
-    program = [sys.executable, "-m", "tests.support.remote_engines", *words]
-    RUNS.append(subprocess.Popen(program, stderr=subprocess.PIPE, text=True))
+    RUNS.append(start_run(cluster, command(output, *options)))
     return RUNS[-1]
 
 
@@ -115,10 +105,6 @@ def check_all_rows(errors: dict[int, str]) -> None:
     assert {row["index"]: row["error"] for row in found if row["error"]} == {
         8: "not_an_image"
     } | errors
-
-
-def actors() -> list[int]:
-    return [int(file.name.split()[1]) for file in Path("notes").glob("actor *")]
 
 
 def parts() -> int:

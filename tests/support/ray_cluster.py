@@ -1,0 +1,48 @@
+"""A Ray cluster on this machine, whose nodes have GPUs that are only counted."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.support import kill_stored_runs, remote_engines
+
+ROOT = Path(__file__).parents[2]
+
+
+@contextmanager
+def local_cluster() -> Iterator[Any]:
+    """A cluster with no cores at its head, and `s3://bucket` for the processes of its nodes."""
+    from ray.cluster_utils import Cluster
+
+    os.environ |= {"PYTHONPATH": str(ROOT), "RAY_AUTH_MODE": "disabled"}
+    # 15 by default: on a busy machine such processes hardly run
+    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
+    with kill_stored_runs.server():  # engines have the credentials of their machines
+        found = Cluster(
+            initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False}
+        )
+        yield found
+        found.shutdown()
+
+
+def add_node(cluster: Any) -> Any:
+    """A node with two cores and a GPU, for one engine."""
+    return cluster.add_node(num_cpus=2, num_gpus=1)
+
+
+def start_run(cluster: Any, words: Sequence[str]) -> subprocess.Popen[str]:
+    """A run of these words whose engines need no model, on the GPUs that the cluster counts."""
+    command = [sys.executable, "-m", "tests.support.remote_engines", *words]
+    options = ["--ray", cluster.address, "--ray-gpus", "1"]
+    return subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True)
+
+
+def actors() -> list[int]:
+    """The processes of the engines' actors so far."""
+    return [int(file.name.split()[1]) for file in remote_engines.NOTES.glob("actor *")]
