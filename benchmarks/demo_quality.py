@@ -2,6 +2,7 @@
 
     python benchmarks/demo_quality.py                      # 1,000 drawings, the installed model
     python benchmarks/demo_quality.py --model runs/demo --scenes 200
+    python benchmarks/demo_quality.py --first-seed 20000 --scenes 2500  # other drawings
 
 Every drawing is rendered in its own size and encoded as a PNG file, which is then read as any
 other image. Prints one JSON object with the metrics of `pgcli eval`: the share of right answers
@@ -57,7 +58,7 @@ NO_QUESTIONS = ("caption", "detect")
 def main() -> None:
     options = parse_options()
     engine = load(find(options.model), device=options.device, batch_size=options.batch_size)
-    seeds = EVAL_SEEDS[: options.scenes]
+    seeds = range(options.first_seed, options.first_seed + options.scenes)
     scenes = [Scene.from_seed(seed) for seed in seeds]
     examples = [[x for x in eval_examples(scene) if x.kind != "ocr"] for scene in scenes]
     rows = answered(engine, "ask", scenes, examples)
@@ -200,6 +201,7 @@ def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--model", default="demo", help="a checkpoint folder, or demo")
     parser.add_argument("--scenes", type=int, default=len(EVAL_SEEDS))
+    parser.add_argument("--first-seed", type=int, default=EVAL_SEEDS.start)
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--device", default="auto")
     return parser.parse_args()

@@ -22,9 +22,9 @@ def main() -> None:
 
 
 def draw(folder: Path, count: int) -> list[Path]:
-    """Write `count` drawings as PNG files into the folder."""
+    """Write `count` drawings as PNG files into the folder: those of evaluation first."""
     files = [folder / f"{number:05}.png" for number in range(count)]
-    for file, seed in zip(files, EVAL_SEEDS, strict=False):
+    for seed, file in enumerate(files, EVAL_SEEDS.start):
         render(Scene.from_seed(seed)).save(file)
     return files
 
@@ -32,7 +32,7 @@ def draw(folder: Path, count: int) -> list[Path]:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--count", type=int, default=1000, choices=range(1, len(EVAL_SEEDS) + 1))
+    parser.add_argument("--count", type=int, default=len(EVAL_SEEDS))
     return parser.parse_args()
 
 

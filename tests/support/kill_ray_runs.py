@@ -79,7 +79,7 @@ class RayRun:
         """Kill an actor, a node or the driver; False if there is none."""
         if victim == "driver":
             self._driver.kill()
-            self._driver.communicate()
+            self._driver.communicate(timeout=END_SECONDS)
             self._driver = self._start()
         elif victim == "node":
             node = self._nodes.pop(rng.randrange(len(self._nodes)))
