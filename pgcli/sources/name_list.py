@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from math import ceil
 from pathlib import Path
 
 #: Names between two whose offsets are stored.
@@ -17,14 +18,15 @@ class NameList:
     """The names in a file, each with a NUL behind it.
 
     Beside it `FILE.index` holds numbers of eight bytes: the size of the file, how many names it
-    has, and the offset of every 1024th. A list without it, of an earlier version, is read once.
+    has, and the offset of every 1024th. A list without it, of an earlier version or after a power
+    loss, is read once.
     """
 
     def __init__(self, file: Path):
         self._file = file
         size = file.stat().st_size
         numbers = read_numbers(index_of(file))
-        if numbers[:1] != array("Q", [size]):
+        if not is_index(numbers, size):
             numbers = array("Q", [size, *index_numbers(map(len, raw_names(file)))])
         self.count, self._offsets = numbers[1], numbers[2:]
 
@@ -68,6 +70,11 @@ def index_numbers(lengths: Iterable[int]) -> tuple[int, ...]:
         offset += length + 1
         count += 1
     return count, *offsets
+
+
+def is_index(numbers: Sequence[int], size: int) -> bool:
+    """Whether the numbers are an index of a list of this size, and all of one."""
+    return len(numbers) > 1 and numbers[0] == size and len(numbers) == 2 + ceil(numbers[1] / EVERY)
 
 
 def index_of(file: Path) -> Path:

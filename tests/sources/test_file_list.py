@@ -49,6 +49,13 @@ def test_list_without_its_index_is_read_once(stored: Path, index: bytes | None) 
     assert list(NameList(stored).names(1500)) == NAMES[1500:]
 
 
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_index_cut_by_a_power_loss_is_not_used(stored: Path, size: int) -> None:
+    index = stored.with_name("files-0.0.index")
+    index.write_bytes(index.read_bytes()[: 8 * size])
+    assert list(NameList(stored).names(2048)) == NAMES[2048:]
+
+
 def test_empty_list(tmp_path: Path) -> None:
     found = NameList.write(tmp_path / "list", [])
     assert (found.count, list(found.names())) == (0, [])
