@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from secrets import token_hex
 from shutil import rmtree
 from time import monotonic
 from typing import Any, Self
 
-from pgcli.errors import OutputExists, OutputFailed, OutputInUse, PgcliError
-from pgcli.state.atomic_file import read_json, write_json
+from pgcli.errors import OutputExists, OutputFailed, PgcliError
+from pgcli.state.atomic_file import write_json
 from pgcli.state.destination import is_occupied, unknown_output
-from pgcli.state.file_lock import Held, file_lock, is_locked
 from pgcli.state.input_check import RowComparer
+from pgcli.state.input_lists import InputLists
 from pgcli.state.lock import output_lock, remove_locks
 from pgcli.state.owners import remove_killed
 from pgcli.state.progress import RunProgress, progress_file, read_progress
@@ -37,15 +36,12 @@ from pgcli.state.state_folder import (
     LOG,
     OWNER,
     common_part,
-    file_list,
     state_folder,
 )
 from pgcli.state.write_errors import fsync, wrap_write_errors
 
 #: The settings that decide which files are listed.
 LISTED = (SOURCES, "include", "exclude")
-#: For how long a run that saved nothing waits until it may remove its lists.
-LISTS_TIMEOUT_SECONDS = 1.0
 
 
 class RunState:
@@ -74,18 +70,17 @@ class RunState:
         self.record: RunRecord | None = None  # of the run that this one resumes
         #: The output to which this run adds prompts, and the record of that output's run.
         self.extends: tuple[Path, RunRecord] | None = None
-        # the file lists of an output that is replaced remain until it is
-        self._files = f"{FILES}-{self.run_id}" if overwrite else FILES
+        # the lists of an output that is replaced remain until it is
+        prefix = f"{FILES}-{self.run_id}" if overwrite else FILES
+        self.lists = InputLists(output, prefix, is_shared=bool(part))
         self._keep_old = keep_old
         self._settings: Settings = {}
         self._metadata: Mapping[str, Any] = {}
         self._is_begun = False
-        self._made_file_lists = False
         self.exit_code = 0  # of a run that ends without an exception
         self._started: tuple[float, int] | None = None
         self._paused_seconds: Callable[[], float] = lambda: 0.0
         self._stack = ExitStack()
-        self._list_use = ExitStack()  # held while this process uses the lists
         self._share_lock: Callable[[], None] = lambda: None
 
     def __enter__(self) -> Self:
@@ -122,11 +117,6 @@ class RunState:
     def resumes(self) -> bool:
         """Whether the run continues an earlier one."""
         return self.record is not None
-
-    @property
-    def files(self) -> str:
-        """What the names of the lists of input files begin with."""
-        return self._files
 
     @property
     def name(self) -> Path | str:
@@ -166,15 +156,11 @@ class RunState:
 
         Yields a function from a source's number to the path that the names of its lists begin with.
         """
-        with wrap_write_errors(self.folder), file_lock(self.folder / f"{LOCK}-{FILES}"):
+        with self.lists.locked() as lists:
             if self.record is None:
-                self._made_file_lists = True
-                if self._has_unused_lists():
-                    self._remove_file_lists()
-                if self.part:
-                    self._check_lists()
-                    self._use_lists()
-            yield partial(file_list, self.folder, self._files)
+                listed = plain({name: self._settings.get(name) for name in LISTED})
+                self.lists.begin(None if self.rules.is_moved else listed)
+            yield lists
 
     def expect(self, rows: int, total: int | None, whole: int | None) -> None:
         """Note how many rows there are to be, of this part and of the `whole` output.
@@ -215,7 +201,7 @@ class RunState:
         if self.overwrite:
             self._remove_old_run()
         record = RunRecord(
-            self.run_id, self._settings, self._metadata, self._files, now(), self.overwrite
+            self.run_id, self._settings, self._metadata, self.lists.prefix, now(), self.overwrite
         )
         self._is_begun = True
         if not self._write_record(record, replace=False):  # another part of the output was first
@@ -261,7 +247,7 @@ class RunState:
         if self.record is not None:
             self.record = self.record.with_defaults(self.rules)
             self.progress = read_progress(self.folder, common_part(self.part))
-            self.run_id, self._files = self.record.run_id, self.record.files
+            self.run_id, self.lists.prefix = self.record.run_id, self.record.files
             self._is_begun = True
         elif is_occupied(self.output):
             raise unknown_output(self.output)
@@ -279,77 +265,24 @@ class RunState:
             for file in self.folder.iterdir():
                 if file.is_dir():
                     rmtree(file)
-                elif not file.name.startswith((LOCK, OWNER, f"{self._files}-")):
+                elif not file.name.startswith((LOCK, OWNER, f"{self.lists.prefix}-")):
                     file.unlink()
 
     def _release(self) -> None:
         """Release the lock; a run that saved nothing removes the files that it created."""
-        if not self._is_begun and self._made_file_lists:
-            with suppress(OSError, PgcliError, Held):
-                self._leave_lists()
-        self._list_use.close()
+        if not self._is_begun:
+            self.lists.leave()
+        self.lists.close()
         self._stack.close()
         if not self._is_begun:
-            remove_locks(self.folder, f"{LOCK}-{FILES}", part=self.part)
+            remove_locks(self.folder, self.lists.lock.name, part=self.part)
         elif common_part(self.part) != self.part:  # the next process has another name
-            remove_locks(self.folder, self._users_lock.name, part=self.part)
+            remove_locks(self.folder, self.lists.users_lock.name, part=self.part)
         self._remove_empty_folder()
 
     def _remove_empty_folder(self) -> None:
         with suppress(OSError):
             self.folder.rmdir()  # fails if it is not empty
-
-    @property
-    def _users_lock(self) -> Path:
-        """A file that each process of a part locks, shared, while it uses lists without a record.
-
-        It is looked at and locked while the lists are locked.
-        """
-        return self.folder / f"{LOCK}-{FILES}-users"
-
-    def _has_unused_lists(self) -> bool:
-        """Whether the lists, if there are any, are of a run that saved nothing and has ended."""
-        # in this order: a process writes the record while it uses the lists
-        return not self.part or not (self._has_list_users() or self._has_record())
-
-    def _has_list_users(self) -> bool:
-        """Whether another process uses the lists, or that cannot be known."""
-        return is_locked(self._users_lock, shared=False) is not False
-
-    def _has_record(self) -> bool:
-        """Whether a run has saved rows, maybe since this one looked for its record."""
-        return read_record(self.output) is not None
-
-    def _use_lists(self) -> None:
-        """Tell other processes that this one uses the lists."""
-        self._list_use.enter_context(file_lock(self._users_lock, shared=True))
-
-    def _check_lists(self) -> None:
-        """Note what the lists are of. Raises OutputInUse for those of other sources."""
-        if self.rules.is_moved:
-            return
-        file = self.folder / f"{self._files}-sources.json"
-        listed = plain({name: self._settings.get(name) for name in LISTED})
-        if not file.exists():
-            write_json(file, listed)
-        elif read_json(file) != listed:
-            raise OutputInUse(
-                f"{self.name} was begun by another process at the same time, with other sources",
-                hint="wait for it, end it, or choose another -o",
-            )
-
-    def _leave_lists(self) -> None:
-        """Remove the lists of a run that saved nothing, unless other processes use them."""
-        lock = self.folder / f"{LOCK}-{FILES}"
-        with file_lock(lock, timeout_seconds=LISTS_TIMEOUT_SECONDS):
-            self._list_use.close()
-            if self._has_unused_lists():
-                self._remove_file_lists()
-                self._users_lock.unlink(missing_ok=True)
-
-    def _remove_file_lists(self) -> None:
-        for file in self.folder.glob(f"{self._files}-*"):
-            file.unlink(missing_ok=True)
 
 
 def exit_code(problem: object) -> int:

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from secrets import token_hex
 from tempfile import TemporaryDirectory
 from time import monotonic
 
-from pgcli.errors import OutputExists, OutputInUse, UsageError
+from pgcli.errors import OutputExists, UsageError
 from pgcli.remote.stored_objects import StoredObjects
 from pgcli.state.progress import progress_file
 from pgcli.state.run_record import ResumeRules, RunRecord
 from pgcli.state.run_state import RunState
 from pgcli.state.state_folder import FILES, PROGRESS, RUN, common_part
+from pgcli.state.stored_input_lists import StoredInputLists, read_object
 from pgcli.state.stored_owners import PART, StoredOwners
 
 PROGRESS_SECONDS = 5.0  # between two writes of how far the run has come
 PARTS = "part-"
-LISTS = "lists"  # the key of an owner's object that says that it uses the lists of input files
 
 
 class StoredRunState(RunState):
@@ -31,6 +29,8 @@ class StoredRunState(RunState):
     needs in the store, at `url` with `.pgcli` in place of the last slash. `owners` are the
     processes that write the output.
     """
+
+    lists: StoredInputLists
 
     def __init__(
         self,
@@ -45,7 +45,10 @@ class StoredRunState(RunState):
         self.parts = StoredObjects(url)
         self.objects = StoredObjects(f"{url.rstrip('/')}.pgcli/")
         self.owners = StoredOwners(self.objects, part, replaces=overwrite)
-        self._stored: dict[str, bytes] = {}  # the digests of the stored lists of input files
+        self.lists = StoredInputLists(
+            self.output, self.lists.prefix, self.objects, self.owners, is_shared=bool(part)
+        )
+        self.lists.name = self.name
         self._writes_progress_at = 0.0
         self.folder.mkdir()
 
@@ -75,21 +78,10 @@ class StoredRunState(RunState):
 
     def pull(self) -> None:
         """Get the files that earlier processes stored. Raises OutputFailed."""
-        found = self.objects.names()
-        for name, one in found.items():
+        for name, one in self.objects.names().items():
             if name.startswith((RUN, PROGRESS, f"{FILES}-")):
-                self._pull_file(name, one.modified)
-        self._note_stored_lists()
-
-    def pull_lists(self, files: str) -> None:
-        """Get the lists of input files of a run, whose names begin so. Raises OutputFailed."""
-        for name, one in self.objects.names(f"{files}-").items():
-            self._pull_file(name, one.modified)
-
-    def _pull_file(self, name: str, modified: float) -> None:
-        if (data := self.objects.read(name)) is not None:
-            (self.folder / name).write_bytes(data)
-            os.utime(self.folder / name, (modified, modified))
+                read_object(self.objects, name, self.folder, one.modified)
+        self.lists.note_stored()
 
     def _resume(self) -> None:
         super()._resume()
@@ -99,45 +91,6 @@ class StoredRunState(RunState):
                 "record of a run",
                 hint="--overwrite replaces it; another -o leaves it alone",
             )
-
-    @contextmanager
-    def file_lists(self) -> Iterator[Callable[[int], Path]]:
-        with super().file_lists() as lists:
-            yield lists
-        self._store_lists()
-
-    def _note_stored_lists(self) -> None:
-        files = self.folder.glob(f"{self._files}-*")
-        self._stored = {file.name: digest(file.read_bytes()) for file in files}
-
-    def _has_list_users(self) -> bool:
-        others = self.owners.others().values()
-        return any(other.is_running and other.process.get(LISTS) for other in others)
-
-    def _has_record(self) -> bool:
-        return self.objects.read(RUN) is not None
-
-    def _use_lists(self) -> None:
-        self.owners.write({LISTS: True})
-
-    def _check_lists(self) -> None:
-        """Get the lists as they are now, which others may have stored since, and check them."""
-        super()._remove_file_lists()
-        self.pull_lists(self._files)
-        self._note_stored_lists()
-        super()._check_lists()
-
-    def _store_lists(self) -> None:
-        """Store new lists of input files, if no other process has stored others."""
-        for file in sorted(self.folder.glob(f"{self._files}-*")):
-            data = file.read_bytes()
-            if self._stored.get(file.name) == digest(data):
-                continue
-            if not self.objects.create(file.name, data) and self.objects.read(file.name) != data:
-                raise OutputInUse(
-                    f"another process began {self.name} at the same time, with other images",
-                    hint="run the same command again",
-                )
 
     def _share(self) -> None:
         super()._share()
@@ -152,7 +105,7 @@ class StoredRunState(RunState):
         if replace:
             self.objects.put(RUN, data)
         elif not self.objects.create(RUN, data):
-            self._pull_file(RUN, 0.0)
+            read_object(self.objects, RUN, self.folder, 0.0)
             return False
         return True
 
@@ -171,19 +124,8 @@ class StoredRunState(RunState):
             name
             for name in names
             if name.startswith((RUN, PROGRESS, f"{FILES}-"))
-            and not name.startswith(f"{self._files}-")
+            and not name.startswith(f"{self.lists.prefix}-")
         )
-
-    def _remove_file_lists(self) -> None:
-        names = [file.name for file in self.folder.glob(f"{self._files}-*")]
-        super()._remove_file_lists()
-        self._stored = {}
-        self.objects.remove(names)
-
-
-def digest(data: bytes) -> bytes:
-    """A digest of a list."""
-    return hashlib.sha256(data).digest()
 
 
 @contextmanager

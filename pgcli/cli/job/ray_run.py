@@ -126,7 +126,8 @@ class RemoteEngine:
         if self._plan.is_stored:
             folder = self._stack.enter_context(TemporaryDirectory(prefix="pgcli-"))
             stored = StoredRunState(output, Path(folder), part=part)
-            stored.pull_lists(files)
+            stored.lists.prefix = files
+            stored.lists.read()
             return stored
         state = RunState(Path(output).absolute(), part=part)
         self._stack.enter_context(file_lock(state.folder / LOCK, shared=True, timeout_seconds=60))
@@ -236,7 +237,7 @@ class RayRun:
         return OutputSetup(
             self._input.source,
             state.run_id,
-            state.files,
+            state.lists.prefix,
             dict(output.settings),
             shared.store.types,
             self._input.chunk_rows,
