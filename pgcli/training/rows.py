@@ -16,7 +16,7 @@ import numpy as np
 from pgcli.errors import NoInputError
 from pgcli.records import Item
 from pgcli.sources.read_options import ReadOptions
-from pgcli.training.item_errors import ItemErrors
+from pgcli.training.image_errors import ItemErrors
 from pgcli.training.row_store import RowStore
 from pgcli.training.targets import Targets, TrainingTarget, is_error_row
 

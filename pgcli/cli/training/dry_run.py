@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.filesize import decimal
 
 from pgcli.checkpoints.find import find_local
-from pgcli.cli.training.inputs import read_all, split
+from pgcli.cli.training.inputs import read_run_rows, task_inputs
 from pgcli.cli.training.run_record import check_run, run_record
 from pgcli.cli.training.train_command import TrainCommand
 from pgcli.cli.ui.console import Facts, Screen
 
 if TYPE_CHECKING:
     from pgcli.training.processes import Processes
-    from pgcli.training.settings import TrainingSettings
+    from pgcli.training.row_store import RowStore
     from pgcli.training.setup_answers import AnswerPlan
     from pgcli.training.task_inputs import TaskInputs
 
 
-def dry_run(
-    command: TrainCommand, settings: TrainingSettings, screen: Screen, processes: Processes
-) -> int:
+def dry_run(command: TrainCommand, screen: Screen, processes: Processes) -> int:
     """Read the rows and print the plan of a run of so many processes. Writes nothing.
 
     Raises OutputExists if the folder has another run, and NoUsableDevice, after the plan is
@@ -30,46 +29,36 @@ def dry_run(
     """
     import tempfile
 
-    from pgcli.device.select import choose_device
     from pgcli.training.row_store import RowStore
-    from pgcli.training.task_inputs import ImageReading, TaskInputs
 
-    plan = None
-    with tempfile.TemporaryDirectory() as folder:
-        store = RowStore(Path(folder))
-        try:
-            rows, held_out = read_all(command, store, screen)
-            train, evaluation = split(settings, rows, held_out, screen)
-            model = command.model
-            checkpoint = None if model.model is None else find_local(model.model, model.revision)
-            record = run_record(command, settings, rows, held_out, checkpoint)
-            if checkpoint is None and model.model is not None:
-                del record["settings"]["checkpoint"]  # unknown before it is on this machine
-            check_run(command, record)
-            inputs = TaskInputs(
-                settings,
-                train,
-                evaluation,
-                ImageReading(store),
-                checkpoint,
-                choose_device(model.device),
-                model.dtype,
-                processes=processes,
-            )
-            if settings.task == "answer" and inputs.checkpoint is not None:
-                from pgcli.training.setup_answers import plan_answers
-
-                plan = plan_answers(inputs)
-                inputs = plan.inputs
-        finally:
-            store.close()
+    with tempfile.TemporaryDirectory() as folder, closing(RowStore(Path(folder))) as store:
+        inputs, plan = plan_run(command, store, screen, processes)
     screen.table(plan_facts(inputs))
-    if settings.task == "answer":
+    if command.settings.task == "answer":
         screen.table(memory_facts(plan))
     screen.table([("output", str(command.folder))])
     if plan is not None:
         plan.check_memory()
     return 0
+
+
+def plan_run(
+    command: TrainCommand, store: RowStore, screen: Screen, processes: Processes
+) -> tuple[TaskInputs, AnswerPlan | None]:
+    """The inputs of a run, and its plan if it trains PaliGemma that is on this machine."""
+    from pgcli.training.setup_answers import plan_answers
+
+    rows, model = read_run_rows(command, store, screen), command.model
+    checkpoint = None if model.model is None else find_local(model.model, model.revision)
+    record = run_record(command, rows, checkpoint)
+    if checkpoint is None and model.model is not None:
+        del record["settings"]["checkpoint"]  # unknown before it is on this machine
+    check_run(command, record)
+    inputs = task_inputs(command, rows, store, checkpoint, processes)
+    if command.settings.task != "answer" or checkpoint is None:
+        return inputs, None
+    plan = plan_answers(inputs)
+    return plan.inputs, plan
 
 
 def plan_facts(inputs: TaskInputs) -> Facts:

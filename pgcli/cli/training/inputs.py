@@ -2,62 +2,113 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pgcli.cli.find_model import find_model
 from pgcli.cli.options.shared import error_budget
 from pgcli.cli.training.train_command import TrainCommand
 from pgcli.cli.ui.console import Screen
+from pgcli.images import ImageLimits
 
 if TYPE_CHECKING:
     from pgcli.checkpoints.find import Checkpoint
     from pgcli.training.processes import Processes
     from pgcli.training.row_store import RowStore
     from pgcli.training.rows import TrainingRow, TrainingRows
-    from pgcli.training.settings import TrainingSettings
+    from pgcli.training.task_inputs import TaskInputs
 
 
-def read_all(
-    command: TrainCommand, store: RowStore, screen: Screen
-) -> tuple[TrainingRows, TrainingRows | None]:
-    """The rows of the sources, and those of `--eval`. Raises TooManyErrors."""
-    from pgcli.training.item_errors import ItemErrors
+@dataclass(frozen=True)
+class RunRows:
+    """The rows of the sources and of `--eval`, and those to train and to evaluate on."""
+
+    given: TrainingRows
+    held_out: TrainingRows | None
+    train: Sequence[TrainingRow]
+    evaluation: Sequence[TrainingRow]
+
+    @property
+    def read(self) -> list[TrainingRows]:
+        """The rows that were read: of the sources, and of `--eval`."""
+        return [self.given] if self.held_out is None else [self.given, self.held_out]
+
+    @property
+    def with_fault(self) -> int:
+        """The number of rows that were left out, as their images cannot be used."""
+        return sum(rows.left_out["with_fault"] for rows in self.read)
+
+
+def read_run_rows(command: TrainCommand, store: RowStore, screen: Screen) -> RunRows:
+    """The rows of a run. Raises TooManyErrors, and UsageError for images of both sides."""
+    from pgcli.training.image_errors import ItemErrors
     from pgcli.training.rows import read_rows
+    from pgcli.training.setup import split_rows
 
-    output = command.output
+    targets, given = command.targets(screen), command.evaluation.eval
     read = partial(
         read_rows,
         options=command.input.read_options,
         store=store,
-        targets=command.targets(screen),
-        errors=ItemErrors(error_budget(output.max_errors, output.on_error)),
+        targets=targets,
+        errors=ItemErrors(error_budget(command.output.max_errors, command.output.on_error)),
     )
     with screen.progress("reading rows", unit="rows") as progress:
         rows = read(command.sources, track=progress.track)
-        given = command.evaluation.eval
         held_out = None if given is None else read([given], track=progress.track)
-    for found in filter(None, (rows, held_out)):
-        if without := found.left_out["without_target"]:
-            name = command.targets(screen).name
-            screen.info(f"{count_of(without, 'row')} without {name} left out")
-        if errors := found.left_out["with_error"]:
-            screen.info(f"{count_of(errors, 'row')} with an error in a result file left out")
-        if found.first_fault:
-            faults = count_of(found.left_out["with_fault"], "row")
-            screen.info(f"{faults} whose image cannot be used left out: {found.first_fault}")
-    return rows, held_out
-
-
-def split(
-    settings: TrainingSettings, rows: TrainingRows, held_out: TrainingRows | None, screen: Screen
-) -> tuple[Sequence[TrainingRow], Sequence[TrainingRow]]:
-    """The rows to train on and those to evaluate on. Raises UsageError for images of both."""
-    from pgcli.training.setup import split_rows
-
+    for one in filter(None, (rows, held_out)):
+        report_left_out(one, targets.name, screen)
     with screen.progress("comparing images", unit="images") as progress:
-        return split_rows(settings, rows, held_out, track=progress.track)
+        train, evaluation = split_rows(command.settings, rows, held_out, track=progress.track)
+    return RunRows(rows, held_out, train, evaluation)
+
+
+def report_left_out(rows: TrainingRows, target: str, screen: Screen) -> None:
+    """Report the rows that were left out; `target` is what those without a target lack."""
+    if without := rows.left_out["without_target"]:
+        screen.info(f"{count_of(without, 'row')} without {target} left out")
+    if errors := rows.left_out["with_error"]:
+        screen.info(f"{count_of(errors, 'row')} with an error in a result file left out")
+    if rows.first_fault:
+        faults = count_of(rows.left_out["with_fault"], "row")
+        screen.info(f"{faults} whose image cannot be used left out: {rows.first_fault}")
+
+
+def task_inputs(
+    command: TrainCommand,
+    rows: RunRows,
+    store: RowStore,
+    checkpoint: Checkpoint | None,
+    processes: Processes,
+    track: Callable[[Iterable[Any]], Iterable[Any]] = iter,
+) -> TaskInputs:
+    """The inputs of the run's task; `track` shows the progress of computing features."""
+    from pgcli.device.select import choose_device
+    from pgcli.training.task_inputs import ImageReading, TaskInputs
+
+    input, output = command.input, command.output
+    reading = ImageReading(
+        store,
+        input.workers,
+        ImageLimits() if input.max_pixels is None else ImageLimits(input.max_pixels),
+        input.fast_decode,
+        input.url_reader,
+        error_budget(output.max_errors, output.on_error),
+        rows.with_fault,
+    )
+    return TaskInputs(
+        command.settings,
+        rows.train,
+        rows.evaluation,
+        reading,
+        checkpoint,
+        choose_device(command.model.device),
+        command.model.dtype,
+        track,
+        processes,
+    )
 
 
 def find_checkpoint(

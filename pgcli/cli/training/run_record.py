@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pgcli import __version__
+from pgcli.cli.training.inputs import RunRows
 from pgcli.cli.training.tensorboard import remove_events
 from pgcli.cli.training.train_command import TrainCommand
 from pgcli.errors import OutputExists
@@ -17,29 +18,24 @@ from pgcli.state.write_errors import wrap_write_errors
 
 if TYPE_CHECKING:
     from pgcli.checkpoints.find import Checkpoint
-    from pgcli.training.rows import TrainingRows
-    from pgcli.training.settings import TrainingSettings
 
 OPEN = ("loss", "batch_size", "learning_rate", "weight_decay", "eval_every", "epochs")
 RUN, MERGED = "run.json", "merged"  # the latter is a folder, of --merge
 
 
 def run_record(
-    command: TrainCommand,
-    settings: TrainingSettings,
-    rows: TrainingRows,
-    held_out: TrainingRows | None,
-    checkpoint: Checkpoint | None,
+    command: TrainCommand, rows: RunRows, checkpoint: Checkpoint | None
 ) -> dict[str, Any]:
     """What `run.json` says; a run is resumed by one of the same `settings`."""
     import torch
 
     from pgcli.checkpoints.file_digests import folder_digest
 
-    fixed = settings.values | {
+    held_out = rows.held_out
+    fixed = command.settings.values | {
         "checkpoint": None if checkpoint is None else folder_digest(checkpoint.folder),
         "dtype": command.model.dtype,
-        "rows": rows.digest,
+        "rows": rows.given.digest,
         "eval_rows": None if held_out is None else held_out.digest,
         "max_pixels": command.input.max_pixels,
         "fast_decode": command.input.fast_decode,
@@ -50,9 +46,9 @@ def run_record(
         "sources": [*command.sources],
         "eval": command.evaluation.eval,
         "counts": {
-            "rows": len(rows),
+            "rows": len(rows.given),
             "eval_rows": None if held_out is None else len(held_out),
-            **rows.left_out,
+            **rows.given.left_out,
         },
         "settings": fixed,
     }

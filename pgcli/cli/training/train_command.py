@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from pgcli.errors import UsageError
 from pgcli.sources.paths import display_name, url_scheme
 
 if TYPE_CHECKING:
+    from pgcli.training.settings import TrainingSettings
     from pgcli.training.targets import Targets
 
 
@@ -34,6 +36,23 @@ class TrainCommand:
     model: TrainingModelOptions
     input: TrainingInputOptions
     output: TrainingOutputOptions
+
+    @cached_property
+    def settings(self) -> TrainingSettings:
+        """The settings of the run, for which PyTorch is loaded."""
+        from pgcli.training.answer_settings import AnswerSettings
+        from pgcli.training.settings import TrainingSettings
+
+        return TrainingSettings(
+            **asdict(self.learning) | {"task": self.learning.task or "answer"},
+            answer=AnswerSettings(**asdict(self.method)),
+            model=self.model.model,
+            init=self.model.init,
+            eval_fraction=self.evaluation.eval_fraction,
+            eval_every=self.evaluation.eval_every,
+            patience=self.evaluation.patience,
+            column=self.column,
+        )
 
     @property
     def column(self) -> str:
