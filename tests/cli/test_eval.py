@@ -177,7 +177,10 @@ def test_truth_that_does_not_fit_is_an_error_with_a_hint(capsys: Capture) -> Non
     message = refused(capsys, rows, "--truth", truth, "--by", "boxes")
     assert "numbers are: index, id" in message
     assert message.count("boxes") == 1
-    assert main(["eval", rows, "--truth", truth, "--view", truth]) == 13
+    message = refused(capsys, rows, "--truth", truth, "--view", truth, "--overwrite")
+    assert "is an input and would be overwritten" in message
+    Path("mine.txt").write_text("mine")
+    assert main(["eval", rows, "--truth", truth, "--view", "mine.txt"]) == 13
     assert "another --view" in capsys.readouterr().err
     nothing = write("nothing.jsonl", [{"id": "a", "size": 3}])
     found = refused(capsys, rows, "--truth", nothing)

@@ -580,6 +580,10 @@ def test_second_view_replaces_a_page_that_pgcli_made(stage):
     assert stage.run(*run, "-o", "other.jsonl", "--view", "page.html")[0] == 0
     Path("mine.html").write_text("mine")
     assert stage.run(*run, "-o", "third.jsonl", "--view", "mine.html")[0] == 13
+    assert stage.run(*run, "-o", "other.jsonl", "--view", "mine.html")[0] == 13, "resumed"
+    assert Path("mine.html").read_text() == "mine"
+    overwriting = (*run, "-o", "third.jsonl", "--view", "one.png", "--overwrite")
+    assert stage.run(*overwriting)[0] == 2
 
 
 def test_state_folder_is_not_counted_as_skipped(stage):

@@ -360,7 +360,9 @@ def test_view_refuses_a_file_of_two_kinds_of_rows(capsys: Capture) -> None:
         ("--text a -o hits.txt", "does not choose a format"),
         ("--text a -o hits/", "is the name of a folder"),
         ("--text a --view -", "not written to standard output"),
-        ("--text a --view v.parquet", "is not free for a page"),
+        ("--text a --view v.parquet --overwrite", "v.parquet is an input"),
+        ("--text a -o ./v.parquet --overwrite", "v.parquet is an input"),
+        ("--text a -o a.jsonl --view a.jsonl", "a.jsonl is the file of the rows"),
         ("--text a --view p.html --images none", "none is not a folder"),
     ],
 )
@@ -378,6 +380,8 @@ def test_exit_codes_of_files(vectors: str, capsys: Capture) -> None:
     Path("hits.jsonl").write_text("mine")
     assert call(capsys, vectors, "--text", "row 1", "-o", "hits.jsonl")[0] == 13
     assert call(capsys, vectors, "--text", "row 1", "--view", "hits.jsonl")[0] == 13
+    words = ("--image", "hits.jsonl", "--view", "hits.jsonl", "--overwrite")
+    assert "hits.jsonl is an input" in call(capsys, vectors, *words)[2]
     assert Path("hits.jsonl").read_text() == "mine"
     assert call(capsys, vectors, "--text", "row 1", "-o", "hits.jsonl", "--overwrite")[0] == 0
     assert len(rows(Path("hits.jsonl").read_text())) == 10

@@ -145,6 +145,7 @@ def eval_(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
+    from pgcli.cli.job.plan import check_not_an_input
     from pgcli.cli.result_files import evaluation_report as printed
     from pgcli.cli.result_files.gallery_page import GalleryOptions
     from pgcli.cli.result_files.worst_rows import write_worst_rows
@@ -158,6 +159,9 @@ def eval_(
     screen = Screen(quiet=quiet)
     check_options(results, metric)
     check_page_options(context, view)
+    if view is not None:
+        read = filter(None, (*results, truth, texts))
+        check_not_an_input(view, read, globs=False, option="--view")
     with screen.status("reading rows"):
         urls = make_url_reader(allow_urls=allow_urls, allow_private_hosts=allow_private_hosts)
         truths = read_truth(truth, TruthColumns(id_column, prompt_column, answer_column), urls)

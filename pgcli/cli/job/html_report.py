@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 
 from pgcli.cli.job.input import RunInput, source_options
-from pgcli.cli.job.plan import Plan
+from pgcli.cli.job.plan import Plan, check_not_an_input
 from pgcli.cli.job.row_hooks import RowHook
 from pgcli.cli.result_files.check_target import check_target
 from pgcli.cli.ui.console import Screen
@@ -89,11 +89,8 @@ def append_line(file: Path, line: str) -> None:
         opened.write(f"{line}\n")
 
 
-def check_report(plan: Plan, *, resumes: bool) -> None:
-    """Raise UsageError or OutputExists for a `--view` page that cannot be written.
-
-    A resumed run replaces its own page.
-    """
+def check_report(plan: Plan) -> None:
+    """Raise UsageError or OutputExists for a `--view` page that cannot be written."""
     page, output = plan.options.output.view, plan.options.output.output
     if page is None:
         return
@@ -103,8 +100,9 @@ def check_report(plan: Plan, *, resumes: bool) -> None:
         )
     from pgcli.cli.result_files.gallery_page import is_page
 
+    check_not_an_input(page, plan.sources, option="--view")
     try:
-        is_replaced = resumes or plan.options.output.overwrite or is_page(Path(page))
+        is_replaced = plan.options.output.overwrite or is_page(Path(page))
         check_target(Path(page), is_folder=False, overwrite=is_replaced)
     except OutputExists as problem:
         raise OutputExists(

@@ -127,7 +127,9 @@ def check_current_folder() -> str:
         ) from problem
 
 
-def check_not_an_input(output: str, sources: Iterable[str], *, globs: bool | None = None) -> None:
+def check_not_an_input(
+    output: str, sources: Iterable[str], *, globs: bool | None = None, option: str = "-o"
+) -> None:
     """Raise UsageError if the output is one of the input files, under whatever name.
 
     Expanding a glob takes as long as the folder is large, so globs are left to a second call with
@@ -143,5 +145,6 @@ def check_not_an_input(output: str, sources: Iterable[str], *, globs: bool | Non
         for path in paths:
             if os.path.exists(path) and Path(path).samefile(output):  # noqa: PTH110
                 raise UsageError(
-                    f"{output} is an input and would be overwritten", hint="choose another -o"
+                    f"{output} is an input and would be overwritten",
+                    hint=f"choose another {option}",
                 )

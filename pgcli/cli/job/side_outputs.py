@@ -18,12 +18,12 @@ from pgcli.tasks import Question
 def check_side_outputs(plan: Plan, *, resumes: bool = False) -> None:
     """Raise for a side output that cannot be written. The input is not opened.
 
-    A resumed run may replace its own side outputs. Raises UsageError, OutputExists, OutputFailed.
+    A resumed run may draw into its own folder. Raises UsageError, OutputExists, OutputFailed.
     """
     check_columns(plan)
     check_sidecars(plan)
     check_draw(plan, resumes=resumes)
-    check_report(plan, resumes=resumes)
+    check_report(plan)
 
 
 def check_columns(plan: Plan) -> None:

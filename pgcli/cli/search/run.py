@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pgcli.cli.job.plan import check_not_an_input
 from pgcli.cli.result_files.check_target import check_target
 from pgcli.cli.result_files.gallery_page import is_page
 from pgcli.cli.result_files.run_info import incomplete_note
@@ -54,6 +55,7 @@ def run_search(options: SearchOptions, screen: Screen) -> None:
     Raises UsageError, NoInputError, OutputExists, OutputFailed and what loading a model raises.
     """
     check_options(options)
+    check_not_an_input(options.output, [*options.vectors, *options.images], globs=False)
     check_output(options.output, options.format, overwrite=options.overwrite)
     if options.view is not None:
         check_view(options.view, options)
@@ -109,9 +111,11 @@ def check_view(view: str, options: SearchOptions) -> None:
         raise UsageError(
             "a page is not written to standard output", hint="name a file: --view page.html"
         )
+    if view == options.output:
+        raise UsageError(f"{view} is the file of the rows", hint="name another file with --view")
+    inputs = [*options.vectors, *options.images]
+    check_not_an_input(view, inputs, globs=False, option="--view")
     target = Path(view)
-    if view == options.output or any(target == Path(name) for name in options.vectors):
-        raise UsageError(f"{view} is not free for a page", hint="name another file with --view")
     is_replaced = options.overwrite or is_page(target)
     check_target(target, is_folder=False, overwrite=is_replaced, option="--view")
 
