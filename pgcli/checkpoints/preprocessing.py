@@ -86,66 +86,92 @@ def read_preprocessing(folder: Path, resolution: int, family: str | None = None)
     )
 
 
-def _parse(name: str, values: Any, resolution: int, family: str | None) -> Preprocessing:
-    if not isinstance(values, dict):
-        raise InvalidCheckpoint(f"{name} does not describe image preprocessing")
+class _Settings:
+    """The settings of an image processor's file; those that are not supported are errors."""
 
-    def check(key: str, supported: Callable[[Any], bool]) -> Any:
-        value = values.get(key)
+    def __init__(self, name: str, values: Any):
+        if not isinstance(values, dict):
+            raise InvalidCheckpoint(f"{name} does not describe image preprocessing")
+        self.name, self.values = name, values
+
+    def get(self, key: str, supported: Callable[[Any], bool]) -> Any:
+        """The value; None if it is absent or null."""
+        value = self.values.get(key)
         if value is not None and not supported(value):
-            raise InvalidCheckpoint(f"{name}: {key} = {brief(value)} is not supported")
+            raise InvalidCheckpoint(f"{self.name}: {key} = {brief(value)} is not supported")
         return value
 
-    processor = _processor(name, values, family)
+
+def _parse(name: str, values: Any, resolution: int, family: str | None) -> Preprocessing:
+    settings = _Settings(name, values)
+    processor = _processor(settings, family)
     for key in ("do_resize", "do_rescale"):
-        check(key, lambda value: value is True)
-    check("do_pad", lambda value: value is False)
-    check("rescale_factor", lambda factor: _is_number(factor) and abs(factor - 1 / 255) < 1e-9)
-    normalizes = check(
-        "do_normalize", lambda value: value is True or (value is False and family is not None)
+        settings.get(key, lambda value: value is True)
+    settings.get("do_pad", lambda value: value is False)
+    settings.get("rescale_factor", lambda one: _is_number(one) and abs(one - 1 / 255) < 1e-9)
+    preprocessing = _normalization(settings, processor.preprocessing, may_be_off=family is not None)
+    crops = settings.get(
+        "do_center_crop", lambda value: value is False or (value is True and family is not None)
     )
-    resample = check("resample", lambda number: type(number) is int and number in range(6))
-    mean = check("image_mean", _is_color)
-    std = check("image_std", lambda std: _is_color(std) and min(std) > 0)
-    default = processor.preprocessing
-    preprocessing = Preprocessing(
+    if (processor.crop is not None) if crops is None else crops:
+        side, keeps_aspect = _size_before_crop(settings, processor, resolution)
+        return replace(preprocessing, resize_to=side, keeps_aspect=keeps_aspect)
+    square = {"height": resolution, "width": resolution}
+    size = settings.get("size", lambda size: _sides(size, processor) == square)
+    if size is None and family is not None and processor.size != square:
+        raise InvalidCheckpoint(f"{name} has no size, and the model's is {resolution}")
+    return preprocessing
+
+
+def _normalization(
+    settings: _Settings, default: Preprocessing, *, may_be_off: bool
+) -> Preprocessing:
+    """The default with the file's filter, mean and std; mean 0 and std 1 if it is off."""
+    is_on = settings.get(
+        "do_normalize", lambda value: value is True or (value is False and may_be_off)
+    )
+    resample = settings.get("resample", lambda number: type(number) is int and number in range(6))
+    mean = settings.get("image_mean", _is_color)
+    std = settings.get("image_std", lambda std: _is_color(std) and min(std) > 0)
+    if is_on is False:
+        mean, std = (0.0,) * 3, (1.0,) * 3
+    return Preprocessing(
         default.resample if resample is None else resample,
         tuple(mean or default.mean),
         tuple(std or default.std),
     )
-    if normalizes is False:
-        preprocessing = replace(preprocessing, mean=(0.0,) * 3, std=(1.0,) * 3)
-    crops = check(
-        "do_center_crop", lambda value: value is False or (value is True and family is not None)
-    )
-    square = {"height": resolution, "width": resolution}
-    if not (processor.crop is not None if crops is None else crops):
-        size = check("size", lambda size: _sides(size, processor) == square)
-        if size is None and family is not None and processor.size != square:
-            raise InvalidCheckpoint(f"{name} has no size, and the model's is {resolution}")
-        return preprocessing
-    crop = check("crop_size", lambda size: _square_side(size) == resolution)
+
+
+def _size_before_crop(
+    settings: _Settings, processor: ImageProcessor, resolution: int
+) -> tuple[int, bool]:
+    """The side that images are resized to before the crop, and whether it is the shorter one."""
+    crop = settings.get("crop_size", lambda size: _square_side(size) == resolution)
     if crop is None and processor.crop != resolution:
-        raise InvalidCheckpoint(f"{name} has no crop_size, and the model's is {resolution}")
-    sides = _sides(values.get("size") or dict(processor.size), processor)
+        raise InvalidCheckpoint(
+            f"{settings.name} has no crop_size, and the model's is {resolution}"
+        )
+    size = settings.values.get("size")
+    sides = _sides(size or dict(processor.size), processor)
     side = sides.get("shortest_edge", sides.get("height", 0))
     if sides not in ({"shortest_edge": side}, {"height": side, "width": side}) or not (
         type(side) is int and resolution <= side <= 8192
     ):
-        raise InvalidCheckpoint(f"{name}: size = {brief(values.get('size'))} is not supported")
-    return replace(preprocessing, resize_to=side, keeps_aspect="shortest_edge" in sides)
+        raise InvalidCheckpoint(f"{settings.name}: size = {brief(size)} is not supported")
+    return side, "shortest_edge" in sides
 
 
-def _processor(name: str, values: dict[str, Any], family: str | None) -> ImageProcessor:
+def _processor(settings: _Settings, family: str | None) -> ImageProcessor:
     """transformers' image processor of a file; InvalidCheckpoint names one that is not known."""
     if family is None:
         return PROCESSORS["Siglip"]
+    values = settings.values
     given = values.get("image_processor_type") or values.get("feature_extractor_type")
     stem = re.sub(r"(ImageProcessor(Fast|Pil)?|FeatureExtractor)$", "", str(given or ""))
     processor = PROCESSORS.get(stem if given else DEFAULT_PROCESSOR[family])
     if processor is None:
         raise InvalidCheckpoint(
-            f"{name} names {brief(given)}, an image processor that is not supported",
+            f"{settings.name} names {brief(given)}, an image processor that is not supported",
             hint=f"supported are those of {', '.join(PROCESSORS)}",
         )
     return processor

@@ -68,8 +68,7 @@ def write_files(
 
 def config_values(config: PaliGemmaConfig, dtype: torch.dtype) -> dict[str, Any]:
     """The values of a `config.json` that `parse_config` reads as the same configuration."""
-    vision, decoder = config.vision, config.decoder
-    stop = list(config.stop_tokens)
+    decoder, stop = config.decoder, list(config.stop_tokens)
     return {
         "architectures": ["PaliGemmaForConditionalGeneration"],
         "model_type": "paligemma",
@@ -82,36 +81,46 @@ def config_values(config: PaliGemmaConfig, dtype: torch.dtype) -> dict[str, Any]
         "projection_dim": decoder.width,
         "tie_word_embeddings": config.tied,
         "vocab_size": decoder.vocab_size,
-        "text_config": {
-            "model_type": "gemma",
-            **_gemma2_values(decoder),
-            "hidden_size": decoder.width,
-            "num_hidden_layers": decoder.depth,
-            "intermediate_size": decoder.mlp_dim,
-            "num_attention_heads": decoder.num_heads,
-            "num_key_value_heads": decoder.num_kv_heads,
-            "head_dim": decoder.head_dim,
-            "vocab_size": decoder.vocab_size,
-            "rms_norm_eps": decoder.norm_eps,
-            "rope_theta": decoder.rope_theta,
-            "max_position_embeddings": decoder.max_positions,
-            "num_image_tokens": config.image_tokens,
-            "hidden_act": "gelu_pytorch_tanh",
-            "tie_word_embeddings": config.tied,
-        },
-        "vision_config": {
-            "model_type": "siglip_vision_model",
-            "hidden_size": vision.width,
-            "num_hidden_layers": vision.depth,
-            "intermediate_size": vision.mlp_dim,
-            "num_attention_heads": vision.num_heads,
-            "patch_size": vision.patch_size,
-            "image_size": vision.resolution,
-            "layer_norm_eps": vision.norm_eps,
-            "num_image_tokens": config.image_tokens,
-            "projection_dim": decoder.width,
-            "vision_use_head": False,
-        },
+        "text_config": _text_values(config),
+        "vision_config": _vision_values(config),
+    }
+
+
+def _text_values(config: PaliGemmaConfig) -> dict[str, Any]:
+    decoder = config.decoder
+    return {
+        "model_type": "gemma",
+        **_gemma2_values(decoder),
+        "hidden_size": decoder.width,
+        "num_hidden_layers": decoder.depth,
+        "intermediate_size": decoder.mlp_dim,
+        "num_attention_heads": decoder.num_heads,
+        "num_key_value_heads": decoder.num_kv_heads,
+        "head_dim": decoder.head_dim,
+        "vocab_size": decoder.vocab_size,
+        "rms_norm_eps": decoder.norm_eps,
+        "rope_theta": decoder.rope_theta,
+        "max_position_embeddings": decoder.max_positions,
+        "num_image_tokens": config.image_tokens,
+        "hidden_act": "gelu_pytorch_tanh",
+        "tie_word_embeddings": config.tied,
+    }
+
+
+def _vision_values(config: PaliGemmaConfig) -> dict[str, Any]:
+    vision = config.vision
+    return {
+        "model_type": "siglip_vision_model",
+        "hidden_size": vision.width,
+        "num_hidden_layers": vision.depth,
+        "intermediate_size": vision.mlp_dim,
+        "num_attention_heads": vision.num_heads,
+        "patch_size": vision.patch_size,
+        "image_size": vision.resolution,
+        "layer_norm_eps": vision.norm_eps,
+        "num_image_tokens": config.image_tokens,
+        "projection_dim": config.decoder.width,
+        "vision_use_head": False,
     }
 
 

@@ -42,6 +42,7 @@ from pgcli.model.two_towers import TwoTowers
 
 #: How a checkpoint's files are named and arranged.
 Layout = Literal["transformers", "open_clip"]
+#: The names of two towers, by their layout and family.
 NAMES: Mapping[tuple[Layout, str], TensorNames] = MappingProxyType(
     {
         ("transformers", "siglip"): SIGLIP,
@@ -112,55 +113,38 @@ def load(
     return _read_weights(model, stored, PALIGEMMA, dtype, device)
 
 
-def load_two_towers(
+def load_encoder(
     folder: Path,
-    config: TwoTowersConfig,
+    config: TwoTowersConfig | ClassifierConfig,
     *,
     dtype: torch.dtype,
     device: torch.device | str = "cpu",
     layout: Layout = "transformers",
-) -> TwoTowers:
-    """SigLIP or CLIP with a checkpoint's weights; "mean" is PaliGemma's vision tower.
+) -> TwoTowers | ImageClassifier:
+    """Two towers or an image classifier with a checkpoint's weights.
 
-    Raises as `load`.
+    Of the family "mean" it is PaliGemma's vision tower. Raises as `load`.
     """
-    with skip_init():
-        model = TwoTowers(config)
-    return _load_checked(model, folder, NAMES[layout, config.family], dtype, device)
-
-
-def load_classifier(
-    folder: Path,
-    config: ClassifierConfig,
-    *,
-    dtype: torch.dtype,
-    device: torch.device | str = "cpu",
-) -> ImageClassifier:
-    """An image classifier with a checkpoint's weights. Raises as `load`."""
-    with skip_init():
-        model = ImageClassifier(config)
-    names = VIT if config.family == "vit" else CLASSIFIER
-    return _load_checked(model, folder, names, dtype, device)
+    if isinstance(config, ClassifierConfig):
+        names = VIT if config.family == "vit" else CLASSIFIER
+    else:
+        names = NAMES[layout, config.family]
+    stored, model = _find_tensors(folder, names), meta_encoder(config)
+    _check_tensors(stored, param_slices(model, names), names)
+    return _read_weights(model, stored, names, dtype, device)
 
 
 def count_parameters(config: TwoTowersConfig | ClassifierConfig) -> int:
     """The number of parameters of two towers or a classifier."""
-    return sum(parameter.numel() for parameter in _meta_encoder(config).parameters())
+    return sum(parameter.numel() for parameter in meta_encoder(config).parameters())
 
 
-def _meta_encoder(config: TwoTowersConfig | ClassifierConfig) -> TwoTowers | ImageClassifier:
+def meta_encoder(config: TwoTowersConfig | ClassifierConfig) -> TwoTowers | ImageClassifier:
+    """Two towers or a classifier on the meta device: shapes without memory."""
     with skip_init():
-        if isinstance(config, ClassifierConfig):
-            return ImageClassifier(config)
-        return TwoTowers(config)
-
-
-def _load_checked(
-    model: Model, folder: Path, names: TensorNames, dtype: torch.dtype, device: torch.device | str
-) -> Model:
-    stored = _find_tensors(folder, names)
-    _check_tensors(stored, param_slices(model, names), names)
-    return _read_weights(model, stored, names, dtype, device)
+        return (
+            ImageClassifier(config) if isinstance(config, ClassifierConfig) else TwoTowers(config)
+        )
 
 
 def _read_weights(

@@ -109,10 +109,8 @@ def read_model(
 ) -> TwoTowers | ImageClassifier:
     """The model with the checkpoint's weights."""
     config = encoder_config(description)
-    if isinstance(config, ClassifierConfig):
-        return weights.load_classifier(folder, config, dtype=dtype, device=device)
     layout: Layout = "transformers" if description.open_clip is None else "open_clip"
-    return weights.load_two_towers(folder, config, dtype=dtype, device=device, layout=layout)
+    return weights.load_encoder(folder, config, dtype=dtype, device=device, layout=layout)
 
 
 def text_processor(folder: Path, description: ModelDescription) -> TextProcessor | None:

@@ -13,7 +13,7 @@ from torch import nn
 
 from pgcli.checkpoints.save_towers import save_classifier, save_two_towers
 from pgcli.checkpoints.two_towers_config import parse_classifier, parse_two_towers
-from pgcli.checkpoints.weights import load_classifier, load_two_towers
+from pgcli.checkpoints.weights import load_encoder
 from pgcli.model.classifier import ImageClassifier
 from pgcli.model.config import ClassifierConfig, TextConfig, TwoTowersConfig, VisionConfig
 from pgcli.model.two_towers import TwoTowers
@@ -64,9 +64,7 @@ def test_saved_towers_are_loaded_by_transformers(
 ) -> None:
     model = towers(family)
     save_two_towers(model, tmp_path, dtype=torch.float32)
-    again = load_two_towers(
-        tmp_path, parse_two_towers(config_values(tmp_path)), dtype=torch.float32
-    )
+    again = load_encoder(tmp_path, parse_two_towers(config_values(tmp_path)), dtype=torch.float32)
     assert again.config == model.config
     tokens = torch.randint(3, 50, (3, 9), generator=torch.Generator().manual_seed(2))
     tokens[:, 6:] = 55
@@ -94,9 +92,7 @@ def test_saved_classifiers_are_loaded_by_transformers(
     vision = VisionConfig(**SIZES, **IMAGE, **options, dropout=0.1 if family != "clip" else 0.0)
     model = filled(ImageClassifier(ClassifierConfig(family, vision, ("circle", "star", "cross"))))
     save_classifier(model, tmp_path, dtype=torch.float32)
-    again = load_classifier(
-        tmp_path, parse_classifier(config_values(tmp_path)), dtype=torch.float32
-    )
+    again = load_encoder(tmp_path, parse_classifier(config_values(tmp_path)), dtype=torch.float32)
     assert again.config == model.config
     assert torch.equal(again(PIXELS), model(PIXELS))
     kind = {

@@ -12,7 +12,7 @@ import transformers
 from torch import Tensor, nn
 
 from pgcli.checkpoints.two_towers_config import parse_classifier, parse_two_towers
-from pgcli.checkpoints.weights import load_classifier, load_two_towers
+from pgcli.checkpoints.weights import load_encoder
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.classifier import ImageClassifier
 from pgcli.model.two_towers import TwoTowers
@@ -34,13 +34,13 @@ def two_towers(kind: str, sizes: dict[str, int], image: dict[str, int], **text: 
 def loaded(reference: Any, folder: Path) -> TwoTowers:
     reference.save_pretrained(folder)
     values = json.loads((folder / "config.json").read_text())
-    return load_two_towers(folder, parse_two_towers(values), dtype=torch.float32)
+    return load_encoder(folder, parse_two_towers(values), dtype=torch.float32)
 
 
 def loaded_classifier(reference: Any, folder: Path) -> ImageClassifier:
     reference.save_pretrained(folder)
     values = json.loads((folder / "config.json").read_text())
-    return load_classifier(folder, parse_classifier(values), dtype=torch.float32)
+    return load_encoder(folder, parse_classifier(values), dtype=torch.float32)
 
 
 def pixels(count: int, image: dict[str, int]) -> Tensor:
@@ -169,7 +169,7 @@ def test_both_generations_of_vit_names_are_read(tmp_path: Path) -> None:
 
 def loaded_in_place(folder: Path) -> ImageClassifier:
     values = json.loads((folder / "config.json").read_text())
-    return load_classifier(folder, parse_classifier(values), dtype=torch.float32)
+    return load_encoder(folder, parse_classifier(values), dtype=torch.float32)
 
 
 # --- refusals
@@ -185,7 +185,7 @@ def test_missing_tensor_has_the_name_of_the_checkpoint(tmp_path: Path) -> None:
     save_file(tensors, tmp_path / "model.safetensors")
     values = json.loads((tmp_path / "config.json").read_text())
     with pytest.raises(InvalidCheckpoint, match=r"vision_model\.head\.probe is missing"):
-        load_two_towers(tmp_path, parse_two_towers(values), dtype=torch.float32)
+        load_encoder(tmp_path, parse_two_towers(values), dtype=torch.float32)
 
 
 @pytest.mark.parametrize(

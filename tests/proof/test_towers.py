@@ -67,8 +67,7 @@ def test_changed_weight_is_found(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    name = "load_classifier" if kind == "vit" else "load_two_towers"
-    load = getattr(weights, name)
+    load = weights.load_encoder
 
     def load_changed(*arguments: Any, **options: Any) -> Any:
         model = load(*arguments, **options)
@@ -76,7 +75,7 @@ def test_changed_weight_is_found(
         parameter.add_(torch.full_like(parameter, 0.01).cumsum(-1) if parameter.ndim else 0.01)
         return model
 
-    monkeypatch.setattr(weights, name, load_changed)
+    monkeypatch.setattr(weights, "load_encoder", load_changed)
     code, proof = verify(folders[kind], capsys)
     assert code == 5
     assert proof["verdict"] == f"different: {stage} differ in float32"

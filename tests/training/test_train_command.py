@@ -18,7 +18,7 @@ from torch import Tensor
 
 from pgcli.checkpoints.find import BUILTIN_TOWERS, DEMO, Checkpoint
 from pgcli.checkpoints.two_towers_config import parse_classifier, parse_two_towers
-from pgcli.checkpoints.weights import load_classifier, load_two_towers
+from pgcli.checkpoints.weights import load_encoder
 from pgcli.cli.job.shutdown import GracefulShutdown
 from pgcli.cli.main import main
 from pgcli.cli.training import run as training_run
@@ -73,7 +73,7 @@ def test_towers_learn_and_transformers_loads_them(run: Run) -> None:
     keys = {"learning_rate", "gradient_norm", "rows_per_second", "rows", "memory_mb"}
     assert keys <= lines[0].keys()
     assert {"eval_loss", "eval_image_to_text", "eval_text_to_image"} <= lines[3].keys()
-    model = load_two_towers(Path("out"), parse_two_towers(config("out")), dtype=torch.float32)
+    model = load_encoder(Path("out"), parse_two_towers(config("out")), dtype=torch.float32)
     reference, info = transformers.SiglipModel.from_pretrained("out", output_loading_info=True)
     assert not any(info.values()), info
     processor = transformers.AutoProcessor.from_pretrained("out", backend="pil")
@@ -105,7 +105,7 @@ def test_classifier_learns_the_names_of_folders(run: Run) -> None:
     lines = metrics("out")
     assert lines[-1]["accuracy"] > 0.9
     assert lines[-1]["loss"] < lines[0]["loss"]
-    model = load_classifier(Path("out"), parse_classifier(config("out")), dtype=torch.float32)
+    model = load_encoder(Path("out"), parse_classifier(config("out")), dtype=torch.float32)
     assert model.config.labels == ("blue", "green", "red")
     reference = transformers.ViTForImageClassification.from_pretrained("out").eval()
     processor = transformers.AutoImageProcessor.from_pretrained("out", backend="pil")
