@@ -19,7 +19,7 @@ from torch import Tensor
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config
 from pgcli.engine.tokenizer import left_pad
-from pgcli.model.cuda import check, operators
+from pgcli.model.cuda import check, operators, plain
 from pgcli.model.cuda.fused_gemma import FusedGemma, fuse_decoder, optimize_for_cuda
 from pgcli.model.paligemma import PaliGemma
 from tests.support.interpreted_kernels import interpreted_kernels
@@ -127,7 +127,7 @@ def test_norms(kernels: ModuleType, dtype: torch.dtype, has_post: bool) -> None:
     close(kernels.rms_norm(x, scale, 1e-6), operators.rms_norm(x, scale, 1e-6), dtype)
     for one, other in zip(
         kernels.residual_norm(x, delta, post, scale, 1e-6),
-        operators.residual_norm(x, delta, post, scale, 1e-6),
+        plain.residual_norm(x, delta, post, scale, 1e-6),
         strict=True,
     ):
         close(one, other, dtype)
@@ -136,7 +136,7 @@ def test_norms(kernels: ModuleType, dtype: torch.dtype, has_post: bool) -> None:
 @FLOATS
 def test_geglu_and_softcap(kernels: ModuleType, dtype: torch.dtype) -> None:
     x = normal(3, 2, 2 * 72, dtype=dtype) * 3
-    close(kernels.geglu(x), operators.geglu(x), dtype)
+    close(kernels.geglu(x), plain.geglu(x), dtype)
     close(kernels.softcap(x, 1.5), operators.softcap(x, 1.5), torch.float32)
 
 
@@ -171,7 +171,7 @@ def test_decode_attention(
     again = memory.clone()
     common = (mask_BS, slot_B, 0.2, cap)
     found = kernels.attend(qkv_BX, slot_B + 1, frequency, memory[0], memory[1], *common)
-    expected = operators.attend(qkv_BX, slot_B + 1, frequency, again[0], again[1], *common)
+    expected = plain.attend(qkv_BX, slot_B + 1, frequency, again[0], again[1], *common)
     close(found, expected, dtype)
     close(memory, again, dtype)
     untouched = torch.arange(slots) != slot_B[:, None]
@@ -193,7 +193,7 @@ def test_rotation_into_the_cache(
     again = memory.clone()
     common = (qkv_BLX, cos, torch.cat([-sin, sin], dim=-1))
     found = kernels.rotate(*common, *memory[..., new, :])
-    expected = operators.rotate(*common, *again[..., new, :])
+    expected = plain.rotate(*common, *again[..., new, :])
     assert found.is_contiguous()
     close(found, expected, dtype)
     close(memory, again, dtype)
@@ -212,7 +212,7 @@ def test_choice(kernels: ModuleType, dtype: torch.dtype) -> None:
     logits_BV[4, [4100, 4110]] = 40
     arguments = (8400, 77, 4096, 20, 16)
     token_B, *others = kernels.select_greedy(logits_BV, *arguments)
-    their_token_B, *their_others = operators.select_greedy(logits_BV, *arguments)
+    their_token_B, *their_others = plain.select_greedy(logits_BV, *arguments)
     is_number = torch.arange(5) != 3
     assert torch.equal(token_B[is_number], their_token_B[is_number])
     assert token_B[1] == 40
@@ -241,7 +241,7 @@ def test_drawn_tokens_are_those_of_sorted_probabilities(
     draw_B = torch.tensor([1 - 2**-24, 0.45, 0.375, -1.0, 0.0, 0.5])
     arguments = (draw_B, 0.9, top_k, top_p, 90, 7, 20, 60, 16)
     token_B, *others = kernels.select_sampled(logits_BV, *arguments)
-    expected_B, *expected = operators.select_sampled(logits_BV, *arguments)
+    expected_B, *expected = plain.select_sampled(logits_BV, *arguments)
     assert torch.equal(token_B[:5], expected_B[:5])
     assert 0 <= token_B[5] < 90
     for one, other in zip(others, expected, strict=True):

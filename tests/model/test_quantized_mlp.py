@@ -18,7 +18,7 @@ from pgcli.checkpoints.config import read_config
 from pgcli.cli.main import main
 from pgcli.engine import loader
 from pgcli.errors import NoUsableDevice
-from pgcli.model.cuda import operators
+from pgcli.model.cuda import plain
 from pgcli.model.cuda.fused_gemma import fuse_decoder, optimize_for_cuda
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.quantized import support
@@ -161,7 +161,7 @@ def test_kernels_quantize_as_the_plain_operators(
         ("geglu_quantized", (normal(3, 2, 2 * 72).to(dtype) * 3, QUANTIZED_DTYPES[name])),
     ):
         *one, quantized, by = getattr(kernels, operator)(*arguments)
-        *other, plain_quantized, plain_by = getattr(operators, operator)(*arguments)
+        *other, plain_quantized, plain_by = getattr(plain, operator)(*arguments)
         assert (quantized.dtype, by.shape, by.dtype) == (
             plain_quantized.dtype,
             plain_by.shape,
