@@ -174,51 +174,45 @@ class InferenceEngine:
     ) -> RunParts:
         """The parts of a run; UsageError if `max_new_tokens` leaves no slots for a prompt."""
         params, max_new_tokens = _common_params(sampling, question)
-        if question.alternatives:
-            params = replace(params, temperature=params.temperature or DEFAULT_TEMPERATURE)
-        config = self.model.config
         question = replace(question, max_new_tokens=max_new_tokens)
+        config = self.model.config
         check_max_new_tokens(question, config.max_answer_tokens)
         if self._budget is not None and batch_size is None:
             self._batch_size = self._budget.batch_size(new_slots(question))
         rows = batch_size or self._batch_size
         group = self._group_rows(question, rows)
-        queue = RequestQueue(size=group, window=self._window(rows))
-        vocabulary = OutputVocabulary(
-            self.tokenizer.size,
-            config.image_token_id,
-            config.stop_tokens,
-            self.tokenizer.locations if question.task in BOX_TASKS else range(0),
-        )
         grammar = self._grammar(question) if question.strict else None
         starts = grammar.starts if grammar else ()
-        return RunParts(
-            InputProcessor(
-                *(self.tokenizer, config, sampling, question),
-                model=self.label,
-                starts=dict(zip(question.objects_of_prompts, starts, strict=False)),
-            ),
-            Scheduler(
-                queue,
-                self.batch_limits,
-                max_rows=rows,
-                should_stop=should_stop,
-                first_rows=self._first_rows(rows, 1 + question.alternatives),
-                arrivals_per_step=-(-group // GROUP_STEPS) if runs_ahead(self._device) else 0,
-            ),
-            ModelRunner(
-                self.model,
-                vocabulary,
-                params,
-                max_rows=rows,
-                images=ImageFeatureCache(
-                    *(self.model, self.preprocessing, self.image_stats),
-                    pixel_stager(self._device, images=group),
-                ),
-                grammar=grammar,
-            ),
-            OutputProcessor(self.tokenizer, self._mask_decoder, question, model=self.label),
-            on_finish,
+        inputs = InputProcessor(
+            *(self.tokenizer, config, sampling, question),
+            model=self.label,
+            starts=dict(zip(question.objects_of_prompts, starts, strict=False)),
+        )
+        scheduler = Scheduler(
+            RequestQueue(size=group, window=self._window(rows)),
+            self.batch_limits,
+            max_rows=rows,
+            should_stop=should_stop,
+            first_rows=self._first_rows(rows, 1 + question.alternatives),
+            arrivals_per_step=-(-group // GROUP_STEPS) if runs_ahead(self._device) else 0,
+        )
+        stager = pixel_stager(self._device, images=group)
+        images = ImageFeatureCache(self.model, self.preprocessing, self.image_stats, stager)
+        runner = ModelRunner(
+            *(self.model, self._vocabulary(question), params),
+            max_rows=rows,
+            images=images,
+            grammar=grammar,
+        )
+        outputs = OutputProcessor(self.tokenizer, self._mask_decoder, question, model=self.label)
+        return RunParts(inputs, scheduler, runner, outputs, on_finish)
+
+    def _vocabulary(self, question: Question) -> OutputVocabulary:
+        """The tokens of answers; where they have boxes, with the location tokens."""
+        config, has_boxes = self.model.config, question.task in BOX_TASKS
+        locations = self.tokenizer.locations if has_boxes else range(0)
+        return OutputVocabulary(
+            self.tokenizer.size, config.image_token_id, config.stop_tokens, locations
         )
 
     def _group_rows(self, question: Question, rows: int) -> int:
@@ -247,10 +241,16 @@ class InferenceEngine:
 
 
 def _common_params(sampling: Sampling, question: Question) -> tuple[SamplingParams, int]:
-    """The parameters common to all rows, and the maximum number of new tokens of any row."""
+    """The parameters common to all rows, and the maximum number of new tokens of any row.
+
+    Alternatives are sampled, at the default temperature if none is given.
+    """
     rows = [sampling] if isinstance(sampling, SamplingParams) else list(sampling)
     common = {replace(one, max_new_tokens=None) for one in rows}
     if len(common) != 1:
         raise ValueError("sampling parameters of a run may differ only in max_new_tokens")
     lengths = [one.max_new_tokens or question.max_new_tokens for one in rows]
-    return common.pop(), max(lengths)
+    params = common.pop()
+    if question.alternatives:
+        params = replace(params, temperature=params.temperature or DEFAULT_TEMPERATURE)
+    return params, max(lengths)

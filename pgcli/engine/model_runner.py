@@ -11,6 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from pgcli.checkpoints.preprocessing import Preprocessing
 from pgcli.device.stopwatch import Mark, Stopwatch
 from pgcli.engine.choices import (
     branch_logprobs,
@@ -20,7 +21,7 @@ from pgcli.engine.choices import (
     sum_logprobs,
 )
 from pgcli.engine.grammar import Grammar
-from pgcli.engine.image_cache import ImageFeatureCache, VisionTime
+from pgcli.engine.image_cache import ImageCacheStats, ImageFeatureCache, VisionTime
 from pgcli.engine.in_flight import ASYNC_DEPTH, InFlightStep, share_time
 from pgcli.engine.oom import run_or_free
 from pgcli.engine.recorded_step import step_recorder
@@ -54,7 +55,8 @@ class ModelRunner:
     ):
         self.rows: list[Sequence] = []
         self._model, self._vocabulary = model, vocabulary
-        self._sampling, self._grammar, self._images = sampling, grammar, images
+        self._sampling, self._grammar = sampling, grammar
+        self._images = images or ImageFeatureCache(model, Preprocessing(), ImageCacheStats())
         self._device = model.projector.weight.device
         self._watch = Stopwatch(self._device)
         self._depth = 0 if grammar else ASYNC_DEPTH.get(self._device.type, 0)
@@ -94,7 +96,6 @@ class ModelRunner:
             self._upcoming = batch.upcoming
             self.decode()
             return
-        assert self._images is not None
         patch_BPD, times = self._images.get(batch.sequences)
         self._vision_times.update(zip(batch.sequences, times, strict=True))
         run = self.score if batch.kind == "score" else self.prefill
@@ -124,7 +125,7 @@ class ModelRunner:
         tokens = self._select(logits_BV, slice(first, end), group)
         self._token_R[first:end] = tokens.token_B
         self.rows = [*self.rows, *group]
-        self._release(group)
+        self._images.release(group)
         self._enqueue(group, tokens, start, is_prefill=True)
         self._read_steps(self._depth)
 
@@ -148,8 +149,7 @@ class ModelRunner:
             memory = (self._token_R, *self._cache.tensors, *self._sampler.tensors)
             tokens = self._recorder.run(partial(self._step, rows), rows, memory)
         self._enqueue(self.rows, tokens, start, is_prefill=False)
-        if self._images is not None:
-            self._images.stage(self._upcoming)
+        self._images.stage(self._upcoming)
         self._read_steps(self._depth)
 
     def _step(self, rows: int) -> NextTokens:
@@ -188,7 +188,7 @@ class ModelRunner:
             sequence.candidate_logprobs = logprobs_of_row
             self._add_vision_time(sequence)
             sequence.finished = True
-        self._release(group)
+        self._images.release(group)
 
     @torch.inference_mode()
     def preempt(self, sequences: list[Sequence]) -> None:
@@ -199,18 +199,15 @@ class ModelRunner:
         """
         gone = set(sequences)
         rows = [row for row, sequence in enumerate(self.rows) if sequence in gone]
-        if self._images is not None:
-            held = {self.rows[row] for row in rows}
-            again = [one for one in sequences if one in held and not one.out_of_memory]
-            lost = [one for one in sequences if one not in held and one.out_of_memory]
-            self._images.retain(again)
-            self._images.release(lost)
+        held = {self.rows[row] for row in rows}
+        self._images.retain(one for one in sequences if one in held and not one.out_of_memory)
+        self._images.release(one for one in sequences if one not in held and one.out_of_memory)
         self._free([*rows, *range(len(self.rows), self._cache.rows)])
         for sequence in sequences:
             self._vision_times.pop(sequence, None)
         if not self.rows:
             self._reset()
-            if self._images is not None and len(sequences) == 1:
+            if len(sequences) == 1:
                 self._images.clear()
 
     def _prefill_prompts(self, patch_BPD: Tensor, group: list[Sequence], new_slots: int) -> Tensor:
@@ -231,12 +228,7 @@ class ModelRunner:
         return self._sampler.select(logits_BV, rows, mask)
 
     def _enqueue(
-        self,
-        sequences: list[Sequence],
-        tokens: NextTokens,
-        start: Mark,
-        *,
-        is_prefill: bool,
+        self, sequences: list[Sequence], tokens: NextTokens, start: Mark, *, is_prefill: bool
     ) -> None:
         """Start to copy a step's tokens to the host."""
         tokens = tokens.copy_to_host(len(sequences))
@@ -287,10 +279,6 @@ class ModelRunner:
         self.rows = [self.rows[row] for row in order]
         if not self.rows:
             self._in_flight.clear()
-
-    def _release(self, group: list[Sequence]) -> None:
-        if self._images is not None:
-            self._images.release(group)
 
 
 def generate(
