@@ -33,10 +33,9 @@ def choose(joined: JoinedFile, metric: str) -> list[MetricChoice]:
     if metric != "auto":
         return [MetricChoice(metric, np.ones(len(joined.rows), bool))]
     by_metric: dict[str, np.ndarray] = {}
-    for task in dict.fromkeys(joined.tasks):
-        is_task = np.array([one == task for one in joined.tasks])
-        rows = [row for row, is_chosen in zip(joined.rows, is_task, strict=True) if is_chosen]
-        for name in metrics_of(task, rows):
+    for task in dict.fromkeys(row.task for row in joined.rows):
+        is_task = np.array([row.task == task for row in joined.rows])
+        for name in metrics_of(task, [row for row in joined.rows if row.task == task]):
             by_metric[name] = by_metric.get(name, False) | is_task
     return [MetricChoice(name, is_chosen) for name, is_chosen in by_metric.items()]
 

@@ -36,31 +36,42 @@ def join(name: str, truths: Truths) -> JoinedFile:
     have_prompts = any(row.get("prompt") for row in rows)
     by_prompt = truths.has_prompts and have_prompts
     by_key = truths.by_key if by_prompt else by_id(truths.by_key, have_prompts=have_prompts)
-    joined, tasks, used = [], [], set[Key]()
-    asked = {label for row in rows for label in asked_labels(row) or ()}
-    for row in rows:
-        key = (str(row["id"]), str(row["prompt"]) if by_prompt else None)
-        truth = by_key.get(key)
-        used.add(key)
-        if truth is not None:
-            truth = with_boxes(truth, row)
-            labels = None if by_prompt else asked_labels(row)
-            truth = truth if labels is None else of_labels(truth, labels)
-        prompt = str(prompt_of(row))
-        found = (tuple(boxes_of(row)), tuple(masks_of(row)))
-        joined.append(JoinedRow(key[0], prompt, row, truth, *found))
-        tasks.append(str(task_of(row)))
+    keys = [(str(row["id"]), str(row["prompt"]) if by_prompt else None) for row in rows]
+    joined = [joined_row(row, key, by_key.get(key)) for key, row in zip(keys, rows, strict=True)]
     surplus = sum(row.truth is None for row in joined)
     if surplus == len(joined):
         raise nothing_joined(name, truths, rows[0], by_prompt)
-    common_task = tasks[0] if len(set(tasks)) == 1 else None
-    unused = [key for key in by_key if key not in used]
-    for key in unused:
-        truth = with_boxes(by_key[key], {})
-        truth = truth if by_prompt or not asked else of_labels(truth, asked)
-        joined.append(JoinedRow(*key, None, truth))
-        tasks.append(common_task or task_of_prompt(key[1]))
-    return JoinedFile(name, path, joined, tasks, len(unused), surplus, len(every) - len(rows))
+    answered = {*keys}
+    unanswered = {key: truth for key, truth in by_key.items() if key not in answered}
+    missing = missing_rows(unanswered, joined, by_prompt=by_prompt)
+    repeated = len(every) - len(rows)
+    return JoinedFile(name, path, [*joined, *missing], len(missing), surplus, repeated)
+
+
+def joined_row(row: Row, key: Key, truth: RowTruth | None) -> JoinedRow:
+    """A row and its truth, of which boxes are left out that the prompt does not ask for."""
+    if truth is not None:
+        labels = asked_labels(row) if key[1] is None else None
+        truth = with_boxes(truth, row)
+        truth = truth if labels is None else of_labels(truth, labels)
+    found = (tuple(boxes_of(row)), tuple(masks_of(row)))
+    return JoinedRow(key[0], str(prompt_of(row)), row, truth, *found, task=str(task_of(row)))
+
+
+def missing_rows(
+    truths: Mapping[Key, RowTruth], joined: Sequence[JoinedRow], *, by_prompt: bool
+) -> list[JoinedRow]:
+    """The truths without a row; joined by id alone, they have the boxes that any row asks for."""
+    tasks = {row.task for row in joined}
+    asked = {label for row in joined for label in asked_labels(row.row or {}) or ()}
+    found = []
+    for (id_, prompt), truth in truths.items():
+        truth = with_boxes(truth, {})
+        if asked and not by_prompt:
+            truth = of_labels(truth, asked)
+        task = min(tasks) if len(tasks) == 1 else task_of_prompt(prompt)
+        found.append(JoinedRow(id_, prompt, None, truth, task=task))
+    return found
 
 
 def last_rows(rows: Sequence[Row]) -> list[Row]:

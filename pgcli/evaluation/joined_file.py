@@ -20,71 +20,50 @@ class JoinedFile:
     name: str
     path: Path
     rows: Sequence[JoinedRow]
-    tasks: Sequence[str]
     missing: int
     surplus: int
     repeated: int = 0
 
-    def select(self, numbers: Sequence[int]) -> JoinedFile:
-        """Some of the rows."""
-        return replace(
-            self,
-            rows=[self.rows[number] for number in numbers],
-            tasks=[self.tasks[number] for number in numbers],
-        )
-
 
 def only_common(files: Sequence[JoinedFile]) -> list[JoinedFile]:
     """The rows that have a truth and are in all of the files, in the same order."""
-    keyed = [
-        {
-            row_key(row): number
-            for number, row in enumerate(file.rows)
-            if row.row is not None and row.truth is not None
-        }
+    complete = [
+        {row.key: row for row in file.rows if row.row is not None and row.truth is not None}
         for file in files
     ]
-    common = [key for key in keyed[0] if all(key in numbers for numbers in keyed)]
+    common = [key for key in complete[0] if all(key in rows for rows in complete)]
     if not common:
         raise UsageError(
             "no row is in all of the files and the truth", hint="leave out --only-common"
         )
-    pairs = zip(files, keyed, strict=True)
-    return [file.select([numbers[key] for key in common]) for file, numbers in pairs]
+    pairs = zip(files, complete, strict=True)
+    return [replace(file, rows=[rows[key] for key in common]) for file, rows in pairs]
 
 
 def paired(first: JoinedFile, second: JoinedFile) -> list[JoinedFile]:
     """Both files with the same rows in the same order; one that a file lacks is missing there."""
     files = (first, second)
-    answered = [
-        {row_key(row): number for number, row in enumerate(file.rows) if row.row is not None}
-        for file in files
-    ]
-    ids = {id_ for numbers in answered for id_, _ in numbers}
+    answered = [{row.key: row for row in file.rows if row.row is not None} for file in files]
+    ids = {id_ for rows in answered for id_, _ in rows}
     missing = [
         {
-            row_key(row): number
-            for number, row in enumerate(file.rows)
+            row.key: row
+            for row in file.rows
             if row.row is None and (row.prompt is not None or row.id not in ids)
         }
         for file in files
     ]
-    order = dict.fromkeys(key for numbers in (*answered, *missing) for key in numbers)
-    found = []
-    for place, file in enumerate(files):
-        joined, tasks = [], []
-        other, own = files[1 - place], {**missing[place], **answered[place]}
-        others = {**missing[1 - place], **answered[1 - place]}
-        for key in order:
-            known, numbers = (file, own) if key in own else (other, others)
-            row = known.rows[numbers[key]]
-            is_missing = known is other and row.row is not None
-            joined.append(JoinedRow(*key, None, row.truth) if is_missing else row)
-            tasks.append(known.tasks[numbers[key]])
-        found.append(replace(file, rows=joined, tasks=tasks))
-    return found
+    order = dict.fromkeys(key for rows in (*answered, *missing) for key in rows)
+    known = [{**missing[place], **answered[place]} for place in (0, 1)]
+    return [
+        replace(
+            file,
+            rows=[own[key] if key in own else without_row(other[key]) for key in order],
+        )
+        for file, own, other in zip(files, known, reversed(known), strict=True)
+    ]
 
 
-def row_key(row: JoinedRow) -> tuple[str, str | None]:
-    """The id and the prompt of a row."""
-    return row.id, row.prompt
+def without_row(row: JoinedRow) -> JoinedRow:
+    """The truth of a row that is missing in another file."""
+    return replace(row, row=None, boxes=(), masks=())

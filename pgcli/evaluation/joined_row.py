@@ -37,8 +37,8 @@ class RowTruth:
 class JoinedRow:
     """A row of results and its truth, of which one may be None: a missing or a surplus row.
 
-    `prompt` is that of the row, or of the truth of a missing one. `boxes` and `masks` are those of
-    the row; empty if it has none, or is missing.
+    `prompt` is that of the row, or of the truth of a missing one, and `task` what it asks for.
+    `boxes` and `masks` are those of the row; empty if it has none, or is missing.
     """
 
     id: str
@@ -47,6 +47,12 @@ class JoinedRow:
     truth: RowTruth | None
     boxes: tuple[Box, ...] = ()
     masks: tuple[Rle | None, ...] = ()
+    task: str = ""
+
+    @property
+    def key(self) -> tuple[str, str | None]:
+        """The id and the prompt."""
+        return self.id, self.prompt
 
     @property
     def answer(self) -> str | None:

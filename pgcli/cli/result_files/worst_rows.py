@@ -14,7 +14,6 @@ from pgcli.cli.result_files.gallery_page import GalleryOptions, RowGroup, write_
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import NoInputError
 from pgcli.evaluation.evaluate import Evaluation, FileMeasures, as_json
-from pgcli.evaluation.joined_file import row_key
 from pgcli.evaluation.joined_row import RowTruth
 from pgcli.evaluation.measures import Estimate
 from pgcli.records import BOX_TASKS
@@ -95,11 +94,11 @@ SCORE_NAMES = {"ap": "f1@0.5"}
 
 def file_group(file: FileMeasures, worst: Sequence[int], last: FileMeasures) -> WorstRows:
     """The rows of a file that are of the worst rows of the last, with their scores."""
-    numbers = {row_key(row): number for number, row in enumerate(file.joined.rows)}
+    numbers = {row.key: number for number, row in enumerate(file.joined.rows)}
     names, scores_N = row_scores(file)
     chosen = []
     for place in worst:
-        number = numbers.get(row_key(last.joined.rows[place]))
+        number = numbers.get(last.joined.rows[place].key)
         row = None if number is None else file.joined.rows[number].row
         if number is not None and row is not None:
             score = {names[number]: round6(float(scores_N[number]))} if names[number] else {}
