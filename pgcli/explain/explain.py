@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -79,34 +79,39 @@ def explain(
     if answer.error is not None:
         raise UsageError(f"{answer.error_message}", hint="shorten it")
     (sequence,) = finished
-    tokens = [
-        TokenExplanation(
-            text=tokenizer.token_text(token),
-            probability=math.exp(logprob),
-            candidates=tuple((tokenizer.token_text(id), p) for id, p in candidates),
-            attention=tuple(weights[layer][: len(sequence.prompt_ids) + slot] for layer in chosen),
-        )
-        for slot, (token, logprob, weights, candidates) in enumerate(
-            zip(
-                sequence.tokens,
-                sequence.logprobs,
-                recorder.weights,
-                recorder.candidates,
-                strict=False,  # on a GPU a pass more runs, whose token is dropped
-            ),
-            start=config.image_tokens,
-        )
-    ]
+    tokens = tuple(explained_tokens(engine, sequence, recorder, chosen))
     return Explanation(
         answer=answer,
         prompt_tokens=tuple(map(tokenizer.token_text, sequence.prompt_ids)),
-        tokens=tuple(tokens),
+        tokens=tokens,
         layers=chosen,
         depth=config.decoder.depth,
         grid=config.vision.resolution // config.vision.patch_size,
         shapes=first_and_last_step(recorder, len(tokens)),
         difference=recorder.difference,
     )
+
+
+def explained_tokens(
+    engine: InferenceEngine, sequence: Generated, recorder: PassRecorder, layers: Sequence[int]
+) -> Iterator[TokenExplanation]:
+    """The generated tokens, each with what was recorded of the pass that generated it."""
+    token_text = engine.tokenizer.token_text
+    passes = zip(
+        sequence.tokens,
+        sequence.logprobs,
+        recorder.weights,
+        recorder.candidates,
+        strict=False,  # on a GPU a pass more runs, whose token is dropped
+    )
+    slots = engine.model.config.image_tokens + len(sequence.prompt_ids)
+    for number, (token, logprob, weights, candidates) in enumerate(passes):
+        yield TokenExplanation(
+            text=token_text(token),
+            probability=math.exp(logprob),
+            candidates=tuple((token_text(id), p) for id, p in candidates),
+            attention=tuple(weights[layer][: slots + number] for layer in layers),
+        )
 
 
 def choose_layers(layers: Sequence[int] | None, depth: int) -> tuple[int, ...]:

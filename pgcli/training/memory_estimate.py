@@ -14,6 +14,7 @@ from torch import nn
 from pgcli.checkpoints.weights import meta_model
 from pgcli.errors import NoUsableDevice
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
+from pgcli.model.paligemma import PaliGemma
 from pgcli.training.answer_loss import CHUNK_BYTES
 from pgcli.training.answer_settings import AnswerSettings
 from pgcli.training.lora import add_lora
@@ -87,25 +88,48 @@ def estimate_memory(
     Weights, gradients and moments are divided over `shards` processes.
     """
     model = meta_model(config)
-    layers = sum(one.numel() for one in model.decoder.layers.parameters() if one.ndim == 2)
     if settings.method == "full":
         train_all(model, settings)
     else:
         add_lora(model, settings.lora, seed=0)
-    counts = {True: 0, False: 0}
-    for parameter in model.parameters():
-        counts[parameter.requires_grad] += parameter.numel()
-    trained, frozen = counts[True], counts[False]
+    trained = sum(one.numel() for one in model.parameters() if one.requires_grad)
+    row, row_checkpointed = row_bytes(config, settings, dtypes, text_tokens)
+    return TrainingMemory(
+        trained=trained,
+        frozen=sum(one.numel() for one in model.parameters()) - trained,
+        weights=weight_bytes(model, settings, dtypes, shards),
+        gradients=FLOAT32 * trained // shards,
+        moments=MOMENTS * FLOAT32 * trained // shards,
+        row_logits=FLOAT32 * text_tokens * config.decoder.vocab_size,
+        row=row,
+        row_checkpointed=row_checkpointed,
+    )
+
+
+def weight_bytes(
+    model: PaliGemma, settings: AnswerSettings, dtypes: TrainingDtypes, shards: int
+) -> int:
+    """The bytes of the weights in a process, with copies of them in other dtypes."""
+    trained = sum(one.numel() for one in model.parameters() if one.requires_grad)
+    frozen = sum(one.numel() for one in model.parameters()) - trained
     held = (FLOAT32 * trained + dtypes.weight * frozen) // shards
     if settings.quantize == "int8":
-        held -= (dtypes.weight - 1) * layers
+        layers = model.decoder.layers.parameters()
+        matrices = sum(one.numel() for one in layers if one.ndim == 2 and not one.requires_grad)
+        held -= (dtypes.weight - 1) * matrices
     if shards > 1:
         held += gathered_bytes(model)
-    if dtypes.product < dtypes.weight and not (
-        shards > 1 and settings.gradient_checkpointing == "on"
-    ):
+    is_computed_twice = shards > 1 and settings.gradient_checkpointing == "on"
+    if dtypes.product < dtypes.weight and not is_computed_twice:
         # autocast's copies, which the backward pass needs if activations are not computed twice
         held += dtypes.product * (trained + frozen)
+    return held
+
+
+def row_bytes(
+    config: PaliGemmaConfig, settings: AnswerSettings, dtypes: TrainingDtypes, text_tokens: int
+) -> tuple[int, int]:
+    """The bytes of a row's activations, and those with gradient checkpointing."""
     slots = config.image_tokens + text_tokens
     is_full = settings.method == "full" and "decoder" not in settings.freeze
     layer = slots * decoder_layer_bytes(config.decoder, dtypes, slots, is_full=is_full)
@@ -120,16 +144,7 @@ def estimate_memory(
         layer = patches * vision_layer_bytes(vision, dtypes)
         row += vision.depth * layer
         checkpointed += vision.depth * patches * vision.width * dtypes.residual + layer
-    return TrainingMemory(
-        trained=trained,
-        frozen=frozen,
-        weights=held,
-        gradients=FLOAT32 * trained // shards,
-        moments=MOMENTS * FLOAT32 * trained // shards,
-        row_logits=FLOAT32 * text_tokens * config.decoder.vocab_size,
-        row=row,
-        row_checkpointed=checkpointed,
-    )
+    return row, checkpointed
 
 
 def gathered_bytes(model: nn.Module) -> int:
