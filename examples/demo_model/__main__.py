@@ -25,6 +25,7 @@ from examples.demo_model.examples import tokenizer_corpus
 from examples.demo_model.init import init_weights, whiten_patches
 from examples.demo_model.lettered import page_of_words
 from examples.demo_model.mask_autoencoder import MaskAutoencoder, MaskTask, load_autoencoder
+from examples.demo_model.muon import Muon
 from examples.demo_model.phases import PHASES, Phase
 from examples.demo_model.scenes import TOKENIZER_SEEDS, TRAINING_SEEDS, VALIDATION_SEEDS
 from examples.demo_model.task import HALF, DemoLearner, DrawingsTask
@@ -69,7 +70,7 @@ def main() -> None:
             warmup=min(options.warmup, phase.steps // 4),
             weight_decay=0.05,
             betas=(0.9, 0.98),
-            muon=phase.muon,
+            optimizer=Muon if phase.muon else torch.optim.AdamW,
             eval_every=options.eval_every,
         ),
         options.out,

@@ -17,13 +17,13 @@ from torch import Tensor, nn
 
 from examples.demo_model.dataset import Batch, SceneDataset, load_batches
 from examples.demo_model.patch_targets import PatchHead
+from examples.demo_model.smoothed_loss import smoothed_loss
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.save import save
 from pgcli.model.attention_masks import AttentionMasks
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.siglip import normalize_pixels
-from pgcli.training.losses import prefix_lm_loss
 from pgcli.training.packing import IGNORE_INDEX, packed_positions, packed_prefix_lm_mask
 from pgcli.training.processes import ALONE, Processes
 
@@ -144,7 +144,7 @@ class DrawingsTask:
             is_answer_BT = batch.row.target_T != IGNORE_INDEX
             target_M, weight_M = batch.row.target_T[is_answer_BT], batch.row.weight_T[is_answer_BT]
             locations = self.training.vocabulary.locations
-            answer_loss = prefix_lm_loss(logits_MV, target_M, weight_M, locations)
+            answer_loss = smoothed_loss(logits_MV, target_M, weight_M, locations)
         found["answer_loss"] = answer_loss.item()
         return self.patch_weight * patch_loss + answer_loss, found, logits_MV
 

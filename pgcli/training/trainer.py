@@ -42,7 +42,7 @@ class TrainerOptions:
     weight_decay: float = 0.0
     betas: tuple[float, float] = (0.9, 0.999)
     max_grad_norm: float = 1.0
-    muon: bool = False
+    optimizer: type[torch.optim.AdamW] = torch.optim.AdamW
     seed: int = 0
     eval_every: int = 0
     patience: int = 0
@@ -72,7 +72,7 @@ class Trainer:
             task.model,
             weight_decay=options.weight_decay,
             betas=options.betas,
-            muon=options.muon,
+            kind=options.optimizer,
         )
         self._schedule = CosineSchedule(options.steps, options.warmup, options.learning_rate)
         self._trained = [one for one in task.model.parameters() if one.requires_grad]

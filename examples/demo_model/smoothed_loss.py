@@ -1,4 +1,4 @@
-"""The prefix-LM loss: cross-entropy of the answer tokens only.
+"""The loss of the built-in model: cross-entropy of answer tokens, smoothed over locations.
 
 M answer tokens · V vocabulary · O offsets around a location token
 """
@@ -13,7 +13,7 @@ SMOOTHING_STD = 1.5  # in location tokens: neighbours of the true location get p
 SMOOTHING_RADIUS = 4
 
 
-def prefix_lm_loss(
+def smoothed_loss(
     logits_MV: Tensor, target_M: Tensor, weight_M: Tensor, locations: range
 ) -> Tensor:
     """The weighted mean cross-entropy of the answer tokens.
