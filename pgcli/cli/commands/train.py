@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import typer
 
-from pgcli.cli.option_records import with_records
+from pgcli.cli.option_records import with_options
 from pgcli.cli.options import Sources
 from pgcli.cli.options.training import (
-    TRAINING_RECORDS,
     EvaluationOptions,
     LearningOptions,
     TrainingModelOptions,
@@ -20,6 +17,20 @@ from pgcli.cli.options.training_method import MethodOptions
 from pgcli.cli.typer_app import command
 
 
+@command(
+    "train",
+    "SOURCE is any source of the answering commands. A manifest has columns prefix or prompt, and "
+    "suffix or answer; --task contrastive needs a column text, --task classify a column label, or "
+    "a folder with a folder for each label.\n\n"
+    "-o DIR is then an adapter, or with --method full and --task a model: DIR has the best weights "
+    "by the evaluations, DIR/last the last ones; without evaluations, DIR has the last ones. The "
+    "same command again resumes an interrupted run, and on one CPU the weights are the same bit "
+    "for bit.",
+    epilog="$ pgcli train rows.jsonl --model google/paligemma2-3b-pt-224 -o runs/lora\n"
+    "$ pgcli train flowers --task classify --init tiny -o runs/flowers\n"
+    "$ pgcli train pairs.jsonl --task contrastive --init small -o runs/towers",
+)
+@with_options
 def train(
     *,
     sources: Sources,
@@ -35,18 +46,3 @@ def train(
 
     given = TrainCommand(sources, learning, method, evaluation, model, input, output)
     raise typer.Exit(run_training(given))
-
-
-command(
-    "train",
-    "SOURCE is any source of the answering commands. A manifest has columns prefix or prompt, and "
-    "suffix or answer; --task contrastive needs a column text, --task classify a column label, or "
-    "a folder with a folder for each label.\n\n"
-    "-o DIR is then an adapter, or with --method full and --task a model: DIR has the best weights "
-    "by the evaluations, DIR/last the last ones; without evaluations, DIR has the last ones. The "
-    "same command again resumes an interrupted run, and on one CPU the weights are the same bit "
-    "for bit.",
-    epilog="$ pgcli train rows.jsonl --model google/paligemma2-3b-pt-224 -o runs/lora\n"
-    "$ pgcli train flowers --task classify --init tiny -o runs/flowers\n"
-    "$ pgcli train pairs.jsonl --task contrastive --init small -o runs/towers",
-)(partial(with_records, records=TRAINING_RECORDS)(train))

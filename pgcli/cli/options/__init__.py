@@ -71,7 +71,3 @@ class Options(JobOptions):
     """The options of the commands that answer prompts."""
 
     answering: AnsweringOptions
-
-
-#: The records of options by the names of their fields, in the order of the help's panels.
-PANELS = ("input", "output", "model", "answering", "running")

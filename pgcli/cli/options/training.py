@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pgcli.cli.option import option
 from pgcli.cli.options import values
@@ -18,8 +18,6 @@ from pgcli.cli.options.shared import (
     models,
     number_option,
 )
-from pgcli.cli.options.training_input import TrainingInputOptions
-from pgcli.cli.options.training_method import MethodOptions
 
 _learning = partial(option, "Learning", own=True)
 _number = partial(number_option, "Learning", own=True)
@@ -222,14 +220,3 @@ class TrainingOutputOptions:
         bool, _running("--dry-run", help="Check everything, print the plan, and exit.")
     ] = False
     quiet: Quiet = False
-
-
-#: The records of options by the names of the parameters of the command.
-TRAINING_RECORDS: dict[str, Any] = {
-    "learning": LearningOptions,
-    "method": MethodOptions,
-    "evaluation": EvaluationOptions,
-    "model": TrainingModelOptions,
-    "input": TrainingInputOptions,
-    "output": TrainingOutputOptions,
-}
