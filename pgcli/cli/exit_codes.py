@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import signal
 
+INCOMPLETE = 3
 EXIT_CODES = {
     0: "every row answered",
     1: "a bug",
     2: "wrong usage",
-    3: "some rows have errors",
+    INCOMPLETE: "some rows have errors",
     4: "no image",
     5: "a difference found",
     10: "model not available",

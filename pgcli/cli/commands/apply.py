@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from pgcli.cli.options import Quiet, option
+from pgcli.cli.exit_codes import INCOMPLETE
+from pgcli.cli.options import Quiet, ReplaceFile, ResultFile, option
 from pgcli.cli.typer_app import command
 from pgcli.cli.ui.console import Screen
+from pgcli.cli.ui.wording import listed, with_notes
 from pgcli.errors import UsageError
 
 if TYPE_CHECKING:
     from pgcli.cli.result_files.apply_edits import EditStats, MatchedEdits, WantedRows
 
-INCOMPLETE = 3  # exit code if an edit was not applied
 MAX_EXAMPLES = 5  # edits that a message names
 
 
@@ -29,10 +30,7 @@ MAX_EXAMPLES = 5  # edits that a message names
 def apply(
     edits: Annotated[str, typer.Argument(metavar="EDITS", hidden=True)],
     results: Annotated[str, typer.Argument(metavar="RESULTS", hidden=True)],
-    output: Annotated[
-        str,
-        option("Output", "--output", "-o", metavar="FILE", own=True, help="A .jsonl or .parquet."),
-    ],
+    output: ResultFile,
     rows: Annotated[
         Literal["not-rejected", "accepted", "all"],
         option(
@@ -42,9 +40,7 @@ def apply(
             help="accepted leaves out rows that nobody reviewed too; all keeps rejected ones.",
         ),
     ] = "not-rejected",
-    overwrite: Annotated[
-        bool, option("Output", "--overwrite", own=True, help="Replace an existing file.")
-    ] = False,
+    overwrite: ReplaceFile = False,
     quiet: Quiet = False,
 ) -> None:
     screen = Screen(quiet=quiet)
@@ -90,7 +86,7 @@ def report(stats: EditStats, matched: MatchedEdits, wanted: WantedRows) -> str:
         (stats.open, f"not reviewed{is_left_out if wanted == 'accepted' else ''}"),
         (matched.elsewhere, "edits of other files"),
     ]
-    return "; ".join([f"{stats.rows:,} rows", *(f"{n:,} {what}" for n, what in notes if n)])
+    return with_notes(f"{stats.rows:,} rows", notes)
 
 
 def report_left_out(matched: MatchedEdits, screen: Screen) -> int:
@@ -100,10 +96,8 @@ def report_left_out(matched: MatchedEdits, screen: Screen) -> int:
         (matched.missing, "no such row"),
     ):
         if left_out:
-            named = ", ".join(map(str, left_out[:MAX_EXAMPLES]))
-            more = f" and {len(left_out) - MAX_EXAMPLES:,} more" * (len(left_out) > MAX_EXAMPLES)
             screen.info(
-                f"not applied, {reason}: {named}{more}",
+                f"not applied, {reason}: {listed(left_out, MAX_EXAMPLES)}",
                 hint="make the page again with pgcli view, and review these rows there",
             )
     return INCOMPLETE if matched.changed or matched.missing else 0

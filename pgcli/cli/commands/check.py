@@ -11,6 +11,7 @@ from pgcli.cli.option import option
 from pgcli.cli.typer_app import command
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Screen
+from pgcli.cli.ui.wording import count
 from pgcli.errors import Difference, UsageError
 
 if TYPE_CHECKING:
@@ -74,9 +75,9 @@ def show(
     if comparison.differences:
         not_shown = comparison.differences - len(comparison.first_differences)
         more = f", {not_shown:,} of them not shown" if not_shown else ""
-        plural = "s" * (comparison.differences != 1)
+        differences = count(comparison.differences, "difference")
         raise Difference(
-            f"{comparison.differences:,} difference{plural} between {output} and its input{more}",
+            f"{differences} between {output} and its input{more}",
             hint=comparison.remedy,
         )
     errors = f", {comparison.errors:,} of them with errors" if comparison.errors else ""

@@ -16,6 +16,7 @@ from pgcli.cli.program_command import PgcliCommand
 from pgcli.cli.typer_app import PgcliGroup, command
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Screen
+from pgcli.cli.ui.wording import count
 from pgcli.errors import Difference, NoUsableDevice, UsageError
 from pgcli.printable import printable
 
@@ -100,8 +101,7 @@ def summary(findings: list[Finding]) -> str:
     problems = sum(finding.state != "ok" for finding in findings)
     if not problems:
         return "no problems found"
-    plural = "s" * (problems != 1)
-    return f"{problems} problem{plural}; the line below each one shows how to fix it"
+    return f"{count(problems, 'problem')}; the line below each one shows how to fix it"
 
 
 def table(findings: list[Finding]) -> Table:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from pgcli.cli.exit_codes import INCOMPLETE
 from pgcli.cli.options import (
     AllowPrivateHosts,
     AllowUrls,
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from pgcli.cli.result_files.export_options import ExportOptions
 
 _option = partial(option, own=True)
-
-INCOMPLETE = 3  # exit code if images or texts are missing
 
 
 @command(

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pgcli.annotations import FORMATS
-from pgcli.cli.options import Quiet, option
+from pgcli.cli.exit_codes import INCOMPLETE
+from pgcli.cli.options import Quiet, ReplaceFile, ResultFile, option
 from pgcli.cli.typer_app import command
 from pgcli.cli.ui.console import Screen
+from pgcli.cli.ui.wording import with_notes
 from pgcli.errors import NoInputError, UsageError
 
 if TYPE_CHECKING:
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
 _option = partial(option, own=True)
 
 ROOT_HINT = "--root names the folder of the images, to which names are relative"
-INCOMPLETE = 3  # exit code if images were left out
 
 
 @command(
@@ -41,12 +42,8 @@ def import_(
             help=", ".join(FORMATS) + ".",
         ),
     ],
-    output: Annotated[
-        str, _option("Output", "--output", "-o", metavar="FILE", help="A .jsonl or .parquet.")
-    ],
-    overwrite: Annotated[
-        bool, _option("Output", "--overwrite", help="Replace an existing file.")
-    ] = False,
+    output: ResultFile,
+    overwrite: ReplaceFile = False,
     prompt: Annotated[
         str | None,
         _option(
@@ -180,9 +177,8 @@ def report(
         (counts.open, "tasks left out, as nobody annotated them"),
         (counts.missing.count, "images left out"),
     ]
-    more = "".join(f"; {number:,} {what}" for number, what in notes if number)
     images = f"{len(annotations.images):,} images"
-    screen.info(f"{output}: {count:,} rows of {images}, {len(boxes):,} boxes{more}")
+    screen.info(with_notes(f"{output}: {count:,} rows of {images}, {len(boxes):,} boxes", notes))
     for note in counts.notes:
         screen.info(note)
     if counts.missing.count:

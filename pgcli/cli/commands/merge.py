@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pgcli.cli.options import Quiet, option
+from pgcli.cli.exit_codes import INCOMPLETE
+from pgcli.cli.options import Quiet, ReplaceFile, ResultFile
 from pgcli.cli.typer_app import command
 from pgcli.cli.ui.console import Screen
+from pgcli.cli.ui.wording import with_notes
 
 if TYPE_CHECKING:
     from pgcli.cli.result_files.merge_rows import MergeStats
@@ -23,13 +25,8 @@ if TYPE_CHECKING:
 )
 def merge(
     results: Annotated[list[str], typer.Argument(metavar="RESULTS", hidden=True)],
-    output: Annotated[
-        str,
-        option("Output", "--output", "-o", metavar="FILE", own=True, help="A .jsonl or .parquet."),
-    ],
-    overwrite: Annotated[
-        bool, option("Output", "--overwrite", own=True, help="Replace an existing file.")
-    ] = False,
+    output: ResultFile,
+    overwrite: ReplaceFile = False,
     quiet: Quiet = False,
 ) -> None:
     if code := run_merge([Path(name) for name in results], output, overwrite, Screen(quiet=quiet)):
@@ -52,7 +49,7 @@ def run_merge(outputs: list[Path], output: str, overwrite: bool, screen: Screen)
     with screen.status("writing rows"):
         write_result_file(target, lambda: merged, schema, overwrite=overwrite)
     screen.info(f"{output}: {report(merged.stats)}")
-    return 3 if merged.stats.errors else 0
+    return INCOMPLETE if merged.stats.errors else 0
 
 
 def report(stats: MergeStats) -> str:
@@ -63,4 +60,4 @@ def report(stats: MergeStats) -> str:
         (stats.replaced, "errors replaced by answers"),
         (stats.conflicts, "with another answer in a later file, which is left out"),
     ]
-    return "; ".join([f"{stats.rows:,} rows", *(f"{n:,} {what}" for n, what in notes if n)])
+    return with_notes(f"{stats.rows:,} rows", notes)

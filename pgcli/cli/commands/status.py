@@ -15,6 +15,7 @@ from pgcli.cli.typer_app import command
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Facts
 from pgcli.cli.ui.duration import duration
+from pgcli.cli.ui.wording import listed
 from pgcli.errors import UsageError
 
 if TYPE_CHECKING:
@@ -112,8 +113,7 @@ def how_to_resume(found: Sequence[ShardStatus]) -> str:
     missing = [shard.shard for shard in found if shard.state in ("stopped", "waiting")]
     if not missing:
         return "run the same command again"
-    more = f" and {len(missing) - MAX_NAMES:,} more" if len(missing) > MAX_NAMES else ""
-    return f"run the same command with --shard {', '.join(missing[:MAX_NAMES])}{more}"
+    return f"run the same command with --shard {listed(missing, MAX_NAMES)}"
 
 
 def shards(found: Sequence[ShardStatus]) -> str:
@@ -122,6 +122,5 @@ def shards(found: Sequence[ShardStatus]) -> str:
     for state, shown in STATES.items():
         names = [shard.shard for shard in found if shard.state == state]
         if names:
-            more = f" and {len(names) - MAX_NAMES:,} more" if len(names) > MAX_NAMES else ""
-            parts.append(f"{len(names):,} {shown}: {', '.join(names[:MAX_NAMES])}{more}")
+            parts.append(f"{len(names):,} {shown}: {listed(names, MAX_NAMES)}")
     return "; ".join(parts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pgcli.cli.exit_codes import INCOMPLETE
 from pgcli.cli.job.input import RunInput
 from pgcli.cli.job.output import RunOutput, has_unchanged_image, publish
 from pgcli.cli.job.row_hooks import RowHooks
@@ -63,4 +64,4 @@ def already_complete(input: RunInput, output: RunOutput, hooks: RowHooks, screen
     if errors and not input.plan.is_stored:
         with_errors += " (--retry-errors asks them again)"
     screen.info(f"nothing to do: all {output.rows:,} rows are saved{with_errors}")
-    return 3 if errors else 0
+    return INCOMPLETE if errors else 0

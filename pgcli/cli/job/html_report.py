@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
-from pgcli.cli.job.input import RunInput, source_options
+from pgcli.cli.job.input import RunInput, open_items, source_options
 from pgcli.cli.job.plan import Plan, check_not_an_input
 from pgcli.cli.job.row_hooks import RowHook
 from pgcli.cli.result_files.check_target import check_target
@@ -16,7 +16,6 @@ from pgcli.errors import OutputExists, UsageError
 from pgcli.records import Answer, Item
 from pgcli.rows import json_text
 from pgcli.sinks.reader import read_results
-from pgcli.sources.open_sources import open_sources
 from pgcli.state.write_errors import wrap_write_errors
 from pgcli.tasks import template_columns
 
@@ -79,7 +78,7 @@ class HtmlReportHook(RowHook):
         if "-" in plan.sources:
             return None
         # with a new reader of URLs: that of the run is closed
-        source = open_sources(plan.sources, source_options(plan))
+        source = open_items(plan.sources, plan.question, source_options(plan))
         return iter(RunInput(plan, source).items())
 
 

@@ -152,8 +152,18 @@ def open_input(plan: Plan, screen: Screen) -> RunInput:
 def open_items(sources: Sequence[str], question: AnyQuestion, options: ReadOptions) -> Source:
     """The items that the question is about: the images of the sources, or texts.
 
-    Raises what `open_sources` raises, and UsageError for a file of texts that cannot be read.
+    Of each row of a manifest, what the question needs is read as well. Raises what `open_sources`
+    raises, and UsageError for a file of texts that cannot be read.
     """
+    options = replace(
+        options,
+        prompt_column=question.text_column or options.prompt_column,
+        prompt_noun="prompt" if question.text_column is None else "text",
+        fields=template_columns(question),
+        requires_prompts=question.templates is None,
+        refuses_prompts=question.refuses_prompts,
+        choices_column=question.choices_column,
+    )
     if not isinstance(question, EmbeddingQuestion) or not question.embeds_texts:
         return open_sources(sources, options)
     texts = list(question.texts)
@@ -187,18 +197,13 @@ def check_sample(plan: Plan, source: Source) -> None:
 
 def source_options(plan: Plan) -> ReadOptions:
     """How the sources are to be read for this plan."""
-    question, options = plan.question, plan.options.input
+    options = plan.options.input
     return ReadOptions(
         image_column=options.image_column,
         id_column=options.id_column,
-        prompt_column=question.text_column or options.prompt_column,
-        prompt_noun="prompt" if question.text_column is None else "text",
+        prompt_column=options.prompt_column,
         keep=options.keep,
-        fields=template_columns(question),
-        requires_prompts=question.templates is None,
-        refuses_prompts=question.refuses_prompts,
-        choices_column=question.choices_column,
-        refuses_regions=question.region is not None,
+        refuses_regions=plan.question.region is not None,
         null_separated=options.null,
         names=options.names,
         allow_outside_root=options.allow_outside_root,

@@ -16,6 +16,7 @@ from pgcli.cli.job.input import RunInput
 from pgcli.cli.job.plan import Plan
 from pgcli.cli.job.run_settings import input_metadata, resume_rules, run_settings
 from pgcli.cli.ui.console import Screen
+from pgcli.cli.ui.wording import count
 from pgcli.errors import OutputExists
 from pgcli.pipeline import ResumeLog
 from pgcli.records import Answer
@@ -187,9 +188,9 @@ def print_added(sink: ResumableSink, state: RunState, screen: Screen) -> None:
     if state.extends is None or state.record is None:
         return
     output, earlier = state.extends
-    count = len(state.record.settings[PROMPTS]) - len(earlier.settings[PROMPTS])
+    added = len(state.record.settings[PROMPTS]) - len(earlier.settings[PROMPTS])
     screen.info(
-        f"adding {count:,} prompt{'s' * (count != 1)} to {output}: its rows are copied, and it is "
+        f"adding {count(added, 'prompt')} to {output}: its rows are copied, and it is "
         "replaced once the new rows are answered"
     )
 

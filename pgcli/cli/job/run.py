@@ -8,6 +8,7 @@ from functools import partial
 from time import perf_counter
 
 from pgcli.checkpoints.find import Checkpoint
+from pgcli.cli.exit_codes import INCOMPLETE
 from pgcli.cli.job import loading, summary
 from pgcli.cli.job.completion import already_complete, is_complete
 from pgcli.cli.job.demo_limit import DEMO_IMAGES, DemoLimit, demo_limit_error
@@ -177,4 +178,4 @@ def report(
     times = summary.RunTimes(perf_counter() - run_summary.began, loading_seconds)
     summary.show(screen, input, engine, tally, times, hooks.facts())
     hooks.on_complete(quiet=screen.quiet)
-    return 3 if tally.errors or output.errors else 0
+    return INCOMPLETE if tally.errors or output.errors else 0

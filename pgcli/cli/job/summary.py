@@ -13,6 +13,7 @@ from pgcli.cli.job.run_task import RunEngine
 from pgcli.cli.options import OutputOptions
 from pgcli.cli.ui.console import Facts, Screen
 from pgcli.cli.ui.duration import duration
+from pgcli.cli.ui.wording import count
 from pgcli.pipeline import Tally
 from pgcli.remote.urls import without_credentials
 from pgcli.sources.paths import url_scheme
@@ -171,12 +172,12 @@ def retry_command(arguments: Sequence[str]) -> str:
     return command
 
 
-def interrupted_notice(output: str, count: int, state: RunState | None) -> str:
+def interrupted_notice(output: str, saved: int, state: RunState | None) -> str:
     """Where the rows of an interrupted run are, and how to resume it."""
-    rows = f"{count:,} row{'s' * (count != 1)}"
+    rows = count(saved, "row")
     if output == "-":
         return f"stopped after {rows}"
-    if not count:
+    if not saved:
         return "stopped before the first row"
     if state is None:
         return f"stopped after {rows}, saved in {output}"

@@ -169,5 +169,12 @@ Quantize = Annotated[
     Literal["none", "int8", "fp8"],
     _model("--quantize", help="int8, or fp8 (new GPUs): an 8-bit decoder, less exact."),
 ]
+ResultFile = Annotated[
+    str,
+    option("Output", "--output", "-o", metavar="FILE", own=True, help="A .jsonl or .parquet."),
+]
+ReplaceFile = Annotated[
+    bool, option("Output", "--overwrite", own=True, help="Replace an existing file.")
+]
 Json = Annotated[bool, option("Output", "--json", help="Print one JSON object.")]
 Quiet = Annotated[bool, _running("--quiet", "-q", help="Print errors only.")]

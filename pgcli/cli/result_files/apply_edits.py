@@ -9,6 +9,7 @@ from typing import Literal
 
 from pgcli.annotations.edits import Edit, corrected
 from pgcli.annotations.value_checks import InvalidValue
+from pgcli.cli.result_files.image_locator import image_index
 from pgcli.errors import UsageError
 from pgcli.rows import answer_digest, prompt_of
 from pgcli.sinks.reader import Row, read_results
@@ -68,8 +69,7 @@ def match_edits(edits: Sequence[Edit], output: Path, rows: Iterator[Row]) -> Mat
 
 def row_key(row: Row) -> tuple[int, str, str]:
     """What names the row in edits, as the page shows it."""
-    index = row["index"] if isinstance(row["index"], int) else -1
-    return index, clean_line(row["id"]), clean_text(prompt_of(row)) or ""
+    return image_index(row), clean_line(row["id"]), clean_text(prompt_of(row)) or ""
 
 
 class EditedRows:

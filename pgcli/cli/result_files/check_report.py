@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pgcli.cli.result_files.compare_rows import RowComparison
+from pgcli.cli.ui.wording import count
 from pgcli.images import StampComparison
 from pgcli.state.run_record import RunRecord
 
@@ -53,8 +54,3 @@ def not_compared(
 def is_standard_input(record: RunRecord) -> bool:
     sources = record.metadata.get("sources")
     return isinstance(sources, list) and "-" in sources
-
-
-def count(number: int, noun: str) -> str:
-    """The number and its noun."""
-    return f"{number:,} {noun}{'s' * (number != 1)}"

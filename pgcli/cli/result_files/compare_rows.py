@@ -16,7 +16,6 @@ from pgcli.state.saved_inputs import SavedInputs
 
 MAX_DIFFERENCES_SHOWN = 10
 MAX_MISSING = 1000  # images that are counted one by one
-#: The region behind a prompt.
 
 
 @dataclass

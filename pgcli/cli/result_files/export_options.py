@@ -13,6 +13,7 @@ from pgcli.cli.result_files.image_search import ImageSearch, Report
 from pgcli.cli.result_files.validate_rows import RowStats
 from pgcli.cli.suggestions import closest
 from pgcli.cli.text_options import text_options
+from pgcli.cli.ui.wording import listed
 from pgcli.errors import NoInputError, UsageError
 from pgcli.regular_file import read_text
 from pgcli.remote import make_url_reader
@@ -174,10 +175,8 @@ def label_numbers(given: str | None, stats: RowStats) -> Mapping[str, int]:
             hint="--labels cat,dog or a file with a label on each line",
         )
     if unknown := sorted(stats.labels - set(labels)):
-        shown, rest = ", ".join(unknown[:MAX_LABELS_SHOWN]), len(unknown) - MAX_LABELS_SHOWN
-        more = f" and {rest:,} more" if rest > 0 else ""
         raise UsageError(
-            f"the rows have labels that are not in --labels: {shown}{more}",
+            f"the rows have labels that are not in --labels: {listed(unknown, MAX_LABELS_SHOWN)}",
             hint="add them to --labels, or leave it out to take all labels, sorted",
         )
     return {label: number for number, label in enumerate(labels)}

@@ -20,6 +20,7 @@ from pgcli.cli.result_files.image_search import ImageSearch, Reopen, Report
 from pgcli.cli.result_files.publish import publish
 from pgcli.cli.result_files.run_info import read_run_info
 from pgcli.cli.ui.console import Screen
+from pgcli.cli.ui.wording import listed
 from pgcli.errors import NoInputError, OutputFailed, UsageError
 from pgcli.images import ImageLimits
 from pgcli.records import DecodedImage, Item
@@ -247,8 +248,7 @@ def relative_address(target: Path, assets: str | None) -> str | None:
 
 def title(names: Sequence[str]) -> str:
     """The title of the page: its first few names."""
-    rest = len(names) - MAX_NAMES_IN_TITLE
-    return ", ".join(names[:MAX_NAMES_IN_TITLE]) + (f" and {rest} more" if rest > 0 else "")
+    return listed(names, MAX_NAMES_IN_TITLE)
 
 
 def worker_count(total: int) -> int | None:

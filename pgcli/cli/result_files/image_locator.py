@@ -18,6 +18,11 @@ from pgcli.sources.patterns import expand_source
 from pgcli.views.gallery.cards import ImageRef
 
 
+def image_index(row: Mapping[str, Any]) -> int:
+    """The index of a row's image; -1 for a row of another program without one."""
+    return row["index"] if isinstance(row["index"], int) else -1
+
+
 def image_key(row: Mapping[str, Any]) -> tuple[object, ...]:
     """What consecutive rows of the same image have in common."""
     return row["index"], row["id"], row["image"]
@@ -25,8 +30,7 @@ def image_key(row: Mapping[str, Any]) -> tuple[object, ...]:
 
 def wanted_image(row: Mapping[str, Any], file: int = 0) -> ImageRef:
     """The image of a row of the result file with this number."""
-    index = row["index"] if isinstance(row["index"], int) else -1
-    return ImageRef(file, index, str(row["id"]), str(row["image"]))
+    return ImageRef(file, image_index(row), str(row["id"]), str(row["image"]))
 
 
 def locate_images(

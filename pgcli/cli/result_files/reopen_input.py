@@ -21,10 +21,11 @@ from pgcli.remote import UrlReader, make_url_reader
 from pgcli.rows import COLUMN_OF_TASK
 from pgcli.sources.name_filter import NameFilter
 from pgcli.sources.read_options import ReadOptions
+from pgcli.state.atomic_file import read_json
 from pgcli.state.progress import is_count
 from pgcli.state.run_record import RunRecord
 from pgcli.state.state_folder import RUN, file_list, state_folder
-from pgcli.tasks import AnyQuestion, EmbeddingQuestion, Question, template_columns, with_prompts
+from pgcli.tasks import AnyQuestion, EmbeddingQuestion, Question, with_prompts
 
 Check = Callable[[Any], bool]
 
@@ -47,12 +48,8 @@ def reopen_items(
     read_options = ReadOptions(
         image_column=image,
         id_column=id_,
-        prompt_column=question.text_column or prompt,
+        prompt_column=prompt,
         keep=tuple(settings["keep"]),
-        fields=template_columns(question),
-        requires_prompts=question.templates is None,
-        refuses_prompts=question.refuses_prompts,
-        choices_column=question.choices_column,
         allow_outside_root=metadata["allow_outside_root"],
         url_reader=url_reader,
         names=NameFilter(tuple(settings["include"]), tuple(settings["exclude"])),
@@ -171,7 +168,7 @@ def url_reader_of(record: RunRecord) -> UrlReader | None:
     )
 
 
-def metadata_of(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The part of a run's record that is not part of its settings."""
-    metadata = record.get("told")
+def stored_metadata(output: Path) -> Mapping[str, Any]:
+    """The part of a run's record that is not part of its settings; empty without a record."""
+    metadata = (read_json(state_folder(output) / RUN) or {}).get("told")
     return metadata if isinstance(metadata, Mapping) else {}

@@ -14,16 +14,14 @@ from pgcli.cli.result_files.image_search import (
     ImageSearch,
     is_in_container,
 )
-from pgcli.cli.result_files.reopen_input import metadata_of, reopen_items
+from pgcli.cli.result_files.reopen_input import reopen_items, stored_metadata
 from pgcli.errors import PgcliError
 from pgcli.records import Fault, Item
 from pgcli.remote.urls import url_path
 from pgcli.sources.endings import IMAGE_ENDINGS
 from pgcli.sources.paths import parse_path, url_scheme
 from pgcli.sources.readers import READERS
-from pgcli.state.atomic_file import read_json
 from pgcli.state.run_record import read_record
-from pgcli.state.state_folder import RUN, state_folder
 from pgcli.views.gallery.cards import ImageRef
 
 #: Endings of sources that cannot be a table with image bytes.
@@ -40,7 +38,7 @@ class ReopenedInput:
     def __init__(self, output: Path, search: ImageSearch):
         self._output, self._search = output, search
         self._record = read_record(output)
-        metadata = metadata_of(read_json(state_folder(output) / RUN) or {})
+        metadata = stored_metadata(output)
         folder, sources = metadata.get("folder"), metadata.get("sources")
         #: The folder that relative paths of the run start from; empty for the current folder.
         self.folder = folder if isinstance(folder, str) and Path(folder).is_dir() else ""

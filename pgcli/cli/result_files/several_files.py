@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pgcli.box_filter import NO_FILTER, BoxFilter
-from pgcli.cli.result_files.image_locator import image_key
-from pgcli.cli.result_files.reopen_input import metadata_of
+from pgcli.cli.result_files.image_locator import image_index, image_key
+from pgcli.cli.result_files.reopen_input import stored_metadata
 from pgcli.sinks.reader import Row, read_results
-from pgcli.state.atomic_file import read_json
-from pgcli.state.state_folder import RUN, state_folder
 
 
 class FileRow(NamedTuple):
@@ -58,11 +56,10 @@ class SeveralFiles:
 def image_order(found: FileRow) -> tuple[int, str, str, int]:
     """The key by which files are merged; rows of one file have ascending indices."""
     row = found.row
-    index = row["index"] if isinstance(row["index"], int) else -1
-    return index, str(row["id"]), str(row["image"]), found.input
+    return image_index(row), str(row["id"]), str(row["image"]), found.input
 
 
 def input_of(output: Path) -> tuple[object, object]:
     """The folder and the sources of the run that made the output, as far as it is known."""
-    metadata = metadata_of(read_json(state_folder(output) / RUN) or {})
+    metadata = stored_metadata(output)
     return metadata.get("folder"), metadata.get("sources")

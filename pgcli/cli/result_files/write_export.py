@@ -10,6 +10,7 @@ from pgcli.cli.result_files.image_search import ImageSearch
 from pgcli.cli.result_files.publish import publish
 from pgcli.cli.result_files.validate_rows import RowStats
 from pgcli.cli.text_options import EDITED, NOT_RECORDED
+from pgcli.cli.ui.wording import with_notes
 from pgcli.errors import UsageError
 from pgcli.sources.paths import resolves_inside
 from pgcli.state.write_errors import wrap_write_errors
@@ -69,8 +70,8 @@ def report_export(
         (counts.missing.count, "images left out, as they cannot be read"),
         (counts.unnamed, "texts not written, as no name was free"),
     ]
-    more = "".join(f"; {count:,} {what}" for count, what in notes if count)
-    search.report(f"exported {counts.images:,} images{boxes} as {to} to {output}{more}")
+    exported = f"exported {counts.images:,} images{boxes} as {to} to {output}"
+    search.report(with_notes(exported, notes))
     if counts.missing.count:
         hint = search.hint(counts.missing)
         search.report(f"the first image left out: {counts.missing.first}", hint=hint)

@@ -9,6 +9,7 @@ from typing import Self, TypeVar
 from rich.filesize import decimal
 
 from pgcli.cli.ui.duration import duration
+from pgcli.cli.ui.wording import count
 
 LOG_SECONDS = 30.0
 #: The unit of downloads; every other unit is a plural noun, or empty where nothing is counted.
@@ -122,7 +123,7 @@ class Progress:
 
     def error_count(self) -> str:
         """`1 error` or `2 errors`; empty where there are none."""
-        return f"{self.errors:,} error{'s' * (self.errors != 1)}" if self.errors else ""
+        return count(self.errors, "error") if self.errors else ""
 
     def line(self) -> str:
         """All of it in one line: `25 of 100 rows (25%), 12.5/s, 2 errors, 6.00 s left`."""

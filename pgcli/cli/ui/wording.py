@@ -1,0 +1,21 @@
+"""Counts and lists of names in messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+
+def count(number: int, noun: str) -> str:
+    """`1 row`, `2,000 rows`."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+def listed(names: Sequence[object], most: int) -> str:
+    """`a, b and 3 more`: the first names, and the number of the others."""
+    rest = len(names) - most
+    return ", ".join(map(str, names[:most])) + (f" and {rest:,} more" if rest > 0 else "")
+
+
+def with_notes(text: str, notes: Iterable[tuple[int, str]]) -> str:
+    """`12 rows; 3 rejected`: the text, and what there is at least one of."""
+    return "; ".join([text, *(f"{number:,} {what}" for number, what in notes if number)])
