@@ -8,6 +8,7 @@ from array import array
 from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import replace
+from typing import Any
 
 from pgcli.errors import ManifestError, UsageError
 from pgcli.records import Item
@@ -20,7 +21,7 @@ from pgcli.sources.image_location import ImageLocation, locate_local, locate_rem
 from pgcli.sources.kept_columns import ALL, KeptTypes, expand
 from pgcli.sources.manifest_file import FileLocation, path_of
 from pgcli.sources.paths import display_name, url_scheme
-from pgcli.sources.read_options import ReadOptions, Track
+from pgcli.sources.read_options import ReadOptions, ReadScan, Track, no_scan
 from pgcli.sources.readers import load_reader, manifest_ending
 from pgcli.sources.readers.bookmarks import Bookmarks
 from pgcli.sources.readers.reader import Manifest, ManifestRow
@@ -28,6 +29,7 @@ from pgcli.sources.row_item import check_row, image_name, row_id, row_name, row_
 from pgcli.sources.row_prompts import columns_hint
 from pgcli.sources.seen_ids import RepeatedIds, digest, repeated_digests
 from pgcli.sources.source_part import RowSlice
+from pgcli.sources.table_scan import MIN_STORED_ROWS, TableScan, scan_key, scan_name
 
 #: Column names collected of JSON lines, where each row may name its own.
 MAX_COLUMNS = 10_000
@@ -60,13 +62,18 @@ class ManifestSource:
         self._reader = load_reader(self._ending)
         self._partitions = partition_columns(path_of(location))
         self._options = replace(
-            options, tolerates_bad_rows=self._reader.tolerates_bad_rows, track=iter
+            options,
+            tolerates_bad_rows=self._reader.tolerates_bad_rows,
+            track=iter,
+            read_scan=no_scan,
         )
         self._repeated = RepeatedIds(array("Q"), array("Q"))
         self._chosen = ChosenRows()
         self._known: frozenset[str] = frozenset()
         self._manifest = Manifest(location, self.name, options.image_column, Bookmarks())
-        self._check(options.track)
+        self._is_scan_stored = False
+        self._scan = self._stored_scan(options.read_scan) or self._scan_rows(options.track)
+        self._use_scan()
 
     @property
     def kinds(self) -> Counter[str]:
@@ -143,7 +150,28 @@ class ManifestSource:
             return row
         return row._replace(values={**self._partitions, **row.values})
 
-    def _check(self, track: Track) -> None:
+    @property
+    def new_scan(self) -> tuple[str, dict[str, Any]] | None:
+        """What was found of a large table, with the name to store it by. Raises OSError.
+
+        None where it was stored before.
+        """
+        is_small = self._scan.total < MIN_STORED_ROWS and not isinstance(self.location, RemoteFile)
+        if self._is_scan_stored or is_small:
+            return None
+        return scan_name(self.location), self._scan.values(self._scan_key())
+
+    def _stored_scan(self, read_scan: ReadScan) -> TableScan | None:
+        """What an earlier process found of this table, with these options."""
+        values = read_scan(scan_name(self.location))
+        found = None if values is None else TableScan.from_values(values, self._scan_key())
+        self._is_scan_stored = found is not None
+        return found
+
+    def _scan_key(self) -> str:
+        return scan_key(self.location, self.status, self._options)
+
+    def _scan_rows(self, track: Track) -> TableScan:
         """Count and check the rows, in eight bytes of memory for each id."""
         header = self._reader.columns and self._reader.columns(self._manifest)
         known = dict.fromkeys([*(header or ()), *self._partitions])
@@ -165,13 +193,20 @@ class ManifestSource:
                 digests.append(digest(id_))
             elif self._reader.tolerates_bad_rows:  # so that the place is the row
                 digests.append(NO_ID + total)
-        self.has_prompts = self._options.prompt_column in known
-        if total:
-            self._resolve_columns(known)
-        self._check_ids(digests)
+        repeated = self._repeated_ids(digests)
+        return TableScan(total, tuple(known), repeated, self._manifest.bookmarks)
+
+    def _use_scan(self) -> None:
+        """Set what follows from the scan; of the rows, the names are read where these choose."""
+        scan = self._scan
+        self._manifest = self._manifest._replace(bookmarks=scan.bookmarks)
+        self._repeated = scan.repeated
+        self.has_prompts = self._options.prompt_column in scan.columns
+        if scan.total:
+            self._resolve_columns(scan.columns)
         self._chosen = ChosenRows(array("Q", self._choose()) if self._options.names else None)
-        self.total = total if self._chosen.numbers is None else len(self._chosen.numbers)
-        self.has_excluded = self.total < total
+        self.total = scan.total if self._chosen.numbers is None else len(self._chosen.numbers)
+        self.has_excluded = self.total < scan.total
         # is the first row valid, with all its columns?
         next(self.rows(0, RowSlice(0, min(1, self.total), lambda row: False)), None)
 
@@ -198,15 +233,15 @@ class ManifestSource:
                 message = f"{self.name} has no column {name!r}"
                 raise UsageError(message, hint=columns_hint(known, name, self._options))
 
-    def _check_ids(self, digests: array[int]) -> None:
-        """Raise ManifestError for the first repeated id. Equal digests may be different ids.
+    def _repeated_ids(self, digests: array[int]) -> RepeatedIds:
+        """The ids that are given twice, of a table that may have such. Raises ManifestError.
 
-        Where bad rows are tolerated, only a column that the user named must not repeat.
+        Equal digests may be different ids. Where bad rows are tolerated, only a column that the
+        user named must not repeat.
         """
         repeated = repeated_digests(digests)
         if self._reader.tolerates_bad_rows and self._options.id_column == ReadOptions.id_column:
-            self._repeated = repeated
-            return
+            return repeated
         suspects = set(repeated.digests[:MAX_SUSPECTS])
         positions: dict[str, str] = {}
         for row in self._rows({self._options.id_column}) if suspects else ():
@@ -218,6 +253,7 @@ class ManifestSource:
                 hint = "ids name rows; --id-column selects another column"
                 raise ManifestError(f"{self.name} gives the id {id_!r} twice: {both}", hint=hint)
             positions[id_] = row.position
+        return RepeatedIds(array("Q"), array("Q"))
 
     def _with_name(self, problem: ManifestError) -> ManifestError:
         """The error of a row with the manifest's name in front."""

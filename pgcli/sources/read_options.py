@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -11,6 +11,12 @@ from pgcli.sources.kept_columns import KeptColumn
 from pgcli.sources.name_filter import ALL_NAMES, NameFilter
 
 Track = Callable[[Iterable[Any]], Iterator[Any]]
+#: The scan of a table that an earlier process stored, by its name; None if there is none.
+ReadScan = Callable[[str], Mapping[str, Any] | None]
+
+
+def no_scan(name: str) -> None:
+    """No scans are stored."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +31,7 @@ class ReadOptions:
     region. URLs are read with `url_reader` and refused without it. With `tolerates_bad_rows` a bad
     row becomes an error row instead of an exception. Messages and options call a prompt by
     `prompt_noun`. `track` passes on what is counted when a source is opened, and shows how far that
-    is.
+    is; `read_scan` returns what was counted before.
     """
 
     image_column: str = "image"
@@ -48,3 +54,4 @@ class ReadOptions:
     url_reader: UrlReader | None = None
     tolerates_bad_rows: bool = False
     track: Track = field(default=iter, compare=False, repr=False)
+    read_scan: ReadScan = field(default=no_scan, compare=False, repr=False)

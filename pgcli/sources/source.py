@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pgcli.records import Item
 from pgcli.sources.file_list import FileList
@@ -76,6 +76,11 @@ class Source:
         for part, file_list in file_lists:
             part.pin_files(file_list, last + 1)
         self._last_generation = max(0, last_generation(file_lists))
+
+    def new_scans(self) -> dict[str, dict[str, Any]]:
+        """What was found of large tables, by the names to store it by. Raises OSError."""
+        tables = (part for part in self._parts if isinstance(part, ManifestSource))
+        return dict(scan for table in tables if (scan := table.new_scan) is not None)
 
     def read_lists(self, lists: Callable[[int], Path]) -> None:
         """Read the stored lists of a run, and look for no other files."""

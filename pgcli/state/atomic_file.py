@@ -44,8 +44,16 @@ def temporary_path(path: Path, ending: str = ".part") -> Path:
 def read_json(file: Path) -> dict[str, Any] | None:
     """The JSON object in the file; None if the file is missing or damaged."""
     try:
-        value = json.loads(read_text(file))
-    except (OSError, ValueError, RecursionError):
+        return parse_values(read_text(file))
+    except (OSError, ValueError):
+        return None
+
+
+def parse_values(text: str | bytes) -> dict[str, Any] | None:
+    """The JSON object of the text; None for any other text."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) and not is_deep(value) else None
 

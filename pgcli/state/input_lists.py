@@ -20,7 +20,7 @@ TIMEOUT_SECONDS = 1.0
 
 
 class InputLists:
-    """Lists of input files, whose names begin with `prefix`.
+    """Lists of input files and scans of tables, whose names begin with `prefix`.
 
     Processes that write parts of one output share its lists. Until there is a record of the run,
     each of them says that it uses the lists: those that nobody uses are of a run that saved nothing
@@ -81,8 +81,18 @@ class InputLists:
         """Note that this process does not use the lists any more."""
         self._use.close()
 
+    def store_scans(self, scans: Mapping[str, Mapping[str, Any]]) -> None:
+        """Store beside the lists, which are locked, what was found of tables. Raises OutputFailed.
+
+        The first scan of a table stays, as other processes may be reading it.
+        """
+        for name, values in scans.items():
+            file = self.folder / scan_file(self.prefix, name)
+            if not file.exists():
+                write_json(file, values)
+
     def files(self) -> list[Path]:
-        """The lists, in the order of their names."""
+        """The lists and scans, in the order of their names."""
         return sorted(self.folder.glob(f"{self.prefix}-*"))
 
     def _are_unused(self) -> bool:
@@ -115,3 +125,15 @@ class InputLists:
     def _remove(self) -> None:
         for file in self.files():
             file.unlink(missing_ok=True)
+
+
+def scan_file(prefix: str, name: str) -> str:
+    """The name of the file that holds the scan of a table."""
+    return f"{prefix}-{name}.json"
+
+
+def scan_reader(output: Path) -> Callable[[str], dict[str, Any] | None]:
+    """What reads the scans that were stored beside an output; None for one that is not there."""
+    record = read_record(output)
+    prefix = FILES if record is None else record.files
+    return lambda name: read_json(state_folder(output) / scan_file(prefix, name))

@@ -7,11 +7,13 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from pgcli.errors import OutputInUse
 from pgcli.remote.stored_objects import StoredObjects
-from pgcli.state.input_lists import InputLists
-from pgcli.state.state_folder import RUN
+from pgcli.state.atomic_file import parse_values
+from pgcli.state.input_lists import InputLists, scan_file
+from pgcli.state.state_folder import FILES, RUN
 from pgcli.state.stored_owners import StoredOwners
 
 LISTS = "lists"  # the key of an owner's object that says that it uses the lists of input files
@@ -76,6 +78,12 @@ class StoredInputLists(InputLists):
         super()._remove()
         self._stored = {}
         self._objects.remove(names)
+
+
+def stored_scan_reader(url: str) -> Callable[[str], dict[str, Any] | None]:
+    """What reads the scans that were stored beside an output; None for one that is not there."""
+    objects = StoredObjects(f"{url.rstrip('/')}.pgcli/")
+    return lambda name: parse_values(objects.read(scan_file(FILES, name)) or b"")
 
 
 def digest(data: bytes) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import pickle
 import sys
@@ -11,8 +10,6 @@ from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from pgcli.records import NOT_READ
@@ -24,63 +21,7 @@ from pgcli.sources.open_sources import open_sources
 from pgcli.sources.read_options import ReadOptions
 from pgcli.sources.readers import bookmarks
 from tests.support.bytes_read import bytes_read
-
-COUNT = 57
-
-
-def folder() -> str:
-    Path("d/sub").mkdir(parents=True)
-    for n in range(COUNT):
-        Path(f"d/{'sub/' * (n % 2)}{n}.png").write_bytes(b"x")
-    return "d"
-
-
-def json_lines() -> str:
-    """With a byte order mark, blank lines and letters of several bytes."""
-    lines = (json.dumps({"image": f"ü{n}.png"}, ensure_ascii=False) for n in range(COUNT))
-    Path("m.jsonl").write_text("\ufeff\n" + "\n\r\n".join(lines), encoding="utf-8")
-    return "m.jsonl"
-
-
-def table() -> str:
-    """With rows of several lines, and empty ones."""
-    with open("m.csv", "w", newline="", encoding="utf-8-sig") as file:
-        writer = csv.writer(file)
-        writer.writerow(["image", "note"])
-        for n in range(COUNT):
-            writer.writerow([f"{n}.png", "ü\n\n" * (n % 3)])
-            file.write("\r\n" * (n % 2))
-    return "m.csv"
-
-
-def parquet() -> str:
-    images = [{"bytes": b"%d" % n, "path": f"{n}.png"} for n in range(COUNT)]
-    pq.write_table(pa.table({"image": images}), "m.parquet", row_group_size=10)
-    return "m.parquet"
-
-
-def archive(name: str = "m.tar") -> str:
-    """With long names, samples without an image, hidden files and ids that repeat."""
-    with tarfile.open(name, "w:gz" if name.endswith("gz") else "w") as tar:
-        for n in range(COUNT):
-            stem = f"{'long' * 40 * (n % 2)}{n}"
-            members = {f"{stem}.png": b"%d" % n, f"{stem}.json": b'{"id": "%d"}' % (n % 9)}
-            members |= {f".hidden{n}": b"", f"z{n}.txt": b"no image"}
-            for member, data in members.items():
-                info = tarfile.TarInfo(member)
-                info.size = len(data)
-                tar.addfile(info, BytesIO(data))
-    return name
-
-
-FORMATS = {
-    "folder": folder,
-    "jsonl": json_lines,
-    "csv": table,
-    "parquet": parquet,
-    "tar": archive,
-    "tgz": lambda: archive("m.tgz"),
-}
+from tests.support.source_formats import COUNT, FORMATS, folder, json_lines
 
 
 @pytest.fixture(autouse=True)
@@ -130,7 +71,7 @@ def test_another_process_reads_the_same_rows_without_a_scan(
     whole = list(source)
     sent = pickle.dumps(source)
     monkeypatch.setattr(FolderWalk, "__iter__", None)
-    monkeypatch.setattr(ManifestSource, "_check", None)
+    monkeypatch.setattr(ManifestSource, "_scan_rows", None)
     Path("d/0-late.png").write_bytes(b"x")
     Path("lists").mkdir()
     for file in Path().glob("list-*"):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil
+from pathlib import Path
 
 from pgcli.cli.job.demo_limit import DEMO_IMAGES, demo_limit_error
 from pgcli.cli.job.plan import Plan, check_not_an_input, claiming_option
@@ -17,9 +18,11 @@ from pgcli.records import Item
 from pgcli.remote import UrlReader
 from pgcli.rows import RowSchema
 from pgcli.sources.open_sources import check_columns, open_sources
-from pgcli.sources.read_options import ReadOptions
+from pgcli.sources.read_options import ReadOptions, ReadScan, no_scan
 from pgcli.sources.source import Source
 from pgcli.sources.texts import TextPart
+from pgcli.state.input_lists import scan_reader
+from pgcli.state.stored_input_lists import stored_scan_reader
 from pgcli.tasks import (
     AnyQuestion,
     EmbeddingQuestion,
@@ -208,7 +211,16 @@ def source_options(plan: Plan) -> ReadOptions:
         names=options.names,
         allow_outside_root=options.allow_outside_root,
         url_reader=options.url_reader,
+        read_scan=stored_scans(plan),
     )
+
+
+def stored_scans(plan: Plan) -> ReadScan:
+    """What reads the scans of tables that earlier processes of the run stored beside its output."""
+    output = plan.options.output
+    if output.overwrite or output.output == "-":
+        return no_scan
+    return stored_scan_reader(output.output) if plan.is_stored else scan_reader(Path(output.output))
 
 
 def check_known_rows(input: RunInput) -> None:

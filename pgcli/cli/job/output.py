@@ -103,6 +103,7 @@ def open_output(
         state.check_settings(dict(settings), input_metadata(plan))
         with state.file_lists() as lists:
             input.source.pin_files(lists)
+            state.lists.store_scans(input.source.new_scans())
             if ALL in input.options.input.keep:
                 settings["kept_columns"] = list(input.source.kept)
             if destination.format == "folder":

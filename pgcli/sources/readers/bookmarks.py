@@ -19,21 +19,26 @@ class Bookmark(NamedTuple):
 
 
 class Bookmarks:
-    """The bookmarks of a file, in order."""
+    """The bookmarks of a file, in order: their rows, offsets and numbers."""
 
-    def __init__(self) -> None:
-        self._rows, self._offsets, self._numbers = array("Q"), array("Q"), array("Q")
+    def __init__(
+        self,
+        rows: array[int] | None = None,
+        offsets: array[int] | None = None,
+        numbers: array[int] | None = None,
+    ) -> None:
+        self.arrays = rows or array("Q"), offsets or array("Q"), numbers or array("Q")
 
     def add(self, row: int, offset: int, number: int) -> None:
         """Note where a row begins, if it is the next to have a bookmark."""
-        if row % EVERY == 0 and row > 0 and row == len(self._rows) * EVERY + EVERY:
-            self._rows.append(row)
-            self._offsets.append(offset)
-            self._numbers.append(number)
+        if row % EVERY == 0 and row > 0 and row == len(self.arrays[0]) * EVERY + EVERY:
+            for values, value in zip(self.arrays, (row, offset, number), strict=True):
+                values.append(value)
 
     def before(self, row: int) -> Bookmark | None:
         """The last bookmark that is not behind the row; None for the start of the file."""
-        found = bisect_right(self._rows, row) - 1
+        found = bisect_right(self.arrays[0], row) - 1
         if found < 0:
             return None
-        return Bookmark(self._rows[found], self._offsets[found], self._numbers[found])
+        rows, offsets, numbers = self.arrays
+        return Bookmark(rows[found], offsets[found], numbers[found])
