@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
@@ -30,12 +29,11 @@ from pgcli.engine.engine import InferenceEngine
 from pgcli.engine.loader import load
 from pgcli.errors import NoUsableDevice
 from pgcli.proof import reference
+from pgcli.proof.report import Waiting
 from pgcli.records import Item
 
 MAX_IMAGES = 1024  # of a run, whatever its time
 SMALL_BATCHES = (1, 8)
-
-Waiting = Callable[[str], AbstractContextManager[object]]
 
 
 def bench(

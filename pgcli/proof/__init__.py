@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -34,14 +33,12 @@ from pgcli.proof.engine_outputs import load_and_run
 from pgcli.proof.inputs import PROMPTS, Inputs, StageOutputs, make_inputs
 from pgcli.proof.preprocessing import compare_pixels, compare_prompts
 from pgcli.proof.reference_outputs import eager_outputs, reference_outputs
-from pgcli.proof.report import Comparison, Proof
+from pgcli.proof.report import Comparison, Proof, Waiting
 from pgcli.proof.tower_report import TowerProof
 from pgcli.proof.towers import prove_towers
 from pgcli.records import DecodedImage, Item
 
 MAX_IMAGES = 8  # that are compared, of all given
-
-Waiting = Callable[[str], AbstractContextManager[object]]
 
 
 def prove(
@@ -58,30 +55,36 @@ def prove(
     be read, NoUsableDevice if there is too little memory, UsageError without transformers, and
     InvalidCheckpoint for a broken checkpoint.
     """
-    folder = checkpoint.folder
-    description = read_description(folder)
-    if description.kind != "paligemma":
-        return prove_towers(
-            checkpoint,
-            description,
-            partial(_readable, items),
-            device=device,
-            dtype=dtype,
-            waiting=waiting,
-        )
+    description = read_description(checkpoint.folder)
+    if description.kind == "paligemma":
+        return _prove_paligemma(checkpoint.folder, items, device, dtype, waiting)
+    return prove_towers(
+        checkpoint,
+        description,
+        partial(_readable, items),
+        device=device,
+        dtype=dtype,
+        waiting=waiting,
+    )
+
+
+def _prove_paligemma(
+    folder: Path, items: Sequence[Item], device: str, dtype: str, waiting: Waiting
+) -> Proof:
     reference.import_transformers()
     torch_device, config = choose_device(device), read_config(folder)
     tokenizer = Tokenizer.from_folder(folder)
     preprocessing = read_preprocessing(folder, config.vision.resolution)
-    spec = image_spec(config.vision.resolution, preprocessing)
-    images = _readable(items, spec)
+    images = _readable(items, image_spec(config.vision.resolution, preprocessing))
     inputs = make_inputs(images, tokenizer, config, preprocessing)
     dtypes, skipped = choose_dtypes(
         dtype, config, torch_device, len(inputs.ids), total_bytes(folder)
     )
     with reference.quiet_transformers():
         comparisons = tuple(_compare(folder, inputs, one, torch_device, waiting) for one in dtypes)
-        prompts = compare_prompts(folder, tokenizer, PROMPTS)
+        ours = [*map(tokenizer.encode_prompt, PROMPTS)]
+        theirs = partial(reference.prompt_ids, folder, PROMPTS)
+        prompts = compare_prompts(PROMPTS, ours, theirs)
         pixels = compare_pixels(folder, images, preprocessing)
     return Proof(
         device=str(torch_device),

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from pgcli.checkpoints.preprocessing import Preprocessing
-from pgcli.engine.tokenizer import Tokenizer
 from pgcli.images import ImageLimits, load_image
 from pgcli.printable import first_line
 from pgcli.proof import reference
@@ -33,15 +32,19 @@ class PixelComparison:
     mean: float
 
 
-def compare_prompts(folder: Path, tokenizer: Tokenizer, texts: Sequence[str]) -> PromptComparison:
-    """Compare the ids of each prompt; `first` is the first that differs."""
+def compare_prompts(
+    texts: Sequence[str],
+    ours: Sequence[Sequence[int]],
+    theirs: Callable[[], Sequence[Sequence[int]]],
+) -> PromptComparison:
+    """Compare the ids of each text; `first` is the first that differs."""
     try:
-        other = reference.prompt_ids(folder, tuple(texts))
+        others = theirs()
     except (OSError, ValueError, ImportError, KeyError, AttributeError, TypeError) as error:
         # a tokenizer that transformers cannot read shows neither equality nor a difference
         return PromptComparison(None, reason=first_line(error))
-    for text, ids in zip(texts, other, strict=True):
-        if tokenizer.encode_prompt(text) != ids:
+    for text, mine, other in zip(texts, ours, others, strict=True):
+        if mine != other:
             return PromptComparison(same=False, first=text)
     return PromptComparison(same=True)
 

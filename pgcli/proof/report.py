@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from pgcli.proof.compare import TensorComparison, TokenComparison
 from pgcli.proof.preprocessing import PixelComparison, PromptComparison
+
+#: Shows, while it is entered, what the program is doing.
+Waiting = Callable[[str], AbstractContextManager[object]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
@@ -25,10 +25,10 @@ from pgcli.engine.memory import LARGE_PARAMETERS, check_fits
 from pgcli.errors import UsageError
 from pgcli.model.cpu.optimize import optimize_encoders_for_cpu
 from pgcli.model.siglip import normalize_pixels
-from pgcli.printable import first_line
 from pgcli.proof import reference
 from pgcli.proof.compare import TensorComparison, compare_tensors
-from pgcli.proof.preprocessing import PromptComparison, compare_pixels
+from pgcli.proof.preprocessing import PromptComparison, compare_pixels, compare_prompts
+from pgcli.proof.report import Waiting
 from pgcli.proof.tower_outputs import (
     Outputs,
     TowerInputs,
@@ -47,8 +47,6 @@ TEXTS = (
     "a text that has more tokens than any text tower has positions for " * 12,
 )
 EXACT = 1e-5  # the bound of float32, of values up to 1
-
-Waiting = Callable[[str], AbstractContextManager[object]]
 
 
 def prove_towers(
@@ -177,15 +175,7 @@ def _stages(
 
 
 def _compare_tokens(folder: Path, texts: TextProcessor) -> PromptComparison:
-    """Compare the tokens of each text; `same` is None if transformers cannot read the tokenizer."""
-    length = texts.format.length
+    """Compare the tokens of each text."""
     cleaned = [texts.format.clean(text) for text in TEXTS]
-    try:
-        other = reference.text_ids(folder, cleaned, length)
-    except (OSError, ValueError, ImportError, KeyError, AttributeError, TypeError) as error:
-        reason = first_line(error)
-        return PromptComparison(None, reason=reason)
-    for text, ours, theirs in zip(TEXTS, texts(TEXTS).tolist(), other, strict=True):
-        if ours != theirs:
-            return PromptComparison(same=False, first=text)
-    return PromptComparison(same=True)
+    theirs = partial(reference.text_ids, folder, cleaned, texts.format.length)
+    return compare_prompts(TEXTS, texts(TEXTS).tolist(), theirs)
