@@ -12,8 +12,8 @@ from typing import Any, get_args
 import typer
 
 from pgcli.api import Engine, load
-from pgcli.checkpoints.adapter_config import NAME as ADAPTER_CONFIG
 from pgcli.checkpoints.find import DEMO
+from pgcli.checkpoints.json_file import ADAPTER_CONFIG
 from pgcli.cli.main import call
 from pgcli.cli.program_options import ProgramState
 from pgcli.cli.result_files.run_status import read_run_status

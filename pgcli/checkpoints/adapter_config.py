@@ -10,10 +10,9 @@ from pathlib import Path
 from reprlib import repr as brief
 from typing import Any
 
-from pgcli.checkpoints.json_file import read_json
+from pgcli.checkpoints.json_file import ADAPTER_CONFIG, read_json
 from pgcli.errors import InvalidCheckpoint
 
-NAME = "adapter_config.json"
 # Settings of training, which do not change what the adapter computes. PEFT ignores `fan_in_fan_out`
 # for the layers that PaliGemma has.
 TRAINING_KEYS = frozenset(
@@ -87,13 +86,13 @@ def read_adapter_config(folder: Path) -> AdapterConfig:
     Raises InvalidCheckpoint for an adapter other than LoRA, and for every setting that changes the
     result and is not supported.
     """
-    if not (folder / NAME).is_file():
+    if not (folder / ADAPTER_CONFIG).is_file():
         raise InvalidCheckpoint(
-            f"{folder} has no {NAME}",
+            f"{folder} has no {ADAPTER_CONFIG}",
             hint="an adapter is a folder written by PEFT's save_pretrained; "
             "use --model for a whole model",
         )
-    values = read_json(folder / NAME)
+    values = read_json(folder / ADAPTER_CONFIG)
     _check_supported(values)
     return AdapterConfig(
         rank=int(_number(values, "r", 8, whole=True)),
@@ -130,24 +129,28 @@ def _check_supported(values: dict[str, Any]) -> None:
     kind = values.get("peft_type")
     if kind != "LORA":
         raise InvalidCheckpoint(
-            f"{NAME}: peft_type = {brief(kind)} is not supported",
+            f"{ADAPTER_CONFIG}: peft_type = {brief(kind)} is not supported",
             hint="supported is LORA; merge others into their model with PEFT's merge_and_unload",
         )
     for key, value in values.items():
         if key not in READ_KEYS | TRAINING_KEYS and value not in OFF_VALUES:
             raise InvalidCheckpoint(
-                f"{NAME}: {key} = {brief(value)} is not supported",
+                f"{ADAPTER_CONFIG}: {key} = {brief(value)} is not supported",
                 hint="merge the adapter into its model with PEFT's merge_and_unload",
             )
     for key in ("use_rslora", "use_dora", "lora_bias", "ensure_weight_tying"):
         if values.get(key) not in (None, True, False):
-            raise InvalidCheckpoint(f"{NAME}: {key} = {brief(values[key])} is not true or false")
+            raise InvalidCheckpoint(
+                f"{ADAPTER_CONFIG}: {key} = {brief(values[key])} is not true or false"
+            )
     if values.get("bias", "none") not in ("none", "all", "lora_only"):
-        raise InvalidCheckpoint(f"{NAME}: bias = {brief(values['bias'])} is not supported")
+        raise InvalidCheckpoint(
+            f"{ADAPTER_CONFIG}: bias = {brief(values['bias'])} is not supported"
+        )
     init = values.get("init_lora_weights")
     if isinstance(init, str) and BASE_CHANGING_INIT.match(init):
         raise InvalidCheckpoint(
-            f"{NAME}: init_lora_weights = {brief(init)} is not supported, because it "
+            f"{ADAPTER_CONFIG}: init_lora_weights = {brief(init)} is not supported, because it "
             "changes the base weights too",
             hint="save it as plain LoRA: PEFT's save_pretrained with "
             "path_initial_model_for_weight_conversion",
@@ -163,21 +166,21 @@ def _number(values: dict[str, Any], key: str, default: float, *, whole: bool = F
     value = values.get(key, default)
     kinds, least = ((int,), 1) if whole else ((int, float), -math.inf)
     if type(value) not in kinds or not least <= value <= MAX_RANK or math.isinf(value):
-        raise InvalidCheckpoint(f"{NAME}: {key} = {brief(value)} is out of range")
+        raise InvalidCheckpoint(f"{ADAPTER_CONFIG}: {key} = {brief(value)} is out of range")
     return float(value)
 
 
 def _names(values: dict[str, Any], key: str) -> Iterable[str]:
     names = values.get(key) or []
     if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
-        raise InvalidCheckpoint(f"{NAME}: {key} = {brief(names)} is not a list of names")
+        raise InvalidCheckpoint(f"{ADAPTER_CONFIG}: {key} = {brief(names)} is not a list of names")
     return names
 
 
 def _patterns(values: dict[str, Any], key: str, *, whole: bool = False) -> Patterns:
     expressions = values.get(key) or {}
     if not isinstance(expressions, dict):
-        raise InvalidCheckpoint(f"{NAME}: {key} = {brief(expressions)} is not an object")
+        raise InvalidCheckpoint(f"{ADAPTER_CONFIG}: {key} = {brief(expressions)} is not an object")
     return Patterns(
         tuple(
             (_compiled(key, expression), _number(expressions, expression, 1, whole=whole))
@@ -196,11 +199,11 @@ def _compiled(key: str, expression: str) -> re.Pattern[str]:
     groups = expression.count("(")
     if len(expression) > 500 or max(len(repeats), groups) > 3 or re.search(r"\)[*+?{]", expression):
         raise InvalidCheckpoint(
-            f"{NAME}: {key} has the expression {brief(expression)}: too complex"
+            f"{ADAPTER_CONFIG}: {key} has the expression {brief(expression)}: too complex"
         )
     try:
         return re.compile(rf"(.*\.)?({expression})$")
     except (re.error, OverflowError, RecursionError) as error:
         raise InvalidCheckpoint(
-            f"{NAME}: {key} has the expression {brief(expression)}: {error}"
+            f"{ADAPTER_CONFIG}: {key} has the expression {brief(expression)}: {error}"
         ) from error

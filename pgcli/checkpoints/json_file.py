@@ -10,16 +10,17 @@ from typing import Any
 from pgcli.checkpoints.model_file import open_model_file, unreadable
 from pgcli.errors import InvalidCheckpoint
 
+ADAPTER_CONFIG = "adapter_config.json"
 MAX_JSON_BYTES = 8 * 2**20  # the largest published file has 1 MiB; parsing takes 30 times its size
 
 
 def read_json(file: Path) -> dict[str, Any]:
     """The object in a JSON file of a checkpoint; InvalidCheckpoint if there is none."""
     if not os.path.lexists(file):
-        raise InvalidCheckpoint(
-            f"{file.parent} has no {file.name}",
-            hint="a checkpoint is a folder in the Hugging Face layout",
-        )
+        hint = "a checkpoint is a folder in the Hugging Face layout"
+        if (file.parent / ADAPTER_CONFIG).is_file():
+            hint = "it is an adapter: name it with --adapter, and with --model what it was made for"
+        raise InvalidCheckpoint(f"{file.parent} has no {file.name}", hint=hint)
     try:
         with open_model_file(file) as stream:
             data = stream.read(MAX_JSON_BYTES + 1)

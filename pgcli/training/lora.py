@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from pgcli.checkpoints import adapter_config, adapter_file
+from pgcli.checkpoints import adapter_file
 from pgcli.checkpoints.adapters import merge_product
+from pgcli.checkpoints.json_file import ADAPTER_CONFIG
 from pgcli.checkpoints.names import PALIGEMMA_MODULES
 from pgcli.checkpoints.save import write_files
 from pgcli.checkpoints.weights import ParamSlice, meta_model, param_slices
@@ -159,7 +160,7 @@ def save_adapter(
             for kind, matrix in adapter.named_parameters():
                 tensors[f"{hub}{kind}.weight"] = matrix.detach().to("cpu").contiguous()
     values = _peft_values(settings, base_model, revision)
-    write_files(folder, values, tensors, names=(adapter_config.NAME, adapter_file.WEIGHTS))
+    write_files(folder, values, tensors, names=(ADAPTER_CONFIG, adapter_file.WEIGHTS))
 
 
 def _peft_values(settings: LoraSettings, base_model: str, revision: str | None) -> dict[str, Any]:

@@ -387,3 +387,9 @@ def test_scales_are_those_that_peft_computes(base, tmp_path):
     for name, module in layers:
         assert config.rank_of(name) == module.r["default"]
         assert config.scale_of(name) == pytest.approx(module.scaling["default"])
+
+
+def test_adapter_in_the_place_of_a_model_is_told_where_it_goes(folder):
+    with pytest.raises(InvalidCheckpoint, match=r"has no config\.json") as caught:
+        read_config(folder)
+    assert "--adapter" in caught.value.hint

@@ -94,14 +94,15 @@ def begin_run(command: TrainCommand, state: Path, record: Mapping[str, Any]) -> 
 
 def remove_run(folder: Path, state: Path) -> None:
     """Remove the files of an earlier run, and nothing else. Raises OSError."""
-    from pgcli.checkpoints import adapter_config, adapter_file
+    from pgcli.checkpoints import adapter_file
     from pgcli.checkpoints.generation_config import GENERATION
+    from pgcli.checkpoints.json_file import ADAPTER_CONFIG
     from pgcli.checkpoints.processor_files import IMAGE_PROCESSOR_FILES, TOKENIZER_FILES
     from pgcli.training.metrics_file import METRICS
     from pgcli.training.micro_batches import SMALLER
     from pgcli.training.trainer import CURVES, LAST, STATE
 
-    weights = ("config.json", "model.safetensors", adapter_config.NAME, adapter_file.WEIGHTS)
+    weights = ("config.json", "model.safetensors", ADAPTER_CONFIG, adapter_file.WEIGHTS)
     model = (*weights, *IMAGE_PROCESSOR_FILES, *TOKENIZER_FILES, GENERATION)
     for file in (
         state / STATE,
