@@ -76,14 +76,24 @@ def run(
     def timed_decode(items: Iterable[Item]) -> Iterator[DecodedImage]:
         return count_and_time_waits(decode(items), tally)
 
+    def counted_ask(stream: Iterable[tuple[int, DecodedImage]]) -> Iterator[tuple[int, Answer]]:
+        for row_index, answer in ask(stream):
+            tally.count_work(answer)
+            yield row_index, answer
+
     rows = answers(
-        items, timed_decode, ask, refuse, resume_log=resume_log, should_stop=callback.should_stop
+        items,
+        timed_decode,
+        counted_ask,
+        refuse,
+        resume_log=resume_log,
+        should_stop=callback.should_stop,
     )
     # closed here rather than when the traceback is freed: `decode` may have started processes
     with closing(rows):
         for row in rows:
             save(row)
-            tally.count(row)
+            tally.count_row(row)
             tally.seconds = perf_counter() - started - tally.paused_seconds
             callback.on_row(row, tally)
     tally.seconds = perf_counter() - started - tally.paused_seconds

@@ -15,7 +15,8 @@ from pgcli.records import PAUSE, Answer, DecodedImage
 class Tally:
     """Counts and times of a run so far.
 
-    `rows` are those that this run added, `rows_before` those that were saved when it began.
+    `rows` are those that this run added, `rows_before` those that were saved when it began. Tokens
+    and times are those of rows that it computed.
     `waited_seconds` is the time for which the model waited for images. `seconds` excludes
     `paused_seconds`, which the run's callback sets.
     """
@@ -44,10 +45,18 @@ class Tally:
         self.decode_ms += other.decode_ms
 
     def count(self, row: Answer) -> None:
-        """Add a saved row."""
+        """Add a row that was computed and saved."""
+        self.count_row(row)
+        self.count_work(row)
+
+    def count_row(self, row: Answer) -> None:
+        """Add a saved row, which an earlier run may have computed."""
         self.rows += 1
         if row.error is not None:
             self.errors[row.error] += 1
+
+    def count_work(self, row: Answer) -> None:
+        """Add the tokens and times of a computed row."""
         self.tokens += row.tokens or 0
         self.vision_ms += row.vision_ms or 0.0
         self.prefill_ms += row.prefill_ms or 0.0

@@ -418,7 +418,7 @@ class FakeLog:
         return row_index in self.answered
 
     def stored_answer(self, row_index):
-        columns = {"index": row_index, "id": "stored", "prompt": "", "boxes": ()}
+        columns = {"index": row_index, "id": "stored", "prompt": "", "boxes": (), "tokens": 100}
         return Answer(**dict.fromkeys(COLUMNS) | columns)
 
     def journal(self, row_index, answer):
@@ -467,6 +467,14 @@ def test_rows_of_an_earlier_run_are_counted_apart():
     tally = run(items, decode, ask, saved.append, refuse, resume_log=FakeLog(saved={0, 1}))
     assert (tally.rows_before, tally.rows, tally.images) == (2, 3, 3)
     assert [row.index for row in saved] == [2, 3, 4]
+
+
+def test_tokens_and_times_of_rows_that_are_copied_are_not_of_this_run():
+    """As with --retry-errors, which writes the answers of the earlier run again."""
+    items, log = [item(k) for k in range(5)], FakeLog(answered={0, 1, 4})
+    tally = run(items, decode, ask, id, refuse, resume_log=log)
+    assert (tally.rows, tally.images, tally.tokens) == (5, 2, 4)
+    assert (tally.vision_ms, tally.prefill_ms, tally.decode_ms) == (8.0, 6.0, 4.0)
 
 
 # --- stopping
