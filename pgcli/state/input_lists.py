@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -32,6 +32,7 @@ class InputLists:
         self.folder, self.prefix = state_folder(output), prefix
         self._output, self._is_shared = output, is_shared
         self._is_begun = False
+        self._new: list[Path] = []  # the lists that this process added
         self._use = ExitStack()  # held while this process uses the lists
         self.lock = self.folder / f"{LOCK}-{FILES}"
         # locked, shared, while a process uses the lists; it is looked at while these are locked
@@ -44,7 +45,9 @@ class InputLists:
         Yields a function from a source's number to the path that the names of its lists begin with.
         """
         with wrap_write_errors(self.folder), file_lock(self.lock):
+            earlier = set(self.files())
             yield partial(file_list, self.folder, self.prefix)
+            self._new = [file for file in self.files() if file not in earlier]
 
     def begin(self, listed: Mapping[str, Any] | None) -> None:
         """Use the lists, which are locked, for a run that has no record.
@@ -54,7 +57,7 @@ class InputLists:
         """
         self._is_begun = True
         if self._are_unused():
-            self._remove()
+            self._remove(self.files())
         if self._is_shared:
             self.read()
             if listed is not None:
@@ -74,8 +77,14 @@ class InputLists:
         ):
             self.close()
             if self._are_unused():
-                self._remove()
+                self._remove(self.files())
                 self.users_lock.unlink(missing_ok=True)
+
+    def discard_new(self) -> None:
+        """Remove the lists that this process added, unless others may have read them."""
+        if not self._is_shared:
+            with suppress(OSError, PgcliError):
+                self._remove(self._new)
 
     def close(self) -> None:
         """Note that this process does not use the lists any more."""
@@ -122,8 +131,8 @@ class InputLists:
                 hint="wait for it, end it, or choose another -o",
             )
 
-    def _remove(self) -> None:
-        for file in self.files():
+    def _remove(self, files: Sequence[Path]) -> None:
+        for file in files:
             file.unlink(missing_ok=True)
 
 

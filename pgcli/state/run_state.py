@@ -77,6 +77,7 @@ class RunState:
         self._settings: Settings = {}
         self._metadata: Mapping[str, Any] = {}
         self._is_begun = False
+        self._is_recorded = False  # whether the record is that of this run
         self.exit_code = 0  # of a run that ends without an exception
         self._started: tuple[float, int] | None = None
         self._paused_seconds: Callable[[], float] = lambda: 0.0
@@ -102,8 +103,10 @@ class RunState:
 
     def __exit__(self, kind: object, problem: object, trace: object) -> None:
         self.log.write("ended" if kind is None else f"ended by {type(problem).__name__}: {problem}")
-        is_refused = isinstance(problem, OutputExists) and self._started is None
-        if self._is_begun and not is_refused:
+        is_refused = isinstance(problem, OutputExists) and not self._is_recorded
+        if is_refused and self.resumes:
+            self.lists.discard_new()
+        if self._is_begun and not (is_refused and self._started is None):
             if problem is not None:
                 self.exit_code = exit_code(problem)
             self.progress.exit_code = self.exit_code
@@ -181,29 +184,36 @@ class RunState:
         self.progress.exit_code = None
         if self._is_begun:
             self.log.begin()
-        self.update_record()
+        if self.record is not None:
+            self._write_progress()
 
     def update_record(self) -> None:
-        """Store the settings and metadata of this run, if it resumes another."""
-        if self.record is not None:
+        """Store the settings and metadata of this run, if it resumes another.
+
+        Not before its input has been compared: a run that is refused, or killed before, leaves the
+        output to the command that made it.
+        """
+        if self.record is not None and not self._is_recorded:
+            self._is_recorded = True
             self.record = self.record.resumed_by(self._settings, self._metadata)
             self._write_record(self.record, replace=True)
             self._write_progress()
 
     def begin(self) -> None:
-        """Write the run's record, if it has none yet; called before the first row is saved.
+        """Write or update the run's record; called before the first row is saved.
 
         An output that is replaced is removed first: a process killed in between leaves no rows
         that could be taken for those of other settings.
         """
         if self._is_begun:
+            self.update_record()
             return
         if self.overwrite:
             self._remove_old_run()
         record = RunRecord(
             self.run_id, self._settings, self._metadata, self.lists.prefix, now(), self.overwrite
         )
-        self._is_begun = True
+        self._is_begun = self._is_recorded = True
         if not self._write_record(record, replace=False):  # another part of the output was first
             self.record = read_record(self.output) or record
             self.run_id = self.record.run_id

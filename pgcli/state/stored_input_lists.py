@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -56,7 +56,7 @@ class StoredInputLists(InputLists):
         self._owners.write({LISTS: True})
 
     def read(self) -> None:
-        super()._remove()
+        super()._remove(self.files())
         for name, one in self._objects.names(f"{self.prefix}-").items():
             read_object(self._objects, name, self.folder, one.modified)
         self.note_stored()
@@ -73,11 +73,10 @@ class StoredInputLists(InputLists):
                     hint="run the same command again",
                 )
 
-    def _remove(self) -> None:
-        names = [file.name for file in self.files()]
-        super()._remove()
-        self._stored = {}
-        self._objects.remove(names)
+    def _remove(self, files: Sequence[Path]) -> None:
+        super()._remove(files)
+        self._objects.remove(file.name for file in files)
+        self.note_stored()
 
 
 def stored_scan_reader(url: str) -> Callable[[str], dict[str, Any] | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -92,3 +93,17 @@ def test_digest_of_the_code_depends_on_names_and_bytes(
         digests.add(code_digest())
     (folder / "parsing.py").write_text("")
     assert len(digests | {code_digest()}) == 4
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.parquet", "rows/"])
+def test_refused_run_leaves_the_output_to_the_command_that_made_it(name: str) -> None:
+    shutil.copytree(EXAMPLES, "more")
+    run = ["--model", "demo", "-o", name, "--workers", "0", "--quiet"]
+    assert main(["caption", str(EXAMPLES), *run, "--limit", "2"]) == 0
+    state = state_folder(Path(name))
+    before = {file.name for file in state.glob("files-*")}
+    # ids have the names of the folders if there are two
+    assert main(["caption", str(EXAMPLES), "more", *run]) == 13
+    assert {file.name for file in state.glob("files-*")} == before
+    assert main(["caption", str(EXAMPLES), *run]) == 0
+    assert main(["check", name]) == 0

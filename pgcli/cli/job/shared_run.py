@@ -160,6 +160,7 @@ def run_shared(
     )
     tally.rows_before = shared.rows
     shared.state.start(shared.rows)
+    shared.state.update_record()
     began = perf_counter()
     try:
         with shutdown, progress, closing(reports(shared, shutdown)) as found:
