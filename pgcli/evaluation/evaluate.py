@@ -29,14 +29,19 @@ NO_VALUE = "(none)"
 
 @dataclass(frozen=True)
 class FileMeasures:
-    """A joined file, and its measures with the rows that each is about."""
+    """A joined file, and the measures of each metric that is chosen for some of its rows."""
 
     joined: JoinedFile
-    measures: Sequence[tuple[Measure, MetricChoice]]
+    by_choice: Sequence[tuple[MetricChoice, Sequence[Measure]]]
+
+    @property
+    def measures(self) -> list[Measure]:
+        """All measures."""
+        return [one for _, measures in self.by_choice for one in measures]
 
     def calibration(self) -> tuple[list[Bin], float]:
         """The calibration of boxes in bins, and its error; no bins where there are no boxes."""
-        for measure, _ in self.measures:
+        for measure in self.measures:
             if isinstance(measure, CalibrationError):
                 error = values_once(measure, np.zeros(measure.rows, np.int64), 1)
                 return measure.bins(), error
@@ -74,12 +79,8 @@ def as_json(estimate: Estimate) -> dict[str, float | int | None]:
 
 def measure_file(joined: JoinedFile, metric: str, texts: str | None, truth: str) -> FileMeasures:
     """The measures of a file."""
-    found = [
-        (measure, choice)
-        for choice in choose(joined, metric)
-        for measure in compute(choice, joined.rows, texts, truth)
-    ]
-    return FileMeasures(joined, found)
+    choices = choose(joined, metric)
+    return FileMeasures(joined, [(one, compute(one, joined.rows, texts, truth)) for one in choices])
 
 
 def evaluate(file: FileMeasures, is_wanted: np.ndarray | None = None) -> Evaluation:
@@ -87,16 +88,11 @@ def evaluate(file: FileMeasures, is_wanted: np.ndarray | None = None) -> Evaluat
     rows, is_whole = file.joined.rows, is_wanted is None
     is_wanted = np.ones(len(rows), bool) if is_wanted is None else is_wanted
     found: dict[str, Estimate] = {}
-    by_choice: dict[int, list[Measure]] = {}
-    choices = {id(choice): choice for _, choice in file.measures}
-    for measure, choice in file.measures:
-        by_choice.setdefault(id(choice), []).append(measure)
-    for key, measures in by_choice.items():
-        is_chosen = choices[key].is_chosen
-        chosen = [measure.select(is_wanted[is_chosen]) for measure in measures]
+    for choice, measures in file.by_choice:
+        chosen = [measure.select(is_wanted[choice.is_chosen]) for measure in measures]
         if not chosen[0].rows:
             continue
-        image_N, images = image_numbers(ids_of(rows, is_chosen & is_wanted))
+        image_N, images = image_numbers(ids_of(rows, choice.is_chosen & is_wanted))
         pairs = zip(chosen, estimates(chosen, image_N, images), strict=True)
         found |= {measure.name: estimate for measure, estimate in pairs}
     if is_whole:
@@ -149,13 +145,14 @@ def value_of(row: JoinedRow, column: str) -> Any:
 def compare(first: FileMeasures, second: FileMeasures) -> dict[str, Estimate]:
     """The differences of two files with the same rows: the second minus the first."""
     found: dict[str, Estimate] = {}
-    names = [[measure.name for measure, _ in file.measures] for file in (first, second)]
+    names = [[measure.name for measure in file.measures] for file in (first, second)]
     if names[0] != names[1]:
         raise UsageError(
             f"the files have other metrics: {', '.join(names[0])}, and {', '.join(names[1])}",
             hint="--metric names one for both",
         )
-    for (one, choice), (other, _) in zip(first.measures, second.measures, strict=True):
+    for (choice, ones), (_, others) in zip(first.by_choice, second.by_choice, strict=True):
         image_N, images = image_numbers(ids_of(first.joined.rows, choice.is_chosen))
-        (found[one.name],) = differences([one], [other], image_N, images)
+        pairs = zip(ones, differences(ones, others, image_N, images), strict=True)
+        found |= {measure.name: difference for measure, difference in pairs}
     return found

@@ -225,7 +225,7 @@ def check_texts(texts: str | None, files: Sequence[FileMeasures]) -> None:
 
     if texts is None:
         return
-    metrics = {choice.metric for file in files for _, choice in file.measures}
+    metrics = {choice.metric for file in files for choice, _ in file.by_choice}
     if "retrieval" not in metrics:
         measured = ", ".join(sorted(metrics))
     elif all(has_column(file.joined.rows, "scores") for file in files):

@@ -84,5 +84,5 @@ def report(files: Sequence[FileMeasures], screen: Screen, *, only_common: bool) 
                 f"{shlex.quote(joined.name)}: {repeated} left out, as later ones have the same id "
                 "and prompt"
             )
-        if any(measure.name == "cider" and measure.rows == 1 for measure, _ in file.measures):
+        if any(one.name == "cider" and one.rows == 1 for one in file.measures):
             screen.info("CIDEr of one image is 0, as its words are in every image")

@@ -76,11 +76,7 @@ def row_scores(file: FileMeasures) -> tuple[list[str], np.ndarray]:
     """The name and the value of each row's score, by the first measure of its metric; NaN last."""
     count = len(file.joined.rows)
     names, scores_N = [""] * count, np.full(count, np.nan)
-    seen: set[int] = set()
-    for measure, choice in file.measures:
-        if id(choice) in seen:
-            continue
-        seen.add(id(choice))
+    for choice, (measure, *_) in file.by_choice:
         places = np.flatnonzero(choice.is_chosen)
         for place, score in zip(places.tolist(), measure.row_scores().tolist(), strict=True):
             if np.isnan(scores_N[place]):
