@@ -245,9 +245,12 @@ def test_check_compares_the_names_of_images(
 def test_output_without_a_run_is_refused(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str
 ) -> None:
-    code, _, err = run_main(capsys, command, tmp_path / "rows.jsonl")
-    assert code == 2
-    assert "has no record of a run" in err
+    (tmp_path / "merged.jsonl").touch()  # given to -o of merge
+    for name in ("rows.jsonl", "merged.jsonl"):
+        code, _, err = run_main(capsys, command, tmp_path / name)
+        assert code == 2
+        assert "has no record of a run" in err
+        assert "name an output of a command that answers, as it was given to -o" in err
 
 
 # --- shards

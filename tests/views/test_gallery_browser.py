@@ -576,6 +576,8 @@ def test_page_of_an_evaluation_has_metrics_and_calibration(open_page: Any, tmp_p
     ]
     values = tables.nth(0).locator("tr", has=shown.page.get_by_text("f1@0.5", exact=True))
     assert values.locator("td").first.text_content() == "0.5000"
+    nothing = tables.nth(0).locator("tr", has=shown.page.get_by_text("ap_large", exact=True))
+    assert nothing.locator("td").all_text_contents()[:2] == ["\u2013", ""]  # without an interval
     assert shown.all(".calibration").count() == 2
     plot = shown.all(".calibration svg").first
     assert plot.locator("text.count").all_text_contents() == ["1", "2"]

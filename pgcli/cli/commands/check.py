@@ -53,7 +53,7 @@ def check(
         raise UsageError(
             f"{output} has no record of a run, and so no input to compare it with: "
             f"{why_no_record(path)}",
-            hint="name an output as it was given to -o",
+            hint="name an output of a command that answers, as it was given to -o",
         )
     comparison, images = RowComparison(), StampComparison(reads_all=verify_input)
     try:

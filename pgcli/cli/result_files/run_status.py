@@ -95,7 +95,7 @@ def status_of(
         raise UsageError(
             f"{name} has no record of a run"
             + (f": {why_no_record(output)}" if name == str(output) else ""),
-            hint="name an output as it was given to -o",
+            hint="name an output of a command that answers, as it was given to -o",
         )
     status.begun = record.begun or None
     progress = all_progress(folder)

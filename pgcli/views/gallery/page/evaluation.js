@@ -7,7 +7,7 @@ function metricTable(title, metrics, { signed = false } = {}) {
   const number = (value) => (value === null ? "\u2013" : `${signed && value >= 0 ? "+" : ""}${value.toFixed(4)}`.replace("-", "\u2212"));
   const rows = Object.entries(metrics).map(([name, { value, low, high, rows: total }]) => make("tr", {},
     make("th", { scope: "row" }, name), make("td", { class: "figure-value" }, number(value)),
-    make("td", {}, `${number(low)} to ${number(high)}`), make("td", {}, total.toLocaleString("en"))));
+    make("td", {}, low === null ? "" : `${number(low)} to ${number(high)}`), make("td", {}, total.toLocaleString("en"))));
   const head = make("tr", {}, ...["", "value", "95 % interval", "rows"].map((name) => make("th", { scope: "col" }, name)));
   return make("div", { class: "metrics" }, make("h2", {}, title), make("table", {}, make("thead", {}, head), make("tbody", {}, ...rows)));
 }
