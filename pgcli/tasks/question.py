@@ -202,7 +202,7 @@ def distinct(noun: str, texts: Sequence[str]) -> tuple[str, ...]:
         raise UsageError(f"{texts!r} is not a list of {noun}s", hint=f'{noun}s=["a cat", "a dog"]')
     found = tuple(map(normalize, texts))
     if "" in found:
-        raise UsageError(f"a {noun} is empty", hint=f"a {noun} is a text")
+        raise UsageError(f"a {noun} is empty", hint="leave it out, or write it")
     for text in found:
         if found.count(text) > 1:
             raise UsageError(f"the {noun} {text!r} is given twice", hint="give it once")

@@ -237,6 +237,8 @@ def test_duplicates_are_groups_of_rows(capsys: Capture) -> None:
     ]
     assert [row["similarity"] for row in found if row["id"] in ("4.jpg", "9.jpg")] == [1, 1]
     assert "2 groups of near-duplicates with 5 of 23 vectors" in err
+    words = ("--duplicates", "--min-similarity", "0.995", "--format", "text")
+    assert call(capsys, "v.parquet", *words)[1].startswith("group 1: 3 members\n   1.000 4.jpg\n")
 
 
 def test_duplicates_begin_at_0_94(capsys: Capture) -> None:

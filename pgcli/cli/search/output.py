@@ -60,8 +60,8 @@ class Rows:
         if not self.hits:
             yield NOTHING
         for name, hits in zip(self.names, self.hits, strict=True):
-            title = f"group {name}" if self.by == "group" else name
-            yield printable(f"{title}: {len(hits)} images" if self.by == "group" else f"{title}:")
+            is_group = self.by == "group"
+            yield printable(f"group {name}: {len(hits):,} members" if is_group else f"{name}:")
             for hit in hits:
                 found = hit.name.id if hit.name.text is None else hit.name.text
                 yield f"  {hit.similarity:6.3f} {printable(found)}"
