@@ -33,6 +33,8 @@ class EvenSample:
 
     def position(self, index: int) -> int | None:
         """The position in the sample of an item of the input; None if it is not in the sample."""
+        if index >= self.total:
+            return None
         position = -(-index * self.count // self.total) if self.count < self.total else index
         return position if self.index(position) == index else None
 

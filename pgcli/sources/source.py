@@ -65,6 +65,19 @@ class Source:
         totals = [part.total for part in self._parts if part.total is not None]
         return sum(totals) if len(totals) == len(self._parts) else None
 
+    def population(self, sample: int) -> int | None:
+        """The number of items that a sample of this size is of: those that the first run found.
+
+        So the sample stays the same as files arrive. A sample that has all of those takes more.
+        """
+        if self.total is None:
+            return None
+        first = sum(
+            part.count(0) if isinstance(part, GrowingPart) else part.total or 0
+            for part in self._parts
+        )
+        return first if sample < first else min(sample, self.total)
+
     def pin_files(self, lists: Callable[[int], Path], *, is_written: bool = True) -> None:
         """Store the files of folders and patterns, so that each keeps its index as more arrive.
 

@@ -107,3 +107,16 @@ def test_refused_run_leaves_the_output_to_the_command_that_made_it(name: str) ->
     assert {file.name for file in state.glob("files-*")} == before
     assert main(["caption", str(EXAMPLES), *run]) == 0
     assert main(["check", name]) == 0
+
+
+@pytest.mark.parametrize(("sample", "rows"), [(3, 3), (12, 12), (14, 14), (99, 24)])
+def test_sample_of_a_folder_stays_the_same_as_files_arrive(sample: int, rows: int) -> None:
+    shutil.copytree(EXAMPLES, "photos")
+    run = ["caption", "photos", "-o", "rows.jsonl", "--workers", "0", "--quiet"]
+    assert main([*run, "--sample", str(sample), "--limit", "2"]) == 0
+    first = list(read_results(OUTPUT))
+    shutil.copytree(EXAMPLES, "photos/more")
+    assert main([*run, "--sample", str(sample)]) == 0
+    found = list(read_results(OUTPUT))
+    assert (found[:2], len(found)) == (first, rows)
+    assert main(["check", "rows.jsonl"]) == 0

@@ -66,7 +66,9 @@ class RunInput:
     def available(self) -> int | None:
         """The number of images that `--limit` chooses from: all, or those of a sample."""
         total, sample = self.source.total, self.options.input.sample
-        return total if total is None or sample is None else min(total, sample)
+        if total is None or sample is None:
+            return total
+        return min(self.source.population(sample) or 0, sample)
 
     @property
     def images(self) -> int | None:
@@ -118,18 +120,20 @@ class RunInput:
         is_unchanged: Callable[[int], bool] = lambda row: False,
     ) -> Iterator[Item]:
         """The images of these parts of the rows, which are known, with all of their prompts."""
-        question, total = self.plan.question, self.source.total
+        question, count = self.plan.question, self.options.input.sample
+        total = self.source.total if count is None else self.source.population(count)
         per_image, rows = rows_per_image(question), self.rows_of_all_shards
         assert total is not None
         assert per_image is not None
         assert rows is not None
-        sample = EvenSample(total, self.options.input.sample or total)
+        sample = EvenSample(total, total if count is None else count)
         return Selection(sample, per_image, rows).items(
             self.source.rows, partial(with_prompts, question=question), parts, is_unchanged
         )
 
     def _sampled(self) -> Iterable[Item]:
-        total, sample = self.source.total, self.options.input.sample
+        sample = self.options.input.sample
+        total = None if sample is None else self.source.population(sample)
         if sample is None or total is None:
             return self.source
         return sample_evenly(self.source, total, sample)

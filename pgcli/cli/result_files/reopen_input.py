@@ -62,8 +62,9 @@ def reopen_items(
     source = open_items(metadata["sources"], question, read_options)
     source.pin_files(partial(file_list, state_folder(output), record.files), is_written=False)
     chosen: Iterable[Item] = source
-    if (sample := settings.get("sample")) is not None and source.total is not None:
-        chosen = sample_evenly(chosen, source.total, sample)
+    sample = settings.get("sample")
+    if sample is not None and (total := source.population(sample)) is not None:
+        chosen = sample_evenly(chosen, total, sample)
     items: Any = with_prompts(chosen, question)
     if metadata["limit"] is not None:
         items = first_rows(items, metadata["limit"])
