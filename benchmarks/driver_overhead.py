@@ -36,7 +36,8 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from pgcli import workers
-from pgcli.cli.job import loading, ray_run
+from pgcli.cli.job import loading
+from pgcli.cli.job.chunks import ray_run
 from pgcli.cluster.engine_pool import EnginePool
 from pgcli.cluster.engine_process import EngineSlot
 from pgcli.cluster.messages import EngineCounts, EngineInfo, LoadedEngine

@@ -54,10 +54,10 @@ with open(output, "w") as lines:
 """
 ONE_ENGINE = """
 import sys
-from pgcli.cli.job import engines
+from pgcli.cli.job.engines import engines_task
 from pgcli.cli.main import main
 
-engines.MOST_ON_CPU = 1
+engines_task.MOST_ON_CPU = 1
 sys.exit(main())
 """
 

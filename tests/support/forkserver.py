@@ -28,7 +28,7 @@ from typing import IO, Any, Literal
 
 ROOT = Path(__file__).parents[2]
 STATUS = struct.Struct("i")
-IMPORTS_TORCH = "pgcli.cli.job.engine_imports"  # which no run imports itself
+IMPORTS_TORCH = "pgcli.cli.job.engines.engine_imports"  # which no run imports itself
 Kind = Literal["pretended", "real"]
 
 

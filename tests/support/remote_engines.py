@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pgcli.cli.job import ray_run
+from pgcli.cli.job.chunks import ray_run
 from pgcli.cli.job.plan import Plan
 from pgcli.cli.main import main
 from pgcli.cluster.engine_pool import EnginePool

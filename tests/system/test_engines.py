@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from pgcli.cli.job.engines import engine_slots, with_engines
+from pgcli.cli.job.engines.engines_task import engine_slots, with_engines
 from pgcli.cli.main import main
 from pgcli.cli.options import ModelOptions
 from pgcli.cluster.engine_process import EngineSlot

@@ -22,8 +22,8 @@ import yaml
 from PIL import Image
 
 from pgcli.cli.job import destination, loading
+from pgcli.cli.job.chunks.ray_engine import RemoteEngine, absent_sources
 from pgcli.cli.job.plan import Plan
-from pgcli.cli.job.ray_run import RemoteEngine, absent_sources
 from pgcli.cli.main import main
 from pgcli.errors import NoUsableDevice
 from pgcli.remote.stored_objects import StoredObjects

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pgcli.cli.job.forked_engines import import_for_engines
+from pgcli.cli.job.engines.forked_engines import import_for_engines
 from pgcli.cli.options import JobOptions, Options, option
 from pgcli.tasks import EmbeddingQuestion, Question, with_extras, with_region
 

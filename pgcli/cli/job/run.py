@@ -15,7 +15,7 @@ from pgcli.cli.job.demo_limit import DEMO_IMAGES, DemoLimit, demo_limit_error
 from pgcli.cli.job.destination import check_output
 from pgcli.cli.job.draw.option import check_drawn_images
 from pgcli.cli.job.dry_run import dry_run
-from pgcli.cli.job.engines import with_engines
+from pgcli.cli.job.engines.engines_task import with_engines
 from pgcli.cli.job.input import RunInput, check_known_rows, open_input
 from pgcli.cli.job.notices import print_notices
 from pgcli.cli.job.output import RunOutput, has_unchanged_image, open_output, publish
@@ -138,10 +138,10 @@ def compute_free_chunks(
     """Compute the chunks of the output that no other process does, here or on a cluster."""
     print_notices(input.plan, screen)
     if input.options.model.ray is not None:
-        from pgcli.cli.job.ray_run import run_on_ray
+        from pgcli.cli.job.chunks.ray_run import run_on_ray
 
         return run_on_ray(input, output, screen, run_summary)
-    from pgcli.cli.job.shared_run import local_reports, run_shared  # it imports pyarrow
+    from pgcli.cli.job.chunks.shared_run import local_reports, run_shared  # it imports pyarrow
 
     checkpoint = loading.find_model(input.plan, screen)
     engine = load_engine(input.plan, checkpoint, output, screen)

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from pgcli.checkpoints.find import Checkpoint, folder_of
 from pgcli.checkpoints.weight_files import total_bytes
-from pgcli.cli.job.forked_engines import import_for_engines
+from pgcli.cli.job.engines.forked_engines import import_for_engines
 from pgcli.cli.job.input import RunInput
 from pgcli.cli.job.plan import Plan
 from pgcli.cli.job.run_task import RunEngine, RunTask

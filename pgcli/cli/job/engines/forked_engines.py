@@ -15,4 +15,4 @@ def import_for_engines(options: JobOptions, engines: int | None) -> None:
     from pgcli.device.nvidia_driver import nvidia_driver
 
     if model.device in ("auto", "cpu") and nvidia_driver() is None and CAN_FORK:
-        import_ahead(["pgcli.cli.job.engine_imports"])
+        import_ahead(["pgcli.cli.job.engines.engine_imports"])

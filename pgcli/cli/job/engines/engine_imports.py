@@ -14,7 +14,7 @@ from pgcli.workers.process_limits import die_with_parent  # noqa: E402
 die_with_parent()
 gc.disable()
 
-from pgcli.cli.job import engines  # noqa: E402, F401
+from pgcli.cli.job.engines import engines_task  # noqa: E402, F401
 from pgcli.engine import loader  # noqa: E402, F401
 
 gc.freeze()  # forked processes do not look at these objects, so that they share their memory

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from time import monotonic, perf_counter, sleep
 
-from pgcli.cli.job.chunk_worker import ChunkReport, ChunkWorker
+from pgcli.cli.job.chunks.chunk_worker import ChunkReport, ChunkWorker
 from pgcli.cli.job.input import RunInput
 from pgcli.cli.job.oom_notice import OomNotice
 from pgcli.cli.job.output import CONFIDENCE, RunOutput

@@ -1,0 +1,1 @@
+"""Runs whose chunks several processes compute: with `--join` and `--ray`."""

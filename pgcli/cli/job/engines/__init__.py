@@ -1,0 +1,1 @@
+"""Engine processes of a run: how many, and the task that they answer."""
