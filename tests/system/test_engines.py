@@ -118,7 +118,7 @@ def test_vectors_of_two_engines_are_those_of_one(tmp_path: Path) -> None:
 def test_small_models_have_one_thread_for_each_engine(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("pgcli.cli.job.engines.processors", lambda: 4.0)
+    monkeypatch.setattr("pgcli.cli.job.engines.engines_task.processors", lambda: 4.0)
     assert len(engine_slots(None, "cpu", 10**6)) == 1
     assert engine_slots(None, "cpu", 10**6, most_on_cpu=8) == [EngineSlot(1)] * 4
     assert engine_slots(None, "cpu", 10**6, most_on_cpu=3) == [EngineSlot(1)] * 3
@@ -145,10 +145,11 @@ def test_small_models_have_one_thread_for_each_engine(
 def test_engines_are_as_many_as_save_time(
     rows: int, cores: int, claims: bool, engines: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pgcli.cli.job.engines.processors", lambda: float(cores))
+    monkeypatch.setattr("pgcli.cli.job.engines.engines_task.processors", lambda: float(cores))
     imported: list[int] = []
     monkeypatch.setattr(
-        "pgcli.cli.job.engines.import_for_engines", lambda _, engines: imported.append(engines)
+        "pgcli.cli.job.engines.engines_task.import_for_engines",
+        lambda _, engines: imported.append(engines),
     )
     plan = SimpleNamespace(task=object(), model="demo", claims_chunks=claims)
     options = SimpleNamespace(model=ModelOptions())
@@ -161,7 +162,7 @@ def test_engines_are_as_many_as_save_time(
 
 
 def test_each_gpu_has_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pgcli.cli.job.engines.visible_gpus", lambda: 2)
+    monkeypatch.setattr("pgcli.cli.job.engines.engines_task.visible_gpus", lambda: 2)
     assert engine_slots(None, "auto", 10**10) == [EngineSlot(1, "cuda:0"), EngineSlot(1, "cuda:1")]
     assert engine_slots(1, "cuda", 10**10) == [EngineSlot(1, "cuda:0")]
     assert engine_slots(None, "cuda:1", 10**10)[0].device == "cuda:1"
