@@ -18,8 +18,8 @@ class NameList:
     """The names in a file, each with a NUL behind it.
 
     Beside it `FILE.index` holds numbers of eight bytes: the size of the file, how many names it
-    has, and the offset of every 1024th. A list without it, of an earlier version or after a power
-    loss, is read once.
+    has, and the offset of every 1024th. A list without it, short, of an earlier version or after a
+    power loss, is read once.
     """
 
     def __init__(self, file: Path):
@@ -40,7 +40,8 @@ class NameList:
             numbers[0] = opened.tell()
             opened.flush()
             os.fsync(opened.fileno())
-        write_numbers(index_of(file), numbers)
+        if numbers[1] > EVERY:  # a shorter list is read at once
+            write_numbers(index_of(file), numbers)
         temporary.replace(file)  # its folder is synced before the first row
         return cls(file)
 

@@ -132,7 +132,7 @@ def test_other_settings_are_refused_and_overwrite_replaces_them(
     assert main([*words, "--overwrite"]) == 3
     assert set(rows(store)["task"].to_pylist()) == {"ask"}
     endings = {name.rpartition("-")[2] for name in store if "files-" in name}
-    assert endings == {"0.0", "0.0.index", "0.chunks"}
+    assert endings == {"0.0", "0.chunks"}
     del store["bucket/rows.pgcli/run.json"]
     assert main(words) == 13
 
