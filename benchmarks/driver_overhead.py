@@ -39,7 +39,7 @@ from pgcli import workers
 from pgcli.cli.job import loading
 from pgcli.cli.job.chunks import ray_run
 from pgcli.cluster.engine_pool import EnginePool
-from pgcli.cluster.engine_process import EngineSlot
+from pgcli.cluster.engine_slot import EngineSlot
 from pgcli.cluster.messages import EngineCounts, EngineInfo, LoadedEngine
 from pgcli.images import ImageSpec
 from pgcli.images.file_stamp import content_digest

@@ -10,7 +10,8 @@ from multiprocessing.context import BaseContext
 from typing import Any
 
 from pgcli.cluster.channel import receive, send
-from pgcli.cluster.engine_process import EngineSlot, Load, serve
+from pgcli.cluster.engine_process import Load, serve
+from pgcli.cluster.engine_slot import EngineSlot
 from pgcli.cluster.messages import (
     EngineFailed,
     EngineInfo,

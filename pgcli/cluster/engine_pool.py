@@ -14,7 +14,8 @@ from typing import Any
 from pgcli.cluster.chunk_driver import MAX_DEATHS, MAX_DEATHS_IN_A_ROW
 from pgcli.cluster.engine_group import EngineGroup, PoolBatchLimits
 from pgcli.cluster.engine_handle import EngineDied, EngineHandle
-from pgcli.cluster.engine_process import EngineSlot, Load
+from pgcli.cluster.engine_process import Load
+from pgcli.cluster.engine_slot import EngineSlot
 from pgcli.cluster.image_chunks import NumberedImages, image_chunks
 from pgcli.cluster.messages import AnsweredRows, ChunkDone, EngineCounts, EngineInfo, ImageChunk
 from pgcli.cluster.start_method import SPAWN

@@ -8,11 +8,11 @@ import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from time import monotonic
 
 from pgcli.cluster.channel import receive, send
+from pgcli.cluster.engine_slot import EngineSlot
 from pgcli.cluster.messages import (
     AnsweredRows,
     ChunkDone,
@@ -27,14 +27,6 @@ from pgcli.records import Answer
 from pgcli.workers.process_limits import die_with_parent
 
 SEND_SECONDS = 0.02  # between two messages with rows
-
-
-@dataclass(frozen=True, slots=True)
-class EngineSlot:
-    """Where an engine runs: on `threads` cores, or on the device of this name."""
-
-    threads: int
-    device: str = "cpu"
 
 
 Load = Callable[[EngineSlot], LoadedEngine]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
 
-    from pgcli.cluster.engine_process import EngineSlot
+    from pgcli.cluster.engine_slot import EngineSlot
 
 #: Python's variable that keeps the current folder off the module path.
 SAFE_PATH = "PYTHONSAFEPATH"

@@ -18,8 +18,8 @@ from pgcli.records import BOX_TASKS, Answer, DecodedImage, Task
 from pgcli.regions import region_of, split_locations
 from pgcli.tasks import MAX_NEW_TOKENS, Question
 from pgcli.training.image_batches import ImageBatch
-from pgcli.training.rows import TrainingRow
 from pgcli.training.task import SampleAnswer
+from pgcli.training.training_row import TrainingRow
 
 #: In place of an image's width and height: the IoU of boxes does not depend on them.
 SIDE = 1000

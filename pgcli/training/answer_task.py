@@ -25,10 +25,10 @@ from pgcli.training.feature_store import FeatureBatch, FeatureStore, distinct_im
 from pgcli.training.image_batches import ImageBatch
 from pgcli.training.image_task import ImageTask
 from pgcli.training.packing import TokenizedExample
-from pgcli.training.rows import TrainingRow
 from pgcli.training.seeds import seed_of
 from pgcli.training.sharding import compute, is_divided
 from pgcli.training.task import SampleAnswer
+from pgcli.training.training_row import TrainingRow
 
 AnyBatch = ImageBatch | FeatureBatch
 Track = Callable[[Iterable[ImageBatch]], Iterable[ImageBatch]]

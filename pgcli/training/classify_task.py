@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from pgcli.model.classifier import ImageClassifier
 from pgcli.training.image_batches import ImageBatch, RowOrder
 from pgcli.training.image_task import ImageTask
-from pgcli.training.rows import RowKey, TrainingRow
+from pgcli.training.training_row import RowKey, TrainingRow
 
 
 @dataclass(kw_only=True)

@@ -19,8 +19,8 @@ from pgcli.training.contrastive import Meanings, sigmoid_contrastive, softmax_co
 from pgcli.training.image_batches import ImageBatch
 from pgcli.training.image_task import ImageTask
 from pgcli.training.processes import ALONE, Processes
-from pgcli.training.rows import TrainingRow
 from pgcli.training.seeds import seed_of
+from pgcli.training.training_row import TrainingRow
 
 ContrastiveLoss = Literal["sigmoid", "softmax"]
 CHUNK_ROWS = 1024  # of the loss: more rows at once would need a matrix of all pairs

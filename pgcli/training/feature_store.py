@@ -18,7 +18,8 @@ from torch import Tensor
 from pgcli.state.write_errors import wrap_write_errors
 from pgcli.training.image_batches import ImageBatch
 from pgcli.training.processes import ALONE, Processes
-from pgcli.training.rows import TrainingRow, TrainingRows
+from pgcli.training.rows import TrainingRows
+from pgcli.training.training_row import TrainingRow
 
 IN_MEMORY = 2**30  # bytes of features; more are in a temporary file
 PARTS = "features-{}.part"  # the files of several processes, by their ranks

@@ -18,8 +18,8 @@ from pgcli.images import ImageDecoder
 from pgcli.records import DecodedImage
 from pgcli.training.image_errors import ImageErrors
 from pgcli.training.row_store import RowStore
-from pgcli.training.rows import TrainingRow
 from pgcli.training.seeds import seed_of
+from pgcli.training.training_row import TrainingRow
 from pgcli.workers import prefetch
 from pgcli.workers.fetcher import Fetcher
 

@@ -11,7 +11,7 @@ from pgcli.pipeline.tally import Tally
 from pgcli.records import DecodedImage, Item, error_answer, unanswered
 
 if TYPE_CHECKING:
-    from pgcli.training.rows import RowKey
+    from pgcli.training.training_row import RowKey
 
 
 @dataclass

@@ -12,8 +12,8 @@ from torch import nn
 from pgcli.training.feature_store import FeatureBatch
 from pgcli.training.image_batches import ImageBatch, RowOrder
 from pgcli.training.micro_batches import MicroBatches
-from pgcli.training.rows import RowKey
 from pgcli.training.task_data import ImageInput, TaskData
+from pgcli.training.training_row import RowKey
 
 Model = TypeVar("Model", bound=nn.Module)
 Result = TypeVar("Result")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pgcli.records import Item
-    from pgcli.training.rows import TrainingRow
+    from pgcli.training.training_row import TrainingRow
 
 
 class RowStore:

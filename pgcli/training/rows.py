@@ -8,7 +8,6 @@ import re
 from array import array
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import overload
 
 import numpy as np
@@ -19,34 +18,11 @@ from pgcli.sources.read_options import ReadOptions
 from pgcli.training.image_errors import ItemErrors
 from pgcli.training.row_store import RowStore
 from pgcli.training.targets import Targets, TrainingTarget, is_error_row
+from pgcli.training.training_row import IMAGE_ID, RowKey, TrainingRow
 
 #: One token each; other text has about a token for four bytes.
 SPECIAL_TOKEN = re.compile("<(?:loc[0-9]{4}|seg[0-9]{3})>")
 BYTES_OF_TOKEN = 4
-
-#: The id and the `image_key` of rows, and for a single row also its prompt and target.
-RowKey = tuple[str, ...]
-IMAGE_ID = 2  # values of a key that is of all rows of an image
-
-
-@dataclass(frozen=True, slots=True)
-class TrainingRow:
-    """An image and what is learned of it: its text, its label, or the answer to its `prompt`.
-
-    `image_key` is equal for rows of the same file or of the same bytes. Bytes from a table or an
-    archive are not held here: they are `bytes_at`, start and size, in the store.
-    """
-
-    item: Item
-    target: str
-    image_key: str
-    bytes_at: tuple[int, int] | None = None
-    prompt: str = ""
-
-    @property
-    def image_id(self) -> RowKey:
-        """What the image's fault is known by: ids of several sources may be equal."""
-        return self.item.id, self.image_key
 
 
 class TrainingRows(Sequence[TrainingRow]):

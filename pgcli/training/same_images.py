@@ -15,7 +15,8 @@ import numpy as np
 from pgcli.regular_file import open_regular
 from pgcli.sources.paths import url_scheme
 from pgcli.training.row_store import RowStore
-from pgcli.training.rows import TrainingRow, TrainingRows
+from pgcli.training.rows import TrainingRows
+from pgcli.training.training_row import TrainingRow
 
 #: What is read first of images of equal size: compressed images differ in their last bytes.
 END_BYTES = 4096

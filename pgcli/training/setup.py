@@ -9,7 +9,7 @@ from pgcli.training.answer_task import AnswerTask
 from pgcli.training.classify_task import ClassifyTask, ProbeTask
 from pgcli.training.contrastive_task import ContrastiveTask
 from pgcli.training.micro_batches import MicroBatches
-from pgcli.training.rows import TrainingRow, TrainingRows
+from pgcli.training.rows import TrainingRows
 from pgcli.training.settings import TrainingSettings
 from pgcli.training.setup_answers import make_answer_task
 from pgcli.training.split import check_apart, split_by_image
@@ -20,6 +20,7 @@ from pgcli.training.start_encoders import (
     start_towers,
 )
 from pgcli.training.task_inputs import TaskInputs
+from pgcli.training.training_row import TrainingRow
 
 
 def split_rows(

@@ -20,10 +20,11 @@ from pgcli.training.answer_task import AnswerObjective, AnswerTask, tokenized
 from pgcli.training.feature_store import FeatureStore
 from pgcli.training.memory_estimate import MemoryPlan, TrainingDtypes, estimate_memory, plan_memory
 from pgcli.training.micro_batches import MicroBatches, saved_rows
-from pgcli.training.rows import RowKey, TrainingRow, TrainingRows
+from pgcli.training.rows import TrainingRows
 from pgcli.training.sharding import shard
 from pgcli.training.start_answers import base_dtype, check_kind, start_answers
 from pgcli.training.task_inputs import TaskInputs
+from pgcli.training.training_row import RowKey, TrainingRow
 
 SHARE_OF_DISK = 0.5  # of the free space, for the features of images
 MIN_USES = 2  # of an image, for its features to be stored

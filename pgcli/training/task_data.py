@@ -16,7 +16,7 @@ from pgcli.errors import TooManyErrors
 from pgcli.model.siglip import normalize_pixels
 from pgcli.training.image_batches import ImageBatch, ImageLoader, RowOrder
 from pgcli.training.processes import ALONE, Processes
-from pgcli.training.rows import TrainingRow
+from pgcli.training.training_row import TrainingRow
 
 
 @dataclass(frozen=True)

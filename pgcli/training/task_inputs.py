@@ -20,9 +20,10 @@ from pgcli.training.image_batches import ImageLoader, RowOrder
 from pgcli.training.image_errors import ImageErrors
 from pgcli.training.processes import ALONE, Processes
 from pgcli.training.row_store import RowStore
-from pgcli.training.rows import TrainingRow, TrainingRows
+from pgcli.training.rows import TrainingRows
 from pgcli.training.settings import TrainingSettings
 from pgcli.training.task_data import ImageInput, TaskData
+from pgcli.training.training_row import TrainingRow
 from pgcli.workers.fetcher import Fetcher
 
 

@@ -20,7 +20,8 @@ import pytest
 
 from pgcli.cluster import channel, engine_handle
 from pgcli.cluster.engine_pool import EnginePool
-from pgcli.cluster.engine_process import EngineSlot, together
+from pgcli.cluster.engine_process import together
+from pgcli.cluster.engine_slot import EngineSlot
 from pgcli.cluster.start_method import (
     CAN_FORK,
     SIGNALS,

@@ -34,7 +34,7 @@ from pgcli import workers
 from pgcli.cli.job import loading
 from pgcli.cli.main import main as pgcli
 from pgcli.cluster.engine_pool import EnginePool
-from pgcli.cluster.engine_process import EngineSlot
+from pgcli.cluster.engine_slot import EngineSlot
 from pgcli.cluster.messages import EngineCounts, EngineInfo, LoadedEngine
 from pgcli.cluster.start_method import start_method
 from pgcli.images import ImageSpec

@@ -17,7 +17,7 @@ from pgcli.cli.job.chunks import ray_run
 from pgcli.cli.job.plan import Plan
 from pgcli.cli.main import main
 from pgcli.cluster.engine_pool import EnginePool
-from pgcli.cluster.engine_process import EngineSlot
+from pgcli.cluster.engine_slot import EngineSlot
 from pgcli.records import Item
 from tests.support import light_engines
 

@@ -17,7 +17,7 @@ import pytest
 from pgcli.cli.job.engines.engines_task import engine_slots, with_engines
 from pgcli.cli.main import main
 from pgcli.cli.options import ModelOptions
-from pgcli.cluster.engine_process import EngineSlot
+from pgcli.cluster.engine_slot import EngineSlot
 from pgcli.errors import UsageError
 from tests.support.runs import wait_until
 

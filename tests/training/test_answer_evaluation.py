@@ -10,7 +10,7 @@ from pgcli.evaluation.task_metrics import task_of_prompt
 from pgcli.parsing import boxes, text_spans
 from pgcli.records import Answer, DecodedImage, Item, unanswered
 from pgcli.training.answer_evaluation import SIDE, Key, TrueAnswers
-from pgcli.training.rows import TrainingRow
+from pgcli.training.training_row import TrainingRow
 
 BOX = "<loc0100><loc0100><loc0500><loc0500> star"
 ELSEWHERE = "<loc0600><loc0600><loc0900><loc0900> star"

@@ -17,7 +17,7 @@ from pgcli.training import feature_store
 from pgcli.training.feature_store import FeatureStore
 from pgcli.training.image_batches import ImageBatch
 from pgcli.training.processes import ALONE, Processes
-from pgcli.training.rows import TrainingRow
+from pgcli.training.training_row import TrainingRow
 
 COUNT = 3
 ROWS = [TrainingRow(Item(n, f"{n}", f"{n}.png"), "red", f"{n}.png") for n in range(8)]

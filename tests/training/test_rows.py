@@ -28,9 +28,10 @@ from pgcli.training.answer_targets import AnswerTargets
 from pgcli.training.answer_task import tokenized
 from pgcli.training.feature_store import distinct_images
 from pgcli.training.row_store import RowStore
-from pgcli.training.rows import TrainingRow, TrainingRows, read_rows
+from pgcli.training.rows import TrainingRows, read_rows
 from pgcli.training.split import check_apart, split_by_image
 from pgcli.training.targets import TrainingTarget
+from pgcli.training.training_row import TrainingRow
 from tests.support.training_data import draw
 
 

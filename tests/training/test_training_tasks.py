@@ -25,8 +25,8 @@ from pgcli.training.init_towers import init_towers
 from pgcli.training.learned_tokenizer import EOS, PAD, learn_tokenizer
 from pgcli.training.micro_batches import MicroBatches
 from pgcli.training.processes import ALONE
-from pgcli.training.rows import TrainingRow
 from pgcli.training.task_data import ImageInput, TaskData
+from pgcli.training.training_row import TrainingRow
 
 SIZES: Any = {"width": 16, "depth": 2, "mlp_dim": 24, "num_heads": 2, "dropout": 0.1}
 VISION = VisionConfig(**SIZES, patch_size=8, resolution=16)

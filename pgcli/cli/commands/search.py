@@ -118,7 +118,8 @@ def search(
     allow_private_hosts: AllowPrivateHosts = False,
     quiet: Quiet = False,
 ) -> None:
-    from pgcli.cli.search.run import SearchOptions, run_search
+    from pgcli.cli.search.run import run_search
+    from pgcli.cli.search.search_options import SearchOptions
 
     options = SearchOptions(
         vectors=vectors,

@@ -24,7 +24,7 @@ from pgcli.views.missing_images import MissingImages
 from pgcli.views.search_page import FoundCard, Section, render_search_page
 
 if TYPE_CHECKING:
-    from pgcli.cli.search.run import SearchOptions
+    from pgcli.cli.search.search_options import SearchOptions
 
 #: The numbers of images on the page: of rows, and of the files that are queries.
 ImageNumbers = Mapping[VectorName | str, int]

@@ -19,7 +19,7 @@ from pgcli.search.vector_files import VectorFiles
 from pgcli.tasks.question import normalize
 
 if TYPE_CHECKING:
-    from pgcli.cli.search.run import SearchOptions
+    from pgcli.cli.search.search_options import SearchOptions
     from pgcli.embedding.engine import EmbeddingEngine
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from pgcli.cli.job.plan import check_not_an_input
@@ -11,6 +9,7 @@ from pgcli.cli.result_files.check_target import check_target
 from pgcli.cli.result_files.gallery_page import is_page
 from pgcli.cli.result_files.run_info import incomplete_note
 from pgcli.cli.search.output import Rows, check_output, write_rows
+from pgcli.cli.search.search_options import SearchOptions
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import UsageError
 from pgcli.search import faiss_index
@@ -18,35 +17,9 @@ from pgcli.search.duplicates import THRESHOLD
 from pgcli.search.faiss_index import VectorIndex, indexed_duplicates, search_indexes
 from pgcli.search.search_files import Hit, find_duplicates, read_all, search_files
 from pgcli.search.vector_files import VectorFiles
-from pgcli.sinks import FormatOption
 from pgcli.tasks.question import normalize
 
 DEFAULT_K = 10
-
-
-@dataclass(frozen=True, kw_only=True)
-class SearchOptions:
-    """The options of the command line."""
-
-    vectors: Sequence[str]
-    texts: Sequence[str] = ()
-    images: Sequence[str] = ()
-    duplicates: bool = False
-    k: int | None = None
-    min_similarity: float | None = None
-    index: bool = False
-    raw_text: bool = False
-    model: str | None = None
-    revision: str | None = None
-    device: str = "auto"
-    dtype: str = "auto"
-    output: str = "-"
-    format: FormatOption = "auto"
-    view: str | None = None
-    images_folder: str | None = None
-    overwrite: bool = False
-    allow_urls: bool = False
-    allow_private_hosts: bool = False
 
 
 def run_search(options: SearchOptions, screen: Screen) -> None:

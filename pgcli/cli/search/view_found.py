@@ -9,7 +9,7 @@ from typing import Any
 from pgcli.cli.result_files.gallery_page import GalleryOptions, check_page, default_page
 from pgcli.cli.search.output import Rows
 from pgcli.cli.search.page import write_page
-from pgcli.cli.search.run import SearchOptions
+from pgcli.cli.search.search_options import SearchOptions
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import UsageError
 from pgcli.search.search_files import Hit

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from pgcli.checkpoints.find import Checkpoint
     from pgcli.training.processes import Processes
     from pgcli.training.row_store import RowStore
-    from pgcli.training.rows import TrainingRow, TrainingRows
+    from pgcli.training.rows import TrainingRows
     from pgcli.training.task_inputs import TaskInputs
+    from pgcli.training.training_row import TrainingRow
 
 
 @dataclass(frozen=True)

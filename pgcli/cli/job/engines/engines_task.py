@@ -16,7 +16,7 @@ from pgcli.cli.job.run_task import RunEngine, RunTask
 from pgcli.cli.options import ModelOptions
 from pgcli.cluster.engine_group import EngineGroup
 from pgcli.cluster.engine_pool import EnginePool
-from pgcli.cluster.engine_process import EngineSlot
+from pgcli.cluster.engine_slot import EngineSlot
 from pgcli.cluster.messages import EngineCounts, EngineInfo, LoadedEngine
 from pgcli.cluster.start_method import start_method
 from pgcli.device.cgroup import processors
