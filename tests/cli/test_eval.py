@@ -224,7 +224,7 @@ def test_text_has_the_confidence_of_boxes_in_bins(capsys: Capture, tmp_path: Pat
     out = capsys.readouterr().out
     assert "  ap_large       -\n" in out
     assert re.search(
-        r"  confidence of boxes:\n    0\.\d to .* mean .* right 1\.00  \d boxes\n", out
+        r"  confidence of boxes:\n    0\.\d to .* mean .* right 1\.00  \d box(es)?\n", out
     )
 
 

@@ -267,7 +267,7 @@ def test_changed_image_is_left_out(capsys: Capture) -> None:
     table("shop.parquet", list(IMAGES.values())[::-1])
     code, err = run_main(capsys, "export", "rows.jsonl", "--to", "yolo", "-o", "yolo")
     assert code == 3
-    assert "exported 1 images" in err
+    assert "exported 1 image" in err
     assert "The image changed since it was answered." in err
 
 
@@ -460,7 +460,7 @@ def test_changed_file_is_not_linked(capsys: Capture) -> None:
     for to in ("yolo", "imagefolder"):
         code, err = run_main(capsys, "export", "rows.jsonl", "--to", to, "-o", to)
         assert code == 3
-        assert "exported 1 images" in err
+        assert "exported 1 image" in err
         assert "in/b.png: The image changed since it was answered." in err
         assert list(files(to).values()) == [IMAGES["a.png"]]
 

@@ -93,7 +93,7 @@ def test_too_long_sidecar_name_costs_no_row(tmp_path: Path) -> None:
     assert run.returncode == 0
     assert len(run.stdout.splitlines()) == 2
     assert texts(tmp_path, ".caption").keys() == {"o" * 247 + ".caption"}
-    assert b"1 files ending in .caption; 1 not written, as no name was left" in run.stderr
+    assert b"1 file ending in .caption; 1 not written, as no name was left" in run.stderr
 
 
 def test_path_without_a_name_is_an_error_row(folder: Path) -> None:
@@ -194,7 +194,7 @@ def test_resuming_writes_texts_of_saved_rows(tmp_path: Path, output: str) -> Non
     run = finished("caption", folder, *options, "--sidecar", ".txt", "--prepend", "sks ")
     assert run.returncode == 3
     assert texts(folder)["c.txt"].startswith("sks an image of")
-    assert b"1 files ending in .txt; 3 that exist are kept" in run.stderr
+    assert b"1 file ending in .txt; 3 that exist are kept" in run.stderr
     assert b"nothing to do: all 5 rows are saved" in run.stderr
 
 

@@ -11,7 +11,7 @@ from pgcli.cli.exit_codes import INCOMPLETE
 from pgcli.cli.options import Quiet, ReplaceFile, ResultFile, option
 from pgcli.cli.typer_app import command
 from pgcli.cli.ui.console import Screen
-from pgcli.cli.ui.wording import listed, with_notes
+from pgcli.cli.ui.wording import count, listed, with_notes
 from pgcli.errors import UsageError
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def report(stats: EditStats, matched: MatchedEdits, wanted: WantedRows) -> str:
         (stats.open, f"not reviewed{is_left_out if wanted == 'accepted' else ''}"),
         (matched.elsewhere, "edits of other files"),
     ]
-    return with_notes(f"{stats.rows:,} rows", notes)
+    return with_notes(count(stats.rows, "row"), notes)
 
 
 def report_left_out(matched: MatchedEdits, screen: Screen) -> int:

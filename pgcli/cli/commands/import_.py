@@ -13,7 +13,7 @@ from pgcli.cli.exit_codes import INCOMPLETE
 from pgcli.cli.options import Quiet, ReplaceFile, ResultFile, option
 from pgcli.cli.typer_app import command
 from pgcli.cli.ui.console import Screen
-from pgcli.cli.ui.wording import with_notes
+from pgcli.cli.ui.wording import count, with_notes
 from pgcli.errors import NoInputError, UsageError
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def read_annotations(
 
 
 def report(
-    output: str, count: int, annotations: Annotations, settings: ImportSettings, screen: Screen
+    output: str, rows: int, annotations: Annotations, settings: ImportSettings, screen: Screen
 ) -> None:
     """Report what was written and what was left out."""
     counts = settings.counts
@@ -177,8 +177,9 @@ def report(
         (counts.open, "tasks left out, as nobody annotated them"),
         (counts.missing.count, "images left out"),
     ]
-    images = f"{len(annotations.images):,} images"
-    screen.info(with_notes(f"{output}: {count:,} rows of {images}, {len(boxes):,} boxes", notes))
+    images = count(len(annotations.images), "image")
+    written = f"{output}: {count(rows, 'row')} of {images}, {count(len(boxes), 'box')}"
+    screen.info(with_notes(written, notes))
     for note in counts.notes:
         screen.info(note)
     if counts.missing.count:

@@ -11,7 +11,7 @@ from pgcli.cli.exit_codes import INCOMPLETE
 from pgcli.cli.options import Quiet, ReplaceFile, ResultFile
 from pgcli.cli.typer_app import command
 from pgcli.cli.ui.console import Screen
-from pgcli.cli.ui.wording import with_notes
+from pgcli.cli.ui.wording import count, with_notes
 
 if TYPE_CHECKING:
     from pgcli.cli.result_files.merge_rows import MergeStats
@@ -60,4 +60,4 @@ def report(stats: MergeStats) -> str:
         (stats.replaced, "errors replaced by answers"),
         (stats.conflicts, "with another answer in a later file, which is left out"),
     ]
-    return with_notes(f"{stats.rows:,} rows", notes)
+    return with_notes(count(stats.rows, "row"), notes)

@@ -13,6 +13,7 @@ from pgcli.cli.job.row_hooks import RowHook
 from pgcli.cli.options import OutputOptions
 from pgcli.cli.text_options import EDITED, NOT_RECORDED, text_options
 from pgcli.cli.ui.console import Screen
+from pgcli.cli.ui.wording import count
 from pgcli.errors import UsageError
 from pgcli.records import Answer, Item
 from pgcli.sinks.saved_answers import SavedAnswers
@@ -148,8 +149,8 @@ class SidecarHook(RowHook):
             (self._unnamed, f"{self._unnamed:,} not written, as no name was left"),
             (problem and counts["written"], NOT_RECORDED.format(problem)),
         ]
-        written = f"{counts['written']:,} files ending in {self._ending}"
-        return "; ".join([written, *(note for count, note in notes if count)])
+        written = f"{count(counts['written'], 'file')} ending in {self._ending}"
+        return "; ".join([written, *(note for number, note in notes if number)])
 
     def _claim(self, item: Item) -> tuple[str, str | None] | None:
         """The image's path and the name of its text; the latter is None where both are taken or

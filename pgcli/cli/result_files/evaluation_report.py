@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Screen
+from pgcli.cli.ui.wording import count
 from pgcli.evaluation.calibration import Bin
 from pgcli.evaluation.evaluate import Evaluation, FileMeasures, as_json
 from pgcli.evaluation.measures import Estimate
@@ -52,7 +53,7 @@ def print_table(metrics: dict[str, Estimate], sign: str = "") -> None:
         value = "-"
         if not math.isnan(one.value):
             bounds = f"{one.low:{sign}.4f} to {one.high:{sign}.4f}"
-            value = f"{one.value:{sign}.4f}  ({bounds})  {one.rows:,} rows"
+            value = f"{one.value:{sign}.4f}  ({bounds})  {count(one.rows, 'row')}"
         stdout.print_line(f"  {name:{width}}  {value}")
 
 
@@ -63,7 +64,7 @@ def print_bins(bins: Sequence[Bin]) -> None:
     for one in bins:
         stdout.print_line(
             f"    {one.low:.1f} to {one.high:.1f}  mean {one.confidence:.2f}  "
-            f"right {one.right:.2f}  {one.boxes:,} boxes"
+            f"right {one.right:.2f}  {count(one.boxes, 'box')}"
         )
 
 

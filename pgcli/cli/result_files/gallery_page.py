@@ -20,7 +20,7 @@ from pgcli.cli.result_files.image_search import ImageSearch, Reopen, Report
 from pgcli.cli.result_files.publish import publish
 from pgcli.cli.result_files.run_info import read_run_info
 from pgcli.cli.ui.console import Screen
-from pgcli.cli.ui.wording import listed
+from pgcli.cli.ui.wording import count, listed
 from pgcli.errors import NoInputError, OutputFailed, UsageError
 from pgcli.images import ImageLimits
 from pgcli.records import DecodedImage, Item
@@ -211,9 +211,8 @@ def page_entries(
 def report_page(target: Path, cards: Cards, missing: MissingImages, search: ImageSearch) -> None:
     """Report the page, the images that it lacks, and how to make a large page smaller."""
     size = target.stat().st_size
-    search.report(
-        f"{target}: {len(cards.rows):,} rows, {len(cards.images):,} images, {decimal(size)}"
-    )
+    rows, images = count(len(cards.rows), "row"), count(len(cards.images), "image")
+    search.report(f"{target}: {rows}, {images}, {decimal(size)}")
     report_missing(missing, search)
     if size > LARGE_PAGE:
         search.report(

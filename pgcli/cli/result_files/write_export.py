@@ -10,7 +10,7 @@ from pgcli.cli.result_files.image_search import ImageSearch
 from pgcli.cli.result_files.publish import publish
 from pgcli.cli.result_files.validate_rows import RowStats
 from pgcli.cli.text_options import EDITED, NOT_RECORDED
-from pgcli.cli.ui.wording import with_notes
+from pgcli.cli.ui.wording import count, with_notes
 from pgcli.errors import UsageError
 from pgcli.sources.paths import resolves_inside
 from pgcli.state.write_errors import wrap_write_errors
@@ -56,7 +56,7 @@ def report_export(
 ) -> None:
     """Report what was written and what was left out."""
     captions = f" with {counts.captions:,} captions" if counts.captions else ""
-    boxes = f" with {counts.boxes:,} boxes" if stats.has_boxes else captions
+    boxes = f" with {count(counts.boxes, 'box')}" if stats.has_boxes else captions
     notes = [
         (counts.copied, "images copied, as they are not files that can be linked to"),
         (counts.unsupported, "images that Ultralytics does not read: GIF and PPM"),
@@ -70,7 +70,7 @@ def report_export(
         (counts.missing.count, "images left out, as they cannot be read"),
         (counts.unnamed, "texts not written, as no name was free"),
     ]
-    exported = f"exported {counts.images:,} images{boxes} as {to} to {output}"
+    exported = f"exported {count(counts.images, 'image')}{boxes} as {to} to {output}"
     search.report(with_notes(exported, notes))
     if counts.missing.count:
         hint = search.hint(counts.missing)

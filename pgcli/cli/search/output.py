@@ -12,6 +12,7 @@ from typing import Any, Literal
 from pgcli.cli.result_files.check_target import check_target
 from pgcli.cli.result_files.publish import publish
 from pgcli.cli.ui.console import Screen, is_terminal
+from pgcli.cli.ui.wording import count
 from pgcli.errors import UsageError
 from pgcli.printable import printable
 from pgcli.rows import json_safe, json_text, round6
@@ -105,7 +106,7 @@ def write_rows(
         else:
             with part.open("wb") as file:
                 file.writelines(lines(rows, is_text=kind == "text"))
-    screen.info(f"{output}: {sum(map(len, rows.hits)):,} rows")
+    screen.info(f"{output}: {count(sum(map(len, rows.hits)), 'row')}")
 
 
 def lines(rows: Rows, *, is_text: bool) -> Iterator[bytes]:

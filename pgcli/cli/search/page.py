@@ -15,6 +15,7 @@ from pgcli.cli.result_files.image_search import ImageSearch
 from pgcli.cli.result_files.publish import publish
 from pgcli.cli.search.output import Rows
 from pgcli.cli.ui.console import Screen
+from pgcli.cli.ui.wording import count
 from pgcli.records import Item
 from pgcli.remote import make_url_reader
 from pgcli.search.vector_files import VectorName
@@ -50,7 +51,7 @@ def write_page(options: SearchOptions, rows: Rows, summary: str, screen: Screen)
     publishing = publish(target, is_folder=False, overwrite=is_replaced)
     with publishing as part, part.open("w", encoding="utf-8") as file:
         file.writelines(page)
-    screen.info(f"{target}: {len(images):,} images, {decimal(target.stat().st_size)}")
+    screen.info(f"{target}: {count(len(images), 'image')}, {decimal(target.stat().st_size)}")
     report_missing(missing, search)
 
 

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 
 
 def count(number: int, noun: str) -> str:
-    """`1 row`, `2,000 rows`."""
-    return f"{number:,} {noun}{'s' * (number != 1)}"
+    """`1 row`, `2,000 rows`, `3 boxes`."""
+    ending = "" if number == 1 else "es" if noun.endswith("x") else "s"
+    return f"{number:,} {noun}{ending}"
 
 
 def listed(names: Sequence[object], most: int) -> str:
