@@ -1193,6 +1193,13 @@ def test_a_glob_that_matches_the_output_is_refused(images):
     assert manifest.read_text() == '{"image": "a.png"}\n'
 
 
+def test_text_is_written_to_names_too_long_for_a_state_folder(capsys, images, pretended, tmp_path):
+    words = ["caption", images, "-o", tmp_path / ("n" * 250), "--format", "text", "--overwrite"]
+    for _ in range(2):
+        code, _, err = call(capsys, *words)
+        assert (code, "bug in pgcli" in err) == (3, False), err
+
+
 # the order of checks
 
 

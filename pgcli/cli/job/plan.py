@@ -139,7 +139,7 @@ def check_not_an_input(
     if output == "-" or not os.path.exists(output):  # noqa: PTH110 - Path raises for a long name
         return
     if globs is None:
-        globs = not state_folder(Path(output)).exists()
+        globs = not os.path.exists(state_folder(Path(output)))  # noqa: PTH110
     for source in sources:
         paths = expand_source(source) if globs or url_scheme(source) else [parse_path(source)]
         for path in paths:
