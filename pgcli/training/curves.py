@@ -40,9 +40,14 @@ class CurvesPanel:
 
 
 def write_curves(file: Path, lines: Sequence[Mapping[str, Any]]) -> None:
-    """Draw the loss, the learning rate and every metric of the evaluations."""
+    """Draw the loss, the learning rate and every metric of the evaluations.
+
+    Temporary files of killed processes are removed: one process at a time writes the file.
+    """
     if not lines:
         return
+    for left in file.parent.glob(f".{file.name}.*"):
+        left.unlink(missing_ok=True)
     panels = list(_panels(lines))
     image = draw_panels(panels, last_step=lines[-1]["step"])
     temporary = temporary_path(file, ".png")

@@ -133,7 +133,7 @@ def test_a_log_has_no_bar_and_no_colours_unless_forced(images):
         return run.stderr.decode()
 
     assert "\x1b" not in log()
-    assert all(line.startswith("pgcli: ") for line in log().splitlines())
+    assert all(line.startswith(("pgcli: ", "hint: ")) for line in log().splitlines())
     assert "\x1b[1m" in log(FORCE_COLOR="1")
     assert "━" not in log(FORCE_COLOR="1")
 

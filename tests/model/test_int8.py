@@ -1,6 +1,7 @@
 """Int8: rounding of linear layers, changes of answers, and refusals."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -254,6 +255,7 @@ def test_bench_compares_int8_with_the_original_dtype(tmp_path, capsys):
     output = tmp_path / "bench.json"
     arguments = ["bench", "demo", "--quantize", "int8", "--scope", "device", "--batch-size", "4"]
     arguments += ["--rounds", "1", "--seconds", "1", "--limit", "4", "-o", str(output)]
+    arguments += ["--images", str(Path(__file__).parents[2] / "examples" / "images")]
     assert main(arguments) == 0
     result = json.loads(output.read_text())["results"][0]
     names = [speed["name"] for speed in result["speeds"]]

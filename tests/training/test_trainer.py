@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 from pgcli.engine.sequence import check_finite
 from pgcli.errors import OutputFailed, TrainingDiverged
+from pgcli.training.curves import write_curves
 from pgcli.training.optimizer import CosineSchedule, make_optimizer
 from pgcli.training.trainer import Trainer, TrainerOptions
 
@@ -354,3 +355,9 @@ def test_memory_does_not_grow_with_the_steps(tmp_path: Path) -> None:
 
     assert trainer(tmp_path, options=options).run(on_update=measure)
     assert memory[1] - memory[0] < 2**20
+
+
+def test_temporary_files_of_killed_processes_are_removed(tmp_path: Path) -> None:
+    (tmp_path / ".curves.png.dead.png").write_bytes(b"half")
+    write_curves(tmp_path / "curves.png", [{"step": 1, "loss": 2.0, "learning_rate": 1e-4}])
+    assert [file.name for file in tmp_path.iterdir()] == ["curves.png"]
