@@ -152,14 +152,17 @@ class ManifestSource:
 
     @property
     def new_scan(self) -> tuple[str, dict[str, Any]] | None:
-        """What was found of a large table, with the name to store it by. Raises OSError.
+        """What was found of a large table, with the name to store it by.
 
-        None where it was stored before.
+        None where it was stored before, and where the size of a table at a URL cannot be read now.
         """
         is_small = self._scan.total < MIN_STORED_ROWS and not isinstance(self.location, RemoteFile)
         if self._is_scan_stored or is_small:
             return None
-        return scan_name(self.location), self._scan.values(self._scan_key())
+        try:
+            return scan_name(self.location), self._scan.values(self._scan_key())
+        except OSError:
+            return None
 
     def _stored_scan(self, read_scan: ReadScan) -> TableScan | None:
         """What an earlier process found of this table, with these options."""

@@ -17,9 +17,9 @@ EVERY = 1024
 class NameList:
     """The names in a file, each with a NUL behind it.
 
-    Beside it `FILE.index` holds numbers of eight bytes: the size of the file, how many names it
-    has, and the offset of every 1024th. A list without it, short, of an earlier version or after a
-    power loss, is read once.
+    `FILE.index` holds numbers of eight bytes: the size of the file, how many names it has, and the
+    offset of every 1024th. A list without it (a short one, one of an earlier version, or after a
+    power loss) is read once.
     """
 
     def __init__(self, file: Path):
@@ -94,8 +94,8 @@ def read_numbers(file: Path) -> array[int]:
 
 
 def write_numbers(file: Path, numbers: array[int]) -> None:
-    numbers = numbers[:]
     if sys.byteorder == "big":
+        numbers = numbers[:]
         numbers.byteswap()
     temporary = file.with_name(f"{file.name}.tmp")
     temporary.write_bytes(numbers.tobytes())

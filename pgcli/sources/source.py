@@ -91,7 +91,7 @@ class Source:
         self._last_generation = max(0, last_generation(file_lists))
 
     def new_scans(self) -> dict[str, dict[str, Any]]:
-        """What was found of large tables, by the names to store it by. Raises OSError."""
+        """What was found of large tables, by the names to store it by."""
         tables = (part for part in self._parts if isinstance(part, ManifestSource))
         return dict(scan for table in tables if (scan := table.new_scan) is not None)
 

@@ -12,6 +12,7 @@ import pytest
 
 from pgcli.cli.job import loading
 from pgcli.cli.main import main
+from pgcli.remote.errors import TOO_SLOW, RemoteError
 from pgcli.sources import manifest
 from pgcli.sources.manifest import ManifestSource
 from pgcli.sources.name_filter import NameFilter
@@ -86,6 +87,17 @@ def test_changed_tables_other_options_and_damaged_scans_are_counted_again(
     os.utime(name, (1, 1))
     opened(name, scans)
     assert len(passes) == 10
+
+
+def test_a_table_whose_size_cannot_be_read_any_more_is_counted_each_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def failing(*_: object) -> str:
+        raise RemoteError(TOO_SLOW)
+
+    source = opened(json_lines())
+    monkeypatch.setattr(manifest, "scan_key", failing)
+    assert source.new_scans() == {}
 
 
 def test_small_tables_are_counted_each_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,11 +27,10 @@ from PIL import Image
 
 from pgcli.remote.stored_objects import StoredObjects
 from tests.support.kill_runs import KillReport
-from tests.support.kill_stored_runs import rows_of
+from tests.support.kill_stored_runs import OPTIONS, rows_of
 from tests.support.ray_cluster import actors, add_node, local_cluster, start_run
 
 IMAGES = 160
-OPTIONS = ("--model", "demo", "--quiet", "--no-timing", "--rows-per-file", "4", "--workers", "0")
 CHUNK_SECONDS = 0.5
 MOST_SECONDS = 12.0  # between two kills: as long as it takes to start an engine on a busy machine
 END_SECONDS = 300
