@@ -37,8 +37,8 @@ from PIL import Image, ImageDraw, ImageFont
 
 from benchmarks.ready_pixels import ReadyPixels
 from pgcli.images import ImageLimits, ImageSpec, decode
+from pgcli.images.pool import decode_ahead
 from pgcli.records import Item
-from pgcli.workers import prefetch
 
 SIZES = {"224 px": (224, 224), "0.5 MP": (816, 612), "12 MP": (4000, 3000)}
 REFERENCES = ("transformers", "transformers to bytes")
@@ -157,7 +157,7 @@ def handover(side: int, images: int = 500) -> float:
     """The core's time that a ready square takes from a worker process to the caller, both ends."""
     ready = ReadyPixels(side)
     items = (Item(n, str(n), "image.jpg", "image.jpg") for n in range(images + 100))
-    coming = prefetch(items, ready, workers=1, total=None)
+    coming = decode_ahead(items, ready, workers=1, total=None)
     next(coming)
     child = min(map(int, Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()))
     spent = Path(f"/proc/{child}/schedstat")  # nanoseconds on a core come first

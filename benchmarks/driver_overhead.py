@@ -1,7 +1,7 @@
 """Measures what a run takes besides its model: engines that answer at once.
 
     .venv/bin/python benchmarks/driver_overhead.py                    # --engines 2, and --join
-    .venv/bin/python benchmarks/driver_overhead.py --kinds ray --rows 20000 60000
+    .venv/bin/python benchmarks/driver_overhead.py --kinds folder --rows 20000 60000
     .venv/bin/python benchmarks/driver_overhead.py --profile program  # functions by their time
 
 Each kind of run is made with two numbers of rows, and the difference of their processor times is
@@ -28,6 +28,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -35,16 +36,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-from pgcli import workers
-from pgcli.cli.job import loading
-from pgcli.cli.job.chunks import ray_run
-from pgcli.cluster.engine_pool import EnginePool
-from pgcli.cluster.engine_slot import EngineSlot
-from pgcli.cluster.messages import EngineCounts, EngineInfo, LoadedEngine
-from pgcli.images import ImageSpec
-from pgcli.images.file_stamp import content_digest
-from pgcli.pipeline import Ask
-from pgcli.records import Answer, DecodedImage, FileStamp, Item, unanswered
+from pgcli.images import ImageSpec, pool
+from pgcli.records import Answer, DecodedImage, Item, unanswered
+from pgcli.run import engines, worker
+from pgcli.run import run as runs
+from pgcli.tasks import Question
 
 ROOT = Path(__file__).parent.parent
 MODEL = "idle@1"
@@ -54,79 +50,63 @@ KINDS = {
     "parquet": (["--engines", "2"], "rows.parquet"),
     "folder": (["--engines", "2"], "rows/"),
     "join": (["--join", "--engines", "2"], "rows/"),
-    "ray": (["--ray", "local", "--ray-cpus", "1", "--engines", "2"], "rows/"),
 }
 CORES = 2
 
 
 class IdleEngine:
-    """An engine process that answers at once, and notes the processor time it has used."""
+    """A model that answers at once; its process notes the processor time it has used."""
 
-    def __init__(self, notes: Path, resolution: int, slot: EngineSlot):
-        self._file = notes / f"engine-{os.getpid()}"
-        self.info = EngineInfo(MODEL, "cpu", "float32", 32, ImageSpec(resolution))
-        self._profile = cProfile.Profile() if os.environ.get("IDLE_PROFILE") == "engine" else None
+    label, device, dtype, batch_size, is_large = MODEL, "cpu", "float32", 32, False
+    image_stats = SimpleNamespace(hits=0, prompts=0)
 
-    def make_ask(self, should_stop: Callable[[], bool]) -> Ask:
-        return self._ask
+    def __init__(self, notes: Path, resolution: int):
+        self.spec = ImageSpec(resolution)
+        self._notes = notes
+        self.batch_limits = self
 
-    def _ask(self, stream: Iterable[tuple[int, DecodedImage]]) -> Iterator[tuple[int, Answer]]:
+    def ask(
+        self,
+        stream: Iterable[tuple[int, DecodedImage]],
+        question: Question,
+        sampling: object,
+        should_stop: Callable[[], bool],
+    ) -> Iterator[tuple[int, Answer]]:
         for first, image in stream:
-            assert image.pixels is not None
-            for row_index, prompt in enumerate(image.item.prompts, start=first):
-                row = unanswered(image, prompt, task="caption", model=MODEL)
-                yield row_index, replace(row, answer="a red circle", tokens=4, finish="stop")
+            for row, prompt in enumerate(image.item.prompts, start=first):
+                answer = unanswered(image, prompt, task=question.task, model=MODEL)
+                yield row, replace(answer, answer="a red circle", tokens=4, finish="stop")
 
-    def counts(self) -> EngineCounts:
-        self._file.write_text(str(time.process_time()))
-        return EngineCounts()
+    def summary(self) -> str:
+        return ""
 
+    def state_dict(self) -> dict[str, Any]:
+        """Called after each chunk."""
+        if multiprocessing.parent_process() is not None:
+            (self._notes / f"engine-{os.getpid()}").write_text(str(time.process_time()))
+        return {}
 
-def load(notes: Path, resolution: int, slot: EngineSlot) -> LoadedEngine:
-    """The engine in its process."""
-    engine = IdleEngine(notes, resolution, slot)
-    return LoadedEngine(engine.info, engine.make_ask, engine.counts, lambda state: None)
-
-
-class IdleRemoteEngine(ray_run.RemoteEngine):
-    """An engine of a cluster that answers at once, and notes the processor time of its actor."""
-
-    def _load_model(self, plan: Any) -> EnginePool:
-        resolution = int(os.environ["IDLE_RESOLUTION"])
-        if not os.environ["IDLE_DECODE"]:
-            workers.prefetch = partial(ready, resolution)  # type: ignore[assignment]
-        return EnginePool(partial(load, Path(self._folder), resolution), [EngineSlot(1)])
-
-    def run(self, number: int, ahead: int | None) -> Any:
-        report = super().run(number, ahead)
-        note = Path(self._folder) / f"engine-actor-{os.getpid()}"
-        note.write_text(str(time.process_time()))
-        return report
+    def load_state_dict(self, state: object) -> None:
+        """Nothing was learned."""
 
 
 def ready(resolution: int, items: Iterable[Item], *_: object, **__: object) -> Iterator[Any]:
     """The items with pixels that take no time."""
     pixels = np.zeros((resolution, resolution, 3), np.uint8)
     for item in items:
-        stamp = FileStamp(b"", content_digest(item.data or b""))
-        item = replace(item, data=None)
-        yield DecodedImage(item, 8, 8, pixels.copy(), 1.0, None, stamp)
+        yield DecodedImage(replace(item, data=None), 8, 8, pixels.copy(), 1.0)
 
 
 def run(arguments: list[str], notes: Path, resolution: int, *, decodes: bool) -> int:
     """A command with idle engines, in this process, which notes its processor time."""
-    from benchmarks import driver_overhead  # by this name other processes find the functions
     from pgcli.cli.main import main
 
-    ray_run.RemoteEngine = driver_overhead.IdleRemoteEngine  # type: ignore[misc]
-    idle = partial(driver_overhead.load, notes, resolution)
-
-    def load_model(plan: Any, *_: object) -> EnginePool:
-        return EnginePool(idle, [EngineSlot(1)] * (plan.options.model.engines or 1))
-
-    loading.load_model = load_model  # type: ignore[assignment]
+    fork = multiprocessing.get_context("fork")
+    engines.start_method = lambda slots: fork  # type: ignore[assignment]
+    for module in (runs, worker):
+        module.load_engine = lambda *_: IdleEngine(notes, resolution)  # type: ignore[attr-defined]
     if not decodes:
-        workers.prefetch = partial(ready, resolution)  # type: ignore[assignment]
+        pool.decode_ahead = partial(ready, resolution)  # type: ignore[assignment]
     profile = cProfile.Profile(time.process_time)
     if os.environ.get("IDLE_PROFILE") == "program":
         profile.enable()
@@ -141,10 +121,10 @@ def run(arguments: list[str], notes: Path, resolution: int, *, decodes: bool) ->
         child.join()
     own = resource.getrusage(resource.RUSAGE_SELF)
     others = resource.getrusage(resource.RUSAGE_CHILDREN)
-    engines = sum(float(file.read_text()) for file in notes.glob("engine-*"))
+    engine_seconds = sum(float(file.read_text()) for file in notes.glob("engine-*"))
     all_others = others.ru_utime + others.ru_stime
-    times = {"program": own.ru_utime + own.ru_stime, "engines": engines}
-    decoders = max(0.0, all_others - engines)  # processes of a cluster are not children
+    times = {"program": own.ru_utime + own.ru_stime, "engines": engine_seconds}
+    decoders = max(0.0, all_others - engine_seconds)
     (notes / "times.json").write_text(json.dumps(times | {"decoders": decoders}))
     return code
 
@@ -167,8 +147,6 @@ def measure(kind: str, rows: int, given: argparse.Namespace) -> dict[str, float]
         words += ["--workers", "2", "--quiet"]
         program = [sys.executable, "-m", "benchmarks.driver_overhead", "--run", scratch]
         environment = os.environ | {"PYTHONPATH": str(ROOT), "IDLE_PROFILE": given.profile}
-        environment |= {"IDLE_RESOLUTION": str(given.resolution), "RAY_AUTH_MODE": "disabled"}
-        environment |= {"IDLE_DECODE": "1" if given.decode else "", "RAY_worker_niceness": "0"}
         program += ["--resolution", str(given.resolution), *(["--decode"] if given.decode else [])]
         subprocess.run(
             [*program, *words],

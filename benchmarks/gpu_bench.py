@@ -28,7 +28,6 @@ from pgcli.checkpoints.config import parse_config
 from pgcli.checkpoints.find import BUILTIN
 from pgcli.checkpoints.preprocessing import Preprocessing
 from pgcli.checkpoints.weights import meta_model
-from pgcli.cli.answer_files import answer_files
 from pgcli.device.select import choose_device
 from pgcli.engine import model_runner
 from pgcli.engine.engine import InferenceEngine
@@ -121,7 +120,7 @@ class Bench:
 
     def programs(self) -> dict[str, Callable[[BenchInputs], BenchRun]]:
         """The programs that are compared."""
-        ours = EngineRunner(self.engine, answer_files)
+        ours = EngineRunner(self.engine)
         eager = partial(mock.patch.object, model_runner, "step_recorder", lambda model: None)
         return {
             "recorded": partial(_within, [nullcontext], ours.run_arrays),

@@ -30,7 +30,6 @@ from pgcli.bench.measure import in_turns
 from pgcli.bench.runner import BenchInputs
 from pgcli.bench.settings import Lengths
 from pgcli.checkpoints.config import parse_config
-from pgcli.cli.answer_files import answer_files
 from pgcli.model.quantized.gated_mlp import QUANTIZED_DTYPES
 
 
@@ -50,14 +49,14 @@ def quantized(setup: Setup) -> Values:
             folder.mkdir()
             try:
                 benches[name] = Bench(setup, 1, folder, name)
-                EngineRunner(benches[name].engine, answer_files).run_arrays(
+                EngineRunner(benches[name].engine).run_arrays(
                     benches[name].inputs(batch, batch, lengths)
                 )
             except RuntimeError as problem:
                 del benches[name]
                 yield f"images of {name}", f"failed: {problem}"
         inputs = next(iter(benches.values())).inputs(batch, 2 * batch, lengths)
-        programs = [EngineRunner(one.engine, answer_files).run_arrays for one in benches.values()]
+        programs = [EngineRunner(one.engine).run_arrays for one in benches.values()]
         runs = in_turns([partial(run, inputs) for run in programs], 2)
         for name, of_one in zip(benches, runs, strict=True):
             yield f"batch {batch}, {lengths} tokens, {name}", summary(of_one, runs[0][-1])
@@ -96,7 +95,7 @@ def waits(setup: Setup) -> Values:
     on_gpu = setup.device.type == "cuda"
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(setup, 1, Path(folder))
-        run = EngineRunner(bench.engine, answer_files).run_arrays
+        run = EngineRunner(bench.engine).run_arrays
         inputs = bench.inputs(batch, batch, lengths)
         run(inputs)
         places: Counter[str] = Counter()
@@ -154,9 +153,9 @@ def files(setup: Setup) -> Values:
             row_lengths = (16,) * count
             for processes in (4, 14, 4, 14)[: 1 if setup.tiny else 4]:
                 with mock.patch(
-                    "pgcli.cli.answer_files.decoding_processes", lambda _, n=processes: n
+                    "pgcli.bench.engine_runner.decoding_processes", lambda _, n=processes: n
                 ):
-                    run = EngineRunner(bench.engine, answer_files).run_files(
+                    run = EngineRunner(bench.engine).run_files(
                         BenchInputs(
                             *([], paths, inputs.question, inputs.ids, row_lengths, inputs.batch)
                         ),

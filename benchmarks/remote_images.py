@@ -49,17 +49,15 @@ CLIENT = """
 import json, sys
 from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter
-from pgcli import remote
+from pgcli.stores import Reader
 
 web, count, rounds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-make = getattr(remote, "UrlReader", None) or remote.Reach
 rates = {"web_tls_50ms": [], "s3": []}
 for kind in sorted(rates) * rounds:
-    reader = make(allow_private_hosts=True)
+    reader = Reader(allow_private_hosts=True)
     began = perf_counter()
     if kind == "s3":
-        listed = reader.list_files if hasattr(reader, "list_files") else reader.stores.names
-        addresses = [f"s3://images/{name}" for name in listed("s3://images")]
+        addresses = [f"s3://images/{name}" for name in reader.list_files("s3://images")]
     else:
         addresses = [f"{web}/{n}.png" for n in range(count)]
     with ThreadPoolExecutor(16) as pool:

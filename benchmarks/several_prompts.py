@@ -27,7 +27,6 @@ from pgcli.bench.roofline import Stages, Workload, limit
 from pgcli.bench.runner import BenchInputs, BenchRun
 from pgcli.bench.settings import Lengths
 from pgcli.checkpoints.find import find
-from pgcli.cli.answer_files import answer_files
 from pgcli.engine.loader import load
 from pgcli.proof.generated_images import generate_images
 
@@ -37,7 +36,7 @@ PROMPTS = ("caption en", "caption de", "caption fr", "caption es", "caption it",
 def main() -> None:
     options = _options()
     engine = load(find(options.model), device=options.device, dtype=options.dtype)
-    runner, prompts = EngineRunner(engine, answer_files), PROMPTS[: options.prompts]
+    runner, prompts = EngineRunner(engine), PROMPTS[: options.prompts]
     with TemporaryDirectory() as scratch:
         images, files = BenchImages(generate_images(), engine.spec, Path(scratch)).first(
             options.images

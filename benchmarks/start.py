@@ -54,10 +54,10 @@ with open(output, "w") as lines:
 """
 ONE_ENGINE = """
 import sys
-from pgcli.cli.job.engines import engines_task
 from pgcli.cli.main import main
+from pgcli.run import engine_process
 
-engines_task.MOST_ON_CPU = 1
+engine_process.MOST_ON_CPU = 1
 sys.exit(main())
 """
 

@@ -1,4 +1,4 @@
-"""Values of Arrow types as JSON has them, and back without a loss.
+"""Values of Arrow types as JSON has them, without a loss.
 
 Times are ISO texts with as many digits as their unit has, bytes are base64, decimals are texts, and
 maps are lists of pairs. NaN and infinity are floats in Python and texts in JSON.
@@ -9,9 +9,8 @@ from __future__ import annotations
 import base64
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,9 +18,7 @@ if TYPE_CHECKING:
 
 EPOCH = datetime(1970, 1, 1)
 UNITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
-TIMESTAMP = re.compile(r"(.+?)(?:\.(\d+))?(Z|[+-]\d\d:\d\d(?::\d\d)?)?")
-CLOCK = re.compile(r"(\d\d):(\d\d):(\d\d)(?:\.(\d+))?")
-DURATION = re.compile(r"(-?)PT(\d+)(?:\.(\d+))?S")
+OFFSET = re.compile(r".+?(Z|[+-]\d\d:\d\d(?::\d\d)?)?")
 DAY_MS = 86_400_000
 
 
@@ -123,8 +120,8 @@ def timestamp_text(number: int, digits: int, zone: Any = None) -> str:
 
 def moment_offset(text: str) -> str:
     """The offset from UTC at the end of an ISO text; empty where there is none."""
-    match = TIMESTAMP.fullmatch(text)
-    return (match[3] or "") if match else ""
+    match = OFFSET.fullmatch(text)
+    return (match[1] or "") if match else ""
 
 
 def clock_text(number: int, digits: int) -> str | int:
@@ -154,85 +151,3 @@ def to_json(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [to_json(inner) for inner in value]
     return value
-
-
-def from_json(values: Sequence[Any], kind: pyarrow.DataType) -> pyarrow.Array:
-    """The array of this type, from values as `to_json` makes them. Raises ValueError."""
-    import pyarrow
-
-    return pyarrow.array([arrow_value(value, kind) for value in values], kind)
-
-
-def arrow_value(value: Any, kind: pyarrow.DataType) -> Any:
-    """What pyarrow makes the value of: times as numbers of their unit."""
-    from pyarrow import types
-
-    if value is None:
-        return None
-    if types.is_struct(kind):
-        return {field.name: arrow_value(value.get(field.name), field.type) for field in kind}
-    if types.is_map(kind):
-        pair = (kind.key_type, kind.item_type)
-        return [tuple(map(arrow_value, one, pair)) for one in value]
-    if types.is_nested(kind):
-        return [arrow_value(one, kind.value_type) for one in value]
-    if types.is_dictionary(kind):
-        return arrow_value(value, kind.value_type)
-    if not isinstance(value, str):
-        return float16(value) if types.is_float16(kind) else value
-    if types.is_floating(kind):
-        return float16(float(value)) if types.is_float16(kind) else float(value)
-    if types.is_decimal(kind):
-        return Decimal(value)
-    if is_binary(kind):
-        return base64.b64decode(value, validate=True)
-    return parse_time(value, kind) if types.is_temporal(kind) else value
-
-
-def float16(value: float) -> Any:
-    import numpy
-
-    return numpy.float16(value)
-
-
-def is_binary(kind: pyarrow.DataType) -> bool:
-    """Whether values of the type are bytes."""
-    from pyarrow import types
-
-    checks = (types.is_binary, types.is_large_binary, types.is_fixed_size_binary)
-    return any(check(kind) for check in checks) or types.is_binary_view(kind)
-
-
-def parse_time(text: str, kind: pyarrow.DataType) -> int:
-    """The number of a date, a moment, a time of day or a duration. Raises ValueError."""
-    import numpy
-    from pyarrow import types
-
-    if types.is_date(kind):
-        days = int(numpy.datetime64(text, "D").astype("int64"))
-        return days * DAY_MS if types.is_date64(kind) else days
-    pattern = TIMESTAMP if types.is_timestamp(kind) else CLOCK if types.is_time(kind) else DURATION
-    match = pattern.fullmatch(text)
-    if match is None:
-        raise ValueError(f"{text!r} is not a time")
-    digits = UNITS[kind.unit]
-    if types.is_timestamp(kind):
-        seconds = int(numpy.datetime64(match[1], "s").astype("int64")) - offset_seconds(match[3])
-        fraction, sign = match[2], 1
-    elif types.is_time(kind):
-        seconds = int(match[1]) * 3600 + int(match[2]) * 60 + int(match[3])
-        fraction, sign = match[4], 1
-    else:
-        seconds, fraction, sign = int(match[2]), match[3], -1 if match[1] else 1
-    parts: int = int((fraction or "").ljust(digits, "0")[:digits] or 0)
-    total: int = sign * (seconds * 10**digits + parts)
-    return total
-
-
-def offset_seconds(text: str | None) -> int:
-    """The offset from UTC in seconds."""
-    if text is None or text == "Z":
-        return 0
-    hours, minutes, *seconds = map(int, text[1:].split(":"))
-    offset = hours * 3600 + minutes * 60 + sum(seconds)
-    return -offset if text.startswith("-") else offset

@@ -20,7 +20,7 @@ LOCATION = re.compile(r"<loc([0-9]{4})>")
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class SegmentedBox:
     """A detected object and its 16 mask codes; None if the answer has no complete mask for it."""
 
     box: Box
@@ -53,7 +53,7 @@ def boxes(spans: Sequence[Span], *, width: int, height: int) -> tuple[Box, ...]:
     return tuple(segment.box for segment in segments(spans, width=width, height=height))
 
 
-def segments(spans: Sequence[Span], *, width: int, height: int) -> tuple[Segment, ...]:
+def segments(spans: Sequence[Span], *, width: int, height: int) -> tuple[SegmentedBox, ...]:
     """The boxes that `boxes` returns, in the same order, each with the mask codes after it."""
     found = []
     for corners, codes, label in groups(spans):
@@ -61,7 +61,7 @@ def segments(spans: Sequence[Span], *, width: int, height: int) -> tuple[Segment
         if top < bottom and left < right:
             pixels = (left * width, top * height, right * width, bottom * height)
             score = math.prod(span.probability for span in corners)
-            found.append(Segment(Box(label, *pixels, score, confidence(corners)), codes))
+            found.append(SegmentedBox(Box(label, *pixels, score, confidence(corners)), codes))
     return tuple(found)
 
 

@@ -70,7 +70,7 @@ class Answers:
         """The rows of a batch as a table, one for each image."""
         import pyarrow
 
-        from pgcli.sinks.schema import make_table
+        from pgcli.output.schema import rows_table
 
         for name in (IMAGE, *self._keep):
             if name not in batch:
@@ -85,7 +85,7 @@ class Answers:
             named(answer, number, row)
             for number, (answer, row) in enumerate(zip(self._answers(rows), rows, strict=True))
         ]
-        table = make_table([self._schema.row(answer) for answer in answers], self._schema)
+        table = rows_table([self._schema.row(answer) for answer in answers], self._schema)
         for name in self._keep:
             table = table.append_column(name, pyarrow.array(list(batch[name])))
         return table

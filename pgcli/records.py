@@ -19,15 +19,6 @@ BOX_TASKS: tuple[Task, ...] = ("detect", "segment")
 Region = tuple[float, float, float, float]
 #: The largest image file that is read, local or remote.
 MAX_IMAGE_BYTES = 256 * 2**20
-
-
-class NotRead(bytes):
-    """Stands for the bytes of an image that were not read."""
-
-
-#: Compare with `is`.
-NOT_READ = NotRead()
-
 #: The columns that `--no-timing` leaves null.
 TIMING_COLUMNS = ("load_ms", "vision_ms", "prefill_ms", "decode_ms", "batch")
 
@@ -60,12 +51,11 @@ class Item(Record):
     """One input image as a source found it, not yet read.
 
     `image` is what the row shows; `path` is what is opened (undecodable bytes as surrogates), None
-    if `data` holds the bytes, which are part of a local file with the `table_status`. The answer is
-    one of the `choices`, or generated if there are none.
-    `region` is the part of the image that the prompts refer to. `fields` are the manifest columns
-    that prompts may name, `kept` those that are copied to the output. An image with a `fault` must
-    not be opened, and with a `root` (a real path) only a file that is in it. `row` is the index of
-    its first row, where items before it were left out.
+    if `data` holds the bytes. With a `span`, offset and size, they are a range of the file at
+    `path`. The answer is one of the `choices`, or generated if there are none. `region` is the part
+    of the image that the prompts refer to. `fields` are the manifest columns that prompts may name,
+    `kept` those that are copied to the output. An image with a `fault` must not be opened, and with
+    a `root` (a real path) only a file that is in it.
     """
 
     index: int
@@ -73,7 +63,6 @@ class Item(Record):
     image: str
     path: str | None = None
     data: bytes | None = None
-    table_status: bytes = b""
     prompts: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()
     region: Region | None = None
@@ -81,26 +70,7 @@ class Item(Record):
     kept: Mapping[str, Any] = field(default_factory=dict)
     fault: Fault | None = None
     root: str | None = None
-    row: int | None = None
-
-
-#: The size of each digest in a stamp.
-STAMP_BYTES = 8
-
-
-@dataclass(frozen=True, slots=True)
-class FileStamp(Record):
-    """Digests of an image file: of its size and modification time, and of its bytes.
-
-    A digest is empty if it is unknown, as is the first of an image at an address. Of an image in a
-    table the first is that of the table.
-    """
-
-    status: bytes = b""
-    content: bytes = b""
-
-
-NO_STAMP = FileStamp()
+    span: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +78,6 @@ class DecodedImage(Record):
     """A decoded item: upright size, and uint8 RGB pixels (R, R, 3) at the model's resolution.
 
     With a `fault`, `pixels` is None, and width and height are None unless the header has them.
-    The `stamp` is of the bytes that were decoded.
     """
 
     item: Item
@@ -117,11 +86,6 @@ class DecodedImage(Record):
     pixels: numpy.ndarray | None
     load_ms: float
     fault: Fault | None = None
-    stamp: FileStamp = NO_STAMP
-
-
-#: In a stream of decoded images: no further item has arrived, so those before can be answered.
-PAUSE = DecodedImage(Item(-1, "", ""), None, None, None, 0.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import polars
     import pyarrow
 
-    from pgcli.sinks.reader import Row
+    from pgcli.output.reader import Row
 
 
 def read(path: str | os.PathLike[str]) -> Results:
@@ -24,7 +24,7 @@ def read(path: str | os.PathLike[str]) -> Results:
 
     The run that writes it may still be in progress. Raises UsageError for any other file.
     """
-    from pgcli.sinks.reader import read_results
+    from pgcli.output.reader import read_results
 
     return Results(answer_of(row) for row in read_results(Path(path)))
 
@@ -68,7 +68,7 @@ class Results(Sequence[Answer]):
 
         The file appears as a whole. Raises UsageError, OutputExists and OutputFailed.
         """
-        from pgcli.sinks.result_file import write_result_file
+        from pgcli.output.result_file import write_result_file
 
         write_result_file(Path(path), self.to_dicts, schema_of_answers(self), overwrite=overwrite)
 
@@ -85,9 +85,9 @@ class Results(Sequence[Answer]):
 
     def to_arrow(self) -> pyarrow.Table:
         """A pyarrow table with the types of Parquet files."""
-        from pgcli.sinks.schema import make_table
+        from pgcli.output.schema import rows_table
 
-        return make_table(self.to_dicts(), schema_of_answers(self))
+        return rows_table(self.to_dicts(), schema_of_answers(self))
 
     def to_pandas(self) -> pandas.DataFrame:
         """A pandas DataFrame. Raises ImportError with the command that installs pandas."""
@@ -125,7 +125,7 @@ class Results(Sequence[Answer]):
         return f"<Results: {len(self):,} answers{f', {errors:,} of them errors' if errors else ''}>"
 
     def _repr_html_(self) -> str:
-        from pgcli.sources.paths import parse_path
+        from pgcli.inputs.paths import parse_path
         from pgcli.views.notebook import page
 
         return page(self, parse_path)

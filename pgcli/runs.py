@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGINT, raise_signal
 from typing import Any, get_args
 
-import typer
-
 from pgcli.api import Engine, load
 from pgcli.checkpoints.find import DEMO
 from pgcli.checkpoints.json_file import ADAPTER_CONFIG
-from pgcli.cli.main import call
-from pgcli.cli.program_options import ProgramState
-from pgcli.cli.result_files.run_status import read_run_status
-from pgcli.cli.signals import Interrupted
+from pgcli.cli.program_options import ProgramOptions
+from pgcli.cli.run_command import run_request
+from pgcli.cli.training.options import RECORDS
+from pgcli.cli.training.run import run_training
+from pgcli.cli.training.train_command import TrainCommand
+from pgcli.cli.ui.console import Screen, StderrStyle
 from pgcli.errors import UsageError
+from pgcli.output import output_format
 from pgcli.records import Task
 from pgcli.results import Results, read
-from pgcli.sinks import output_format
-from pgcli.state.atomic_file import read_json
+from pgcli.run.declare import parse_keywords
+from pgcli.run.make_request import command_words, make_request, records_of
+from pgcli.run.outside import outside_values
+from pgcli.run.shutdown import Interrupted
+from pgcli.run.status import read_status
+from pgcli.stores.files import read_json
 from pgcli.training.metrics_file import METRICS, read_metrics
 
 PathName = str | os.PathLike[str]
-#: Options whose value is a list with commas; other lists repeat the option.
-LISTS = ("keep", "region")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +98,23 @@ def run(
     if command not in get_args(Task):
         raise UsageError(f"{command} is not a task", hint=f"one of {', '.join(get_args(Task))}")
     target = os.fspath(output)
-    if target == "-" or output_format(target, options.get("format", "auto")) == "text":
+    if target == "-" or output_format(target, options.get("format") or "auto") == "text":
         raise UsageError(
             f"{target} cannot be resumed", hint="name a .jsonl or .parquet file, or a folder/"
         )
-    named = [sources] if isinstance(sources, str | os.PathLike) else list(sources)
-    options = {"quiet": not progress, **options, "output": target}
-    call_command(command_line(command, [os.fspath(source) for source in named], options))
-    status = read_run_status(Path(target))
+    names, typed = source_names(sources), given(options) | {"output": target}
+    with read_values(command, records_of(command), typed, progress=progress) as values:
+        words = {name: values[name] for name in ("quiet", *typed) if name in values}
+        run_request(
+            make_request(
+                command,
+                names,
+                values,
+                typed=typed.keys(),
+                arguments=command_words(command, names, words),
+            )
+        )
+    status = read_status(target)
     return RunReport(target, status.rows, status.errors)
 
 
@@ -115,14 +128,14 @@ def train(
     """Train as `pgcli train SOURCES -o OUTPUT` does; the same call again resumes the run.
 
     Options are those of the command line with `_` in place of `-`: `model="demo"`, `epochs=10`,
-    `eval_fraction=0.05`. `progress` shows progress, evaluations and the summary on stderr. Ctrl-C
-    ends after the update in progress and raises KeyboardInterrupt.
+    `freeze=["vision", "projector"]`. `progress` shows progress, evaluations and the summary on
+    stderr. Ctrl-C ends after the update in progress and raises KeyboardInterrupt.
 
     Raises the errors of `pgcli.errors`, each with a `hint` that says what to do.
     """
-    named = [sources] if isinstance(sources, str | os.PathLike) else list(sources)
-    options = {"quiet": not progress, **options, "output": os.fspath(output)}
-    call_command(command_line("train", [os.fspath(source) for source in named], options))
+    typed = given(options) | {"output": os.fspath(output)}
+    with read_values("train", RECORDS, typed, progress=progress) as values:
+        run_training(TrainCommand.of(source_names(sources), values, typed.keys()))
     folder = Path(output)
     result = (read_json(folder / "run.json") or {}).get("result", {})
     return TrainingReport(
@@ -135,32 +148,38 @@ def train(
     )
 
 
-def call_command(words: Sequence[str]) -> None:
-    """Run a command line. Raises KeyboardInterrupt for Ctrl-C, and the errors of the command."""
+def given(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The keywords without those that are None: they leave an option to what is set elsewhere."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def source_names(sources: PathName | Iterable[PathName]) -> list[str]:
+    """The names of sources, as the command line has them."""
+    named = [sources] if isinstance(sources, str | os.PathLike) else sources
+    return [os.fspath(source) for source in named]
+
+
+@contextmanager
+def read_values(
+    command: str, records: tuple[type, ...], keywords: Mapping[str, Any], *, progress: bool
+) -> Iterator[dict[str, Any]]:
+    """The values of all options, for a run within the block: those of keywords come first.
+
+    Messages are written as `log_format` and `no_progress` say. An interrupted run raises
+    KeyboardInterrupt.
+    """
+    records = (*records, ProgramOptions)
+    typed = parse_keywords(records, keywords)
+    values = outside_values(command, records, typed.get("config"))
+    values |= {"quiet": not progress} | typed
+    before = Screen.style
+    Screen.style = StderrStyle(values.get("log_format", "text"), values.get("no_progress", False))
     try:
-        call(words, ProgramState(arguments=tuple(words)))
-    except typer.Abort:  # Ctrl-C before the first row
-        raise KeyboardInterrupt from None
+        yield values
     except Interrupted as interrupted:
         if interrupted.signum == SIGINT:
             raise KeyboardInterrupt from None
         raise_signal(interrupted.signum)  # whose handler is the caller's again
         raise
-
-
-def command_line(command: str, sources: Sequence[str], options: Mapping[str, Any]) -> list[str]:
-    """The words of the command line. None and False leave an option out."""
-    words = [command]
-    for name, value in options.items():
-        flag = f"--{name.replace('_', '-')}"
-        if value is True:
-            words.append(flag)
-        elif value is None or value is False:
-            continue
-        elif isinstance(value, str | os.PathLike) or not isinstance(value, Iterable):
-            words.append(f"{flag}={value}")
-        elif name in LISTS:
-            words.append(f"{flag}={','.join(map(str, value))}")
-        else:
-            words += [f"{flag}={one}" for one in value]
-    return [*words, "--", *sources]
+    finally:
+        Screen.style = before

@@ -28,7 +28,6 @@ from pgcli.errors import (
     UsageError,
 )
 from pgcli.images import ImageSpec
-from pgcli.records import Region
 from tests.support import pretend
 from tests.support.awkward import drawing, encoded
 
@@ -280,7 +279,7 @@ class TestRowsAsDicts:
             ([{"picture": "a.png"}], "what?", "row 0 has no 'image'"),
             ([image, {"image": 7}], "what?", "int is not an image"),
             ([image], "a {shape}?", "row 0 has no 'shape'"),
-            ([image], None, "no prompt"),
+            ([image], None, "row 0 has no 'prompt'"),
             ([image | {"prompt": "p"}], "what?", "row 0 has a prompt"),
             ([image | {"id": 1}, image | {"id": "1"}], "what?", "row 1 has the id '1' of row 0"),
         ]:
@@ -401,10 +400,13 @@ class TestCallOptions:
             engine.caption(folder, temprature=1.0)
 
     def test_type_checkers_know_the_options_that_are_checked(self):
-        from pgcli.api.options import CallOptions, CallSettings
+        from pgcli.api.options import CallOptions
+        from pgcli.run.options import AnsweringOptions, InputOptions, ModelOptions
 
-        hints = get_type_hints(CallSettings, localns={"Region": Region})
-        assert get_type_hints(CallOptions, localns={"Region": Region}) == hints
+        hints = get_type_hints(AnsweringOptions)
+        hints["batch_size"] = get_type_hints(ModelOptions)["batch_size"]
+        hints["workers"] = get_type_hints(InputOptions)["workers"]
+        assert get_type_hints(CallOptions) == hints | {"progress": bool}
         assert all(f"{name}" in CallOptions.__doc__ for name in hints)
 
 

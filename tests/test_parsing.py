@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgcli.parsing import Segment, boxes, segments
+from pgcli.parsing import SegmentedBox, boxes, segments
 from pgcli.records import Box, Span
 from tests.support.time_limits import processor_time_below
 
@@ -75,7 +75,7 @@ def codes(spans):
 def test_sixteen_codes_before_the_label_are_the_mask():
     answer = [*corners(0, 341, 682, 1023), *map(mask, CODES), text(" cat")]
     found = segments(answer, width=300, height=600)
-    assert found == (Segment(Box("cat", 100.0, 0.0, 300.0, 400.0, 1.0), CODES),)
+    assert found == (SegmentedBox(Box("cat", 100.0, 0.0, 300.0, 400.0, 1.0), CODES),)
 
 
 def test_each_box_has_its_own_mask_or_none():

@@ -21,10 +21,10 @@ from PIL import Image
 
 import pgcli
 from pgcli.errors import OutputExists, UsageError
+from pgcli.output.schema import TYPES
 from pgcli.records import COLUMNS, Choice, Mask, Rle
 from pgcli.rle import encode
 from pgcli.rows import RowSchema
-from pgcli.sinks.schema import TYPES
 from tests.support.answers import BOX, answer, refused
 from tests.support.exporting import box, captioned, detected, exported, make_images, saved
 from tests.support.save_rows import saving

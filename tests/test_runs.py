@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 import pgcli
-from pgcli.cli.job import loading
+from pgcli.checkpoints.find import find
 from pgcli.cli.main import main
 from pgcli.errors import NoInputError, OutputExists, TooManyErrors, UsageError
-from pgcli.state.run_record import read_record
+from pgcli.run.record import read_record
+from pgcli.stores import open_folder
 from tests.support import pretend
 from tests.support.awkward import drawing, encoded
 
@@ -40,7 +41,8 @@ class CountingEngine(pretend.Engine):
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> CountingEngine:
     counting = CountingEngine()
-    monkeypatch.setattr(loading, "load_model", lambda *_, **__: counting)
+    counting.label = find("demo").label
+    monkeypatch.setattr("pgcli.engine.loader.load", lambda *_, **__: counting)
     return counting
 
 
@@ -125,12 +127,12 @@ def test_options_have_the_names_of_the_command_line(engine: Any, photos: Path) -
     (answer,) = report.read()
     assert answer.prompt.startswith("detect cat ; --red car")
     assert answer.kept == {"sku": 7, "colour": "red"}
-    record = read_record(Path("out.jsonl"))
+    record = read_record(open_folder("out.jsonl.pgcli"))
     assert record is not None
     assert record.settings["strict"] is True
     assert record.settings["region"] == [1, 2, 30, 20]
-    assert record.metadata["arguments"][0] == "detect"
-    assert record.metadata["arguments"][-2:] == ["--", "rows.jsonl"]
+    assert record.arguments[0] == "detect"
+    assert record.arguments[-2:] == ["--", "rows.jsonl"]
 
 
 @pytest.mark.parametrize(
@@ -172,6 +174,19 @@ def test_progress_is_shown_on_request_only(
     assert shown.out == ""
     assert "6, of which 1 with errors: not_an_image 1" in shown.err
     assert "pgcli caption --retry-errors --model=demo --output=b.jsonl -- photos" in shown.err
+
+
+def test_messages_are_written_as_asked(
+    engine: Any, photos: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    options = {"model": "demo", "progress": True, "log_format": "json", "no_progress": True}
+    pgcli.run("caption", "photos", output="a.jsonl", **options, prepend="sks", format=None)
+    events = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+    ignored = "ignored: --prepend applies to the texts of --sidecar"
+    assert events[0]["message"] == ignored
+    assert "progress" not in {event["event"] for event in events}
+    pgcli.run("caption", "photos", output="b.jsonl", model="demo", progress=True)
+    assert capfd.readouterr().err.startswith("pgcli: rows: ")
 
 
 def test_import_of_pgcli_does_not_import_the_command_line() -> None:

@@ -68,7 +68,7 @@ def test_rows_that_are_not_rows_are_refused(rows: list[dict[str, Any]]) -> None:
         engine.train([rows[0], rows[1] | {"suffix": 3}], output="runs")
     with pytest.raises(UsageError, match="eval is one source"):
         engine.train(rows, output="runs", eval=["a", "b"])
-    with pytest.raises(UsageError, match="--learning-rte"):
+    with pytest.raises(UsageError, match="no option learning_rte"):
         engine.train(rows, output="runs", learning_rte=1)
     assert not Path("runs").exists()
 

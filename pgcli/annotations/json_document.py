@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from pgcli.errors import UsageError
+from pgcli.inputs.readers import FileLocation, error_text, open_file
 from pgcli.printable import is_deep
-from pgcli.sources.manifest_file import FileLocation, error_text, open_file
 
 
 def read_document(file: FileLocation | Path, max_bytes: int, *, hint: str) -> Any:

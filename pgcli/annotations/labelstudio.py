@@ -26,7 +26,7 @@ from pgcli.annotations.truth import (
 )
 from pgcli.annotations.value_checks import InvalidValue, array, label, mapping, number, text
 from pgcli.errors import UsageError
-from pgcli.sources.endings import IMAGE_ENDINGS
+from pgcli.inputs.endings import IMAGE_ENDINGS
 
 MAX_BYTES = 512 * 2**20
 HINT = "export the project as JSON, not as JSON-MIN"

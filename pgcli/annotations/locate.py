@@ -8,10 +8,9 @@ from pathlib import Path
 from pgcli.annotations.truth import ImportSettings
 from pgcli.images import ImageLimits
 from pgcli.images.errors import ImageError
-from pgcli.images.header import read_file_header
+from pgcli.images.formats import read_file_header
+from pgcli.inputs.paths import locate_local, url_scheme
 from pgcli.records import Fault
-from pgcli.sources.image_location import locate_local
-from pgcli.sources.paths import url_scheme
 
 OUTSIDE_ROOT = Fault("path_not_allowed", "It is outside the folder of the images.")
 UNKNOWN_SIZE = Fault("missing", "The file does not state its size, and the image is not there.")

@@ -19,10 +19,10 @@ from pgcli.annotations.truth import (
 )
 from pgcli.annotations.value_checks import InvalidValue, label
 from pgcli.errors import UsageError
+from pgcli.inputs.endings import IMAGE_ENDINGS
+from pgcli.inputs.paths import display_path
 from pgcli.records import Fault
-from pgcli.regular_file import open_regular
-from pgcli.sources.endings import IMAGE_ENDINGS
-from pgcli.sources.paths import display_path
+from pgcli.stores.files import open_regular
 
 MAX_BYTES, MAX_NAMES_BYTES = 16 * 2**20, 2**20  # of a file of labels, and of data.yaml
 NO_IMAGE = Fault("missing", "There is no image of this file of labels.")

@@ -13,12 +13,12 @@ from pgcli.device.decoding import decoding_processes
 from pgcli.embedding.abilities import check_kind, check_labels
 from pgcli.errors import UsageError
 from pgcli.images import ImageDecoder
-from pgcli.pipeline import Ask, answers
+from pgcli.images.pool import decode_ahead
 from pgcli.printable import encodable
 from pgcli.records import Answer, error_answer
-from pgcli.remote import make_url_reader
+from pgcli.run.answer import Ask, answer_items
+from pgcli.stores import make_reader
 from pgcli.tasks import AnyQuestion, EmbeddingQuestion
-from pgcli.workers import prefetch
 
 if TYPE_CHECKING:
     import numpy
@@ -54,8 +54,8 @@ class EmbeddingMethods:
             raise UsageError("embed takes images, or texts", hint='embed("photos")')
         if texts is not None:
             check_kind("embed", self._engine.label, self._engine.kind, texts=True)
-            given = [texts] if isinstance(texts, str) else texts
-            return self._encoder.encode_texts([*map(encodable, given)], raw=raw_text)
+            named = [texts] if isinstance(texts, str) else texts
+            return self._encoder.encode_texts([*map(encodable, named)], raw=raw_text)
         import numpy
 
         question = tasks.embed()
@@ -80,8 +80,8 @@ class EmbeddingMethods:
 
         With `text_column`, the text in each row of a manifest is scored with its image.
         """
-        given = [texts] if isinstance(texts, str) else texts
-        question = tasks.score(given, text_column=text_column, raw_text=raw_text)
+        named = [texts] if isinstance(texts, str) else texts
+        question = tasks.score(named, text_column=text_column, raw_text=raw_text)
         return self._vector_rows(source, question, workers, progress)
 
     def classify(
@@ -100,8 +100,8 @@ class EmbeddingMethods:
         Two towers take the labels given, each in the templates; classifiers have labels of their
         own, of which those given are kept.
         """
-        given = [templates] if isinstance(templates, str) else templates
-        question = tasks.classify(labels, templates=given, top=top, raw_text=raw_text)
+        named = [templates] if isinstance(templates, str) else templates
+        question = tasks.classify(labels, templates=named, top=top, raw_text=raw_text)
         return self._vector_rows(source, question, workers, progress)
 
     def search(
@@ -159,25 +159,22 @@ class EmbeddingMethods:
         progress: bool,
     ) -> Iterator[Answer]:
         """The rows of all images, in their order."""
-        url_reader = make_url_reader(
+        reader = make_reader(
             allow_urls=self._allow_urls, allow_private_hosts=self._allow_private_hosts
         )
-        items, total = make_items(source, question, url_reader)
-        rows: Iterator[Answer] = answers(
-            tasks.with_prompts(items, question),
-            partial(
-                prefetch,
-                decode=ImageDecoder(replace(engine.spec, fast_decode=self._fast_decode)),
-                workers=workers,
-                # images of other machines are decoded in processes, however few they are
-                total=None if url_reader else total,
-                fetcher=url_reader,
-                pauses=total is None,
-                default_workers=decoding_processes(engine.device),
-            ),
-            ask,
-            partial(error_answer, task=question.task, model=engine.label),
+        items, total = make_items(source, question, reader)
+        decode = partial(
+            decode_ahead,
+            decoder=ImageDecoder(replace(engine.spec, fast_decode=self._fast_decode)),
+            workers=workers,
+            # images of other machines are decoded in processes, however few they are
+            total=None if reader else total,
+            reader=reader,
+            pauses=total is None,
+            default_workers=decoding_processes(engine.device),
         )
+        refuse = partial(error_answer, task=question.task, model=engine.label)
+        rows = answer_items(tasks.with_prompts(items, question), decode, ask, refuse)
         return with_progress(rows, question, total) if progress else rows
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from pgcli import tasks
 from pgcli.api.embeddings import EmbeddingMethods
-from pgcli.api.options import CallOptions, CallSettings
+from pgcli.api.options import Call, CallOptions, call_of, check_batch_size
 from pgcli.api.sources import Source
 from pgcli.box_filter import BoxFilter
 from pgcli.checkpoints.model_description import read_kind
@@ -59,7 +59,7 @@ def load(
     """
     from pgcli.checkpoints.find import find
 
-    CallSettings(batch_size=batch_size)  # raises UsageError
+    check_batch_size(batch_size)
     checkpoint, origin = find(os.fspath(model), revision), (os.fspath(model), revision)
     urls = {"allow_urls": allow_urls, "allow_private_hosts": allow_private_hosts}
     if read_kind(checkpoint.folder) not in ("paligemma", None):
@@ -130,8 +130,8 @@ class Engine(EmbeddingMethods):
         **options: Unpack[CallOptions],
     ) -> Iterator[Answer]:
         """One caption per image."""
-        call = CallSettings(**options)
-        question = tasks.caption(lang, max_new_tokens=call.max_new_tokens)
+        call = call_of(options)
+        question = tasks.caption(lang, max_new_tokens=call.answering.max_new_tokens)
         return self._answers(source, question, call)
 
     def ask(
@@ -148,12 +148,12 @@ class Engine(EmbeddingMethods):
         With `choices`, or a manifest's column of them, the answer is the most likely choice, and
         `Answer.choices` holds the probability of each.
         """
-        call = CallSettings(**options)
+        call = call_of(options)
         question = tasks.ask(
             [prompt] if isinstance(prompt, str) else prompt,
             choices=choices,
             choices_column=choices_column,
-            max_new_tokens=call.max_new_tokens,
+            max_new_tokens=call.answering.max_new_tokens,
         )
         return self._answers(source, question, call)
 
@@ -175,13 +175,13 @@ class Engine(EmbeddingMethods):
         prompt, an answer per image and object. Boxes below `min_score` or `min_confidence` are left
         out, and of boxes of one label that overlap by more than `nms` all but the most confident.
         """
-        call, names = CallSettings(**options), [objects] if isinstance(objects, str) else objects
+        call, names = call_of(options), [objects] if isinstance(objects, str) else objects
         question = tasks.detect(
             names,
             strict=strict,
             each=each,
             box_filter=BoxFilter(min_score, min_confidence, nms),
-            max_new_tokens=call.max_new_tokens,
+            max_new_tokens=call.answering.max_new_tokens,
         )
         return self._answers(source, question, call)
 
@@ -199,11 +199,11 @@ class Engine(EmbeddingMethods):
 
         Boxes are left out as by `detect`.
         """
-        call, names = CallSettings(**options), [objects] if isinstance(objects, str) else objects
+        call, names = call_of(options), [objects] if isinstance(objects, str) else objects
         question = tasks.segment(
             names,
             box_filter=BoxFilter(min_score, min_confidence, nms),
-            max_new_tokens=call.max_new_tokens,
+            max_new_tokens=call.answering.max_new_tokens,
         )
         return self._answers(source, question, call)
 
@@ -211,8 +211,8 @@ class Engine(EmbeddingMethods):
         self, source: Source | Iterable[Source], **options: Unpack[CallOptions]
     ) -> Iterator[Answer]:
         """The text in each image."""
-        call = CallSettings(**options)
-        return self._answers(source, tasks.ocr(max_new_tokens=call.max_new_tokens), call)
+        call = call_of(options)
+        return self._answers(source, tasks.ocr(max_new_tokens=call.answering.max_new_tokens), call)
 
     def train(
         self,
@@ -264,17 +264,18 @@ class Engine(EmbeddingMethods):
             )
 
     def _answers(
-        self, source: Source | Iterable[Source], question: Question, call: CallSettings
+        self, source: Source | Iterable[Source], question: Question, call: Call
     ) -> Iterator[Answer]:
         check_kind(question.task, self._engine.label, self._engine.kind)
         from pgcli.engine.sampler import SamplingParams  # imports torch
 
         engine: Any = self._engine
-        question = tasks.with_region(question, call.region)
+        options = call.answering
+        question = tasks.with_region(question, options.region)
         question = tasks.with_extras(
-            question, alternatives=call.alternatives, token_logprobs=call.token_logprobs
+            question, alternatives=options.alternatives, token_logprobs=options.token_logprobs
         )
-        sampling = SamplingParams(call.temperature, call.top_p, call.top_k, call.seed)
+        sampling = SamplingParams(options.temperature, options.top_p, options.top_k, options.seed)
         ask = partial(engine.ask, question=question, sampling=sampling, batch_size=call.batch_size)
         return self._rows(
             source, question, ask, engine, workers=call.workers, progress=call.progress

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Integral
-from typing import TypedDict
+from typing import Any, TypedDict, cast
 
-from pgcli.errors import UsageError
 from pgcli.records import Region
+from pgcli.run.declare import build, option_named, parse_value
+from pgcli.run.options import AnsweringOptions, InputOptions, ModelOptions
 
 
 class CallOptions(TypedDict, total=False):
@@ -41,38 +41,35 @@ class CallOptions(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class CallSettings:
-    """The options of one call, checked, with their defaults. Raises UsageError."""
+class Call:
+    """The options of one call, checked as the command line's are."""
 
-    region: Region | None = None
-    max_new_tokens: int | None = None
-    temperature: float = 0.0
-    top_p: float = 1.0
-    top_k: int = 0
-    seed: int = 0
-    alternatives: int = 0
-    token_logprobs: bool = False
+    answering: AnsweringOptions
     batch_size: int | None = None
     workers: int | None = None
     progress: bool = False
 
-    def __post_init__(self) -> None:
-        checks = {
-            "max_new_tokens": (_is_whole(self.max_new_tokens or 1), "a whole number, or None"),
-            "temperature": (self.temperature >= 0, "0 or more"),
-            "top_p": (0 < self.top_p <= 1, "above 0 and at most 1"),
-            "top_k": (_is_whole(self.top_k), "a whole number of 0 (all tokens) or more"),
-            "seed": (self.seed >= 0, "0 or more"),
-            "alternatives": (_is_whole(self.alternatives), "a whole number of 0 or more"),
-            "batch_size": (
-                self.batch_size is None or _is_whole(self.batch_size, least=1),
-                "a whole number of 1 or more, or None",
-            ),
-        }
-        for name, (is_valid, expected) in checks.items():
-            if not is_valid:
-                raise UsageError(f"{name} is {getattr(self, name)}", hint=f"{name} is {expected}")
+
+def call_of(options: CallOptions) -> Call:
+    """The options of a call. Raises UsageError, and TypeError for an unknown one."""
+    values: dict[str, Any] = {}
+    for name, value in cast(dict[str, Any], options).items():
+        if name not in CallOptions.__annotations__:
+            raise TypeError(f"there is no option {name!r}")
+        if value is not None and name != "progress":
+            value = parse_value(
+                option_named(RECORD_OF.get(name, AnsweringOptions), name), value, name
+            )
+        values[name] = value
+    set_values = {name: value for name, value in values.items() if value is not None}
+    own = {name: values[name] for name in (*RECORD_OF, "progress") if name in values}
+    return Call(build(AnsweringOptions, set_values), **own)
 
 
-def _is_whole(number: float, least: int = 0) -> bool:
-    return isinstance(number, Integral) and number >= least
+def check_batch_size(batch_size: int | None) -> None:
+    """Raise UsageError for what is not a number of rows."""
+    call_of({"batch_size": batch_size})
+
+
+#: The records of options that are not of answers.
+RECORD_OF: dict[str, type] = {"batch_size": ModelOptions, "workers": InputOptions}

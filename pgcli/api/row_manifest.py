@@ -12,7 +12,7 @@ from typing import Any
 from pgcli.api.sources import as_list, image_bytes
 from pgcli.errors import UsageError
 from pgcli.images import ImageError
-from pgcli.sources.paths import url_scheme
+from pgcli.inputs.paths import url_scheme
 
 BATCH = 256  # rows whose images are encoded at once
 
@@ -23,11 +23,11 @@ def as_sources(rows: Any) -> Iterator[list[str]]:
 
     Raises UsageError for anything else.
     """
-    given = as_list(rows)
-    if all(isinstance(one, str | os.PathLike) for one in given):
-        yield [os.fspath(one) for one in given]
+    listed = as_list(rows)
+    if all(isinstance(source, str | os.PathLike) for source in listed):
+        yield [os.fspath(source) for source in listed]
         return
-    for number, row in enumerate(given):
+    for number, row in enumerate(listed):
         if not isinstance(row, Mapping) or "image" not in row:
             raise UsageError(
                 f"row {number} is not a dict with an image",
@@ -36,7 +36,7 @@ def as_sources(rows: Any) -> Iterator[list[str]]:
             )
     with TemporaryDirectory() as folder:
         file = Path(folder, "rows.parquet")
-        write_manifest(file, given)
+        write_manifest(file, listed)
         yield [str(file)]
 
 

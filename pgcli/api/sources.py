@@ -14,13 +14,12 @@ from pgcli import tasks
 from pgcli.errors import UsageError
 from pgcli.images import ImageError
 from pgcli.images.in_memory import ArrayLike, check_array, encode_image, image_of, is_array
+from pgcli.inputs import ReadOptions
+from pgcli.inputs.paths import ImageLocation, locate_anywhere
+from pgcli.inputs.readers import ManifestRow
+from pgcli.inputs.rows import check_row, row_to_item
 from pgcli.records import Item
-from pgcli.remote import UrlReader
-from pgcli.sources.image_location import ImageLocation, locate_anywhere
-from pgcli.sources.open_sources import open_sources
-from pgcli.sources.read_options import ReadOptions
-from pgcli.sources.readers.reader import ManifestRow
-from pgcli.sources.row_item import check_row, row_to_item
+from pgcli.stores import Reader
 from pgcli.tasks import AnyQuestion
 
 InMemory = bytes | bytearray | memoryview | BytesIO | Image.Image
@@ -31,7 +30,7 @@ Source: TypeAlias = str | os.PathLike[str] | InMemory | ArrayLike | Mapping[str,
 
 
 def make_items(
-    source: Source | Iterable[Source], question: AnyQuestion, url_reader: UrlReader | None
+    source: Source | Iterable[Source], question: AnyQuestion, reader: Reader | None
 ) -> tuple[Iterable[Item], int | None]:
     """The items of one source or several, and their number where it is known.
 
@@ -40,11 +39,11 @@ def make_items(
     read.
     """
     sources = as_list(source)
-    paths = [os.fspath(one) for one in sources if isinstance(one, str | os.PathLike)]
-    has_rows = any(isinstance(one, Mapping) for one in sources)
+    paths = [os.fspath(path) for path in sources if isinstance(path, str | os.PathLike)]
+    has_rows = any(isinstance(row, Mapping) for row in sources)
     if not has_rows and (len(paths) < len(sources) or not sources):
-        for one in sources:
-            check_source(one)
+        for image in sources:
+            check_source(image)
         return items_of(sources), len(sources)
     options = ReadOptions(
         prompt_column=question.text_column or ReadOptions.prompt_column,
@@ -53,14 +52,16 @@ def make_items(
         refuses_prompts=question.refuses_prompts,
         choices_column=question.choices_column,
         refuses_regions=question.region is not None,
-        url_reader=url_reader,
+        url_reader=reader,
     )
     if has_rows:
-        rows = [one if isinstance(one, Mapping) else {"image": one} for one in sources]
+        rows = [row if isinstance(row, Mapping) else {"image": row} for row in sources]
         check_rows(rows, options)
         return row_items(rows, options), len(rows)
-    opened = open_sources(paths, options)
-    return opened, opened.total
+    from pgcli.inputs import Inventory  # imports pyarrow
+
+    inventory = Inventory.scan(paths, options)
+    return inventory, inventory.total
 
 
 def as_list(source: Any) -> list[Any]:
@@ -68,8 +69,8 @@ def as_list(source: Any) -> list[Any]:
     batch of images or a column of paths, are sequences.
     """
     is_image = is_array(source) and len(source.shape) in (2, 3)
-    is_one = is_image or isinstance(source, str | os.PathLike | InMemory | Mapping)
-    return [source] if is_one else list(source)
+    is_single = is_image or isinstance(source, str | os.PathLike | InMemory | Mapping)
+    return [source] if is_single else list(source)
 
 
 def check_source(source: object) -> None:
@@ -93,9 +94,10 @@ def check_source(source: object) -> None:
 def check_rows(rows: Sequence[Mapping[str, Any]], options: ReadOptions) -> None:
     """Raise UsageError for a row that lacks a column, or has one that is refused."""
     known: dict[str, int] = {}
+    prompts = (options.prompt_column,) if options.requires_prompts else ()
+    choices = () if options.choices_column is None else (options.choices_column,)
     for number, row in enumerate(rows):
-        choices = () if options.choices_column is None else (options.choices_column,)
-        for name in ("image", *options.fields, *choices):
+        for name in ("image", *options.fields, *prompts, *choices):
             if name not in row:
                 hint = f"its columns are: {', '.join(map(str, row))}"
                 raise UsageError(f"row {number} has no {name!r}", hint=hint)
@@ -104,9 +106,9 @@ def check_rows(rows: Sequence[Mapping[str, Any]], options: ReadOptions) -> None:
             raise UsageError(message, hint="leave one of them out")
         if not isinstance(row["image"], str | os.PathLike | Mapping):
             check_source(row["image"])
-        id_ = check_row(ManifestRow(f"row {number}", {**row, "image": b""}), options)
-        if id_ is not None and known.setdefault(id_, number) != number:
-            message = f"row {number} has the id {id_!r} of row {known[id_]}"
+        row_id = check_row(ManifestRow(f"row {number}", {**row, "image": b""}), options)
+        if row_id is not None and known.setdefault(row_id, number) != number:
+            message = f"row {number} has the id {row_id!r} of row {known[row_id]}"
             raise UsageError(message, hint="ids name rows: give each its own, or none")
 
 

@@ -14,7 +14,7 @@ import torch
 from pgcli import tasks
 from pgcli.bench import peak_rates
 from pgcli.bench.bench_images import BenchImages
-from pgcli.bench.engine_runner import EngineRunner, Pipeline
+from pgcli.bench.engine_runner import EngineRunner
 from pgcli.bench.measure import in_turns
 from pgcli.bench.peak_rates import MachineRates
 from pgcli.bench.reference_model import load_or_share
@@ -43,10 +43,9 @@ def bench(
     *,
     device: str,
     dtype: str,
-    pipeline: Pipeline,
     waiting: Waiting,
 ) -> BenchReport:
-    """Run both programs in turns on the same inputs; `pipeline` answers files with this code.
+    """Run both programs in turns on the same inputs.
 
     Batches that do not fit into memory are skipped and reported. Raises NoInputError if no image
     can be read, NoUsableDevice if no batch fits, UsageError without transformers.
@@ -58,7 +57,7 @@ def bench(
             exact = None
             if plan.quantize != "none":
                 exact = load(checkpoint, device=device, dtype=dtype)
-            bench = Bench(engine, exact, checkpoint.folder, items, plan, pipeline, Path(scratch))
+            bench = Bench(engine, exact, checkpoint.folder, items, plan, Path(scratch))
         with waiting("measuring this machine"):
             before = bench.machine()
         for lengths in plan.lengths:
@@ -79,7 +78,6 @@ class Bench:
         folder: Path,
         items: Iterator[Item],
         plan: BenchPlan,
-        pipeline: Pipeline,
         scratch: Path,
     ):
         self.plan, self.scratch, self.engine = plan, scratch, engine
@@ -94,11 +92,11 @@ class Bench:
         self.references = [other()]
         if engine.device.startswith("cuda"):  # where transformers compiles what a static cache lets
             self.references.append(other(static=True))
-        self.runners: list[Runner] = [EngineRunner(engine, pipeline), *self.references]
+        self.runners: list[Runner] = [EngineRunner(engine), *self.references]
         if exact is not None:
             self.runners[:1] = [
-                EngineRunner(engine, pipeline, name=f"pgcli, {plan.quantize}"),
-                EngineRunner(exact, pipeline, name=f"pgcli, {engine.dtype}"),
+                EngineRunner(engine, name=f"pgcli, {plan.quantize}"),
+                EngineRunner(exact, name=f"pgcli, {engine.dtype}"),
             ]
         self.results: list[tuple[BenchResult, Sequence[Sequence[BenchRun]]]] = []
         self.left_out: list[str] = []

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 
 from pgcli.bench.roofline import Stages
 from pgcli.bench.runner import BenchInputs, BenchRun
+from pgcli.device.decoding import decoding_processes
 from pgcli.engine.engine import InferenceEngine
 from pgcli.engine.sampler import GREEDY, SamplingParams
 from pgcli.engine.sequence import Sequence as EngineSequence
 from pgcli.errors import UsageError
-from pgcli.records import Answer, DecodedImage
+from pgcli.images import ImageDecoder
+from pgcli.images.pool import decode_ahead
+from pgcli.output.lines import json_line
+from pgcli.records import Answer, DecodedImage, Item, error_answer
+from pgcli.rows import RowSchema
+from pgcli.run.answer import answer_items
+from pgcli.run.saved import RowFile
 from pgcli.tasks import Question
 
 
@@ -44,18 +54,11 @@ class TokenRecorder:
         self.tokens[sequence.row_index] = tuple(sequence.tokens)
 
 
-#: Answers files and writes their rows: the pipeline of the command line, with its workers.
-Pipeline = Callable[
-    [InferenceEngine, Sequence[Path], Question, TokenRecorder, Path], Sequence[Answer]
-]
-
-
 class EngineRunner:
     """The engine, which makes its own batches from a stream of images."""
 
-    def __init__(self, engine: InferenceEngine, pipeline: Pipeline, *, name: str = "pgcli"):
-        self.name = name
-        self._engine, self._pipeline = engine, pipeline
+    def __init__(self, engine: InferenceEngine, *, name: str = "pgcli"):
+        self.name, self._engine = name, engine
 
     def run_arrays(self, inputs: BenchInputs) -> BenchRun:
         """From the images' pixels in memory to every row's tokens."""
@@ -75,8 +78,31 @@ class EngineRunner:
         self._engine.batch_size = inputs.batch
         recorder = TokenRecorder(inputs.lengths)
         start = perf_counter()
-        answers = self._pipeline(self._engine, inputs.files, inputs.question, recorder, output)
+        answers = []
+        descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+        with closing(RowFile(descriptor, str(output))) as rows:
+            for answer in self._answers(inputs, recorder):
+                rows.append(json_line(answer, RowSchema()).encode())
+                answers.append(answer)
         return _run(perf_counter() - start, answers, recorder)
+
+    def _answers(self, inputs: BenchInputs, recorder: TokenRecorder) -> Iterator[Answer]:
+        """The answers of the images' files, which are decoded as for a command."""
+        engine, question = self._engine, inputs.question
+        prompts = question.templates or ()
+        names = enumerate(map(str, inputs.files))
+        return answer_items(
+            (Item(number, name, name, path=name, prompts=prompts) for number, name in names),
+            partial(
+                decode_ahead,
+                decoder=ImageDecoder(engine.spec),
+                workers=None,
+                total=len(inputs.files),
+                default_workers=decoding_processes(engine.device),
+            ),
+            lambda stream: recorder.ask(engine, stream, question),
+            partial(error_answer, task=question.task, model=engine.label),
+        )
 
 
 def _run(seconds: float, answers: Iterable[Answer], recorder: TokenRecorder) -> BenchRun:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pgcli.checkpoints.hub.cached_models import own_cache
 from pgcli.checkpoints.model_file import open_model_file
-from pgcli.regular_file import read_text
+from pgcli.stores.files import read_text
 
 #: The files that answers depend on.
 SUFFIXES = (".safetensors", ".json", ".model", ".npz")

@@ -6,7 +6,7 @@ from io import BufferedReader
 from pathlib import Path
 
 from pgcli.errors import InvalidCheckpoint
-from pgcli.regular_file import NotRegularFileError, open_regular
+from pgcli.stores.files import NotRegularFileError, open_regular
 
 
 def open_model_file(file: Path) -> BufferedReader:

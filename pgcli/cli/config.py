@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import typer
-
 from pgcli.errors import UsageError
-from pgcli.regular_file import read_text
+from pgcli.run.outside import read_table
 
 #: The options that may be set, by the command's name and then by the key in the file.
 Settable = Mapping[str, Mapping[str, "ConfigOption"]]
@@ -57,14 +53,6 @@ class ConfigEntry(NamedTuple):
     value: object
 
 
-def config_path() -> Path:
-    """The path of the configuration file: `~/.config/pgcli/config.toml` on Linux."""
-    folder = Path(typer.get_app_dir("pgcli"))
-    if not folder.is_absolute():  # an empty or relative XDG_CONFIG_HOME is ignored
-        folder = Path(os.path.expanduser("~/.config/pgcli"))  # noqa: PTH111 - Path needs a home
-    return folder / "config.toml"
-
-
 def settable_options(commands: Mapping[str, Any]) -> Settable:
     """The options of these commands that the file may set: all but that of the file itself.
 
@@ -84,19 +72,6 @@ def _options(params: Iterable[Any]) -> Iterator[tuple[str, ConfigOption]]:
             yield key, ConfigOption(param.name, is_flag, is_list, is_shared)
 
 
-def find_config(given: str | None) -> Path:
-    """The path of the file that `--config` names, else of the user's own.
-
-    Raises UsageError for a named file that does not exist.
-    """
-    if given is None:
-        return config_path()
-    file = Path(given)
-    if not file.exists():
-        raise UsageError(f"there is no configuration file {given}", hint="check --config")
-    return file
-
-
 def read_config(file: Path, commands: Mapping[str, Any]) -> dict[str, dict[str, object]]:
     """Command -> parameter -> value, as the file sets them; empty if there is no file.
 
@@ -105,7 +80,7 @@ def read_config(file: Path, commands: Mapping[str, Any]) -> dict[str, dict[str, 
     Raises UsageError, which names file and key, for a key that is not an option.
     """
     found: dict[str, dict[str, object]] = {command: {} for command in commands}
-    table = _table(file)
+    table = read_table(file)
     settable = settable_options(commands) if table else {}
     for key, named, option, value in sorted(_entries(table, settable), key=_is_narrow):
         affected = [
@@ -118,17 +93,6 @@ def read_config(file: Path, commands: Mapping[str, Any]) -> dict[str, dict[str, 
         for command in affected:
             found[command] |= _set(file, key, settable[command][option], value)
     return found
-
-
-def _table(file: Path) -> dict[str, object]:
-    try:
-        return tomllib.loads(read_text(file))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as problem:
-        raise UsageError(
-            f"{file} cannot be read: {problem}", hint="correct or remove it"
-        ) from problem
 
 
 def _entries(table: Mapping[str, object], settable: Settable) -> Iterator[ConfigEntry]:

@@ -14,9 +14,10 @@ import typer
 
 from pgcli import __version__
 from pgcli.cli.exit_codes import EXIT_CODES
+from pgcli.cli.options import declared
 from pgcli.cli.program_name import program_name
-from pgcli.cli.program_options import ProgramState, program_option, store
-from pgcli.cli.signals import Interrupted, end_process_by, raise_on_signals
+from pgcli.cli.program_options import EAGER, ProgramOptions, ProgramState, store
+from pgcli.cli.signals import end_process_by, raise_on_signals
 from pgcli.cli.streams import discard_output, open_closed_streams, raise_on_closed_pipe
 from pgcli.cli.temporary_folder import (
     NO_FOLDER,
@@ -30,6 +31,7 @@ from pgcli.cli.ui.sanitize_logs import sanitized_logs
 from pgcli.cli.usage_errors import to_usage_error
 from pgcli.errors import OutputFailed, PgcliError
 from pgcli.printable import printable
+from pgcli.run.shutdown import Interrupted
 
 #: The errors of writing to a file that cannot grow.
 STDOUT_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -68,7 +70,7 @@ def show_version(is_given: bool) -> None:
 def pgcli(
     context: typer.Context,
     config: Annotated[
-        str | None, program_option("--config", callback=store, hidden=True, help="As in commands.")
+        str | None, declared(ProgramOptions, "config", callback=store, hidden=True, **EAGER)
     ] = None,
     version: Annotated[
         bool,

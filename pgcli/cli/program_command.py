@@ -13,6 +13,7 @@ from pgcli.cli import config
 from pgcli.cli.program_name import with_program_name
 from pgcli.cli.program_options import ProgramState, program_options
 from pgcli.printable import printable
+from pgcli.run.outside import find_config
 
 #: The panels that several commands have, in the order of every help page; before them come those of
 #: the command alone.
@@ -45,6 +46,9 @@ class PgcliCommand(ValueHelp, TyperCommand):
     def __init__(self, *given: Any, **more: Any):
         super().__init__(*given, **more)
         self.params = sorted((*self.params, *program_options()), key=panel_order)
+        for param in self.params:
+            if param.multiple and param.envvar:  # a text of several values, with commas
+                setattr(param, "split_envvar_value", as_list)  # noqa: B010 - a method, to mypy
         self.examples = (self.epilog or "").splitlines()
         self.help = "\n\n".join(filter(None, (self.help, "\n".join(self.examples))))
         self.epilog = None
@@ -56,7 +60,14 @@ class PgcliCommand(ValueHelp, TyperCommand):
             if self.reads_config:
                 self.read_config(context)
                 self.parse_program_options(context, args)
-        return super().parse_args(context, args)
+        remaining = super().parse_args(context, args)
+        origin = context.get_parameter_source("revision")
+        if origin is not None and origin.name != "COMMANDLINE":
+            from pgcli.run.applies import is_on_hub  # not at the top: --help has to be fast
+
+            if not is_on_hub(context.params.get("model")):
+                context.params["revision"] = None  # of another model than this
+        return remaining
 
     def parse_program_options(self, context: Any, args: Sequence[str]) -> None:
         """Store the program's options, also where the rest of the command line is invalid."""
@@ -69,7 +80,7 @@ class PgcliCommand(ValueHelp, TyperCommand):
 
     def read_config(self, context: Any) -> None:
         """Read the configuration file: its values are the defaults of all options."""
-        context.obj.config_file = config.find_config(context.obj.config)
+        context.obj.config_file = find_config(context.obj.config)
         commands = context.parent.command.commands
         defaults = config.read_config(context.obj.config_file, commands)
         context.default_map = defaults[context.info_name]
@@ -107,6 +118,11 @@ class PgcliCommand(ValueHelp, TyperCommand):
         }
         with named_by_program(self):
             super().format_help(context, formatter)
+
+
+def as_list(text: str) -> list[str]:
+    """The text of a variable as the value of an option that may be repeated."""
+    return [text]
 
 
 def panel_order(param: Any) -> int:

@@ -4,15 +4,31 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cache, partial
+from inspect import Signature
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import typer
 
-from pgcli.cli.option import option
+from pgcli.cli.options import parameter
 from pgcli.cli.ui.console import StderrStyle
+from pgcli.run.declare import opt, options_of
 
-program_option = partial(option, "Running", is_eager=True, expose_value=False)
+_running = partial(opt, panel="Running", affects_rows=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramOptions:
+    """What acts on the program and not on a run."""
+
+    config: str | None = _running(
+        "The configuration file, instead of ~/.config/pgcli/config.toml.", metavar="FILE"
+    )
+    log_format: Literal["text", "json"] = _running(
+        "json: messages, progress and errors as one JSON object on each line.", default="text"
+    )
+    no_progress: bool = _running("Show no progress.", default=False)
+    debug: bool = _running("Show tracebacks of errors.", default=False)
 
 
 @dataclass
@@ -41,40 +57,24 @@ def store_style(context: typer.Context, param: typer.CallbackParam, value: Any) 
         setattr(context.obj.style, str(param.name), value)
 
 
-ConfigFile = Annotated[
-    str | None,
-    program_option(
-        "--config",
-        metavar="FILE",
-        callback=store,
-        help="The configuration file, instead of ~/.config/pgcli/config.toml.",
-    ),
-]
-
-
-def declare(
-    config: ConfigFile = None,
-    log_format: Annotated[
-        Literal["text", "json"],
-        program_option(
-            "--log-format",
-            callback=store_style,
-            help="json: messages, progress and errors as one JSON object on each line.",
-        ),
-    ] = "text",
-    no_progress: Annotated[
-        bool, program_option("--no-progress", callback=store_style, help="Show no progress.")
-    ] = False,
-    debug: Annotated[
-        bool, program_option("--debug", callback=store, help="Show tracebacks of errors.")
-    ] = False,
-) -> None:
-    """Declares the options."""
+#: How Typer treats them: their values are stored before other options are read.
+EAGER = {"is_eager": True, "expose_value": False}
 
 
 @cache
 def program_options() -> list[Any]:
     """The options, as Typer makes them of their declarations."""
+
+    def declare(**options: Any) -> None:
+        """Declares the options."""
+
+    stores = {"config": store, "debug": store}
+    parameters = [
+        parameter(option, **EAGER, callback=stores.get(option.name, store_style))
+        for option in options_of(ProgramOptions)
+    ]
+    declare.__annotations__ = {one.name: one.annotation for one in parameters}
+    declare.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     app = typer.Typer(add_completion=False)
     app.command()(declare)
     return list(typer.main.get_command(app).params)

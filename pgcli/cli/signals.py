@@ -8,16 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-#: The signals that ask a program to end.
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-class Interrupted(BaseException):
-    """A signal or a closed pipe ends the program. `signum` is the signal it has to end by."""
-
-    def __init__(self, signum: int):
-        super().__init__(signum)
-        self.signum = signum
+from pgcli.run.shutdown import SIGNALS, Interrupted
 
 
 @contextmanager

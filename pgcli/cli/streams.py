@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pgcli.cli.signals import Interrupted
+from pgcli.run.shutdown import Interrupted
 
 
 def open_closed_streams() -> None:
@@ -37,15 +35,3 @@ def raise_on_closed_pipe() -> Iterator[None]:
         yield
     except BrokenPipeError:
         raise Interrupted(signal.SIGPIPE) from None
-
-
-def poll_stdout() -> select.poll | None:
-    """A poll object that reports when the reader of standard output is gone; None for no pipe."""
-    try:
-        if not stat.S_ISFIFO(os.fstat(1).st_mode):
-            return None
-    except OSError:
-        return None
-    poll = select.poll()
-    poll.register(1, 0)  # errors only, not that the pipe can be written
-    return poll

@@ -24,7 +24,7 @@ from pgcli.model.transfer import to_device
 CORNERS = 4
 
 
-class State(NamedTuple):
+class GrammarState(NamedTuple):
     """The state of an answer: the location values of its last object, and its label's node.
 
     The answer of a prompt begins at the node `begin`, the labels of its objects at the one after.
@@ -35,7 +35,7 @@ class State(NamedTuple):
     begin: int = 0
 
 
-START = State()
+START = GrammarState()
 
 
 class AllowedTokens(NamedTuple):
@@ -92,31 +92,31 @@ class Grammar:
         self._masks: dict[AllowedTokens, Tensor] = {}
         self.token_A = torch.tensor(ids, device=self._device)
 
-    def mask(self, rows: Iterable[tuple[State, int]]) -> GrammarMask:
+    def mask(self, rows: Iterable[tuple[GrammarState, int]]) -> GrammarMask:
         """The tokens that may come next in rows of a state and a number of tokens that fit."""
         allowed_BA = torch.stack([self.allowed(state, left) for state, left in rows])
         return GrammarMask(self.token_A, allowed_BA)
 
-    def allowed(self, state: State, left: int) -> Tensor:
+    def allowed(self, state: GrammarState, left: int) -> Tensor:
         """A mask (A,) of the grammar's tokens that may come next if `left` more tokens fit."""
         tokens = self._allowed_tokens(state, left)
         if tokens not in self._masks:
             self._masks[tokens] = self._mask(tokens)
         return self._masks[tokens]
 
-    def advance(self, state: State, token: int) -> State:
+    def advance(self, state: GrammarState, token: int) -> GrammarState:
         """The state after one more token, which is allowed and not a stop token."""
         if token in self._locations:
             known = state.corners if len(state.corners) < CORNERS else ()
             corners = (*known, token - self._locations.start)
-            return State(corners, state.begin + 1, state.begin)
+            return GrammarState(corners, state.begin + 1, state.begin)
         return state._replace(node=self._nodes[state.node].children[token])
 
-    def truncated_by_limit(self, state: State, left: int) -> bool:
+    def truncated_by_limit(self, state: GrammarState, left: int) -> bool:
         """Whether an object could follow here if the limit allowed more than `left` tokens."""
         return self._allowed_tokens(state, left) != self._allowed_tokens(state, sys.maxsize)
 
-    def _allowed_tokens(self, state: State, left: int) -> AllowedTokens:
+    def _allowed_tokens(self, state: GrammarState, left: int) -> AllowedTokens:
         """The tokens that may come next and from which an answer can end within `left` tokens."""
         if 0 < len(state.corners) < CORNERS:
             return AllowedTokens(self._location_values(state.corners), frozenset())
@@ -139,7 +139,7 @@ class Grammar:
             return range(last)
         return range(corners[len(corners) - 2] + 1, last + 1)
 
-    def _add_prompt(self, tokenizer: Tokenizer, objects: Sequence[str]) -> State:
+    def _add_prompt(self, tokenizer: Tokenizer, objects: Sequence[str]) -> GrammarState:
         """Add the nodes of a prompt about these objects; the state in which its answer begins."""
         begin = len(self._nodes)
         endings = [tokenizer.encode_text(f" {name}") for name in objects]
@@ -151,7 +151,7 @@ class Grammar:
             self._add_label(begin + 1, tokenizer.encode_text(f" {name} ; ")).continues = True
         for node in self._nodes[begin:]:
             node.max_object_tokens = longest
-        return State(node=begin, begin=begin)
+        return GrammarState(node=begin, begin=begin)
 
     def _add_label(self, root: int, ids: Sequence[int]) -> TrieNode:
         """The node of a label with these tokens after `root`, created if missing."""

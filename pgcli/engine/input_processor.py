@@ -8,7 +8,7 @@ from functools import lru_cache, partial
 from types import MappingProxyType
 
 from pgcli.engine.choices import make_candidates
-from pgcli.engine.grammar import START, State
+from pgcli.engine.grammar import START, GrammarState
 from pgcli.engine.sampler import SamplingParams
 from pgcli.engine.sequence import Sequence
 from pgcli.engine.tokenizer import Tokenizer
@@ -42,7 +42,7 @@ class InputProcessor:
         question: Question,
         *,
         model: str,
-        starts: abc.Mapping[str, State] = MappingProxyType({}),
+        starts: abc.Mapping[str, GrammarState] = MappingProxyType({}),
     ):
         self._tokenizer = tokenizer
         self._max_text_tokens = config.decoder.max_positions - config.image_tokens

@@ -31,7 +31,7 @@ def masks_of_rows(
     whole = [segment.codes for _, segments in found for segment in segments if segment.codes]
     grids = decoded(whole, decoder) if decoder and whole else iter(())
 
-    def mask(segment: parsing.Segment, size: tuple[int, int]) -> Mask | None:
+    def mask(segment: parsing.SegmentedBox, size: tuple[int, int]) -> Mask | None:
         if segment.codes is None:
             return None
         return Mask(segment.codes, in_box(next(grids), segment.box, size) if decoder else None)

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from random import Random
 
-from pgcli.engine.grammar import START, Grammar, State
+from pgcli.engine.grammar import START, Grammar, GrammarState
 from pgcli.engine.sampler import GREEDY, SamplingParams
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.sampling import ARGMAX
@@ -44,7 +44,7 @@ class Sequence:
     image_key: int = 0
     image_uses: int = 1
     candidates: tuple[Candidate, ...] = ()
-    start: State = START
+    start: GrammarState = START
 
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -53,7 +53,7 @@ class Sequence:
     alternatives: list[Sequence] = field(default_factory=list)
     #: For each candidate, the sum over its tokens and its stop token.
     candidate_logprobs: list[float] = field(default_factory=list)
-    state: State = START  # replaced by `start`
+    state: GrammarState = START  # replaced by `start`
     #: The last token is a stop token. `finish` is then "stop", or "length" if a grammar ended the
     #: answer because no further object fits.
     has_stop_token: bool = False

@@ -145,7 +145,7 @@ def scores_of(rows: Sequence[JoinedRow]) -> tuple[list[str], np.ndarray]:
 
 def text_vectors(name: str) -> dict[str, np.ndarray]:
     """The embedding of each text in a file of `pgcli embed`. Raises UsageError."""
-    from pgcli.sinks.reader import read_results
+    from pgcli.output.reader import read_results
 
     found = {
         str(row["text"]): np.array(row["embedding"], np.float32)

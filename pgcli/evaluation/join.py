@@ -15,11 +15,11 @@ from pgcli.evaluation.joined_file import JoinedFile
 from pgcli.evaluation.joined_row import JoinedRow, RowTruth
 from pgcli.evaluation.task_metrics import task_of_prompt
 from pgcli.evaluation.truth.truths import Key, Truths
+from pgcli.output.reader import Row, read_results
 from pgcli.parsing import boxes as parse_boxes
 from pgcli.parsing import has_locations, text_spans
 from pgcli.records import BOX_TASKS, Box, Rle
 from pgcli.rows import prompt_of, task_of
-from pgcli.sinks.reader import Row, read_results
 
 
 def join(name: str, truths: Truths) -> JoinedFile:

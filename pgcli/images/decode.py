@@ -1,24 +1,36 @@
-"""Decodes an item to the model's pixels, or to the fault that explains why it cannot be."""
+"""Decodes images: items to the model's pixels, or files as a person sees them, upright RGB."""
 
 from __future__ import annotations
 
+import ctypes
+import logging
+import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from time import perf_counter
 from typing import Any, Self
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageFile, _imaging
+from PIL.ImageOps import exif_transpose
 from PIL.JpegImagePlugin import JpegImageFile
 
 from pgcli.images.errors import ImageError, wrap_image_errors
-from pgcli.images.file_stamp import content_digest
+from pgcli.images.files import item_bytes
+from pgcli.images.formats import OpenedImage, identify_image, open_image
 from pgcli.images.image_spec import MAX_RESIZED, ImageLimits, ImageSpec, Size
-from pgcli.images.jpeg_draft import resize_draft
-from pgcli.images.open_image import OpenedImage, open_image
-from pgcli.images.pixels import to_rgb, upright_8bit
-from pgcli.records import NO_STAMP, DecodedImage, FileStamp, Item
-from pgcli.regular_file import file_status
+from pgcli.images.pixels import (
+    exif_orientation,
+    is_rotated,
+    resize_draft,
+    to_8bit,
+    to_rgb,
+    transpose,
+)
+from pgcli.records import DecodedImage, Item
+
+_NULL_HANDLER = logging.NullHandler()
 
 
 @dataclass(frozen=True)
@@ -27,11 +39,10 @@ class ImageDecoder:
 
     spec: ImageSpec
     limits: ImageLimits = field(default_factory=ImageLimits)
-    stamps: bool = False
 
     def __call__(self, item: Item) -> DecodedImage:
         """The decoded item; see `decode`."""
-        return decode(item, self.spec, self.limits, stamps=self.stamps)
+        return decode(item, self.spec, self.limits)
 
     def settings(self) -> dict[str, Any]:
         """The settings as JSON, from which a worker process makes its own decoder."""
@@ -41,35 +52,27 @@ class ImageDecoder:
     def from_settings(cls, settings: Mapping[str, Any]) -> Self:
         """The decoder with these `settings`."""
         spec, limits = ImageSpec(**settings["spec"]), ImageLimits(**settings["limits"])
-        return cls(spec, limits, settings["stamps"])
+        return cls(spec, limits)
 
     def produces(self, shape: tuple[int, ...]) -> bool:
         """Whether this is the shape of the model's pixels."""
         return shape == (self.spec.resolution, self.spec.resolution, 3)
 
 
-def decode(
-    item: Item, spec: ImageSpec, limits: ImageLimits, *, stamps: bool = False
-) -> DecodedImage:
-    """The item's pixels at the model's resolution, or its fault. Raises nothing for a bad image.
-
-    With `stamps`, the stamp of the file too.
-    """
+def decode(item: Item, spec: ImageSpec, limits: ImageLimits) -> DecodedImage:
+    """The item's pixels at the model's resolution, or its fault. Raises nothing for a bad image."""
     started = perf_counter()
-    size, pixels, fault, stamp = None, None, item.fault, NO_STAMP
+    size, pixels, fault = None, None, item.fault
     if fault is None:
-        # the status first: of a file that is replaced meanwhile it is then an old one
-        status = file_status(item.path) if stamps and item.data is None else b""
         try:
-            opened = open_image(item.path if item.data is None else item.data, limits, item.root)
+            opened = open_image(item_bytes(item, limits), limits)
             size, image = _resize(opened, spec)
             pixels = np.array(image)
-            stamp = FileStamp(status, content_digest(opened.data)) if stamps else stamp
         except ImageError as problem:
             size, fault = problem.size, problem.fault
     width, height = size or (None, None)
     load_ms = (perf_counter() - started) * 1000
-    return DecodedImage(item, width, height, pixels, load_ms, fault, stamp)
+    return DecodedImage(item, width, height, pixels, load_ms, fault)
 
 
 def _is_small(opened: OpenedImage, spec: ImageSpec) -> bool:
@@ -83,9 +86,77 @@ def _resize(opened: OpenedImage, spec: ImageSpec) -> tuple[Size, Image.Image]:
     with wrap_image_errors(opened.size, opened.data):
         if spec.fast_decode and isinstance(opened.image, JpegImageFile) and _is_small(opened, spec):
             return opened.size, resize_draft(opened.image, spec)
-        opened.image.load()
-        image = upright_8bit(opened.image)
+        image = _upright_pixels(opened.image)
         size = Size(*image.size)
     with wrap_image_errors(size):
         # grey images are resized as one channel instead of three, to the same values
         return size, to_rgb(spec.resize(image))
+
+
+def _upright_pixels(image: ImageFile.ImageFile) -> Image.Image:
+    """The pixels of an opened image, upright and in 8 bits; all else that it held is released."""
+    image.load()
+    image.fp = None
+    vars(image).pop("_decoder", None)  # of WebP and AVIF: two or three times the pixels
+    orientation = exif_orientation(image)
+    pixels = to_8bit(image)
+    if pixels is not image:
+        image.close()
+    return transpose(pixels, orientation)
+
+
+def load_image(source: str | bytes | None, limits: ImageLimits) -> Image.Image:
+    """The first frame of a file (its path) or of bytes, in RGB, with its EXIF orientation applied.
+
+    Transparent pixels become white; 16-bit and float values are scaled, not clipped. Raises
+    ImageError, and nothing else, whatever is wrong with the image.
+    """
+    image, size, data = open_image(source, limits)
+    with wrap_image_errors(size, data):
+        return to_rgb(_upright_pixels(image))
+
+
+def load_thumbnail(
+    source: str | bytes | None, side: int, limits: ImageLimits, root: str | None = None
+) -> tuple[Size, Image.Image]:
+    """The upright size, and `load_image` scaled down to at most `side` pixels on either side.
+
+    JPEGs are decoded at a reduced size. A file has to be in the `root`. Raises ImageError, and
+    nothing else.
+    """
+    image, size, data = open_image(source, limits, root)
+    with wrap_image_errors(size, data):
+        if isinstance(image, JpegImageFile):
+            image.draft(None, (side, side))
+        thumbnail = _upright_pixels(image)
+        thumbnail.thumbnail((side, side), Image.Resampling.HAMMING, reducing_gap=3.0)
+        return size, to_rgb(thumbnail)
+
+
+def stored_and_upright(
+    data: bytes, limits: ImageLimits
+) -> tuple[ImageFile.ImageFile, Image.Image] | None:
+    """An image as stored and with its EXIF orientation applied, both in the stored pixel format.
+
+    None for an image that is stored upright. Raises ImageError, and nothing else.
+    """
+    with wrap_image_errors(data=data):
+        if not is_rotated(identify_image(data), data):
+            return None
+        image = open_image(data, limits).image
+        image.load()  # which applies the orientation of TIFF
+        return image, image.copy() if image.format == "TIFF" else exif_transpose(image)
+
+
+def silence_decoders() -> None:
+    """Silence, for the rest of this process, what Pillow and libtiff print about damaged files.
+
+    Only what goes to stderr by default: warnings raised in Pillow's own lines, its log if the
+    program has configured none, and libtiff's messages. The item's fault has the reason.
+    """
+    # Permanently: `warnings.catch_warnings` and a redirected stderr would affect other threads,
+    # such as the one that draws the progress bar.
+    warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
+    logging.getLogger("PIL").addHandler(_NULL_HANDLER)
+    with suppress(OSError, AttributeError):  # a Pillow without libtiff, or with a hidden one
+        ctypes.CDLL(_imaging.__file__).TIFFSetErrorHandler(None)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from PIL import Image
 
-from pgcli.images.image_spec import ImageLimits, Size
+from pgcli.images.image_spec import MAX_SIDE, ImageLimits, Size
 from pgcli.records import Fault
 
 MISSING = Fault("missing", "The file does not exist.")
@@ -40,13 +40,15 @@ def wrap_image_errors(size: Size | None = None, data: bytes = b"") -> Iterator[N
         raise ImageError(_fault(problem, data), size) from problem
 
 
-def too_many_pixels(size: Size, limits: ImageLimits) -> Fault:
-    """The fault of an image above the limit of `--max-pixels`."""
-    message = (
-        f"The image has {size.width} x {size.height} pixels; "
-        f"the limit is {limits.max_pixels} (--max-pixels)."
-    )
-    return Fault("too_many_pixels", message)
+def too_many_pixels(size: Size, limits: ImageLimits) -> ImageError:
+    """The error of an image above the limit of `--max-pixels`, or with too long a side."""
+    is_long = max(size) > MAX_SIDE
+    limit = f"the limit is {limits.max_pixels} (--max-pixels)"
+    if is_long and size.width * size.height <= limits.max_pixels:
+        limit = f"the limit of a side is {MAX_SIDE}"
+    message = f"The image has {size.width} x {size.height} pixels; {limit}."
+    # columns hold no such width
+    return ImageError(Fault("too_many_pixels", message), None if is_long else size)
 
 
 def too_large(limits: ImageLimits) -> Fault:

@@ -1,4 +1,4 @@
-"""Reads the bytes of image files: regular files only, with retries."""
+"""Reads the bytes of images: of regular files only, or of a range of one, with retries."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import os
 import random
 import time
 
-from pgcli.images.errors import EMPTY, MISSING, NOT_A_FILE, ImageError, too_large
+from pgcli.images.errors import EMPTY, MISSING, NOT_A_FILE, TRUNCATED, ImageError, too_large
 from pgcli.images.image_spec import ImageLimits
-from pgcli.records import OUTSIDE_FOLDER, Fault
-from pgcli.regular_file import NotRegularFileError, OutsideFolderError, open_regular
+from pgcli.images.limits import claim_memory
+from pgcli.records import OUTSIDE_FOLDER, Fault, Item
+from pgcli.stores.files import NotRegularFileError, OutsideFolderError, open_regular
 
 #: Errors that may pass: a network disk that lost its server, a loose cable, a full queue.
 TRANSIENT = {
@@ -26,37 +27,59 @@ TRANSIENT = {
 RETRY_SECONDS = (0.5, 1.0, 2.0)
 
 
+def item_bytes(item: Item, limits: ImageLimits) -> bytes:
+    """The bytes of an item's image: its data, or those of its file. Raises ImageError."""
+    if item.data is not None or item.path is None:
+        return checked_bytes(item.data, limits)
+    return read_file(item.path, limits, root=item.root, span=item.span)
+
+
 def read_file(
-    path: str, limits: ImageLimits, max_bytes: int | None = None, *, root: str | None = None
+    path: str,
+    limits: ImageLimits,
+    max_bytes: int | None = None,
+    *,
+    root: str | None = None,
+    span: tuple[int, int] | None = None,
 ) -> bytes:
     """The bytes of a regular file, or the first `max_bytes` of them.
 
-    With a `root` (a real path), only of a file that is in it. Errors that may pass are retried.
-    Raises ImageError for an unreadable or empty file, and for one above the limit.
+    With a `root` (a real path), only of a file that is in it; with a `span`, offset and size of a
+    range, only these bytes of it. Errors that may pass are retried. Raises ImageError for an
+    unreadable or empty file, and for one above the limit.
     """
     for wait_seconds in RETRY_SECONDS:
         try:
-            return _read(path, limits, max_bytes, root)
+            return _read(path, limits, max_bytes, root, span)
         except ImageError as problem:
             cause = problem.__cause__
             if not isinstance(cause, OSError) or cause.errno not in TRANSIENT:
                 raise
         time.sleep(wait_seconds * random.uniform(0.5, 1))  # not all workers at the same moment
-    return _read(path, limits, max_bytes, root)
+    return _read(path, limits, max_bytes, root, span)
 
 
-def _read(path: str, limits: ImageLimits, max_bytes: int | None, root: str | None) -> bytes:
+def _read(
+    path: str,
+    limits: ImageLimits,
+    max_bytes: int | None,
+    root: str | None,
+    span: tuple[int, int] | None,
+) -> bytes:
     try:
         with open_regular(path, root) as file:
-            size = os.fstat(file.fileno()).st_size
-            if size > limits.max_bytes:
+            offset, size = span or (0, os.fstat(file.fileno()).st_size)
+            if not 0 <= size <= limits.max_bytes:
                 raise ImageError(too_large(limits))
-            if max_bytes is not None:
-                return checked_bytes(file.read(max_bytes), limits)
-            # a read allocates all that it is asked for: ask for more only if the file grew
-            data = file.read(size + 1)
-            if len(data) > size:
-                data += file.read(limits.max_bytes + 1 - len(data))
+            wanted = size if max_bytes is None else min(size, max_bytes)
+            claim_memory(wanted)
+            file.seek(offset)
+            data = file.read(wanted)
+            if span and len(data) < wanted:
+                raise ImageError(TRUNCATED)
+            if not span and max_bytes is None and (more := file.read(1)):  # it has grown
+                claim_memory(2 * limits.max_bytes)
+                data = b"".join((data, more, file.read(limits.max_bytes - size)))
             return checked_bytes(data, limits)
     except NotRegularFileError as problem:
         raise ImageError(NOT_A_FILE) from problem
@@ -69,7 +92,10 @@ def _read(path: str, limits: ImageLimits, max_bytes: int | None, root: str | Non
     except OSError as problem:
         reason = os.strerror(problem.errno) if problem.errno else type(problem).__name__
         raise ImageError(Fault("io_error", f"Reading the file failed: {reason}.")) from problem
-    except ValueError as problem:  # a NUL in the path, or characters that file names cannot have
+    except (
+        ValueError,
+        OverflowError,
+    ) as problem:  # a NUL in the path, or characters that file names cannot have
         raise ImageError(MISSING) from problem
 
 

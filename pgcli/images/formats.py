@@ -1,8 +1,9 @@
-"""Identifies an image by its signature and opens it with the matching Pillow reader."""
+"""Opens an image: its format is identified by its signature, its size read and checked."""
 
 from __future__ import annotations
 
 from io import BytesIO
+from typing import NamedTuple
 
 from PIL import Image, ImageFile
 from PIL.AvifImagePlugin import AvifImageFile
@@ -14,7 +15,17 @@ from PIL.PpmImagePlugin import PpmImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
-from pgcli.images.errors import TRUNCATED, UNKNOWN, ImageError
+from pgcli.images.errors import (
+    TRUNCATED,
+    UNKNOWN,
+    ImageError,
+    too_many_pixels,
+    wrap_image_errors,
+)
+from pgcli.images.files import checked_bytes, read_file
+from pgcli.images.image_spec import MAX_SIDE, ImageLimits, Size
+from pgcli.images.limits import claim_memory
+from pgcli.images.pixels import exif_orientation, header_size
 from pgcli.records import Fault
 
 # Called directly, not through Image.open: its pixel limit is a global of the process, and its
@@ -50,7 +61,71 @@ OTHER_FORMATS = {
     "XCF": (b"gimp xcf",),
     "SVG": (b"<svg",),
 }
+#: The most that decoding an image takes, in bytes a pixel, as measured; JPEGs mostly take less.
+PIXEL_BYTES = {
+    "GIF": 9,
+    "BMP": 9,
+    "PNG": 9,
+    "PPM": 9,
+    "JPEG": 12,
+    "TIFF": 12,
+    "AVIF": 12,
+    "WEBP": 16,
+}
+#: Read first of a file; most headers are shorter.
+HEADER_BYTES = 64 * 2**10
+#: Formats whose header is complete at the start of the file; others point anywhere into it.
+HEADER_FIRST = frozenset({"JPEG", "PNG", "GIF", "BMP", "PPM"})
 HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx")
+
+
+class OpenedImage(NamedTuple):
+    """An image whose header is within the limits, not decoded yet, and its bytes."""
+
+    image: ImageFile.ImageFile
+    size: Size
+    data: bytes
+
+
+def open_image(
+    source: str | bytes | None, limits: ImageLimits, root: str | None = None
+) -> OpenedImage:
+    """The image of a file (its path, which has to be in the `root`) or of bytes.
+
+    Raises ImageError.
+    """
+    if isinstance(source, str):
+        data = read_file(source, limits, root=root)
+    else:
+        data = checked_bytes(source, limits)
+    with wrap_image_errors():
+        image = identify_image(data)
+        size = header_size(image)
+    if max(size) > MAX_SIDE or size.width * size.height > limits.max_pixels:
+        raise too_many_pixels(size, limits)
+    claim_memory(len(data) + size.width * size.height * _pixel_bytes(image))
+    return OpenedImage(image, size, data)
+
+
+def read_header(data: bytes) -> tuple[str, Size]:
+    """An image's format and its upright size as the header states it. Raises ImageError.
+
+    A PNG may have its EXIF orientation after the pixels; then width and height are as stored.
+    """
+    with wrap_image_errors():
+        image = identify_image(data)
+        return str(image.format), header_size(image)
+
+
+def read_file_header(path: str, limits: ImageLimits, root: str | None = None) -> tuple[str, Size]:
+    """`read_header` of a file, of which as little as possible is read. Raises ImageError."""
+    try:
+        format, size = read_header(read_file(path, limits, HEADER_BYTES, root=root))
+        if format in HEADER_FIRST:
+            return format, size
+    except ImageError:
+        pass  # the header may be longer
+    return read_header(read_file(path, limits, root=root))
 
 
 def identify_image(data: bytes) -> ImageFile.ImageFile:
@@ -80,6 +155,14 @@ def _open(reader: type[ImageFile.ImageFile], data: bytes, format_: str) -> Image
         if _stated_length(data, format_) > len(data) or _is_at_end(file, format_):
             raise ImageError(TRUNCATED) from problem
         raise
+
+
+def _pixel_bytes(image: ImageFile.ImageFile) -> int:
+    """The most bytes that decoding takes for each pixel."""
+    if image.format == "JPEG" and "progressive" not in image.info:
+        is_plain = image.mode in ("RGB", "L") and exif_orientation(image) == 1
+        return 4 if is_plain else 8
+    return PIXEL_BYTES[str(image.format)]
 
 
 def _other_format(data: bytes) -> str | None:

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from PIL import Image
 
 
+#: The longest side of an image that is read; columns of Parquet hold no larger width.
+MAX_SIDE = 2**31 - 1
 #: Pixels of an image before its crop.
 MAX_RESIZED = 2**25
 

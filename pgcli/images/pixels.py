@@ -1,16 +1,40 @@
-"""Converts decoded pixels of any kind to 8-bit RGB or grey: alpha on white, range scaled."""
+"""Turns decoded pixels of any kind into upright 8-bit RGB or grey: alpha on white, range scaled."""
 
 from __future__ import annotations
 
-import numpy as np
-from PIL import Image
+import struct
+from collections.abc import Callable, Iterator
+from math import inf
 
-from pgcli.images.orientation import apply_orientation
+import numpy as np
+from PIL import Image, ImageFile
+from PIL.ExifTags import Base
+from PIL.JpegImagePlugin import JpegImageFile
+from PIL.TiffImagePlugin import TiffImageFile
+
+from pgcli.images.image_spec import ImageSpec, Size
+
+# Pillow's `exif_transpose` has the same table inside, but raises for corrupt EXIF and can only
+# transpose the image that has the EXIF, not pixels that were made of it.
+TRANSPOSE = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+SIDEWAYS = (5, 6, 7, 8)
+#: Pixels that are converted at a time, where a conversion takes memory of its own.
+TILE_PIXELS = 2**22
+#: A PNG with an orientation has one of these in its bytes.
+PNG_EXIF = (b"eXIf", b"Raw profile type exif", b"XML:com.adobe.xmp")
 
 
 def upright_8bit(image: Image.Image) -> Image.Image:
     """The decoded image in RGB or one grey channel, with its EXIF orientation applied."""
-    return apply_orientation(to_8bit(image), image)
+    return transpose(to_8bit(image), exif_orientation(image))
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
@@ -19,44 +43,128 @@ def to_rgb(image: Image.Image) -> Image.Image:
 
 
 def to_8bit(image: Image.Image) -> Image.Image:
-    """The decoded image in RGB or one grey channel: alpha on white, range scaled to 8 bits."""
+    """The decoded image in RGB or one grey channel: alpha on white, range scaled to 8 bits.
+
+    What takes several times the image's memory is done tile by tile.
+    """
     if image.mode.startswith("I") or image.mode == "F":
-        return Image.fromarray(_scale(image))
+        return _tile_by_tile(image, "L", _to_greys(image))
     if image.has_transparency_data:
-        rgba = image.convert("RGBA")
-        white = Image.new("RGBA", image.size, (255, 255, 255, 255))
-        return Image.alpha_composite(white, rgba).convert("RGB")
+        return _tile_by_tile(image, "RGB", _on_white)
     if image.mode == "1":
         return image.convert("L")  # RGB would take three times the memory
     return image if image.mode == "L" else to_rgb(image)
 
 
-def _scale(image: Image.Image) -> np.ndarray:
-    """8-bit greys of an image of 16-bit, 32-bit or float values."""
-    values = np.asarray(image)
-    if image.mode == "F":
-        return _scale_floats(values)
-    low, high = int(values.min()), int(values.max())
-    if low < 0 or high > 0xFFFF:
-        return _stretch(values, low, high)
-    greys = ((values.astype(np.uint32) + 128) // 257).astype(np.uint8)  # 65535 = 255 * 257
+def _on_white(image: Image.Image) -> Image.Image:
+    rgba = image.convert("RGBA")
+    white = Image.new("RGBA", image.size, (255, 255, 255, 255))
+    return Image.alpha_composite(white, rgba).convert("RGB")
+
+
+def _to_greys(image: Image.Image) -> Callable[[Image.Image], Image.Image]:
+    """What makes 8-bit greys of tiles of an image of 16-bit, 32-bit or float values."""
+    low, high = _range(image)
     transparent = image.info.get("transparency")
-    if isinstance(transparent, int):
-        greys[values == transparent] = 255
-    return greys
+    if image.mode != "F" and low >= 0 and high <= 0xFFFF:
 
+        def shorten(tile: Image.Image) -> Image.Image:
+            values = np.asarray(tile)
+            greys = ((values.astype(np.uint32) + 128) // 257).astype(np.uint8)  # 65535 = 255 * 257
+            if isinstance(transparent, int):
+                greys[values == transparent] = 255
+            return Image.fromarray(greys)
 
-def _scale_floats(values: np.ndarray) -> np.ndarray:
-    finite = values[np.isfinite(values)]
-    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
-    if low >= 0 and high <= 1:
-        low, high = 0.0, 1.0
-    elif low >= 0 and high <= 255:
-        low, high = 0.0, 255.0
-    # NaN becomes the value that is scaled to 0, infinities the ends of the range
-    return _stretch(np.nan_to_num(values, nan=low, posinf=high, neginf=low), low, high)
-
-
-def _stretch(values: np.ndarray, low: float, high: float) -> np.ndarray:
+        return shorten
+    if image.mode == "F" and low >= 0 and high <= 255:
+        low, high = 0.0, 1.0 if high <= 1 else 255.0
     scale = 255 / (high - low) if high > low else 0.0
-    return np.rint((values.astype(np.float64) - low) * scale).astype(np.uint8)
+
+    def stretch(tile: Image.Image) -> Image.Image:
+        # NaN becomes the value that is scaled to 0, infinities the ends of the range
+        values = np.nan_to_num(np.asarray(tile), nan=low, posinf=high, neginf=low)
+        return Image.fromarray(np.rint((values.astype(np.float64) - low) * scale).astype(np.uint8))
+
+    return stretch
+
+
+def _range(image: Image.Image) -> tuple[float, float]:
+    """The least and the greatest finite value; zeros if there is none."""
+    low, high = inf, -inf
+    for _, tile in _tiles(image):
+        values = np.asarray(tile)
+        finite = values[np.isfinite(values)] if image.mode == "F" else values
+        if finite.size:
+            low, high = min(low, finite.min().item()), max(high, finite.max().item())
+    return (low, high) if low <= high else (0.0, 0.0)
+
+
+def _tile_by_tile(
+    image: Image.Image, mode: str, convert: Callable[[Image.Image], Image.Image]
+) -> Image.Image:
+    """The image in another mode, each of its tiles converted by itself."""
+    if image.width * image.height <= TILE_PIXELS:
+        return convert(image)
+    result = Image.new(mode, image.size)
+    for place, tile in _tiles(image):
+        result.paste(convert(tile), place)
+    return result
+
+
+def _tiles(image: Image.Image) -> Iterator[tuple[tuple[int, int], Image.Image]]:
+    """Parts of at most TILE_PIXELS that make up the image, with the left and top of each."""
+    width = min(image.width, TILE_PIXELS)
+    height = TILE_PIXELS // width
+    for top in range(0, image.height, height):
+        for left in range(0, image.width, width):
+            right, bottom = min(left + width, image.width), min(top + height, image.height)
+            yield (left, top), image.crop((left, top, right, bottom))
+
+
+def resize_draft(image: JpegImageFile, spec: ImageSpec) -> Image.Image:
+    """The image at the model's resolution, from 1/2, 1/4 or 1/8 of its size where that suffices.
+
+    Each decoded side has at least the model's pixels. libjpeg leaves out the finest frequencies of
+    every block, so sharp edges differ most. A JPEG below twice the model's resolution is decoded
+    in full; it differs by rounding alone, and only if it is rotated: after resizing, not before.
+    """
+    size = spec.resized(*image.size)
+    draft = image.draft(None, size)
+    image.load()
+    # the last decoded pixels may lie half outside the image: the box says how much of them counts
+    box = None if draft is None else draft[1]
+    resized = to_8bit(image).resize(size, Image.Resampling(spec.resample), box)
+    return to_rgb(spec.crop(transpose(resized, exif_orientation(image))))
+
+
+def header_size(image: ImageFile.ImageFile) -> Size:
+    """The upright size of an image that is not decoded yet, as far as its header states it."""
+    # Pillow decodes a whole PNG in search of late EXIF, and applies TIFF orientation by itself
+    is_stated = image.format != "PNG" or "exif" in image.info
+    is_sideways = is_stated and exif_orientation(image) in SIDEWAYS
+    return Size(*(reversed(image.size) if is_sideways else image.size))
+
+
+def is_rotated(image: ImageFile.ImageFile, data: bytes) -> bool:
+    """Whether an image, opened from these bytes, is not stored upright."""
+    if isinstance(image, TiffImageFile):
+        return image.tag_v2.get(Base.Orientation) in TRANSPOSE
+    is_stated = image.format != "PNG" or any(name in data for name in PNG_EXIF)
+    return is_stated and exif_orientation(image) in TRANSPOSE
+
+
+def transpose(pixels: Image.Image, orientation: int) -> Image.Image:
+    """The pixels of an image with this EXIF orientation, upright."""
+    method = TRANSPOSE.get(orientation)
+    return pixels if method is None else pixels.transpose(method)
+
+
+def exif_orientation(image: Image.Image) -> int:
+    """The EXIF orientation; 1 (upright) if it is missing or corrupt, and for TIFF."""
+    if image.format == "TIFF":
+        return 1
+    try:
+        value = image.getexif().get(Base.Orientation, 1)
+    except (SyntaxError, ValueError, LookupError, TypeError, OSError, EOFError, struct.error):
+        return 1
+    return value if isinstance(value, int) else 1

@@ -14,8 +14,8 @@ from pgcli.search.components import Components
 from pgcli.search.nearest import Rows, Vectors, check_sizes
 from pgcli.search.search_files import Hit, OnRows, find_members, ignore
 from pgcli.search.vector_files import VectorFiles, VectorStats
-from pgcli.state.atomic_file import publish_file, read_json, temporary_path, write_json
-from pgcli.state.write_errors import wrap_write_errors
+from pgcli.stores.files import read_json
+from pgcli.stores.writing import publish_file, temporary_path, wrap_write_errors, write_json
 
 VERSION = 1
 #: Fewer vectors than this are compared exactly: there is nothing to gain by clusters.

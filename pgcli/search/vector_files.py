@@ -13,10 +13,10 @@ import pyarrow
 from pyarrow import compute
 
 from pgcli.errors import NoInputError, UsageError
+from pgcli.output.reader import state_folder
 from pgcli.search.nearest import Rows, Vectors, lengths
 from pgcli.search.vector_columns import EMBEDDING, HINT, INDEX, NAMES, PlaceInFile, matrix
 from pgcli.search.vector_tables import jsonl_names, parquet_names, read_jsonl, read_parquet
-from pgcli.state.state_folder import state_folder
 
 #: Lengths further than this from 1 are not those of normalised vectors in float16.
 LENGTH_ERROR = 0.01

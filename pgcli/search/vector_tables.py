@@ -13,10 +13,10 @@ import pyarrow
 from pyarrow import parquet
 
 from pgcli.errors import UsageError
-from pgcli.regular_file import open_regular
+from pgcli.output.lines import parse_row, read_lines
 from pgcli.search.nearest import BLOCK_ROWS, Rows, Vectors, float32
 from pgcli.search.vector_columns import EMBEDDING, HINT, INDEX, NAMES, no_embedding, with_names
-from pgcli.state.record_file import parse_row, read_lines
+from pgcli.stores.files import open_regular
 
 
 def read_parquet(file: Path) -> Iterator[pyarrow.Table]:

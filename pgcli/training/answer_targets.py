@@ -12,14 +12,13 @@ from typing import Any
 
 from pgcli.box_filter import box_of
 from pgcli.errors import UsageError
+from pgcli.inputs import Inventory, ReadOptions
+from pgcli.inputs.paths import url_scheme
+from pgcli.inputs.readers import manifest_ending
 from pgcli.parsing import detection_text
 from pgcli.records import Item
 from pgcli.regions import location_values, with_locations
-from pgcli.regular_file import open_regular
-from pgcli.sources.open_sources import open_sources
-from pgcli.sources.paths import url_scheme
-from pgcli.sources.read_options import ReadOptions
-from pgcli.sources.readers import manifest_ending
+from pgcli.stores.files import open_regular
 from pgcli.tasks.question import ask, normalize
 from pgcli.tasks.templates import render, template_columns
 from pgcli.training.targets import ERROR_COLUMNS, FindTarget, TrainingTarget, text_of
@@ -44,8 +43,8 @@ class AnswerTargets:
     prompt_column: str | None = None
     answer_column: str | None = None
     prompt: str | None = None
-    open_source: Callable[[str, ReadOptions], Iterable[Item]] = lambda name, options: open_sources(
-        [name], options
+    open_source: Callable[[str, ReadOptions], Iterable[Item]] = lambda name, options: (
+        Inventory.scan([name], options)
     )
 
     @property
@@ -65,7 +64,13 @@ class AnswerTargets:
             required += template_columns(ask([self.prompt]))
         known = (*self._prompts, *self._answers, *BOX_COLUMNS, *ERROR_COLUMNS)
         optional = tuple(one for one in known if one not in required)
-        read = replace(options, fields=tuple(required), optional_fields=optional, repeats_ids=True)
+        read = replace(
+            options,
+            fields=tuple(required),
+            optional_fields=optional,
+            repeats_ids=True,
+            allows_nulls=True,
+        )
         # CSV has an empty text for every cell without a value
         may_be_empty = name == "-" or manifest_ending(name) in (".jsonl", ".ndjson", ".parquet")
         return self.open_source(name, read), partial(self._find, may_be_empty=may_be_empty)

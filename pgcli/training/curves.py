@@ -9,8 +9,7 @@ from typing import Any
 
 from PIL import Image, ImageDraw, ImageFont
 
-from pgcli.state.atomic_file import publish_file, temporary_path
-from pgcli.state.write_errors import wrap_write_errors
+from pgcli.stores.writing import publish_file, temporary_path, wrap_write_errors
 
 WIDTH, HEIGHT = 420, 300  # of a panel
 LEFT, TOP, RIGHT, BOTTOM = 62, 40, 18, 40
@@ -54,7 +53,7 @@ def write_curves(file: Path, lines: Sequence[Mapping[str, Any]]) -> None:
     with wrap_write_errors(file):
         try:
             image.save(temporary, optimize=True)
-            publish_file(temporary, file, replace=True, durable=False)
+            publish_file(temporary, file, replace=True)
         finally:
             temporary.unlink(missing_ok=True)
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from time import time
 
-from pgcli.state.write_errors import make_folder, wrap_write_errors
+from pgcli.stores.writing import make_folder, wrap_write_errors
 
 VARINT, DOUBLE, BYTES, FLOAT = 0, 1, 2, 5  # wire types
 STARTED = 1  # a session log's status: the steps of earlier files from its step on are dropped

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pgcli.state.write_errors import wrap_write_errors
+from pgcli.stores.writing import wrap_write_errors
 from pgcli.training.image_batches import ImageBatch
 from pgcli.training.processes import ALONE, Processes
 from pgcli.training.rows import TrainingRows

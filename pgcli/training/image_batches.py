@@ -5,7 +5,7 @@ B rows · R resolution · C channels
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 from pgcli.images import ImageDecoder
+from pgcli.images.pool import decode_ahead
 from pgcli.records import DecodedImage
+from pgcli.stores import Reader
 from pgcli.training.image_errors import ImageErrors
 from pgcli.training.row_store import RowStore
 from pgcli.training.seeds import seed_of
 from pgcli.training.training_row import TrainingRow
-from pgcli.workers import prefetch
-from pgcli.workers.fetcher import Fetcher
 
 
 @dataclass(frozen=True)
@@ -79,13 +79,16 @@ class RowOrder:
 
 @dataclass
 class ImageLoader:
-    """Decodes the images of batches ahead of the model."""
+    """Decodes the images of batches ahead of the model.
+
+    `make_reader` makes the reader of images at addresses; a pass through batches ends its own.
+    """
 
     store: RowStore
     decoder: ImageDecoder
     errors: ImageErrors
     workers: int | None = None
-    fetcher: Fetcher | None = None
+    make_reader: Callable[[], Reader | None] = lambda: None
 
     def load(self, batches: Iterable[Sequence[TrainingRow]], total: int) -> Iterator[ImageBatch]:
         """The batches with the images that can be read, which may be none; `total` counts rows.
@@ -100,15 +103,16 @@ class ImageLoader:
                 yield from batch
 
         items = map(self.store.item, rows())
-        decoded = prefetch(
-            items, self.decoder, workers=self.workers, total=total, fetcher=self.fetcher
+        decoded = decode_ahead(
+            items, self.decoder, workers=self.workers, total=total, reader=self.make_reader()
         )
         try:
             while first := next(decoded, None):
                 batch = ahead.pop(0)
-                yield self._batch(batch, [first, *islice(decoded, len(batch) - 1)])
+                others = islice(decoded, len(batch) - 1)
+                yield self._batch(batch, [first, *filter(None, others)])
         finally:
-            decoded.close()  # type: ignore[attr-defined]
+            decoded.close()
 
     def _batch(self, rows: Sequence[TrainingRow], images: Sequence[DecodedImage]) -> ImageBatch:
         for row, image in zip(rows, images, strict=True):

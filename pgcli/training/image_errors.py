@@ -6,9 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pgcli.pipeline.error_budget import ErrorBudget
-from pgcli.pipeline.tally import Tally
-from pgcli.records import DecodedImage, Item, error_answer, unanswered
+from pgcli.records import DecodedImage, Fault, Item, error_answer
+from pgcli.run.tally import ErrorBudget, Tally
 
 if TYPE_CHECKING:
     from pgcli.training.training_row import RowKey
@@ -23,14 +22,8 @@ class ItemErrors:
 
     def add(self, item: Item) -> None:
         """Count an item, which may have a fault. Raises TooManyErrors."""
-        if item.fault is None:
-            self._tally.rows += 1
-            self.budget.consecutive = 0
-            return
-        image = DecodedImage(item, None, None, None, 0.0, item.fault)
-        row = error_answer(image, "", task="ask", model="")
-        self._tally.count(row)
-        self.budget.check(row, self._tally)
+        count_item(item, item.fault, self._tally)
+        self.budget.check(self._tally)
 
     def check_share(self) -> None:
         """Raise TooManyErrors if the share of faults exceeds the budget."""
@@ -58,13 +51,20 @@ class ImageErrors:
         """Count an image that was read or could not be. Raises TooManyErrors."""
         if image.fault is not None and row_id in self.reasons:
             return
-        row_of = unanswered if image.fault is None else error_answer
-        row = row_of(image, "", task="ask", model="")
-        if self._tally.rows < self.rows:
-            self._tally.rows += 1
         if image.fault is not None:
             self.reasons[row_id] = image.fault.message
-            self._tally.errors[image.fault.code] += 1
-        self.budget.check(row, self._tally)
+        count_item(image.item, image.fault, self._tally)
+        self._tally.rows = min(self._tally.rows, self.rows)
+        self.budget.check(self._tally)
         if self._tally.rows == self.rows:
             self.budget.check_share(self._tally)
+
+
+def count_item(item: Item, fault: Fault | None, tally: Tally) -> None:
+    """Add an item, with or without a fault, to the tally."""
+    if fault is None:
+        tally.rows += 1
+        tally.last_errors = 0
+    else:
+        image = DecodedImage(item, None, None, None, 0.0, fault)
+        tally.count(error_answer(image, "", task="ask", model=""))

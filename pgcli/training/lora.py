@@ -12,10 +12,8 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from torch import nn
 
 from pgcli.checkpoints import adapter_file
-from pgcli.checkpoints.adapters import merge_product
 from pgcli.checkpoints.json_file import ADAPTER_CONFIG
 from pgcli.checkpoints.names import PALIGEMMA_MODULES
 from pgcli.checkpoints.save import write_files
@@ -190,24 +188,6 @@ def _peft_values(settings: LoraSettings, base_model: str, revision: str | None) 
         "rank_pattern": {},
         "alpha_pattern": {},
     }
-
-
-@torch.no_grad()
-def merge_lora(model: PaliGemma) -> None:
-    """Add the adapters to the weights, in float32 and rounded once, and remove them.
-
-    Raises ValueError for weights in int8, and if a sum is not finite in the weights' dtype.
-    """
-    for layer, module in _adapted(model):
-        if not isinstance(module.base, nn.Linear):
-            raise ValueError(f"{layer} is quantized: merge the adapter into the checkpoint instead")
-        start = 0
-        for _, adapter in module.parts():
-            rows = module.base.weight.narrow(0, start, len(adapter.lora_B))
-            start += len(rows)
-            if not merge_product(rows, adapter.lora_B, adapter.lora_A, adapter.scale):
-                raise ValueError(f"{layer}: the merged weight is not finite")
-        model.set_submodule(layer, module.base)
 
 
 def _adapted(model: PaliGemma) -> Iterator[tuple[str, LoraLinear]]:

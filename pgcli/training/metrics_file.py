@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pgcli.regular_file import read_text
 from pgcli.rows import round6
-from pgcli.state.atomic_file import publish_file
-from pgcli.state.write_errors import wrap_write_errors
+from pgcli.stores.files import read_text
+from pgcli.stores.writing import publish_file, wrap_write_errors
 
 METRICS = "metrics.jsonl"
 

@@ -12,7 +12,8 @@ from torch import nn
 
 from pgcli.engine.oom import OutOfMemory, run_or_free
 from pgcli.errors import NoUsableDevice
-from pgcli.state.atomic_file import read_json, write_json
+from pgcli.stores.files import read_json
+from pgcli.stores.writing import write_json
 
 Result = TypeVar("Result")
 

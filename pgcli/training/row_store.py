@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class RowStore:
     """Data that is appended, and read at random: rows, and images of tables and archives.
 
-    Rows are read in random order in every epoch, which compressed tables and archives do not allow.
+    Rows are read in random order in every epoch, which tables and compressed archives do not allow.
     """
 
     def __init__(self, folder: Path):

@@ -13,8 +13,8 @@ from typing import overload
 import numpy as np
 
 from pgcli.errors import NoInputError
+from pgcli.inputs import ReadOptions
 from pgcli.records import Item
-from pgcli.sources.read_options import ReadOptions
 from pgcli.training.image_errors import ItemErrors
 from pgcli.training.row_store import RowStore
 from pgcli.training.targets import Targets, TrainingTarget, is_error_row
@@ -42,12 +42,13 @@ class TrainingRows(Sequence[TrainingRow]):
         self._digest = hashlib.sha256()
 
     def add(self, item: Item, target: TrainingTarget) -> None:
-        """Append a row; the bytes of its image are stored."""
-        if item.data is None:
-            key, bytes_at = item.path or item.image, None
-        else:
+        """Append a row; bytes of its image that are not in a file are stored."""
+        key, bytes_at = item.path or item.image, None
+        if item.span is not None:
+            key = f"{key}, {item.span[0]}"
+        elif item.data is not None:
             key, bytes_at = hashlib.sha256(item.data).hexdigest(), self.store.add(item.data)
-        values = (item.id, item.image, item.path, item.root, *target, key, bytes_at)
+        values = (item.id, item.image, item.path, item.root, item.span, *target, key, bytes_at)
         start, size = self.store.add(json.dumps(values).encode())
         self._starts.append(start)
         self._sizes.append(size)
@@ -92,8 +93,8 @@ class TrainingRows(Sequence[TrainingRow]):
         if isinstance(number, slice):
             return [self[one] for one in range(*number.indices(len(self)))]
         stored = self.store.read(self._starts[number], self._sizes[number])
-        id_, image, path, root, text, prompt, key, bytes_at = json.loads(stored)
-        item = Item(number % len(self), id_, image, path, root=root)
+        id_, image, path, root, span, text, prompt, key, bytes_at = json.loads(stored)
+        item = Item(number % len(self), id_, image, path, root=root, span=span and tuple(span))
         return TrainingRow(item, text, key, bytes_at and tuple(bytes_at), prompt)
 
     def __iter__(self) -> Iterator[TrainingRow]:

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from pgcli.regular_file import open_regular
-from pgcli.sources.paths import url_scheme
+from pgcli.inputs.paths import url_scheme
+from pgcli.stores.files import open_regular
 from pgcli.training.row_store import RowStore
 from pgcli.training.rows import TrainingRows
 from pgcli.training.training_row import TrainingRow
@@ -59,6 +59,8 @@ def image_size(row: TrainingRow) -> int:
     if row.bytes_at is not None:
         return row.bytes_at[1]
     path = row.item.path
+    if row.item.span is not None:
+        return row.item.span[1]
     if path is None or url_scheme(path):
         return UNKNOWN
     try:
@@ -76,10 +78,12 @@ def digest(row: TrainingRow, store: RowStore, read_bytes: int | None) -> int:
     else:
         try:
             with open_regular(row.item.path or "", row.item.root) as file:
-                if read_bytes:
-                    file.seek(max(0, file.seek(0, os.SEEK_END) - read_bytes))
-                while chunk := file.read(CHUNK_BYTES):
+                offset, size = row.item.span or (0, file.seek(0, os.SEEK_END))
+                left = min(read_bytes or size, size)
+                file.seek(offset + size - left)
+                while chunk := file.read(min(left, CHUNK_BYTES)):
                     found.update(chunk)
+                    left -= len(chunk)
         except (OSError, ValueError):  # it is told apart by its path
             found.update(row.image_key.encode("utf-8", "surrogateescape"))
     return int.from_bytes(found.digest()[:8], "big", signed=True)

@@ -8,10 +8,9 @@ from pathlib import PurePosixPath
 from typing import Any, NamedTuple, Protocol
 
 from pgcli.errors import UsageError
+from pgcli.inputs import Inventory, ReadOptions
+from pgcli.inputs.paths import display_name
 from pgcli.records import Item
-from pgcli.sources.open_sources import open_sources
-from pgcli.sources.paths import display_name
-from pgcli.sources.read_options import ReadOptions
 
 #: The columns of result files that say why an image has no answer.
 ERROR_COLUMNS = ("error", "error_message")
@@ -59,8 +58,8 @@ class ColumnTargets:
         return HINT
 
     def open(self, name: str, options: ReadOptions) -> tuple[Iterable[Item], FindTarget]:
-        read = replace(options, fields=(self.column,), repeats_ids=True)
-        return open_sources([name], read), self.find
+        read = replace(options, fields=(self.column,), repeats_ids=True, allows_nulls=True)
+        return Inventory.scan([name], read), self.find
 
     def find(self, item: Item) -> TrainingTarget | None:
         """The value of the column, if it is a text or a number."""
@@ -73,7 +72,7 @@ class LabelTargets(ColumnTargets):
     """The label in a column of a manifest, or the name of the folder right below the source."""
 
     def open(self, name: str, options: ReadOptions) -> tuple[Iterable[Item], FindTarget]:
-        source = open_sources([name], replace(options, repeats_ids=True))
+        source = Inventory.scan([name], replace(options, repeats_ids=True))
         if source.has_columns:
             return super().open(name, options)
         if not source.is_folder:

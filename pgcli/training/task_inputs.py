@@ -15,7 +15,8 @@ from pgcli.device.select import choose_dtype
 from pgcli.engine.image_spec import image_spec
 from pgcli.errors import UsageError
 from pgcli.images import ImageDecoder, ImageLimits
-from pgcli.pipeline.error_budget import ErrorBudget
+from pgcli.run.tally import ErrorBudget
+from pgcli.stores import Reader
 from pgcli.training.image_batches import ImageLoader, RowOrder
 from pgcli.training.image_errors import ImageErrors
 from pgcli.training.processes import ALONE, Processes
@@ -24,20 +25,21 @@ from pgcli.training.rows import TrainingRows
 from pgcli.training.settings import TrainingSettings
 from pgcli.training.task_data import ImageInput, TaskData
 from pgcli.training.training_row import TrainingRow
-from pgcli.workers.fetcher import Fetcher
 
 
 @dataclass(frozen=True)
 class ImageReading:
     """How images are read: the store of bytes, decoding workers, limits, addresses, and how many
     may not be readable. `faults` are rows that were lost before their images were read.
+
+    `make_reader` makes a reader of addresses; None if these are not allowed.
     """
 
     store: RowStore
     workers: int | None = None
     limits: ImageLimits = field(default_factory=ImageLimits)
     fast_decode: bool = False
-    fetcher: Fetcher | None = None
+    make_reader: Callable[[], Reader | None] = lambda: None
     budget: ErrorBudget = field(default_factory=ErrorBudget)
     faults: int = 0
 
@@ -78,7 +80,7 @@ class TaskInputs:
         decoder = ImageDecoder(spec, reading.limits)
         rows = len(self.train) + reading.faults
         errors = ImageErrors(rows, reading.budget, reading.faults)
-        return ImageLoader(reading.store, decoder, errors, reading.workers, reading.fetcher)
+        return ImageLoader(reading.store, decoder, errors, reading.workers, reading.make_reader)
 
     def data(self, resolution: int, preprocessing: Preprocessing) -> TaskData:
         """The rows in order, with their images for a model."""

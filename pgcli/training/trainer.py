@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from pgcli.errors import InvalidCheckpoint, TrainingDiverged
-from pgcli.state.write_errors import wrap_write_errors
+from pgcli.stores.writing import wrap_write_errors
 from pgcli.training.curves import write_curves
 from pgcli.training.metrics_file import METRICS, MetricsFile
 from pgcli.training.optimizer import CosineSchedule, make_optimizer

@@ -15,8 +15,8 @@ IMAGE_ID = 2  # values of a key that is of all rows of an image
 class TrainingRow:
     """An image and what is learned of it: its text, its label, or the answer to its `prompt`.
 
-    `image_key` is equal for rows of the same file or of the same bytes. Bytes from a table or an
-    archive are not held here: they are `bytes_at`, start and size, in the store.
+    `image_key` is equal for rows of the same file or of the same bytes. Bytes from a table or a
+    compressed archive are not held here: they are `bytes_at`, start and size, in the store.
     """
 
     item: Item

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from pgcli.checkpoints.tensor_file import TensorSpec, write_tensors
 from pgcli.errors import OutputFailed
-from pgcli.state.atomic_file import publish_file
-from pgcli.state.write_errors import wrap_write_errors
+from pgcli.stores.writing import publish_file, wrap_write_errors
 from pgcli.training.sharding import part_of, whole
 
 WEIGHT, STEPS = "weight", "step"

@@ -11,7 +11,7 @@ from typing import Literal
 
 from pgcli.errors import OutputFailed
 from pgcli.printable import encodable
-from pgcli.regular_file import read_text
+from pgcli.stores.files import read_text
 from pgcli.views.output_folder import write_below
 from pgcli.views.written_texts import WrittenTexts
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
-from pgcli.regular_file import open_regular
+from pgcli.stores.files import open_regular
 
 MAX_FOLDERS = 64  # records that are held in memory
 #: Lines of a record for each text in it, over which it is written anew.

@@ -31,7 +31,6 @@ from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import parse_config, read_config
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.preprocessing import read_preprocessing
-from pgcli.cli.answer_files import answer_files
 from pgcli.cli.main import main
 from pgcli.engine import loader as engines
 from pgcli.engine.memory import cache_bytes
@@ -65,7 +64,6 @@ def measured(folder, **plan):
         BenchPlan(**(given | plan)),
         device="cpu",
         dtype="float32",
-        pipeline=answer_files,
         waiting=lambda message: nullcontext(),
     )
 
@@ -93,7 +91,7 @@ def make_runners(folder, tmp_path, *, static=False):
         ids = [engine.tokenizer.encode_prompt(prompt) for prompt in prompts]
         return BenchInputs(decoded, files, question, ids, lengths.of(images * len(prompts)), batch)
 
-    return EngineRunner(engine, answer_files), other, work
+    return EngineRunner(engine), other, work
 
 
 class TestEqualInputs:

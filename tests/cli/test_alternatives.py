@@ -77,5 +77,5 @@ def test_engine_samples_alternatives_for_each_call():
     assert first.alternatives == again.alternatives != other.alternatives
     assert len(first.alternatives) == 4
     assert len(first.token_logprobs) == first.tokens
-    with pytest.raises(pgcli.errors.UsageError, match="alternatives is -1"):
+    with pytest.raises(pgcli.errors.UsageError, match="alternatives: -1 is not a whole number"):
         engine.caption(image, alternatives=-1)

@@ -18,13 +18,15 @@ from PIL import Image
 
 from pgcli import __version__
 from pgcli.checkpoints.config import read_config
-from pgcli.checkpoints.find import BUILTIN
-from pgcli.cli.job import demo_limit, loading
+from pgcli.checkpoints.find import BUILTIN, find
 from pgcli.cli.main import main
 from pgcli.engine import loader
 from pgcli.engine.memory import SHARE_OF_FREE, TOKENS_PER_PASS, batch_bytes
 from pgcli.errors import ManifestError, PgcliError
-from pgcli.state.run_state import RunState
+from pgcli.inputs import Inventory
+from pgcli.run import checks
+from pgcli.run import run as running
+from pgcli.stores import LocalStore
 from tests.support import forkserver, pretend
 from tests.support.awkward import drawing
 from tests.support.runs import heed_signals
@@ -42,14 +44,14 @@ pytestmark = pytest.mark.usefixtures("clean_environment")
 @pytest.fixture
 def pretended(monkeypatch):
     """A model that needs no loading, for calls in this process."""
-    monkeypatch.setattr(loading, "load_model", pretend.load_model)
+    monkeypatch.setattr(running, "load_engine", pretend.load_engine)
 
 
 @pytest.fixture
 def recording_engine(monkeypatch):
     """A model that needs no loading and records its question, sampling parameters and items."""
     engine = RecordingEngine()
-    monkeypatch.setattr(loading, "load_model", lambda *_, **__: engine)
+    monkeypatch.setattr(running, "load_engine", lambda *_, **__: engine)
     return engine
 
 
@@ -123,7 +125,7 @@ def test_1_with_a_traceback_for_a_bug(capsys, monkeypatch):
     def fail(*_, **__):
         raise LookupError("odd \x1b[31mthing")
 
-    monkeypatch.setattr(loading, "load_model", fail)
+    monkeypatch.setattr(running, "load_engine", fail)
     code, out, err = call(capsys, "caption", EXAMPLES)
     assert (code, out) == (1, "")
     assert "Traceback" in err
@@ -155,13 +157,16 @@ def test_1_with_a_traceback_for_a_bug(capsys, monkeypatch):
         ("caption x --region 1,2,3", "'1,2,3' is not four numbers of pixels: xmin,ymin,xmax,ymax"),
         ("caption x --region 5,0,5,9", "'5,0,5,9' is empty: xmin must be below xmax"),
         ("caption x --region 0,5,9,5", "'0,5,9,5' is empty"),
-        ("caption x --keep a,,b", "'a,,b' is not a list of columns"),
+        ("caption x --keep a,,b", "'a,,b' is not a list of names"),
         ("caption x --format xml", "--format: 'xml' is not one of 'auto', 'jsonl', 'text'"),
         ("caption x --on-error skip", "--on-error: 'skip' is not one of 'record', 'stop'"),
         ("caption x --lang e/n", "not a language tag"),
         ("caption - -", "`-`) is named twice"),
         ("caption examples/images -o rows.txt", "the name 'rows.txt' does not choose a format"),
-        ("caption examples/images -o rows/ --format jsonl", "the name of a folder"),
+        (
+            "caption examples/images -o rows/ --format jsonl",
+            "the name of a folder, and --format says jsonl",
+        ),
         ("caption examples/images -o rows.jsonl --shard 0/2", "--shard needs a folder"),
         ("caption examples/images -o rows/ --shard 2/2", "neither auto nor I/N"),
         ("caption examples/images --retry-errors", "--retry-errors goes through all"),
@@ -240,7 +245,9 @@ def test_files_that_change_during_a_run_cost_their_own_rows(capsys, monkeypatch,
     whole = first.read_bytes()
     for file in (gone, cut, emptied, piped, replaced, last):
         file.write_bytes(whole)
-    monkeypatch.setattr(loading, "load_model", lambda *_, **__: EngineWithCallback(change_files))
+    engine = EngineWithCallback(change_files)
+    engine.label = find("demo").label
+    monkeypatch.setattr(running, "load_engine", lambda *_, **__: engine)
     assert call(capsys, "caption", folder, "-o", output, "--model", "demo")[0] == 3
     assert [(row["error"], row["width"]) for row in rows(output.read_text())] == [
         *((None, 40), ("missing", None), ("truncated", 40), ("not_an_image", None)),
@@ -249,10 +256,11 @@ def test_files_that_change_during_a_run_cost_their_own_rows(capsys, monkeypatch,
     piped.unlink()
     for file in (gone, cut, emptied, piped):
         file.write_bytes(whole)
-    monkeypatch.setattr(loading, "load_model", pretend.load_model)
+    monkeypatch.setattr(running, "load_engine", pretend.load_engine)
     again = ("caption", folder, "-o", output, "--model", "demo", "--retry-errors")
-    assert call(capsys, *again)[0] == 0
-    assert [row["width"] for row in rows(output.read_text())] == [40, 40, 40, 40, 40, 20, 40]
+    code, _, err = call(capsys, *again)
+    assert code == 13  # its answer is of other bytes than the run began with
+    assert "5 replaced.png has changed" in err
 
 
 def test_no_message_reveals_the_target_of_a_link(capsys, images, tmp_path, pretended):
@@ -356,7 +364,7 @@ def test_every_error_class_has_its_exit_code(capsys, monkeypatch):
         def fail(*_, kind=kind, **__):
             raise kind("it is so", hint="do this")
 
-        monkeypatch.setattr(loading, "load_model", fail)
+        monkeypatch.setattr(running, "load_engine", fail)
         code, _, err = call(capsys, "caption", EXAMPLES, "-q")
         assert (code, err) == (kind.exit_code, "pgcli: it is so\nhint: do this\n")
 
@@ -494,27 +502,6 @@ def test_dry_run_downloads_no_model(capsys):
     assert "time: unknown before the model is on this machine" in err
 
 
-def test_sample_is_evenly_spread_and_keeps_indices(capsys, pretended, tmp_path):
-    output = tmp_path / "rows.jsonl"
-    options = ("caption", EXAMPLES, EXAMPLES, "-o", output, "--sample", "5")
-    assert call(capsys, *options)[0] == 0
-    made = [json.loads(line) for line in output.read_text().splitlines()]
-    count = 2 * len(list(Path(EXAMPLES).iterdir()))
-    assert [row["index"] for row in made] == [k * count // 5 for k in range(5)]
-    assert call(capsys, *options)[0] == 0
-    code, out, _ = call(capsys, "check", output)
-    assert (code, out.splitlines()[0]) == (0, "all 5 rows match the input, in order")
-    assert call(capsys, *options[:-1], "6")[0] == 13
-    assert call(capsys, *options[:-1], "1000", "--overwrite")[0] == 0
-    assert len(output.read_text().splitlines()) == count
-
-
-def test_sample_of_an_uncounted_input_is_refused(capsys):
-    code, _, err = call(capsys, "caption", "-", "--sample", "2")
-    assert code == 2
-    assert "--sample needs to know the number of images" in err
-
-
 def test_prompts_file_follows_the_prompts_of_the_command(capsys, pretended, tmp_path):
     file = tmp_path / "prompts.txt"
     file.write_bytes(b"\xef\xbb\xbfwhat?\r\n\n  how many?  \n# a hash is a prompt\n")
@@ -541,7 +528,7 @@ def test_invalid_prompts_file_is_refused(capsys, tmp_path, data, expected):
 @pytest.mark.parametrize("output", ["-", "rows.jsonl", "rows.parquet", "rows/"])
 def test_view_shows_several_prompts_side_by_side(capsys, pretended, tmp_path, output):
     page = tmp_path / "page.html"
-    options = ["ask", EXAMPLES, "--prompt", "what?", "--prompt", "what!", "--sample", "3"]
+    options = ["ask", EXAMPLES, "--prompt", "what?", "--prompt", "what!", "--limit", "6"]
     to = output if output == "-" else f"{tmp_path}/{output}"
     code, out, err = call(capsys, *options, "-o", to, "--view", page)
     assert code == 0
@@ -705,21 +692,23 @@ def test_model_options_reach_the_loader(capsys, monkeypatch, tmp_path):
     masks = tmp_path / "vae.npz"
     masks.touch()
 
-    def find(name, revision=None, **more):
-        found.append((name, revision, more.get("kind", "model")))
-        return SimpleNamespace(name=name, label=name, folder=BUILTIN)
+    def find_both(request, *_):
+        options = request.model
+        found.append((options.model, options.revision, options.adapter))
+        named = [SimpleNamespace(name=x, label=x, folder=BUILTIN) for x in ("m/m", "b/b")]
+        return tuple(named)
 
     def load(checkpoint, **options):
         loaded.update(options, model=checkpoint.label, adapter=options["adapter"].label)
         return pretend.Engine()
 
-    monkeypatch.setattr(loading, "find", find)
+    monkeypatch.setattr(running, "find_checkpoints", find_both)
     monkeypatch.setattr("pgcli.engine.loader.load", load)
     options = f"--object a --model m/m --revision r --adapter b/b --mask-decoder {masks}"
     options += " --device cuda:1 --dtype float32 --batch-size 7 --quantize int8"
     code, _, err = call(capsys, "segment", EXAMPLES / "one.png", *options.split())
     assert code == 0
-    assert found == [("m/m", "r", "model"), ("b/b", None, "adapter")]
+    assert found == [("m/m", "r", "b/b")]
     assert loaded == {
         "model": "m/m",
         "adapter": "b/b",
@@ -740,18 +729,14 @@ def test_model_options_reach_the_loader(capsys, monkeypatch, tmp_path):
 def test_recorded_batch_size_is_that_of_the_question(
     capsys, monkeypatch, tmp_path, options, new_tokens
 ):
-    from pyarrow import parquet
-
     needed = batch_bytes(read_config(BUILTIN), 4, 9, new_tokens=new_tokens)
     monkeypatch.setattr(loader, "free_bytes", lambda device: int(needed / SHARE_OF_FREE) + 9)
-    output = tmp_path / "rows.parquet"
+    summary = tmp_path / "summary.json"
     model = ["--model", "demo", "--device", "cpu", "--dtype", "float32"]
-    code, _, err = call(
-        capsys, "ask", EXAMPLES / "one.png", "--prompt", "what?", *options, *model, "-o", output
-    )
+    model += ["--summary-json", summary]
+    code, _, err = call(capsys, "ask", EXAMPLES / "one.png", "--prompt", "what?", *options, *model)
     assert code == 0, err
-    settings = json.loads(parquet.read_schema(output).metadata[b"pgcli"])
-    assert settings["batch_size"] == 9
+    assert json.loads(summary.read_text())["batch_size"] == 9
 
 
 def test_parquet_metadata_has_the_settings(capsys, tmp_path, pretended):
@@ -764,7 +749,7 @@ def test_parquet_metadata_has_the_settings(capsys, tmp_path, pretended):
     assert settings["command"] == "ask"
     assert settings["prompts"] == ["what?"]
     assert settings["sources"] == [str(EXAMPLES)]
-    assert (settings["model"], settings["seed"]) == ("pretended@1", 3)
+    assert (settings["model"], settings["seed"]) == (find("demo").label, 3)
     assert settings["versions"]["pgcli"] == __version__
     assert {"torch", "pillow", "tokenizers"} <= settings["versions"].keys()
     assert settings["fast_decode"] is False
@@ -783,7 +768,7 @@ def test_fast_decode_changes_pixels(capsys, tmp_path, monkeypatch):
             seen.append(images[0][1].pixels)
             return super().ask(images, question, sampling)
 
-    monkeypatch.setattr(loading, "load_model", lambda *_, **__: Looking())
+    monkeypatch.setattr(running, "load_engine", lambda *_, **__: Looking())
     for options in ([], ["--fast-decode"]):
         code, out, _ = call(capsys, "caption", tmp_path / "large.jpg", "--quiet", *options)
         assert (code, rows(out)[0]["width"]) == (0, 480)
@@ -797,7 +782,7 @@ def test_fast_decode_changes_pixels(capsys, tmp_path, monkeypatch):
             "detect --object a --object b --strict --region 1,2,3,4",
             {"objects": ["a", "b"], "strict": True, "region": [1, 2, 3, 4]},
         ),
-        ("ask --prompt x --choice a --choice b", {"choices": ["a", "b"], "strict": False}),
+        ("ask --prompt x --choice a --choice b", {"choices": ["a", "b"]}),
     ],
 )
 def test_parquet_metadata_has_the_question(capsys, tmp_path, pretended, arguments, known):
@@ -858,7 +843,7 @@ def test_unnamed_built_in_model_prints_a_notice(capsys, pretended):
 
 
 def test_unnamed_built_in_model_refuses_over_100_images(capsys, tmp_path, pretended):
-    assert demo_limit.DEMO_IMAGES == 100
+    assert checks.DEMO_IMAGES == 100
     for number in range(101):
         (tmp_path / f"{number:03}.ppm").write_bytes(b"P6 1 1 255 abc")
     code, out, err = call(capsys, "caption", tmp_path)
@@ -913,7 +898,7 @@ def test_signal_ends_the_run_after_a_notice_of_saved_rows(tmp_path, signum):
 def test_interrupted_parquet_output_is_named_in_the_notice(tmp_path):
     output = tmp_path / "rows.parquet"
     run = started("caption", *[EXAMPLES] * 20, "--model", "demo", "-o", output)
-    wait_until(lambda: list(tmp_path.glob("rows.parquet.pgcli/chunks/*")))
+    wait_until(lambda: list(tmp_path.glob("rows.parquet.pgcli/open/*")))
     run.send_signal(signal.SIGINT)
     stderr = run.communicate(timeout=60)[1].decode()
     assert run.returncode == -signal.SIGINT
@@ -1093,27 +1078,32 @@ def test_output_with_an_invalid_run_record_is_not_resumed(images, record):
 
 
 @pytest.mark.parametrize(
-    ("name", "options"), [("rows.jsonl", ()), ("rows.parquet", ()), ("a.txt", ("--format", "text"))]
+    ("name", "options", "is_replaced"),
+    [
+        ("rows.jsonl", (), False),
+        ("rows.parquet", (), False),
+        ("a.txt", ("--format", "text"), True),
+    ],
 )
-def test_linked_output_is_replaced_and_its_target_kept(images, tmp_path, name, options):
+def test_target_of_a_linked_output_is_kept(images, tmp_path, name, options, is_replaced):
     precious, output = tmp_path / "precious.txt", tmp_path / name
     precious.write_text("precious")
     output.symlink_to(precious)
     assert spawn("caption", images, "-o", output, *options).returncode == 13
-    assert spawn("caption", images, "-o", output, "--overwrite", *options).returncode == 3
-    assert (precious.read_text(), output.is_symlink()) == ("precious", False)
+    run = spawn("caption", images, "-o", output, "--overwrite", *options)
+    assert run.returncode == (3 if is_replaced else 13)
+    assert (precious.read_text(), output.is_symlink()) == ("precious", not is_replaced)
 
 
-def test_linked_output_folder_is_replaced_and_its_target_kept(images, tmp_path):
+def test_target_of_a_linked_output_folder_is_kept(images, tmp_path):
     precious, output = tmp_path / "precious", tmp_path / "rows"
     precious.mkdir()
     (precious / "part-000000.parquet").write_text("precious")
     output.symlink_to(precious)
     assert spawn("caption", images, "-o", f"{output}/").returncode == 13
-    assert spawn("caption", images, "-o", f"{output}/", "--overwrite").returncode == 3
+    assert spawn("caption", images, "-o", f"{output}/", "--overwrite").returncode == 13
     assert (precious / "part-000000.parquet").read_text() == "precious"
-    assert not output.is_symlink()
-    assert len(list(output.iterdir())) == 1
+    assert [file.name for file in precious.iterdir()] == ["part-000000.parquet"]
 
 
 # the real model
@@ -1173,7 +1163,7 @@ def test_dry_run_prints_the_whole_question(capsys, tmp_path):
 def test_options_without_effect_on_choices_are_named(capsys, pretended):
     options = ("--prompt", "star?", "--choice", "yes", "--choice", "no", "--temperature", "1")
     _, _, err = call(capsys, "ask", EXAMPLES, *options)
-    assert "change nothing where answers are choices" in err
+    assert "ignored: --temperature does not apply to choices" in err
 
 
 def test_invalid_flag_in_the_environment_is_named(capsys, monkeypatch):
@@ -1206,15 +1196,14 @@ def test_text_is_written_to_names_too_long_for_a_state_folder(capsys, images, pr
 @pytest.fixture
 def unreadable_input(monkeypatch):
     """An input that fails the test when it is opened."""
-    monkeypatch.setattr("pgcli.cli.job.input.open_sources", lambda *_: pytest.fail("opened"))
+    monkeypatch.setattr(Inventory, "scan", lambda *_: pytest.fail("opened"))
 
 
 def test_output_in_use_is_refused_before_the_input_is_opened(
     capsys, tmp_path, pretended, unreadable_input
 ):
     output = tmp_path / "rows.jsonl"
-    with RunState(output) as state:
-        state.check_settings({})
+    with LocalStore(Path(f"{output}.pgcli"), create=True).lock("lock"):
         code, _, err = call(capsys, "caption", EXAMPLES, "-o", output)
     assert code == 12
     assert "in use" in err
@@ -1225,7 +1214,7 @@ def test_output_of_other_settings_is_refused_before_the_input_is_opened(
 ):
     output = tmp_path / "rows.jsonl"
     assert call(capsys, "caption", EXAMPLES, "-o", output, "-q")[0] == 0
-    monkeypatch.setattr("pgcli.cli.job.input.open_sources", lambda *_: pytest.fail("opened"))
+    monkeypatch.setattr(Inventory, "scan", lambda *_: pytest.fail("opened"))
     code, _, err = call(capsys, "caption", EXAMPLES, "-o", output, "--seed", "1")
     assert code == 13
     assert "seed" in err
@@ -1245,9 +1234,7 @@ def test_existing_side_outputs_are_refused_before_the_input_is_opened(
 def test_decoding_process_that_is_killed_while_it_starts_is_exit_17(
     pretended, images, capsys, monkeypatch
 ):
-    monkeypatch.setattr(
-        "pgcli.workers.worker_handle._PROGRAM", "import os; os.kill(os.getpid(), 9)"
-    )
+    monkeypatch.setattr("pgcli.images.worker._PROGRAM", "import os; os.kill(os.getpid(), 9)")
     code, _, err = call(capsys, "caption", images, "--workers", "1", "--model", "demo")
     assert code == 17
     assert "a process that decodes images cannot start: it was killed by SIGKILL" in err

@@ -7,8 +7,8 @@ import pytest
 import typer
 from PIL import Image
 
-from pgcli.cli.job import loading
 from pgcli.cli.main import app, main
+from pgcli.run import run as running
 from tests.support import pretend
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
@@ -19,7 +19,7 @@ ANSWERING = ("caption", "ask", "detect", "segment", "ocr")
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     """The current folder, with an image, and a model that needs no loading."""
-    monkeypatch.setattr(loading, "load_model", pretend.load_model)
+    monkeypatch.setattr(running, "load_engine", pretend.load_engine)
     monkeypatch.chdir(tmp_path)
     Path("photos").mkdir()
     Image.new("RGB", (40, 30), "red").save("photos/a.png")
@@ -165,7 +165,7 @@ def test_variables_are_those_that_the_help_names():
     for command in ANSWERING:
         for param in group().commands[command].params:
             names = [opt[2:] for opt in param.opts if opt.startswith("--")]
-            if names and not param.multiple:
+            if names and (not param.multiple or names == ["keep"]):
                 assert param.envvar == "PGCLI_" + names[0].replace("-", "_").upper()
                 shared[param.envvar] = param.help
             else:

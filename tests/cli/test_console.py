@@ -11,20 +11,23 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from pgcli.cli.job import summary
-from pgcli.cli.job.oom_notice import OomNotice
-from pgcli.cli.options import OutputOptions
+from pgcli.checkpoints.find import find
+from pgcli.cli.main import main
 from pgcli.cli.ui import progress
 from pgcli.cli.ui.console import Screen, facts_table
-from pgcli.cli.ui.duration import duration
-from pgcli.cli.ui.progress import Progress, ProgressLog
+from pgcli.cli.ui.progress import ProgressLog, StageProgress
 from pgcli.cli.ui.progress_bar import OutputAboveBar, ProgressBar
-from pgcli.pipeline import Tally
-from pgcli.state.run_state import RunState
+from pgcli.run import run as running
+from pgcli.run.make_request import make_request
+from pgcli.run.summary import Summary, retry_command
+from pgcli.run.tally import Tally
+from pgcli.run.worker import EngineInfo
+from pgcli.wording import duration
 from tests.support import pretend
 from tests.support.terminal import on_terminal
 
 ROOT = Path(__file__).parents[2]
+INFO = EngineInfo("pretended@1", "cpu", "float32", 8, {}, ())
 PRETEND = [sys.executable, str(ROOT / "tests" / "support" / "pretend.py")]
 COLOUR = re.compile(r"\x1b\[[0-9;]*3[0-7][0-9;]*m")
 STEERING = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -140,7 +143,7 @@ def test_a_log_has_no_bar_and_no_colours_unless_forced(images):
 
 def test_log_of_a_long_run_has_a_line_at_intervals(monkeypatch):
     lines = []
-    log = Progress("caption", 100, display=ProgressLog(lines.append))
+    log = StageProgress("caption", 100, display=ProgressLog(lines.append))
     log.update(1, errors=0, seconds=0.1)
     assert lines == []
     monkeypatch.setattr(progress, "LOG_SECONDS", 0.0)
@@ -151,7 +154,7 @@ def test_log_of_a_long_run_has_a_line_at_intervals(monkeypatch):
 def test_a_log_without_a_known_total_counts(monkeypatch):
     monkeypatch.setattr(progress, "LOG_SECONDS", 0.0)
     lines = []
-    Progress("ask", display=ProgressLog(lines.append)).update(7, errors=0, seconds=1.0)
+    StageProgress("ask", display=ProgressLog(lines.append)).update(7, errors=0, seconds=1.0)
     assert lines == ["ask: 7 rows, 7.0/s"]
 
 
@@ -161,7 +164,7 @@ def test_progress_bar_adds_little_time_to_a_row(tmp_path):
 
     with open(os.devnull, "w") as nowhere:
         console = Console(file=nowhere, force_terminal=True, width=80)
-        with Progress("caption", 100_000, display=ProgressBar(console)) as bar:
+        with StageProgress("caption", 100_000, display=ProgressBar(console)) as bar:
             began = process_time()
             for row in range(100_000):
                 bar.update(row, errors=0, seconds=1.0)
@@ -172,7 +175,7 @@ def test_rows_buffered_for_the_bar_are_printed_in_order():
     with open(os.devnull, "w") as nowhere:
         console = Console(file=nowhere, force_terminal=True, record=True, width=40)
         rows = OutputAboveBar(console)
-        with Progress("caption", display=ProgressBar(console, rows)) as bar:
+        with StageProgress("caption", display=ProgressBar(console, rows)) as bar:
             for number in range(1000):
                 rows.write(f"row {number}\n".encode())
                 bar.advance()
@@ -199,7 +202,7 @@ def test_progress_bar_escapes_the_name_of_its_task():
     hostile = "[/bold]{x} \x1b[31m\u202e"
     with open(os.devnull, "w") as nowhere:
         console = Console(file=nowhere, force_terminal=True, record=True, width=200)
-        with Progress(f"loading {hostile}", display=ProgressBar(console)):
+        with StageProgress(f"loading {hostile}", display=ProgressBar(console)):
             pass
     assert r"loading [/bold]{x} \x1b[31m\u202e" in console.export_text()
 
@@ -213,43 +216,47 @@ def test_a_message_of_megabytes_is_shortened(capsys):
     assert "more characters" in messages
 
 
+def summary_of(*arguments, output="-", info=INFO, **values):
+    request = make_request("caption", ["a.png"], {"output": output}, arguments=arguments)
+    return Summary(request, engine=info, **values)
+
+
 def test_summary_shows_reused_images_and_smaller_batches():
+    names = {"images reused", "memory ran out"}
+    assert not names & dict(summary_of().facts()).keys()
+    shown = dict(summary_of(hits=800, prompts=1000, limits="12 rows at once instead of 64").facts())
+    assert shown["images reused"] == "800 of 1,000 prompts"
+    assert shown["memory ran out"] == "12 rows at once instead of 64"
+
+
+@pytest.fixture
+def limited(monkeypatch):
+    """A model that has learned what fits into memory, and what it was told at its start."""
+    recalled = []
     engine = pretend.Engine()
-    assert list(summary.engine_facts(engine)) == []
-    engine.image_stats = SimpleNamespace(hits=800, prompts=1000)
-    engine.batch_limits = SimpleNamespace(summary=lambda: "12 rows at once instead of 64")
-    assert list(summary.engine_facts(engine)) == [
-        ("images reused", "800 of 1,000 prompts"),
-        ("memory ran out", "12 rows at once instead of 64"),
-    ]
-
-
-def test_smaller_batches_are_reported_once_during_the_run():
-    engine, messages = pretend.Engine(), []
-    shrinking = OomNotice(engine, messages.append)
-    for text in ("", "", "12 rows at once instead of 64", "6 rows at once instead of 64"):
-        engine.batch_limits = SimpleNamespace(summary=lambda text=text: text)
-        shrinking.on_row(None, None)
-    assert messages == ["memory ran out: 12 rows at once instead of 64; no row is lost"]
-
-
-def test_learned_memory_limits_are_used_by_a_resumed_run(tmp_path):
-    engine = pretend.Engine()
-    learnt, recalled = {"at_once": {"now": 4}}, []
+    engine.label = find("demo").label
     engine.batch_limits = SimpleNamespace(
         summary=lambda: "4 rows at once instead of 8",
-        state_dict=lambda: learnt,
+        state_dict=lambda: {"at_once": {"now": 4}},
         load_state_dict=recalled.append,
     )
-    with RunState(tmp_path / "rows.jsonl") as state:
-        state.check_settings({})
-        shrinking = OomNotice(engine, str, state)
-        state.begin()
-        shrinking.on_row(None, None)
-        state.save_progress()
-    with RunState(tmp_path / "rows.jsonl") as state:
-        OomNotice(engine, str, state)
-    assert recalled == [{}, learnt]
+    monkeypatch.setattr(running, "load_engine", lambda *_: engine)
+    monkeypatch.setattr(running, "UPDATE_SECONDS", 0.0)
+    return recalled
+
+
+def test_smaller_batches_are_reported_once_during_the_run(images, limited, capsys):
+    assert main(["caption", str(images), "--model", "demo"]) == 3
+    shown = capsys.readouterr().err
+    assert shown.count("memory ran out: 4 rows at once instead of 8; no row is lost") == 1
+
+
+def test_learned_memory_limits_are_used_by_a_resumed_run(images, limited):
+    words = ["caption", str(images), "--model", "demo", "-o", str(images / "rows.jsonl"), "-q"]
+    assert main([*words, "--limit", "2"]) == 3
+    assert limited == []
+    assert main(words) == 3
+    assert limited == [{"at_once": {"now": 4}}]
 
 
 @pytest.mark.parametrize(
@@ -264,7 +271,7 @@ def test_suggested_commands_quote_the_name_of_the_output(tmp_path):
     name = str(tmp_path / 'it\'s "mine".parquet')
     tally = Tally(rows=3)
     tally.errors["missing"] += 1
-    [(_, view), (_, command), _] = summary.next_steps(OutputOptions(name), tally, [])
+    [(_, view), (_, command), _] = summary_of(output=name, tally=tally).next_steps()
     words = subprocess.run(
         ["bash", "-c", view.replace("pgcli view", "printf %s")],
         capture_output=True,
@@ -297,7 +304,7 @@ def test_suggested_jq_command_runs(images, tmp_path):
     )
     tally = Tally(rows=13)
     tally.errors["not_an_image"] += 1
-    commands = dict(summary.next_steps(OutputOptions(str(output)), tally, []))
+    commands = dict(summary_of(output=str(output), tally=tally).next_steps())
     shown = subprocess.run(
         ["bash", "-c", commands["errors"]], capture_output=True, check=True, timeout=100
     )
@@ -316,14 +323,16 @@ def test_suggested_jq_command_runs(images, tmp_path):
     ],
 )
 def test_retry_command_repeats_the_command_line(words, command):
-    assert summary.retry_command(words) == f"pgcli {command}"
+    assert retry_command(summary_of(*words).request) == f"pgcli {command}"
 
 
 def test_long_commands_and_passwords_are_not_repeated():
     messages = "the same command with --retry-errors"
-    assert summary.retry_command(["caption", *map(str, range(1000))]) == messages
-    assert summary.retry_command(["caption", "https://me:secret@host/a.jpg"]) == messages
-    assert "without --join and --ray" in summary.retry_command(["caption", "a", "--ray=auto"])
+    assert retry_command(summary_of("caption", *map(str, range(1000))).request) == messages
+    assert retry_command(summary_of("caption", "https://me:secret@host/a.jpg").request) == messages
+    assert "without --join, --ray and" in retry_command(
+        summary_of("caption", "a", "--ray=auto").request
+    )
 
 
 @pytest.mark.parametrize("columns", [40, 80, 200])
@@ -334,7 +343,7 @@ def test_one_image_gets_an_answer_line_and_one_sentence(images, columns, environ
     answer, *after = lines(shown.partition(f"{image}: ")[2])
     assert answer == "an image of 40 x 30"
     text = " ".join(line for line in after if line and "━" not in line)
-    assert re.search(r"pgcli: .* to load the model; .* pretended@1 on cpu in float32$", text)
+    assert re.search(r"pgcli: .* to load the model; .* demo@\w+ on cpu in float32$", text)
     assert "model busy" not in shown
 
 
@@ -350,14 +359,8 @@ def test_unsaved_rows_come_with_the_command_that_saves_them(images, tmp_path):
 
 
 def test_progress_says_what_it_waits_for_until_the_first_rows():
-    progress = Progress("caption", 9, initial=3)
+    progress = StageProgress("caption", 9, initial=3)
     progress.waits_for = "reading the first images"
     assert progress.line() == "3 of 9 rows (33%), reading the first images"
     progress.update(4, errors=0, seconds=1.0)
     assert progress.line() == "4 of 9 rows (44%), 1.0/s, 5.00 s left"
-
-
-def test_bar_says_that_the_first_images_are_answered():
-    image = ROOT / "examples" / "images" / "one.png"
-    words = ("caption", image, image, "--model", "demo")
-    assert "answering the first images" in on_terminal(*words, columns=120, PRETEND_SECONDS="1")

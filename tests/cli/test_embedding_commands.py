@@ -264,7 +264,7 @@ def test_paligemma_embeds_images_and_scores_no_texts(tmp_path: Path, capsys: Any
 
 @pytest.mark.parametrize("output", ["rows.jsonl", "rows.parquet", "rows/"])
 def test_runs_in_parts_have_the_rows_of_a_run_at_once(output: str, models: dict[str, Path]) -> None:
-    from pgcli.sinks.reader import read_results
+    from pgcli.output.reader import read_results
 
     options = ("--no-timing", "--batch-size", "1")
     for limit in ("2", "5"):

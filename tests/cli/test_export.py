@@ -16,6 +16,7 @@ from PIL import Image
 from pyarrow import parquet
 
 import pgcli
+from pgcli.run.record import RunRecord
 from pgcli.views.exports import FORMATS
 from tests.support.answers import answer
 from tests.support.exporting import box, captioned, detected, exported, make_images, of, row, saved
@@ -71,68 +72,27 @@ def test_texts_in_a_folder_have_the_names_of_the_images(
     assert files(folder) == {}
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ((), "mine\n"),
-        (("--existing", "keep"), "mine\n"),
-        (("--overwrite-edited",), "one\n"),
-        (("--existing", "overwrite", "--overwrite-edited"), "one\n"),
-        (("--existing", "prepend"), "one mine\n"),
-        (("--existing", "prepend", "--prepend", "sks, ", "--append", ", "), "sks, one, mine\n"),
-        (("--existing", "append"), "mine one\n"),
-        (("--existing", "append", "--prepend", ", "), "mine, one\n"),
-    ],
-)
-def test_existing_option_applies_to_existing_texts(
-    capsys: Capture, captions: Path, folder: Path, options: tuple[str, ...], text: str
-) -> None:
-    (folder / "a.txt").write_text("mine\n")
-    code, err = exported(capsys, captions, "txt", None, *options)
-    assert code == 0
-    assert files(folder)["a.txt"] == text
-    assert ("1 existing texts not replaced" in err) == (text == "mine\n")
-
-
-@pytest.mark.parametrize("option", [("--overwrite",), ("--existing", "overwrite")])
-def test_overwriting_keeps_edited_texts(
-    capsys: Capture, captions: Path, folder: Path, option: tuple[str, ...]
-) -> None:
+def test_overwriting_keeps_edited_texts(capsys: Capture, captions: Path, folder: Path) -> None:
     (folder / "b.txt").write_text("mine\n")
-    assert exported(capsys, captions, "txt", None)[0] == 0
+    code, err = exported(capsys, captions, "txt", None)
+    assert (code, files(folder)["b.txt"]) == (0, "mine\n")
+    assert "1 existing text not replaced" in err
     (folder / "a.txt").write_text("edited\n")
-    code, err = exported(capsys, captions, "txt", None, "--append", "!", *option)
+    code, err = exported(capsys, captions, "txt", None, "--append", "!", "--overwrite")
     assert code == 0
     assert files(folder) == {"a.txt": "edited\n", "b.txt": "mine\n", "sub/c.txt": "three!\n"}
-    assert "2 texts kept that were edited or that pgcli did not write (--overwrite-edited" in err
-    exported(capsys, captions, "txt", None, "--overwrite-edited")
-    assert files(folder) == {"a.txt": "one\n", "b.txt": "two\n", "sub/c.txt": "three\n"}
+    assert "2 texts kept that were edited or that pgcli did not write" in err
 
 
-def test_words_are_added_once_and_stay_a_persons(
-    capsys: Capture, captions: Path, folder: Path
-) -> None:
-    (folder / "a.txt").write_text("mine\n")
-    exported(capsys, captions, "txt", None)
-    for _ in range(2):
-        exported(capsys, captions, "txt", None, "--existing", "prepend", "--prepend", "sks ")
-        assert files(folder)["a.txt"] == "sks one mine\n"
-        assert files(folder)["b.txt"] == "sks two\n"
-    exported(capsys, captions, "txt", None, "--overwrite")
-    assert files(folder) == {"a.txt": "sks one mine\n", "b.txt": "two\n", "sub/c.txt": "three\n"}
-
-
-def test_link_is_replaced_and_its_target_is_unchanged(
-    capsys: Capture, captions: Path, folder: Path, tmp_path: Path
+@pytest.mark.parametrize("options", [(), ("--overwrite",)])
+def test_link_is_kept_and_its_target_is_unchanged(
+    capsys: Capture, captions: Path, folder: Path, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.write_text("not to be touched")
     (folder / "a.txt").symlink_to(elsewhere)
-    exported(capsys, captions, "txt", None, "--existing", "append")
+    exported(capsys, captions, "txt", None, *options)
     assert (folder / "a.txt").is_symlink()
-    exported(capsys, captions, "txt", None, "--overwrite-edited")
-    assert files(folder)["a.txt"] == "one\n"
-    assert not (folder / "a.txt").is_symlink()
     assert elsewhere.read_text() == "not to be touched"
 
 
@@ -265,7 +225,9 @@ def test_images_are_found_from_the_folder_of_the_run(
     saved(captions, [one | {"image": f"images/{one['id']}"} for one in rows])
     state = Path(f"{captions}.pgcli")
     state.mkdir()
-    (state / "run.json").write_text(json.dumps({"told": {"folder": str(tmp_path)}}))
+    values = {"folder": str(tmp_path), "sources": ["images"]}
+    record = RunRecord("1", {}, values, chunk_rows=1, file_rows=1)
+    (state / "run.json").write_bytes(record.to_bytes())
     assert exported(capsys, captions, "txt", None)[0] == 0
     assert files(folder).keys() == {"a.txt", "b.txt", "sub/c.txt"}
     exported(capsys, captions, "labelstudio", tmp_path / "tasks.json", "--root", folder)
@@ -475,7 +437,7 @@ def test_a_killed_export_leaves_nothing_under_the_output_s_name(
         ("yolo", ("-o", "-"), "name the folder with -o"),
         ("coco", ("-o", "no/such/folder.json"), "no folder no/such"),
         ("coco", ("-o", "x.json", "--csv-raw"), "--csv-raw has no effect on coco"),
-        ("csv", ("-o", "x.csv", "--existing", "keep"), "--existing has no effect on csv"),
+        ("csv", ("-o", "x.csv", "--append", "!"), "--append has no effect on csv"),
         ("txt", ("-o", "x", "--labels", "a"), "--labels has no effect on txt"),
     ],
 )

@@ -138,7 +138,7 @@ def test_version(capsys):
 def test_answering_commands_show_all_shared_options(command):
     wanted = """--model --revision --device --dtype --batch-size --max-new-tokens --temperature
     --top-p --top-k --seed --region --image-column --id-column --prompt-column --keep --limit -0
-    --sample --workers --max-pixels --fast-decode --allow-outside-root --output -o --format --inline
+    --workers --max-pixels --fast-decode --allow-outside-root --output -o --format
     --no-timing --overwrite --on-error --dry-run --quiet -q --verbose -v --debug --help -h"""
     shown = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"}).output
     words = set(shown.replace(",", " ").split())
@@ -149,8 +149,8 @@ def test_answering_commands_show_all_shared_options(command):
 
 def test_help_shows_the_actual_defaults():
     from pgcli.images import ImageLimits
+    from pgcli.images.pool import DEFAULT_WORKERS
     from pgcli.tasks import MAX_NEW_TOKENS
-    from pgcli.workers import DEFAULT_WORKERS
 
     shown = CliRunner().invoke(app, ["ocr", "--help"], env={"COLUMNS": "250"}).output
     assert f"[default: {ImageLimits().max_pixels:,}]" in shown
@@ -168,7 +168,6 @@ def test_help_shows_the_actual_defaults():
         ("caption", "--dtype", "[auto|bfloat16|float32]"),
         ("caption", "--quantize", "[none|int8|fp8]"),
         ("export", "--store-images", "[link|copy|none]"),
-        ("export", "--existing", "[keep|overwrite|prepend|append]"),
     ],
 )
 def test_help_shows_the_choices_of_an_option(command, option, choices):

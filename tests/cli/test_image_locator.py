@@ -19,9 +19,8 @@ import yaml
 from PIL import Image
 from pyarrow import parquet
 
-from pgcli.cli.job import loading
 from pgcli.cli.main import main
-from pgcli.sources.readers import tar as tars
+from pgcli.inputs import tar as tars
 from tests.support import pretend
 from tests.support.awkward import chunk, encoded, make
 from tests.support.misbehaving import Server
@@ -44,7 +43,7 @@ FOUND = json.dumps(["cat", "dog", "cat"])
 def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A temporary folder, and a pretended model."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(loading, "load_model", pretend.load_model)
+    monkeypatch.setattr("pgcli.engine.loader.load", pretend.load_model)
     monkeypatch.setenv("PGCLI_MODEL", "demo")
     monkeypatch.setenv("PRETEND_ANSWERS", FOUND)
     return tmp_path
@@ -127,8 +126,8 @@ def test_images_in_an_archive_are_copied_and_reported(
 def test_archive_is_read_once_and_one_image_at_a_time(
     workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Path("shard.tar").write_bytes(archived(IMAGES))
-    done("caption", "shard.tar", "-o", "rows.jsonl")
+    Path("shard.tar.gz").write_bytes(archived(IMAGES, "gz"))
+    done("caption", "shard.tar.gz", "-o", "rows.jsonl")
     read: list[str] = []
     stored = tars.read_member
 
@@ -207,15 +206,15 @@ def test_table_of_paths_is_exported_with_its_files(capsys: Capture, workdir: Pat
     assert link.read_bytes() == IMAGES["a.png"]
 
 
-def test_rows_in_another_order_never_swap_images(workdir: Path) -> None:
+def test_rows_in_another_order_have_their_own_images(workdir: Path) -> None:
     other = encoded(Image.new("RGB", (20, 30), "red"), "PNG")
     table("one.parquet", [IMAGES["a.png"]], id=["x"])
-    table("two.parquet", [other], id=["x"])
+    table("two.parquet", [other], id=["y"])
     done("caption", "one.parquet", "two.parquet", "-o", "rows.jsonl")
     rows = Path("rows.jsonl").read_text().splitlines()
     Path("rows.jsonl").write_text("\n".join([*rows[::-1], ""]))
-    assert done("export", "rows.jsonl", "--to", "webdataset", "-o", "out.tar") == 3
-    assert list(members("out.tar").values()) == [other]
+    assert done("export", "rows.jsonl", "--to", "webdataset", "-o", "out.tar") == 0
+    assert list(members("out.tar").values()) == [other, IMAGES["a.png"]]
 
 
 # --- missing inputs and images

@@ -15,10 +15,9 @@ from pycocotools import mask as coco_masks
 import pgcli
 from pgcli.annotations.shapes import fill
 from pgcli.cli.main import main
+from pgcli.inputs import Inventory, ReadOptions
 from pgcli.records import Rle
 from pgcli.rle import decode
-from pgcli.sources.open_sources import open_sources
-from pgcli.sources.read_options import ReadOptions
 from tests.support.exporting import SIZES, captioned, make_images, plain, saved, segmented
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
@@ -106,7 +105,7 @@ def test_masks_of_an_export_are_read_back(capsys: Capture, format: str) -> None:
 def test_truth_is_a_manifest_and_a_result_file(capsys: Capture) -> None:
     export(segmented(Path("photos")), "coco")
     assert imported(capsys, "coco", "--root", "photos")[0] == 0
-    items = list(open_sources(["truth.jsonl"], ReadOptions()))
+    items = list(Inventory.scan(["truth.jsonl"], ReadOptions()))
     assert [(item.id, item.fault) for item in items] == [(name, None) for name in SIZES]
     results = pgcli.read("truth.jsonl")
     assert results[0].masks is not None

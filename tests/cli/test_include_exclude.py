@@ -14,11 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from pgcli.cli.job import loading
 from pgcli.cli.main import main
-from pgcli.sources.name_filter import NameFilter
-from pgcli.sources.open_sources import open_sources
-from pgcli.sources.read_options import ReadOptions
+from pgcli.inputs import Inventory, ReadOptions
+from pgcli.inputs.name_filter import NameFilter
+from pgcli.run import run as running
 from tests.support import pretend
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
@@ -29,7 +28,7 @@ NAMES = ["a.png", "b.jpg", "draft/c.png", "draft/old/d.jpg", "e.png"]
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The current folder, with images and tables of them; a model that needs no loading."""
-    monkeypatch.setattr(loading, "load_model", pretend.load_model)
+    monkeypatch.setattr(running, "load_engine", pretend.load_engine)
     monkeypatch.chdir(tmp_path)
     for name in NAMES:
         file = Path("photos", name)
@@ -76,7 +75,7 @@ def test_names_of_every_source_are_selected(
     assert found == [(0, f"{prefix}a.png"), (1, f"{prefix}e.png")]
     found = run(capsys, source, "--include", f"{prefix}draft/*", "--include", f"{prefix}[ab].*")
     assert [name for _, name in found] == [f"{prefix}{name}" for name in NAMES[:4]]
-    found = run(capsys, source, "--exclude", "*.jpg", "--limit", "2", "--sample", "2")
+    found = run(capsys, source, "--exclude", "*.jpg", "--limit", "2")
     assert found == [(0, f"{prefix}a.png"), (1, f"{prefix}draft/c.png")]
 
 
@@ -109,17 +108,15 @@ def test_files_of_a_data_set_are_selected_as_a_whole(capsys: pytest.CaptureFixtu
     assert run(capsys, "set", "--include", "test/") == [(0, "x"), (1, "y")]
     assert run(capsys, "set", "--exclude", "train/", "--include", "y") == [(0, "y")]
     assert run(capsys, "set", "--include", "train/1.*", "--exclude", "x") == [(0, "y")]
-    assert [name for _, name in run(capsys, "set", "--include", "y")] == ["y"] * 3
+    assert main(["caption", "set", "--include", "y", "--model", "demo"]) == 2
+    assert "the id 'y' is given twice" in capsys.readouterr().err
     assert main(["caption", "set", "--exclude", "*.parquet", "--model", "demo"]) == 4
     assert "--include and --exclude leave no image of set" in capsys.readouterr().err
 
 
 def test_patterns_are_settings_of_the_run(capsys: pytest.CaptureFixture[str]) -> None:
-    """Another run is refused, this one resumes with new files, and its input is reopened.
-
-    The number of threads that fetch is no setting.
-    """
-    first = ["--include", "*.png", "--limit", "1", "--fetch-threads", "2"]
+    """Another run is refused, this one resumes with new files, and its input is reopened."""
+    first = ["--include", "*.png", "--limit", "1"]
     run(capsys, "photos", "-o", "rows.jsonl", *first)
     words = ["caption", "photos", "-o", "rows.jsonl", "--model", "demo"]
     assert main(words) == 13
@@ -158,16 +155,9 @@ def test_nothing_left_is_no_input(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_images_of_rows_that_are_left_out_are_not_read() -> None:
     names = NameFilter(exclude=("draft/*",))
-    source = open_sources(["images.parquet"], ReadOptions(names=names))
-    asked: list[int] = []
-
-    def needs_image(index: int) -> bool:
-        asked.append(index)
-        return True
-
-    assert [item.id for item in source.rows(0, 3, needs_image)] == ["a.png", "b.jpg", "e.png"]
-    assert set(asked) == {0, 1, 2}
-    assert [item.index for item in source.rows(1, 3)] == [1, 2]
+    source = Inventory.scan(["images.parquet"], ReadOptions(names=names))
+    assert [item.id for item in source.items(0, 3)] == ["a.png", "b.jpg", "e.png"]
+    assert [item.index for item in source.items(1, 3, images=False)] == [1, 2]
 
 
 def test_excluded_folder_is_not_walked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,9 +168,9 @@ def test_excluded_folder_is_not_walked(monkeypatch: pytest.MonkeyPatch) -> None:
         return scan(path)
 
     monkeypatch.setattr(os, "scandir", scandir)
-    source = open_sources(["photos"], ReadOptions(names=NameFilter(exclude=("draft/",))))
+    source = Inventory.scan(["photos"], ReadOptions(names=NameFilter(exclude=("draft/",))))
     assert [item.id for item in source] == ["a.png", "b.jpg", "e.png"]
     assert set(walked) == {"photos"}
     assert not source.ignored
-    source = open_sources(["photos"], ReadOptions(names=NameFilter(exclude=("draft/*.png",))))
+    source = Inventory.scan(["photos"], ReadOptions(names=NameFilter(exclude=("draft/*.png",))))
     assert [item.id for item in source] == ["a.png", "b.jpg", "draft/old/d.jpg", "e.png"]

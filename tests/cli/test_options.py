@@ -6,7 +6,6 @@ import os
 import shutil
 import sys
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -18,12 +17,11 @@ import pytest
 import typer
 from PIL import Image
 
-from pgcli import workers
-from pgcli.checkpoints.find import BUILTIN
-from pgcli.cli.job import inline, loading
+from pgcli.checkpoints.find import BUILTIN, find
 from pgcli.cli.main import app, main
-from pgcli.images import ImageDecoder, ImageSpec
+from pgcli.images import ImageDecoder, ImageSpec, pool
 from pgcli.records import Item
+from pgcli.run import run as running
 from tests.support import pretend
 from tests.support.awkward import drawing
 
@@ -47,14 +45,12 @@ CONTRACT = set(
 NOT_BUILT: set[str] = set()
 #: Options that are not in the contract's list.
 ADDED = set(
-    "--join --ray-gpus --ray-cpus "
-    "--sample --rows-per-file --view --inline --allow-private-hosts --fetch-timeout --moved "
-    "--fetch-threads --verify-input -q -v --help -h --prepend --append --existing "
-    "--overwrite-edited".split()
+    "--join --ray-gpus --ray-cpus --rows-per-file --view --allow-private-hosts --moved -q -v "
+    "--help -h --prepend --append".split()
 )
 #: Options of every command of the program, and of its logs.
 ADDED |= set("--alternatives --token-logprobs".split())
-ADDED |= set("--config --log-format --no-progress --probe --summary-json".split())
+ADDED |= set("--config --log-format --no-progress --summary-json".split())
 #: Options of the contract that commands with boxes have, and one more.
 BOXES = set("--min-score --min-confidence --nms".split())
 #: Options of single commands.
@@ -79,7 +75,6 @@ class Outcome:
     sampling: object
     pixels: list[object]
     workers: int | None
-    fetch_threads: int | None
 
     @property
     def rows(self) -> list[dict[str, object]]:
@@ -92,6 +87,7 @@ class Outcome:
 class RecordingEngine(pretend.Engine):
     """The pretended engine, recording its questions and images."""
 
+    label = find("demo").label
     device = "nowhere"  # on "cpu" the machine is searched for an unused GPU
 
     def __init__(self):
@@ -139,17 +135,10 @@ def address(folder):
         def log_message(self, *_):
             pass
 
-        def do_GET(self):
-            if self.path.startswith("/slow/"):
-                self.path = self.path.removeprefix("/slow")
-                time.sleep(2)
-            super().do_GET()
-
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=folder)) as server:
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}/photos/a.png"
         Path("urls.jsonl").write_text(json.dumps({"image": url}) + "\n")
-        Path("slow.jsonl").write_text(json.dumps({"image": url.replace("/photos", "/slow/photos")}))
         yield
         server.shutdown()
 
@@ -161,36 +150,32 @@ def run(capsys, monkeypatch, folder, address):
     def run(line: str) -> Outcome:
         engine, loaded, decoding = RecordingEngine(), {}, []
 
-        def find(name, revision=None, kind="model", **_):
-            loaded[kind] = name
-            loaded["revision"] = revision or loaded.get("revision")
-            return SimpleNamespace(name=name, label=name, folder=BUILTIN)
+        def find_both(request, *_):
+            options, name = request.model, request.model.model or "demo"
+            loaded.update(model=name, revision=options.revision, adapter=options.adapter)
+            return SimpleNamespace(name=name, label=name, folder=BUILTIN), None
 
         def load(checkpoint, **options):
             loaded.update({k: v for k, v in options.items() if k != "adapter"})
             return engine
 
-        def prefetch(items, decode, *, workers, total, **more):
-            fetcher = more["fetcher"]
-            decoding.append((workers, fetcher and fetcher.fetch_threads))
-            return real_prefetch(items, decode, workers=0, total=total, **more)
+        def decode_ahead(items, decode, *, workers, total, **more):
+            decoding.append(workers)
+            return real_decode_ahead(items, decode, workers=0, total=total, **more)
 
-        monkeypatch.setattr(loading, "find", find)
+        monkeypatch.setattr(running, "find_checkpoints", find_both)
         monkeypatch.setitem(sys.modules, "pgcli.engine.loader", SimpleNamespace(load=load))
         monkeypatch.setitem(
-            sys.modules, "pgcli.engine.sampler", SimpleNamespace(SamplingParams=dict)
+            sys.modules, "pgcli.engine.sampler", SimpleNamespace(SamplingParams=sampling_params)
         )
         monkeypatch.setitem(
             sys.modules, "pgcli.engine.memory", SimpleNamespace(new_slots=lambda question: None)
         )
-        monkeypatch.setattr(workers, "prefetch", prefetch)
-        monkeypatch.setattr(inline, "is_terminal", lambda stream: True)
-        monkeypatch.setenv("TERM", "xterm-kitty")
+        monkeypatch.setattr(pool, "decode_ahead", decode_ahead)
         names = io.BytesIO(b"photos/a.png\0photos/b.png\0")
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(names))
         code = main(line.split())
         shown = capsys.readouterr()
-        workers_used, fetch_threads = decoding[0] if decoding else (None, None)
         return Outcome(
             code,
             shown.out,
@@ -199,12 +184,15 @@ def run(capsys, monkeypatch, folder, address):
             engine.question,
             engine.sampling,
             engine.pixels,
-            workers_used,
-            fetch_threads,
+            decoding[0] if decoding else None,
         )
 
-    real_prefetch = workers.prefetch
+    real_decode_ahead = pool.decode_ahead
     return run
+
+
+def sampling_params(temperature, top_p, top_k, *, seed):
+    return {"temperature": temperature, "top_p": top_p, "top_k": top_k, "seed": seed}
 
 
 Observe = Callable[[Outcome], object]
@@ -282,15 +270,6 @@ def move_folder() -> None:
     os.chdir(moved)
 
 
-def exchange_pixels() -> None:
-    """Replace an image by another one of the same size and time."""
-    file = Path("photos/a.png")
-    times, data = file.stat(), bytearray(file.read_bytes())
-    data[-20] ^= 1
-    file.write_bytes(data)
-    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
-
-
 @dataclass
 class Case:
     """An option: a command line without it, what to add, and what is observed in both runs."""
@@ -321,8 +300,10 @@ CASES = {
     "--engines": Case(f"{PHOTOS} --device mps", "--engines 2", lambda outcome: outcome.code, 0, 2),
     "--join": Case(f"{PHOTOS} -o rows/ --shard 0/2", "--join", lambda done: done.code, 0, 2),
     "--ray": Case(f"{PHOTOS} -o new.jsonl", "--ray local", lambda done: done.code, 0, 2),
-    "--ray-gpus": Case(PHOTOS, "--ray-gpus 0.5", lambda done: done.code, 0, 2),
-    "--ray-cpus": Case(PHOTOS, "--ray-cpus 2", lambda done: done.code, 0, 2),
+    "--ray-gpus": Case(
+        PHOTOS, "--ray-gpus 0.5", prints("--ray-gpus applies to --ray"), False, True
+    ),
+    "--ray-cpus": Case(PHOTOS, "--ray-cpus 2", prints("--ray-cpus applies to --ray"), False, True),
     "--mask-decoder": Case(
         "segment photos --object a --model demo",
         *("--mask-decoder masks.npz", loaded("mask_decoder_file"), None, Path("masks.npz")),
@@ -330,8 +311,8 @@ CASES = {
     # answering
     "--max-new-tokens": Case(PHOTOS, "--max-new-tokens 9", question("max_new_tokens"), 128, 9),
     "--temperature": Case(PHOTOS, "--temperature 0.5", sampling("temperature"), 0.0, 0.5),
-    "--top-p": Case(PHOTOS, "--top-p 0.25", sampling("top_p"), 1.0, 0.25),
-    "--top-k": Case(PHOTOS, "--top-k 3", sampling("top_k"), 0, 3),
+    "--top-p": Case(f"{PHOTOS} --temperature 1", "--top-p 0.25", sampling("top_p"), 1.0, 0.25),
+    "--top-k": Case(f"{PHOTOS} --temperature 1", "--top-k 3", sampling("top_k"), 0, 3),
     "--seed": Case(PHOTOS, "--seed 7", sampling("seed"), 0, 7),
     "--region": Case(PHOTOS, "--region 1,2,3,4", question("region"), None, (1, 2, 3, 4)),
     "--lang": Case(PHOTOS, "--lang de", question("templates"), ("caption en",), ("caption de",)),
@@ -370,7 +351,6 @@ CASES = {
         column("id"),
         *(LETTERS, ["a.png", "b.png"]),
     ),
-    "--sample": Case(PHOTOS, "--sample 2", column("index"), [0, 1, 2, 3], [0, 2]),
     "--shard": Case(f"{PHOTOS} -o parts/", "--shard 1/2", parquet_rows, 4, 2),
     "--include": Case(PHOTOS, "--include b.*", column("id"), LETTERS, ["b.png"]),
     "--exclude": Case(PHOTOS, "--exclude b.*", column("id"), LETTERS, ["a.png", "c.png", "d.png"]),
@@ -395,14 +375,6 @@ CASES = {
         "caption urls.jsonl --model demo --allow-urls",
         *("--allow-private-hosts", column("width"), [None], [40]),
     ),
-    "--fetch-timeout": Case(
-        "caption slow.jsonl --model demo --allow-urls --allow-private-hosts",
-        *("--fetch-timeout 1", column("error"), [None], ["timeout"]),
-    ),
-    "--fetch-threads": Case(
-        "caption urls.jsonl --model demo --allow-urls --allow-private-hosts",
-        *("--fetch-threads 3", lambda done: done.fetch_threads, 16, 3),
-    ),
     # output
     "--output": Case(PHOTOS, "--output out.jsonl", saved_rows("out.jsonl"), None, 4),
     "-o": Case(PHOTOS, "-o out.jsonl", saved_rows("out.jsonl"), None, 4),
@@ -412,23 +384,11 @@ CASES = {
         *("--draw drawn", made("drawn/*"), [], ["drawn/a.png"]),
     ),
     "--view": Case(PHOTOS, "--view page.html", made("*.html"), [], ["page.html"]),
-    "--inline": Case(
-        f"{PHOTOS} --format text", "--inline", lambda done: "\x1b_G" in done.out, False, True
-    ),
     "--sidecar": Case(
         f"{PHOTOS} --limit 1", "--sidecar .txt", made("photos/*.txt"), [], ["photos/a.txt"]
     ),
     "--prepend": Case(TEXTS, "--prepend sks", text_has("sks"), False, True),
     "--append": Case(TEXTS, "--append !", text_has("!"), False, True),
-    "--existing": Case(
-        f"{TEXTS} --append !", "--existing overwrite", text_has("!"), False, True, before=TEXTS
-    ),
-    "--overwrite-edited": Case(
-        f"{TEXTS} --overwrite",
-        "--overwrite-edited",
-        *(text_has("mine"), True, False),
-        prepare=lambda: Path("photos/a.txt").write_text("mine"),
-    ),
     "--rows-per-file": Case(
         f"{PHOTOS} -o parts/",
         "--rows-per-file 3",
@@ -452,21 +412,11 @@ CASES = {
         before="caption photos --model demo -o out.jsonl --limit 2",
         prepare=move_folder,
     ),
-    "--verify-input": Case(
-        "caption photos --model demo -o out.jsonl",
-        *("--verify-input", code, 0, 13),
-        before="caption photos --model demo -o out.jsonl --limit 2",
-        prepare=exchange_pixels,
-    ),
     "--dry-run": Case(PHOTOS, "--dry-run", lambda done: done.out == "", False, True),
     "--quiet": Case(PHOTOS, "--quiet", lambda done: done.err == "", False, True),
     "-q": Case(PHOTOS, "-q", lambda done: done.err == "", False, True),
     "--verbose": Case(PHOTOS, "--verbose", prints("prompt: caption en"), False, True),
     "-v": Case(PHOTOS, "-v", prints("prompt: caption en"), False, True),
-    "--probe": Case(
-        f"{PHOTOS} -o out.jsonl",
-        *("--probe", prints("--probe changes nothing without --dry-run"), False, True),
-    ),
     "--summary-json": Case(PHOTOS, "--summary-json s.json", made("s.json"), [], ["s.json"]),
     "--config": Case(PHOTOS, "--config c.toml", row_count, 4, 1),
     "--log-format": Case(PHOTOS, "--log-format json", prints('"event": "summary"'), False, True),

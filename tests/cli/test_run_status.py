@@ -8,15 +8,14 @@ import shutil
 import signal
 import subprocess
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pgcli.cli.main import main
-from pgcli.state.lock import output_lock
-from pgcli.state.owners import SILENT_SECONDS
+from pgcli.run.processes import SILENT_SECONDS, Process
+from pgcli.stores import LocalStore
 from tests.support.runs import EXAMPLES, MANY, ROWS, finished, saved, started, wait_until
 
 FORMATS = ["rows.jsonl", "rows.parquet", "rows/"]
@@ -80,10 +79,10 @@ def test_rows_of_a_killed_shard_count_once_under_another_number(
 ) -> None:
     output, state = tmp_path / "rows", tmp_path / "rows.pgcli"
     run = started("caption", *MANY, "-o", f"{output}/", "--shard", "0/2", seconds=0.05)
-    wait_until(lambda: any(file.stat().st_size for file in state.glob("chunks/*.jsonl")))
+    wait_until(lambda: any(file.stat().st_size for file in state.glob("open/*.jsonl")))
     run.kill()
     run.communicate(timeout=60)
-    lines = [json.loads(row) for file in state.glob("chunks/*.jsonl") for row in file.open("rb")]
+    lines = [row for file in state.glob("open/*.jsonl") for row in file.open("rb")]
     report = status(capsys, output)
     assert (report["state"], report["rows"], report["total"]) == ("stopped", len(lines), ROWS)
     assert report["exit_code"] is None
@@ -99,7 +98,7 @@ def test_whole_run_under_a_live_shard_is_refused(tmp_path: Path, options: list[s
     run_shard(output, "1/4")
     files = sorted(output.iterdir())
     with started("caption", EXAMPLES, "-o", f"{output}/", "--shard", "0/4", seconds=60) as run:
-        wait_until((tmp_path / "rows.pgcli" / "owner-0-of-4.json").exists)
+        wait_until(lambda: len([*(tmp_path / "rows.pgcli" / "processes").iterdir()]) > 1)
         refused = finished("caption", EXAMPLES, "-o", f"{output}/", *options)
         run.kill()
     assert refused.returncode == 12
@@ -107,17 +106,25 @@ def test_whole_run_under_a_live_shard_is_refused(tmp_path: Path, options: list[s
     assert sorted(output.iterdir()) == files
 
 
+def write_process(output: Path, *, is_silent: bool, **values: object) -> None:
+    """The file of a process of another host, which gave its last sign of life long ago, or now."""
+    folder = output.with_name(f"{output.name}.pgcli") / "processes"
+    folder.mkdir(exist_ok=True)
+    known = {"id": "abc", "mode": "run", "pid": 7, "host": "elsewhere", "boot": "other"}
+    times = {"since": "2026-01-01T00:00:00", "exit_code": None}
+    file = folder / "abc.json"
+    file.write_text(json.dumps({**known, **times, **values}))
+    at = time.time() - 2 * SILENT_SECONDS * is_silent
+    os.utime(file, (at, at))
+
+
 @pytest.mark.parametrize("is_silent", [True, False])
-def test_run_of_another_host_is_told_by_the_age_of_its_progress(
+def test_run_of_another_host_is_told_by_its_last_sign_of_life(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, is_silent: bool
 ) -> None:
-    output, state = tmp_path / "rows.jsonl", tmp_path / "rows.jsonl.pgcli"
+    output = tmp_path / "rows.jsonl"
     assert finished("caption", EXAMPLES, "-o", output, "--limit", 5).returncode == 0
-    owner = state / "owner.json"
-    owner.write_text(json.dumps({"pid": 7, "host": "elsewhere", "since": "2026-01-01T00:00:00"}))
-    at = time.time() - 2 * SILENT_SECONDS * is_silent
-    for file in (owner, state / "progress.json"):
-        os.utime(file, (at, at))
+    write_process(output, is_silent=is_silent)
     report = status(capsys, output)
     assert report["state"] == ("complete" if is_silent else "running")
     assert len(report["runs"]) == (not is_silent)
@@ -129,11 +136,12 @@ def test_run_of_another_host_is_told_by_the_age_of_its_progress(
 def test_run_that_was_killed_before_its_first_row_is_stopped(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    output, owner = tmp_path / "rows.jsonl", tmp_path / "rows.jsonl.pgcli" / "owner.json"
-    with output_lock(owner.parent):
-        process = owner.read_bytes()
+    output = tmp_path / "rows.jsonl"
+    process = Process(LocalStore(tmp_path / "rows.jsonl.pgcli", create=True), "run")
+    with process.registered():
         assert status(capsys, output)["state"] == "running"
-    owner.write_bytes(process)
+    process.write()  # as after a kill: it has not ended, and its file is not locked
+    Path(process.values["lock"]).touch()
     assert status(capsys, output)["state"] == "stopped"
     main(["status", str(output)])
     shown = capsys.readouterr().out
@@ -149,34 +157,19 @@ def test_address_that_no_run_writes_to_has_no_status(capsys: pytest.CaptureFixtu
 def test_overwrite_is_refused_while_a_shard_lives_on_another_host(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    output, owner = tmp_path / "rows", tmp_path / "rows.pgcli" / "owner-0-of-4.json"
+    output = tmp_path / "rows"
     run_shard(output, "1/4")
-    owner.write_text(json.dumps({"pid": 7, "host": "elsewhere", "since": "2026-01-01T00:00:00"}))
+    write_process(output, is_silent=False, mode="shared", shard="0/4", total=12)
     replaced = ("caption", EXAMPLES, "-o", f"{output}/", "--overwrite")
     refused = finished(*replaced)
     assert refused.returncode == 12
     assert b"process 7 on elsewhere" in refused.stderr
-    at = time.time() - 2 * SILENT_SECONDS
-    os.utime(owner, (at, at))
+    write_process(output, is_silent=True, mode="shared", shard="0/4", total=12)
     report = status(capsys, output)
     assert (states(report)["0/4"], report["exit_code"]) == ("stopped", None)
     main(["status", str(output)])
     assert "killed\tprocess 7 on elsewhere, shard 0/4, silent for " in capsys.readouterr().out
     assert finished(*replaced).returncode == 0
-
-
-def test_a_locked_run_of_another_host_that_is_silent_does_not_run(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    """A file server may hold the locks of a host that was lost."""
-    output, owner = tmp_path / "rows.jsonl", tmp_path / "rows.jsonl.pgcli" / "owner.json"
-    assert finished("caption", EXAMPLES, "-o", output, "--limit", 5).returncode == 0
-    with output_lock(owner.parent):
-        owner.write_text(json.dumps({"pid": 7, "host": "elsewhere"}))
-        at = time.time() - 2 * SILENT_SECONDS
-        for file in (owner, owner.with_name("progress.json")):
-            os.utime(file, (at, at))
-        assert status(capsys, output)["state"] == "complete"
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -206,26 +199,8 @@ def test_smaller_limit_leaves_no_more_rows_than_the_total(
     output = f"{tmp_path}/{name}"
     for limit in (10, 5):
         assert finished("caption", EXAMPLES, "-o", output, "--limit", limit).returncode == 0
-    # as after a kill between two syncs
-    progress = Path(f"{output.rstrip('/')}.pgcli") / "progress.json"
-    values = json.loads(progress.read_text())
-    progress.write_text(json.dumps(values | {"rows": 0, "total": 5, "whole": 5}))
     report = status(capsys, output)
     assert (report["state"], report["rows"], report["total"]) == ("complete", 10, 10)
-
-
-def test_total_beyond_a_smaller_limit_is_kept(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    output = tmp_path / "rows.jsonl"
-    run = started("caption", *MANY, "-o", output, seconds=0.02)
-    wait_until(lambda: len(saved(output)) > 5)
-    run.kill()
-    run.communicate(timeout=60)
-    assert finished("caption", *MANY, "-o", output, "--limit", 2).returncode == 0
-    report = status(capsys, output)
-    assert (report["state"], report["total"]) == ("stopped", ROWS)
-    assert report["rows"] == len(saved(output))
 
 
 def test_run_from_standard_input_is_complete_once_it_ended(
@@ -267,20 +242,3 @@ def test_status_names_the_signal_that_ended_a_run(
     assert status(capsys, output)["exit_code"] == 143
     main(["status", str(output)])
     assert "exit code\t143, SIGTERM" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("count", [2, 5])
-def test_lines_of_several_divisions_are_read_once(tmp_path: Path, count: int) -> None:
-    """Shards of other numbers leave lines of the same chunk: the most rows are read."""
-    from pgcli.sinks.reader import read_results
-
-    output, state = tmp_path / "rows", tmp_path / "rows.pgcli"
-    run_shard(output, "0/1")
-    lines = "".join(json.dumps(row) + "\n" for row in read_results(output))
-    (output / "part-000000.parquet").unlink()
-    few = "".join(lines.splitlines(keepends=True)[:count])
-    (state / "chunks" / "000000-0-of-1.jsonl").write_text(lines)
-    (state / "chunks" / "000000-0-of-7.jsonl").write_text(few)
-    keys = Counter(row["id"] for row in read_results(output))
-    assert len(keys) == 12
-    assert set(keys.values()) == {1}

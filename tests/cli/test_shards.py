@@ -14,8 +14,8 @@ from PIL import Image
 
 from pgcli.checkpoints.find import BUILTIN
 from pgcli.checkpoints.weight_files import total_bytes
-from pgcli.cli.job import loading
 from pgcli.cli.main import main
+from pgcli.run import run as running
 from tests.support import pretend
 from tests.support.bytes_read import bytes_read
 from tests.support.noise import noise
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("clean_environment")
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The current folder, with fifty small images and a model that needs no loading."""
-    monkeypatch.setattr(loading, "load_model", pretend.load_model)
+    monkeypatch.setattr(running, "load_engine", pretend.load_engine)
     monkeypatch.chdir(tmp_path)
     Path("photos").mkdir()
     for number in range(50):
@@ -69,22 +69,12 @@ def test_rows_per_file_sets_the_chunks_of_all_runs(capsys: pytest.CaptureFixture
     assert list(indices()) == ["part-000001.parquet"]
     assert caption("--rows-per-file", "10") == 13
     assert "rows_per_file: 20 -> 10" in capsys.readouterr().err
-    assert caption() == 0
+    assert caption("--rows-per-file", "20") == 0
     assert [len(rows) for rows in indices().values()] == [20, 20, 10]
-    assert main(["caption", "photos", "-o", "x.jsonl", "--rows-per-file", "5"]) == 2
-    assert "--rows-per-file needs a folder" in capsys.readouterr().err
-
-
-def test_chunks_of_an_earlier_version_stay() -> None:
-    """Its record has no rows in a chunk: they were 10,000."""
-    assert caption("--limit", "30") == 0
-    file = Path("rows.pgcli/run.json")
-    record = json.loads(file.read_text())
-    del record["settings"]["rows_per_file"]
-    file.write_text(json.dumps(record))
-    assert caption("--shard", "1/4") == 0
-    assert caption("--shard", "0/4") == 0
-    assert indices() == {"part-000000.parquet": list(range(50))}
+    capsys.readouterr()
+    assert main(["caption", "photos", "-o", "x.jsonl", "--rows-per-file", "5"]) == 0
+    line = "ignored: --rows-per-file applies to a folder of Parquet files\n"
+    assert line in capsys.readouterr().err
 
 
 @pytest.mark.nightly
@@ -102,13 +92,6 @@ def test_shards_of_a_table_read_it_about_once_together() -> None:
     weights = 8 * total_bytes(BUILTIN)  # their digest is a part of the model's name
     assert bytes_read() - before - weights < 2 * Path("m.parquet").stat().st_size
     assert pq.read_table("rows") == pq.read_table("whole")
-
-
-def test_shards_of_a_sample_share_it() -> None:
-    for number in range(3):
-        assert caption("--shard", f"{number}/3", "--sample", "10") == 0
-    assert [len(rows) for rows in indices().values()] == [4, 4, 2]
-    assert list(chain(*indices().values())) == [n * 5 for n in range(10)]
 
 
 @pytest.mark.nightly

@@ -55,9 +55,7 @@ def test_existing_sidecars_are_kept_without_overwrite(folder: Path, tmp_path: Pa
     run = finished("caption", folder, "--sidecar", ".txt", "--overwrite")
     assert (folder / "a.txt").read_text() == "mine"
     assert b"3 files ending in .txt; 2 texts kept that were edited" in run.stderr
-    finished("caption", folder, "--sidecar", ".txt", "--overwrite-edited")
-    assert (folder / "a.txt").read_text().startswith("an image of")
-    assert not (folder / "b.txt").is_symlink()
+    assert (folder / "b.txt").is_symlink()
     assert elsewhere.read_text() == "not to be touched"
 
 
@@ -153,11 +151,10 @@ def test_images_with_a_text_are_not_asked(tmp_path: Path) -> None:
     (folder / "a.txt").write_text("mine")
     run = finished("caption", folder, "--sidecar", ".txt", stdout=subprocess.PIPE)
     assert [json.loads(line)["id"] for line in run.stdout.splitlines()] == ["b.png", "c.png"]
-    assert b"2 files ending in .txt; 1 that exist are kept; the images of 1 of these" in run.stderr
+    assert b"2 files ending in .txt; 1 that exists is kept; 1 image is not asked" in run.stderr
     run = finished("caption", folder, "--sidecar", ".txt", stdout=subprocess.PIPE)
     assert (run.returncode, run.stdout) == (0, b"")
-    assert b"nothing to do: the texts ending in .txt of all 3 images are kept" in run.stderr
-    assert b"--overwrite-edited" in run.stderr
+    assert b"0 files ending in .txt; 3 that exist are kept; 3 images are not asked" in run.stderr
     names = "".join(f"{folder / name}\n" for name in ("a.png", "b.png")).encode()
     pipe = subprocess.PIPE
     with started("caption", "-", "--sidecar", ".txt", stdin=pipe, stdout=pipe) as piped:
@@ -217,24 +214,7 @@ def test_overwriting_asks_only_images_whose_text_is_unchanged(tmp_path: Path) ->
     assert len(run.stdout.splitlines()) == 2
     assert texts(folder)["a.txt"] == "edited"
     assert texts(folder)["b.txt"].endswith("544\n")
-    assert b"1 texts kept that were edited or that pgcli did not write" in run.stderr
-    rest = ("--overwrite", "-o", tmp_path / "rows.jsonl", "--existing", "keep", "--append", "!")
-    finished("caption", folder, "--sidecar", ".txt", *rest)
-    assert not any("!" in text for text in texts(folder).values())
-
-
-def test_trigger_words_are_put_before_texts_once(tmp_path: Path) -> None:
-    folder = images(tmp_path / "photos", "a.png", "b.png")
-    (folder / "a.txt").write_text("mine\n")
-    finished("caption", folder, "--sidecar", ".txt")
-    words = ("--sidecar", ".txt", "--existing", "prepend", "--prepend", "sks, ", "--append", ", ")
-    for _ in range(2):
-        finished("caption", folder, *words)
-        assert texts(folder)["a.txt"].startswith("sks, an image of ")
-        assert texts(folder)["a.txt"].endswith("544, mine\n")
-        assert texts(folder)["b.txt"] == f"sks, {texts(folder)['a.txt'][5:-7]}\n"
-    finished("caption", folder, "--sidecar", ".txt", "--overwrite")
-    assert "mine" in texts(folder)["a.txt"]
+    assert b"1 text kept that was edited or that pgcli did not write" in run.stderr
 
 
 def test_text_of_an_earlier_run_stays_with_its_image(tmp_path: Path) -> None:
@@ -247,7 +227,8 @@ def test_text_of_an_earlier_run_stays_with_its_image(tmp_path: Path) -> None:
     (folder / "a.png").rename(folder / "a.webp")  # the text's image is gone: the name is free
     (folder / "a.jpg").unlink()
     (folder / "a.jpg.txt").unlink()
-    assert b"nothing to do" in finished("caption", folder, "--sidecar", ".txt").stderr
+    run = finished("caption", folder, "--sidecar", ".txt")
+    assert b"0 files ending in .txt; 1 that exists is kept; 1 image is not asked" in run.stderr
 
 
 def test_texts_are_written_where_their_digests_cannot_be_kept(

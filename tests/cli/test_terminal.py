@@ -10,13 +10,14 @@ import warnings
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
 from PIL import Image
 
 from pgcli.checkpoints.hub.download_progress import DownloadPlan, TqdmProgress
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.sanitize_logs import sanitized_logs
 from pgcli.printable import CONTROL_CHARACTERS as STEERING
+from pgcli.run.processes import Process
+from pgcli.stores import LocalStore
 from tests.support.hub_server import Hub
 from tests.support.runs import ROOT
 from tests.support.terminal import on_terminal
@@ -193,9 +194,11 @@ def test_differing_settings_are_escaped(folder, hostile_output):
 
 def test_owner_of_an_output_is_escaped(folder, hostile_output):
     output, state = hostile_output
-    owner = {"pid": HOSTILE, "host": HOSTILE, "since": HOSTILE, "command": [HOSTILE]}
-    with FileLock(state / "lock"):
-        (state / "owner.json").write_text(json.dumps(owner))
+    (file,) = (state / "processes").iterdir()
+    store = LocalStore(state)
+    process = Process(store, "run", {"pid": HOSTILE, "host": HOSTILE, "since": HOSTILE})
+    with store.lock("lock"), process.registered():
+        file.unlink()
         text = shown("caption", folder, "--model", "demo", "-o", output)
         assert text.count(f"a{ESCAPED}") >= 3
         assert f"process a{ESCAPED} on a{ESCAPED}" in shown("status", output)
@@ -205,8 +208,8 @@ def test_owner_of_an_output_is_escaped(folder, hostile_output):
 def test_status_of_a_run_is_escaped(hostile_output):
     output, state = hostile_output
     assert ESCAPED.replace("/", "") in shown("status", output)
-    progress = json.loads((state / "progress.json").read_text())
-    (state / "progress.json").write_text(json.dumps(progress | {"errors": {HOSTILE: 3}}))
+    (file,) = (state / "processes").iterdir()
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"host": HOSTILE}))
     record = json.loads((state / "run.json").read_text())
     (state / "run.json").write_text(json.dumps(record | {"begun": HOSTILE}))
     shown("status", output)
@@ -219,7 +222,7 @@ def test_findings_of_check_are_escaped(hostile_output):
     output.write_text("".join(json.dumps(row | {"id": HOSTILE}) + "\n" for row in lines))
     assert "[/bold]" in shown("check", output)
     record = json.loads((state / "run.json").read_text())
-    record["told"] |= {"folder": HOSTILE}
+    record["input"]["sources"] = [HOSTILE]
     (state / "run.json").write_text(json.dumps(record))
     assert ESCAPED in shown("check", output)
 
@@ -249,7 +252,7 @@ class Ended:
 def fail():
     raise ValueError(hostile)
 
-def opened(*_):
+def opened(*_, **__):
     warnings.warn(hostile)
     logging.getLogger("a.library").warning("%s", hostile)
     try:
@@ -351,9 +354,9 @@ ALLOWED_CALLS = {
         "model/attention.py",
         "model/cuda/fused_gemma.py",
     },
-    "logging.getLogger": {"images/decoder_warnings.py"},
-    "os.write": set(),
-    "os.writev": {"cluster/channel.py", "workers/message_pipe.py"},
+    "logging.getLogger": {"images/decode.py"},
+    "os.write": {"run/state.py"},  # the log of the output
+    "os.writev": set(),
     "Text.from_markup": {"cli/ui/man_page.py"},  # of help texts, for standard output
     "Text.from_ansi": set(),
     "SystemExit": set(),

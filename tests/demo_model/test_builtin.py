@@ -24,7 +24,7 @@ from pgcli.checkpoints.find import BUILTIN, DEMO, find
 from pgcli.engine.loader import load
 from pgcli.evaluation.masks import mask_measures
 from pgcli.images import ImageSpec
-from pgcli.images.orientation import TRANSPOSE
+from pgcli.images.pixels import TRANSPOSE
 from pgcli.records import Answer, DecodedImage, Item
 from pgcli.tasks import Question
 

@@ -29,11 +29,12 @@ from pgcli.images import (
     decode,
     files,
     load_image,
+    pixels,
     read_file_header,
     read_header,
 )
+from pgcli.inputs import Inventory
 from pgcli.records import DecodedImage, Fault, Item
-from pgcli.sources.open_sources import open_sources
 from tests.support import awkward
 from tests.support.awkward import drawing, encoded, noisy, png
 from tests.support.time_limits import ends_soon, processor_time_below
@@ -65,7 +66,7 @@ def test_every_awkward_file_has_its_expected_result(spec: ImageSpec, tmp_path: P
     fates = awkward.make(tmp_path)
     assert len(fates) >= 40
     found = {}
-    for item in open_sources([str(tmp_path)]):
+    for item in Inventory.scan([str(tmp_path)]):
         decoded = decode(item, spec, LIMITS)
         name = os.path.relpath(item.path, tmp_path)
         found[name] = decoded.fault.code if decoded.fault else None
@@ -120,6 +121,7 @@ MODES = {
     "PPM": ("RGB", "L", "1"),
 }
 assert MODES.keys() == set(FORMATS)
+KEYED = [("PNG", "L"), ("PNG", "P"), ("PNG", "I;16"), ("GIF", "P")]
 
 
 @settings(deadline=None, max_examples=300)
@@ -153,6 +155,20 @@ def noise(width: int, height: int, seed: int, mode: str = "RGB") -> Image.Image:
         return Image.fromarray(values if mode == "I;16" else values.astype(np.float32))
     image = Image.fromarray(random.integers(0, 256, (height, width, 4), dtype=np.uint8))
     return image if mode == "RGBA" else image.convert("RGB").convert(mode)
+
+
+@pytest.mark.parametrize(
+    ("format_", "mode"), [(format_, mode) for format_, modes in MODES.items() for mode in modes]
+)
+@pytest.mark.parametrize("size", [(57, 43), (300, 1), (1, 300)])
+def test_pixels_that_are_converted_tile_by_tile_are_the_same(
+    format_: str, mode: str, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"transparency": 3} if (format_, mode) in KEYED else {}
+    data = encoded(noise(*size, 5, mode), format_, **options)
+    whole = pixels_of(data)
+    monkeypatch.setattr(pixels, "TILE_PIXELS", 100)
+    assert np.array_equal(pixels_of(data), whole)
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
@@ -613,10 +629,10 @@ DECODE_FILES = """
 import sys, warnings
 from pgcli.images import ImageDecoder, ImageSpec
 from pgcli.records import Item
-from pgcli.workers import prefetch
+from pgcli.images.pool import decode_ahead
 items = [Item(n, name, name, name) for n, name in enumerate(sys.argv[1:])]
 decode = ImageDecoder(ImageSpec(8))
-few = list(map(decode, items)) if BARE else prefetch(items, decode, workers=None, total=3)
+few = list(map(decode, items)) if BARE else decode_ahead(items, decode, workers=None, total=3)
 print(*[decoded.fault and decoded.fault.code for decoded in few])
 """
 
@@ -701,7 +717,7 @@ def test_header_is_the_same_from_the_start_of_a_file(
         read_bytes.append(most)
         return real(path, limits, most, root=root)
 
-    monkeypatch.setattr("pgcli.images.header.read_file", counted)
+    monkeypatch.setattr("pgcli.images.formats.read_file", counted)
     far = Image.Exif()
     far[0x0112] = 6
     noise = Image.effect_noise((400, 300), 90)

@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
+from pgcli import inputs
 from pgcli.cli.main import main
-from pgcli.sources import readers
-from pgcli.sources.open_sources import open_sources
-from pgcli.sources.read_options import ReadOptions
+from pgcli.inputs import Inventory, readers
 from pgcli.views import exports
 from tests.support.exporting import detected, make_images, saved
 
@@ -27,7 +26,7 @@ def installed(
     """Import the example as a module of the folder and add its line to the table."""
     part = PAGE.split(f"## {heading}\n")[1].split("\n## ")[0]
     code = re.findall(r"^```python\n(.*?)^```$", part, re.M | re.S)[0]
-    line = re.findall(r"`__init__.py` `(.*?)`", part)[0]
+    line = re.findall(r"and in `\w+.py` `(.*?)`", part)[0]
     ((key, target),) = json.loads("{" + line + "}").items()
     name = f"{folder.__name__}.{target.partition('.')[0]}"
     module = ModuleType(name)
@@ -37,13 +36,13 @@ def installed(
 
 
 def test_manifest_kind_needs_a_file_and_a_line(tmp_path, monkeypatch):
-    installed("One more kind of manifest", readers, readers.READERS, monkeypatch)
+    installed("One more kind of manifest", inputs, readers.READERS, monkeypatch)
     make_images(tmp_path)
     (tmp_path / "few.lst").write_text("a.png\n\nsub/c.png\n../b.jpg\n")
     for name in ("few.lst", "*.lst"):
-        source = open_sources([str(tmp_path / name)], ReadOptions())
-        items = list(source)
-        assert source.total == 3
+        inventory = Inventory.scan([str(tmp_path / name)])
+        items = list(inventory)
+        assert inventory.total == 3
         paths = [str(tmp_path / "a.png"), str(tmp_path / "sub" / "c.png"), None]
         assert [item.path for item in items] == paths
         assert items[2].fault is not None

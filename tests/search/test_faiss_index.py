@@ -127,7 +127,7 @@ def test_indexes_of_two_models_are_refused(tmp_path):
 
 
 def test_an_index_that_cannot_be_written_is_an_output_error(files, monkeypatch):
-    def full(source, target):
+    def full(*names, **folders):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)

@@ -28,7 +28,7 @@ from typing import IO, Any, Literal
 
 ROOT = Path(__file__).parents[2]
 STATUS = struct.Struct("i")
-IMPORTS_TORCH = "pgcli.cli.job.engines.engine_imports"  # which no run imports itself
+IMPORTS_TORCH = "pgcli.run.engine_imports"  # which no run imports itself
 Kind = Literal["pretended", "real"]
 
 
@@ -253,10 +253,10 @@ def _import_program(kind: Kind) -> None:
     """
     if kind == "pretended":
         importlib.import_module("tests.support.pretend")
-    for room in "cli pipeline sources remote images workers tasks sinks state views".split():
+    for room in "cli inputs stores images tasks output run views".split():
         package = importlib.import_module(f"pgcli.{room}")
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if module.name != IMPORTS_TORCH:
+            if module.name != IMPORTS_TORCH and not module.name.startswith("pgcli.cli.job"):
                 importlib.import_module(module.name)
     for name in ("pandas", "pyarrow.parquet"):
         importlib.import_module(name)

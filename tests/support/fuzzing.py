@@ -35,19 +35,19 @@ from pgcli.checkpoints.tokenizer import open_tokenizer
 from pgcli.checkpoints.weight_files import weight_files
 from pgcli.errors import PgcliError
 from pgcli.images import ImageLimits, ImageSpec, decode
+from pgcli.inputs import Inventory, ReadOptions
+from pgcli.output.reader import indexed_rows
 from pgcli.parsing import segments
 from pgcli.records import COLUMNS, Answer, Box, Item, Mask, Span
 from pgcli.rows import RowSchema
-from pgcli.sinks.reader import indexed_rows
-from pgcli.sources.open_sources import open_sources
-from pgcli.sources.read_options import ReadOptions
 from tests.support.awkward import broken_files, drawing, encoded, valid_files
 from tests.support.save_rows import saving
 
 Target = Callable[[bytes], None]
 
 CODES = {"not_an_image", "truncated", "decode_failed", "too_many_pixels", "unsupported_format"}
-PATH_CODES = {"path_not_allowed", "url_blocked", "missing", None}
+ROW_CODES = {"path_not_allowed", "url_blocked", "missing", "no_prompt", None}
+ROW_CODES |= {"decode_failed", "too_large"}  # of row groups of Parquet
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "PPM")
 ENDINGS = (".jsonl", ".csv", ".tsv", ".parquet")
 FILES = ("config.json", "model.safetensors.index.json", "model.safetensors", "tokenizer.json")
@@ -74,8 +74,8 @@ def manifests(data: bytes) -> None:
             ReadOptions(keep=("kept",)),
         ):
             with expected(2, 4):
-                for item in open_sources([str(root / name)], reading):
-                    assert (item.fault.code if item.fault else None) in PATH_CODES
+                for item in Inventory.scan([str(root / name)], reading):
+                    assert (item.fault.code if item.fault else None) in ROW_CODES
                     assert item.fault is None or item.path is None
                     json.dumps([item.id, item.image, dict(item.kept)], allow_nan=False).encode()
                     f"{item.id}{item.image}".encode()

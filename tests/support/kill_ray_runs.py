@@ -25,9 +25,8 @@ import psutil
 import pyarrow.parquet as pq
 from PIL import Image
 
-from pgcli.remote.stored_objects import StoredObjects
-from tests.support.kill_runs import KillReport
-from tests.support.kill_stored_runs import OPTIONS, rows_of
+from pgcli.stores import open_folder
+from tests.support.kill_stored_runs import OPTIONS, KillReport, rows_of
 from tests.support.ray_cluster import actors, add_node, local_cluster, start_run
 
 IMAGES = 160
@@ -46,7 +45,7 @@ class RayKillReport(KillReport):
 
 def stored_output(name: str) -> tuple[str, Rows]:
     """The name of an output in the local S3, and a function that reads its rows."""
-    objects = StoredObjects(f"s3://bucket/{name}/")
+    objects = open_folder(f"s3://bucket/{name}/")
     return objects.url, lambda: rows_of(objects)
 
 

@@ -24,9 +24,8 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from pgcli.remote.stored_objects import StoredObjects
+from pgcli.stores import Store, open_folder
 from tests.support.forkserver import ForkedRun
-from tests.support.kill_runs import KillReport
 from tests.support.writable_stores import environment
 
 ROOT = Path(__file__).parents[2]
@@ -35,6 +34,18 @@ OPTIONS = ("--model", "demo", "--quiet", "--no-timing", "--rows-per-file", "4", 
 SECONDS_PER_ROW = 0.004
 MAX_SECONDS = 6.0  # before a run is killed
 KINDS = {"one run": 1, "three runs with --join": 3}
+
+
+@dataclass
+class KillReport:
+    """Lost and repeated rows."""
+
+    output: str
+    kills: int = 0
+    runs: int = 0
+    reads: int = 0
+    lost: int = 0
+    twice: int = 0
 
 
 @dataclass
@@ -70,9 +81,14 @@ def started(folder: Path, url: str, join: list[str]) -> ForkedRun:
     )
 
 
-def rows_of(objects: StoredObjects) -> list[str]:
+def parts_of(objects: Store) -> list[str]:
+    """The names of the files that are stored."""
+    return sorted(entry.name for entry in objects.list("part-"))
+
+
+def rows_of(objects: Store) -> list[str]:
     """The rows of all files that are stored; each can be read at any time."""
-    files = [objects.read(name) for name in objects.names("part-")]
+    files = [objects.read(name) for name in parts_of(objects)]
     tables = [pq.read_table(io.BytesIO(file or b"")) for file in files]
     return [json.dumps(row, sort_keys=True) for table in tables for row in table.to_pylist()]
 
@@ -85,14 +101,14 @@ def killed(folder: Path, kind: str, kills: int, rng: random.Random) -> StoredKil
         Image.new("RGB", (8, 8 + number)).save(folder / f"photos/{number:03}.png")
     seconds = 0.0  # of a run alone, the second time
     for name in ("first", "second"):
-        alone, began = StoredObjects(f"s3://bucket/{name}/"), time.monotonic()
+        alone, began = open_folder(f"s3://bucket/{name}/"), time.monotonic()
         finish(started(folder, alone.url, []))
         seconds = min(MAX_SECONDS, time.monotonic() - began)
     whole = rows_of(alone)
     assert [json.loads(row)["index"] for row in whole] == list(range(IMAGES))
     while report.kills < kills:
         report.runs += 1
-        objects = StoredObjects(f"s3://bucket/{report.runs}/")
+        objects = open_folder(f"s3://bucket/{report.runs}/")
         join = ["--join"] if processes > 1 else []
         running = [started(folder, objects.url, join) for _ in range(processes)]
         while running and report.kills < kills:

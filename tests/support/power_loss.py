@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import random
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.fake_runs import Killed
+
+class Killed(BaseException):
+    """Raised instead of a loss of power: nothing more is written that counts."""
+
 
 #: The system calls before which the power may be lost.
 CALLS = (
@@ -82,7 +85,7 @@ class Disk:
             if name == "fsync":
                 self._note(given[0])
             elif name in ("unlink", "replace"):
-                self._hold(*given)
+                self._hold(*given, folders=[*more.values(), None, None])
             return real(*given, **more)
 
         return call
@@ -97,10 +100,10 @@ class Disk:
                 return
         self._synced.bytes[inode] = Path(f"/proc/self/fd/{descriptor}").read_bytes()
 
-    def _hold(self, *paths: Any) -> None:
-        for path in paths:
-            if Path(path).is_file():
-                self._held.append(os.open(path, os.O_RDONLY))
+    def _hold(self, *paths: Any, folders: Sequence[int | None]) -> None:
+        for path, folder in zip(paths, folders, strict=False):
+            with suppress(OSError):
+                self._held.append(os.open(path, os.O_RDONLY | os.O_NONBLOCK, dir_fd=folder))
 
     def _fill(self, folder: Path, inode: int, rng: random.Random, page: int) -> None:
         assert self.wreck is not None

@@ -15,9 +15,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 from pgcli import images
-from pgcli.cli.job import loading
+from pgcli.checkpoints.find import Checkpoint
 from pgcli.images import ImageDecoder, ImageSpec
 from pgcli.records import Answer, Box, DecodedImage, Item
 from pgcli.regions import location_values, with_locations
@@ -33,7 +34,7 @@ class Engine:
     dtype = "float32"
     batch_size = 1
     is_large = False
-    image_stats = SimpleNamespace(hits=0)
+    image_stats = SimpleNamespace(hits=0, prompts=0)
     batch_limits = SimpleNamespace(
         summary=str, state_dict=dict, load_state_dict=lambda learnt: None
     )
@@ -52,10 +53,10 @@ class Engine:
                 if begun := os.environ.get("PRETEND_BEGUN"):
                     Path(begun).touch()
                 time.sleep(float(os.environ.get("PRETEND_SECONDS", "0")))
-                yield number, answer(image, prompt, question.task)
+                yield number, answer(image, prompt, question.task, self.label)
 
 
-def answer(image: DecodedImage, prompt: str, task: str) -> Answer:
+def answer(image: DecodedImage, prompt: str, task: str, label: str = Engine.label) -> Answer:
     item = image.item
     labels = json.loads(os.environ.get("PRETEND_ANSWERS", "[]"))[item.index : item.index + 1]
     return Answer(
@@ -76,7 +77,7 @@ def answer(image: DecodedImage, prompt: str, task: str) -> Answer:
         prefill_ms=2.0,
         decode_ms=3.0,
         batch=1,
-        model=Engine.label,
+        model=label,
         error=None,
         error_message=None,
         kept=item.kept,
@@ -100,16 +101,25 @@ class CrashingDecoder(ImageDecoder):
         return super().__call__(item)
 
 
-def load_model(*_: object, **__: object) -> Engine:
-    return Engine()
+def load_model(checkpoint: Checkpoint, *_: object, **__: object) -> Engine:
+    engine = Engine()
+    engine.label = checkpoint.label  # a resumed run compares it with that of the files
+    return engine
+
+
+def load_engine(request: object, checkpoint: Checkpoint, *_: object) -> Engine:
+    """In place of `pgcli.run.run.load_engine`."""
+    return load_model(checkpoint)
 
 
 def main() -> int:
     """Run the command line with the pretended model."""
     from pgcli.cli.main import main
 
-    sys.modules["pgcli.engine.sampler"] = SimpleNamespace(SamplingParams=dict)
-    loading.load_model = load_model
+    replaced: dict[str, Any] = sys.modules
+    replaced["pgcli.engine.loader"] = SimpleNamespace(load=load_model)
+    replaced["pgcli.engine.memory"] = SimpleNamespace(new_slots=lambda question: 0)
+    replaced["pgcli.engine.sampler"] = SimpleNamespace(SamplingParams=lambda *_, **__: None)
     if "PRETEND_POISON" in os.environ:
         images.ImageDecoder = CrashingDecoder
     return main()

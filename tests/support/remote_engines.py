@@ -1,7 +1,7 @@
 """The command line whose Ray engines need no model: `python -m tests.support.remote_engines ...`.
 
-They answer by the name of the image, and end of some of them: the engine's process of `kills`, the
-actor of `ends actor` always, and of `ends once` the first time.
+They answer as the pretended model does, take CHUNK_SECONDS for four rows, and their process ends of
+some images: of one whose name has `kills` always, and of `kills once` only the first time.
 """
 
 from __future__ import annotations
@@ -9,59 +9,59 @@ from __future__ import annotations
 import os
 import sys
 import time
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pgcli.cli.job.chunks import ray_run
-from pgcli.cli.job.plan import Plan
+from pgcli.checkpoints.find import Checkpoint
 from pgcli.cli.main import main
-from pgcli.cluster.engine_pool import EnginePool
-from pgcli.cluster.engine_slot import EngineSlot
-from pgcli.records import Item
-from tests.support import light_engines
+from pgcli.records import Answer, DecodedImage
+from pgcli.run import ray_run, worker
+from pgcli.tasks import Question
+from tests.support import pretend
 
 NOTES = Path("notes")  # a folder beside the images
 
 
-def light_pool() -> EnginePool:
-    """One engine in a process of its own."""
-    NOTES.mkdir(exist_ok=True)
-    return EnginePool(partial(light_engines.load, NOTES.absolute()), [EngineSlot(1)])
+class LightEngine(pretend.Engine):
+    """A pretended model that ends its process of some images."""
+
+    def ask(
+        self,
+        stream: Iterable[tuple[int, DecodedImage]],
+        question: Question,
+        sampling: object,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> Iterator[tuple[int, Answer]]:
+        for number, image in stream:
+            time.sleep(float(os.environ.get("CHUNK_SECONDS", "0")) / 4)
+            marker = NOTES / f"met {image.item.index}"
+            is_first = not marker.exists()
+            marker.touch()
+            if "kills" in image.item.id and (is_first or "once" not in image.item.id):
+                os._exit(1)
+            yield from super().ask([(number, image)], question, sampling, should_stop)
 
 
-class LightRemoteEngine(ray_run.RemoteEngine):
-    """An engine of the cluster that notes its process for each chunk and may end."""
+def load_light_engine(request: object, checkpoint: Checkpoint, *_: object) -> LightEngine:
+    engine = LightEngine()
+    engine.label = checkpoint.label
+    return engine
 
-    def _load_model(self, plan: Plan) -> EnginePool:
-        pool = light_pool()
+
+class LightActor(ray_run.Actor):
+    """An actor without a model that notes its process."""
+
+    def work(self) -> Iterator[Any]:
+        os.chdir(self._request.folder)
+        NOTES.mkdir(exist_ok=True)
         (NOTES / f"actor {os.getpid()}").touch()
-        return pool
-
-    def run(self, number: int, ahead: int | None) -> Any:
-        time.sleep(float(os.environ.get("CHUNK_SECONDS", "0")))
-        for item in self._items(self._worker.chunk(number)):
-            self._meet(item)
-        return super().run(number, ahead)
-
-    def answer(self, rows: range) -> Any:
-        for item in self._items(rows):
-            self._meet(item)
-        return super().answer(rows)
-
-    def _items(self, rows: range) -> list[Item]:
-        return list(self._input.items_of([rows]))
-
-    def _meet(self, item: Item) -> None:
-        marker = NOTES / f"met {item.index}"
-        is_first = not marker.exists()
-        marker.touch()
-        if "ends actor" in item.id or ("ends once" in item.id and is_first):
-            os._exit(1)
+        worker.load_engine = load_light_engine  # type: ignore[assignment]
+        yield from super().work()
 
 
 if __name__ == "__main__":
     from tests.support import remote_engines  # by this name the actors find the class
 
-    ray_run.RemoteEngine = remote_engines.LightRemoteEngine  # type: ignore[misc]
+    ray_run.Actor = remote_engines.LightActor  # type: ignore[misc]
     sys.exit(main())

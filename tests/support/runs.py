@@ -8,10 +8,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from pgcli.run.processes import Process
+from pgcli.run.record import state_folder
+from pgcli.stores import LocalStore
 from tests.support.forkserver import ForkedRun
 
 ROOT = Path(__file__).parents[2]
@@ -61,6 +65,14 @@ def wait_until(claim: Callable[[], object], seconds: float = 60) -> None:
     while not claim():
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+@contextmanager
+def other_process(output: str, mode: str = "shared") -> Iterator[None]:
+    """A block in which another process writes the output."""
+    store = LocalStore(Path(state_folder(output)), create=True)
+    with store.lock("lock", shared=mode == "shared"), Process(store, mode).registered():
+        yield
 
 
 def saved(output: Path) -> list[int]:

@@ -2,66 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pgcli.records import Answer, Item
+from pgcli.output.parquet import PartInfo, part_metadata, write_parquet
+from pgcli.output.result_file import write_result_file
+from pgcli.output.schema import rows_table
+from pgcli.records import Answer
 from pgcli.rows import RowSchema
-from pgcli.sinks import open_resumable, open_stream, output_format
-from pgcli.sinks.column_types import string_types
-from pgcli.sinks.reader import indexed_rows
-from pgcli.state.destination import check_destination, check_resumable
-from pgcli.state.run_state import RunState
+from pgcli.run.record import RUN, RunRecord, state_folder
+from pgcli.stores import LocalStore
 
 
-class RowSaver:
-    """Saves rows, each announced to the resume log first, as a run does."""
+class SavedRows:
+    """Answers, until they are written."""
 
-    def __init__(self, sink: Any):
-        self.sink, self.next_row = sink, sink.rows
+    def __init__(self) -> None:
+        self.answers: list[Answer] = []
 
     def save(self, answer: Answer) -> None:
-        item = Item(answer.index, answer.id, answer.image, prompts=(answer.prompt,))
-        assert self.sink.is_missing(self.next_row, item, answer.prompt)
-        self.next_row += 1
-        self.sink.save(answer)
+        self.answers.append(answer)
 
 
 @contextmanager
-def saving(
-    path: Path | str,
-    *,
-    format: Any = "auto",
-    overwrite: bool = False,
-    settings: Mapping[str, object] | None = None,
-    stdout: Any = None,
-    **schema: Any,
-) -> Iterator[Any]:
-    """Saves rows in the output as a command does; `schema` holds arguments of the RowSchema."""
-    columns = RowSchema(**schema)
-    output_kind = "text" if str(path) == "-" else output_format(str(path), format)
-    if output_kind == "text":
-        given = {"format": format, "overwrite": overwrite, "stdout": stdout}
-        if str(path) != "-":
-            check_destination(Path(path), overwrite=overwrite)
-        with open_stream(str(path), columns, **given) as sink:
-            yield sink
-        return
-    output = Path(path)
-    check_resumable(
-        output,
-        settings or {},
-        kind="folder" if output_kind == "folder" else "file",
-        overwrite=overwrite,
-    )
-    with RunState(output, overwrite=overwrite, keep_old=output_kind == "parquet") as state:
-        state.check_settings(settings or {})
-        kinds = {"types": lambda: string_types(columns.keep)} if output_kind == "folder" else {}
-        with open_resumable(state, columns, output_kind, settings=settings or {}, **kinds) as sink:
-            for row_index, row in list(indexed_rows(output)) if sink.rows else ():
-                assert row is not None
-                item = Item(row["index"], row["id"], row["image"])
-                assert not sink.is_missing(row_index, item, row["prompt"])
-            yield RowSaver(sink)
+def saving(path: Path | str, **schema: Any) -> Iterator[SavedRows]:
+    """Saves rows in an output with a record; `schema` holds arguments of the RowSchema."""
+    rows, columns = SavedRows(), RowSchema(**schema)
+    yield rows
+    target = Path(path)
+    values = [columns.row(answer) for answer in rows.answers]
+    if str(path).endswith("/"):
+        target.mkdir()
+        table = rows_table(values, columns)
+        with (target / "part-000000.parquet").open("wb") as file:
+            write_parquet(file, [table], part_metadata(PartInfo("1", 0, len(values))))
+    else:
+        write_result_file(target, lambda: values, columns)
+    state = LocalStore(Path(state_folder(str(path))), create=True)
+    state.create(RUN, RunRecord("1", {}, chunk_rows=1000, file_rows=10_000).to_bytes())

@@ -16,9 +16,9 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from pgcli.cli.job.shutdown import GracefulShutdown
 from pgcli.cli.main import main
 from pgcli.errors import NoUsableDevice, PgcliError, TooManyErrors
+from pgcli.run.shutdown import GracefulShutdown
 from pgcli.training.answer_task import AnswerTask
 from pgcli.training.classify_task import ClassifyTask
 from pgcli.training.feature_store import FeatureStore

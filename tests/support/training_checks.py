@@ -18,9 +18,9 @@ from torch import Tensor
 
 import pgcli
 from pgcli.checkpoints.config import read_config
-from pgcli.cli.job.shutdown import GracefulShutdown
 from pgcli.cli.main import main
 from pgcli.engine.loader import read_tokenizer
+from pgcli.run.shutdown import GracefulShutdown
 from pgcli.training import trainer
 from tests.support.tiny_paligemma import write_checkpoint
 from tests.support.training_data import draw

@@ -13,9 +13,9 @@ import pytest
 from PIL import Image
 
 from benchmarks.driver_overhead import ready
-from pgcli import workers
-from pgcli.cli.job import loading
 from pgcli.cli.main import main
+from pgcli.images import pool
+from pgcli.run import run as running
 from tests.support import pretend
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
@@ -33,8 +33,8 @@ def test_a_row_takes_few_calls(
 
     The first run is not counted, as it imports modules.
     """
-    monkeypatch.setattr(loading, "load_model", pretend.load_model)
-    monkeypatch.setattr(workers, "prefetch", partial(ready, 8))
+    monkeypatch.setattr(running, "load_engine", pretend.load_engine)
+    monkeypatch.setattr(pool, "decode_ahead", partial(ready, 8))
     monkeypatch.chdir(tmp_path)
     counts = []
     for rows in (FIRST, FEW, MANY):

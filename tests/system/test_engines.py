@@ -7,18 +7,15 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import psutil
 import pytest
 
-from pgcli.cli.job.engines.engines_task import engine_slots, with_engines
 from pgcli.cli.main import main
-from pgcli.cli.options import ModelOptions
-from pgcli.cluster.engine_slot import EngineSlot
 from pgcli.errors import UsageError
+from pgcli.run.engine_process import EngineSlot, engine_slots
 from tests.support.runs import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -115,57 +112,32 @@ def test_vectors_of_two_engines_are_those_of_one(tmp_path: Path) -> None:
     assert outputs[0].read_bytes() == outputs[1].read_bytes()
 
 
-def test_small_models_have_one_thread_for_each_engine(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("pgcli.cli.job.engines.engines_task.processors", lambda: 4.0)
-    assert len(engine_slots(None, "cpu", 10**6)) == 1
-    assert engine_slots(None, "cpu", 10**6, most_on_cpu=8) == [EngineSlot(1)] * 4
-    assert engine_slots(None, "cpu", 10**6, most_on_cpu=3) == [EngineSlot(1)] * 3
-    assert engine_slots(None, "cpu", 10**10, most_on_cpu=8) == [EngineSlot(4)]
-    assert engine_slots(2, "cpu", 10**6) == [EngineSlot(1)] * 2
-    assert engine_slots(None, "cpu", 10**10) == [EngineSlot(4)]
-    assert engine_slots(2, "cpu", 10**10) == [EngineSlot(2)] * 2
-    assert engine_slots(8, "cpu", 10**10) == [EngineSlot(1)] * 8
+def test_small_models_have_one_thread_for_each_engine() -> None:
+    slots = partial(engine_slots, device="cpu", cores=4)
+    assert slots(None, checkpoint_bytes=10**6, rows=10) == [EngineSlot(1)]
+    assert slots(None, checkpoint_bytes=10**6, rows=10**6) == [EngineSlot(1)] * 4
+    assert slots(2, checkpoint_bytes=10**6, rows=10) == [EngineSlot(1)] * 2
+    assert slots(None, checkpoint_bytes=10**10, rows=10**6) == [EngineSlot(4)]
+    assert slots(2, checkpoint_bytes=10**10, rows=10) == [EngineSlot(2)] * 2
+    assert slots(8, checkpoint_bytes=10**10, rows=10) == [EngineSlot(1)] * 8
     with pytest.raises(UsageError, match="--device cuda:1 is one"):
-        engine_slots(2, "cuda:1", 10**6)
+        engine_slots(2, "cuda:1", 10**6, rows=10)
 
 
 @pytest.mark.parametrize(
-    ("rows", "cores", "claims", "engines"),
-    [
-        (499, 2, False, None),  # in the program itself
-        (500, 2, False, 2),
-        (500, 1, False, 1),
-        (1000, 16, False, 4),
-        (10**6, 64, False, 8),
-        (10**6, 64, True, 1),  # others may join
-    ],
+    ("rows", "cores", "engines"),
+    [(499, 2, 1), (500, 2, 2), (500, 1, 1), (1000, 16, 4), (10**6, 64, 8)],
 )
-def test_engines_are_as_many_as_save_time(
-    rows: int, cores: int, claims: bool, engines: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pgcli.cli.job.engines.engines_task.processors", lambda: float(cores))
-    imported: list[int] = []
-    monkeypatch.setattr(
-        "pgcli.cli.job.engines.engines_task.import_for_engines",
-        lambda _, engines: imported.append(engines),
-    )
-    plan = SimpleNamespace(task=object(), model="demo", claims_chunks=claims)
-    options = SimpleNamespace(model=ModelOptions())
-    found: Any = with_engines(SimpleNamespace(plan=plan, options=options, rows=rows))  # type: ignore[arg-type]
-    if engines is None:
-        assert found is plan.task
-    else:
-        assert len(engine_slots(None, "cpu", 10**6, None, found.most_on_cpu)) == engines
-    assert imported == ([engines] if (engines or 1) > 1 else [])
+def test_engines_are_as_many_as_save_time(rows: int, cores: int, engines: int) -> None:
+    assert len(engine_slots(None, "cpu", 10**6, rows=rows, cores=cores)) == engines
 
 
 def test_each_gpu_has_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pgcli.cli.job.engines.engines_task.visible_gpus", lambda: 2)
-    assert engine_slots(None, "auto", 10**10) == [EngineSlot(1, "cuda:0"), EngineSlot(1, "cuda:1")]
-    assert engine_slots(1, "cuda", 10**10) == [EngineSlot(1, "cuda:0")]
-    assert engine_slots(None, "cuda:1", 10**10)[0].device == "cuda:1"
+    monkeypatch.setattr("pgcli.run.engine_process.visible_gpus", lambda: 2)
+    slots = partial(engine_slots, checkpoint_bytes=10**10, rows=10)
+    assert slots(None, "auto") == [EngineSlot(1, "cuda:0"), EngineSlot(1, "cuda:1")]
+    assert slots(1, "cuda") == [EngineSlot(1, "cuda:0")]
+    assert slots(None, "cuda:1")[0].device == "cuda:1"
     assert main(["caption", str(IMAGES[0]), "--model", "demo", "--engines", "3"]) == 17
 
 

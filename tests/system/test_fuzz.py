@@ -43,7 +43,7 @@ def test_answer_of_any_text_is_read_back_equal(text: str) -> None:
 
 def test_an_undocumented_outcome_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     made_up = lambda *_: (_ for _ in ()).throw(KeyError("made up"))  # noqa: E731
-    monkeypatch.setattr(fuzzing, "open_sources", made_up)
+    monkeypatch.setattr(fuzzing.Inventory, "scan", made_up)
     with pytest.raises(KeyError):
         fuzzing.watched("manifests", b"\0{}")
     known = fuzzing.decode

@@ -9,15 +9,16 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pgcli.checkpoints.find import BUILTIN, find
-from pgcli.cli.job import loading
 from pgcli.cli.main import main
 from pgcli.engine.loader import load
 from pgcli.errors import InvalidCheckpoint, ModelUnavailable
-from pgcli.sources import folder
+from pgcli.inputs import Inventory
+from pgcli.run import run as running
 from tests.support import forkserver, pretend
 from tests.support.awkward import drawing, unprivileged
 
@@ -153,17 +154,17 @@ def test_link_that_is_swapped_after_the_check_is_not_followed(
     drawing(20, 10).save(images / "a.png")
     drawing(70, 70).save(secret)
     (images / "b.png").symlink_to("a.png")
-    monkeypatch.setattr(loading, "load_model", pretend.load_model)
-    check = folder.outside_fault
+    monkeypatch.setattr(running, "load_engine", pretend.load_engine)
+    checked = Inventory._image
 
-    def swapping(path: str, root: str) -> object:
-        fault = check(path, root)
+    def swapping(*arguments: Any) -> object:
+        item = checked(*arguments)
         (images / "b.png").unlink()
         (images / "b.png").symlink_to(secret)
-        return fault
+        return item
 
     output = tmp_path / "rows.jsonl"
-    monkeypatch.setattr(folder, "outside_fault", swapping)
+    monkeypatch.setattr(Inventory, "_image", swapping)
     assert main(["caption", str(images), "-o", str(output), "--model", "demo"]) == 3
     rows = [json.loads(line) for line in output.read_text().splitlines()]
     assert [(row["width"], row["error"]) for row in rows] == [

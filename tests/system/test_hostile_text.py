@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from pgcli.sources.open_sources import open_sources
+from pgcli.inputs import Inventory
 from tests.support.awkward import AWKWARD_NAMES, drawing
 from tests.support.runs import PRETEND, ROOT
 from tests.support.terminal import on_terminal
@@ -79,7 +79,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def ids(folder: Path) -> list[str]:
-    found = [item.id for item in open_sources([str(folder)])]
+    found = [item.id for item in Inventory.scan([str(folder)])]
     assert len(found) == 2 * len(AWKWARD_NAMES) >= len(CAPTIONS)
     return found
 

@@ -37,7 +37,7 @@ from tests.support.runs import (
 )
 
 #: A run with a grace period of less than ten seconds after a signal.
-IMPATIENT = "import sys; import pgcli.cli.job.shutdown as s; s.GRACE_SECONDS = 1.0; "
+IMPATIENT = "import sys; import pgcli.run.shutdown as s; s.GRACE_SECONDS = 1.0; "
 IMPATIENT += "from tests.support.pretend import main; sys.exit(main())"
 
 
@@ -256,7 +256,7 @@ def test_a_slow_reader_gets_every_row() -> None:
 
 def test_a_signal_while_the_model_is_loaded_ends_it_at_once(tmp_path: Path) -> None:
     code = "import sys, time; from tests.support import pretend; "
-    code += "pretend.load_model = lambda *_: time.sleep(60); sys.exit(pretend.main())"
+    code += "pretend.load_model = lambda *_, **__: time.sleep(60); sys.exit(pretend.main())"
     run = program(code, "caption", *MANY, "-o", tmp_path / "rows.jsonl")
     wait_until((tmp_path / "rows.jsonl.pgcli").exists)
     time.sleep(0.3)

@@ -10,10 +10,8 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import psutil
 import pyarrow.parquet as pq
@@ -21,17 +19,14 @@ import pytest
 import yaml
 from PIL import Image
 
-from pgcli.cli.job import destination, loading
-from pgcli.cli.job.chunks.ray_engine import RemoteEngine, absent_sources
-from pgcli.cli.job.plan import Plan
 from pgcli.cli.main import main
-from pgcli.errors import NoUsableDevice
-from pgcli.remote.stored_objects import StoredObjects
-from pgcli.state.lock import output_lock
-from pgcli.state.state_folder import state_folder
-from tests.support import kill_stored_runs, remote_engines
+from pgcli.run import checks
+from pgcli.run import run as running
+from pgcli.run.status import read_status
+from pgcli.stores import open_folder
+from tests.support import kill_stored_runs, pretend
 from tests.support.ray_cluster import actors, add_node, local_cluster, start_run
-from tests.support.runs import wait_until
+from tests.support.runs import other_process, wait_until
 
 ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.usefixtures("clean_environment"), pytest.mark.timeout(900)]
@@ -111,29 +106,19 @@ def parts() -> int:
     return len(list(Path("rows").glob("*.parquet"))) if Path("rows").is_dir() else 0
 
 
-def test_machine_without_the_sources_has_no_engine(tmp_path: Path) -> None:
-    names = ["photos", "s3://bucket/photos", "photos/*.png"]
-    options = SimpleNamespace(
-        output=SimpleNamespace(output="rows/"), model=SimpleNamespace(ray_cpus=None)
-    )
-    plan = SimpleNamespace(sources=[*names, "elsewhere"], options=options, is_stored=False)
-    assert absent_sources(names) == []
-    with pytest.raises(NoUsableDevice, match="elsewhere is not on "):
-        RemoteEngine(cast(Plan, plan), str(tmp_path)).load()
-
-
 def test_ray_is_named_where_it_is_not_installed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(destination, "find_spec", lambda name: None)
+    monkeypatch.setattr(checks, "find_spec", lambda name: None)
     assert main(command("rows/", "--ray", "auto")) == 2
     assert "pip install 'paligemma-cli[ray]'" in capsys.readouterr().err
 
 
-def test_second_driver_of_an_output_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(destination, "find_spec", lambda name: name)
-    with output_lock(state_folder(Path("rows/")), part="-ray"):
+def test_output_that_another_run_writes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "find_spec", lambda name: name)
+    with other_process("rows/", "run"):
         assert main(command("rows/", "--ray", "auto")) == 12
+    with other_process("rows/"):
         assert main(command("rows/")) == 12
 
 
@@ -145,11 +130,10 @@ def test_rows_of_a_cluster_are_those_of_a_run_alone(
     code, said = finished(on_ray(cluster))
     assert code == 3, said
     check_all_rows({})
-    progress = json.loads(Path("rows.pgcli/progress-ray.json").read_text())
-    assert (progress["rows"], progress["total"], progress["exit_code"]) == (31, 31, 3)
-    with closing(remote_engines.light_pool()) as pool:
-        monkeypatch.setattr(loading, "load_model", lambda *_: pool)
-        assert main(command("alone/", "--engines", "1")) == 3
+    status = read_status("rows/")
+    assert (status.rows, status.total, status.exit_code) == (31, 31, 3)
+    monkeypatch.setattr(running, "load_engine", pretend.load_engine)
+    assert main(command("alone/")) == 3
     assert pq.read_table("rows") == pq.read_table("alone")
     assert main(["check", "rows/"]) == 0
 
@@ -159,7 +143,7 @@ def test_engines_actors_nodes_and_drivers_are_killed_and_no_row_is_lost(
     cluster: Any, nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CHUNK_SECONDS", "1")
-    for number, what in ((3, "kills"), (12, "ends once"), (17, "ends actor")):
+    for number, what in ((3, "kills"), (12, "kills once"), (17, "kills")):
         Path(f"photos/{number:02}.png").rename(f"photos/{number:02} {what}.png")
     added = nodes(2)
     run = on_ray(cluster)
@@ -228,14 +212,14 @@ def test_driver_replaces_an_output_that_nobody_writes(cluster: Any, nodes: Nodes
     nodes(2)
     ends = [finished(on_ray(cluster, "--rows-per-file", "3"))]
     record = Path("rows.pgcli/run.json")
-    earlier = json.loads(record.read_text())["run"]
-    with output_lock(state_folder(Path("rows/")), part="-join-other"):
+    earlier = json.loads(record.read_text())["run_id"]
+    with other_process("rows/"):
         ends.append(finished(on_ray(cluster, "--overwrite")))
     ends.append(finished(on_ray(cluster, "--overwrite")))
     assert [code for code, _ in ends] == [3, 12, 3], ends
     check_all_rows({})
     assert parts() == 8
-    assert json.loads(record.read_text())["run"] != earlier
+    assert json.loads(record.read_text())["run_id"] != earlier
 
 
 @pytest.mark.nightly
@@ -243,16 +227,18 @@ def test_rows_in_an_object_store_survive_kills_of_engine_and_driver(
     cluster: Any, nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CHUNK_SECONDS", "2")
-    objects = StoredObjects("s3://bucket/rows/")
+    objects = open_folder("s3://bucket/rows/", create=True)
     nodes(2)
     run = on_ray(cluster, output=objects.url)
-    wait_for(lambda: len(actors()) == 2 and objects.names("part-"))
+    wait_for(lambda: len(actors()) == 2 and kill_stored_runs.parts_of(objects))
     os.kill(max(actors()), signal.SIGKILL)
-    before = len(objects.names("part-"))
-    wait_for(lambda: len(objects.names("part-")) > before)  # by the other engine, or a new one
+    before = len(kill_stored_runs.parts_of(objects))
+    wait_for(
+        lambda: len(kill_stored_runs.parts_of(objects)) > before
+    )  # by the other engine, or a new one
     run.kill()
     finished(run)
-    assert 0 < len(objects.names("part-")) < 8
+    assert 0 < len(kill_stored_runs.parts_of(objects)) < 8
     code, said = finished(on_ray(cluster, output=objects.url))
     assert code == 3, said
     found = [json.loads(row)["index"] for row in kill_stored_runs.rows_of(objects)]

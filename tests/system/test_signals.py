@@ -17,7 +17,7 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
-from pgcli.sinks.reader import indexed_rows
+from pgcli.output.reader import indexed_rows
 from tests.support.runs import (
     EXAMPLES,
     MANY,
@@ -205,7 +205,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.parquet", "rows/"])
 def test_full_real_disk_costs_no_saved_row(disk: Path, name: str) -> None:
     output, filler = f"{disk}/{name}", disk / "filler"
-    filler.write_bytes(b"x" * 100 * 1024)
+    filler.write_bytes(b"x" * 190 * 1024)
     run = finished("caption", *MANY, "-o", output)
     stderr = run.stderr.decode()
     assert run.returncode == 14, stderr
@@ -451,8 +451,7 @@ def test_shorter_input_is_refused(tmp_path: Path) -> None:
     manifest.write_text("".join(lines[:3]))
     run = finished(*arguments)
     assert run.returncode == 13
-    assert b"has 5 rows, and the input makes only 3" in run.stderr
-    assert finished(*arguments, "--limit", 2).returncode == 0
+    assert b"m.jsonl has changed" in run.stderr
     assert len(saved(output)) == 5
 
 

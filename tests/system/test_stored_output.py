@@ -15,10 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from pgcli.cli.job import destination, loading
 from pgcli.cli.main import main
-from pgcli.remote.object_stores import RETRIES
-from pgcli.remote.stored_objects import PATIENT
+from pgcli.run import checks
+from pgcli.run import run as running
+from pgcli.stores.objects import PATIENT, RETRIES
 from tests.support import kill_stored_runs, pretend
 from tests.support.runs import started, wait_until
 from tests.support.stores import Files
@@ -40,7 +40,7 @@ URL = "s3://bucket/rows/"
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The current folder, with ten images and a broken one, a model without loading, and short
     waits for retries."""
-    monkeypatch.setattr(loading, "load_model", pretend.load_model)
+    monkeypatch.setattr(running, "load_engine", pretend.load_engine)
     backoff = {"init_backoff": timedelta(milliseconds=1), "max_backoff": timedelta(milliseconds=9)}
     for retries in (RETRIES, PATIENT):
         monkeypatch.setitem(retries, "backoff", backoff)
@@ -82,10 +82,10 @@ def status(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return found
 
 
-def put_owner(files: Files, part: str, host: str = "elsewhere") -> None:
-    """The object of a process that writes the output, or of one that was killed."""
-    process = {"pid": 2**22 + 1, "host": host, "since": "now", "part": part, "chunks": [0]}
-    files[f"bucket/rows.pgcli/owner{part}.x.json"] = json.dumps(process).encode()
+def put_process(files: Files, mode: str) -> None:
+    """The object of a process of another machine that writes the output, or that was killed."""
+    process = {"pid": 2**22 + 1, "host": "elsewhere", "since": "now", "mode": mode}
+    files["bucket/rows.pgcli/processes/0a.json"] = json.dumps(process).encode()
 
 
 def test_rows_are_those_of_a_folder_and_a_longer_run_goes_on(
@@ -102,7 +102,7 @@ def test_rows_are_those_of_a_folder_and_a_longer_run_goes_on(
     before = dict(store)
     assert caption("--join") == 3
     assert {name: store[name] for name in parts_of(before)} == parts_of(before)
-    assert not [name for name in store if "owner" in name or "probe" in name]
+    assert not [name for name in store if "open/" in name or "claims/" in name]
 
 
 def parts_of(files: Files) -> Files:
@@ -131,8 +131,6 @@ def test_other_settings_are_refused_and_overwrite_replaces_them(
     assert set(store) == before
     assert main([*words, "--overwrite"]) == 3
     assert set(rows(store)["task"].to_pylist()) == {"ask"}
-    endings = {name.rpartition("-")[2] for name in store if "files-" in name}
-    assert endings == {"0.0", "0.chunks"}
     del store["bucket/rows.pgcli/run.json"]
     assert main(words) == 13
 
@@ -143,7 +141,7 @@ def test_store_without_conditional_puts_takes_one_run_at_a_time(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(destination, "find_spec", lambda name: name)
+    monkeypatch.setattr(checks, "find_spec", lambda name: name)
     with used_store(kind) as files:
         for options in (["--join"], ["--shard", "0/2"], ["--ray", "auto"]):
             assert caption(*options) == 2
@@ -169,7 +167,7 @@ def test_store_that_denies_access_ends_the_run(capsys: pytest.CaptureFixture[str
 def test_output_in_use_is_refused_until_its_process_is_silent(
     store: Files, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put_owner(store, "", host="elsewhere")
+    put_process(store, "run")
     monkeypatch.setattr("tests.support.stores.NEW_YEAR", 2**32)  # it has just been written
     for options in ([], ["--join"], ["--shard", "0/2"]):
         assert caption(*options) == 12
@@ -180,24 +178,22 @@ def test_joined_run_leaves_the_chunks_of_others_while_they_live(
     store: Files, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert caption("--limit", "4") == 0
-    put_owner(store, "-join-dead", host="elsewhere")  # in 2026, so silent
+    put_process(store, "shared")  # of the new year, so silent
     assert status(capsys)["lost"][0]["host"] == "elsewhere"
     assert caption("--join") == 3
     assert rows(store)["index"].to_pylist() == list(range(11))
-    assert not [name for name in store if "owner" in name]
 
 
 @pytest.mark.parametrize(
     ("output", "options", "message"),
     [
-        ("s3://bucket/", (), "names no folder in a bucket"),
+        ("s3://bucket/", (), "rows cannot be written to"),
         ("s3://bucket/rows.jsonl", (), "rows cannot be written to"),
         ("hf://datasets/a/b/", (), "rows cannot be written to"),
         ("s3://user:word@bucket/rows/", (), "rows cannot be written to s3://bucket/rows/"),
         (URL, ("--retry-errors",), "--retry-errors does not go with"),
         (URL, ("--view", "page.html"), "--view does not go with"),
         (URL, ("--join", "--overwrite"), "--overwrite does not go with --join"),
-        (URL, ("--verify-input",), "--verify-input needs an output of this machine"),
     ],
 )
 def test_outputs_and_options_that_a_store_does_not_take_are_refused(

@@ -22,7 +22,7 @@ from pgcli.model.lora import LoraLinear
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.quantized.frozen import freeze_in_int8
 from pgcli.model.quantized.quantize import quantize_per_channel
-from pgcli.training.lora import LoraSettings, add_lora, merge_lora, save_adapter
+from pgcli.training.lora import LoraSettings, add_lora, save_adapter
 from tests.support.adapted_models import PROMPTS, adapted, training_logits, with_adapters
 from tests.support.random_weights import normal
 from tests.support.tiny import RESOLUTION
@@ -129,27 +129,6 @@ def test_a_saved_adapter_is_the_trained_model(
     assert (answers(model) - answers(load(base))).abs().max() > 0.02
 
 
-def test_a_merged_model_is_the_adapted_one(base: Path, tmp_path: Path) -> None:
-    model, loaded = adapted(base, EVERYWHERE), load(base)
-    expected = answers(model)
-    save_adapter(model, EVERYWHERE, tmp_path, base_model="org/base")
-    adapters.merge(loaded, tmp_path)
-    merge_lora(model)
-    torch.testing.assert_close(answers(model), expected, rtol=0, atol=1e-5)
-    both = zip(model.named_parameters(), loaded.named_parameters(), strict=True)
-    assert all(name == other and torch.equal(one, two) for (name, one), (other, two) in both)
-
-
-def test_bfloat16_weights_are_merged_with_one_rounding(tiny: Path) -> None:
-    model, wide = adapted(tiny, EVERYWHERE, torch.bfloat16), adapted(tiny, EVERYWHERE)
-    for one, other in zip(model.parameters(), wide.parameters(), strict=True):
-        other.data = one.data.float()
-    merge_lora(model)
-    merge_lora(wide)
-    for one, other in zip(model.parameters(), wide.parameters(), strict=True):
-        assert torch.equal(one, other.bfloat16())
-
-
 def test_sums_with_bfloat16_outputs_are_rounded_once(tiny: Path) -> None:
     """As in PEFT: a float32 product is added to the layer's rounded output."""
     model = adapted(tiny, EVERYWHERE, torch.bfloat16)
@@ -226,8 +205,6 @@ def test_an_adapter_over_int8_answers_as_over_its_base(base: Path, tmp_path: Pat
     adapters.merge(loaded, tmp_path)
     expected = answers(loaded)
     assert (answers(model) - expected).norm() < 0.1 * expected.norm()
-    with pytest.raises(ValueError, match="quantized"):
-        merge_lora(model)
 
 
 def test_files_of_an_adapter_have_the_names_of_peft(tiny: Path, tmp_path: Path) -> None:

@@ -20,9 +20,11 @@ from pgcli.cli.main import main
 from pgcli.cli.training.result_source import source_opener
 from pgcli.engine.loader import read_tokenizer
 from pgcli.errors import NoInputError, UsageError
+from pgcli.images import ImageLimits
+from pgcli.images.files import item_bytes
+from pgcli.inputs import ReadOptions
 from pgcli.records import Item
 from pgcli.regions import location_values, region_of, split_locations
-from pgcli.sources.read_options import ReadOptions
 from pgcli.training import same_images
 from pgcli.training.answer_targets import AnswerTargets
 from pgcli.training.answer_task import tokenized
@@ -202,7 +204,7 @@ def test_archives_and_folders_with_texts_are_read(store: RowStore) -> None:
             archive.addfile(info, io.BytesIO(data))
     found = answers(store, "shard.tar")
     assert said(found) == [("shard.tar/1.png", "ocr", "B")]
-    assert store.item(found[0]).data == members["1.png"]
+    assert item_bytes(store.item(found[0]), ImageLimits()) == members["1.png"]
     assert found.left_out == {"without_target": 1}
     Path("b.caption").unlink()
     assert answers(store, ".", prompt="caption en").left_out == {"without_target": 1}
@@ -272,6 +274,22 @@ def test_copies_of_trained_images_are_refused_by_name(store: RowStore) -> None:
     assert "--eval-fraction" in problem.value.hint
     with pytest.raises(UsageError, match=r"2 images are both .* a.png; b.png"):
         check_apart(files(store, "a.png", "b.png"), files(store, "a.png", "b.png"))
+
+
+def test_members_of_an_archive_are_compared_by_their_bytes(store: RowStore) -> None:
+    pixels = {name: Path(f"{name}.png").read_bytes() for name in "ab"}
+    with tarfile.open("shard.tar", "w") as archive:
+        for number, name in enumerate("aba"):
+            for ending, data in (("png", pixels[name]), ("txt", b"a wall")):
+                info = tarfile.TarInfo(f"{number}.{ending}")
+                info.size = len(data)
+                archive.addfile(info, io.BytesIO(data))
+    rows = answers(store, "shard.tar", prompt="caption en")
+    assert len(set(rows.image_keys)) == 3
+    first, second, third = same_images.image_numbers(rows).tolist()
+    assert first == third != second
+    with pytest.raises(UsageError, match=r"shard.tar/0.png \(a.png in"):
+        check_apart(files(store, "a.png"), rows.select([0]))
 
 
 def test_files_are_read_where_sizes_are_equal(

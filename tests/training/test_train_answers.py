@@ -14,9 +14,9 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from pgcli.cli.job.shutdown import GracefulShutdown
 from pgcli.cli.main import main
 from pgcli.engine import oom
+from pgcli.run.shutdown import GracefulShutdown
 from pgcli.training.answer_task import AnswerTask
 from pgcli.training.feature_store import FeatureStore
 from pgcli.training.image_batches import ImageBatch

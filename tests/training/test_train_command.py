@@ -7,7 +7,10 @@ import shutil
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -19,12 +22,12 @@ from torch import Tensor
 from pgcli.checkpoints.find import BUILTIN_TOWERS, DEMO, Checkpoint
 from pgcli.checkpoints.two_towers_config import parse_classifier, parse_two_towers
 from pgcli.checkpoints.weights import load_encoder
-from pgcli.cli.job.shutdown import GracefulShutdown
 from pgcli.cli.main import main
 from pgcli.cli.training import run as training_run
 from pgcli.cli.training.run_record import with_defaults
 from pgcli.embedding.loader import load
-from pgcli.state.run_record import differences
+from pgcli.run.record import differences
+from pgcli.run.shutdown import GracefulShutdown
 from pgcli.training.processes import ALONE
 from tests.support.training_data import write_folders, write_pairs
 
@@ -114,6 +117,26 @@ def test_classifier_learns_the_names_of_folders(run: Run) -> None:
     with torch.inference_mode():
         torch.testing.assert_close(reference(pixels).logits, model(pixels), atol=1e-5, rtol=0)
     assert Path("out", "last", "config.json").exists()
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None: ...
+
+
+def test_images_at_addresses_are_read_in_every_pass(run: Run, tmp_path: Path) -> None:
+    handler = partial(QuietHandler, directory=tmp_path)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        rows = map(json.loads, Path("pairs.jsonl").read_text().splitlines())
+        address = f"http://127.0.0.1:{server.server_port}"
+        remote = [row | {"image": f"{address}/{row['image']}"} for row in rows]
+        Path("remote.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in remote))
+        options = CLASSIFY.replace("--workers 0", "--workers 1 --allow-urls --allow-private-hosts")
+        words = f"remote.jsonl {options} --eval-fraction 0.25 --eval-every 2 -o out"
+        assert run(words) == 0
+        server.shutdown()
+    assert not any(line.get("lost") for line in metrics("out"))
+    assert "eval_accuracy" in metrics("out")[-1]
 
 
 def stop_after(monkeypatch: pytest.MonkeyPatch, updates: int) -> None:

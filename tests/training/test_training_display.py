@@ -12,7 +12,7 @@ import pytest
 from pgcli.cli.training.display import TrainingDisplay, details
 from pgcli.cli.training.tensorboard import events_observer
 from pgcli.cli.ui.console import Screen
-from pgcli.cli.ui.progress import Progress
+from pgcli.cli.ui.progress import StageProgress
 from pgcli.training.event_file import checksum, crc32c
 from pgcli.training.overfitting import OverfittingWatch
 
@@ -23,7 +23,7 @@ SAMPLE = {"id": "one.png", "prompt": "caption en", "answer": "two\nstars", "trut
 
 
 def shown(*lines: Mapping[str, Any], capsys: pytest.CaptureFixture[str]) -> str:
-    display = TrainingDisplay(Screen(), Progress("training", 10), OverfittingWatch())
+    display = TrainingDisplay(Screen(), StageProgress("training", 10), OverfittingWatch())
     for line in lines:
         display.update(line)
     return capsys.readouterr().err
@@ -35,7 +35,7 @@ def test_details_have_loss_rates_and_memory() -> None:
     )
     skipped = LINE | {"loss": None, "gradient_norm": None, "rows_per_second": 0.0}
     assert details(skipped, []) == "learning rate 2e-05, 1,312 tokens/s, 0.0 images/s, 1.5 GB"
-    progress = Progress("training", 10)
+    progress = StageProgress("training", 10)
     progress.advance()
     progress.details = "loss 0.6"
     assert progress.line().endswith("left; loss 0.6")

@@ -18,7 +18,6 @@ import pytest
 from PIL import Image
 from pyarrow import parquet
 
-from pgcli.cli.job import loading
 from pgcli.cli.main import main
 from pgcli.images import ImageLimits, load_thumbnail
 from pgcli.records import Item, Rle
@@ -185,7 +184,7 @@ def test_rows_of_the_same_image_file_share_a_card_whatever_their_ids(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Runs of other folders name the file otherwise; a file named twice is two images."""
-    monkeypatch.setattr(loading, "load_model", pretend.load_model)
+    monkeypatch.setattr("pgcli.engine.loader.load", pretend.load_model)
     for name in ("photos", "elsewhere"):
         (tmp_path / name).mkdir()
     drawn(tmp_path / "photos", 2)

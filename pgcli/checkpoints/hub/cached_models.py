@@ -7,7 +7,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from pgcli.regular_file import read_text
+from pgcli.stores.files import read_text
 
 MODEL_TYPES = ("paligemma", "siglip", "siglip_vision_model", "clip", "vit")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from pgcli.regular_file import read_text
+from pgcli.stores.files import read_text
 
 #: Variables that hold a token: the first that is set wins, also over a stored token.
 VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")

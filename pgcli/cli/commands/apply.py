@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from pgcli.cli.exit_codes import INCOMPLETE
-from pgcli.cli.options import Quiet, ReplaceFile, ResultFile, option
+from pgcli.cli.options import option
+from pgcli.cli.shared_options import Quiet, ReplaceFile, ResultFile
 from pgcli.cli.typer_app import command
 from pgcli.cli.ui.console import Screen
-from pgcli.cli.ui.wording import count, listed, with_notes
 from pgcli.errors import UsageError
+from pgcli.wording import count, listed, with_notes
 
 if TYPE_CHECKING:
     from pgcli.cli.result_files.apply_edits import EditStats, MatchedEdits, WantedRows
@@ -54,9 +55,9 @@ def run_apply(
     """Write the corrected rows; return 3 if edits were not applied."""
     from pgcli.annotations.edits import read_edits
     from pgcli.cli.result_files.apply_edits import EditedRows, match_edits
+    from pgcli.output.reader import read_results
+    from pgcli.output.result_file import check_result_file, write_result_file
     from pgcli.rows import RowSchema
-    from pgcli.sinks.reader import read_results
-    from pgcli.sinks.result_file import check_result_file, write_result_file
 
     target = Path(output)
     check_result_file(target, overwrite=overwrite)

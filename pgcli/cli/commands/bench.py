@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NewType
+
+import typer
 
 from pgcli import __version__
+from pgcli.bench.settings import SCOPES, Scope
 from pgcli.cli.commands.info import ModelArgument
-from pgcli.cli.options import (
-    MODELS,
-    Device,
-    Dtype,
-    Quantize,
-    Revision,
-    images_option,
-    number_option,
-    option,
-    values,
-)
+from pgcli.cli.options import number_option, option
+from pgcli.cli.shared_options import Device, Dtype, Quantize, Revision, images_option
 from pgcli.cli.typer_app import command
 from pgcli.cli.ui.console import Screen
+from pgcli.run.options import MODELS
+from pgcli.run.values import batch_size as read_batch_size
 
 if TYPE_CHECKING:
     from pgcli.bench.report import BenchReport
@@ -31,6 +28,45 @@ if TYPE_CHECKING:
 
 _option = partial(option, own=True)
 _number = partial(number_option, own=True)
+
+
+# named types, as Typer treats a plain tuple as an option with several values
+BatchSizes = NewType("BatchSizes", tuple[int, ...])
+AUTO_SIZES = BatchSizes(())
+Span = NewType("Span", tuple[int, int])
+Scopes = NewType("Scopes", tuple[Scope, ...])
+ALL_SCOPES = Scopes(SCOPES)
+
+
+def batch_sizes(text: str | BatchSizes) -> BatchSizes:
+    """Batch sizes separated by commas, sorted and without repeats; empty for `auto`."""
+    if isinstance(text, tuple):
+        return text  # the default
+    try:
+        sizes = {read_batch_size(part.strip()) for part in text.split(",")}
+    except ValueError as problem:
+        raise typer.BadParameter(str(problem)) from None
+    if None in sizes and len(sizes) > 1:
+        raise typer.BadParameter(f"{text!r} is neither auto nor a list of whole numbers: 1,8,64")
+    return BatchSizes(tuple(sorted(size for size in sizes if size is not None)))
+
+
+def span(text: str) -> Span:
+    """A number of tokens, or the bounds of a random one."""
+    found = re.fullmatch(r"([1-9]\d{0,4})(?:-([1-9]\d{0,4}))?", text, re.ASCII)
+    if not found or int(found[1]) > int(found[2] or found[1]):
+        raise typer.BadParameter(f"{text!r} is neither a number of tokens nor a span such as 4-64")
+    return Span((int(found[1]), int(found[2] or found[1])))
+
+
+def scopes(text: str | Scopes) -> Scopes:
+    """Benchmark scopes separated by commas, in the order of SCOPES."""
+    if isinstance(text, tuple):
+        return text  # the default
+    asked = {name.strip() for name in text.split(",")}
+    if not asked <= set(SCOPES):
+        raise typer.BadParameter(f"{text!r} is not a list of {', '.join(SCOPES)}")
+    return Scopes(tuple(name for name in SCOPES if name in asked))
 
 
 @command(
@@ -59,12 +95,12 @@ def bench(
         ),
     ] = None,
     new_tokens: Annotated[
-        values.Span | None,
+        Span | None,
         _option(
             "Answering",
             "--new-tokens",
             metavar="N",
-            parser=values.span,
+            parser=span,
             default="16",
             help="Tokens of each answer, whatever the model says; 4-64 draws them from a range.",
         ),
@@ -78,17 +114,17 @@ def bench(
         ),
     ] = False,
     scope: Annotated[
-        values.Scopes,
+        Scopes,
         _option(
             "Running",
             "--scope",
             metavar="A,B",
-            parser=values.scopes,
-            choices=values.ALL_SCOPES,
+            parser=scopes,
+            choices=ALL_SCOPES,
             default="device,arrays,files",
             help="device: the model alone; arrays: pixels to tokens; files: files to rows.",
         ),
-    ] = values.ALL_SCOPES,
+    ] = ALL_SCOPES,
     rounds: Annotated[
         int,
         _number(
@@ -108,16 +144,16 @@ def bench(
         ),
     ] = 60.0,
     batch_size: Annotated[
-        values.BatchSizes,
+        BatchSizes,
         _option(
             "Model",
             "--batch-size",
             metavar="A,B",
-            parser=values.batch_sizes,
+            parser=batch_sizes,
             default="1, 8 and what fits",
             help="Rows in one batch; several sizes are measured in turn.",
         ),
-    ] = values.AUTO_SIZES,
+    ] = AUTO_SIZES,
     output: Annotated[
         str | None,
         _option(
@@ -146,16 +182,15 @@ def bench(
     quantize: Quantize = "none",
 ) -> None:
     from pgcli.bench.settings import BenchPlan
-    from pgcli.cli.answer_files import answer_files
     from pgcli.cli.find_model import find_model
     from pgcli.cli.ui.bench_report import show
-    from pgcli.sources.open_sources import open_sources
-    from pgcli.sources.read_options import ReadOptions
-    from pgcli.state.destination import check_destination
+    from pgcli.inputs import Inventory
+    from pgcli.stores.targets import check_target
 
-    for file in filter(None, (output, plot)):
-        check_destination(Path(file), overwrite=overwrite)
-    source = None if images is None else open_sources([images], ReadOptions())
+    for file, name in ((output, "-o"), (plot, "--plot")):
+        if file is not None:
+            check_target(Path(file), name, is_folder=False, overwrite=overwrite)
+    source = None if images is None else Inventory.scan([images])
     screen = Screen()
     checkpoint = find_model(model, revision, screen)
     with screen.status("loading PyTorch and transformers"):
@@ -176,14 +211,13 @@ def bench(
         ),
         device=device,
         dtype=dtype,
-        pipeline=answer_files,
         waiting=screen.status,
     )
     show(report)
     write(report, checkpoint, output, plot)
 
 
-def answer_lengths(new_tokens: values.Span | None, *, natural: bool) -> tuple[Lengths, ...]:
+def answer_lengths(new_tokens: Span | None, *, natural: bool) -> tuple[Lengths, ...]:
     """The lengths of answers to measure: fixed or drawn ones, and those that the model ends."""
     from pgcli.bench.settings import Lengths
     from pgcli.tasks import MAX_NEW_TOKENS
@@ -199,7 +233,7 @@ def write(
 ) -> None:
     """Write the report as JSON and its plot as SVG, where they were asked for."""
     from pgcli.bench.plot import plot_svg
-    from pgcli.state.write_errors import wrap_write_errors
+    from pgcli.stores.writing import wrap_write_errors
 
     model = {
         "model": checkpoint.name,

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from pgcli.cli.options import Quiet, option
+from pgcli.cli.options import option
+from pgcli.cli.shared_options import Quiet
 from pgcli.cli.typer_app import command
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Screen, is_terminal
 from pgcli.errors import Difference
 
 if TYPE_CHECKING:
-    from pgcli.sinks.reader import Row
+    from pgcli.output.reader import Row
 
 COMPARED = ("answer", "boxes", "scores", "labels", "embedding", "error")
 
@@ -50,7 +51,7 @@ def run_diff(names: tuple[str, str], format: str, screen: Screen) -> None:
     """Print every pair of rows that differs. Raises Difference if there is one."""
     from pgcli.cli.result_files.merge_rows import is_same_answer
     from pgcli.cli.result_files.pair_rows import paired_rows
-    from pgcli.sinks.reader import read_results
+    from pgcli.output.reader import read_results
 
     is_text = format == "text" or (format == "auto" and is_terminal(sys.stdout))
     show = print_as_text if is_text else print_as_json

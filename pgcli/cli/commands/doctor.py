@@ -11,14 +11,16 @@ from rich.table import Table
 from rich.text import Text
 
 from pgcli.cli import config
-from pgcli.cli.options import Json, option
+from pgcli.cli.options import option
 from pgcli.cli.program_command import PgcliCommand
+from pgcli.cli.shared_options import Json
 from pgcli.cli.typer_app import PgcliGroup, command
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Screen
-from pgcli.cli.ui.wording import count
 from pgcli.errors import Difference, NoUsableDevice, UsageError
 from pgcli.printable import printable
+from pgcli.run.outside import find_config
+from pgcli.wording import count
 
 if TYPE_CHECKING:
     from pgcli.doctor.finding import Finding
@@ -72,7 +74,7 @@ def check_config(commands: Mapping[str, Any], given: str | None = None) -> Findi
     from pgcli.doctor.finding import bad, ok
 
     try:
-        file = config.find_config(given)
+        file = find_config(given)
         config.read_config(file, commands)
     except UsageError as problem:
         return bad("settings", str(problem), problem.hint)

@@ -7,15 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pgcli.cli.options import (
-    AllowPrivateHosts,
-    AllowUrls,
-    Json,
-    Quiet,
-    images_option,
-    number_option,
-    option,
-)
+from pgcli.cli.options import number_option, option
+from pgcli.cli.shared_options import AllowPrivateHosts, AllowUrls, Json, Quiet, images_option
 from pgcli.cli.typer_app import command
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import UsageError
@@ -145,7 +138,6 @@ def eval_(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    from pgcli.cli.job.plan import check_not_an_input
     from pgcli.cli.result_files import evaluation_report as printed
     from pgcli.cli.result_files.gallery_page import GalleryOptions
     from pgcli.cli.result_files.worst_rows import write_worst_rows
@@ -154,16 +146,17 @@ def eval_(
     from pgcli.evaluation.join import join
     from pgcli.evaluation.truth.read_truth import read_truth
     from pgcli.evaluation.truth.truths import TruthColumns
-    from pgcli.remote import make_url_reader
+    from pgcli.run.checks import check_not_a_source
+    from pgcli.stores import make_reader
 
     screen = Screen(quiet=quiet)
     check_options(results, metric)
     check_page_options(context, view)
     if view is not None:
         read = filter(None, (*results, truth, texts))
-        check_not_an_input(view, read, globs=False, option="--view")
+        check_not_a_source(view, read, "--view")
     with screen.status("reading rows"):
-        urls = make_url_reader(allow_urls=allow_urls, allow_private_hosts=allow_private_hosts)
+        urls = make_reader(allow_urls=allow_urls, allow_private_hosts=allow_private_hosts)
         truths = read_truth(truth, TruthColumns(id_column, prompt_column, answer_column), urls)
         joined = [join(name, truths) for name in results]
     if only_common:

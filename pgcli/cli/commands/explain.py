@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 import re
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NewType
 
 import typer
 
 from pgcli import tasks
-from pgcli.cli.options import Device, Dtype, Quiet, Revision, models, number_option, option
+from pgcli.cli.options import number_option, option
+from pgcli.cli.shared_options import Device, Dtype, Quiet, Revision
 from pgcli.cli.typer_app import command
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import NoInputError, UsageError
+from pgcli.run.options import models
 
 if TYPE_CHECKING:
     from pgcli.checkpoints.find import Checkpoint
@@ -105,10 +106,10 @@ def explain(
 
 def one_item(image: str, question: Question) -> Item:
     """The one image that the source has, with its prompt. Raises UsageError and NoInputError."""
-    from pgcli.sources.open_sources import open_sources
+    from pgcli.inputs import Inventory
     from pgcli.tasks import with_prompts
 
-    items = list(islice(with_prompts(open_sources([image]), question), 2))
+    items = list(with_prompts(Inventory.scan([image]).items(0, 2), question))
     if not items:
         raise NoInputError(f"{image} has no image", hint="name an image")
     if len(items) > 1:
@@ -118,14 +119,14 @@ def one_item(image: str, question: Question) -> Item:
 
 def check_target(target: Path, item: Item, *, overwrite: bool) -> None:
     """Raise if the page cannot be written, before anything is computed."""
-    from pgcli.cli.result_files import check_target as check
-    from pgcli.cli.result_files.gallery_page import is_page
+    from pgcli.stores import targets
+    from pgcli.views.gallery.page import is_page
 
     if str(target) == "-":
         raise UsageError("a page is not written to standard output", hint="name a file with -o")
     if item.path is not None and os.path.realpath(target) == os.path.realpath(item.path):
         raise UsageError(f"{target} is the image itself", hint=f"name a page: -o {PAGE}")
-    check.check_target(target, is_folder=False, overwrite=overwrite or is_page(target))
+    targets.check_target(target, "-o", is_folder=False, overwrite=overwrite or is_page(target))
 
 
 def check_kind(checkpoint: Checkpoint) -> None:
@@ -168,8 +169,12 @@ def make_page(
 
 def write_page(page: bytes, target: Path, *, overwrite: bool) -> None:
     """Write the page under a temporary name, which becomes the target in one step."""
-    from pgcli.cli.result_files.gallery_page import is_page
-    from pgcli.cli.result_files.publish import publish
+    from pgcli.stores import LocalStore
+    from pgcli.stores.writing import already_exists
+    from pgcli.views.gallery.page import is_page
 
-    with publish(target, is_folder=False, overwrite=overwrite or is_page(target)) as part:
-        part.write_bytes(page)
+    folder = LocalStore(target.parent, follow=True)
+    if overwrite or is_page(target):
+        folder.replace(target.name, page)
+    elif not folder.create(target.name, page):
+        raise already_exists(target)

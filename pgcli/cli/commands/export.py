@@ -10,19 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from pgcli.cli.exit_codes import INCOMPLETE
-from pgcli.cli.options import (
+from pgcli.cli.options import option
+from pgcli.cli.shared_options import (
     AllowPrivateHosts,
     AllowUrls,
     MinConfidence,
     MinScore,
     Nms,
     Quiet,
-    option,
 )
 from pgcli.cli.typer_app import command
 from pgcli.cli.ui.console import Screen
 from pgcli.views.exports import FORMATS
-from pgcli.views.text_files import ExistingTexts
 
 if TYPE_CHECKING:
     from pgcli.cli.result_files.export_options import ExportOptions
@@ -60,7 +59,8 @@ def export(
         ),
     ] = None,
     overwrite: Annotated[
-        bool, _option("Output", "--overwrite", help="Replace an earlier export.")
+        bool,
+        _option("Output", "--overwrite", help="Replace an earlier export."),
     ] = False,
     prompt: Annotated[
         str | None,
@@ -115,23 +115,6 @@ def export(
         str | None,
         _option("Text files", "--append", metavar="TEXT", help="End each text with this."),
     ] = None,
-    existing: Annotated[
-        ExistingTexts | None,
-        _option(
-            "Text files",
-            "--existing",
-            default="keep",
-            help="Keep or overwrite an existing text, or add the new one before or after it.",
-        ),
-    ] = None,
-    overwrite_edited: Annotated[
-        bool,
-        _option(
-            "Text files",
-            "--overwrite-edited",
-            help="Overwrite also texts that were edited, or that pgcli did not write.",
-        ),
-    ] = False,
     csv_raw: Annotated[
         bool,
         _option(
@@ -158,8 +141,6 @@ def export(
         image_prefix=image_prefix,
         prepend=prepend,
         append=append,
-        existing=existing,
-        overwrite_edited=overwrite_edited or None,
         csv_raw=csv_raw or None,
         allow_urls=allow_urls,
         allow_private_hosts=allow_private_hosts,

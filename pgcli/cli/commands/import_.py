@@ -10,11 +10,12 @@ import typer
 
 from pgcli.annotations import FORMATS
 from pgcli.cli.exit_codes import INCOMPLETE
-from pgcli.cli.options import Quiet, ReplaceFile, ResultFile, option
+from pgcli.cli.options import option
+from pgcli.cli.shared_options import Quiet, ReplaceFile, ResultFile
 from pgcli.cli.typer_app import command
 from pgcli.cli.ui.console import Screen
-from pgcli.cli.ui.wording import count, with_notes
 from pgcli.errors import NoInputError, UsageError
+from pgcli.wording import count, with_notes
 
 if TYPE_CHECKING:
     from pgcli.annotations.truth import Annotations, ImportSettings
@@ -90,7 +91,7 @@ def import_(
 ) -> None:
     from pgcli.annotations.truth import ImportSettings
     from pgcli.cli.result_files.import_rows import TruthRows
-    from pgcli.sinks.result_file import check_result_file, write_result_file
+    from pgcli.output.result_file import check_result_file, write_result_file
 
     screen, target = Screen(quiet=quiet), Path(output)
     check_options(format, prompt, each, image_prefix, labels, root)
@@ -138,7 +139,7 @@ def check_options(
 def read_labels(given: str | None) -> list[str]:
     """The labels of the option, or of the file that it names."""
     from pgcli.annotations.value_checks import InvalidValue, label
-    from pgcli.regular_file import read_text
+    from pgcli.stores.files import read_text
 
     if given is None:
         return []
@@ -156,7 +157,7 @@ def read_annotations(
 ) -> Annotations:
     """What the file says of its images. Raises UsageError."""
     from pgcli.annotations import reader_named
-    from pgcli.images.decoder_warnings import silence_decoders
+    from pgcli.images.decode import silence_decoders
 
     silence_decoders()
     with screen.status("reading annotations"):

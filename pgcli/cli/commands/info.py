@@ -8,10 +8,11 @@ from typing import Annotated, Any
 import typer
 from rich.filesize import decimal
 
-from pgcli.cli.options import MODELS, Device, Dtype, Json, Revision, models
+from pgcli.cli.shared_options import Device, Dtype, Json, Revision
 from pgcli.cli.typer_app import command
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Facts, Screen
+from pgcli.run.options import MODELS, models
 
 FAMILIES = {"siglip": "SigLIP", "clip": "CLIP", "vit": "ViT", "mean": "vision tower alone"}
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pgcli.cli.exit_codes import INCOMPLETE
-from pgcli.cli.options import Quiet, ReplaceFile, ResultFile
+from pgcli.cli.shared_options import Quiet, ReplaceFile, ResultFile
 from pgcli.cli.typer_app import command
 from pgcli.cli.ui.console import Screen
-from pgcli.cli.ui.wording import count, with_notes
+from pgcli.wording import count, with_notes
 
 if TYPE_CHECKING:
     from pgcli.cli.result_files.merge_rows import MergeStats
@@ -36,9 +36,9 @@ def merge(
 def run_merge(outputs: list[Path], output: str, overwrite: bool, screen: Screen) -> int:
     """Write the merged file; return 3 if rows with errors remain."""
     from pgcli.cli.result_files.merge_rows import MergedRows
+    from pgcli.output.reader import read_results
+    from pgcli.output.result_file import check_result_file, write_result_file
     from pgcli.rows import RowSchema
-    from pgcli.sinks.reader import read_results
-    from pgcli.sinks.result_file import check_result_file, write_result_file
 
     target = Path(output)
     check_result_file(target, overwrite=overwrite)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pgcli import tasks
-from pgcli.cli.job.command import SOURCES, run_and_exit
-from pgcli.cli.option_records import with_options
-from pgcli.cli.options import Options, Sources
+from pgcli.cli.answering import SOURCES, answer
+from pgcli.cli.options import Given, with_options
+from pgcli.cli.shared_options import Sources
 from pgcli.cli.typer_app import command
+from pgcli.run.make_request import records_of
 
 
 @command(
@@ -15,6 +15,6 @@ from pgcli.cli.typer_app import command
     epilog="$ pgcli ocr scan.png\n"
     "$ find scans -name '*.png' -print0 | pgcli ocr - -0 -o texts.jsonl",
 )
-@with_options
-def ocr(sources: Sources, options: Options) -> None:
-    run_and_exit(sources, tasks.ocr(max_new_tokens=options.answering.max_new_tokens), options)
+@with_options(*records_of("ocr"))
+def ocr(sources: Sources, given: Given) -> None:
+    answer("ocr", sources, given)

@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 import typer
 
 from pgcli.checkpoints.find import DEMO_TOWERS
-from pgcli.cli.options import (
+from pgcli.cli.options import number_option, option
+from pgcli.cli.shared_options import (
     AllowPrivateHosts,
     AllowUrls,
     Device,
@@ -16,8 +17,6 @@ from pgcli.cli.options import (
     Quiet,
     Revision,
     images_option,
-    number_option,
-    option,
 )
 from pgcli.cli.typer_app import command
 from pgcli.cli.ui.console import Screen

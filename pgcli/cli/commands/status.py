@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pgcli.cli.exit_codes import exit_code_text
-from pgcli.cli.options import Json
+from pgcli.cli.shared_options import Json
 from pgcli.cli.typer_app import command
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Facts
-from pgcli.cli.ui.duration import duration
-from pgcli.cli.ui.wording import listed
 from pgcli.errors import UsageError
+from pgcli.wording import duration, listed
 
 if TYPE_CHECKING:
-    from pgcli.cli.result_files.run_status import RunStatus
-    from pgcli.cli.result_files.shard_status import ShardStatus
+    from pgcli.run.status import RunStatus, ShardStatus
 
 MAX_NAMES = 8  # of shards in one state
 #: The states of shards as they are shown, in their order.
@@ -41,17 +38,16 @@ def status(
     output: Annotated[str, typer.Argument(metavar="OUTPUT", hidden=True)],
     json: Json = False,
 ) -> None:
-    from pgcli.cli.result_files.run_status import read_run_status, read_stored_status
-    from pgcli.remote.urls import is_in_object_store, without_credentials
-    from pgcli.sources.paths import url_scheme
+    from pgcli.inputs.paths import url_scheme
+    from pgcli.run.status import read_status
+    from pgcli.stores.urls import is_in_object_store, without_credentials
 
     if url_scheme(output) is not None and not is_in_object_store(output):
         raise UsageError(
             f"no run writes to {without_credentials(output)}",
             hint="name a file, a folder, or a folder in an object store: s3://bucket/rows/",
         )
-    is_stored = is_in_object_store(output)
-    run_status = read_stored_status(output) if is_stored else read_run_status(Path(output))
+    run_status = read_status(output)
     if json:
         stdout.print_json(asdict(run_status))
     else:
@@ -67,8 +63,6 @@ def facts(status: RunStatus) -> Facts:
         ("rows", row_count(status)),
         ("errors", errors or "none"),
     ]
-    if status.adding is not None:
-        rows.append(("added prompts", f"{row_count(status.adding)} with the earlier ones"))
     if status.rows_per_second is not None:
         rows.append(("speed", f"{status.rows_per_second:,.1f} rows/s"))
     if status.seconds_left is not None:

@@ -4,16 +4,9 @@ from __future__ import annotations
 
 import typer
 
-from pgcli.cli.option_records import with_options
-from pgcli.cli.options import Sources
-from pgcli.cli.options.training import (
-    EvaluationOptions,
-    LearningOptions,
-    TrainingModelOptions,
-    TrainingOutputOptions,
-)
-from pgcli.cli.options.training_input import TrainingInputOptions
-from pgcli.cli.options.training_method import MethodOptions
+from pgcli.cli.options import Given, with_options
+from pgcli.cli.shared_options import Sources
+from pgcli.cli.training.options import RECORDS
 from pgcli.cli.typer_app import command
 
 
@@ -30,19 +23,9 @@ from pgcli.cli.typer_app import command
     "$ pgcli train flowers --task classify --init tiny -o runs/flowers\n"
     "$ pgcli train pairs.jsonl --task contrastive --init small -o runs/towers",
 )
-@with_options
-def train(
-    *,
-    sources: Sources,
-    learning: LearningOptions,
-    method: MethodOptions,
-    evaluation: EvaluationOptions,
-    model: TrainingModelOptions,
-    input: TrainingInputOptions,
-    output: TrainingOutputOptions,
-) -> None:
+@with_options(*RECORDS)
+def train(sources: Sources, given: Given) -> None:
     from pgcli.cli.training.run import run_training
     from pgcli.cli.training.train_command import TrainCommand
 
-    given = TrainCommand(sources, learning, method, evaluation, model, input, output)
-    raise typer.Exit(run_training(given))
+    raise typer.Exit(run_training(TrainCommand.of(sources, given.values, given.typed)))

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from itertools import islice
 from typing import Annotated
 
 import typer
 
 from pgcli import __version__
-from pgcli.cli.options import Device, Dtype, Json, Revision, images_option, models
+from pgcli.cli.shared_options import Device, Dtype, Json, Revision, images_option
 from pgcli.cli.typer_app import command
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import Difference
+from pgcli.run.options import models
 
 
 @command(
@@ -40,10 +40,9 @@ def verify(
 ) -> None:
     from pgcli.cli.find_model import find_model
     from pgcli.cli.ui import proof_report
-    from pgcli.sources.open_sources import open_sources
-    from pgcli.sources.read_options import ReadOptions
+    from pgcli.inputs import Inventory
 
-    source = None if images is None else open_sources([images], ReadOptions())
+    source = None if images is None else Inventory.scan([images])
     screen = Screen()
     checkpoint = find_model(model, revision, screen)
     with screen.status("loading PyTorch and transformers"):
@@ -51,7 +50,7 @@ def verify(
         from pgcli.proof.generated_images import default_images
         from pgcli.proof.tower_report import TowerProof
 
-        items = default_images() if source is None else [*islice(source, MAX_IMAGES)]
+        items = default_images() if source is None else [*source.items(0, MAX_IMAGES)]
     proof = prove(checkpoint, items, device=device, dtype=dtype, waiting=screen.status)
     if isinstance(proof, TowerProof):
         facts, hint = proof_report.tower_facts(proof), proof_report.tower_hint(proof)

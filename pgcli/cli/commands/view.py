@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pgcli.cli.options import (
+from pgcli.cli.options import number_option, option
+from pgcli.cli.shared_options import (
     AllowPrivateHosts,
     AllowUrls,
     MinConfidence,
@@ -18,8 +19,6 @@ from pgcli.cli.options import (
     Nms,
     Quiet,
     images_option,
-    number_option,
-    option,
 )
 from pgcli.cli.typer_app import command
 from pgcli.cli.ui.console import Screen
@@ -115,35 +114,37 @@ def view(
     names = unique_names(outputs)
     groups = [RowGroup(path, name) for path, name in zip(outputs, names, strict=True)]
     if draw is not None:
-        check_draw(draw, outputs, overwrite=overwrite)
+        from pgcli.views.drawings import check_draw
+
+        if len(outputs) > 1:
+            raise UsageError("--draw draws the rows of one result file", hint="name one of them")
+        check_draw(draw, overwrite=overwrite)
     gallery = write_gallery(groups, options, screen)
     if draw is not None:
         draw_boxes(outputs[0], draw, gallery, options, screen)
-
-
-def check_draw(folder: str, outputs: Sequence[Path], *, overwrite: bool) -> None:
-    """Raise UsageError or OutputExists for a folder that the rows cannot be drawn into."""
-    from pgcli.cli.result_files.check_target import check_folder
-
-    if len(outputs) > 1:
-        raise UsageError("--draw draws the rows of one result file", hint="name one of them")
-    check_folder(folder, "--draw", overwrite=overwrite)
 
 
 def draw_boxes(
     output: Path, folder: str, gallery: Gallery, options: GalleryOptions, screen: Screen
 ) -> None:
     """Draw the boxes and masks of the gallery's rows on copies of their images in full size."""
-    from pgcli.cli.job.draw.painter import DrawHook
-    from pgcli.cli.job.draw.redraw import draw_rows
-    from pgcli.sinks.reader import read_results
+    from pgcli.cli.result_files.image_locator import ImageLocator, with_items
+    from pgcli.output.reader import read_results
+    from pgcli.views.drawings import Drawings, drawable_answer
 
     search = options.search(screen.info)
     rows = map(options.box_filter.row, islice(read_results(output), options.limit))
-    hook = DrawHook(folder, labels=gallery.labels, url_reader=search.url_reader, say=screen.info)
-    with screen.progress("drawings", gallery.rows, unit="drawings") as progress, hook as drawing:
-        draw_rows(output, progress.track(rows), drawing, search)
-    screen.info(f"drawn: {drawing.summary()}")
+    drawings = Drawings(folder, labels=gallery.labels, reader=search.url_reader)
+    with screen.progress("drawings", gallery.rows, unit="drawings") as progress:
+        try:
+            for row, item in with_items(progress.track(rows), ImageLocator([output], search)):
+                drawings.on_row(drawable_answer(row, str(output)), item, is_saved=False)
+        except BaseException:
+            drawings.finish(complete=False)
+            raise
+        facts = drawings.finish(complete=True)
+    for name, text in facts:
+        screen.info(f"{name}: {text}")
 
 
 def unique_names(outputs: Sequence[Path]) -> list[str]:

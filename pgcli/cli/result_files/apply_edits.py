@@ -11,8 +11,8 @@ from pgcli.annotations.edits import Edit, corrected
 from pgcli.annotations.value_checks import InvalidValue
 from pgcli.cli.result_files.image_locator import image_index
 from pgcli.errors import UsageError
+from pgcli.output.reader import Row, read_results
 from pgcli.rows import answer_digest, prompt_of
-from pgcli.sinks.reader import Row, read_results
 from pgcli.views.gallery.sanitize import clean_line, clean_text
 
 #: Which rows are written: all but rejected ones, only accepted ones, or all.

@@ -1,59 +1,244 @@
-"""Chooses what the rows of an output are compared with: its input, or only each other."""
+"""Compares every row of an output with the input of its run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from contextlib import closing
-from dataclasses import replace
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from pgcli.cli.result_files.compare_rows import (
-    InputComparison,
-    OrderComparison,
-    RowComparison,
-    compare,
-)
-from pgcli.cli.result_files.reopen_input import question_of, reopen_items, url_reader_of
+from pgcli.inputs import Change, Inventory
+from pgcli.inputs.readers import manifest_ending
+from pgcli.output.reader import IndexedRow, indexed_rows
 from pgcli.records import Item
-from pgcli.sinks.reader import IndexedRow
-from pgcli.state.input_check import ImageComparison, RowComparer
-from pgcli.state.progress import all_progress
-from pgcli.state.run_record import RunRecord
-from pgcli.state.saved_inputs import SavedInputs
-from pgcli.state.state_folder import state_folder
-from pgcli.tasks import Question, template_columns, with_prompts
+from pgcli.regions import split_locations
+from pgcli.rows import prompt_of
+from pgcli.run.checks import read_options
+from pgcli.run.compare import difference, quoted
+from pgcli.run.processes import others
+from pgcli.run.questions import text_lines
+from pgcli.run.reopen import check_folder, open_store, record_of, recorded_rows, reopened_request
+from pgcli.run.request import RunRequest
+from pgcli.run.rows import RunRows
+from pgcli.stores import Store
+from pgcli.tasks import EmbeddingQuestion, Question, template_columns, with_prompts
+from pgcli.wording import count
+
+MAX_DIFFERENCES_SHOWN = 10
+MAX_MISSING = 1000  # images that are counted one by one
 
 
-def check_rows(
-    output: Path,
-    record: RunRecord,
-    rows: Iterable[IndexedRow],
-    images: ImageComparison,
-    found: RowComparison,
-) -> None:
-    """Add the differences between the rows and the input of their run to the comparison."""
-    items = reopen_items(output, record, url_reader_of(record))
-    if items is None:
-        compare(rows, OrderComparison(known_prompts(record), rows_saved(output)), found)
-        return
-    expected = ((item, prompt) for item in items for prompt in item.prompts)
-    comparer = RowComparer(output, images, is_moved=bool(record.moved_from))
-    with closing(SavedInputs.of_run(output, record)) as inputs:
-        compare(rows, InputComparison(expected, inputs, comparer), found)
+@dataclass
+class RowComparison:
+    """The number of rows compared, of those with errors, and the differences that were found.
+
+    `is_stdin` where the input was standard input, `is_moved` where the images were moved. `gone`
+    rows are of images that are not in the input any more; `changed_table` says which table of the
+    input is another one than before.
+    """
+
+    rows: int = 0
+    errors: int = 0
+    gone: int = 0
+    missing: int = 0
+    surplus: int = 0
+    differences: int = 0
+    is_stdin: bool = False
+    is_moved: bool = False
+    changed_table: str = ""
+    first_differences: list[str] = field(default_factory=list)
+
+    def add(self, difference: str, *, missing: bool = False, surplus: bool = False) -> None:
+        self.differences += 1
+        self.missing += missing
+        self.surplus += surplus
+        if len(self.first_differences) < MAX_DIFFERENCES_SHOWN:
+            self.first_differences.append(difference)
+
+    @property
+    def remedy(self) -> str:
+        """How to fix the output; rows that are only missing or only surplus have other remedies."""
+        if self.missing == self.differences:
+            return "the same command adds the missing rows"
+        if self.surplus == self.differences:
+            return (
+                "the input has fewer rows than before: restore it; or use --overwrite to write "
+                "the output again from the present input"
+            )
+        return "--overwrite writes it again; another -o leaves it unchanged"
 
 
-def known_prompts(record: RunRecord) -> Sequence[str]:
+def check_rows(output: str, found: RowComparison) -> Iterator[IndexedRow]:
+    """The rows of an output; their differences from the input of the run are added as they pass.
+
+    Raises UsageError for an output without a record of a run, and what reading the sources raises.
+    """
+    store = open_store(output)
+    record = record_of(output, store)
+    request = reopened_request(output, record)
+    found.is_moved = "--moved" in record.arguments
+    rows = indexed_rows(Path(output))
+    if "-" in request.sources:
+        found.is_stdin = True
+        return compare_with_each_other(rows, known_prompts(request), rows_saved(store), found)
+    check_folder(request)
+    expected = present_rows(store, request, found)
+    return compare_with_input(rows, expected, request.input.limit, found)
+
+
+def present_rows(store: Store, request: RunRequest, found: RowComparison) -> RunRows:
+    """The rows that the input has now; those of known files keep their places."""
+    question = request.question
+    if isinstance(question, EmbeddingQuestion) and question.embeds_texts:
+        more = [] if question.texts_file is None else text_lines(question.texts_file, noun="text")
+        inventory = Inventory.of_texts([*question.texts, *more], read_options(request))
+        return RunRows(inventory, question)
+    recorded = recorded_rows(store, request, request.input.url_reader)
+    options = read_options(request)
+    if recorded is None:
+        return RunRows(Inventory.scan(request.sources, options), question)
+    inventory = Inventory.scan(request.sources, options, recorded.inventory)
+    rows = RunRows(inventory, question)
+    found.gone = sum(map(len, inventory.gone())) * (rows.per_item or 1)
+    change = inventory.changes(lambda items: True, moved=found.is_moved)
+    if change is not None and manifest_ending(change.name) is not None:
+        found.changed_table = described(change)
+        return RunRows(Inventory.scan(request.sources, options), question)
+    return rows
+
+
+def changed_file(expected: RunRows, errors: Sequence[int], *, is_moved: bool) -> str:
+    """The first file that is another one than before, error rows apart; empty if there is none."""
+    per_item = expected.per_item or 1
+
+    def is_answered(items: range) -> bool:
+        start, stop = items.start * per_item, items.stop * per_item
+        return stop - start > bisect_left(errors, stop) - bisect_left(errors, start)
+
+    change = expected.inventory.changes(is_answered, moved=is_moved)
+    return "" if change is None else described(change)
+
+
+def described(change: Change) -> str:
+    """How a file of the input has changed."""
+    return f"{change.name} {'has another time' if change.is_touched else 'has changed'}"
+
+
+def compare_with_input(
+    rows: Iterable[IndexedRow], expected: RunRows, limit: int | None, found: RowComparison
+) -> Iterator[IndexedRow]:
+    """The rows. Each must be that of the item and the prompt at its place, and none be missing."""
+    numbered = enumerate((item, prompt) for _, item in expected.stream() for prompt in item.prompts)
+    errors: list[int] = []
+    for position, row in rows:
+        yield position, row
+        match = skip_to(position, numbered, found)
+        if row is None:
+            found.add(f"row {position + 1:,} is cut or damaged")
+            continue
+        found.rows += 1
+        if row.get("error") is not None:
+            found.errors += 1
+            errors.append(position)
+        if match is None:
+            found.add(
+                f"row {position + 1:,} is of nothing in the input: {row.get('id')!r}", surplus=True
+            )
+        elif change := difference(row, *match, is_moved=found.is_moved):
+            found.add(f"row {position + 1:,} {change}")
+    for position, (item, _) in numbered:
+        if limit is not None and position >= limit:
+            break
+        found.add(f"row {position + 1:,} is missing: {item.id!r}", missing=True)
+    if found.changed_table:
+        if not found.differences:  # those of its rows say more
+            found.add(found.changed_table)
+    elif change := changed_file(expected, errors, is_moved=found.is_moved):
+        found.add(change)
+
+
+def skip_to(
+    position: int, numbered: Iterator[tuple[int, tuple[Item, str]]], found: RowComparison
+) -> tuple[Item, str] | None:
+    """The item and the prompt of a row; those before it have no row. None after the last."""
+    for number, (item, prompt) in numbered:
+        if number == position:
+            return item, prompt
+        found.add(f"row {number + 1:,} is missing: {item.id!r}", missing=True)
+    return None
+
+
+def compare_with_each_other(
+    rows: Iterable[IndexedRow], prompts: Sequence[str], saved: int, found: RowComparison
+) -> Iterator[IndexedRow]:
+    """The rows, whose input was standard input: every image has them in order, and none twice.
+
+    Those of each image have the `prompts`, if these are known. `saved` rows or more are there.
+    """
+    index, seen = -1, list[str]()  # prompts of the rows of this image
+
+    def end_image() -> None:
+        if seen and len(seen) < len(prompts):
+            found.add(f"a row of image {index + 1:,} is missing", missing=True)
+        seen.clear()
+
+    for position, row in rows:
+        yield position, row
+        if row is None:
+            found.add(f"row {position + 1:,} is cut or damaged")
+            continue
+        found.rows += 1
+        found.errors += row.get("error") is not None
+        number, prompt = row.get("index"), str(prompt_of(row))
+        if not isinstance(number, int) or number < index:
+            found.add(f"row {position + 1:,} is out of order")
+        elif number != index:
+            end_image()
+            for missing in range(index + 1, min(number, index + 1 + MAX_MISSING)):
+                found.add(f"image {missing + 1:,} has no row", missing=True)
+            index = number
+        if prompt in seen:
+            found.add(f"row {position + 1:,} is there twice: {row.get('id')!r}")
+        elif prompts and not {prompt, split_locations(prompt)[0]} & {*prompts}:
+            found.add(f"row {position + 1:,} has the prompt {quoted(prompt)}")
+        else:
+            seen.append(prompt)
+    end_image()
+    if found.rows < saved and not found.differences:
+        found.add(f"the run saved {saved:,} rows, and {found.rows:,} are left", missing=True)
+
+
+def known_prompts(request: RunRequest) -> Sequence[str]:
     """The prompts about every image; none if they follow from the input."""
-    question = question_of(record)
+    question = request.question
     if question.templates is None or template_columns(question):
         return ()
     if isinstance(question, Question):
         question = replace(question, region=None)
-    item = next(with_prompts([Item(0, "", "")], question))
-    return item.prompts
+    return next(with_prompts([Item(0, "", "")], question)).prompts
 
 
-def rows_saved(output: Path) -> int:
-    """The number of rows when the run last stored its progress; 0 if several processes ran."""
-    parts = all_progress(state_folder(output))
-    return max((part.rows for part in parts.values()), default=0) if len(parts) == 1 else 0
+def rows_saved(store: Store) -> int:
+    """The number of rows that are known to be saved, as a process computed so many."""
+    counts = (process.values.get("rows") for process in others(store))
+    return max((count for count in counts if isinstance(count, int)), default=0)
+
+
+def compared(found: RowComparison) -> str:
+    """What was compared, as the end of a sentence."""
+    if found.is_stdin:
+        return "number and order of rows"
+    images = "" if found.is_moved else "images' names, "
+    times = "sizes" if found.is_moved else "sizes and times"
+    return f"number and order of rows, ids, {images}prompts, {times} of files"
+
+
+def not_compared(found: RowComparison) -> Iterator[str]:
+    """What was not compared, and why."""
+    if found.is_stdin:
+        yield "standard input, which is gone: ids and names of images"
+        return
+    if found.is_moved:
+        yield "names of images, which were moved, and times of files"
+    if found.gone:
+        yield f"{count(found.gone, 'row')} of images that are not in the input any more"

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Screen
-from pgcli.cli.ui.wording import count
 from pgcli.evaluation.calibration import Bin
 from pgcli.evaluation.evaluate import Evaluation, FileMeasures, as_json
 from pgcli.evaluation.measures import Estimate
+from pgcli.wording import count
 
 
 def print_as_json(

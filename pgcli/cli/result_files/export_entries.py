@@ -8,19 +8,19 @@ from itertools import groupby
 from operator import attrgetter
 from pathlib import Path, PurePosixPath
 
-from pgcli.cli.job.draw.file_names import FileNames, folder_name
 from pgcli.cli.result_files.image_locator import ImageLocator, wanted_image
 from pgcli.cli.result_files.image_search import ImageSearch
 from pgcli.cli.result_files.row_image import RowImage
 from pgcli.cli.result_files.several_files import FileRow
 from pgcli.cli.result_files.validate_rows import RowStats, valid_rows
 from pgcli.errors import UsageError
-from pgcli.images.decoder_warnings import silence_decoders
+from pgcli.images.decode import silence_decoders
+from pgcli.inputs.endings import IMAGE_ENDINGS
+from pgcli.inputs.paths import parse_path, resolves_inside, url_scheme
 from pgcli.printable import encodable
 from pgcli.records import Item
-from pgcli.sources.endings import IMAGE_ENDINGS
-from pgcli.sources.paths import parse_path, resolves_inside, url_scheme
 from pgcli.views.exports.entry import ExportEntry, ExportFormat, ExportSettings, Row, keep_name
+from pgcli.views.file_names import FileNames, folder_name
 from pgcli.views.gallery.cards import ImageRef
 
 

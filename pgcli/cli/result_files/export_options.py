@@ -12,12 +12,10 @@ from pgcli.cli.result_files.check_target import check_target
 from pgcli.cli.result_files.image_search import ImageSearch, Report
 from pgcli.cli.result_files.validate_rows import RowStats
 from pgcli.cli.suggestions import closest
-from pgcli.cli.text_options import text_options
-from pgcli.cli.ui.wording import listed
 from pgcli.errors import NoInputError, UsageError
-from pgcli.regular_file import read_text
-from pgcli.remote import make_url_reader
-from pgcli.sources.paths import resolves_inside
+from pgcli.inputs.paths import resolves_inside
+from pgcli.stores import make_reader
+from pgcli.stores.files import read_text
 from pgcli.views.exports import FORMATS, format_named
 from pgcli.views.exports.entry import (
     ExportCounts,
@@ -25,7 +23,7 @@ from pgcli.views.exports.entry import (
     ExportSettings,
     StoreImages,
 )
-from pgcli.views.text_files import ExistingTexts
+from pgcli.wording import listed
 
 MAX_LABELS_SHOWN = 5  # labels that a message names
 #: Options of every format.
@@ -49,8 +47,6 @@ class ExportOptions:
     image_prefix: str | None = None
     prepend: str | None = None
     append: str | None = None
-    existing: ExistingTexts | None = None
-    overwrite_edited: bool | None = None
     csv_raw: bool | None = None
     allow_urls: bool = False
     allow_private_hosts: bool = False
@@ -62,7 +58,7 @@ class ExportOptions:
 
     def search(self, report: Report) -> ImageSearch:
         """How images are found."""
-        url_reader = make_url_reader(
+        url_reader = make_reader(
             allow_urls=self.allow_urls, allow_private_hosts=self.allow_private_hosts
         )
         return ImageSearch(report, url_reader=url_reader)
@@ -77,13 +73,9 @@ class ExportOptions:
             has_labels_alone=stats.task == "classify",
             images=self.store_images or "link",
             image_prefix=self.image_prefix or "",
-            texts=text_options(
-                self.prepend,
-                self.append,
-                self.existing,
-                overwrite=self.overwrite,
-                overwrite_edited=bool(self.overwrite_edited),
-            ),
+            prepend=self.prepend or "",
+            append=self.append or "",
+            overwrite=self.overwrite,
             csv_raw=bool(self.csv_raw),
             counts=ExportCounts(boxes_outside=stats.outside if "labels" in format.options else 0),
         )

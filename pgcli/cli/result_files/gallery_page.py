@@ -20,16 +20,15 @@ from pgcli.cli.result_files.image_search import ImageSearch, Reopen, Report
 from pgcli.cli.result_files.publish import publish
 from pgcli.cli.result_files.run_info import read_run_info
 from pgcli.cli.ui.console import Screen
-from pgcli.cli.ui.wording import count, listed
 from pgcli.errors import NoInputError, OutputFailed, UsageError
 from pgcli.images import ImageLimits
+from pgcli.images.pool import MIN_ITEMS_FOR_WORKERS, decode_ahead
+from pgcli.output.reader import Row, read_results
 from pgcli.records import DecodedImage, Item
-from pgcli.regular_file import open_regular
-from pgcli.remote import make_url_reader
-from pgcli.sinks.reader import Row, read_results
-from pgcli.state.write_errors import wrap_write_errors
+from pgcli.stores import make_reader
+from pgcli.stores.writing import wrap_write_errors
 from pgcli.views.gallery.cards import Cards
-from pgcli.views.gallery.page import render_page
+from pgcli.views.gallery.page import is_page, render_page
 from pgcli.views.gallery.thumbnails import (
     ThumbnailEntry,
     ThumbnailMaker,
@@ -39,12 +38,10 @@ from pgcli.views.gallery.thumbnails import (
 )
 from pgcli.views.missing_images import MissingImages
 from pgcli.views.output_folder import write_below
-from pgcli.workers import MIN_ITEMS_FOR_WORKERS, prefetch
+from pgcli.wording import count, listed
 
 LARGE_PAGE = 300 * 2**20  # bytes of a page that browsers open slowly
 MAX_NAMES_IN_TITLE = 3
-#: What the first bytes of a page contain.
-PAGE_MARK, PAGE_HEAD = b'<meta name="generator" content="pgcli">', 2000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +66,7 @@ class GalleryOptions:
 
     def search(self, report: Report) -> ImageSearch:
         """How images are found; each search has a reader of addresses of its own."""
-        url_reader = make_url_reader(
+        url_reader = make_reader(
             allow_urls=self.allow_urls, allow_private_hosts=self.allow_private_hosts
         )
         return ImageSearch(report, self.images, url_reader, self.reopen)
@@ -140,13 +137,13 @@ def small_copies(
     items: Iterable[Item], total: int, search: ImageSearch, *, size: int | None = None
 ) -> Generator[DecodedImage]:
     """A small copy of each image, by default in a size that follows from their number."""
-    copied: Any = prefetch(
+    copied: Any = decode_ahead(
         items,
         ThumbnailMaker(size or default_side(total), ImageLimits()),
         workers=worker_count(total),
         # images at addresses may be anybody's and are always decoded in another process
         total=None if search.url_reader else total,
-        fetcher=search.url_reader,
+        reader=search.url_reader,
     )
     with closing(copied):
         yield from copied
@@ -181,15 +178,6 @@ def check_page(target: Path, outputs: Sequence[Path], options: GalleryOptions) -
         check_folder(options.assets, "--assets", overwrite=options.overwrite)
         with wrap_write_errors(options.assets):
             Path(options.assets).mkdir(exist_ok=True)
-
-
-def is_page(file: Path) -> bool:
-    """Whether the file is a page of results, which another one may replace."""
-    try:
-        with open_regular(file) as opened:
-            return PAGE_MARK in opened.read(PAGE_HEAD)
-    except OSError:
-        return False
 
 
 def page_entries(

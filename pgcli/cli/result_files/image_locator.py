@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from pgcli.cli.result_files.image_search import CONTAINER_ENDINGS, ImageSearch, is_in_container
 from pgcli.cli.result_files.run_input import ReopenedInput
+from pgcli.inputs.paths import locate_url, parse_path, resolves_inside, url_scheme
+from pgcli.inputs.walk import expand_source
 from pgcli.records import Item
-from pgcli.remote.urls import is_web, url_path
-from pgcli.sources.image_location import locate_url
-from pgcli.sources.paths import parse_path, resolves_inside, url_scheme
-from pgcli.sources.patterns import expand_source
+from pgcli.stores.urls import is_web, url_path
 from pgcli.views.gallery.cards import ImageRef
 
 
@@ -40,6 +40,17 @@ def locate_images(
     locator = ImageLocator(outputs, search)
     for number, image in enumerate(wanted):
         yield locator.item(number, image)
+
+
+def with_items(
+    rows: Iterable[Mapping[str, Any]], locator: ImageLocator
+) -> Iterator[tuple[Mapping[str, Any], Item]]:
+    """Each row with its item, which is looked up once for consecutive rows of one image."""
+    for index, (_, same) in enumerate(groupby(rows, key=image_key)):
+        item = None
+        for row in same:
+            item = item or locator.item(index, wanted_image(row))
+            yield row, item
 
 
 class ImageLocator:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from pgcli.records import Fault, Item
-from pgcli.remote import UrlReader
-from pgcli.sources.readers import READERS
+from pgcli.inputs.readers import READERS
+from pgcli.records import Fault
+from pgcli.stores import Reader
 from pgcli.views.missing_images import MissingImages
+
+if TYPE_CHECKING:
+    from pgcli.inputs import Inventory
 
 #: Endings of files that hold images, such as archives and tables.
 CONTAINER_ENDINGS = tuple(READERS)
@@ -22,8 +26,8 @@ NO_RUN_RECORD = Fault(
 
 #: Receives a message, and a hint as the keyword `hint`.
 Report = Callable[..., None]
-#: Opens the input of a run again; None if it was a pipe.
-Reopen = Callable[[], Iterator[Item] | None]
+#: Reads the input of a run again; None if it was standard input.
+Reopen = Callable[[], "Inventory | None"]
 
 
 @dataclass(frozen=True)
@@ -31,13 +35,13 @@ class ImageSearch:
     """How the images of rows are found.
 
     `images` is the only folder to search, in place of the paths of the run. `url_reader` fetches
-    addresses. `reopen` opens the input of rows that have no record of their run. Problems that
+    addresses. `reopen` reads the input of rows that have no record of their run. Problems that
     concern many images go to `report`.
     """
 
     report: Report
     images: str | None = None
-    url_reader: UrlReader | None = None
+    url_reader: Reader | None = None
     reopen: Reopen | None = None
 
     def hint(self, missing: MissingImages, moved: str = "") -> str:

@@ -10,10 +10,10 @@ from typing import Any
 
 from pgcli.annotations.truth import AnnotatedImage, Annotations, TrueBox
 from pgcli.errors import UsageError
+from pgcli.inputs.paths import display_path, url_scheme
 from pgcli.parsing import detection_text
 from pgcli.records import Answer, Box, Mask
 from pgcli.rows import RowSchema
-from pgcli.sources.paths import display_path, url_scheme
 
 TRUTH = "truth"  # in place of the model's name
 CAPTION = "caption en"

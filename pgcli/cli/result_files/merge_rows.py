@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from pgcli.errors import UsageError
+from pgcli.output.reader import Row, read_results
 from pgcli.rows import prompt_of
-from pgcli.sinks.reader import Row, read_results
 
 #: The largest difference of cosines and of values of embeddings that are taken for the same.
 TOLERANCE = 1e-3

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import zip_longest
 
+from pgcli.output.reader import Row
 from pgcli.rows import prompt_of
-from pgcli.sinks.reader import Row
 
 Pair = tuple[Row | None, Row | None]
 Key = tuple[object, object]

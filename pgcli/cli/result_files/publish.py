@@ -10,8 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pgcli.cli.result_files.check_target import MARK, check_target
-from pgcli.state.atomic_file import publish_file, temporary_path
-from pgcli.state.write_errors import already_exists, fsync, wrap_write_errors
+from pgcli.stores.writing import (
+    already_exists,
+    fsync,
+    publish_file,
+    temporary_path,
+    wrap_write_errors,
+)
 
 SYNC_THREADS = 16  # file systems write the journal once for several files that are synced together
 

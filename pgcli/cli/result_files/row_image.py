@@ -6,12 +6,12 @@ import os
 from functools import cached_property
 from pathlib import Path
 
-from pgcli.cli.job.draw.originals import read_original
 from pgcli.images import ImageError, ImageLimits, Size, read_file_header, read_header
+from pgcli.inputs.endings import IMAGE_ENDINGS
+from pgcli.inputs.paths import url_scheme
 from pgcli.records import Fault, Item
-from pgcli.remote import UrlReader
-from pgcli.sources.endings import IMAGE_ENDINGS
-from pgcli.sources.paths import url_scheme
+from pgcli.stores import Reader
+from pgcli.views.drawings import read_original
 from pgcli.views.formats import SUFFIXES
 
 IMAGE_CHANGED = Fault("missing", "The image changed since it was answered.")
@@ -23,7 +23,7 @@ class RowImage:
     `size` is the width and height that it must have; None if any will do.
     """
 
-    def __init__(self, item: Item, size: tuple[int, int] | None, url_reader: UrlReader | None):
+    def __init__(self, item: Item, size: tuple[int, int] | None, url_reader: Reader | None):
         self._item, self._size, self._url_reader = item, size, url_reader
 
     @cached_property
@@ -34,7 +34,7 @@ class RowImage:
         elsewhere may name any file of the user.
         """
         path = self._item.path
-        if path is None or url_scheme(path) or not os.path.isfile(path):  # noqa: PTH113
+        if path is None or not self._is_file or not os.path.isfile(path):  # noqa: PTH113
             return None
         has_ending = self._size is None and Path(path).suffix.lower() in IMAGE_ENDINGS
         return path if has_ending or self.ending else None
@@ -42,19 +42,23 @@ class RowImage:
     @cached_property
     def ending(self) -> str:
         """The file ending of the image's format; empty if it cannot be read."""
-        path = self._item.path
+        path, root = self._item.path, self._item.root
         try:
-            if path is None or url_scheme(path):
+            if path is None or not self._is_file:
                 return SUFFIXES[self._contents[1]][0]
-            return SUFFIXES[self._checked(*read_file_header(path, ImageLimits(), self._item.root))][
-                0
-            ]
+            return SUFFIXES[self._checked(*read_file_header(path, ImageLimits(), root))][0]
         except ImageError:
             return ""
 
     def read(self) -> bytes:
         """The bytes of the image. Raises `ImageError` if it cannot be read or has changed."""
         return self._contents[0]
+
+    @property
+    def _is_file(self) -> bool:
+        """Whether the image is a file of its own, not one at an address or in an archive."""
+        path = self._item.path
+        return path is not None and self._item.span is None and url_scheme(path) is None
 
     @cached_property
     def _contents(self) -> tuple[bytes, str]:

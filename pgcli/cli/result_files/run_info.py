@@ -4,42 +4,45 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pgcli.cli.result_files.run_status import read_run_status
+from pgcli.cli.result_files.run_input import saved_record
 from pgcli.errors import UsageError
+from pgcli.inputs.endings import IMAGE_ENDINGS, ending
+from pgcli.inputs.paths import parse_path, url_scheme
 from pgcli.printable import is_deep
-from pgcli.sources.endings import IMAGE_ENDINGS, ending
-from pgcli.sources.paths import parse_path, url_scheme
-from pgcli.state.run_record import read_record
+from pgcli.run.status import read_status
 from pgcli.views.gallery.cards import ResultFile
 
-#: Settings that a page does not show: private ones, and those that only the program reads.
-PRIVATE_SETTINGS = frozenset({"folder", "checkpoint", "adapter_files", "columns"})
+#: Settings that a page does not show, as only the program reads them.
+PRIVATE_SETTINGS = frozenset({"folder", "files", "checkpoint", "adapter_files", "adapter_digest"})
 
 
 def read_run_info(output: Path, name: str) -> ResultFile:
     """The result file under this name, with what is known of its run."""
-    record = read_record(output)
-    settings = (record and record.settings) or settings_in_parquet(output)
-    metadata = dict(record.metadata) if record else {}
-    facts = [*flatten({**settings, **metadata})]
-    if record and record.begun:
-        facts.append(("begun", record.begun))
+    record = saved_record(output)
+    if record is None:
+        settings, folder = settings_in_parquet(output), None
+        facts = [*flatten(settings)]
+    else:
+        settings, folder = record.settings, record.input.get("folder")
+        facts = [*flatten({**settings, **record.model, "versions": record.versions})]
+        facts += [("begun", record.begun)] if record.begun else []
     objects = settings.get("objects")
     labels = tuple(map(str, objects)) if isinstance(objects, list) else ()
-    sources = metadata.get("sources", settings.get("sources"))
-    images: Hashable = json.dumps([sources, settings.get("columns")], default=str)
+    names = ("sources", "image_column", "id_column")
+    images: Hashable = json.dumps([settings.get(name) for name in names], default=str)
     return ResultFile(
         name,
         facts,
         labels,
         incomplete_note(output),
-        images if sources else (),
-        partial(absolute_image, metadata.get("folder", settings.get("folder"))),
+        images if settings.get("sources") else (),
+        partial(absolute_image, folder),
     )
 
 
@@ -55,20 +58,13 @@ def absolute_image(folder: object, image: str) -> str | None:
 
 
 def settings_in_parquet(output: Path) -> Mapping[str, Any]:
-    """The settings in the metadata of a Parquet file, or of the first one of a folder."""
-    import pyarrow
-    from pyarrow import parquet
-
-    from pgcli.sinks.parquet_file import SETTINGS
-
-    file = next(iter(sorted(output.glob("*.parquet"))), output) if output.is_dir() else output
-    if file.suffix.lower() != ".parquet" or not file.is_file():
+    """The settings in a Parquet file, or in the first one of a folder; empty without any."""
+    if not output.is_dir() and output.suffix.lower() != ".parquet":
         return {}
-    try:
-        found = json.loads((parquet.read_schema(file).metadata or {}).get(SETTINGS, b"{}"))
-    except (OSError, ValueError, RecursionError, pyarrow.ArrowException):
-        return {}
-    return found if isinstance(found, dict) and not is_deep(found) else {}
+    from pgcli.output.parquet import read_settings  # imports pyarrow
+
+    settings = read_settings(output)
+    return {} if is_deep(settings) else settings
 
 
 def flatten(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -95,11 +91,12 @@ def format_setting(value: object) -> str:
 def incomplete_note(output: Path) -> str:
     """A note on a run that is not complete; empty for a complete or unknown one."""
     try:
-        status = read_run_status(output)
+        status = read_status(str(output))
     except UsageError:
         return ""
-    if status.adding is not None:
-        return "prompts are being added, whose answers are not here yet"
+    own = (os.getpid(), socket.gethostname())
+    if status.runs and all((run.get("pid"), run.get("host")) == own for run in status.runs):
+        return ""  # of this process, which writes its page once all rows are saved
     of = f" of {status.total:,}" if status.total is not None else ""
     if status.state == "running":
         return f"the run is not finished: {status.rows:,}{of} rows so far"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pgcli.cli.result_files.image_search import (
     INPUT_CHANGED,
@@ -14,37 +16,50 @@ from pgcli.cli.result_files.image_search import (
     ImageSearch,
     is_in_container,
 )
-from pgcli.cli.result_files.reopen_input import reopen_items, stored_metadata
 from pgcli.errors import PgcliError
+from pgcli.inputs.endings import IMAGE_ENDINGS
+from pgcli.inputs.paths import parse_path, url_scheme
+from pgcli.inputs.readers import READERS
 from pgcli.records import Fault, Item
-from pgcli.remote.urls import url_path
-from pgcli.sources.endings import IMAGE_ENDINGS
-from pgcli.sources.paths import parse_path, url_scheme
-from pgcli.sources.readers import READERS
-from pgcli.state.run_record import read_record
+from pgcli.run.record import RunRecord, read_record, state_folder
+from pgcli.run.reopen import reopened_rows
+from pgcli.stores import open_folder
+from pgcli.stores.urls import url_path
 from pgcli.views.gallery.cards import ImageRef
+
+if TYPE_CHECKING:
+    from pgcli.inputs import Inventory
 
 #: Endings of sources that cannot be a table with image bytes.
 NOT_TABLE_ENDINGS = tuple(IMAGE_ENDINGS | READERS.keys() - {".parquet"})
+#: Items are read one after the other over a gap of as many: to begin anew may take longer.
+MAX_GAP = 1000
+
+
+def saved_record(output: Path) -> RunRecord | None:
+    """The record of the run that wrote an output; None if there is none."""
+    try:
+        return read_record(open_folder(state_folder(str(output))))
+    except FileNotFoundError:
+        return None
 
 
 class ReopenedInput:
-    """The input of a run, read again once from beginning to end.
+    """The input of a run as it is recorded, opened by the first call of `item`.
 
-    It is opened by the first call of `item`, whose indices must ascend. An input that cannot be
-    reopened has no items.
+    An input that cannot be reopened has no items.
     """
 
     def __init__(self, output: Path, search: ImageSearch):
         self._output, self._search = output, search
-        self._record = read_record(output)
-        metadata = stored_metadata(output)
-        folder, sources = metadata.get("folder"), metadata.get("sources")
+        self._record = saved_record(output)
+        values = self._record.input if self._record is not None else {}
+        folder, sources = values.get("folder"), values.get("sources")
         #: The folder that relative paths of the run start from; empty for the current folder.
         self.folder = folder if isinstance(folder, str) and Path(folder).is_dir() else ""
         listed = sources if isinstance(sources, list) else ()
         self.sources = [source for source in listed if isinstance(source, str)]
-        self._items: Iterator[Item] | None = None
+        self._items: Iterator[Item] = iter(())
         self._last: Item | None = None
         self._problem: Exception | str = ""
         self._is_reported = False
@@ -59,23 +74,34 @@ class ReopenedInput:
         return not is_file and any(map(may_be_table, self.sources))
 
     def item(self, number: int, wanted: ImageRef) -> Item | None:
-        """The image as the run read it; None if the input has no such item any more."""
+        """The image as the run read it; None if the input has no such item."""
         self._has_changed = False
-        if self._items is None:
-            self._items = self._open()
+        if self._inventory is None:
+            return None
         try:
-            while self._last is None or self._last.index < wanted.index:
-                self._last = next(self._items)
-        except StopIteration:
-            return None
+            match = self._item_at(self._inventory, wanted.index)
+            if match is None or match.id != wanted.id:
+                self._has_changed = match is not None
+                match = self._inventory.find({"index": wanted.index, "id": wanted.id})
         except (PgcliError, OSError, ValueError) as problem:
-            self._items = self._fail(problem)
+            self._problem, self._inventory = problem, None
             return None
-        found = self._last
-        self._has_changed = found.index == wanted.index and found.id != wanted.id
-        if (found.index, found.id) != (wanted.index, wanted.id):
+        if match is None:
             return None
-        return replace(found, index=number, id=wanted.id, image=wanted.image)
+        return replace(match, index=number, id=wanted.id, image=wanted.image)
+
+    def _item_at(self, inventory: Inventory, index: int) -> Item | None:
+        """The item of this index. Items of tables and archives are read one after the other."""
+        last = -1 if self._last is None else self._last.index
+        if not 0 <= index < (inventory.total or 0):
+            return None
+        if not last <= index <= last + MAX_GAP:
+            self._items, self._last = inventory.items(index), None
+        elif last < 0:
+            self._items = inventory.items()
+        while self._last is None or self._last.index < index:
+            self._last = next(self._items)
+        return self._last
 
     @property
     def has_failed(self) -> bool:
@@ -96,24 +122,22 @@ class ReopenedInput:
         is_known = self._record is not None or self._search.reopen is not None
         return NO_RUN_RECORD if is_in_container(image) and not is_known else NOT_FOUND
 
-    def _open(self) -> Iterator[Item]:
+    @cached_property
+    def _inventory(self) -> Inventory | None:
         try:
             if self._record is not None:
-                items = reopen_items(self._output, self._record, self._search.url_reader)
+                rows = reopened_rows(str(self._output), self._search.url_reader)
+                inventory = None if rows is None else rows.inventory
             elif self._search.reopen is not None:
-                items = self._search.reopen()
+                inventory = self._search.reopen()
             else:
-                return iter(())
-        except (PgcliError, OSError, KeyError, TypeError, ValueError) as problem:
-            return self._fail(problem)
-        if items is None:
-            return self._fail("it was standard input, which can be read only once")
-        return items
-
-    def _fail(self, problem: Exception | str) -> Iterator[Item]:
-        """Remember the problem; there are no more items."""
-        self._problem = problem
-        return iter(())
+                return None
+        except (PgcliError, OSError, ValueError) as problem:
+            self._problem = problem
+            return None
+        if inventory is None:
+            self._problem = "it was standard input, which can be read only once"
+        return inventory
 
 
 def may_be_table(source: str) -> bool:

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from pgcli.box_filter import NO_FILTER, BoxFilter
 from pgcli.cli.result_files.image_locator import image_index, image_key
-from pgcli.cli.result_files.reopen_input import stored_metadata
-from pgcli.sinks.reader import Row, read_results
+from pgcli.cli.result_files.run_input import saved_record
+from pgcli.output.reader import Row, read_results
 
 
 class FileRow(NamedTuple):
@@ -61,5 +61,6 @@ def image_order(found: FileRow) -> tuple[int, str, str, int]:
 
 def input_of(output: Path) -> tuple[object, object]:
     """The folder and the sources of the run that made the output, as far as it is known."""
-    metadata = stored_metadata(output)
-    return metadata.get("folder"), metadata.get("sources")
+    record = saved_record(output)
+    values = {} if record is None else record.input
+    return values.get("folder"), values.get("sources")

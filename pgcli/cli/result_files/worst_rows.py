@@ -16,9 +16,9 @@ from pgcli.errors import NoInputError
 from pgcli.evaluation.evaluate import Evaluation, FileMeasures, as_json
 from pgcli.evaluation.joined_row import RowTruth
 from pgcli.evaluation.measures import Estimate
+from pgcli.output.reader import Row
 from pgcli.records import BOX_TASKS
 from pgcli.rows import box_to_dict, round6
-from pgcli.sinks.reader import Row
 
 TRUTH = "truth"
 HIDDEN = frozenset({"embedding"})  # columns that a page does not show

@@ -9,12 +9,12 @@ from pathlib import Path
 from pgcli.cli.result_files.image_search import ImageSearch
 from pgcli.cli.result_files.publish import publish
 from pgcli.cli.result_files.validate_rows import RowStats
-from pgcli.cli.text_options import EDITED, NOT_RECORDED
-from pgcli.cli.ui.wording import count, with_notes
 from pgcli.errors import UsageError
-from pgcli.sources.paths import resolves_inside
-from pgcli.state.write_errors import wrap_write_errors
+from pgcli.inputs.paths import resolves_inside
+from pgcli.stores.writing import wrap_write_errors
 from pgcli.views.exports.entry import ExportCounts, ExportEntry, ExportFormat, ExportSettings
+from pgcli.views.sidecars import EDITED
+from pgcli.wording import count, with_notes
 
 
 def write_export(
@@ -65,8 +65,8 @@ def report_export(
         (stats.errors, "rows with errors left out"),
         (stats.other_prompts, "rows of other prompts left out"),
         (counts.boxes_without_mask, "boxes without a mask written as rectangles"),
-        (counts.kept, "existing texts not replaced"),
-        (counts.edited, EDITED),
+        (counts.kept, f"existing text{'s' * (counts.kept != 1)} not replaced"),
+        (counts.edited, EDITED[counts.edited != 1]),
         (counts.missing.count, "images left out, as they cannot be read"),
         (counts.unnamed, "texts not written, as no name was free"),
     ]
@@ -76,7 +76,7 @@ def report_export(
         hint = search.hint(counts.missing)
         search.report(f"the first image left out: {counts.missing.first}", hint=hint)
     if counts.unrecorded:
-        search.report(NOT_RECORDED.format(counts.unrecorded))
+        search.report(counts.unrecorded)
     if counts.renamed:
         shown = ", ".join(counts.renamed_examples)
         rest = counts.renamed - len(counts.renamed_examples)

@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from pgcli.cli.result_files.check_target import check_target
 from pgcli.cli.result_files.publish import publish
 from pgcli.cli.ui.console import Screen, is_terminal
-from pgcli.cli.ui.wording import count
 from pgcli.errors import UsageError
+from pgcli.output import FormatOption, output_format
 from pgcli.printable import printable
 from pgcli.rows import json_safe, json_text, round6
 from pgcli.search.search_files import Hit
-from pgcli.sinks import FormatOption, output_format
-from pgcli.state.write_errors import wrap_write_errors
+from pgcli.stores.targets import check_target
+from pgcli.stores.writing import wrap_write_errors
+from pgcli.wording import count
 
 NOTHING = "(nothing found)"
 
@@ -85,7 +85,7 @@ def check_output(output: str, format: FormatOption, *, overwrite: bool) -> None:
         return
     if output_format(output, format) == "folder":
         raise UsageError(f"{output} is the name of a folder", hint="name a .jsonl or .parquet file")
-    check_target(Path(output), is_folder=False, overwrite=overwrite)
+    check_target(Path(output), "-o", is_folder=False, overwrite=overwrite)
 
 
 def write_rows(
@@ -123,7 +123,7 @@ def write_parquet(file: Path, rows: Rows) -> None:
     import pyarrow
     from pyarrow import parquet
 
-    from pgcli.sinks.parquet_file import SETTINGS
+    from pgcli.output.parquet import SETTINGS
 
     kinds = {"rank": pyarrow.int32(), "group": pyarrow.int32(), "similarity": pyarrow.float64()}
     schema = pyarrow.schema(

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pgcli.cli.job.plan import check_not_an_input
-from pgcli.cli.result_files.check_target import check_target
-from pgcli.cli.result_files.gallery_page import is_page
 from pgcli.cli.result_files.run_info import incomplete_note
 from pgcli.cli.search.output import Rows, check_output, write_rows
 from pgcli.cli.search.search_options import SearchOptions
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import UsageError
+from pgcli.run.checks import check_not_a_source
 from pgcli.search import faiss_index
 from pgcli.search.duplicates import THRESHOLD
 from pgcli.search.faiss_index import VectorIndex, indexed_duplicates, search_indexes
 from pgcli.search.search_files import Hit, find_duplicates, read_all, search_files
 from pgcli.search.vector_files import VectorFiles
+from pgcli.stores.targets import check_target
 from pgcli.tasks.question import normalize
+from pgcli.views.gallery.page import is_page
 
 DEFAULT_K = 10
 
@@ -28,7 +28,7 @@ def run_search(options: SearchOptions, screen: Screen) -> None:
     Raises UsageError, NoInputError, OutputExists, OutputFailed and what loading a model raises.
     """
     check_options(options)
-    check_not_an_input(options.output, [*options.vectors, *options.images], globs=False)
+    check_not_a_source(options.output, [*options.vectors, *options.images])
     check_output(options.output, options.format, overwrite=options.overwrite)
     if options.view is not None:
         check_view(options.view, options)
@@ -86,11 +86,10 @@ def check_view(view: str, options: SearchOptions) -> None:
         )
     if view == options.output:
         raise UsageError(f"{view} is the file of the rows", hint="name another file with --view")
-    inputs = [*options.vectors, *options.images]
-    check_not_an_input(view, inputs, globs=False, option="--view")
+    check_not_a_source(view, [*options.vectors, *options.images], "--view")
     target = Path(view)
     is_replaced = options.overwrite or is_page(target)
-    check_target(target, is_folder=False, overwrite=is_replaced, option="--view")
+    check_target(target, "--view", is_folder=False, overwrite=is_replaced)
 
 
 def hits_of(files: VectorFiles, options: SearchOptions, screen: Screen) -> Rows:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pgcli.sinks import FormatOption
+from pgcli.output import FormatOption
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,9 +12,9 @@ from pgcli.cli.search.page import write_page
 from pgcli.cli.search.search_options import SearchOptions
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import UsageError
+from pgcli.output.reader import indexed_rows
 from pgcli.search.search_files import Hit
 from pgcli.search.vector_files import VectorName
-from pgcli.sinks.reader import indexed_rows
 
 
 def view_found(path: Path, options: GalleryOptions, screen: Screen, *, draws: bool) -> bool:

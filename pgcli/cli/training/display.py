@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pgcli.cli.job.shutdown import GracefulShutdown
 from pgcli.cli.ui.console import Screen
-from pgcli.cli.ui.progress import Progress
+from pgcli.cli.ui.progress import StageProgress
+from pgcli.run.shutdown import GracefulShutdown
 
 if TYPE_CHECKING:
     from pgcli.training.overfitting import OverfittingWatch
@@ -64,7 +64,7 @@ class TrainingDisplay:
     """Shows each line of the metrics, and above the progress what an evaluation found."""
 
     screen: Screen
-    progress: Progress
+    progress: StageProgress
     watch: OverfittingWatch
     _losses: deque[float] = field(default_factory=lambda: deque(maxlen=SHOWN_UPDATES))
 

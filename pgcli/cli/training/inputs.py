@@ -8,7 +8,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pgcli.cli.find_model import find_model
-from pgcli.cli.options.shared import error_budget
 from pgcli.cli.training.train_command import TrainCommand
 from pgcli.cli.ui.console import Screen
 from pgcli.images import ImageLimits
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class RunRows:
+class LearningRows:
     """The rows of the sources and of `--eval`, and those to train and to evaluate on."""
 
     given: TrainingRows
@@ -42,7 +41,7 @@ class RunRows:
         return sum(rows.left_out["with_fault"] for rows in self.read)
 
 
-def read_run_rows(command: TrainCommand, store: RowStore, screen: Screen) -> RunRows:
+def read_run_rows(command: TrainCommand, store: RowStore, screen: Screen) -> LearningRows:
     """The rows of a run. Raises TooManyErrors, and UsageError for images of both sides."""
     from pgcli.training.image_errors import ItemErrors
     from pgcli.training.rows import read_rows
@@ -54,7 +53,7 @@ def read_run_rows(command: TrainCommand, store: RowStore, screen: Screen) -> Run
         options=command.input.read_options,
         store=store,
         targets=targets,
-        errors=ItemErrors(error_budget(command.output.max_errors, command.output.on_error)),
+        errors=ItemErrors(command.output.error_budget),
     )
     with screen.progress("reading rows", unit="rows") as progress:
         rows = read(command.sources, track=progress.track)
@@ -63,7 +62,7 @@ def read_run_rows(command: TrainCommand, store: RowStore, screen: Screen) -> Run
         report_left_out(one, targets.name, screen)
     with screen.progress("comparing images", unit="images") as progress:
         train, evaluation = split_rows(command.settings, rows, held_out, track=progress.track)
-    return RunRows(rows, held_out, train, evaluation)
+    return LearningRows(rows, held_out, train, evaluation)
 
 
 def report_left_out(rows: TrainingRows, target: str, screen: Screen) -> None:
@@ -79,7 +78,7 @@ def report_left_out(rows: TrainingRows, target: str, screen: Screen) -> None:
 
 def task_inputs(
     command: TrainCommand,
-    rows: RunRows,
+    rows: LearningRows,
     store: RowStore,
     checkpoint: Checkpoint | None,
     processes: Processes,
@@ -95,8 +94,8 @@ def task_inputs(
         input.workers,
         ImageLimits() if input.max_pixels is None else ImageLimits(input.max_pixels),
         input.fast_decode,
-        input.url_reader,
-        error_budget(output.max_errors, output.on_error),
+        input.make_reader,
+        output.error_budget,
         rows.with_fault,
     )
     return TaskInputs(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pgcli.cli.training.train_command import TrainCommand
 from pgcli.cli.ui.console import Screen
-from pgcli.cli.ui.duration import duration
+from pgcli.wording import duration
 
 if TYPE_CHECKING:
     from pgcli.training.rows import TrainingRows

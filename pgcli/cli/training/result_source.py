@@ -8,15 +8,15 @@ from pathlib import Path
 
 from pgcli.cli.result_files.image_locator import ImageLocator, wanted_image
 from pgcli.cli.result_files.image_search import ImageSearch, Report
-from pgcli.errors import UsageError
+from pgcli.errors import ManifestError, UsageError
+from pgcli.inputs import Inventory, ReadOptions
+from pgcli.inputs.lines import MAX_LINE_BYTES
+from pgcli.inputs.paths import parse_path, url_scheme
+from pgcli.inputs.readers import TableFile
+from pgcli.output.lines import parse_row
+from pgcli.output.reader import REQUIRED, Row, read_results
 from pgcli.records import COLUMNS, Item
-from pgcli.regular_file import open_regular
-from pgcli.sinks.reader import REQUIRED, Row, read_results
-from pgcli.sources.open_sources import open_sources
-from pgcli.sources.paths import parse_path, url_scheme
-from pgcli.sources.read_options import ReadOptions
-from pgcli.sources.readers.lines import MAX_LINE_BYTES
-from pgcli.state.record_file import parse_row
+from pgcli.stores.files import open_regular
 from pgcli.training.targets import is_error_row
 
 #: The columns by which a result file is known.
@@ -29,10 +29,10 @@ def source_opener(report: Report) -> Callable[[str, ReadOptions], Iterable[Item]
     def open_source(name: str, options: ReadOptions) -> Iterable[Item]:
         is_manifest = options.image_column != ReadOptions.image_column
         if name == "-" or url_scheme(name) or is_manifest:
-            return open_sources([name], options)
+            return Inventory.scan([name], options)
         path = Path(parse_path(name))
         if not is_result_file(path):
-            return open_sources([name], options)
+            return Inventory.scan([name], options)
         return result_items(path, options, ImageSearch(report, url_reader=options.url_reader))
 
     return open_source
@@ -44,11 +44,11 @@ def is_result_file(path: Path) -> bool:
         return any(map(is_result_file, sorted(path.glob("*.parquet"))[:1]))
     names: Iterable[str] = ()
     if path.is_file() and path.suffix.lower() == ".parquet":
-        import pyarrow.parquet
+        from pgcli.inputs.parquet import columns  # slow to import
 
         try:
-            names = pyarrow.parquet.read_schema(path).names
-        except (OSError, pyarrow.ArrowException):
+            names = columns(TableFile(str(path), str(path)))
+        except ManifestError:  # which opening it as a source says
             return False
     elif path.is_file() and path.suffix.lower() in (".jsonl", ".ndjson"):
         with open_regular(path) as file:

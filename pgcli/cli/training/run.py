@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
@@ -18,11 +18,13 @@ from pgcli.cli.training.run_record import MERGED, RUN, begin_run, check_run, run
 from pgcli.cli.training.tensorboard import events_observer
 from pgcli.cli.training.train_command import TrainCommand
 from pgcli.cli.ui.console import Screen
-from pgcli.state.atomic_file import read_json, write_json
-from pgcli.state.destination import check_destination
-from pgcli.state.lock import output_lock, remove_locks
-from pgcli.state.state_folder import state_folder
-from pgcli.state.write_errors import make_folder, wrap_write_errors
+from pgcli.errors import OutputInUse
+from pgcli.output.reader import state_folder
+from pgcli.run.state import LOCK, LOCK_SECONDS
+from pgcli.stores import Held, LocalStore
+from pgcli.stores.files import read_json
+from pgcli.stores.targets import check_target
+from pgcli.stores.writing import wrap_write_errors, write_json
 
 if TYPE_CHECKING:
     from pgcli.checkpoints.find import Checkpoint
@@ -48,7 +50,7 @@ def train(command: TrainCommand, processes: Processes | None) -> int:
     settings.check(has_eval=command.evaluation.eval is not None)
     folder = command.folder
     if not command.output.overwrite and read_json(folder / RUN) is None:
-        check_destination(folder, kind="folder")
+        check_target(folder, "-o", is_folder=True, overwrite=False)
     from pgcli.training.processes import ALONE
     from pgcli.training.row_store import RowStore
 
@@ -84,16 +86,24 @@ def opened_state(folder: Path, processes: Processes) -> Iterator[Path]:
 
 @contextmanager
 def locked(state: Path) -> Iterator[None]:
-    """A block in which the folder is there and locked; it is removed where nothing was saved."""
-    with wrap_write_errors(state):
-        make_folder(state)
-    try:
-        with output_lock(state):
+    """A block in which the folder is there and locked; it is removed where nothing was saved.
+
+    Raises OutputInUse.
+    """
+    store = LocalStore(state, create=True)
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(store.lock(LOCK, timeout_seconds=LOCK_SECONDS))
+        except Held:
+            raise OutputInUse(
+                f"{state.with_suffix('')} is in use by another run",
+                hint="wait for it, end it, or choose another -o",
+            ) from None
+        try:
             yield
-    finally:
-        remove_locks(state)
-        with suppress(OSError):  # not empty
-            state.rmdir()
+        finally:
+            store.delete([LOCK])
+            store.remove_folders()
 
 
 def train_rows(

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pgcli import __version__
-from pgcli.cli.training.inputs import RunRows
+from pgcli.cli.training.inputs import LearningRows
 from pgcli.cli.training.tensorboard import remove_events
 from pgcli.cli.training.train_command import TrainCommand
 from pgcli.errors import OutputExists
-from pgcli.state.atomic_file import read_json, write_json
-from pgcli.state.run_record import differences
-from pgcli.state.write_errors import wrap_write_errors
+from pgcli.run.record import differences
+from pgcli.stores.files import read_json
+from pgcli.stores.writing import wrap_write_errors, write_json
 
 if TYPE_CHECKING:
     from pgcli.checkpoints.find import Checkpoint
@@ -24,7 +24,7 @@ RUN, MERGED = "run.json", "merged"  # the latter is a folder, of --merge
 
 
 def run_record(
-    command: TrainCommand, rows: RunRows, checkpoint: Checkpoint | None
+    command: TrainCommand, rows: LearningRows, checkpoint: Checkpoint | None
 ) -> dict[str, Any]:
     """What `run.json` says; a run is resumed by one of the same `settings`."""
     import torch

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pgcli.cli.options.training import (
+from pgcli.cli.training.options import (
     EvaluationOptions,
     LearningOptions,
+    MethodOptions,
+    TrainingInputOptions,
     TrainingModelOptions,
     TrainingOutputOptions,
 )
-from pgcli.cli.options.training_input import TrainingInputOptions
-from pgcli.cli.options.training_method import MethodOptions
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import UsageError
-from pgcli.sources.paths import display_name, url_scheme
+from pgcli.inputs.paths import display_name, url_scheme
+from pgcli.run.applies import is_on_hub
+from pgcli.run.declare import build
 
 if TYPE_CHECKING:
     from pgcli.training.settings import TrainingSettings
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainCommand:
-    """The options of a command line."""
+    """The options of a command line; those of `typed` were typed there."""
 
     sources: Sequence[str]
     learning: LearningOptions
@@ -36,6 +38,26 @@ class TrainCommand:
     model: TrainingModelOptions
     input: TrainingInputOptions
     output: TrainingOutputOptions
+    typed: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(
+        cls, sources: Sequence[str], values: Mapping[str, Any], typed: Collection[str]
+    ) -> TrainCommand:
+        """The command with these values of options; of other places, a revision only of the Hub."""
+        given = {**values}
+        if "revision" not in typed and not is_on_hub(values.get("model")):
+            given.pop("revision", None)
+        return cls(
+            sources,
+            learning=build(LearningOptions, given),
+            method=build(MethodOptions, given),
+            evaluation=build(EvaluationOptions, given),
+            model=build(TrainingModelOptions, given),
+            input=build(TrainingInputOptions, given),
+            output=build(TrainingOutputOptions, given),
+            typed=frozenset(typed),
+        )
 
     @cached_property
     def settings(self) -> TrainingSettings:
@@ -88,10 +110,8 @@ class TrainCommand:
 
     def _check_columns(self) -> None:
         """Raise UsageError for the column of another task."""
-        default = TrainingInputOptions()
         for name, task in (("text_column", "contrastive"), ("label_column", "classify")):
-            is_given = getattr(self.input, name) != getattr(default, name)
-            if is_given and self.learning.task != task:
+            if name in self.typed and self.learning.task != task:
                 raise UsageError(
                     f"--{name.replace('_', '-')} goes with --task {task}", hint="leave it out"
                 )

@@ -15,10 +15,10 @@ from rich.text import Text
 from pgcli.cli.program_name import with_program_name
 from pgcli.cli.streams import discard_output
 from pgcli.printable import printable
-from pgcli.remote.urls import without_credentials
+from pgcli.stores.urls import without_credentials
 
 if TYPE_CHECKING:
-    from pgcli.cli.ui.progress import Progress
+    from pgcli.cli.ui.progress import StageProgress
     from pgcli.cli.ui.progress_bar import OutputAboveBar
 
 #: Characters of a message that are shown; a name in it may be as long as a line of a manifest.
@@ -145,7 +145,7 @@ class Screen:
         """Whether the rows of standard output appear on the same terminal."""
         return self.is_terminal and shares_terminal()
 
-    def status(self, message: str) -> Progress:
+    def status(self, message: str) -> StageProgress:
         """The progress of a task without a count, such as loading a model: how long it takes."""
         return self.progress(message, unit="")
 
@@ -164,9 +164,9 @@ class Screen:
 
     def progress(
         self, task: str, total: int | None = None, *, initial: int = 0, unit: str = "rows"
-    ) -> Progress:
+    ) -> StageProgress:
         """The progress of a task: a bar on a terminal, lines in a log, nothing with `quiet`."""
-        from pgcli.cli.ui.progress import Progress, ProgressDisplay, ProgressLog
+        from pgcli.cli.ui.progress import ProgressDisplay, ProgressLog, StageProgress
         from pgcli.cli.ui.progress_bar import ProgressBar
 
         display = ProgressDisplay()
@@ -180,7 +180,7 @@ class Screen:
             display = ProgressBar(self.console, self._output)
         else:
             display = ProgressLog(self.info)
-        return Progress(task, total, initial=initial, unit=unit, display=display)
+        return StageProgress(task, total, initial=initial, unit=unit, display=display)
 
     def _print_event(self, line: str) -> None:
         self.console.print(Text(printable(line)), soft_wrap=True)

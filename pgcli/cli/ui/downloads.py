@@ -8,9 +8,9 @@ from typing import Self
 from rich.filesize import decimal
 
 from pgcli.checkpoints.hub.download_progress import DownloadPlan
-from pgcli.cli.signals import Interrupted
 from pgcli.cli.ui.console import Screen
-from pgcli.cli.ui.progress import BYTES, Progress
+from pgcli.cli.ui.progress import BYTES, StageProgress
+from pgcli.run.shutdown import Interrupted
 
 
 class Downloads:
@@ -21,7 +21,7 @@ class Downloads:
         os.environ.setdefault("HF_HUB_VERBOSITY", "error")
         self._screen = screen
         self._plan: DownloadPlan | None = None
-        self._progress = Progress("download")
+        self._progress = StageProgress("download")
 
     def message(self, text: str) -> None:
         self._screen.info(text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 
-from pgcli.cli.ui.progress import Progress, ProgressLog
+from pgcli.cli.ui.progress import ProgressLog, StageProgress
 
 
 def event_line(event: str, **values: object) -> str:
@@ -18,18 +18,18 @@ def event_line(event: str, **values: object) -> str:
 class ProgressEvents(ProgressLog):
     """Writes an event when a task starts, every `LOG_SECONDS`, and when it ends."""
 
-    def start(self, progress: Progress) -> None:
+    def start(self, progress: StageProgress) -> None:
         self._progress = progress
         self._write(progress_line(progress))
 
-    def line(self, progress: Progress) -> str:
+    def line(self, progress: StageProgress) -> str:
         return progress_line(progress)
 
     def stop(self) -> None:
         self._write(progress_line(self._progress))
 
 
-def progress_line(progress: Progress) -> str:
+def progress_line(progress: StageProgress) -> str:
     """The progress of a task as an event."""
     return event_line(
         "progress",

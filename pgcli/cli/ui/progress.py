@@ -8,8 +8,7 @@ from typing import Self, TypeVar
 
 from rich.filesize import decimal
 
-from pgcli.cli.ui.duration import duration
-from pgcli.cli.ui.wording import count
+from pgcli.wording import count, duration
 
 LOG_SECONDS = 30.0
 #: The unit of downloads; every other unit is a plural noun, or empty where nothing is counted.
@@ -21,10 +20,10 @@ T = TypeVar("T")
 class ProgressDisplay:
     """Shows nothing, as with `--quiet`; the base of the displays that show something."""
 
-    def start(self, progress: Progress) -> None:
+    def start(self, progress: StageProgress) -> None:
         pass
 
-    def update(self, progress: Progress) -> None:
+    def update(self, progress: StageProgress) -> None:
         pass
 
     def stop(self) -> None:
@@ -38,18 +37,18 @@ class ProgressLog(ProgressDisplay):
         self._write = write
         self._written = perf_counter()
 
-    def update(self, progress: Progress) -> None:
+    def update(self, progress: StageProgress) -> None:
         now = perf_counter()
         if now - self._written >= LOG_SECONDS:
             self._written = now
             self._write(self.line(progress))
 
-    def line(self, progress: Progress) -> str:
+    def line(self, progress: StageProgress) -> str:
         """What is written of the progress."""
         return f"{progress.task}: {progress.line()}"
 
 
-class Progress:
+class StageProgress:
     """The progress of one task, shown from the beginning to the end of a `with` block.
 
     `initial` of the `total` were done before the task began. Until more are done, `waits_for` says
@@ -91,8 +90,13 @@ class Progress:
             self.advance()
 
     @property
+    def elapsed(self) -> float:
+        """Seconds since the task began."""
+        return perf_counter() - self._began
+
+    @property
     def seconds(self) -> float:
-        return perf_counter() - self._began if self._seconds is None else self._seconds
+        return self.elapsed if self._seconds is None else self._seconds
 
     @property
     def rate(self) -> float | None:

@@ -16,7 +16,7 @@ from rich.segment import ControlType
 from rich.table import Column
 from rich.text import Text
 
-from pgcli.cli.ui.progress import Progress, ProgressDisplay
+from pgcli.cli.ui.progress import ProgressDisplay, StageProgress
 from pgcli.printable import printable
 
 REDRAW_SECONDS = 0.1
@@ -61,7 +61,7 @@ class ProgressBar(ProgressDisplay):
         self._console, self._output = console, output
         self._ended = threading.Event()
 
-    def start(self, progress: Progress) -> None:
+    def start(self, progress: StageProgress) -> None:
         is_narrow = self._console.width < NARROW
         self._progress = progress
         self._drawing = BarWithDetails(
@@ -103,7 +103,7 @@ class ProgressBar(ProgressDisplay):
 class BarWithDetails(RichProgress):
     """A bar, with the details of the task on a line below it."""
 
-    def __init__(self, progress: Progress, *columns: ProgressColumn, **options: Any):
+    def __init__(self, progress: StageProgress, *columns: ProgressColumn, **options: Any):
         self._progress = progress
         super().__init__(*columns, **options)
 
@@ -116,7 +116,7 @@ class BarWithDetails(RichProgress):
 class CountsColumn(ProgressColumn):
     """What is done, the rate, the errors and the time left, as far as the line has room."""
 
-    def __init__(self, progress: Progress, *, is_narrow: bool):
+    def __init__(self, progress: StageProgress, *, is_narrow: bool):
         super().__init__(Column(no_wrap=True))
         self._progress, self._is_narrow = progress, is_narrow
 

@@ -15,7 +15,7 @@ from typing import Any
 import pgcli
 from pgcli.cli.ui.console import Screen, traceback_lines
 from pgcli.printable import printable
-from pgcli.remote.urls import without_credentials
+from pgcli.stores.urls import without_credentials
 
 PACKAGE = os.path.join(os.path.dirname(pgcli.__file__), "")  # noqa: PTH118, PTH120 - a str prefix
 

@@ -14,8 +14,8 @@ from pgcli.errors import UsageError
 from pgcli.evaluation.joined_row import RowTruth
 from pgcli.evaluation.truth.truths import Truths
 from pgcli.evaluation.truth.values import group_values, read_answers
+from pgcli.inputs.readers import FileLocation
 from pgcli.records import Box
-from pgcli.sources.manifest_file import FileLocation
 
 HINT = "--truth takes COCO's 'images' and 'annotations', and 'annotations' or 'data' of VQA"
 MAX_BYTES = 2**30  # the answers of VQA's training part take 360 MB

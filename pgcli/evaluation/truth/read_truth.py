@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from pathlib import Path
 
 from pgcli.errors import UsageError
 from pgcli.evaluation.truth.tables import add_tables
 from pgcli.evaluation.truth.truths import TruthColumns, Truths
-from pgcli.remote import RemoteFile, UrlReader
-from pgcli.sources.manifest_file import FileLocation, path_of
-from pgcli.sources.paths import display_path, url_scheme
-from pgcli.sources.read_options import ReadOptions
+from pgcli.inputs import ReadOptions
+from pgcli.inputs.listing import locate_source, usage_errors
+from pgcli.inputs.paths import display_path
+from pgcli.inputs.readers import FileLocation, path_of
+from pgcli.stores import Reader
 
 
-def read_truth(name: str, columns: TruthColumns, url_reader: UrlReader | None = None) -> Truths:
+def read_truth(name: str, columns: TruthColumns, url_reader: Reader | None = None) -> Truths:
     """The truth in a file or folder, or in a file at an address. Raises UsageError."""
-    from pgcli.sources.remote_files import check_readable, usage_errors
-
-    location: FileLocation = name
-    if url_scheme(name):
-        reader = check_readable(name, ReadOptions(url_reader=url_reader))
-        location = RemoteFile(name, reader)
-    elif not Path(name).exists():
+    location = locate_source(name, ReadOptions(url_reader=url_reader))
+    if isinstance(location, str) and not Path(location).exists():
         raise UsageError(f"{name} does not exist", hint="--truth names a manifest with answers")
     truths = Truths(display_path(name))
-    with usage_errors(truths.name) if isinstance(location, RemoteFile) else nullcontext():
+    with usage_errors(truths.name):
         add_truth(location, columns, truths)
     truths.has_prompts &= columns.prompt != ""
     if not truths.by_key:

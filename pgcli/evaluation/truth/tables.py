@@ -10,14 +10,18 @@ from pgcli.errors import UsageError
 from pgcli.evaluation.joined_row import RowTruth
 from pgcli.evaluation.truth.truths import TruthColumns, Truths
 from pgcli.evaluation.truth.values import group_values, read_answers, read_boxes, read_masks
-from pgcli.sinks.reader import read_results
-from pgcli.sources.manifest_file import FileLocation, path_of
-from pgcli.sources.read_options import ReadOptions
-from pgcli.sources.readers import load_reader, manifest_ending
-from pgcli.sources.readers.bookmarks import Bookmarks
-from pgcli.sources.readers.reader import Manifest, ManifestRow
-from pgcli.sources.row_item import row_name
-from pgcli.state.state_folder import state_folder
+from pgcli.inputs import ReadOptions
+from pgcli.inputs.readers import (
+    FileLocation,
+    ManifestRow,
+    TableFile,
+    Wanted,
+    load_reader,
+    manifest_ending,
+    path_of,
+)
+from pgcli.inputs.rows import row_name
+from pgcli.output.reader import read_results, state_folder
 from pgcli.tasks.question import normalize
 
 HINT = "--truth takes .jsonl, .csv, .tsv, .parquet, a folder of .parquet, and .json of COCO or VQA"
@@ -31,6 +35,8 @@ def add_tables(location: FileLocation, columns: TruthColumns, truths: Truths) ->
     options = ReadOptions(id_column=columns.id)
     for row in table_rows(location, truths):
         where = f"{truths.name}, {row.position}"
+        if row.fault is not None:
+            raise UsageError(f"{where} cannot be read: {row.fault.message}", hint=HINT)
         truths.columns |= dict.fromkeys(row.values)
         id_ = row_name(row, options)
         if id_ is None:
@@ -96,11 +102,11 @@ def manifest_rows(location: FileLocation, name: str, truths: Truths) -> Iterator
     if ending is None or ending.startswith((".tar", ".tgz")):
         raise UsageError(f"{name} is not a table", hint=HINT)
     reader = load_reader(ending)
-    manifest = Manifest(location, name, "image", Bookmarks())
-    names = set(reader.columns(manifest)) if reader.columns else set()
+    file = TableFile(location, name)
+    names = frozenset(reader.columns(file) if reader.columns else ())
     truths.columns |= dict.fromkeys(sorted(names))
     is_text = ending in (".csv", ".tsv")
-    for row in reader.rows(manifest, names):
+    for _, row in reader.rows(file, Wanted(names, images=False)):
         yield row._replace(values=without_blanks(row.values)) if is_text else row
 
 

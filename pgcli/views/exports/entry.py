@@ -9,7 +9,6 @@ from typing import Any, Literal, NamedTuple
 
 from pgcli.records import BOX_TASKS, Rle
 from pgcli.views.missing_images import MissingImages
-from pgcli.views.text_files import TextOptions
 
 Row = Mapping[str, Any]
 #: How images are stored in an export that is a folder.
@@ -115,7 +114,7 @@ class ExportCounts:
     rotated: int = 0
     kept: int = 0
     edited: int = 0
-    unrecorded: str | None = None
+    unrecorded: str = ""
     unnamed: int = 0
     renamed: int = 0
     renamed_examples: list[str] = field(default_factory=list)
@@ -133,8 +132,8 @@ class ExportSettings:
 
     `labels` maps every label to its index from 0; `columns` are the rows'. `has_boxes` is true if
     any row is of a task with boxes, `has_masks` if any box has a mask, `has_labels_alone` if the
-    rows are of `classify`. `image_prefix` precedes an
-    image's address; `texts` are the options of text files.
+    rows are of `classify`. `image_prefix` precedes an image's address; `prepend` and `append` are
+    the words around each text, of which `overwrite` replaces those that pgcli wrote.
     """
 
     labels: Mapping[str, int] = field(default_factory=dict)
@@ -144,7 +143,9 @@ class ExportSettings:
     has_labels_alone: bool = False
     images: StoreImages = "link"
     image_prefix: str = ""
-    texts: TextOptions = field(default_factory=TextOptions)
+    prepend: str = ""
+    append: str = ""
+    overwrite: bool = False
     csv_raw: bool = False
     counts: ExportCounts = field(default_factory=ExportCounts)
 

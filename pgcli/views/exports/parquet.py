@@ -7,8 +7,8 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from pgcli.output.result_file import row_tables
 from pgcli.rows import RowSchema, json_text
-from pgcli.sinks.result_file import write_table
 from pgcli.views.exports.entry import ExportEntry, ExportFormat, ExportSettings, Row
 
 
@@ -16,6 +16,9 @@ def write(target: Path, entries: Iterable[ExportEntry], options: ExportSettings)
     """Write the file. Rows are first written to a temporary file, for the types of their columns
     to be known.
     """
+    from pgcli.output.parquet import write_parquet  # imports pyarrow
+    from pgcli.output.schema import EMBEDDING, embedding_dim_of
+
     with tempfile.TemporaryFile("w+", encoding="utf-8", dir=target.parent) as pending:
         for entry in entries:
             for row in entry.rows:
@@ -27,7 +30,10 @@ def write(target: Path, entries: Iterable[ExportEntry], options: ExportSettings)
             pending.seek(0)
             return map(json.loads, pending)
 
-        write_table(target, rows, RowSchema.of(options.columns))
+        schema = RowSchema.of(options.columns)
+        dim = embedding_dim_of(rows()) if EMBEDDING in schema.columns else None
+        with target.open("xb") as file:
+            write_parquet(file, lambda: row_tables(rows(), schema, dim))
 
 
 PARQUET = ExportFormat(write)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
 from pgcli.records import Fault
 from pgcli.views.exports.entry import ExportEntry, ExportFormat, ExportSettings
-from pgcli.views.text_files import TextFiles
+from pgcli.views.sidecars import Sidecars
 
 NO_FILE = Fault("missing", "There is no image file here to put a text next to.")
-HINT = "free disk space, check the folder's permissions, or name another folder with -o"
 
 
 def write(
@@ -22,8 +20,8 @@ def write(
 
     Each file is written atomically. If `a.jpg` has `a.txt`, `a.png` gets `a.png.txt`.
     """
-    texts = TextFiles(suffix, options.texts, token=f"export-{os.getpid()}", hint=HINT)
-    names, is_next_to_images = texts.names, target == Path()
+    texts = Sidecars(suffix, options.prepend, options.append, overwrite=options.overwrite)
+    is_next_to_images = target == Path()
     for entry in entries:
         image = entry.path if is_next_to_images else str(target / entry.name)
         own_image = image if is_next_to_images else str(target / entry.own_name)
@@ -32,18 +30,18 @@ def write(
         if image is None or own_image is None or is_missing:
             options.counts.missing.add(entry.image, NO_FILE)
             continue
-        name = names.claim(image)
+        name = texts.claim(image)
         if name is None:
             options.counts.unnamed += 1
             continue
-        if name != names.own(own_image):
-            options.counts.add_renamed(names.own(own_image), name)
-        folder = os.path.dirname(image) or "." if is_next_to_images else str(target)  # noqa: PTH120
-        texts.write(folder, os.path.relpath(name, folder), entry.rows[0]["answer"], image)
+        if name != texts.own_name(own_image):
+            options.counts.add_renamed(texts.own_name(own_image), name)
+        below = None if is_next_to_images else str(target)
+        texts.write(name, entry.rows[0]["answer"], image, below=below)
     options.counts.images += texts.counts["written"]
     options.counts.kept += texts.counts["kept"]
     options.counts.edited += texts.counts["edited"]
-    options.counts.unrecorded = texts.written.problem if texts.counts["written"] else None
+    options.counts.unrecorded = texts.problem
 
 
 def text_format(suffix: str) -> ExportFormat:
@@ -54,7 +52,7 @@ def text_format(suffix: str) -> ExportFormat:
         is_merged=True,
         max_one="answers",
         suffixes=frozenset({suffix}),
-        options=frozenset({"prepend", "append", "existing", "overwrite_edited"}),
+        options=frozenset({"prepend", "append"}),
     )
 
 

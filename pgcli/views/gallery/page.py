@@ -9,14 +9,18 @@ from hashlib import sha256
 from html import escape
 from importlib.resources import files
 from itertools import islice
+from pathlib import Path
 from string import Template
 from typing import Any
 
 from pgcli.printable import encodable, printable
+from pgcli.stores.files import open_regular
 from pgcli.views.gallery.thumbnails import ThumbnailEntry
 
 #: The script's files, in the order in which they are concatenated.
 SCRIPTS = ("data", "marks", "filters", "review", "grid", "zoom", "runs", "evaluation", "start")
+#: What the first bytes of a page contain.
+PAGE_MARK, PAGE_HEAD = b'<meta name="generator" content="pgcli">', 2000
 CHUNK_SIZE = 24  # images in one JSON element, so that a screen needs few of them
 
 
@@ -40,6 +44,15 @@ def render_page(
     for number, chunk in enumerate(chunks(images)):
         yield f'<script type="application/json" id="images-{number}">{inert(chunk)}</script>\n'
     yield "</body>\n</html>\n"
+
+
+def is_page(file: Path) -> bool:
+    """Whether the file is a page of results, which another one may replace."""
+    try:
+        with open_regular(file) as opened:
+            return PAGE_MARK in opened.read(PAGE_HEAD)
+    except OSError:
+        return False
 
 
 def chunks(images: Iterable[ThumbnailEntry]) -> Iterator[list[ThumbnailEntry]]:

@@ -12,6 +12,7 @@ from typing import Any, Self
 import numpy as np
 
 from pgcli.images import ImageError, ImageLimits, load_thumbnail
+from pgcli.images.files import item_bytes
 from pgcli.printable import printable
 from pgcli.records import DecodedImage, Item
 
@@ -41,9 +42,7 @@ class ThumbnailMaker:
         if item.fault is not None:
             return DecodedImage(item, None, None, None, 0.0, item.fault)
         try:
-            size, small = load_thumbnail(
-                item.path if item.data is None else item.data, self.side, self.limits, item.root
-            )
+            size, small = load_thumbnail(item_bytes(item, self.limits), self.side, self.limits)
         except ImageError as problem:
             return DecodedImage(replace(item, data=None), None, None, None, 0.0, problem.fault)
         small.info = {}  # EXIF may hold locations and names, which are not for the page's readers

@@ -1,1 +1,0 @@
-"""What the answering commands share: plan, run, output, settings, row hooks."""

@@ -1,1 +1,0 @@
-"""Runs whose chunks several processes compute: with `--join` and `--ray`."""

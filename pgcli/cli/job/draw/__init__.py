@@ -1,1 +1,0 @@
-"""--draw DIR: copies of the answered images with boxes and masks, written during the run."""

@@ -1,0 +1,184 @@
+"""Runs of the command line: what they say on stderr, and their summary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO
+
+from pgcli.cli.result_files.run_input import saved_record
+from pgcli.cli.ui.console import Screen
+from pgcli.cli.ui.downloads import Downloads
+from pgcli.cli.ui.progress import StageProgress
+from pgcli.errors import OutputExists, OutputFailed
+from pgcli.inputs import Inventory
+from pgcli.inputs.paths import url_scheme
+from pgcli.run import events
+from pgcli.run.checks import check_not_a_source, image_limits, read_options
+from pgcli.run.request import RunRequest
+from pgcli.run.run import run
+from pgcli.run.summary import Summary
+from pgcli.stores.files import read_json
+from pgcli.stores.targets import check_target
+from pgcli.views.hooks import check_hooks, make_hooks
+from pgcli.views.row_hook import RowHook
+
+
+def run_request(request: RunRequest) -> int:
+    """Run what the command asks, and return its exit code. Raises the errors of the run."""
+    screen = Screen(quiet=request.running.quiet)
+    shown = RunOnScreen(screen)
+    for line in request.ignored:
+        screen.info(line)
+    check_summary_file(request)
+    try:
+        summary = run(request, shown, hooks_of(request, screen))
+    except BaseException as problem:
+        shown.close()
+        found = getattr(problem, "summary", None)
+        if isinstance(found, Summary):
+            with suppress(OutputFailed, OutputExists):  # the first problem is the one to report
+                write_summary(found, screen)
+        raise
+    show_summary(summary, screen)
+    write_summary(summary, screen)
+    return summary.exit_code
+
+
+def hooks_of(request: RunRequest, screen: Screen) -> list[RowHook]:
+    """What the request has made of rows. Raises for what cannot be written.
+
+    Nothing is created. Raises UsageError, OutputExists and OutputFailed.
+    """
+    output = request.output
+    is_here = output.output != "-" and url_scheme(output.output) is None
+    resumes = is_here and not output.overwrite and saved_record(Path(output.output)) is not None
+    check_hooks(output, request.sources, resumes=resumes)
+    return make_hooks(
+        output,
+        request.question,
+        limits=image_limits(request),
+        reader=request.input.url_reader,
+        write_page=partial(write_page, request, screen),
+    )
+
+
+def write_page(request: RunRequest, screen: Screen, rows: Path, prompts: Sequence[str]) -> None:
+    """Write the page of `--view`. Raises the errors of `pgcli view`."""
+    from pgcli.cli.result_files.gallery_page import GalleryOptions, RowGroup, write_gallery
+
+    def reopen() -> Inventory | None:
+        """The input of rows that were not saved."""
+        if "-" in request.sources:
+            return None
+        return Inventory.scan(request.sources, read_options(request))
+
+    options = GalleryOptions(
+        output=request.output.view,
+        option="--view",
+        overwrite=True,
+        allow_urls=request.input.allow_urls,
+        allow_private_hosts=request.input.allow_private_hosts,
+        reopen=reopen,
+    )
+    groups = [RowGroup(rows, prompt, prompt) for prompt in prompts]
+    write_gallery(groups or [RowGroup(rows, rows.name)], options, screen)
+
+
+class RunOnScreen:
+    """Shows what a run says: messages, tables and a bar for each stage."""
+
+    def __init__(self, screen: Screen):
+        self._screen = screen
+        self._stages = ExitStack()
+        self._progress: StageProgress | None = None
+
+    def __call__(self, event: events.Event) -> None:
+        screen = self._screen
+        match event:
+            case events.Message(text, hint):
+                screen.info(text, hint=hint)
+            case events.FactTable(facts):
+                screen.table(facts)
+            case events.NextSteps(steps):
+                screen.next_steps(steps)
+            case events.Stage(task, total, initial, unit):
+                self.close()
+                progress = screen.progress(task, total, initial=initial, unit=unit)
+                self._progress = self._stages.enter_context(progress)
+            case events.Progress():
+                self._update(event)
+            case events.StageEnd():
+                self.close()
+
+    def output(self) -> BinaryIO | None:
+        """Standard output for rows above the bar; None where it has no bar."""
+        return self._screen.stdout_above_bar()
+
+    def downloads(self) -> Downloads:
+        """What shows the download of a model."""
+        return Downloads(self._screen)
+
+    def close(self) -> None:
+        """End the stage that is shown."""
+        self._stages.close()
+        self._progress = None
+
+    def _update(self, event: events.Progress) -> None:
+        if self._progress is None:
+            return
+        self._progress.waits_for = event.waits_for
+        seconds = self._progress.elapsed if event.seconds is None else event.seconds
+        self._progress.update(event.done, errors=event.errors, seconds=seconds)
+        if event.is_asked:
+            self._screen.info(f"{self._progress.task}: {self._progress.line()}")
+
+
+def show_summary(summary: Summary, screen: Screen) -> None:
+    """Show what a run did and the commands to run next.
+
+    One image whose answer is on the same terminal gets one sentence.
+    """
+    request = summary.request
+    if summary.engine is None or request.running.dry_run:
+        if summary.hook_facts:
+            screen.table(summary.hook_facts)
+        return
+    if summary.input_rows == 1 and screen.shows_rows and not request.running.verbose:
+        screen.info(summary.sentence())
+        return
+    screen.table(list(summary.facts()))
+    if request.output.output != "-" or screen.shows_rows:
+        screen.next_steps(list(summary.next_steps()))
+
+
+def check_summary_file(request: RunRequest) -> None:
+    """Raise for a file of `--summary-json` that cannot be written; only a summary is replaced.
+
+    Raises UsageError, OutputExists and OutputFailed.
+    """
+    file, option = request.running.summary_json, "--summary-json"
+    if file is None:
+        return
+    check_not_a_source(file, request.sources, option)
+    path = Path(file)
+    check_target(path, option, is_folder=False, overwrite=True)
+    if path.exists() and "exit_code" not in (read_json(path) or {}):
+        raise OutputExists(
+            f"{file} exists and is not the summary of a run", hint=f"name another {option}"
+        )
+
+
+def write_summary(summary: Summary, screen: Screen) -> None:
+    """Write the event of a log and the file of `--summary-json`. Raises OutputFailed."""
+    if summary.request.running.dry_run:
+        return
+    values = summary.values()
+    screen.event("summary", **values)
+    file = summary.request.running.summary_json
+    if file is not None:
+        from pgcli.stores.writing import write_json
+
+        write_json(Path(file), values)

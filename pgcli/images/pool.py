@@ -1,0 +1,257 @@
+"""Decodes images ahead of the model, in processes of their own, in order and in bounded memory."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from queue import Empty, SimpleQueue
+from time import perf_counter
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from pgcli.errors import NoUsableDevice
+from pgcli.images.decode import silence_decoders
+from pgcli.images.limits import Budget
+from pgcli.images.messages import Decoder, without_data
+from pgcli.images.worker import Worker, thread_errors
+from pgcli.records import DecodedImage, Item
+
+if TYPE_CHECKING:
+    from pgcli.stores import Reader
+
+__all__ = ["DEFAULT_WORKERS", "MIN_ITEMS_FOR_WORKERS", "Decoder", "decode_ahead"]
+
+DEFAULT_WORKERS = 4
+MIN_ITEMS_FOR_WORKERS = 32  # for fewer, processes take longer to start than they save
+#: What decoded pixels are assumed to take until some have arrived: the largest model's 896 x 896.
+LARGEST_PIXEL_BYTES = 896 * 896 * 3
+#: What all processes may take for large images: one of 89 million pixels in a pool of four.
+DECODING_BYTES = 2**30
+DECODING_BYTES_PER_WORKER = 2**28
+#: Items that are read ahead where they are decoded in this process; each may hold an image's bytes.
+MAX_ITEMS_AHEAD = 8
+#: Nothing arrives, where it takes longer than this.
+POLL_SECONDS = 0.2
+
+Entry = TypeVar("Entry")
+
+
+def decode_ahead(
+    items: Iterable[Item],
+    decoder: Decoder,
+    *,
+    workers: int | None,
+    total: int | None,
+    max_bytes: int = 64 * 2**20,
+    should_stop: Callable[[], bool] = lambda: False,
+    reader: Reader | None = None,
+    pauses: bool = False,
+    default_workers: int | None = None,
+) -> Generator[DecodedImage | None, None, None]:
+    """Decoded items in order, decoded ahead by `workers` processes; None is `default_workers`.
+
+    The processes start, and items are decoded, before the first image is asked for.
+    Without workers, or if their number is None and `total` is small, each item is decoded in this
+    process when it is asked for; no time limit applies there. The bytes of an item are released
+    once it is decoded. An image that crashes its process twice, or takes more than
+    `worker_main.PROCESSOR_SECONDS`, becomes a fault. Images ahead take at most `max_bytes`, and
+    processes that decode large images wait for each other. Closing the iterator ends the processes;
+    once `should_stop()` is true, it ends without waiting. The `reader` fetches items at addresses,
+    several at a time. With `pauses`, None is yielded while no image arrives. Raises NoUsableDevice
+    if a process cannot start.
+    """
+    are_few = workers is None and total is not None and total < MIN_ITEMS_FOR_WORKERS
+    if workers == 0 or are_few:
+        return _decode_here(items, decoder, reader, should_stop, pauses=pauses)
+    count = workers or min(default_workers or DEFAULT_WORKERS, os.cpu_count() or 1)
+    count = count if total is None else max(1, min(count, total))
+    pool = _Pool(decoder, count, max_bytes, reader)
+    images = pool.images(items, should_stop, pauses=pauses)
+    next(images)
+    return images
+
+
+def _decode_here(
+    items: Iterable[Item],
+    decoder: Decoder,
+    reader: Reader | None,
+    should_stop: Callable[[], bool],
+    *,
+    pauses: bool,
+) -> Generator[DecodedImage | None, None, None]:
+    """Items decoded in this process, one at a time. Only where they pause a thread reads them."""
+    silence_decoders()
+    room = Budget(MAX_ITEMS_AHEAD)
+
+    def admit(item: Item) -> Item | None:
+        return item if room.take(1) else None
+
+    feed = _Feed(items, admit) if pauses else None
+    try:
+        for item in items if feed is None else feed.entries(should_stop):
+            if item is None:
+                yield None
+                continue
+            if feed is not None:
+                room.give(1)
+            with _read(item, reader) as (readable, took_ms):
+                image = decoder(readable)
+            yield replace(image, item=without_data(image.item), load_ms=image.load_ms + took_ms)
+    finally:
+        room.close()
+
+
+@contextmanager
+def _read(item: Item, reader: Reader | None) -> Iterator[tuple[Item, float]]:
+    """The item with its bytes, held for the duration of the block, and the milliseconds it took."""
+    if reader is None or item.fault is not None:
+        yield item, 0.0
+        return
+    began = perf_counter()
+    with reader.fetched(item) as result:
+        yield result, (perf_counter() - began) * 1000 * (result is not item)
+
+
+class _Feed(Generic[Entry]):
+    """A thread that reads items, which may arrive slowly, and what `admit` makes of each.
+
+    `admit` may wait for room; its None ends the thread.
+    """
+
+    def __init__(self, items: Iterable[Item], admit: Callable[[Item], Entry | None]):
+        self._queue: SimpleQueue[Entry | Exception | None] = SimpleQueue()
+        with thread_errors():
+            threading.Thread(target=self._run, args=(items, admit), daemon=True).start()
+
+    def entries(self, should_stop: Callable[[], bool]) -> Iterator[Entry | None]:
+        """The entries in order, None while none arrives, and then the items' exception if any.
+
+        Ends early once `should_stop()` is true.
+        """
+        while not should_stop():
+            try:
+                entry = self._queue.get(timeout=POLL_SECONDS)
+            except Empty:
+                yield None
+                continue
+            if isinstance(entry, Exception):
+                raise entry
+            if entry is None:
+                return
+            yield entry
+
+    def _run(self, items: Iterable[Item], admit: Callable[[Item], Entry | None]) -> None:
+        end: Exception | None = None
+        try:
+            for item in items:
+                entry = admit(item)
+                if entry is None:
+                    return
+                self._queue.put(entry)
+        except Exception as problem:  # noqa: BLE001 - raised again where the entries are taken
+            end = problem
+        self._queue.put(end)
+
+
+class _Pool:
+    """Decoding processes with a thread each, threads that fetch, and one that ends late processes.
+
+    The bytes of images that are not yet taken stay below `max_bytes`, except for a single image.
+    """
+
+    def __init__(self, decoder: Decoder, count: int, max_bytes: int, reader: Reader | None):
+        self._memory = Budget(max(DECODING_BYTES, count * DECODING_BYTES_PER_WORKER))
+        self._workers: list[Worker] = []
+        try:
+            for _ in range(count):
+                self._workers.append(Worker(decoder, self._memory))
+        except NoUsableDevice:
+            self._close_workers()
+            raise
+        self._idle: SimpleQueue[Worker] = SimpleQueue()
+        for worker in self._workers:
+            self._idle.put(worker)
+        self._reader = reader
+        fetch_threads = reader.fetch_threads if reader else 0
+        self._fetching = threading.Semaphore(fetch_threads or count)
+        self._threads = ThreadPoolExecutor(count + fetch_threads, "pgcli-decode")
+        self._ahead = Budget(max_bytes)
+        self._usual_bytes = LARGEST_PIXEL_BYTES
+        self._stopped = threading.Event()
+
+    def images(
+        self, items: Iterable[Item], should_stop: Callable[[], bool], *, pauses: bool
+    ) -> Generator[DecodedImage | None, None, None]:
+        """None once items are being decoded; then these, in order."""
+        try:
+            with thread_errors():
+                threading.Thread(target=self._end_late_workers, daemon=True).start()
+            feed = _Feed(items, self._submit)
+            yield None
+            for future in feed.entries(should_stop):
+                while future is not None and not should_stop():
+                    try:
+                        image = future.result(timeout=POLL_SECONDS)
+                    except TimeoutError:
+                        if future.done():
+                            raise
+                        if pauses:
+                            yield None
+                        continue
+                    self._ahead.give(_pixel_bytes(image))
+                    yield image
+                    break
+                if future is None and pauses:
+                    yield None
+        finally:
+            self._close()
+
+    def _submit(self, item: Item) -> Future[DecodedImage] | None:
+        """The image to come, once there is room for it; None once the pool is closed."""
+        reserved = len(item.data or b"") + self._usual_bytes
+        if not self._ahead.take(reserved):
+            return None
+        with thread_errors():
+            return self._threads.submit(self._decode, item, reserved)
+
+    def _decode(self, item: Item, reserved: int) -> DecodedImage:
+        with ExitStack() as stack:
+            with self._fetching:
+                readable, took_ms = stack.enter_context(_read(item, self._reader))
+            worker = self._idle.get()
+            try:
+                image = worker.decode(readable)
+            finally:
+                self._idle.put(worker)
+        size = _pixel_bytes(image)
+        self._usual_bytes = size or self._usual_bytes
+        self._ahead.give(reserved - size)
+        return replace(image, load_ms=image.load_ms + took_ms) if took_ms else image
+
+    def _end_late_workers(self) -> None:
+        while not self._stopped.wait(POLL_SECONDS):
+            for worker in self._workers:
+                worker.kill_if_late()
+
+    def _close(self) -> None:
+        self._stopped.set()
+        self._ahead.close()
+        self._memory.close()
+        if self._reader is not None:
+            self._reader.stop()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        for worker in self._workers:
+            worker.stop()
+        self._threads.shutdown(wait=True)
+        self._close_workers()
+
+    def _close_workers(self) -> None:
+        for worker in self._workers:
+            worker.close()
+
+
+def _pixel_bytes(image: DecodedImage) -> int:
+    return 0 if image.pixels is None else image.pixels.nbytes

@@ -1,0 +1,97 @@
+"""The table of an inventory's files: a record for each, as Arrow columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+from typing import NamedTuple
+
+import pyarrow as pa
+
+#: Kinds of records: an image; a manifest or an archive; standard input that is read as it arrives;
+#: a line of it, or the bytes of an image, that were read to its end; a text in place of an image.
+IMAGE, TABLE, STDIN, LINE, BYTES, TEXT = range(6)
+#: Places of files: as the user named them, below a folder, or among the matches of a pattern.
+NAMED, BELOW, MATCHED = range(3)
+
+BATCH_RECORDS = 2**16
+INTEGERS = pa.list_(pa.int64())
+SCHEMA = pa.schema(
+    [
+        ("source", pa.int32()),
+        ("place", pa.int8()),
+        ("kind", pa.int8()),
+        ("name", pa.large_binary()),
+        ("size", pa.int64()),
+        ("mtime_ns", pa.int64()),
+        ("rows", pa.int64()),
+        ("problem", pa.string()),
+        ("digest", pa.binary()),
+        ("columns", pa.list_(pa.string())),
+        ("types", pa.binary()),
+        ("offsets", INTEGERS),
+        ("numbers", INTEGERS),
+        ("chosen", INTEGERS),
+    ]
+)
+
+
+class FileRecord(NamedTuple):
+    """A file of a source, in the order of the items.
+
+    `source` is the number of the source; `name` is the path relative to its folder, or to the fixed
+    part of its pattern, empty for a file that the user named. `size` and `mtime_ns` are null where
+    they are not known. `rows` is the number of items; null before the end of standard input. A file
+    with a `problem` (see `walk`) is an error row.
+
+    Of a table: `columns` that its rows name; `types`, the Arrow schema of the kept columns;
+    `offsets` and `numbers`, the marks of each 1,000th row from the first; the numbers of the
+    `chosen` rows, where names choose some; and of local lines the `digest` of the file's first
+    `size` bytes.
+
+    A later record of the same file has its newest size and time. It has the rows that were appended
+    to a table of lines, or none: of an image, or of a table of as many rows, that was replaced
+    before its rows were saved.
+    """
+
+    source: int
+    place: int
+    kind: int
+    name: bytes = b""
+    size: int | None = None
+    mtime_ns: int | None = None
+    rows: int | None = 1
+    problem: str | None = None
+    digest: bytes | None = None
+    columns: tuple[str, ...] | None = None
+    types: bytes | None = None
+    offsets: tuple[int, ...] | None = None
+    numbers: tuple[int, ...] | None = None
+    chosen: tuple[int, ...] | None = None
+
+
+def make_table(records: Iterable[FileRecord]) -> pa.Table:
+    """The table of the records, in batches so that few are Python objects at a time."""
+    remaining, batches = iter(records), []
+    while batch := list(islice(remaining, BATCH_RECORDS)):
+        columns = zip(*batch, strict=True)
+        batches.append(
+            pa.record_batch(
+                [
+                    pa.array(column, kind)
+                    for column, kind in zip(columns, SCHEMA.types, strict=True)
+                ],
+                schema=SCHEMA,
+            )
+        )
+    return pa.Table.from_batches(batches, SCHEMA)
+
+
+def read_record(table: pa.Table, number: int) -> FileRecord:
+    """One record of the table."""
+    (values,) = table.slice(number, 1).to_pylist()
+    lists = {
+        name: None if values[name] is None else tuple(values[name])
+        for name in ("columns", "offsets", "numbers", "chosen")
+    }
+    return FileRecord(**values | lists)

@@ -1,0 +1,468 @@
+"""An inventory: the files of all sources in the order of their items, which are read by number."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from pgcli.errors import NoInputError, OutputExists, UsageError
+from pgcli.inputs.column_types import cast_column, column_of, joined_schema
+from pgcli.inputs.endings import ending, no_input_hint
+from pgcli.inputs.file_table import (
+    BELOW,
+    IMAGE,
+    LINE,
+    NAMED,
+    SCHEMA,
+    STDIN,
+    TABLE,
+    TEXT,
+    FileRecord,
+    make_table,
+    read_record,
+)
+from pgcli.inputs.listing import SourceFiles
+from pgcli.inputs.options import ALL, SOURCE, ReadOptions, named_columns
+from pgcli.inputs.paths import TOO_LONG, display_name
+from pgcli.inputs.readers import manifest_ending
+from pgcli.inputs.scan import ChangedFile, Scan
+from pgcli.inputs.stdin import Stdin
+from pgcli.inputs.tables import Table
+from pgcli.inputs.walk import OUTSIDE, UNREADABLE
+from pgcli.inputs.walk import TOO_LONG as LONG
+from pgcli.records import OUTSIDE_FOLDER, Fault, Item
+
+FAULTS = {
+    OUTSIDE: OUTSIDE_FOLDER,
+    UNREADABLE: Fault("permission_denied", "The folder may not be read."),
+    LONG: TOO_LONG,
+}
+OPEN_TABLES = 4
+#: Records of images that are Python objects at a time.
+BLOCK = 4096
+PATTERNS_HINT = (
+    "patterns are compared with whole relative paths or ids, in which * stands for any text"
+)
+
+
+class Change(NamedTuple):
+    """A file that is not as recorded: its name, its items, and whether only its time is another."""
+
+    name: str
+    items: range
+    is_touched: bool
+
+
+class Inventory:
+    """An append-only table of files, in the order of their items: what the sources hold.
+
+    A generation is what a scan found that was new. All generations, the sources and the options
+    make an equal inventory in another process, without a scan. Each iteration reads the items
+    again, except for those of standard input, whose number is not known before (`total` is None).
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[str],
+        options: ReadOptions,
+        generations: Sequence[pa.Table],
+        scan: Scan | None = None,
+    ):
+        self._options, self.generations = options, tuple(generations)
+        self._sources = source_files(sources)
+        self._changed: Sequence[ChangedFile] = scan.changed if scan else ()
+        self._gone: Sequence[int] = scan.gone if scan else ()
+        self.ignored: Mapping[str, int] = scan.ignored if scan else Counter()
+        self._files = pa.concat_tables(self.generations or [make_table([])])
+        self._kinds = self._files["kind"].to_numpy()
+        self._rows = self._files["rows"].fill_null(0).to_numpy()
+        self._ends = np.cumsum(self._rows)
+        self._tables: dict[int, Table] = {}
+        self.total: int | None = int(self._rows.sum())
+        if STDIN in self._kinds:
+            self.total = None
+
+    @classmethod
+    def scan(
+        cls,
+        sources: Sequence[str],
+        options: ReadOptions | None = None,
+        known: Inventory | None = None,
+    ) -> Inventory:
+        """The inventory of the sources, with the names that the user typed.
+
+        Files that are `known` keep their places; files that are new are the next generation. Raises
+        UsageError for a name that is not a source, ManifestError for a manifest that cannot be
+        read, and NoInputError if there is no image.
+        """
+        options = options or ReadOptions()
+        if list(sources).count("-") > 1:
+            raise UsageError("standard input (`-`) is named twice", hint="name it once")
+        recorded = known.generations if known is not None else ()
+        scan = Scan(source_files(sources), options, known._files if known is not None else None)
+        found = scan.records()
+        inventory = cls(sources, options, [*recorded, found] if len(found) else recorded, scan)
+        inventory._check(scan)
+        return inventory
+
+    @classmethod
+    def of_texts(cls, texts: Sequence[str], options: ReadOptions | None = None) -> Inventory:
+        """An item for each text, whose prompt it is and whose id is its index."""
+        options = options or ReadOptions()
+        if columns := (*options.keep, *options.fields):
+            message = f"a list of texts has no columns, so there is no {columns[0]!r}"
+            raise UsageError(message, hint="only manifests have columns")
+        if options.names:
+            raise UsageError(
+                "--include and --exclude choose images by their names, and these are texts",
+                hint="leave them out",
+            )
+        records = (FileRecord(0, NAMED, TEXT, text.encode()) for text in texts)
+        return cls([], options, [make_table(records)])
+
+    @classmethod
+    def load(
+        cls, files: Sequence[bytes | Path], sources: Sequence[str], options: ReadOptions
+    ) -> Inventory:
+        """The inventory that `to_arrow` wrote, a file for each generation. Scans nothing.
+
+        Raises OutputExists for a file that is none.
+        """
+        generations = []
+        for number, file in enumerate(files):
+            try:
+                data = pa.memory_map(str(file)) if isinstance(file, Path) else pa.BufferReader(file)
+                table = pa.ipc.open_file(data).read_all()
+                table.validate()
+            except (pa.ArrowException, OSError) as problem:
+                raise damaged(number) from problem
+            if table.schema != SCHEMA:
+                raise damaged(number)
+            generations.append(table)
+        return cls(sources, options, generations)
+
+    def to_arrow(self, generation: int) -> bytes:
+        """The content of the Arrow file of a generation."""
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_file(sink, SCHEMA) as writer:
+            writer.write_table(self.generations[generation])
+        return bytes(sink.getvalue())
+
+    # --- what there is
+
+    @cached_property
+    def kinds(self) -> Mapping[str, int]:
+        """The number of images, and of the rows of manifests, by ending."""
+        found = Counter[str]()
+        columns = (self._files[name].to_pylist() for name in ("source", "place", "name"))
+        for number, (source, place, name) in enumerate(zip(*columns, strict=True)):
+            rows, kind = int(self._rows[number]), self._kinds[number]
+            if rows and kind in (IMAGE, TABLE):
+                path = self._sources[source].file_name(place, name)
+                found[ending(path) if kind == IMAGE else f"rows of {manifest_ending(path)}"] += rows
+        return found
+
+    @property
+    def has_columns(self) -> bool:
+        """Whether rows of manifests, or lines of standard input, are among the items."""
+        return bool(np.isin(self._kinds, (TABLE, STDIN, LINE)).any())
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether all items are images below folders."""
+        is_below = self._files["place"].to_numpy() == BELOW
+        return bool((is_below & (self._kinds == IMAGE)).all())
+
+    @property
+    def has_prompts(self) -> bool:
+        """Whether items have prompts of their own."""
+        column = self._options.prompt_column
+        is_stdin = bool(np.isin(self._kinds, (STDIN, LINE)).any())
+        return (
+            TEXT in self._kinds
+            or (is_stdin and self._options.requires_prompts)
+            or any(column in (table.record.columns or ()) for table in self._each_table())
+        )
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """The names of the kept columns in the output, each once."""
+        return tuple(self.kept_schema().names)
+
+    def kept_schema(self) -> pa.Schema:
+        """The types of the kept columns: of Parquet its own, of JSON those of its values.
+
+        Text where they are not known, and where nothing else holds the values of all files.
+        """
+        return self._kept_schema
+
+    @cached_property
+    def _kept_schema(self) -> pa.Schema:
+        if not self._options.keep:
+            return pa.schema([])
+        schemas = [table.kept_schema for table in self._each_table()]
+        if not schemas:
+            named = named_columns(self._options.keep)
+            schemas = [pa.schema([(column.output, pa.string()) for column in named])]
+        return joined_schema(schemas)
+
+    def _each_table(self) -> Iterator[Table]:
+        numbers = np.flatnonzero((self._kinds == TABLE) & (self._rows > 0))
+        return map(self._table, numbers.tolist())
+
+    def _table(self, number: int) -> Table:
+        """The table of a record; the last few stay open, so that reading them goes on."""
+        if number not in self._tables:
+            if len(self._tables) == OPEN_TABLES:
+                self._tables.pop(next(iter(self._tables))).close()
+            record = read_record(self._files, number)
+            self._tables[number] = self._sources[record.source].open_table(record, self._options)
+        return self._tables[number]
+
+    # --- items
+
+    def __iter__(self) -> Iterator[Item]:
+        return self.items()
+
+    def items(
+        self, start: int = 0, stop: int | None = None, *, images: bool = True
+    ) -> Iterator[Item]:
+        """The items from `start` to before `stop`, without reading others.
+
+        Without `images` the bytes of images are not read of tables. Where standard input takes
+        part, the items before `start` are read too. Raises ManifestError and UsageError.
+        """
+        if self.total is None:
+            yield from islice(self._arriving(), start, stop)
+            return
+        stop = self.total if stop is None else min(stop, self.total)
+        while start < stop:
+            first, last = self._block(start)
+            end = min(stop, int(self._ends[last - 1]))
+            yield from self._items_of(first, last, start, end, images=images)
+            start = end
+
+    def _block(self, index: int) -> tuple[int, int]:
+        """The records to read at once from an item on: one table, or images and lines."""
+        first = int(np.searchsorted(self._ends, index, side="right"))
+        if self._kinds[first] == TABLE:
+            return first, first + 1
+        tables = np.flatnonzero(self._kinds[first : first + BLOCK] == TABLE)
+        return first, first + int(tables[0]) if len(tables) else min(first + BLOCK, len(self._ends))
+
+    def _items_of(
+        self, first: int, last: int, start: int, end: int, shift: int = 0, *, images: bool = True
+    ) -> Iterator[Item]:
+        """The items from `start` to before `end`, of a block of records.
+
+        Their indices are greater by `shift`.
+        """
+        place = int(self._ends[first] - self._rows[first])
+        if self._kinds[first] == TABLE:
+            rows = start - place, end - place
+            yield from self._table(first).items(start + shift, *rows, images=images)
+            return
+        block = self._files.slice(first, last - first)
+        names = ("source", "place", "kind", "name", "rows", "problem", "numbers")
+        columns = (block[name].to_pylist() for name in names)
+        for source, kind_of_place, kind, name, rows, problem, numbers in zip(*columns, strict=True):
+            if rows and start <= place < end:
+                if kind == IMAGE:
+                    yield self._image(place + shift, source, kind_of_place, name, problem)
+                elif kind == TEXT:
+                    yield Item(place, str(place), "", prompts=(name.decode(),))
+                else:
+                    record = FileRecord(source, kind_of_place, kind, name, numbers=numbers)
+                    yield self._stdin.item(record, place + shift)
+            place += rows
+
+    def _image(self, index: int, source: int, place: int, name: bytes, problem: str | None) -> Item:
+        files = self._sources[source]
+        path, row_id, image = files.located(place, name)
+        root = None if self._options.allow_outside_root or place != BELOW else files.root
+        fault = FAULTS[problem] if problem else None
+        item = Item(index, row_id, image, path, fault=fault, root=root)
+        if not (self._options.keep or self._options.fields):
+            return item
+        kept = {column.output: image for column in named_columns(self._options.keep)}
+        return replace(item, fields=dict.fromkeys(self._options.fields, image), kept=kept)
+
+    @cached_property
+    def _stdin(self) -> Stdin:
+        return Stdin(self._options)
+
+    def _arriving(self) -> Iterator[Item]:
+        """All items, those of standard input as they arrive."""
+        index = 0
+        for number, kind in enumerate(self._kinds.tolist()):
+            if kind == STDIN:
+                for record in self._stdin.read(read_record(self._files, number).source):
+                    item = self._stdin.item(record, index)
+                    if self._options.names.accepts(item.id):
+                        yield item
+                        index += 1
+                continue
+            items = self._range(number)
+            yield from self._items_of(
+                number, number + 1, items.start, items.stop, index - items.start
+            )
+            index += len(items)
+
+    def kept_table(self, start: int, stop: int) -> pa.Table:
+        """The kept columns of the items from `start` to before `stop`, of the types of the schema.
+
+        Raises ManifestError.
+        """
+        schema = self.kept_schema()
+        found = [schema.empty_table()]
+        while start < stop:
+            first, last = self._block(start)
+            end, place = min(stop, int(self._ends[last - 1])), self._range(first).start
+            known = None
+            if self._kinds[first] == TABLE:
+                known = self._table(first).kept_arrays(start - place, end - place)
+            if known is None:
+                items = self.items(start, end, images=False)
+                rows = [item.kept for item in items]
+                columns = [
+                    column_of([row.get(field.name) for row in rows], field.type) for field in schema
+                ]
+            else:
+                columns = [
+                    cast_column(known[field.name], field.type)
+                    if field.name in known.column_names
+                    else pa.nulls(end - start, field.type)
+                    for field in schema
+                ]
+            found.append(pa.table(columns, schema=schema))
+            start = end
+        return pa.concat_tables(found)
+
+    def find(self, row: Mapping[str, Any]) -> Item | None:
+        """The item of a saved row: that of its index if it has its id, else the one that has."""
+        index, row_id = row["index"], row["id"]
+        places = [index] if isinstance(index, int) and 0 <= index < (self.total or 0) else []
+        for place in chain(places, self._places(row_id)):
+            item = next(self.items(place, place + 1))
+            if item.id == row_id:
+                return item
+        return None
+
+    def _places(self, row_id: str) -> Iterator[int]:
+        """The indices of the items whose ids have the same hash."""
+        hashes, order = self._hashes
+        place = int(np.searchsorted(hashes, hash(row_id)))
+        while place < len(hashes) and hashes[place] == hash(row_id):
+            yield int(order[place])
+            place += 1
+
+    @cached_property
+    def _hashes(self) -> tuple[np.ndarray, np.ndarray]:
+        """The sorted hashes of all ids, and the indices of their items."""
+        items = self.items(images=False) if self.total is not None else ()
+        hashes = np.fromiter((hash(item.id) for item in items), np.int64)
+        order = np.argsort(hashes, kind="stable")
+        return hashes[order], order
+
+    # --- what changed
+
+    def changes(self, saved: Callable[[range], bool], *, moved: bool = False) -> Change | None:
+        """The first known file that is another one now, and of whose items some rows are saved.
+
+        With `moved` a file of the same size is the same. A table of which no rows are saved is a
+        change all the same, as it may have other numbers of rows.
+        """
+        for record, is_touched in sorted(self._changed):
+            items = self._range(record)
+            is_image = self._kinds[record] == IMAGE
+            if not (moved and is_touched) and (not is_image or saved(items)):
+                return Change(self._shown(record), items, is_touched)
+        return None
+
+    def gone(self) -> list[range]:
+        """The items of known files that are not there any more."""
+        found: list[range] = []
+        for items in map(self._range, sorted(self._gone)):
+            if found and found[-1].stop == items.start:
+                found[-1] = range(found[-1].start, items.stop)
+            else:
+                found.append(items)
+        return found
+
+    def _range(self, number: int) -> range:
+        end = int(self._ends[number])
+        return range(end - int(self._rows[number]), end)
+
+    def _shown(self, number: int) -> str:
+        record = read_record(self._files, number)
+        if record.kind not in (IMAGE, TABLE):
+            return "standard input"
+        return self._sources[record.source].located(record.place, record.name)[2]
+
+    # --- checks
+
+    def _check(self, scan: Scan) -> None:
+        """Raise an error if there is nothing to read, or less than the options ask for."""
+        options, names = self._options, [files.name for files in self._sources]
+        images = np.flatnonzero((self._kinds == IMAGE) & (self._rows > 0))
+        for number in np.unique(self._files["source"].to_numpy()[images]).tolist():
+            check_columns(display_name(names[number]), options)
+        shown = ", ".join(map(display_name, names))
+        if self.total == 0 and scan.has_excluded:
+            raise NoInputError(
+                f"--include and --exclude leave no image of {shown}", hint=PATTERNS_HINT
+            )
+        if self.total == 0 and TABLE in self._kinds and (self._kinds == TABLE).all():
+            have = "has" if len(self._kinds) == 1 else "have"
+            raise NoInputError(
+                f"{shown} {have} no rows", hint="a manifest has a row for each image"
+            )
+        if self.total == 0:
+            raise NoInputError(f"no image in {shown}", hint=no_input_hint(self.ignored))
+        if options.refuses_prompts and self.has_prompts:
+            raise UsageError(
+                "--prompt is given, and the manifest has prompts in its prompt column "
+                f"{options.prompt_column!r}",
+                hint="leave out --prompt, or name another column with --prompt-column",
+            )
+
+
+def source_files(sources: Sequence[str]) -> list[SourceFiles]:
+    """The sources by their numbers."""
+    is_alone = len(sources) == 1
+    return [SourceFiles(n, name, is_alone=is_alone) for n, name in enumerate(sources)]
+
+
+def check_columns(name: str, options: ReadOptions) -> None:
+    """Raise UsageError if images without a manifest are to have columns."""
+    named = (*(column.source for column in named_columns(options.keep)), *options.fields)
+    columns = [column for column in named if column != SOURCE]
+    columns += ["*"] if ALL in options.keep else []
+    if columns:
+        message = f"{name} has no columns, so there is no {columns[0]!r}"
+        raise UsageError(message, hint="only manifests have columns")
+    if options.requires_prompts:
+        raise UsageError(
+            f"{name} has no prompts",
+            hint='give one: --prompt "what is in the image?"; a manifest may have them',
+        )
+    if options.choices_column is not None:
+        raise UsageError(
+            f"{name} has no choices", hint="give them with --choice; only manifests have them"
+        )
+
+
+def damaged(generation: int) -> OutputExists:
+    """The error for a file of a generation that `to_arrow` did not write."""
+    return OutputExists(
+        f"inputs/{generation}.arrow in the state folder is not the list of files of a run",
+        hint="--overwrite begins the run anew; another -o leaves it alone",
+    )

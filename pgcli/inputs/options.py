@@ -1,0 +1,81 @@
+"""How sources are read: the columns of manifests, what is allowed, and which columns are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from pgcli.inputs.name_filter import ALL_NAMES, NameFilter
+from pgcli.records import COLUMNS, EXTRA_COLUMNS
+from pgcli.stores import Reader
+
+#: Stands for every column but the image and those whose names the output has already.
+ALL = "*"
+#: The column that every row has: its file and place in it (`photos.parquet, row 12`), or the path
+#: of an image file. A column of this name in a manifest takes precedence.
+SOURCE = "source"
+
+
+def untracked(count: int) -> None:
+    """Nobody watches."""
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """Which columns hold what, and what a source may contain.
+
+    `names` selects images by their names. `fields` are the columns that fill prompts, `keep` those
+    that the output repeats: `a`, `a:b` for one that the output calls b, `*` for all.
+    `optional_fields` are read where they exist. With `repeats_ids` several rows may have the same
+    id; with `allows_nulls` a null in `fields` is a value, and not an error of its row. Items have
+    prompts of their own with `requires_prompts`; a manifest with prompts is an error with
+    `refuses_prompts`, a row with a region with `refuses_regions`. URLs are read with `url_reader`
+    and refused without it. `spool` reads standard input to its end first, so that its items are
+    counted. Messages and options call a prompt by `prompt_noun`. `track` is called with the number
+    of items that were counted since its last call.
+    """
+
+    image_column: str = "image"
+    id_column: str = "id"
+    prompt_column: str = "prompt"
+    prompt_noun: Literal["prompt", "text"] = "prompt"
+    keep: tuple[str, ...] = ()
+    fields: tuple[str, ...] = ()
+    optional_fields: tuple[str, ...] = ()
+    repeats_ids: bool = False
+    allows_nulls: bool = False
+    requires_prompts: bool = False
+    refuses_prompts: bool = False
+    choices_column: str | None = None
+    region_column: str = "region"
+    refuses_regions: bool = False
+    null_separated: bool = False
+    names: NameFilter = ALL_NAMES
+    allow_outside_root: bool = False
+    url_reader: Reader | None = None
+    spool: bool = False
+    track: Callable[[int], object] = field(default=untracked, compare=False, repr=False)
+
+
+class KeptColumn(NamedTuple):
+    """A column of the manifest, and its name in the output."""
+
+    source: str
+    output: str
+
+
+def named_columns(keep: Iterable[str]) -> tuple[KeptColumn, ...]:
+    """The columns that are named: `a`, or `a:b` for one that the output calls b."""
+    pairs = (name.partition(":") for name in keep if name != ALL)
+    return tuple(KeptColumn(source, output or source) for source, _, output in pairs)
+
+
+def kept_columns(keep: Sequence[str], columns: Iterable[str], image: str) -> tuple[KeptColumn, ...]:
+    """The columns to keep of a manifest with these `columns`, `image` being that of the images."""
+    named = named_columns(keep)
+    if ALL not in keep:
+        return named
+    taken = {image, *COLUMNS, *EXTRA_COLUMNS, *(column.output for column in named)}
+    taken |= {column.source for column in named}
+    return (*(KeptColumn(name, name) for name in columns if name not in taken), *named)

@@ -1,0 +1,307 @@
+"""The process that reads Parquet with pyarrow, within limits on its memory and processor time.
+
+A request is a JSON object, a reply a JSON object and the bytes of Arrow's stream format. Whatever
+a file does to the process costs the rows that were asked for.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import types
+
+from pgcli.errors import PgcliError
+from pgcli.images.limits import die_with_parent, limit_memory
+from pgcli.stores import Reader, RemoteError
+from pgcli.stores.files import open_regular
+
+#: Of processor time, for the rows of one batch.
+PROCESSOR_SECONDS = 30
+#: Of a batch as it is read, by the sizes that the file states, and as it is sent.
+BATCH_BYTES, MAX_BATCH_BYTES = 16 * 2**20, 32 * 2**20
+#: Of a row. Images that are larger are not read from tables.
+MAX_ROW_BYTES = 64 * 2**20
+MAX_REPLY_BYTES = MAX_ROW_BYTES + MAX_BATCH_BYTES
+#: A batch that takes more than `MAX_ROW_BYTES` and this many times its bytes in the file is a bomb.
+MAX_RATIO = 200
+MAX_BATCH_ROWS = 2**16
+HEADER_BYTES = 2**16  # read at once at an address: footers and headers of pages are short
+
+#: As of the processes that decode images: -P keeps the current folder off the module path.
+_PROGRAM = (
+    "import sys; sys.path[:] = sys.argv[1:]; "
+    "from pgcli.inputs.parquet_process import serve; serve()"
+)
+#: What reading a damaged file raises.
+BROKEN = (pa.ArrowException, OSError, ValueError, OverflowError, RecursionError, LookupError)
+
+
+class ProcessDied(Exception):
+    """The process ended, or sent something else than a reply."""
+
+
+class ParquetProcess:
+    """The process, started with its first request and again when it has died."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._owner = 0
+
+    def ask(self, request: Mapping[str, Any]) -> tuple[dict[str, Any], bytearray]:
+        """The reply to a request. Raises ProcessDied if the process dies of it twice.
+
+        Once says nothing: it also dies with the thread that started it, and of what it read ahead.
+        """
+        with self._lock:
+            try:
+                return self._ask(request)
+            except ProcessDied:
+                return self._ask(request)
+
+    def _ask(self, request: Mapping[str, Any]) -> tuple[dict[str, Any], bytearray]:
+        if self._process is None or self._owner != os.getpid():
+            self._start()
+        assert self._process is not None
+        try:
+            send(self._process.stdin, request)
+            return receive(self._process.stdout)
+        except (OSError, EOFError, ValueError) as problem:
+            self.close()
+            raise ProcessDied from problem
+
+    def _start(self) -> None:
+        root = str(Path(__file__).parents[2])
+        path = [entry for entry in sys.path if entry]
+        command = [sys.executable, "-P", f"-Xutf8={sys.flags.utf8_mode}", "-c", _PROGRAM]
+        with tempfile.TemporaryFile() as errors:
+            process = subprocess.Popen(
+                [*command, *path, *([] if root in path else [root])],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                bufsize=0,
+                process_group=0,  # Ctrl-C in the terminal is for the parent
+            )
+            self._process, self._owner = process, os.getpid()
+            try:
+                receive(process.stdout)
+            except (OSError, EOFError, ValueError) as problem:
+                self.close()
+                errors.seek(0)
+                reason = errors.read().decode(errors="replace").strip().rpartition("\n")[2]
+                message = f"the process that reads Parquet cannot start: {reason}"
+                raise PgcliError(message, hint="pgcli doctor shows what is missing") from problem
+
+    def close(self) -> None:
+        """End the process."""
+        process, self._process = self._process, None
+        if process is not None and self._owner == os.getpid():
+            process.kill()
+            for file in (process.stdin, process.stdout):
+                file.close()  # type: ignore[union-attr]
+            with suppress(subprocess.TimeoutExpired):  # it may hang on a dead disk
+                process.wait(timeout=5)
+
+
+def send(file: Any, header: Mapping[str, Any], data: Any = b"") -> None:
+    """Write a JSON object and bytes to a raw file. Raises OSError."""
+    text = json.dumps(header).encode()
+    for part in (struct.pack("!II", len(text), len(data)) + text, data):
+        remaining = memoryview(part)
+        while remaining:
+            remaining = remaining[file.write(remaining) :]
+
+
+def receive(file: Any) -> tuple[dict[str, Any], bytearray]:
+    """The next JSON object and bytes of a raw file. Raises OSError, EOFError and ValueError."""
+    sizes = struct.unpack("!II", read(file, 8))
+    if sum(sizes) > MAX_REPLY_BYTES:
+        raise ValueError("a reply is too large")
+    return json.loads(read(file, sizes[0])), read(file, sizes[1])
+
+
+def read(file: Any, size: int) -> bytearray:
+    """So many bytes of a raw file, read in place. Raises OSError and EOFError."""
+    data, done = bytearray(size), 0
+    while done < size:
+        count = file.readinto(memoryview(data)[done:])
+        if not count:
+            raise EOFError
+        done += count
+    return data
+
+
+PROCESS = ParquetProcess()
+atexit.register(PROCESS.close)
+
+
+# --- in the process
+
+
+def serve() -> None:
+    """Answer requests until stdin ends."""
+    die_with_parent()
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a supervisor's too: the parent decides
+    incoming, outgoing = os.fdopen(os.dup(0), "rb", 0), os.fdopen(os.dup(1), "wb", 0)
+    with open(os.devnull, "r+b") as nothing:
+        os.dup2(nothing.fileno(), 0)
+        os.dup2(nothing.fileno(), 1)
+    limit_memory()
+    opened: dict[str, OpenTable] = {}
+    with suppress(BrokenPipeError, EOFError):
+        send(outgoing, {})
+        while True:
+            request, _ = receive(incoming)
+            key = json.dumps([request["file"], request["stamp"]])
+            header, data = dict[str, Any](), pa.py_buffer(b"")
+            try:
+                if key not in opened:
+                    opened.clear()
+                    opened[key] = OpenTable(request)
+                header, data = opened[key].answer(request)
+            except RemoteError as problem:
+                header = {"remote": [problem.fault.code, problem.fault.message]}
+            except (MemoryError, TooLarge):
+                opened.clear()
+                header = {"problem": "too_large"}
+            except BROKEN as problem:
+                opened.clear()
+                header = {"problem": "damaged", "reason": str(problem)}
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            send(outgoing, header, data)
+            if "rows" in header:
+                opened[key].read_ahead(request, header["rows"])
+                signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+#: It is given no web addresses, and so no private hosts.
+READER = Reader()
+
+
+class TooLarge(Exception):
+    """A file states more rows than any has, or rows unpack to too many times their size."""
+
+
+class OpenTable:
+    """A Parquet file that is open, and the batch that was read last."""
+
+    def __init__(self, request: Mapping[str, Any]):
+        signal.setitimer(signal.ITIMER_PROF, PROCESSOR_SECONDS)
+        if request["is_stored"]:
+            source: Any = READER.open(request["file"], HEADER_BYTES)
+        else:
+            self._regular = open_regular(request["file"])
+            source = pa.OSFile(f"/dev/fd/{self._regular.fileno()}")
+        # pages are read when they are needed: a row group may hold thousands of images
+        self._file = pq.ParquetFile(source, pre_buffer=False, buffer_size=2**20)
+        metadata = self._file.metadata
+        groups = (metadata.row_group(number).num_rows for number in range(metadata.num_row_groups))
+        self._ends = list(accumulate(groups))
+        if self._ends != sorted(self._ends) or min(self._ends, default=0) < 0:
+            raise ValueError("a row group states less than no rows")
+        self._key: tuple[Any, ...] = ()
+        self._batches: Iterator[pa.RecordBatch] = iter(())
+        self._first, self._batch = 0, None
+
+    def answer(self, request: Mapping[str, Any]) -> tuple[dict[str, Any], pa.Buffer]:
+        """The schema and the ends of the row groups, or the first of the rows that are asked for.
+
+        A row that is too large lacks its image, or all of its columns.
+        """
+        if request["columns"] is None:
+            return {"ends": self._ends}, self._file.schema_arrow.serialize()
+        batch = self._batch_at(request["start"], request["columns"])
+        stop = min(request["stop"], self._ends[bisect_right(self._ends, request["start"])])
+        batch = batch.slice(request["start"] - self._first, stop - request["start"])
+        while len(batch) > 1 and batch.nbytes > MAX_BATCH_BYTES:
+            batch = batch.slice(0, len(batch) // 2)
+        header = {"rows": len(batch), "is_large": batch.nbytes > MAX_ROW_BYTES}
+        if header["is_large"]:
+            names = [name for name in batch.schema.names if name != request["image"]]
+            batch = batch.select(names)
+            batch = batch.select([]) if batch.nbytes > MAX_ROW_BYTES else batch
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batch.schema) as writer:
+            writer.write_batch(batch)
+        return header, sink.getvalue()
+
+    def read_ahead(self, request: Mapping[str, Any], rows: int) -> None:
+        """Read the batch behind the rows of a reply, where it will be asked for."""
+        next_row = request["start"] + rows
+        if self._batch is not None and next_row < request["stop"]:
+            with suppress(MemoryError, TooLarge, *BROKEN):  # they are raised when it is asked for
+                if next_row == self._first + len(self._batch):
+                    self._batch_at(next_row, request["columns"])
+
+    def _batch_at(self, row: int, columns: Sequence[str]) -> pa.RecordBatch:
+        """The batch with a row, in plain types; it begins with row `_first`.
+
+        The batches of a row group are the same wherever reading begins.
+        """
+        group = bisect_right(self._ends, row)
+        metadata = self._file.metadata.row_group(group)
+        chunks = [
+            chunk
+            for chunk in map(metadata.column, range(metadata.num_columns))
+            if any(f"{chunk.path_in_schema}.".startswith(f"{name}.") for name in columns)
+        ]
+        if self._key != (group, *columns) or row < self._first:
+            size = sum(chunk.total_uncompressed_size for chunk in chunks) // metadata.num_rows
+            rows = min(MAX_BATCH_ROWS, max(1, BATCH_BYTES // max(1, size)))
+            self._batches = self._file.iter_batches(
+                rows, row_groups=[group], columns=columns, use_threads=False
+            )
+            self._first, self._batch = self._ends[group - 1] if group else 0, None
+            self._key = (group, *columns)
+        while self._batch is None or row >= self._first + len(self._batch):
+            self._first += 0 if self._batch is None else len(self._batch)
+            self._batch = None
+            signal.setitimer(signal.ITIMER_PROF, PROCESSOR_SECONDS)
+            batch = next(self._batches, None)
+            if batch is None:
+                raise ValueError("a row group has fewer rows than it states")
+            self._batch = plain_batch(batch)
+        packed = sum(chunk.total_compressed_size for chunk in chunks)
+        if self._batch.nbytes > max(MAX_ROW_BYTES, MAX_RATIO * packed):
+            raise TooLarge
+        return self._batch
+
+
+def plain_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch with its columns in plain types."""
+    schema = pa.schema([(field.name, plain_type(field.type)) for field in batch.schema])
+    return batch if batch.schema.equals(schema) else batch.cast(schema)
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """The type without dictionaries and views, whose sizes say nothing about their values."""
+    if types.is_dictionary(kind):
+        return plain_type(kind.value_type)
+    if types.is_string_view(kind) or types.is_binary_view(kind):
+        return pa.large_string() if types.is_string_view(kind) else pa.large_binary()
+    if types.is_struct(kind):
+        return pa.struct([field.with_type(plain_type(field.type)) for field in kind])
+    if types.is_map(kind):
+        return pa.map_(plain_type(kind.key_type), plain_type(kind.item_type))
+    if types.is_list(kind) or types.is_large_list(kind):
+        make = pa.list_ if types.is_list(kind) else pa.large_list
+        return make(kind.value_field.with_type(plain_type(kind.value_type)))
+    return kind

@@ -1,0 +1,155 @@
+"""Paths as rows write them, and the images that rows name, within the folder they may be in."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote_from_bytes, unquote_to_bytes
+
+from pgcli.records import OUTSIDE_FOLDER, Fault
+from pgcli.stores.urls import SCHEMES, has_credentials, join_url, without_credentials
+
+_SCHEME = re.compile(r"(?!file:)([A-Za-z][A-Za-z0-9+.-]+)://|(data):", re.IGNORECASE)
+_DRIVE_OR_SHARE = re.compile(r"[A-Za-z]:[\\/]|\\\\")
+
+MISSING = Fault("missing", "The row names no image.")
+TOO_LONG = Fault("missing", "The path is longer than file systems allow.")
+_URL_BLOCKED = Fault(
+    "url_blocked", "The row names a URL, and URLs are not fetched without --allow-urls."
+)
+_UNKNOWN_SCHEME = Fault("url_blocked", "The row names a URL of an unsupported scheme.")
+_CREDENTIALS = Fault("url_blocked", "The URL in the row holds a user name or a password.")
+_OUTSIDE_URL = Fault("path_not_allowed", "The path leads outside the folder of the manifest's URL.")
+#: Linux's PATH_MAX. The time to resolve the links of a path is quadratic in its length.
+MAX_PATH = 4096
+
+
+def url_scheme(text: str) -> str | None:
+    """The scheme of a URL (`s3`, `https`); None for a path and for a `file:` URI."""
+    match = _SCHEME.match(text)
+    return (match[1] or match[2]).lower() if match else None
+
+
+def display_path(path: str) -> str:
+    """The path as the output writes it: a `file:` URI if it is not UTF-8 or looks like a URI."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return _file_uri(path)
+    return _file_uri(path) if path.startswith("file:") else without_credentials(path)
+
+
+def parse_path(text: str) -> str:
+    """The path of a `file:` URI, undecodable bytes as surrogates; other text unchanged."""
+    if not text.startswith("file:"):
+        return text
+    rest = text.removeprefix("file:")
+    if rest.startswith("//"):
+        rest = rest.removeprefix("//").removeprefix("localhost")
+    return os.fsdecode(unquote_to_bytes(rest.encode("utf-8", "surrogateescape")))
+
+
+def display_name(text: str) -> str:
+    """A name that the user or a row gives, as typed if the output can hold it, else as a URI."""
+    return text if text.startswith("file:") and text.isascii() else display_path(parse_path(text))
+
+
+def absolute_source(name: str, folder: str) -> str:
+    """A source as the user typed it in the folder, as the same place named from anywhere.
+
+    Addresses lose their credentials, and are unchanged otherwise, as is `-`.
+    """
+    if name == "-" or url_scheme(name):
+        return without_credentials(name)
+    path = os.path.join(folder, parse_path(name))  # noqa: PTH118 - as is the next line
+    return display_path(os.path.normpath(path))
+
+
+def resolves_inside(path: str, root: str) -> bool:
+    """Whether the path, all links resolved, is in `root` (a real path)."""
+    try:
+        target = os.path.realpath(path)
+    except ValueError:  # a text that no file name can be: NUL, half of a surrogate pair
+        return False
+    return target == root or target.startswith(root.rstrip("/") + "/")
+
+
+def _file_uri(path: str) -> str:
+    try:
+        raw = os.fsencode(path)
+    except UnicodeEncodeError:  # half of a surrogate pair, which is not in any decoded file name
+        raw = path.encode("utf-8", "surrogatepass")
+    return ("file://" if Path(path).is_absolute() else "file:") + quote_from_bytes(raw)
+
+
+class ImageLocation(NamedTuple):
+    """A row's image: its name in the output, the path or URL to open, and its fault if any.
+
+    With a `root` (a real path), only a file that is in it may be opened.
+    """
+
+    image: str
+    path: str | None
+    fault: Fault | None = None
+    root: str | None = None
+
+
+def locate_anywhere(text: str, *, allow_urls: bool = False) -> ImageLocation:
+    """The location of a path that may be anywhere, as on standard input."""
+    if url_scheme(text):
+        return locate_url(text, allow_urls=allow_urls)
+    if len(text) > MAX_PATH * 3:  # a byte of a URI may take three
+        return ImageLocation(display_name(text), None, TOO_LONG)
+    return ImageLocation(display_name(text), parse_path(text))
+
+
+def locate_url(text: str, *, allow_urls: bool) -> ImageLocation:
+    """The location of a URL, which is shown without its credentials."""
+    fault = None
+    if not allow_urls:
+        fault = _URL_BLOCKED
+    elif url_scheme(text) not in SCHEMES:
+        fault = _UNKNOWN_SCHEME
+    elif has_credentials(text):
+        fault = _CREDENTIALS
+    elif len(text) > MAX_PATH * 3:
+        fault = TOO_LONG
+    return ImageLocation(display_path(text), None if fault else text, fault)
+
+
+def locate_remote(folder: str, text: str) -> ImageLocation:
+    """The location of a path in a manifest at a URL, relative to the URL's folder.
+
+    A path outside that folder, or on this machine, is a fault; rows may name whole URLs instead.
+    """
+    is_normal = not {".", ".."} & set(text.split("/"))
+    path = text if is_normal else posixpath.normpath(text)
+    if path.startswith(("/", "../", "file:")) or path == ".." or "\0" in path:
+        return ImageLocation(display_path(join_url(folder, text)), None, _OUTSIDE_URL)
+    url = join_url(folder, path)
+    fault = TOO_LONG if len(path) > MAX_PATH else None
+    return ImageLocation(display_path(url), None if fault else url, fault)
+
+
+def locate_local(folder: str, text: str, root: str | None) -> ImageLocation:
+    """The location of a path in a local manifest, joined to the manifest's `folder` as typed.
+
+    With a `root` (a real path), a path outside it is a fault: by `..`, as an absolute path, through
+    a link, or in the syntax of another operating system.
+    """
+    if url_scheme(text):
+        return locate_url(text, allow_urls=False)
+    path = parse_path(text)
+    joined = os.path.join(folder, path)  # noqa: PTH118 - Path would drop a leading `./`
+    fault = None
+    if "\0" in path or (root is not None and _DRIVE_OR_SHARE.match(path)):
+        fault = OUTSIDE_FOLDER
+    elif len(joined) > MAX_PATH:  # characters, each of which has at least one byte
+        fault = TOO_LONG
+    elif root is not None and not resolves_inside(joined, root):
+        fault = OUTSIDE_FOLDER
+    path_to_open = None if fault else joined
+    return ImageLocation(display_path(joined), path_to_open, fault, None if fault else root)

@@ -1,0 +1,253 @@
+"""Converts rows to items: the image, and what is asked about it. A row with a bad value is a fault.
+
+Only what names the row has to be valid: an image of another type, and an id that is neither text
+nor a number, raise ManifestError when a manifest is counted.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from pgcli import regions
+from pgcli.arrow_values import to_json
+from pgcli.errors import ManifestError
+from pgcli.inputs.options import KeptColumn, ReadOptions
+from pgcli.inputs.paths import MISSING, ImageLocation, display_name
+from pgcli.inputs.readers import ManifestRow
+from pgcli.records import Fault, Item, Region
+from pgcli.stores.urls import without_credentials
+
+#: Finds the image that a row names by path or URL.
+Locate = Callable[[str], ImageLocation]
+MAX_LISTED_COLUMNS = 50
+
+
+class BadValue(Exception):
+    """A value of a row that cannot be used: the code and the sentence of its fault."""
+
+    def __init__(self, message: str, code: str = "decode_failed"):
+        super().__init__(message)
+        self.fault = Fault(code, message)
+
+
+def row_to_item(
+    row: ManifestRow,
+    index: int,
+    options: ReadOptions,
+    *,
+    locate: Locate,
+    manifest: str,
+    kept: Sequence[KeptColumn] = (),
+    has_loose_ids: bool = False,
+) -> Item:
+    """The row's Item. `manifest`, its name, is the image of bytes without a path.
+
+    `locate` finds the file of a row with a `span` too. Raises ManifestError for an invalid id.
+    """
+    faults = [row.fault] if row.fault else []
+    path, data = None, None
+    prompts: tuple[str, ...] = ("",) if options.requires_prompts else ()
+    choices: tuple[str, ...] = ()
+    region: Region | None = None
+    fields = {
+        name: to_json_value(row.values.get(name))
+        for name in (*options.fields, *options.optional_fields)
+        if name in options.fields or name in row.values
+    }
+    try:
+        path, data = row_image(row, options)
+        if options.requires_prompts and not row.fault:
+            prompts = (read_prompt(row, options),)
+        if options.choices_column is not None:
+            choices = read_choices(row, options.choices_column)
+        region = read_region(row, options)
+        if not options.allows_nulls:
+            check_fields(fields, options)
+    except BadValue as problem:
+        faults.append(problem.fault)
+    if faults or data is not None:
+        location = ImageLocation(display_name(path) if path else manifest, None)
+    elif path:
+        location = locate(path)
+        faults += [location.fault] if location.fault else []
+    else:
+        location, faults = ImageLocation(manifest, None), [MISSING]
+    name = row_name(row, options, has_loose_ids=has_loose_ids)
+    return Item(
+        index,
+        str(index) if name is None else name,
+        location.image,
+        location.path,
+        None if faults else data,
+        span=None if faults else row.span,
+        prompts=prompts,
+        choices=choices,
+        region=region,
+        fields=fields,
+        kept={
+            column.output: to_json_value(row.values.get(column.source), exact=True)
+            for column in kept
+        },
+        fault=faults[0] if faults else None,
+        root=location.root,
+    )
+
+
+def check_row(row: ManifestRow, options: ReadOptions, *, has_loose_ids: bool = False) -> str | None:
+    """The row's own id, if it has one. Raises ManifestError for a row that cannot be named."""
+    try:
+        row_image(row, options)
+    except BadValue as problem:
+        text = problem.fault.message.rstrip(".")
+        raise ManifestError(f"{row.position}: {text[:1].lower()}{text[1:]}") from problem
+    if options.refuses_regions and has_region(row.values.get(options.region_column)):
+        raise ManifestError(
+            f"{row.position}: the row has a region, and one is given for all rows",
+            hint="leave out --region, or the manifest's column",
+        )
+    return row_id(row, options, has_loose_ids=has_loose_ids)
+
+
+def row_id(row: ManifestRow, options: ReadOptions, *, has_loose_ids: bool = False) -> str | None:
+    """The row's own id as text; None if it has none. Raises ManifestError for other values.
+
+    With `has_loose_ids` such a value is none, unless the user named the column.
+    """
+    if options.id_column not in row.values:
+        return None
+    value = row.values[options.id_column]
+    if isinstance(value, str | int | float) and not isinstance(value, bool):
+        return without_credentials(str(value))
+    if (has_loose_ids and options.id_column == ReadOptions.id_column) or row.fault:
+        return None
+    raise ManifestError(f"{row.position}: the id is neither text nor a number")
+
+
+def row_name(row: ManifestRow, options: ReadOptions, *, has_loose_ids: bool = False) -> str | None:
+    """The row's own id, else the path of its image as written; None for bytes alone."""
+    name = row_id(row, options, has_loose_ids=has_loose_ids)
+    if name is None:
+        with suppress(BadValue):
+            path, _ = row_image(row, options)
+            return display_name(path) if path else None
+    return name
+
+
+def row_image(row: ManifestRow, options: ReadOptions) -> tuple[str | None, bytes | None]:
+    """The path and the bytes of the row's image; None for empty ones. Raises BadValue."""
+    value = row.values.get(options.image_column)
+    path, data = value, None
+    if isinstance(value, Mapping) and value.keys() <= {"bytes", "path"}:
+        path, data = value.get("path"), value.get("bytes")
+    elif isinstance(value, bytes):
+        path, data = None, value
+    if isinstance(path, str | None) and isinstance(data, bytes | None):
+        return path or None, data or None
+    raise BadValue(f"The image in {options.image_column!r} is neither a path nor bytes.")
+
+
+def read_prompt(row: ManifestRow, options: ReadOptions) -> str:
+    """The row's prompt, as written. Raises BadValue if there is none."""
+    value = row.values.get(options.prompt_column)
+    if isinstance(value, str):
+        return value
+    noun = options.prompt_noun
+    what = f"no {noun}" if value is None else f"a {noun} that is not text"
+    raise BadValue(f"The row has {what} in {options.prompt_column!r}.", "no_prompt")
+
+
+def check_fields(fields: dict[str, Any], options: ReadOptions) -> None:
+    """Raise BadValue if a column that fills prompts holds null, or more than a text or a number."""
+    for name in options.fields:
+        value = fields[name]
+        if value is None:
+            message = f"The row has no value in {name!r}, which fills its {options.prompt_noun}."
+            raise BadValue(message, "no_prompt")
+        if isinstance(value, Mapping | list):
+            fields[name] = None
+            kind = type(value).__name__
+            raise BadValue(f"{name!r} holds {kind}, not text or a number.", "no_prompt")
+
+
+def columns_hint(columns: Iterable[str], wanted: str, options: ReadOptions) -> str:
+    """Which columns there are, where the wanted one is missing."""
+    hint = f"its columns are: {', '.join(sorted(columns)[:MAX_LISTED_COLUMNS])}"
+    if wanted == options.prompt_column:
+        noun = options.prompt_noun
+        hint += f"; --{noun}-column NAME chooses one, --{noun} TEXT gives all rows the same"
+    return hint
+
+
+def read_choices(row: ManifestRow, column: str) -> tuple[str, ...]:
+    """The row's choices: a list, a list as JSON text, or text separated by `|`.
+
+    Raises BadValue unless there are at least two, all of them distinct texts.
+    """
+    value = row.values.get(column)
+    listed = value if isinstance(value, list | tuple) else None
+    if isinstance(value, str):
+        listed = value.split("|")
+        if value.lstrip().startswith("["):
+            with suppress(ValueError, RecursionError):
+                listed = json.loads(value)
+    if listed is None or not all(isinstance(choice, str) for choice in listed):
+        problem = "are neither a list of texts nor text such as yes|no"
+    elif len(listed) < 2:
+        problem = f"are {len(listed)}, and at least two are needed"
+    else:
+        stripped = tuple(choice.strip() for choice in listed)
+        if all(stripped) and len(set(stripped)) == len(stripped):
+            return stripped
+        problem = "have an empty one" if not all(stripped) else "have one twice"
+    raise BadValue(f"The choices in {column!r} {problem}.")
+
+
+def has_region(value: Any) -> bool:
+    """Whether a value of a column named `region` is one: not null, and not `Europe`."""
+    if not isinstance(value, str):
+        return value is not None
+    for part in value.split(","):
+        with suppress(ValueError):
+            float(part)
+            return True
+    return False
+
+
+def read_region(row: ManifestRow, options: ReadOptions) -> Region | None:
+    """The row's region; None if it has none.
+
+    Raises BadValue for an invalid one, as an answer about the wrong region would look right.
+    """
+    name = options.region_column
+    value = row.values.get(name)
+    if not has_region(value):
+        return None
+    try:
+        return regions.parse_region(value)
+    except ValueError as problem:
+        raise BadValue(f"The {name!r} is {problem}.") from problem
+
+
+def to_json_value(value: Any, *, exact: bool = False) -> Any:
+    """The value without integers beyond 64 bits, and without NaN and bytes unless it is `exact`."""
+    match value:
+        case None | bool() | str():
+            return value
+        case int():
+            return value if -(2**63) <= value < 2**64 else str(value)
+        case float():
+            return value if exact or math.isfinite(value) else None
+        case Mapping():
+            return {str(key): to_json_value(inner, exact=exact) for key, inner in value.items()}
+        case list() | tuple():
+            return [to_json_value(inner, exact=exact) for inner in value]
+        case datetime.date() | datetime.time():
+            return value.isoformat()
+        case bytes():
+            return value if exact else to_json(value)
+    return str(value)

@@ -1,0 +1,171 @@
+"""Scans sources for the files of an inventory, and compares them with those that it has."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pgcli.inputs.file_table import BELOW, NAMED, STDIN, TABLE, FileRecord, make_table, read_record
+from pgcli.inputs.listing import Listing, SourceFiles, usage_errors
+from pgcli.inputs.options import ReadOptions
+from pgcli.inputs.stdin import Stdin, check_stdin
+from pgcli.inputs.tables import Table, check_ids
+
+
+class ChangedFile(NamedTuple):
+    """The first record of a known file that is another one now; `is_touched`: by its time only."""
+
+    record: int
+    is_touched: bool
+
+
+class Scan:
+    """The files of sources that are new to the `known` ones, and what became of those.
+
+    After `records`: `changed` and `gone` are the known files that are other ones now, or none;
+    `ignored` counts other files by ending; `has_excluded` tells of images that names left out.
+    """
+
+    def __init__(
+        self, sources: Sequence[SourceFiles], options: ReadOptions, known: pa.Table | None
+    ):
+        self._sources, self._options = sources, options
+        self._known = make_table([]) if known is None else known
+        self.changed: list[ChangedFile] = []
+        self.gone: list[int] = []
+        self.ignored: Counter[str] = Counter()
+        self.has_excluded = False
+        self._tables: list[Table] = []  # those that were read, with the hashes of their ids
+        self._hashes: list[array[int]] = []
+
+    def records(self) -> pa.Table:
+        """The records of new files, and newer ones of known files.
+
+        Raises UsageError, ManifestError and NoInputError.
+        """
+        found = [table for source in self._sources for table in self._source_records(source)]
+        if not self._options.repeats_ids:
+            self._check_ids()
+        return pa.concat_tables(found or [make_table([])])
+
+    def _source_records(self, source: SourceFiles) -> Iterator[pa.Table]:
+        known = np.flatnonzero(self._known["source"].to_numpy() == source.number)
+        if source.name == "-":
+            listed = make_table(self._stdin_records(source.number))
+            yield self._following(known, listed) if len(known) else listed
+            return
+        listing = Listing(source, self._options)
+        listed = make_table(listing.records())
+        self.ignored += listing.ignored
+        self.has_excluded |= listing.has_excluded
+        if len(known):
+            yield from self._compared(source, known, listed)
+        else:
+            yield self._scanned(source, listed)
+
+    def _stdin_records(self, source: int) -> Iterator[FileRecord]:
+        check_stdin(self._options)
+        if not self._options.spool:
+            yield FileRecord(source, NAMED, STDIN, rows=None)
+            return
+        stdin = Stdin(self._options)
+        for number, record in enumerate(stdin.read(source)):
+            if self._options.names.accepts(stdin.item(record, number).id):
+                self._options.track(1)
+                yield record
+
+    def _scanned(self, source: SourceFiles, listed: pa.Table) -> pa.Table:
+        """The records of new files, those of tables with what their rows say."""
+        if not pc.any(pc.equal(listed["kind"], TABLE)).as_py():
+            return listed
+        records = (read_record(listed, number) for number in range(len(listed)))
+        return make_table(
+            self._scan(self._open(source, record)) if record.kind == TABLE else record
+            for record in records
+        )
+
+    def _open(self, source: SourceFiles, record: FileRecord) -> Table:
+        options = self._options
+        if record.place == BELOW:  # a pattern may choose all rows of the file
+            names = options.names.in_table(os.fsdecode(record.name))
+            options = options if names is None else replace(options, names=names)
+        return source.open_table(record, options)
+
+    def _scan(self, table: Table, **mark: Any) -> FileRecord:
+        with usage_errors(table.name):
+            self._hashes.append(table.scan(**mark))
+        self._tables.append(table)
+        self.has_excluded |= table.has_excluded
+        return table.record
+
+    def _check_ids(self) -> None:
+        """Raise ManifestError if an id is given twice, with both places."""
+        tables: list[Table] = []
+        if any(self._hashes):
+            kinds, rows = (self._known[name].to_numpy() for name in ("kind", "rows"))
+            for number in np.flatnonzero((kinds == TABLE) & (rows > 0)).tolist():
+                record = read_record(self._known, number)
+                if record.source < len(self._sources):
+                    tables.append(self._open(self._sources[record.source], record))
+        check_ids([*tables, *self._tables], self._hashes)
+
+    # --- known files
+
+    def _following(self, known: np.ndarray, listed: pa.Table) -> pa.Table:
+        """The lines of standard input behind those that are known, which have to be the same."""
+        before = self._known["name"].take(pa.array(known))
+        count = min(len(before), len(listed))
+        is_same = pc.equal(before[:count], listed["name"][:count]).to_numpy()
+        if count < len(before) or not is_same.all():
+            first = int(np.argmin([*is_same, False]))
+            self.changed.append(ChangedFile(int(known[first]), is_touched=False))
+        return listed.slice(len(before))
+
+    def _compared(
+        self, source: SourceFiles, known: np.ndarray, listed: pa.Table
+    ) -> Iterator[pa.Table]:
+        """The records of new files, then newer ones of known files."""
+        before = self._known.take(pa.array(known))
+        names = before["name"].combine_chunks()
+        is_here = pc.is_in(names, value_set=listed["name"].combine_chunks())
+        self.gone += known[(before["rows"].to_numpy() > 0) & ~np.asarray(is_here)].tolist()
+        # a file may have several records, of which the last one has its newest size and time
+        firsts = pc.index_in(listed["name"], value_set=names)
+        lasts = pc.index_in(listed["name"], value_set=names[::-1])
+        is_new = pc.is_null(firsts)
+        yield self._scanned(source, listed.filter(is_new))
+        latest = known[len(known) - 1 - lasts.drop_null().to_numpy()]
+        found = listed.filter(pc.invert(is_new))
+        is_other = np.zeros(len(found), bool)
+        for name in ("size", "mtime_ns"):
+            is_equal = pc.equal(found[name], self._known[name].take(pa.array(latest)))
+            is_other |= ~is_equal.fill_null(True).to_numpy()
+        numbers = zip(latest, known[firsts.drop_null().to_numpy()], strict=True)
+        newer = [
+            self._newer(source, read_record(found, place), int(last), int(first))
+            for place, (last, first) in enumerate(numbers)
+            if is_other[place]
+        ]
+        yield make_table(newer)
+
+    def _newer(
+        self, source: SourceFiles, record: FileRecord, latest: int, first: int
+    ) -> FileRecord:
+        """The record of a file that is not as its latest one any more; `first` is its first one."""
+        earlier = read_record(self._known, latest)
+        table = None
+        if record.kind == earlier.kind == TABLE:
+            table = self._open(source, record._replace(columns=earlier.columns))
+            mark = table.grown_from(earlier)
+            if mark is not None:
+                return self._scan(table, mark=mark)
+        self.changed.append(ChangedFile(first, record.size == earlier.size))
+        return record._replace(rows=0, digest=earlier.digest, columns=earlier.columns)

@@ -1,0 +1,351 @@
+"""A manifest or an archive among the sources: its rows are counted, and read from any row on."""
+
+from __future__ import annotations
+
+import os
+import sys
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import sha256
+from itertools import islice
+from urllib.parse import unquote
+
+import numpy as np
+import pyarrow as pa
+
+from pgcli.errors import ManifestError, UsageError
+from pgcli.inputs import paths
+from pgcli.inputs.column_types import GuessedType, cast_column
+from pgcli.inputs.file_table import FileRecord
+from pgcli.inputs.options import ALL, SOURCE, ReadOptions, kept_columns, named_columns
+from pgcli.inputs.readers import (
+    START,
+    FileLocation,
+    ManifestRow,
+    Mark,
+    RemoteFile,
+    TableFile,
+    Wanted,
+    error_text,
+    load_reader,
+    manifest_ending,
+    open_file,
+    path_of,
+)
+from pgcli.inputs.rows import check_row, columns_hint, row_id, row_name, row_to_item
+from pgcli.records import Fault, Item
+from pgcli.stores.urls import parent_url
+
+#: Rows between two marks; a million rows have a thousand of them.
+EVERY = 1000
+#: Column names collected of JSON lines, where each row may name its own.
+MAX_COLUMNS = 10_000
+MAX_SUSPECTS = 1000  # equal hashes of ids that are compared for one error message
+#: What stands for null in the name of a folder such as `shop=de`.
+NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+GONE = ManifestRow("", {}, Fault("missing", "The file of the row does not exist any more."))
+
+#: Of an id, while ids are compared: eight bytes for each. Equal ones may be of different ids.
+id_hash = hash
+
+
+class Table:
+    """A table that has the record, or is scanned to get one. `name` is that in messages."""
+
+    def __init__(self, location: FileLocation, name: str, options: ReadOptions, record: FileRecord):
+        self.name, self.record, self._options = paths.display_name(name), record, options
+        self._location, path = location, path_of(location)
+        self._reader = load_reader(manifest_ending(path) or "")
+        self._is_local = isinstance(location, str)
+        size = record.size if self._is_local else None
+        self._file = TableFile(location, self.name, options.image_column)
+        self._file = self._file if size is None else self._file._replace(size=size)
+        self._partitions = partition_columns(path)
+        self._set_columns(record.columns or ())
+        self.has_excluded = False  # whether names left out rows when it was scanned
+        # what read the last rows of some columns: the number of the next row, and the rows
+        self._streams: dict[object, tuple[int, Iterator[tuple[int, ManifestRow]]]] = {}
+        if isinstance(location, RemoteFile):
+            self._folder, self._root = parent_url(location.address), None
+        else:
+            self._folder = os.path.dirname(location)  # noqa: PTH120 - Path would drop a leading ./
+            is_free = options.allow_outside_root
+            self._root = None if is_free else os.path.realpath(self._folder or ".")
+
+    def _set_columns(self, columns: Iterable[str]) -> None:
+        """Set the columns that there are, which of them are kept, and all that are needed."""
+        self.record = self.record._replace(columns=tuple(columns))
+        options = self._options
+        self.kept = kept_columns(options.keep, columns, options.image_column)
+        names = {options.image_column, options.id_column, options.region_column, *options.fields}
+        names.update(column.source for column in self.kept)
+        names |= {options.prompt_column} if options.requires_prompts else set()
+        names |= {options.choices_column} if options.choices_column is not None else set()
+        self._needed = frozenset(names)
+
+    def close(self) -> None:
+        """Close what reads the file, unless rows are just being read."""
+        self._streams.clear()
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether there is no such local file any more."""
+        return self._is_local and not os.path.lexists(path_of(self._location))
+
+    @property
+    def kept_schema(self) -> pa.Schema:
+        """The types of the kept columns, by their names in the output; text if unknown."""
+        types: dict[str, pa.DataType] = {}
+        if self.record.types is not None:
+            schema = pa.ipc.read_schema(pa.py_buffer(self.record.types))
+            types = dict(zip(schema.names, schema.types, strict=True))
+        return pa.schema([(one.output, types.get(one.source, pa.string())) for one in self.kept])
+
+    # --- rows
+
+    def items(self, index: int, start: int, stop: int, *, images: bool = True) -> Iterator[Item]:
+        """The items of the chosen rows from `start` to before `stop`; `index` is that of the first.
+
+        Raises ManifestError.
+        """
+        columns = self._needed.union(self._options.optional_fields)
+        rows: Iterator[ManifestRow] = iter([GONE] * (stop - start))
+        if not self.is_gone:
+            rows = self._chosen_rows(start, stop, columns, images=images)
+        for number, row in enumerate(rows, index):
+            try:
+                yield row_to_item(
+                    row,
+                    number,
+                    self._options,
+                    locate=self._locate if row.span is None else self._locate_member,
+                    manifest=self.name,
+                    kept=self.kept,
+                    has_loose_ids=self._reader.has_loose_ids,
+                )
+            except ManifestError as problem:
+                raise self._with_name(problem) from problem
+
+    def _chosen_rows(
+        self, start: int, stop: int, columns: frozenset[str], *, images: bool
+    ) -> Iterator[ManifestRow]:
+        """The chosen rows; what read the last ones reads on, if it ended before them."""
+        chosen = self.record.chosen or range(stop)
+        next_row, rows = self._streams.pop((columns, images), (sys.maxsize, iter(())))
+        if next_row > chosen[start]:
+            rows = self._read(chosen[start], columns, images=images)
+        for number, row in rows:
+            if number == chosen[start]:
+                start += 1
+                if start == stop and stop != self.record.rows:
+                    self._streams[columns, images] = number + 1, rows
+                yield row
+                if start == stop:
+                    return
+        raise ManifestError(
+            f"{self.name} has fewer rows than when they were counted",
+            hint="the same command counts them again",
+        )
+
+    def _read(
+        self, first: int, columns: frozenset[str], *, images: bool
+    ) -> Iterator[tuple[int, ManifestRow]]:
+        """The rows of the table from a number on, with the columns that their place stands for."""
+        mark, skip = Mark(first, first), 0
+        if self._reader.total is None:
+            offsets, numbers = self.record.offsets or (0,), self.record.numbers or (0,)
+            begin = min(first // EVERY, len(offsets) - 1)
+            mark, skip = Mark(offsets[begin], numbers[begin]), first - begin * EVERY
+        rows = self._reader.rows(self._file, Wanted(columns, mark, skip, images=images))
+        for number, (_, row) in enumerate(islice(rows, skip, None), first):
+            place: dict[str, str | None] = self._partitions
+            if SOURCE in columns:
+                place = {SOURCE: f"{self.name}, {row.position}", **place}
+            yield number, row._replace(values={**place, **row.values}) if place else row
+
+    def _locate(self, path: str) -> paths.ImageLocation:
+        if paths.url_scheme(path):
+            return paths.locate_url(path, allow_urls=self._options.url_reader is not None)
+        if not self._is_local:
+            return paths.locate_remote(self._folder, path)
+        return paths.locate_local(self._folder, path, self._root)
+
+    def _locate_member(self, name: str) -> paths.ImageLocation:
+        return paths.ImageLocation(paths.display_name(name), path_of(self._location))
+
+    def _with_name(self, problem: ManifestError) -> ManifestError:
+        """The error of a row with the table's name in front."""
+        return ManifestError(f"{self.name}, {problem}", hint=problem.hint)
+
+    def ids(self) -> Iterator[tuple[str, str]]:
+        """The own ids of the chosen rows, each with its position."""
+        column, count = self._options.id_column, self.record.rows or 0
+        if column not in (self.record.columns or ()) or self.is_gone or not count:
+            return
+        for row in self._chosen_rows(0, count, frozenset({column}), images=False):
+            name = row_id(row, self._options, has_loose_ids=self._reader.has_loose_ids)
+            if name is not None:
+                yield name, row.position
+
+    def kept_arrays(self, start: int, stop: int) -> pa.Table | None:
+        """The kept columns of chosen rows, of a file whose columns are Arrow's; else None."""
+        if self._reader.arrays is None or self.is_gone:
+            return None
+        numbers = (self.record.chosen or range(stop))[start:stop]
+        first, count = numbers[0], numbers[-1] + 1 - numbers[0]
+        columns = frozenset(column.source for column in self.kept)
+        found = self._reader.arrays(self._file, Wanted(columns, Mark(first, first), limit=count))
+        found = found.take([number - first for number in numbers])
+        places: dict[str, list[str | None]] = {
+            SOURCE: [f"{self.name}, row {number + 1}" for number in numbers],
+            **{name: [value] * len(numbers) for name, value in self._partitions.items()},
+        }
+        columns_of_file = set(found.column_names)
+        schema = self.kept_schema
+        return pa.table(
+            [
+                cast_column(found[column.source], kind)
+                if column.source in columns_of_file
+                else pa.array(places[column.source], kind)
+                for column, kind in zip(self.kept, schema.types, strict=True)
+            ],
+            schema=schema,
+        )
+
+    # --- scanning
+
+    def scan(self, mark: Mark = START) -> array[int]:
+        """Count and check the rows from a mark on, and set the record. Returns the hashes of ids.
+
+        Raises ManifestError for rows that cannot be read or named, and UsageError for columns that
+        do not exist.
+        """
+        options, reader, total, counted = self._options, self._reader, 0, 0
+        header = reader.columns(self._file) if reader.columns is not None else None
+        known = dict.fromkeys([*(header or self.record.columns or ()), *self._partitions])
+        self._set_columns(known)
+        if header is not None:
+            self._check_columns()
+        checked = {options.id_column} | ({options.image_column} if options.names else set())
+        checked |= {options.region_column} if options.refuses_regions else set()
+        kept = named_columns(options.keep) if header is None else ()
+        guesses = {column.source: GuessedType() for column in kept}
+        hashes, offsets, numbers, chosen = (array("q") for _ in range(4))
+        rows: Iterator[tuple[Mark, ManifestRow]] = iter(())
+        if reader.total is not None and checked.isdisjoint(known):
+            total = reader.total(self._file)
+        else:
+            wanted = Wanted(frozenset(checked.union(guesses)), mark, images=False)
+            rows = reader.rows(self._file, wanted)
+        for total, (begin, row) in enumerate(rows, 1):
+            if (total - 1) % EVERY == 0:
+                options.track(total - counted)
+                counted = total
+                offsets.append(begin.offset)
+                numbers.append(begin.number)
+            if (
+                header is None
+                and len(known) < MAX_COLUMNS
+                and not row.values.keys() <= known.keys()
+            ):
+                known |= dict.fromkeys(row.values)
+                if ALL in options.keep:
+                    guesses |= {name: GuessedType() for name in known if name not in guesses}
+            try:
+                name = check_row(row, options, has_loose_ids=reader.has_loose_ids)
+            except ManifestError as problem:
+                raise self._with_name(problem) from problem
+            if options.names:
+                if not options.names.accepts(name or row_name(row, options) or ""):
+                    continue
+                chosen.append(total - 1)
+            if name is not None:
+                hashes.append(id_hash(name))
+            for column, guess in guesses.items():
+                guess.add(row.values.get(column))
+        options.track(total - counted)
+        self._set_columns(known)
+        if total:
+            self._check_columns()
+        types = {name: guess.kind() for name, guess in guesses.items()}
+        if reader.schema is not None:
+            schema = reader.schema(self._file, self._needed.union(options.optional_fields))
+            types = dict(zip(schema.names, schema.types, strict=True))
+        sources = {column.source for column in self.kept} & types.keys()
+        self.has_excluded = bool(options.names) and len(chosen) < total
+        self.record = self.record._replace(
+            rows=len(chosen) if options.names else total,
+            types=pa.schema([(name, types[name]) for name in sources]).serialize().to_pybytes(),
+            offsets=None if reader.total else tuple(offsets),
+            numbers=None if reader.total else tuple(numbers),
+            chosen=tuple(chosen) if options.names else None,
+            digest=self._digest(self._file.size)[0] if reader.grows and self._is_local else None,
+        )
+        return hashes
+
+    def _check_columns(self) -> None:
+        """Raise UsageError for a needed column that does not exist."""
+        known = self.record.columns or ()
+        optional = {ReadOptions.id_column, ReadOptions.region_column, SOURCE, *known}
+        for name in sorted(self._needed - optional):
+            message = f"{self.name} has no column {name!r}"
+            raise UsageError(message, hint=columns_hint(known, name, self._options))
+
+    def grown_from(self, earlier: FileRecord) -> Mark | None:
+        """Where the lines after those of an earlier record begin; None if it had other lines."""
+        size = earlier.size or 0
+        if not (self._reader.grows and self._is_local and size <= self._file.size):
+            return None
+        digest, count, ends_line = self._digest(size)
+        return Mark(size, count) if digest == earlier.digest and ends_line else None
+
+    def _digest(self, size: int) -> tuple[bytes, int, bool]:
+        """Of the first `size` bytes: a digest, the number of lines, and whether the last one ends.
+
+        Raises ManifestError.
+        """
+        digest, count, last = sha256(), 0, b"\n"
+        try:
+            with open_file(self._location) as file:
+                while size > 0 and (chunk := file.read(min(size, 2**20))):
+                    digest.update(chunk)
+                    size -= len(chunk)
+                    count, last = count + chunk.count(b"\n"), chunk[-1:]
+                following = file.read(1)
+        except OSError as problem:
+            message = f"{self.name} cannot be read: {error_text(problem)}"
+            raise ManifestError(message) from problem
+        return digest.digest(), count, last == b"\n" or following in (b"", b"\r", b"\n")
+
+
+def partition_columns(path: str) -> dict[str, str | None]:
+    """The keys and values in the names of the folders that a path leads through: `shop=de/`."""
+    folders = (part.partition("=") for part in path.split("/")[:-1])
+    values = {unquote(key): unquote(value) for key, sign, value in folders if key and sign}
+    return {key: None if value == NULL_PARTITION else value for key, value in values.items()}
+
+
+def check_ids(tables: Sequence[Table], hashes: Sequence[array[int]]) -> None:
+    """Raise ManifestError if two rows of the tables have one id.
+
+    The last tables have hashes of their ids from their scan; those of the others are read.
+    """
+    others = tables[: len(tables) - len(hashes)]
+    read = (array("q", (id_hash(name) for name, _ in table.ids())) for table in others)
+    ordered = np.sort(np.frombuffer(b"".join([*read, *hashes]), np.int64))
+    suspects = set(ordered[1:][ordered[1:] == ordered[:-1]][:MAX_SUSPECTS].tolist())
+    places: dict[str, tuple[Table, str]] = {}
+    for table in tables if suspects else ():
+        for name, position in table.ids():
+            if id_hash(name) not in suspects:
+                continue
+            if name not in places:
+                places[name] = table, position
+                continue
+            first, place = places[name]
+            both = f"the id {name!r} is given twice: {first.name}, {place} and {table.name}, "
+            message = f"{both}{position}"
+            if first is table:
+                message = f"{table.name} gives the id {name!r} twice: {place} and {position}"
+            hint = "ids name rows; --id-column selects another column"
+            raise ManifestError(message, hint=hint)

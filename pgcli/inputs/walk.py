@@ -1,0 +1,186 @@
+"""Walks folders and expands glob patterns, without recursion, in code-point order."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+from glob import has_magic
+from pathlib import Path
+from typing import NamedTuple
+
+from pgcli.inputs.name_filter import NameFilter
+from pgcli.inputs.paths import parse_path, resolves_inside, url_scheme
+
+#: What a walk notes of an entry in place of its file: an error of its row, or why it is no row.
+OUTSIDE, UNREADABLE, TOO_LONG = "outside", "unreadable", "long"
+LINKED, FOLDER = "linked", "folder"
+
+
+class WalkedFile(NamedTuple):
+    """A file by its path relative to the folder, with its size and modification time if known.
+
+    With a `problem` it may not be read. A folder that is not read has a slash at its end.
+    """
+
+    relative: str
+    size: int | None = None
+    mtime_ns: int | None = None
+    problem: str | None = None
+
+
+class _Level(NamedTuple):
+    """A folder on the way down: its prefix, whether it is inside the root, its entries to come."""
+
+    prefix: str
+    is_inside: bool
+    entries: Iterator[os.DirEntry[str]]
+
+
+def walk_folder(path: str, names: NameFilter, *, allow_outside_root: bool) -> Iterator[WalkedFile]:
+    """The visible files below a folder, each once, in code-point order of their relative paths.
+
+    A link to a folder is followed only if that is outside the root, this is allowed, and it was not
+    walked before. Folders of which `names` accepts nothing are not walked. Raises OSError if the
+    folder itself cannot be read.
+    """
+    root, walked = os.path.realpath(path), set[tuple[int, int]]()
+    # a stack, not recursion: a folder may be deeper than Python's recursion limit
+    levels = [_level(path, "", is_inside=True)]
+    while levels:
+        prefix, is_inside, entries = levels[-1]
+        entry = next(entries, None)
+        if entry is None:
+            levels.pop()
+            continue
+        name = prefix + entry.name
+        if not _is_folder(entry):
+            yield _file(name, entry, None if allow_outside_root else root)
+            continue
+        if names.excludes_folder(name):
+            continue
+        is_walked = is_link = entry.is_symlink()
+        is_inside = resolves_inside(entry.path, root) if is_link else is_inside
+        try:
+            if not is_inside:
+                status = Path(entry.path).stat()
+                key = (status.st_dev, status.st_ino)
+                is_walked = not allow_outside_root or key in walked
+                walked.add(key)
+            if is_walked:
+                yield WalkedFile(f"{name}/", problem=LINKED)
+            else:
+                levels.append(_level(entry.path, f"{name}/", is_inside=is_inside))
+        except OSError as problem:
+            is_long = problem.errno == errno.ENAMETOOLONG
+            yield WalkedFile(f"{name}/", problem=TOO_LONG if is_long else UNREADABLE)
+
+
+def _level(path: str, prefix: str, *, is_inside: bool) -> _Level:
+    with os.scandir(path) as entries:
+        visible = [entry for entry in entries if not is_passed_over(entry)]
+    # a folder sorts as its contents will: with the slash that follows its name
+    visible.sort(key=lambda entry: entry.name + "/" * _is_folder(entry))
+    return _Level(prefix, is_inside, iter(visible))
+
+
+def _file(name: str, entry: os.DirEntry[str], root: str | None) -> WalkedFile:
+    """The file with its status, or the problem of a link that leads out of the root."""
+    if root is not None and entry.is_symlink() and not resolves_inside(entry.path, root):
+        return WalkedFile(name, problem=OUTSIDE)
+    return file_status(entry.path, name)
+
+
+def file_status(path: str, name: str) -> WalkedFile:
+    """The file with its size and modification time, which one that is not there lacks."""
+    try:
+        status = os.stat(path)  # noqa: PTH116 - Path is slow, and this is called for each file
+    except (OSError, ValueError) as error:
+        is_long = isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG
+        return WalkedFile(name, problem=TOO_LONG if is_long else None)
+    is_folder = stat.S_ISDIR(status.st_mode)
+    return WalkedFile(name, status.st_size, status.st_mtime_ns, FOLDER if is_folder else None)
+
+
+def is_passed_over(entry: os.DirEntry[str]) -> bool:
+    """Whether the entry is hidden, or the state folder of a run, which has no images."""
+    return entry.name.startswith(".") or (entry.name.endswith(".pgcli") and _is_folder(entry))
+
+
+def fixed_part(pattern: str) -> str:
+    """The folder below which a pattern matches, up to its last slash, as matches begin."""
+    pieces = [piece for piece in pattern.split("/") if piece]
+    fixed = next((n for n, piece in enumerate(pieces) if has_magic(piece)), len(pieces) - 1)
+    return "/" * pattern.startswith("/") + "".join(f"{piece}/" for piece in pieces[:fixed])
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a cycle of links
+        return False
+
+
+def is_output(path: str) -> bool:
+    """Whether a run wrote the file: it has a state folder next to it, or is in one."""
+    folder = os.path.dirname(path)  # noqa: PTH120 - Path would drop a leading `./`
+    has_state = any(os.path.isdir(f"{name}.pgcli") for name in (path, folder))  # noqa: PTH112
+    return has_state or any(part.endswith(".pgcli") for part in folder.split("/"))
+
+
+def expand_source(source: str) -> list[str]:
+    """The local paths that a source's name may refer to, except for the output of runs."""
+    if url_scheme(source):
+        return []
+    matches = glob_files(source) if has_magic(source) else ()
+    return [parse_path(source), *(path for path in matches if not is_output(path))]
+
+
+def glob_files(pattern: str) -> list[str]:
+    """The paths that match a pattern, sorted, each once.
+
+    Like `glob.glob`, except that `**` does not follow links to folders: two that lead back up would
+    be walked again and again, in every order. A folder whose path is too long to be read is among
+    the paths, with a slash at its end.
+    """
+    found: set[str] = set()
+    start = "/" if pattern.startswith("/") else ""
+    pieces = [piece for piece in pattern.split("/") if piece]
+    # `**/**` matches the same as `**` and would be walked twice
+    once = [piece for n, piece in enumerate(pieces) if pieces[n : n + 2] != ["**", "**"]]
+    steps: list[tuple[str, Sequence[str]]] = [(start, once)] if once else []
+    while steps:
+        folder, (head, *rest) = steps.pop()
+        if head == "**":
+            steps.append((folder, rest or ["*"]))
+            for entry in _entries(folder, found):
+                if not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False):
+                    steps.append((f"{folder}{entry.name}/", [head, *rest]))
+            continue
+        names = [head]
+        if has_magic(head):
+            is_hidden = head.startswith(".")
+            names = [
+                entry.name
+                for entry in _entries(folder, found)
+                if (is_hidden or not entry.name.startswith(".")) and fnmatchcase(entry.name, head)
+            ]
+        for name in names:
+            if rest:
+                steps.append((f"{folder}{name}/", rest))
+            elif has_magic(head) or os.path.lexists(folder + name):
+                found.add(folder + name)
+    return sorted(found)
+
+
+def _entries(folder: str, found: set[str]) -> list[os.DirEntry[str]]:
+    """The entries of a folder; a folder whose path is too long is `found` instead."""
+    try:
+        with os.scandir(folder or ".") as entries:
+            return list(entries)
+    except OSError as problem:  # not a folder, or an unreadable one: nothing in it matches
+        if problem.errno == errno.ENAMETOOLONG:
+            found.add(folder)
+        return []

@@ -1,0 +1,202 @@
+"""Reads the rows of a result file of any form, and of a run that goes on or was stopped.
+
+The rows of such a run are in the output in its final form, and in `OUTPUT.pgcli/open/`, in files of
+lines that follow on the final form, or overlap with it and with each other.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from typing import Any, Literal
+
+from pgcli.errors import UsageError
+from pgcli.output.lines import count_lines, is_too_deep, parse_row, read_lines, read_rows
+from pgcli.records import EMBEDDING_TASK_COLUMNS
+from pgcli.rows import RowSchema, base_of, with_embedding_list
+from pgcli.stores.files import open_regular, read_text
+
+Row = Mapping[str, Any]
+#: A row and its number in the output; None for a line that is not a row.
+IndexedRow = tuple[int, Row | None]
+
+OPEN = "open"
+#: The name of a file of lines: the number of its first row, and the process that writes it.
+OPEN_FILE = re.compile(r"(\d{12})-([0-9a-f]+)\.jsonl")
+#: The columns that every result file of ours has, of those that its command writes.
+REQUIRED = {"index", "id", "image", "task", "prompt", "answer", "boxes", "error"}
+REQUIRED |= set(EMBEDDING_TASK_COLUMNS)
+DAMAGED = ": it is cut or damaged"
+HINT = "name an output as it was given to -o"
+
+
+def read_results(path: Path, *, exact: bool = False) -> Iterator[Row]:
+    """The rows of an output, complete or not, or of a result file without its state folder.
+
+    With `exact`, kept columns of Parquet files have cells, from which `write_result_file` makes
+    columns of the same types again. Ignores a last row that is cut off. Raises UsageError for any
+    other content.
+    """
+    try:
+        check_results(path)
+        yield from _valid_rows(path, exact=exact)
+    except (OSError, ValueError, RecursionError) as problem:  # includes those of pyarrow
+        raise UsageError(
+            f"{path} cannot be read: {problem}",
+            hint="name a .jsonl or .parquet file, or a folder of Parquet files",
+        ) from problem
+
+
+def check_results(path: Path) -> None:
+    """Raise UsageError where no rows of a run can be. Raises OSError."""
+    has_state = state_folder(path).exists()
+    if not path.exists() and not has_state:
+        raise UsageError(f"{path} does not exist", hint=HINT)
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise UsageError(f"{path} is not a regular file", hint=HINT)
+    if path.is_dir() and not has_state and not any(path.glob("*.parquet")):
+        raise UsageError(f"{path} is a folder without rows", hint=HINT)
+
+
+def indexed_rows(path: Path, *, exact: bool = False) -> Iterator[IndexedRow]:
+    """Every saved row once, with its number, in order; rows that nobody has saved are left out.
+
+    Raises what pyarrow raises for a file it cannot read, and ValueError for a row that is nested
+    too deeply.
+    """
+    next_row, sources = 0, find_sources(path)
+    kept: Row | None = None  # the kept columns, which open files may lack
+    while sources:
+        source = sources.pop(0)
+        is_open = source.form == "open"
+        try:
+            for number, row in enumerate(source.read(exact=exact), source.first):
+                if number < next_row:
+                    continue
+                if row is None:
+                    if any(other.first <= number < other.end for other in sources):
+                        break  # the line is being appended, from a file that has the row
+                elif is_open:
+                    row = {**(kept or {}), **with_embedding_list(row)}
+                elif kept is None:
+                    kept = dict.fromkeys(RowSchema.of(row).keep)
+                yield number, row
+                next_row = number + 1
+        except FileNotFoundError:  # its rows have gone to the final form meanwhile
+            if not is_open:
+                raise
+            sources = [other for other in find_sources(path) if other.end > next_row]
+
+
+def state_folder(output: Path) -> Path:
+    """`OUTPUT.pgcli`, beside the output: readers of a data folder reject any other file in it."""
+    path = output if output.name else output.resolve()  # `.` and `rows/..`
+    return path.with_name(f"{path.name}.pgcli") if path.name else path / ".pgcli"
+
+
+@dataclass(frozen=True)
+class RowSource:
+    """A file with consecutive rows from row `first` to before `end`, infinity if that is not known.
+
+    `lines` and `parquet` are forms of outputs, `open` are lines that are not yet in one.
+    """
+
+    path: Path
+    form: Literal["lines", "parquet", "open"]
+    first: int = 0
+    end: float = inf
+
+    def read(self, *, exact: bool = False) -> Iterator[Row | None]:
+        """The rows in order; None for a line of an output that is not a row."""
+        if self.form == "open":
+            return read_rows(self.path)
+        if self.form == "lines":
+            return self._lines()
+        from pgcli.output.parquet import read_parquet  # pyarrow is slow to import
+
+        return read_parquet(self.path, exact=exact)
+
+    def _lines(self) -> Iterator[Row | None]:
+        for number, line in enumerate(read_lines(self.path)):
+            row = parse_row(line)
+            if row is None and is_too_deep(line):
+                raise ValueError(f"row {number + 1:,}: it is nested too deeply")
+            yield row
+
+
+def find_sources(output: Path) -> list[RowSource]:
+    """The files with rows of an output: those of a row follow each other, the one to read first."""
+    # open files are looked for before the final form, which has the rows of those that go
+    sources = [*_open_files(state_folder(output) / OPEN)]
+    if output.is_dir():
+        sources += _parts(output)
+    elif output.is_file():
+        is_parquet = output.suffix.lower() == ".parquet"
+        # a file that is not of the run beside it is one that the run will replace
+        if not is_parquet or not sources or _is_of_run(output):
+            sources.append(RowSource(output, "parquet" if is_parquet else "lines"))
+    return sorted(sources, key=lambda s: (s.first, s.form == "open", -s.end))
+
+
+def _open_files(folder: Path) -> Iterator[RowSource]:
+    for file in folder.iterdir() if folder.is_dir() else ():
+        if match := OPEN_FILE.fullmatch(file.name):
+            try:
+                with open_regular(file) as stream:
+                    size = stream.seek(0, 2)
+                    rows = count_lines(stream.fileno(), size).lines
+            except FileNotFoundError:
+                continue
+            first = int(match[1])
+            yield RowSource(file, "open", first, first + rows)
+
+
+def _parts(folder: Path) -> Iterator[RowSource]:
+    """The files of a folder in order; one that a run did not write follows the one before it."""
+    from pgcli.output.parquet import PART, count_rows, read_part_info
+
+    end = 0
+    for file in sorted(file for file in folder.iterdir() if PART.fullmatch(file.name)):
+        info = read_part_info(file)
+        first = end if info is None else info.first
+        end = first + (count_rows(file) if info is None else info.rows)
+        yield RowSource(file, "parquet", first, end)
+
+
+def _is_of_run(output: Path) -> bool:
+    """Whether the run of the state folder wrote the Parquet file, or nothing is known of it."""
+    from pgcli.output.parquet import read_part_info
+
+    try:
+        record = json.loads(read_text(state_folder(output) / "run.json"))
+    except (OSError, ValueError, RecursionError):
+        return True
+    info = read_part_info(output)
+    return not isinstance(record, dict) or (info is not None and info.run == record.get("run_id"))
+
+
+def _valid_rows(path: Path, *, exact: bool) -> Iterator[Row]:
+    """The rows before an incomplete last one. Raises UsageError for anything that is not a row."""
+    is_cut = False
+    for number, row in indexed_rows(path, exact=exact):
+        if row is None and number and not is_cut:
+            is_cut = True
+            continue
+        problem = DAMAGED if is_cut or row is None else _missing_columns(row)
+        if problem:
+            raise UsageError(
+                f"{path}: row {number + 1:,} is not a result row{problem}",
+                hint="name a file or folder that an answering command wrote",
+            )
+        assert row is not None
+        yield row
+
+
+def _missing_columns(row: Row) -> str:
+    """Why the row is not a result row, after a colon; empty for one that is."""
+    missing = [repr(name) for name in base_of(row) if name not in row and name in REQUIRED]
+    return f": it has no {', '.join(missing)}" if missing else ""

@@ -1,0 +1,113 @@
+"""The columns of rows in Parquet, their types, and rows as a table of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy
+import pyarrow
+
+from pgcli.output.promote import MISMATCHES, STRING, make_column
+from pgcli.rows import BOX_NUMBERS, RowSchema, embedding_values
+
+__all__ = ["EMBEDDING", "EMBEDDING_DIM", "MISMATCHES", "TYPES", "embedding_dim_of", "rows_table"]
+
+Row = Mapping[str, Any]
+
+FLOAT, INT = pyarrow.float64(), pyarrow.int32()
+CATEGORY = pyarrow.dictionary(INT, STRING)  # few values, many rows
+BOX = pyarrow.struct([("label", STRING), *((name, FLOAT) for name in BOX_NUMBERS)])
+RLE = pyarrow.struct([("size", pyarrow.list_(INT)), ("counts", STRING)])
+MASK = pyarrow.struct([("codes", pyarrow.list_(pyarrow.int16())), ("rle", RLE)])
+CHOICE = pyarrow.struct([("text", STRING), ("logprob", FLOAT), ("probability", FLOAT)])
+ALTERNATIVE = pyarrow.struct([("text", STRING), ("logprob", FLOAT)])
+TOKEN_LOGPROB = pyarrow.struct([("token", STRING), ("logprob", FLOAT)])
+TEXT_SCORE = pyarrow.struct(
+    [("text", STRING), ("cosine", FLOAT), ("score", FLOAT), ("probability", FLOAT)]
+)
+LABEL = pyarrow.struct([("label", STRING), ("probability", FLOAT)])
+#: The column whose type follows from the model, and the setting with the length of its lists.
+EMBEDDING, EMBEDDING_DIM = "embedding", "embedding_dim"
+#: The types of the columns; the values of embeddings are of float16 where that is chosen.
+TYPES: Mapping[str, pyarrow.DataType] = {
+    "index": pyarrow.int64(),
+    "id": STRING,
+    "image": STRING,
+    "width": INT,
+    "height": INT,
+    "task": CATEGORY,
+    "prompt": CATEGORY,
+    "answer": STRING,
+    "boxes": pyarrow.list_(BOX),
+    "tokens": INT,
+    "finish": CATEGORY,
+    "logprob": FLOAT,
+    "load_ms": FLOAT,
+    "vision_ms": FLOAT,
+    "prefill_ms": FLOAT,
+    "decode_ms": FLOAT,
+    "batch": INT,
+    "model": CATEGORY,
+    "error": CATEGORY,
+    "error_message": STRING,
+    "masks": pyarrow.list_(MASK),
+    "choices": pyarrow.list_(CHOICE),
+    "alternatives": pyarrow.list_(ALTERNATIVE),
+    "token_logprobs": pyarrow.list_(TOKEN_LOGPROB),
+    "text": STRING,
+    EMBEDDING: pyarrow.list_(pyarrow.float32()),
+    "scores": pyarrow.list_(TEXT_SCORE),
+    "labels": pyarrow.list_(LABEL),
+}
+
+
+def rows_table(
+    rows: Sequence[Row],
+    schema: RowSchema,
+    kept: pyarrow.Table | None = None,
+    embedding_dim: int | None = None,
+) -> pyarrow.Table:
+    """The rows as a table; columns that a row lacks are null in it.
+
+    `kept` has the kept columns of just these rows in their own types. Without it their values are
+    in the rows, as JSON values or as cells, and have the type that is common to them.
+    Embeddings have `embedding_dim` values, by default as many as the first. Raises one of
+    MISMATCHES if a value is not of its column's type.
+    """
+    columns = [_column(rows, name, schema, embedding_dim) for name in schema.columns]
+    for name in schema.keep:
+        if kept is not None:
+            columns.append(kept[name])
+        else:
+            columns.append(make_column([row.get(name) for row in rows]))
+    return pyarrow.Table.from_arrays(columns, names=[*schema.columns, *schema.keep])
+
+
+def embedding_dim_of(rows: Iterable[Row]) -> int | None:
+    """The number of values of the first embedding; None where no row has one."""
+    found = (row[EMBEDDING] for row in rows if row.get(EMBEDDING) is not None)
+    return next((len(embedding_values(value)) for value in found), None)
+
+
+def _column(rows: Sequence[Row], name: str, schema: RowSchema, dim: int | None) -> pyarrow.Array:
+    values = [row.get(name) for row in rows]
+    if name != EMBEDDING:
+        return pyarrow.array(values, TYPES[name])
+    number = pyarrow.float16() if schema.float16 else pyarrow.float32()
+    dim = embedding_dim_of(rows) if dim is None else dim
+    if dim is None:
+        return pyarrow.nulls(len(values), pyarrow.list_(number))
+    return embedding_column(values, pyarrow.list_(number, dim))
+
+
+def embedding_column(values: Sequence[Any], kind: pyarrow.DataType) -> pyarrow.Array:
+    """Embeddings, lists of numbers or texts of their bytes, as a column of lists of one length."""
+    null = bytes(4 * kind.list_size)
+    vectors = [null if value is None else embedding_values(value).tobytes() for value in values]
+    if any(len(vector) != len(null) for vector in vectors):
+        raise ValueError("embeddings have different numbers of values")
+    numbers = numpy.frombuffer(b"".join(vectors), numpy.float32)
+    numbers = numbers.astype(kind.value_type.to_pandas_dtype(), copy=False)
+    is_null = pyarrow.array([value is None for value in values], pyarrow.bool_())
+    return pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(numbers), type=kind, mask=is_null)

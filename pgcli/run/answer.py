@@ -1,0 +1,101 @@
+"""Answers a stream of images and returns their rows in the order of the input."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing
+
+from pgcli.records import Answer, DecodedImage, Item
+
+#: Answers images, each given with the number of its first row, in any order of rows.
+Ask = Callable[[Iterable[tuple[int, DecodedImage]]], Iterable[tuple[int, Answer]]]
+#: Decodes items in their order; None while none arrives. Closing it ends its processes.
+Decode = Callable[[Iterable[Item]], Generator[DecodedImage | None, None, None]]
+#: The error row of an image that cannot be asked, for one of its prompts.
+Refuse = Callable[[DecodedImage, str], Answer]
+
+#: After as many consecutive error rows the stream to `ask` ends, and `ask` answers what it holds
+#: back. Otherwise a folder of a million broken files would be held in memory before a row is saved.
+MAX_REFUSED = 100
+
+
+def answer_items(
+    items: Iterable[Item], decode: Decode, ask: Ask, refuse: Refuse
+) -> Generator[Answer, None, None]:
+    """The row of each item and prompt, in the order of the items."""
+    firsts: deque[int] = deque()  # the first row of each item that is being decoded
+
+    def counted() -> Iterator[Item]:
+        first = 0
+        for item in items:
+            firsts.append(first)
+            first += len(item.prompts)
+            yield item
+
+    # closed here rather than when the traceback is freed: `decode` may have started processes
+    with closing(decode(counted())) as images:
+        numbered = (None if image is None else (firsts.popleft(), image) for image in images)
+        for _, row in answer(numbered, ask, refuse):
+            yield row
+
+
+def answer(
+    images: Iterator[tuple[int, DecodedImage] | None],
+    ask: Ask,
+    refuse: Refuse,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Iterator[tuple[int, Answer]]:
+    """The row of each image and prompt with its number, in the order of the images.
+
+    Images come with the numbers of their first rows; None says that no further one has arrived, so
+    that those before are answered now. An image with a fault costs its own rows only: it is not
+    passed to `ask`. After `should_stop` no more images are taken, and `ask` may leave some
+    unanswered.
+    """
+    order: deque[int] = deque()  # the numbers of rows that are not returned yet
+    done: dict[int, Answer] = {}
+    is_over = False
+
+    def stream() -> Iterator[tuple[int, DecodedImage]]:
+        nonlocal is_over
+        refused, is_empty = 0, True
+        while refused < MAX_REFUSED:
+            numbered = None if should_stop() else next(images, END)
+            if numbered is END or should_stop():
+                is_over = True
+                return
+            if numbered is None:
+                if is_empty:
+                    continue
+                return
+            first, image = numbered
+            is_empty = False
+            rows = range(first, first + len(image.item.prompts))
+            order.extend(rows)
+            if image.fault is None:
+                refused = 0
+                yield first, image
+                continue
+            for row, prompt in zip(rows, image.item.prompts, strict=True):
+                done[row] = refuse(image, prompt)
+            refused += len(rows)
+
+    def ready() -> Iterator[tuple[int, Answer]]:
+        while order and order[0] in done:
+            row = order.popleft()
+            yield row, done.pop(row)
+
+    while not is_over:
+        for row, found in ask(stream()):
+            if row in done:
+                raise AssertionError(f"row {row} was answered twice")
+            done[row] = found
+            yield from ready()
+        yield from ready()
+        if order and not should_stop():
+            raise AssertionError("an image was never answered")
+
+
+#: The end of a stream of images, which None is not.
+END: tuple[int, DecodedImage] = (-1, None)  # type: ignore[assignment]

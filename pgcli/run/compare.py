@@ -1,0 +1,115 @@
+"""Compares saved rows with the input: some of them when a run resumes, all of them by `check`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pgcli.errors import OutputExists
+from pgcli.inputs.inventory import Change
+from pgcli.printable import encodable
+from pgcli.records import Item
+from pgcli.regions import location_values, with_locations
+from pgcli.rows import prompt_of, task_of
+from pgcli.run.forms import FolderForm, LinesForm, ParquetForm
+from pgcli.run.saved import Segment
+
+if TYPE_CHECKING:
+    from pgcli.run.run import Run
+
+Row = Mapping[str, Any]
+MAX_QUOTED = 60  # characters of a value in a message
+MAX_PROBED_FILES = 16
+
+
+def check_saved_rows(run: Run, *, is_moved: bool) -> None:
+    """Raise OutputExists where rows of the output are not those of the input.
+
+    Some rows are compared, each by its index, id, image and prompt: the files that they were made
+    from are compared by size and time.
+    """
+    if not run.rows.is_addressable:
+        return
+    total = run.rows.total or 0
+    for number, row in probes(run):
+        if number >= total:
+            continue
+        _, item = next(run.rows.numbered(range(number, number + 1)))
+        if change := difference(row, item, item.prompts[0], is_moved=is_moved):
+            assert run.state is not None
+            raise input_changed(run.state.name, number, change)
+
+
+def probes(run: Run) -> Iterator[tuple[int, Row]]:
+    """Some of the saved rows with their numbers."""
+    form = run.form
+    if isinstance(form, LinesForm):
+        for number, line in form.lines.probes.items():
+            try:
+                yield number, json.loads(line)
+            except (ValueError, RecursionError):
+                assert run.state is not None
+                raise input_changed(run.state.name, number, "is not a row") from None
+    elif isinstance(form, ParquetForm):
+        if any(not segment.name for segment in run.segments):
+            yield 0, next(form.tables(Segment(0, 1))).slice(0, 1).to_pylist()[0]
+        for segment in run.segments:
+            if segment.name and segment.rows:
+                first = segment.first
+                yield first, json.loads(next(run.files.lines(segment, first, first + 1)))
+    elif isinstance(form, FolderForm):
+        parts = [segment for segment in run.segments if not segment.name]
+        step = max(1, len(parts) // MAX_PROBED_FILES)
+        for segment in parts[::step]:
+            table = form.read_tables(segment.first // form.file_rows)[0]
+            names = ("index", "id", "image", "text", "prompt", "width", "height", "error", "boxes")
+            known = [name for name in names if name in table.column_names]
+            yield segment.first, table.select(known).slice(0, 1).to_pylist()[0]
+
+
+def difference(row: Row, item: Item, prompt: str, *, is_moved: bool = False) -> str:
+    """How the input differs from what a row shows; empty if it does not."""
+    if row.get("index") != item.index or (row.get("id") != encodable(item.id) and "id" in row):
+        return f"is of {quoted(row.get('id'))}, but the input has {quoted(item.id)}"
+    if "image" in row and not is_moved and row["image"] != encodable(item.image):
+        return f"is of {quoted(row['image'])}, but the input has {quoted(item.image)}"
+    if not is_prompt(row, item, prompt):
+        return f"has the prompt {quoted(prompt_of(row))}, but the input has {quoted(prompt)}"
+    return ""
+
+
+def is_prompt(row: Row, item: Item, prompt: str) -> bool:
+    """Whether a row's prompt is this one, followed by the item's region if it was located."""
+    if task_of(row) in ("score", "classify"):
+        return True  # such rows do not show it
+    shown, width, height = prompt_of(row), row.get("width"), row.get("height")
+    if item.region is None or (row.get("error") is not None and shown == prompt):
+        return bool(shown == prompt)
+    if not (isinstance(width, int) and isinstance(height, int) and min(width, height) > 0):
+        return False
+    return bool(shown == with_locations(prompt, location_values(item.region, width, height) or ()))
+
+
+def quoted(value: object) -> str:
+    """The value as a message shows it."""
+    text = repr(value)
+    return text if len(text) <= MAX_QUOTED else f"{text[: MAX_QUOTED - 1]}…"
+
+
+def file_changed(output: str, change: Change) -> OutputExists:
+    """The error for a file that is not the one whose rows are saved."""
+    how = "has another time" if change.is_touched else "has changed"
+    return OutputExists(
+        f"the input is not the one that {output} was made from: {change.name} {how}",
+        hint="restore it; --moved compares names and sizes only; another -o starts anew, "
+        "--overwrite replaces it",
+    )
+
+
+def input_changed(output: str, number: int, change: str) -> OutputExists:
+    """The error for rows that were made from another input."""
+    return OutputExists(
+        f"the input is not the one that {output} was made from: row {number + 1:,} {change}",
+        hint="the input may only grow; another -o starts anew, --overwrite replaces it",
+    )

@@ -1,0 +1,253 @@
+"""Options: each is declared once, as a field of a record, and read from text or from Python."""
+
+from __future__ import annotations
+
+import os
+import types
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from difflib import get_close_matches
+from numbers import Integral, Real
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from pgcli.errors import UsageError
+
+Record = TypeVar("Record")
+#: The default of an option that has to be given.
+REQUIRED: Any = MISSING
+#: Numbers have less than this; it also refuses infinity.
+LARGEST = 1e18
+#: What an environment variable or the configuration file may say of a flag.
+TRUTH = {"1": True, "true": True, "yes": True, "on": True, "t": True, "y": True}
+TRUTH |= {"0": False, "false": False, "no": False, "off": False, "f": False, "n": False}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """An option: what its declaration says, and the name, type and default of its field.
+
+    `short` are names beside `--name`. A `repeat`ed option has a list of values; with `commas`, one
+    text may hold several. `choices` are offered by the completion of shells, and checked unless
+    `parse` reads the value. An `own` option means something else in other commands, so that
+    neither the environment nor the top of the configuration file sets it. Rows of another value
+    differ where it `affects_rows`.
+    """
+
+    help: str
+    panel: str
+    short: tuple[str, ...] = ()
+    min: float | None = None
+    max: float | None = None
+    above: bool = False
+    choices: Sequence[str] | Callable[[], Sequence[str]] = ()
+    metavar: str | None = None
+    parse: Callable[[Any], Any] | None = None
+    repeat: bool = False
+    commas: bool = False
+    own: bool = False
+    affects_rows: bool = True
+    default_text: str = ""
+    hidden: bool = False
+    name: str = ""
+    kind: type = str
+    default: Any = None
+
+    @property
+    def flag(self) -> str:
+        """Its long name on the command line."""
+        return f"--{self.key}"
+
+    @property
+    def key(self) -> str:
+        """Its name in the configuration file."""
+        return self.name.replace("_", "-")
+
+    @property
+    def variable(self) -> str | None:
+        """The environment variable that sets it; None for one that may be given repeatedly."""
+        is_once = not self.repeat or self.commas
+        return f"PGCLI_{self.name.upper()}" if is_once and not self.own else None
+
+    def read(self, value: object) -> Any:
+        """The value, from text or from Python. Raises ValueError with the reason."""
+        if not self.repeat:
+            return self._read_single(value)
+        if isinstance(value, str | os.PathLike):
+            values: Iterable[object] = self._split(os.fspath(value))
+        elif isinstance(value, Iterable) and not isinstance(value, bytes | Mapping):
+            values = value
+        else:
+            raise ValueError(f"{value!r} is neither a text nor a list of texts")
+        return tuple(map(self._read_single, values))
+
+    def read_texts(self, texts: Iterable[str]) -> Any:
+        """The value of all texts that the command line gives a repeated option."""
+        return self.read([part for text in texts for part in self._split(text)])
+
+    def _split(self, text: str | bytes) -> list[str]:
+        text = os.fsdecode(text)
+        if not self.commas:
+            return [text]
+        parts = [part.strip() for part in text.split(",")]
+        if not all(parts):
+            raise ValueError(f"{text!r} is not a list of names such as a,b")
+        return parts
+
+    def _read_single(self, value: object) -> Any:
+        if self.parse is not None:
+            return self.parse(value)
+        if self.kind is bool:
+            return truth(value)
+        if self.kind in (int, float):
+            return self._read_number(value)
+        if isinstance(value, os.PathLike):
+            value = os.fsdecode(value)
+        if not isinstance(value, str):
+            raise ValueError(f"{value!r} is not a text")
+        if self.choices and not callable(self.choices) and value not in self.choices:
+            raise ValueError(f"{value!r} is not one of {', '.join(map(repr, self.choices))}")
+        return value
+
+    def _read_number(self, value: Any) -> float:
+        is_whole = self.kind is int
+        noun = "a whole number" if is_whole else "a number"
+        wanted = str | Integral if is_whole else str | Real
+        try:
+            if isinstance(value, bool) or not isinstance(value, wanted):
+                raise ValueError
+            number: float = self.kind(value)
+        except (ValueError, OverflowError):
+            raise ValueError(f"{value!r} is not {noun}") from None
+        least = -LARGEST if self.min is None else self.min
+        most = LARGEST if self.max is None else self.max
+        if not least <= number <= most or (self.above and number == least):
+            raise ValueError(f"{value!r} is not {noun}{self._bounds}")
+        return number
+
+    @property
+    def _bounds(self) -> str:
+        if self.min is None:
+            return ""
+        bounds = f" above {self.min:g}" if self.above else f" of {self.min:g}"
+        if self.max is not None:
+            return f"{bounds} to {self.max:g}"
+        return bounds if self.above else f"{bounds} or more"
+
+
+#: The options of each record, once they were asked for.
+_OPTIONS: dict[type, tuple[Option, ...]] = {}
+
+
+def opt(
+    help: str,
+    *,
+    panel: str,
+    default: Any = None,
+    flags: Iterable[str] = (),
+    repeat: bool = False,
+    **more: Any,
+) -> Any:
+    """A field that is an option; `flags` are its short names, `more` as `Option` describes it."""
+    option = Option(help=help, panel=panel, short=tuple(flags), repeat=repeat, **more)
+    if repeat and default is None:
+        default = ()
+    return field(default=default, metadata={"option": option})
+
+
+def same(record: type, name: str) -> Any:
+    """A field that is the option of another record, which has the same meaning."""
+    (declaration,) = (one for one in fields(record) if one.name == name)
+    return field(default=declaration.default, metadata=declaration.metadata)
+
+
+def options_of(record: type) -> tuple[Option, ...]:
+    """The options that the fields of a record declare."""
+    if record not in _OPTIONS:
+        hints = get_type_hints(record)
+        declared = [one for one in fields(record) if "option" in one.metadata]
+        _OPTIONS[record] = tuple(_bound(one, hints[one.name]) for one in declared)
+    return _OPTIONS[record]
+
+
+def _bound(declared: Field[Any], hint: Any) -> Option:
+    option: Option = declared.metadata["option"]
+    if get_origin(hint) in (Union, types.UnionType):
+        (hint, *_) = (kind for kind in get_args(hint) if kind is not types.NoneType)
+    choices = get_args(hint) if get_origin(hint) is Literal else option.choices
+    kind = hint if hint in (bool, int, float) else str
+    return replace(option, name=declared.name, kind=kind, choices=choices, default=declared.default)
+
+
+def option_named(record: type, name: str) -> Option:
+    """The option of a field."""
+    return next(option for option in options_of(record) if option.name == name)
+
+
+def parse_value(option: Option, value: object, source: str) -> Any:
+    """The value of an option, from text or from Python.
+
+    Raises UsageError, whose message names the source: the keyword, variable or key of a file.
+    """
+    try:
+        return option.read(value)
+    except ValueError as problem:
+        raise UsageError(f"{source}: {problem}", hint=f"{option.name}: {option.help}") from None
+
+
+def parse_keywords(records: Iterable[type], keywords: Mapping[str, object]) -> dict[str, Any]:
+    """The values of keyword arguments of Python, by the names of options; None leaves one out.
+
+    Raises UsageError for a name that no record has, with the closest one, and for a wrong value.
+    """
+    options = {option.name: option for record in records for option in options_of(record)}
+    for name in keywords:
+        if name not in options:
+            close = get_close_matches(name, options, n=1)
+            names = f"did you mean {close[0]}?" if close else f"one of {', '.join(sorted(options))}"
+            raise UsageError(f"there is no option {name}", hint=names)
+    return {
+        name: parse_value(options[name], value, name)
+        for name, value in keywords.items()
+        if value is not None
+    }
+
+
+def build(record: type[Record], values: Mapping[str, Any]) -> Record:
+    """The record with those of the values that its fields have the names of.
+
+    Raises UsageError where a required one is missing.
+    """
+    options = options_of(record)
+    for option in options:
+        if option.default is REQUIRED and option.name not in values:
+            raise UsageError(f"{option.name} is not given", hint=f"{option.flag}: {option.help}")
+    return record(**{one.name: values[one.name] for one in options if one.name in values})
+
+
+def changed(record: Any) -> Iterator[str]:
+    """The names of the options that are not the default."""
+    for option in options_of(type(record)):
+        if getattr(record, option.name) != option.default:
+            yield option.name
+
+
+def with_defaults(record: Record, names: Collection[str]) -> Record:
+    """The record with the defaults of these options; names of other records are allowed."""
+    own = {o.name: o.default for o in options_of(type(record)) if o.name in names}
+    return replace(record, **own) if own else record  # type: ignore[type-var]
+
+
+def fingerprint_values(record: Any) -> dict[str, Any]:
+    """The values of the options that rows depend on, by name."""
+    options = options_of(type(record))
+    return {option.name: getattr(record, option.name) for option in options if option.affects_rows}
+
+
+def truth(value: object) -> bool:
+    """A truth value, or the word for one."""
+    if isinstance(value, bool):
+        return value
+    word = TRUTH.get(value.strip().lower()) if isinstance(value, str) else None
+    if word is None:
+        raise ValueError(f"{value!r} is neither true nor false")
+    return word

@@ -1,0 +1,127 @@
+"""The plan of a run as facts, and `--dry-run`: what a run would do and take."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from pgcli.checkpoints.find import find_local
+from pgcli.checkpoints.weight_files import total_bytes
+from pgcli.inputs.paths import url_scheme
+from pgcli.output.lines import json_line
+from pgcli.run.checks import format_of, is_resumable
+from pgcli.run.rows import RunRows
+from pgcli.run.summary import ignored_facts
+from pgcli.run.task import find_checkpoints, model_name
+from pgcli.run.worker import row_schema
+from pgcli.wording import duration
+
+if TYPE_CHECKING:
+    from pgcli.run.request import RunRequest
+    from pgcli.run.run import Run
+
+LARGE_MODEL = 10**9  # bytes of weights; a larger model is not loaded for an estimate
+SAMPLE_IMAGES = 16  # an input of no more images gets no estimate
+
+
+def plan_facts(
+    request: RunRequest, rows: RunRows, question: Iterable[tuple[str, str]]
+) -> list[tuple[str, str]]:
+    """Names and values of what the run is going to do."""
+    options, per_item = request, rows.per_item or 1
+    of_each = f", {per_item} for each image" if per_item > 1 else ""
+    output = options.output
+    optional = [
+        ("adapter", options.model.adapter),
+        ("quantized", None if options.model.quantize == "none" else options.model.quantize),
+        ("output", "standard output" if output.output == "-" else output.output),
+        ("drawn in", output.draw),
+        ("sidecars", output.sidecar),
+    ]
+    kinds = sorted(rows.inventory.kinds.items(), key=lambda kind: (-kind[1], kind[0]))
+    named = options.model.model or f"{model_name(request)}, the built-in one"
+    return [
+        ("images", number(rows.images, "as many as come on standard input")),
+        *([("kinds", ", ".join(f"{count:,} {kind}" for kind, count in kinds))] if kinds else []),
+        *ignored_facts(rows.inventory.ignored),
+        *(("include", pattern) for pattern in options.input.include),
+        *(("exclude", pattern) for pattern in options.input.exclude),
+        ("rows", number(rows.total, "as many as lines come") + of_each),
+        *question,
+        ("model", named),
+        *((name, value) for name, value in optional if value),
+    ]
+
+
+def number(value: int | None, unknown: str) -> str:
+    """The number with thousands separators, or the words for an unknown one."""
+    return unknown if value is None else f"{value:,}"
+
+
+def estimate(run: Run) -> Sequence[tuple[str, str]]:
+    """Time and disk space of the whole run, measured on a few of its images.
+
+    Empty for few images, and for standard input, whose length is unknown. No model is downloaded,
+    and a large one is not loaded.
+    """
+    request, rows = run.request, run.rows
+    total = rows.total
+    if total is None or (rows.images or 0) <= SAMPLE_IMAGES:
+        return []
+    checkpoint = find_local(model_name(request), request.model.revision)
+    if checkpoint is None:
+        return [("time", "unknown before the model is on this machine")]
+    if total_bytes(checkpoint.folder) > LARGE_MODEL:
+        return [("time", "not estimated, as the model is large: --limit 16 measures it")]
+    checkpoint, adapter = find_checkpoints(request)
+    schema = row_schema(request, rows.inventory.kept, exact=False)
+    per_item = rows.per_item or 1
+    step = (total // per_item) // SAMPLE_IMAGES * per_item
+    with run.computer(checkpoint, adapter, schema, SAMPLE_IMAGES) as (images, make):
+        for first in range(0, step * SAMPLE_IMAGES, step):
+            images.prepare(range(first, first + per_item))
+        images.prepare(None)
+        computer, began = make(), perf_counter()
+        loading = began - run.began
+        sample = [row for _, row in computer.answers(None, run.tally)]
+    seconds = perf_counter() - began
+    rate = len(sample) / seconds
+    facts = [
+        (
+            "time",
+            f"about {duration(loading + total / rate)}; {rate:.1f} rows/s, by {SAMPLE_IMAGES} "
+            "images",
+        )
+    ]
+    if is_resumable(request):
+        size = sum(len(json_line(row, schema).encode()) for row in sample) * total // len(sample)
+        facts.append(("disk", disk_space(request, size)))
+    return facts
+
+
+def disk_space(request: RunRequest, size: int) -> str:
+    """The space that rows take until they are complete, and that of the disk they go to.
+
+    Rows for Parquet are lines until a file of them is complete.
+    """
+    needs = f"about {in_bytes(size)} as JSON lines"
+    if format_of(request) != "jsonl":
+        needs = f"about {in_bytes(size)} while it runs, less as Parquet"
+    output = request.output.output
+    if url_scheme(output) is not None:
+        return needs
+    path = Path(output)
+    status = os.statvfs(path if path.is_dir() else path.absolute().parent)
+    return f"{needs}, {in_bytes(status.f_bavail * status.f_frsize)} free"
+
+
+def in_bytes(size: int) -> str:
+    """`307 kB`, `1.2 GB`."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000  # type: ignore[assignment]
+    return f"{size:.3g} TB"

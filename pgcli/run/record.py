@@ -1,0 +1,167 @@
+"""`run.json`: what the rows of an output depend on, and what is known of their run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from pgcli.errors import OutputExists
+from pgcli.stores import Store
+
+RUN = "run.json"
+VERSION = 2
+SOURCES = "sources"  # the setting that may grow, and that a moved data set changes
+MAX_CHARACTERS = 60  # of a value in a message
+
+Settings = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """The record of a run.
+
+    `settings` are what its rows depend on, `model` what is known of the model's files and dtype
+    (empty before one is loaded), `input` what reads the sources again. Rows are computed in chunks
+    of `chunk_rows`; a folder has `file_rows` in each file. `begun` is the time of the first row.
+    """
+
+    run_id: str
+    settings: Settings
+    input: Settings = field(default_factory=dict)
+    model: Settings = field(default_factory=dict)
+    chunk_rows: int = 0
+    file_rows: int = 0
+    begun: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    arguments: Sequence[str] = ()
+
+    def to_bytes(self) -> bytes:
+        """The content of `run.json`."""
+        values = {"version": VERSION, **asdict(self)}
+        return json.dumps(values, indent=1, default=str).encode() + b"\n"
+
+    def check_settings(self, settings: Settings, output: str, *, is_moved: bool = False) -> None:
+        """Raise OutputExists if the run was begun with other settings, or with other sources."""
+        if changes := differences(self.settings, settings):
+            raise OutputExists(
+                f"{output} belongs to a run with other settings: {'; '.join(changes)}",
+                hint="the command that made it resumes it; another -o leaves it alone; "
+                "--overwrite replaces it",
+            )
+        change = changed_source(self.settings.get(SOURCES), plain(settings).get(SOURCES))
+        if change and not is_moved:
+            raise OutputExists(
+                f"{output} belongs to a run of other images: {change}",
+                hint="the command that made it, in the same folder, resumes it; if the same images "
+                "were moved, --moved does; another -o leaves it alone; --overwrite replaces it",
+            )
+
+    def check_model(self, model: Settings, output: str) -> None:
+        """Raise OutputExists if another model, or the model in another dtype, made the rows."""
+        known = {name: value for name, value in model.items() if name in self.model}
+        if changes := differences(self.model, known):
+            raise OutputExists(
+                f"{output} belongs to a run with another model: {'; '.join(changes)}",
+                hint="the command that made it resumes it; another -o leaves it alone; "
+                "--overwrite replaces it",
+            )
+
+    def resumed_by(self, later: RunRecord) -> RunRecord:
+        """The record of this run with the sources, the input and the model of a later command."""
+        return replace(
+            self,
+            settings={**self.settings, SOURCES: later.settings.get(SOURCES)},
+            input=later.input,
+            model={**self.model, **later.model},
+            versions=later.versions,
+            arguments=later.arguments,
+        )
+
+
+def read_record(store: Store) -> RunRecord | None:
+    """The record in a state folder; None if there is none or the file is not such a record."""
+    return parse_record(store.read(RUN))
+
+
+def parse_record(data: bytes | None) -> RunRecord | None:
+    """The record in the content of `run.json`."""
+    values = parse_object(data)
+    if values is None or values.pop("version", None) != VERSION:
+        return None
+    try:
+        record = RunRecord(**values)
+    except TypeError:
+        return None
+    kinds: dict[str, type] = {"run_id": str, "settings": dict, "input": dict, "model": dict}
+    kinds |= {"chunk_rows": int, "file_rows": int, "begun": str}
+    is_valid = all(isinstance(getattr(record, name), kind) for name, kind in kinds.items())
+    return record if is_valid and record.chunk_rows > 0 and record.file_rows > 0 else None
+
+
+def parse_object(data: bytes | None) -> dict[str, Any] | None:
+    """The JSON object in the data; None for anything else."""
+    try:
+        values = json.loads(data or b"")
+    except (ValueError, RecursionError):
+        return None
+    return values if isinstance(values, dict) else None
+
+
+def why_no_record(store: Store) -> str:
+    """Why `read_record` finds none, as a clause of a message."""
+    data, file = store.read(RUN), f"{store.url.rstrip('/')}/{RUN}"
+    if data is None:
+        return f"there is no {file}"
+    version = (parse_object(data) or {}).get("version")
+    is_newer = isinstance(version, int) and version > VERSION
+    reason = "was made by a newer pgcli" if is_newer else "is not a record of a run"
+    return f"{file} {reason}"
+
+
+def plain(settings: Settings) -> dict[str, Any]:
+    """The settings as they read back from JSON: tuples as lists, other objects as text."""
+    values: dict[str, Any] = json.loads(json.dumps(dict(settings), default=str))
+    return values
+
+
+def differences(old: Settings, new: Settings) -> list[str]:
+    """`name: old -> new` for each setting that differs, the sources apart."""
+    old, new = plain(old), plain(new)
+    return [
+        f"{name}: {shorten(old.get(name))} -> {shorten(value)}"
+        for name, value in new.items()
+        if old.get(name) != value and name != SOURCES
+    ]
+
+
+def changed_source(old: Sequence[str] | None, new: Sequence[str] | None) -> str:
+    """`old -> new` of the first source that is not as before; empty where new ones only follow."""
+    for number, before in enumerate(old or ()):
+        now = new[number] if new is not None and number < len(new) else "nothing"
+        if before != now:
+            return f"{before} -> {now}"
+    return ""
+
+
+def shorten(value: Any) -> str:
+    """The value as a message shows it."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= MAX_CHARACTERS else f"{text[: MAX_CHARACTERS - 1]}…"
+
+
+def now() -> str:
+    """The time, to the second, with its zone."""
+    return datetime.now().astimezone().isoformat(timespec="seconds")
+
+
+def state_folder(output: str) -> str:
+    """`OUTPUT.pgcli`, beside the output: readers of a data folder reject any other file in it."""
+    if "://" in output:
+        return f"{output.rstrip('/')}.pgcli/"
+    path = Path(output)
+    path = path if path.name else path.resolve()  # `.` and `rows/..`
+    return str(path.with_name(f"{path.name}.pgcli") if path.name else path / ".pgcli")

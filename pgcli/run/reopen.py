@@ -1,0 +1,112 @@
+"""The request of an earlier run, read from its record, and its input."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+from pgcli.box_filter import BoxFilter
+from pgcli.errors import UsageError
+from pgcli.inputs import Inventory
+from pgcli.run.checks import read_options
+from pgcli.run.options import InputOptions
+from pgcli.run.record import RUN, RunRecord, read_record, state_folder, why_no_record
+from pgcli.run.request import RunRequest, current_folder
+from pgcli.run.rows import RunRows
+from pgcli.run.state import recorded_inputs
+from pgcli.stores import Reader, Store, open_folder
+from pgcli.tasks import AnyQuestion, EmbeddingQuestion, Question
+
+
+def parse_question(values: Mapping[str, Any]) -> AnyQuestion:
+    """The question of a record. Raises TypeError and ValueError for anything else."""
+    known = {name: as_tuples(value) for name, value in values.items()}
+    if known.get("task") in ("embed", "score", "classify"):
+        return EmbeddingQuestion(**known)
+    box_filter = BoxFilter(**(values.get("box_filter") or {}))
+    return Question(**{**known, "box_filter": box_filter})
+
+
+def as_tuples(value: Any) -> Any:
+    """The value with tuples in place of lists."""
+    return tuple(map(as_tuples, value)) if isinstance(value, list) else value
+
+
+def open_store(output: str) -> Store:
+    """The state folder of an output. Raises UsageError if there is none."""
+    try:
+        return open_folder(state_folder(output))
+    except FileNotFoundError:
+        raise no_record(output, f"there is no {state_folder(output)}") from None
+
+
+def record_of(output: str, store: Store) -> RunRecord:
+    """The record of an output's run. Raises UsageError if there is none."""
+    record = read_record(store)
+    if record is None:
+        raise no_record(output, why_no_record(store))
+    return record
+
+
+def no_record(output: str, why: str) -> UsageError:
+    """The error for an output without a record of its run."""
+    return UsageError(
+        f"{output} has no record of a run: {why}",
+        hint="name an output of a command that answers, as it was given to -o",
+    )
+
+
+def reopened_request(output: str, record: RunRecord) -> RunRequest:
+    """The request of a run, as far as its input depends on it. Raises UsageError."""
+    values = dict(record.input)
+    try:
+        names = {field.name for field in fields(InputOptions)}
+        options = {name: as_tuples(value) for name, value in values.items() if name in names}
+        return RunRequest(
+            question=parse_question(values["question"]),
+            sources=tuple(values["sources"]),
+            input=InputOptions(**options),
+            folder=str(values["folder"]),
+        )
+    except (KeyError, TypeError, ValueError) as problem:
+        raise UsageError(
+            f"{state_folder(output)}/{RUN} is not the record of a run: {problem}",
+            hint="--overwrite writes the output and its record again",
+        ) from problem
+
+
+def check_folder(request: RunRequest) -> None:
+    """Raise UsageError where the program runs in another folder than the run did."""
+    if os.path.realpath(request.folder) != os.path.realpath(current_folder()):
+        raise UsageError(
+            f"the run was started in {request.folder}, and its paths start there",
+            hint=f"cd {shlex.quote(request.folder)} first",
+        )
+
+
+def recorded_rows(store: Store, request: RunRequest, reader: Reader | None) -> RunRows | None:
+    """The rows of a run, with the input as it is recorded; None if it is not, as standard input.
+
+    Addresses are read by the `reader`, and refused without one.
+    """
+    files = recorded_inputs(store)
+    if "-" in request.sources or not files:
+        return None
+    options = replace(read_options(request), url_reader=reader)
+    inventory = Inventory.load(files, request.sources, options)
+    return RunRows(inventory, request.question, request.input.limit)
+
+
+def reopened_rows(output: str, reader: Reader | None) -> RunRows | None:
+    """The rows of an output's run, with the input as the run recorded it.
+
+    Addresses are read by the `reader`. None if the input was standard input. Raises UsageError,
+    also in another folder than the run's.
+    """
+    store = open_store(output)
+    request = reopened_request(output, record_of(output, store))
+    check_folder(request)
+    return recorded_rows(store, request, reader)

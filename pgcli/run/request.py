@@ -1,0 +1,49 @@
+"""The request of a run: everything that the user asks for, from the command line or Python."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+
+from pgcli.errors import UsageError
+from pgcli.run.options import (
+    AnsweringOptions,
+    InputOptions,
+    ModelOptions,
+    OutputOptions,
+    RunningOptions,
+)
+from pgcli.tasks import AnyQuestion
+
+
+def current_folder() -> str:
+    """The folder in which the program was started. Raises UsageError if it no longer exists."""
+    try:
+        return os.getcwd()  # noqa: PTH109 - Path.cwd makes the same call
+    except OSError as problem:
+        raise UsageError(
+            f"the current folder cannot be read: {problem.strerror}", hint="cd into one that exists"
+        ) from problem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRequest:
+    """A question, the sources of its items, and the options.
+
+    `arguments` are the words of the command line, or what they would be of a call from Python;
+    `typed` the options that they name, and `ignored` has a line for each of these without effect.
+    `folder` is the one that relative names are of.
+    """
+
+    question: AnyQuestion
+    sources: tuple[str, ...]
+    model: ModelOptions = field(default_factory=ModelOptions)
+    input: InputOptions = field(default_factory=InputOptions)
+    answering: AnsweringOptions = field(default_factory=AnsweringOptions)
+    output: OutputOptions = field(default_factory=OutputOptions)
+    running: RunningOptions = field(default_factory=RunningOptions)
+    mask_decoder: str | None = None
+    arguments: tuple[str, ...] = ()
+    typed: frozenset[str] = frozenset()
+    ignored: tuple[str, ...] = ()
+    folder: str = field(default_factory=current_folder)

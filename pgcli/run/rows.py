@@ -1,0 +1,109 @@
+"""Which rows a run has: those of each item of the input, up to the limit, in chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import TYPE_CHECKING
+
+from pgcli.inputs import Inventory
+from pgcli.records import Item
+from pgcli.tasks import AnyQuestion, rows_per_image, with_prompts
+
+if TYPE_CHECKING:
+    import pyarrow
+
+#: Rows of a file in a folder that one command writes, unless `--rows-per-file` says otherwise.
+FILE_ROWS = 10_000
+#: Chunks that processes claim: about so many, of no fewer and no more rows. With larger ones, slow
+#: engines end late.
+CLAIMED_CHUNKS, MIN_CLAIMED_ROWS, MAX_CLAIMED_ROWS = 1024, 64, 1000
+
+
+@dataclass(frozen=True)
+class RunRows:
+    """The rows of an input: `per_item` of each item, `total` in all.
+
+    Both are None where rows are not known before the input is read: of standard input, and where
+    several prompts name columns, so that some of an item's may be equal.
+    """
+
+    inventory: Inventory
+    question: AnyQuestion
+    limit: int | None = None
+
+    @property
+    def per_item(self) -> int | None:
+        """The number of rows of each item."""
+        return rows_per_image(self.question)
+
+    @property
+    def total(self) -> int | None:
+        """The number of rows of the output."""
+        if not self.is_addressable:
+            return None
+        rows = (self.inventory.total or 0) * (self.per_item or 0)
+        return rows if self.limit is None else min(rows, self.limit)
+
+    @property
+    def is_addressable(self) -> bool:
+        """Whether any rows can be read without those before them."""
+        return self.inventory.total is not None and self.per_item is not None
+
+    @property
+    def images(self) -> int | None:
+        """The number of items that are read; of rows that are not known, those of the sources."""
+        if self.total is None or self.per_item is None:
+            return self.inventory.total
+        return -(-self.total // self.per_item)
+
+    def numbered(self, rows: range) -> Iterator[tuple[int, Item]]:
+        """The items of some rows, each with its prompts of these rows only and its first row."""
+        per_item = self.per_item
+        assert per_item is not None
+        start, stop = rows.start // per_item, -(-rows.stop // per_item)
+        items = with_prompts(self.inventory.items(start, stop), self.question)
+        for first, item in zip(count(start * per_item, per_item), items, strict=False):
+            begin, end = max(rows.start, first), min(rows.stop, first + per_item)
+            if (begin, end) == (first, first + len(item.prompts)):
+                yield first, item
+            else:
+                yield begin, replace(item, prompts=item.prompts[begin - first : end - first])
+
+    def item_count(self, rows: range) -> int:
+        """The number of items that `numbered` yields for the rows."""
+        assert self.per_item is not None
+        return -(-rows.stop // self.per_item) - rows.start // self.per_item
+
+    def stream(self) -> Iterator[tuple[int, Item]]:
+        """All items with their prompts and first rows, as they arrive, up to the limit."""
+        first = 0
+        for item in with_prompts(self.inventory.items(), self.question):
+            if self.limit is not None and first + len(item.prompts) >= self.limit:
+                if first < self.limit:
+                    yield first, replace(item, prompts=item.prompts[: self.limit - first])
+                return
+            yield first, item
+            first += len(item.prompts)
+
+    def kept(self, start: int, stop: int) -> pyarrow.Table | None:
+        """The kept columns of some rows, in their own types; None where lines have them."""
+        if not self.inventory.kept or not self.is_addressable:
+            return None
+        per_item = self.per_item or 1
+        table = self.inventory.kept_table(start // per_item, -(-stop // per_item))
+        if per_item == 1:
+            return table
+        offset = start // per_item
+        return table.take([row // per_item - offset for row in range(start, stop)])
+
+
+def claimed_rows(total: int) -> int:
+    """The rows in a chunk where processes take chunks as they become free."""
+    return max(MIN_CLAIMED_ROWS, min(MAX_CLAIMED_ROWS, -(-total // CLAIMED_CHUNKS)))
+
+
+def chunk(number: int, size: int, total: int) -> range:
+    """The rows of a chunk."""
+    return range(number * size, min((number + 1) * size, total))

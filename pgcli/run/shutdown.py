@@ -1,0 +1,96 @@
+"""Graceful shutdown of a run: a signal, or a pipe that is no longer read, ends it in order."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import stat
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Self
+
+#: The signals that ask a program to end.
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+#: After a signal, rows in progress have this long to finish; a resumed run computes the others.
+GRACE_SECONDS = 10.0
+
+
+class Interrupted(BaseException):
+    """A signal or a closed pipe ends the program. `signum` is the signal it has to end by."""
+
+    def __init__(self, signum: int):
+        super().__init__(signum)
+        self.signum = signum
+
+
+class GracefulShutdown:
+    """A block in which a signal stops the run after the rows in progress. `signum` is the signal.
+
+    The same or another signal ends the process at once, and after GRACE_SECONDS Interrupted is
+    raised. With `pipes`, a closed standard output stops the run as well. `on_signal` is called once
+    when a signal comes, `on_status` at each SIGUSR1, both in a thread of their own.
+    """
+
+    def __init__(
+        self, on_signal: Callable[[], None], on_status: Callable[[], None], *, pipes: bool
+    ):
+        self.signum: int | None = None
+        self._on_signal, self._on_status = on_signal, on_status
+        self._poll = poll_stdout() if pipes else None
+        self._handlers_before: dict[int, object] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is not threading.main_thread():
+            return self
+        handlers = dict.fromkeys(SIGNALS, self._request)
+        handlers |= {signal.SIGALRM: self._end_grace, signal.SIGUSR1: self._report_status}
+        for signum, handler in handlers.items():
+            if signal.getsignal(signum) is not signal.SIG_IGN:
+                self._handlers_before[signum] = signal.signal(signum, handler)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._handlers_before:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        for signum, handler in self._handlers_before.items():
+            signal.signal(signum, handler)  # type: ignore[arg-type]
+
+    def should_stop(self) -> bool:
+        """Whether the run has to end."""
+        if self.signum is None and self._poll is not None and self._poll.poll(0):
+            self.signum = signal.SIGPIPE
+        return self.signum is not None
+
+    def raise_if_requested(self) -> None:
+        """Raise Interrupted if a signal came."""
+        if self.signum is not None:
+            raise Interrupted(self.signum)
+
+    def _request(self, signum: int, frame: FrameType | None) -> None:
+        self.signum = signum
+        for other in SIGNALS:
+            if other in self._handlers_before:
+                signal.signal(other, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, GRACE_SECONDS)
+        # in a thread, as the main thread may hold the lock of the console
+        threading.Thread(target=self._on_signal, daemon=True).start()
+
+    def _end_grace(self, signum: int, frame: FrameType | None) -> None:
+        self.raise_if_requested()
+
+    def _report_status(self, signum: int, frame: FrameType | None) -> None:
+        threading.Thread(target=self._on_status, daemon=True).start()
+
+
+def poll_stdout() -> select.poll | None:
+    """A poll object that reports when the reader of standard output is gone; None for no pipe."""
+    try:
+        if not stat.S_ISFIFO(os.fstat(1).st_mode):
+            return None
+    except OSError:
+        return None
+    poll = select.poll()
+    poll.register(1, 0)  # errors only, not that the pipe can be written
+    return poll

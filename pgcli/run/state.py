@@ -1,0 +1,317 @@
+"""The state folder of an output: who may write it, which run it belongs to, what may be removed."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from pgcli.errors import OutputExists, OutputInUse
+from pgcli.inputs.paths import url_scheme
+from pgcli.output import OutputFormat
+from pgcli.output.parquet import PART
+from pgcli.printable import printable
+from pgcli.run.processes import PROCESSES, Process, boot_id, in_use, others
+from pgcli.run.record import (
+    RUN,
+    RunRecord,
+    parse_object,
+    read_record,
+    state_folder,
+    why_no_record,
+)
+from pgcli.run.saved import OPEN
+from pgcli.stores import Entry, Held, LocalStore, Store, open_folder
+from pgcli.stores.targets import check_target
+from pgcli.stores.urls import is_in_object_store, without_credentials
+from pgcli.stores.writing import already_exists
+
+if TYPE_CHECKING:
+    from pgcli.run.request import RunRequest
+
+#: How a process takes part: it has the output for itself, or shares it with others.
+Mode = Literal["run", "shared", "engine"]
+
+LOCK, LOG, INPUTS, CLAIMS = "lock", "log.txt", "inputs/", "claims/"
+#: All names that this program writes into a state folder; no other is ever removed.
+OWN = re.compile(
+    r"run\.json|lock|log\.txt|inputs/\d+\.arrow|claims/\d+|processes/[0-9a-f]+\.json"
+    r"|open/\d{12}-[0-9a-f]+\.jsonl|open/retried\.jsonl"
+)
+FOLDERS = (INPUTS, CLAIMS, PROCESSES, OPEN)
+LOCK_SECONDS = 0.1  # covers the moment in which another process looks whether the lock is held
+
+
+class State:
+    """The state of an output, on this machine or in a store: see `open_state`.
+
+    `record` is that of the run that began the output, None for a new one; with `overwrite` it is
+    kept as `replaced` until the first row is saved.
+    """
+
+    def __init__(self, output: str, format: OutputFormat, *, overwrite: bool, store: Store | None):
+        self.output, self.format, self.overwrite = output, format, overwrite
+        self.name = without_credentials(output)
+        self._store = store
+        found = None if store is None else read_record(store)
+        self.record = None if overwrite else found
+        self.replaced = found if overwrite else None
+        self._held: list[str] = []
+        self._log: int | None = None
+
+    @property
+    def store(self) -> Store:
+        """The folder, which is created when it is first needed."""
+        if self._store is None:
+            self._store = open_folder(state_folder(self.output), create=True)
+        return self._store
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the output is in an object store."""
+        return is_in_object_store(self.output)
+
+    def check(self) -> None:
+        """Raise OutputExists for an output or a state folder that is not of this program.
+
+        With `overwrite`, only an output of one file may be, and is replaced.
+        """
+        try:
+            self._check()
+        except OutputExists:
+            if not self._has_begun():
+                raise
+            self._check()
+
+    def _has_begun(self) -> bool:
+        """Whether another process has begun the run since this one looked."""
+        if self.record is not None or self.overwrite:
+            return False
+        with suppress(FileNotFoundError):
+            self._store = self._store or open_folder(state_folder(self.output))
+            self.record = read_record(self._store)
+        return self.record is not None
+
+    def _check(self) -> None:
+        if self._store is not None and self.record is None and self.replaced is None:
+            foreign = next(iter(foreign_names(self._store)), None)
+            if foreign is not None or self._store.read(RUN, 0, 1) is not None:
+                raise OutputExists(
+                    f"{self.name} cannot be resumed or replaced: {why_no_record(self._store)}"
+                    if foreign is None or foreign == RUN
+                    else f"{self._store.url}, the place of the state, has other files: {foreign}",
+                    hint="move it away, or choose another -o",
+                )
+        if self.format == "folder":
+            self._check_folder()
+        elif self.record is None and not self.overwrite and os.path.lexists(self.output):
+            why = f" and cannot be resumed: there is no {state_folder(self.output)}/{RUN}"
+            raise already_exists(self.name, why)
+
+    def _check_folder(self) -> None:
+        if not self.is_stored and not os.path.isdir(self.output):  # noqa: PTH112 - a long name
+            return
+        if self.record is not None:
+            return
+        rows = (
+            open_folder(self.output)
+            if self.is_stored
+            else LocalStore(Path(self.output), follow=True)
+        )
+        names = [entry.name for entry in rows.list()]
+        if self.replaced is None and names:
+            raise OutputExists(
+                f"{self.name} is not empty, and there is no record of a run that wrote it",
+                hint="move its files away, or choose another -o",
+            )
+        foreign = [name for name in names if not PART.fullmatch(name) and name.endswith(".parquet")]
+        if foreign:
+            raise OutputExists(
+                f"{self.name} has files that no run wrote: {foreign[0]}",
+                hint="readers would take them for rows; move them away, or choose another -o",
+            )
+
+    @contextmanager
+    def locked(self, mode: Mode, process: Process) -> Iterator[None]:
+        """A block in which this process may write the output. Raises OutputInUse."""
+        with ExitStack() as stack:
+            if isinstance(self.store, LocalStore) and mode != "engine":
+                try:
+                    shared = mode == "shared" and not self.overwrite
+                    lock = self.store.lock(LOCK, shared=shared, timeout_seconds=LOCK_SECONDS)
+                    self._share = stack.enter_context(lock)
+                except Held:
+                    raise self._in_use() from None
+                # another run may have begun since this one looked
+                found = read_record(self.store)
+                self.record = None if self.overwrite else found
+            stack.enter_context(process.registered())
+            if mode != "engine" and isinstance(self.store, LocalStore):
+                self._remove_abandoned(self.store)
+            if mode != "engine":
+                self._check_others(mode, process)
+            yield
+
+    def _remove_abandoned(self, store: LocalStore) -> None:
+        """Remove what killed processes left of files that they were writing."""
+        for folder in ("", *FOLDERS):
+            store.remove_abandoned(folder.rstrip("/"))
+        output = Path(self.output)
+        if self.format != "folder":
+            LocalStore(output.parent, follow=True).remove_abandoned(start=f".{output.name}.")
+        elif output.is_dir():
+            LocalStore(output, follow=True).remove_abandoned(start=".part-")
+
+    def share(self) -> None:
+        """Let other processes join a run that has replaced an output. Raises OutputInUse."""
+        if isinstance(self.store, LocalStore):
+            try:
+                self._share()
+            except Held:
+                raise self._in_use() from None
+
+    def begin(self, record: RunRecord) -> RunRecord:
+        """Write the record of a new run, and return it, or that of a process that was first.
+
+        An output that is replaced is removed first: a process that is killed in between leaves no
+        rows that could be taken for those of other settings.
+        """
+        if self.overwrite:
+            self._remove_state()
+        if not self.store.create(RUN, record.to_bytes()):
+            first = read_record(self.store)
+            if first is None:
+                raise OutputExists(
+                    f"{self.name} cannot be resumed: {why_no_record(self.store)}",
+                    hint="move it away, or choose another -o",
+                )
+            record = first
+        self.record = record
+        return record
+
+    def update(self, record: RunRecord) -> None:
+        """Write the record with what is known now."""
+        self.record = record
+        self.store.replace(RUN, record.to_bytes())
+
+    def discard(self) -> None:
+        """Remove the state of a run that saved nothing, unless another process has the output.
+
+        Called after `locked`. Raises OutputFailed and OutputExists.
+        """
+        if not isinstance(self.store, LocalStore):
+            if not any(other.is_alive for other in others(self.store)):
+                self.store.delete(entry.name for entry in own_entries(self.store))
+            return
+        with suppress(Held), self.store.lock(LOCK, timeout_seconds=0):
+            names = [entry.name for entry in own_entries(self.store)]
+            if not any(name.startswith(OPEN) for name in names):
+                self.store.delete(name for name in names if name != LOCK)
+                self.store.delete([LOCK])
+                self.store.remove_folders()
+
+    def start_log(self, arguments: Sequence[str]) -> None:
+        """Write the command to the log of all runs, and what was logged before it began."""
+        if self._log is None and isinstance(self.store, LocalStore):
+            self._log = self.store.open_append(LOG)
+            self._write(log_line(shlex.join(["pgcli", *arguments])))
+            while self._held:
+                self._write(self._held.pop(0))
+
+    def log(self, text: str) -> None:
+        """Append a line to the log; it is kept until `start_log`, as a run may save nothing.
+
+        A failure to write it does not stop the run.
+        """
+        line = log_line(text)
+        if self._log is None:
+            self._held.append(line)
+        else:
+            self._write(line)
+
+    def _write(self, line: str) -> None:
+        with suppress(OSError):
+            os.write(self._log or -1, line.encode())
+
+    def _remove_state(self) -> None:
+        keep = (LOCK, PROCESSES)
+        names = [entry.name for entry in own_entries(self.store)]
+        self.store.delete(name for name in names if not name.startswith(keep))
+
+    def _check_others(self, mode: Mode, process: Process) -> None:
+        for other in others(self.store, process.id):
+            if not self.is_stored and other.values.get("boot") == boot_id():
+                continue  # the lock says more of processes of this machine
+            is_exclusive = mode != "shared" or other.values.get("mode") != "shared"
+            if other.is_alive and other.values.get("mode") != "engine" and is_exclusive:
+                raise in_use(self.name, other)
+
+    def _in_use(self) -> OutputInUse:
+        for other in others(self.store):
+            if other.is_alive:
+                return in_use(self.name, other)
+        return OutputInUse(
+            f"{self.name} is in use by another run",
+            hint=f"wait for it (pgcli status {shlex.quote(self.name)}), end it, or name another -o",
+        )
+
+
+def log_line(text: str) -> str:
+    """A line of the log: the time, the process and the text."""
+    time = datetime.now().astimezone().isoformat(timespec="milliseconds")
+    return f"{time} {os.getpid()} {printable(without_credentials(text))}\n"
+
+
+def own_entries(store: Store) -> Iterator[Entry]:
+    """The files of a state folder that this program writes."""
+    for prefix in ("", *FOLDERS):
+        for entry in store.list(prefix):
+            if OWN.fullmatch(entry.name):
+                yield entry
+
+
+def foreign_names(store: Store) -> Iterator[str]:
+    """What a folder has that this program does not write there."""
+    if isinstance(store, LocalStore):
+        for name in store.names():
+            if not (OWN.fullmatch(name) or f"{name}/" in FOLDERS):
+                yield name
+        return
+    for entry in store.list():
+        if not OWN.fullmatch(entry.name):
+            yield entry.name
+
+
+def open_state(request: RunRequest, format: OutputFormat) -> State:
+    """The state of the request's output, checked as far as nothing else is needed.
+
+    Nothing is created. Raises UsageError, OutputExists and OutputFailed.
+    """
+    output = request.output.output
+    if url_scheme(output) is None:
+        check_target(Path(output), "-o", is_folder=format == "folder", overwrite=True)
+    try:
+        store: Store | None = open_folder(state_folder(output))
+    except FileNotFoundError:
+        store = None
+    state = State(output, format, overwrite=request.output.overwrite, store=store)
+    state.check()
+    return state
+
+
+def recorded_inputs(store: Store) -> list[bytes]:
+    """The inventory of the input that earlier processes recorded, a file for each generation."""
+    found: list[bytes] = []
+    while (data := store.read(f"{INPUTS}{len(found)}.arrow")) is not None:
+        found.append(data)
+    return found
+
+
+def is_record(data: bytes | None) -> bool:
+    """Whether the data are a JSON object."""
+    return parse_object(data) is not None

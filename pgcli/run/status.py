@@ -1,0 +1,185 @@
+"""The status of a run: its rows as they are on disk, and its processes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pgcli.errors import OutputFailed, UsageError
+from pgcli.output import OutputFormat
+from pgcli.rows import RowSchema
+from pgcli.run.forms import FolderForm, Form, FormContext, LinesForm, ParquetForm
+from pgcli.run.processes import Other, others
+from pgcli.run.record import RUN, RunRecord, read_record
+from pgcli.run.reopen import open_store, record_of
+from pgcli.run.rows import chunk
+from pgcli.run.saved import Coverage, OpenFiles, Segment
+from pgcli.run.shard import Shard
+from pgcli.stores import Store, open_folder
+
+MAX_SHARDS = 10_000  # that are listed
+
+
+@dataclass(frozen=True)
+class ShardStatus:
+    """A shard, as it was given to `--shard`: running, complete, stopped, or waiting to begin."""
+
+    shard: str
+    state: str
+    rows: int
+    total: int | None
+    exit_code: int | None
+
+
+@dataclass
+class RunStatus:
+    """The status of a run. `state` is running, complete or stopped.
+
+    `runs` are the processes that write the output, `lost` those that were killed or that another
+    machine has not heard of for long. `exit_code` is that of the last command, of several shards
+    the highest; None while it runs and after it was killed. `surplus` rows belong to images that
+    are not in the input any more.
+    """
+
+    output: str
+    state: str = "stopped"
+    rows: int = 0
+    total: int | None = None
+    errors: dict[str, int] = field(default_factory=dict)
+    rows_per_second: float | None = None
+    seconds_left: float | None = None
+    runs: list[dict[str, Any]] = field(default_factory=list)
+    lost: list[dict[str, Any]] = field(default_factory=list)
+    exit_code: int | None = None
+    shards: list[ShardStatus] = field(default_factory=list)
+    begun: str | None = None
+
+
+def read_status(output: str) -> RunStatus:
+    """The status of the run that writes or wrote an output. Raises UsageError if there is none."""
+    try:
+        store = open_store(output)
+        processes = others(store)
+        record = read_record(store)
+        if processes and store.read(RUN, 0, 1) is None:
+            return with_processes(RunStatus(output), processes)
+        record = record_of(output, store)
+        segments = saved_segments(output, store, record)
+    except OutputFailed as problem:
+        hint = "check the address and the credentials of the environment"
+        raise UsageError(str(problem), hint=hint) from problem
+    status = RunStatus(output, begun=record.begun or None)
+    coverage = Coverage(segments)
+    status.rows = coverage.count()
+    errors: Counter[str] = Counter()
+    for segment in segments:
+        errors.update(segment.errors)
+    status.errors = dict(errors)
+    totals = [o.values["total"] for o in processes if isinstance(o.values.get("total"), int)]
+    status.total = max(totals[-1], status.rows) if totals else None
+    with_processes(status, processes)
+    final = Coverage(segment for segment in segments if not segment.name)
+    is_ended = status.total is None and status.exit_code in (0, 3)
+    is_complete = is_ended or (status.total is not None and final.count() >= status.total)
+    if status.state != "running":
+        status.state = "complete" if is_complete else "stopped"
+    add_shards(status, processes, coverage, final, record)
+    return status
+
+
+def saved_segments(output: str, store: Store, record: RunRecord) -> list[Segment]:
+    """The rows that are saved, in the output and beside it."""
+    files = OpenFiles(store, "")
+    context = FormContext(lambda: record, RowSchema(), lambda start, stop: None, files)
+    form = form_of(output, context, record)
+    return [*(form.segments() if form is not None else ()), *files.segments()]
+
+
+def form_of(output: str, context: FormContext, record: RunRecord) -> Form | None:
+    """The final form of an output of a run."""
+    format: OutputFormat = "jsonl"
+    if output.endswith("/") or Path(output).is_dir():
+        format = "folder"
+    elif Path(output).suffix.lower() == ".parquet":
+        format = "parquet"
+    if format == "folder":
+        try:
+            return FolderForm(open_folder(output, follow=True), context, record.file_rows)
+        except FileNotFoundError:
+            return None
+    form = LinesForm if format == "jsonl" else ParquetForm
+    return form(Path(output), context)
+
+
+def with_processes(status: RunStatus, processes: Sequence[Other]) -> RunStatus:
+    """The status with the processes that write the output, and their speed."""
+    commands = [other for other in processes if other.values.get("mode") != "engine"]
+    status.runs = [shown(other.values) for other in commands if other.is_alive]
+    status.lost = [
+        {**shown(other.values), "silent_seconds": round(other.silent_seconds)}
+        for other in commands
+        if not other.is_alive and other.values.get("exit_code") is None
+    ]
+    status.state = "running" if status.runs else "stopped"
+    if not status.runs:
+        codes = [other.values.get("exit_code") for other in commands]
+        known = [code for code in codes if isinstance(code, int)]
+        status.exit_code = max(known) if known and len(known) == len(codes) else None
+    computed = [other for other in commands if rate_of(other.values)]
+    measured = [other for other in computed if other.is_alive] or computed[-1:]
+    if measured:
+        rates = (rate_of(other.values) for other in measured)
+        status.rows_per_second = round(sum(rates), 3)
+        if status.runs and status.total is not None:
+            left = status.total - status.rows
+            status.seconds_left = round(left / status.rows_per_second, 1)
+    return status
+
+
+def rate_of(values: Mapping[str, Any]) -> float:
+    """The rows per second of a process."""
+    rows, seconds = values.get("rows"), values.get("seconds")
+    if not isinstance(rows, int) or not isinstance(seconds, float | int) or not seconds:
+        return 0.0
+    return rows / seconds
+
+
+def shown(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What is shown of a process."""
+    names = ("pid", "host", "since", "shard")
+    return {name: values[name] for name in names if values.get(name) is not None}
+
+
+def add_shards(
+    status: RunStatus,
+    processes: Sequence[Other],
+    coverage: Coverage,
+    final: Coverage,
+    record: RunRecord,
+) -> None:
+    """Add the shards of the last command that was one."""
+    named = [other for other in processes if isinstance(other.values.get("shard"), str)]
+    if not named or status.total is None:
+        return
+    count = int(str(named[-1].values["shard"]).partition("/")[2] or 0)
+    if not 0 < count <= MAX_SHARDS:
+        return
+    latest = {str(other.values["shard"]): other for other in named}
+    numbers = range(-(-status.total // record.chunk_rows))
+    for number in range(count):
+        name, shard = f"{number}/{count}", Shard(number, count)
+        chunks = [chunk(n, record.chunk_rows, status.total) for n in numbers if shard.has(n)]
+        total = sum(map(len, chunks))
+        rows = sum(coverage.count(c.stop) - coverage.count(c.start) for c in chunks)
+        stored = sum(final.count(c.stop) - final.count(c.start) for c in chunks)
+        process = latest.get(name)
+        code = None if process is None else process.values.get("exit_code")
+        state = "waiting" if process is None else "stopped"
+        if process is not None and process.is_alive:
+            state = "running"
+        elif stored >= total:
+            state = "complete"
+        status.shards.append(ShardStatus(name, state, rows, total, code))

@@ -1,0 +1,231 @@
+"""What a run did: its summary as facts, as one JSON object, and the commands to run next."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pgcli import __version__
+from pgcli.inputs.paths import url_scheme
+from pgcli.printable import encodable
+from pgcli.run.tally import Tally
+from pgcli.run.worker import EngineInfo
+from pgcli.stores.urls import without_credentials
+from pgcli.wording import count, duration
+
+if TYPE_CHECKING:
+    from pgcli.run.request import RunRequest
+
+MAX_COMMAND_LENGTH = 300  # characters of a command that is shown to be copied
+INCOMPLETE = 3  # the exit code where rows have errors
+STAGES = ("vision", "prefill", "decode")
+ENDINGS_SHOWN = 5
+
+
+@dataclass
+class Summary:
+    """What is known of a run; it grows until the run ends, however that is.
+
+    `rows` and `errors` are those of the output, whoever computed them.
+    """
+
+    request: RunRequest
+    started: str = field(default_factory=lambda: utc_now())
+    input_rows: int | None = None
+    images: int | None = None
+    engine: EngineInfo | None = None
+    engines: int = 1
+    tally: Tally = field(default_factory=Tally)
+    seconds: float = 0.0
+    loading_seconds: float = 0.0
+    hits: int = 0
+    prompts: int = 0
+    limits: str = ""
+    ignored: Mapping[str, int] = field(default_factory=dict)
+    hook_facts: Sequence[tuple[str, str]] = ()
+    exit_code: int = 0
+    error: str | None = None
+    hint: str | None = None
+
+    @property
+    def rows(self) -> int:
+        """The number of rows of the output."""
+        return self.tally.rows + self.tally.rows_before
+
+    @property
+    def errors(self) -> Counter[str]:
+        """The error rows of the output, by their codes."""
+        return self.tally.all_errors
+
+    @property
+    def unit(self) -> str:
+        """What the items are."""
+        return "texts" if self.request.question.embeds_texts else "images"
+
+    def values(self) -> dict[str, Any]:
+        """All that is known, as one JSON object. Times are in seconds."""
+        output, tally, info = self.request.output.output, self.tally, self.engine
+        rate = tally.seconds or 1e-9
+        return {
+            "pgcli": __version__,
+            "command": self.request.question.task,
+            "output": None if output == "-" else encodable(without_credentials(output)),
+            "host": os.uname().nodename,
+            "pid": os.getpid(),
+            "started": self.started,
+            "ended": utc_now(),
+            "exit_code": self.exit_code,
+            "error": self.error and without_credentials(self.error),
+            "hint": self.hint and without_credentials(self.hint),
+            "input_rows": self.input_rows,
+            "rows_before": tally.rows_before,
+            "errors_before": dict(tally.errors_before),
+            "rows": tally.rows,
+            "errors": dict(tally.errors),
+            "images": tally.images,
+            "tokens": tally.tokens,
+            "rows_per_second": round(tally.rows / rate, 3),
+            "tokens_per_second": round(tally.tokens / rate, 3),
+            "seconds": {
+                "total": round(self.seconds, 3),
+                "loading": round(self.loading_seconds, 3),
+                "answering": round(tally.seconds, 3),
+                "waited_for_images": round(tally.waited_seconds, 3),
+                **{name: round(getattr(tally, f"{name}_ms") / 1000, 3) for name in STAGES},
+            },
+            "model": info and info.label,
+            "device": info and info.device,
+            "dtype": info and info.dtype,
+            "batch_size": info and info.batch_size,
+        }
+
+    def facts(self) -> Iterator[tuple[str, str]]:
+        """Rows, speed, times, model and output of a run that has computed rows."""
+        tally, info, output = self.tally, self.engine, self.request.output.output
+        assert info is not None
+        yield "rows", self._rows()
+        yield from ignored_facts(self.ignored)
+        seconds = tally.seconds or 1e-9
+        speed = f"{tally.images / seconds:.1f} {self.unit}/s"
+        yield "speed", speed + (f", {tally.tokens / seconds:.0f} tokens/s" if tally.tokens else "")
+        loading = duration(self.loading_seconds)
+        yield "time", f"{duration(self.seconds)}, of which {loading} to load the model"
+        if self.unit == "images":
+            yield "model busy", self._busy()
+            yield "model waited", f"{duration(tally.waited_seconds)} for images"
+        size = info.batch_size
+        most = "row by row" if size == 1 else f"up to {size} rows at once"
+        yield "model", f"{info.label} on {info.device} in {info.dtype}, {most}"
+        if self.engines > 1 or self.request.model.engines == 1:
+            yield "engines", f"{self.engines} process{'es' * (self.engines != 1)}"
+        yield from info.facts
+        if self.hits:
+            yield "images reused", f"{self.hits:,} of {self.prompts:,} prompts"
+        if self.limits:
+            yield "memory ran out", self.limits
+        yield from self.hook_facts
+        if output != "-":
+            yield "output", output
+
+    def sentence(self) -> str:
+        """The summary of one image or text."""
+        info = self.engine
+        assert info is not None
+        busy = ""
+        if self.unit == "images":
+            waited = duration(self.tally.waited_seconds)
+            busy = f"; busy {self._busy()}; waited {waited} for the image"
+        loading = duration(self.loading_seconds)
+        return (
+            f"{duration(self.seconds)}, of which {loading} to load the model{busy}; "
+            f"{info.label} on {info.device} in {info.dtype}"
+        )
+
+    def _rows(self) -> str:
+        tally = self.tally
+        before = f" in addition to {tally.rows_before:,} from before" if tally.rows_before else ""
+        if not tally.errors:
+            return f"{tally.rows:,}{before}, all answered"
+        codes = ", ".join(f"{code} {number:,}" for code, number in tally.errors.most_common())
+        return f"{tally.rows:,}{before}, of which {tally.errors.total():,} with errors: {codes}"
+
+    def _busy(self) -> str:
+        columns = self.request.question.columns
+        times = {name: getattr(self.tally, f"{name}_ms") / 1000 for name in STAGES}
+        times = {name: seconds for name, seconds in times.items() if f"{name}_ms" in columns}
+        parts = ", ".join(f"{name} {duration(seconds)}" for name, seconds in times.items())
+        return f"{duration(sum(times.values()))}: {parts}"
+
+    def next_steps(self) -> Iterator[tuple[str, str]]:
+        """Commands to run next, to be copied."""
+        output = self.request.output.output
+        if output == "-":
+            yield "save them", "the same command with -o rows.jsonl, then pgcli view rows.jsonl"
+            return
+        file = shlex.quote(output)
+        if url_scheme(output) is not None:
+            yield "see it", f"pgcli status {file}"
+            return
+        if self.request.output.format == "text":
+            yield "read it", f"less {file}"
+            return
+        yield "view it", f"pgcli view {file}"
+        if self.errors:
+            yield "errors", errors_command(output)
+            yield "retry them", retry_command(self.request)
+
+
+def errors_command(output: str) -> str:
+    """A command that shows the rows with errors."""
+    if Path(output).suffix.lower() == ".parquet" or output.endswith("/"):
+        files = f"{output}*.parquet" if output.endswith("/") else output
+        literal = "'" + files.replace("'", "''") + "'"
+        query = f"select id, error_message from {literal} where error is not null"
+        is_plain = not set(query) & set('"$`\\!')
+        return f'duckdb -c "{query}"' if is_plain else f"duckdb -c {shlex.quote(query)}"
+    return f"jq -r 'select(.error) | .id + \": \" + .error_message' {shlex.quote(output)}"
+
+
+def retry_command(request: RunRequest) -> str:
+    """The command that asks rows with errors again, where it is short and holds no password."""
+    words = [word for word in request.arguments if word not in ("--overwrite", "--retry-errors")]
+    if any(word.startswith(("--join", "--ray", "--shard")) for word in words):
+        return "the same command with --retry-errors, without --join, --ray and --shard"
+    command = shlex.join(["pgcli", *words[:1], "--retry-errors", *words[1:]])
+    has_secret = any(word != without_credentials(word) for word in words)
+    if not words or len(command) > MAX_COMMAND_LENGTH or has_secret:
+        return "the same command with --retry-errors"
+    return command
+
+
+def interrupted_notice(request: RunRequest, saved: int, *, is_resumable: bool) -> str:
+    """Where the rows of an interrupted run are, and how to resume it."""
+    output = request.output.output
+    rows = count(saved, "row")
+    if output == "-":
+        return f"stopped after {rows}"
+    if not saved:
+        return "stopped before the first row"
+    if not is_resumable:
+        return f"stopped after {rows}, saved in {output}"
+    where = f"saved in {output}"
+    if Path(output).suffix.lower() == ".parquet":
+        where = f"saved next to {output}, which appears when it is complete"
+    return f"stopped after {rows}, {where}; the same command resumes the run"
+
+
+def ignored_facts(ignored: Mapping[str, int]) -> list[tuple[str, str]]:
+    """The files that are skipped because of their endings, most frequent ending first."""
+    from pgcli.inputs import describe_endings
+
+    return [("skipped", ", ".join(describe_endings(ignored)))] if ignored else []
+
+
+def utc_now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

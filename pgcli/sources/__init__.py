@@ -1,1 +1,0 @@
-"""Sources: what the user names becomes a stream of items."""

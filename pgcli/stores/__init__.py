@@ -1,0 +1,35 @@
+"""Folders that are written and files that are read, on this machine and at addresses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pgcli.stores.errors import RemoteError
+from pgcli.stores.local import Held, LocalStore
+from pgcli.stores.reader import Reader, make_reader
+from pgcli.stores.store import Entry, Store
+from pgcli.stores.urls import is_in_object_store
+
+__all__ = [
+    "Entry",
+    "Held",
+    "LocalStore",
+    "Reader",
+    "RemoteError",
+    "Store",
+    "make_reader",
+    "open_folder",
+]
+
+
+def open_folder(name: str, *, create: bool = False, follow: bool = False) -> Store:
+    """The folder at a path or an address; an object store has it as soon as it has a file.
+
+    On this machine it is created with `create`, and may be a link with `follow`. Raises
+    FileNotFoundError, OutputExists and OutputFailed.
+    """
+    if is_in_object_store(name):
+        from pgcli.stores.objects import ObjectStore  # slow to import
+
+        return ObjectStore(name)
+    return LocalStore(Path(name), create=create, follow=follow)

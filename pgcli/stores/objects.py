@@ -1,0 +1,324 @@
+"""Reads and writes the objects of S3, Google Cloud Storage and Azure Blob Storage."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator
+from configparser import ConfigParser
+from configparser import Error as ConfigError
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from functools import cached_property
+from pathlib import Path
+from secrets import token_hex
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from pgcli.errors import OutputFailed, UsageError
+from pgcli.records import Fault
+from pgcli.stores.errors import (
+    DENIED,
+    MISSING,
+    READING_FAILED,
+    TOO_SLOW,
+    RemoteError,
+    failed,
+    too_large,
+)
+from pgcli.stores.files import read_text
+from pgcli.stores.store import Entry
+from pgcli.stores.urls import scheme_of
+
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig, RetryConfig
+
+CLIENT: ClientConfig = {
+    "connect_timeout": timedelta(seconds=10),
+    "read_timeout": timedelta(seconds=30),
+    "timeout": timedelta(seconds=120),
+}
+RETRIES: RetryConfig = {"max_retries": 3, "retry_timeout": timedelta(seconds=60)}
+#: Of an output: a chunk that cannot be stored has to be computed again.
+PATIENT: RetryConfig = {
+    "max_retries": 40,
+    "retry_timeout": timedelta(seconds=180),
+    "backoff": {"init_backoff": timedelta(seconds=0.2), "max_backoff": timedelta(seconds=15)},
+}
+CHUNK_BYTES = 4 * 2**20  # most images are one
+BUFFER_BYTES = 2**20
+PAGE = 1000  # objects of a listing, and of a request that deletes
+#: A store that failed after so long did not answer in time; `obstore` has no exception for that.
+SLOW_SECONDS = 30.0
+#: Times that an object is created again which the store says exists, and then has not.
+MAX_CONFLICTS = 10
+CONFLICT_SECONDS = 0.2
+#: What is in the message of a store that has no conditional puts and says so.
+NOT_IMPLEMENTED = ("NotImplemented", "501 Not Implemented")
+
+
+@contextmanager
+def store_errors(failure: str = READING_FAILED) -> Iterator[None]:
+    """Turn the exceptions of `obstore` into RemoteError, by their types alone."""
+    from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
+
+    began = monotonic()
+    try:
+        yield
+    except RemoteError:
+        raise
+    except FileNotFoundError as error:
+        raise RemoteError(MISSING) from error
+    except (PermissionError, PermissionDeniedError, UnauthenticatedError) as error:
+        raise RemoteError(DENIED) from error
+    except (BaseError, OSError, ValueError) as error:
+        if isinstance(error, TimeoutError) or monotonic() - began >= SLOW_SECONDS:
+            raise RemoteError(TOO_SLOW) from error
+        raise RemoteError(failed(reason(error), failure)) from error
+
+
+def reason(error: Exception) -> str:
+    """What went wrong, for display only: the end of the message, without the URL before it."""
+    text = (str(error).splitlines() or [""])[0].rpartition(" - ")[2].rstrip(". :")
+    return text if text and "://" not in text else f"the store failed with {type(error).__name__}"
+
+
+class ObjectStore:
+    """The objects of a folder of a bucket; see `Store`, whose errors methods raise.
+
+    A store that is not conditional replaces objects that are only to be created.
+    """
+
+    def __init__(self, url: str):
+        self.url, self._folder = f"{url.rstrip('/')}/", split_url(url)[1]
+
+    @cached_property
+    def is_conditional(self) -> bool:
+        """Whether the store refuses to create an object that exists; it is tried out."""
+        from obstore.exceptions import AlreadyExistsError, NotSupportedError
+
+        name = f"probe-{token_hex(8)}"
+        self.replace(name, b"")
+        try:
+            with store_errors():
+                bucket = open_bucket(self.url, RETRIES)
+                bucket.put(self._path(name), b"", mode="create", use_multipart=False)
+        except RemoteError as problem:
+            cause = problem.__cause__
+            if isinstance(cause, AlreadyExistsError):
+                return True
+            is_unknown = any(words in str(cause) for words in NOT_IMPLEMENTED)
+            if not is_unknown and not isinstance(cause, NotSupportedError):
+                raise self._failed(problem.fault) from cause
+        finally:
+            self.delete([name])
+        return False
+
+    def list(self, prefix: str = "") -> Iterator[Entry]:
+        place, slash, start = prefix.rpartition("/")
+        with self._errors():
+            for entries in list_pages(self._bucket, self._path(place).rstrip("/")):
+                for entry in entries:
+                    if "/" not in entry.name and entry.name.startswith(start):
+                        yield entry._replace(name=place + slash + entry.name)
+
+    def read(self, name: str, start: int = 0, size: int | None = None) -> bytes | None:
+        path = self._path(name)
+        with self._errors(), suppress(FileNotFoundError):
+            if not start and size is None:
+                return bytes(self._bucket.get(path).bytes())
+            end = self._bucket.head(path)["size"]
+            start = max(0, end + start) if start < 0 else start
+            end = end if size is None else min(end, start + size)
+            return bytes(self._bucket.get_range(path, start=start, end=end)) if start < end else b""
+        return None
+
+    def create(self, name: str, data: bytes) -> bool:
+        from obstore.exceptions import AlreadyExistsError
+
+        for _ in range(MAX_CONFLICTS):
+            if self.is_conditional:
+                with self._errors(), suppress(AlreadyExistsError):
+                    self._bucket.put(self._path(name), data, mode="create", use_multipart=False)
+                    return True
+            # a store may answer that there is one while another process still creates it
+            if self.read(name, size=0) is not None:
+                return False
+            if not self.is_conditional:
+                self.replace(name, data)
+                return True
+            time.sleep(CONFLICT_SECONDS)
+        raise self._failed(failed(f"{name} can neither be created nor read"))
+
+    def replace(self, name: str, data: bytes) -> None:
+        with self._errors():
+            self._bucket.put(self._path(name), data, use_multipart=False)
+
+    def delete(self, names: Iterable[str]) -> None:
+        paths = [self._path(name) for name in names]
+        with self._errors():
+            for start in range(0, len(paths), PAGE):
+                try:
+                    self._bucket.delete(paths[start : start + PAGE])
+                except FileNotFoundError:  # a store that removes each by a request ends at this one
+                    for path in paths[start : start + PAGE]:
+                        with suppress(FileNotFoundError):
+                            self._bucket.delete(path)
+
+    @cached_property
+    def _bucket(self) -> Any:
+        return open_bucket(self.url, PATIENT)
+
+    def _path(self, name: str) -> str:
+        return f"{self._folder}/{name}"
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Raise OutputFailed for what the store raises in the block."""
+        try:
+            with store_errors("The store failed"):
+                yield
+        except RemoteError as problem:
+            raise self._failed(problem.fault) from problem.__cause__
+
+    def _failed(self, fault: Fault) -> OutputFailed:
+        return OutputFailed(
+            f"{self.url} cannot be used: {fault.message}",
+            hint="the credentials of the environment need the rights to list, read, write and "
+            "delete there"
+            if fault is DENIED
+            else "check the address and the store; the same command resumes the run",
+        )
+
+
+class ObjectFiles:
+    """Files at any address of these stores, for reading; `errors` turns what is raised."""
+
+    errors = staticmethod(store_errors)
+
+    def __init__(self) -> None:
+        self._buckets: dict[str, Any] = {}
+
+    def kind(self, url: str) -> str:
+        """`file`, `folder`, or `` if there is neither."""
+        bucket, path = self._open(url)
+        if path:
+            with suppress(FileNotFoundError):
+                bucket.head(path)
+                return "file"
+        return "folder" if any(list_pages(bucket, path, 1)) else ""
+
+    def pages(self, url: str) -> Iterator[list[Entry]]:
+        """The files below a folder, by their paths in it."""
+        return list_pages(*self._open(url))
+
+    def chunks(self, url: str, limit: int) -> Iterator[bytes]:
+        """The contents of a file, which is not read if it is larger than the limit."""
+        bucket, path = self._open(url)
+        response = bucket.get(path)
+        if response.meta["size"] > limit:
+            raise RemoteError(too_large(limit))
+        yield from map(bytes, response.stream(min_chunk_size=CHUNK_BYTES))
+
+    def open(self, url: str) -> Any:
+        """The file as a seekable stream."""
+        import obstore
+
+        return obstore.open_reader(*self._open(url), buffer_size=BUFFER_BYTES)
+
+    def _open(self, url: str) -> tuple[Any, str]:
+        name, path = split_url(url)
+        key = f"{scheme_of(url)}://{name}"
+        if key not in self._buckets:  # several threads may open it: one of them stays
+            self._buckets[key] = open_bucket(url, RETRIES)
+        return self._buckets[key], path
+
+
+def split_url(url: str) -> tuple[str, str]:
+    """The bucket of an address, `anonymous@` included, and the path in it."""
+    bucket, _, path = url.partition("://")[2].partition("/")
+    return bucket, path.strip("/")
+
+
+def check_folder_url(url: str, option: str) -> None:
+    """Raise UsageError for an address that is not that of a folder in a bucket."""
+    bucket, path = split_url(url)
+    if not bucket.rpartition("@")[2] or not path:
+        raise UsageError(
+            f"{option} {url} names no folder in a bucket",
+            hint=f"name one: {option} {scheme_of(url)}://bucket/rows/",
+        )
+
+
+def open_bucket(url: str, retries: RetryConfig) -> Any:
+    """The bucket of an address, with the keys and at the server that the environment names."""
+    from obstore import store
+
+    scheme, environment = scheme_of(url), os.environ
+    anonymous, _, bucket = split_url(url)[0].rpartition("@")
+    options: dict[str, Any] = {"skip_signature": True} if anonymous else {}
+    if scheme == "s3":
+        endpoint = environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL", "")
+        region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
+        options |= {} if anonymous else profile_keys()
+        options |= {"endpoint": endpoint} if endpoint else {}
+        if region := region or (None if endpoint else region_of(bucket)):
+            options |= {"region": region}
+    elif scheme == "gs":
+        if endpoint := environment.get("STORAGE_EMULATOR_HOST", ""):
+            endpoint = endpoint if "://" in endpoint else f"http://{endpoint}"
+            options |= {"base_url": endpoint, "skip_signature": True}
+    elif endpoint := environment.get("AZURE_STORAGE_ENDPOINT", ""):
+        options |= {"endpoint": endpoint}
+    client: ClientConfig = {**CLIENT, "allow_http": endpoint.startswith("http://")}
+    kinds: dict[str, Any] = {"s3": store.S3Store, "gs": store.GCSStore, "az": store.AzureStore}
+    return kinds[scheme](bucket, client_options=client, retry_config=retries, **options)
+
+
+def region_of(bucket: str) -> str | None:
+    """The region of a bucket of S3; None if it is not known: the first request says why."""
+    from pyarrow.fs import resolve_s3_region
+
+    with suppress(OSError):
+        return str(resolve_s3_region(bucket))
+    return None
+
+
+def profile_keys() -> dict[str, str]:
+    """The keys of AWS_PROFILE in the shared credentials file, which `obstore` does not read."""
+    if os.environ.get("AWS_ACCESS_KEY_ID"):
+        return {}
+    file = os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or Path("~/.aws/credentials").expanduser()
+    profiles = ConfigParser(interpolation=None)
+    with suppress(OSError, ValueError, ConfigError):
+        profiles.read_string(read_text(file))
+    name = os.environ.get("AWS_PROFILE") or "default"
+    keys = dict(profiles[name]) if profiles.has_section(name) else {}
+    names = ("access_key_id", "secret_access_key", "session_token")
+    return {key: keys[f"aws_{key}"] for key in names if f"aws_{key}" in keys}
+
+
+def list_pages(bucket: Any, folder: str, size: int = PAGE) -> Iterator[list[Entry]]:
+    """The objects below a folder as the store lists them, by their paths in it.
+
+    An empty object that stands for the folder of those after it is left out.
+    """
+    from obstore.exceptions import BaseError
+
+    start, last = len(folder) + 1 if folder else 0, list[Entry]()
+    try:
+        for page in bucket.list(folder or None, chunk_size=size):
+            entries = last
+            for found in page:
+                name, modified = found["path"][start:], found["last_modified"].timestamp()
+                if entries and not entries[-1].size and name.startswith(f"{entries[-1].name}/"):
+                    entries.pop()
+                if name:
+                    entries.append(Entry(name, found["size"], modified))
+            last = [entries.pop()] if entries and not entries[-1].size else []
+            yield entries
+    except BaseError:  # `obstore` has a typed error for a single object only
+        bucket.head(folder or "-")
+        raise
+    if last:
+        yield last

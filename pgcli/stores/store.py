@@ -1,0 +1,52 @@
+"""A folder that is written and read by five methods, on this machine or in an object store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, Protocol
+
+
+class Entry(NamedTuple):
+    """A file as a listing has it; `modified` is in seconds since 1970, by the store's clock."""
+
+    name: str
+    size: int
+    modified: float
+
+
+class Store(Protocol):
+    """The files of a folder, by their names in it, with `/` between a folder and a name.
+
+    A method that fails raises OutputFailed, and OutputExists where something that is no regular
+    file has the name.
+    """
+
+    url: str  #: the folder, for messages
+
+    @property
+    def is_conditional(self) -> bool:
+        """Whether of several processes that create a file only the first one does.
+
+        Without it, only one process may write the folder.
+        """
+
+    def list(self, prefix: str = "") -> Iterator[Entry]:
+        """The files whose names begin so, in no particular order.
+
+        Those of one folder: of `claims` for `claims/`, and not of it for `` or `cl`.
+        """
+
+    def read(self, name: str, start: int = 0, size: int | None = None) -> bytes | None:
+        """The content of a file from a byte on, `size` bytes at most; None if there is none.
+
+        A negative `start` counts from the end.
+        """
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Write a file; False if there is one of this name. It is absent or complete, always."""
+
+    def replace(self, name: str, data: bytes) -> None:
+        """Write a file in place of the one of this name. Readers find the old one or the new."""
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Remove files; those that do not exist are none."""

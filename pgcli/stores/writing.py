@@ -1,0 +1,154 @@
+"""Files that get their name when they are complete, and errors of writing with a remedy."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+from pgcli.errors import OutputExists, OutputFailed
+
+#: What a file system without hard links answers to `link`.
+NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS)
+RENAME_NOREPLACE, AT_FDCWD = 1, -100  # of renameat2
+MAX_NAME_BYTES = 200  # of a name in that of its temporary file; file systems take 255
+
+
+@contextmanager
+def wrap_write_errors(name: Path | str) -> Iterator[None]:
+    """A block that writes `name`; raises OutputFailed or OutputExists in place of an OSError.
+
+    BrokenPipeError is not wrapped: the reader of a pipe has closed it, which is not a failure.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except FileExistsError as problem:
+        raise already_exists(name) from problem
+    except OSError as problem:
+        raise OutputFailed(
+            f"cannot write {name}: {problem.strerror or problem}",
+            hint="free some space or correct the path, then run the same command again; or choose "
+            "another -o",
+        ) from problem
+
+
+def already_exists(name: Path | str, detail: str = "", *, option: str = "-o") -> OutputExists:
+    """The error for a file that must not be replaced; `detail` continues the message."""
+    return OutputExists(
+        f"{name} exists{detail}",
+        hint=f"--overwrite replaces it; another {option} leaves it alone",
+    )
+
+
+def fsync(path: Path) -> None:
+    """Flush a file's bytes, or a folder's names, to disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        close(descriptor)
+
+
+def close(descriptor: int) -> None:
+    """Close a file descriptor, also when a signal interrupts the call.
+
+    Linux has closed the file then. Python retries every other interrupted call itself.
+    """
+    with suppress(InterruptedError):
+        os.close(descriptor)
+
+
+def make_folder(path: Path) -> None:
+    """Create the folder if it does not exist, durably. Raises OSError."""
+    try:
+        path.mkdir()
+    except FileExistsError:
+        if not path.is_dir():
+            raise
+    else:
+        fsync(path.parent)
+
+
+def temporary_name(name: str, ending: str = ".part") -> str:
+    """A hidden name that nothing has, also nothing of a process of another container or host."""
+    return f".{os.fsencode(name)[:MAX_NAME_BYTES].decode('utf-8', 'ignore')}.{token_hex(6)}{ending}"
+
+
+def temporary_path(path: Path, ending: str = ".part") -> Path:
+    """A hidden name beside the path that nothing has."""
+    return path.with_name(temporary_name(path.name, ending))
+
+
+def publish_file(temporary: Path, file: Path, *, replace: bool) -> bool:
+    """Give a complete temporary file its final name, durably.
+
+    Returns False where a file of that name exists and is not to be replaced: the first process
+    wins. The temporary file is gone afterwards. Raises OutputFailed.
+    """
+    with wrap_write_errors(file):
+        fsync(temporary)
+        is_named = give_name(temporary, file, replace=replace)
+        temporary.unlink(missing_ok=True)
+        fsync(file.parent)
+    return is_named
+
+
+def write_json(file: Path, value: Any) -> None:
+    """Write the value as JSON, in place of the file. Raises OutputFailed."""
+    temporary = temporary_path(file)
+    with wrap_write_errors(file):
+        try:
+            temporary.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+            publish_file(temporary, file, replace=True)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def give_name(
+    temporary: str | Path, name: str | Path, folder: int | None = None, *, replace: bool
+) -> bool:
+    """Name a temporary file of the same (open) folder; False where the name is taken.
+
+    The temporary name may remain. Raises OSError.
+    """
+    if replace:
+        os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+        return True
+    try:
+        os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+    except FileExistsError:
+        return False
+    except OSError as problem:
+        if problem.errno not in NO_LINKS:
+            raise
+        return rename_if_free(temporary, name, folder)
+    return True
+
+
+def rename_if_free(temporary: str | Path, name: str | Path, folder: int | None) -> bool:
+    """Rename a file unless the name is taken, where there are no hard links. Raises OSError.
+
+    Where the system cannot do that in one step, only one process may write the folder.
+    """
+    import ctypes
+
+    system = ctypes.CDLL(None, use_errno=True)
+    if hasattr(system, "renameat2"):
+        at, names = AT_FDCWD if folder is None else folder, map(os.fsencode, (temporary, name))
+        if system.renameat2(at, next(names), at, next(names), RENAME_NOREPLACE) == 0:
+            return True
+        if ctypes.get_errno() == errno.EEXIST:
+            return False
+    try:
+        os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+        return True
+    return False

@@ -1,0 +1,101 @@
+"""File names made from the ids of rows: safe, unique, and the same for the same ids in order."""
+
+from __future__ import annotations
+
+import os
+import re
+import unicodedata
+from collections.abc import Callable
+from hashlib import blake2b
+from pathlib import PurePosixPath
+from typing import NamedTuple
+
+from pgcli.inputs.paths import parse_path
+
+LONGEST_NAME = 255  # bytes that file systems allow
+LONGEST_PATH = 2048  # bytes; a longer path, or a deeper one, loses its outermost folders
+MOST_FOLDERS = 64
+LONGEST_ENDING = 5  # bytes, of `.webp`
+
+#: Changes the name of a folder or file to one that is allowed; the flag says it is a folder.
+Sanitize = Callable[[str, bool], str]
+
+_SLASHES = re.compile(r"[/\\]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")  # terminals would execute these
+_NOT_BYTES = re.compile(r"[\ud800-\udc7f\udd00-\udfff]")  # surrogates that stand for no byte
+
+
+class FileName(NamedTuple):
+    """A relative path without its ending, which is empty if the id has none of an image format."""
+
+    stem: str
+    ending: str
+
+    def with_ending(self, default: str) -> str:
+        """The whole name, with the default ending if the id has none."""
+        return self.stem + (self.ending or default)
+
+
+class FileNames:
+    """Gives each row a unique file name, also on file systems that ignore case.
+
+    The second of two equal names ends in `-2`.
+    """
+
+    def __init__(self, endings: frozenset[str], sanitize: Sanitize | None = None):
+        self._endings = endings
+        self._sanitize = sanitize or (
+            lambda name, is_folder: folder_name(name, endings, is_folder=is_folder)
+        )
+        self._taken: set[bytes] = set()  # digests, as millions of names would take too much memory
+        self._next: dict[bytes, int] = {}  # the number that the next equal name gets
+
+    def claim(self, id_: str, index: int) -> FileName:
+        """The file name for the row with this id, or this index if the id has no usable name."""
+        text = _CONTROL.sub("_", _NOT_BYTES.sub("\ufffd", parse_path(id_)))
+        names = [name for name in _SLASHES.split(text) if name not in ("", ".", "..")]
+        *folders, last = names or [str(index)]
+        folders = [shortened(folder, self._folder) for folder in folders[-MOST_FOLDERS:]]
+        while len(os.fsencode("/".join(folders))) > LONGEST_PATH - LONGEST_NAME - 2:
+            del folders[0]
+        prefix = "".join(f"{folder}/" for folder in folders)
+        last = self._sanitize(last, False)
+        ending = PurePosixPath(last).suffix
+        ending = ending if ending.lower() in self._endings else ""
+        stem, room = last.removesuffix(ending), LONGEST_NAME - (len(ending) or LONGEST_ENDING)
+        # a name without an ending may get any, and so excludes all others of its stem
+        mine, others = (ending, "*") if ending else ("*", "?")
+        first = _digest(prefix + shortened(stem, str, room), mine)
+        number = self._next.get(first, 1)
+        while True:
+            tail = f"-{number}" if number > 1 else ""
+            name = prefix + shortened(stem, str, room - len(tail)) + tail
+            number += 1
+            if self._taken.isdisjoint({_digest(name, mine), _digest(name, others)}):
+                break
+        self._taken |= {_digest(name, mine), _digest(name, "?" if ending else "*")}
+        if number > 2:
+            self._next[first] = number
+        return FileName(name, ending)
+
+    def _folder(self, name: str) -> str:
+        return self._sanitize(name, True)
+
+
+def folder_name(name: str, endings: frozenset[str], *, is_folder: bool) -> str:
+    """The name, with `_` added to a folder's with an image ending: a file may need that name."""
+    looks_like_file = is_folder and PurePosixPath(name).suffix.lower() in endings
+    return f"{name}_" if looks_like_file else name
+
+
+def shortened(text: str, change: Callable[[str], str], limit: int = LONGEST_NAME) -> str:
+    """The changed text, which loses characters at its end until it has at most `limit` bytes."""
+    text = text[:LONGEST_NAME]
+    while len(os.fsencode(changed := change(text))) > limit:
+        text = text[:-1]
+    return changed
+
+
+def _digest(stem: str, ending: str) -> bytes:
+    folded = unicodedata.normalize("NFC", f"{stem}\0{ending}").casefold()
+    return blake2b(folded.encode("utf-8", "surrogatepass"), digest_size=8).digest()

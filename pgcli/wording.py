@@ -1,0 +1,32 @@
+"""Counts, durations and lists of names in messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+
+def count(number: int, noun: str) -> str:
+    """`1 row`, `2,000 rows`, `3 boxes`."""
+    ending = "" if number == 1 else "es" if noun.endswith("x") else "s"
+    return f"{number:,} {noun}{ending}"
+
+
+def listed(names: Sequence[object], most: int) -> str:
+    """`a, b and 3 more`: the first names, and the number of the others."""
+    rest = len(names) - most
+    return ", ".join(map(str, names[:most])) + (f" and {rest:,} more" if rest > 0 else "")
+
+
+def with_notes(text: str, notes: Iterable[tuple[int, str]]) -> str:
+    """`12 rows; 3 rejected`: the text, and what there is at least one of."""
+    return "; ".join([text, *(f"{number:,} {what}" for number, what in notes if number)])
+
+
+def duration(seconds: float) -> str:
+    """`0.42 s`, `12.3 s`, `4 min 5 s`, `3 h 2 min`."""
+    if seconds < 60:
+        return f"{seconds:.{2 if seconds < 10 else 1}f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"

@@ -1,0 +1,123 @@
+"""Decoders for tests of decoding processes, which import them by name; and these processes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import struct
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import psutil
+
+from pgcli.images.limits import claim_memory
+from pgcli.records import DecodedImage, Fault, Item
+
+REPLY = {
+    "width": 1,
+    "height": 1,
+    "load_ms": 0.0,
+    "fault": None,
+    "shape": [1, 1, 3],
+    "bytes": 3,
+}
+
+
+class ScriptedDecoder:
+    """A decoder with behaviour chosen by the item's id. Every image has one pixel."""
+
+    def __call__(self, item: Item) -> DecodedImage:
+        match item.id:
+            case "crash":
+                os.abort()
+            case "hang":
+                time.sleep(60)
+            case "crash once" if item.path and not Path(item.path).exists():
+                Path(item.path).touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "compute":
+                while True:
+                    pass
+            case "print":
+                os.write(1, b"noise on stdout")
+                sys.stdout.write("more")
+                sys.stdout.flush()
+            case "slow":
+                time.sleep(0.2)
+            case "large" if item.path:
+                claim_memory(2**50)
+                return alone(item, Path(item.path))
+            case "fault":
+                return DecodedImage(item, None, None, None, 0.0, Fault("missing", "No file."))
+        return DecodedImage(item, 1, 1, np.zeros((1, 1, 3), np.uint8), 0.0)
+
+    def settings(self) -> dict[str, Any]:
+        return {}
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any]) -> Self:
+        return cls()
+
+    def produces(self, shape: tuple[int, ...]) -> bool:
+        return shape == (1, 1, 3)
+
+
+def alone(item: Item, file: Path) -> DecodedImage:
+    """An image of one pixel, or a fault if another one is decoded at the same time."""
+    try:
+        file.touch(exist_ok=False)
+    except FileExistsError:
+        return DecodedImage(item, None, None, None, 0.0, Fault("oom", "Another is decoded."))
+    time.sleep(0.4)
+    file.unlink()
+    return DecodedImage(item, 1, 1, np.zeros((1, 1, 3), np.uint8), 0.0)
+
+
+class HostileDecoder(ScriptedDecoder):
+    """A decoder that a hostile file has taken over: it writes bytes of its own.
+
+    The item's path holds the bytes in hexadecimal; an item without a path is decoded.
+    """
+
+    def __call__(self, item: Item) -> DecodedImage:
+        if item.path is not None:
+            connection = max(
+                int(fd.name) for fd in Path("/proc/self/fd").iterdir() if is_socket(fd)
+            )
+            os.write(connection, bytes.fromhex(item.path))
+            time.sleep(60)  # sends nothing more
+        return super().__call__(item)
+
+
+def is_socket(fd: Path) -> bool:
+    """Whether a descriptor of this process is open and a socket."""
+    try:
+        return str(fd.readlink()).startswith("socket:")
+    except OSError:
+        return False
+
+
+def frame(content: bytes, *, size: int | None = None) -> bytes:
+    """The bytes of one message of a Connection, `size` its stated length."""
+    return struct.pack("!i", len(content) if size is None else size) + content
+
+
+def reply(data: bytes = bytes(3), **changes: object) -> bytes:
+    """The bytes of the reply of a process: an image of one pixel, with these changes."""
+    return frame(json.dumps({**REPLY, **changes}).encode()) + frame(data)
+
+
+def worker_processes() -> list[psutil.Process]:
+    """The decoding processes of this one; other tests may have left a server running."""
+    workers = []
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.ZombieProcess):  # a server that another test has ended
+            if "pgcli.images.worker_main" in " ".join(child.cmdline()):
+                workers.append(child)
+    return workers

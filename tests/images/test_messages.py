@@ -1,0 +1,255 @@
+"""Messages between decoding processes and their parent: what crosses, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterator
+from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pgcli
+from pgcli.images import ImageDecoder, ImageLimits, ImageSpec
+from pgcli.images import worker as worker_module
+from pgcli.images.limits import Budget
+from pgcli.images.messages import (
+    MalformedMessage,
+    claim_of,
+    describe_decoder,
+    image_from,
+    item_from,
+    item_header,
+    load_decoder,
+    receive,
+    send,
+    send_image,
+)
+from pgcli.images.pool import decode_ahead
+from pgcli.records import DecodedImage, Fault, Item
+from tests.images.decoders import REPLY, HostileDecoder, ScriptedDecoder, frame, reply
+
+ITEM = Item(7, "id", "shown", "path", b"bytes", prompts=("p",), kept={"n": 1}, fields={"m": 2})
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[Connection, Connection]]:
+    """The two ends of a connection."""
+    ours, theirs = Pipe()
+    yield ours, theirs
+    ours.close()
+    theirs.close()
+
+
+def crossed(ends: tuple[Connection, Connection], image: DecodedImage, side: int) -> DecodedImage:
+    """The image on the other side of the connection."""
+    sending = threading.Thread(target=send_image, args=(ends[0], image))
+    sending.start()
+    header, data = receive(ends[1], 2**24)
+    sending.join()
+    return image_from(header, data, image.item, ImageDecoder(ImageSpec(side)))
+
+
+@pytest.mark.parametrize("side", [1, 224, 896])
+def test_pixels_cross_a_connection_unchanged_and_writable(
+    ends: tuple[Connection, Connection], side: int
+) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8)
+    received = crossed(ends, DecodedImage(ITEM, 5, 6, pixels, 0.5), side)
+    assert (received.width, received.height, received.load_ms) == (5, 6, 0.5)
+    assert (received.item.data, received.item.kept) == (None, ITEM.kept)
+    assert received.pixels is not None
+    assert np.array_equal(received.pixels, pixels)
+    received.pixels[0, 0, 0] ^= 1  # torch warns of arrays that are not writable
+
+
+@pytest.mark.parametrize("size", [None, (5, 6)])
+def test_faults_cross_a_connection(
+    ends: tuple[Connection, Connection], size: tuple[int, int] | None
+) -> None:
+    fault = Fault("truncated", "\u00e9 \x1b and \ud800")
+    received = crossed(ends, DecodedImage(ITEM, *(size or (None, None)), None, 0.5, fault), 8)
+    assert (received.fault, received.pixels) == (fault, None)
+    assert (received.width, received.height) == (size or (None, None))
+
+
+@pytest.mark.parametrize("data", [None, b"", b"bytes"])
+@pytest.mark.parametrize("path", [None, "a.png", os.fsdecode(b"\xff.png")])
+@pytest.mark.parametrize("span", [None, (5, 2**40)])
+def test_worker_gets_what_decoding_needs(
+    ends: tuple[Connection, Connection],
+    path: str | None,
+    data: bytes | None,
+    span: tuple[int, int] | None,
+) -> None:
+    item = Item(
+        *(3, "i", "shown", path, data),
+        **{"span": span, "root": "/r", "prompts": ("p",), "kept": {"n": object()}},
+    )
+    send(ends[0], item_header(item), item.data or b"")
+    received = item_from(*receive(ends[1], 100))
+    assert (received.index, received.id, received.path, received.data) == (3, "i", path, data)
+    assert (received.span, received.root) == (span, "/r")
+    assert (received.prompts, received.kept, received.fields) == ((), {}, {})
+
+
+def test_decoder_is_rebuilt_from_its_name_and_settings() -> None:
+    decoder = ImageDecoder(ImageSpec(8, 2, True), ImageLimits(100, 200))
+    assert load_decoder(json.loads(json.dumps(describe_decoder(decoder)))) == decoder
+
+
+def test_decoder_of_the_main_program_is_refused() -> None:
+    local = type("Local", (ScriptedDecoder,), {"__module__": "__main__"})
+    with pytest.raises(TypeError, match="Local is not in a module"):
+        describe_decoder(local())
+
+
+def received(raw: bytes, max_bytes: int = 100) -> tuple[dict[str, Any], bytes]:
+    """What is received of a process that sends these bytes and ends."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    os.write(writer, raw)  # or as much of it as a pipe holds
+    os.close(writer)
+    with Connection(reader, writable=False) as connection:
+        return receive(connection, max_bytes)
+
+
+def test_process_that_ends_within_a_message_is_noticed() -> None:
+    whole = reply()
+    assert received(whole) == (REPLY, bytes(3))
+    for length in range(len(whole)):
+        with pytest.raises((EOFError, OSError)):
+            received(whole[:length])
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        frame(b"not json"),
+        frame(b""),
+        frame(b"[1]"),
+        frame(b"[" * 10_000),
+        frame(b"\xff\xfe"),
+        frame(b"{}", size=-7),
+        frame(b"{}", size=2**20 + 1),
+        frame(b"{}", size=-1) + b"\xff" * 8,
+        frame(b'{"bytes": 1}') + frame(b"", size=101),
+        frame(b'{"bytes": 1}') + frame(b"\x7f" + b"\xff" * 7, size=-1),
+        b"\xff" * 100,
+    ],
+)
+def test_bytes_that_are_not_a_message_are_refused(raw: bytes) -> None:
+    with pytest.raises((MalformedMessage, OSError)):
+        received(raw)
+
+
+def test_valid_reply_is_an_image() -> None:
+    image = image_from(REPLY, bytes(3), ITEM, ScriptedDecoder())
+    assert (image.width, image.fault) == (1, None)
+
+
+@pytest.mark.parametrize(
+    ("change", "data"),
+    [
+        ({"shape": None}, 3),
+        ({"shape": [3]}, 3),
+        ({"shape": [1, 1, 3.0]}, 3),
+        ({"shape": [True, 1, 3]}, 3),
+        ({"shape": [-1, -1, 3]}, 3),
+        ({"shape": [[1], 1, 3]}, 3),
+        ({"shape": "113"}, 3),
+        ({"shape": [1, 1, 3, 2**40]}, 3),
+        ({"shape": [2, 2, 3]}, 12),
+        ({}, 2),
+        ({}, 4),
+        ({"width": None}, 3),
+        ({"width": None, "height": None}, 3),
+        ({"width": "1"}, 3),
+        ({"width": True}, 3),
+        ({"width": 0}, 3),
+        ({"width": 2**31}, 3),
+        ({"width": 10**30}, 3),
+        ({"load_ms": None}, 3),
+        ({"load_ms": -1}, 3),
+        ({"load_ms": float("nan")}, 3),
+        ({"load_ms": float("inf")}, 3),
+        ({"load_ms": 10**400}, 3),
+        ({"fault": "missing"}, 0),
+        ({"fault": ["missing"]}, 0),
+        ({"fault": ["missing", 1]}, 0),
+        ({"fault": ["missing", "m"]}, 3),
+        ({"fault": ["missing", "m"], "width": None}, 0),
+        ({"fault": ["missing", "m"], "width": 2**31}, 0),
+    ],
+)
+def test_reply_that_the_decoder_cannot_have_made_is_refused(
+    change: dict[str, object], data: int
+) -> None:
+    with pytest.raises(MalformedMessage):
+        image_from({**REPLY, **change}, bytes(data), ITEM, ScriptedDecoder())
+
+
+@pytest.mark.parametrize("claim", [None, True, -1, 1.5, "1", [1]])
+def test_claim_that_is_no_number_of_bytes_is_refused(claim: object) -> None:
+    assert claim_of({"claim": 10**30}) == 10**30
+    with pytest.raises(MalformedMessage):
+        claim_of({"claim": claim})
+
+
+CLAIM = frame(b'{"claim": 1}')
+HOSTILE = {
+    "random bytes": (b"\xff" * 200, "worker_crashed"),
+    "a pickle": (b"\x80\x04cos\nsystem\n" * 10, "worker_crashed"),
+    "not json": (frame(b"no"), "worker_crashed"),
+    "too large": (frame(b"{}", size=2**30), "worker_crashed"),
+    "another shape": (reply(bytes(12), shape=[2, 2, 3]), "worker_crashed"),
+    "too few pixels": (reply(b"\0"), "worker_crashed"),
+    "claims without end": (CLAIM * 1000, "worker_crashed"),
+    "an endless claim": (frame(b'{"claim": 1' + b"0" * 4000 + b"}"), "timeout"),
+    "half a message": (reply()[:-2], "timeout"),
+    "half a size": (b"\0\0", "timeout"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="the test finds it in /proc")
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_hostile_worker_costs_one_row(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_module, "TIME_LIMIT_SECONDS", 3)
+    raw, code = HOSTILE[kind]
+    items = [Item(0, "a", "a"), Item(1, "b", "b", path=raw.hex()), Item(2, "c", "c")]
+    images = list(decode_ahead(items, HostileDecoder(), workers=1, total=None))
+    codes = [image and image.fault and image.fault.code for image in images]
+    assert codes == [None, code, None]
+
+
+def test_budget_lets_one_thread_hold_more_than_all_of_it() -> None:
+    budget = Budget(10)
+    assert budget.take(4)
+    assert budget.take(6)
+    waiting = threading.Thread(target=budget.take, args=(11,), daemon=True)
+    waiting.start()
+    budget.give(4)
+    waiting.join(0.1)
+    assert waiting.is_alive()
+    budget.give(6)
+    waiting.join(20)
+    assert not waiting.is_alive()
+    budget.close()
+    assert not budget.take(1)
+
+
+def test_no_file_but_those_of_engines_imports_pickle_or_multiprocessing() -> None:
+    """Decoding processes send JSON and pixels; engines get pixels that were checked."""
+    package = Path(pgcli.__file__).parent
+    for file in set(package.rglob("*.py")) - {package / "run" / "engine_process.py"}:
+        lines = file.read_text(encoding="utf-8").splitlines()
+        imports = [line for line in lines if line.lstrip().startswith(("import ", "from "))]
+        for name in ("pickle", "multiprocessing", "marshal", "shelve", "dill", "cloudpickle"):
+            assert not any(name in line.split() for line in imports), file
+        # which unpickle what they receive
+        assert not any(f"connection.{name}()" in " ".join(lines) for name in ("recv", "send")), file

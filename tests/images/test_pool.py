@@ -1,0 +1,484 @@
+"""Images are decoded ahead of the model, in order, and none affects another."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import zlib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from PIL import Image
+
+from pgcli.errors import NoUsableDevice
+from pgcli.images import ImageDecoder, ImageLimits, ImageSpec
+from pgcli.images import worker as worker_module
+from pgcli.images.pool import decode_ahead
+from pgcli.records import DecodedImage, Item
+from tests.images.decoders import ScriptedDecoder, worker_processes
+from tests.support import awkward
+from tests.support.awkward import chunk, drawing, encoded, png
+from tests.support.time_limits import ends_soon
+
+PNG = encoded(drawing(), "PNG")
+DECODE = ImageDecoder(ImageSpec(16))
+
+
+def items(count: int) -> list[Item]:
+    return [Item(n, str(n), "bytes", data=PNG, kept={"n": n}) for n in range(count)]
+
+
+def scripted(*ids: str) -> list[DecodedImage]:
+    named = [Item(n, id_, id_) for n, id_ in enumerate(ids)]
+    return list(decode_ahead(named, ScriptedDecoder(), workers=2, total=None))
+
+
+def codes(images: list[DecodedImage]) -> list[str | None]:
+    return [image.fault.code if image.fault else None for image in images]
+
+
+class CountingReader:
+    """Notes how many items are fetched at once."""
+
+    def __init__(self, fetch_threads: int):
+        self.fetch_threads = fetch_threads
+        self.most = self._now = 0
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def fetched(self, item: Item) -> Iterator[Item]:
+        with self._lock:
+            self._now += 1
+            self.most = max(self.most, self._now)
+        time.sleep(0.01)
+        with self._lock:
+            self._now -= 1
+        yield replace(item, data=PNG)
+
+    def stop(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_fetch_threads_bound_the_images_fetched_at_once(count: int) -> None:
+    reader = CountingReader(count)
+    named = [Item(n, str(n), "bytes") for n in range(20)]
+    images = list(decode_ahead(named, DECODE, workers=2, total=None, reader=reader))
+    assert [image.item.index for image in images] == list(range(20))
+    assert codes(images) == [None] * 20
+    assert reader.most == count
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_images_are_in_order_for_any_number_of_workers(count: int) -> None:
+    images = list(decode_ahead(items(20), DECODE, workers=count, total=None))
+    alone = [DECODE(item) for item in items(20)]
+    assert [image.item.index for image in images] == list(range(20))
+    assert [image.item.kept["n"] for image in images] == list(range(20))
+    for image, expected in zip(images, alone, strict=True):
+        assert np.array_equal(image.pixels, expected.pixels)
+        assert image.item.data is None
+    assert not worker_processes()
+
+
+def test_a_few_images_start_no_process_and_are_decoded_one_by_one() -> None:
+    decoded = []
+
+    class Noting(ScriptedDecoder):
+        def __call__(self, item: Item) -> DecodedImage:
+            decoded.append(item.index)
+            return super().__call__(item)
+
+    images = decode_ahead(items(3), Noting(), workers=None, total=3)
+    next(images)
+    assert decoded == [0]
+    assert not worker_processes()
+
+
+def test_image_that_crashes_its_process_costs_one_row() -> None:
+    assert codes(scripted("a", "crash", "b", "crash", "c")) == [
+        *(None, "worker_crashed", None),
+        *("worker_crashed", None),
+    ]
+
+
+def test_requested_workers_decode_a_few_images_too() -> None:
+    images = decode_ahead(items(2), DECODE, workers=1, total=2)
+    assert codes([next(images)]) == [None]
+    assert len(worker_processes()) == 1
+    images.close()
+
+
+def test_process_that_dies_once_costs_nothing(tmp_path: Path) -> None:
+    once = Item(0, "crash once", "x", str(tmp_path / "been here"))
+    assert codes(list(decode_ahead([once], ScriptedDecoder(), workers=1, total=None))) == [None]
+
+
+@pytest.mark.nightly
+def test_image_that_takes_too_long_is_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_module, "TIME_LIMIT_SECONDS", 3)
+    assert codes(scripted("a", "hang", "b")) == [None, "timeout", None]
+
+
+def test_image_that_takes_too_much_processor_time_is_a_timeout(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(worker_module, "PROCESSOR_SECONDS", 0.5)
+    images = scripted("a", "compute", "b")
+    assert codes(images) == [None, "timeout", None]
+    assert images[1].fault is not None
+    assert images[1].fault.message.endswith("0.5 seconds of processor time.")
+
+
+def test_image_on_a_slow_machine_has_its_processor_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_module, "PROCESSOR_SECONDS", 0.1)
+    assert codes(scripted("slow", "slow", "slow")) == [None] * 3  # each sleeps for longer
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        ("import os; os.kill(os.getpid(), 9)", "it was killed by SIGKILL, as where memory runs"),
+        ("import nothing_here", "ModuleNotFoundError: No module named 'nothing_here'"),
+        ("raise SystemExit(7)", "it ended with exit code 7"),
+    ],
+)
+def test_process_that_cannot_start_is_explained(
+    monkeypatch: pytest.MonkeyPatch, program: str, reason: str
+) -> None:
+    monkeypatch.setattr(worker_module, "_PROGRAM", program)
+    with pytest.raises(NoUsableDevice) as refused:
+        list(decode_ahead(items(3), DECODE, workers=2, total=None))
+    assert reason in str(refused.value)
+    assert "--workers" in refused.value.hint
+    assert not worker_processes()
+
+
+def test_process_that_the_system_refuses_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    started, start = [], subprocess.Popen
+
+    def refuse_second(*words: Any, **more: Any) -> Any:
+        if started:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        started.append(start(*words, **more))
+        return started[0]
+
+    monkeypatch.setattr(worker_module.subprocess, "Popen", refuse_second)
+    with pytest.raises(NoUsableDevice, match="cannot start: Resource temporarily unavailable"):
+        list(decode_ahead(items(3), DECODE, workers=2, total=None))
+    assert not worker_processes()
+
+
+def test_thread_that_the_system_refuses_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(NoUsableDevice, match="can't start new thread"):
+        list(decode_ahead(items(3), DECODE, workers=2, total=None))
+    monkeypatch.undo()
+    assert not worker_processes()
+
+
+def test_output_of_a_decoder_does_not_enter_the_pipe() -> None:
+    assert codes(scripted("print", "a", "print", "b")) == [None] * 4
+
+
+def test_worker_sets_malloc_variables_that_the_user_has_not_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("MALLOC_TRIM_THRESHOLD_", raising=False)
+    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "1000000")
+    images = decode_ahead(items(40), DECODE, workers=1, total=None)
+    next(images)
+    (child,) = worker_processes()
+    environment = child.environ()
+    assert (
+        environment["MALLOC_TRIM_THRESHOLD_"]
+        == worker_module.MALLOC_SETTINGS["MALLOC_TRIM_THRESHOLD_"]
+    )
+    assert environment["MALLOC_MMAP_THRESHOLD_"] == "1000000"
+    images.close()
+
+
+@pytest.mark.nightly
+def test_worker_holds_one_image_at_a_time(tmp_path: Path) -> None:
+    drawing(4000, 3000).save(tmp_path / "large.jpg")  # 48 MB in memory
+    named = [Item(n, str(n), "x", path=str(tmp_path / "large.jpg")) for n in range(12)]
+    images = decode_ahead(named, DECODE, workers=1, total=None)
+    next(images)
+    (child,) = worker_processes()
+    sizes = []
+    for _ in images:
+        with contextlib.suppress(psutil.Error):  # it ends with the last image
+            sizes.append(child.memory_info().rss / 2**20)
+    assert max(sizes) < 200
+    assert max(sizes[5:]) < max(sizes[:5]) + 20
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux reports the peak")
+def test_small_file_of_many_pixels_takes_the_memory_of_one_image() -> None:
+    data = png(9400, 9400, idat=zlib.compress(bytes(9400 * 1176), 9))
+    assert len(data) < 11_000
+    before = psutil.Process().memory_info().rss
+    images = decode_ahead(
+        (Item(n, str(n), "bytes", data=data) for n in range(4)), DECODE, workers=1, total=None
+    )
+    assert codes([next(images)]) == [None]
+    (child,) = worker_processes()
+    status = Path(f"/proc/{child.pid}/status")
+    most = 0
+    for image in images:
+        assert image.fault is None
+        with contextlib.suppress(OSError, IndexError):  # it ends with the last image
+            most = int(re.findall(r"VmHWM:\s*(\d+) kB", status.read_text())[0]) * 1024
+    assert 0 < most < 320 * 2**20  # two bytes per pixel, plus the memory of an idle worker
+    assert psutil.Process().memory_info().rss - before < 32 * 2**20
+
+
+def test_large_images_wait_for_each_other_and_not_in_their_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_module, "TIME_LIMIT_SECONDS", 1.2)
+    large = [Item(n, "large", "x", str(tmp_path / "one")) for n in range(8)]
+    assert codes(list(decode_ahead(large, ScriptedDecoder(), workers=4, total=None))) == [None] * 8
+
+
+def endless(kind: str) -> bytes:
+    """A small file of nearly as many pixels as are decoded by default."""
+    if kind == "alpha":  # which four copies of were held, with four bytes a pixel
+        whole = png(9400, 9400, idat=zlib.compress(bytes(9400 * 1176), 9))
+        return whole[:33] + chunk(b"tRNS", b"\0\0") + whole[33:]
+    return encoded(Image.new("CMYK", (9400, 9400)), "JPEG", progressive=True, quality=5)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", ["alpha", "progressive"])
+def test_endless_images_take_little_more_memory_than_one(kind: str) -> None:
+    data = endless(kind)
+    same = [Item(n, str(n), "bytes", data=data) for n in range(8)]
+    before = psutil.Process().memory_full_info().pss
+    images = decode_ahead(same, DECODE, workers=4, total=None)
+    most, done = 0, threading.Event()
+
+    def watch() -> None:
+        nonlocal most
+        while not done.wait(0.1):
+            taken = psutil.Process().memory_full_info().pss - before
+            for process in worker_processes():
+                with contextlib.suppress(psutil.Error):
+                    taken += process.memory_full_info().pss
+            most = max(most, taken)
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    try:
+        assert codes(list(images)) == [None] * len(same)
+    finally:
+        done.set()
+        watching.join()
+    assert 0 < most < 1.4 * 2**30
+
+
+def test_stopped_run_does_not_wait_for_an_image_being_decoded() -> None:
+    named = [Item(0, "a", "a"), Item(1, "hang", "x")]
+    stopped = threading.Event()
+    images = decode_ahead(
+        named, ScriptedDecoder(), workers=1, total=None, should_stop=stopped.is_set
+    )
+    next(images)
+    threading.Timer(0.5, stopped.set).start()
+    began = time.monotonic()
+    assert list(images) == []
+    assert time.monotonic() - began < 30  # it hangs for 60 seconds
+    assert not worker_processes()
+
+
+def test_slow_image_is_a_pause() -> None:
+    named = [Item(0, "a", "a"), Item(1, "hang", "x")]
+    images = decode_ahead(named, ScriptedDecoder(), workers=1, total=None, pauses=True)
+    assert codes([next(image for image in images if image is not None)]) == [None]
+    assert next(images) is None
+    images.close()
+
+
+def test_span_of_a_file_is_decoded(tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(b"before" + PNG + b"after")
+    member = Item(0, "0", "x", str(tmp_path / "a.tar"), span=(6, len(PNG)), root=str(tmp_path))
+    outside = replace(member, root=str(tmp_path / "b"))
+    for count in (0, 1):
+        images = list(decode_ahead([member, outside], DECODE, workers=count, total=None))
+        assert codes(images) == [None, "path_not_allowed"]
+        assert images[0] is not None
+        assert np.array_equal(images[0].pixels, DECODE(items(1)[0]).pixels)
+
+
+SIDES = {
+    "PPM": b"P6 2147483648 1 255 ",
+    "PGM": b"P5 1 4294967297 255 ",
+    "TIFF": awkward.tiff(2**31, 1),
+    "BMP": awkward.bmp(1, -(2**31)),
+}
+
+
+@pytest.mark.parametrize("count", [0, 1])
+@pytest.mark.parametrize("max_pixels", [10**6, 10**12])
+@pytest.mark.parametrize("format_", SIDES)
+def test_side_beyond_int32_is_too_many_pixels(format_: str, max_pixels: int, count: int) -> None:
+    decoder = ImageDecoder(ImageSpec(16), ImageLimits(max_pixels=max_pixels))
+    item = Item(0, "0", "bytes", data=SIDES[format_])
+    (image,) = decode_ahead([item], decoder, workers=count, total=None)
+    assert codes([image]) == ["too_many_pixels"]
+    assert image is not None
+    assert (image.width, image.height) == (None, None)
+    assert ("--max-pixels" in str(image.fault)) == (max_pixels == 10**6)
+
+
+def test_closing_early_leaves_no_process() -> None:
+    images = decode_ahead(items(5000), DECODE, workers=2, total=None)
+    next(images)
+    assert len(worker_processes()) == 2
+    with ends_soon():
+        images.close()
+    assert not worker_processes()
+
+
+def test_closing_does_not_wait_for_an_image_being_decoded() -> None:
+    named = [Item(0, "a", "a"), Item(1, "hang", "x")]
+    images = decode_ahead(named, ScriptedDecoder(), workers=1, total=None)
+    next(images)
+    with ends_soon():
+        images.close()
+
+
+def test_items_are_read_ahead_up_to_max_bytes() -> None:
+    taken = 0
+
+    def counted() -> Iterator[Item]:
+        nonlocal taken
+        for item in items(1000):
+            taken += 1
+            yield item
+
+    pixel_bytes = 16 * 16 * 3
+    max_bytes = 10 * (len(PNG) + pixel_bytes)
+    images = decode_ahead(counted(), DECODE, workers=2, total=None, max_bytes=max_bytes)
+    for _ in range(5):
+        next(images)
+    time.sleep(0.3)
+    decoded = max_bytes // pixel_bytes  # which no longer hold the bytes of their files
+    assert 5 + 10 < taken <= 5 + decoded + 1
+    images.close()
+
+
+def test_image_is_yielded_before_the_next_item_arrives() -> None:
+    more = threading.Event()
+
+    def slowly() -> Iterator[Item]:
+        yield items(1)[0]
+        more.wait(20)
+
+    images = decode_ahead(slowly(), DECODE, workers=1, total=None)
+    assert next(images).item.index == 0
+    more.set()
+    assert next(images, None) is None
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_pause_of_the_items_is_yielded(workers: int) -> None:
+    more = threading.Event()
+
+    def slowly() -> Iterator[Item]:
+        yield items(1)[0]
+        more.wait(60)
+        yield items(2)[1]
+
+    images = decode_ahead(slowly(), DECODE, workers=workers, total=None, pauses=True)
+    first = next(image for image in images if image is not None)
+    assert next(images) is None
+    more.set()
+    second = next(image for image in images if image is not None)
+    assert (first.item.index, second.item.index) == (0, 1)
+    assert next((image for image in images if image is not None), None) is None
+
+
+def test_exception_of_the_items_comes_after_the_images_before_it() -> None:
+    def broken() -> Iterator[Item]:
+        yield from items(3)
+        raise ValueError("line 4")
+
+    images = decode_ahead(broken(), DECODE, workers=2, total=None)
+    assert [next(images).item.index for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(ValueError, match="line 4"):
+        next(images)
+    assert not worker_processes()
+
+
+def test_program_without_a_main_guard_works_and_imports_no_torch(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(PNG)
+    (tmp_path / "pickle.py").write_text("raise SystemExit('a file of the folder was imported')")
+    program = """
+        import sys
+        sys.path[:] = [entry for entry in sys.path if entry] + [sys.argv[1]]
+        from pgcli.images import ImageDecoder, ImageSpec
+        from pgcli.records import Item
+        from pgcli.images.pool import decode_ahead
+        decode = ImageDecoder(ImageSpec(8))
+        images = list(decode_ahead([Item(0, "a", "a", "a.png")], decode, workers=2, total=None))
+        assert [image.fault for image in images] == [None], images
+        assert "torch" not in sys.modules
+    """
+    root = str(Path(worker_module.__file__).parents[2])
+    command = [sys.executable, "-P", "-c", textwrap.dedent(program), root]
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=60)
+
+
+@pytest.mark.slow
+def test_workers_end_when_their_parent_is_killed() -> None:
+    program = """
+        import sys, time
+        from pgcli.images.pool import decode_ahead
+        from tests.images.test_pool import DECODE, items
+        images = decode_ahead(items(5000), DECODE, workers=2, total=None)
+        next(images)
+        print("going", flush=True)
+        time.sleep(60)
+    """
+    paths = os.pathsep.join(entry for entry in sys.path if entry)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        env={**os.environ, "PYTHONPATH": paths},
+        stdout=subprocess.PIPE,
+    )
+    assert parent.stdout is not None
+    assert parent.stdout.readline() == b"going\n"
+    orphans = psutil.Process(parent.pid).children()
+    assert len(orphans) == 2
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.wait()
+    parent.stdout.close()
+    _, alive = psutil.wait_procs(orphans, timeout=30)
+    assert not alive
+
+
+def test_ctrl_c_does_not_end_workers() -> None:
+    images = decode_ahead(items(300), DECODE, workers=1, total=None)
+    first = next(images)
+    (child,) = worker_processes()
+    assert os.getpgid(child.pid) != os.getpgrp()
+    child.send_signal(signal.SIGINT)
+    assert codes([first, *images]) == [None] * 300

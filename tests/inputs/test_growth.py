@@ -1,0 +1,269 @@
+"""Sources that grow: recorded files keep their places, new ones follow, changes are reported."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pgcli.errors import ManifestError, OutputExists
+from pgcli.inputs import Inventory, ReadOptions
+from tests.inputs.items import reloaded
+from tests.support.source_formats import FORMATS, folder, json_lines
+
+
+@pytest.fixture(autouse=True)
+def current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def touch(*names: str, data: bytes = b"x") -> None:
+    for name in names:
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_bytes(data)
+
+
+def lines(*rows: dict[str, Any], name: str = "m.jsonl", mode: str = "w", end: str = "") -> str:
+    with open(name, mode) as file:
+        file.write(end + "".join(json.dumps(row) + "\n" for row in rows))
+    return name
+
+
+def recorded(sources: list[str], options: ReadOptions | None = None) -> Inventory:
+    """The inventory as a later process has it before it scans."""
+    options = options or ReadOptions()
+    return reloaded(Inventory.scan(sources, options), sources, options)
+
+
+def ids(inventory: Inventory) -> list[str]:
+    found = list(inventory)
+    assert [item.index for item in found] == list(range(len(found))) == list(range(inventory.total))
+    return [item.id for item in found]
+
+
+def everything(items: range) -> bool:
+    return True
+
+
+def nothing(items: range) -> bool:
+    return False
+
+
+@pytest.mark.parametrize("make", FORMATS.values(), ids=FORMATS)
+def test_input_that_stayed_the_same_has_no_new_generation(make: Callable[[], str]) -> None:
+    sources, options = [make()], ReadOptions(repeats_ids=True)
+    before = recorded(sources, options)
+    again = Inventory.scan(sources, options, before)
+    assert len(again.generations) == 1
+    assert list(again) == list(before)
+    assert again.changes(everything) is None
+    assert again.gone() == []
+
+
+def test_new_files_come_after_recorded_ones_wherever_they_sort() -> None:
+    sources = [folder(), json_lines(), "d/*.png"]
+    before = recorded(sources)
+    touch("d/0-late.png")
+    after = Inventory.scan(sources, known=before)
+    assert ids(after)[: before.total] == ids(before)
+    assert ids(after)[before.total :] == ["d/0-late.png"] * 2
+    touch("d/00.png")
+    again = Inventory.scan(sources, known=reloaded(after, sources, ReadOptions()))
+    assert len(again.generations) == 3
+    assert ids(again)[after.total :] == ["d/00.png"] * 2
+    assert again.changes(everything) is None
+
+
+def test_new_table_of_a_folder_comes_last() -> None:
+    Path("set").mkdir()
+    for name in ("b", "c"):
+        pq.write_table(pa.table({"image": [f"{name}.png"], "id": [name]}), f"set/{name}.parquet")
+    before = recorded(["set"])
+    pq.write_table(pa.table({"image": ["a.png"], "id": ["a"]}), "set/a.parquet")
+    after = Inventory.scan(["set"], known=before)
+    assert ids(after) == ["b", "c", "a"]
+    pq.write_table(pa.table({"image": ["a.png"], "id": ["b"]}), "set/a.parquet")
+    message = "the id 'b' is given twice: set/b.parquet, row 1 and set/a.parquet, row 1"
+    with pytest.raises(ManifestError, match=message):
+        Inventory.scan(["set"], known=before)
+
+
+@pytest.mark.parametrize("ends_line", [True, False])
+def test_manifest_of_lines_grows_at_its_end(ends_line: bool) -> None:
+    name = lines(*({"image": f"{n}.png", "id": n} for n in range(3)))
+    if not ends_line:
+        Path(name).write_text(Path(name).read_text().rstrip("\n"))
+    touch("i/z.png")
+    sources = [name, "i"]
+    inventory = recorded(sources)
+    for number in range(3, 6):
+        text = json.dumps({"image": f"{number}.png", "id": number}) + "\n"
+        with open(name, "a") as file:
+            file.write(text if ends_line else "\n" + text.rstrip())
+        inventory = Inventory.scan(sources, known=inventory)
+        assert inventory.changes(everything) is None
+        inventory = reloaded(inventory, sources, ReadOptions())
+    assert ids(inventory) == ["0", "1", "2", "i/z.png", "3", "4", "5"]
+    assert [item.id for item in inventory.items(2, 5)] == ["2", "i/z.png", "3"]
+    if not ends_line:
+        lines(mode="a", end="\n")
+    lines({"image": "0.png", "id": 1}, mode="a")
+    with pytest.raises(ManifestError, match=r"twice: m.jsonl, line 2 and m.jsonl, line 7"):
+        Inventory.scan(sources, known=inventory)
+    lines({"image": 5}, mode="a")
+    with pytest.raises(ManifestError, match="line 8"):
+        Inventory.scan(sources, ReadOptions(repeats_ids=True), inventory)
+
+
+def test_csv_grows_with_the_names_of_its_first_line() -> None:
+    Path("m.csv").write_text('image,note\na.png,"two\nlines"\n')
+    options = ReadOptions(keep=("note",))
+    before = recorded(["m.csv"], options)
+    with open("m.csv", "a") as file:
+        file.write("b.png,x\n\n")
+    after = Inventory.scan(["m.csv"], options, before)
+    assert [(item.id, item.kept["note"]) for item in after] == [
+        ("a.png", "two\nlines"),
+        ("b.png", "x"),
+    ]
+    assert after.kept_table(0, 2).to_pydict() == {"note": ["two\nlines", "x"]}
+
+
+@pytest.mark.parametrize("text", ['{"image": "c"}\n', '{"image": "x"}\n{"image": "b"}\n'])
+def test_other_lines_are_a_change(text: str) -> None:
+    name = lines({"image": "a"}, {"image": "b"})
+    before = recorded([name])
+    Path(name).write_text(text)
+    after = Inventory.scan([name], known=before)
+    change = after.changes(everything)
+    assert change is not None
+    assert (change.name, change.items) == (name, range(2))
+    assert after.changes(nothing) is not None  # rows behind it may have other places
+
+
+def test_manifest_of_lines_that_was_only_touched_is_the_same() -> None:
+    name = lines({"image": "a"})
+    before = recorded([name])
+    os.utime(name, (1, 1))
+    after = Inventory.scan([name], known=before)
+    assert after.changes(everything) is None
+    assert len(after.generations) == 2
+    assert ids(after) == ["a"]
+    again = Inventory.scan([name], known=reloaded(after, [name], ReadOptions()))
+    assert len(again.generations) == 2
+
+
+def test_changed_image_counts_if_rows_of_it_are_saved() -> None:
+    touch("i/a.png", "i/b.png", "i/c.png")
+    before = recorded(["i"])
+    touch("i/b.png", data=b"other")
+    after = Inventory.scan(["i"], known=before)
+    assert after.changes(nothing) is None
+    assert after.changes(lambda items: 0 in items) is None
+    change = after.changes(lambda items: 1 in items)
+    assert change is not None
+    assert (change.name, change.items, change.is_touched) == ("i/b.png", range(1, 2), False)
+    # a run that went on recorded it: later it is as recorded
+    later = Inventory.scan(["i"], known=reloaded(after, ["i"], ReadOptions()))
+    assert later.changes(everything) is None
+    assert ids(later) == ["a.png", "b.png", "c.png"]
+    touch("i/b.png", data=b"a third")
+    assert Inventory.scan(["i"], known=later).changes(everything) is not None
+
+
+@pytest.mark.parametrize("name", ["m.parquet", "m.tar", "i"])
+def test_copy_with_other_times_needs_to_be_said(name: str) -> None:
+    options = ReadOptions(repeats_ids=True)
+    if name == "i":
+        touch("i/a.png")
+    else:
+        FORMATS[name.removeprefix("m.")]()
+    before = recorded([name], options)
+    os.utime("i/a.png" if name == "i" else name, (1, 1))
+    after = Inventory.scan([name], options, before)
+    change = after.changes(everything)
+    assert change is not None
+    assert change.is_touched
+    assert after.changes(everything, moved=True) is None
+    assert list(after) == list(before)
+
+
+def test_gone_files_keep_their_places() -> None:
+    touch("i/a.png", "i/b.png", "i/c.png", "i/d.png")
+    pq.write_table(pa.table({"image": ["x", "y"]}), "m.parquet")
+    sources = ["i", "m.parquet", "*.jsonl"]
+    lines({"image": "l"})
+    before = recorded(sources)
+    for name in ("i/b.png", "i/c.png", "m.jsonl"):
+        Path(name).unlink()
+    lines({"image": "n"}, name="n.jsonl")
+    after = Inventory.scan(sources, known=before)
+    assert after.gone() == [range(1, 3), range(6, 7)]
+    assert after.changes(everything) is None
+    found = list(after)
+    assert [item.path for item in found[:4]] == [f"i/{name}.png" for name in "abcd"]
+    assert [item.fault.code if item.fault else None for item in found[4:]] == [
+        None,
+        None,
+        "missing",
+        None,
+    ]
+    assert found[7].id == "n"
+
+
+def test_sources_may_be_appended() -> None:
+    touch("a.png", "b.png")
+    before = recorded(["a.png"])
+    after = Inventory.scan(["a.png", "b.png"], known=before)
+    assert ids(after) == ["a.png", "b.png"]
+
+
+def test_standard_input_has_to_begin_with_the_same_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    import io
+    import sys
+
+    options = ReadOptions(spool=True)
+
+    def scan(text: bytes, known: Inventory | None = None) -> Inventory:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
+        return Inventory.scan(["-"], options, known)
+
+    before = scan(b"a\nb\na\n")
+    assert ids(scan(b"a\nb\na\n", before)) == ["a", "b", "a"]
+    after = scan(b"a\nb\na\nb\n", before)
+    assert ids(after) == ["a", "b", "a", "b"]
+    assert after.changes(everything) is None
+    for text, first in ((b"a\nx\na\n", 1), (b"a\nb\n", 2)):
+        change = scan(text, before).changes(everything)
+        assert change is not None
+        assert (change.name, change.items.start) == ("standard input", first)
+
+
+@pytest.mark.parametrize("data", [b"", b"no arrow", b"ARROW1\0\0" * 9])
+def test_file_that_is_no_inventory_is_refused(data: bytes) -> None:
+    with pytest.raises(OutputExists, match=r"inputs/0.arrow"):
+        Inventory.load([data], ["i"], ReadOptions())
+
+
+def test_table_of_another_schema_is_refused() -> None:
+    sink = pa.BufferOutputStream()
+    table = pa.table({"a": [1]})
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    with pytest.raises(OutputExists):
+        Inventory.load([bytes(sink.getvalue())], ["i"], ReadOptions())
+
+
+def test_known_files_in_many_batches_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pgcli.inputs.file_table.BATCH_RECORDS", 7)
+    touch(*(f"i/{n:03}.png" for n in range(40)))
+    before = recorded(["i"])
+    touch("i/000-new.png", "i/999.png")
+    after = Inventory.scan(["i"], known=before)
+    assert ids(after)[40:] == ["000-new.png", "999.png"]

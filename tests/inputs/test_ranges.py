@@ -1,0 +1,159 @@
+"""Items are read from any place on, of every kind of source, and not those before them."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tarfile
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pgcli.inputs import Inventory, ReadOptions, scan, tables
+from pgcli.inputs.name_filter import NameFilter
+from tests.inputs.items import reloaded
+from tests.support.bytes_read import bytes_read
+from tests.support.source_formats import COUNT, FORMATS, archive
+
+#: The archives have ids that repeat.
+REPEATS = ReadOptions(repeats_ids=True)
+
+
+@pytest.fixture(autouse=True)
+def current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tables, "EVERY", 5)
+
+
+RANGES = st.lists(st.tuples(st.integers(0, 70), st.integers(0, 70)), max_size=8)
+
+
+@settings(
+    deadline=None,
+    max_examples=15,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(ranges=RANGES)
+@pytest.mark.parametrize("kind", FORMATS)
+def test_items_of_ranges_are_those_of_the_whole(
+    kind: str, ranges: list[tuple[int, int]], tmp_path: Path
+) -> None:
+    """Whatever was read before: readers go on where they stand."""
+    if not (names := [str(path) for path in MADE.get((tmp_path, kind), ())]):
+        names = [FORMATS[kind]()]
+        MADE[tmp_path, kind] = names
+    inventory = Inventory.scan(names, REPEATS)
+    whole = list(inventory)
+    assert [item.index for item in whole] == list(range(COUNT))
+    for start, stop in ranges:
+        assert list(inventory.items(start, stop)) == whole[start:stop]
+
+
+MADE: dict[tuple[Path, str], list[str]] = {}
+
+
+@pytest.mark.parametrize("make", FORMATS.values(), ids=FORMATS)
+def test_ranges_of_selected_items_are_those_of_the_whole(make: Callable[[], str]) -> None:
+    names = NameFilter(include=("*3*", "*5*"), exclude=("*13*",))
+    options = ReadOptions(names=names, repeats_ids=True)
+    inventory = Inventory.scan([make()], options)
+    whole = list(inventory)
+    assert inventory.total == len(whole) > 9
+    assert [item.index for item in whole] == list(range(len(whole)))
+    assert all(names.accepts(item.id) for item in whole)
+    for start in range(0, len(whole), 4):
+        assert list(inventory.items(start, start + 4)) == whole[start : start + 4]
+
+
+@pytest.mark.parametrize("names", [NameFilter(), NameFilter(include=("*3*",))])
+def test_another_process_reads_the_same_items_without_a_scan(
+    names: NameFilter, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    options = ReadOptions(names=names, repeats_ids=True)
+    sources = [*(make() for make in FORMATS.values()), "d/*"]
+    inventory = Inventory.scan(sources, options)
+    whole = list(inventory)
+    assert len(whole) == inventory.total
+    for start in range(0, len(whole), 23):
+        assert list(inventory.items(start, start + 23)) == whole[start : start + 23]
+    monkeypatch.setattr(scan, "Listing", None)
+    monkeypatch.setattr(tables.Table, "scan", None)
+    Path("d/0-late.png").write_bytes(b"x")
+    again = reloaded(inventory, sources, options)
+    assert again.total == len(whole)
+    assert list(again) == whole
+    file = tmp_path / "0.arrow"
+    file.write_bytes(inventory.to_arrow(0))
+    assert list(Inventory.load([file], sources, options).items(31, 40)) == whole[31:40]
+
+
+@pytest.mark.parametrize("make", FORMATS.values(), ids=FORMATS)
+def test_saved_row_finds_its_item_by_index_or_id(make: Callable[[], str]) -> None:
+    inventory = Inventory.scan([make()], REPEATS)
+    whole = list(inventory)
+    for item in whole[::7]:
+        assert inventory.find({"index": item.index, "id": item.id}) == item
+        moved = inventory.find({"index": item.index + 1, "id": item.id})
+        assert moved is not None
+        assert moved.id == item.id
+    assert inventory.find({"index": 3, "id": "nobody"}) is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux counts the bytes that are read")
+@pytest.mark.parametrize("size", [200, 200_000], ids=["lines", "members"])
+def test_rows_before_the_range_are_not_read(size: int) -> None:
+    if size == 200:
+        rows = (json.dumps({"image": f"{n}.png", "pad": "x" * size}) for n in range(5000))
+        Path("m.jsonl").write_text("\n".join(rows))
+        name = "m.jsonl"
+    else:
+        name = "m.tar"
+        with tarfile.open(name, "w") as tar:
+            for n in range(40):
+                info = tarfile.TarInfo(f"{n}.png")
+                info.size = size
+                tar.addfile(info, BytesIO(b"x" * size))
+    inventory = Inventory.scan([name])
+    total, whole = inventory.total, Path(name).stat().st_size
+    assert total is not None
+    before = bytes_read()
+    assert len(list(inventory.items(total - total // 10, total))) == total // 10
+    assert bytes_read() - before < whole / 5
+    if name == "m.tar":  # images are spans of the file, which decoding reads
+        before = bytes_read()
+        assert len(list(inventory)) == total
+        assert bytes_read() - before < whole / 5
+
+
+def test_consecutive_ranges_of_a_compressed_archive_unpack_it_once() -> None:
+    inventory = Inventory.scan([archive("m.tgz")], REPEATS)
+    list(inventory)
+    before = bytes_read()
+    whole = [item for start in range(0, COUNT, 3) for item in inventory.items(start, start + 3)]
+    assert len(whole) == COUNT
+    assert bytes_read() - before < 2 * Path("m.tgz").stat().st_size + 2**16
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc lists the open files")
+def test_many_tables_are_not_open_at_once() -> None:
+    names = [f"{n}.jsonl" for n in range(30)]
+    for name in names:
+        Path(name).write_text("".join(f'{{"image": "{n}.png"}}\n' for n in range(8)))
+    inventory = Inventory.scan(names)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for start in range(0, 240, 8):
+        assert len(list(inventory.items(start, start + 3))) == 3
+    assert len(list(Path("/proc/self/fd").iterdir())) < before + 8
+    assert len(list(inventory)) == 240
+
+
+def test_counting_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    for make in FORMATS.values():
+        counts: list[int] = []
+        options = ReadOptions(repeats_ids=True, track=counts.append)
+        assert Inventory.scan([make()], options).total == sum(counts) == COUNT
+        assert all(count <= COUNT for count in counts)

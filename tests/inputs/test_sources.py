@@ -1,0 +1,790 @@
+"""Tests that sources yield items with the right ids, paths and faults."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pgcli.errors import ManifestError, NoInputError, UsageError
+from pgcli.inputs import Inventory, ReadOptions
+from pgcli.inputs.name_filter import NameFilter
+from pgcli.records import Fault
+from pgcli.rows import json_safe
+from tests.inputs.items import faults, ids, items, reloaded
+from tests.support.awkward import drawing, encoded, unprivileged
+from tests.support.time_limits import processor_time_below
+from tests.support.time_zones import UNKNOWN_ZONE, pretended_pytz
+
+ADDRESSES = ["http://x/a.jpg", "s3://b/k", "HTTPS://x", "data:image/png,x"]
+ADDRESSES += ["http://169.254.169.254/latest/meta-data/", "gs://b/k", "hf://datasets/x", "ftp://x"]
+KEPT = ReadOptions(keep=("kept",))
+OUTSIDE = ReadOptions(allow_outside_root=True)
+
+
+@pytest.fixture(autouse=True)
+def working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def touch(*names: str) -> None:
+    for name in names:
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_bytes(b"x")
+
+
+def json_lines(*rows: dict[str, Any], name: str = "m.jsonl") -> str:
+    Path(name).parent.mkdir(parents=True, exist_ok=True)
+    Path(name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return name
+
+
+def parquet(name: str = "m.parquet", **columns: Any) -> str:
+    pq.write_table(pa.table(columns), name)
+    return name
+
+
+@pytest.fixture
+def set_stdin(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], None]:
+    def pipe(data: bytes) -> None:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+    return pipe
+
+
+class TestFolders:
+    def test_images_are_in_code_point_order_of_relative_paths(self) -> None:
+        names = ["b.jpg", "a/z.png", "a.x/q.gif", "a/b/c.JPEG", "B.tif", "é.webp", "a-.bmp"]
+        touch(*(f"imgs/{name}" for name in names))
+        assert ids("imgs") == sorted(names)
+        assert [item.image for item in items("imgs/")] == [f"imgs/{name}" for name in sorted(names)]
+        assert ids(".") == sorted(f"imgs/{name}" for name in names)
+
+    def test_hidden_files_are_skipped_and_others_counted(self) -> None:
+        touch("i/a.jpg", "i/.b.jpg", "i/.git/c.jpg", "i/notes.txt", "i/x.TXT", "i/none")
+        source = Inventory.scan(["i"])
+        assert [item.id for item in source] == ["a.jpg"]
+        assert source.ignored == {".txt": 2, "(none)": 1}
+
+    def test_every_ending_of_the_contract_is_an_image(self) -> None:
+        endings = "jpg jpeg jpe jfif png webp gif bmp tif tiff avif ppm pgm pbm pnm".split()
+        touch(*(f"i/a.{ending}" for ending in endings), *(f"i/b.{e.upper()}" for e in endings))
+        assert len(ids("i")) == 30
+
+    def test_ids_of_several_sources_start_with_the_source(self) -> None:
+        touch("one/a.jpg", "two/sub/a.jpg", "c.png")
+        assert ids("one/", "./two", "c.png") == ["one/a.jpg", "./two/sub/a.jpg", "c.png"]
+
+    def test_cycles_of_links_are_walked_once(self) -> None:
+        touch("i/sub/a.jpg")
+        Path("i/sub/up").symlink_to("..")
+        Path("i/self").symlink_to(".")
+        Path("i/x.jpg").symlink_to("y.jpg")
+        Path("i/y.jpg").symlink_to("x.jpg")
+        for reading in (ReadOptions(), OUTSIDE):
+            assert ids("i", reading=reading) == ["sub/a.jpg", "x.jpg", "y.jpg"]
+
+    def test_link_outside_the_folder_needs_permission(self) -> None:
+        touch("out/a.jpg", "i/b.jpg")
+        Path("i/in.jpg").symlink_to("b.jpg")
+        Path("i/out.jpg").symlink_to("../out/a.jpg")
+        assert faults("i") == [None, None, "path_not_allowed"]
+        assert "--allow-outside-root" in items("i")[2].fault.message
+        assert faults("i", reading=OUTSIDE) == [None, None, None]
+
+    def test_linked_folder_outside_is_walked_once_if_allowed(self) -> None:
+        touch("out/sub/a.jpg", "i/b.jpg")
+        Path("i/l1").symlink_to("../out")
+        Path("i/l2").symlink_to("../out")
+        Path("out/back").symlink_to(".")
+        Path("out/in").symlink_to("../i")
+        assert ids("i") == ["b.jpg"]
+        assert ids("i", reading=OUTSIDE) == ["b.jpg", "l1/sub/a.jpg"]
+
+    def test_names_that_are_not_utf8_become_file_uris(self) -> None:
+        name = os.fsdecode(b"a %\xff.jpg")
+        touch(f"i/{name}", "file:odd.jpg")
+        (item,) = items("i")
+        assert (item.id, item.image) == ("file:a%20%25%FF.jpg", "file:i/a%20%25%FF.jpg")
+        assert item.path == f"i/{name}"
+        (again,) = items(item.image)
+        assert (again.id, again.image, again.path) == (item.image, item.image, item.path)
+        (absolute,) = items(str(Path("i").resolve()))
+        assert absolute.image.startswith("file:///")
+        assert items(absolute.image)[0].path == absolute.path
+        assert [item.image for item in items("*.jpg")] == ["file:file%3Aodd.jpg"]
+
+    def test_folder_deeper_than_the_recursion_limit_is_read(self) -> None:
+        Path("i").mkdir()
+        start = Path.cwd()
+        os.chdir("i")
+        for _ in range(1100):
+            Path("d").mkdir()
+            os.chdir("d")
+        touch("a.jpg")
+        os.chdir(start)
+        found = ids("i")
+        subprocess.run(
+            ["rm", "-rf", "i"], check=True, timeout=100
+        )  # pytest's own clean-up would recurse
+        assert found == ["d/" * 1100 + "a.jpg"]
+
+    def test_folder_without_images_reports_skipped_files(self) -> None:
+        touch("i/rows.jsonl", "i/notes.txt")
+        with pytest.raises(NoInputError) as caught:
+            Inventory.scan(["i"])
+        assert "1 .jsonl" in caught.value.hint
+        assert "name the file itself" in caught.value.hint
+
+    def test_unreadable_folder_is_an_error_row(self, working_folder: Path) -> None:
+        touch("i/a.jpg", "i/locked/b.jpg")
+        working_folder.chmod(0o755)
+        Path("i/locked").chmod(0)
+        with unprivileged():
+            assert faults("i") == [None, "permission_denied"]
+        Path("i/locked").chmod(0o700)
+
+
+class TestFilesAndGlobs:
+    def test_file_keeps_the_name_as_typed(self) -> None:
+        touch("sub/a.jpg")
+        assert [(i.id, i.image, i.path) for i in items("./sub/a.jpg")] == [("./sub/a.jpg",) * 3]
+
+    def test_glob_finds_images_and_manifests_sorted(self) -> None:
+        touch("i/b.jpg", "i/sub/a.png", "i/sub/.h.png", "i/n.txt")
+        json_lines({"image": "b.jpg", "id": "mine"}, name="i/m.jsonl")
+        assert ids("i/**/*.png") == ["i/sub/a.png"]
+        source = Inventory.scan(["i/*"])
+        assert [item.id for item in source] == ["i/b.jpg", "mine"]
+        assert source.ignored == {".txt": 1, "(none)": 1}
+
+    def test_glob_skips_the_output_of_runs(self) -> None:
+        touch("d/a.jpg", "d/rows.jsonl", "d/rows.jsonl.pgcli/waiting.jsonl", "d/run/p.parquet")
+        touch("d/run.pgcli/run.json")
+        json_lines({"image": "b.jpg"}, name="d/m.jsonl")
+        assert ids("d/*") == ids("d/**") == ids("d/**/*") == ["d/a.jpg", "b.jpg"]
+
+    def test_two_stars_do_not_follow_links_to_folders(self) -> None:
+        touch("i/sub/a.jpg")
+        Path("i/sub/up").symlink_to("..")
+        Path("i/sub/too").symlink_to("..")
+        assert ids("i/**/*.jpg") == ["i/sub/a.jpg"]
+        assert ids("i/**") == ids("**/*.jpg") == ids("**/**/a.*") == ["i/sub/a.jpg"]
+
+    def test_file_with_the_name_of_a_glob_is_a_file(self) -> None:
+        touch("a[1].jpg")
+        assert ids("a[1].jpg") == ["a[1].jpg"]
+
+    def test_glob_without_a_match_is_no_input(self) -> None:
+        with pytest.raises(NoInputError):
+            Inventory.scan(["*.jpg"])
+
+    @pytest.mark.parametrize(
+        ("name", "word"),
+        [
+            ("gone.jpg", "does not exist"),
+            ("a.txt", "neither"),
+            ("a.tar", "tar"),
+            ("a.tar.gz", "tar"),
+            ("s3://bucket/x", "s3"),
+            ("gs://bucket/x", "gs"),
+            ("hf://datasets/x", "hf"),
+            ("https://x.y/a.jpg", "https"),
+        ],
+    )
+    def test_unsupported_source_is_refused_by_name(self, name: str, word: str) -> None:
+        touch("a.txt", "a.tar", "a.tar.gz")
+        with pytest.raises(UsageError, match=word) as caught:
+            Inventory.scan([name])
+        assert caught.value.hint
+
+    def test_columns_of_a_folder_are_refused(self) -> None:
+        touch("i/a.jpg")
+        for reading in (
+            ReadOptions(keep=("x",)),
+            ReadOptions(fields=("x",)),
+            ReadOptions(requires_prompts=True),
+        ):
+            with pytest.raises(UsageError):
+                Inventory.scan(["i"], reading)
+
+
+UNKNOWN_ZONES = [
+    pa.array([0], UNKNOWN_ZONE),
+    pa.array([None], UNKNOWN_ZONE),
+    pa.array([[0]], pa.list_(UNKNOWN_ZONE)),
+    pa.array([{"when": [0]}], pa.struct([("when", pa.list_(UNKNOWN_ZONE))])),
+]
+
+
+class TestManifests:
+    def test_paths_are_relative_to_the_manifests_folder(self) -> None:
+        json_lines({"image": "x/a.jpg"}, {"image": "./b.jpg", "id": 7}, name="d/m.jsonl")
+        first, second = items("./d/m.jsonl")
+        assert (first.id, first.image, first.path) == ("x/a.jpg", "./d/x/a.jpg", "./d/x/a.jpg")
+        assert (second.id, second.image) == ("7", "./d/./b.jpg")
+
+    @pytest.mark.parametrize(
+        "path",
+        [
+            "../a.jpg",
+            "/etc/passwd",
+            "x/../../a.jpg",
+            "C:\\a.jpg",
+            "\\\\srv\\a.jpg",
+            "a\0.jpg",
+            "out/a.jpg",
+            "file:///etc/passwd",
+            "file:%2e%2e/a.jpg",
+            "..",
+        ],
+    )
+    def test_path_outside_the_manifest_folder_is_not_opened(self, path: str) -> None:
+        touch("elsewhere/a.jpg", "d/in.jpg")
+        Path("d/out").symlink_to("../elsewhere")
+        name = json_lines({"image": path}, {"image": "in.jpg"}, name="d/m.jsonl")
+        assert faults(name) == ["path_not_allowed", None]
+        assert items(name)[0].path is None
+        if "\0" not in path:
+            assert faults(name, reading=OUTSIDE) == [None, None]
+
+    def test_absolute_path_inside_is_allowed(self) -> None:
+        path = str(Path("d/in.jpg").resolve())
+        assert faults(json_lines({"image": path}, name="d/m.jsonl")) == [None]
+
+    @pytest.mark.parametrize("url", ADDRESSES)
+    def test_urls_in_rows_are_not_fetched(self, url: str) -> None:
+        assert faults(json_lines({"image": url}), reading=OUTSIDE) == ["url_blocked"]
+
+    def test_row_without_an_image_is_an_error_row(self) -> None:
+        name = json_lines({"image": None}, {"image": ""}, {"id": "n"}, {"image": "a.jpg"})
+        assert faults(name) == ["missing", "missing", "missing", None]
+        assert ids(name) == ["0", "1", "n", "a.jpg"]
+
+    @pytest.mark.parametrize("type_", [pa.binary(), pa.large_binary(), pa.binary_view()])
+    def test_image_bytes_are_the_item_data(self, type_: pa.DataType) -> None:
+        name = parquet(image=pa.array([b"abc", None, b""], type_))
+        first, second, third = items(name)
+        assert (first.data, first.id, first.image, first.path) == (b"abc", "0", name, None)
+        assert second.fault == third.fault is not None
+
+    @pytest.mark.parametrize("type_", [pa.string(), pa.large_string(), pa.string_view()])
+    def test_every_text_type_holds_paths(self, type_: pa.DataType) -> None:
+        assert ids(parquet(image=pa.array(["a.jpg", "b.jpg"], type_))) == ["a.jpg", "b.jpg"]
+
+    def test_images_of_the_datasets_library_are_read(self) -> None:
+        rows = [
+            {"bytes": b"x", "path": "../label.png"},
+            {"bytes": None, "path": "a.png"},
+            {"bytes": b"y", "path": None},
+            None,
+        ]
+        found = items(parquet(image=rows))
+        assert [item.id for item in found] == ["../label.png", "a.png", "2", "3"]
+        assert [item.image for item in found] == ["../label.png", "a.png", *["m.parquet"] * 2]
+        assert [item.data for item in found] == [b"x", None, b"y", None]
+        assert [item.path for item in found] == [None, "a.png", None, None]
+
+    def test_columns_are_renamed_kept_and_given_to_prompts(self) -> None:
+        row = {"file": "a.jpg", "key": "k1", "q": "what?", "n": {"x": [1, None]}, "f": 2.5}
+        reading = ReadOptions(
+            image_column="file",
+            id_column="key",
+            prompt_column="q",
+            keep=("n", "f"),
+            fields=("f",),
+            requires_prompts=True,
+        )
+        for name in (json_lines(row), parquet(**{key: [value] for key, value in row.items()})):
+            source = Inventory.scan([name], reading)
+            assert source.has_prompts
+            (item,) = source
+            assert (item.id, item.image, item.prompts) == ("k1", "a.jpg", ("what?",))
+            assert (item.kept, item.fields) == ({"n": {"x": [1, None]}, "f": 2.5}, {"f": 2.5})
+
+    def test_prompts_are_read_only_if_required(self) -> None:
+        name = json_lines({"image": "a.jpg", "prompt": "x"}, {"image": "b.jpg"})
+        assert Inventory.scan([name]).has_prompts
+        assert items(name)[0].prompts == ()
+        first, second = items(name, reading=ReadOptions(requires_prompts=True))
+        assert (first.prompts, first.fault) == (("x",), None)
+        assert (second.prompts, second.fault) == (
+            ("",),
+            Fault("no_prompt", "The row has no prompt in 'prompt'."),
+        )
+
+    def test_null_in_a_column_that_fills_prompts_costs_its_row(self) -> None:
+        name = json_lines({"image": "a", "c": "x"}, {"image": "b", "c": None}, {"image": "c"})
+        found = items(name, reading=ReadOptions(fields=("c",)))
+        assert [item.fields for item in found] == [{"c": "x"}, {"c": None}, {"c": None}]
+        assert [item.fault.code if item.fault else None for item in found] == [
+            None,
+            "no_prompt",
+            "no_prompt",
+        ]
+        assert faults(name, reading=ReadOptions(fields=("c",), allows_nulls=True)) == [None] * 3
+
+    def test_id_given_twice_anywhere_is_refused_with_both_places(self) -> None:
+        one = json_lines({"image": "a", "id": "x"}, {"image": "b", "id": "y"})
+        two = parquet("t.parquet", image=["a", "b"], id=["z", "y"])
+        message = "the id 'y' is given twice: m.jsonl, line 2 and t.parquet, row 2"
+        with pytest.raises(ManifestError, match=message):
+            Inventory.scan([one, two])
+        with pytest.raises(ManifestError, match=r"m.jsonl, line 1 and m.jsonl, line 1"):
+            Inventory.scan([one, one])
+        assert len(items(one, two, reading=ReadOptions(repeats_ids=True))) == 4
+
+    def test_source_is_a_column_of_every_row(self) -> None:
+        touch("i/a.jpg")
+        Path("m.csv").write_text("image,source\nb.jpg,mine\n")
+        names = ["i", json_lines({"image": "a"}), parquet(image=["b", "c"]), "m.csv"]
+        reading = ReadOptions(keep=("source",), fields=("source",))
+        found = ["i/a.jpg", "m.jsonl, line 1", "m.parquet, row 1", "m.parquet, row 2", "mine"]
+        assert [item.kept["source"] for item in items(*names, reading=reading)] == found
+        assert [item.fields["source"] for item in items(*names, reading=reading)] == found
+        kept = Inventory.scan(names, reading).kept_table(0, 5)
+        assert kept.to_pydict() == {"source": found}
+
+    def test_kept_values_can_be_written(self) -> None:
+        values = [float("-inf"), float("inf")]
+        name = parquet(image=["a.jpg"], a=[values], b=[b"\xff"], c=[pa.scalar(5, pa.date32())])
+        (item,) = Inventory.scan([name], ReadOptions(keep=("a", "b", "c")))
+        assert item.kept == {"a": values, "b": b"\xff", "c": "1970-01-06"}
+        assert json_safe(item.kept) == {"a": [None, None], "b": "/w==", "c": "1970-01-06"}
+
+    @pytest.mark.parametrize(
+        "reading",
+        [
+            ReadOptions(keep=("nope",)),
+            ReadOptions(fields=("nope",)),
+            ReadOptions(image_column="nope"),
+            ReadOptions(id_column="nope"),
+            ReadOptions(requires_prompts=True, prompt_column="nope"),
+        ],
+    )
+    def test_unknown_column_is_refused_with_the_existing_ones(self, reading: ReadOptions) -> None:
+        Path("m.csv").write_text("image,size\na.jpg,3\n")
+        names = [parquet(image=["a.jpg"], size=[3]), "m.csv"]
+        if not reading.requires_prompts:
+            names.append(json_lines({"image": "a.jpg", "size": 3}))
+        for name in names:
+            with pytest.raises(UsageError, match="nope") as caught:
+                Inventory.scan([name], reading)
+            assert "image, size" in caught.value.hint
+
+    def test_repeated_id_is_refused_with_both_rows(self) -> None:
+        rows = [{"image": "a.jpg", "id": n} for n in (1, 2, "3", 4, 3)]
+        with pytest.raises(ManifestError, match=r"'3' twice: line 3 and line 5"):
+            Inventory.scan([json_lines(*rows)])
+        with pytest.raises(ManifestError, match=r"'x' twice: row 1 and row 3"):
+            Inventory.scan([parquet(image=["a"] * 3, id=["x", "y", "x"])])
+
+    def test_equal_hashes_of_different_ids_are_not_repeats(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("pgcli.inputs.tables.id_hash", lambda text: len(text))
+        rows = [{"image": "a.jpg", "id": str(n)} for n in range(100)]
+        assert len(items(json_lines(*rows))) == 100
+        with pytest.raises(ManifestError, match="'7' twice"):
+            Inventory.scan([json_lines(*rows, {"image": "a.jpg", "id": 7})])
+
+    def test_repeated_path_is_allowed(self) -> None:
+        assert ids(json_lines({"image": "a.jpg"}, {"image": "a.jpg"})) == ["a.jpg", "a.jpg"]
+
+    @pytest.mark.parametrize(
+        ("text", "word"),
+        [
+            (b'{"image": "a.jpg"}\n{"image":\n', "line 2"),
+            (b'{"image": "a.jpg"}\n\n["a.jpg"]\n', "line 3"),
+            (b'{"image": "a\0.jpg"}\n', "NUL"),
+            (b'{"image": "a.jpg", "n": NaN}\n', "NaN"),
+            (b'{"image": "a.jpg", "image": "b.jpg"}\n', "twice"),
+            (b'{"image": "\\ud800.jpg"}\n', "surrogate"),
+            (b'{"image": 5}\n', "line 1"),
+            (b'{"image": "a.jpg", "id": null}\n', "line 1"),
+            (b'{"image": "a.jpg", "id": true}\n', "line 1"),
+            (b'{"image": "a\xff.jpg"}\n', "UTF-8"),
+            ('{"image": "a.jpg"}\n'.encode("utf-16"), "UTF-16"),
+            ('{"image": "a.jpg"}\n'.encode("utf-16-le"), "NUL"),
+            ('{"image": "a.jpg"}\n'.encode("utf-32"), "UTF-16"),
+            (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, "line 1"),
+            (b'{"image": "a.jpg", "a": ' + b"[" * 64 + b"]" * 64 + b"}\n", "line 1.*deeply"),
+            (b'{"image": "a.jpg", "a": ' + b'{"b":' * 900 + b"1" + b"}" * 901, "line 1.*deeply"),
+            (b'{"image": ' + b"9" * 5000 + b"}\n", "line 1"),
+        ],
+    )
+    def test_broken_line_is_named(self, text: bytes, word: str) -> None:
+        Path("m.jsonl").write_bytes(text)
+        with pytest.raises(ManifestError, match=word):
+            Inventory.scan(["m.jsonl"])
+
+    def test_byte_order_mark_is_not_part_of_the_first_line(self) -> None:
+        Path("m.jsonl").write_bytes(b'\xef\xbb\xbf{"image": "a.jpg"}\n')
+        assert ids("m.jsonl") == ["a.jpg"]
+
+    def test_kept_value_of_maximal_depth_can_be_written(self) -> None:
+        deep = json.loads("[" * 63 + "]" * 63)
+        (item,) = items(json_lines({"image": "a.jpg", "a": deep}), reading=ReadOptions(keep=("a",)))
+        assert item.kept == {"a": deep}
+        assert pa.Table.from_pylist([{"a": item.kept["a"]}]).num_rows == 1
+
+    def test_row_of_endless_lines_is_not_read_to_its_end(self) -> None:
+        with open("m.csv", "wb") as file:
+            file.write(b'image\n"')
+            for _ in range(40):
+                file.write(b'x","\n' * 2**17)
+        with pytest.raises(ManifestError, match="the row is longer than 16 MiB"):
+            Inventory.scan(["m.csv"])
+
+    def test_million_columns_are_counted(self) -> None:
+        header = ",".join(["image", *map(str, range(10**6))])
+        Path("m.csv").write_text(f"{header}\na.jpg\n")
+        with pytest.raises(ManifestError, match=r"line 2: it has 1 columns, and .* 1000001"):
+            Inventory.scan(["m.csv"])
+
+    def test_endless_line_is_not_read_to_its_end(self) -> None:
+        with open("m.jsonl", "wb") as file:
+            file.truncate(2**33)
+        with pytest.raises(ManifestError, match=r"line 1.*16 MiB"):
+            Inventory.scan(["m.jsonl"])
+
+    @pytest.mark.parametrize(
+        ("text", "word"),
+        [
+            (b"", "has no rows"),
+            (b"image,id\na.jpg,1\nb.jpg\n", "line 3"),
+            (b"image,image\na.jpg,b.jpg\n", "twice"),
+            (b'image\n"a.jpg\n', "line"),
+            (b"image\na\0.jpg\n", "NUL"),
+            (b"image\na\xff.jpg\n", "UTF-8"),
+            ("image\na.jpg\n".encode("utf-16"), "UTF-16"),
+        ],
+    )
+    def test_broken_csv_is_refused_with_its_line(self, text: bytes, word: str) -> None:
+        Path("m.csv").write_bytes(text)
+        with pytest.raises(ManifestError, match=word):
+            Inventory.scan(["m.csv"])
+
+    def test_csv_with_mark_quotes_and_line_breaks_is_read(self) -> None:
+        Path("m.csv").write_bytes('\ufeffimage,note\r\n"a,b.jpg","two\r\nlines"\r\n'.encode())
+        (item,) = items("m.csv", reading=ReadOptions(keep=("note",)))
+        assert (item.id, item.kept) == ("a,b.jpg", {"note": "two\r\nlines"})
+        Path("m.tsv").write_text("image\tid\na.jpg\t1\n\n")
+        assert ids("m.tsv") == ["1"]
+
+    def test_truncated_parquet_file_is_refused(self) -> None:
+        whole = Path(parquet(image=["a.jpg"] * 1000)).read_bytes()
+        Path("m.parquet").write_bytes(whole[:-20])
+        with pytest.raises(ManifestError):
+            Inventory.scan(["m.parquet"])
+
+    @pytest.mark.parametrize("kind", ["text", "bytes", "struct"])
+    @pytest.mark.nightly
+    def test_parquet_dictionary_does_not_fill_the_memory(self, kind: str) -> None:
+        """A file of two kilobytes has rows of 64 MiB each."""
+        word = pa.array([b"x" * 2**26] if kind != "text" else ["x" * 2**26])
+        rows = pa.DictionaryArray.from_arrays(pa.array([0] * 24, pa.int32()), word)
+        if kind == "struct":
+            rows = pa.StructArray.from_arrays([rows], names=["bytes"])
+        pq.write_table(pa.table({"image": rows}), "m.parquet", compression="zstd")
+        assert Path("m.parquet").stat().st_size < 10_000
+        program = """
+from pathlib import Path
+from pgcli.inputs import Inventory, ReadOptions
+from pgcli.inputs.name_filter import NameFilter
+source = Inventory.scan(["m.parquet"])
+for item in source:
+    if item.index == 2:
+        break
+# not ru_maxrss: that of a process that was spawned begins with its parent's
+print(source.total, *[
+    line.split()[1] for line in Path("/proc/self/status").open() if "VmHWM" in line
+])
+"""
+        run = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, check=True, timeout=600
+        )
+        total, kibibytes = map(int, run.stdout.split())
+        assert total == 24
+        assert kibibytes < 2**20
+
+    def test_too_many_parquet_rows_are_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        name = parquet(image=["a.jpg"] * 4)
+        monkeypatch.setattr("pgcli.inputs.parquet.MAX_ROWS", 3)
+        with pytest.raises(ManifestError, match="says that it has 4 rows"):
+            Inventory.scan([name])
+
+    def test_repeated_column_name_is_refused(self) -> None:
+        table = pa.table([pa.array(["a.jpg"]), pa.array(["b.jpg"])], names=["image", "image"])
+        pq.write_table(table, "m.parquet")
+        with pytest.raises(ManifestError, match="'image' twice"):
+            Inventory.scan(["m.parquet"])
+
+    @pytest.mark.parametrize(
+        ("values", "text"),
+        [
+            (pa.array([2**31 - 1], pa.date32()), "5881580-07-11"),
+            (pa.array([2**62], pa.duration("s")), "PT4611686018427387904S"),
+            (pa.array([10**18 + 1], pa.timestamp("ns")), "2001-09-09T01:46:40.000000001"),
+        ],
+        ids=str,
+    )
+    def test_value_that_python_cannot_hold_is_kept_as_text(
+        self, values: pa.Array, text: str
+    ) -> None:
+        name = parquet(image=["a.jpg"], kept=values)
+        assert [item.kept["kept"] for item in items(name, reading=KEPT)] == [text]
+
+    @pytest.mark.parametrize("has_pytz", [False, True])
+    @pytest.mark.parametrize("values", UNKNOWN_ZONES, ids=lambda values: str(values.type))
+    def test_unknown_time_zone_is_refused_with_and_without_pytz(
+        self, values: pa.Array, has_pytz: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(sys.modules, "pytz", pretended_pytz() if has_pytz else None)
+        name = parquet(image=["a.jpg"], kept=values)
+        message = "m.parquet: the column 'kept' has an unknown time zone 'Nowhere/Atlantis'"
+        with pytest.raises(ManifestError, match=message):
+            Inventory.scan([name], ReadOptions(keep=("kept",)))
+        assert ids(name) == ["a.jpg"]  # the column is not decoded if it is not read
+
+    @pytest.mark.parametrize("has_pytz", [False, True])
+    def test_times_with_known_zones_are_kept(
+        self, has_pytz: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(sys.modules, "pytz", pretended_pytz() if has_pytz else None)
+        name = parquet(image=["a.jpg"], kept=pa.array([0], pa.timestamp("s", tz="UTC")))
+        (item,) = items(name, reading=ReadOptions(keep=("kept",)))
+        assert item.kept == {"kept": "1970-01-01T00:00:00+00:00"}
+
+    @pytest.mark.parametrize(
+        ("name", "is_read"),
+        [
+            ("arrow.py_extension_type", True),
+            ("evil.unknown", True),
+            ("arrow.uuid", False),
+            ("arrow.fixed_shape_tensor", False),
+        ],
+    )
+    def test_extension_types_of_parquet_run_no_code(self, name: str, is_read: bool) -> None:
+        pickled = b"\x80\x04cos\nmkdir\n(S'exploded'\ntR."
+        metadata = {"ARROW:extension:name": name, "ARROW:extension:metadata": pickled}
+        schema = pa.schema([pa.field("image", pa.string(), metadata=metadata)])
+        pq.write_table(pa.table([pa.array(["a.jpg"])], schema=schema), "m.parquet")
+        if is_read:
+            assert ids("m.parquet") == ["a.jpg"]
+        else:
+            with pytest.raises(ManifestError, match="not a readable Parquet"):
+                Inventory.scan(["m.parquet"])
+        assert not Path("exploded").exists()
+
+    def test_overlong_path_takes_no_time(self) -> None:
+        name = json_lines({"image": "../" * 10**6}, {"image": "a/" * 10**6}, {"image": "a.jpg"})
+        with processor_time_below(10):
+            assert faults(name) == ["missing", "missing", None]
+
+    def test_image_column_of_numbers_is_refused(self) -> None:
+        with pytest.raises(ManifestError, match="neither a path nor bytes"):
+            Inventory.scan([parquet(image=[1, 2])])
+
+    def test_empty_manifest_is_no_input(self) -> None:
+        Path("m.csv").write_text("image\n")
+        Path("m.jsonl").write_text("\n")
+        for name in ("m.csv", "m.jsonl", parquet(image=pa.array([], pa.string()))):
+            with pytest.raises(NoInputError):
+                Inventory.scan([name])
+
+    def test_manifest_in_a_pipe_is_refused_with_a_hint(self) -> None:
+        os.mkfifo("m.jsonl")
+        with pytest.raises(UsageError) as caught:
+            Inventory.scan(["m.jsonl"])
+        assert "`-`" in caught.value.hint
+
+    @pytest.mark.nightly
+    @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+    def test_memory_does_not_grow_with_the_rows(self, kind: str) -> None:
+        count = 200_000
+        if kind == "jsonl":
+            with open("m.jsonl", "w") as file:
+                for n in range(count):
+                    file.write(f'{{"image": "{n}.jpg", "id": {n}}}\n')
+        else:
+            numbers = range(count)
+            parquet(image=[f"{n}.jpg" for n in numbers], id=[f"row {n}" for n in numbers])
+        resident = psutil.Process().memory_info
+        before = resident().rss
+        source = Inventory.scan([f"m.{kind}"], OUTSIDE)
+        grown = [resident().rss - before for item in source if item.index % 10_000 == 0]
+        assert source.total == count
+        assert len(grown) == 20
+        assert max(grown) < 32 * 2**20
+
+
+SAFE = st.characters(exclude_categories=["Cs"], exclude_characters="\0")
+NAMES = st.text(SAFE, min_size=1).filter(lambda text: ":" not in text)
+ROWS = st.lists(st.tuples(NAMES, st.text(SAFE)), min_size=1, unique_by=lambda row: row[1])
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(ROWS)
+def test_every_format_gives_the_same_ids_and_paths(rows: list[tuple[str, str]]) -> None:
+    records = [{"image": image, "id": id_} for image, id_ in rows]
+    with open("m.csv", "w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, ["image", "id"], quoting=csv.QUOTE_ALL)
+        writer.writeheader()
+        writer.writerows(records)
+    columns = {"image": [image for image, _ in rows], "id": [id_ for _, id_ in rows]}
+    for name in (json_lines(*records), "m.csv", parquet(**columns)):
+        found = items(name, reading=OUTSIDE)
+        assert [(item.path, item.id) for item in found] == rows
+        assert [item.image for item in found] == [image for image, _ in rows]
+
+
+@given(st.binary(min_size=1).filter(lambda raw: b"\0" not in raw))
+def test_every_path_is_written_as_utf8_and_read_back(raw: bytes) -> None:
+    from pgcli.inputs.paths import display_path, parse_path
+
+    path = os.fsdecode(raw)
+    written = display_path(path)
+    assert written.encode()
+    assert parse_path(written) == path
+
+
+class TestStandardInput:
+    def test_line_is_a_path_as_typed(self, set_stdin: Callable[[bytes], None]) -> None:
+        set_stdin(b"a.jpg\r\n\n  \n/b c/d.png\n../e.gif")
+        found = items("-")
+        assert [item.id for item in found] == ["a.jpg", "/b c/d.png", "../e.gif"]
+        assert [item.path for item in found] == [item.image for item in found]
+
+    def test_nul_separated_names_are_never_json(self, set_stdin: Callable[[bytes], None]) -> None:
+        set_stdin(b'a\nb.jpg\0{"image": "x"}\0\0c.jpg')
+        assert ids("-", reading=ReadOptions(null_separated=True)) == [
+            "a\nb.jpg",
+            '{"image": "x"}',
+            "c.jpg",
+        ]
+
+    def test_json_object_is_a_row(self, set_stdin: Callable[[bytes], None]) -> None:
+        set_stdin(b'{"image": "/x/a.jpg", "id": 5, "prompt": "why?", "n": 1}\n')
+        source = Inventory.scan(
+            ["-"], ReadOptions(keep=("n",), fields=("n",), requires_prompts=True)
+        )
+        assert source.total is None
+        (item,) = source
+        assert (item.id, item.path, item.prompts) == ("5", "/x/a.jpg", ("why?",))
+        assert (item.kept, item.fields, item.fault) == ({"n": 1}, {"n": 1}, None)
+
+    def test_existing_path_with_a_brace_is_a_path(self, set_stdin: Callable[[bytes], None]) -> None:
+        touch("{a}.jpg")
+        set_stdin(b"{a}.jpg\n{b}.jpg\n")
+        found = iter(Inventory.scan(["-"]))
+        assert next(found).path == "{a}.jpg"
+        with pytest.raises(ManifestError, match="line 2"):
+            next(found)
+
+    def test_undecodable_paths_and_uris_are_read(self, set_stdin: Callable[[bytes], None]) -> None:
+        set_stdin(b"\xff.jpg\nfile:%FE.jpg\nhttp://x/a.jpg\n")
+        first, second, third = items("-")
+        assert (first.image, first.path) == ("file:%FF.jpg", "\udcff.jpg")
+        assert (second.image, second.path) == ("file:%FE.jpg", "\udcfe.jpg")
+        assert third.fault is not None
+        assert third.fault.code == "url_blocked"
+
+    @pytest.mark.parametrize(
+        ("line", "reading"),
+        [
+            (b'{"image": "a.jpg"}', ReadOptions(keep=("n",))),
+            (b'{"image": "a.jpg"}', ReadOptions(fields=("n",))),
+            (b'{"image": "a.jpg"}', ReadOptions(requires_prompts=True)),
+            (b'{"photo": "a.jpg"}', ReadOptions()),
+            (b"a.jpg", ReadOptions(requires_prompts=True)),
+            (b"a.jpg", ReadOptions(keep=("n",))),
+        ],
+    )
+    def test_line_without_a_required_value_is_named(
+        self, set_stdin: Callable[[bytes], None], line: bytes, reading: ReadOptions
+    ) -> None:
+        set_stdin(b"\n" + line)
+        with pytest.raises(UsageError, match="line 2"):
+            list(Inventory.scan(["-"], reading))
+
+    def test_standard_input_can_be_named_once(self, set_stdin: Callable[[bytes], None]) -> None:
+        set_stdin(b"a.jpg\n")
+        with pytest.raises(UsageError):
+            Inventory.scan(["-", "-"])
+
+    def test_stdin_items_are_numbered_after_earlier_sources(
+        self, set_stdin: Callable[[bytes], None]
+    ) -> None:
+        touch("x.jpg", "i/y.jpg")
+        set_stdin(b"a.jpg\n")
+        assert ids("x.jpg", "-", "i") == ["x.jpg", "a.jpg", "i/y.jpg"]
+
+    def test_item_is_yielded_before_the_next_line_arrives(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        out, into = os.pipe()
+        with os.fdopen(out) as reader, os.fdopen(into, "wb", 0) as writer:
+            monkeypatch.setattr(sys, "stdin", reader)
+            found = iter(Inventory.scan(["-"]))
+            writer.write(b"a.jpg\nb.j")
+            assert next(found).id == "a.jpg"
+            threading.Timer(0.1, writer.write, [b"pg\n"]).start()
+            assert next(found).id == "b.jpg"
+
+    def test_closed_standard_input_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sys, "stdin", None)
+        with pytest.raises(UsageError, match="closed"):
+            Inventory.scan(["-"])
+
+    @pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM", "AVIF"])
+    def test_bytes_of_an_image_are_an_image(
+        self, set_stdin: Callable[[bytes], None], kind: str
+    ) -> None:
+        data = encoded(drawing(), kind)
+        set_stdin(data)
+        for spool in (False, True):
+            set_stdin(data)
+            (item,) = Inventory.scan(["-"], ReadOptions(spool=spool))
+            assert (item.index, item.id, item.image, item.data) == (0, "0", "-", data)
+
+    def test_spooled_lines_are_counted_and_read_by_another_process(
+        self, set_stdin: Callable[[bytes], None]
+    ) -> None:
+        set_stdin(b'a.jpg\n\n{"image": "b.jpg", "n": 1}\nc.txt')
+        touch("i/z.jpg")
+        names = ["-", "i"]
+        reading = ReadOptions(spool=True, names=NameFilter(exclude=("*.txt",)))
+        inventory = Inventory.scan(names, reading)
+        assert inventory.total == 3
+        assert [item.id for item in inventory.items(1, 3)] == ["b.jpg", "i/z.jpg"]
+        assert list(reloaded(inventory, names, reading)) == list(inventory)
+
+    def test_repeated_id_of_a_line_is_refused(self, set_stdin: Callable[[bytes], None]) -> None:
+        set_stdin(b'{"image": "a", "id": 1}\n{"image": "b", "id": 1}\n')
+        with pytest.raises(ManifestError, match="gives the id '1' twice: line 1 and line 2"):
+            list(Inventory.scan(["-"]))
+
+
+def test_texts_are_items() -> None:
+    inventory = Inventory.of_texts(["a cat", "é"])
+    found = list(reloaded(inventory, [], ReadOptions()))
+    assert [(item.id, item.prompts) for item in found] == [("0", ("a cat",)), ("1", ("é",))]
+    assert (inventory.total, inventory.has_prompts, inventory.has_columns) == (2, True, False)
+    with pytest.raises(UsageError, match="a list of texts has no columns"):
+        Inventory.of_texts(["a"], ReadOptions(keep=("x",)))

@@ -1,0 +1,409 @@
+"""Archives and data sets as sources: samples are rows, and hostile members cost one row."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pgcli.errors import ManifestError, NoInputError, UsageError
+from pgcli.inputs import Inventory, ReadOptions
+from pgcli.inputs.readers import TableFile, Wanted
+from pgcli.inputs.tar import TAR
+from tests.inputs.items import data_of, faults, ids, items
+from tests.support.awkward import drawing, encoded
+from tests.support.time_limits import processor_time_below
+
+JPEG, PNG = encoded(drawing(), "JPEG"), encoded(drawing(), "PNG")
+
+
+@pytest.fixture(autouse=True)
+def working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def tar(*members: tuple[str, bytes], name: str = "x.tar", mode: str = "w") -> str:
+    with tarfile.open(name, mode) as archive:  # type: ignore[call-overload]
+        for member, data in members:
+            header = tarfile.TarInfo(member)
+            header.size = len(data)
+            archive.addfile(header, io.BytesIO(data))
+    return name
+
+
+def special(change: Callable[[tarfile.TarInfo], None], name: str = "odd.jpg") -> str:
+    """An archive of one member whose header is changed, between two valid ones."""
+    with tarfile.open("x.tar", "w") as archive:
+        for member in ("a.jpg", name, "z.jpg"):
+            header = tarfile.TarInfo(member)
+            header.size = len(JPEG)
+            data: io.BytesIO | None = io.BytesIO(JPEG)
+            if member == name:
+                change(header)
+                data = data if header.size == len(JPEG) and header.isreg() else None
+            archive.addfile(header, data)
+    return "x.tar"
+
+
+@pytest.mark.parametrize(
+    ("name", "mode"), [("x.tar", "w"), ("x.tar.gz", "w:gz"), ("X.TGZ", "w:gz")]
+)
+def test_samples_are_rows_with_their_texts_as_columns(name: str, mode: str) -> None:
+    tar(
+        ("a/01.jpg", JPEG),
+        ("a/01.json", b'{"prompt": "what?", "city": "Rome"}'),
+        ("a/01.txt", "gr\u00fcn".encode()),
+        ("a/02.png", PNG),
+        ("a/02.json", b'{"prompt": "who?", "city": "Oslo"}'),
+        ("a/02.txt", b"red"),
+        name=name,
+        mode=mode,
+    )
+    reading = ReadOptions(requires_prompts=True, keep=("city", "txt"))
+    first, second = items(name, reading=reading)
+    assert first.id == first.image == f"{name}/a/01.jpg"
+    assert (data_of(first), data_of(second)) == (JPEG, PNG)
+    assert (first.prompts, second.prompts) == (("what?",), ("who?",))
+    assert first.kept == {"city": "Rome", "txt": "gr\u00fcn"}
+    assert second.kept == {"city": "Oslo", "txt": "red"}
+    is_local = name == "x.tar"  # the worker that decodes it reads the span of the file
+    assert (first.path, first.data is None) == ("x.tar" if is_local else None, is_local)
+
+
+def test_json_id_names_a_sample() -> None:
+    tar(("1.jpg", JPEG), ("1.json", b'{"id": "x"}'), ("2.json", b'{"id": "y"}'), ("2.jpg", JPEG))
+    assert ids("x.tar") == ["x", "y"]
+
+
+def test_repeated_sample_id_is_refused_with_both_samples() -> None:
+    tar(*(one for n in range(3) for one in ((f"{n}.jpg", JPEG), (f"{n}.json", b'{"id": "x"}'))))
+    with pytest.raises(ManifestError, match="gives the id 'x' twice: sample 0 and sample 1"):
+        Inventory.scan(["x.tar"])
+    assert len(items("x.tar", reading=ReadOptions(repeats_ids=True))) == 3
+
+
+@pytest.mark.parametrize("bad", ["null", "{}", "[1]", "true", "NaN"])
+def test_invalid_sample_id_is_refused_in_a_named_column(bad: str) -> None:
+    tar(("1.jpg", JPEG), ("1.json", f'{{"id": {bad}, "no": {bad}}}'.encode()))
+    assert ids("x.tar") == ["x.tar/1.jpg"]
+    with pytest.raises(ManifestError, match="neither text nor a number"):
+        Inventory.scan(["x.tar"], ReadOptions(id_column="no"))
+
+
+def test_members_without_an_image_are_skipped() -> None:
+    tar(
+        ("README.md", b"# hi"),
+        ("._1.jpg", b"rubbish of a mac"),
+        ("1.jpg", JPEG),
+        ("1.seg.png", PNG),
+        ("1.pickle", b"\x80\x04cos\nsystem\n"),
+        ("1.pyd", b"\x80\x04"),
+        ("2.txt", b"no image"),
+        (".hidden/3.jpg", JPEG),
+        ("deep/nested.tar", b"\0" * 1024),
+        ("4.JPEG", JPEG),
+    )
+    assert ids("x.tar") == ["x.tar/1.jpg", "x.tar/4.JPEG"]
+
+
+def test_ids_of_several_archives_are_distinct() -> None:
+    for number in range(3):
+        tar(("0.jpg", JPEG), ("1.jpg", JPEG), name=f"shard-{number}.tar")
+    named = [f"shard-{n}.tar/{k}.jpg" for n in range(3) for k in range(2)]
+    assert ids("shard-*.tar") == named
+    Path("folder").mkdir()
+    for number in range(3):
+        Path(f"shard-{number}.tar").rename(f"folder/shard-{number}.tar")
+    assert ids("folder") == [f"folder/{name}" for name in named]
+
+
+def test_folder_of_archives_is_a_data_set() -> None:
+    Path("set/deep.tar/more").mkdir(parents=True)
+    for name, mode in (
+        ("a.tar", "w"),
+        ("deep.tar/b.tar.gz", "w:gz"),
+        ("deep.tar/more/C.TGZ", "w:gz"),
+    ):
+        tar(("0.jpg", JPEG), name=f"set/{name}", mode=mode)
+    Path("set/README.md").write_text("hi")
+    Path("set/rows.csv").write_text("image\n")
+    Path("set/notes.gz").write_bytes(b"")
+    source = Inventory.scan(["set"])
+    named = ["set/a.tar", "set/deep.tar/b.tar.gz", "set/deep.tar/more/C.TGZ"]
+    assert [item.id for item in source] == [f"{name}/0.jpg" for name in named]
+    assert source.ignored == {".md": 1, ".csv": 1, ".gz": 1}
+
+
+def test_parquet_data_set_reports_skipped_archives() -> None:
+    shard("set/a.parquet", ("a.png", PNG))
+    tar(("0.jpg", JPEG), name="set/b.tgz", mode="w:gz")
+    source = Inventory.scan(["set"])
+    assert [item.id for item in source] == ["a.png"]
+    assert source.ignored == {".tgz": 1}
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (lambda header: setattr(header, "name", "/etc/odd.jpg"), "path_not_allowed"),
+        (lambda header: setattr(header, "name", "../odd.jpg"), "path_not_allowed"),
+        (lambda header: setattr(header, "type", tarfile.SYMTYPE), "not_a_regular_file"),
+        (lambda header: setattr(header, "type", tarfile.LNKTYPE), "not_a_regular_file"),
+        (lambda header: setattr(header, "type", tarfile.CHRTYPE), "not_a_regular_file"),
+        (lambda header: setattr(header, "type", tarfile.FIFOTYPE), "not_a_regular_file"),
+        (lambda header: setattr(header, "size", 0), "not_an_image"),
+    ],
+)
+def test_hostile_member_costs_one_row(change: Callable[[tarfile.TarInfo], None], code: str) -> None:
+    def changed(header: tarfile.TarInfo) -> None:
+        change(header)
+        if header.type != tarfile.REGTYPE:
+            header.size, header.linkname = 0, "/etc/passwd"
+
+    assert faults(special(changed)) == [None, code, None]
+
+
+def test_member_above_the_size_limit_is_not_read() -> None:
+    with Path("x.tar").open("wb") as file:
+        header = tarfile.TarInfo("big.jpg")
+        header.size = 300 * 2**20
+        file.write(header.tobuf())
+        file.seek(header.size, os.SEEK_CUR)
+        header = tarfile.TarInfo("small.jpg")
+        header.size = len(JPEG)
+        file.write(header.tobuf() + JPEG.ljust(-(-len(JPEG) // 512) * 512, b"\0") + bytes(1024))
+    before = psutil.Process().memory_info().rss
+    assert faults("x.tar") == ["too_large", None]
+    assert psutil.Process().memory_info().rss - before < 100 * 2**20
+
+
+def test_compression_bomb_is_refused_before_unpacking() -> None:
+    with gzip.open("x.tar.gz", "wb", compresslevel=9) as file:
+        header = tarfile.TarInfo("bomb.jpg")
+        header.size = 4 * 2**30
+        file.write(header.tobuf())
+        zeros = bytes(2**20)
+        for _ in range(300):
+            file.write(zeros)
+    with processor_time_below(5), pytest.raises(ManifestError, match="200 times its size"):
+        Inventory.scan(["x.tar.gz"])
+
+
+def test_header_of_gigabytes_is_refused() -> None:
+    header = tarfile.TarInfo("././@LongLink")
+    header.type, header.size = tarfile.GNUTYPE_LONGNAME, 2**32
+    with Path("x.tar").open("wb") as file:
+        file.write(header.tobuf())
+        file.truncate(2**32 + 4096)
+    with pytest.raises(ManifestError, match="a header of"):
+        Inventory.scan(["x.tar"])
+
+
+@pytest.mark.parametrize("name", ["x.tar", "x.tar.gz"])
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.9])
+def test_truncated_archive_is_refused(name: str, share: float) -> None:
+    noise = os.urandom(5000)
+    tar(
+        *((f"{n}.jpg", noise) for n in range(20)),
+        name=name,
+        mode="w:gz" if name.endswith("gz") else "w",
+    )
+    size = Path(name).stat().st_size
+    with open(name, "r+b") as file:
+        file.truncate(int(size * share))
+    with pytest.raises(ManifestError, match=name):
+        Inventory.scan([name])
+
+
+def test_damaged_header_within_an_archive_is_refused() -> None:
+    tar(*((f"{n}.jpg", JPEG) for n in range(5)))
+    data = bytearray(Path("x.tar").read_bytes())
+    at = data.index(b"3.jpg")
+    data[at : at + 5] = b"\xff\xfe\xfd\xfc\xfb"
+    Path("x.tar").write_bytes(data)
+    with pytest.raises(ManifestError, match="behind member 3: the archive is damaged"):
+        Inventory.scan(["x.tar"])
+
+
+@pytest.mark.parametrize("data", [b"", b"no archive at all", b"\x1f\x8b rubbish", b"PK\3\4" * 300])
+@pytest.mark.parametrize("name", ["x.tar", "x.tar.gz"])
+def test_file_that_is_not_an_archive_is_refused_by_name(name: str, data: bytes) -> None:
+    Path(name).write_bytes(data)
+    with pytest.raises((ManifestError, NoInputError), match=name):
+        Inventory.scan([name])
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"{", "The sample's .json is not valid JSON (Expecting property name"),
+        (b"\xff", "The sample's .json is not UTF-8."),
+        (b"[" * 5000, "The sample's .json is nested too deeply."),
+        (b'{"a": 1, "a": 2}', "The sample's .json gives a key twice."),
+        (b'{"a": "\\ud800"}', "The sample's .json escapes half of a surrogate pair."),
+        (b'{"a": ' + b"9" * 5000 + b"}", "The sample's .json cannot be read: Exceeds the limit"),
+        (b" " * (2**24 + 1), "The sample's .json is longer than 16 MiB."),
+    ],
+)
+def test_broken_text_costs_one_row(data: bytes, message: str) -> None:
+    tar(("1.jpg", JPEG), ("1.json", data), ("2.jpg", JPEG))
+    first, second = items("x.tar")
+    assert first.fault is not None
+    assert first.fault.message.startswith(message)
+    assert first.fault.code in ("decode_failed", "too_large")
+    assert (first.id, first.data, second.fault) == ("x.tar/1.jpg", None, None)
+
+
+@pytest.mark.parametrize(
+    "data", [b'{"similarity": NaN, "far": -Infinity}', b"[1, 2]", b'"a text"', b"null", b"NaN"]
+)
+def test_json_with_nan_or_without_columns_is_accepted(data: bytes) -> None:
+    tar(("1.jpg", JPEG), ("1.json", data), ("2.jpg", JPEG), ("2.json", b'{"similarity": 0.5}'))
+    first, second = items("x.tar", reading=ReadOptions(keep=("similarity",)))
+    assert (first.fault, data_of(first), first.kept) == (None, JPEG, {"similarity": None})
+    assert second.kept == {"similarity": 0.5}
+
+
+def test_undecodable_text_costs_one_row_if_it_is_wanted() -> None:
+    tar(("1.jpg", JPEG), ("1.txt", "gr\u00fcn".encode("latin-1")), ("2.jpg", JPEG), ("2.txt", b"a"))
+    assert faults("x.tar") == [None, None]
+    first, second = items("x.tar", reading=ReadOptions(keep=("txt",)))
+    assert first.fault is not None
+    assert first.fault.message == "The sample's .txt is not UTF-8."
+    assert (second.fault, second.kept) == (None, {"txt": "a"})
+
+
+def test_json_is_not_read_if_no_column_of_it_is_wanted() -> None:
+    tar(("1.jpg", JPEG), ("1.json", b"{"), ("1.txt", b"a"))
+    wanted = Wanted(frozenset({"image", "txt"}))
+    ((_, row),) = TAR.rows(TableFile("x.tar", "x.tar"), wanted)
+    assert (row.fault, row.values["txt"]) == (None, "a")
+
+
+@pytest.mark.parametrize(
+    ("region", "expected"), [("[1, 2, 3, 4]", (1, 2, 3, 4)), ('"1,2,3,4"', (1, 2, 3, 4))]
+)
+def test_sample_may_have_a_region(region: str, expected: tuple[int, ...]) -> None:
+    tar(("1.jpg", JPEG), ("1.json", f'{{"region": {region}}}'.encode()))
+    (item,) = items("x.tar")
+    assert item.region == expected
+    with pytest.raises(ManifestError, match="has a region, and one is given for all"):
+        Inventory.scan(["x.tar"], ReadOptions(refuses_regions=True))
+
+
+def test_region_without_numbers_is_ignored() -> None:
+    tar(("1.jpg", JPEG), ("1.json", b'{"region": "Europe, South"}'))
+    for reading in (ReadOptions(), ReadOptions(refuses_regions=True)):
+        (item,) = items("x.tar", reading=reading)
+        assert (item.region, item.fault) == (None, None)
+
+
+@pytest.mark.parametrize("region", ['"1,2,3"', "[1, 2, 3]", "[4, 3, 2, 1]", "7", "[1, 2, 3, NaN]"])
+def test_invalid_region_costs_one_row(region: str) -> None:
+    tar(("1.jpg", JPEG), ("1.json", f'{{"region": {region}}}'.encode()), ("2.jpg", JPEG))
+    first, second = items("x.tar")
+    assert first.fault is not None
+    assert first.fault.message.startswith("The 'region' is ")
+    assert first.fault.message.endswith(".")
+    assert second.fault is None
+
+
+def test_sample_without_prompt_or_choices_costs_one_row() -> None:
+    good = b'{"prompt": "what?", "pick": "yes|no", "thing": "star"}'
+    for bad in (
+        b'{"pick": "a|b", "thing": "b"}',
+        b'{"prompt": 7, "pick": "a|b", "thing": "b"}',
+        b'{"prompt": "a", "pick": "a|a", "thing": "b"}',
+        b'{"prompt": "a", "thing": "b"}',
+        b'{"prompt": "a", "pick": "a|b", "thing": ["b"]}',
+    ):
+        tar(("1.jpg", JPEG), ("1.json", good), ("2.jpg", JPEG), ("2.json", bad))
+        reading = ReadOptions(requires_prompts=True, choices_column="pick", fields=("thing",))
+        first, second = items("x.tar", reading=reading)
+        assert (first.fault, first.prompts, first.choices) == (None, ("what?",), ("yes", "no"))
+        assert second.fault is not None
+        assert second.fault.code in ("no_prompt", "decode_failed")
+        assert len(second.prompts) == 1
+
+
+def test_damaged_archive_is_refused_with_a_hint() -> None:
+    Path("x.tar").write_bytes(b"no archive at all")
+    with pytest.raises(ManifestError) as refused:
+        Inventory.scan(["x.tar"])
+    assert "tar -tf" in refused.value.hint
+    assert "manifest" not in refused.value.hint
+
+
+def test_column_of_no_sample_is_refused_with_the_existing_ones() -> None:
+    tar(("1.jpg", JPEG), ("1.json", b'{"city": "Rome"}'))
+    with pytest.raises(UsageError, match="no column 'town'") as refused:
+        Inventory.scan(["x.tar"], ReadOptions(keep=("town",)))
+    assert "city" in refused.value.hint
+
+
+@pytest.mark.nightly
+def test_memory_does_not_grow_with_the_members() -> None:
+    with Path("x.tar").open("wb") as file:
+        for number in range(50_000):
+            header = tarfile.TarInfo(f"{number:06}.jpg")
+            header.size = 1
+            file.write(header.tobuf() + b"x".ljust(512, b"\0"))
+        file.write(bytes(1024))
+    source = Inventory.scan(["x.tar"])
+    before = psutil.Process().memory_info().rss
+    assert sum(1 for _ in source) == source.total == 50_000
+    assert psutil.Process().memory_info().rss - before < 30 * 2**20
+
+
+# --- data sets
+
+
+def shard(name: str, *images: tuple[str | None, bytes], **columns: list[object]) -> None:
+    Path(name).parent.mkdir(parents=True, exist_ok=True)
+    struct = pa.struct({"bytes": pa.binary(), "path": pa.string()})
+    image = pa.array([{"bytes": data, "path": path} for path, data in images], struct)
+    pq.write_table(pa.table({"image": image, **columns}), name)
+
+
+def test_folder_of_parquet_files_is_a_data_set() -> None:
+    shard("set/data/train-00000-of-00002.parquet", ("a.png", PNG), ("b.jpg", JPEG), label=[1, 2])
+    shard("set/data/train-00001-of-00002.parquet", (None, PNG), label=[3])
+    Path("set/README.md").write_text("---\nlicense: mit\n---\n")
+    found = items("set", reading=ReadOptions(keep=("label",)))
+    assert [item.id for item in found] == ["a.png", "b.jpg", "2"]
+    assert [item.kept["label"] for item in found] == [1, 2, 3]
+    assert [item.data for item in found] == [PNG, JPEG, PNG]
+
+
+def test_folder_with_images_is_a_folder_of_images() -> None:
+    shard("set/rows.parquet", ("a.png", PNG))
+    Path("set/b.png").write_bytes(PNG)
+    assert ids("set") == ["b.png"]
+
+
+def test_folder_with_the_name_of_a_pattern_is_a_folder() -> None:
+    shard("set [1]*/data/a.parquet", ("a.png", PNG))
+    assert ids("set [1]*") == ["a.png"]
+
+
+def test_image_member_takes_precedence_over_json() -> None:
+    tar(("1.jpg", JPEG), ("1.json", json.dumps({"image": "/etc/passwd"}).encode()))
+    (item,) = items("x.tar")
+    assert (data_of(item), item.path) == (JPEG, "x.tar")
+
+
+def test_output_of_runs_is_not_part_of_a_data_set() -> None:
+    shard("set/data/a.parquet", ("a.png", PNG))
+    shard("set/out/part-000000.parquet", ("a.png", PNG))
+    Path("set/out.pgcli").mkdir()
+    assert ids("set") == ["a.png"]

@@ -1,0 +1,127 @@
+"""Folders and patterns of any depth are walked, and paths that are too long are error rows."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pgcli.errors import ManifestError, NoInputError
+from pgcli.inputs import Inventory, ReadOptions
+from pgcli.inputs.name_filter import NameFilter
+from pgcli.inputs.walk import expand_source, glob_files
+from tests.inputs.items import ids, items
+
+
+@pytest.fixture(autouse=True)
+def working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    yield
+    # pytest's own clean-up would recurse
+    subprocess.run(["rm", "-rf", "i"], cwd=tmp_path, check=True, timeout=100)
+
+
+def nest(name: str, depth: int) -> None:
+    """An image below so many folders."""
+    start = Path.cwd()
+    Path("i").mkdir()
+    os.chdir("i")
+    for _ in range(depth):
+        Path(name).mkdir()
+        os.chdir(name)
+    Path("a.jpg").touch()
+    os.chdir(start)
+
+
+@pytest.mark.parametrize("source", ["i", "i/**/*.jpg", "i/**"])
+def test_image_below_many_folders_is_found(source: str) -> None:
+    nest("d", 1500)
+    (item,) = items(source)
+    assert item.image == "i/" + "d/" * 1500 + "a.jpg"
+
+
+def test_pattern_of_many_folders_is_matched() -> None:
+    nest("d", 1100)
+    assert ids("i/" + "*/" * 1100 + "*.jpg") == ["i/" + "d/" * 1100 + "a.jpg"]
+
+
+@pytest.mark.parametrize("source", ["i", "i/**/*.jpg", "i/**"])
+def test_path_that_is_too_long_is_an_error_row(source: str) -> None:
+    nest("d" * 200, 25)
+    Path("i/b.jpg").touch()
+    found = items(source)
+    assert sorted(item.fault.code if item.fault else "" for item in found) == ["", "missing"]
+    (long,) = [item for item in found if item.fault]
+    assert long.fault is not None
+    assert long.fault.message == "The path is longer than file systems allow."
+
+
+def test_excluded_folder_is_not_walked(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a.png", "draft/b.png", "draft/old/c.png"):
+        Path("i", name).parent.mkdir(parents=True, exist_ok=True)
+        Path("i", name).touch()
+    walked: list[str] = []
+
+    def scandir(path: str, scan: Any = os.scandir) -> Any:
+        walked.append(path)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    inventory = Inventory.scan(["i"], ReadOptions(names=NameFilter(exclude=("draft/",))))
+    assert [item.id for item in inventory] == ["a.png"]
+    assert set(walked) == {"i"}
+    names = NameFilter(exclude=("draft/*.png",))
+    assert ids("i", reading=ReadOptions(names=names)) == ["a.png"]
+
+
+def test_source_is_expanded_without_the_output_of_runs() -> None:
+    Path("rows.jsonl.pgcli").mkdir()
+    for name in ("rows.jsonl", "m.jsonl"):
+        Path(name).touch()
+    assert glob_files("*.jsonl") == ["m.jsonl", "rows.jsonl"]
+    assert expand_source("*.jsonl") == ["*.jsonl", "m.jsonl"]
+    assert expand_source("s3://b/*") == []
+
+
+def test_files_of_a_data_set_are_selected_as_a_whole() -> None:
+    """A file's path or a row's id may match. Ids of rows that are left out may repeat."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    for name in ("train/0", "train/1", "test/0"):
+        table = pa.table({"image": [b"x", b"y"], "id": ["x", "y"]})
+        Path("i", name).parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(table, f"i/{name}.parquet")
+
+    def selected(*include: str, exclude: tuple[str, ...] = ()) -> list[str]:
+        return ids("i", reading=ReadOptions(names=NameFilter(include, exclude)))
+
+    assert selected("test/") == ["x", "y"]
+    assert selected("y", exclude=("train/",)) == ["y"]
+    assert selected("train/1.*", exclude=("x",)) == ["y"]
+    with pytest.raises(ManifestError, match="the id 'y' is given twice"):
+        selected("y")
+    with pytest.raises(NoInputError, match="--include and --exclude leave no image of i"):
+        selected(exclude=("*.parquet",))
+
+
+def test_folders_of_a_data_set_are_columns() -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    for shop, year in (("de", "2024"), ("a%20b", "__HIVE_DEFAULT_PARTITION__")):
+        part = Path(f"i/shop={shop}/year={year}")
+        part.mkdir(parents=True)
+        pq.write_table(pa.table({"image": [b"x"], "n": [1]}), part / "0.parquet")
+    options = ReadOptions(keep=("*",), fields=("shop",))
+    inventory = Inventory.scan(["i"], options)
+    kept = [{"n": 1, "shop": "a b", "year": None}, {"n": 1, "shop": "de", "year": "2024"}]
+    assert [dict(item.kept) for item in inventory] == kept
+    assert [item.fields for item in inventory] == [{"shop": "a b"}, {"shop": "de"}]
+    table = inventory.kept_table(0, 2)
+    assert table.to_pylist() == kept
+    assert [str(kind) for kind in table.schema.types] == ["int64", "string", "string"]

@@ -1,0 +1,407 @@
+"""Rows in Parquet: types that other tools read, one for each column, and values as they were."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import parquet as pq
+
+from pgcli.output import parquet
+from pgcli.output.parquet import (
+    PartInfo,
+    iter_tables,
+    part_metadata,
+    read_parquet,
+    read_part_info,
+    read_settings,
+    spool_tables,
+    write_parquet,
+)
+from pgcli.output.promote import Cell, as_text, common_type, text_columns
+from pgcli.output.schema import MISMATCHES, TYPES, rows_table
+from pgcli.records import COLUMNS, Answer, Mask, Rle
+from pgcli.rows import RowSchema
+from tests.support.answers import BOX, answer, refused
+from tests.support.time_zones import UNKNOWN_ZONE, pretended_pytz
+
+SECONDS = pa.array([10**12, None, -1, 0], pa.int64())
+NUMBERS = pa.array([10**18 + 1, None, -1, 2**40], pa.int64())
+DAYS = pa.array([1, None, -5, 2**31 - 1], pa.int32())
+PAIRS = pa.map_(pa.string(), pa.int32())
+PERSON = pa.struct([("name", pa.string()), ("seen", pa.timestamp("ns", "UTC"))])
+#: Kept columns of every type, as Parquet manifests have them.
+COLUMNS_OF_ALL_TYPES = {
+    "moment s": SECONDS.view(pa.timestamp("s")),
+    **{f"moment {unit}": NUMBERS.view(pa.timestamp(unit)) for unit in ("ms", "us", "ns")},
+    "in a zone": NUMBERS.view(pa.timestamp("ns", "Europe/Berlin")),
+    "with an offset": NUMBERS.view(pa.timestamp("us", "+05:30")),
+    "duration": NUMBERS.view(pa.duration("ns")),
+    "date": DAYS.view(pa.date32()),
+    "time": pa.array([1, None, 0, 86_399_999_999_999], pa.int64()).view(pa.time64("ns")),
+    "decimal": pa.array([Decimal("1.50"), None, Decimal("-7"), Decimal(0)], pa.decimal128(30, 2)),
+    "bytes": pa.array([b"\0\xff", None, b"", b"a"], pa.binary()),
+    "fixed bytes": pa.array([b"ab", None, b"cd", b"ef"], pa.binary(2)),
+    "float32": pa.array([0.1, None, float("nan"), float("-inf")], pa.float32()),
+    "float64": pa.array([0.1, None, float("nan"), float("inf")], pa.float64()),
+    "float16": pa.array(np.array([0.1, 2, np.nan, 4], np.float16)),
+    "int8": pa.array([1, None, -128, 127], pa.int8()),
+    "uint64": pa.array([2**64 - 1, None, 0, 1], pa.uint64()),
+    "boolean": pa.array([True, None, False, True]),
+    "text": pa.array(["ü", None, "", "nan"], pa.large_string()),
+    "category": pa.array(["a", None, "b", "a"]).dictionary_encode(),
+    "map": pa.array([[("k", 1), ("l", None)], None, [], []], PAIRS),
+    "list of maps": pa.array([[[("k", 1)]], None, [], [[]]], pa.list_(PAIRS)),
+    "struct": pa.array([{"name": "x", "seen": datetime(2020, 1, 1)}, None, {}, {}], PERSON),
+    "list": pa.array([[b"x", None], None, [], [b""]], pa.list_(pa.binary())),
+}
+KEPT = pa.table(COLUMNS_OF_ALL_TYPES)
+INFO = PartInfo("run", 20, 4, {"oom": 2}, {"task": "ask", "seed": None})
+
+
+def table_of(answers: Sequence[Answer], kept: Any = None, **columns: Any) -> pa.Table:
+    schema = RowSchema(**columns)
+    return rows_table([schema.row(each) for each in answers], schema, kept)
+
+
+def written(path: Path, tables: Any, metadata: Any = None) -> Path:
+    with path.open("w+b") as file:
+        write_parquet(file, tables, metadata)
+    return path
+
+
+# --- types
+
+
+def test_columns_have_the_types_that_tools_expect(tmp_path: Path) -> None:
+    table = table_of([answer(kept={"k": 1})], keep=("k",))
+    schema = pq.read_schema(written(tmp_path / "rows.parquet", [table]))
+    repeated = pa.dictionary(pa.int32(), pa.string())
+    for name in ("task", "prompt", "finish", "model", "error"):
+        assert schema.field(name).type == repeated
+    assert schema.field("index").type == schema.field("k").type == pa.int64()
+    box = schema.field("boxes").type.value_type
+    assert [field.name for field in box] == [*asdict(BOX)]
+    assert schema.names == [*COLUMNS, "k"]
+
+
+def test_rows_without_a_column_have_nulls_in_it() -> None:
+    row = RowSchema().row(answer())
+    del row["finish"]
+    table = rows_table([row], RowSchema(keep=("k",)))
+    assert table["finish"].to_pylist() == table["k"].to_pylist() == [None]
+
+
+def test_masks_and_kept_columns_are_read_back(tmp_path: Path) -> None:
+    mask = Mask(tuple(range(16)), Rle((480, 640), "PPYo0"))
+    answers = [
+        answer(0, boxes=(BOX,), masks=(mask, None), kept={"a": 1}),
+        refused(1, kept={"a": None}),
+    ]
+    schema = RowSchema(extras=("masks",), keep=("a",))
+    table = table_of(answers, extras=("masks",), keep=("a",))
+    rows = [*read_parquet(written(tmp_path / "rows.parquet", [table]))]
+    assert rows == [schema.row(each) for each in answers]
+
+
+@pytest.mark.parametrize("dim", [None, 3])
+def test_embeddings_are_lists_of_one_length(tmp_path: Path, dim: int | None) -> None:
+    """Those of lines in a state folder are text of their bytes."""
+    from array import array
+
+    values = array("f", [0.1, 0.2, 0.3])
+    answers = [refused(0, task="embed", embedding=None), answer(1, task="embed", embedding=values)]
+    base = ("index", "id", "embedding")
+    for exact in (False, True):
+        schema = RowSchema(base=base, exact=exact)
+        table = rows_table([schema.row(each) for each in answers], schema, None, dim)
+        assert table.schema.field("embedding").type == pa.list_(pa.float32(), 3)
+        assert table["embedding"].to_pylist() == [None, list(values)]
+    half = RowSchema(base=base, float16=True)
+    kind = rows_table([half.row(each) for each in answers], half).schema.field("embedding").type
+    assert kind == pa.list_(pa.float16(), 3)
+    shorter = [RowSchema(base=base).row(answer(embedding=array("f", [1.0])))]
+    with pytest.raises(MISMATCHES):
+        rows_table(shorter, RowSchema(base=base), None, 3)
+    without = rows_table([schema.row(answers[0])], schema)
+    table = pq.read_table(written(tmp_path / "rows.parquet", lambda: [without, table]))
+    assert table["embedding"].to_pylist() == [None, None, list(values)]
+
+
+# --- metadata
+
+
+def test_metadata_tell_what_a_file_holds(tmp_path: Path) -> None:
+    file = written(tmp_path / "a.parquet", [table_of([answer()])], part_metadata(INFO))
+    assert read_part_info(file) == INFO
+    assert json.loads(pq.read_schema(file).metadata[b"pgcli"]) == {"task": "ask", "seed": None}
+    assert read_settings(file) == read_settings(tmp_path) == INFO.settings
+    end = file.read_bytes()[-8:]
+    assert read_part_info(file.read_bytes()[-int.from_bytes(end[:4], "little") - 8 :]) == INFO
+
+
+def test_other_files_have_no_part_info(tmp_path: Path) -> None:
+    bad: list[dict[bytes, bytes]] = [
+        {},
+        {b"pgcli": b"{}"},
+        part_metadata(INFO) | {b"pgcli.rows": b"-1"},
+        part_metadata(INFO) | {b"pgcli.first": b"x"},
+        part_metadata(INFO) | {b"pgcli.errors": b"[]"},
+        part_metadata(INFO) | {b"pgcli.errors": b'{"a": "b"}'},
+        part_metadata(INFO) | {b"pgcli.errors": b"[" * 100_000},
+        part_metadata(INFO) | {b"pgcli.run": b"\xff"},
+    ]
+    for metadata in bad:
+        assert read_part_info(written(tmp_path / "x", [table_of([answer()])], metadata)) is None
+    (tmp_path / "y").write_text("text")
+    for source in (
+        tmp_path / "x" / "nothing",
+        tmp_path / "none",
+        tmp_path,
+        tmp_path / "y",
+        b"",
+        b"PAR1",
+    ):
+        assert read_part_info(source) is None
+    deep = part_metadata(INFO) | {b"pgcli": b"[" * 100_000}
+    info = read_part_info(written(tmp_path / "x", [table_of([answer()])], deep))
+    assert info is not None
+    assert info.settings == {}
+
+
+# --- kept columns
+
+
+@pytest.mark.parametrize("sizes", [[4], [1, 3], [1, 1, 1, 1]])
+def test_kept_columns_are_copied_as_they_are(tmp_path: Path, sizes: list[int]) -> None:
+    """From Arrow columns, and from the rows of a file, which `merge` writes again."""
+    keep, start, tables = tuple(KEPT.column_names), 0, []
+    for size in sizes:
+        answers = [answer(index) for index in range(start, start + size)]
+        tables.append(table_of(answers, KEPT.slice(start, size), keep=keep))
+        start += size
+    file = written(tmp_path / "rows.parquet", iter(tables))
+    rows = [*read_parquet(file, exact=True)]
+    again = written(tmp_path / "again.parquet", [rows_table(rows, RowSchema(keep=keep))])
+    source = pq.read_table(written(tmp_path / "source.parquet", [KEPT]))  # which has no seconds
+    for path in (file, again):
+        table = pq.read_table(path)
+        for name in keep:
+            assert table.schema.field(name).type == source.schema.field(name).type, name
+            assert str(table[name].combine_chunks()) == str(source[name].combine_chunks()), name
+
+
+def test_kept_columns_are_read_as_json_has_them(tmp_path: Path) -> None:
+    keep = tuple(KEPT.column_names)
+    table = table_of([answer(index) for index in range(4)], KEPT, keep=keep)
+    first, second, third, fourth = read_parquet(written(tmp_path / "rows.parquet", [table]))
+    expected = {
+        "moment ns": "2001-09-09T01:46:40.000000001",
+        "in a zone": "2001-09-09T03:46:40.000000001+02:00",
+        "duration": "PT1000000000.000000001S",
+        "date": "1970-01-02",
+        "time": "00:00:00.000000001",
+        "decimal": "1.50",
+        "bytes": "AP8=",
+        "float64": 0.1,
+        "uint64": 2**64 - 1,
+        "map": [["k", 1], ["l", None]],
+        "struct": {"name": "x", "seen": "2020-01-01T00:00:00+00:00"},
+        "list": ["eA==", None],
+        "category": "a",
+    }
+    assert {name: first[name] for name in expected} == expected
+    assert all(second[name] is None for name in keep if name != "float16")
+    assert [third["float32"], third["float64"], fourth["float64"]] == [None] * 3
+    assert fourth["text"] == "nan"
+    json.dumps([first, second, third, fourth], allow_nan=False)
+
+
+@pytest.mark.parametrize("has_pytz", [False, True])
+def test_unknown_time_zone_is_an_error_of_arrow(
+    has_pytz: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pytz", pretended_pytz() if has_pytz else None)
+    table = pa.table({"id": ["a"], "when": pa.array([0], UNKNOWN_ZONE)})
+    with pytest.raises(pa.ArrowInvalid):
+        list(read_parquet(written(tmp_path / "rows.parquet", [table])))
+
+
+#: Values of JSON, the type of their column, and the values that are read if they are others.
+JSON_COLUMNS: list[tuple[list[Any], str, list[Any] | None]] = [
+    ([1, 2, 3, 4], "int64", None),
+    ([1, None, None, None, 2], "int64", None),
+    ([None, None, 2.5], "double", None),
+    ([1, 2, 2.5, None], "double", None),
+    ([True, None, None, False], "bool", None),
+    (["a", "b", None], "string", None),
+    ([None, None, None], "string", None),
+    ([None, None, 3], "int64", None),
+    ([1, None, None, "x"], "string", ["1", None, None, "x"]),
+    (["x", "y", 1, True, 2.5, [1]], "string", ["x", "y", "1", "true", "2.5", "[1]"]),
+    ([1, 2, True, False], "string", ["1", "2", "true", "false"]),
+    ([2**60 + 1, 1, 0.5], "string", ["1152921504606846977", "1", "0.5"]),
+    ([0.5, 2**60 + 1], "string", ["0.5", "1152921504606846977"]),
+    ([2**70, 1, 2], "string", [str(2**70), "1", "2"]),
+    ([[], [], ["a"]], "list<element: string>", None),
+    ([[1], None, [2.5], []], "list<element: double>", None),
+    ([None, [], [[None, None]], [["a"]]], "list<element: list<element: string>>", None),
+    ([None, [], [[None, None]]], "list<element: list<element: null>>", None),
+    ([{"a": 1}, {"a": 2}], "string", ['{"a":1}', '{"a":2}']),
+    ([{}, None, [{"b": "ü"}]], "string", ["{}", None, '[{"b":"ü"}]']),
+    ([[1], 2, [["a"]]], "string", ["[1]", "2", '[["a"]]']),
+]
+
+
+def tables_of(values: Sequence[Any], size: int) -> list[pa.Table]:
+    starts = range(0, len(values), size) if values else [0]
+    return [
+        table_of([answer(kept={"a.b": value}) for value in values[at : at + size]], keep=("a.b",))
+        for at in starts
+    ]
+
+
+@pytest.mark.parametrize(("values", "kind", "read"), JSON_COLUMNS, ids=lambda v: str(v)[:30])
+@pytest.mark.parametrize("size", [1, 2, 100])
+def test_kept_column_has_the_common_type_of_its_values(
+    tmp_path: Path, values: list[Any], kind: str, read: list[Any] | None, size: int
+) -> None:
+    tables = tables_of(values, size)
+    for number, source in enumerate((tables, lambda: iter(tables))):
+        file = written(tmp_path / f"{number}.parquet", source)
+        assert str(pq.read_schema(file).field("a.b").type) == kind
+        assert pq.read_table(file)["a.b"].to_pylist() == (values if read is None else read)
+
+
+def test_iterator_of_tables_that_fit_into_the_first_is_written(tmp_path: Path) -> None:
+    file = written(tmp_path / "a.parquet", iter(tables_of([0.5, 1, None], 1)))
+    assert pq.read_table(file)["a.b"].to_pylist() == [0.5, 1.0, None]
+    with pytest.raises(MISMATCHES):
+        written(tmp_path / "b.parquet", iter(tables_of([1, "x"], 1)))
+
+
+def test_tables_are_read_again_from_a_temporary_file(tmp_path: Path) -> None:
+    with (tmp_path / "spool").open("w+b") as spool:
+        read = spool_tables(iter(tables_of([1, "x"], 1)), spool)
+        file = written(tmp_path / "a.parquet", read)
+    assert pq.read_table(file)["a.b"].to_pylist() == ["1", "x"]
+
+
+MOMENT = pa.timestamp("ms")
+PROMOTED = [
+    ([pa.int8(), pa.int32()], pa.int32()),
+    ([MOMENT, pa.timestamp("ns")], pa.timestamp("ns")),
+    ([MOMENT, pa.timestamp("ns", "UTC")], pa.string()),
+    ([MOMENT, pa.string()], pa.string()),
+    ([pa.decimal128(12, 2), pa.decimal128(30, 4)], pa.decimal128(30, 4)),
+    ([pa.struct([("a", MOMENT)]), pa.struct([("b", pa.string())])], None),
+    ([pa.list_(MOMENT), pa.null()], pa.list_(MOMENT)),
+    ([pa.bool_(), pa.int8()], pa.string()),
+]
+
+
+@pytest.mark.parametrize(("kinds", "common"), PROMOTED, ids=str)
+def test_types_of_several_results_are_promoted(
+    tmp_path: Path, kinds: list[pa.DataType], common: pa.DataType | None
+) -> None:
+    """As Arrow columns, and as values of rows that have several types."""
+    columns = [
+        pa.array([None, pa.scalar(0).cast(kind) if pa.types.is_primitive(kind) else None], kind)
+        for kind in kinds
+    ]
+    wanted = common or pa.struct([("a", MOMENT), ("b", pa.string())])
+    assert common_type(kinds) == wanted
+    assert common_type(kinds[::-1]) == wanted or common is None  # its fields in another order
+    tables = [table_of([answer()] * 2, pa.table({"k": each}), keep=("k",)) for each in columns]
+    file = written(tmp_path / "a.parquet", tables)
+    assert pq.read_schema(file).field("k").type == wanted
+    mixed = [{"k": Cell(each, number)} for each in columns for number in (0, 1)]
+    table = rows_table(mixed, RowSchema(base=(), keep=("k",)))
+    assert table.schema.field("k").type == wanted
+    assert table["k"].to_pylist() == pq.read_table(file)["k"].to_pylist()
+
+
+def test_moments_beyond_a_unit_are_text(tmp_path: Path) -> None:
+    early = pa.table({"k": pa.array([2**50], pa.int64()).view(pa.timestamp("s"))})
+    late = pa.table({"k": pa.array([1], pa.int64()).view(pa.timestamp("ns"))})
+    table = pq.read_table(written(tmp_path / "a.parquet", [early, late]))
+    assert table["k"].to_pylist()[1] == "1970-01-01T00:00:00.000000001"
+    assert table["k"].type == pa.string()
+
+
+def test_columns_that_a_table_lacks_are_null(tmp_path: Path) -> None:
+    tables = [pa.table({"a": [1]}), pa.table({"b": ["x"]}), pa.table({"a": [2], "b": ["y"]})]
+    table = pq.read_table(written(tmp_path / "a.parquet", tables))
+    assert table.to_pylist() == [{"a": 1, "b": None}, {"a": None, "b": "x"}, {"a": 2, "b": "y"}]
+
+
+def test_files_of_unknown_columns_have_text() -> None:
+    rows = [{"a": 1, "b": "x"}, {"a": None, "b": [1]}, {"b": {"k": 1.5}}]
+    assert text_columns(rows, ("a", "b")).to_pydict() == {
+        "a": ["1", None, None],
+        "b": ["x", "[1]", '{"k":1.5}'],
+    }
+    assert text_columns([], ("a",)).schema == pa.schema([("a", pa.string())])
+    assert text_columns(rows, ()).num_columns == 0
+    assert as_text([math.nan, "\ud800"]).to_pylist() == [None, "\ufffd"]
+
+
+# --- files
+
+
+def test_row_groups_are_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet, "MAX_GROUP_BYTES", 10_000)
+    answers = [answer(k, answer="x" * (4000 if k < 6 else 20_000)) for k in range(7)]
+    file = pq.ParquetFile(written(tmp_path / "a.parquet", [table_of(answers)]))
+    rows = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+    assert sum(rows) == 7
+    assert max(rows) == 2
+    assert rows[-1] == 1
+
+
+def test_row_groups_are_read_one_at_a_time(tmp_path: Path) -> None:
+    tables = [table_of([answer(k), answer(k + 1)]) for k in (0, 2)]
+    file = written(tmp_path / "a.parquet", iter(tables))
+    with file.open("rb") as stream:
+        assert [table["index"].to_pylist() for table in iter_tables(stream)] == [[0, 1], [2, 3]]
+    data = io.BytesIO()
+    assert write_parquet(data, [table_of([])]) == 0
+    assert [len(table) for table in iter_tables(data)] == [0]
+    assert TYPES["boxes"] == next(iter_tables(data)).schema.field("boxes").type
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=5,
+)
+
+
+@pytest.mark.parametrize("examples", [25, pytest.param(300, marks=pytest.mark.nightly)])
+def test_no_kept_value_stops_a_file(
+    tmp_path_factory: pytest.TempPathFactory, examples: int
+) -> None:
+    @settings(max_examples=examples, deadline=None)
+    @given(st.lists(json_values, max_size=7), st.integers(1, 7))
+    def check(values: list[Any], size: int) -> None:
+        file = tmp_path_factory.mktemp("kept") / "rows.parquet"
+        table = pq.read_table(written(file, tables_of(values, size)))
+        table.validate(full=True)
+        nulls = [value is None for value in table["a.b"].to_pylist()]
+        is_nan = [isinstance(value, float) and not math.isfinite(value) for value in values]
+        assert nulls == [value is None or nan for value, nan in zip(values, is_nan, strict=True)]
+
+    check()

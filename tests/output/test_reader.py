@@ -1,0 +1,371 @@
+"""Rows read back from outputs of every form, complete, under way and damaged."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from array import array
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import pgcli.output.reader
+from pgcli.errors import UsageError
+from pgcli.output.lines import json_line
+from pgcli.output.parquet import PartInfo, part_metadata, part_name, write_parquet
+from pgcli.output.reader import indexed_rows, read_results, state_folder
+from pgcli.output.schema import rows_table
+from pgcli.records import Answer
+from pgcli.rows import RowSchema
+from tests.support.answers import BOX, answer, refused
+
+FORMS = ["rows.jsonl", "rows.parquet", "rows/"]
+PART_ROWS = 4
+ANSWERS = [
+    replace(refused(n) if n % 5 == 1 else answer(n, boxes=(BOX,) * (n % 3)), kept={"sku": n})
+    for n in range(12)
+]
+SCHEMA = RowSchema(keep=("sku",))
+ROWS = [json.loads(json_line(each, SCHEMA)) for each in ANSWERS]
+
+
+def lines(answers: Iterable[Answer], schema: RowSchema = SCHEMA) -> bytes:
+    return b"".join(json_line(each, schema).encode() for each in answers)
+
+
+def write_part(file: Path, first: int, rows: Sequence[Any], run: str = "run") -> None:
+    info = PartInfo(run, first, len(rows), {}, {"task": "ask"})
+    with file.open("wb") as stream:
+        write_parquet(stream, [rows_table(rows, SCHEMA)], part_metadata(info))
+
+
+def write(folder: Path, name: str, count: int, run: str = "run") -> Path:
+    """An output in its final form with the first `count` rows."""
+    output = folder / name
+    if name.endswith("/"):
+        output.mkdir()
+        for first in range(0, count, PART_ROWS):
+            rows = ROWS[first : min(count, first + PART_ROWS)]
+            write_part(output / part_name(first // PART_ROWS), first, rows)
+    elif name.endswith(".parquet"):
+        write_part(output, 0, ROWS[:count], run)
+    else:
+        output.write_bytes(lines(ANSWERS[:count]))
+    return output
+
+
+def leave(output: Path, first: int, stop: int, process: str = "a1", end: bytes = b"") -> Path:
+    """A file of lines that a process left in the state folder, without the kept column."""
+    folder = state_folder(output) / "open"
+    folder.mkdir(parents=True, exist_ok=True)
+    (state_folder(output) / "run.json").write_text(json.dumps({"run_id": "run"}))
+    file = folder / f"{first:012}-{process}.jsonl"
+    file.write_bytes(lines(ANSWERS[first:stop], RowSchema(exact=True)) + end)
+    return file
+
+
+def numbers(output: Path) -> list[int]:
+    """The numbers of the rows, which are the right rows."""
+    found = []
+    for number, row in indexed_rows(output):
+        assert row is not None
+        assert {**row, "sku": row.get("sku") or number} == ROWS[number] | {"sku": number}
+        found.append(number)
+    return found
+
+
+# --- complete outputs
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_rows_of_every_form_are_the_same(tmp_path: Path, name: str) -> None:
+    output = write(tmp_path, name, 12)
+    assert list(read_results(output)) == ROWS
+    assert list(indexed_rows(output)) == list(enumerate(ROWS))
+
+
+def test_exact_rows_have_cells_of_kept_columns(tmp_path: Path) -> None:
+    for name in FORMS:
+        rows = list(read_results(write(tmp_path, name, 12), exact=True))
+        assert [getattr(row["sku"], "json", row["sku"]) for row in rows] == [*range(12)]
+        assert hasattr(rows[0]["sku"], "json") == (name != "rows.jsonl")
+        assert [row["answer"] for row in rows] == [row["answer"] for row in ROWS]
+
+
+def test_parts_are_read_by_their_first_rows(tmp_path: Path) -> None:
+    """Also where another program has written one of them again; others are no parts."""
+    output = write(tmp_path, "rows/", 12)
+    with (output / part_name(1)).open("wb") as stream:
+        write_parquet(stream, [rows_table(ROWS[4:8], SCHEMA)])
+    for foreign in ("part-00000-x.snappy.parquet", "part-1.parquet", "other.parquet"):
+        (output / foreign).write_bytes(b"")
+    assert numbers(output) == [*range(12)]
+
+
+def test_link_leads_to_the_rows(tmp_path: Path) -> None:
+    (tmp_path / "link.jsonl").symlink_to(write(tmp_path, "rows.jsonl", 3))
+    assert len(list(read_results(tmp_path / "link.jsonl"))) == 3
+
+
+# --- outputs of runs that go on or were stopped
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_open_files_follow_on_the_final_form(tmp_path: Path, name: str) -> None:
+    output = write(tmp_path, name, 8)
+    leave(output, 8, 11)
+    assert numbers(output) == [*range(11)]
+    rows = list(read_results(output))
+    assert [row["sku"] for row in rows] == [*range(8), None, None, None]
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_open_files_without_a_final_form_are_read(tmp_path: Path, name: str) -> None:
+    output = tmp_path / name
+    leave(output, 0, 2)
+    leave(output, 4, 7, "b2")
+    assert numbers(output) == [0, 1, 4, 5, 6]
+    assert [row["index"] for row in read_results(output)] == [0, 1, 4, 5, 6]
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_final_form_comes_before_open_files(tmp_path: Path, name: str) -> None:
+    output = write(tmp_path, name, 8)
+    file = leave(output, 4, 12)
+    file.write_bytes(file.read_bytes().replace(b'"a car"', b'"other"'))
+    answers = [(row["answer"], row["error"]) for row in read_results(output)]
+    assert answers[:8] == [(row["answer"], row["error"]) for row in ROWS[:8]]
+    assert [answer for answer, error in answers[8:] if error is None] == ["other"] * 3
+
+
+def test_of_equal_files_the_one_with_most_rows_is_read(tmp_path: Path) -> None:
+    output = tmp_path / "rows.jsonl"
+    for process, stop in (("a", 2), ("b", 9), ("c", 5)):
+        leave(output, 0, stop, process)
+    leave(output, 1, 3, "d")
+    assert numbers(output) == [*range(9)]
+
+
+@pytest.mark.parametrize("end", [b'{"index":3', b"\0\0\0\0\n", b"\n", b'{"in\0', b"[]\n"])
+def test_only_whole_lines_count(tmp_path: Path, end: bytes) -> None:
+    output = tmp_path / "rows/"
+    leave(output, 0, 3, end=end)
+    leave(output, 3, 6, "b")
+    assert numbers(output) == [*range(6)]
+    leave(output, 0, 3, end=end + lines(ANSWERS[3:4]))
+    assert numbers(output) == [*range(6)]
+
+
+def test_line_that_is_being_appended_is_read_from_the_open_file(tmp_path: Path) -> None:
+    output = write(tmp_path, "rows.jsonl", 4)
+    leave(output, 3, 7)
+    whole = output.read_bytes()
+    for size in range(len(lines(ANSWERS[:3])), len(whole)):
+        output.write_bytes(whole[:size])
+        assert numbers(output) == [*range(7)]
+
+
+def test_file_that_a_run_replaces_is_not_read_with_its_rows(tmp_path: Path) -> None:
+    output = write(tmp_path, "rows.parquet", 12, run="earlier")
+    assert numbers(output) == [*range(12)]
+    leave(output, 0, 2)
+    assert numbers(output) == [0, 1]
+    (state_folder(output) / "run.json").unlink()
+    assert numbers(output) == [*range(12)]
+
+
+def test_embeddings_of_open_files_are_lists(tmp_path: Path) -> None:
+    values = array("f", [0.1, -2.5])
+    schema = RowSchema(base=("index", "id", "image", "embedding", "error"), exact=True)
+    output = tmp_path / "rows.parquet"
+    leave(output, 0, 0).write_bytes(lines([answer(embedding=values)], schema))
+    ((_, row),) = indexed_rows(output)
+    assert row is not None
+    assert row["embedding"] == list(values)
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows/"])
+def test_rows_that_move_to_the_final_form_meanwhile_are_read(tmp_path: Path, name: str) -> None:
+    output = write(tmp_path, name, 4)
+    first, second = leave(output, 4, 8), leave(output, 8, 12, "b")
+    reading = indexed_rows(output)
+    assert [next(reading)[0] for _ in range(4)] == [0, 1, 2, 3]
+    if name == "rows/":
+        write_part(output / part_name(1), 4, ROWS[4:8])
+        write_part(output / part_name(2), 8, ROWS[8:])
+    else:
+        output.write_bytes(lines(ANSWERS))
+    first.unlink()
+    second.unlink()
+    assert [number for number, _ in reading] == [*range(4, 12)]
+
+
+def test_other_names_in_the_state_folder_are_no_rows(tmp_path: Path) -> None:
+    output = write(tmp_path, "rows.jsonl", 2)
+    file = leave(output, 2, 4)
+    for name in (".000000000004-a.jsonl.part", "4-a.jsonl", "000000000004-x.jsonl", "notes"):
+        file.with_name(name).write_bytes(lines(ANSWERS[4:]))
+    file.with_name(f"{4:012}-b.jsonl").symlink_to("nowhere")
+    assert numbers(output) == [*range(4)]
+    os.mkfifo(file.with_name(f"{4:012}-c.jsonl"))
+    with pytest.raises(UsageError, match="not a regular file"):
+        list(read_results(output))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(FORMS),
+    st.integers(0, 12),
+    st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12), st.binary(max_size=2)), max_size=5),
+)
+def test_every_saved_row_is_read_once(
+    tmp_path_factory: pytest.TempPathFactory,
+    name: str,
+    final: int,
+    files: list[tuple[int, int, bytes]],
+) -> None:
+    """Of a final form and any open files, which may overlap and be cut."""
+    folder = tmp_path_factory.mktemp("state")
+    output = write(folder, name, final)
+    for process, (first, stop, end) in enumerate(files):
+        leave(output, first, max(first, stop), f"{process:x}", end)
+    saved = {*range(final)}.union(*(range(first, stop) for first, stop, _ in files))
+    assert numbers(output) == sorted(saved)
+
+
+# --- what cannot be read
+
+
+def test_damaged_rows_are_named(tmp_path: Path) -> None:
+    output = write(tmp_path, "rows.jsonl", 4)
+    whole = output.read_bytes()
+    for size in range(len(lines(ANSWERS[:3])) + 1, len(whole)):
+        output.write_bytes(whole[:size])
+        assert len(list(read_results(output))) == 3
+        assert list(indexed_rows(output))[3] == (3, None)
+    for content, row in (
+        (b"cut\n" + whole, 1),
+        (lines(ANSWERS[:1]) + b"cut\n" + lines(ANSWERS[1:2]), 3),
+        (b"{", 1),
+        (whole[: len(whole) // 2] + b"\0\0" + whole[len(whole) // 2 :] + b"{", 4),
+    ):
+        output.write_bytes(content)
+        with pytest.raises(UsageError, match=f"row {row} is not a result row: it is cut or dam"):
+            list(read_results(output))
+
+
+def test_rows_without_a_column_are_refused(tmp_path: Path) -> None:
+    row = dict(ROWS[0])
+    del row["boxes"], row["error"]
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    with pytest.raises(UsageError, match="row 1 is not a result row: it has no 'boxes', 'error'"):
+        list(read_results(tmp_path / "rows.jsonl"))
+    vector = {"index": 0, "embedding": [0.5], "error": None}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(vector) + "\n")
+    with pytest.raises(UsageError, match="it has no 'id', 'image'"):
+        list(read_results(tmp_path / "rows.jsonl"))
+
+
+@pytest.mark.parametrize("levels", [900, 5000])
+def test_row_nested_too_deeply_is_named(tmp_path: Path, levels: int) -> None:
+    output = write(tmp_path, "rows.jsonl", 2)
+    deep = b'{"index":0,"more":' + b"[" * levels + b"]" * levels + b"}\n"
+    for content in (output.read_bytes() + deep, output.read_bytes() + deep + output.read_bytes()):
+        output.write_bytes(content)
+        with pytest.raises(UsageError, match="row 3: it is nested too deeply"):
+            list(read_results(output))
+
+
+@pytest.mark.parametrize("levels", [130, 500])
+def test_columns_nested_too_deeply_are_refused(tmp_path: Path, levels: int) -> None:
+    kind = pa.int8()
+    for _ in range(levels):
+        kind = pa.list_(kind)
+    table = pa.table({"id": ["a"], "deep": pa.nulls(1, kind)})
+    with (tmp_path / "rows.parquet").open("wb") as file:
+        write_parquet(file, [table])
+    with pytest.raises(UsageError, match="cannot be read"):
+        list(read_results(tmp_path / "rows.parquet"))
+
+
+def test_what_has_no_rows_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "fifo.jsonl")
+    (tmp_path / "text.parquet").write_text("text")
+    for name, reason in (
+        ("none.jsonl", "does not exist"),
+        ("folder", "is a folder without rows"),
+        ("fifo.jsonl", "is not a regular file"),
+        ("text.parquet", "cannot be read"),
+        ("x" * 248 + ".jsonl", "too long"),
+    ):
+        with pytest.raises(UsageError, match=reason) as refusal:
+            list(read_results(tmp_path / name))
+        assert refusal.value.hint
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_empty_output_has_no_rows(tmp_path: Path, name: str) -> None:
+    output = write(tmp_path, name, 0)
+    if name == "rows/":
+        write_part(output / part_name(0), 0, [])
+    assert list(read_results(output)) == []
+
+
+def test_damaged_bytes_are_rows_or_a_refusal(tmp_path: Path) -> None:
+    """At any byte of a file of any form; nothing else is raised."""
+    change = random.Random(5)
+    for name in FORMS:
+        output = write(tmp_path, name, 6)
+        file = output / part_name(1) if output.is_dir() else output
+        whole = file.read_bytes()
+        for _ in range(60):
+            data = bytearray(whole)
+            for _ in range(change.randrange(1, 4)):
+                data[change.randrange(len(data))] = change.randrange(256)
+            file.write_bytes(data[: change.choice([len(data), change.randrange(len(data))])])
+            with suppress(UsageError):
+                assert len(list(read_results(output))) <= 7
+
+
+def test_names_of_state_folders_are_beside_outputs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for output, folder in (
+        ("rows.jsonl", "rows.jsonl.pgcli"),
+        ("rows/", "rows.pgcli"),
+        ("a/b.parquet", "a/b.parquet.pgcli"),
+        (".", f"{tmp_path}.pgcli"),
+        ("/", "/.pgcli"),
+    ):
+        assert state_folder(Path(output)) == Path(folder)
+
+
+def test_a_run_that_saves_rows_is_read_while_it_does(tmp_path: Path) -> None:
+    """Every listing of the folder meets a later state of it."""
+    output = tmp_path / "rows/"
+    output.mkdir()
+    steps = iter(range(3))
+    known = pgcli.output.reader.find_sources
+
+    def find(path: Path) -> Any:
+        found = known(path)
+        if (step := next(steps, None)) is not None:
+            write_part(output / part_name(step), step * PART_ROWS, ROWS[step * 4 : step * 4 + 4])
+            (state_folder(output) / "open" / f"{step * PART_ROWS:012}-a1.jsonl").unlink()
+        return found
+
+    for first in (0, 4, 8):
+        leave(output, first, first + 4)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pgcli.output.reader, "find_sources", find)
+        assert numbers(output) == [*range(12)]

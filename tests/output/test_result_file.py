@@ -1,0 +1,376 @@
+"""Result files written at once: whole or not at all, with columns in their own types."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from array import array
+from dataclasses import asdict
+from datetime import datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pandas
+import polars
+import pyarrow as pa
+import pyarrow.json
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import parquet as pq
+
+from pgcli.errors import OutputExists, OutputFailed, UsageError
+from pgcli.output import result_file
+from pgcli.output.lines import json_line
+from pgcli.output.parquet import write_parquet
+from pgcli.output.reader import read_results, state_folder
+from pgcli.output.result_file import check_result_file, row_tables, write_result_file
+from pgcli.output.schema import rows_table
+from pgcli.records import COLUMNS, EMBED_COLUMNS, Answer, Box, Mask
+from pgcli.rows import RowSchema
+from tests.support.answers import BOX, answer, refused
+
+ENDINGS = [".jsonl", ".parquet"]
+KEEP = ("at", "price", "who", "note")
+PERSON = pa.struct([("name", pa.string()), ("seen", pa.timestamp("ns", "UTC"))])
+
+
+@pytest.fixture(params=ENDINGS)
+def target(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    return tmp_path / f"out{request.param}"
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    """The rows of a file, read by other libraries."""
+    if path.suffix == ".parquet":
+        rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
+        return rows
+    return [json.loads(line) for line in path.read_bytes().splitlines()]
+
+
+def write(target: Path, answers: list[Answer], **columns: Any) -> Path:
+    schema = RowSchema(**columns)
+    write_result_file(target, lambda: map(schema.row, answers), schema)
+    return target
+
+
+def plain(each: Answer) -> dict[str, Any]:
+    """The row of an answer according to the contract."""
+    row = {name: value for name, value in asdict(each).items() if name in COLUMNS}
+    return row | {"boxes": list(row["boxes"])} | dict(each.kept)
+
+
+# --- kept columns
+
+
+def typed(folder: Path, name: str, first: int, unit: str = "ms") -> Path:
+    """A result in Parquet, with kept columns of types that JSON does not have."""
+    moments = pa.array([10**12 + first, None], pa.int64()).view(pa.timestamp(unit, "UTC"))
+    columns = {
+        "at": moments,
+        "price": pa.array([Decimal("19.90"), Decimal("0.05")], pa.decimal128(12, 2)),
+        "who": pa.array([{"name": "x", "seen": datetime(2020, 1, 1)}, None], PERSON),
+        "note": pa.array(["n", None]),
+    }
+    schema = RowSchema(keep=KEEP)
+    rows = [schema.row(answer(first + number)) for number in (0, 1)]
+    with (folder / name).open("wb") as file:
+        write_parquet(file, [rows_table(rows, schema, pa.table(columns))])
+    return folder / name
+
+
+def merged(target: Path, *sources: Path) -> Path:
+    """The rows of several results in one file, in turns, as `merge` has them."""
+
+    def rows() -> Any:
+        files = [read_results(source, exact=True) for source in sources]
+        return (row for same in zip(*files, strict=True) for row in same)
+
+    write_result_file(target, rows, RowSchema.of(name for row in rows() for name in row))
+    return target
+
+
+def test_columns_of_several_results_keep_their_types(tmp_path: Path) -> None:
+    sources = [typed(tmp_path, "a.parquet", 0), typed(tmp_path, "b.parquet", 2)]
+    table = pq.read_table(merged(tmp_path / "c.parquet", *sources))
+    source = pq.read_table(sources[0])
+    assert table.schema == source.schema
+    assert table["index"].to_pylist() == [0, 2, 1, 3]
+    assert table["at"].cast(pa.int64()).to_pylist() == [10**12, 10**12 + 2, None, None]
+    assert table["price"].to_pylist() == [Decimal("19.90")] * 2 + [Decimal("0.05")] * 2
+    assert table["who"].take([0, 2]).equals(source["who"])
+
+
+def test_types_that_differ_are_promoted_and_no_value_is_lost(tmp_path: Path) -> None:
+    sources = [typed(tmp_path, "a.parquet", 0), typed(tmp_path, "b.parquet", 2, "ns")]
+    table = pq.read_table(merged(tmp_path / "c.parquet", *sources))
+    assert table.schema.field("at").type == pa.timestamp("ns", "UTC")
+    expected = [10**18, 10**12 + 2, None, None]
+    assert table["at"].cast(pa.int64()).to_pylist() == expected
+
+
+def test_results_of_lines_and_of_parquet_have_text_where_nothing_is_common(tmp_path: Path) -> None:
+    kept = {"at": "later", "price": 3, "who": {"name": "y"}, "note": "m"}
+    lines = [answer(2, kept=kept), answer(3, kept=dict.fromkeys(KEEP))]
+    (tmp_path / "b.jsonl").write_text(
+        "".join(json_line(each, RowSchema(keep=KEEP)) for each in lines)
+    )
+    table = pq.read_table(
+        merged(tmp_path / "c.parquet", typed(tmp_path, "a.parquet", 0), tmp_path / "b.jsonl")
+    )
+    assert table["at"].to_pylist() == ["2001-09-09T01:46:40+00:00", "later", None, None]
+    assert table["price"].to_pylist() == ["19.90", "3", "0.05", None]
+    assert [value and json.loads(value) for value in table["who"].to_pylist()[:2]] == [
+        {"name": "x", "seen": "2020-01-01T00:00:00+00:00"},
+        {"name": "y"},
+    ]
+    assert table["note"].to_pylist() == ["n", "m", None, None]
+
+
+def test_lines_have_json_values_of_typed_columns(tmp_path: Path) -> None:
+    first, second = rows_of(merged(tmp_path / "c.jsonl", typed(tmp_path, "a.parquet", 0)))
+    assert [first[name] for name in KEEP] == [
+        "2001-09-09T01:46:40+00:00",
+        "19.90",
+        {"name": "x", "seen": "2020-01-01T00:00:00+00:00"},
+        "n",
+    ]
+    assert [second[name] for name in KEEP] == [None, "0.05", None, None]
+
+
+def test_columns_of_all_files_are_there(target: Path) -> None:
+    rows = [
+        RowSchema(keep=("sku",)).row(answer(0, kept={"sku": 7})),
+        RowSchema(extras=("masks",)).row(answer(1, task="segment", boxes=(BOX,), masks=(None,))),
+    ]
+    schema = RowSchema.of(name for row in rows for name in row)
+    assert write_result_file(target, lambda: rows, schema) == 2
+    first, second = rows_of(target)
+    assert list(first) == list(second) == [*COLUMNS, "masks", "sku"]
+    assert (first["sku"], first["masks"], second["sku"], second["masks"]) == (7, None, None, [None])
+
+
+@pytest.mark.parametrize("batch", [1, 2, 100])
+def test_values_of_rows_have_one_type(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int
+) -> None:
+    monkeypatch.setattr(result_file, "TABLE_ROWS", batch)
+    kept = [{"a": 1, "b": None}, {"a": 2.5, "b": 3}, {"a": None, "b": "x"}, {"a": 4, "b": None}]
+    rows = [answer(number, kept=values) for number, values in enumerate(kept)]
+    table = pq.read_table(write(tmp_path / "a.parquet", rows, keep=("a", "b")))
+    assert table["a"].to_pylist() == [1.0, 2.5, None, 4.0]
+    assert table["b"].to_pylist() == [None, "3", "x", None]
+
+
+def test_embeddings_of_any_batch_have_one_length(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(result_file, "TABLE_ROWS", 1)
+    values = array("f", [0.5, 0.25])
+    rows = [refused(0, task="embed"), answer(1, task="embed", embedding=values)]
+    path = write(tmp_path / "a.parquet", rows, base=EMBED_COLUMNS)
+    assert pq.read_schema(path).field("embedding").type == pa.list_(pa.float32(), 2)
+    assert [row["embedding"] for row in read_results(path)] == [None, [0.5, 0.25]]
+
+
+def test_value_that_its_column_cannot_hold_is_named(tmp_path: Path) -> None:
+    row = RowSchema().row(answer()) | {"width": "wide"}
+    with pytest.raises(UsageError, match="does not fit the columns of Parquet"):
+        write_result_file(tmp_path / "a.parquet", lambda: [row], RowSchema())
+    assert list(tmp_path.iterdir()) == []
+    assert write_result_file(tmp_path / "a.jsonl", lambda: [row], RowSchema()) == 1
+
+
+# --- round trips, and other libraries
+
+text = st.text(max_size=8)
+number = st.floats(-1e6, 1e6).map(lambda value: float(f"{value:.6g}"))
+count = st.none() | st.integers(0, 2**31 - 1)
+milliseconds = st.none() | st.integers(0, 10**9).map(lambda micros: micros / 1000)
+made_answers = st.lists(
+    st.builds(
+        Answer,
+        index=st.integers(0, 2**62),
+        id=text,
+        image=text,
+        width=count,
+        height=count,
+        task=st.sampled_from(["caption", "ask", "detect", "ocr"]),
+        prompt=text,
+        answer=st.none() | text,
+        boxes=st.lists(
+            st.builds(Box, text, number, number, number, number, number, number), max_size=3
+        ).map(tuple),
+        tokens=count,
+        finish=st.sampled_from([None, "stop", "length"]),
+        logprob=st.none() | number,
+        load_ms=milliseconds,
+        vision_ms=milliseconds,
+        prefill_ms=milliseconds,
+        decode_ms=milliseconds,
+        batch=count,
+        model=text,
+        error=st.none() | st.sampled_from(["truncated", "missing"]),
+        error_message=st.none() | text,
+        kept=st.fixed_dictionaries({"k": st.none() | st.integers(-(2**63), 2**63 - 1)}),
+    ),
+    max_size=5,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(made_answers)
+def test_rows_read_back_equal_from_both_formats(
+    tmp_path_factory: pytest.TempPathFactory, answers: list[Answer]
+) -> None:
+    folder = tmp_path_factory.mktemp("round")
+    for ending in ENDINGS:
+        path = write(folder / f"out{ending}", answers, keep=("k",))
+        assert rows_of(path) == [plain(each) for each in answers]
+        rows = list(read_results(path))
+        assert rows == [plain(each) for each in answers]
+        assert [RowSchema(keep=("k",)).answer(row) for row in rows] == answers
+        again = folder / f"again{ending}"
+        write_result_file(again, lambda p=path: read_results(p, exact=True), RowSchema(keep=("k",)))
+        if ending == ".jsonl":
+            assert again.read_bytes() == path.read_bytes()
+        else:
+            assert pq.read_table(again).equals(pq.read_table(path))
+
+
+ROWS = [
+    answer(0, boxes=(BOX,), kept={"k": 1}),
+    refused(1, kept={"k": None}),
+    answer(2, prompt="猫?", boxes=(BOX, BOX), kept={"k": 3}),
+]
+
+
+def nulls(value: Any) -> Any:
+    """The null values of pandas as None, arrays as lists."""
+    if isinstance(value, list) or hasattr(value, "tolist"):
+        return [nulls(inner) for inner in value] if hasattr(value, "__len__") else value.item()
+    return None if isinstance(value, float) and value != value else value
+
+
+def read_with(library: str, path: Path) -> list[dict[str, Any]]:
+    is_jsonl = path.suffix == ".jsonl"
+    if library == "polars":
+        return (polars.read_ndjson if is_jsonl else polars.read_parquet)(path).to_dicts()
+    if library == "pandas":
+        frame = pandas.read_json(path, lines=True) if is_jsonl else pandas.read_parquet(path)
+        records = frame.to_dict("records")
+        return [{str(name): nulls(value) for name, value in row.items()} for row in records]
+    if library == "duckdb":
+        table = duckdb.sql(f"select * from '{path}' order by index")
+        return [dict(zip(table.columns, row, strict=True)) for row in table.fetchall()]
+    read = pyarrow.json.read_json if is_jsonl else pq.read_table
+    rows: list[dict[str, Any]] = read(path).to_pylist()
+    return rows
+
+
+@pytest.mark.parametrize("library", ["pyarrow", "pandas", "polars", "duckdb"])
+def test_common_libraries_read_the_rows(target: Path, library: str) -> None:
+    write(target, ROWS, keep=("k",))
+    assert read_with(library, target) == [plain(each) for each in ROWS]
+
+
+def test_boxes_unnest_in_duckdb(tmp_path: Path) -> None:
+    path = write(tmp_path / "out.parquet", ROWS)
+    found = duckdb.sql(f"select index, unnest(boxes, recursive := true) from '{path}'").fetchall()
+    assert [row[0] for row in found] == [0, 2, 2]
+    assert found[0][1:] == tuple(asdict(BOX).values())
+
+
+def test_half_characters_are_replaced(target: Path) -> None:
+    schema = RowSchema(extras=("masks",), keep=("k",))
+    made = answer(error_message="a\udcff", masks=(Mask((1,)),), kept={"k": ["\ud800"]})
+    write_result_file(target, lambda: [schema.row(made)], schema)
+    (row,) = rows_of(target)
+    assert (row["error_message"], row["k"]) == ("a\ufffd", ["\ufffd"])
+
+
+# --- files
+
+
+def test_file_of_no_rows_has_its_columns(target: Path) -> None:
+    assert write_result_file(target, list, RowSchema(keep=("a",))) == 0
+    assert rows_of(target) == list(read_results(target)) == []
+    assert [file.name for file in target.parent.iterdir()] == [target.name]
+    if target.suffix == ".parquet":
+        assert pq.read_schema(target).names == [*COLUMNS, "a"]
+
+
+def test_existing_file_is_replaced_only_with_overwrite(target: Path) -> None:
+    target.write_text("old")
+    for rows in (list, lambda: pytest.fail("they were read")):
+        with pytest.raises(OutputExists) as refusal:
+            write_result_file(target, rows, RowSchema())
+        assert "--overwrite" in refusal.value.hint
+    assert target.read_text() == "old"
+    write_result_file(target, lambda: [RowSchema().row(answer())], RowSchema(), overwrite=True)
+    assert rows_of(target) == [plain(answer())]
+
+
+def test_file_may_be_written_from_its_own_rows(target: Path) -> None:
+    write(target, ROWS, keep=("k",))
+    before = rows_of(target)
+    rows = lambda: (row for row in read_results(target, exact=True) if row["index"] != 1)  # noqa: E731
+    assert write_result_file(target, rows, RowSchema(keep=("k",)), overwrite=True) == 2
+    assert rows_of(target) == [before[0], before[2]]
+
+
+def test_file_created_meanwhile_is_not_replaced(target: Path) -> None:
+    def rows() -> Any:
+        yield RowSchema().row(answer())
+        target.write_text("another's")
+
+    with pytest.raises(OutputExists):
+        write_result_file(target, rows, RowSchema())
+    assert target.read_text() == "another's"
+    assert list(target.parent.iterdir()) == [target]
+
+
+def test_failure_leaves_no_file(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(OutputFailed, match="No space"):
+            write(target, ROWS)
+
+    def broken() -> Any:
+        yield RowSchema().row(answer())
+        raise UsageError("it cannot be read")
+
+    with pytest.raises(UsageError, match="it cannot be read"):
+        write_result_file(target, broken, RowSchema())
+    assert list(target.parent.iterdir()) == []
+
+
+def test_names_that_cannot_be_written_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "folder.jsonl").mkdir()
+    run = tmp_path / "run.jsonl"
+    state_folder(run).mkdir()
+    (state_folder(run) / "run.json").write_text("{}")
+    for name, error in (
+        ("-", UsageError),
+        ("x.csv", UsageError),
+        ("x", UsageError),
+        ("none/x.jsonl", UsageError),
+        ("folder.jsonl", UsageError),
+        ("run.jsonl", OutputExists),
+    ):
+        with pytest.raises(error) as refusal:
+            check_result_file(tmp_path / name if name != "-" else Path("-"), overwrite=True)
+        assert refusal.value.hint
+
+
+def test_tables_of_rows_are_made_as_rows_come() -> None:
+    tables = row_tables(map(RowSchema().row, map(answer, range(25_000))), RowSchema())
+    assert len(next(tables)) == result_file.TABLE_ROWS
+    assert sum(map(len, tables)) == 15_000
+    assert [len(table) for table in row_tables([], RowSchema())] == [0]

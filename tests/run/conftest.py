@@ -1,0 +1,17 @@
+"""The images of the runs that are disturbed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.run_kinds import BROKEN, IMAGES
+from tests.support.stub_runs import make_images
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("killed")
+    make_images(folder / "images", IMAGES, broken=BROKEN)
+    return folder

@@ -1,0 +1,318 @@
+"""Options that do not apply: ignored in silence, with one line if they were typed, or refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from PIL import Image
+
+import pgcli
+from pgcli.cli.main import app, main
+from pgcli.errors import UsageError
+from pgcli.run import run as running
+from pgcli.run.applies import APPLIES, ignored
+from pgcli.run.declare import changed, option_named, options_of, parse_keywords
+from pgcli.run.make_request import make_request, records_of
+from pgcli.run.options import OutputOptions
+from pgcli.run.outside import outside_values
+from pgcli.run.request import RunRequest
+from tests.support import pretend
+from tests.support.vectors import rows_of, unit, write_parquet
+
+pytestmark = pytest.mark.usefixtures("clean_environment")
+
+#: What makes a question, by command.
+NEEDED: dict[str, dict[str, Any]] = {
+    "ask": {"prompt": "what?"},
+    "detect": {"object": "cat"},
+    "segment": {"object": "cat"},
+    "score": {"text": "a cat"},
+}
+COMMANDS = ("caption", "ask", "detect", "segment", "ocr", "embed", "score", "classify")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with an image."""
+    monkeypatch.chdir(tmp_path)
+    Path("photos").mkdir()
+    Image.new("RGB", (40, 30), "red").save("photos/a.png")
+    return tmp_path
+
+
+def request(command: str, typed: dict[str, Any], outside: dict[str, Any]) -> RunRequest:
+    records, typed = records_of(command), NEEDED.get(command, {}) | typed
+    values = parse_keywords(records, outside) | parse_keywords(records, typed)
+    return make_request(command, ["photos"], values, typed=typed)
+
+
+#: A command, an option that does not apply to it, and what else is given.
+WITHOUT_EFFECT: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("caption", {"rows_per_file": 3}, {"output": "rows.jsonl"}),
+    ("caption", {"prepend": "a"}, {}),
+    ("caption", {"append": "a"}, {}),
+    ("caption", {"ray_gpus": 1}, {}),
+    ("caption", {"ray_cpus": 1}, {}),
+    ("caption", {"top_p": 0.5}, {}),
+    ("caption", {"top_k": 5}, {}),
+    ("ask", {"temperature": 1}, {"choice": ["yes", "no"]}),
+    ("ask", {"max_new_tokens": 3}, {"choice": ["yes", "no"]}),
+]
+#: The same, where rows or files would not be what was asked for.
+CONTRADICTORY: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("embed", {"quantize": "int8"}, {}),
+    ("classify", {"adapter": "me/lora"}, {}),
+    ("caption", {"revision": "main"}, {}),
+    ("caption", {"revision": "main"}, {"model": "demo"}),
+    ("score", {"revision": "main"}, {}),
+    ("caption", {"join": True}, {"output": "rows.jsonl"}),
+    ("caption", {"ray": "local"}, {"output": "rows.jsonl"}),
+    ("caption", {"shard": "0/2"}, {"output": "rows.jsonl"}),
+    ("caption", {"shard": "0/2"}, {"output": "rows/", "join": True}),
+    ("caption", {"overwrite": True}, {"output": "rows/", "join": True}),
+    ("caption", {"overwrite": True}, {"output": "rows/", "shard": "0/2"}),
+    ("caption", {"retry_errors": True}, {}),
+    ("caption", {"retry_errors": True}, {"output": "rows.txt", "format": "text"}),
+    ("caption", {"retry_errors": True}, {"output": "rows.jsonl", "limit": 3}),
+    ("caption", {"retry_errors": True}, {"output": "rows/", "join": True}),
+    ("caption", {"view": "a.html"}, {"output": "s3://bucket/rows/"}),
+    ("caption", {"draw": "drawn"}, {"output": "rows/", "ray": "local"}),
+    ("caption", {"sidecar": ".txt"}, {"output": "rows/", "join": True}),
+    ("caption", {"format": "jsonl"}, {"output": "rows.parquet"}),
+    ("caption", {"engines": 2}, {"device": "mps"}),
+    ("embed", {"draw": "drawn"}, {}),
+    ("score", {"sidecar": ".txt"}, {}),
+    ("ask", {"sidecar": ".txt"}, {"prompt": ["what?", "where?"]}),
+    ("ask", {"alternatives": 2}, {"choice": ["yes", "no"]}),
+    ("ask", {"token_logprobs": True}, {"choice": ["yes", "no"]}),
+]
+
+
+def values_of(found: RunRequest, name: str) -> tuple[object, object]:
+    """The value of an option in a request, and its default."""
+    records = (found.model, found.input, found.answering, found.output, found.running)
+    record = next(one for one in records if hasattr(one, name))
+    return getattr(record, name), option_named(type(record), name).default
+
+
+@pytest.mark.parametrize(("command", "option", "rest"), WITHOUT_EFFECT)
+def test_typed_option_without_effect_is_one_line(
+    command: str, option: dict[str, Any], rest: dict[str, Any]
+) -> None:
+    found = request(command, rest | option, {})
+    (line,) = found.ignored
+    (name,) = option
+    assert line.startswith(f"ignored: --{name.replace('_', '-')} ")
+    value, default = values_of(found, name)
+    assert value == default
+
+
+@pytest.mark.parametrize(("command", "option", "rest"), CONTRADICTORY)
+def test_typed_option_that_contradicts_is_refused(
+    command: str, option: dict[str, Any], rest: dict[str, Any]
+) -> None:
+    with pytest.raises(UsageError) as refused:
+        request(command, rest | option, {})
+    assert refused.value.hint
+    (name,) = option
+    assert f"--{name.replace('_', '-')}" in f"{refused.value} {refused.value.hint}"
+
+
+@pytest.mark.parametrize(("command", "option", "rest"), [*WITHOUT_EFFECT, *CONTRADICTORY])
+def test_option_of_the_environment_that_does_not_apply_is_ignored(
+    command: str, option: dict[str, Any], rest: dict[str, Any]
+) -> None:
+    found = request(command, rest, option)
+    value, default = values_of(found, next(iter(option)))
+    assert (value, found.ignored) == (default, ())
+
+
+def test_every_option_of_the_table_is_declared_and_tried() -> None:
+    tried = {name for _, option, _ in (*WITHOUT_EFFECT, *CONTRADICTORY) for name in option}
+    texts = {"include", "exclude"}  # of texts, below
+    assert {rule.options[0] for rule in APPLIES} == tried | texts
+    assert all(rule.message for rule in APPLIES)
+
+
+def test_names_of_images_do_not_apply_to_texts() -> None:
+    values = {"text": ("a",), "include": ("*.png",)}
+    assert make_request("embed", [], values, typed=["text"]).input.include == ()
+    with pytest.raises(UsageError, match="--include chooses images by their names"):
+        make_request("embed", [], values, typed=values)
+
+
+def test_of_options_that_exclude_each_other_those_typed_hold() -> None:
+    found = request("score", {"text": "a"}, {"text_column": "caption"}).question
+    assert (found.texts, found.text_column) == (("a",), None)  # type: ignore[union-attr]
+    typed = {"choices_column": "options"}
+    found = request("ask", typed, {"choice": ["a", "b"]}).question
+    assert (found.choices, found.choices_column) == ((), "options")
+    found = request("embed", {}, {"texts_file": "texts.txt", "raw_text": True}).question
+    assert not found.embeds_texts
+    with pytest.raises(UsageError, match="texts are given, and a column"):
+        request("score", {"text": "a", "text_column": "b"}, {})
+
+
+def test_lines_of_what_was_typed_are_asked_for_by_name() -> None:
+    found = RunRequest(
+        question=request("caption", {}, {}).question,
+        sources=("photos",),
+        output=OutputOptions(rows_per_file=3, prepend="a"),
+    )
+    line = "ignored: --rows-per-file applies to a folder of Parquet files"
+    assert ignored(found, ["rows_per_file", "output"]) == [line]
+    assert ignored(found, []) == []
+
+
+#: A value of every option that has a variable; some of them contradict each other.
+VALUES = {
+    "model": "demo",
+    "device": "cpu",
+    "dtype": "float32",
+    "quantize": "int8",
+    "batch_size": "3",
+    "engines": "1",
+    "ray": "local",
+    "format": "jsonl",
+    "draw": "drawn",
+    "view": "page.html",
+    "sidecar": ".txt",
+    "output": "rows.jsonl",
+    "shard": "0/2",
+    "region": "1,2,3,4",
+    "max_errors": "50%",
+    "max_pixels": "100000",
+    "on_error": "record",
+    "summary_json": "summary.json",
+    "dtype_out": "float16",
+    "lang": "de",
+    "log_format": "text",
+    "revision": "main",
+    "adapter": "",  # names files that have to exist, as do the next
+    "mask_decoder": "",
+    "prompts_file": "",
+    "texts_file": "",
+    "config": "",
+    "keep": "",  # photos have no columns, which is known when they are read
+    "choices_column": "",
+    "text_column": "",
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_all_variables_at_once_break_no_command(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(running, "load_engine", pretend.load_engine)
+    tree = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    for param in tree[command].params:
+        if param.envvar and param.param_type_name == "option":
+            default = "1" if getattr(param, "is_flag", False) else "3"
+            value = VALUES.get(param.name, {"top_p": "0.5", "temperature": "0.5"}.get(param.name))
+            monkeypatch.setenv(param.envvar, default if value is None else value)
+    for name in ("PGCLI_DRY_RUN", "PGCLI_MIN_SCORE", "PGCLI_MIN_CONFIDENCE", "PGCLI_NMS"):
+        monkeypatch.setenv(name, "0")
+    if command in ("embed", "score", "classify"):
+        monkeypatch.setenv("PGCLI_MODEL", "demo-towers")
+        monkeypatch.setenv("PGCLI_DRY_RUN", "1")  # the pretended model answers with text
+    words = [f"--{name}={value}" for name, value in NEEDED.get(command, {}).items()]
+    words += ["--label=cat", "--label=dog"] if command == "classify" else []
+    assert main([command, "photos", *words]) == 0, capsys.readouterr().err
+    assert "ignored" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "line"),
+    [
+        ("PGCLI_QUANTIZE", "int8", "embed photos --dry-run"),
+        ("PGCLI_QUANTIZE", "int8", "score photos --text a --dry-run"),
+        ("PGCLI_QUANTIZE", "int8", "classify photos --label a --label b --dry-run"),
+        ("PGCLI_ROWS_PER_FILE", "3", "caption photos -o rows.jsonl"),
+        ("PGCLI_PREPEND", "sks", "caption photos"),
+        ("PGCLI_REVISION", "main", "caption photos --model demo"),
+        ("PGCLI_REVISION", "main", "info demo"),
+        ("PGCLI_REVISION", "main", "search vectors.parquet --duplicates"),
+        ("PGCLI_REVISION", "main", "search vectors.parquet --text a"),
+    ],
+)
+def test_variable_that_does_not_apply_breaks_nothing(
+    variable: str,
+    value: str,
+    line: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    write_parquet(Path("vectors.parquet"), rows_of(unit(9, 192), model=None))
+    monkeypatch.setattr(running, "load_engine", pretend.load_engine)
+    monkeypatch.setenv(variable, value)
+    assert main(line.split()) == 0, capsys.readouterr().err
+    assert "ignored" not in capsys.readouterr().err
+
+
+def test_variable_of_another_task_does_not_break_training(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("rows.jsonl").write_text('{"image": "photos/a.png", "prefix": "a", "suffix": "b"}\n')
+    monkeypatch.setenv("PGCLI_TEXT_COLUMN", "caption")
+    monkeypatch.setenv("PGCLI_LABEL_COLUMN", "kind")
+    monkeypatch.setenv("PGCLI_REVISION", "main")
+    assert main("train rows.jsonl --model demo -o out --dry-run".split()) == 0
+    words = "train rows.jsonl --model demo -o out --dry-run --text-column caption"
+    assert main(words.split()) == 2
+    assert "--text-column goes with --task contrastive" in capsys.readouterr().err
+
+
+def test_typed_line_is_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(running, "load_engine", pretend.load_engine)
+    assert main("caption photos --model demo --rows-per-file 3".split()) == 0
+    line = "pgcli: ignored: --rows-per-file applies to a folder of Parquet files\n"
+    assert capsys.readouterr().err.startswith(line)
+
+
+@pytest.mark.parametrize("words", ["--keep a --keep b", "--keep a,b", ""])
+def test_kept_columns_are_repeated_or_listed(
+    words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("rows.jsonl").write_text('{"image": "photos/a.png", "a": 1, "b": 2}\n')
+    monkeypatch.setattr(running, "load_engine", pretend.load_engine)
+    if not words:
+        monkeypatch.setenv("PGCLI_KEEP", "a, b")
+    assert main(f"caption rows.jsonl --model demo -q {words}".split()) == 0
+    assert '"a":1,"b":2}' in capsys.readouterr().out
+
+
+def test_python_has_what_the_environment_and_the_file_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(running, "load_engine", pretend.load_engine)
+    Path("c.toml").write_text(
+        'limit = 1\nlang = "fr"\nno-timing = true\n[caption]\nlang = "de"\nworkers = 0\n'
+    )
+    monkeypatch.setenv("PGCLI_LIMIT", "7")
+    monkeypatch.setenv("PGCLI_ROWS_PER_FILE", "3")
+    values = outside_values("caption", records_of("caption"), "c.toml")
+    assert values == {
+        "limit": 7,
+        "lang": "de",
+        "no_timing": True,
+        "workers": 0,
+        "rows_per_file": 3,
+    }
+    report = pgcli.run("caption", "photos", output="rows.jsonl", model="demo", config="c.toml")
+    (row,) = report.read()
+    assert (row.prompt, row.vision_ms) == ("caption de", None)
+    monkeypatch.setenv("PGCLI_LIMIT", "none")
+    with pytest.raises(UsageError, match="PGCLI_LIMIT: 'none' is not a whole number"):
+        pgcli.run("caption", "photos", output="rows.jsonl", model="demo")
+
+
+def test_each_option_is_known_by_one_record() -> None:
+    found = request("caption", {}, {})
+    for record in (found.model, found.input, found.answering, found.output, found.running):
+        assert [*changed(record)] == []
+        assert all(option.help and option.panel for option in options_of(type(record)))

@@ -1,0 +1,184 @@
+"""Options read from text and from Python: the same values, the same refusals."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import FrozenInstanceError
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pgcli.cli.training.options import RECORDS as TRAINING
+from pgcli.errors import UsageError
+from pgcli.run.declare import changed, fingerprint_values, options_of, parse_keywords
+from pgcli.run.make_request import command_words, make_request, records_of
+from pgcli.run.options import InputOptions, ModelOptions, OutputOptions, RunningOptions
+from pgcli.run.questions import COMMANDS
+
+PIPES: dict[str, Any] = {"capture_output": True, "text": True}
+#: An option, a value as text, the same from Python, and what both are read as.
+READ: list[tuple[str, object, object, object]] = [
+    ("limit", "3", 3, 3),
+    ("limit", "3", np.int64(3), 3),
+    ("top_p", "0.5", 0.5, 0.5),
+    ("temperature", "1", 1, 1.0),
+    ("keep", "a, b", ["a", "b"], ("a", "b")),
+    ("keep", "a", ("a",), ("a",)),
+    ("include", "a,b", ["a,b"], ("a,b",)),
+    ("region", "1,2,3,4", (1, 2, 3, 4), (1.0, 2.0, 3.0, 4.0)),
+    ("region", "1,2,3,4", np.array([1, 2, 3, 4]), (1.0, 2.0, 3.0, 4.0)),
+    ("max_errors", "5%", "5%", (None, 0.05)),
+    ("max_errors", "5", 5, (5, None)),
+    ("batch_size", "auto", "auto", None),
+    ("engines", "2", 2, 2),
+    ("no_timing", "yes", True, True),
+    ("output", "rows.jsonl", Path("rows.jsonl"), "rows.jsonl"),
+    ("quantize", "int8", "int8", "int8"),
+]
+
+
+def read(**keywords: object) -> dict[str, Any]:
+    return parse_keywords(records_of("caption"), keywords)
+
+
+@pytest.mark.parametrize(("name", "text", "value", "expected"), READ)
+def test_text_and_python_give_the_same_value(
+    name: str, text: object, value: object, expected: object
+) -> None:
+    assert read(**{name: text}) == read(**{name: value}) == {name: expected}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("limit", 0, "0 is not a whole number of 1 or more"),
+        ("limit", True, "True is not a whole number"),
+        ("limit", 2.5, "2.5 is not a whole number"),
+        ("limit", "many", "'many' is not a whole number"),
+        ("top_p", 0, "0 is not a number above 0 to 1"),
+        ("top_p", float("nan"), "nan is not a number"),
+        ("temperature", float("inf"), "inf is not a number of 0 or more"),
+        ("workers", 257, "257 is not a whole number of 0 to 256"),
+        ("keep", "a,,b", "'a,,b' is not a list of names"),
+        ("keep", 3, "3 is neither a text nor a list of texts"),
+        ("keep", [1], "1 is not a text"),
+        ("region", (1, 2, 3), "(1, 2, 3) is not four numbers of pixels"),
+        ("device", "gpu", "'gpu' is not auto, cpu, cuda, cuda:N or mps"),
+        ("dtype", "float16", "float16 cannot hold Gemma's activations"),
+        ("quantize", "int4", "'int4' is not one of 'none', 'int8', 'fp8'"),
+        ("max_errors", "101%", "'101%' is not a percentage"),
+        ("batch_size", 0, "0 is neither auto nor a whole number"),
+        ("no_timing", "maybe", "'maybe' is neither true nor false"),
+        ("model", 3, "3 is not a text"),
+    ],
+)
+def test_wrong_value_names_its_keyword(name: str, value: object, reason: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        read(**{name: value})
+    assert str(refused.value).startswith(f"{name}: {reason}")
+    assert refused.value.hint
+
+
+def test_unknown_keyword_names_the_closest() -> None:
+    with pytest.raises(UsageError, match="there is no option temprature") as refused:
+        read(temprature=1)
+    assert refused.value.hint == "did you mean temperature?"
+
+
+def test_none_leaves_an_option_out() -> None:
+    assert read(limit=None, keep=None, seed=None) == {}
+
+
+def test_lists_of_training_keep_all_their_values() -> None:
+    values = parse_keywords(
+        TRAINING, {"freeze": ["vision", "projector"], "targets": ["all", "vision"]}
+    )
+    assert values == {"freeze": ("vision", "projector"), "targets": "all,vision"}
+    assert parse_keywords(TRAINING, {"freeze": "vision,projector"})["freeze"] == values["freeze"]
+    with pytest.raises(UsageError, match="freeze: 'head' is not one of 'vision'"):
+        parse_keywords(TRAINING, {"freeze": ["vision", "head"]})
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, "train"])
+def test_defaults_are_valid_and_names_are_unique(command: str) -> None:
+    records = TRAINING if command == "train" else records_of(command)
+    options = [option for record in records for option in options_of(record)]
+    assert len({option.name for option in options}) == len(options)
+    for option in options:
+        is_plain = option.default is not None and not option.repeat and option.kind is not bool
+        if is_plain:
+            assert option.read(option.default) == option.default, option.name
+            if option.name != "warmup":  # a share, which is a text with %
+                assert option.read(str(option.default)) == option.default, option.name
+
+
+def test_records_are_frozen_and_say_what_differs_from_the_default() -> None:
+    options = InputOptions(limit=3, keep=("a",))
+    assert sorted(changed(options)) == ["keep", "limit"]
+    with pytest.raises(FrozenInstanceError):
+        options.limit = 4  # type: ignore[misc]
+
+
+def test_fingerprint_has_the_options_that_rows_depend_on() -> None:
+    assert fingerprint_values(ModelOptions()).keys() == {"adapter", "quantize"}
+    assert fingerprint_values(RunningOptions()) == {}
+    assert fingerprint_values(OutputOptions()).keys() == {"no_timing", "rows_per_file"}
+    names = "image_column id_column prompt_column keep include exclude max_pixels fast_decode"
+    assert fingerprint_values(InputOptions()).keys() == {*names.split()}
+
+
+def test_words_of_a_call_are_those_of_the_command_line() -> None:
+    asked = {
+        "object": ["cat", "--red car"],
+        "strict": True,
+        "no_timing": False,
+        "keep": ["a", "b"],
+        "region": (1, 2, 3.5, 4),
+        "max_errors": "5%",
+        "limit": 3,
+    }
+    values = parse_keywords(records_of("detect"), asked)
+    words = command_words("detect", ["photos"], values)
+    assert words == (
+        *("detect", "--object=cat", "--object=--red car", "--strict", "--keep=a", "--keep=b"),
+        *("--region=1,2,3.5,4", "--max-errors=5%", "--limit=3", "--", "photos"),
+    )
+
+
+def test_request_has_its_question_and_records() -> None:
+    values = read(lang="de", region=(1, 2, 3, 4), alternatives=2, limit=3, max_new_tokens=9)
+    request = make_request("caption", ["photos"], values, typed=values)
+    assert request.question.templates == ("caption de",)
+    assert request.question.region == (1.0, 2.0, 3.0, 4.0)
+    assert request.question.extra_columns == ("alternatives",)
+    assert (request.sources, request.input.limit) == (("photos",), 3)
+    assert request.folder == str(Path.cwd())
+    with pytest.raises(UsageError, match="object is not given"):
+        make_request("detect", ["photos"], {})
+
+
+def test_declarations_import_nothing_slow() -> None:
+    code = (
+        "import sys, pgcli.run.make_request, pgcli.run.outside\n"
+        "slow = {'torch', 'typer', 'rich', 'pyarrow', 'transformers', 'PIL', 'numpy'}\n"
+        "print(slow & {*sys.modules})"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], check=True, timeout=100, **PIPES)
+    assert shown.stdout == "set()\n"
+
+
+def test_run_is_a_function_also_once_its_package_is_imported() -> None:
+    code = (
+        "import inspect, pickle, pgcli\n"
+        "first = pgcli.run\n"
+        "from pgcli.run.request import RunRequest\n"
+        "assert inspect.signature(pgcli.run) == inspect.signature(first)\n"
+        "assert pickle.loads(pickle.dumps(pgcli.run)) is pgcli.run\n"
+        "try: pgcli.run('describe', 'x', output='y.jsonl')\n"
+        "except pgcli.errors.UsageError as problem: print(problem)"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], check=True, timeout=100, **PIPES)
+    assert shown.stdout == "describe is not a task\n"

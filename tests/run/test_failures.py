@@ -1,0 +1,79 @@
+"""A system call of a run that fails costs no row: it ends with a remedy, and is resumed."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import signal
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.run_kinds import KINDS, fresh, whole
+from tests.support.stub_runs import Calls, finish, rows_of
+
+STEPS = [7, pytest.param(1, marks=pytest.mark.nightly)]
+ENDS = (3, 14)
+
+
+def fails(code: int) -> Callable[[str], None]:
+    def fail(name: str) -> None:
+        raise OSError(code, os.strerror(code))
+
+    return fail
+
+
+class Full(Calls):
+    """Every call from the `number`-th on fails."""
+
+    def is_reached(self) -> bool:
+        return self.count >= self.number
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("calls", [Calls, Full])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if "engines" not in kind])
+def test_a_failing_call_ends_a_run_that_can_be_resumed(
+    images: Path,
+    kind: str,
+    calls: type[Calls],
+    step: int,
+) -> None:
+    output, options = KINDS[kind]
+    rows = whole(images, kind)
+    for number in range(1, 1000, step):
+        folder = fresh(images, "failing")
+        counted = calls(number, fails(errno.ENOSPC if number % 2 else errno.EIO))
+        code, said = finish(folder, output, before=counted, **options)
+        assert code in ENDS, (number, said)
+        assert "Traceback" not in said, (number, said)
+        before = Counter(rows_of(folder, output)) if any(folder.iterdir()) else Counter[str]()
+        assert before <= Counter(rows), number
+        code_resumed, said_resumed = finish(folder, output, **options)
+        found = rows_of(folder, output)
+        assert code_resumed == 3, (number, said, said_resumed)
+        assert found == rows, (number, said, said_resumed)
+        if code == 3 and not said:
+            assert number > 8
+            return
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if "engines" not in kind])
+def test_a_full_disk_ends_a_run_that_can_be_resumed(images: Path, kind: str) -> None:
+    """As far as a limit of the size of files is one."""
+    output, options = KINDS[kind]
+    rows = whole(images, kind)
+    for size in (0, 100, 1000, 3000, 5000, 9000):
+        folder = fresh(images, "full")
+
+        def limit(size: int = size) -> None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # which has no size
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+        assert finish(folder, output, before=limit, **options)[0] in ENDS, size
+        assert finish(folder, output, **options)[0] == 3
+        assert rows_of(folder, output) == rows, size

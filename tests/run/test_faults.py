@@ -1,0 +1,218 @@
+"""Faults of the program before the redesign, each of which has come back to nobody since."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+import pgcli.run.processes
+from tests.support.stub_runs import finish, make_images, rows_of, start, wait
+
+FOLDER = {"rows_per_file": 5}
+KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "lines": ("rows.jsonl", {}),
+    "parquet": ("rows.parquet", {}),
+    "folder": ("rows/", FOLDER),
+    "join": ("rows/", {"join": True, **FOLDER}),
+    "shard": ("rows/", {"shard": "0/1", **FOLDER}),
+    "engines": ("rows.jsonl", {"engines": 2}),
+}
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    make_images(tmp_path / "images", 8)
+    (tmp_path / "run").mkdir()
+    return tmp_path
+
+
+def manifest(images: Path, name: str = "list.jsonl", **columns: Any) -> None:
+    rows = [
+        {"image": f"images/{n:03}.png", **{c: v[n] for c, v in columns.items()}} for n in range(8)
+    ]
+    (images / name).write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_complete_output_is_compared_with_the_model(
+    images: Path, tiny: Path, tiny2: Path, kind: str
+) -> None:
+    """29.14, 35.4: another folder, other weights, another dtype."""
+    output, options = KINDS[kind]
+    model = shutil.copytree(tiny, images / "model")
+    options = {"model": "../model", **options}
+    assert finish(images / "run", output, **options)[0] == 0
+    rows = rows_of(images / "run", output)
+    code, said = finish(images / "run", output, **options | {"model": "demo"})
+    assert (code, "another model" in said) == (13, True), said
+    code, said = finish(images / "run", output, **options | {"dtype": "bfloat16"})
+    assert (code, "dtype" in said) == (13, True), said
+    weights = next(model.glob("*.safetensors"))
+    os.utime(weights, (1, 1))  # the same content
+    assert finish(images / "run", output, **options)[0] == 0
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(data)
+    code, said = finish(images / "run", output, **options)
+    assert (code, "another model" in said) == (13, True), said
+    assert rows_of(images / "run", output) == rows
+
+
+@pytest.mark.parametrize("change", ["reversed", "edited"])
+def test_shards_of_different_manifests_are_refused(images: Path, change: str) -> None:
+    """35.5: six ids came twice, and six were lost."""
+    options = {"rows_per_file": 2}
+    manifest(images, id=list("abcdefgh"))
+    code, said = finish(images / "run", "rows/", ["../list.jsonl"], shard="0/2", **options)
+    assert code == 0, said
+    lines = (images / "list.jsonl").read_text().splitlines(keepends=True)
+    lines = lines[::-1] if change == "reversed" else [lines[0].replace('"a"', '"x"'), *lines[1:]]
+    (images / "list.jsonl").write_text("".join(lines))
+    code, said = finish(images / "run", "rows/", ["../list.jsonl"], shard="1/2", **options)
+    assert (code, "list.jsonl has " in said) == (13, True), said
+
+
+def test_null_prompts_are_error_rows(images: Path) -> None:
+    """29.9: they refused the whole data set, or asked «is there a ?» in silence."""
+    for name, column, prompt, bad in (
+        ("a.jsonl", "prompt", (), 1),
+        ("b.jsonl", "category", ("is there a {category}?",), 0),
+    ):
+        manifest(images, **{column: [None if n == bad else str(n) for n in range(8)]})
+        code, said = finish(images / "run", name, ["../list.jsonl"], prompt=prompt)
+        assert code == 3, said
+        rows = [json.loads(row) for row in rows_of(images / "run", name)]
+        assert [row["error"] for row in rows] == [
+            "no_prompt" if n == bad else None for n in range(8)
+        ]
+
+
+def test_equal_ids_are_refused_wherever_they_are(images: Path) -> None:
+    """29.9: of two files of a folder, and of a source given twice, they passed unnoticed."""
+    (images / "lists").mkdir()
+    for name in ("a", "b"):
+        rows = {"image": [str(images / "images/000.png")], "id": ["same"]}
+        pq.write_table(pa.table(rows), images / f"{name}.parquet")
+    options = {"allow_outside_root": True}
+    for sources in (["../a.parquet", "../b.parquet"], ["../a.parquet", "../a.parquet"]):
+        code, said = finish(images / "run", "rows.jsonl", sources, **options)
+        assert (code, "same" in said, "a.parquet" in said) == (2, True, True), said
+
+
+def test_kept_columns_are_all_that_were_named(images: Path) -> None:
+    """29.10: of `--keep a --keep b` one was dropped."""
+    manifest(images, a=list("abcdefgh"), b=list(range(8)))
+    for name in ("rows.jsonl", "rows.parquet"):
+        code, said = finish(images / "run", name, ["../list.jsonl"], keep=("a", "b", "source"))
+        assert code == 0, said
+        row = json.loads(rows_of(images / "run", name)[2])
+        assert (row["a"], row["b"]) == ("b", 1)
+        assert "list.jsonl, line 2" in row["source"]
+
+
+def test_processes_of_another_container_are_alive_while_they_give_signs(images: Path) -> None:
+    """29.4: with equal host names and process numbers, and without a common lock."""
+
+    def contained() -> None:
+        os.environ["TMPDIR"] = str(images)
+        pgcli.run.processes.tempfile.tempdir = str(images / "other")
+        (images / "other").mkdir()
+
+    options = {"rows_per_file": 4, "join": True}
+    pid = start(images / "run", "rows/", seconds=0.1, before=contained, **options)
+    code, said = finish(images / "run", "rows/", seconds=0.1, **options)
+    assert (wait(pid), code) == (0, 0), said
+    rows = rows_of(images / "run", "rows/")
+    assert [json.loads(row)["index"] for row in rows] == [n // 2 for n in range(16)]
+
+
+def test_a_wide_image_ends_no_parquet_run(images: Path) -> None:
+    """35.6: its width is more than int32 holds."""
+    for name in ("000", "004"):
+        (images / f"images/{name}.ppm").write_bytes(b"P6 2147483648 1 255\n")
+    for kind in ("parquet", "folder"):
+        output, options = KINDS[kind]
+        assert finish(images / "run", output, **options)[0] == 3
+        errors = [json.loads(row)["error"] for row in rows_of(images / "run", output)]
+        assert [error for error in errors if error] == ["too_many_pixels"] * 4
+
+
+def test_the_printed_retry_command_works(images: Path) -> None:
+    """29.7: it was refused, and the way out answered the whole data set."""
+    from pgcli.run.make_request import make_request
+    from pgcli.run.summary import retry_command
+
+    (images / "images/002.png").write_bytes(b"no image")
+    assert finish(images / "run", "rows.jsonl", limit=6)[0] == 3
+    Image.new("RGB", (8, 8)).save(images / "images/002.png")
+    values = {"output": "rows.jsonl", "limit": 6, "prompt": ("a", "b"), "model": "demo"}
+    words = ("ask", "--limit=6", "-o=rows.jsonl", "../images")
+    request = make_request("ask", ["../images"], values, arguments=words)
+    assert "--limit" in retry_command(request)
+    code, said = finish(images / "run", "rows.jsonl", limit=6, retry_errors=True)
+    assert code == 0, said
+    assert len(rows_of(images / "run", "rows.jsonl")) == 6
+
+
+def test_standard_input_that_is_another_is_refused(images: Path) -> None:
+    def feed(text: str) -> Any:
+        def before() -> None:
+            file = images / "fed"
+            file.write_text(text)
+            os.dup2(os.open(file, os.O_RDONLY), 0)
+            import sys
+
+            sys.stdin = open(0, closefd=False)  # noqa: SIM115
+
+        return before
+
+    names = [f"../images/{n:03}.png\n" for n in range(8)]
+    for output in ("rows.jsonl", "rows.parquet"):
+        code, said = finish(images / "run", output, ["-"], before=feed("".join(names[:4])))
+        assert code == 0, said
+        code, said = finish(images / "run", output, ["-"], before=feed("".join(names[:2])))
+        assert (code, len(rows_of(images / "run", output))) == (13, 8), said
+        code, said = finish(images / "run", output, ["-"], before=feed("".join(names[::-1])))
+        assert (code, len(rows_of(images / "run", output))) == (13, 8), said
+        code, said = finish(images / "run", output, ["-"], before=feed("".join(names)))
+        assert (code, len(rows_of(images / "run", output))) == (0, 16), said
+
+
+@pytest.mark.parametrize("kind", ["lines", "parquet", "folder"])
+def test_two_commands_at_one_moment(images: Path, kind: str) -> None:
+    """One of them has the output, the other one exits with 12."""
+    output, options = KINDS[kind]
+    pids = [start(images / "run", output, seconds=0.02, **options) for _ in range(3)]
+    codes = sorted(wait(pid) for pid in pids)
+    assert codes in ([0, 12, 12], [0, 0, 12], [0, 0, 0]), (images / "said").read_text()
+    assert len(rows_of(images / "run", output)) == 16
+
+
+def test_joined_commands_begun_at_one_moment_share_the_rows(images: Path) -> None:
+    pids = [
+        start(images / "run", "rows/", seconds=0.02, join=True, rows_per_file=2) for _ in range(4)
+    ]
+    assert [wait(pid) for pid in pids] == [0] * 4, (images / "said").read_text()
+    rows = [json.loads(row)["index"] for row in rows_of(images / "run", "rows/")]
+    assert rows == [n // 2 for n in range(16)]
+
+
+def test_an_image_that_kills_engines_twice_is_an_error_row(images: Path) -> None:
+    Image.new("RGB", (8, 8)).save(images / "images/0 kills.png")
+    Image.new("RGB", (8, 8)).save(images / "images/1 kills once.png")
+    for output, options in (("rows.jsonl", {}), ("rows.parquet", {}), ("rows/", FOLDER)):
+        code, said = finish(images / "run", output, engines=2, **options)
+        assert code == 3, said
+        rows = [json.loads(row) for row in rows_of(images / "run", output)]
+        failed = [row["id"] for row in rows if row["error"] == "worker_crashed"]
+        assert (len(rows), set(failed)) == (20, {"0 kills.png"})
+        for marker in images.glob("met *"):
+            marker.unlink()

@@ -1,0 +1,168 @@
+"""Nothing that is not ours is deleted, written or read: links, FIFOs, folders and garbage."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.stub_runs import Calls, die, finish, make_images, rows_of, start, wait
+
+VICTIM = b'{"index":0,"id":"mine"}\nkeep this\n'
+FOLDER = {"rows_per_file": 5}
+KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "lines": ("rows.jsonl", {}),
+    "parquet": ("rows.parquet", {}),
+    "folder": ("rows/", FOLDER),
+    "join": ("rows/", {"join": True, **FOLDER}),
+}
+WAYS = (
+    "link",
+    "hard link",
+    "dangling link",
+    "fifo",
+    "folder",
+    "garbage",
+    "empty",
+    "link to folder",
+)
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    make_images(tmp_path / "images", 8, broken=[3])
+    (tmp_path / "run").mkdir()
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    for name in ("text", "part-000000.parquet", "sub"):
+        (victim / name).write_bytes(VICTIM)
+    return tmp_path
+
+
+def is_untouched(images: Path) -> bool:
+    files = sorted((images / "victim").iterdir())
+    return [file.read_bytes() for file in files] == [VICTIM] * 3
+
+
+def put(images: Path, path: Path, way: str) -> None:
+    """Put something foreign in place of a file or folder."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+    path.parent.mkdir(exist_ok=True)
+    if way == "link":
+        path.symlink_to(images / "victim/text")
+    elif way == "hard link":
+        path.write_bytes(VICTIM)
+    elif way == "dangling link":
+        path.symlink_to(images / "victim/new")
+    elif way == "fifo":
+        os.mkfifo(path)
+    elif way == "folder":
+        path.mkdir()
+        (path / "text").write_bytes(VICTIM)
+    elif way == "link to folder":
+        path.symlink_to(images / "victim")
+    else:
+        path.write_bytes(b"\0garbage{" if way == "garbage" else b"")
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("way", ["link to folder", "folder", "link", "fifo", "garbage"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_state_folder_that_is_not_ours_is_refused(
+    images: Path, kind: str, way: str, overwrite: bool
+) -> None:
+    output, options = KINDS[kind]
+    if overwrite and kind == "join":
+        return
+    state = images / "run" / f"{output.rstrip('/')}.pgcli"
+    put(images, state, way)
+    code, said = finish(images / "run", output, overwrite=overwrite, **options)
+    assert code == 13, said
+    assert is_untouched(images)
+    assert way != "folder" or (state / "text").read_bytes() == VICTIM
+    assert sorted(os.listdir(images / "run")) == [state.name]  # noqa: PTH208
+
+
+@pytest.mark.parametrize("kind", ["folder", "join"])
+@pytest.mark.parametrize("name", ["part-000000.parquet", "part-00000-x.snappy.parquet", "a.txt"])
+def test_a_folder_with_files_of_others_is_refused_and_left_alone(
+    images: Path, kind: str, name: str
+) -> None:
+    output, options = KINDS[kind]
+    (images / "run/rows").mkdir()
+    (images / "run/rows" / name).write_bytes(VICTIM)
+    for overwrite in (False, True) if kind == "folder" else (False,):
+        code, said = finish(images / "run", output, overwrite=overwrite, **options)
+        assert code == 13, said
+        assert (images / "run/rows" / name).read_bytes() == VICTIM
+
+
+def test_overwriting_a_folder_removes_files_of_the_run_only(images: Path) -> None:
+    output, options = KINDS["folder"]
+    assert finish(images / "run", output, **options)[0] == 3
+    foreign = images / "run/rows/part-00000-x.snappy.parquet"
+    foreign.write_bytes(VICTIM)
+    assert finish(images / "run", output, overwrite=True, **options)[0] == 13
+    foreign.rename(images / "run/rows/notes.txt")
+    assert finish(images / "run", output, overwrite=True, limit=3, **options)[0] == 0
+    names = sorted(file.name for file in (images / "run/rows").iterdir())
+    assert names == ["notes.txt", "part-000000.parquet"]
+
+
+def test_a_folder_on_another_device_than_its_parent_is_written(images: Path) -> None:
+    device = Path("/dev/shm")
+    if not device.is_dir() or device.stat().st_dev == images.stat().st_dev:
+        pytest.skip("this machine has no other file system")
+    folder = device / f"pgcli-test-{os.getpid()}"
+    folder.mkdir()
+    try:
+        (images / "run/rows").symlink_to(folder)
+        output, options = KINDS["folder"]
+        assert finish(images / "run", output, **options)[0] == 3
+        assert len(rows_of(images / "run", output)) == 16
+    finally:
+        shutil.rmtree(folder)
+
+
+STEPS = [4, pytest.param(1, marks=pytest.mark.nightly)]
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_file_of_a_run_replaced_by_something_foreign(
+    images: Path, kind: str, step: int
+) -> None:
+    """Complete or killed: exit code 13 or the right rows, and no victim is touched."""
+    output, options = KINDS[kind]
+    assert finish(images / "run", output, **options)[0] == 3
+    rows = rows_of(images / "run", output)
+    killed = images / "killed"
+    killed.mkdir()
+    wait(start(killed, output, before=Calls(34, die), **options))
+    cases, problems = [], []
+    for base in (images / "run", killed):
+        state = base / f"{output.rstrip('/')}.pgcli"
+        names = [p.relative_to(base) for p in base.rglob("*") if p.name != "images"]
+        extra = ("log.txt", "open/000000000000-aaaaaaaaaaaa.jsonl", "processes/aaaaaaaaaaaa.json")
+        names += [
+            (state / name).relative_to(base) for name in (*extra, "claims/0", "inputs/1.arrow")
+        ]
+        cases += [(base, name, way) for name in sorted(set(names)) for way in WAYS]
+    for base, name, way in cases[::step]:
+        folder = images / "fuzzed"
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(base, folder, symlinks=True)
+        put(images, folder / name, way)
+        code, said = finish(folder, output, **options)
+        if code == 3:  # what is foreign in the state may stay there
+            shutil.rmtree(folder / f"{output.rstrip('/')}.pgcli")
+        is_right = code == 13 or (code == 3 and rows_of(folder, output) == rows)
+        is_right |= code == 2 and name == Path(output)  # -o names a folder in place of a file
+        if not is_right or "Traceback" in said or not is_untouched(images):
+            problems.append(f"{base.name} {name} {way}: {code} {said}")
+    assert not problems, "\n".join(problems)

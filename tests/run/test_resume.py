@@ -1,0 +1,199 @@
+"""What a second command makes of the output of a first: more rows, none twice, or a refusal."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from tests.support.stub_runs import Calls, die, finish, make_images, rows_of, start, wait
+
+FOLDER = {"rows_per_file": 5}
+KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "lines": ("rows.jsonl", {}),
+    "parquet": ("rows.parquet", {}),
+    "folder": ("rows/", FOLDER),
+    "join": ("rows/", {"join": True, **FOLDER}),
+    "shard": ("rows/", {"shard": "0/1", **FOLDER}),
+    "lines of engines": ("rows.jsonl", {"engines": 2}),
+    "parquet of engines": ("rows.parquet", {"engines": 2}),
+    "folder of engines": ("rows/", {"engines": 2, **FOLDER}),
+}
+ALONE = [kind for kind in KINDS if kind not in ("join", "shard")]
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    make_images(tmp_path / "images", 8, broken=[3])
+    (tmp_path / "run").mkdir()
+    return tmp_path
+
+
+def whole(images: Path, kind: str, **more: Any) -> list[str]:
+    output, options = KINDS[kind]
+    folder = images / "whole"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    assert finish(folder, output, **options | more)[0] in (0, 3)
+    return rows_of(folder, output)
+
+
+def ids(rows: list[str]) -> list[str]:
+    return [json.loads(row)["id"] for row in rows]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_limit_that_grows_ends_with_the_rows_of_a_whole_run(images: Path, kind: str) -> None:
+    output, options = KINDS[kind]
+    for limit, rows in ((3, 3), (3, 3), (2, 3), (7, 7), (None, 16)):
+        more = {} if limit is None else {"limit": limit}
+        assert finish(images / "run", output, **options | more)[0] in (0, 3)
+        assert len(rows_of(images / "run", output)) == rows
+    assert rows_of(images / "run", output) == whole(images, kind)
+
+
+@pytest.mark.parametrize("kind", ALONE)
+def test_a_smaller_limit_loses_no_row_of_a_killed_run(images: Path, kind: str) -> None:
+    output, options = KINDS[kind]
+    for number in range(30, 100, 9):
+        shutil.rmtree(images / "run")
+        (images / "run").mkdir()
+        wait(start(images / "run", output, before=Calls(number, die), **options))
+        saved = rows_of(images / "run", output)
+        assert finish(images / "run", output, limit=2, **options)[0] in (0, 3)
+        assert set(saved) <= set(rows_of(images / "run", output)), number
+        assert finish(images / "run", output, **options)[0] == 3
+        assert rows_of(images / "run", output) == whole(images, kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_new_images_follow_wherever_their_names_sort(images: Path, kind: str) -> None:
+    output, options = KINDS[kind]
+    assert finish(images / "run", output, **options)[0] == 3
+    before = rows_of(images / "run", output)
+    for name in ("-1.png", "002b.png", "9.png"):
+        Image.new("RGB", (9, 9)).save(images / "images" / name)
+    code, said = finish(images / "run", output, **options)
+    after = rows_of(images / "run", output)
+    assert (code, after[: len(before)]) == (3, before), said
+    assert ids(after)[len(before) :: 2] == ["-1.png", "002b.png", "9.png"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_of_removed_images_stay_and_are_told(images: Path, kind: str) -> None:
+    output, options = KINDS[kind]
+    assert finish(images / "run", output, **options)[0] == 3
+    before = rows_of(images / "run", output)
+    (images / "images/002.png").unlink()
+    code, said = finish(images / "run", output, **options)
+    assert "2 rows belong to images that are not in the input any more" in said
+    assert (code, rows_of(images / "run", output)) == (3, before)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_image_that_changed_is_refused_and_one_that_was_repaired_is_not(
+    images: Path, kind: str
+) -> None:
+    output, options = KINDS[kind]
+    assert finish(images / "run", output, **options)[0] == 3
+    before = rows_of(images / "run", output)
+    Image.new("RGB", (30, 30)).save(images / "images/003.png")
+    assert finish(images / "run", output, **options)[0] == 3
+    Image.new("RGB", (30, 30)).save(images / "images/004.png")
+    code, said = finish(images / "run", output, **options)
+    assert code == 13
+    assert "004.png has changed" in said
+    assert rows_of(images / "run", output) == before
+
+
+@pytest.mark.parametrize("kind", ALONE)
+@pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.nightly)])
+def test_retries_killed_at_any_write_end_with_all_rows_answered(
+    images: Path, kind: str, step: int
+) -> None:
+    output, options = KINDS[kind]
+    assert finish(images / "run", output, **options)[0] == 3
+    good = {row for row in rows_of(images / "run", output) if '"error": null' in row}
+    Image.new("RGB", (30, 30)).save(images / "images/003.png")
+    rows = whole(images, kind)
+    for number in range(1, 200, step):
+        folder = images / "again"
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(images / "run", folder)
+        retry = {"retry_errors": True, **options}
+        code = wait(start(folder, output, before=Calls(number, die), **retry))
+        assert good <= set(rows_of(folder, output)), number
+        code_again, said = finish(folder, output, **retry)
+        assert code_again == 0, (number, said)
+        assert rows_of(folder, output) == rows, (number, said)
+        assert finish(folder, output, **options)[0] == 0
+        if code == 0:
+            assert number > 5
+            return
+        assert code == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("kind", ALONE)
+@pytest.mark.parametrize("step", [9, pytest.param(1, marks=pytest.mark.nightly)])
+def test_overwriting_killed_at_any_write_never_mixes_rows(
+    images: Path, kind: str, step: int
+) -> None:
+    """Afterwards the output has rows of the old run or of the new, and the command ends it."""
+    output, options = KINDS[kind]
+    assert finish(images / "run", output, prompt=("old", "older", "oldest"), **options)[0] == 3
+    old = set(rows_of(images / "run", output))
+    rows = whole(images, kind)
+    for number in range(1, 300, step):
+        folder = images / "again"
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(images / "run", folder)
+        new = {"overwrite": True, **options}
+        code = wait(start(folder, output, before=Calls(number, die), **new))
+        found = set(rows_of(folder, output))
+        assert found <= old or found <= set(rows), number
+        code_again, said = finish(folder, output, **new)
+        assert (code_again, rows_of(folder, output)) == (3, rows), (number, said)
+        if code == 3:
+            assert number > 10
+            return
+        assert code == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("kind", ["lines", "parquet", "folder"])
+def test_an_interrupted_overwrite_goes_on_without_the_option(images: Path, kind: str) -> None:
+    output, options = KINDS[kind]
+    assert finish(images / "run", output, prompt=("old",), **options)[0] == 3
+    for number in range(20, 60, 10):
+        folder = images / f"again{number}"
+        shutil.copytree(images / "run", folder)
+        wait(start(folder, output, before=Calls(number, die), overwrite=True, **options))
+        code, said = finish(folder, output, **options)
+        assert code == 3, (number, said)
+        assert rows_of(folder, output) == whole(images, kind)
+
+
+def test_a_file_cut_at_any_byte_resumes_to_the_same_bytes(images: Path) -> None:
+    """A power loss may cut a file anywhere: whole rows stay, and the others are answered again."""
+    folder = images / "run"
+    finish(folder, "rows.jsonl")
+    whole = (folder / "rows.jsonl").read_bytes()
+    for size in [*range(0, len(whole), 97), len(whole) - 1]:
+        (folder / "rows.jsonl").write_bytes(whole[:size])
+        finish(folder, "rows.jsonl")
+        assert (folder / "rows.jsonl").read_bytes() == whole, size
+
+
+def test_other_versions_are_told_once(images: Path) -> None:
+    folder = images / "run"
+    finish(folder, "rows.jsonl", limit=3)
+    file = folder / "rows.jsonl.pgcli" / "run.json"
+    record = json.loads(file.read_text())
+    record["versions"]["torch"] = "1.0"
+    file.write_text(json.dumps(record))
+    assert "made with other versions: torch 1.0 ->" in finish(folder, "rows.jsonl", limit=5)[1]
+    assert "other versions" not in finish(folder, "rows.jsonl")[1]

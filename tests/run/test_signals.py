@@ -1,0 +1,78 @@
+"""Signals end a run in order: rows in progress are saved, and a second signal ends it at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.stub_runs import finish, make_images, rows_of, start, wait
+
+FOLDER = {"rows_per_file": 40}
+KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "lines": ("rows.jsonl", {}),
+    "parquet": ("rows.parquet", {}),
+    "folder": ("rows/", FOLDER),
+    "join": ("rows/", {"join": True, **FOLDER}),
+    "shard": ("rows/", {"shard": "0/1", **FOLDER}),
+    "lines of engines": ("rows.jsonl", {"engines": 2}),
+}
+SECONDS = 0.01  # for an image
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    make_images(tmp_path / "images", 40, broken=[3])
+    (tmp_path / "run").mkdir()
+    (tmp_path / "computed").touch()
+    return tmp_path
+
+
+def computed(images: Path) -> int:
+    return len((images / "computed").read_bytes().splitlines())
+
+
+def wait_for(claim: Any) -> None:
+    deadline = time.monotonic() + 30
+    while not claim():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_signal_saves_the_rows_in_progress(
+    images: Path, kind: str, signum: signal.Signals
+) -> None:
+    output, options = KINDS[kind]
+    pid = start(images / "run", output, seconds=SECONDS, **options)
+    wait_for(lambda: computed(images) > 10)
+    os.kill(pid, signum)
+    said = (images / "said").read_text
+    assert wait(pid) == 128 + signum, said()
+    done, saved = computed(images), len(rows_of(images / "run", output))
+    assert 10 < done <= saved < 80  # error rows are not computed
+    assert "the same command resumes the run" in said()
+    assert finish(images / "run", output, **options)[0] == 3
+    rows = rows_of(images / "run", output)
+    assert len(rows) == 80
+    assert computed(images) == 78, "rows that were saved were computed again"
+
+
+@pytest.mark.parametrize("kind", ["lines", "parquet", "join", "lines of engines"])
+def test_a_second_signal_ends_a_run_at_once(images: Path, kind: str) -> None:
+    output, options = KINDS[kind]
+    pid = start(images / "run", output, seconds=3, **options)
+    time.sleep(1.0)
+    os.kill(pid, signal.SIGINT)
+    wait_for(lambda: "press again" in (images / "said").read_text())
+    began = time.monotonic()
+    os.kill(pid, signal.SIGINT)
+    assert wait(pid) == -signal.SIGINT
+    assert time.monotonic() - began < 1
+    assert finish(images / "run", output, **options)[0] == 3
+    assert len(rows_of(images / "run", output)) == 80

@@ -1,0 +1,96 @@
+"""Files that a user names are opened only if they are regular files, and where they have to be."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pgcli.stores import files
+from pgcli.stores.files import (
+    NotRegularFileError,
+    OutsideFolderError,
+    open_regular,
+    parse_values,
+    read_json,
+    read_text,
+)
+from tests.support.time_limits import ends_soon
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(params=["linux", "no /proc", "no O_PATH"])
+def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What systems other than Linux lack."""
+    if request.param == "no O_PATH":
+        monkeypatch.setattr(files, "_O_PATH", 0)
+    if request.param != "linux":
+        monkeypatch.setattr(Path, "readlink", missing)
+        open_ = os.open
+        monkeypatch.setattr(
+            os, "open", lambda path, *x: missing() if "/proc" in str(path) else open_(path, *x)
+        )
+
+
+def missing(*_: object) -> int:
+    raise FileNotFoundError
+
+
+def test_regular_file_is_read_through_links(tmp_path: Path, system: None) -> None:
+    (tmp_path / "a").write_bytes(b"1")
+    (tmp_path / "b").symlink_to("a")
+    for name in ("a", "b"):
+        with open_regular(tmp_path / name) as file:
+            assert file.read() == b"1"
+        with open_regular(tmp_path / name, str(tmp_path)) as file:
+            assert file.read() == b"1"
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_nothing_else_is_opened(
+    tmp_path: Path, system: None, make: Callable[[Path], object]
+) -> None:
+    make(tmp_path / "x")
+    with ends_soon(), pytest.raises(NotRegularFileError):
+        open_regular(tmp_path / "x")
+
+
+def test_file_outside_its_folder_is_not_opened(tmp_path: Path, system: None) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "inside").write_bytes(b"1")
+    (tmp_path / "in" / "link").symlink_to(tmp_path / "inside")
+    for path in (tmp_path / "inside", tmp_path / "in" / "link", tmp_path / "in" / ".." / "inside"):
+        with pytest.raises(OutsideFolderError):
+            open_regular(path, str(tmp_path / "in"))
+
+
+def test_text_may_be_a_pipe_of_the_shell(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes("é\r\nb\rc".encode())
+    assert read_text(tmp_path / "a") == "é\nb\nc"
+    code = "from pgcli.stores.files import read_text; print(read_text('/dev/stdin'))"
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        input="piped",
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=100,
+    )
+    assert run.stdout == "piped\n", run.stderr
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "{", '{"a":' * 9999, '{"a":' * 99 + "1" + "}" * 99])
+def test_damaged_object_is_none(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "x.json"
+    assert read_json(file) is None
+    file.write_text(text)
+    assert read_json(file) is parse_values(text) is parse_values(None) is None
+    file.write_bytes(b"\xff")
+    assert read_json(file) is None
+    file.write_text('{"a": 1}')
+    assert read_json(file) == {"a": 1}

@@ -1,0 +1,546 @@
+"""A local folder: its files are whole or absent, and nothing but a regular file is ever opened."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pgcli.errors import OutputExists, OutputFailed, PgcliError
+from pgcli.stores import Held, LocalStore, local, writing
+from pgcli.stores.writing import publish_file, temporary_path, write_json
+from tests.support.time_limits import ends_soon
+
+ROOT = Path(__file__).parents[2]
+NAMES = ["run.json", "open/000.jsonl"]
+#: Every way to touch a file by its name.
+USES: dict[str, Callable[[LocalStore, str], Any]] = {
+    "read": lambda store, name: store.read(name),
+    "create": lambda store, name: store.create(name, b"new"),
+    "replace": lambda store, name: store.replace(name, b"new"),
+    "delete": lambda store, name: store.delete([name]),
+    "open_append": lambda store, name: store.open_append(name),
+    "lock": lambda store, name: store.lock(name, timeout_seconds=0).__enter__(),
+}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[LocalStore]:
+    store = LocalStore(tmp_path / "state", create=True)
+    yield store
+    store.close()
+
+
+def names_in(folder: Path) -> list[str]:
+    """The names of everything in the folder, also of what is hidden."""
+    return sorted(path.name for path in folder.iterdir())
+
+
+def link(path: Path) -> None:
+    victim = path.parents[1 if path.parent.name == "state" else 2] / "victim"
+    victim.write_bytes(b"precious")
+    path.symlink_to(victim)
+
+
+def dangling(path: Path) -> None:
+    path.symlink_to(path.parent / "nothing")
+
+
+def listen(path: Path) -> None:
+    here = Path.cwd()
+    os.chdir(path.parent)  # the path of a socket is short
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(path.name)
+    os.chdir(here)
+
+
+STRANGERS: dict[str, Callable[[Path], object]] = {
+    "a link": link,
+    "a link to nothing": dangling,
+    "a FIFO": os.mkfifo,
+    "a folder": Path.mkdir,
+    "a socket": listen,
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("kind", STRANGERS)
+@pytest.mark.parametrize("use", USES)
+def test_what_is_no_file_is_refused_by_name(
+    store: LocalStore, tmp_path: Path, use: str, kind: str, name: str
+) -> None:
+    path = store.path / name
+    path.parent.mkdir(exist_ok=True)
+    STRANGERS[kind](path)
+    before = path.lstat()
+    with ends_soon(), pytest.raises(OutputExists) as problem:
+        USES[use](store, name)
+    assert str(path) in str(problem.value)
+    assert kind.removesuffix(" to nothing") in str(problem.value)
+    assert os.path.samestat(path.lstat(), before)
+    assert [file.read_bytes() for file in tmp_path.glob("victim")] in ([], [b"precious"])
+    assert {file.name for file in store.path.rglob("*")} <= {path.name, path.parent.name}
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("kind", ["a link", "a FIFO", "a file"])
+def test_folder_in_the_store_is_a_folder(store: LocalStore, kind: str, use: str) -> None:
+    folder, victims = store.path / "open", store.path.parent / "victims"
+    victims.mkdir()
+    (victims / "000.jsonl").write_bytes(b"precious")
+    makes = {"a link": lambda: folder.symlink_to(victims), "a FIFO": lambda: os.mkfifo(folder)}
+    makes.get(kind, folder.touch)()
+    with pytest.raises(OutputExists, match="open is " + kind):
+        USES[use](store, "open/000.jsonl")
+    assert [file.read_bytes() for file in victims.iterdir()] == [b"precious"]
+
+
+def test_file_that_becomes_a_link_between_two_calls_is_not_followed(
+    store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"precious")
+    store.replace("log.txt", b"old")
+    check = LocalStore._check
+
+    def swap(self: LocalStore, name: str, status: os.stat_result) -> None:
+        check(self, name, status)
+        (self.path / name).unlink()
+        (self.path / name).symlink_to(victim)
+
+    monkeypatch.setattr(LocalStore, "_check", swap)
+    with pytest.raises(PgcliError):
+        store.open_append("log.txt")
+    (store.path / "log.txt").unlink()
+    (store.path / "log.txt").write_bytes(b"")
+    store.replace("log.txt", b"new")  # takes the place of the link, not of what it leads to
+    assert victim.read_bytes() == b"precious"
+
+
+def test_file_that_becomes_a_fifo_between_two_calls_is_not_used(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.replace("log.txt", b"old")
+    open_ = os.open
+
+    def swap(path: Any, *arguments: Any, **options: Any) -> int:
+        if path == "log.txt":
+            (store.path / "log.txt").unlink()
+            os.mkfifo(store.path / "log.txt")
+        return open_(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "open", swap)
+    for use in (store.read, store.open_append):
+        with ends_soon(), pytest.raises(OutputExists, match="is a FIFO"):
+            use("log.txt")
+        (store.path / "log.txt").unlink()
+        (store.path / "log.txt").touch()
+
+
+def test_folder_may_be_a_link_only_where_that_is_said(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "mine").touch()
+    (tmp_path / "state").symlink_to("docs")
+    for create in (True, False):
+        with pytest.raises(OutputExists, match="is a link"):
+            LocalStore(tmp_path / "state", create=create)
+    assert [entry.name for entry in LocalStore(tmp_path / "state", follow=True).list()] == ["mine"]
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputExists):
+        LocalStore(tmp_path / "file", create=True)
+    with pytest.raises(OutputExists, match="is a file"):
+        LocalStore(tmp_path / "file")
+    with pytest.raises(FileNotFoundError):
+        LocalStore(tmp_path / "none")
+    with pytest.raises(OutputFailed, match="No such file"):
+        LocalStore(tmp_path / "none" / "deeper", create=True)
+
+
+def test_folder_that_is_swapped_for_a_link_is_not_left(store: LocalStore, tmp_path: Path) -> None:
+    """What was opened stays open: a link in the place of the folder later changes nothing."""
+    store.replace("a", b"1")
+    victims = tmp_path / "victims"
+    victims.mkdir()
+    store.path.rename(tmp_path / "moved")
+    (tmp_path / "state").symlink_to(victims)
+    store.replace("a", b"2")
+    assert (tmp_path / "moved" / "a").read_bytes() == b"2"
+    assert not list(victims.iterdir())
+
+
+CREATE = """
+import sys
+from pathlib import Path
+from pgcli.stores import LocalStore
+store = LocalStore(Path(sys.argv[1]), create=True)
+print("ready", flush=True)
+for number in range(200):
+    sys.stdin.readline()
+    print(int(store.create(f"claims/{number}", sys.argv[2].encode() * 5000)), flush=True)
+"""
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_of_several_processes_one_creates_a_file(tmp_path: Path, links: bool) -> None:
+    code = CREATE
+    if not links:  # as on a file system without hard links
+        code = (
+            "import errno, os\ndef link(*_, **__): raise OSError(errno.EPERM, 'no links')\n"
+            "os.link = link\n" + code
+        )
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(tmp_path / "state"), letter],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
+        )
+        for letter in "ab"
+    ]  # fmt: skip
+    pipes = [(one.stdin, one.stdout) for one in processes]
+    for _, answers in pipes:
+        assert answers
+        assert answers.readline() == "ready\n"
+    for number in range(200):
+        for asked, _ in pipes:
+            assert asked
+            asked.write("\n")
+            asked.flush()
+        created = [answers.readline() for _, answers in pipes if answers]
+        assert sorted(created) == ["0\n", "1\n"], number
+        content = (tmp_path / "state" / "claims" / str(number)).read_bytes()
+        assert content == "ab"[created.index("1\n")].encode() * 5000
+    for process in processes:
+        process.communicate(timeout=100)
+    assert len(list((tmp_path / "state" / "claims").iterdir())) == 200
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from pgcli.stores import LocalStore
+real = getattr(os, sys.argv[2])
+def kill(*arguments, **options):
+    os.kill(os.getpid(), signal.SIGKILL)
+setattr(os, sys.argv[2], kill)
+store = LocalStore(Path(sys.argv[1]))
+store.create("new", b"whole") if sys.argv[3] == "new" else store.replace("old", b"whole")
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "kind"), [("fsync", "new"), ("link", "new"), ("fsync", "old"), ("replace", "old")]
+)
+def test_kill_before_the_name_leaves_nothing_of_the_file(
+    store: LocalStore, call: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.replace("old", b"before")
+    run = subprocess.run(
+        [sys.executable, "-c", KILLED, store.url, call, kind], cwd=ROOT, timeout=100
+    )
+    assert run.returncode == -signal.SIGKILL
+    assert store.read("new") is None
+    assert store.read("old") == b"before"
+    assert [entry.name for entry in store.list()] == ["old"]
+    assert len(names_in(store.path)) == 2  # the temporary file
+    store.remove_abandoned()
+    assert len(names_in(store.path)) == 2  # it may be that of a process that just opened it
+    monkeypatch.setattr(local, "ABANDONED_SECONDS", -60.0)
+    store.remove_abandoned()
+    assert names_in(store.path) == ["old"]
+
+
+def test_temporary_file_that_is_being_written_is_not_removed(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "ABANDONED_SECONDS", -60.0)
+    (store.path / ".hidden.part").touch()  # nothing that this program names so
+
+    def write(file: Any) -> None:
+        file.write(b"1")
+        LocalStore(store.path).remove_abandoned()
+
+    assert store.publish("rows.parquet", write, replace=False)
+    assert store.read("rows.parquet") == b"1"
+    assert (store.path / ".hidden.part").exists()
+
+
+class Failing:
+    """System calls of which the `number`-th fails."""
+
+    CALLS = ("open", "fsync", "link", "replace", "unlink", "mkdir", "stat", "lseek", "scandir")
+
+    def __init__(self, patch: pytest.MonkeyPatch, number: int, problem: int):
+        self.number, self.problem = number, problem
+        for name in self.CALLS:
+            patch.setattr(os, name, self.over(getattr(os, name)))
+
+    def over(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            self.number -= 1
+            if self.number == 0:
+                raise OSError(self.problem, os.strerror(self.problem))
+            return real(*arguments, **options)
+
+        return call
+
+
+@pytest.mark.parametrize("problem", [errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EROFS])
+def test_each_failing_call_is_an_error_that_leaves_whole_files(
+    tmp_path: Path, problem: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def use(folder: Path) -> None:
+        store = LocalStore(folder, create=True)
+        with store.lock("lock", timeout_seconds=0):
+            store.create("run.json", b"1" * 9)
+            store.create("claims/0", b"2" * 9)
+            store.replace("run.json", b"3" * 9)
+            os.close(store.open_append("open/000.jsonl"))
+            list(store.list("claims/"))
+            store.delete(["claims/0", "none/0"])
+            store.read("run.json")
+        store.close()
+
+    contents = {
+        "run.json": {b"1" * 9, b"3" * 9},
+        "0": {b"2" * 9},
+        "000.jsonl": {b""},
+        "lock": {b""},
+    }
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    for number in range(1, 200):
+        folder = tmp_path / str(number)
+        with monkeypatch.context() as patch:
+            failing = Failing(patch, number, problem)
+            with suppress(OutputFailed):
+                use(folder)
+        for file in folder.rglob("[!.]*"):
+            assert file.is_dir() or file.read_bytes() in contents[file.name], (number, file)
+        use(folder)
+        if failing.number > 0:
+            break
+        shutil.rmtree(folder)
+    assert number > 40
+
+
+def test_full_disk_leaves_the_earlier_file(store: LocalStore) -> None:
+    store.replace("run.json", b"old")
+
+    def fill(file: Any) -> None:
+        file.write(b"some")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OutputFailed, match="No space left"):
+        store.publish("run.json", fill)
+    assert store.read("run.json") == b"old"
+    assert names_in(store.path) == ["run.json"]
+
+
+def test_interrupted_close_is_no_error(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Linux has closed the file then."""
+    real, interrupted = os.close, list[int]()
+
+    def close(descriptor: int) -> None:
+        real(descriptor)
+        interrupted.append(descriptor)
+        raise InterruptedError(errno.EINTR, os.strerror(errno.EINTR))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "close", close)
+        store.create("claims/1", b"x")
+        with store.lock("lock"):
+            assert store.read("claims/1") == b"x"
+    assert len(interrupted) > 3
+
+
+def test_store_needs_no_rights_beside_its_folder(tmp_path: Path) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("root may write everywhere")
+    folder = tmp_path / "closed" / "rows"
+    folder.mkdir(parents=True)
+    folder.parent.chmod(0o500)
+    try:
+        store = LocalStore(folder, create=True)
+        assert store.create("part-000000.parquet", b"rows")
+        assert store.create("open/0", b"rows")
+    finally:
+        folder.parent.chmod(0o700)
+
+
+def test_nothing_is_written_beside_the_folder(tmp_path: Path) -> None:
+    """A folder on a disk of its own: names of other folders cannot be linked into it."""
+    (tmp_path / "rows").mkdir()
+    store, real, used = LocalStore(tmp_path / "rows"), os.link, list[tuple[Any, ...]]()
+
+    def link(source: str, target: str, *, src_dir_fd: int, dst_dir_fd: int, **_: Any) -> None:
+        used.append((source, target))
+        assert os.path.samestat(os.fstat(src_dir_fd), os.fstat(dst_dir_fd))
+        assert "/" not in source + target
+        real(source, target, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "link", link)
+        assert store.create("part-000000.parquet", b"")
+        assert store.create("claims/1", b"")
+    assert len(used) == 2
+
+
+def test_store_on_a_mount_of_its_own_publishes(tmp_path: Path) -> None:
+    folder = Path("/dev/shm")
+    if not os.path.ismount(folder) or not os.access(folder, os.W_OK):
+        pytest.skip("nobody here who may mount a folder")
+    name = f"pgcli-test-{os.getpid()}"
+    store = LocalStore(folder)
+    try:
+        assert store.create(name, b"1")
+        assert not store.create(name, b"2")
+        store.replace(name, b"3")
+        assert store.read(name) == b"3"
+    finally:
+        store.delete([name])
+
+
+def test_appended_file_is_at_its_end(store: LocalStore) -> None:
+    for content in (b"", b"abc"):
+        descriptor = store.open_append("open/000.jsonl")
+        assert os.lseek(descriptor, 0, os.SEEK_CUR) == len(content)
+        os.write(descriptor, b"abc")
+        assert store.is_named("open/000.jsonl", descriptor)
+        os.close(descriptor)
+    assert store.read("open/000.jsonl") == b"abcabc"
+    descriptor = store.open_append("open/000.jsonl")
+    store.replace("open/000.jsonl", b"")
+    assert not store.is_named("open/000.jsonl", descriptor)
+    store.delete(["open/000.jsonl"])
+    assert not store.is_named("open/000.jsonl", descriptor)
+    os.close(descriptor)
+
+
+def test_exclusive_lock_is_alone_and_shared_ones_are_not(store: LocalStore) -> None:
+    other = LocalStore(store.path)
+    with store.lock("lock") as share:
+        for shared in (True, False):
+            with pytest.raises(Held), other.lock("lock", shared=shared, timeout_seconds=0):
+                pass
+        share()
+        with (
+            other.lock("lock", shared=True, timeout_seconds=0),
+            pytest.raises(Held),
+            other.lock("lock", timeout_seconds=0.05),
+        ):
+            pass
+    with other.lock("lock", timeout_seconds=0):
+        pass
+
+
+def test_lock_of_a_folder_that_was_removed_is_that_of_the_new_one(
+    store: LocalStore,
+) -> None:
+    store.remove_folders()
+    assert not store.path.exists()
+    with store.lock("lock"):
+        assert (store.path / "lock").exists()
+        assert store.create("run.json", b"1")
+    waiting = LocalStore(store.path)
+
+    def remove() -> None:
+        time.sleep(0.2)
+        held.delete(["lock", "run.json"])
+        held.remove_folders()
+        block.__exit__(None, None, None)
+
+    held = LocalStore(store.path)
+    block = held.lock("lock")
+    block.__enter__()
+    thread = threading.Thread(target=remove)
+    thread.start()
+    with waiting.lock("lock", timeout_seconds=60):
+        thread.join()
+        assert names_in(store.path) == ["lock"]
+
+
+def test_lock_of_a_file_that_is_removed_just_then_is_that_of_the_new_one(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    has_lock, removed = local.has_lock, list[Path]()
+
+    def remove(descriptor: int, *, shared: bool = False) -> bool | None:
+        if not removed:
+            removed.append(store.path / "lock")
+            removed[0].unlink()
+        return has_lock(descriptor, shared=shared)
+
+    monkeypatch.setattr(local, "has_lock", remove)
+    with (
+        store.lock("lock"),
+        pytest.raises(Held),
+        LocalStore(store.path).lock("lock", timeout_seconds=0),
+    ):
+        pass
+    assert removed
+
+
+def test_only_empty_folders_are_removed(store: LocalStore) -> None:
+    store.create("claims/1", b"")
+    store.create("open/1", b"")
+    store.delete(["open/1"])
+    store.remove_folders()
+    assert names_in(store.path) == ["claims"]
+    store.delete(["claims/1"])
+    store.remove_folders()
+    assert not store.path.exists()
+
+
+def test_descriptors_are_closed(tmp_path: Path) -> None:
+    def use() -> None:
+        store = LocalStore(tmp_path / "state", create=True)
+        store.make_folder("open")
+        store.create("claims/1", b"")
+        next(store.list("claims/"))
+        (tmp_path / "state" / "log.txt").symlink_to("x")
+        with pytest.raises(OutputExists):
+            store.open_append("log.txt")
+        (tmp_path / "state" / "log.txt").unlink()
+        with store.lock("lock"):
+            pass
+
+    use()
+    before = set(Path("/proc/self/fd").iterdir())
+    for _ in range(5):
+        use()
+    assert set(Path("/proc/self/fd").iterdir()) == before
+
+
+def test_file_of_any_path_is_published_as_a_whole(tmp_path: Path) -> None:
+    file = tmp_path / "x.json"
+    for replace, is_named in ((False, True), (False, False), (True, True)):
+        temporary = temporary_path(file)
+        temporary.write_text(str(is_named))
+        assert publish_file(temporary, file, replace=replace) == is_named
+    write_json(file, {"a": 1})
+    assert file.read_text() == '{\n "a": 1\n}\n'
+    assert names_in(tmp_path) == ["x.json"]
+    assert len(os.fsencode(temporary_path(tmp_path / ("é" * 127)).name)) < 255
+
+
+def test_rename_takes_no_name_where_the_system_cannot_exclude_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ctypes
+
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: object())
+    (tmp_path / "a").write_text("a")
+    assert writing.rename_if_free(tmp_path / "a", tmp_path / "b", None)
+    (tmp_path / "a").write_text("c")
+    assert not writing.rename_if_free(tmp_path / "a", tmp_path / "b", None)
+    assert (tmp_path / "b").read_text() == "a"

@@ -1,0 +1,311 @@
+"""Files in S3, Google Cloud Storage, Azure and the Hub are those of a local folder."""
+
+from __future__ import annotations
+
+import io
+import socket
+import tarfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from pgcli.records import Item
+from pgcli.stores import Reader, RemoteError, objects, reader
+from pgcli.stores.objects import profile_keys
+from tests.support.stored_images import (
+    FILES,
+    JPEG,
+    PNG,
+    StoreLocation,
+    locate_store,
+)
+from tests.support.stores import NEW_YEAR, S3, Azure, Files, Google, Hub, serve
+from tests.support.time_limits import ends_soon
+
+
+@contextmanager
+def in_moto(files: Files) -> Iterator[str]:
+    """The URL of an S3 server of moto with these files."""
+    server_of = pytest.importorskip("moto.server", reason="moto[server] is not installed")
+    boto3 = pytest.importorskip("boto3", reason="boto3 is not installed")
+    server = server_of.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    endpoint = "http://{}:{}".format(*server.get_host_and_port())
+    keys = {"aws_access_key_id": "a", "aws_secret_access_key": "b"}
+    client = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1", **keys)
+    client.create_bucket(Bucket="images")
+    for name, data in files.items():
+        client.put_object(Bucket="images", Key=name.removeprefix("images/"), Body=data)
+    try:
+        yield endpoint
+    finally:
+        server.stop()
+
+
+@pytest.fixture(
+    scope="module",
+    params=["moto", "s3", "hf", *(pytest.param(x, marks=pytest.mark.slow) for x in ("gs", "az"))],
+)
+def store(request: pytest.FixtureRequest) -> Iterator[StoreLocation]:
+    files = {f"images/{name}": data for name, data in FILES.items()}
+    kinds = {"s3": S3, "gs": Google, "az": Azure, "hf": Hub}
+    kind = request.param
+    with in_moto(files) if kind == "moto" else serve(kinds[kind], files) as endpoint:
+        yield locate_store(kind, endpoint)
+
+
+@pytest.fixture
+def base(store: StoreLocation, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The address of the files, which this process reads."""
+    for name, value in store.environment.items():
+        monkeypatch.setenv(name, value)
+    if store.base.startswith("hf:"):
+        pytest.importorskip("huggingface_hub")
+        from huggingface_hub import constants
+
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    return store.base
+
+
+def test_files_are_listed_and_read(base: str) -> None:
+    reading = Reader()
+    entries = {entry.name: entry for entry in reading.entries(base)}
+    assert list(entries) == sorted(FILES)
+    assert {name: entry.size for name, entry in entries.items()} == {
+        name: len(data) for name, data in FILES.items()
+    }
+    for folder in ("photos", "parts/"):
+        names = list(reading.list_files(f"{base}/{folder}"))
+        start = len(folder.rstrip("/")) + 1
+        assert names == sorted(name[start:] for name in FILES if name.startswith(f"{folder}"))
+    for name, data in FILES.items():
+        assert reading.read(f"{base}/{name}") == data
+    with reading.fetched(Item(0, "x", "x", f"{base}/photos/a/b c.png")) as item:
+        assert item.data == PNG
+    with reading.fetched(Item(0, "x", "x", f"{base}/photos/none.png")) as item:
+        assert item.fault is not None
+        assert item.fault.code == "missing"
+    with pytest.raises(RemoteError, match="larger than 10 bytes"):
+        reading.read(f"{base}/photos/z.jpg", limit=10)
+    kinds = {"photos": "folder", "photos/z.jpg": "file", "photo": "", "photos/none.jpg": ""}
+    assert {name: reading.kind(f"{base}/{name}") for name in kinds} == kinds
+
+
+def test_tables_and_archives_are_seekable_streams(base: str) -> None:
+    reading = Reader()
+    with reading.open(f"{base}/parts/0.parquet") as file:
+        assert pq.read_table(file)["label"].to_pylist() == [0, 1]
+    with reading.open(f"{base}/sets/x.tar", 512) as file, tarfile.open(fileobj=file) as archive:
+        member = archive.getmembers()[2]
+        read = archive.extractfile(member)
+        assert read
+        assert read.read() == JPEG
+    with reading.open(f"{base}/sets/x.tar") as file:
+        assert file.seek(-3, io.SEEK_END) == len(FILES["sets/x.tar"]) - 3
+        assert file.read() == FILES["sets/x.tar"][-3:]
+        file.seek(0)
+        reading.stop()
+        with pytest.raises(RemoteError, match="run ended"):
+            file.read()
+
+
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Files]:
+    """The files of an S3 server that this process reads."""
+    files = {f"images/{name}": data for name, data in FILES.items()}
+    with serve(S3, files) as endpoint:
+        for name, value in locate_store("s3", endpoint).environment.items():
+            monkeypatch.setenv(name, value)
+        yield files
+
+
+def test_objects_that_stand_for_folders_are_left_out(s3: Files) -> None:
+    s3.clear()
+    s3 |= {
+        "images/photos": b"",
+        "images/photos/a": b"",  # of a/b.png, as stores write folders
+        "images/photos/a/b.png": PNG,
+        "images/photos/empty.png": b"",
+        "images/photos/z": b"",
+    }
+    assert list(Reader().list_files("s3://images/photos")) == ["a/b.png", "empty.png", "z"]
+    entry = next(Reader().entries("s3://images/photos"))
+    assert (entry.size, entry.modified) == (len(PNG), NEW_YEAR)
+
+
+def test_listing_is_a_stream_of_pages(monkeypatch: Any) -> None:
+    """The first names are there before the store has sent the others."""
+    release, asked = threading.Event(), list[str]()
+
+    class Paged(S3):
+        def respond(self, path: str, query: Any) -> None:
+            asked.append(query.get("continuation-token", ""))
+            if asked[-1]:
+                release.wait(60)
+            rows = "".join(
+                f"<Contents><Key>{asked[-1]}{n:04}.png</Key><Size>1</Size>"
+                "<LastModified>2026-01-01T00:00:00Z</LastModified></Contents>"
+                for n in range(1000)
+            )
+            rest = "<NextContinuationToken>next</NextContinuationToken>" * (not asked[-1])
+            body = f'<?xml version="1.0"?><ListBucketResult>{rows}{rest}</ListBucketResult>'
+            self.send(200, body.encode(), Content_Type="application/xml")
+
+    with serve(Paged, {}) as endpoint:
+        for name, value in locate_store("s3", endpoint).environment.items():
+            monkeypatch.setenv(name, value)
+        names = Reader().list_files("s3://images")
+        assert [next(names) for _ in range(900)][-1] == "0899.png"
+        release.set()
+        assert len(list(names)) == 1100
+    assert asked == ["", "next"]
+
+
+def test_unreachable_store_is_an_error_row(monkeypatch: Any) -> None:
+    for name, value in locate_store("s3", "http://127.0.0.1:9").environment.items():
+        monkeypatch.setenv(name, value)
+    with Reader().fetched(Item(0, "x", "x", "s3://images/x.png")) as item:
+        assert item.fault is not None
+        assert item.fault.code == "io_error"
+
+
+@pytest.mark.parametrize("status", [401, 403, 500])
+def test_store_error_has_the_code_of_its_status(monkeypatch: Any, status: int) -> None:
+    class Refusing(S3):
+        def respond(self, path: str, query: Any) -> None:
+            self.send(status)
+
+    with serve(Refusing, {}) as endpoint:
+        for name, value in locate_store("s3", endpoint).environment.items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(RemoteError) as problem:
+            Reader().read("s3://images/x.png")
+    assert problem.value.fault.code == ("io_error" if status == 500 else "permission_denied")
+    assert status != 500 or "500 Internal Server Error" in problem.value.fault.message
+
+
+@pytest.mark.parametrize(("status", "code"), [(403, "permission_denied"), (404, "missing")])
+def test_refused_listing_has_the_code_of_its_status(
+    monkeypatch: Any, status: int, code: str
+) -> None:
+    class Refusing(S3):
+        def respond(self, path: str, query: Any) -> None:
+            self.send(status)
+
+    with serve(Refusing, {}) as endpoint:
+        for name, value in locate_store("s3", endpoint).environment.items():
+            monkeypatch.setenv(name, value)
+        for url in ("s3://images", "s3://images/photos"):
+            with pytest.raises(RemoteError) as problem:
+                list(Reader().list_files(url))
+            assert problem.value.fault.code == code
+
+
+def test_key_that_looks_like_a_status_is_not_one(s3: Files, monkeypatch: Any) -> None:
+    """Errors are classified by type and status, never by a text that holds the key."""
+    keys = ["photos/1403 beach.jpg", "photos/404 status: 404.jpg", "photos/timeout 403 .jpg"]
+    keys += ["AWS Error ACCESS_DENIED.jpg", "NO_SUCH_KEY/does not exist.jpg"]
+    for key in keys:
+        s3[f"images/{key}"] = JPEG
+        assert Reader().read(f"s3://images/{key}") == JPEG
+        del s3[f"images/{key}"]
+        with pytest.raises(RemoteError) as problem:
+            Reader().read(f"s3://images/{key}")
+        assert problem.value.fault.code == "missing"
+
+    class Failing(S3):
+        def respond(self, path: str, query: Any) -> None:
+            self.send(500)
+
+    with serve(Failing, {}) as endpoint:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+        reading = Reader()
+        for key in keys[:3]:
+            with pytest.raises(RemoteError) as problem:
+                reading.read(f"s3://images/{key}")
+            assert problem.value.fault.code == "io_error"
+
+
+def test_aws_profile_keys_are_read_from_the_credentials_file(
+    monkeypatch: Any, tmp_path: Path
+) -> None:
+    file = tmp_path / "credentials"
+    file.write_text("[default]\naws_access_key_id = a\naws_secret_access_key = b%\n[other]\n")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    assert profile_keys() == {"access_key_id": "a", "secret_access_key": "b%"}
+    monkeypatch.setenv("AWS_PROFILE", "other")
+    assert profile_keys() == {}
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
+    monkeypatch.delenv("AWS_PROFILE")
+    assert profile_keys() == {}
+    file.write_bytes(b"\xff no ini")
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    assert profile_keys() == {}
+
+
+def test_stalled_store_times_out(monkeypatch: Any) -> None:
+    release = threading.Event()
+
+    class Stalling(S3):
+        def respond(self, path: str, query: Any) -> None:
+            release.wait(20)
+
+    short = {"read_timeout": timedelta(seconds=0.2), "timeout": timedelta(seconds=0.3)}
+    monkeypatch.setattr(objects, "CLIENT", objects.CLIENT | short)
+    monkeypatch.setattr(objects, "RETRIES", {"max_retries": 0})
+    monkeypatch.setattr(objects, "SLOW_SECONDS", 0.1)
+    with serve(Stalling, {}) as endpoint:
+        for name, value in locate_store("s3", endpoint).environment.items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(RemoteError) as problem:
+            Reader().read("s3://images/x.png")
+        release.set()
+    assert problem.value.fault.code == "timeout"
+
+
+@pytest.fixture
+def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An S3 server that accepts connections and answers nothing."""
+    with socket.create_server(("127.0.0.1", 0), backlog=100) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        keys = {"AWS_ENDPOINT_URL": url, "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y"}
+        for name, value in keys.items():
+            monkeypatch.setenv(name, value)
+        yield
+
+
+def test_store_that_never_answers_is_a_timeout(
+    silent: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "FETCH_SECONDS", 1.0)
+    with ends_soon(), Reader().fetched(Item(0, "a", "a", "s3://images/a.png")) as item:
+        assert item.fault is not None
+        assert item.fault.code == "timeout"
+
+
+def test_stop_ends_the_wait_for_a_store(silent: None) -> None:
+    reading, faults = Reader(), list[str]()
+
+    def wait(use: Any) -> None:
+        with pytest.raises(RemoteError) as problem:
+            use("s3://images/x")
+        faults.append(problem.value.fault.message)
+
+    uses = [reading.kind, reading.read, reading.open, lambda url: list(reading.entries(url))]
+    threads = [threading.Thread(target=wait, args=(use,)) for use in uses]
+    for thread in threads:
+        thread.start()
+    with ends_soon():
+        reading.stop()
+        for thread in threads:
+            thread.join()
+    assert len(faults) == 4
+    assert set(faults) == {"The run ended while the address was read."}

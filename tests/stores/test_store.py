@@ -1,0 +1,218 @@
+"""The contract of a store, on this machine and in an object store alike."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from pgcli.errors import OutputFailed, UsageError
+from pgcli.stores import Entry, Store, objects, open_folder
+from pgcli.stores.objects import ObjectStore, check_folder_url
+from tests.support import writable_stores
+from tests.support.writable_stores import (
+    BUCKET,
+    Busy,
+    Denied,
+    Unconditional,
+    Unimplemented,
+    WritableS3,
+    serve_writable,
+    used_store,
+)
+
+ROOT = Path(__file__).parents[2]
+NAMES = ["run.json", "claims/7", "part-000000.parquet"]
+
+
+@pytest.fixture(params=["local", "s3", "unconditional"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    if request.param == "local":
+        yield open_folder(str(tmp_path / "rows.pgcli"), create=True)
+    else:
+        with used_store(WritableS3 if request.param == "s3" else Unconditional):
+            yield open_folder(f"{BUCKET}/rows.pgcli/")
+
+
+def listed(store: Store, prefix: str = "") -> list[str]:
+    return sorted(entry.name for entry in store.list(prefix))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_file_is_what_was_written_last(store: Store, name: str) -> None:
+    assert store.read(name) is None
+    assert store.create(name, b"first")
+    assert not store.create(name, b"second")
+    assert store.read(name) == b"first"
+    store.replace(name, b"third, longer")
+    assert store.read(name) == b"third, longer"
+    store.delete([name, name, "none", "claims/none", "nowhere/none"])
+    assert store.read(name) is None
+    store.replace(name, b"")
+    assert store.read(name) == b""
+
+
+def test_part_of_a_file_is_read(store: Store) -> None:
+    store.replace("a", b"0123456789")
+    assert store.read("a", 3) == b"3456789"
+    assert store.read("a", 3, 4) == b"3456"
+    assert store.read("a", 0, 4) == b"0123"
+    assert store.read("a", 8, 4) == b"89"
+    assert store.read("a", 3, 0) == store.read("a", 10) == store.read("a", 99, 5) == b""
+    store.replace("a", b"")
+    assert store.read("a", 0, 5) == b""
+    assert store.read("none", 3) is None
+
+
+def test_listing_is_of_one_folder_and_of_what_begins_so(store: Store) -> None:
+    for name in (*NAMES, "claims/10", "part-1/deep", "claimsx"):
+        store.create(name, name.encode())
+    assert listed(store) == ["claimsx", "part-000000.parquet", "run.json"]
+    assert listed(store, "part-") == ["part-000000.parquet"]
+    assert listed(store, "claims/") == ["claims/10", "claims/7"]
+    assert listed(store, "claims/1") == ["claims/10"]
+    assert listed(store, "none/") == listed(store, "x") == []
+    [entry] = store.list("claims/7")
+    assert entry == Entry("claims/7", len("claims/7"), entry.modified)
+    assert abs(entry.modified - time.time()) < 100
+
+
+def test_many_files_are_listed_while_others_are_read_and_deleted(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    names = {f"claims/{number}" for number in range(1200)}
+    for name in names:
+        store.replace(name, b"x")
+    found = set()
+    for entry in store.list("claims/"):
+        found.add(entry.name)
+        if len(found) % 400 == 1:
+            assert store.read("claims/7") == b"x"
+            assert len(listed(store, "claims/")) == 1200
+    assert found == names
+    store.delete(names)
+    assert listed(store, "claims/") == []
+
+
+def test_of_several_threads_one_creates_a_file(store: Store) -> None:
+    if not store.is_conditional:
+        return  # a store that replaces what exists takes one process
+    for number in range(20):
+        with ThreadPoolExecutor(4) as pool:
+            contents = [bytes([k]) * 1000 for k in range(4)]
+            is_first = list(pool.map(partial(store.create, f"claims/{number}"), contents))
+        assert sum(is_first) == 1
+        assert store.read(f"claims/{number}") == contents[is_first.index(True)]
+
+
+def test_store_says_whether_it_is_conditional(tmp_path: Path) -> None:
+    assert open_folder(str(tmp_path)).is_conditional
+    for kind, expected in ((WritableS3, True), (Unconditional, False), (Unimplemented, False)):
+        with used_store(kind) as files:
+            store = ObjectStore(f"{BUCKET}/rows/")
+            assert store.is_conditional == expected, kind
+            assert list(files) == ["bucket/exists"]
+            assert store.create("a", b"1")
+            assert not store.create("a", b"2")
+
+
+def test_busy_store_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    with used_store(Busy) as files:
+        store = ObjectStore(f"{BUCKET}/rows/")
+        for number in range(6):
+            store.replace(str(number), b"x")
+        assert len(files) == 7
+
+
+def test_refused_store_is_output_failed() -> None:
+    with used_store(Denied):
+        store = ObjectStore(f"{BUCKET}/rows/")
+        for write in (lambda: store.replace("a", b""), lambda: store.create("a", b"")):
+            with pytest.raises(OutputFailed, match="denies access") as problem:
+                write()
+            assert "rights" in problem.value.hint
+            assert "s3://bucket/rows/" in str(problem.value)
+
+
+def test_object_that_exists_and_cannot_be_read_is_output_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(objects, "CONFLICT_SECONDS", 0.0)
+
+    class Haunted(WritableS3):
+        def is_refused(self, key: str) -> bool:
+            return self.headers.get("If-None-Match") == "*"
+
+    with used_store(Haunted), pytest.raises(OutputFailed, match="neither be created nor read"):
+        ObjectStore(f"{BUCKET}/rows").create("a", b"")
+
+
+def test_store_that_deletes_one_by_one_deletes_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {"rows/a", "rows/c"}
+
+    class Bucket:
+        def delete(self, paths: list[str] | str) -> None:
+            for path in [paths] if isinstance(paths, str) else paths:
+                if path not in names:
+                    raise FileNotFoundError(path)
+                names.remove(path)
+
+    monkeypatch.setattr(objects, "open_bucket", lambda url, retries: Bucket())
+    ObjectStore("s3://bucket/rows/").delete(["a", "b", "c"])
+    assert not names
+
+
+CREATE = """
+import sys
+from pgcli.stores import open_folder
+store = open_folder("s3://bucket/rows")
+for number in range(40):
+    print(int(store.create(f"claims/{number}", sys.argv[1].encode())))
+"""
+
+
+def test_of_several_processes_one_creates_an_object() -> None:
+    with serve_writable() as (endpoint, files):
+        environment = writable_stores.environment(endpoint)
+        processes = [
+            subprocess.Popen(
+                [sys.executable, "-c", CREATE, letter],
+                stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment,
+            )
+            for letter in "ab"
+        ]  # fmt: skip
+        answers = [process.communicate(timeout=100)[0].split() for process in processes]
+        for number in range(40):
+            created = [answer[number] for answer in answers]
+            assert sorted(created) == ["0", "1"]
+            content = files[f"bucket/rows/claims/{number}"]
+            assert content == "ab"[created.index("1")].encode()
+
+
+@pytest.mark.parametrize("url", ["s3://bucket", "s3://bucket/", "s3:///rows", "gs://anonymous@/x"])
+def test_address_of_no_folder_is_a_usage_error(url: str) -> None:
+    check_folder_url("s3://bucket/rows/", "-o")
+    with pytest.raises(UsageError, match="names no folder"):
+        check_folder_url(url, "-o")
+
+
+def test_error_of_the_system_in_the_middle_of_a_listing_is_output_failed(tmp_path: Path) -> None:
+    store = open_folder(str(tmp_path))
+    store.create("a", b"")
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.scandir", fail)
+        with pytest.raises(OutputFailed, match="Input/output error"):
+            listed(store)

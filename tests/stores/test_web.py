@@ -1,0 +1,607 @@
+"""Web URLs: a misbehaving server costs the row of its image only."""
+
+from __future__ import annotations
+
+import ipaddress
+import pickle
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pgcli.images import ImageLimits, ImageSpec, decode
+from pgcli.records import Item
+from pgcli.stores import Reader, RemoteError, hosts, make_reader, network, reader, web
+from pgcli.stores.errors import TOO_SLOW
+from pgcli.stores.hosts import is_public, vetted_addresses
+from tests.support.awkward import drawing, encoded
+from tests.support.misbehaving import Server
+from tests.support.time_limits import ends_soon, scaled
+
+ROOT = Path(__file__).parents[2]
+PNG = encoded(drawing(), "PNG")
+CERTIFICATE = ROOT / "tests" / "support" / "localhost.pem"
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server(PNG) as one:
+        yield one
+
+
+@pytest.fixture
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pauses of hundredths of a second between tries."""
+    monkeypatch.setattr(web, "WAITS_SECONDS", (0.01, 0.01, 0.01))
+
+
+@pytest.fixture
+def short_timeouts(short_pauses: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Timeouts of tenths of a second, too."""
+    monkeypatch.setattr(reader, "FETCH_SECONDS", 1.0)
+    monkeypatch.setattr(reader, "FILE_SECONDS", 1.0)
+    monkeypatch.setattr(network, "READ_SECONDS", 0.3)
+
+
+@pytest.fixture
+def public(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Treat 127.0.0.1 as public, and no other private address."""
+    is_public = hosts.is_public
+    monkeypatch.setattr(hosts, "is_public", lambda text: text == "127.0.0.1" or is_public(text))
+
+
+def outcome(address: str, reading: Reader | None = None) -> str:
+    """`good`, or the error code of the row of the image at the URL."""
+    reading = reading or Reader(allow_private_hosts=True)
+    with reading.fetched(Item(0, "x", "x", address)) as item:
+        image = decode(item, ImageSpec(28), ImageLimits())
+    return image.fault.code if image.fault else "good"
+
+
+@pytest.mark.parametrize(
+    ("path", "expected", "tries"),
+    [
+        ("good.png", "good", 1),
+        ("moved.png", "good", 1),
+        ("unknown.png", "missing", 1),
+        ("gone.png", "missing", 1),
+        ("forbidden.png", "permission_denied", 1),
+        ("teapot.png", "io_error", 1),
+        ("broken.png", "io_error", 4),
+        ("busy.png", "good", 2),
+        ("once.png", "good", 2),
+        ("html.png", "not_an_image", 1),
+        ("packed.png", "io_error", 1),
+        ("short.png", "io_error", 4),
+        ("less.png", "truncated", 1),
+        ("negative.png", "io_error", 4),
+        ("huge.png", "too_large", 1),
+        ("nonsense.png", "io_error", 4),
+        ("dropped.png", "io_error", 4),
+        ("headers_without_end.png", "io_error", 4),
+        ("ring.png", "io_error", 6),
+        ("local_file.png", "url_blocked", 1),
+    ],
+)
+def test_each_answer_of_a_server_has_its_error(
+    server: Server, short_pauses: None, path: str, expected: str, tries: int
+) -> None:
+    assert outcome(f"{server.url}/{path}") == expected
+    assert server.counts[f"/{path}"] == tries
+
+
+@pytest.mark.parametrize("path", ["loris.png", "drip.png", "silent.png", "more.png"])
+def test_slow_server_times_out(server: Server, short_timeouts: None, path: str) -> None:
+    with ends_soon():
+        assert outcome(f"{server.url}/{path}") == "timeout"
+
+
+@pytest.mark.parametrize("path", ["endless.png", "chunks.png"])
+def test_endless_body_is_read_to_the_limit(server: Server, path: str) -> None:
+    with pytest.raises(RemoteError) as problem:
+        Reader(allow_private_hosts=True).read(f"{server.url}/{path}", limit=2**22)
+    assert problem.value.fault.code == "too_large"
+
+
+def test_retry_after_is_respected(server: Server) -> None:
+    assert outcome(f"{server.url}/often.png") == "good"
+    assert server.times[1] - server.times[0] >= 1.0
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("2", 2), (" 7 ", 7), ("", None), ("soon", None), ("-1", None), ("9" * 99, 999_999_999)],
+)
+def test_retry_after_is_parsed_or_ignored(text: str, seconds: float | None) -> None:
+    assert web.retry_after(text) == seconds
+    assert web.retry_after("Wed, 21 Oct 2015 07:28:00 GMT") == 0.0
+
+
+@pytest.mark.parametrize("path", ["loopback.png", "metadata.png", "decimal.png"])
+def test_redirect_to_private_address_is_blocked(
+    server: Server, public: None, short_pauses: None, path: str
+) -> None:
+    assert outcome(f"{server.url}/{path}", Reader()) == "url_blocked"
+    assert [requested for requested, _ in server.requests] == [f"/{path}"]
+    assert outcome(f"{server.url}/moved.png", Reader()) == "good"
+
+
+@pytest.mark.parametrize("host", ["192.0.0.192", "198.18.0.1", "[::ffff:c000:c0]", "3221225664"])
+def test_special_address_is_not_asked_for(server: Server, public: None, host: str) -> None:
+    """192.0.0.192 is the metadata service of a cloud; Python once called it public."""
+    server.redirects["/away.png"] = f"http://{host}/latest"
+    began = time.monotonic()
+    assert outcome(f"http://{host}/latest", Reader()) == "url_blocked"
+    assert outcome(f"{server.url}/away.png", Reader()) == "url_blocked"
+    with pytest.raises(RemoteError, match="not public"):
+        Reader().open(f"{server.url}/away.png")
+    assert time.monotonic() - began < network.CONNECT_SECONDS
+
+
+def test_private_host_is_blocked_by_default(server: Server) -> None:
+    for host in ("127.0.0.1", "localhost", "0", "2130706433", "0x7f.1", "[::ffff:127.0.0.1]"):
+        assert outcome(f"http://{host}:{server.port}/good.png", Reader()) == "url_blocked", host
+    assert not server.requests
+
+
+def test_connection_goes_to_the_vetted_address(
+    server: Server, public: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name that resolves to another address each time is resolved only once."""
+    answers = iter(["127.0.0.1", "10.0.0.1", "127.0.0.1"])
+    hosts_resolved: list[str] = []
+
+    def changing(host: str, port: int, *_: Any, **__: Any) -> list[Any]:
+        hosts_resolved.append(host)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (next(answers), port))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", changing)
+    dialled = recorded_connections(monkeypatch)
+    reading = Reader()
+    assert outcome(f"http://images.test:{server.port}/good.png", reading) == "good"
+    assert hosts_resolved == ["images.test"]
+    assert dialled == ["127.0.0.1"]
+    assert server.requests[0][1]["host"] == f"images.test:{server.port}"
+    assert outcome(f"http://images.test:{server.port}/good.png", reading) == "url_blocked"
+    assert len(dialled) == 1
+
+
+def recorded_connections(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The IP addresses of the connections that are opened from now on."""
+    opened: list[str] = []
+    connect_tcp = network.Network.connect_tcp
+
+    def record(network: Any, host: str, port: int, **options: Any) -> Any:
+        stream = connect_tcp(network, host, port, **options)
+        opened.append(stream._socket.getpeername()[0])
+        return stream
+
+    monkeypatch.setattr(network.Network, "connect_tcp", record)
+    return opened
+
+
+def resolve_to(monkeypatch: pytest.MonkeyPatch, *answers: str) -> None:
+    """Let each resolution of any host name give the next of these addresses."""
+    remaining = iter(answers)
+
+    def changing(host: str, port: int, *_: Any, **__: Any) -> list[Any]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (next(remaining), port))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", changing)
+
+
+def test_connections_are_kept_alive(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.keeps_alive = True
+    opened = recorded_connections(monkeypatch)
+    reading = Reader(allow_private_hosts=True)
+    for number in range(5):
+        assert outcome(f"{server.url}/good.png?{number}", reading) == "good"
+    assert opened == ["127.0.0.1"]
+
+
+def test_kept_connection_serves_only_its_host_and_address(
+    server: Server, public: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither an address that is private by now nor another host name uses the connection."""
+    server.keeps_alive = True
+    opened = recorded_connections(monkeypatch)
+    resolve_to(monkeypatch, "127.0.0.1", "10.0.0.1", "127.0.0.1", "127.0.0.1")
+    reading = Reader()
+    url = f"http://images.test:{server.port}/good.png"
+    assert outcome(url, reading) == "good"
+    assert outcome(url, reading) == "url_blocked"
+    assert outcome(url, reading) == "good"
+    assert opened == ["127.0.0.1"]
+    assert outcome(url.replace("images", "other"), reading) == "good"
+    assert opened == ["127.0.0.1", "127.0.0.1"]
+    assert server.requests[-1][1]["host"] == f"other.test:{server.port}"
+
+
+def test_new_address_of_a_host_needs_a_new_connection(
+    server: Server, short_pauses: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.keeps_alive = True
+    opened = recorded_connections(monkeypatch)
+    resolve_to(monkeypatch, "127.0.0.1", *["127.0.0.2"] * 4)
+    reading = Reader(allow_private_hosts=True)
+    url = f"http://images.test:{server.port}/good.png"
+    assert outcome(url, reading) == "good"
+    assert outcome(url, reading) == "io_error"  # no server listens there
+    assert opened == ["127.0.0.1"]
+
+
+@pytest.mark.parametrize("path", ["surplus.png", "hangup.png"])
+def test_unusable_kept_connection_is_replaced(
+    server: Server, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bytes beyond an answer, or a connection closed by the server, do not affect the next row."""
+    server.keeps_alive = True
+    reading = Reader(allow_private_hosts=True)
+    assert outcome(f"{server.url}/{path}", reading) == "good"
+    for _ in range(3):
+        assert outcome(f"{server.url}/good.png", reading) == "good"
+    assert server.counts["/good.png"] <= 4
+
+
+@pytest.mark.slow
+def test_slow_body_on_a_kept_connection_times_out(server: Server, short_timeouts: None) -> None:
+    server.keeps_alive = True
+    reading = Reader(allow_private_hosts=True)
+    assert outcome(f"{server.url}/good.png", reading) == "good"
+    assert outcome(f"{server.url}/drip.png", reading) == "timeout"
+    assert outcome(f"{server.url}/silent.png", reading) == "timeout"
+    assert outcome(f"{server.url}/good.png", reading) == "good"
+
+
+def test_name_resolution_has_a_deadline(
+    monkeypatch: pytest.MonkeyPatch, short_timeouts: None
+) -> None:
+    release = threading.Event()
+    monkeypatch.setattr(hosts, "RESOLVE_SECONDS", 0.1)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: release.wait(200) and [])
+    with ends_soon():
+        assert outcome("http://images.test/good.png") == "timeout"
+    monkeypatch.setattr(hosts, "RESOLVE_SECONDS", 100.0)
+    monkeypatch.setattr(reader, "FETCH_SECONDS", 100.0)
+    reading = Reader()
+    threading.Timer(0.2, reading.stop).start()
+    with ends_soon():
+        assert outcome("http://images.test/good.png", reading) == "io_error"
+    release.set()
+
+
+def test_all_tries_of_an_image_share_one_deadline(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "FETCH_SECONDS", 1.0)
+    reading = Reader(allow_private_hosts=True)
+    with ends_soon():
+        assert outcome(f"{server.url}/silent.png", reading) == "timeout"
+
+
+@pytest.mark.slow
+def test_waiting_for_the_slot_of_large_images_does_not_count(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "LARGE_BYTES", 10)
+    monkeypatch.setattr(reader, "FETCH_SECONDS", scaled(2))
+    reading = Reader(allow_private_hosts=True)
+    with reading.fetched(Item(0, "a", "a", f"{server.url}/good.png")) as first:
+        assert first.data
+        threads = [threading.Thread(target=lambda: codes.append(outcome(url, reading)))]
+        url, codes = f"{server.url}/good.png?2", list[str]()
+        threads[0].start()
+        time.sleep(scaled(2) + 0.5)
+    threads[0].join(60)
+    assert codes == ["good"]
+
+
+def test_proxies_of_the_environment_are_ignored(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+        monkeypatch.setenv(name.upper(), "http://127.0.0.1:9")
+    assert outcome(f"{server.url}/good.png") == "good"
+
+
+def test_one_private_address_blocks_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = [(socket.AF_INET, 1, 6, "", (one, 80)) for one in ("93.184.216.34", "192.168.0.1")]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: both)
+    with pytest.raises(RemoteError):
+        vetted_addresses("images.test", 80, allow_private=False)
+    assert len(vetted_addresses("images.test", 80, allow_private=True)) == 2
+
+
+PRIVATE = ["127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16"]
+PRIVATE += ["100.64.0.0/10", "0.0.0.0/8", "224.0.0.0/4", "240.0.0.0/4", "192.0.0.0/24"]
+PRIVATE += ["192.0.2.0/24", "192.88.99.0/24", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24"]
+
+
+@st.composite
+def inward(draw: st.DrawFn) -> ipaddress.IPv4Address:
+    network = ipaddress.ip_network(draw(st.sampled_from(PRIVATE)))
+    offset = draw(st.integers(0, network.num_addresses - 1))
+    return ipaddress.IPv4Address(int(network[0]) + offset)
+
+
+def notations(address: ipaddress.IPv4Address) -> list[str]:
+    """All notations of an address that the resolver of the system understands."""
+    number = int(address)
+    a, b, c, d = address.packed
+    rest = number & 0xFFFFFF
+    return [
+        str(address), str(number), hex(number), f"0{number:o}", f"{a}.{rest}", f"0x{a:x}.{rest:#x}",
+        f"{a}.{b}.{c << 8 | d}", f"0{a:o}.0{b:o}.0{c:o}.0{d:o}", f"0x{a:x}.{b}.0{c:o}.{d}",
+    ]  # fmt: skip
+
+
+@given(inward())
+def test_private_address_is_blocked_in_every_notation(address: ipaddress.IPv4Address) -> None:
+    for host in notations(address):
+        with pytest.raises(RemoteError):
+            vetted_addresses(host, 80, allow_private=False)
+
+
+@given(inward())
+def test_private_address_embedded_in_ipv6_is_blocked(address: ipaddress.IPv4Address) -> None:
+    number = int(address)
+    for outer in (0xFFFF << 32, 0, 0x64FF9B << 96, 0x2002 << 112):
+        inner = number << 80 if outer == 0x2002 << 112 else number
+        assert not is_public(str(ipaddress.IPv6Address(outer | inner))), hex(outer)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_intentional"),
+    [
+        ("93.184.216.34", True),
+        ("2606:2800:220:1:248:1893:25c8:1946", True),
+        ("::ffff:93.184.216.34", True),
+        ("64:ff9b::5db8:d822", True),
+        ("::1", False),
+        ("::", False),
+        ("fe80::1%eth0", False),
+        ("fc00::1", False),
+        ("fec0::1", False),
+        ("ff02::1", False),
+        ("64:ff9b:1::7f00:1", False),
+        ("2001:0:7f00:1::", False),
+        ("fd00:ec2::254", False),
+        ("168.63.129.16", False),
+        ("192.0.0.192", False),
+        ("192.0.0.9", False),
+        ("192.175.48.1", False),
+        ("::ffff:0:808:808", False),
+        ("2001:1::1", False),
+        ("2001:db8::1", False),
+        ("3fff::1", False),
+        ("5f00::1", False),
+        ("4000::1", False),
+        ("100::1", False),
+        ("2a00:1450:4001:80b::200e", True),
+        ("224.0.1.1", False),
+        ("nothing", False),
+    ],
+)
+def test_public_addresses_are_recognized(text: str, is_intentional: bool) -> None:
+    assert is_public(text) == is_intentional
+
+
+def test_credentials_in_a_url_are_refused(server: Server) -> None:
+    host = f"user:p%40ss@127.0.0.1:{server.port}"
+    assert outcome(f"http://{host}/good.png") == "url_blocked"
+    assert outcome("s3://key:secret@bucket/good.png") == "url_blocked"
+    server.redirects["/away.png"] = f"http://{host}/good.png"
+    assert outcome(f"{server.url}/away.png") == "url_blocked"
+    assert {path for path, _ in server.requests} == {"/away.png"}
+
+
+def test_untrusted_certificate_is_refused(
+    monkeypatch: pytest.MonkeyPatch, short_pauses: None
+) -> None:
+    with Server(PNG, CERTIFICATE) as server:
+        assert outcome(f"{server.url}/good.png") == "io_error"
+        assert not server.requests
+        monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATE))
+        assert outcome(f"https://localhost:{server.port}/good.png") == "good"
+        assert outcome(f"{server.url}/good.png") == "io_error"  # the certificate names another host
+        server.redirects["/down.png"] = f"http://localhost:{server.port}/good.png"
+        assert outcome(f"https://localhost:{server.port}/down.png") == "url_blocked"
+
+
+def copied(url: str) -> bytes:
+    """The bytes of the stream at a URL."""
+    reading = Reader(allow_private_hosts=True)
+    with reading.open(url) as file:
+        file.seek(-1, 2)
+        last = file.read()
+        file.seek(0)
+        data = file.read()
+    assert data[-1:] == last
+    return data
+
+
+@pytest.mark.parametrize("takes_ranges", [True, False])
+def test_file_is_copied_once_and_removed_with_the_reader(
+    server: Server, short_pauses: None, takes_ranges: bool
+) -> None:
+    server.supports_ranges = takes_ranges
+    server.files["/x.tar"] = bytes(range(256)) * 1000
+    reading = Reader(allow_private_hosts=True)
+    copy = reading.local_copy(f"{server.url}/x.tar")
+    assert copy.read_bytes() == server.files["/x.tar"]
+    assert copy.stat().st_mtime == 0
+    files = [reading.open(f"{server.url}/x.tar") for _ in range(2)]
+    assert files[0].read() == files[1].read() == server.files["/x.tar"]
+    assert server.counts["/x.tar"] == 1
+    reading.stop()  # of the images; what was copied stays
+    assert reading.open(f"{server.url}/x.tar").read(3) == b"\0\1\2"
+    del reading
+    assert not copy.parent.exists()
+
+
+@pytest.mark.parametrize("takes_ranges", [True, False])
+def test_cut_transfer_goes_on(server: Server, short_pauses: None, takes_ranges: bool) -> None:
+    server.supports_ranges = takes_ranges
+    server.files["/x.tar"] = bytes(range(256)) * 1000
+    server.cut_at = [50, 700, 1, 30, 2000] if takes_ranges else [50, 700, 1]
+    assert copied(f"{server.url}/x.tar") == server.files["/x.tar"]
+    assert not server.cut_at
+
+
+def test_file_that_changes_while_it_is_copied_is_copied_anew(
+    server: Server, short_pauses: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.files["/x.tar"] = bytes(range(256)) * 1000
+    server.cut_at = [700]
+
+    def change(*_: float) -> float:
+        server.files["/x.tar"] = b"new" * 1000
+        return 1.0
+
+    monkeypatch.setattr(web.random, "uniform", change)  # of the pause after the cut
+    assert copied(f"{server.url}/x.tar") == b"new" * 1000
+    assert server.counts["/x.tar"] == 3
+
+
+@pytest.mark.parametrize("path", ["loris.jsonl", "drip.jsonl", "silent.jsonl", "more.jsonl"])
+def test_slow_manifest_times_out(server: Server, short_timeouts: None, path: str) -> None:
+    """Of a file only the bytes that have come lengthen the time: 20 in a second do not."""
+    with ends_soon(), pytest.raises(RemoteError) as problem:
+        Reader(allow_private_hosts=True).open(f"{server.url}/{path}")
+    assert problem.value.fault.code == "timeout"
+
+
+def test_bytes_that_come_lengthen_the_time(server: Server, tmp_path: Path) -> None:
+    server.files["/x.tar"] = bytes(10**5)
+    began = time.monotonic()
+    deadline = reader.Deadline(1.0, threading.Event())
+    client, sizes = web.WebClient(allow_private_hosts=True), list[int]()
+    with (tmp_path / "x.tar").open("wb") as file:
+        client.download(f"{server.url}/x.tar", file, deadline, sizes.append, 0.1)
+    assert sizes[0] == sizes[-1] == 10**5
+    assert deadline._end - began > 10**5
+
+
+@pytest.mark.parametrize("path", ["huge.tar", "endless.tar", "chunks.tar"])
+def test_file_larger_than_the_disk_is_refused(
+    server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, path: str
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    free = reader.shutil.disk_usage(tmp_path).free
+    monkeypatch.setattr(reader, "RESERVED_BYTES", free - 10**7)
+    reading = Reader(allow_private_hosts=True)
+    with pytest.raises(RemoteError, match="TMPDIR"):
+        reading.open(f"{server.url}/{path}")
+    assert not [file for file in tmp_path.rglob("*") if file.is_file()]
+
+
+def test_full_disk_is_named(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.files["/x.tar"] = b"x"
+
+    def fail(*_: Any) -> float:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(web.WebClient, "download", fail)
+    with pytest.raises(RemoteError, match="No space left on device"):
+        Reader(allow_private_hosts=True).open(f"{server.url}/x.tar")
+
+
+@pytest.mark.parametrize("path", ["unknown.jsonl", "forbidden.jsonl", "packed.jsonl", "ring.jsonl"])
+def test_copy_of_nothing_has_the_error_of_an_image(
+    server: Server, short_pauses: None, path: str
+) -> None:
+    reading = Reader(allow_private_hosts=True)
+    with pytest.raises(RemoteError) as problem:
+        reading.open(f"{server.url}/{path}")
+    assert problem.value.fault.code == outcome(f"{server.url}/{path}", reading)
+
+
+def test_stop_ends_every_wait(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network, "READ_SECONDS", 500.0)
+    monkeypatch.setattr(reader, "FETCH_SECONDS", 500.0)
+    reading, codes = Reader(allow_private_hosts=True), list[str]()
+    names = ["silent", "drip", "more", "loris"]
+    threads = [
+        threading.Thread(target=lambda x=x: codes.append(outcome(f"{server.url}/{x}.png", reading)))
+        for x in names
+    ]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.3)
+    with ends_soon():
+        reading.stop()
+        for thread in threads:
+            thread.join()
+    assert codes == ["io_error"] * len(names)
+    assert outcome(f"{server.url}/good.png", reading) == "io_error"
+
+
+def test_handshake_that_never_ends_times_out(
+    short_timeouts: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(network, "CONNECT_SECONDS", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as silent, ends_soon():
+        assert outcome(f"https://127.0.0.1:{silent.getsockname()[1]}/good.png") == "timeout"
+
+
+def test_reader_of_another_process_is_an_equal_one(server: Server) -> None:
+    for is_allowed, expected in ((True, "good"), (False, "url_blocked")):
+        copy = pickle.loads(pickle.dumps(Reader(allow_private_hosts=is_allowed)))
+        assert outcome(f"{server.url}/good.png", copy) == expected
+    assert make_reader(allow_urls=False, allow_private_hosts=True) is None
+
+
+def test_items_that_are_no_addresses_are_unchanged() -> None:
+    reading = Reader()
+    for item in (
+        Item(0, "x", "x", "/x.png"),
+        Item(0, "x", "x", "http"),
+        Item(0, "x", "x", "http://127.0.0.1/x.png", fault=TOO_SLOW),
+        Item(0, "x", "x", "http://127.0.0.1/x.png", b"data"),
+        Item(0, "x", "x", None, b"data"),
+        Item(0, "x", "x", "ftp://host/x.png"),
+    ):
+        with reading.fetched(item) as same:
+            assert same is item
+
+
+ENDLESS = """
+import resource, sys
+from concurrent.futures import ThreadPoolExecutor
+from pgcli.records import Item
+from pgcli.stores import Reader
+reader = Reader(allow_private_hosts=True)
+def fetch(number):
+    with reader.fetched(Item(0, "x", "x", f"{sys.argv[1]}/endless.png?{number}")) as item:
+        return item.fault.code
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+with ThreadPoolExecutor(reader.fetch_threads) as pool:
+    codes = set(pool.map(fetch, range(20)))
+print(codes, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+"""
+
+
+@pytest.mark.slow
+def test_twenty_endless_images_need_the_memory_of_a_few(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is read up to 256 MiB, one at a time beyond 16 MiB."""
+    run = subprocess.run(
+        [sys.executable, "-c", ENDLESS, server.url],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    codes, _, megabytes = run.stdout.rpartition(" ")
+    assert codes == "{'too_large'}", run.stderr
+    assert int(megabytes) < 800

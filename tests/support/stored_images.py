@@ -1,0 +1,80 @@
+"""Images, archives and tables that tests serve from stores, and how each store is found."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tests.support.awkward import drawing, encoded
+
+PNG, JPEG = encoded(drawing(), "PNG"), encoded(drawing(), "JPEG")
+#: Names whose order differs if folders are sorted apart, and that a URL has to quote.
+IMAGES = {
+    "a/b c.png": PNG,
+    "a-b.jpg": JPEG,
+    "a/é#?%41.png": PNG,
+    "z.jpg": JPEG,
+    "broken.png": b"x",
+}
+HIDDEN = {".h/x.png": PNG, "a/.x.png": PNG, "notes.txt": b"not an image"}
+
+
+def rows_of_tar() -> bytes:
+    held = io.BytesIO()
+    with tarfile.open(fileobj=held, mode="w") as archive:
+        for name, data in (("0.png", PNG), ("0.json", b'{"n": 1}'), ("1.jpg", JPEG)):
+            header = tarfile.TarInfo(name)
+            header.size = len(data)
+            archive.addfile(header, io.BytesIO(data))
+    return held.getvalue()
+
+
+def parquet(count: int) -> bytes:
+    held = io.BytesIO()
+    images = [{"bytes": PNG, "path": f"{n}.png"} for n in range(count)]
+    pq.write_table(pa.table({"image": images, "label": list(range(count))}), held)
+    return held.getvalue()
+
+
+FILES = {
+    **{f"photos/{name}": data for name, data in IMAGES.items()},
+    "photos/.h/x.png": PNG,
+    "sets/x.tar": rows_of_tar(),
+    "parts/0.parquet": parquet(2),
+    "parts/deep/1.parquet": parquet(1),
+}
+
+
+class StoreLocation(NamedTuple):
+    """The URL of files in a store, and the environment that reads them."""
+
+    base: str
+    environment: dict[str, str]
+
+
+def locate_store(kind: str, endpoint: str) -> StoreLocation:
+    bases = {
+        "gs": "gs://anonymous@images",
+        "az": "az://images",
+        "hf": "hf://datasets/somebody/images",
+    }
+    environment = {
+        "AWS_ENDPOINT_URL": endpoint,
+        "AWS_ACCESS_KEY_ID": "a",
+        "AWS_SECRET_ACCESS_KEY": "b",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "STORAGE_EMULATOR_HOST": endpoint,
+        "AZURE_STORAGE_ENDPOINT": f"{endpoint}/account",
+        "AZURE_STORAGE_ACCOUNT_NAME": "account",
+        "AZURE_STORAGE_ACCOUNT_KEY": "a2V5",
+        "HF_ENDPOINT": endpoint,
+        "HF_HUB_OFFLINE": "0",
+        "HF_HUB_DISABLE_XET": "1",
+        "HF_TOKEN": "secret",
+    }
+    return StoreLocation(bases.get(kind, "s3://images"), environment)

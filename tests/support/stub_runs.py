@@ -1,0 +1,289 @@
+"""Runs of `pgcli.run` in forks of this process, with a function in place of a model.
+
+A fork has imported everything, so that it starts in a few milliseconds and can be killed, made to
+fail or cut off from power at any of its system calls.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pandas  # noqa: F401 - imported here, and not in each fork
+import pyarrow.csv
+import pyarrow.parquet  # noqa: F401
+from PIL import Image
+
+import pgcli.engine.sampler
+import pgcli.images.pool
+import pgcli.run.engine_process
+import pgcli.run.engines
+import pgcli.run.plan
+import pgcli.run.run
+import pgcli.run.worker
+import pgcli.stores.local
+from pgcli.checkpoints.find import find
+from pgcli.engine.image_spec import read_image_spec
+from pgcli.errors import PgcliError
+from pgcli.output.reader import indexed_rows
+from pgcli.records import Answer, DecodedImage, unanswered
+from pgcli.run import events
+from pgcli.run.make_request import command_words, make_request
+from pgcli.run.run import exit_code, run
+from pgcli.run.settings import versions
+
+HELD = 4  # answers that the model holds back, at least
+#: The system calls that change something on disk.
+CALLS = (
+    "pwrite",
+    "fsync",
+    "ftruncate",
+    "link",
+    "replace",
+    "rename",
+    "unlink",
+    "mkdir",
+    "rmdir",
+)
+versions()  # reads the metadata of packages
+DEMO = find("demo")
+SPEC = read_image_spec(DEMO.folder)
+
+
+class BatchLimits:
+    """No limits were learned."""
+
+    def summary(self) -> str:
+        return ""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        pass
+
+
+class StubEngine:
+    """Answers by the name of the image, in a random order, and holds a few answers back.
+
+    Of an image whose name has `kills` the process dies; with `once`, only the first that meets it.
+    """
+
+    spec, device, dtype, batch_size, label = SPEC, "cpu", "float32", 4, DEMO.label
+    is_large, embedding_dim, kind = False, None, "paligemma"
+
+    def __init__(self, seconds: float = 0.0, seed: int = 0):
+        self.batch_limits = BatchLimits()
+        self.image_stats = SimpleNamespace(hits=0, prompts=0)
+        self._seconds, self._rng = seconds, random.Random(seed)
+
+    def loaded(self, request: Any, checkpoint: Any, *_: object) -> StubEngine:
+        """This engine, with the name of the model in its rows."""
+        self.label = checkpoint.label
+        if request.model.dtype != "auto":
+            self.dtype = request.model.dtype
+        return self
+
+    def ask(
+        self,
+        stream: Iterable[tuple[int, DecodedImage]],
+        question: Any,
+        sampling: Any,
+        should_stop: Callable[[], bool],
+    ) -> Iterator[tuple[int, Answer]]:
+        held: list[tuple[int, Answer]] = []
+        for first, image in stream:
+            time.sleep(self._seconds)
+            if "kills" in image.item.id and is_met_first(image.item.id):
+                os.kill(os.getpid(), signal.SIGKILL)
+            for number, prompt in enumerate(image.item.prompts, first):
+                row = unanswered(image, prompt, task=question.task, model=self.label)
+                text = f"«{image.item.id}»\u2028 {prompt}" * (1 + image.item.index % 3)
+                held.append((number, replace(row, answer=text, tokens=3, finish="stop")))
+                note(number)
+            while len(held) > HELD:
+                yield held.pop(self._rng.randrange(len(held)))
+        self._rng.shuffle(held)
+        yield from held
+
+
+def note(row: int) -> None:
+    """Append the row to a file of all that were computed, if there is one."""
+    try:
+        descriptor = os.open("../computed", os.O_WRONLY | os.O_APPEND)
+    except FileNotFoundError:
+        return
+    os.write(descriptor, b"%d\n" % row)
+    os.close(descriptor)
+
+
+def is_met_first(name: str) -> bool:
+    """Whether the process is to die: always, or once for a name with `once`."""
+    marker = Path(f"../met {Path(name).name}")
+    is_first = not marker.exists()
+    marker.touch()
+    return is_first or "once" not in name
+
+
+def make_images(folder: Path, count: int, *, broken: Sequence[int] = (), start: int = 0) -> Path:
+    """A folder of small images of different sizes, some of them not images."""
+    folder.mkdir(exist_ok=True)
+    for number in range(start, start + count):
+        file = folder / f"{number:03}.png"
+        if number in broken:
+            file.write_bytes(b"no image")
+        else:
+            Image.new("RGB", (8, 8 + number % 7)).save(file)
+        os.utime(file, ns=(10**18, 10**18))
+    return folder
+
+
+def start(
+    folder: Path,
+    output: str,
+    sources: Sequence[str] = ("../images",),
+    *,
+    run: Callable[..., int] | None = None,
+    **options: Any,
+) -> int:
+    """Begin a run in a fork, in this folder; returns its process. For options see `run_here`."""
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 99
+    try:
+        os.chdir(folder)
+        said = os.open("../said", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        os.dup2(said, 2)
+        sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115 - not that of pytest
+        code = (run or run_here)(output, sources, **options)
+    except BaseException:  # noqa: BLE001 - of a fork of pytest
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def run_here(
+    output: str,
+    sources: Sequence[str] = ("../images",),
+    *,
+    command: str = "ask",
+    seconds: float = 0.0,
+    seed: int | None = None,
+    before: Callable[[], object] = lambda: None,
+    hooks: Sequence[Any] = (),
+    syncs: bool = False,
+    **options: Any,
+) -> int:
+    """Run in this process, which is a fork, and return the exit code of the command.
+
+    An image takes `seconds`; `before` is called before the run.
+    """
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    engine = StubEngine(seconds, os.getpid() if seed is None else seed)
+    for module in (pgcli.run.run, pgcli.run.worker):
+        module.load_engine = engine.loaded  # type: ignore[attr-defined]
+    fork = multiprocessing.get_context("fork")
+    pgcli.run.engines.start_method = lambda slots: fork  # type: ignore[assignment]
+    pgcli.run.run.import_ahead = lambda request: None  # type: ignore[assignment]
+    pgcli.stores.local.ABANDONED_SECONDS = 0.1
+    if not syncs:
+        os.fsync = lambda descriptor: None  # type: ignore[assignment]
+    values = {"model": "demo", "workers": 0, "no_timing": True, "output": output, **options}
+    if command == "ask":
+        values.setdefault("prompt", ("a", "b"))
+    words = command_words(command, list(sources), values)
+    try:
+        request = make_request(command, sources, values, arguments=words)
+        before()
+        return run(request, said, hooks).exit_code
+    except PgcliError as problem:
+        sys.stderr.write(f"{problem}\n  {problem.hint}\n")
+        return problem.exit_code
+    except pgcli.run.run.Interrupted as problem:
+        return exit_code(problem)
+
+
+def said(event: events.Event) -> None:
+    """Write messages to standard error."""
+    if isinstance(event, events.Message):
+        sys.stderr.write(f"{event.text}\n")
+
+
+def wait(pid: int) -> int:
+    """The exit code of a run; negative for the signal that ended it."""
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def finish(folder: Path, output: str, *given: Any, **options: Any) -> tuple[int, str]:
+    """Run in a fork; the exit code and what it said."""
+    log = folder.parent / "said"
+    size = log.stat().st_size if log.exists() else 0
+    code = wait(start(folder, output, *given, **options))
+    return code, log.read_bytes()[size:].decode()
+
+
+def rows_of(folder: Path, output: str) -> list[str]:
+    """The saved rows of an output of any form."""
+    path = folder / output.rstrip("/")
+    return [json.dumps(row, sort_keys=True) for _, row in indexed_rows(path) if row is not None]
+
+
+class Calls:
+    """Does something before the `number`-th call that changes the disk, in a fork.
+
+    With `in_engines`, calls of engine processes are counted, each by itself.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        action: Callable[[str], object],
+        *,
+        names: Sequence[str] = CALLS,
+        in_engines: bool = False,
+    ):
+        self.number, self.action, self.names = number, action, names
+        self.in_engines, self.count, self.main = in_engines, 0, 0
+
+    def __call__(self) -> None:
+        self.main = os.getpid()
+        for name in self.names:
+            setattr(os, name, self._over(name, getattr(os, name)))
+
+    def _over(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any, **more: Any) -> Any:
+            is_engine = os.getpid() != self.main
+            if is_engine != self.in_engines:
+                return real(*given, **more)
+            if is_engine and self.main > 0 and getattr(self, "pid", 0) != os.getpid():
+                self.pid, self.count = os.getpid(), 0
+            self.count += 1
+            if self.is_reached():
+                self.action(name)
+            return real(*given, **more)
+
+        return call
+
+    def is_reached(self) -> bool:
+        """Whether this is the call before which something is done."""
+        return self.count == self.number
+
+
+def die(name: str) -> None:
+    """Kill this process."""
+    os.kill(os.getpid(), signal.SIGKILL)
