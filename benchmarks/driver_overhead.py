@@ -38,8 +38,8 @@ from PIL import Image
 
 from pgcli.images import ImageSpec, pool
 from pgcli.records import Answer, DecodedImage, Item, unanswered
-from pgcli.run import engines, worker
 from pgcli.run import run as runs
+from pgcli.run.workers import engines, worker
 from pgcli.tasks import Question
 
 ROOT = Path(__file__).parent.parent

@@ -55,7 +55,7 @@ with open(output, "w") as lines:
 ONE_ENGINE = """
 import sys
 from pgcli.cli.main import main
-from pgcli.run import engine_process
+from pgcli.run.workers import engine_process
 
 engine_process.MOST_ON_CPU = 1
 sys.exit(main())

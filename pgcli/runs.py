@@ -23,9 +23,9 @@ from pgcli.errors import UsageError
 from pgcli.output import output_format
 from pgcli.records import Task
 from pgcli.results import Results, read
-from pgcli.run.declare import parse_keywords
-from pgcli.run.make_request import command_words, make_request, records_of
-from pgcli.run.outside import outside_values
+from pgcli.run.request.declare import parse_keywords
+from pgcli.run.request.make import command_words, make_request, records_of
+from pgcli.run.request.outside import outside_values
 from pgcli.run.shutdown import Interrupted
 from pgcli.run.status import read_status
 from pgcli.stores.files import read_json

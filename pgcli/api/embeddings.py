@@ -16,7 +16,7 @@ from pgcli.images import ImageDecoder
 from pgcli.images.pool import decode_ahead
 from pgcli.printable import encodable
 from pgcli.records import Answer, error_answer
-from pgcli.run.answer import Ask, answer_items
+from pgcli.run.workers.answer import Ask, answer_items
 from pgcli.stores import make_reader
 from pgcli.tasks import AnyQuestion, EmbeddingQuestion
 

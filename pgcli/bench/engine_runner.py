@@ -22,8 +22,8 @@ from pgcli.images.pool import decode_ahead
 from pgcli.output.lines import json_line
 from pgcli.records import Answer, DecodedImage, Item, error_answer
 from pgcli.rows import RowSchema
-from pgcli.run.answer import answer_items
-from pgcli.run.saved import RowFile
+from pgcli.run.state.open_files import RowFile
+from pgcli.run.workers.answer import answer_items
 from pgcli.tasks import Question
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import typer
 
 from pgcli.cli.options import Given
-from pgcli.run.make_request import make_request
+from pgcli.run.request.make import make_request
 
 SOURCES = """SOURCE is any number of folders (searched recursively), image files, quoted globs, \
 manifests (.parquet, .csv, .tsv, .jsonl), WebDataset archives (.tar), and - for standard input: a \

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pgcli.errors import UsageError
-from pgcli.run.outside import read_table
+from pgcli.run.request.outside import read_table
 
 #: The options that may be set, by the command's name and then by the key in the file.
 Settable = Mapping[str, Mapping[str, "ConfigOption"]]

@@ -9,7 +9,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from pgcli.run.declare import REQUIRED, Option, option_named, options_of
+from pgcli.run.request.declare import REQUIRED, Option, option_named, options_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from pgcli.cli import config
 from pgcli.cli.program_name import with_program_name
 from pgcli.cli.program_options import ProgramState, program_options
 from pgcli.printable import printable
-from pgcli.run.outside import find_config
+from pgcli.run.request.outside import find_config
 
 #: The panels that several commands have, in the order of every help page; before them come those of
 #: the command alone.
@@ -63,7 +63,7 @@ class PgcliCommand(ValueHelp, TyperCommand):
         remaining = super().parse_args(context, args)
         origin = context.get_parameter_source("revision")
         if origin is not None and origin.name != "COMMANDLINE":
-            from pgcli.run.applies import is_on_hub  # not at the top: --help has to be fast
+            from pgcli.run.request.applies import is_on_hub  # not at the top: --help has to be fast
 
             if not is_on_hub(context.params.get("model")):
                 context.params["revision"] = None  # of another model than this

@@ -12,7 +12,7 @@ import typer
 
 from pgcli.cli.options import parameter
 from pgcli.cli.ui.console import StderrStyle
-from pgcli.run.declare import opt, options_of
+from pgcli.run.request.declare import opt, options_of
 
 _running = partial(opt, panel="Running", affects_rows=False)
 

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from pgcli.cli.options import declared, option
-from pgcli.run.options import InputOptions, ModelOptions, RunningOptions
-from pgcli.run.questions import BoxOptions
+from pgcli.run.request.options import InputOptions, ModelOptions, RunningOptions
+from pgcli.run.request.questions import BoxOptions
 
 
 def images_option(help: str, **more: Any) -> Any:

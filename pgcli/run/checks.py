@@ -17,8 +17,8 @@ from pgcli.images import ImageLimits
 from pgcli.inputs import ReadOptions
 from pgcli.inputs.paths import parse_path, url_scheme
 from pgcli.output import OutputFormat, output_format
+from pgcli.run.request.shard import Shard, parse_shard
 from pgcli.run.rows import RunRows
-from pgcli.run.shard import Shard, parse_shard
 from pgcli.run.task import KNOWS, check_model, default_model, model_name
 from pgcli.stores.urls import has_credentials, is_in_object_store, without_credentials
 from pgcli.tasks import template_columns

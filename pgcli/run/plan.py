@@ -16,7 +16,7 @@ from pgcli.run.checks import format_of, is_resumable
 from pgcli.run.rows import RunRows
 from pgcli.run.summary import ignored_facts
 from pgcli.run.task import find_checkpoints, model_name
-from pgcli.run.worker import row_schema
+from pgcli.run.workers.worker import row_schema
 from pgcli.wording import duration
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ from pgcli.box_filter import BoxFilter
 from pgcli.errors import UsageError
 from pgcli.inputs import Inventory
 from pgcli.run.checks import read_options
-from pgcli.run.options import InputOptions
-from pgcli.run.record import RUN, RunRecord, read_record, state_folder, why_no_record
 from pgcli.run.request import RunRequest, current_folder
+from pgcli.run.request.options import InputOptions
 from pgcli.run.rows import RunRows
-from pgcli.run.state import recorded_inputs
+from pgcli.run.state.folder import recorded_inputs
+from pgcli.run.state.record import RUN, RunRecord, read_record, state_folder, why_no_record
 from pgcli.stores import Reader, Store, open_folder
 from pgcli.tasks import AnyQuestion, EmbeddingQuestion, Question
 

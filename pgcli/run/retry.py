@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pgcli.checkpoints.find import Checkpoint
-from pgcli.run.forms import (
+from pgcli.run.state.forms import (
     FolderForm,
     FormContext,
     LinesForm,
@@ -16,7 +16,7 @@ from pgcli.run.forms import (
     error_rows,
     made_table,
 )
-from pgcli.run.saved import RowFile, Segment, error_of, is_row
+from pgcli.run.state.open_files import RowFile, Segment, error_of, is_row
 from pgcli.stores import LocalStore, Store
 
 if TYPE_CHECKING:

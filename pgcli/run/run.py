@@ -22,11 +22,16 @@ from pgcli.errors import NoInputError, OutputExists, OutputFailed, PgcliError, U
 from pgcli.inputs import Inventory
 from pgcli.records import Answer, Item
 from pgcli.run import checks, events
-from pgcli.run.compare import check_saved_rows, difference, file_changed, input_changed
-from pgcli.run.compute import Computer, RowImages
-from pgcli.run.engine_process import EngineSlot, engine_slots, import_ahead
-from pgcli.run.engines import run_engines
-from pgcli.run.forms import (
+from pgcli.run.hooks import Items
+from pgcli.run.plan import estimate, plan_facts
+from pgcli.run.request.questions import text_lines
+from pgcli.run.retry import retry_errors
+from pgcli.run.rows import FILE_ROWS, RunRows, claimed_rows
+from pgcli.run.settings import check_model_files, input_settings, run_settings, versions
+from pgcli.run.shutdown import GracefulShutdown, Interrupted
+from pgcli.run.state.compare import check_saved_rows, difference, file_changed, input_changed
+from pgcli.run.state.folder import State, open_state, recorded_inputs
+from pgcli.run.state.forms import (
     FolderForm,
     Form,
     FormContext,
@@ -39,20 +44,15 @@ from pgcli.run.forms import (
     stream_form,
     stream_writer,
 )
-from pgcli.run.hooks import Items
-from pgcli.run.plan import estimate, plan_facts
-from pgcli.run.processes import Process, others
-from pgcli.run.questions import text_lines
-from pgcli.run.record import RunRecord, now
-from pgcli.run.retry import retry_errors
-from pgcli.run.rows import FILE_ROWS, RunRows, claimed_rows
-from pgcli.run.saved import Coverage, OpenFiles, Segment
-from pgcli.run.settings import check_model_files, input_settings, run_settings, versions
-from pgcli.run.shutdown import GracefulShutdown, Interrupted
-from pgcli.run.state import State, open_state, recorded_inputs
+from pgcli.run.state.open_files import Coverage, OpenFiles, Segment
+from pgcli.run.state.processes import Process, others
+from pgcli.run.state.record import RunRecord, now
 from pgcli.run.summary import INCOMPLETE, Summary, interrupted_notice
 from pgcli.run.task import find_checkpoints, load_engine, notices, question_facts
-from pgcli.run.worker import ChunkWorker, EngineInfo, Report, engine_info, row_schema
+from pgcli.run.workers.compute import Computer, RowImages
+from pgcli.run.workers.engine_process import EngineSlot, engine_slots, import_ahead
+from pgcli.run.workers.engines import run_engines
+from pgcli.run.workers.worker import ChunkWorker, EngineInfo, Report, engine_info, row_schema
 from pgcli.stores import LocalStore, open_folder
 from pgcli.tasks import AnyQuestion, EmbeddingQuestion
 from pgcli.wording import count
@@ -297,7 +297,7 @@ class Run:
         if checks.shard_of(request) is not None or request.model.join:
             return self.compute_shared(state, process)
         if request.model.ray is not None:
-            from pgcli.run.ray_run import run_on_ray
+            from pgcli.run.workers.ray_run import run_on_ray
 
             self.begin(state)
             return run_on_ray(self, state, process)
@@ -953,7 +953,7 @@ class DirectWriter:
             self._segment = Segment(number, 0, name=self._sink.name)
         self._sink.append(line)
         errors = self._segment.errors
-        from pgcli.run.saved import error_of
+        from pgcli.run.state.open_files import error_of
 
         if code := error_of(line):
             errors[code] += 1

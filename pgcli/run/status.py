@@ -11,13 +11,13 @@ from typing import Any
 from pgcli.errors import OutputFailed, UsageError
 from pgcli.output import OutputFormat
 from pgcli.rows import RowSchema
-from pgcli.run.forms import FolderForm, Form, FormContext, LinesForm, ParquetForm
-from pgcli.run.processes import Other, others
-from pgcli.run.record import RUN, RunRecord, read_record
 from pgcli.run.reopen import open_store, record_of
+from pgcli.run.request.shard import Shard
 from pgcli.run.rows import chunk
-from pgcli.run.saved import Coverage, OpenFiles, Segment
-from pgcli.run.shard import Shard
+from pgcli.run.state.forms import FolderForm, Form, FormContext, LinesForm, ParquetForm
+from pgcli.run.state.open_files import Coverage, OpenFiles, Segment
+from pgcli.run.state.processes import Other, others
+from pgcli.run.state.record import RUN, RunRecord, read_record
 from pgcli.stores import Store, open_folder
 
 MAX_SHARDS = 10_000  # that are listed

@@ -15,7 +15,7 @@ from pgcli import __version__
 from pgcli.inputs.paths import url_scheme
 from pgcli.printable import encodable
 from pgcli.run.tally import Tally
-from pgcli.run.worker import EngineInfo
+from pgcli.run.workers.worker import EngineInfo
 from pgcli.stores.urls import without_credentials
 from pgcli.wording import count, duration
 

@@ -22,7 +22,7 @@ from pgcli.checkpoints.hub.download_progress import DownloadProgress
 from pgcli.checkpoints.model_description import read_description, read_kind
 from pgcli.embedding.abilities import check_kind, check_question
 from pgcli.errors import ModelUnavailable, UsageError
-from pgcli.run.answer import Ask
+from pgcli.run.workers.answer import Ask
 from pgcli.tasks import EmbeddingQuestion, Question, check_max_new_tokens
 
 if TYPE_CHECKING:

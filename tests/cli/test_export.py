@@ -16,7 +16,7 @@ from PIL import Image
 from pyarrow import parquet
 
 import pgcli
-from pgcli.run.record import RunRecord
+from pgcli.run.state.record import RunRecord
 from pgcli.views.exports import FORMATS
 from tests.support.answers import answer
 from tests.support.exporting import box, captioned, detected, exported, make_images, of, row, saved

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pgcli.cli.main import main
-from pgcli.run.processes import SILENT_SECONDS, Process
+from pgcli.run.state.processes import SILENT_SECONDS, Process
 from pgcli.stores import LocalStore
 from tests.support.runs import EXAMPLES, MANY, ROWS, finished, saved, started, wait_until
 

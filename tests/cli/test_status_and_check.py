@@ -16,7 +16,7 @@ from pgcli.checkpoints import file_digests
 from pgcli.checkpoints.file_digests import folder_digest
 from pgcli.cli.main import main
 from pgcli.errors import UsageError
-from pgcli.run.shard import Shard, parse_shard
+from pgcli.run.request.shard import Shard, parse_shard
 from tests.support.runs import EXAMPLES, MANY, ROWS, finished, saved, started, wait_until
 
 LINES = 12

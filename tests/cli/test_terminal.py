@@ -16,7 +16,7 @@ from pgcli.checkpoints.hub.download_progress import DownloadPlan, TqdmProgress
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.sanitize_logs import sanitized_logs
 from pgcli.printable import CONTROL_CHARACTERS as STEERING
-from pgcli.run.processes import Process
+from pgcli.run.state.processes import Process
 from pgcli.stores import LocalStore
 from tests.support.hub_server import Hub
 from tests.support.runs import ROOT
@@ -355,7 +355,7 @@ ALLOWED_CALLS = {
         "model/cuda/fused_gemma.py",
     },
     "logging.getLogger": {"images/decode.py"},
-    "os.write": {"run/state.py"},  # the log of the output
+    "os.write": {"run/state/folder.py"},  # the log of the output
     "os.writev": set(),
     "Text.from_markup": {"cli/ui/man_page.py"},  # of help texts, for standard output
     "Text.from_ansi": set(),

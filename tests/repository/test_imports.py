@@ -112,7 +112,7 @@ def test_decoding_and_writing_never_load_torch(module: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["errors", "inputs", "output.lines", "run.make_request", "stores", "tasks"]
+    "module", ["errors", "inputs", "output.lines", "run.request.make", "stores", "tasks"]
 )
 def test_help_loads_no_pyarrow(module: str) -> None:
     assert not {"pyarrow", "numpy", "PIL", "ssl", "obstore"} & modules_after(module)

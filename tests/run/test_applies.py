@@ -13,12 +13,12 @@ import pgcli
 from pgcli.cli.main import app, main
 from pgcli.errors import UsageError
 from pgcli.run import run as running
-from pgcli.run.applies import APPLIES, ignored
-from pgcli.run.declare import changed, option_named, options_of, parse_keywords
-from pgcli.run.make_request import make_request, records_of
-from pgcli.run.options import OutputOptions
-from pgcli.run.outside import outside_values
 from pgcli.run.request import RunRequest
+from pgcli.run.request.applies import APPLIES, ignored
+from pgcli.run.request.declare import changed, option_named, options_of, parse_keywords
+from pgcli.run.request.make import make_request, records_of
+from pgcli.run.request.options import OutputOptions
+from pgcli.run.request.outside import outside_values
 from tests.support import pretend
 from tests.support.vectors import rows_of, unit, write_parquet
 

@@ -13,10 +13,10 @@ import pytest
 
 from pgcli.cli.training.options import RECORDS as TRAINING
 from pgcli.errors import UsageError
-from pgcli.run.declare import changed, fingerprint_values, options_of, parse_keywords
-from pgcli.run.make_request import command_words, make_request, records_of
-from pgcli.run.options import InputOptions, ModelOptions, OutputOptions, RunningOptions
-from pgcli.run.questions import COMMANDS
+from pgcli.run.request.declare import changed, fingerprint_values, options_of, parse_keywords
+from pgcli.run.request.make import command_words, make_request, records_of
+from pgcli.run.request.options import InputOptions, ModelOptions, OutputOptions, RunningOptions
+from pgcli.run.request.questions import COMMANDS
 
 PIPES: dict[str, Any] = {"capture_output": True, "text": True}
 #: An option, a value as text, the same from Python, and what both are read as.
@@ -162,7 +162,7 @@ def test_request_has_its_question_and_records() -> None:
 
 def test_declarations_import_nothing_slow() -> None:
     code = (
-        "import sys, pgcli.run.make_request, pgcli.run.outside\n"
+        "import sys, pgcli.run.request.make, pgcli.run.request.outside\n"
         "slow = {'torch', 'typer', 'rich', 'pyarrow', 'transformers', 'PIL', 'numpy'}\n"
         "print(slow & {*sys.modules})"
     )

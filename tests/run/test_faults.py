@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-import pgcli.run.processes
+import pgcli.run.state.processes
 from tests.support.stub_runs import finish, make_images, rows_of, start, wait
 
 FOLDER = {"rows_per_file": 5}
@@ -123,7 +123,7 @@ def test_processes_of_another_container_are_alive_while_they_give_signs(images: 
 
     def contained() -> None:
         os.environ["TMPDIR"] = str(images)
-        pgcli.run.processes.tempfile.tempdir = str(images / "other")
+        pgcli.run.state.processes.tempfile.tempdir = str(images / "other")
         (images / "other").mkdir()
 
     options = {"rows_per_file": 4, "join": True}
@@ -147,7 +147,7 @@ def test_a_wide_image_ends_no_parquet_run(images: Path) -> None:
 
 def test_the_printed_retry_command_works(images: Path) -> None:
     """29.7: it was refused, and the way out answered the whole data set."""
-    from pgcli.run.make_request import make_request
+    from pgcli.run.request.make import make_request
     from pgcli.run.summary import retry_command
 
     (images / "images/002.png").write_bytes(b"no image")

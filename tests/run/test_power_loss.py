@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-import pgcli.run.processes
-import pgcli.run.saved
+import pgcli.run.state.open_files
+import pgcli.run.state.processes
 from tests.support.power_loss import Disk, Killed
 from tests.support.run_kinds import KINDS, fresh, whole
 from tests.support.stub_runs import finish, rows_of, run_here, start, wait
@@ -28,7 +28,7 @@ def loses_power(folder: Path, number: int) -> Callable[..., int]:
     """A run that loses power before a call, and leaves the folder as the disk may have it."""
 
     def run_until(output: str, sources: object = (), **options: object) -> int:
-        pgcli.run.saved.SYNC_SECONDS = 0.0
+        pgcli.run.state.open_files.SYNC_SECONDS = 0.0
         os.fsync = lambda descriptor: None  # type: ignore[assignment] # the simulated disk records it
         disk, rng = Disk(folder, number), random.Random(number)
         code = LOST
@@ -44,7 +44,7 @@ def loses_power(folder: Path, number: int) -> Callable[..., int]:
 
 def after_power_loss() -> None:
     """Processes that left no sign of their end count as dead, as after the time of silence."""
-    pgcli.run.processes.SILENT_SECONDS = 0.0
+    pgcli.run.state.processes.SILENT_SECONDS = 0.0
 
 
 @pytest.mark.parametrize("step", STEPS)

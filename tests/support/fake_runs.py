@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pgcli.pipeline import run
+from pgcli.sinks import open_resumable
 from pgcli.sinks.resumable import ResumableSink
 from pgcli.state.run_state import RunState
 
 from pgcli.output.reader import indexed_rows
-from pgcli.pipeline import run
 from pgcli.records import COLUMNS, Answer, DecodedImage, Fault, Item, error_answer
 from pgcli.rows import RowSchema
-from pgcli.run.shard import Shard
-from pgcli.sinks import open_resumable
+from pgcli.run.request.shard import Shard
 
 SCHEMA = RowSchema(timing=False)
 refuse = partial(error_answer, task="ask", model="fake")

@@ -28,7 +28,7 @@ from typing import IO, Any, Literal
 
 ROOT = Path(__file__).parents[2]
 STATUS = struct.Struct("i")
-IMPORTS_TORCH = "pgcli.run.engine_imports"  # which no run imports itself
+IMPORTS_TORCH = "pgcli.run.workers.engine_imports"  # which no run imports itself
 Kind = Literal["pretended", "real"]
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.cli.main import main
 from pgcli.records import Answer, DecodedImage
-from pgcli.run import ray_run, worker
+from pgcli.run.workers import ray_run, worker
 from pgcli.tasks import Question
 from tests.support import pretend
 

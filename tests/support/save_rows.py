@@ -12,7 +12,7 @@ from pgcli.output.result_file import write_result_file
 from pgcli.output.schema import rows_table
 from pgcli.records import Answer
 from pgcli.rows import RowSchema
-from pgcli.run.record import RUN, RunRecord, state_folder
+from pgcli.run.state.record import RUN, RunRecord, state_folder
 from pgcli.stores import LocalStore
 
 

@@ -27,11 +27,11 @@ from PIL import Image
 
 import pgcli.engine.sampler
 import pgcli.images.pool
-import pgcli.run.engine_process
-import pgcli.run.engines
 import pgcli.run.plan
 import pgcli.run.run
-import pgcli.run.worker
+import pgcli.run.workers.engine_process
+import pgcli.run.workers.engines
+import pgcli.run.workers.worker
 import pgcli.stores.local
 from pgcli.checkpoints.find import find
 from pgcli.engine.image_spec import read_image_spec
@@ -39,7 +39,7 @@ from pgcli.errors import PgcliError
 from pgcli.output.reader import indexed_rows
 from pgcli.records import Answer, DecodedImage, unanswered
 from pgcli.run import events
-from pgcli.run.make_request import command_words, make_request
+from pgcli.run.request.make import command_words, make_request
 from pgcli.run.run import exit_code, run
 from pgcli.run.settings import versions
 
@@ -195,10 +195,10 @@ def run_here(
         signal.signal(signum, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     engine = StubEngine(seconds, os.getpid() if seed is None else seed)
-    for module in (pgcli.run.run, pgcli.run.worker):
+    for module in (pgcli.run.run, pgcli.run.workers.worker):
         module.load_engine = engine.loaded  # type: ignore[attr-defined]
     fork = multiprocessing.get_context("fork")
-    pgcli.run.engines.start_method = lambda slots: fork  # type: ignore[assignment]
+    pgcli.run.workers.engines.start_method = lambda slots: fork  # type: ignore[assignment]
     pgcli.run.run.import_ahead = lambda request: None  # type: ignore[assignment]
     pgcli.stores.local.ABANDONED_SECONDS = 0.1
     if not syncs:

@@ -15,7 +15,7 @@ import pytest
 
 from pgcli.cli.main import main
 from pgcli.errors import UsageError
-from pgcli.run.engine_process import EngineSlot, engine_slots
+from pgcli.run.workers.engine_process import EngineSlot, engine_slots
 from tests.support.runs import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -133,7 +133,7 @@ def test_engines_are_as_many_as_save_time(rows: int, cores: int, engines: int) -
 
 
 def test_each_gpu_has_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pgcli.run.engine_process.visible_gpus", lambda: 2)
+    monkeypatch.setattr("pgcli.run.workers.engine_process.visible_gpus", lambda: 2)
     slots = partial(engine_slots, checkpoint_bytes=10**10, rows=10)
     assert slots(None, "auto") == [EngineSlot(1, "cuda:0"), EngineSlot(1, "cuda:1")]
     assert slots(1, "cuda") == [EngineSlot(1, "cuda:0")]

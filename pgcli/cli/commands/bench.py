@@ -18,8 +18,8 @@ from pgcli.cli.options import number_option, option
 from pgcli.cli.shared_options import Device, Dtype, Quantize, Revision, images_option
 from pgcli.cli.typer_app import command
 from pgcli.cli.ui.console import Screen
-from pgcli.run.options import MODELS
-from pgcli.run.values import batch_size as read_batch_size
+from pgcli.run.request.options import MODELS
+from pgcli.run.request.values import batch_size as read_batch_size
 
 if TYPE_CHECKING:
     from pgcli.bench.report import BenchReport

@@ -19,7 +19,7 @@ from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import Difference, NoUsableDevice, UsageError
 from pgcli.printable import printable
-from pgcli.run.outside import find_config
+from pgcli.run.request.outside import find_config
 from pgcli.wording import count
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from pgcli.cli.shared_options import Device, Dtype, Quiet, Revision
 from pgcli.cli.typer_app import command
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import NoInputError, UsageError
-from pgcli.run.options import models
+from pgcli.run.request.options import models
 
 if TYPE_CHECKING:
     from pgcli.checkpoints.find import Checkpoint

@@ -12,7 +12,7 @@ from pgcli.cli.shared_options import Device, Dtype, Json, Revision
 from pgcli.cli.typer_app import command
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Facts, Screen
-from pgcli.run.options import MODELS, models
+from pgcli.run.request.options import MODELS, models
 
 FAMILIES = {"siglip": "SigLIP", "clip": "CLIP", "vit": "ViT", "mean": "vision tower alone"}
 

@@ -6,7 +6,7 @@ from pgcli.cli.answering import SOURCES, answer
 from pgcli.cli.options import Given, with_options
 from pgcli.cli.shared_options import Sources
 from pgcli.cli.typer_app import command
-from pgcli.run.make_request import records_of
+from pgcli.run.request.make import records_of
 
 
 @command(

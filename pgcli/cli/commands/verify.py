@@ -13,7 +13,7 @@ from pgcli.cli.typer_app import command
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import Difference
-from pgcli.run.options import models
+from pgcli.run.request.options import models
 
 
 @command(

@@ -14,12 +14,12 @@ from pgcli.records import Item
 from pgcli.regions import split_locations
 from pgcli.rows import prompt_of
 from pgcli.run.checks import read_options
-from pgcli.run.compare import difference, quoted
-from pgcli.run.processes import others
-from pgcli.run.questions import text_lines
 from pgcli.run.reopen import check_folder, open_store, record_of, recorded_rows, reopened_request
 from pgcli.run.request import RunRequest
+from pgcli.run.request.questions import text_lines
 from pgcli.run.rows import RunRows
+from pgcli.run.state.compare import difference, quoted
+from pgcli.run.state.processes import others
 from pgcli.stores import Store
 from pgcli.tasks import EmbeddingQuestion, Question, template_columns, with_prompts
 from pgcli.wording import count

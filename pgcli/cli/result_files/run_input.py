@@ -21,8 +21,8 @@ from pgcli.inputs.endings import IMAGE_ENDINGS
 from pgcli.inputs.paths import parse_path, url_scheme
 from pgcli.inputs.readers import READERS
 from pgcli.records import Fault, Item
-from pgcli.run.record import RunRecord, read_record, state_folder
 from pgcli.run.reopen import reopened_rows
+from pgcli.run.state.record import RunRecord, read_record, state_folder
 from pgcli.stores import open_folder
 from pgcli.stores.urls import url_path
 from pgcli.views.gallery.cards import ImageRef

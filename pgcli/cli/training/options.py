@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from pgcli.run import values
-from pgcli.run.declare import opt, same
-from pgcli.run.options import InputOptions, ModelOptions, RunningOptions, models
-from pgcli.run.values import MaxErrors
+from pgcli.run.request import values
+from pgcli.run.request.declare import opt, same
+from pgcli.run.request.options import InputOptions, ModelOptions, RunningOptions, models
+from pgcli.run.request.values import MaxErrors
 
 if TYPE_CHECKING:
     from pgcli.inputs import ReadOptions

@@ -20,7 +20,7 @@ from pgcli.cli.training.train_command import TrainCommand
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import OutputInUse
 from pgcli.output.reader import state_folder
-from pgcli.run.state import LOCK, LOCK_SECONDS
+from pgcli.run.state.folder import LOCK, LOCK_SECONDS
 from pgcli.stores import Held, LocalStore
 from pgcli.stores.files import read_json
 from pgcli.stores.targets import check_target

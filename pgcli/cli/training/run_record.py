@@ -12,7 +12,7 @@ from pgcli.cli.training.inputs import LearningRows
 from pgcli.cli.training.tensorboard import remove_events
 from pgcli.cli.training.train_command import TrainCommand
 from pgcli.errors import OutputExists
-from pgcli.run.record import differences
+from pgcli.run.state.record import differences
 from pgcli.stores.files import read_json
 from pgcli.stores.writing import wrap_write_errors, write_json
 

@@ -19,8 +19,8 @@ from pgcli.cli.training.options import (
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import UsageError
 from pgcli.inputs.paths import display_name, url_scheme
-from pgcli.run.applies import is_on_hub
-from pgcli.run.declare import build
+from pgcli.run.request.applies import is_on_hub
+from pgcli.run.request.declare import build
 
 if TYPE_CHECKING:
     from pgcli.training.settings import TrainingSettings

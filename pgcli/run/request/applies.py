@@ -14,8 +14,8 @@ from typing import Any
 
 from pgcli.checkpoints.find import DEMO, DEMO_TOWERS, builtin_models
 from pgcli.errors import UsageError
-from pgcli.run.declare import changed, with_defaults
 from pgcli.run.request import RunRequest
+from pgcli.run.request.declare import changed, with_defaults
 from pgcli.tasks import Question
 
 RECORDS = ("model", "input", "answering", "output", "running")

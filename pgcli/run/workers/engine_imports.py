@@ -5,7 +5,7 @@ Its imports make a quarter of a million objects that stay: none of them is garba
 
 import gc
 
-from pgcli.run.engine_process import ignore_signals
+from pgcli.run.workers.engine_process import ignore_signals
 
 ignore_signals()  # before the imports that take seconds; the forked processes ignore them as well
 
@@ -15,7 +15,7 @@ die_with_parent()
 gc.disable()
 
 from pgcli.engine import loader  # noqa: E402, F401
-from pgcli.run import worker  # noqa: E402, F401
+from pgcli.run.workers import worker  # noqa: E402, F401
 
 gc.freeze()  # forked processes do not look at these objects, so that they share their memory
 gc.enable()

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pgcli.output.lines import json_line
 from pgcli.records import Answer, DecodedImage, Fault, Item, error_answer
 from pgcli.rows import RowSchema
-from pgcli.run.answer import answer
 from pgcli.run.checks import image_limits
-from pgcli.run.processes import MAX_DEATHS, Claim
 from pgcli.run.rows import RunRows
-from pgcli.run.saved import OpenFiles, Segment
+from pgcli.run.state.open_files import OpenFiles, Segment
+from pgcli.run.state.processes import MAX_DEATHS, Claim
 from pgcli.run.tally import Tally
 from pgcli.run.task import LoadedEngine, ask_function
+from pgcli.run.workers.answer import answer
 
 if TYPE_CHECKING:
     from pgcli.images import ImageSpec

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any
 from pgcli.checkpoints.weight_files import total_bytes
 from pgcli.errors import NoUsableDevice
 from pgcli.printable import first_line
-from pgcli.run.engine_process import SINGLE_THREAD_BYTES
 from pgcli.run.task import find_checkpoints
-from pgcli.run.worker import EngineInfo, Report, check_equal
+from pgcli.run.workers.engine_process import SINGLE_THREAD_BYTES
+from pgcli.run.workers.worker import EngineInfo, Report, check_equal
 
 if TYPE_CHECKING:
-    from pgcli.run.processes import Process
     from pgcli.run.request import RunRequest
     from pgcli.run.run import Run
-    from pgcli.run.state import State
+    from pgcli.run.state.folder import State
+    from pgcli.run.state.processes import Process
 
 WAIT_SECONDS = 0.5
 GROW_SECONDS = 2.0  # between two looks at what there is room for
@@ -91,9 +91,9 @@ class Actor:
         """Load the model and compute chunks; what is loaded and each chunk are reported."""
         import torch
 
-        from pgcli.run.processes import Process
-        from pgcli.run.record import state_folder
-        from pgcli.run.worker import ChunkWorker, engine_info, load_for
+        from pgcli.run.state.processes import Process
+        from pgcli.run.state.record import state_folder
+        from pgcli.run.workers.worker import ChunkWorker, engine_info, load_for
         from pgcli.stores import open_folder
 
         request = self._request

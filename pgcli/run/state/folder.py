@@ -16,8 +16,9 @@ from pgcli.inputs.paths import url_scheme
 from pgcli.output import OutputFormat
 from pgcli.output.parquet import PART
 from pgcli.printable import printable
-from pgcli.run.processes import PROCESSES, Process, boot_id, in_use, others
-from pgcli.run.record import (
+from pgcli.run.state.open_files import OPEN
+from pgcli.run.state.processes import PROCESSES, Process, boot_id, in_use, others
+from pgcli.run.state.record import (
     RUN,
     RunRecord,
     parse_object,
@@ -25,7 +26,6 @@ from pgcli.run.record import (
     state_folder,
     why_no_record,
 )
-from pgcli.run.saved import OPEN
 from pgcli.stores import Entry, Held, LocalStore, Store, open_folder
 from pgcli.stores.targets import check_target
 from pgcli.stores.urls import is_in_object_store, without_credentials

@@ -10,8 +10,8 @@ from typing import Any, Literal, Protocol, TypeVar
 from pgcli import tasks
 from pgcli.box_filter import BoxFilter
 from pgcli.errors import UsageError
-from pgcli.run.declare import REQUIRED, opt, option_named, with_defaults
-from pgcli.run.options import AnsweringOptions
+from pgcli.run.request.declare import REQUIRED, opt, option_named, with_defaults
+from pgcli.run.request.options import AnsweringOptions
 from pgcli.stores.files import read_text
 from pgcli.tasks import AnyQuestion
 

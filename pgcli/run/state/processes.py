@@ -18,7 +18,7 @@ from secrets import token_hex
 from typing import Any
 
 from pgcli.errors import OutputFailed, OutputInUse
-from pgcli.run.record import now, parse_object
+from pgcli.run.state.record import now, parse_object
 from pgcli.stores import Store
 
 PROCESSES, CLAIMS = "processes/", "claims/"

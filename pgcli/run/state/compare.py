@@ -12,8 +12,8 @@ from pgcli.printable import encodable
 from pgcli.records import Item
 from pgcli.regions import location_values, with_locations
 from pgcli.rows import prompt_of, task_of
-from pgcli.run.forms import FolderForm, LinesForm, ParquetForm
-from pgcli.run.saved import Segment
+from pgcli.run.state.forms import FolderForm, LinesForm, ParquetForm
+from pgcli.run.state.open_files import Segment
 
 if TYPE_CHECKING:
     from pgcli.run.run import Run

@@ -96,7 +96,7 @@ def import_ahead(request: RunRequest) -> None:
     if is_one or model.device not in ("auto", "cpu") or nvidia_driver() is not None:
         return
     if CAN_FORK:
-        forkserver.set_forkserver_preload(["pgcli.run.engine_imports"])
+        forkserver.set_forkserver_preload(["pgcli.run.workers.engine_imports"])
         is_forkserver_running()
 
 
@@ -184,9 +184,9 @@ def compute(
     """Load the model and compute chunks; what is loaded and each chunk are reported."""
     import torch
 
-    from pgcli.run.processes import Process
-    from pgcli.run.record import state_folder
-    from pgcli.run.worker import ChunkWorker, engine_info, load_for
+    from pgcli.run.state.processes import Process
+    from pgcli.run.state.record import state_folder
+    from pgcli.run.workers.worker import ChunkWorker, engine_info, load_for
     from pgcli.stores import open_folder
 
     torch.set_num_threads(slot.threads)

@@ -6,17 +6,17 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pgcli.run.applies import with_applying
-from pgcli.run.declare import Option, build, options_of
-from pgcli.run.options import (
+from pgcli.run.request import RunRequest
+from pgcli.run.request.applies import with_applying
+from pgcli.run.request.declare import Option, build, options_of
+from pgcli.run.request.options import (
     AnsweringOptions,
     InputOptions,
     ModelOptions,
     OutputOptions,
     RunningOptions,
 )
-from pgcli.run.questions import COMMANDS, WITHOUT_ANSWERS, CommandOptions
-from pgcli.run.request import RunRequest
+from pgcli.run.request.questions import COMMANDS, WITHOUT_ANSWERS, CommandOptions
 from pgcli.tasks import AnyQuestion, Question, with_extras, with_region
 
 

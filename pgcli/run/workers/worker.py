@@ -10,16 +10,16 @@ from pgcli.errors import NoUsableDevice
 from pgcli.inputs import Inventory
 from pgcli.rows import RowSchema
 from pgcli.run.checks import format_of, read_options
-from pgcli.run.compute import Computer, RowImages
-from pgcli.run.forms import FolderForm, FormContext
-from pgcli.run.processes import Claim, Claims, Process, others
-from pgcli.run.record import RUN, RunRecord, read_record, state_folder
 from pgcli.run.rows import RunRows, chunk
-from pgcli.run.saved import Coverage, OpenFiles, Segment
 from pgcli.run.settings import loaded_model
-from pgcli.run.state import recorded_inputs
+from pgcli.run.state.folder import recorded_inputs
+from pgcli.run.state.forms import FolderForm, FormContext
+from pgcli.run.state.open_files import Coverage, OpenFiles, Segment
+from pgcli.run.state.processes import Claim, Claims, Process, others
+from pgcli.run.state.record import RUN, RunRecord, read_record, state_folder
 from pgcli.run.tally import Tally
 from pgcli.run.task import embedding_dim, find_checkpoints, load_engine, model_facts
+from pgcli.run.workers.compute import Computer, RowImages
 from pgcli.stores import Store, open_folder
 
 if TYPE_CHECKING:

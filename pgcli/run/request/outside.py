@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pgcli.errors import UsageError
-from pgcli.run.declare import Option, options_of, parse_value
+from pgcli.run.request.declare import Option, options_of, parse_value
 from pgcli.stores.files import read_text
 
 FOLDER = "pgcli"

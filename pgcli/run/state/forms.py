@@ -28,8 +28,16 @@ from pgcli.output.schema import MISMATCHES, rows_table
 from pgcli.output.text import text_lines
 from pgcli.records import Answer
 from pgcli.rows import RowSchema
-from pgcli.run.record import RunRecord
-from pgcli.run.saved import Lines, OpenFiles, RowFile, Segment, check_cut, error_of, scan_lines
+from pgcli.run.state.open_files import (
+    Lines,
+    OpenFiles,
+    RowFile,
+    Segment,
+    check_cut,
+    error_of,
+    scan_lines,
+)
+from pgcli.run.state.record import RunRecord
 from pgcli.stores import LocalStore, Store
 from pgcli.stores.writing import wrap_write_errors
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Literal
 
 from pgcli.checkpoints.find import DEMO, DEMO_TOWERS
 from pgcli.records import Region
-from pgcli.run import values
-from pgcli.run.declare import fingerprint_values, opt
-from pgcli.run.values import DTYPES, MaxErrors
+from pgcli.run.request import values
+from pgcli.run.request.declare import fingerprint_values, opt
+from pgcli.run.request.values import DTYPES, MaxErrors
 
 if TYPE_CHECKING:
     from pgcli.inputs.name_filter import NameFilter

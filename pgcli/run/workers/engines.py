@@ -8,20 +8,20 @@ from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any
 
 from pgcli.errors import NoUsableDevice
-from pgcli.run.engine_process import (
+from pgcli.run.state.open_files import Coverage, Segment
+from pgcli.run.workers.engine_process import (
     EngineDied,
     EngineProcess,
     EngineSlot,
     EngineTask,
     start_method,
 )
-from pgcli.run.saved import Coverage, Segment
-from pgcli.run.worker import EngineInfo, Report, check_equal
+from pgcli.run.workers.worker import EngineInfo, Report, check_equal
 
 if TYPE_CHECKING:
-    from pgcli.run.processes import Process
     from pgcli.run.request import RunRequest
     from pgcli.run.run import Run
+    from pgcli.run.state.processes import Process
 
 #: Engines that may end, one after the other, while no chunk is computed.
 MAX_DEATHS_IN_A_ROW = 8

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, field
 
 from pgcli.errors import UsageError
-from pgcli.run.options import (
+from pgcli.run.request.options import (
     AnsweringOptions,
     InputOptions,
     ModelOptions,
