@@ -114,7 +114,7 @@ def load_engine(request: object, checkpoint: Checkpoint, *_: object) -> Engine:
 
 def main() -> int:
     """Run the command line with the pretended model."""
-    from pgcli.cli.main import main
+    from pgcli.__main__ import main
 
     replaced: dict[str, Any] = sys.modules
     replaced["pgcli.engine.loader"] = SimpleNamespace(load=load_model)

@@ -205,7 +205,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.parquet", "rows/"])
 def test_full_real_disk_costs_no_saved_row(disk: Path, name: str) -> None:
     output, filler = f"{disk}/{name}", disk / "filler"
-    filler.write_bytes(b"x" * 190 * 1024)
+    filler.write_bytes(b"x" * 155 * 1024)
     run = finished("caption", *MANY, "-o", output)
     stderr = run.stderr.decode()
     assert run.returncode == 14, stderr
