@@ -547,6 +547,7 @@ def test_edits_of_changed_answers_are_not_restored(open_page: Any, page: Path) -
     rows = some()
     rows[1]["answer"] = "else"
     gallery(page.parent, rows)
+    shown.page.wait_for_function("localStorage.length")  # a busy Chromium keeps it a little later
     shown.page.reload()
     shown.says("4 answers · 1 of 4 reviewed")
     shown.page.evaluate("Object.keys(localStorage).forEach(k => localStorage[k] = '[{\"edits\":1')")
