@@ -20,6 +20,7 @@ from pgcli.cli.ui.console import Screen
 from pgcli.rle import encode
 from pgcli.rows import answer_digest
 from tests.support.galleries import CANARY, HOSTILE, box, drawn, failed, hostile, row, saved
+from tests.support.runs import wait_until
 from tests.support.time_limits import scaled
 
 playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
@@ -547,7 +548,7 @@ def test_edits_of_changed_answers_are_not_restored(open_page: Any, page: Path) -
     rows = some()
     rows[1]["answer"] = "else"
     gallery(page.parent, rows)
-    shown.page.wait_for_function("localStorage.length")  # a busy Chromium keeps it a little later
+    wait_until(lambda: shown.page.evaluate("localStorage.length"))
     shown.page.reload()
     shown.says("4 answers · 1 of 4 reviewed")
     shown.page.evaluate("Object.keys(localStorage).forEach(k => localStorage[k] = '[{\"edits\":1')")
