@@ -131,10 +131,13 @@ def read_box(
 
 
 def object_area(value: object) -> float | None:
-    """The value if it is a number, else None."""
+    """The value if it is a number that a float can hold, else None."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        return None
 
 
 def share(value: object) -> float:

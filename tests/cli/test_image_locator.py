@@ -21,6 +21,7 @@ from pyarrow import parquet
 
 from pgcli.cli.main import main
 from pgcli.inputs import tar as tars
+from pgcli.inputs.parquet_process import PROCESS
 from tests.support import pretend
 from tests.support.awkward import chunk, encoded, make
 from tests.support.misbehaving import Server
@@ -436,6 +437,7 @@ def test_images_of_an_object_store_are_exported_like_files(
     stored |= {"box/shop.parquet": held.getvalue(), "box/shard.tar": archived(IMAGES)}
     keys = dict.fromkeys(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"), "a")
     keys |= {"AWS_DEFAULT_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true"}
+    PROCESS.close()  # of an earlier test, and with its environment
     with serve(S3, stored) as endpoint:
         for name, value in {**keys, "AWS_ENDPOINT_URL": endpoint}.items():
             monkeypatch.setenv(name, value)

@@ -195,16 +195,6 @@ def test_resuming_writes_texts_of_saved_rows(tmp_path: Path, output: str) -> Non
     assert b"nothing to do: all 5 rows are saved" in run.stderr
 
 
-@pytest.mark.slow
-def test_shards_write_texts_of_their_saved_rows(tmp_path: Path) -> None:
-    folder = images(tmp_path / "photos", *(f"{name}.png" for name in "abcdef"))
-    run = ("caption", folder, "-o", f"{tmp_path}/rows/", "--rows-per-file", 1)
-    for shard in ("0/2", "1/2"):
-        finished(*run, "--shard", shard)
-    finished(*run, "--shard", "1/2", "--sidecar", ".txt")
-    assert texts(folder).keys() == {"b.txt", "d.txt", "f.txt"}
-
-
 def test_overwriting_asks_only_images_whose_text_is_unchanged(tmp_path: Path) -> None:
     folder = images(tmp_path / "photos", "a.png", "b.png", "c.png")
     finished("caption", folder, "--sidecar", ".txt", "--append", ", a drawing")

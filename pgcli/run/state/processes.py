@@ -63,6 +63,7 @@ class Process:
             "boot": boot_id(),
             "lock": str(self._lock_file),
             "since": now(),
+            "began": time.time(),
             "exit_code": None,
             **(values or {}),
         }
@@ -153,7 +154,13 @@ def others(store: Store, own: str = "") -> list[Other]:
             continue
         silent = max(0.0, clock - entry.modified)
         found.append(Other(name, values, is_alive(values, silent), silent))
-    return sorted(found, key=lambda other: str(other.values.get("since")))
+    return sorted(found, key=began_at)
+
+
+def began_at(other: Other) -> float:
+    """When a process began, in seconds since 1970; 0 where its file does not say."""
+    began = other.values.get("began")
+    return began if isinstance(began, float) else 0.0
 
 
 def is_alive(values: Mapping[str, Any], silent_seconds: float) -> bool:
