@@ -104,16 +104,8 @@ def run(
         )
     names, typed = source_names(sources), given(options) | {"output": target}
     with read_values(command, records_of(command), typed, progress=progress) as values:
-        words = {name: values[name] for name in ("quiet", *typed) if name in values}
-        run_request(
-            make_request(
-                command,
-                names,
-                values,
-                typed=typed.keys(),
-                arguments=command_words(command, names, words),
-            )
-        )
+        words = command_words(command, names, {"quiet": not progress} | typed)
+        run_request(make_request(command, names, values, typed=typed.keys(), arguments=words))
     status = read_status(target)
     return RunReport(target, status.rows, status.errors)
 

@@ -139,8 +139,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 #: Tests that the new run does not pass yet, each with what is wrong; the next session ends them.
 NOT_YET = {
-    "test_typed_option_that_contradicts_is_refused[caption-option13-rest13]": "--limit goes now",
-    "test_option_of_the_environment_that_does_not_apply_is_ignored[caption-option22-rest22]": "as",
     "test_run_reads_the_images_of_its_rows[pages.parquet]": "whole row groups are read",
     "test_dry_run_reads_its_sample[pages.parquet]": "whole row groups are read",
     "test_input_that_cannot_be_reopened_is_reported": "the words of the refusal changed",

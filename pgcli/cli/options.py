@@ -51,7 +51,6 @@ def typer_option(declaration: Option, **more: Any) -> Any:
         "help": declaration.help,
         "once": declaration.variable is not None,
         "default": declaration.default_text,
-        "hidden": declaration.hidden,
         "choices": declaration.choices,
     }
     names = (declaration.flag, *declaration.short)

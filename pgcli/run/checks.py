@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from glob import has_magic, iglob
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pgcli.checkpoints.find import builtin_models
 from pgcli.errors import OutputFailed, UsageError
 from pgcli.images import ImageLimits
 from pgcli.inputs import ReadOptions
@@ -19,7 +17,7 @@ from pgcli.inputs.paths import parse_path, url_scheme
 from pgcli.output import OutputFormat, output_format
 from pgcli.run.request.shard import Shard, parse_shard
 from pgcli.run.rows import RunRows
-from pgcli.run.task import KNOWS, check_model, default_model, model_name
+from pgcli.run.task import KNOWS, check_model, default_model
 from pgcli.stores.urls import has_credentials, is_in_object_store, without_credentials
 from pgcli.tasks import template_columns
 
@@ -30,12 +28,6 @@ if TYPE_CHECKING:
 Format = Literal["stream"] | OutputFormat
 #: The most images that a built-in model answers unless it is named: it exists to be tried out.
 DEMO_IMAGES = 100
-#: Hints for what one process alone does, where there is another way to it.
-ALONE = {
-    "--draw": "once the rows are there, pgcli view rows/ --draw DIR draws them",
-    "--view": "once the rows are there, pgcli view rows/ writes the page",
-    "--retry-errors": "one process asks them again: leave out --join, --ray and --shard",
-}
 
 
 def format_of(request: RunRequest) -> Format:
@@ -94,23 +86,18 @@ def read_options(
 
 
 def check_request(request: RunRequest) -> None:
-    """Raise for what is wrong with a request by itself; only the model's configuration is read."""
-    check_revision(request)
+    """Raise for what is wrong with a request by itself; only the model's configuration is read.
+
+    Options that contradict each other were refused when the request was made.
+    """
     check_model(request)
     shard_of(request)
     check_output(request)
-    check_shared(request)
-    check_not_a_source(request.output.output, request.sources)
-
-
-def check_revision(request: RunRequest) -> None:
-    """Raise UsageError for a revision of a model on this machine, which has none."""
-    name, revision = model_name(request), request.model.revision
-    is_here = name in builtin_models() or Path(name).expanduser().is_dir()
-    if revision and is_here and "--revision" in request.typed:
+    if request.model.ray is not None and find_spec("ray") is None:
         raise UsageError(
-            f"{name} has no revisions to choose from", hint="--revision goes with a name on the Hub"
+            "--ray needs Ray, which is not installed", hint="pip install 'paligemma-cli[ray]'"
         )
+    check_not_a_source(request.output.output, request.sources)
 
 
 def check_output(request: RunRequest) -> None:
@@ -127,50 +114,6 @@ def check_output(request: RunRequest) -> None:
                 hint="name a file, a folder, or a folder in an object store: -o s3://bucket/rows/, "
                 "gs:// or az://",
             )
-    if request.running.retry_errors and format in ("stream", "text"):
-        raise UsageError(
-            "--retry-errors goes through all rows of an output that can be resumed",
-            hint="name the output with the errors: -o rows.jsonl",
-        )
-
-
-def check_shared(request: RunRequest) -> None:
-    """Raise UsageError for what does not go with `--shard`, `--join` and `--ray`."""
-    model, output = request.model, request.output
-    if model.ray is not None and find_spec("ray") is None:
-        raise UsageError(
-            "--ray needs Ray, which is not installed", hint="pip install 'paligemma-cli[ray]'"
-        )
-    names = {"--shard": request.input.shard, "--join": model.join, "--ray": model.ray}
-    given = [name for name, value in names.items() if value]
-    is_stored = is_in_object_store(output.output)
-    if not given and not is_stored:
-        return
-    option = given[0] if given else "an output in an object store"
-    if given and format_of(request) != "folder":
-        raise UsageError(
-            f"{option} needs a folder of Parquet files as output",
-            hint="name it with a slash at its end: -o rows/",
-        )
-    if "--shard" in given and len(given) > 1:
-        raise UsageError(f"--shard does not go with {given[-1]}", hint="leave one of them out")
-    if output.overwrite and ("--shard" in given or "--join" in given):
-        raise UsageError(
-            f"--overwrite does not go with {option}: each process would remove the rows of the "
-            "others",
-            hint="name another -o, or remove the output and its folder .pgcli first",
-        )
-    alone = {
-        "--retry-errors": request.running.retry_errors,
-        "--draw": output.draw,
-        "--view": output.view,
-        "--sidecar": output.sidecar,
-    }
-    for name, value in alone.items():
-        if value:
-            leave_out = f"leave one of them out: a run without {option} has {name}"
-            hint = ALONE.get(name, leave_out) if given else "name a folder of this machine with -o"
-            raise UsageError(f"{name} does not go with {option}", hint=hint)
 
 
 def check_not_a_source(output: str, sources: Iterable[str], option: str = "-o") -> None:
@@ -196,32 +139,17 @@ def path_matches(pattern: str | bytes, output: str) -> bool:
     return any(os.path.samefile(name, output) for name in found if os.path.exists(name))  # noqa: PTH110, PTH121
 
 
-@dataclass(frozen=True)
-class DemoLimit:
-    """The limit of 100 images for a built-in model that was not named."""
-
-    request: RunRequest
-
-    @property
-    def applies(self) -> bool:
-        """Whether no model is named."""
-        return self.request.model.model is None
-
-    def check(self, rows: RunRows) -> None:
-        """Raise UsageError for an input of more images."""
-        images = rows.images or 0
-        if self.applies and images > DEMO_IMAGES:
-            unit = "texts" if self.request.question.embeds_texts else "images"
-            raise self.error(f"{images:,} {unit}")
-
-    def error(self, images: str) -> UsageError:
-        """The error for so many images."""
-        name = default_model(self.request)
-        knows, other = KNOWS[name]
-        return UsageError(
-            f"{images} for {name}, the built-in model, which knows only {knows}",
-            hint=f"name a real one: {other}; or write --model {name} if you mean it",
-        )
+def check_demo_limit(request: RunRequest, images: int | None) -> None:
+    """Raise UsageError for more images than a built-in model that was not named answers."""
+    if request.model.model is not None or (images or 0) <= DEMO_IMAGES:
+        return
+    name = default_model(request)
+    knows, other = KNOWS[name]
+    unit = "texts" if request.question.embeds_texts else "images"
+    raise UsageError(
+        f"more than {DEMO_IMAGES} {unit} for {name}, the built-in model, which knows only {knows}",
+        hint=f"name a real one: {other}; or write --model {name} if you mean it",
+    )
 
 
 def check_addressable(request: RunRequest, rows: RunRows) -> None:

@@ -113,7 +113,6 @@ class Run:
         self.known_files: set[str] = set()  # open files whose rows are counted
         self.state: State | None = None
         self.budget = request.running.error_budget
-        self.demo = checks.DemoLimit(request)
         self._shown_at = 0.0
 
     def execute(self) -> None:
@@ -185,7 +184,7 @@ class Run:
         self.rows = RunRows(inventory, request.question, request.input.limit)
         self.summary.input_rows, self.summary.images = self.rows.total, self.rows.images
         self.summary.ignored = inventory.ignored
-        self.demo.check(self.rows)
+        checks.check_demo_limit(request, self.rows.images)
         checks.check_addressable(request, self.rows)
         if request.running.verbose:
             facts = plan_facts(request, self.rows, question_facts(request))
@@ -230,9 +229,7 @@ class Run:
 
     def stream(self) -> Iterator[tuple[int, Any]]:
         """All items with their rows; those that hooks skip are left out, as they have a text."""
-        numbered = self.rows.stream()
-        if self.demo.applies:
-            numbered = self.first_images(numbered)
+        numbered = self.first_images(self.rows.stream())
         if not self.hooks:
             return numbered
         asked = self.not_skipped(numbered)
@@ -248,7 +245,7 @@ class Run:
     def first_images(self, numbered: Iterator[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
         """The items that a built-in model answers without being named."""
         for number, (first, item) in enumerate(numbered):
-            if number == checks.DEMO_IMAGES:
+            if number == checks.DEMO_IMAGES and self.request.model.model is None:
                 self.has_more = True
                 return
             yield first, item
@@ -566,9 +563,7 @@ class Run:
 
     def unsaved_stream(self) -> Iterator[tuple[int, Any]]:
         """The items of standard input whose rows are not saved, with their rows."""
-        numbered = self.rows.stream()
-        if self.demo.applies:
-            numbered = self.first_images(numbered)
+        numbered = self.first_images(self.rows.stream())
         known = self.saved_values()
         for first, item in numbered:
             rows = range(first, first + len(item.prompts))
@@ -842,7 +837,7 @@ class Run:
     def check_end_of_input(self) -> None:
         """Raise for an input that ended with fewer rows than are saved, or without any."""
         if self.has_more:
-            raise self.demo.error(f"more than {checks.DEMO_IMAGES} images")
+            checks.check_demo_limit(self.request, checks.DEMO_IMAGES + 1)
         is_over = not self.rows.is_addressable and self.request.input.limit is None
         if is_over and self.state is not None and self.has_read < self.tally.rows_before:
             raise OutputExists(

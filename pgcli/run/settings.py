@@ -13,7 +13,7 @@ from pgcli.checkpoints.file_digests import SUFFIXES, digests, folder_digest
 from pgcli.checkpoints.find import DIGEST_LENGTH, builtin_models, find_local, folder_of
 from pgcli.inputs.paths import absolute_source, display_name
 from pgcli.printable import encodable
-from pgcli.run.request.options import fingerprint_values
+from pgcli.run.request.declare import fingerprint_values
 from pgcli.run.state.record import RunRecord, plain
 from pgcli.run.task import model_name
 

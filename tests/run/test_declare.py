@@ -13,7 +13,7 @@ import pytest
 
 from pgcli.cli.training.options import RECORDS as TRAINING
 from pgcli.errors import UsageError
-from pgcli.run.request.declare import changed, fingerprint_values, options_of, parse_keywords
+from pgcli.run.request.declare import fingerprint_values, options_of, parse_keywords
 from pgcli.run.request.make import command_words, make_request, records_of
 from pgcli.run.request.options import InputOptions, ModelOptions, OutputOptions, RunningOptions
 from pgcli.run.request.questions import COMMANDS
@@ -115,9 +115,8 @@ def test_defaults_are_valid_and_names_are_unique(command: str) -> None:
                 assert option.read(str(option.default)) == option.default, option.name
 
 
-def test_records_are_frozen_and_say_what_differs_from_the_default() -> None:
+def test_records_are_frozen() -> None:
     options = InputOptions(limit=3, keep=("a",))
-    assert sorted(changed(options)) == ["keep", "limit"]
     with pytest.raises(FrozenInstanceError):
         options.limit = 4  # type: ignore[misc]
 
@@ -140,8 +139,7 @@ def test_words_of_a_call_are_those_of_the_command_line() -> None:
         "max_errors": "5%",
         "limit": 3,
     }
-    values = parse_keywords(records_of("detect"), asked)
-    words = command_words("detect", ["photos"], values)
+    words = command_words("detect", ["photos"], asked)
     assert words == (
         *("detect", "--object=cat", "--object=--red car", "--strict", "--keep=a", "--keep=b"),
         *("--region=1,2,3.5,4", "--max-errors=5%", "--limit=3", "--", "photos"),

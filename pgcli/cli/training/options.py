@@ -246,7 +246,7 @@ class TrainingOutputOptions:
         panel="Output",
         own=True,
         metavar="DIR",
-        flags=["-o"],
+        short=("-o",),
     )
     tensorboard: bool = opt(
         "Write the metrics for TensorBoard too, into DIR/tensorboard.",

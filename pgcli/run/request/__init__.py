@@ -31,8 +31,8 @@ class RunRequest:
     """A question, the sources of its items, and the options.
 
     `arguments` are the words of the command line, or what they would be of a call from Python;
-    `typed` the options that they name, and `ignored` has a line for each of these without effect.
-    `folder` is the one that relative names are of.
+    `ignored` has a line for each of the options that were typed there without effect. `folder` is
+    the one that relative names are of.
     """
 
     question: AnyQuestion
@@ -44,6 +44,5 @@ class RunRequest:
     running: RunningOptions = field(default_factory=RunningOptions)
     mask_decoder: str | None = None
     arguments: tuple[str, ...] = ()
-    typed: frozenset[str] = frozenset()
     ignored: tuple[str, ...] = ()
     folder: str = field(default_factory=current_folder)

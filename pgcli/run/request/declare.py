@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import types
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from difflib import get_close_matches
 from numbers import Integral, Real
@@ -47,7 +47,6 @@ class Option:
     own: bool = False
     affects_rows: bool = True
     default_text: str = ""
-    hidden: bool = False
     name: str = ""
     kind: type = str
     default: Any = None
@@ -80,9 +79,13 @@ class Option:
             raise ValueError(f"{value!r} is neither a text nor a list of texts")
         return tuple(map(self._read_single, values))
 
-    def read_texts(self, texts: Iterable[str]) -> Any:
-        """The value of all texts that the command line gives a repeated option."""
-        return self.read([part for text in texts for part in self._split(text)])
+    def words(self, value: Any) -> list[str]:
+        """What gives the option this value, of Python, on a command line."""
+        if self.kind is bool:
+            return [self.flag] if self.read(value) else []
+        is_list = isinstance(value, Iterable) and not isinstance(value, str)
+        texts = [str(text) for text in (value if is_list else [value])]
+        return [f"{self.flag}={text}" for text in (texts if self.repeat else [",".join(texts)])]
 
     def _split(self, text: str | bytes) -> list[str]:
         text = os.fsdecode(text)
@@ -143,12 +146,11 @@ def opt(
     *,
     panel: str,
     default: Any = None,
-    flags: Iterable[str] = (),
     repeat: bool = False,
     **more: Any,
 ) -> Any:
-    """A field that is an option; `flags` are its short names, `more` as `Option` describes it."""
-    option = Option(help=help, panel=panel, short=tuple(flags), repeat=repeat, **more)
+    """A field that is an option, of which `more` is as `Option` describes it."""
+    option = Option(help=help, panel=panel, repeat=repeat, **more)
     if repeat and default is None:
         default = ()
     return field(default=default, metadata={"option": option})
@@ -222,19 +224,6 @@ def build(record: type[Record], values: Mapping[str, Any]) -> Record:
         if option.default is REQUIRED and option.name not in values:
             raise UsageError(f"{option.name} is not given", hint=f"{option.flag}: {option.help}")
     return record(**{one.name: values[one.name] for one in options if one.name in values})
-
-
-def changed(record: Any) -> Iterator[str]:
-    """The names of the options that are not the default."""
-    for option in options_of(type(record)):
-        if getattr(record, option.name) != option.default:
-            yield option.name
-
-
-def with_defaults(record: Record, names: Collection[str]) -> Record:
-    """The record with the defaults of these options; names of other records are allowed."""
-    own = {o.name: o.default for o in options_of(type(record)) if o.name in names}
-    return replace(record, **own) if own else record  # type: ignore[type-var]
 
 
 def fingerprint_values(record: Any) -> dict[str, Any]:

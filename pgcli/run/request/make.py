@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from pgcli.run.request import RunRequest
-from pgcli.run.request.applies import with_applying
-from pgcli.run.request.declare import Option, build, options_of
+from pgcli.run.request.applies import applying
+from pgcli.run.request.declare import build, options_of
 from pgcli.run.request.options import (
+    RECORDS,
     AnsweringOptions,
     InputOptions,
     ModelOptions,
     OutputOptions,
     RunningOptions,
 )
-from pgcli.run.request.questions import COMMANDS, WITHOUT_ANSWERS, CommandOptions
-from pgcli.tasks import AnyQuestion, Question, with_extras, with_region
+from pgcli.run.request.questions import COMMANDS, WITHOUT_ANSWERS, CommandOptions, text_lines
+from pgcli.tasks import Question, with_extras, with_region
 
 
 def records_of(command: str) -> tuple[type, ...]:
     """The records that have the options of a command, its own first."""
-    answering = () if command in WITHOUT_ANSWERS else (AnsweringOptions,)
-    return (
-        COMMANDS[command],
-        InputOptions,
-        OutputOptions,
-        ModelOptions,
-        *answering,
-        RunningOptions,
-    )
+    is_answering = command not in WITHOUT_ANSWERS
+    shared = (record for record in RECORDS if is_answering or record is not AnsweringOptions)
+    return (COMMANDS[command], *shared)
 
 
 def make_request(
@@ -46,62 +40,40 @@ def make_request(
     Options that do not apply are left out. Raises UsageError for values that make no question, and
     for those that contradict each other.
     """
-    sources, answering = tuple(sources), build(AnsweringOptions, values)
+    sources, values = tuple(sources), {**values}
+    if lines := text_lines(values.get("prompts_file"), noun="prompt"):
+        values["prompt"] = (*values.get("prompt", ()), *lines)
+    values, ignored = applying(command, sources, values, typed)
+    answering = build(AnsweringOptions, values)
     own: CommandOptions = build(COMMANDS[command], values)
-    request = with_applying(
-        RunRequest(
-            question=own.question(answering, sources, typed),
-            sources=sources,
-            model=build(ModelOptions, values),
-            input=build(InputOptions, values),
-            answering=answering,
-            output=build(OutputOptions, values),
-            running=build(RunningOptions, values),
-            mask_decoder=values.get("mask_decoder"),
-            arguments=tuple(arguments),
-            typed=frozenset(typed),
+    question = own.question(answering, sources)
+    if isinstance(question, Question):
+        question = with_extras(
+            with_region(question, answering.region),
+            alternatives=answering.alternatives,
+            token_logprobs=answering.token_logprobs,
         )
-    )
-    return replace(request, question=completed(request))
-
-
-def completed(request: RunRequest) -> AnyQuestion:
-    """The question with its region, and what rows have beside the answer."""
-    question, answering = request.question, request.answering
-    if not isinstance(question, Question):
-        return question
-    return with_extras(
-        with_region(question, answering.region),
-        alternatives=answering.alternatives,
-        token_logprobs=answering.token_logprobs,
+    return RunRequest(
+        question=question,
+        sources=sources,
+        model=build(ModelOptions, values),
+        input=build(InputOptions, values),
+        answering=answering,
+        output=build(OutputOptions, values),
+        running=build(RunningOptions, values),
+        mask_decoder=values.get("mask_decoder"),
+        arguments=tuple(arguments),
+        ignored=ignored,
     )
 
 
 def command_words(
-    command: str, sources: Sequence[str], values: Mapping[str, object]
+    command: str, sources: Sequence[str], keywords: Mapping[str, Any]
 ) -> tuple[str, ...]:
-    """The words of the command line with these values: what a run from Python records and shows."""
+    """The words of the command line that a call from Python is: they are recorded and shown."""
     options = {
         option.name: option for record in records_of(command) for option in options_of(record)
     }
-    words = [
-        word
-        for name, value in values.items()
-        if name in options
-        for word in option_words(options[name], value)
-    ]
+    given = ((options[name], value) for name, value in keywords.items() if name in options)
+    words = [word for option, value in given for word in option.words(value)]
     return (command, *words, "--", *sources)
-
-
-def option_words(option: Option, value: Any) -> list[str]:
-    """The words that give an option this value."""
-    if isinstance(value, bool):
-        return [option.flag] if value else []
-    if option.repeat:
-        return [f"{option.flag}={text}" for text in value]
-    if option.name == "max_errors":
-        most, share = value
-        value = most if share is None else f"{share * 100:g}%"
-    if option.name == "region":
-        value = ",".join(f"{side:g}" for side in value)
-    return [f"{option.flag}={value}"]

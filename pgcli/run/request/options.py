@@ -9,23 +9,13 @@ from typing import TYPE_CHECKING, Literal
 from pgcli.checkpoints.find import DEMO, DEMO_TOWERS
 from pgcli.records import Region
 from pgcli.run.request import values
-from pgcli.run.request.declare import fingerprint_values, opt
+from pgcli.run.request.declare import opt
 from pgcli.run.request.values import DTYPES, MaxErrors
 
 if TYPE_CHECKING:
     from pgcli.inputs.name_filter import NameFilter
     from pgcli.run.tally import ErrorBudget
     from pgcli.stores import Reader
-
-__all__ = [
-    "AnsweringOptions",
-    "InputOptions",
-    "ModelOptions",
-    "OutputOptions",
-    "RunningOptions",
-    "fingerprint_values",
-    "opt",
-]
 
 _model = partial(opt, panel="Model", affects_rows=False)
 _input = partial(opt, panel="Input")
@@ -145,7 +135,7 @@ class InputOptions:
     null: bool = _input(
         "Names on standard input are separated by NUL, as from find -print0.",
         default=False,
-        flags=["-0"],
+        short=("-0",),
         affects_rows=False,
     )
     workers: int | None = _input(
@@ -246,7 +236,7 @@ class OutputOptions:
         "az://; - is standard output.",
         default="-",
         metavar="FILE",
-        flags=["-o"],
+        short=("-o",),
     )
     format: Literal["auto", "jsonl", "text"] = _output(
         "auto follows the file's ending, and is text on a terminal.", default="auto"
@@ -303,8 +293,8 @@ class RunningOptions:
         "Write counts, errors and times by stage as a JSON object, also of a failed run.",
         metavar="FILE",
     )
-    quiet: bool = _running("Print errors only.", default=False, flags=["-q"])
-    verbose: bool = _running("Print the plan before running.", default=False, flags=["-v"])
+    quiet: bool = _running("Print errors only.", default=False, short=("-q",))
+    verbose: bool = _running("Print the plan before running.", default=False, short=("-v",))
 
     @property
     def error_budget(self) -> ErrorBudget:
@@ -313,3 +303,7 @@ class RunningOptions:
 
         most, share = self.max_errors or (None, None)
         return ErrorBudget(most, share, stop_on_error=self.on_error == "stop")
+
+
+#: The options of every answering command, those of its question apart.
+RECORDS = (InputOptions, OutputOptions, ModelOptions, AnsweringOptions, RunningOptions)

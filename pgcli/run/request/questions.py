@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol
 
 from pgcli import tasks
 from pgcli.box_filter import BoxFilter
 from pgcli.errors import UsageError
-from pgcli.run.request.declare import REQUIRED, opt, option_named, with_defaults
+from pgcli.run.request.declare import REQUIRED, opt
 from pgcli.run.request.options import AnsweringOptions
 from pgcli.stores.files import read_text
 from pgcli.tasks import AnyQuestion
 
 _answering = partial(opt, panel="Answering")
 _share = partial(opt, panel="Boxes", min=0.0, max=1.0)
-Options = TypeVar("Options")
 
 
 class CommandOptions(Protocol):
     """The options of one command."""
 
-    def question(
-        self, answering: AnsweringOptions, sources: Sequence[str], typed: Collection[str]
-    ) -> AnyQuestion:
-        """The question; of options that exclude each other those of `typed` hold. Raises
-        UsageError.
-        """
+    def question(self, answering: AnsweringOptions, sources: Sequence[str]) -> AnyQuestion:
+        """The question. Raises UsageError for options that make none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,17 +57,13 @@ class AskOptions:
         "Column of a manifest: the candidates of each row, a list or yes|no.", metavar="NAME"
     )
 
-    def question(
-        self, answering: AnsweringOptions, sources: Sequence[str], typed: Collection[str]
-    ) -> AnyQuestion:
+    def question(self, answering: AnsweringOptions, *_: Any) -> AnyQuestion:
         if any(not text.strip() for text in self.prompt):
             raise UsageError("the prompt is empty", hint='write --prompt "what is this?"')
-        prompts = [*self.prompt, *text_lines(self.prompts_file, noun="prompt")]
-        asked = typed_first(self, typed, "choice", "choices_column")
         return tasks.ask(
-            prompts or None,
-            choices=asked.choice,
-            choices_column=asked.choices_column,
+            self.prompt or None,
+            choices=self.choice,
+            choices_column=self.choices_column,
             max_new_tokens=answering.max_new_tokens,
         )
 
@@ -168,22 +159,17 @@ class EmbedOptions:
         "The type of the values of embeddings.", panel="Output", default="float32"
     )
 
-    def question(
-        self, answering: AnsweringOptions, sources: Sequence[str], typed: Collection[str]
-    ) -> AnyQuestion:
-        untyped = {"text", "texts_file"} - {*typed}
-        asked = with_defaults(self, untyped) if sources else self
-        has_texts = bool(asked.text) or asked.texts_file is not None
-        if bool(sources) == has_texts:
+    def question(self, answering: AnsweringOptions, sources: Sequence[str]) -> AnyQuestion:
+        if bool(sources) == bool(self.text or self.texts_file):
             what = "images and texts are both given" if sources else "no image and no text is given"
             raise UsageError(
                 what, hint='name a folder of images; or --text "a red car", in another run'
             )
         return tasks.embed(
-            asked.text,
-            texts_file=asked.texts_file,
+            self.text,
+            texts_file=self.texts_file,
             float16=self.dtype_out == "float16",
-            raw_text=self.raw_text and (has_texts or "raw_text" in typed),
+            raw_text=self.raw_text,
         )
 
 
@@ -199,11 +185,8 @@ class ScoreOptions:
     )
     raw_text: bool = opt(RAW_TEXT, panel="Texts", default=False)
 
-    def question(
-        self, answering: AnsweringOptions, sources: Sequence[str], typed: Collection[str]
-    ) -> AnyQuestion:
-        asked = typed_first(self, typed, "text", "text_column")
-        return tasks.score(asked.text, text_column=asked.text_column, raw_text=self.raw_text)
+    def question(self, answering: AnsweringOptions, *_: Any) -> AnyQuestion:
+        return tasks.score(self.text, text_column=self.text_column, raw_text=self.raw_text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,20 +227,6 @@ COMMANDS: Mapping[str, type[Any]] = {
     "classify": ClassifyOptions,
 }
 WITHOUT_ANSWERS = ("embed", "score", "classify")
-
-
-def typed_first(options: Options, typed: Collection[str], *names: str) -> Options:
-    """The options, of which these exclude each other: those that were typed, else the first.
-
-    Two that were typed both stay, so that they are refused.
-    """
-    given = [
-        name
-        for name in names
-        if getattr(options, name) != option_named(type(options), name).default
-    ]
-    kept = [name for name in given if name in typed] or given[:1]
-    return with_defaults(options, {*given} - {*kept})
 
 
 def text_lines(file: str | None, *, noun: str) -> list[str]:
