@@ -188,6 +188,23 @@ def test_a_file_cut_at_any_byte_resumes_to_the_same_bytes(images: Path) -> None:
         assert (folder / "rows.jsonl").read_bytes() == whole, size
 
 
+@pytest.mark.parametrize("gap", [(3, 6, 10), (0, 1, 2), (5, 15, 16), (3, 4, 14)])
+def test_rows_that_engines_left_beyond_a_gap_come_after_it(
+    images: Path, gap: tuple[int, int, int]
+) -> None:
+    """A killed command with engines leaves such rows, and one process may resume it."""
+    saved, first, end = gap
+    folder = images / "run"
+    finish(folder, "rows.jsonl")
+    rows = (folder / "rows.jsonl").read_bytes().splitlines(keepends=True)
+    (folder / "rows.jsonl").write_bytes(b"".join(rows[:saved]))
+    left = folder / "rows.jsonl.pgcli" / "open" / f"{first:012}-abcdef.jsonl"
+    left.parent.mkdir(exist_ok=True)
+    left.write_bytes(b"".join(rows[first:end]))
+    assert finish(folder, "rows.jsonl")[0] == 3
+    assert (folder / "rows.jsonl").read_bytes().splitlines(keepends=True) == rows
+
+
 def test_other_versions_are_told_once(images: Path) -> None:
     folder = images / "run"
     finish(folder, "rows.jsonl", limit=3)

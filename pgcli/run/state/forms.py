@@ -177,17 +177,24 @@ class LinesForm:
         return self._file
 
     def append(self, line: bytes) -> None:
-        """Save the next row."""
-        self.open().append(line)
-        self._rows += 1
+        """Save the next row, and rows of open files that follow it."""
+        self._append(line)
+        self._take_waiting()
 
     def take(self, segment: Segment, total: int | None) -> None:
         self.open()
         self._waiting[segment.first] = segment
+        self._take_waiting()
+
+    def _append(self, line: bytes) -> None:
+        self.open().append(line)
+        self._rows += 1
+
+    def _take_waiting(self) -> None:
         while segments := [s for s in self._waiting.values() if s.first <= self._rows]:
             for waiting in segments:
                 for line in self._context.files.lines(waiting, self._rows, waiting.end):
-                    self.append(line)
+                    self._append(line)
                 del self._waiting[waiting.first]
             self.open().sync()
             self._context.files.remove(waiting.name for waiting in segments)
