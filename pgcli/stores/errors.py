@@ -37,7 +37,7 @@ class RemoteError(OSError):
 class TransientError(RemoteError):
     """An error that may not occur again; the server may say after how many seconds to retry."""
 
-    def __init__(self, fault: Fault, retry_after: float | None = None):
+    def __init__(self, fault: Fault, retry_after: float = 0.0):
         super().__init__(fault)
         self.retry_after = retry_after
 

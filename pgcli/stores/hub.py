@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
-from pgcli.stores.errors import DENIED, MISSING, TOO_SLOW, RemoteError, failed
+from pgcli.stores.errors import DENIED, MISSING, TOO_SLOW, RemoteError, failed, too_large
 from pgcli.stores.store import Entry
+
+if TYPE_CHECKING:
+    from pgcli.stores.reader import Deadline
 
 CHUNK_BYTES = 4 * 2**20
 
@@ -54,10 +57,13 @@ class HubFiles:
         found = self._files.find(url, detail=True)  # in one page: the Hub says no times
         yield [Entry(path[start:], int(found[path]["size"] or 0), 0.0) for path in sorted(found)]
 
-    def chunks(self, url: str, limit: int) -> Iterator[bytes]:
-        with self._files.open(url, "rb", block_size=0) as file:
-            while chunk := file.read(CHUNK_BYTES):
-                yield chunk
+    def download(self, url: str, file: BinaryIO, limit: int, deadline: Deadline) -> None:
+        with self._files.open(url, "rb", block_size=0) as stream:
+            while chunk := stream.read(CHUNK_BYTES):
+                if file.tell() + len(chunk) > limit:
+                    raise RemoteError(too_large(limit))
+                deadline.remaining()
+                file.write(chunk)
 
     def open(self, url: str) -> Any:
         return self._files.open(url, "rb")

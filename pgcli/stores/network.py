@@ -1,99 +1,122 @@
-"""Connections to vetted addresses for `httpcore2`; every wait ends at the request's deadline."""
+"""Connections of `httpx2` to public machines only; every wait ends at the request's deadline."""
 
 from __future__ import annotations
 
-import select
+import ipaddress
 import socket
 import ssl
-from collections.abc import Callable
-from time import monotonic
-from typing import Any, TypeVar
+from contextlib import suppress
+from typing import Any
 
 import httpcore2
+import httpx2
 
-from pgcli.stores.deadline import POLL_SECONDS, Deadline, run_abandonable
-from pgcli.stores.errors import RemoteError
+from pgcli.stores.errors import PRIVATE, RemoteError, TransientError, failed
 
 CONNECT_SECONDS = 10.0
 READ_SECONDS = 30.0
+#: How long an idle connection is kept.
+IDLE_SECONDS = 15.0
 
-Result = TypeVar("Result")
+#: What IANA lists as special, also what is formally global there, and the metadata service of
+#: Azure. Python's own list has changed from version to version.
+_SPECIAL_V4 = """
+    0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 168.63.129.16/32 169.254.0.0/16 172.16.0.0/12
+    192.0.0.0/24 192.0.2.0/24 192.31.196.0/24 192.52.193.0/24 192.88.99.0/24 192.168.0.0/16
+    192.175.48.0/24 198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 224.0.0.0/4 240.0.0.0/4
+"""
+_SPECIAL_V6 = "2001::/23 2001:db8::/32 2620:4f:8000::/48 3fff::/20"
+_SPECIAL = tuple(map(ipaddress.ip_network, (*_SPECIAL_V4.split(), *_SPECIAL_V6.split())))
+#: All that is assigned to hosts on the Internet, and where other networks hold IPv4 addresses.
+_ASSIGNED_V6 = ipaddress.ip_network("2000::/3")
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 
-class Network(httpcore2.NetworkBackend):
-    """Connects to IP addresses. In place of each timeout stands the deadline of the request."""
+class Transport(httpx2.HTTPTransport):
+    """Sends requests over connections of a `Network`. Each has a `Deadline` for its timeouts."""
+
+    def __init__(self, *, allow_private_hosts: bool):
+        self._pool = httpcore2.ConnectionPool(
+            ssl_context=ssl.create_default_context(),
+            max_connections=None,
+            keepalive_expiry=IDLE_SECONDS,
+            network_backend=Network(allow_private_hosts=allow_private_hosts),
+        )
+
+
+class Network(httpcore2.SyncBackend):
+    """Resolves the name of a host, and connects to an address of it that was checked."""
+
+    def __init__(self, *, allow_private_hosts: bool):
+        self._allow_private = allow_private_hosts
 
     def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: Any = None,
-        local_address: str | None = None,
-        socket_options: Any = None,
+        self, host: str, port: int, timeout: Any = None, *unused: Any, **options: Any
     ) -> Stream:
-        """A connection to the address before the blank in `host`."""
-        address = host.partition(" ")[0]
+        """A connection to the host. Raises RemoteError if a single address of it is not public."""
+        *first, last = checked_addresses(host, port, allow_private=self._allow_private)
+        for address in first:
+            with suppress(httpcore2.ConnectError, httpcore2.ConnectTimeout):  # the next may work
+                return self._connect(address, port, timeout)
+        return self._connect(last, port, timeout)
 
-        def connect() -> socket.socket:
-            family = socket.AF_INET6 if ":" in address else socket.AF_INET
-            connection = socket.socket(family, socket.SOCK_STREAM)
-            connection.settimeout(CONNECT_SECONDS)
-            connection.connect((address, port))
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            return connection
-
-        try:
-            return Stream(run_abandonable(connect, timeout))
-        except RemoteError:
-            raise
-        except OSError as error:
-            raise httpcore2.ConnectError(error) from error  # `httpcore2` drops the cause
+    def _connect(self, address: str, port: int, deadline: Any) -> Stream:
+        return Stream(super().connect_tcp(address, port, deadline.remaining(CONNECT_SECONDS)))
 
 
 class Stream(httpcore2.NetworkStream):
-    """A connection."""
+    """A connection that waits until the deadline of a request, which stands for each timeout."""
 
-    def __init__(self, connection: socket.socket):
-        self._socket = connection
+    def __init__(self, stream: httpcore2.NetworkStream):
+        self._stream = stream
+        self.close = stream.close  # type: ignore[method-assign]
+        self.get_extra_info = stream.get_extra_info  # type: ignore[method-assign]
 
     def read(self, max_bytes: int, timeout: Any = None) -> bytes:
-        return self._wait(lambda: self._socket.recv(max_bytes), READ_SECONDS, timeout)
+        return self._stream.read(max_bytes, timeout.remaining(READ_SECONDS))
 
     def write(self, buffer: bytes, timeout: Any = None) -> None:
-        self._socket.settimeout(timeout.remaining(READ_SECONDS))
-        self._socket.sendall(buffer)
-
-    def close(self) -> None:
-        self._socket.close()
+        self._stream.write(buffer, timeout.remaining(READ_SECONDS))
 
     def start_tls(
         self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: Any = None
     ) -> Stream:
-        try:
-            secure = ssl_context.wrap_socket(
-                self._socket, server_hostname=server_hostname, do_handshake_on_connect=False
-            )
-            self._socket = secure
-            self._wait(secure.do_handshake, CONNECT_SECONDS, timeout)
-        except (OSError, ValueError):
-            self._socket.close()
-            raise
-        return self
+        seconds = timeout.remaining(CONNECT_SECONDS)
+        return Stream(self._stream.start_tls(ssl_context, server_hostname, seconds))
 
-    def get_extra_info(self, info: str) -> Any:
-        if info != "is_readable":
-            return None
-        poll = select.poll()
-        poll.register(self._socket, select.POLLIN)
-        return bool(poll.poll(0))
 
-    def _wait(self, call: Callable[[], Result], seconds: float, deadline: Deadline) -> Result:
-        """What the call of the socket returns. Raises TimeoutError, and RemoteError if stopped."""
-        end = monotonic() + seconds
-        while True:
-            self._socket.settimeout(deadline.remaining(POLL_SECONDS))
-            try:
-                return call()
-            except TimeoutError:
-                if monotonic() >= end:
-                    raise
+def checked_addresses(host: str, port: int, *, allow_private: bool) -> list[str]:
+    """The IP addresses of a host. Raises RemoteError, also if a single one is not public.
+
+    Connections go to these addresses: the name may resolve to others a moment later.
+    """
+    try:
+        resolved = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except socket.gaierror as error:
+        fault = failed("the name of the server is not known")
+        if error.errno == socket.EAI_AGAIN:
+            raise TransientError(fault) from error
+        raise RemoteError(fault) from error
+    except (OSError, ValueError) as error:
+        raise RemoteError(failed("the name of the server is not valid")) from error
+    addresses = list(dict.fromkeys(str(address[0]) for *_, address in resolved))
+    if not addresses or not (allow_private or all(map(is_public, addresses))):
+        raise RemoteError(PRIVATE)
+    return addresses
+
+
+def is_public(text: str) -> bool:
+    """Whether an IP address is public, and so is the IPv4 address embedded in it."""
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    if isinstance(address, ipaddress.IPv6Address):
+        embedded = address.ipv4_mapped or address.sixtofour
+        if address in _NAT64:
+            embedded = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+        if embedded is not None:
+            return is_public(str(embedded))
+        if address not in _ASSIGNED_V6 or address.scope_id:
+            return False
+    return address.is_global and not any(address in network for network in _SPECIAL)

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from secrets import token_hex
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from pgcli.errors import OutputFailed, UsageError
 from pgcli.records import Fault
@@ -32,6 +32,8 @@ from pgcli.stores.urls import scheme_of
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig
+
+    from pgcli.stores.reader import Deadline
 
 CLIENT: ClientConfig = {
     "connect_timeout": timedelta(seconds=10),
@@ -212,13 +214,15 @@ class ObjectFiles:
         """The files below a folder, by their paths in it."""
         return list_pages(*self._open(url))
 
-    def chunks(self, url: str, limit: int) -> Iterator[bytes]:
-        """The contents of a file, which is not read if it is larger than the limit."""
+    def download(self, url: str, file: BinaryIO, limit: int, deadline: Deadline) -> None:
+        """Write a file. Raises RemoteError for one of more bytes than the `limit`."""
         bucket, path = self._open(url)
         response = bucket.get(path)
         if response.meta["size"] > limit:
             raise RemoteError(too_large(limit))
-        yield from map(bytes, response.stream(min_chunk_size=CHUNK_BYTES))
+        for chunk in response.stream(min_chunk_size=CHUNK_BYTES):
+            deadline.remaining()
+            file.write(chunk)
 
     def open(self, url: str) -> Any:
         """The file as a seekable stream."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import io
-import os
 import shutil
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
@@ -18,22 +18,14 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar
 
 from pgcli.records import MAX_IMAGE_BYTES, Item
-from pgcli.stores.deadline import Deadline, run_abandonable
-from pgcli.stores.errors import (
-    CREDENTIALS,
-    NO_ROOM,
-    UNKNOWN_SCHEME,
-    RemoteError,
-    failed,
-    too_large,
-)
+from pgcli.stores.errors import NO_ROOM, STOPPED, RemoteError, failed
 from pgcli.stores.store import Entry
-from pgcli.stores.urls import SCHEMES, has_credentials, is_web, scheme_of
+from pgcli.stores.urls import SCHEMES, check_url, is_web, scheme_of
 
 if TYPE_CHECKING:
     from pgcli.stores.hub import HubFiles
     from pgcli.stores.objects import ObjectFiles
-    from pgcli.stores.web import WebClient
+    from pgcli.stores.web import WebFiles
 
 #: Images that are fetched at once. Their threads wait for servers, and need no core.
 FETCH_THREADS = 16
@@ -47,8 +39,29 @@ MIN_BYTES_PER_SECOND = 10_000
 BUFFER_BYTES = 8 * 2**20
 #: What is left free of the disk that files are copied to.
 RESERVED_BYTES = 2**30
+POLL_SECONDS = 0.1
 
 Result = TypeVar("Result")
+
+
+class Deadline:
+    """The end of a request. Once `stopped` is set, no wait starts any more."""
+
+    def __init__(self, seconds: float, stopped: threading.Event):
+        self._stopped, self._end = stopped, monotonic() + seconds
+
+    def extend(self, seconds: float) -> None:
+        """Allow so many seconds more."""
+        self._end += seconds
+
+    def remaining(self, limit: float = inf) -> float:
+        """The seconds of one wait, at most `limit`. Raises TimeoutError, RemoteError if stopped."""
+        if self._stopped.is_set():
+            raise RemoteError(STOPPED)
+        seconds = min(limit, self._end - monotonic())
+        if seconds <= 0:
+            raise TimeoutError
+        return seconds
 
 
 class Reader:
@@ -61,7 +74,6 @@ class Reader:
         self._stopped = threading.Event()
         self._large, self._copying = threading.Lock(), threading.Lock()
         self._copies: dict[str, Path] = {}
-        self._opened: dict[str, ObjectFiles | HubFiles] = {}
 
     def __reduce__(self) -> tuple[Callable[[], Self], tuple[()]]:
         """What another process makes an equal reader by, with connections of its own."""
@@ -89,87 +101,67 @@ class Reader:
         """The file at an address as a seekable stream. Raises RemoteError."""
         if is_web(url):
             return self.local_copy(url).open("rb")
-        file = self._wait(url, lambda: self._files(url).open(url))
+        file = self._wait(url, lambda: self._store(url).open(url))
         seconds = FILE_SECONDS + buffer_bytes / MIN_BYTES_PER_SECOND
         wait = partial(self._wait, url, seconds=seconds)
         return io.BufferedReader(StoredFile(file, wait), buffer_bytes)
 
     def local_copy(self, url: str) -> Path:
-        """A copy of the file at a web address, with its time if the server says it, else 1970.
+        """A copy of the file at a web address, made once, and removed with this reader.
 
-        It is fetched once, and removed with this reader. Raises RemoteError.
+        Raises RemoteError.
         """
-        check_url(url)
         with self._copying:
             if url not in self._copies:
                 path = Path(self._folder) / str(len(self._copies))
                 room = shutil.disk_usage(self._folder).free - RESERVED_BYTES
-
-                def on_size(size: int) -> None:
-                    if size > room:
-                        raise RemoteError(NO_ROOM)
-
                 deadline = Deadline(FILE_SECONDS, self._stopped)
                 try:
                     with path.open("wb") as file:
-                        modified = self._web.download(
-                            url, file, deadline, on_size, MIN_BYTES_PER_SECOND
-                        )
-                    os.utime(path, (modified, modified))
-                except BaseException as error:
-                    path.unlink(missing_ok=True)
-                    if isinstance(error, OSError) and not isinstance(error, RemoteError):
-                        raise RemoteError(failed(f"{path} ({error.strerror})")) from error
-                    raise
+                        download = partial(self._web.download, url, file, room, deadline)
+                        self._wait(url, partial(download, MIN_BYTES_PER_SECOND), deadline)
+                except OSError as error:
+                    path.unlink()
+                    fault = failed(f"{path} ({error.strerror})")
+                    if isinstance(error, RemoteError):
+                        fault = NO_ROOM if error.fault.code == "too_large" else error.fault
+                    raise RemoteError(fault) from error
                 self._copies[url] = path
             return self._copies[url]
 
     def kind(self, url: str) -> str:
         """`file`, `folder`, or `` if a store has neither at the address. Raises RemoteError."""
-        return self._wait(url, lambda: self._files(url).kind(url))
+        return self._wait(url, lambda: self._store(url).kind(url))
 
     def entries(self, url: str) -> Iterator[Entry]:
         """The files below a folder of a store, by their paths in it, as the store lists them.
 
         That is in the order of their names, but for directory buckets. Raises RemoteError.
         """
-        pages = self._wait(url, lambda: self._files(url).pages(url))
+        pages = self._wait(url, lambda: self._store(url).pages(url))
         while page := self._wait(url, lambda: next(filter(None, pages), None)):
             yield from page
-
-    def list_files(self, url: str) -> Iterator[str]:
-        """The names of `entries`."""
-        return (entry.name for entry in self.entries(url))
 
     def stop(self) -> None:
         """Make all reads fail, also those under way."""
         self._stopped.set()
-        if "_web" in self.__dict__:
-            self._web.close()
 
     def _read(self, url: str, limit: int, held: ExitStack) -> bytes:
-        """The bytes at an address; `held` ends the wait of others if there are many."""
-        check_url(url)
+        """The bytes at an address; `held` ends the wait of other large files."""
+        try:
+            return self._download(url, min(limit, LARGE_BYTES))
+        except RemoteError as error:
+            if error.fault.code != "too_large" or limit <= LARGE_BYTES:
+                raise
+        held.enter_context(self._large)
+        return self._download(url, limit)
+
+    def _download(self, url: str, limit: int) -> bytes:
         deadline = Deadline(FETCH_SECONDS, self._stopped)
-        file, is_large = io.BytesIO(), False  # which grows in place: chunks fragment the memory
-
-        def on_size(size: int) -> None:
-            nonlocal is_large
-            if size > limit:
-                raise RemoteError(too_large(limit))
-            if size > LARGE_BYTES and not is_large:
-                began, is_large = monotonic(), self._large.acquire()
-                held.callback(self._large.release)
-                deadline.extend(monotonic() - began)
-
-        if is_web(url):
-            self._web.download(url, file, deadline, on_size)
+        # it grows in place, as chunks would fragment the memory, which is free once it is closed
+        with io.BytesIO() as file:
+            self._wait(url, lambda: self._files(url).download(url, file, limit, deadline), deadline)
             return file.getvalue()
-        chunks = self._files(url).chunks(url, limit)
-        while chunk := self._wait(url, lambda: next(chunks, b""), deadline):
-            on_size(file.tell() + len(chunk))
-            file.write(chunk)
-        return file.getvalue()
 
     def _wait(
         self,
@@ -178,25 +170,51 @@ class Reader:
         deadline: Deadline | None = None,
         seconds: float = inf,
     ) -> Result:
-        """What a call of a store returns, whose own limits hold too. Raises RemoteError."""
+        """What a call returns that reads an address. Raises RemoteError.
+
+        No signal interrupts such a call, and it may have no time limit: it runs in a thread, which
+        is abandoned at the deadline, or when a signal raises an exception here.
+        """
         check_url(url)
+        deadline = deadline or Deadline(seconds, self._stopped)
+        future: Future[Result] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(call())
+            except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
+                future.set_exception(error)
+
         with self._files(url).errors():
-            return run_abandonable(call, deadline or Deadline(seconds, self._stopped))
+            deadline.remaining()
+            threading.Thread(target=run, name="pgcli-remote", daemon=True).start()
+            while not future.done():
+                wait([future], deadline.remaining(POLL_SECONDS))
+            return future.result()
 
-    def _files(self, url: str) -> ObjectFiles | HubFiles:
-        if scheme_of(url) == "hf":
-            from pgcli.stores.hub import HubFiles  # slow to import, as are the next two
+    def _files(self, url: str) -> WebFiles | ObjectFiles | HubFiles:
+        return self._web if is_web(url) else self._store(url)
 
-            return self._opened.setdefault("hub", HubFiles())
-        from pgcli.stores.objects import ObjectFiles
-
-        return self._opened.setdefault("objects", ObjectFiles())
+    def _store(self, url: str) -> ObjectFiles | HubFiles:
+        return self._hub if scheme_of(url) == "hf" else self._objects
 
     @cached_property
-    def _web(self) -> WebClient:
-        from pgcli.stores.web import WebClient
+    def _web(self) -> WebFiles:
+        from pgcli.stores.web import WebFiles  # slow to import, as are the next two
 
-        return WebClient(allow_private_hosts=self._allow_private_hosts)
+        return WebFiles(allow_private_hosts=self._allow_private_hosts)
+
+    @cached_property
+    def _hub(self) -> HubFiles:
+        from pgcli.stores.hub import HubFiles
+
+        return HubFiles()
+
+    @cached_property
+    def _objects(self) -> ObjectFiles:
+        from pgcli.stores.objects import ObjectFiles
+
+        return ObjectFiles()
 
     @cached_property
     def _folder(self) -> str:
@@ -231,14 +249,6 @@ class StoredFile(io.RawIOBase):
     def close(self) -> None:
         self._file.close()
         super().close()
-
-
-def check_url(url: str) -> None:
-    """Raise RemoteError for a URL of another scheme, or one that holds credentials."""
-    if scheme_of(url) not in SCHEMES:
-        raise RemoteError(UNKNOWN_SCHEME)
-    if has_credentials(url):
-        raise RemoteError(CREDENTIALS)
 
 
 def make_reader(*, allow_urls: bool, allow_private_hosts: bool) -> Reader | None:

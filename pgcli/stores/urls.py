@@ -3,23 +3,36 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote, unquote_plus, urlsplit
 
-from pgcli.stores.signatures import without_signatures
+from pgcli.stores.errors import CREDENTIALS, UNKNOWN_SCHEME, RemoteError
 
 WEB_SCHEMES = frozenset({"http", "https"})
 OBJECT_SCHEMES = frozenset({"s3", "gs", "az"})
 STORE_SCHEMES = OBJECT_SCHEMES | {"hf"}
 SCHEMES = WEB_SCHEMES | STORE_SCHEMES
 
-#: Characters of a path or a query that are sent as they are.
-_UNQUOTED = "%/:=&?~+!$,;'@()*[]|"
-
 #: A user name, and perhaps a password, before the host. `hf:` writes a revision after an `@`.
 _CREDENTIALS = re.compile(
     r"(?<![A-Za-z0-9+.-])((?!hf:)[A-Za-z][A-Za-z0-9+.-]*://)(?!anonymous@)[^/?#\s]*@"
 )
+
+#: Parameters of these clouds that sign an address: S3, Google, Alibaba and Tencent.
+_PREFIXES = (
+    *("x-amz-", "x-goog-", "x-oss-signature", "x-oss-credential", "x-oss-date", "x-oss-expires"),
+    *("x-oss-security", "q-sign", "q-ak", "q-key-time", "q-header-list", "q-url-param-list"),
+)
+_SECRETS = frozenset(
+    "signature sig sign hmac token access_token auth_token id_token security-token auth "
+    "authorization jwt apikey api_key api-key x-api-key password passwd pwd secret client_secret "
+    "sas awsaccesskeyid googleaccessid ossaccesskeyid key-pair-id hdnea hdnts hdntl".split()
+)
+#: What a signature covers, and what is something else in an address without one.
+_SIGNED = frozenset(
+    "expires expiry exp policy hash-algorithm key timestamp ts nonce ttl se st sp sv sr ss srt si "
+    "ses spr sip sdd skoid sktid skt ske sks skv saoid suoid scid".split()
+)
+_QUERY = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://[^\s?#\"<>]*)\?([^\s#\"<>]*)")
 
 
 def scheme_of(url: str) -> str:
@@ -42,9 +55,34 @@ def has_credentials(url: str) -> bool:
     return _CREDENTIALS.match(url) is not None
 
 
+def check_url(url: str) -> None:
+    """Raise RemoteError for a URL of another scheme, or one that holds credentials."""
+    if scheme_of(url) not in SCHEMES:
+        raise RemoteError(UNKNOWN_SCHEME)
+    if has_credentials(url):
+        raise RemoteError(CREDENTIALS)
+
+
 def without_credentials(text: str) -> str:
-    """The text, with user names, passwords, signatures and tokens removed from the URLs in it."""
-    return without_signatures(_CREDENTIALS.sub(r"\1", text)) if "://" in text else text
+    """The text, with user names, passwords, signatures and tokens removed from the URLs in it.
+
+    An address that is signed anew is the same text again. Other parameters stay, in order.
+    """
+    return _QUERY.sub(_unsigned, _CREDENTIALS.sub(r"\1", text)) if "://" in text else text
+
+
+def _unsigned(found: re.Match[str]) -> str:
+    fields = found[2].split("&")
+    names = [unquote_plus(field.partition("=")[0]).lower() for field in fields]
+    secret = [name in _SECRETS or name.startswith(_PREFIXES) for name in names]
+    if not any(secret):
+        return found[0]
+    kept = [
+        field
+        for field, name, is_secret in zip(fields, names, secret, strict=True)
+        if not is_secret and name not in _SIGNED
+    ]
+    return f"{found[1]}?{'&'.join(kept)}" if kept else found[1]
 
 
 def url_path(url: str) -> str:
@@ -69,30 +107,3 @@ def parent_url(url: str) -> str:
 def join_url(folder: str, name: str) -> str:
     """The URL of a file, from the URL of a folder and a relative path, which is quoted."""
     return f"{folder.rstrip('/')}/{quote(name) if is_web(folder) else name}"
-
-
-class Target(NamedTuple):
-    """The parts of a web URL that a request needs."""
-
-    scheme: str
-    host: str
-    port: int
-    path: str
-
-    @property
-    def authority(self) -> str:
-        """The value of the header Host."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        is_default = self.port == (443 if self.scheme == "https" else 80)
-        return host if is_default else f"{host}:{self.port}"
-
-
-def parse_target(url: str) -> Target:
-    """The parts of a web URL. Raises ValueError."""
-    parts = urlsplit(url)
-    host = parts.hostname.encode("idna").decode() if parts.hostname else ""
-    if not host:
-        raise ValueError("no host")
-    path = quote(parts.path or "/", safe=_UNQUOTED)
-    path += f"?{quote(parts.query, safe=_UNQUOTED)}" if parts.query else ""
-    return Target(parts.scheme, host, parts.port or (443 if parts.scheme == "https" else 80), path)

@@ -9,7 +9,17 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 ALLOWED = ("pgcli.records", "pgcli.errors", "pgcli.printable", "pgcli.stores")
-SLOW = ("httpcore2", "obstore", "huggingface_hub", "pyarrow", "torch", "numpy", "ssl", "ctypes")
+SLOW = (
+    "httpx2",
+    "httpcore2",
+    "obstore",
+    "huggingface_hub",
+    "pyarrow",
+    "torch",
+    "numpy",
+    "ssl",
+    "ctypes",
+)
 
 
 def test_stores_imports_only_what_travels() -> None:

@@ -81,7 +81,7 @@ def test_files_are_listed_and_read(base: str) -> None:
         name: len(data) for name, data in FILES.items()
     }
     for folder in ("photos", "parts/"):
-        names = list(reading.list_files(f"{base}/{folder}"))
+        names = [entry.name for entry in reading.entries(f"{base}/{folder}")]
         start = len(folder.rstrip("/")) + 1
         assert names == sorted(name[start:] for name in FILES if name.startswith(f"{folder}"))
     for name, data in FILES.items():
@@ -134,8 +134,9 @@ def test_objects_that_stand_for_folders_are_left_out(s3: Files) -> None:
         "images/photos/empty.png": b"",
         "images/photos/z": b"",
     }
-    assert list(Reader().list_files("s3://images/photos")) == ["a/b.png", "empty.png", "z"]
-    entry = next(Reader().entries("s3://images/photos"))
+    entries = list(Reader().entries("s3://images/photos"))
+    assert [entry.name for entry in entries] == ["a/b.png", "empty.png", "z"]
+    entry = entries[0]
     assert (entry.size, entry.modified) == (len(PNG), NEW_YEAR)
 
 
@@ -160,7 +161,7 @@ def test_listing_is_a_stream_of_pages(monkeypatch: Any) -> None:
     with serve(Paged, {}) as endpoint:
         for name, value in locate_store("s3", endpoint).environment.items():
             monkeypatch.setenv(name, value)
-        names = Reader().list_files("s3://images")
+        names = (entry.name for entry in Reader().entries("s3://images"))
         assert [next(names) for _ in range(900)][-1] == "0899.png"
         release.set()
         assert len(list(names)) == 1100
@@ -203,7 +204,7 @@ def test_refused_listing_has_the_code_of_its_status(
             monkeypatch.setenv(name, value)
         for url in ("s3://images", "s3://images/photos"):
             with pytest.raises(RemoteError) as problem:
-                list(Reader().list_files(url))
+                list(Reader().entries(url))
             assert problem.value.fault.code == code
 
 
