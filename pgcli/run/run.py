@@ -426,6 +426,8 @@ class Run:
             if (change := inventory.changes(self.has_answers, moved=is_moved)) is not None:
                 raise file_changed(state.name, change)
             gone = sum(map(len, inventory.gone())) * per_item
+            if self.process is not None:
+                self.process.note(surplus=gone)  # for `pgcli status`
             if gone:
                 verb = "belongs" if gone == 1 else "belong"
                 self.say(

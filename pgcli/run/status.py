@@ -56,6 +56,7 @@ class RunStatus:
     exit_code: int | None = None
     shards: list[ShardStatus] = field(default_factory=list)
     begun: str | None = None
+    surplus: int = 0
 
 
 def read_status(output: str) -> RunStatus:
@@ -80,6 +81,8 @@ def read_status(output: str) -> RunStatus:
     status.errors = dict(errors)
     totals = [o.values["total"] for o in processes if isinstance(o.values.get("total"), int)]
     status.total = max(totals[-1], status.rows) if totals else None
+    surpluses = [other.values.get("surplus") for other in processes]
+    status.surplus = next((n for n in reversed(surpluses) if isinstance(n, int)), 0)
     with_processes(status, processes)
     final = Coverage(segment for segment in segments if not segment.name)
     is_ended = status.total is None and status.exit_code in (0, 3)

@@ -94,6 +94,18 @@ def test_parquet_columns_are_copied_as_they_are(runs: tuple[str, list[list[str]]
         ), name
 
 
+@pytest.mark.parametrize("words", ["merge rows", "export rows --to parquet", "apply e.json rows"])
+def test_commands_on_results_keep_the_types_of_columns(words: str) -> None:
+    """29.6: of timestamps, structs and decimals they made text."""
+    assert caption("m.parquet", "-o", "rows/", "--keep", NAMES, "--rows-per-file", "2") == 0
+    Path("e.json").write_text('{"format": "pgcli edits", "version": 1, "edits": []}')
+    assert main([*words.split(), "-o", "copy.parquet", "--quiet"]) == 0
+    source, copy = pq.read_table("rows"), pq.read_table("copy.parquet")
+    for name in COLUMNS:
+        assert copy.schema.field(name).type == source.schema.field(name).type, name
+        assert str(copy[name].combine_chunks()) == str(source[name].combine_chunks()), name
+
+
 def test_error_rows_that_are_asked_again_keep_their_columns() -> None:
     image = Path("a.png").read_bytes()
     Path("a.png").unlink()

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from pgcli.run.status import read_status
 from tests.support.stub_runs import Calls, die, finish, make_images, rows_of, start, wait
 
 FOLDER = {"rows_per_file": 5}
@@ -93,6 +94,7 @@ def test_rows_of_removed_images_stay_and_are_told(images: Path, kind: str) -> No
     code, said = finish(images / "run", output, **options)
     assert "2 rows belong to images that are not in the input any more" in said
     assert (code, rows_of(images / "run", output)) == (3, before)
+    assert read_status(str(images / "run" / output.rstrip("/"))).surplus == 2
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -174,7 +174,7 @@ def run_export(
     target = check_output(to, format, results, output, overwrite=options.overwrite)
     paths = [Path(name) for name in results]
     notes = [note for note in map(incomplete_note, paths) if note]
-    rows = SeveralFiles(paths, options.box_filter)
+    rows = SeveralFiles(paths, options.box_filter, exact=format.keeps_types)
     with screen.progress("reading rows") as progress:
         stats = collect_stats(progress.track(rows), options.prompt)
     check_rows(to, format, ", ".join(results), stats, options)

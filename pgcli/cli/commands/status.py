@@ -14,7 +14,7 @@ from pgcli.cli.typer_app import command
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Facts
 from pgcli.errors import UsageError
-from pgcli.wording import duration, listed
+from pgcli.wording import count, duration, listed
 
 if TYPE_CHECKING:
     from pgcli.run.status import RunStatus, ShardStatus
@@ -56,13 +56,15 @@ def status(
 
 def facts(status: RunStatus) -> Facts:
     """The status as the rows of a table."""
-    errors = ", ".join(f"{code} {count:,}" for code, count in sorted(status.errors.items()))
+    errors = ", ".join(f"{code} {rows:,}" for code, rows in sorted(status.errors.items()))
     rows = [
         ("output", status.output),
         ("state", status.state),
         ("rows", row_count(status)),
         ("errors", errors or "none"),
     ]
+    if status.surplus:
+        rows.append(("surplus", f"{count(status.surplus, 'row')} of images no longer in the input"))
     if status.rows_per_second is not None:
         rows.append(("speed", f"{status.rows_per_second:,.1f} rows/s"))
     if status.seconds_left is not None:

@@ -82,7 +82,7 @@ class EditedRows:
     def __iter__(self) -> Iterator[Row]:
         """The wanted rows. Raises UsageError for an edit that its row cannot have."""
         stats = self.stats = EditStats()
-        for row in read_results(self._output):
+        for row in read_results(self._output, exact=True):
             edit = self._edits.get(row_key(row))
             state = "open" if edit is None else edit.state
             setattr(stats, state, getattr(stats, state) + 1)

@@ -77,7 +77,7 @@ def add_row(kept: dict[str, Row], row: Row, stats: MergeStats) -> None:
 def ordered_rows(number: int, output: Path) -> Iterator[FileRow]:
     """The rows of a file. Raises UsageError where their indices are not in order."""
     last = -1
-    for row in read_results(output):
+    for row in read_results(output, exact=True):
         index = row["index"]
         if not isinstance(index, int) or isinstance(index, bool) or index < last:
             raise UsageError(

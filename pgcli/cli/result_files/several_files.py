@@ -31,12 +31,14 @@ class SeveralFiles:
     """The rows of the files by the index, id and path of their images, without reading them whole.
 
     Their boxes are those that `box_filter` keeps. A later pass has no rows that a run which goes on
-    added since the first.
+    added since the first. With `exact`, kept columns of Parquet files have cells.
     """
 
-    def __init__(self, outputs: Sequence[Path], box_filter: BoxFilter = NO_FILTER):
+    def __init__(
+        self, outputs: Sequence[Path], box_filter: BoxFilter = NO_FILTER, *, exact: bool = False
+    ):
         self.outputs = outputs
-        self._box_filter = box_filter
+        self._box_filter, self._exact = box_filter, exact
         self._counts: list[int | None] = [None] * len(outputs)
         inputs = [input_of(output) for output in outputs]
         self._inputs = [inputs.index(one) for one in inputs]
@@ -47,7 +49,8 @@ class SeveralFiles:
 
     def _rows(self, number: int) -> Iterator[FileRow]:
         count = 0
-        for row in islice(read_results(self.outputs[number]), self._counts[number]):
+        rows = read_results(self.outputs[number], exact=self._exact)
+        for row in islice(rows, self._counts[number]):
             count += 1
             yield FileRow(self._box_filter.row(row), number, self._inputs[number])
         self._counts[number] = count

@@ -76,7 +76,12 @@ def collect_stats(rows: Iterable[FileRow], prompt: str | None) -> RowStats:
 def valid_rows(rows: Iterable[FileRow], prompt: str | None, stats: RowStats) -> Iterator[FileRow]:
     """The rows to export, in text that UTF-8 can encode; all rows are counted and validated."""
     for found in rows:
-        row = with_answer_columns(json_safe(found.row))
+        row = with_answer_columns(
+            {
+                name: value if hasattr(value, "json") else json_safe(value)  # but a cell of Arrow
+                for name, value in found.row.items()
+            }
+        )
         stats.rows += 1
         if row["error"] is not None:
             stats.errors += 1

@@ -170,7 +170,8 @@ class ExportFormat:
     With `unique_stems`, names must differ without their suffixes. `suffixes` are those of the files
     that the format adds to folders of images. `sanitize_name` makes a folder's or file's name one
     that the tool reads; `suffix_aliases` replaces image suffixes that it does not know. With
-    `has_label_folders`, images with a label of `classify` are in the folder of that label.
+    `has_label_folders`, images with a label of `classify` are in the folder of that label. With
+    `keeps_types`, kept columns of Parquet files have cells of their types.
     `options` are the command-line options that apply to the format.
     """
 
@@ -182,6 +183,7 @@ class ExportFormat:
     reads_images: bool = False
     unique_stems: bool = False
     has_label_folders: bool = False
+    keeps_types: bool = False
     suffixes: frozenset[str] = frozenset()
     sanitize_name: Callable[[str, bool], str] = keep_name
     suffix_aliases: Mapping[str, str] = field(default_factory=dict)

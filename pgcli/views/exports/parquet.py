@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from pgcli.output.result_file import row_tables
-from pgcli.rows import RowSchema, json_text
+from pgcli.rows import RowSchema
 from pgcli.views.exports.entry import ExportEntry, ExportFormat, ExportSettings, Row
 
 
@@ -16,24 +15,19 @@ def write(target: Path, entries: Iterable[ExportEntry], options: ExportSettings)
     """Write the file. Rows are first written to a temporary file, for the types of their columns
     to be known.
     """
-    from pgcli.output.parquet import write_parquet  # imports pyarrow
-    from pgcli.output.schema import EMBEDDING, embedding_dim_of
+    from pgcli.output.parquet import spool_tables, write_parquet  # imports pyarrow
 
-    with tempfile.TemporaryFile("w+", encoding="utf-8", dir=target.parent) as pending:
+    def rows() -> Iterator[Row]:
         for entry in entries:
-            for row in entry.rows:
-                pending.write(json_text(dict(row)) + "\n")
-                options.counts.boxes += len(row["boxes"])
             options.counts.images += 1
+            for row in entry.rows:
+                options.counts.boxes += len(row["boxes"])
+                yield row
 
-        def rows() -> Iterator[Row]:
-            pending.seek(0)
-            return map(json.loads, pending)
-
-        schema = RowSchema.of(options.columns)
-        dim = embedding_dim_of(rows()) if EMBEDDING in schema.columns else None
+    with tempfile.TemporaryFile(dir=target.parent) as spool:
+        tables = spool_tables(row_tables(rows(), RowSchema.of(options.columns)), spool)
         with target.open("xb") as file:
-            write_parquet(file, lambda: row_tables(rows(), schema, dim))
+            write_parquet(file, tables)
 
 
-PARQUET = ExportFormat(write)
+PARQUET = ExportFormat(write, keeps_types=True)
