@@ -3,6 +3,7 @@
 import io
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import get_type_hints
 
@@ -172,6 +173,43 @@ class TestSources:
         assert texts(mixed) == expected_texts
         assert [row.index for row in mixed] == [0, 1, 2]
         assert [row.id for row in mixed] == ["0", str(paths[1]), str(paths[2])]
+
+    def test_images_of_an_iterator_are_taken_as_the_engine_has_room(self, engine, folder):
+        """29.12: of 3,000 images all were taken before the first answer."""
+        taken = []
+
+        def images():
+            for number in range(1000):
+                taken.append(number)
+                yield str(folder / "a.png")
+
+        answers = engine.caption(images(), max_new_tokens=1)
+        assert next(answers).id == str(folder / "a.png")
+        assert len(taken) < 400
+        answers.close()
+
+    def test_an_image_is_answered_before_a_slow_iterator_has_the_next(self, engine, folder):
+        answered = threading.Event()
+
+        def images():
+            yield folder / "a.png"
+            yield (folder / "d.webp").read_bytes()
+            assert answered.wait(20), "the next image was waited for"
+            yield from (
+                folder / "gone.png",
+                folder,
+                {"image": b"junk", "id": "x"},
+                folder / "e.png",
+            )
+
+        answers = engine.caption(images(), max_new_tokens=TOKENS)
+        rows = [next(answers)]
+        answered.set()
+        rows += answers
+        assert [row.index for row in rows] == [0, 1, 2, 3, 4, 5]
+        assert [row.id for row in rows][1:5] == ["1", str(folder / "gone.png"), str(folder), "x"]
+        errors = [row.error for row in rows]
+        assert errors == [None, None, "missing", "not_a_regular_file", "not_an_image", None]
 
     def test_several_folders_and_globs_are_answered(self, engine, folder):
         rows = captions(engine, [folder / "b", str(folder / "*.png")])

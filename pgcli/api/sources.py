@@ -36,15 +36,9 @@ def make_items(
 
     Paths alone are opened together, as on the command line; in a list with images of other kinds
     each is an image file. An empty list yields no items. Raises UsageError before any image is
-    read.
+    read. An iterator, such as a generator, has no length: its images are taken one by one as they
+    are asked for, each path of it is an image file, and one that is not there has a fault.
     """
-    sources = as_list(source)
-    paths = [os.fspath(path) for path in sources if isinstance(path, str | os.PathLike)]
-    has_rows = any(isinstance(row, Mapping) for row in sources)
-    if not has_rows and (len(paths) < len(sources) or not sources):
-        for image in sources:
-            check_source(image)
-        return items_of(sources), len(sources)
     options = ReadOptions(
         prompt_column=question.text_column or ReadOptions.prompt_column,
         fields=tasks.template_columns(question),
@@ -54,9 +48,18 @@ def make_items(
         refuses_regions=question.region is not None,
         url_reader=reader,
     )
+    if not is_single(source) and not hasattr(source, "__len__"):
+        stream: Iterable[Any] = source  # type: ignore[assignment]
+        return row_items(checked(map(as_row, stream), options), options), None
+    sources = as_list(source)
+    paths = [os.fspath(path) for path in sources if isinstance(path, str | os.PathLike)]
+    has_rows = any(isinstance(row, Mapping) for row in sources)
+    if not has_rows and (len(paths) < len(sources) or not sources):
+        for image in sources:
+            check_source(image)
+        return items_of(sources), len(sources)
     if has_rows:
-        rows = [row if isinstance(row, Mapping) else {"image": row} for row in sources]
-        check_rows(rows, options)
+        rows = list(checked(map(as_row, sources), options))
         return row_items(rows, options), len(rows)
     from pgcli.inputs import Inventory  # imports pyarrow
 
@@ -64,13 +67,22 @@ def make_items(
     return inventory, inventory.total
 
 
-def as_list(source: Any) -> list[Any]:
-    """The sources as a list. An array of two or three dimensions is an image; others, such as a
-    batch of images or a column of paths, are sequences.
+def is_single(source: Any) -> bool:
+    """Whether the source is one and not several. An array of two or three dimensions is an image;
+    others, such as a batch of images or a column of paths, are sequences.
     """
     is_image = is_array(source) and len(source.shape) in (2, 3)
-    is_single = is_image or isinstance(source, str | os.PathLike | InMemory | Mapping)
-    return [source] if is_single else list(source)
+    return is_image or isinstance(source, str | os.PathLike | InMemory | Mapping)
+
+
+def as_list(source: Any) -> list[Any]:
+    """The sources as a list."""
+    return [source] if is_single(source) else list(source)
+
+
+def as_row(source: Any) -> Mapping[str, Any]:
+    """The source as a row of a manifest."""
+    return source if isinstance(source, Mapping) else {"image": source}
 
 
 def check_source(source: object) -> None:
@@ -91,8 +103,8 @@ def check_source(source: object) -> None:
         )
 
 
-def check_rows(rows: Sequence[Mapping[str, Any]], options: ReadOptions) -> None:
-    """Raise UsageError for a row that lacks a column, or has one that is refused."""
+def checked(rows: Iterable[Mapping[str, Any]], options: ReadOptions) -> Iterator[Mapping[str, Any]]:
+    """The rows. Raises UsageError for one that lacks a column, or has one that is refused."""
     known: dict[str, int] = {}
     prompts = (options.prompt_column,) if options.requires_prompts else ()
     choices = () if options.choices_column is None else (options.choices_column,)
@@ -110,9 +122,10 @@ def check_rows(rows: Sequence[Mapping[str, Any]], options: ReadOptions) -> None:
         if row_id is not None and known.setdefault(row_id, number) != number:
             message = f"row {number} has the id {row_id!r} of row {known[row_id]}"
             raise UsageError(message, hint="ids name rows: give each its own, or none")
+        yield row
 
 
-def row_items(rows: Sequence[Mapping[str, Any]], options: ReadOptions) -> Iterator[Item]:
+def row_items(rows: Iterable[Mapping[str, Any]], options: ReadOptions) -> Iterator[Item]:
     """An item for each row, encoded when it is taken."""
 
     def locate(path: str) -> ImageLocation:

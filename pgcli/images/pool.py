@@ -33,6 +33,8 @@ DECODING_BYTES = 2**30
 DECODING_BYTES_PER_WORKER = 2**28
 #: Items that are read ahead where they are decoded in this process; each may hold an image's bytes.
 MAX_ITEMS_AHEAD = 8
+#: Images that are decoded ahead in other processes, a few batches, however small their pixels are.
+MAX_IMAGES_AHEAD = 256
 #: Nothing arrives, where it takes longer than this.
 POLL_SECONDS = 0.2
 
@@ -178,7 +180,7 @@ class _Pool:
         fetch_threads = reader.fetch_threads if reader else 0
         self._fetching = threading.Semaphore(fetch_threads or count)
         self._threads = ThreadPoolExecutor(count + fetch_threads, "pgcli-decode")
-        self._ahead = Budget(max_bytes)
+        self._ahead, self._room = Budget(max_bytes), Budget(MAX_IMAGES_AHEAD)
         self._usual_bytes = LARGEST_PIXEL_BYTES
         self._stopped = threading.Event()
 
@@ -202,6 +204,7 @@ class _Pool:
                             yield None
                         continue
                     self._ahead.give(_pixel_bytes(image))
+                    self._room.give(1)
                     yield image
                     break
                 if future is None and pauses:
@@ -212,7 +215,7 @@ class _Pool:
     def _submit(self, item: Item) -> Future[DecodedImage] | None:
         """The image to come, once there is room for it; None once the pool is closed."""
         reserved = len(item.data or b"") + self._usual_bytes
-        if not self._ahead.take(reserved):
+        if not (self._room.take(1) and self._ahead.take(reserved)):
             return None
         with thread_errors():
             return self._threads.submit(self._decode, item, reserved)
@@ -239,6 +242,7 @@ class _Pool:
     def _close(self) -> None:
         self._stopped.set()
         self._ahead.close()
+        self._room.close()
         self._memory.close()
         if self._reader is not None:
             self._reader.stop()
