@@ -80,13 +80,12 @@ def estimate(run: Run) -> Sequence[tuple[str, str]]:
     schema = row_schema(request, rows.inventory.kept, exact=False)
     per_item = rows.per_item or 1
     step = (total // per_item) // SAMPLE_IMAGES * per_item
-    with run.computer(checkpoint, adapter, schema, SAMPLE_IMAGES) as (images, make):
-        for first in range(0, step * SAMPLE_IMAGES, step):
-            images.prepare(range(first, first + per_item))
-        images.prepare(None)
+    starts = range(0, step * SAMPLE_IMAGES, step)
+    items = (pair for row in starts for pair in rows.numbered(range(row, row + per_item)))
+    with run.computer(items, checkpoint, adapter, schema, SAMPLE_IMAGES) as make:
         computer, began = make(), perf_counter()
-        loading = began - run.began
-        sample = [row for _, row in computer.answers(None, run.tally)]
+        loading = began - run.progress.began
+        sample = [row for _, _, row in computer.answers(None, run.tally)]
     seconds = perf_counter() - began
     rate = len(sample) / seconds
     facts = [

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from pgcli.checkpoints.find import Checkpoint
+from pgcli.records import Answer
 from pgcli.run.state.forms import (
     FolderForm,
     FormContext,
@@ -22,6 +24,7 @@ from pgcli.stores import LocalStore, Store
 if TYPE_CHECKING:
     import pyarrow
 
+    from pgcli.run.output import SaveRow
     from pgcli.run.run import Run
 
 RETRIED = "open/retried.jsonl"
@@ -29,37 +32,39 @@ RETRIED = "open/retried.jsonl"
 
 def retry_errors(run: Run, checkpoint: Checkpoint, adapter: Checkpoint | None) -> None:
     """Answer the rows with errors that earlier runs saved as one chunk, and merge them."""
-    form, state = run.form, run.state
-    assert form is not None
-    assert state is not None
-    form.finish(run.total_rows())
-    segments = form.segments()
-    numbers = list(error_rows(form, run.files, segments))
-    answered = read_retried(state.store)
-    run.say(
-        f"{len(numbers):,} rows with errors are asked again; {state.name} is replaced once all of "
-        "them are answered"
+    output = run.output
+    form, store = output.form, output.state.store
+    form.finish(output.total())
+    numbers = list(error_rows(form, output.files, form.segments()))
+    answered = read_retried(store)
+    run.progress.say(
+        f"{len(numbers):,} rows with errors are asked again; {output.state.name} is replaced once "
+        "all of them are answered"
     )
     missing = [number for number in numbers if number not in answered]
     run.tally.rows_before -= len(missing)
     run.tally.errors_before = remaining_errors(answered)
-    with run.computer(checkpoint, adapter, run.line_schema, None) as (images, make):
-        for number in missing:
-            images.prepare(range(number, number + 1))
-        images.prepare(None)
-        computer = make()
-        run.note_model(state)
-        with run.answering(initial=run.tally.rows_before):
-            file = open_retried(state.store, answered)
-            try:
-                for number, row in computer.answers(None, run.tally):
-                    answered[number] = computer.line(row)
-                    file.append(b"%d %b" % (number, answered[number]))
-                    run.count(number, row)
-            finally:
-                file.close()
-    merge(form, answered, run.context)
-    state.store.delete([RETRIED])
+    items = (pair for row in missing for pair in run.rows.numbered(range(row, row + 1)))
+    sink = retried(run, answered)
+    run.answer(items, sink, checkpoint, adapter, output.line_schema, images=None)
+    merge(form, answered, output.context)
+    store.delete([RETRIED])
+
+
+@contextmanager
+def retried(run: Run, answered: dict[int, bytes]) -> Iterator[SaveRow]:
+    """A block in which answers are kept, until all rows are answered and merged."""
+    run.note_model()
+    file = open_retried(run.output.state.store, answered)
+
+    def save(number: int, row: Answer) -> None:
+        answered[number] = run.output.line(row)
+        file.append(b"%d %b" % (number, answered[number]))
+
+    try:
+        yield save
+    finally:
+        file.close()
 
 
 def read_retried(store: Store) -> dict[int, bytes]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import count, repeat
 from typing import TYPE_CHECKING
 
 from pgcli.inputs import Inventory
@@ -70,6 +70,11 @@ class RunRows:
                 yield first, item
             else:
                 yield begin, replace(item, prompts=item.prompts[begin - first : end - first])
+
+    def item_of_each(self, rows: range) -> Iterator[Item]:
+        """The item of each of the rows, once for each of its prompts."""
+        for _, item in self.numbered(rows):
+            yield from repeat(item, len(item.prompts))
 
     def item_count(self, rows: range) -> int:
         """The number of items that `numbered` yields for the rows."""

@@ -241,7 +241,7 @@ def limited(monkeypatch):
         load_state_dict=recalled.append,
     )
     monkeypatch.setattr(running, "load_engine", lambda *_: engine)
-    monkeypatch.setattr(running, "UPDATE_SECONDS", 0.0)
+    monkeypatch.setattr("pgcli.run.progress.UPDATE_SECONDS", 0.0)
     return recalled
 
 

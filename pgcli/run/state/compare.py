@@ -16,50 +16,46 @@ from pgcli.run.state.forms import FolderForm, LinesForm, ParquetForm
 from pgcli.run.state.open_files import Segment
 
 if TYPE_CHECKING:
-    from pgcli.run.run import Run
+    from pgcli.run.output import RunOutput
 
 Row = Mapping[str, Any]
 MAX_QUOTED = 60  # characters of a value in a message
 MAX_PROBED_FILES = 16
 
 
-def check_saved_rows(run: Run, *, is_moved: bool) -> None:
+def check_saved_rows(output: RunOutput, *, is_moved: bool) -> None:
     """Raise OutputExists where rows of the output are not those of the input.
 
     Some rows are compared, each by its index, id, image and prompt: the files that they were made
     from are compared by size and time.
     """
-    if not run.rows.is_addressable:
-        return
-    total = run.rows.total or 0
-    for number, row in probes(run):
+    total = output.rows.total or 0
+    for number, row in probes(output):
         if number >= total:
             continue
-        _, item = next(run.rows.numbered(range(number, number + 1)))
+        _, item = next(output.rows.numbered(range(number, number + 1)))
         if change := difference(row, item, item.prompts[0], is_moved=is_moved):
-            assert run.state is not None
-            raise input_changed(run.state.name, number, change)
+            raise input_changed(output.state.name, number, change)
 
 
-def probes(run: Run) -> Iterator[tuple[int, Row]]:
+def probes(output: RunOutput) -> Iterator[tuple[int, Row]]:
     """Some of the saved rows with their numbers."""
-    form = run.form
+    form = output.form
     if isinstance(form, LinesForm):
         for number, line in form.lines.probes.items():
             try:
                 yield number, json.loads(line)
             except (ValueError, RecursionError):
-                assert run.state is not None
-                raise input_changed(run.state.name, number, "is not a row") from None
+                raise input_changed(output.state.name, number, "is not a row") from None
     elif isinstance(form, ParquetForm):
-        if any(not segment.name for segment in run.segments):
+        if any(not segment.name for segment in output.segments):
             yield 0, next(form.tables(Segment(0, 1))).slice(0, 1).to_pylist()[0]
-        for segment in run.segments:
+        for segment in output.segments:
             if segment.name and segment.rows:
                 first = segment.first
-                yield first, json.loads(next(run.files.lines(segment, first, first + 1)))
+                yield first, json.loads(next(output.files.lines(segment, first, first + 1)))
     elif isinstance(form, FolderForm):
-        parts = [segment for segment in run.segments if not segment.name]
+        parts = [segment for segment in output.segments if not segment.name]
         step = max(1, len(parts) // MAX_PROBED_FILES)
         for segment in parts[::step]:
             table = form.read_tables(segment.first // form.file_rows)[0]

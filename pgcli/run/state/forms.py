@@ -1,4 +1,4 @@
-"""The final forms of an output: standard output, text, JSON lines, a Parquet file, a folder."""
+"""The final forms of an output: JSON lines, a Parquet file, a folder of Parquet files."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from io import BytesIO
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pgcli.errors import OutputExists, OutputFailed
-from pgcli.output.lines import json_line
 from pgcli.output.parquet import (
     PART,
     PartInfo,
@@ -25,7 +24,6 @@ from pgcli.output.parquet import (
     write_parquet,
 )
 from pgcli.output.schema import MISMATCHES, rows_table
-from pgcli.output.text import text_lines
 from pgcli.records import Answer
 from pgcli.rows import RowSchema
 from pgcli.run.state.open_files import (
@@ -82,70 +80,6 @@ class Form(Protocol):
 
     def close(self) -> None:
         """Close what is open, after its rows are on disk."""
-
-
-class StreamForm:
-    """Rows on standard output, or as text in a file that is created with the first row."""
-
-    file_rows = ALL_ROWS
-
-    def __init__(self, write: Callable[[bytes], None], format_row: Callable[[Answer], str]):
-        self._write, self._format = write, format_row
-
-    def save(self, answer: Answer) -> None:
-        """Write a row and flush it."""
-        self._write(self._format(answer).encode())
-
-
-def stream_writer(stream: BinaryIO) -> Callable[[bytes], None]:
-    """What writes rows to standard output. Raises OutputFailed."""
-
-    def write(data: bytes) -> None:
-        with wrap_write_errors("standard output"):
-            stream.write(data)
-            stream.flush()
-
-    return write
-
-
-class TextFile:
-    """A file of text that is created or emptied with the first row, and not resumed."""
-
-    def __init__(self, path: Path, *, overwrite: bool):
-        self._path, self._overwrite = path, overwrite
-        self._file: RowFile | None = None
-
-    def write(self, data: bytes) -> None:
-        """Append to the file."""
-        if self._file is None:
-            with wrap_write_errors(self._path):
-                if self._overwrite and self._path.is_symlink():
-                    self._path.unlink()  # and not the file that it leads to
-                creation = os.O_TRUNC if self._overwrite else os.O_EXCL
-                flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | creation
-                self._file = RowFile(os.open(self._path, flags, 0o666), str(self._path))
-        if data:
-            self._file.append(data)
-
-    def close(self, *, is_complete: bool) -> None:
-        """Flush the file; a complete run of no rows leaves an empty one."""
-        if is_complete:
-            self.write(b"")
-        if self._file is not None:
-            self._file.close()
-
-
-def stream_form(
-    schema: RowSchema,
-    write: Callable[[bytes], None],
-    *,
-    is_text: bool,
-    ascii_only: bool,
-) -> StreamForm:
-    """Rows as text or as JSON lines; `ascii_only` is for terminals."""
-    if is_text:
-        return StreamForm(write, text_lines)
-    return StreamForm(write, lambda answer: json_line(answer, schema, ascii_only=ascii_only))
 
 
 class LinesForm:

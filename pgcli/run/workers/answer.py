@@ -36,7 +36,7 @@ def answer_items(
     # closed here rather than when the traceback is freed: `decode` may have started processes
     with closing(decode(counted())) as images:
         numbered = (None if image is None else (firsts.popleft(), image) for image in images)
-        for _, row in answer(numbered, ask, refuse):
+        for _, _, row in answer(numbered, ask, refuse):
             yield row
 
 
@@ -45,15 +45,15 @@ def answer(
     ask: Ask,
     refuse: Refuse,
     should_stop: Callable[[], bool] = lambda: False,
-) -> Iterator[tuple[int, Answer]]:
-    """The row of each image and prompt with its number, in the order of the images.
+) -> Iterator[tuple[int, Item, Answer]]:
+    """The row of each image and prompt with its number and its item, in the order of the images.
 
     Images come with the numbers of their first rows; None says that no further one has arrived, so
     that those before are answered now. An image with a fault costs its own rows only: it is not
     passed to `ask`. After `should_stop` no more images are taken, and `ask` may leave some
     unanswered.
     """
-    order: deque[int] = deque()  # the numbers of rows that are not returned yet
+    waiting: deque[tuple[int, Item]] = deque()  # the rows that are not returned yet
     done: dict[int, Answer] = {}
     is_over = False
 
@@ -72,7 +72,7 @@ def answer(
             first, image = numbered
             is_empty = False
             rows = range(first, first + len(image.item.prompts))
-            order.extend(rows)
+            waiting.extend((row, image.item) for row in rows)
             if image.fault is None:
                 refused = 0
                 yield first, image
@@ -81,19 +81,19 @@ def answer(
                 done[row] = refuse(image, prompt)
             refused += len(rows)
 
-    def ready() -> Iterator[tuple[int, Answer]]:
-        while order and order[0] in done:
-            row = order.popleft()
-            yield row, done.pop(row)
+    def ready() -> Iterator[tuple[int, Item, Answer]]:
+        while waiting and waiting[0][0] in done:
+            row, item = waiting.popleft()
+            yield row, item, done.pop(row)
 
     while not is_over:
-        for row, found in ask(stream()):
+        for row, answered in ask(stream()):
             if row in done:
                 raise AssertionError(f"row {row} was answered twice")
-            done[row] = found
+            done[row] = answered
             yield from ready()
         yield from ready()
-        if order and not should_stop():
+        if waiting and not should_stop():
             raise AssertionError("an image was never answered")
 
 

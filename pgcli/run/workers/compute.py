@@ -34,7 +34,8 @@ class RowImages:
     """The images of rows, decoded ahead of the model in processes of their own.
 
     `prepare` has the images of some rows decoded, after those prepared before, also while the model
-    is loaded; `take` returns them. Leaving the `with` block ends the processes.
+    is loaded; `take` returns them. Leaving the `with` block ends the processes. With `keeps_items`
+    an image has its item as it was read, with the bytes that are dropped otherwise.
     """
 
     def __init__(
@@ -46,10 +47,13 @@ class RowImages:
         should_stop: Callable[[], bool],
         *,
         total: int | None,
+        keeps_items: bool = False,
     ):
         self._rows, self._should_stop = rows, should_stop
-        self._queue: SimpleQueue[range | Numbered | None] = SimpleQueue()
-        self._firsts: deque[int] = deque()  # the first row of each image that is being decoded
+        self._keeps_items = keeps_items
+        self._queue: SimpleQueue[Numbered | None] = SimpleQueue()
+        # the first row of each image that is being decoded, and its item if that is kept
+        self._decoding: deque[tuple[int, Item | None]] = deque()
         self._images = self._decode(request, spec, device, total)
 
     def __enter__(self) -> RowImages:
@@ -59,9 +63,9 @@ class RowImages:
         self._queue.put(None)
         self._images.close()
 
-    def prepare(self, rows: range | Numbered | None) -> None:
-        """Have the images of these rows decoded; None: there are no more."""
-        self._queue.put(rows)
+    def prepare(self, items: Numbered | None) -> None:
+        """Have these images decoded, each with its first row; None: there are no more."""
+        self._queue.put(items)
 
     def take(self, count: int | None, tally: Tally) -> Iterator[tuple[int, DecodedImage] | None]:
         """The next images with their first rows, `count` of them or all; None while none arrives.
@@ -79,12 +83,13 @@ class RowImages:
                 continue
             tally.images += 1
             count = None if count is None else count - 1
-            yield self._firsts.popleft(), image
+            first, item = self._decoding.popleft()
+            yield first, image if item is None else replace(image, item=item)
 
     def _items(self) -> Iterator[Item]:
-        while (rows := self._queue.get()) is not None:
-            for first, item in self._rows.numbered(rows) if isinstance(rows, range) else rows:
-                self._firsts.append(first)
+        while (items := self._queue.get()) is not None:
+            for first, item in items:
+                self._decoding.append((first, item if self._keeps_items else None))
                 yield item
 
     def _decode(
@@ -150,20 +155,16 @@ class Computer:
         self._ask = ask_function(request, engine, should_stop)
         self._refuse = partial(error_answer, task=request.question.task, model=engine.label)
 
-    def answers(self, count: int | None, tally: Tally) -> Iterator[tuple[int, Answer]]:
-        """The rows of the next `count` prepared images, or of all, in order with their numbers."""
+    def answers(self, count: int | None, tally: Tally) -> Iterator[tuple[int, Item, Answer]]:
+        """The rows of the next `count` prepared images, or of all, as `answer` returns them."""
         images = self._images.take(count, tally)
         return answer(images, self._ask, self._refuse, self._should_stop)
-
-    def line(self, row: Answer) -> bytes:
-        """A row as it is saved."""
-        return json_line(row, self._schema).encode()
 
     def prepare(self, rows: range) -> None:
         """Have the images of these rows decoded, after those of ranges prepared before."""
         if rows not in self._prepared:
             self._prepared.append(rows)
-            self._images.prepare(rows)
+            self._images.prepare(self._rows.numbered(rows))
 
     def compute(
         self,
@@ -211,12 +212,12 @@ class Computer:
             update(claim)
         self.prepare(rows)
         count = self._rows.item_count(rows)
-        self._save((found for _, found in self.answers(count, tally)), sink, tally)
+        self._save((row for _, _, row in self.answers(count, tally)), sink, tally)
         self._prepared.remove(rows)
 
     def _save(self, rows: Iterable[Answer], sink: RowSink, tally: Tally) -> None:
         for row in rows:
-            sink.append(self.line(row))
+            sink.append(json_line(row, self._schema).encode())
             tally.count(row)
 
     def _images_of(self, rows: range) -> list[range]:

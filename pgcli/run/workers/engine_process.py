@@ -109,7 +109,7 @@ class EngineProcess:
 
     def __init__(self, task: EngineTask, slot: EngineSlot, context: BaseContext):
         self.slot = slot
-        self.is_loaded, self.process_id = False, ""
+        self.process_id = ""  # that of its file, once the model is loaded
         self.connection, theirs = context.Pipe()
         make: Any = context.Process  # type: ignore[attr-defined]
         self._process = make(target=serve, args=(theirs, task, slot), daemon=True)

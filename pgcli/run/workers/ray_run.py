@@ -18,27 +18,23 @@ from pgcli.errors import NoUsableDevice
 from pgcli.printable import first_line
 from pgcli.run.task import find_checkpoints
 from pgcli.run.workers.engine_process import SINGLE_THREAD_BYTES
-from pgcli.run.workers.worker import EngineInfo, Report, check_equal
+from pgcli.run.workers.worker import Deaths, EngineInfo, Report
 
 if TYPE_CHECKING:
     from pgcli.run.request import RunRequest
     from pgcli.run.run import Run
-    from pgcli.run.state.folder import State
-    from pgcli.run.state.processes import Process
 
 WAIT_SECONDS = 0.5
 GROW_SECONDS = 2.0  # between two looks at what there is room for
 CONNECT_SECONDS = 5.0
 NOTE_SECONDS = 30.0  # without an actor that is loaded, before a message says what is asked for
-#: Actors that may end, one after the other, while no chunk is computed.
-MAX_DEATHS_IN_A_ROW = 8
 #: The cores for an engine on a CPU whose model is not small.
 LARGE_MODEL_CPUS = 8
 #: Resources of Ray that say how many actors fit.
 GPU, CPU = "GPU", "CPU"
 
 
-def run_on_ray(run: Run, state: State, process: Process) -> None:
+def run_on_ray(run: Run) -> None:
     """Have actors compute the missing chunks; each saves its rows in the output itself.
 
     Actors are not restarted by Ray: another one takes over the chunk of one that has died. As many
@@ -49,7 +45,7 @@ def run_on_ray(run: Run, state: State, process: Process) -> None:
     assert address is not None
     fleet = Fleet(connect(address), run)
     try:
-        with run.answering(initial=run.tally.rows_before):
+        with run.progress.answering():
             fleet.follow()
     finally:
         fleet.close()
@@ -122,13 +118,13 @@ class Fleet:
         self._ray, self._run = ray, run
         self._resources = resources_of(run.request, any(node.get(GPU) for node in self._nodes()))
         self._actors: dict[Any, Any] = {}  # by the stream of reports
-        self._deaths = 0
+        self._deaths = Deaths("fewer --engines need less memory; the logs of Ray show more")
         self._grows_at, self._says_at = 0.0, monotonic() + NOTE_SECONDS
         self._is_stopping = self._is_ending = False
 
     def follow(self) -> None:
         """Follow actors until all chunks are complete."""
-        while (self._run.missing() and not self._is_stopping) or self._actors:
+        while (self._run.output.missing() and not self._is_stopping) or self._actors:
             self._request_stop()
             if not self._is_stopping and not self._is_ending:
                 self._grow()
@@ -158,29 +154,16 @@ class Fleet:
             raise cause from problem
         except ray.exceptions.RayError as problem:
             self._discard(stream)
-            self._on_death(first_line(problem))
+            if not self._is_stopping:
+                self._is_ending = False
+                self._deaths.add(first_line(problem), len(self._actors))
             return
         self._says_at = inf
         if isinstance(message, Report):
-            self._deaths = 0
+            self._deaths.reset()
             run.on_report(message)
-            return
-        run.on_model(message)
-        check_equal(run.record, message)
-        assert run.state is not None
-        if not run.record.model:
-            run.note_model(run.state)
-
-    def _on_death(self, how: str) -> None:
-        if self._is_stopping:
-            return
-        self._is_ending = False
-        self._deaths += 1
-        if self._deaths > max(MAX_DEATHS_IN_A_ROW, 2 * len(self._actors)):
-            raise NoUsableDevice(
-                f"{self._deaths} engines of the cluster ended in a row, the last one: {how}",
-                hint="fewer --engines need less memory; the logs of Ray show more",
-            )
+        else:
+            run.on_further_engine(message)
 
     def _grow(self) -> None:
         """Request actors: twice as many as fit on the cluster as it is."""
@@ -189,7 +172,7 @@ class Fleet:
         self._grows_at = monotonic() + GROW_SECONDS
         run = self._run
         fitting = sum(self._resources.fits(node) for node in self._nodes())
-        chunks = -(-sum(map(len, run.missing())) // run.record.chunk_rows)
+        chunks = -(-sum(map(len, run.output.missing())) // run.output.record.chunk_rows)
         most = min(run.request.model.engines or chunks, chunks, fitting + max(1, fitting))
         options = {
             "num_gpus": self._resources.gpus,
@@ -206,7 +189,7 @@ class Fleet:
         run.summary.engines = max(run.summary.engines, min(len(self._actors), fitting))
 
     def _request_stop(self) -> None:
-        if not self._is_stopping and self._run.should_stop():
+        if not self._is_stopping and self._run.progress.should_stop():
             self._is_stopping = True
             for actor in self._actors.values():
                 actor.stop.remote()
@@ -215,7 +198,7 @@ class Fleet:
         if monotonic() >= self._says_at:
             self._says_at = inf
             shortage = self._resources.shortage(self._nodes())
-            self._run.say(
+            self._run.progress.say(
                 f"no engine is loaded after {NOTE_SECONDS:.0f} s: {shortage}; still waiting"
             )
 

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from pgcli.run.request import RunRequest
 
 
+#: Engines that may end, one after the other, while no chunk is computed.
+MAX_DEATHS_IN_A_ROW = 8
+
+
 @dataclass(frozen=True)
 class EngineInfo:
     """What is known of a loaded engine."""
@@ -241,6 +245,25 @@ def load_for(request: RunRequest, device: str, *, starts_small: bool) -> Any:
     engine = load_engine(request, checkpoint, adapter, device)
     engine.starts_small = starts_small and getattr(engine, "is_large", False)
     return engine
+
+
+class Deaths:
+    """Engines that end one after the other while no chunk is computed."""
+
+    def __init__(self, hint: str):
+        self._hint, self._count = hint, 0
+
+    def reset(self) -> None:
+        """Note that a chunk was computed."""
+        self._count = 0
+
+    def add(self, how: str, engines: int) -> None:
+        """Note that one of so many engines has ended. Raises NoUsableDevice for too many."""
+        self._count += 1
+        if self._count > max(MAX_DEATHS_IN_A_ROW, 2 * engines):
+            raise NoUsableDevice(
+                f"{self._count} engines ended in a row, the last one: {how}", hint=self._hint
+            )
 
 
 def check_equal(record: RunRecord, info: EngineInfo) -> None:

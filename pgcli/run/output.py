@@ -1,0 +1,376 @@
+"""The output of a run under way: the rows that are saved, and where the missing ones go."""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any
+
+from pgcli.errors import OutputFailed
+from pgcli.inputs import Inventory
+from pgcli.output.lines import json_line
+from pgcli.records import Answer, Item
+from pgcli.run import checks
+from pgcli.run.rows import FILE_ROWS, RunRows, claimed_rows
+from pgcli.run.settings import check_model_files, input_settings, run_settings, versions
+from pgcli.run.state.compare import check_saved_rows, difference, file_changed, input_changed
+from pgcli.run.state.folder import State, recorded_inputs
+from pgcli.run.state.forms import (
+    FolderForm,
+    Form,
+    FormContext,
+    LinesForm,
+    ParquetForm,
+    error_rows,
+    saved_rows,
+    saved_values,
+)
+from pgcli.run.state.open_files import Coverage, OpenFiles, Segment, error_of
+from pgcli.run.state.processes import Process, others
+from pgcli.run.state.record import RunRecord, now
+from pgcli.run.tally import Tally
+from pgcli.run.workers.worker import EngineInfo, Report, row_schema
+from pgcli.stores import LocalStore, open_folder
+
+if TYPE_CHECKING:
+    from pgcli.run.request import RunRequest
+
+#: Saves the row of this number.
+SaveRow = Callable[[int, Answer], None]
+
+
+def check_record(state: State, request: RunRequest) -> None:
+    """Raise OutputExists if an output belongs to another run. Nothing but its record is read."""
+    if state.record is None:
+        return
+    settings = run_settings(request)
+    if request.output.rows_per_file is None:  # as the run began
+        settings["rows_per_file"] = state.record.settings.get("rows_per_file")
+    state.record.check_settings(settings, state.name, is_moved=request.running.moved)
+    check_model_files(request, state.record, state.name)
+
+
+def recorded_inventory(state: State, request: RunRequest) -> Inventory | None:
+    """The input as earlier processes of the run recorded it."""
+    files = [] if state.overwrite else recorded_inputs(state.store)
+    if not files:
+        return None
+    if state.record is None:  # of a run that another process begins at this moment, or of none
+        is_shared = checks.shares_output(request)
+        if not (is_shared and any(other.is_alive for other in others(state.store))):
+            return None
+    return Inventory.load(files, request.sources, checks.read_options(request))
+
+
+class RunOutput:
+    """The output of a run that can be resumed.
+
+    `segments` are the rows that are saved when it is opened, in the output and beside it, and
+    `coverage` those saved until now. Counts of saved rows are added to the `tally`.
+    """
+
+    def __init__(
+        self, state: State, request: RunRequest, rows: RunRows, process: Process, tally: Tally
+    ):
+        self.state, self.request, self.rows = state, request, rows
+        self._process = process
+        self.record = state.record or self._new_record()
+        self.files = OpenFiles(state.store, process.id)
+        is_lines, keep = state.format == "jsonl", rows.inventory.kept
+        self.schema = row_schema(request, keep, exact=not is_lines)
+        has_columns = is_lines or not rows.is_addressable
+        self.line_schema = self.schema if has_columns else replace(self.schema, keep=())
+        self.context = FormContext(lambda: self.record, self.schema, rows.kept, self.files)
+        self.form = self._open_form()
+        self.segments: list[Segment] = []
+        if state.record is not None:
+            alive = {other.id for other in others(state.store, process.id) if other.is_alive}
+            self.segments = [*self.form.segments(), *self.files.segments(alive)]
+        self.coverage = Coverage(self.segments)
+        self._known_files = {segment.name for segment in self.segments}
+        self._error_rows: list[int] | None = None
+        for segment in self.segments:
+            tally.errors_before.update(segment.errors)
+        tally.rows_before = self.coverage.count(rows.total)
+
+    def _new_record(self) -> RunRecord:
+        chunk_rows, file_rows = self._sizes()
+        return RunRecord(
+            token_hex(8),
+            run_settings(self.request),
+            input_settings(self.request),
+            chunk_rows=chunk_rows,
+            file_rows=file_rows,
+            versions=versions(),
+            arguments=self.request.arguments,
+        )
+
+    def _sizes(self) -> tuple[int, int]:
+        """The rows in a chunk and in a file of a new output."""
+        request, total = self.request, self.rows.total
+        shard, rows_per_file = checks.shard_of(request), request.output.rows_per_file
+        if total is None:
+            return rows_per_file or FILE_ROWS, rows_per_file or FILE_ROWS
+        if shard is not None:
+            rounds = max(1, -(-total // (FILE_ROWS * shard.count)))
+            rows = rows_per_file or max(1, -(-total // (rounds * shard.count)))
+            return rows, rows
+        rows = claimed_rows(total)
+        if checks.shares_output(request) or self.state.is_stored:
+            return rows_per_file or rows, rows_per_file or rows
+        if rows_per_file:
+            return min(rows, rows_per_file), rows_per_file
+        return rows, rows * (FILE_ROWS // rows)
+
+    def _open_form(self) -> Form:
+        name = self.request.output.output
+        output = Path(name)
+        if self.state.format == "jsonl":
+            return LinesForm(output, self.context)
+        if self.state.format == "parquet":
+            return ParquetForm(output, self.context)
+        is_stored = self.state.is_stored
+        folder = (
+            open_folder(name, create=True)
+            if is_stored
+            else LocalStore(output, create=True, follow=True)
+        )
+        return FolderForm(folder, self.context, self.record.file_rows)
+
+    # what is saved
+
+    def missing(self) -> list[range]:
+        """The rows that are neither in the output nor beside it."""
+        total = self.rows.total
+        return [] if total is None else list(self.coverage.missing(0, total))
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every row of the input is in the output."""
+        total = self.rows.total
+        if total is None or self.state.record is None:
+            return False
+        return self._final().count(total) >= total
+
+    def _final(self) -> Coverage:
+        """The rows that were in the output itself when it was opened."""
+        return Coverage(segment for segment in self.segments if not segment.name)
+
+    def total(self) -> int:
+        """The number of rows that the output has when it is complete."""
+        total, end = self.rows.total, self.coverage.end_of(0)
+        return end if total is None else max(total, end)  # more than --limit may be saved
+
+    def _known_total(self) -> int | None:
+        """`total`, where it is known before the input is read."""
+        return None if self.rows.total is None else self.total()
+
+    def saved(self) -> Iterator[tuple[int, Item, Answer]]:
+        """The rows that were saved when the output was opened, with their items, in order."""
+        rows = saved_rows(self.form, self.files, self.segments, self.schema)
+        items = (
+            item
+            for first, end in Coverage(self.segments).ranges
+            for item in self.rows.item_of_each(range(first, end))
+        )
+        for (number, row), item in zip(rows, items, strict=True):
+            yield number, item, row
+
+    def rows_of(self, segment: Segment, start: int) -> Iterator[tuple[int, Item, Answer]]:
+        """The rows of an open file from one on, with their items."""
+        numbers = range(start, segment.end)
+        lines = self.files.lines(segment, start, segment.end)
+        items = self.rows.item_of_each(numbers)
+        for number, item, line in zip(numbers, items, lines, strict=True):
+            yield number, item, self.line_schema.answer(json.loads(line))
+
+    # comparison with the input
+
+    def compare(self, known: Inventory | None) -> int:
+        """Compare the input with the recorded one and with saved rows.
+
+        Returns the number of saved rows whose images are not in the input any more. Raises
+        OutputExists for an input that has changed.
+        """
+        inventory, is_moved = self.rows.inventory, self.request.running.moved
+        gone = 0
+        if known is not None:
+            change = inventory.changes(self._has_answers, moved=is_moved)
+            if change is not None:
+                raise file_changed(self.state.name, change)
+            gone = sum(map(len, inventory.gone())) * (self.rows.per_item or 1)
+        if self.coverage.count() and self.rows.is_addressable:
+            check_saved_rows(self, is_moved=is_moved)
+        return gone
+
+    def changed_versions(self) -> list[str]:
+        """`name old -> new` of each library that is not as when the run was recorded."""
+        before = self.record.versions
+        return [
+            f"{name} {before[name]} -> {version}"
+            for name, version in versions().items()
+            if before.get(name, version) != version
+        ]
+
+    def _has_answers(self, items: range) -> bool:
+        """Whether rows of these items are saved that are not error rows."""
+        per_item = self.rows.per_item or 1
+        start, stop = items.start * per_item, items.stop * per_item
+        saved = self.coverage.count(stop) - self.coverage.count(start)
+        if saved and self._error_rows is None:
+            self._error_rows = sorted(error_rows(self.form, self.files, self.segments))
+        errors = self._error_rows or []
+        return saved > bisect_left(errors, stop) - bisect_left(errors, start)
+
+    def unsaved(self, items: Iterator[tuple[int, Item]]) -> Iterator[tuple[int, Item]]:
+        """Those of all items that have rows which are not saved, with these rows only.
+
+        Raises OutputExists for an item that is not that of its saved rows.
+        """
+        known = self._saved_values()
+        for first, item in items:
+            saved = self.coverage.end_of(first)
+            for number, prompt in enumerate(item.prompts, first):
+                if number < saved:
+                    self._check_same(next(known), item, prompt)
+            if saved < first + len(item.prompts):
+                yield saved, replace(item, prompts=item.prompts[saved - first :])
+
+    def _saved_values(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        if self.segments:
+            yield from saved_values(self.form, self.files, list(self.segments))
+
+    def _check_same(self, saved: tuple[int, Mapping[str, Any]], item: Item, prompt: str) -> None:
+        number, row = saved
+        if change := difference(row, item, prompt):
+            raise input_changed(self.state.name, number, change)
+
+    # writing
+
+    def begin(self) -> None:
+        """Make the output this run's: its record and its input are written before the first row."""
+        if self.state.record is None:
+            if self.state.overwrite:
+                self.form.remove()
+            self.record = self.state.begin(replace(self.record, begun=now()))
+        self.state.start_log(self.request.arguments)
+        self._store_inventory()
+
+    def note_model(self, info: EngineInfo) -> None:
+        """Write what is known of the model, and of this command, into the record."""
+        record = self.record.resumed_by(
+            replace(
+                self.record,
+                settings=run_settings(self.request),
+                input=input_settings(self.request),
+                model=info.model,
+                versions=versions(),
+                arguments=self.request.arguments,
+            )
+        )
+        if record != self.record:
+            self.record = record
+            self.state.update(record)
+        self._store_inventory()
+
+    def _store_inventory(self) -> None:
+        """Write the generations of the input that are not recorded yet."""
+        inventory, store = self.rows.inventory, self.state.store
+        if inventory.total is None:
+            return
+        recorded = len(recorded_inputs(store))
+        for number in range(recorded, len(inventory.generations)):
+            store.create(f"inputs/{number}.arrow", inventory.to_arrow(number))
+
+    def take(self, segment: Segment) -> None:
+        """Put the rows of an open file into the output. Raises OutputFailed."""
+        self.form.take(segment, self._known_total())
+
+    def take_saved(self) -> None:
+        """Put the rows that earlier processes left in open files into the output."""
+        for segment in self.segments:
+            if segment.name:
+                self.take(segment)
+
+    def line(self, row: Answer) -> bytes:
+        """A row as it is saved."""
+        return json_line(row, self.line_schema).encode()
+
+    @contextmanager
+    def writing(self) -> Iterator[SaveRow]:
+        """A block in which rows are saved one after the other, by what is yielded."""
+        writer = RowWriter(self)
+        try:
+            yield writer.save
+        finally:
+            writer.close()
+
+    def add(self, report: Report) -> list[Segment]:
+        """The open files of a chunk that were not known before; their rows count as saved."""
+        segments = [*report.left, *report.segments]
+        new = [segment for segment in segments if segment.name not in self._known_files]
+        for segment in new:
+            self._known_files.add(segment.name)
+            self.coverage.add(segment.first, segment.end)
+        return new
+
+    def finish(self) -> None:
+        """Complete the output: all of its rows are saved."""
+        if self.record.begun:
+            self.form.finish(self.total())
+            self.form.close()
+            self.remove_remains(self.total())
+
+    def remove_remains(self, end: int | None = None) -> None:
+        """Remove what killed processes left beside an output that is complete up to row `end`.
+
+        By default to the end of its rows. Files with rows after it stay: they are beyond --limit.
+        """
+        store, end = self.state.store, self._final().end_of(0) if end is None else end
+        alive = {other.id for other in others(store, self._process.id) if other.is_alive}
+        beyond = {segment.name for segment in self.segments if segment.end > end}
+        with suppress(OutputFailed):
+            self.files.remove(name for name in self.files.names(alive) if name not in beyond)
+            self._process.remove_claims()
+
+    def close(self) -> None:
+        """Flush and close the output."""
+        with suppress(OutputFailed):
+            self.form.close()
+
+
+class RowWriter:
+    """Saves rows in order: in a file of lines itself, or in an open file for each final file."""
+
+    def __init__(self, output: RunOutput):
+        self._output, self._form = output, output.form
+        self._file: Any = None
+        self._segment = Segment(0, 0)
+
+    def save(self, number: int, row: Answer) -> None:
+        """Save a row."""
+        line = self._output.line(row)
+        self._output.coverage.add(number, number + 1)
+        if isinstance(self._form, LinesForm):
+            self._form.append(line)
+            return
+        if number != self._segment.end or number % self._form.file_rows == 0 or not self._file:
+            self.close()
+            self._file = self._output.files.begin(number)
+            self._segment = Segment(number, 0, name=self._file.name)
+        self._file.append(line)
+        if code := error_of(line):
+            self._segment.errors[code] += 1
+        self._segment = replace(self._segment, rows=self._segment.rows + 1)
+
+    def close(self) -> None:
+        """Complete the open file, whose rows go into the output."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+            self._output.take(self._segment)
