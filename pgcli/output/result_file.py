@@ -12,12 +12,7 @@ from pgcli.output import ENDINGS
 from pgcli.output.reader import Row, state_folder
 from pgcli.rows import RowSchema, json_safe, json_text
 from pgcli.stores.targets import check_target
-from pgcli.stores.writing import (
-    already_exists,
-    publish_file,
-    temporary_path,
-    wrap_write_errors,
-)
+from pgcli.stores.writing import published
 
 if TYPE_CHECKING:
     import pyarrow
@@ -53,16 +48,8 @@ def write_result_file(
     """
     check_result_file(target, overwrite=overwrite)
     write = _write_lines if ENDINGS[target.suffix.lower()] == "jsonl" else _write_parquet
-    part = temporary_path(target)
-    with wrap_write_errors(target):
-        try:
-            with part.open("xb") as file:
-                count = write(file, rows, schema)
-            if not publish_file(part, target, replace=overwrite):
-                raise already_exists(target)
-        finally:
-            part.unlink(missing_ok=True)
-    return count
+    with published(target, replace=overwrite) as path, path.open("xb") as file:
+        return write(file, rows, schema)
 
 
 def row_tables(

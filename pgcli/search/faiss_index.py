@@ -15,7 +15,7 @@ from pgcli.search.nearest import Rows, Vectors, check_sizes
 from pgcli.search.search_files import Hit, OnRows, find_members, ignore
 from pgcli.search.vector_files import VectorFiles, VectorStats
 from pgcli.stores.files import read_json
-from pgcli.stores.writing import publish_file, temporary_path, wrap_write_errors, write_json
+from pgcli.stores.writing import published, write_json
 
 VERSION = 1
 #: Fewer vectors than this are compared exactly: there is nothing to gain by clusters.
@@ -143,29 +143,26 @@ def sample_vectors(files: VectorFiles, on_rows: OnRows) -> tuple[Vectors, int]:
 
 def save_index(file: Path, index: VectorIndex, seen: list[list[object]]) -> None:
     """Write the index, then what it is of. Raises OutputFailed."""
-    part, faiss = temporary_path(file), import_faiss()
+    faiss = import_faiss()
     try:
-        with wrap_write_errors(file):
-            part.touch()
-            faiss.write_index(index.index, str(part))
+        with published(file) as path:
+            path.touch()
+            faiss.write_index(index.index, str(path))
             description(file).unlink(missing_ok=True)
             about = {
                 "version": VERSION,
                 "vectors": seen,
-                "bytes": part.stat().st_size,
+                "bytes": path.stat().st_size,
                 "model": index.model,
                 "width": index.width,
                 "stats": asdict(index.stats),
             }
-            publish_file(part, file, replace=True)
-            write_json(description(file), about)
+        write_json(description(file), about)
     except (OutputFailed, RuntimeError) as problem:  # faiss raises RuntimeError for a full disk
         raise OutputFailed(
             f"the index {file} cannot be written: {problem}",
             hint="free some space or correct the permissions; without --index the search is exact",
         ) from problem
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def prepared(index: VectorIndex) -> VectorIndex:

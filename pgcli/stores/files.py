@@ -13,9 +13,10 @@ from typing import Any
 
 from pgcli.printable import is_deep
 
-#: A path that refers to nothing, so that opening neither waits for a FIFO nor acts on a device.
-_O_PATH = getattr(os, "O_PATH", 0)
-_READ = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
+#: No FIFO is waited for, and no terminal becomes that of the process.
+SAFELY = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+KINDS = {stat.S_IFLNK: "a link", stat.S_IFDIR: "a folder", stat.S_IFIFO: "a FIFO"}
+KINDS |= {stat.S_IFSOCK: "a socket", stat.S_IFREG: "a file"}
 #: A pipe of `<(command)`, which the shell has opened for this process.
 _SHELL_PIPE = re.compile(r"/dev/fd/\d+|/proc/self/fd/\d+|/dev/stdin|/dev/null")
 
@@ -23,10 +24,11 @@ FilePath = str | bytes | os.PathLike[str]
 
 
 class NotRegularFileError(OSError):
-    """The path leads to a folder, a pipe, a socket or a device."""
+    """The path leads to a folder, a pipe, a socket or a device; `kind` says to which."""
 
-    def __init__(self, path: FilePath):
+    def __init__(self, path: FilePath, mode: int):
         super().__init__(errno.EINVAL, "it is not a regular file", os.fsdecode(path))
+        self.kind = kind_of(mode)
 
     def __str__(self) -> str:
         return str(self.strerror)
@@ -39,24 +41,52 @@ class OutsideFolderError(OSError):
         super().__init__(errno.EXDEV, "it is outside its folder", os.fsdecode(path))
 
 
+def kind_of(mode: int) -> str:
+    """What has this mode, for messages."""
+    return KINDS.get(stat.S_IFMT(mode), "a device")
+
+
 def open_regular(path: FilePath, folder: str | None = None) -> BufferedReader:
-    """A regular file, opened for reading. Nothing else is opened, whatever happens to the path.
+    """A regular file, opened for reading.
 
     With a `folder` (a real path), the file that was opened has to be in it, links resolved: a link
     that is replaced meanwhile changes nothing. Raises NotRegularFileError, OutsideFolderError, and
     what `os.open` raises.
     """
-    first = os.open(path, _O_PATH | os.O_CLOEXEC if _O_PATH else _READ)
+    file = os.fdopen(open_descriptor(path, os.O_RDONLY), "rb")
+    if folder is not None and not _is_in(folder, file.fileno(), path):
+        file.close()
+        raise OutsideFolderError(path)
+    return file
+
+
+def open_descriptor(path: FilePath, flags: int, folder: int | None = None) -> int:
+    """The descriptor of a regular file; the path may be relative to an open folder.
+
+    What is not one is not opened, as a device may act then; what takes its place just then is not
+    used. Raises NotRegularFileError, and what `os.open` raises.
+    """
+    is_regular(path, folder, follow=not flags & os.O_NOFOLLOW)
+    descriptor = os.open(path, flags | SAFELY, 0o666, dir_fd=folder)
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        raise NotRegularFileError(path, mode)
+    return descriptor
+
+
+def is_regular(path: FilePath, folder: int | None = None, *, follow: bool = False) -> bool:
+    """Whether there is a regular file at the path; False if there is nothing.
+
+    Raises NotRegularFileError if there is anything else, and OSError.
+    """
     try:
-        if not stat.S_ISREG(os.fstat(first).st_mode):
-            raise NotRegularFileError(path)
-        if folder is not None and not _is_in(folder, first, path):
-            raise OutsideFolderError(path)
-        if not _O_PATH:
-            return os.fdopen(os.dup(first), "rb")
-        return open(_reopen(first, path), "rb")
-    finally:
-        os.close(first)
+        mode = os.stat(path, dir_fd=folder, follow_symlinks=follow).st_mode
+    except FileNotFoundError:
+        return False
+    if not stat.S_ISREG(mode):
+        raise NotRegularFileError(path, mode)
+    return True
 
 
 def read_text(path: FilePath, encoding: str = "utf-8") -> str:
@@ -88,24 +118,12 @@ def parse_values(text: str | bytes | None) -> dict[str, Any] | None:
     return value if isinstance(value, dict) and not is_deep(value) else None
 
 
-def _reopen(descriptor: int, path: FilePath) -> int:
-    """The same file, opened for reading."""
-    try:
-        return os.open(f"/proc/self/fd/{descriptor}", _READ)
-    except FileNotFoundError:  # /proc is not mounted
-        reading = os.open(path, _READ)
-        if os.path.samestat(os.fstat(reading), os.fstat(descriptor)):
-            return reading
-        os.close(reading)
-        raise NotRegularFileError(path) from None
-
-
 def _is_in(folder: str, descriptor: int, path: FilePath) -> bool:
     """Whether the open file is in the folder, by the path that the system knows of it."""
     try:
-        found = str(Path(f"/proc/self/fd/{descriptor}").readlink())
+        real = str(Path(f"/proc/self/fd/{descriptor}").readlink())
     except OSError:  # there is no /proc: the same file has to be at the path's real path
-        found = os.path.realpath(os.fsdecode(path))
-        if not os.path.samestat(os.lstat(found), os.fstat(descriptor)):
+        real = os.path.realpath(os.fsdecode(path))
+        if not os.path.samestat(os.lstat(real), os.fstat(descriptor)):
             return False
-    return found == folder or found.startswith(folder.rstrip("/") + "/")
+    return real.startswith(folder.rstrip("/") + "/")

@@ -81,34 +81,32 @@ def temporary_name(name: str, ending: str = ".part") -> str:
     return f".{os.fsencode(name)[:MAX_NAME_BYTES].decode('utf-8', 'ignore')}.{token_hex(6)}{ending}"
 
 
-def temporary_path(path: Path, ending: str = ".part") -> Path:
-    """A hidden name beside the path that nothing has."""
-    return path.with_name(temporary_name(path.name, ending))
+@contextmanager
+def published(
+    file: Path, *, replace: bool = True, temporary: str | None = None, ending: str = ".part"
+) -> Iterator[Path]:
+    """A temporary path for the block to write, which becomes the file, durably, when it ends.
 
-
-def publish_file(temporary: Path, file: Path, *, replace: bool) -> bool:
-    """Give a complete temporary file its final name, durably.
-
-    Returns False where a file of that name exists and is not to be replaced: the first process
-    wins. The temporary file is gone afterwards. Raises OutputFailed.
+    It is removed if the block fails; a process that is killed leaves it. Its name is `temporary`,
+    or one of its own. Raises OutputFailed, and without `replace` OutputExists where the file
+    exists by then: of several processes the first one wins.
     """
+    path = file.with_name(temporary or temporary_name(file.name, ending))
     with wrap_write_errors(file):
-        fsync(temporary)
-        is_named = give_name(temporary, file, replace=replace)
-        temporary.unlink(missing_ok=True)
+        try:
+            yield path
+            fsync(path)
+            if not give_name(path, file, replace=replace):
+                raise already_exists(file)
+        finally:
+            path.unlink(missing_ok=True)
         fsync(file.parent)
-    return is_named
 
 
 def write_json(file: Path, value: Any) -> None:
     """Write the value as JSON, in place of the file. Raises OutputFailed."""
-    temporary = temporary_path(file)
-    with wrap_write_errors(file):
-        try:
-            temporary.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
-            publish_file(temporary, file, replace=True)
-        finally:
-            temporary.unlink(missing_ok=True)
+    with published(file) as path:
+        path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
 
 
 def give_name(

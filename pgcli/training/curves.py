@@ -9,7 +9,7 @@ from typing import Any
 
 from PIL import Image, ImageDraw, ImageFont
 
-from pgcli.stores.writing import publish_file, temporary_path, wrap_write_errors
+from pgcli.stores.writing import published
 
 WIDTH, HEIGHT = 420, 300  # of a panel
 LEFT, TOP, RIGHT, BOTTOM = 62, 40, 18, 40
@@ -49,13 +49,8 @@ def write_curves(file: Path, lines: Sequence[Mapping[str, Any]]) -> None:
         left.unlink(missing_ok=True)
     panels = list(_panels(lines))
     image = draw_panels(panels, last_step=lines[-1]["step"])
-    temporary = temporary_path(file, ".png")
-    with wrap_write_errors(file):
-        try:
-            image.save(temporary, optimize=True)
-            publish_file(temporary, file, replace=True)
-        finally:
-            temporary.unlink(missing_ok=True)
+    with published(file, ending=".png") as path:
+        image.save(path, optimize=True)
 
 
 def draw_panels(panels: Sequence[CurvesPanel], *, last_step: int) -> Image.Image:

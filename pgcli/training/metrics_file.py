@@ -9,7 +9,7 @@ from typing import Any
 
 from pgcli.rows import round6
 from pgcli.stores.files import read_text
-from pgcli.stores.writing import publish_file, wrap_write_errors
+from pgcli.stores.writing import published, wrap_write_errors
 
 METRICS = "metrics.jsonl"
 
@@ -33,10 +33,10 @@ class MetricsFile:
     def __init__(self, file: Path, step: int):
         """Open the file for the updates after `step`; lines of later ones are removed."""
         kept = [line for line in read_metrics(file) if line["step"] <= step]
-        temporary = file.with_name(f".{file.name}.part")  # one, however often the run is killed
+        temporary = f".{file.name}.part"  # one, however often the run is killed
+        with published(file, temporary=temporary) as path:
+            path.write_text("".join(map(_text, kept)), encoding="utf-8")
         with wrap_write_errors(file):
-            temporary.write_text("".join(map(_text, kept)), encoding="utf-8")
-            publish_file(temporary, file, replace=True)
             self._stream = file.open("a", encoding="utf-8")
         self._file = file
 

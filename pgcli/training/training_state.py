@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from pgcli.checkpoints.tensor_file import TensorSpec, write_tensors
 from pgcli.errors import OutputFailed
-from pgcli.stores.writing import publish_file, wrap_write_errors
+from pgcli.stores.writing import published
 from pgcli.training.sharding import part_of, whole
 
 WEIGHT, STEPS = "weight", "step"
@@ -53,14 +53,9 @@ def save_state(
             whole(tensor)
         return
     specs = [TensorSpec(name, one.dtype, one.shape) for name, one in tensors.items()]
-    temporary = file.with_name(f".{file.name}.part")  # one: the folder is locked
-    with wrap_write_errors(file):
-        try:
-            gathered = map(whole, tensors.values())
-            write_tensors(temporary, specs, gathered, {KEY: json.dumps(asdict(progress))})
-            publish_file(temporary, file, replace=True)
-        finally:
-            temporary.unlink(missing_ok=True)
+    with published(file, temporary=f".{file.name}.part") as path:  # one: the folder is locked
+        gathered = map(whole, tensors.values())
+        write_tensors(path, specs, gathered, {KEY: json.dumps(asdict(progress))})
 
 
 def load_state(file: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> TrainingProgress:

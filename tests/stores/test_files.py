@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from pgcli.stores import files
 from pgcli.stores.files import (
     NotRegularFileError,
     OutsideFolderError,
@@ -24,17 +23,11 @@ from tests.support.time_limits import ends_soon
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(params=["linux", "no /proc", "no O_PATH"])
+@pytest.fixture(params=["linux", "no /proc"])
 def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """What systems other than Linux lack."""
-    if request.param == "no O_PATH":
-        monkeypatch.setattr(files, "_O_PATH", 0)
     if request.param != "linux":
         monkeypatch.setattr(Path, "readlink", missing)
-        open_ = os.open
-        monkeypatch.setattr(
-            os, "open", lambda path, *x: missing() if "/proc" in str(path) else open_(path, *x)
-        )
 
 
 def missing(*_: object) -> int:

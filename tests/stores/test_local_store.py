@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from pgcli.errors import OutputExists, OutputFailed, PgcliError
-from pgcli.stores import Held, LocalStore, local, writing
-from pgcli.stores.writing import publish_file, temporary_path, write_json
+from pgcli.stores import Held, LocalStore, files, local, writing
+from pgcli.stores.writing import published, temporary_name, write_json
 from tests.support.time_limits import ends_soon
 
 ROOT = Path(__file__).parents[2]
@@ -113,18 +113,21 @@ def test_file_that_becomes_a_link_between_two_calls_is_not_followed(
     victim = tmp_path / "victim"
     victim.write_bytes(b"precious")
     store.replace("log.txt", b"old")
-    check = LocalStore._check
+    is_regular = files.is_regular
 
-    def swap(self: LocalStore, name: str, status: os.stat_result) -> None:
-        check(self, name, status)
-        (self.path / name).unlink()
-        (self.path / name).symlink_to(victim)
+    def swap(path: str, *arguments: Any, **options: Any) -> bool:
+        result = is_regular(path, *arguments, **options)
+        (store.path / path).unlink()
+        (store.path / path).symlink_to(victim)
+        return result
 
-    monkeypatch.setattr(LocalStore, "_check", swap)
+    monkeypatch.setattr(files, "is_regular", swap)
     with pytest.raises(PgcliError):
         store.open_append("log.txt")
     (store.path / "log.txt").unlink()
     (store.path / "log.txt").write_bytes(b"")
+    monkeypatch.setattr(files, "is_regular", is_regular)
+    monkeypatch.setattr(local, "is_regular", swap)
     store.replace("log.txt", b"new")  # takes the place of the link, not of what it leads to
     assert victim.read_bytes() == b"precious"
 
@@ -415,15 +418,8 @@ def test_appended_file_is_at_its_end(store: LocalStore) -> None:
         descriptor = store.open_append("open/000.jsonl")
         assert os.lseek(descriptor, 0, os.SEEK_CUR) == len(content)
         os.write(descriptor, b"abc")
-        assert store.is_named("open/000.jsonl", descriptor)
         os.close(descriptor)
     assert store.read("open/000.jsonl") == b"abcabc"
-    descriptor = store.open_append("open/000.jsonl")
-    store.replace("open/000.jsonl", b"")
-    assert not store.is_named("open/000.jsonl", descriptor)
-    store.delete(["open/000.jsonl"])
-    assert not store.is_named("open/000.jsonl", descriptor)
-    os.close(descriptor)
 
 
 def test_exclusive_lock_is_alone_and_shared_ones_are_not(store: LocalStore) -> None:
@@ -472,15 +468,15 @@ def test_lock_of_a_folder_that_was_removed_is_that_of_the_new_one(
 def test_lock_of_a_file_that_is_removed_just_then_is_that_of_the_new_one(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    has_lock, removed = local.has_lock, list[Path]()
+    try_lock, removed = local.try_lock, list[Path]()
 
-    def remove(descriptor: int, *, shared: bool = False) -> bool | None:
+    def remove(descriptor: int, *, shared: bool = False) -> bool:
         if not removed:
             removed.append(store.path / "lock")
             removed[0].unlink()
-        return has_lock(descriptor, shared=shared)
+        return try_lock(descriptor, shared=shared)
 
-    monkeypatch.setattr(local, "has_lock", remove)
+    monkeypatch.setattr(local, "try_lock", remove)
     with (
         store.lock("lock"),
         pytest.raises(Held),
@@ -504,7 +500,7 @@ def test_only_empty_folders_are_removed(store: LocalStore) -> None:
 def test_descriptors_are_closed(tmp_path: Path) -> None:
     def use() -> None:
         store = LocalStore(tmp_path / "state", create=True)
-        store.make_folder("open")
+        os.close(store.open_append("open/0"))
         store.create("claims/1", b"")
         next(store.list("claims/"))
         (tmp_path / "state" / "log.txt").symlink_to("x")
@@ -523,14 +519,19 @@ def test_descriptors_are_closed(tmp_path: Path) -> None:
 
 def test_file_of_any_path_is_published_as_a_whole(tmp_path: Path) -> None:
     file = tmp_path / "x.json"
-    for replace, is_named in ((False, True), (False, False), (True, True)):
-        temporary = temporary_path(file)
-        temporary.write_text(str(is_named))
-        assert publish_file(temporary, file, replace=replace) == is_named
+    for replace, text in ((False, "first"), (True, "second")):
+        with published(file, replace=replace) as path:
+            path.write_text(text)
+        assert file.read_text() == text
+    with pytest.raises(OutputExists), published(file, replace=False) as path:
+        path.write_text("third")
+    with pytest.raises(OutputFailed, match="No space"), published(file):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert file.read_text() == "second"
     write_json(file, {"a": 1})
     assert file.read_text() == '{\n "a": 1\n}\n'
     assert names_in(tmp_path) == ["x.json"]
-    assert len(os.fsencode(temporary_path(tmp_path / ("é" * 127)).name)) < 255
+    assert len(os.fsencode(temporary_name("é" * 127))) < 255
 
 
 def test_rename_takes_no_name_where_the_system_cannot_exclude_others(

@@ -248,7 +248,7 @@ def killed_while_writing(found: Trainer) -> Callable[[Mapping[str, Any]], None]:
     def kill(line: Mapping[str, Any]) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Path, "unlink", lambda self, missing_ok=False: None)
-            patch.setattr("pgcli.training.training_state.publish_file", interrupted)
+            patch.setattr("pgcli.stores.writing.give_name", interrupted)
             found._save_state()
 
     return kill

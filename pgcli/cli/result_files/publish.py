@@ -10,13 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pgcli.cli.result_files.check_target import MARK, check_target
-from pgcli.stores.writing import (
-    already_exists,
-    fsync,
-    publish_file,
-    temporary_path,
-    wrap_write_errors,
-)
+from pgcli.stores.writing import fsync, published, temporary_name, wrap_write_errors
 
 SYNC_THREADS = 16  # file systems write the journal once for several files that are synced together
 
@@ -27,24 +21,22 @@ def publish(target: Path, *, is_folder: bool, overwrite: bool) -> Iterator[Path]
 
     Raises OutputExists where the target has been written meanwhile, and OutputFailed.
     """
-    part = temporary_path(target)
+    if not is_folder:
+        with published(target, replace=overwrite) as part:
+            yield part
+            check_target(target, is_folder=False, overwrite=overwrite)
+        return
+    part = target.with_name(temporary_name(target.name))
     with wrap_write_errors(target):
         try:
-            if is_folder:
-                part.mkdir()
-                (part / MARK).write_text("made by pgcli export\n", encoding="utf-8")
+            part.mkdir()
+            (part / MARK).write_text("made by pgcli export\n", encoding="utf-8")
             yield part
-            check_target(target, is_folder=is_folder, overwrite=overwrite)
-            if is_folder:
-                sync_tree(part)
-                replace_folder(part, target)
-            elif not publish_file(part, target, replace=overwrite):
-                raise already_exists(target)
+            check_target(target, is_folder=True, overwrite=overwrite)
+            sync_tree(part)
+            replace_folder(part, target)
         finally:
-            if is_folder:
-                shutil.rmtree(part, ignore_errors=True)
-            else:
-                part.unlink(missing_ok=True)
+            shutil.rmtree(part, ignore_errors=True)
 
 
 def replace_folder(part: Path, target: Path) -> None:
@@ -52,7 +44,7 @@ def replace_folder(part: Path, target: Path) -> None:
 
     The earlier export is put back where the folder cannot be renamed. Raises OSError.
     """
-    old = temporary_path(target, ".old")
+    old = target.with_name(temporary_name(target.name, ".old"))
     is_replaced = target.is_dir() and any(target.iterdir())
     if is_replaced:
         target.rename(old)
