@@ -556,6 +556,16 @@ def test_images_of_each_file_are_found_where_its_run_was(capsys: Capture, tmp_pa
     assert {Image.open(file).getpixel((0, 0)) for file in stored} == set(colours)
 
 
+def test_thresholds_of_the_environment_are_for_formats_with_boxes(
+    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = saved(tmp_path / "rows.jsonl", [row(0, answer="a")])
+    monkeypatch.setenv("PGCLI_MIN_SCORE", "0.5")
+    assert exported(capsys, file, "txt", tmp_path / "texts")[0] == 0
+    code, err = exported(capsys, file, "txt", tmp_path / "more", "--nms", "0.5")
+    assert (code, "--nms has no effect on txt" in err) == (2, True)
+
+
 @pytest.mark.parametrize("to", ["parquet", "PARQUET"])
 def test_parquet_has_every_column_with_its_type(
     capsys: Capture, folder: Path, tmp_path: Path, to: str

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -37,6 +38,7 @@ _option = partial(option, own=True)
     "$ pgcli export captions.jsonl --to txt",
 )
 def export(
+    context: typer.Context,
     results: Annotated[list[str], typer.Argument(metavar="RESULTS", hidden=True)],
     to: Annotated[
         str,
@@ -127,7 +129,7 @@ def export(
     allow_private_hosts: AllowPrivateHosts = False,
     quiet: Quiet = False,
 ) -> None:
-    from pgcli.cli.result_files.export_options import ExportOptions
+    from pgcli.cli.result_files.export_options import BOX_OPTIONS, ExportOptions, find_format
 
     options = ExportOptions(
         prompt=prompt,
@@ -145,6 +147,14 @@ def export(
         allow_urls=allow_urls,
         allow_private_hosts=allow_private_hosts,
     )
+    if find_format(to.lower()).is_merged:  # texts have no boxes: only typed options are refused
+        origins = {name: context.get_parameter_source(name) for name in BOX_OPTIONS}
+        outside: dict[str, Any] = {
+            name: None
+            for name, origin in origins.items()
+            if origin and origin.name != "COMMANDLINE"
+        }
+        options = replace(options, **outside)
     if code := run_export(results, to, output, options, Screen(quiet=quiet)):
         raise typer.Exit(code)
 
