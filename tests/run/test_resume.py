@@ -58,6 +58,17 @@ def test_a_limit_that_grows_ends_with_the_rows_of_a_whole_run(images: Path, kind
     assert rows_of(images / "run", output) == whole(images, kind)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_grown_run_computes_no_row_again(images: Path, kind: str) -> None:
+    """With --join it computed all rows of a file again that had some of them."""
+    output, options = KINDS[kind]
+    (images / "computed").touch()
+    for limit in (3, 8, 13):
+        assert finish(images / "run", output, limit=limit, **options)[0] in (0, 3)
+    computed = (images / "computed").read_text().split()
+    assert sorted(map(int, computed)) == [*range(6), *range(8, 13)]  # image 3 is not an image
+
+
 @pytest.mark.parametrize("kind", ALONE)
 def test_a_smaller_limit_loses_no_row_of_a_killed_run(images: Path, kind: str) -> None:
     output, options = KINDS[kind]

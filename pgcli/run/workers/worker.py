@@ -147,7 +147,8 @@ class ChunkWorker:
         alive = {other.id for other in others(self.store, self.process.id) if other.is_alive}
         left = self.files.segments(alive)
         if self.form is not None:
-            self.form.segments()
+            for segment in self.form.segments():  # the last file may have only some of its rows
+                self._saved.add(segment.first, segment.end)
         size, total = self.record.chunk_rows, self.total
         pending = [
             number
