@@ -7,7 +7,7 @@ import json
 import os
 import re
 import stat
-from io import BufferedReader
+from io import BufferedReader, TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -94,11 +94,9 @@ def read_text(path: FilePath, encoding: str = "utf-8") -> str:
 
     Raises OSError and UnicodeError.
     """
-    if _SHELL_PIPE.fullmatch(os.fsdecode(path)):
-        with open(path, encoding=encoding) as pipe:
-            return pipe.read()
-    with open_regular(path) as file:
-        return file.read().decode(encoding).replace("\r\n", "\n").replace("\r", "\n")
+    is_pipe = _SHELL_PIPE.fullmatch(os.fsdecode(path))
+    with TextIOWrapper(open(path, "rb") if is_pipe else open_regular(path), encoding) as file:
+        return file.read()
 
 
 def read_json(file: Path) -> dict[str, Any] | None:

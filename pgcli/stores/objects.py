@@ -47,6 +47,13 @@ PATIENT: RetryConfig = {
     "retry_timeout": timedelta(seconds=180),
     "backoff": {"init_backoff": timedelta(seconds=0.2), "max_backoff": timedelta(seconds=15)},
 }
+#: The variables that name another server, and those that name a region.
+ENDPOINTS = {
+    "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
+    "gs": ("STORAGE_EMULATOR_HOST",),
+    "az": ("AZURE_STORAGE_ENDPOINT",),
+}
+REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
 CHUNK_BYTES = 4 * 2**20  # most images are one
 BUFFER_BYTES = 2**20
 PAGE = 1000  # objects of a listing, and of a request that deletes
@@ -117,12 +124,12 @@ class ObjectStore:
         return False
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
-        place, slash, start = prefix.rpartition("/")
+        parent, slash, start = prefix.rpartition("/")
         with self._errors():
-            for entries in list_pages(self._bucket, self._path(place).rstrip("/")):
+            for entries in list_pages(self._bucket, self._path(parent).rstrip("/")):
                 for entry in entries:
                     if "/" not in entry.name and entry.name.startswith(start):
-                        yield entry._replace(name=place + slash + entry.name)
+                        yield entry._replace(name=parent + slash + entry.name)
 
     def read(self, name: str, start: int = 0, size: int | None = None) -> bytes | None:
         path = self._path(name)
@@ -255,37 +262,35 @@ def check_folder_url(url: str, option: str) -> None:
 
 
 def open_bucket(url: str, retries: RetryConfig) -> Any:
-    """The bucket of an address, with the keys and at the server that the environment names."""
+    """The bucket of an address, with the keys and at the server that the environment names.
+
+    `obstore` reads the environment itself, but for what is here.
+    """
     from obstore import store
 
-    scheme, environment = scheme_of(url), os.environ
+    scheme = scheme_of(url)
     anonymous, _, bucket = split_url(url)[0].rpartition("@")
     options: dict[str, Any] = {"skip_signature": True} if anonymous else {}
+    endpoint = next(filter(None, map(os.environ.get, ENDPOINTS[scheme])), "")
     if scheme == "s3":
-        endpoint = environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL", "")
-        region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
         options |= {} if anonymous else profile_keys()
-        options |= {"endpoint": endpoint} if endpoint else {}
-        if region := region or (None if endpoint else region_of(bucket)):
-            options |= {"region": region}
-    elif scheme == "gs":
-        if endpoint := environment.get("STORAGE_EMULATOR_HOST", ""):
-            endpoint = endpoint if "://" in endpoint else f"http://{endpoint}"
-            options |= {"base_url": endpoint, "skip_signature": True}
-    elif endpoint := environment.get("AZURE_STORAGE_ENDPOINT", ""):
-        options |= {"endpoint": endpoint}
+        if not endpoint and not any(map(os.environ.get, REGIONS)):
+            options |= region_of(bucket)
+    elif scheme == "gs" and endpoint:
+        endpoint = endpoint if "://" in endpoint else f"http://{endpoint}"
+        options |= {"base_url": endpoint, "skip_signature": True}
     client: ClientConfig = {**CLIENT, "allow_http": endpoint.startswith("http://")}
     kinds: dict[str, Any] = {"s3": store.S3Store, "gs": store.GCSStore, "az": store.AzureStore}
     return kinds[scheme](bucket, client_options=client, retry_config=retries, **options)
 
 
-def region_of(bucket: str) -> str | None:
-    """The region of a bucket of S3; None if it is not known: the first request says why."""
+def region_of(bucket: str) -> dict[str, str]:
+    """The region of a bucket of S3; nothing if it is not known: the first request says why."""
     from pyarrow.fs import resolve_s3_region
 
     with suppress(OSError):
-        return str(resolve_s3_region(bucket))
-    return None
+        return {"region": str(resolve_s3_region(bucket))}
+    return {}
 
 
 def profile_keys() -> dict[str, str]:
@@ -303,26 +308,18 @@ def profile_keys() -> dict[str, str]:
 
 
 def list_pages(bucket: Any, folder: str, size: int = PAGE) -> Iterator[list[Entry]]:
-    """The objects below a folder as the store lists them, by their paths in it.
-
-    An empty object that stands for the folder of those after it is left out.
-    """
+    """The objects below a folder as the store lists them, by their paths in it."""
     from obstore.exceptions import BaseError
 
-    start, last = len(folder) + 1 if folder else 0, list[Entry]()
+    start = len(folder) + 1 if folder else 0
     try:
         for page in bucket.list(folder or None, chunk_size=size):
-            entries = last
-            for found in page:
-                name, modified = found["path"][start:], found["last_modified"].timestamp()
-                if entries and not entries[-1].size and name.startswith(f"{entries[-1].name}/"):
-                    entries.pop()
-                if name:
-                    entries.append(Entry(name, found["size"], modified))
-            last = [entries.pop()] if entries and not entries[-1].size else []
-            yield entries
+            named = ((found, found["path"][start:]) for found in page)
+            yield [
+                Entry(name, found["size"], found["last_modified"].timestamp())
+                for found, name in named
+                if name  # not the object that stands for the folder itself
+            ]
     except BaseError:  # `obstore` has a typed error for a single object only
         bucket.head(folder or "-")
         raise
-    if last:
-        yield last

@@ -9,8 +9,7 @@ from pgcli.stores.errors import CREDENTIALS, UNKNOWN_SCHEME, RemoteError
 
 WEB_SCHEMES = frozenset({"http", "https"})
 OBJECT_SCHEMES = frozenset({"s3", "gs", "az"})
-STORE_SCHEMES = OBJECT_SCHEMES | {"hf"}
-SCHEMES = WEB_SCHEMES | STORE_SCHEMES
+SCHEMES = WEB_SCHEMES | OBJECT_SCHEMES | {"hf"}
 
 #: A user name, and perhaps a password, before the host. `hf:` writes a revision after an `@`.
 _CREDENTIALS = re.compile(
