@@ -65,7 +65,7 @@ def read_status(output: str) -> RunStatus:
         store = open_store(output)
         processes = others(store)
         record = read_record(store)
-        if processes and store.read(RUN, 0, 1) is None:
+        if processes and store.read(RUN) is None:
             return with_processes(RunStatus(output), processes)
         record = record_of(output, store)
         segments = saved_segments(output, store, record)

@@ -79,14 +79,14 @@ class LocalStore:
                             name = parent + slash + file.name
                             yield Entry(name, status.st_size, status.st_mtime)
 
-    def read(self, name: str, start: int = 0, size: int | None = None) -> bytes | None:
+    def read(self, name: str, *, last: int | None = None) -> bytes | None:
         file = self.open(name)
         if file is None:
             return None
         with self._errors(name), file:
-            end = file.seek(0, os.SEEK_END)
-            file.seek(max(0, end + start) if start < 0 else start)
-            return file.read(size)
+            if last is not None:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - last))
+            return file.read()
 
     def create(self, name: str, data: bytes) -> bool:
         return self.publish(name, lambda file: file.write(data), replace=False)

@@ -131,27 +131,28 @@ class ObjectStore:
                     if "/" not in entry.name and entry.name.startswith(start):
                         yield entry._replace(name=parent + slash + entry.name)
 
-    def read(self, name: str, start: int = 0, size: int | None = None) -> bytes | None:
+    def read(self, name: str, *, last: int | None = None) -> bytes | None:
         path = self._path(name)
         with self._errors(), suppress(FileNotFoundError):
-            if not start and size is None:
+            if last is None:
                 return bytes(self._bucket.get(path).bytes())
-            end = self._bucket.head(path)["size"]
-            start = max(0, end + start) if start < 0 else start
-            end = end if size is None else min(end, start + size)
-            return bytes(self._bucket.get_range(path, start=start, end=end)) if start < end else b""
+            end = self._bucket.head(path)["size"]  # Azure has no ranges from the end
+            start = max(0, end - last)
+            return bytes(self._bucket.get_range(path, start=start, end=end)) if end else b""
         return None
 
     def create(self, name: str, data: bytes) -> bool:
         from obstore.exceptions import AlreadyExistsError
 
+        path = self._path(name)
         for _ in range(MAX_CONFLICTS):
             if self.is_conditional:
                 with self._errors(), suppress(AlreadyExistsError):
-                    self._bucket.put(self._path(name), data, mode="create", use_multipart=False)
+                    self._bucket.put(path, data, mode="create", use_multipart=False)
                     return True
             # a store may answer that there is one while another process still creates it
-            if self.read(name, size=0) is not None:
+            with self._errors(), suppress(FileNotFoundError):
+                self._bucket.head(path)
                 return False
             if not self.is_conditional:
                 self.replace(name, data)

@@ -36,11 +36,8 @@ class Store(Protocol):
         Those of one folder: of `claims` for `claims/`, and not of it for `` or `cl`.
         """
 
-    def read(self, name: str, start: int = 0, size: int | None = None) -> bytes | None:
-        """The content of a file from a byte on, `size` bytes at most; None if there is none.
-
-        A negative `start` counts from the end.
-        """
+    def read(self, name: str, *, last: int | None = None) -> bytes | None:
+        """The content of a file, or its `last` bytes; None if there is none."""
 
     def create(self, name: str, data: bytes) -> bool:
         """Write a file; False if there is one of this name. It is absent or complete, always."""

@@ -60,16 +60,13 @@ def test_file_is_what_was_written_last(store: Store, name: str) -> None:
     assert store.read(name) == b""
 
 
-def test_part_of_a_file_is_read(store: Store) -> None:
+def test_end_of_a_file_is_read(store: Store) -> None:
     store.replace("a", b"0123456789")
-    assert store.read("a", 3) == b"3456789"
-    assert store.read("a", 3, 4) == b"3456"
-    assert store.read("a", 0, 4) == b"0123"
-    assert store.read("a", 8, 4) == b"89"
-    assert store.read("a", 3, 0) == store.read("a", 10) == store.read("a", 99, 5) == b""
+    assert store.read("a", last=3) == b"789"
+    assert store.read("a", last=10) == store.read("a", last=99) == b"0123456789"
     store.replace("a", b"")
-    assert store.read("a", 0, 5) == b""
-    assert store.read("none", 3) is None
+    assert store.read("a", last=5) == b""
+    assert store.read("none", last=3) is None
 
 
 def test_listing_is_of_one_folder_and_of_what_begins_so(store: Store) -> None:

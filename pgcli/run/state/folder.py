@@ -100,7 +100,7 @@ class State:
     def _check(self) -> None:
         if self._store is not None and self.record is None and self.replaced is None:
             foreign = next(iter(foreign_names(self._store)), None)
-            if foreign is not None or self._store.read(RUN, 0, 1) is not None:
+            if foreign is not None or self._store.read(RUN) is not None:
                 raise OutputExists(
                     f"{self.name} cannot be resumed or replaced: {why_no_record(self._store)}"
                     if foreign is None or foreign == RUN

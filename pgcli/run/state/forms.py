@@ -477,9 +477,9 @@ def metadata_of(
 
 def read_end(store: Store, name: str) -> bytes:
     """The end of a Parquet file, with its metadata; empty where there is no file."""
-    end = store.read(name, -END_BYTES) or b""
+    end = store.read(name, last=END_BYTES) or b""
     length = int.from_bytes(end[-8:-4], "little") + 8
-    return end if length <= len(end) else store.read(name, -length) or b""
+    return end if length <= len(end) else store.read(name, last=length) or b""
 
 
 def folder_of(output: Path) -> LocalStore:
