@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -9,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pgcli.errors import UsageError
-from pgcli.run.request.outside import read_table
+from pgcli.stores.files import read_text
 
 #: The options that may be set, by the command's name and then by the key in the file.
 Settable = Mapping[str, Mapping[str, "ConfigOption"]]
@@ -51,6 +54,40 @@ class ConfigEntry(NamedTuple):
     commands: tuple[str, ...]
     option: str
     value: object
+
+
+def config_path() -> Path:
+    """The path of the user's configuration file: `~/.config/pgcli/config.toml` on Linux."""
+    if sys.platform == "darwin":
+        folder = "~/Library/Application Support"
+    else:
+        folder = os.environ.get("XDG_CONFIG_HOME", "")
+        folder = folder if Path(folder).is_absolute() else "~/.config"
+    return Path(os.path.expanduser(folder)) / "pgcli" / "config.toml"  # noqa: PTH111 - Path needs a home
+
+
+def find_config(named: str | None) -> Path:
+    """The path of the file that `--config` names, else of the user's own.
+
+    Raises UsageError for a named file that does not exist.
+    """
+    if named is None:
+        return config_path()
+    if not Path(named).exists():
+        raise UsageError(f"there is no configuration file {named}", hint="check --config")
+    return Path(named)
+
+
+def read_table(file: Path) -> dict[str, Any]:
+    """What a configuration file says; empty if there is none. Raises UsageError."""
+    try:
+        return tomllib.loads(read_text(file))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as problem:
+        raise UsageError(
+            f"{file} cannot be read: {problem}", hint="correct or remove it"
+        ) from problem
 
 
 def settable_options(commands: Mapping[str, Any]) -> Settable:

@@ -13,7 +13,6 @@ from pgcli.cli import config
 from pgcli.cli.program_name import with_program_name
 from pgcli.cli.program_options import ProgramState, program_options
 from pgcli.printable import printable
-from pgcli.run.request.outside import find_config
 
 #: The panels that several commands have, in the order of every help page; before them come those of
 #: the command alone.
@@ -80,7 +79,7 @@ class PgcliCommand(ValueHelp, TyperCommand):
 
     def read_config(self, context: Any) -> None:
         """Read the configuration file: its values are the defaults of all options."""
-        context.obj.config_file = find_config(context.obj.config)
+        context.obj.config_file = config.find_config(context.obj.config)
         commands = context.parent.command.commands
         defaults = config.read_config(context.obj.config_file, commands)
         context.default_map = defaults[context.info_name]

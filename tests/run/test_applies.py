@@ -18,7 +18,7 @@ from pgcli.run.request import RunRequest
 from pgcli.run.request.applies import RULES
 from pgcli.run.request.declare import option_named, options_of, parse_keywords
 from pgcli.run.request.make import make_request, records_of
-from pgcli.run.request.outside import outside_values
+from pgcli.runs import outside_values
 from tests.support import pretend
 from tests.support.vectors import rows_of, unit, write_parquet
 

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pgcli.cli import config
+from pgcli.cli.config import find_config
 from pgcli.cli.options import option
 from pgcli.cli.program_command import PgcliCommand
 from pgcli.cli.shared_options import Json
@@ -19,7 +20,6 @@ from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import Difference, NoUsableDevice, UsageError
 from pgcli.printable import printable
-from pgcli.run.request.outside import find_config
 from pgcli.wording import count
 
 if TYPE_CHECKING:
