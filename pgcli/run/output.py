@@ -17,7 +17,7 @@ from pgcli.output.lines import json_line
 from pgcli.records import Answer, Item
 from pgcli.run import checks
 from pgcli.run.rows import FILE_ROWS, RunRows, claimed_rows
-from pgcli.run.settings import check_model_files, input_settings, run_settings, versions
+from pgcli.run.settings import check_known_model, input_settings, run_settings, versions
 from pgcli.run.state.compare import check_saved_rows, difference, file_changed, input_changed
 from pgcli.run.state.folder import State, recorded_inputs
 from pgcli.run.state.forms import (
@@ -52,7 +52,7 @@ def check_record(state: State, request: RunRequest) -> None:
     if request.output.rows_per_file is None:  # as the run began
         settings["rows_per_file"] = state.record.settings.get("rows_per_file")
     state.record.check_settings(settings, state.name, is_moved=request.running.moved)
-    check_model_files(request, state.record, state.name)
+    check_known_model(request, state.record, state.name)
 
 
 def recorded_inventory(state: State, request: RunRequest) -> Inventory | None:

@@ -405,7 +405,9 @@ class Run:
         if self.request.model.device == "auto" and info.device == "cpu":
             self.warn_unused_gpu()
         if self.progress.state is not None:
-            self.output.record.check_model(info.model, self.output.state.name)
+            compared = {**info.model}
+            del compared["dtype_option"]  # the dtype that it means is compared
+            self.output.record.check_model(compared, self.output.state.name)
 
     def on_further_engine(self, info: EngineInfo) -> None:
         """Note what is known of an engine in another process.

@@ -47,6 +47,18 @@ def test_run_with_an_adapter_of_another_configuration_is_not_resumed(
     assert len(list(read_results(OUTPUT))) == 2
 
 
+def test_setting_that_is_left_out_is_another_setting() -> None:
+    ask = ["ask", str(EXAMPLES), "-o", str(OUTPUT), "--model", "demo", "--prompt", "is it a cat?"]
+    assert main([*ask, "--limit", "2", "--choice", "yes", "--choice", "no"]) == 0
+    assert main([*ask, "--limit", "4"]) == 13
+
+
+def test_dtype_that_auto_meant_resumes_a_run() -> None:
+    assert caption(2, "--model", "demo") == 0
+    assert caption(4, "--model", "demo", "--dtype", "float32") == 0
+    assert caption(4, "--model", "demo", "--dtype", "bfloat16") == 13
+
+
 def test_output_is_checked_from_a_deleted_folder(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -19,7 +19,7 @@ from pgcli.run.status import read_status
 from pgcli.views.gallery.cards import ResultFile
 
 #: Settings that a page does not show, as only the program reads them.
-PRIVATE_SETTINGS = frozenset({"folder", "files", "checkpoint", "adapter_files", "adapter_digest"})
+PRIVATE_SETTINGS = frozenset({"folder", "checkpoint", "adapter_digest"})
 
 
 def read_run_info(output: Path, name: str) -> ResultFile:
