@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
 from pgcli.checkpoints.find import find_local
 from pgcli.checkpoints.weight_files import total_bytes
-from pgcli.inputs.paths import url_scheme
 from pgcli.output.lines import json_line
-from pgcli.run.checks import format_of, is_resumable
 from pgcli.run.rows import RunRows
 from pgcli.run.summary import ignored_facts
 from pgcli.run.task import find_checkpoints, model_name
@@ -62,7 +58,7 @@ def number(value: int | None, unknown: str) -> str:
 
 
 def estimate(run: Run) -> Sequence[tuple[str, str]]:
-    """Time and disk space of the whole run, measured on a few of its images.
+    """Time and size of all rows, measured on a few of the images.
 
     Empty for few images, and for standard input, whose length is unknown. No model is downloaded,
     and a large one is not loaded.
@@ -88,39 +84,9 @@ def estimate(run: Run) -> Sequence[tuple[str, str]]:
         sample = [row for _, _, row in computer.answers(None, run.tally)]
     seconds = perf_counter() - began
     rate = len(sample) / seconds
-    facts = [
-        (
-            "time",
-            f"about {duration(loading + total / rate)}; {rate:.1f} rows/s, by {SAMPLE_IMAGES} "
-            "images",
-        )
+    time = f"about {duration(loading + total / rate)}; {rate:.1f} rows/s"
+    size = sum(len(json_line(row, schema).encode()) for row in sample) * total / len(sample)
+    return [
+        ("time", f"{time}, by {SAMPLE_IMAGES} images"),
+        ("size", f"about {size / 1e6:,.2f} MB as JSON lines"),
     ]
-    if is_resumable(request):
-        size = sum(len(json_line(row, schema).encode()) for row in sample) * total // len(sample)
-        facts.append(("disk", disk_space(request, size)))
-    return facts
-
-
-def disk_space(request: RunRequest, size: int) -> str:
-    """The space that rows take until they are complete, and that of the disk they go to.
-
-    Rows for Parquet are lines until a file of them is complete.
-    """
-    needs = f"about {in_bytes(size)} as JSON lines"
-    if format_of(request) != "jsonl":
-        needs = f"about {in_bytes(size)} while it runs, less as Parquet"
-    output = request.output.output
-    if url_scheme(output) is not None:
-        return needs
-    path = Path(output)
-    status = os.statvfs(path if path.is_dir() else path.absolute().parent)
-    return f"{needs}, {in_bytes(status.f_bavail * status.f_frsize)} free"
-
-
-def in_bytes(size: int) -> str:
-    """`307 kB`, `1.2 GB`."""
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.3g} {unit}"
-        size /= 1000  # type: ignore[assignment]
-    return f"{size:.3g} TB"
