@@ -25,6 +25,8 @@ from pgcli.stores.targets import check_target
 from pgcli.views.hooks import check_hooks, make_hooks
 from pgcli.views.row_hook import RowHook
 
+OF_ONE_IMAGE = ("time", "model busy", "model")  # is shown in the sentence that sums up one image
+
 
 def run_request(request: RunRequest) -> int:
     """Run what the command asks, and return its exit code. Raises the errors of the run."""
@@ -146,10 +148,11 @@ def show_summary(summary: Summary, screen: Screen) -> None:
         if summary.hook_facts:
             screen.table(summary.hook_facts)
         return
+    facts = list(summary.facts())
     if summary.input_rows == 1 and screen.shows_rows and not request.running.verbose:
-        screen.info(summary.sentence())
+        screen.info("; ".join(f"{name} {text}" for name, text in facts if name in OF_ONE_IMAGE))
         return
-    screen.table(list(summary.facts()))
+    screen.table(facts)
     if request.output.output != "-" or screen.shows_rows:
         screen.next_steps(list(summary.next_steps()))
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 MAX_COMMAND_LENGTH = 300  # characters of a command that is shown to be copied
 INCOMPLETE = 3  # the exit code where rows have errors
 STAGES = ("vision", "prefill", "decode")
-ENDINGS_SHOWN = 5
 
 
 @dataclass
@@ -133,20 +132,6 @@ class Summary:
         if output != "-":
             yield "output", output
 
-    def sentence(self) -> str:
-        """The summary of one image or text."""
-        info = self.engine
-        assert info is not None
-        busy = ""
-        if self.unit == "images":
-            waited = duration(self.tally.waited_seconds)
-            busy = f"; busy {self._busy()}; waited {waited} for the image"
-        loading = duration(self.loading_seconds)
-        return (
-            f"{duration(self.seconds)}, of which {loading} to load the model{busy}; "
-            f"{info.label} on {info.device} in {info.dtype}"
-        )
-
     def _rows(self) -> str:
         tally = self.tally
         before = f" in addition to {tally.rows_before:,} from before" if tally.rows_before else ""
@@ -177,19 +162,7 @@ class Summary:
             return
         yield "view it", f"pgcli view {file}"
         if self.errors:
-            yield "errors", errors_command(output)
             yield "retry them", retry_command(self.request)
-
-
-def errors_command(output: str) -> str:
-    """A command that shows the rows with errors."""
-    if Path(output).suffix.lower() == ".parquet" or output.endswith("/"):
-        files = f"{output}*.parquet" if output.endswith("/") else output
-        literal = "'" + files.replace("'", "''") + "'"
-        query = f"select id, error_message from {literal} where error is not null"
-        is_plain = not set(query) & set('"$`\\!')
-        return f'duckdb -c "{query}"' if is_plain else f"duckdb -c {shlex.quote(query)}"
-    return f"jq -r 'select(.error) | .id + \": \" + .error_message' {shlex.quote(output)}"
 
 
 def retry_command(request: RunRequest) -> str:

@@ -60,7 +60,7 @@ def test_terminal_shows_a_bar_and_then_a_table(images, tmp_path):
     names = [line.split("  ")[0] for line in table]
     assert names == [
         *("rows", "speed", "time", "model busy", "model waited", "model", "output"),
-        *("view it", "errors", "retry them"),
+        *("view it", "retry them"),
     ]
     assert table[0].endswith("13, of which 1 with errors: not_an_image 1")
 
@@ -72,7 +72,6 @@ def test_no_line_of_bar_or_table_is_wider_than_the_terminal(images, tmp_path, co
     )
     steps = (
         "view it  ",
-        "errors  ",
         "retry them",
     )  # the terminal wraps them
     assert max(len(line) for line in lines(shown) if not line.startswith(steps)) <= columns
@@ -271,7 +270,7 @@ def test_suggested_commands_quote_the_name_of_the_output(tmp_path):
     name = str(tmp_path / 'it\'s "mine".parquet')
     tally = Tally(rows=3)
     tally.errors["missing"] += 1
-    [(_, view), (_, command), _] = summary_of(output=name, tally=tally).next_steps()
+    [(_, view), _] = summary_of(output=name, tally=tally).next_steps()
     words = subprocess.run(
         ["bash", "-c", view.replace("pgcli view", "printf %s")],
         capture_output=True,
@@ -279,22 +278,10 @@ def test_suggested_commands_quote_the_name_of_the_output(tmp_path):
         timeout=100,
     ).stdout.decode()
     assert words == name
-    query = subprocess.run(
-        ["bash", "-c", command.replace("duckdb -c", "printf %s")],
-        capture_output=True,
-        check=True,
-        timeout=100,
-    ).stdout.decode()
-    literal = "'" + name.replace("'", "''") + "'"
-    assert query == f"select id, error_message from {literal} where error is not null"
 
 
 @pytest.mark.slow
-def test_suggested_jq_command_runs(images, tmp_path):
-    import shutil
-
-    if not shutil.which("jq"):
-        pytest.skip("jq is not installed")
+def test_suggested_command_runs(images, tmp_path):
     output = tmp_path / "it's mine.jsonl"
     subprocess.run(
         [*PRETEND, "caption", str(images), "-q", "-o", str(output)],
@@ -305,10 +292,6 @@ def test_suggested_jq_command_runs(images, tmp_path):
     tally = Tally(rows=13)
     tally.errors["not_an_image"] += 1
     commands = dict(summary_of(output=str(output), tally=tally).next_steps())
-    shown = subprocess.run(
-        ["bash", "-c", commands["errors"]], capture_output=True, check=True, timeout=100
-    )
-    assert shown.stdout.startswith(b"broken.png: ")
     view = commands["view it"].replace("pgcli", f"{sys.executable} -m pgcli")
     subprocess.run(["bash", "-c", view], cwd=ROOT, check=True, capture_output=True, timeout=100)
     assert output.with_suffix(".html").stat().st_size > 10_000
@@ -343,8 +326,10 @@ def test_one_image_gets_an_answer_line_and_one_sentence(images, columns, environ
     answer, *after = lines(shown.partition(f"{image}: ")[2])
     assert answer == "an image of 40 x 30"
     text = " ".join(line for line in after if line and "━" not in line)
-    assert re.search(r"pgcli: .* to load the model; .* demo@\w+ on cpu in float32$", text)
-    assert "model busy" not in shown
+    assert re.search(
+        r"pgcli: .* to load the model; .* demo@\w+ on cpu in float32, row by row$", text
+    )
+    assert "model waited" not in shown
 
 
 def test_verbose_shows_the_whole_summary_of_one_image(images):
