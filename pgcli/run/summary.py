@@ -179,18 +179,16 @@ def retry_command(request: RunRequest) -> str:
 
 def interrupted_notice(request: RunRequest, saved: int, *, is_resumable: bool) -> str:
     """Where the rows of an interrupted run are, and how to resume it."""
-    output = request.output.output
-    rows = count(saved, "row")
+    output, rows = request.output.output, count(saved, "row")
     if output == "-":
         return f"stopped after {rows}"
     if not saved:
         return "stopped before the first row"
-    if not is_resumable:
-        return f"stopped after {rows}, saved in {output}"
     where = f"saved in {output}"
     if Path(output).suffix.lower() == ".parquet":
         where = f"saved next to {output}, which appears when it is complete"
-    return f"stopped after {rows}, {where}; the same command resumes the run"
+    resumes = "; the same command resumes the run" if is_resumable else ""
+    return f"stopped after {rows}, {where}{resumes}"
 
 
 def ignored_facts(ignored: Mapping[str, int]) -> list[tuple[str, str]]:

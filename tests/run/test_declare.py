@@ -17,6 +17,7 @@ from pgcli.run.request.declare import fingerprint_values, options_of, parse_keyw
 from pgcli.run.request.make import command_words, make_request, records_of
 from pgcli.run.request.options import InputOptions, ModelOptions, OutputOptions, RunningOptions
 from pgcli.run.request.questions import COMMANDS
+from pgcli.run.tally import ErrorBudget
 
 PIPES: dict[str, Any] = {"capture_output": True, "text": True}
 #: An option, a value as text, the same from Python, and what both are read as.
@@ -30,8 +31,8 @@ READ: list[tuple[str, object, object, object]] = [
     ("include", "a,b", ["a,b"], ("a,b",)),
     ("region", "1,2,3,4", (1, 2, 3, 4), (1.0, 2.0, 3.0, 4.0)),
     ("region", "1,2,3,4", np.array([1, 2, 3, 4]), (1.0, 2.0, 3.0, 4.0)),
-    ("max_errors", "5%", "5%", (None, 0.05)),
-    ("max_errors", "5", 5, (5, None)),
+    ("max_errors", "5%", "5%", ErrorBudget(max_share=0.05)),
+    ("max_errors", "5", 5, ErrorBudget(5)),
     ("batch_size", "auto", "auto", None),
     ("engines", "2", 2, 2),
     ("no_timing", "yes", True, True),

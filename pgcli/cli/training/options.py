@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from pgcli.run.request import values
 from pgcli.run.request.declare import opt, same
 from pgcli.run.request.options import InputOptions, ModelOptions, RunningOptions, models
-from pgcli.run.request.values import MaxErrors
+from pgcli.run.tally import ErrorBudget
 
 if TYPE_CHECKING:
     from pgcli.inputs import ReadOptions
-    from pgcli.run.tally import ErrorBudget
     from pgcli.stores import Reader
 
 _learning = partial(opt, panel="Learning", own=True)
@@ -255,7 +254,7 @@ class TrainingOutputOptions:
         default=False,
     )
     on_error: Literal["record", "stop"] = same(RunningOptions, "on_error")
-    max_errors: MaxErrors | None = same(RunningOptions, "max_errors")
+    max_errors: ErrorBudget | None = same(RunningOptions, "max_errors")
     overwrite: bool = opt(
         "Begin again, in place of the run that is there.", panel="Running", own=True, default=False
     )

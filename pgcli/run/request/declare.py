@@ -137,10 +137,6 @@ class Option:
         return bounds if self.above else f"{bounds} or more"
 
 
-#: The options of each record, once they were asked for.
-_OPTIONS: dict[type, tuple[Option, ...]] = {}
-
-
 def opt(
     help: str,
     *,
@@ -160,6 +156,10 @@ def same(record: type, name: str) -> Any:
     """A field that is the option of another record, which has the same meaning."""
     (declaration,) = (one for one in fields(record) if one.name == name)
     return field(default=declaration.default, metadata=declaration.metadata)
+
+
+#: The options of each record, once they were asked for.
+_OPTIONS: dict[type, tuple[Option, ...]] = {}
 
 
 def options_of(record: type) -> tuple[Option, ...]:

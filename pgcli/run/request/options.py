@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
@@ -10,11 +10,11 @@ from pgcli.checkpoints.find import DEMO, DEMO_TOWERS
 from pgcli.records import Region
 from pgcli.run.request import values
 from pgcli.run.request.declare import opt
-from pgcli.run.request.values import DTYPES, MaxErrors
+from pgcli.run.request.values import DTYPES
+from pgcli.run.tally import ErrorBudget
 
 if TYPE_CHECKING:
     from pgcli.inputs.name_filter import NameFilter
-    from pgcli.run.tally import ErrorBudget
     from pgcli.stores import Reader
 
 _model = partial(opt, panel="Model", affects_rows=False)
@@ -276,7 +276,7 @@ class RunningOptions:
     on_error: Literal["record", "stop"] = _running(
         "record: an unreadable image is an error row; stop: end at the first one.", default="record"
     )
-    max_errors: MaxErrors | None = _running(
+    max_errors: ErrorBudget | None = _running(
         "Stop when more rows than this have errors.",
         metavar="N|P%",
         parse=values.max_errors,
@@ -299,10 +299,8 @@ class RunningOptions:
     @property
     def error_budget(self) -> ErrorBudget:
         """How many error rows end the run."""
-        from pgcli.run.tally import ErrorBudget
-
-        most, share = self.max_errors or (None, None)
-        return ErrorBudget(most, share, stop_on_error=self.on_error == "stop")
+        budget = self.max_errors or ErrorBudget()
+        return replace(budget, stop_on_error=self.on_error == "stop")
 
 
 #: The options of every answering command, those of its question apart.

@@ -41,55 +41,42 @@ def shard_of_environment(environment: Mapping[str, str]) -> Shard:
 
     The tasks of a step within an array divide the part of their array task.
     """
-    names = environment.keys()
+
+    def value(name: str, default: str = "") -> int:
+        text = environment.get(name, default)
+        if not text.isdecimal():
+            raise UsageError(f"{name} is {text!r}, not a whole number", hint="write --shard I/N")
+        return int(text)
+
+    names, levels = environment.keys(), []  # the latter are numbers and counts
     # a batch script has SLURM_PROCID and SLURM_NTASKS too, but runs once: in an array, only a step
     tasks = "SLURM_STEP_NUM_TASKS"
     if "SLURM_ARRAY_TASK_ID" in names:
-        number, count = array_task(environment)
-    elif {"RANK", "WORLD_SIZE"} <= names:  # before SLURM_PROCID: srun may start torchrun
-        number, count = counts(environment, "RANK", "WORLD_SIZE")
-        tasks = ""
-    elif "SLURM_PROCID" in names and {tasks, "SLURM_NTASKS"} & names:
-        number, count = 0, 1
-        tasks = tasks if tasks in names else "SLURM_NTASKS"
-    else:
+        if (step := environment.get("SLURM_ARRAY_TASK_STEP", "1")) != "1":
+            raise UsageError(
+                f"this SLURM array counts in steps of {step}",
+                hint="submit it with a step of 1, such as --array=0-7, or write --shard I/N",
+            )
+        number = value("SLURM_ARRAY_TASK_ID") - value("SLURM_ARRAY_TASK_MIN", "0")
+        levels.append((number, value("SLURM_ARRAY_TASK_COUNT")))
+    elif {"RANK", "WORLD_SIZE"} <= names:
+        levels.append((value("RANK"), value("WORLD_SIZE")))
+        tasks = ""  # srun may have started torchrun
+    elif tasks not in names:
+        tasks = "SLURM_NTASKS"
+    if {"SLURM_PROCID", tasks} <= names:
+        levels.append((value("SLURM_PROCID"), value(tasks)))
+    if not levels:
         raise UsageError(
             "--shard auto finds no SLURM array, no SLURM_PROCID and no RANK and WORLD_SIZE here",
             hint="write --shard I/N, I from 0",
         )
-    if {"SLURM_PROCID", tasks} <= names:
-        task, of = counts(environment, "SLURM_PROCID", tasks)
-        number, count = number * of + task, count * of
-    if not 0 <= number < count:
-        raise UsageError(
-            f"the environment names shard {number} of {count}, which does not exist",
-            hint="submit a whole array, such as --array=0-7; or write --shard I/N",
-        )
-    return Shard(number, count)
-
-
-def array_task(environment: Mapping[str, str]) -> tuple[int, int]:
-    """The number of a task of a SLURM array, from 0, and the number of its tasks."""
-    step = environment.get("SLURM_ARRAY_TASK_STEP", "1")
-    if step != "1":
-        raise UsageError(
-            f"this SLURM array counts in steps of {step}",
-            hint="submit it with a step of 1, such as --array=0-7, or write --shard I/N",
-        )
-    first = parse_count(environment.get("SLURM_ARRAY_TASK_MIN", "0"), "SLURM_ARRAY_TASK_MIN")
-    number, count = counts(environment, "SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT")
-    return number - first, count
-
-
-def counts(environment: Mapping[str, str], number: str, count: str) -> tuple[int, int]:
-    """The whole numbers that two variables hold. Raises UsageError."""
-    return (
-        parse_count(environment.get(number, ""), number),
-        parse_count(environment.get(count, ""), count),
-    )
-
-
-def parse_count(text: str, name: str) -> int:
-    if not text.isdecimal():
-        raise UsageError(f"{name} is {text!r}, not a whole number", hint="write --shard I/N")
-    return int(text)
+    shard = Shard(0, 1)
+    for number, count in levels:
+        if not 0 <= number < count:
+            raise UsageError(
+                f"the environment names shard {number} of {count}, which does not exist",
+                hint="submit a whole array, such as --array=0-7; or write --shard I/N",
+            )
+        shard = Shard(shard.number * count + number, shard.count * count)
+    return shard

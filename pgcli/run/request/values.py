@@ -7,11 +7,10 @@ from typing import Any
 
 from pgcli import regions
 from pgcli.records import Region
+from pgcli.run.tally import ErrorBudget
 
 DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?")
 DTYPES = ("auto", "bfloat16", "float32")
-#: The most rows with errors: a number, or a share of all rows.
-MaxErrors = tuple[int | None, float | None]
 
 
 def auto_or_number(most: int) -> Any:
@@ -66,14 +65,12 @@ def region(value: Any) -> Region:
         raise ValueError(f"{value!r} is {problem}") from None
 
 
-def max_errors(value: object) -> MaxErrors:
+def max_errors(value: object) -> ErrorBudget:
     """The number of error rows that a run allows, `N`, or their share of all rows, `P%`."""
-    if isinstance(value, tuple):
-        return value
     text = plain(value)
     if text.endswith("%"):
-        return None, share(text)
-    return whole_number(text), None
+        return ErrorBudget(max_share=share(text))
+    return ErrorBudget(max_errors=whole_number(text))
 
 
 def count_or_share(value: object) -> float:
