@@ -38,8 +38,8 @@ from PIL import Image
 
 from pgcli.images import ImageSpec, pool
 from pgcli.records import Answer, DecodedImage, Item, unanswered
-from pgcli.run import run as runs
-from pgcli.run.workers import engines, worker
+from pgcli.run import model
+from pgcli.run.workers import engines
 from pgcli.tasks import Question
 
 ROOT = Path(__file__).parent.parent
@@ -103,8 +103,7 @@ def run(arguments: list[str], notes: Path, resolution: int, *, decodes: bool) ->
 
     fork = multiprocessing.get_context("fork")
     engines.start_method = lambda slots: fork  # type: ignore[assignment]
-    for module in (runs, worker):
-        module.load_engine = lambda *_: IdleEngine(notes, resolution)  # type: ignore[attr-defined]
+    model.load_engine = lambda *_: IdleEngine(notes, resolution)  # type: ignore[assignment]
     if not decodes:
         pool.decode_ahead = partial(ready, resolution)  # type: ignore[assignment]
     profile = cProfile.Profile(time.process_time)

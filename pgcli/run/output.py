@@ -16,7 +16,7 @@ from pgcli.inputs import Inventory
 from pgcli.output.lines import json_line
 from pgcli.records import Answer, Item
 from pgcli.run import checks
-from pgcli.run.rows import FILE_ROWS, RunRows, claimed_rows
+from pgcli.run.rows import FILE_ROWS, RunRows, claimed_rows, row_schema
 from pgcli.run.settings import check_known_model, input_settings, run_settings, versions
 from pgcli.run.state.compare import check_saved_rows, difference, file_changed, input_changed
 from pgcli.run.state.folder import State, recorded_inputs
@@ -32,13 +32,14 @@ from pgcli.run.state.forms import (
 )
 from pgcli.run.state.open_files import Coverage, OpenFiles, Segment, error_of
 from pgcli.run.state.processes import Process, others
-from pgcli.run.state.record import RunRecord, now
+from pgcli.run.state.record import RunRecord, now, read_record
 from pgcli.run.tally import Tally
-from pgcli.run.workers.worker import EngineInfo, Report, row_schema
-from pgcli.stores import LocalStore, open_folder
+from pgcli.stores import LocalStore, Store, open_folder
 
 if TYPE_CHECKING:
+    from pgcli.run.model import EngineInfo
     from pgcli.run.request import RunRequest
+    from pgcli.run.workers.worker import Report
 
 #: Saves the row of this number.
 SaveRow = Callable[[int, Answer], None]
@@ -67,16 +68,26 @@ def recorded_inventory(state: State, request: RunRequest) -> Inventory | None:
     return Inventory.load(files, request.sources, checks.read_options(request))
 
 
+def join_output(request: RunRequest, store: Store, process: Process) -> RunOutput:
+    """The output of a run that another process has begun: its record and its input are there."""
+    format = checks.format_of(request)
+    assert format != "stream"
+    state = State(request.output.output, format, overwrite=False, store=store)
+    assert state.record is not None, "the run has not begun"
+    options = checks.read_options(request)
+    inventory = Inventory.load(recorded_inputs(store), request.sources, options)
+    rows = RunRows(inventory, request.question, request.input.limit)
+    return RunOutput(state, request, rows, process)
+
+
 class RunOutput:
     """The output of a run that can be resumed.
 
-    `segments` are the rows that are saved when it is opened, in the output and beside it, and
-    `coverage` those saved until now. Counts of saved rows are added to the `tally`.
+    `segments` are the rows that `find_saved` finds, in the output and beside it, and `coverage`
+    those that are saved until now.
     """
 
-    def __init__(
-        self, state: State, request: RunRequest, rows: RunRows, process: Process, tally: Tally
-    ):
+    def __init__(self, state: State, request: RunRequest, rows: RunRows, process: Process):
         self.state, self.request, self.rows = state, request, rows
         self._process = process
         self.record = state.record or self._new_record()
@@ -88,15 +99,21 @@ class RunOutput:
         self.context = FormContext(lambda: self.record, self.schema, rows.kept, self.files)
         self.form = self._open_form()
         self.segments: list[Segment] = []
-        if state.record is not None:
-            alive = {other.id for other in others(state.store, process.id) if other.is_alive}
+        self.coverage = Coverage([])
+        self._known_files: set[str] = set()
+        self._error_rows: list[int] | None = None
+
+    def find_saved(self, tally: Tally) -> None:
+        """Find the rows that are saved, and count them. Raises OutputExists."""
+        store = self.state.store
+        if self.state.record is not None:
+            alive = {other.id for other in others(store, self._process.id) if other.is_alive}
             self.segments = [*self.form.segments(), *self.files.segments(alive)]
         self.coverage = Coverage(self.segments)
         self._known_files = {segment.name for segment in self.segments}
-        self._error_rows: list[int] | None = None
         for segment in self.segments:
             tally.errors_before.update(segment.errors)
-        tally.rows_before = self.coverage.count(rows.total)
+        tally.rows_before = self.coverage.count(self.rows.total)
 
     def _new_record(self) -> RunRecord:
         chunk_rows, file_rows = self._sizes()
@@ -261,8 +278,17 @@ class RunOutput:
         self.state.start_log(self.request.arguments)
         self._store_inventory()
 
-    def note_model(self, info: EngineInfo) -> None:
+    def name_model(self, info: EngineInfo) -> None:
+        """Have the record name the model before there are rows of it, if it does not."""
+        record = read_record(self.state.store) or self.record
+        self.record = replace(record, model={**info.model, **record.model})
+        if not record.model:
+            self.state.update(self.record)
+
+    def note_model(self, info: EngineInfo | None) -> None:
         """Write what is known of the model, and of this command, into the record."""
+        if info is None:
+            return
         record = self.record.resumed_by(
             replace(
                 self.record,

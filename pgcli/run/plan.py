@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 from pgcli.checkpoints.find import find_local
 from pgcli.checkpoints.weight_files import total_bytes
 from pgcli.output.lines import json_line
-from pgcli.run.rows import RunRows
+from pgcli.run.rows import RunRows, row_schema
 from pgcli.run.summary import ignored_facts
 from pgcli.run.task import find_checkpoints, model_name
-from pgcli.run.workers.worker import row_schema
 from pgcli.wording import duration
 
 if TYPE_CHECKING:
@@ -72,16 +71,16 @@ def estimate(run: Run) -> Sequence[tuple[str, str]]:
         return [("time", "unknown before the model is on this machine")]
     if total_bytes(checkpoint.folder) > LARGE_MODEL:
         return [("time", "not estimated, as the model is large: --limit 16 measures it")]
-    checkpoint, adapter = find_checkpoints(request)
+    run.model.checkpoint, run.model.adapter = find_checkpoints(request)
     schema = row_schema(request, rows.inventory.kept, exact=False)
     per_item = rows.per_item or 1
     step = (total // per_item) // SAMPLE_IMAGES * per_item
     starts = range(0, step * SAMPLE_IMAGES, step)
     items = (pair for row in starts for pair in rows.numbered(range(row, row + per_item)))
-    with run.computer(items, checkpoint, adapter, schema, SAMPLE_IMAGES) as make:
-        computer, began = make(), perf_counter()
+    with run.decoding(items, SAMPLE_IMAGES) as images:
+        answers, began = run.load(), perf_counter()
         loading = began - run.progress.began
-        sample = [row for _, _, row in computer.answers(None, run.tally)]
+        sample = [row for _, _, row in answers(images.take(None, run.tally))]
     seconds = perf_counter() - began
     rate = len(sample) / seconds
     time = f"about {duration(loading + total / rate)}; {rate:.1f} rows/s"

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from pgcli.checkpoints.find import Checkpoint
 from pgcli.records import Answer
 from pgcli.run.state.forms import (
     FolderForm,
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 RETRIED = "open/retried.jsonl"
 
 
-def retry_errors(run: Run, checkpoint: Checkpoint, adapter: Checkpoint | None) -> None:
+def retry_errors(run: Run) -> None:
     """Answer the rows with errors that earlier runs saved as one chunk, and merge them."""
     output = run.output
     form, store = output.form, output.state.store
@@ -45,8 +44,7 @@ def retry_errors(run: Run, checkpoint: Checkpoint, adapter: Checkpoint | None) -
     run.tally.rows_before -= len(missing)
     run.tally.errors_before = remaining_errors(answered)
     items = (pair for row in missing for pair in run.rows.numbered(range(row, row + 1)))
-    sink = retried(run, answered)
-    run.answer(items, sink, checkpoint, adapter, output.line_schema, images=None)
+    run.answer(items, retried(run, answered), images=None)
     merge(form, answered, output.context)
     store.delete([RETRIED])
 
@@ -54,7 +52,7 @@ def retry_errors(run: Run, checkpoint: Checkpoint, adapter: Checkpoint | None) -
 @contextmanager
 def retried(run: Run, answered: dict[int, bytes]) -> Iterator[SaveRow]:
     """A block in which answers are kept, until all rows are answered and merged."""
-    run.note_model()
+    run.output.note_model(run.model.info)
     file = open_retried(run.output.state.store, answered)
 
     def save(number: int, row: Answer) -> None:

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, repeat
 from typing import TYPE_CHECKING
 
 from pgcli.inputs import Inventory
 from pgcli.records import Item
+from pgcli.rows import RowSchema
 from pgcli.tasks import AnyQuestion, rows_per_image, with_prompts
 
 if TYPE_CHECKING:
     import pyarrow
+
+    from pgcli.run.request import RunRequest
 
 #: Rows of a file in a folder that one command writes, unless `--rows-per-file` says otherwise.
 FILE_ROWS = 10_000
 #: Chunks that processes claim: about so many, of no fewer and no more rows. With larger ones, slow
 #: engines end late.
 CLAIMED_CHUNKS, MIN_CLAIMED_ROWS, MAX_CLAIMED_ROWS = 1024, 64, 1000
+
+#: Items, each with the number of its first row.
+Numbered = Iterator[tuple[int, Item]]
 
 
 @dataclass(frozen=True)
@@ -58,7 +64,7 @@ class RunRows:
             return self.inventory.total
         return -(-self.total // self.per_item)
 
-    def numbered(self, rows: range) -> Iterator[tuple[int, Item]]:
+    def numbered(self, rows: range) -> Numbered:
         """The items of some rows, each with its prompts of these rows only and its first row."""
         per_item = self.per_item
         assert per_item is not None
@@ -81,7 +87,7 @@ class RunRows:
         assert self.per_item is not None
         return -(-rows.stop // self.per_item) - rows.start // self.per_item
 
-    def stream(self) -> Iterator[tuple[int, Item]]:
+    def stream(self) -> Numbered:
         """All items with their prompts and first rows, as they arrive, up to the limit."""
         first = 0
         for item in with_prompts(self.inventory.items(), self.question):
@@ -112,3 +118,19 @@ def claimed_rows(total: int) -> int:
 def chunk(number: int, size: int, total: int) -> range:
     """The rows of a chunk."""
     return range(number * size, min((number + 1) * size, total))
+
+
+def row_schema(request: RunRequest, keep: Sequence[str], *, exact: bool) -> RowSchema:
+    """The columns of the rows. Raises UsageError for a kept column of a name that is taken.
+
+    With `exact`, rows are lines from which Parquet is made: embeddings as their bytes.
+    """
+    question = request.question
+    return RowSchema(
+        timing=not request.output.no_timing,
+        extras=question.extra_columns,
+        base=question.columns,
+        float16=question.float16,
+        keep=tuple(keep),
+        exact=exact,
+    )

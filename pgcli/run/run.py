@@ -12,37 +12,31 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from pgcli.checkpoints.find import Checkpoint
-from pgcli.checkpoints.weight_files import total_bytes
 from pgcli.engine.image_spec import read_image_spec
 from pgcli.errors import NoInputError, OutputExists, OutputFailed, PgcliError, UsageError
 from pgcli.inputs import Inventory
 from pgcli.records import Answer, Item
 from pgcli.run import checks, events
-from pgcli.run.output import RunOutput, SaveRow, check_record, recorded_inventory
+from pgcli.run.model import EngineInfo, RunModel
+from pgcli.run.output import RunOutput, SaveRow, check_record, join_output, recorded_inventory
 from pgcli.run.plan import estimate, plan_facts
 from pgcli.run.progress import RunProgress
 from pgcli.run.request.questions import text_lines
 from pgcli.run.retry import retry_errors
-from pgcli.run.rows import RunRows
+from pgcli.run.rows import Numbered, RunRows, row_schema
 from pgcli.run.shutdown import Interrupted
 from pgcli.run.state.folder import State, open_state
 from pgcli.run.state.open_files import Segment
-from pgcli.run.state.processes import Process, others
+from pgcli.run.state.processes import Process
 from pgcli.run.stream import Save, StreamedRows, open_stream
 from pgcli.run.summary import INCOMPLETE, Summary
-from pgcli.run.task import find_checkpoints, load_engine, notices, question_facts
-from pgcli.run.workers.compute import Computer, Numbered, RowImages
-from pgcli.run.workers.engine_process import EngineSlot, engine_slots, import_ahead
+from pgcli.run.task import answer_function, question_facts
+from pgcli.run.workers.answer import Answers
+from pgcli.run.workers.engine_process import import_ahead
 from pgcli.run.workers.engines import run_engines
-from pgcli.run.workers.worker import (
-    ChunkWorker,
-    EngineInfo,
-    Report,
-    check_equal,
-    engine_info,
-    row_schema,
-)
+from pgcli.run.workers.row_images import RowImages
+from pgcli.run.workers.slots import EngineSlot
+from pgcli.run.workers.worker import ChunkWorker, Report
 from pgcli.tasks import AnyQuestion, EmbeddingQuestion
 from pgcli.wording import count
 
@@ -85,12 +79,12 @@ class Run:
 
     rows: RunRows
     output: RunOutput
-    engine: Any = None
 
     def __init__(self, request: RunRequest, on_event: events.OnEvent, hooks: Sequence[RowHook]):
         self.request, self.hooks = request, list(hooks)
         self.progress = RunProgress(request, on_event)
         self.tally, self.summary = self.progress.tally, self.progress.summary
+        self.model = RunModel(request, self.progress)
         self.stack = ExitStack()
         self._has_read = 0  # the number of rows of standard input
         self._has_more = False  # than the built-in model answers
@@ -178,8 +172,8 @@ class Run:
         """Answer all images, and write their rows to standard output or as text."""
         request = self.request
         schema = row_schema(request, self.rows.inventory.kept, exact=False)
-        checkpoint, adapter = self.find_model()
-        slots = self.slots(checkpoint, self.rows.total)
+        self.find_model()
+        slots = self.model.slots(self.rows.total)
         with open_stream(request.output, schema, self.progress.show) as save:
             if len(slots) > 1 or request.model.engines:
                 self.stream_from_engines(slots, save)
@@ -190,7 +184,7 @@ class Run:
                 if not any(hook.skips(item) for hook in self.hooks)
             )
             sink = nullcontext(lambda number, row: save(row))
-            self.answer(asked, sink, checkpoint, adapter, schema, images=self.rows.images)
+            self.answer(asked, sink, images=self.rows.images)
         self.check_end_of_input()
 
     def stream_from_engines(self, slots: list[EngineSlot], save: Save) -> None:
@@ -206,7 +200,7 @@ class Run:
             state = open_state(request, "jsonl")
             process = Process(state.store, "run")
             with process.registered():
-                self.output = RunOutput(state, request, self.rows, process, self.tally)
+                self.output = RunOutput(state, request, self.rows, process)
                 self.output.begin()
                 stream = StreamedRows(save, self.output.files, self.output.schema)
                 with self.progress.answering():
@@ -263,8 +257,9 @@ class Run:
         check_record(state, request)
         known = recorded_inventory(state, request)
         self.rows = self.read_input(known, spool=bool(request.model.engines))
-        self.output = RunOutput(state, request, self.rows, process, self.tally)
+        self.output = RunOutput(state, request, self.rows, process)
         self.stack.callback(self.output.close)
+        self.output.find_saved(self.tally)
         gone = self.output.compare(known)
         process.note(surplus=gone)  # for `pgcli status`
         if gone:
@@ -299,9 +294,10 @@ class Run:
     def compute_missing(self, process: Process) -> None:
         """Compute the missing rows, here or in engine processes; then those with errors again."""
         request, output = self.request, self.output
-        checkpoint, adapter = self.find_model()
+        self.find_model()
         missing = output.missing()
-        slots = self.slots(checkpoint, sum(map(len, missing)))
+        is_known = self.rows.total is not None
+        slots = self.model.slots(sum(map(len, missing)) if is_known else None)
         if missing and (len(slots) > 1 or request.model.engines):
             output.begin()
             with self.progress.answering():
@@ -314,22 +310,19 @@ class Run:
                 items = (pair for rows in missing for pair in self.rows.numbered(rows))
             # a run that resumes always decodes in processes: the one before may have died of an
             # image, which becomes an error row then
-            images = self.rows.images if is_whole else None
-            self.answer(
-                items, self.saving(), checkpoint, adapter, output.line_schema, images=images
-            )
+            self.answer(items, self.saving(), images=self.rows.images if is_whole else None)
             self.check_end_of_input()
         else:
             output.begin()
             output.take_saved()
         if self.retries:
-            retry_errors(self, checkpoint, adapter)
+            retry_errors(self)
 
     @contextmanager
     def saving(self) -> Iterator[SaveRow]:
         """A block in which rows are saved in the output, which is this run's from now on."""
         self.output.begin()
-        self.note_model()
+        self.output.note_model(self.model.info)
         self.output.take_saved()
         with self.output.writing() as save:
             yield save
@@ -341,17 +334,14 @@ class Run:
         if shard is not None and not any(map(shard.has, range(chunks))):
             self.progress.say("nothing to do: the shard has no row of the input")
             return
-        checkpoint, adapter = self.find_model()
+        self.find_model()
         output.begin()
-        engine = self.load(checkpoint, adapter)
-        self.note_model()
-        worker = ChunkWorker(
-            self.request,
-            process,
-            publishes=True,
-            should_stop=self.progress.should_stop,
-            store=output.state.store,
-        )
+        engine = self.model.load(output.record)
+        output.note_model(self.model.info)
+        # the input as it was recorded first: another process may have scanned it differently
+        joined = join_output(self.request, output.state.store, process)
+        should_stop = self.progress.should_stop
+        worker = ChunkWorker(joined, process, publishes=True, should_stop=should_stop)
         with self.progress.answering():
             for report in worker.work(engine, shard.has if shard else lambda number: True):
                 self.on_report(report)
@@ -359,137 +349,56 @@ class Run:
         errors = sum((segment.errors for segment in output.form.segments()), Counter[str]())
         self.tally.errors_before = errors - self.tally.errors
 
-    # the model
-
-    def find_model(self) -> tuple[Checkpoint, Checkpoint | None]:
-        """The files of the model, after what should be known before waiting for answers."""
-        for text, hint in notices(self.request):
-            self.progress.say(text, hint)
+    def find_model(self) -> None:
+        """Find the files of the model. Raises ModelUnavailable and InvalidCheckpoint."""
+        self.model.find()
         if "-" in self.request.sources and sys.stdin is not None and sys.stdin.isatty():
             self.progress.say("reading paths from the terminal, one on each line; Ctrl-D ends them")
-        # what shows downloads, where the program has one
-        downloads = getattr(self.progress.show, "downloads", lambda: None)()
-        return find_checkpoints(self.request, downloads)
-
-    def slots(self, checkpoint: Checkpoint, rows: int | None) -> list[EngineSlot]:
-        """Where engines compute so many rows; here, where the rows are not known before."""
-        model = self.request.model
-        is_known = self.rows.total is not None and not self.request.question.embeds_texts
-        if not is_known or (model.engines is None and not rows):
-            return [EngineSlot(1)]
-        size = total_bytes(checkpoint.folder)
-        return engine_slots(model.engines, model.device, size, rows=rows or 0)
-
-    def load(self, checkpoint: Checkpoint, adapter: Checkpoint | None) -> Any:
-        """Load the model into this process."""
-        request = self.request
-        with self.progress.stage(f"loading {checkpoint.name}"):
-            engine = load_engine(request, checkpoint, adapter, request.model.device)
-        engine.starts_small = getattr(engine, "is_large", False)
-        if (state := self.progress.state) is not None and state.record is not None:
-            # begin with the batch sizes that an earlier run on the same device learned
-            for process in others(state.store):
-                limits = process.values.get("limits")
-                if isinstance(limits, dict) and limits.get(engine.device):
-                    engine.batch_limits.load_state_dict(limits[engine.device])
-        self.engine, self.progress.limits = engine, engine.batch_limits.summary
-        self.on_engine(engine_info(request, engine))
-        return engine
-
-    def on_engine(self, info: EngineInfo) -> None:
-        """Note what is known of a loaded model. Raises OutputExists for another than before."""
-        if self.summary.engine is not None:
-            return
-        self.summary.engine = info
-        self.summary.loading_seconds = perf_counter() - self.progress.began
-        if self.request.model.device == "auto" and info.device == "cpu":
-            self.warn_unused_gpu()
-        if self.progress.state is not None:
-            compared = {**info.model}
-            del compared["dtype_option"]  # the dtype that it means is compared
-            self.output.record.check_model(compared, self.output.state.name)
-
-    def on_further_engine(self, info: EngineInfo) -> None:
-        """Note what is known of an engine in another process.
-
-        Raises OutputExists for another model than before, and NoUsableDevice for one that is not
-        that of the engines before.
-        """
-        self.on_engine(info)
-        check_equal(self.output.record, info)
-        if not self.output.record.model:
-            self.note_model()
-
-    def note_model(self) -> None:
-        """Write what is known of the model into the record."""
-        if self.summary.engine is not None:
-            self.output.note_model(self.summary.engine)
-
-    def warn_unused_gpu(self) -> None:
-        """Say why the CPU is used on a machine with a GPU, unless the user has hidden the GPU."""
-        from pgcli.device.nvidia_driver import find_gpu_problem
-
-        if (problem := find_gpu_problem()) and not problem.is_intentional:
-            self.progress.say(f"the CPU is used, not the GPU: {problem.found}", hint=problem.remedy)
 
     # answers
 
     def answer(
-        self,
-        items: Numbered,
-        sink: AbstractContextManager[SaveRow],
-        checkpoint: Checkpoint,
-        adapter: Checkpoint | None,
-        schema: Any,
-        *,
-        images: int | None,
+        self, items: Numbered, sink: AbstractContextManager[SaveRow], *, images: int | None
     ) -> None:
         """Answer items in this process, in one continuous batch, and save their rows in the sink.
 
-        The sink is opened once the model is loaded.
+        Of so many `images`, if it is known; None has them decoded in processes in any case. The
+        sink is opened once the model is loaded.
         """
-        with self.computer(items, checkpoint, adapter, schema, images) as make:
-            computer = make()
+        with self.decoding(items, images) as decoded:
+            answers = self.load()
             with self.progress.answering(), sink as save:
-                for number, item, row in computer.answers(None, self.tally):
+                for number, item, row in answers(decoded.take(None, self.tally)):
                     save(number, row)
                     self.tally.count(row)
                     self.pass_to_hooks([(number, item, row)])
                     self.progress.update(row)
 
-    @contextmanager
-    def computer(
-        self,
-        items: Numbered,
-        checkpoint: Checkpoint,
-        adapter: Checkpoint | None,
-        schema: Any,
-        images: int | None,
-    ) -> Iterator[Callable[[], Computer]]:
-        """A block in which items are decoded, and what loads the model that answers them."""
+    def decoding(self, items: Numbered, images: int | None) -> RowImages:
+        """The images of items, which are decoded from now on."""
         request, device = self.request, self.request.model.device
         if device == "auto":
             from pgcli.device.nvidia_driver import visible_gpus
 
             device = "cuda" if visible_gpus() else "cpu"
-        spec, should_stop = read_image_spec(checkpoint.folder), self.progress.should_stop
-        with RowImages(
+        decoded = RowImages(
             request,
-            self.rows,
-            spec,
+            read_image_spec(self.model.checkpoint.folder),
             device,
-            should_stop,
+            self.progress.should_stop,
             total=images,
+            pauses=self.rows.inventory.total is None,
             keeps_items=bool(self.hooks),
-        ) as decoded:
-            decoded.prepare(items)
-            decoded.prepare(None)
+        )
+        decoded.prepare(items)
+        decoded.prepare(None)
+        return decoded
 
-            def make() -> Computer:
-                engine = self.load(checkpoint, adapter)
-                return Computer(request, self.rows, decoded, engine, schema, should_stop)
-
-            yield make
+    def load(self) -> Answers:
+        """What answers images with the model, which is loaded into this process."""
+        record = None if self.progress.state is None else self.output.record
+        engine = self.model.load(record)
+        return answer_function(self.request, engine, self.progress.should_stop)
 
     def pass_to_hooks(
         self, rows: Iterable[tuple[int, Item, Answer]], *, is_saved: bool = False
@@ -498,6 +407,16 @@ class Run:
         for _, item, row in rows:
             for hook in self.hooks:
                 hook.on_row(row, item, is_saved=is_saved)
+
+    def on_engine(self, info: EngineInfo) -> None:
+        """Note what is known of an engine in another process.
+
+        Raises OutputExists for another model than before, and NoUsableDevice for one that is not
+        that of the engines before.
+        """
+        self.model.note(info, None if self.progress.state is None else self.output.record)
+        if not self.output.record.model:
+            self.output.note_model(info)
 
     def on_report(
         self, report: Report, take: Callable[[Segment], None] = lambda segment: None
@@ -524,8 +443,8 @@ class Run:
             facts.extend(self.hooks.pop(0).finish(complete=True))
         summary = self.summary
         summary.hook_facts = facts
-        if self.engine is not None:
-            images = self.engine.image_stats
+        if self.model.engine is not None:
+            images = self.model.engine.image_stats
             summary.hits, summary.prompts = images.hits, images.prompts
             self.progress.show_limits(self.progress.limits())
         summary.seconds = perf_counter() - self.progress.began
@@ -535,7 +454,7 @@ class Run:
         """What leaves in the process's file how the run ended and what it learned."""
 
         def note(kind: Any, problem: BaseException | None, trace: Any) -> None:
-            if isinstance(problem, PgcliError) and self.summary.engine is None:
+            if isinstance(problem, PgcliError) and self.model.info is None:
                 with suppress(OutputFailed):
                     process.remove()  # it was refused: the output is as it was
                 return
@@ -546,9 +465,9 @@ class Run:
             if process.values["mode"] == "run":
                 with suppress(PgcliError):  # the first problem is the one to report
                     process.remove_dead()
-            if self.engine is not None:
-                limits = self.engine.batch_limits.state_dict()
-                process.note(limits={self.engine.device: limits})
+            if self.model.engine is not None:
+                engine = self.model.engine
+                process.note(limits={engine.device: engine.batch_limits.state_dict()})
 
         return note
 

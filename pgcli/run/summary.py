@@ -15,11 +15,11 @@ from pgcli import __version__
 from pgcli.inputs.paths import url_scheme
 from pgcli.printable import encodable
 from pgcli.run.tally import Tally
-from pgcli.run.workers.worker import EngineInfo
 from pgcli.stores.urls import without_credentials
 from pgcli.wording import count, duration
 
 if TYPE_CHECKING:
+    from pgcli.run.model import EngineInfo
     from pgcli.run.request import RunRequest
 
 MAX_COMMAND_LENGTH = 300  # characters of a command that is shown to be copied

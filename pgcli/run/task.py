@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import (
@@ -22,11 +22,11 @@ from pgcli.checkpoints.hub.download_progress import DownloadProgress
 from pgcli.checkpoints.model_description import read_description, read_kind
 from pgcli.embedding.abilities import check_kind, check_question
 from pgcli.errors import ModelUnavailable, UsageError
-from pgcli.run.workers.answer import Ask
+from pgcli.records import error_answer
+from pgcli.run.workers.answer import Answers, Ask, answer
 from pgcli.tasks import EmbeddingQuestion, Question, check_max_new_tokens
 
 if TYPE_CHECKING:
-    from pgcli.images import ImageSpec
     from pgcli.run.request import RunRequest
 
 #: What the built-in models know, and the option that names another one.
@@ -37,28 +37,6 @@ KNOWS = {
         "--model google/siglip-base-patch16-224",
     ),
 }
-
-
-class LoadedEngine(Protocol):
-    """A loaded model, as far as every run needs it."""
-
-    image_stats: Any
-    batch_limits: Any
-
-    @property
-    def label(self) -> str: ...
-
-    @property
-    def spec(self) -> ImageSpec: ...
-
-    @property
-    def batch_size(self) -> int: ...
-
-    @property
-    def device(self) -> str: ...
-
-    @property
-    def dtype(self) -> str: ...
 
 
 def default_model(request: RunRequest) -> str:
@@ -145,18 +123,23 @@ def load_engine(
     )
 
 
-def ask_function(request: RunRequest, engine: Any, should_stop: Callable[[], bool]) -> Ask:
-    """What answers decoded images with the loaded model."""
+def answer_function(request: RunRequest, engine: Any, should_stop: Callable[[], bool]) -> Answers:
+    """What answers decoded images with the loaded model: see `answer.answer`."""
     question = request.question
     if isinstance(question, EmbeddingQuestion):
         from pgcli.embedding.answers import EmbeddingAnswers
 
-        return partial(EmbeddingAnswers(engine, question).ask, should_stop=should_stop)
-    from pgcli.engine.sampler import SamplingParams
+        ask: Ask = partial(EmbeddingAnswers(engine, question).ask, should_stop=should_stop)
+    else:
+        from pgcli.engine.sampler import SamplingParams
 
-    options = request.answering
-    sampling = SamplingParams(options.temperature, options.top_p, options.top_k, seed=options.seed)
-    return partial(engine.ask, question=question, sampling=sampling, should_stop=should_stop)
+        options = request.answering
+        sampling = SamplingParams(
+            options.temperature, options.top_p, options.top_k, seed=options.seed
+        )
+        ask = partial(engine.ask, question=question, sampling=sampling, should_stop=should_stop)
+    refuse = partial(error_answer, task=question.task, model=engine.label)
+    return lambda images: answer(images, ask, refuse, should_stop)
 
 
 def embedding_dim(request: RunRequest, engine: Any) -> int | None:

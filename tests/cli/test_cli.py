@@ -25,7 +25,7 @@ from pgcli.engine.memory import SHARE_OF_FREE, TOKENS_PER_PASS, batch_bytes
 from pgcli.errors import ManifestError, PgcliError
 from pgcli.inputs import Inventory
 from pgcli.run import checks
-from pgcli.run import run as running
+from pgcli.run import model as running
 from pgcli.stores import LocalStore
 from tests.support import forkserver, pretend
 from tests.support.awkward import drawing

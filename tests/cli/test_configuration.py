@@ -8,7 +8,7 @@ import typer
 from PIL import Image
 
 from pgcli.cli.main import app, main
-from pgcli.run import run as running
+from pgcli.run import model as running
 from tests.support import pretend
 
 pytestmark = pytest.mark.usefixtures("clean_environment")

@@ -17,11 +17,11 @@ from pgcli.cli.ui import progress
 from pgcli.cli.ui.console import Screen, facts_table
 from pgcli.cli.ui.progress import ProgressLog, StageProgress
 from pgcli.cli.ui.progress_bar import OutputAboveBar, ProgressBar
-from pgcli.run import run as running
+from pgcli.run import model as running
+from pgcli.run.model import EngineInfo
 from pgcli.run.request.make import make_request
 from pgcli.run.summary import Summary, retry_command
 from pgcli.run.tally import Tally
-from pgcli.run.workers.worker import EngineInfo
 from pgcli.wording import duration
 from tests.support import pretend
 from tests.support.terminal import on_terminal

@@ -17,7 +17,7 @@ from PIL import Image
 from pgcli.cli.main import main
 from pgcli.inputs import Inventory, ReadOptions
 from pgcli.inputs.name_filter import NameFilter
-from pgcli.run import run as running
+from pgcli.run import model as running
 from tests.support import pretend
 
 pytestmark = pytest.mark.usefixtures("clean_environment")

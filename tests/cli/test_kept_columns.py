@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from pgcli.cli.main import main
-from pgcli.run import run as running
+from pgcli.run import model as running
 from tests.support import pretend
 
 pytestmark = pytest.mark.usefixtures("clean_environment")

@@ -20,7 +20,7 @@ from pgcli.cli.commands import doctor
 from pgcli.cli.main import main
 from pgcli.cli.ui import progress
 from pgcli.errors import UsageError
-from pgcli.run import run as running
+from pgcli.run import model as running
 from tests.support import pretend
 from tests.support.runs import PRETEND
 from tests.support.terminal import on_terminal

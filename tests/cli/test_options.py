@@ -21,7 +21,7 @@ from pgcli.checkpoints.find import BUILTIN, find
 from pgcli.cli.main import app, main
 from pgcli.images import ImageDecoder, ImageSpec, pool
 from pgcli.records import Item
-from pgcli.run import run as running
+from pgcli.run import model as running
 from tests.support import pretend
 from tests.support.awkward import drawing
 

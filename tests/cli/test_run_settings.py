@@ -9,7 +9,7 @@ import pytest
 
 from pgcli.cli.main import main
 from pgcli.output.reader import read_results, state_folder
-from pgcli.run import run as running
+from pgcli.run import model as running
 from tests.support import pretend
 from tests.support.runs import EXAMPLES
 

@@ -15,7 +15,7 @@ from PIL import Image
 from pgcli.checkpoints.find import BUILTIN
 from pgcli.checkpoints.weight_files import total_bytes
 from pgcli.cli.main import main
-from pgcli.run import run as running
+from pgcli.run import model as running
 from tests.support import pretend
 from tests.support.bytes_read import bytes_read
 from tests.support.noise import noise

@@ -12,7 +12,7 @@ from PIL import Image
 import pgcli
 from pgcli.cli.main import app, main
 from pgcli.errors import UsageError
-from pgcli.run import run as running
+from pgcli.run import model as running
 from pgcli.run.checks import format_of
 from pgcli.run.request import RunRequest
 from pgcli.run.request.applies import RULES

@@ -27,11 +27,11 @@ from PIL import Image
 
 import pgcli.engine.sampler
 import pgcli.images.pool
+import pgcli.run.model
 import pgcli.run.plan
 import pgcli.run.run
 import pgcli.run.workers.engine_process
 import pgcli.run.workers.engines
-import pgcli.run.workers.worker
 import pgcli.stores.local
 from pgcli.checkpoints.find import find
 from pgcli.engine.image_spec import read_image_spec
@@ -195,8 +195,7 @@ def run_here(
         signal.signal(signum, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     engine = StubEngine(seconds, os.getpid() if seed is None else seed)
-    for module in (pgcli.run.run, pgcli.run.workers.worker):
-        module.load_engine = engine.loaded  # type: ignore[attr-defined]
+    pgcli.run.model.load_engine = engine.loaded  # type: ignore[assignment]
     fork = multiprocessing.get_context("fork")
     pgcli.run.workers.engines.start_method = lambda slots: fork  # type: ignore[assignment]
     pgcli.run.run.import_ahead = lambda request: None  # type: ignore[assignment]

@@ -15,7 +15,7 @@ from PIL import Image
 from benchmarks.driver_overhead import ready
 from pgcli.cli.main import main
 from pgcli.images import pool
-from pgcli.run import run as running
+from pgcli.run import model as running
 from tests.support import pretend
 
 pytestmark = pytest.mark.usefixtures("clean_environment")

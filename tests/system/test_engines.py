@@ -15,7 +15,7 @@ import pytest
 
 from pgcli.cli.main import main
 from pgcli.errors import UsageError
-from pgcli.run.workers.engine_process import EngineSlot, engine_slots
+from pgcli.run.workers.slots import EngineSlot, engine_slots
 from tests.support.runs import wait_until
 
 ROOT = Path(__file__).parents[2]

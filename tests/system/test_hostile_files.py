@@ -18,7 +18,7 @@ from pgcli.cli.main import main
 from pgcli.engine.loader import load
 from pgcli.errors import InvalidCheckpoint, ModelUnavailable
 from pgcli.inputs import Inventory
-from pgcli.run import run as running
+from pgcli.run import model as running
 from tests.support import forkserver, pretend
 from tests.support.awkward import drawing, unprivileged
 

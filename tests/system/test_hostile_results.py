@@ -20,7 +20,7 @@ from pyarrow import parquet
 import pgcli
 from pgcli.cli.main import main
 from pgcli.errors import PgcliError
-from pgcli.run import run as running
+from pgcli.run import model as running
 from pgcli.views.exports import FORMATS
 from tests.support import pretend
 from tests.support.awkward import drawing, encoded

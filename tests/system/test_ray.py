@@ -21,7 +21,7 @@ from PIL import Image
 
 from pgcli.cli.main import main
 from pgcli.run import checks
-from pgcli.run import run as running
+from pgcli.run import model as running
 from pgcli.run.status import read_status
 from pgcli.stores import open_folder
 from tests.support import kill_stored_runs, pretend

@@ -17,7 +17,7 @@ from PIL import Image
 
 from pgcli.cli.main import main
 from pgcli.run import checks
-from pgcli.run import run as running
+from pgcli.run import model as running
 from pgcli.stores.objects import PATIENT, RETRIES
 from tests.support import kill_stored_runs, pretend
 from tests.support.runs import started, wait_until

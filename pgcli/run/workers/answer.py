@@ -15,6 +15,9 @@ Decode = Callable[[Iterable[Item]], Generator[DecodedImage | None, None, None]]
 #: The error row of an image that cannot be asked, for one of its prompts.
 Refuse = Callable[[DecodedImage, str], Answer]
 
+#: The rows of decoded images with their numbers and items: see `answer`.
+Answers = Callable[[Iterator[tuple[int, DecodedImage] | None]], Iterator[tuple[int, Item, Answer]]]
+
 #: After as many consecutive error rows the stream to `ask` ends, and `ask` answers what it holds
 #: back. Otherwise a folder of a million broken files would be held in memory before a row is saved.
 MAX_REFUSED = 100

@@ -17,9 +17,8 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING, Any
 
-from pgcli.device.cgroup import processors
-from pgcli.device.nvidia_driver import nvidia_driver, visible_gpus
-from pgcli.errors import NoUsableDevice, UsageError
+from pgcli.device.nvidia_driver import nvidia_driver
+from pgcli.run.workers.slots import EngineSlot
 
 if TYPE_CHECKING:
     from pgcli.run.request import RunRequest
@@ -30,19 +29,6 @@ SPAWN = multiprocessing.get_context("spawn")
 CAN_FORK = sys.platform == "linux"
 #: The signals that ask a program to end. A terminal and `kill` send them to its processes, too.
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-#: On a CPU, models with smaller files are fastest with one thread for each engine.
-SINGLE_THREAD_BYTES = 100 * 2**20
-#: For fewer rows, engines take longer to start than they save.
-MIN_ROWS_FOR_ENGINES = 500
-MOST_ON_CPU = 8
-
-
-@dataclass(frozen=True, slots=True)
-class EngineSlot:
-    """Where an engine runs: on `threads` cores, or on the device of this name."""
-
-    threads: int
-    device: str = "cpu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,38 +41,6 @@ class EngineTask:
     request: RunRequest
     run: str
     saved: tuple[tuple[int, int], ...]
-
-
-def engine_slots(
-    engines: int | None, device: str, checkpoint_bytes: int, *, rows: int, cores: int | None = None
-) -> list[EngineSlot]:
-    """Where engines run: one on each GPU, or on a CPU each with its share of the cores.
-
-    A model with small files runs on one thread for each engine, whatever their number, so that
-    its rows do not depend on it. Without a number of engines, a CPU has one for such a model on
-    each core if there are rows enough, and one for a larger model. Raises NoUsableDevice for more
-    engines than GPUs, and UsageError for several on one device.
-    """
-    is_small = checkpoint_bytes < SINGLE_THREAD_BYTES
-    cores = cores or max(1, int(processors()))
-    gpus = visible_gpus() if device in ("auto", "cuda") else 0
-    if gpus:
-        if (engines or 0) > gpus:
-            raise NoUsableDevice(
-                f"--engines {engines} needs as many GPUs, and this machine has {gpus}",
-                hint=f"--engines {gpus}, or auto",
-            )
-        return [EngineSlot(1, f"cuda:{index}") for index in range(engines or gpus)]
-    if device not in ("auto", "cpu"):
-        if (engines or 1) > 1:
-            raise UsageError(
-                f"--engines {engines} needs a device for each, and --device {device} is one",
-                hint="leave out --device",
-            )
-        return [EngineSlot(cores, device)]
-    most = max(1, min(cores, MOST_ON_CPU, 2 * rows // MIN_ROWS_FOR_ENGINES))
-    count = engines or (most if is_small and rows >= MIN_ROWS_FOR_ENGINES else 1)
-    return [EngineSlot(1 if is_small else max(1, cores // count), "cpu")] * count
 
 
 def import_ahead(request: RunRequest) -> None:
@@ -184,9 +138,11 @@ def compute(
     """Load the model and compute chunks; what is loaded and each chunk are reported."""
     import torch
 
+    from pgcli.run.model import engine_info, load_here
+    from pgcli.run.output import join_output
     from pgcli.run.state.processes import Process
     from pgcli.run.state.record import state_folder
-    from pgcli.run.workers.worker import ChunkWorker, engine_info, load_for
+    from pgcli.run.workers.worker import ChunkWorker
     from pgcli.stores import open_folder
 
     torch.set_num_threads(slot.threads)
@@ -194,16 +150,11 @@ def compute(
     store = open_folder(state_folder(request.output.output))
     process = Process(store, "engine", {"run": task.run})
     with process.registered():
-        engine = load_for(request, slot.device, starts_small=False)
+        engine = load_here(request, slot.device, starts_small=False)
         connection.send((process.id, engine_info(request, engine)))
-        worker = ChunkWorker(
-            request,
-            process,
-            publishes=False,
-            should_stop=stop.is_set,
-            store=store,
-            saved=task.saved,
-        )
+        output = join_output(request, store, process)
+        should_stop, saved = stop.is_set, task.saved
+        worker = ChunkWorker(output, process, publishes=False, should_stop=should_stop, saved=saved)
         for report in worker.work(engine):
             connection.send(report)
     process.remove()

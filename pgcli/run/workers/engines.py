@@ -10,10 +10,10 @@ from pgcli.run.state.open_files import Coverage, Segment
 from pgcli.run.workers.engine_process import (
     EngineDied,
     EngineProcess,
-    EngineSlot,
     EngineTask,
     start_method,
 )
+from pgcli.run.workers.slots import EngineSlot
 from pgcli.run.workers.worker import Deaths, Report
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class Engines:
             self._run.on_report(message, self._take)
         else:
             engine.process_id, info = message
-            self._run.on_further_engine(info)
+            self._run.on_engine(info)
 
     def _remove(self, engine: EngineProcess) -> None:
         engine.close()

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 from pgcli.checkpoints.weight_files import total_bytes
 from pgcli.errors import NoUsableDevice
 from pgcli.printable import first_line
+from pgcli.run.model import EngineInfo
 from pgcli.run.task import find_checkpoints
-from pgcli.run.workers.engine_process import SINGLE_THREAD_BYTES
-from pgcli.run.workers.worker import Deaths, EngineInfo, Report
+from pgcli.run.workers.slots import SINGLE_THREAD_BYTES
+from pgcli.run.workers.worker import Deaths, Report
 
 if TYPE_CHECKING:
     from pgcli.run.request import RunRequest
@@ -87,9 +88,11 @@ class Actor:
         """Load the model and compute chunks; what is loaded and each chunk are reported."""
         import torch
 
+        from pgcli.run.model import engine_info, load_here
+        from pgcli.run.output import join_output
         from pgcli.run.state.processes import Process
         from pgcli.run.state.record import state_folder
-        from pgcli.run.workers.worker import ChunkWorker, engine_info, load_for
+        from pgcli.run.workers.worker import ChunkWorker
         from pgcli.stores import open_folder
 
         request = self._request
@@ -98,11 +101,11 @@ class Actor:
         store = open_folder(state_folder(request.output.output))
         process = Process(store, "engine")
         with process.registered():
-            engine = load_for(request, request.model.device, starts_small=True)
+            engine = load_here(request, request.model.device, starts_small=True)
             yield engine_info(request, engine)
-            worker = ChunkWorker(
-                request, process, publishes=True, should_stop=self._stop.is_set, store=store
-            )
+            output = join_output(request, store, process)
+            should_stop = self._stop.is_set
+            worker = ChunkWorker(output, process, publishes=True, should_stop=should_stop)
             yield from worker.work(engine)
         process.remove()
 
@@ -163,7 +166,7 @@ class Fleet:
             self._deaths.reset()
             run.on_report(message)
         else:
-            run.on_further_engine(message)
+            run.on_engine(message)
 
     def _grow(self) -> None:
         """Request actors: twice as many as fit on the cluster as it is."""

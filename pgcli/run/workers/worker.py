@@ -2,44 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pgcli.errors import NoUsableDevice
-from pgcli.inputs import Inventory
-from pgcli.rows import RowSchema
-from pgcli.run.checks import format_of, read_options
-from pgcli.run.rows import RunRows, chunk
-from pgcli.run.settings import loaded_model
-from pgcli.run.state.folder import recorded_inputs
-from pgcli.run.state.forms import FolderForm, FormContext
-from pgcli.run.state.open_files import Coverage, OpenFiles, Segment
-from pgcli.run.state.processes import Claim, Claims, Process, others
-from pgcli.run.state.record import RUN, RunRecord, read_record, state_folder
+from pgcli.records import DecodedImage, Fault
+from pgcli.run.model import engine_info
+from pgcli.run.rows import chunk
+from pgcli.run.state.forms import FolderForm
+from pgcli.run.state.open_files import Coverage, Segment
+from pgcli.run.state.processes import MAX_DEATHS, Claim, Claims, Process, others
 from pgcli.run.tally import Tally
-from pgcli.run.task import embedding_dim, find_checkpoints, load_engine, model_facts
-from pgcli.run.workers.compute import Computer, RowImages
-from pgcli.stores import Store, open_folder
+from pgcli.run.task import answer_function
+from pgcli.run.workers.answer import Answers
+from pgcli.run.workers.row_images import RowImages
 
 if TYPE_CHECKING:
-    from pgcli.run.request import RunRequest
+    from pgcli.run.output import RunOutput
 
-
+CRASHED = Fault("worker_crashed", "The process of the model died of the image, twice.")
 #: Engines that may end, one after the other, while no chunk is computed.
 MAX_DEATHS_IN_A_ROW = 8
-
-
-@dataclass(frozen=True)
-class EngineInfo:
-    """What is known of a loaded engine."""
-
-    label: str
-    device: str
-    dtype: str
-    batch_size: int
-    model: dict[str, Any]
-    facts: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass
@@ -57,81 +41,34 @@ class Report:
     hits: int = 0
     prompts: int = 0
     limits: str = ""
-    limits_state: dict[str, Any] = field(default_factory=dict)
-
-
-def row_schema(request: RunRequest, keep: Sequence[str], *, exact: bool) -> RowSchema:
-    """The columns of the rows. Raises UsageError for a kept column of a name that is taken.
-
-    With `exact`, rows are lines from which Parquet is made: embeddings as their bytes.
-    """
-    question = request.question
-    return RowSchema(
-        timing=not request.output.no_timing,
-        extras=question.extra_columns,
-        base=question.columns,
-        float16=question.float16,
-        keep=tuple(keep),
-        exact=exact,
-    )
-
-
-def engine_info(request: RunRequest, engine: Any) -> EngineInfo:
-    """What the summary and the record of a run need of its loaded engine."""
-    dim = embedding_dim(request, engine)
-    model = loaded_model(request, engine.label, engine.dtype, dim)
-    return EngineInfo(
-        engine.label,
-        engine.device,
-        engine.dtype,
-        engine.batch_size,
-        model,
-        tuple(model_facts(request, engine)),
-    )
 
 
 class ChunkWorker:
     """Computes chunks of an output that is begun: its record and its inventory are there.
 
     With `publishes` its chunks become files of the output's folder at once; otherwise they stay in
-    open files for the process that started this one. Nothing but the request is needed.
+    open files for the process that started this one, which has the rows that are `saved`.
     """
 
     def __init__(
         self,
-        request: RunRequest,
+        output: RunOutput,
         process: Process,
         *,
         publishes: bool,
         should_stop: Callable[[], bool],
-        store: Store | None = None,
         saved: Sequence[tuple[int, int]] = (),
     ):
-        self.request, self.process, self._should_stop = request, process, should_stop
-        self.store = store or open_folder(state_folder(request.output.output))
-        record = read_record(self.store)
-        assert record is not None, "the run has not begun"
-        self.record = record
-        inventory = Inventory.load(
-            recorded_inputs(self.store), request.sources, read_options(request)
-        )
-        self.rows = RunRows(inventory, request.question, request.input.limit)
-        total = self.rows.total
-        assert total is not None
-        self.total = total
+        assert output.rows.total is not None
+        self._output, self._process = output, process
+        self._should_stop, self._total = should_stop, output.rows.total
+        self._folder: FolderForm | None = None  # where chunks are published
+        if publishes:
+            assert isinstance(output.form, FolderForm)
+            self._folder = output.form
         self._saved = Coverage([])
         for first, end in saved:
             self._saved.add(first, end)
-        self.files = OpenFiles(self.store, process.id)
-        is_lines = format_of(request) == "jsonl"
-        keep = inventory.kept
-        self.schema = row_schema(request, keep, exact=not is_lines)
-        self.line_schema = self.schema if is_lines else replace(self.schema, keep=())
-        self.form: FolderForm | None = None
-        if publishes:
-            context = FormContext(lambda: self.record, self.schema, self.rows.kept, self.files)
-            folder = open_folder(request.output.output, create=True)
-            self.form = FolderForm(folder, context, record.file_rows)
 
     def work(
         self,
@@ -143,109 +80,145 @@ class ChunkWorker:
         A chunk is saved when its report comes. Raises OutputFailed, OutputExists, and what the
         engine raises.
         """
-        self._note_model(engine_info(self.request, engine))
-        alive = {other.id for other in others(self.store, self.process.id) if other.is_alive}
-        left = self.files.segments(alive)
-        if self.form is not None:
-            for segment in self.form.segments():  # the last file may have only some of its rows
+        output, request = self._output, self._output.request
+        output.name_model(engine_info(request, engine))
+        left = output.files.segments(self._alive())
+        if self._folder is not None:
+            for segment in self._folder.segments():  # the last file may have only some of its rows
                 self._saved.add(segment.first, segment.end)
-        size, total = self.record.chunk_rows, self.total
+        chunks = range(-(-self._total // output.record.chunk_rows))
         pending = [
             number
-            for number in filter(numbers, range(-(-total // size)))
-            if (not self._is_there(number) if self.form else self._missing(number))
+            for number in filter(numbers, chunks)
+            if (not self._is_there(number) if self._folder else self._missing(number))
         ]
-        claims = Claims(self.store, self.process, pending, self._is_there)
+        claims = Claims(output.state.store, self._process, pending, self._is_there)
         with RowImages(
-            self.request,
-            self.rows,
-            engine.spec,
-            engine.device,
-            self._should_stop,
-            total=None,
+            request, engine.spec, engine.device, self._should_stop, total=None
         ) as images:
-            computer = Computer(
-                self.request, self.rows, images, engine, self.line_schema, self._should_stop
-            )
-            yield from self._loop(computer, claims, left, engine)
-
-    def _note_model(self, info: EngineInfo) -> None:
-        """Have the record name the model before there are rows of it."""
-        record = read_record(self.store) or self.record
-        self.record = replace(record, model={**info.model, **record.model})
-        if not record.model:
-            self.store.replace(RUN, self.record.to_bytes())
-
-    def _loop(
-        self,
-        computer: Computer,
-        claims: Claims,
-        left: list[Segment],
-        engine: Any,
-    ) -> Iterator[Report]:
-        claim = claims.next(self._should_stop)
-        while claim is not None:
-            ahead = claims.next(self._should_stop, waits=False) if claims.has_many else None
-            if claim.deaths:
-                alive = {o.id for o in others(self.store, self.process.id) if o.is_alive}
-                left = self.files.segments({*alive, self.process.id})
-            rows = chunk(claim.number, self.record.chunk_rows, self.total)
-            kept = [one for one in left if rows.start <= one.first < rows.stop and one.rows]
-            missing = self._missing(claim.number, kept)
-            if not claim.is_split:
-                for some in missing:
-                    computer.prepare(some)
-                if ahead is not None and not any(self._left_in(ahead, left)):
-                    computer.prepare(chunk(ahead.number, self.record.chunk_rows, self.total))
-            report = Report(claim.number, [], kept)
-            report.segments, is_whole = computer.compute(
-                claim, missing, self.files, claims.update, report.tally
-            )
-            report.hits, report.prompts = engine.image_stats.hits, engine.image_stats.prompts
-            report.limits = engine.batch_limits.summary()
-            report.limits_state = engine.batch_limits.state_dict()
-            if not is_whole:
-                claims.release(claim.number)
-                if ahead is not None:
-                    claims.release(ahead.number)
+            answers = answer_function(request, engine, self._should_stop)
+            claim, is_prepared = claims.next(self._should_stop), False
+            while claim is not None:
+                ahead = claims.next(self._should_stop, waits=False) if claims.has_many else None
+                if claim.deaths:
+                    left = output.files.segments({*self._alive(), self._process.id})
+                report = Report(claim.number, [], self._left_in(claim.number, left))
+                missing = self._missing(claim.number, report.left)
+                if not (claim.is_split or is_prepared):
+                    self._prepare(images, missing)
+                is_prepared = ahead is not None and not claim.is_split
+                if ahead is not None and is_prepared:
+                    next_left = self._left_in(ahead.number, left)
+                    self._prepare(images, self._missing(ahead.number, next_left))
+                is_whole = self._compute(claim, claims, missing, images, answers, report)
+                report.hits, report.prompts = engine.image_stats.hits, engine.image_stats.prompts
+                report.limits = engine.batch_limits.summary()
+                if not is_whole:
+                    claims.release(claim.number)
+                    if ahead is not None:
+                        claims.release(ahead.number)
+                    yield report
+                    return
+                self._complete(claim, claims, [*report.left, *report.segments])
                 yield report
-                return
-            self._complete(claim, claims, [*kept, *report.segments])
-            yield report
-            claim = ahead or claims.next(self._should_stop)
+                claim = ahead or claims.next(self._should_stop)
+
+    def _prepare(self, images: RowImages, missing: Iterable[range]) -> None:
+        for rows in missing:
+            images.prepare(self._output.rows.numbered(rows))
+
+    def _compute(
+        self,
+        claim: Claim,
+        claims: Claims,
+        missing: Iterable[range],
+        images: RowImages,
+        answers: Answers,
+        report: Report,
+    ) -> bool:
+        """Compute the missing rows of a chunk, and save them in open files, which are reported.
+
+        Returns whether that is all: not if the run is to stop. A chunk that killed processes is
+        computed image by image, and rows of an image that killed processes are error rows.
+        """
+        output = self._output
+        for rows in missing:
+            file, tally = output.files.begin(rows.start), Tally()
+            try:
+                for piece in self._split(rows) if claim.is_split else [rows]:
+                    if self._should_stop():
+                        break
+                    decoded = images.take(output.rows.item_count(piece), tally)
+                    if claim.is_split:
+                        decoded = self._image(claim, claims, piece, images, tally)
+                    for _, _, row in answers(decoded):
+                        file.append(output.line(row))
+                        tally.count(row)
+            finally:
+                file.close()
+                report.tally.add(tally)
+            report.segments.append(Segment(rows.start, tally.rows, tally.errors, file.name))
+            if tally.rows < len(rows):
+                return False
+        return True
+
+    def _split(self, rows: range) -> list[range]:
+        """The rows of each image."""
+        per_item = self._output.rows.per_item or 1
+        starts = [rows.start, *range((rows.start // per_item + 1) * per_item, rows.stop, per_item)]
+        stops = [*starts[1:], rows.stop]
+        return [range(start, stop) for start, stop in zip(starts, stops, strict=True)]
+
+    def _image(
+        self, claim: Claim, claims: Claims, rows: range, images: RowImages, tally: Tally
+    ) -> Iterator[tuple[int, DecodedImage] | None]:
+        """The image of these rows, which are noted in the claim in case that the process dies.
+
+        An image of which processes have died too often has a fault.
+        """
+        items = list(self._output.rows.numbered(rows))
+        is_known = claim.row == rows.start
+        if is_known and claim.row_deaths >= MAX_DEATHS:
+            yield from ((row, DecodedImage(i, None, None, None, 0.0, CRASHED)) for row, i in items)
+            return
+        claim.row, claim.row_deaths = rows.start, claim.row_deaths if is_known else 0
+        claims.update(claim)
+        images.prepare(iter(items))
+        yield from images.take(1, tally)
 
     def _complete(self, claim: Claim, claims: Claims, segments: list[Segment]) -> None:
         """Publish a chunk, or leave it to the process that started this one."""
-        if self.form is None:
+        if self._folder is None:
             claim.is_done = True
             claims.update(claim)
             return
         for segment in segments:
-            self.form.take(segment, self.total)
+            self._folder.take(segment, self._total)
         claims.release(claim.number)
 
-    def _left_in(self, claim: Claim, left: list[Segment]) -> list[Segment]:
-        rows = chunk(claim.number, self.record.chunk_rows, self.total)
-        return [one for one in left if rows.start <= one.first < rows.stop]
+    def _rows_of(self, number: int) -> range:
+        return chunk(number, self._output.record.chunk_rows, self._total)
+
+    def _left_in(self, number: int, left: Iterable[Segment]) -> list[Segment]:
+        """Those of the open files that have rows of a chunk."""
+        rows = self._rows_of(number)
+        return [one for one in left if rows.start <= one.first < rows.stop and one.rows]
 
     def _missing(self, number: int, left: Sequence[Segment] = ()) -> list[range]:
         """The rows of a chunk that are neither saved nor in files that were left."""
-        rows = chunk(number, self.record.chunk_rows, self.total)
-        coverage = Coverage(left)
+        rows, coverage = self._rows_of(number), Coverage(left)
         for first, end in self._saved.ranges:
             coverage.add(first, end)
         return list(coverage.missing(rows.start, rows.stop))
 
     def _is_there(self, number: int) -> bool:
-        return self.form is not None and self.form.is_complete(number, self.total)
+        """Whether the output has all rows of a chunk."""
+        return self._folder is not None and self._folder.is_complete(number, self._total)
 
-
-def load_for(request: RunRequest, device: str, *, starts_small: bool) -> Any:
-    """The model of a run, loaded. Raises the errors of the model and of the device."""
-    checkpoint, adapter = find_checkpoints(request)
-    engine = load_engine(request, checkpoint, adapter, device)
-    engine.starts_small = starts_small and getattr(engine, "is_large", False)
-    return engine
+    def _alive(self) -> set[str]:
+        """The other processes that run."""
+        store = self._output.state.store
+        return {other.id for other in others(store, self._process.id) if other.is_alive}
 
 
 class Deaths:
@@ -264,15 +237,4 @@ class Deaths:
         if self._count > max(MAX_DEATHS_IN_A_ROW, 2 * engines):
             raise NoUsableDevice(
                 f"{self._count} engines ended in a row, the last one: {how}", hint=self._hint
-            )
-
-
-def check_equal(record: RunRecord, info: EngineInfo) -> None:
-    """Raise NoUsableDevice for an engine whose model is not that of the run."""
-    for name in ("model", "dtype", "checkpoint"):
-        known, found = record.model.get(name), info.model.get(name)
-        if known is not None and found is not None and known != found:
-            raise NoUsableDevice(
-                f"an engine has {name} {found}, and the first one {known}",
-                hint="--dtype and --revision make all engines equal",
             )
