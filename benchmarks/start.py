@@ -55,9 +55,9 @@ with open(output, "w") as lines:
 ONE_ENGINE = """
 import sys
 from pgcli.cli.main import main
-from pgcli.run.workers import engine_process
+from pgcli.run.workers import slots
 
-engine_process.MOST_ON_CPU = 1
+slots.MOST_ON_CPU = 1
 sys.exit(main())
 """
 

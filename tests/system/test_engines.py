@@ -133,7 +133,7 @@ def test_engines_are_as_many_as_save_time(rows: int, cores: int, engines: int) -
 
 
 def test_each_gpu_has_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pgcli.run.workers.engine_process.visible_gpus", lambda: 2)
+    monkeypatch.setattr("pgcli.run.workers.slots.visible_gpus", lambda: 2)
     slots = partial(engine_slots, checkpoint_bytes=10**10, rows=10)
     assert slots(None, "auto") == [EngineSlot(1, "cuda:0"), EngineSlot(1, "cuda:1")]
     assert slots(1, "cuda") == [EngineSlot(1, "cuda:0")]
