@@ -5,55 +5,16 @@ from __future__ import annotations
 import os
 import sys
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pgcli.errors import UsageError
 from pgcli.stores.files import read_text
 
-#: The options that may be set, by the command's name and then by the key in the file.
-Settable = Mapping[str, Mapping[str, "ConfigOption"]]
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigOption:
-    """An option that the file may set: its parameter, and the kind of its value.
-
-    `is_shared` says that it may stand at the top of the file, where it is set for all commands.
-    """
-
-    parameter: str
-    is_flag: bool
-    is_list: bool
-    is_shared: bool
-
-    @property
-    def allowed(self) -> str:
-        """The values that the file may give, in words."""
-        if self.is_flag:
-            return "true or false"
-        return "one text or a list of texts" if self.is_list else "one text or number"
-
-    def parse(self, value: object) -> object | None:
-        """The value as on the command line; None for one of another kind."""
-        if isinstance(value, bool) or self.is_flag:
-            return value if isinstance(value, bool) and self.is_flag else None
-        values = value if isinstance(value, list) and self.is_list else [value]
-        if any(isinstance(one, bool) or not isinstance(one, str | int | float) for one in values):
-            return None
-        return [str(one) for one in values] if self.is_list else str(value)
-
-
-class ConfigEntry(NamedTuple):
-    """A line of the file: its full key, the commands it applies to, the option and its value."""
-
-    key: str
-    commands: tuple[str, ...]
-    option: str
-    value: object
+#: The options that the file may set, as Typer has them: by command, then by key.
+Settable = Mapping[str, Mapping[str, Any]]
 
 
 def config_path() -> Path:
@@ -90,25 +51,6 @@ def read_table(file: Path) -> dict[str, Any]:
         ) from problem
 
 
-def settable_options(commands: Mapping[str, Any]) -> Settable:
-    """The options of these commands that the file may set: all but that of the file itself.
-
-    At its top are those that the environment sets too, and repeatable ones.
-    """
-    return {name: dict(_options(command.params)) for name, command in commands.items()}
-
-
-def _options(params: Iterable[Any]) -> Iterator[tuple[str, ConfigOption]]:
-    for param in params:
-        key = max(param.opts, key=len).removeprefix("--")
-        is_option = param.param_type_name == "option" and key[:1] != "-"
-        if key != "config" and (param.envvar or is_option):
-            is_list = is_option and param.multiple
-            is_flag = getattr(param, "is_flag", False)
-            is_shared = bool(param.envvar) or is_list
-            yield key, ConfigOption(param.name, is_flag, is_list, is_shared)
-
-
 def read_config(file: Path, commands: Mapping[str, Any]) -> dict[str, dict[str, object]]:
     """Command -> parameter -> value, as the file sets them; empty if there is no file.
 
@@ -116,45 +58,61 @@ def read_config(file: Path, commands: Mapping[str, Any]) -> dict[str, dict[str, 
     command. The commands are looked up only if the file sets something, as that takes a while.
     Raises UsageError, which names file and key, for a key that is not an option.
     """
-    found: dict[str, dict[str, object]] = {command: {} for command in commands}
+    values: dict[str, dict[str, object]] = {command: {} for command in commands}
     table = read_table(file)
-    settable = settable_options(commands) if table else {}
-    for key, named, option, value in sorted(_entries(table, settable), key=_is_narrow):
-        affected = [
-            command
-            for command in named
-            if (known := settable[command].get(option)) and (known.is_shared or len(named) == 1)
-        ]
-        if not affected:
-            raise _unknown(file, key, settable)
-        for command in affected:
-            found[command] |= _set(file, key, settable[command][option], value)
-    return found
-
-
-def _entries(table: Mapping[str, object], settable: Settable) -> Iterator[ConfigEntry]:
+    settable = {name: settable_options(command) for name, command in commands.items() if table}
+    own = {name: table.pop(name) for name in settable if isinstance(table.get(name), dict)}
     for key, value in table.items():
-        if key in settable and isinstance(value, dict):
-            yield from (
-                ConfigEntry(f"{key}.{name}", (key,), name, own) for name, own in value.items()
-            )
-        else:
-            yield ConfigEntry(key, tuple(settable), key, value)
+        shared = {
+            command: option
+            for command, options in settable.items()
+            if (option := options.get(key)) and (option.envvar or is_list(option))
+        }
+        if not shared:
+            raise _unknown(file, key, settable)
+        for command, option in shared.items():
+            values[command][option.name] = _read(option, value, f"{file}: {key}")
+    for command, settings in own.items():
+        for key, value in settings.items():
+            if key not in settable[command]:
+                raise _unknown(file, f"{command}.{key}", settable)
+            option = settable[command][key]
+            values[command][option.name] = _read(option, value, f"{file}: {command}.{key}")
+    return values
 
 
-def _is_narrow(entry: ConfigEntry) -> bool:
-    return len(entry.commands) == 1
+def settable_options(command: Any) -> dict[str, Any]:
+    """The options of a command that the file may set, by key: all but that of the file itself."""
+    keys = {max(param.opts, key=len).removeprefix("--"): param for param in command.params}
+    return {
+        key: param
+        for key, param in keys.items()
+        if key != "config"
+        and (param.envvar or (param.param_type_name == "option" and key[:1] != "-"))
+    }
 
 
-def _set(file: Path, key: str, setting: ConfigOption, value: object) -> dict[str, object]:
-    """The value as on the command line: text, or true and false for a flag."""
-    parsed = setting.parse(value)
-    if parsed is None:
-        raise UsageError(
-            f"{file}: {key} must be {setting.allowed}, not {value!r}",
-            hint="correct or remove that line",
-        )
-    return {setting.parameter: parsed}
+def is_list(option: Any) -> bool:
+    """Whether the option may be given repeatedly."""
+    return option.param_type_name == "option" and bool(option.multiple)
+
+
+def _read(option: Any, value: object, source: str) -> object:
+    """The value as on the command line: a text or a list of them, or a truth value for a flag."""
+    is_flag, takes_list = getattr(option, "is_flag", False), is_list(option)
+    values = value if isinstance(value, list) and takes_list else [value]
+    if all(isinstance(one, bool) if is_flag else is_text_or_number(one) for one in values):
+        return value if is_flag else [str(one) for one in values] if takes_list else str(value)
+    allowed = "one text or a list of texts" if takes_list else "one text or number"
+    raise UsageError(
+        f"{source} must be {'true or false' if is_flag else allowed}, not {value!r}",
+        hint="correct or remove that line",
+    )
+
+
+def is_text_or_number(value: object) -> bool:
+    """Whether the value is neither a truth value nor one of several parts."""
+    return isinstance(value, str | int | float) and not isinstance(value, bool)
 
 
 def _unknown(file: Path, key: str, settable: Settable) -> UsageError:
