@@ -224,13 +224,15 @@ class Run:
         if self.output.is_complete and not self.retries:
             self.say_complete()
             self.output.remove_remains()
-        elif request.input.shard is not None or request.model.join:
-            self.share_chunks(process)
         elif request.model.ray is not None:
             from pgcli.run.workers.ray_run import run_on_ray
 
             self.output.begin()
             run_on_ray(self)
+            self.count_rows_of_others()
+        elif request.input.shard is not None or request.model.join:
+            self.share_chunks(process)
+            self.count_rows_of_others()
         else:
             self.compute_missing(process)
             self.output.finish()
@@ -345,8 +347,11 @@ class Run:
         with self.progress.answering():
             for report in worker.work(engine, shard.has if shard else lambda number: True):
                 self.on_report(report)
-        # other processes have added rows meanwhile
-        errors = sum((segment.errors for segment in output.form.segments()), Counter[str]())
+
+    def count_rows_of_others(self) -> None:
+        """Count the errors of rows that other processes have added to the output meanwhile."""
+        segments = self.output.form.segments()
+        errors = sum((segment.errors for segment in segments), Counter[str]())
         self.tally.errors_before = errors - self.tally.errors
 
     def find_model(self) -> None:

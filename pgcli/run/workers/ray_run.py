@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
-from time import monotonic
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 from pgcli.checkpoints.weight_files import total_bytes
@@ -126,17 +126,24 @@ class Fleet:
         self._is_stopping = self._is_ending = False
 
     def follow(self) -> None:
-        """Follow actors until all chunks are complete."""
-        while (self._run.output.missing() and not self._is_stopping) or self._actors:
+        """Follow actors until all chunks are complete, whoever computed them."""
+        while self._is_growing or self._actors:
             self._request_stop()
-            if not self._is_stopping and not self._is_ending:
+            if self._is_growing:
                 self._grow()
             if not self._actors:
+                sleep(WAIT_SECONDS)
                 continue
             ready, _ = self._ray.wait(list(self._actors), timeout=WAIT_SECONDS)
             self._say_shortage()
             for stream in ready:
                 self._receive(stream)
+
+    @property
+    def _is_growing(self) -> bool:
+        """Whether further actors may find a chunk: of one that has ended there was none left."""
+        is_done = self._is_stopping or self._is_ending
+        return not is_done and bool(self._run.output.missing())
 
     def close(self) -> None:
         """End all actors and leave the cluster."""
