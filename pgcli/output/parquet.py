@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -142,11 +142,14 @@ def spool_tables(tables: Iterable[pyarrow.Table], file: BinaryIO) -> ReadTables:
     return read
 
 
-def iter_tables(file: BinaryIO) -> Iterator[pyarrow.Table]:
-    """The row groups of a Parquet file, one at a time; a file without any has an empty one."""
+def iter_tables(file: BinaryIO, columns: Sequence[str] | None = None) -> Iterator[pyarrow.Table]:
+    """The row groups of a Parquet file, one at a time; a file without any has an empty one.
+
+    With `columns`, those of these names that it has.
+    """
     with parquet.ParquetFile(file) as opened:
         for number in range(opened.num_row_groups):
-            yield opened.read_row_group(number)
+            yield opened.read_row_group(number, columns)
         if not opened.num_row_groups:
             yield opened.schema_arrow.empty_table()
 

@@ -7,7 +7,6 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
@@ -20,21 +19,12 @@ from pgcli.run.rows import FILE_ROWS, RunRows, claimed_rows, row_schema
 from pgcli.run.settings import check_known_model, input_settings, run_settings, versions
 from pgcli.run.state.compare import check_saved_rows, difference, file_changed, input_changed
 from pgcli.run.state.folder import State, recorded_inputs
-from pgcli.run.state.forms import (
-    FolderForm,
-    Form,
-    FormContext,
-    LinesForm,
-    ParquetForm,
-    error_rows,
-    saved_rows,
-    saved_values,
-)
-from pgcli.run.state.open_files import Coverage, OpenFiles, Segment, error_of
+from pgcli.run.state.forms import FormContext, error_rows, open_form, saved_rows
+from pgcli.run.state.open_files import Coverage, OpenFiles, Segment
 from pgcli.run.state.processes import Process, others
 from pgcli.run.state.record import RunRecord, now, read_record
 from pgcli.run.tally import Tally
-from pgcli.stores import LocalStore, Store, open_folder
+from pgcli.stores import Store
 
 if TYPE_CHECKING:
     from pgcli.run.model import EngineInfo
@@ -96,8 +86,8 @@ class RunOutput:
         self.schema = row_schema(request, keep, exact=not is_lines)
         has_columns = is_lines or not rows.is_addressable
         self.line_schema = self.schema if has_columns else replace(self.schema, keep=())
-        self.context = FormContext(lambda: self.record, self.schema, rows.kept, self.files)
-        self.form = self._open_form()
+        self.context = FormContext(lambda: self.record, self.files, self.schema, rows.kept)
+        self.form = open_form(request.output.output, self.context, create=True)
         self.segments: list[Segment] = []
         self.coverage = Coverage([])
         self._known_files: set[str] = set()
@@ -144,21 +134,6 @@ class RunOutput:
             return min(rows, rows_per_file), rows_per_file
         return rows, rows * (FILE_ROWS // rows)
 
-    def _open_form(self) -> Form:
-        name = self.request.output.output
-        output = Path(name)
-        if self.state.format == "jsonl":
-            return LinesForm(output, self.context)
-        if self.state.format == "parquet":
-            return ParquetForm(output, self.context)
-        is_stored = self.state.is_stored
-        folder = (
-            open_folder(name, create=True)
-            if is_stored
-            else LocalStore(output, create=True, follow=True)
-        )
-        return FolderForm(folder, self.context, self.record.file_rows)
-
     # what is saved
 
     def missing(self) -> list[range]:
@@ -183,20 +158,16 @@ class RunOutput:
         total, end = self.rows.total, self.coverage.end_of(0)
         return end if total is None else max(total, end)  # more than --limit may be saved
 
-    def _known_total(self) -> int | None:
-        """`total`, where it is known before the input is read."""
-        return None if self.rows.total is None else self.total()
-
     def saved(self) -> Iterator[tuple[int, Item, Answer]]:
         """The rows that were saved when the output was opened, with their items, in order."""
-        rows = saved_rows(self.form, self.files, self.segments, self.schema)
+        rows = saved_rows(self.form, self.files, self.segments)
         items = (
             item
             for first, end in Coverage(self.segments).ranges
             for item in self.rows.item_of_each(range(first, end))
         )
         for (number, row), item in zip(rows, items, strict=True):
-            yield number, item, row
+            yield number, item, self.schema.answer(row)
 
     def rows_of(self, segment: Segment, start: int) -> Iterator[tuple[int, Item, Answer]]:
         """The rows of an open file from one on, with their items."""
@@ -260,7 +231,7 @@ class RunOutput:
 
     def _saved_values(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
         if self.segments:
-            yield from saved_values(self.form, self.files, list(self.segments))
+            yield from saved_rows(self.form, self.files, self.segments)
 
     def _check_same(self, saved: tuple[int, Mapping[str, Any]], item: Item, prompt: str) -> None:
         number, row = saved
@@ -315,7 +286,7 @@ class RunOutput:
 
     def take(self, segment: Segment) -> None:
         """Put the rows of an open file into the output. Raises OutputFailed."""
-        self.form.take(segment, self._known_total())
+        self.form.take(segment)
 
     def take_saved(self) -> None:
         """Put the rows that earlier processes left in open files into the output."""
@@ -330,11 +301,15 @@ class RunOutput:
     @contextmanager
     def writing(self) -> Iterator[SaveRow]:
         """A block in which rows are saved one after the other, by what is yielded."""
-        writer = RowWriter(self)
+
+        def save(number: int, row: Answer) -> None:
+            self.form.save(number, self.line(row))
+            self.coverage.add(number, number + 1)
+
         try:
-            yield writer.save
+            yield save
         finally:
-            writer.close()
+            self.form.close()
 
     def add(self, report: Report) -> list[Segment]:
         """The open files of a chunk that were not known before; their rows count as saved."""
@@ -349,7 +324,6 @@ class RunOutput:
         """Complete the output: all of its rows are saved."""
         if self.record.begun:
             self.form.finish(self.total())
-            self.form.close()
             self.remove_remains(self.total())
 
     def remove_remains(self, end: int | None = None) -> None:
@@ -368,35 +342,3 @@ class RunOutput:
         """Flush and close the output."""
         with suppress(OutputFailed):
             self.form.close()
-
-
-class RowWriter:
-    """Saves rows in order: in a file of lines itself, or in an open file for each final file."""
-
-    def __init__(self, output: RunOutput):
-        self._output, self._form = output, output.form
-        self._file: Any = None
-        self._segment = Segment(0, 0)
-
-    def save(self, number: int, row: Answer) -> None:
-        """Save a row."""
-        line = self._output.line(row)
-        self._output.coverage.add(number, number + 1)
-        if isinstance(self._form, LinesForm):
-            self._form.append(line)
-            return
-        if number != self._segment.end or number % self._form.file_rows == 0 or not self._file:
-            self.close()
-            self._file = self._output.files.begin(number)
-            self._segment = Segment(number, 0, name=self._file.name)
-        self._file.append(line)
-        if code := error_of(line):
-            self._segment.errors[code] += 1
-        self._segment = replace(self._segment, rows=self._segment.rows + 1)
-
-    def close(self) -> None:
-        """Complete the open file, whose rows go into the output."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-            self._output.take(self._segment)

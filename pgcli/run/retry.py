@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pgcli.records import Answer
-from pgcli.run.state.forms import (
-    FolderForm,
-    FormContext,
-    LinesForm,
-    ParquetForm,
-    error_rows,
-    made_table,
-)
-from pgcli.run.state.open_files import RowFile, Segment, error_of, is_row
+from pgcli.run.state.forms import error_rows
+from pgcli.run.state.open_files import RowFile, errors_in, is_row
 from pgcli.stores import LocalStore, Store
 
 if TYPE_CHECKING:
-    import pyarrow
-
     from pgcli.run.output import SaveRow
     from pgcli.run.run import Run
 
@@ -42,10 +31,10 @@ def retry_errors(run: Run) -> None:
     )
     missing = [number for number in numbers if number not in answered]
     run.tally.rows_before -= len(missing)
-    run.tally.errors_before = remaining_errors(answered)
+    run.tally.errors_before = errors_in(answered.values())
     items = (pair for row in missing for pair in run.rows.numbered(range(row, row + 1)))
     run.answer(items, retried(run, answered), images=None)
-    merge(form, answered, output.context)
+    form.replace_rows(answered)
     store.delete([RETRIED])
 
 
@@ -82,62 +71,3 @@ def open_retried(store: Store, answered: Mapping[int, bytes]) -> RowFile:
     data = b"".join(b"%d %b" % pair for pair in answered.items())
     store.replace(RETRIED, data)
     return RowFile(store.open_append(RETRIED), RETRIED, len(data))
-
-
-def tables_of(form: ParquetForm | FolderForm) -> Iterator[tuple[int, pyarrow.Table]]:
-    """The rows of a Parquet output as tables, each with the number of its first row."""
-    if isinstance(form, FolderForm):
-        for segment in form.segments():
-            first = segment.first
-            for table in form.read_tables(segment.first // form.file_rows):
-                yield first, table
-                first += len(table)
-        return
-    first = 0
-    for table in form.tables(Segment(0, 0)):
-        yield first, table
-        first += len(table)
-
-
-def merge(form: Any, answered: Mapping[int, bytes], context: FormContext) -> None:
-    """Put the answers in place of the rows with errors."""
-    if isinstance(form, LinesForm):
-        lines = form.read(0, 2**62)
-        form.replace(answered.get(number, line) for number, line in enumerate(lines))
-        return
-    if isinstance(form, ParquetForm):
-        tables = (merged(first, table, answered, context) for first, table in tables_of(form))
-        form.rewrite(tables, remaining_errors(answered))
-        return
-    numbers = sorted({number // form.file_rows for number in answered})
-    for number in numbers:
-        first = number * form.file_rows
-        changed, rows = [], 0
-        for table in form.read_tables(number):
-            changed.append(merged(first + rows, table, answered, context))
-            rows += len(table)
-        own = {row: line for row, line in answered.items() if first <= row < first + rows}
-        form.replace_part(number, changed, rows, remaining_errors(own))
-
-
-def merged(
-    first: int, table: pyarrow.Table, answered: Mapping[int, bytes], context: FormContext
-) -> pyarrow.Table:
-    """A table with answers in place of some of its rows."""
-    import pyarrow
-
-    own = sorted(number for number in answered if first <= number < first + len(table))
-    if not own:
-        return table
-    parts, at = [], first
-    for number in own:
-        row = json.loads(answered[number])
-        parts += [table.slice(at - first, number - at), made_table(context, [row], number)]
-        at = number + 1
-    parts.append(table.slice(at - first))
-    return pyarrow.concat_tables([part.cast(table.schema) for part in parts if len(part)])
-
-
-def remaining_errors(answered: Mapping[int, bytes]) -> Counter[str]:
-    """The errors that are left among answered rows."""
-    return Counter(filter(None, map(error_of, answered.values())))

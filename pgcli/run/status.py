@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from pgcli.errors import OutputFailed, UsageError
-from pgcli.output import OutputFormat
-from pgcli.rows import RowSchema
 from pgcli.run.reopen import open_store, record_of
 from pgcli.run.request.shard import Shard
 from pgcli.run.rows import chunk
-from pgcli.run.state.forms import FolderForm, Form, FormContext, LinesForm, ParquetForm
+from pgcli.run.state.forms import FormContext, open_form
 from pgcli.run.state.open_files import Coverage, OpenFiles, Segment
 from pgcli.run.state.processes import Other, others
 from pgcli.run.state.record import RUN, RunRecord, read_record
-from pgcli.stores import Store, open_folder
+from pgcli.stores import Store
 
 MAX_SHARDS = 10_000  # that are listed
 
@@ -96,25 +94,10 @@ def read_status(output: str) -> RunStatus:
 def saved_segments(output: str, store: Store, record: RunRecord) -> list[Segment]:
     """The rows that are saved, in the output and beside it."""
     files = OpenFiles(store, "")
-    context = FormContext(lambda: record, RowSchema(), lambda start, stop: None, files)
-    form = form_of(output, context, record)
-    return [*(form.segments() if form is not None else ()), *files.segments()]
-
-
-def form_of(output: str, context: FormContext, record: RunRecord) -> Form | None:
-    """The final form of an output of a run."""
-    format: OutputFormat = "jsonl"
-    if output.endswith("/") or Path(output).is_dir():
-        format = "folder"
-    elif Path(output).suffix.lower() == ".parquet":
-        format = "parquet"
-    if format == "folder":
-        try:
-            return FolderForm(open_folder(output, follow=True), context, record.file_rows)
-        except FileNotFoundError:
-            return None
-    form = LinesForm if format == "jsonl" else ParquetForm
-    return form(Path(output), context)
+    segments = files.segments()  # before the output, which has the rows of those that go meanwhile
+    with suppress(FileNotFoundError):
+        segments += open_form(output, FormContext(lambda: record, files)).segments()
+    return segments
 
 
 def with_processes(status: RunStatus, processes: Sequence[Other]) -> RunStatus:

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pgcli.errors import OutputExists
 from pgcli.inputs.inventory import Change
+from pgcli.output.lines import parse_row
 from pgcli.printable import encodable
 from pgcli.records import Item
 from pgcli.regions import location_values, with_locations
 from pgcli.rows import prompt_of, task_of
-from pgcli.run.state.forms import FolderForm, LinesForm, ParquetForm
-from pgcli.run.state.open_files import Segment
 
 if TYPE_CHECKING:
     from pgcli.run.output import RunOutput
 
 Row = Mapping[str, Any]
 MAX_QUOTED = 60  # characters of a value in a message
-MAX_PROBED_FILES = 16
 
 
 def check_saved_rows(output: RunOutput, *, is_moved: bool) -> None:
@@ -29,39 +26,24 @@ def check_saved_rows(output: RunOutput, *, is_moved: bool) -> None:
     Some rows are compared, each by its index, id, image and prompt: the files that they were made
     from are compared by size and time.
     """
-    total = output.rows.total or 0
     for number, row in probes(output):
-        if number >= total:
+        if number >= (output.rows.total or 0):
             continue
         _, item = next(output.rows.numbered(range(number, number + 1)))
-        if change := difference(row, item, item.prompts[0], is_moved=is_moved):
+        change = "is not a row"
+        if row is not None:
+            change = difference(row, item, item.prompts[0], is_moved=is_moved)
+        if change:
             raise input_changed(output.state.name, number, change)
 
 
-def probes(output: RunOutput) -> Iterator[tuple[int, Row]]:
-    """Some of the saved rows with their numbers."""
-    form = output.form
-    if isinstance(form, LinesForm):
-        for number, line in form.lines.probes.items():
-            try:
-                yield number, json.loads(line)
-            except (ValueError, RecursionError):
-                raise input_changed(output.state.name, number, "is not a row") from None
-    elif isinstance(form, ParquetForm):
-        if any(not segment.name for segment in output.segments):
-            yield 0, next(form.tables(Segment(0, 1))).slice(0, 1).to_pylist()[0]
-        for segment in output.segments:
-            if segment.name and segment.rows:
-                first = segment.first
-                yield first, json.loads(next(output.files.lines(segment, first, first + 1)))
-    elif isinstance(form, FolderForm):
-        parts = [segment for segment in output.segments if not segment.name]
-        step = max(1, len(parts) // MAX_PROBED_FILES)
-        for segment in parts[::step]:
-            table = form.read_tables(segment.first // form.file_rows)[0]
-            names = ("index", "id", "image", "text", "prompt", "width", "height", "error", "boxes")
-            known = [name for name in names if name in table.column_names]
-            yield segment.first, table.select(known).slice(0, 1).to_pylist()[0]
+def probes(output: RunOutput) -> Iterator[tuple[int, Row | None]]:
+    """Some of the saved rows with their numbers; None in place of what is not a row."""
+    yield from output.form.probes()
+    for segment in output.segments:
+        if segment.name and segment.rows:
+            first = segment.first
+            yield first, parse_row(next(output.files.lines(segment, first, first + 1)))
 
 
 def difference(row: Row, item: Item, prompt: str, *, is_moved: bool = False) -> str:

@@ -1,16 +1,20 @@
-"""The rows that are saved: those in the output itself, and those in files of lines beside it."""
+"""Rows as lines in files: those of an output, and those beside it that are not yet in it."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from io import BytesIO
+from itertools import islice
 from time import monotonic
+from typing import Any, BinaryIO
 
-from pgcli.errors import OutputExists, OutputFailed
+from pgcli.errors import OutputFailed
 from pgcli.output.reader import OPEN as FOLDER
 from pgcli.output.reader import OPEN_FILE
 from pgcli.stores import LocalStore, Store
@@ -18,11 +22,12 @@ from pgcli.stores.writing import wrap_write_errors
 
 OPEN = f"{FOLDER}/"
 NAME = re.compile(OPEN + OPEN_FILE.pattern)
+#: More rows than any output has.
+ALL_ROWS = 2**62
 #: Seconds between flushes to disk; a power loss costs the rows of the last ones.
 SYNC_SECONDS = 5.0
-READ_BYTES = 4 * 2**20
-#: More whole lines than a power loss can cost are not cut off: something else damaged the file.
-MAX_CUT_LINES = 1000
+#: One of so many lines is compared with the input when a run resumes.
+PROBE_EVERY = 4096
 #: Every row of ours begins and ends so: compact JSON with the columns in one order.
 BEGINNING, ENDING = b'{"index":', b"}\n"
 ERROR = b'"error":'
@@ -43,185 +48,16 @@ class Segment:
         return self.first + self.rows
 
 
-@dataclass(frozen=True)
-class Lines:
-    """The whole lines of a file: how many, their bytes, and error rows by code.
-
-    `probes` are some of the lines by their numbers, with which the input is compared.
-    """
-
-    rows: int = 0
-    size: int = 0
-    errors: Counter[str] = field(default_factory=Counter)
-    probes: dict[int, bytes] = field(default_factory=dict)
-    cut_lines: int = 0
-
-
-#: One of so many lines is compared with the input when a run resumes.
-PROBE_EVERY = 4096
-
-
-def scan_lines(descriptor: int) -> Lines:
-    """The whole rows at the start of an open file, of a process that may have been killed.
-
-    A line that is not whole, or holds what a power loss left, ends them; lines after it are counted
-    as `cut_lines`. Raises OSError.
-    """
-    rows = end = cut = 0
-    errors: Counter[str] = Counter()
-    probes: dict[int, bytes] = {}
-    last = b""
-    with os.fdopen(os.dup(descriptor), "rb", buffering=READ_BYTES) as stream:
-        stream.seek(0)
-        for line in stream:
-            if cut or not is_row(line):
-                cut += is_row(line)
-                cut = max(cut, 1)
-                continue
-            if code := error_of(line):
-                errors[code] += 1
-            if rows % PROBE_EVERY == 0:
-                probes[rows] = line
-            rows, end, last = rows + 1, end + len(line), line
-    if rows:
-        probes[rows - 1] = last
-    return Lines(rows, end, errors, probes, max(0, cut - 1))
-
-
-def is_row(line: bytes) -> bool:
-    """Whether a line is a whole row, as far as a kill or a power loss may have damaged it."""
-    return line.startswith(BEGINNING) and line.endswith(ENDING) and b"\0" not in line
-
-
-def error_of(line: bytes) -> str:
-    """The error code of a row, from its line; empty for an answered row."""
-    at = line.find(ERROR) + len(ERROR)  # the first one: kept values, which come last, may have more
-    return "" if line.startswith(b"null", at) else line[at + 1 : line.find(b'"', at + 1)].decode()
-
-
-class RowFile:
-    """A file to which rows are appended, each completely or not at all. Raises OutputFailed."""
-
-    def __init__(self, descriptor: int, name: str, size: int = 0):
-        self.name, self._descriptor, self._size = name, descriptor, size
-        self._synced_at = monotonic()
-
-    def append(self, line: bytes) -> None:
-        """Write a line; on a full disk nothing of it remains."""
-        rest, at = memoryview(line), self._size
-        with wrap_write_errors(self.name):
-            try:
-                while rest:
-                    written = os.pwrite(self._descriptor, rest, at)
-                    rest, at = rest[written:], at + written
-            except BaseException:
-                os.ftruncate(self._descriptor, self._size)
-                raise
-        self._size = at
-        if monotonic() - self._synced_at >= SYNC_SECONDS:
-            self.sync()
-
-    def sync(self) -> None:
-        """Flush all lines to disk. A failed flush is final: what is on disk is unknown."""
-        with wrap_write_errors(self.name):
-            os.fsync(self._descriptor)
-            is_gone = os.fstat(self._descriptor).st_nlink == 0
-        if is_gone:
-            raise OutputFailed(
-                f"{self.name} was removed or replaced during the run",
-                hint="run the same command again, and leave the output alone while it runs",
-            )
-        self._synced_at = monotonic()
-
-    def close(self) -> None:
-        """Flush and close the file."""
-        try:
-            self.sync()
-        finally:
-            with wrap_write_errors(self.name):
-                os.close(self._descriptor)
-
-
-class OpenFiles:
-    """The files of lines in a state folder: `open/FIRST-ID.jsonl`, from row FIRST on.
-
-    In an object store, which has no files to append to, their rows are held in memory and put when
-    the file is closed.
-    """
-
-    def __init__(self, store: Store, process_id: str):
-        self._store, self._id = store, process_id
-
-    def segments(self, alive: Collection[str] = ()) -> list[Segment]:
-        """The rows in files that processes left, those that are `alive` apart, in order.
-
-        Raises OutputFailed and OutputExists.
-        """
-        found = []
-        for name in self.names(alive):
-            lines, match = self.scan(name), NAME.fullmatch(name)
-            assert match is not None
-            found.append(Segment(int(match[1]), lines.rows, lines.errors, name))
-        return sorted(found, key=lambda segment: (segment.first, -segment.rows))
-
-    def names(self, alive: Collection[str] = ()) -> list[str]:
-        """The files that processes left, those that are `alive` apart."""
-        names = [entry.name for entry in self._store.list(OPEN)]
-        return [name for name in names if (m := NAME.fullmatch(name)) and m[2] not in alive]
-
-    def scan(self, name: str) -> Lines:
-        """The whole rows in a file."""
-        if not isinstance(self._store, LocalStore):
-            lines = (self._store.read(name) or b"").splitlines(keepends=True)
-            return Lines(len(lines), errors=Counter(filter(None, map(error_of, lines))))
-        file = self._store.open(name)
-        if file is None:  # its rows came to the output meanwhile
-            return Lines()
-        with file, wrap_write_errors(name):
-            return scan_lines(file.fileno())
-
-    def lines(self, segment: Segment, start: int, stop: int) -> Iterator[bytes]:
-        """The lines of some of a segment's rows."""
-        if isinstance(self._store, LocalStore):
-            stream = self._store.open(segment.name)
-            if stream is None:
-                raise OutputFailed(
-                    f"{segment.name} was removed during the run",
-                    hint="run the same command again, and leave the output alone while it runs",
-                )
-            with stream:
-                for row, line in zip(range(segment.first, stop), stream, strict=False):
-                    if row >= start:
-                        yield line
-            return
-        found = (self._store.read(segment.name) or b"").splitlines(keepends=True)
-        yield from found[start - segment.first : stop - segment.first]
-
-    def begin(self, first: int) -> RowFile | HeldRows:
-        """A new file for rows from `first` on."""
-        name = f"{OPEN}{first:012}-{self._id}.jsonl"
-        if isinstance(self._store, LocalStore):
-            self._store.delete([name])  # of this process, which answers the rows again
-            return RowFile(self._store.open_append(name), name)
-        return HeldRows(self._store, name)
-
-    def remove(self, names: Iterable[str]) -> None:
-        """Remove files whose rows are in the output."""
-        self._store.delete(names)
-
-
-class HeldRows:
-    """Rows for an object store, put as one object when it is closed."""
-
-    def __init__(self, store: Store, name: str):
-        self.name, self._store = name, store
-        self._lines: list[bytes] = []
-
-    def append(self, line: bytes) -> None:
-        self._lines.append(line)
-
-    def close(self) -> None:
-        self._store.replace(self.name, b"".join(self._lines))
+def in_order(
+    segments: Iterable[Segment], start: int = 0, stop: int = ALL_ROWS
+) -> Iterator[tuple[Segment, int, int]]:
+    """What to read of segments that may overlap: from which row to before which, each row once."""
+    row = start
+    for segment in sorted(segments, key=lambda segment: (segment.first, -segment.rows)):
+        begin, end = max(row, segment.first), min(segment.end, stop)
+        if begin < end:
+            yield segment, begin, end
+            row = end
 
 
 class Coverage:
@@ -269,16 +105,232 @@ class Coverage:
 
     def end_of(self, row: int) -> int:
         """The first row from this one on that is not saved."""
-        for first, end in self._ranges:
-            if first <= row < end:
-                return end
-        return row
+        at = bisect_right(self._ranges, (row, ALL_ROWS)) - 1
+        return max(row, self._ranges[at][1]) if at >= 0 else row
 
 
-def check_cut(name: str, lines: Lines) -> None:
-    """Raise OutputExists for a file that is damaged before rows that are whole."""
-    if lines.cut_lines > MAX_CUT_LINES:
-        raise OutputExists(
-            f"{name} is damaged at row {lines.rows + 1:,}, with {lines.cut_lines:,} rows after it",
-            hint="restore or remove its line; another -o starts anew; --overwrite replaces it",
-        )
+@dataclass(frozen=True)
+class Lines:
+    """The whole lines of a file: how many, their bytes, and error rows by code.
+
+    `probes` are some of the lines by their numbers, with which the input is compared. `cut_lines`
+    are whole lines after one that is not.
+    """
+
+    rows: int = 0
+    size: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
+    probes: Mapping[int, bytes] = field(default_factory=dict)
+    cut_lines: int = 0
+
+
+def scan_lines(stream: Iterable[bytes]) -> Lines:
+    """The whole rows at the start of a file, of a process that may have been killed.
+
+    A line that is not whole, or holds what a power loss left, ends them. Raises OSError.
+    """
+    rows = size = cut_lines = 0
+    is_cut = False
+    errors: Counter[str] = Counter()
+    probes: dict[int, bytes] = {}
+    last = b""
+    for line in stream:
+        is_whole = is_row(line)
+        if is_cut or not is_whole:
+            cut_lines += is_cut and is_whole
+            is_cut = True
+            continue
+        if code := error_of(line):
+            errors[code] += 1
+        if rows % PROBE_EVERY == 0:
+            probes[rows] = line
+        rows, size, last = rows + 1, size + len(line), line
+    if rows:
+        probes[rows - 1] = last
+    return Lines(rows, size, errors, probes, cut_lines)
+
+
+def is_row(line: bytes) -> bool:
+    """Whether a line is a whole row, as far as a kill or a power loss may have damaged it."""
+    return line.startswith(BEGINNING) and line.endswith(ENDING) and b"\0" not in line
+
+
+def error_of(line: bytes) -> str:
+    """The error code of a row, from its line; empty for an answered row."""
+    at = line.find(ERROR) + len(ERROR)  # the first one: kept values, which come last, may have more
+    return "" if line.startswith(b"null", at) else line[at + 1 : line.find(b'"', at + 1)].decode()
+
+
+def errors_in(lines: Iterable[bytes]) -> Counter[str]:
+    """The number of rows with errors, by code."""
+    return Counter(filter(None, map(error_of, lines)))
+
+
+def open_stream(store: Store, name: str) -> BinaryIO | None:
+    """A file, opened for reading; of an object store, all of it. None if there is none."""
+    if isinstance(store, LocalStore):
+        return store.open(name)
+    data = store.read(name)
+    return None if data is None else BytesIO(data)
+
+
+class RowFile:
+    """A file to which rows are appended, each completely or not at all. Raises OutputFailed."""
+
+    def __init__(self, descriptor: int, name: str, size: int = 0):
+        self.name, self._descriptor, self._size = name, descriptor, size
+        self._synced_at = monotonic()
+
+    def append(self, line: bytes) -> None:
+        """Write a line; on a full disk nothing of it remains."""
+        rest, at = memoryview(line), self._size
+        with wrap_write_errors(self.name):
+            try:
+                while rest:
+                    written = os.pwrite(self._descriptor, rest, at)
+                    rest, at = rest[written:], at + written
+            except BaseException:
+                os.ftruncate(self._descriptor, self._size)
+                raise
+        self._size = at
+        if monotonic() - self._synced_at >= SYNC_SECONDS:
+            self.sync()
+
+    def sync(self) -> None:
+        """Flush all lines to disk. A failed flush is final: what is on disk is unknown."""
+        with wrap_write_errors(self.name):
+            os.fsync(self._descriptor)
+            is_gone = os.fstat(self._descriptor).st_nlink == 0
+        if is_gone:
+            raise removed(self.name)
+        self._synced_at = monotonic()
+
+    def close(self) -> None:
+        """Flush and close the file."""
+        try:
+            self.sync()
+        finally:
+            with wrap_write_errors(self.name):
+                os.close(self._descriptor)
+
+
+class HeldRows:
+    """Rows for an object store, put as one object when it is closed."""
+
+    def __init__(self, store: Store, name: str):
+        self.name, self._store = name, store
+        self._lines: list[bytes] = []
+
+    def append(self, line: bytes) -> None:
+        self._lines.append(line)
+
+    def close(self) -> None:
+        self._store.replace(self.name, b"".join(self._lines))
+
+
+class LineReader:
+    """Reads rows from files of lines in a folder: of a single `name`, or as segments name them."""
+
+    def __init__(self, store: Store, name: str = ""):
+        self._store, self._name = store, name
+
+    def scan(self, name: str) -> Lines:
+        """The whole rows in a file; none where there is no file. Raises OutputFailed."""
+        stream = open_stream(self._store, name)
+        if stream is None:
+            return Lines()
+        with stream, wrap_write_errors(name):
+            return scan_lines(stream)
+
+    def lines(self, segment: Segment, start: int, stop: int) -> Iterator[bytes]:
+        """The lines of some of a segment's rows. Raises OutputFailed."""
+        name = self._name or segment.name
+        stream = open_stream(self._store, name)
+        if stream is None:
+            raise removed(name)
+        with stream:
+            yield from islice(stream, start - segment.first, stop - segment.first)
+
+    def rows(self, segment: Segment, start: int) -> Iterator[Mapping[str, Any]]:
+        """The rows of a segment from one on."""
+        return map(json.loads, self.lines(segment, start, segment.end))
+
+    def error_rows(self, segment: Segment, start: int) -> Iterator[int]:
+        """The numbers of the rows with errors of a segment, from one on."""
+        lines = self.lines(segment, start, segment.end)
+        return (number for number, line in enumerate(lines, start) if error_of(line))
+
+
+class OpenFiles(LineReader):
+    """The files of lines in a state folder: `open/FIRST-ID.jsonl`, from row FIRST on.
+
+    In an object store, which has no files to append to, their rows are held in memory and put when
+    the file is closed.
+    """
+
+    def __init__(self, store: Store, process_id: str):
+        super().__init__(store)
+        self._id = process_id
+
+    def segments(self, alive: Collection[str] = ()) -> list[Segment]:
+        """The rows in files that processes left, those that are `alive` apart.
+
+        Raises OutputFailed and OutputExists.
+        """
+        segments = []
+        for name in self.names(alive):
+            lines, match = self.scan(name), NAME.fullmatch(name)
+            assert match is not None
+            segments.append(Segment(int(match[1]), lines.rows, lines.errors, name))
+        return segments
+
+    def names(self, alive: Collection[str] = ()) -> list[str]:
+        """The files that processes left, those that are `alive` apart."""
+        names = [entry.name for entry in self._store.list(OPEN)]
+        return [name for name in names if (m := NAME.fullmatch(name)) and m[2] not in alive]
+
+    def begin(self, first: int) -> OpenFile:
+        """A new file for rows from `first` on."""
+        return OpenFile(self._store, f"{OPEN}{first:012}-{self._id}.jsonl", first)
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove files whose rows are in the output."""
+        self._store.delete(names)
+
+
+class OpenFile:
+    """A new file of consecutive rows from `first` on."""
+
+    def __init__(self, store: Store, name: str, first: int):
+        self._first, self._rows = first, 0
+        self._errors: Counter[str] = Counter()
+        self._file: RowFile | HeldRows
+        if isinstance(store, LocalStore):
+            store.delete([name])  # of this process, which answers the rows again
+            self._file = RowFile(store.open_append(name), name)
+        else:
+            self._file = HeldRows(store, name)
+
+    @property
+    def segment(self) -> Segment:
+        """The rows until now."""
+        return Segment(self._first, self._rows, self._errors, self._file.name)
+
+    def append(self, line: bytes) -> None:
+        """Save the next row. Raises OutputFailed."""
+        self._file.append(line)
+        self._rows += 1
+        if code := error_of(line):
+            self._errors[code] += 1
+
+    def close(self) -> None:
+        """Complete the file. Raises OutputFailed."""
+        self._file.close()
+
+
+def removed(name: str) -> OutputFailed:
+    """The error for a file that was there when the run began."""
+    return OutputFailed(
+        f"{name} was removed or replaced during the run",
+        hint="run the same command again, and leave the output alone while it runs",
+    )

@@ -10,8 +10,8 @@ from pgcli.errors import NoUsableDevice
 from pgcli.records import DecodedImage, Fault
 from pgcli.run.model import engine_info
 from pgcli.run.rows import chunk
-from pgcli.run.state.forms import FolderForm
 from pgcli.run.state.open_files import Coverage, Segment
+from pgcli.run.state.parquet_form import ParquetForm
 from pgcli.run.state.processes import MAX_DEATHS, Claim, Claims, Process, others
 from pgcli.run.tally import Tally
 from pgcli.run.task import answer_function
@@ -62,9 +62,9 @@ class ChunkWorker:
         assert output.rows.total is not None
         self._output, self._process = output, process
         self._should_stop, self._total = should_stop, output.rows.total
-        self._folder: FolderForm | None = None  # where chunks are published
+        self._folder: ParquetForm | None = None  # where chunks are published
         if publishes:
-            assert isinstance(output.form, FolderForm)
+            assert isinstance(output.form, ParquetForm)
             self._folder = output.form
         self._saved = Coverage([])
         for first, end in saved:
@@ -157,7 +157,7 @@ class ChunkWorker:
             finally:
                 file.close()
                 report.tally.add(tally)
-            report.segments.append(Segment(rows.start, tally.rows, tally.errors, file.name))
+            report.segments.append(file.segment)
             if tally.rows < len(rows):
                 return False
         return True
@@ -193,7 +193,8 @@ class ChunkWorker:
             claims.update(claim)
             return
         for segment in segments:
-            self._folder.take(segment, self._total)
+            self._folder.take(segment)
+        self._folder.finish(self._total)
         claims.release(claim.number)
 
     def _rows_of(self, number: int) -> range:
