@@ -118,11 +118,14 @@ class Run:
 
     # the input
 
-    def read_input(self, known: Inventory | None = None, *, spool: bool = False) -> RunRows:
-        """Read the sources, and count their rows. Raises NoInputError and UsageError."""
+    def read_input(self, known: Inventory | None = None) -> RunRows:
+        """Read the sources, and count their rows. Raises NoInputError and UsageError.
+
+        Several engines need standard input as a whole; otherwise it is read as it arrives.
+        """
         request, progress = self.request, self.progress
         with progress.counting() as track:
-            options = checks.read_options(request, track, spool=spool)
+            options = checks.read_options(request, track, spool=bool(request.model.engines))
             if request.question.embeds_texts:
                 inventory = Inventory.of_texts(texts_of(request.question), options)
             else:
@@ -175,7 +178,8 @@ class Run:
         self.find_model()
         slots = self.model.slots(self.rows.total)
         with open_stream(request.output, schema, self.progress.show) as save:
-            if len(slots) > 1 or request.model.engines:
+            has_engines = len(slots) > 1 or request.model.engines
+            if has_engines and self.rows.is_addressable:
                 self.stream_from_engines(slots, save)
                 return
             asked = (
@@ -258,7 +262,7 @@ class Run:
         self.stack.push(self.note_end(process))
         check_record(state, request)
         known = recorded_inventory(state, request)
-        self.rows = self.read_input(known, spool=bool(request.model.engines))
+        self.rows = self.read_input(known)
         self.output = RunOutput(state, request, self.rows, process)
         self.stack.callback(self.output.close)
         self.output.find_saved(self.tally)

@@ -112,6 +112,26 @@ def test_vectors_of_two_engines_are_those_of_one(tmp_path: Path) -> None:
     assert outputs[0].read_bytes() == outputs[1].read_bytes()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("engines", [1, 2])
+@pytest.mark.parametrize("output", ["-", "rows.jsonl"])
+def test_names_on_standard_input_are_answered(tmp_path: Path, engines: int, output: str) -> None:
+    words = ["caption", "-", "--model", "demo", "-q", "-o", output, "--engines", str(engines)]
+    names = [str(image) for image in IMAGES[:3]]
+    run = subprocess.run(
+        [sys.executable, "-m", "pgcli", *words],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        input="\n".join(names),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+    )
+    lines = run.stdout if output == "-" else (tmp_path / output).read_text()
+    assert [json.loads(line)["id"] for line in lines.splitlines()] == names
+
+
 def test_small_models_have_one_thread_for_each_engine() -> None:
     slots = partial(engine_slots, device="cpu", cores=4)
     assert slots(None, checkpoint_bytes=10**6, rows=10) == [EngineSlot(1)]
