@@ -36,11 +36,6 @@ def format_of(request: RunRequest) -> Format:
     return "stream" if output.output == "-" else output_format(output.output, output.format)
 
 
-def is_resumable(request: RunRequest) -> bool:
-    """Whether a later run can resume the output: not standard output, nor text."""
-    return format_of(request) not in ("stream", "text")
-
-
 def shard_of(request: RunRequest) -> Shard | None:
     """The part of the rows that this process computes."""
     name = request.input.shard

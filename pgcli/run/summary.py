@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -29,10 +28,7 @@ STAGES = ("vision", "prefill", "decode")
 
 @dataclass
 class Summary:
-    """What is known of a run; it grows until the run ends, however that is.
-
-    `rows` and `errors` are those of the output, whoever computed them.
-    """
+    """What is known of a run; it grows until the run ends, however that is."""
 
     request: RunRequest
     started: str = field(default_factory=lambda: utc_now())
@@ -51,16 +47,6 @@ class Summary:
     exit_code: int = 0
     error: str | None = None
     hint: str | None = None
-
-    @property
-    def rows(self) -> int:
-        """The number of rows of the output."""
-        return self.tally.rows + self.tally.rows_before
-
-    @property
-    def errors(self) -> Counter[str]:
-        """The error rows of the output, by their codes."""
-        return self.tally.all_errors
 
     @property
     def unit(self) -> str:
@@ -161,7 +147,7 @@ class Summary:
             yield "read it", f"less {file}"
             return
         yield "view it", f"pgcli view {file}"
-        if self.errors:
+        if self.tally.all_errors:
             yield "retry them", retry_command(self.request)
 
 
