@@ -17,11 +17,12 @@ from pgcli.records import Answer, Item
 from pgcli.run import checks
 from pgcli.run.rows import FILE_ROWS, RunRows, claimed_rows, row_schema
 from pgcli.run.settings import check_known_model, input_settings, run_settings, versions
+from pgcli.run.state.claims import remove_claims
 from pgcli.run.state.compare import check_saved_rows, difference, file_changed, input_changed
 from pgcli.run.state.folder import State, recorded_inputs
-from pgcli.run.state.forms import FormContext, error_rows, open_form, saved_rows
+from pgcli.run.state.forms import FormContext, error_rows, open_form, saved_rows, saved_segments
 from pgcli.run.state.open_files import Coverage, OpenFiles, Segment
-from pgcli.run.state.processes import Process, others
+from pgcli.run.state.processes import Process, living
 from pgcli.run.state.record import RunRecord, now, read_record
 from pgcli.run.tally import Tally
 from pgcli.stores import Store
@@ -53,7 +54,7 @@ def recorded_inventory(state: State, request: RunRequest) -> Inventory | None:
         return None
     if state.record is None:  # of a run that another process begins at this moment, or of none
         is_shared = checks.shares_output(request)
-        if not (is_shared and any(other.is_alive for other in others(state.store))):
+        if not (is_shared and living(state.store)):
             return None
     return Inventory.load(files, request.sources, checks.read_options(request))
 
@@ -97,8 +98,8 @@ class RunOutput:
         """Find the rows that are saved, and count them. Raises OutputExists."""
         store = self.state.store
         if self.state.record is not None:
-            alive = {other.id for other in others(store, self._process.id) if other.is_alive}
-            self.segments = [*self.form.segments(), *self.files.segments(alive)]
+            alive = living(store, self._process.id)
+            self.segments = saved_segments(self.form, self.files, alive)
         self.coverage = Coverage(self.segments)
         self._known_files = {segment.name for segment in self.segments}
         for segment in self.segments:
@@ -332,11 +333,11 @@ class RunOutput:
         By default to the end of its rows. Files with rows after it stay: they are beyond --limit.
         """
         store, end = self.state.store, self._final().end_of(0) if end is None else end
-        alive = {other.id for other in others(store, self._process.id) if other.is_alive}
+        alive = living(store, self._process.id)
         beyond = {segment.name for segment in self.segments if segment.end > end}
         with suppress(OutputFailed):
             self.files.remove(name for name in self.files.names(alive) if name not in beyond)
-            self._process.remove_claims()
+            remove_claims(store)
 
     def close(self) -> None:
         """Flush and close the output."""

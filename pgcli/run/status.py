@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,11 +11,10 @@ from pgcli.errors import OutputFailed, UsageError
 from pgcli.run.reopen import open_store, record_of
 from pgcli.run.request.shard import Shard
 from pgcli.run.rows import chunk
-from pgcli.run.state.forms import FormContext, open_form
-from pgcli.run.state.open_files import Coverage, OpenFiles, Segment
+from pgcli.run.state.forms import FormContext, open_form, saved_segments
+from pgcli.run.state.open_files import Coverage, OpenFiles
 from pgcli.run.state.processes import Other, others
-from pgcli.run.state.record import RUN, RunRecord, read_record
-from pgcli.stores import Store
+from pgcli.run.state.record import RUN, RunRecord
 
 MAX_SHARDS = 10_000  # that are listed
 
@@ -62,11 +60,15 @@ def read_status(output: str) -> RunStatus:
     try:
         store = open_store(output)
         processes = others(store)
-        record = read_record(store)
         if processes and store.read(RUN) is None:
             return with_processes(RunStatus(output), processes)
         record = record_of(output, store)
-        segments = saved_segments(output, store, record)
+        files = OpenFiles(store, "")
+        try:
+            form = open_form(output, FormContext(lambda: record, files))
+            segments = saved_segments(form, files)
+        except FileNotFoundError:  # a folder that was removed
+            segments = files.segments()
     except OutputFailed as problem:
         hint = "check the address and the credentials of the environment"
         raise UsageError(str(problem), hint=hint) from problem
@@ -89,15 +91,6 @@ def read_status(output: str) -> RunStatus:
         status.state = "complete" if is_complete else "stopped"
     add_shards(status, processes, coverage, final, record)
     return status
-
-
-def saved_segments(output: str, store: Store, record: RunRecord) -> list[Segment]:
-    """The rows that are saved, in the output and beside it."""
-    files = OpenFiles(store, "")
-    segments = files.segments()  # before the output, which has the rows of those that go meanwhile
-    with suppress(FileNotFoundError):
-        segments += open_form(output, FormContext(lambda: record, files)).segments()
-    return segments
 
 
 def with_processes(status: RunStatus, processes: Sequence[Other]) -> RunStatus:

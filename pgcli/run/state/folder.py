@@ -16,12 +16,12 @@ from pgcli.inputs.paths import url_scheme
 from pgcli.output import OutputFormat
 from pgcli.output.parquet import PART
 from pgcli.printable import printable
+from pgcli.run.state.claims import CLAIMS
 from pgcli.run.state.open_files import OPEN
-from pgcli.run.state.processes import PROCESSES, Process, boot_id, in_use, others
+from pgcli.run.state.processes import PROCESSES, Process, boot_id, in_use, living, others
 from pgcli.run.state.record import (
     RUN,
     RunRecord,
-    parse_object,
     read_record,
     state_folder,
     why_no_record,
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from pgcli.run.request import RunRequest
 
 #: How a process takes part: it has the output for itself, or shares it with others.
-Mode = Literal["run", "shared", "engine"]
+Mode = Literal["run", "shared"]
 
-LOCK, LOG, INPUTS, CLAIMS = "lock", "log.txt", "inputs/", "claims/"
+LOCK, LOG, INPUTS = "lock", "log.txt", "inputs/"
 #: All names that this program writes into a state folder; no other is ever removed.
 OWN = re.compile(
     r"run\.json|lock|log\.txt|inputs/\d+\.arrow|claims/\d+|processes/[0-9a-f]+\.json"
@@ -54,15 +54,19 @@ class State:
     kept as `replaced` until the first row is saved.
     """
 
-    def __init__(self, output: str, format: OutputFormat, *, overwrite: bool, store: Store | None):
+    record: RunRecord | None = None
+    replaced: RunRecord | None = None
+
+    def __init__(
+        self, output: str, format: OutputFormat, *, overwrite: bool, store: Store | None = None
+    ):
         self.output, self.format, self.overwrite = output, format, overwrite
         self.name = without_credentials(output)
         self._store = store
-        found = None if store is None else read_record(store)
-        self.record = None if overwrite else found
-        self.replaced = found if overwrite else None
         self._held: list[str] = []
         self._log: int | None = None
+        if store is not None:
+            self._find_record()
 
     @property
     def store(self) -> Store:
@@ -81,49 +85,47 @@ class State:
 
         With `overwrite`, only an output of one file may be, and is replaced.
         """
-        try:
-            self._check()
-        except OutputExists:
-            if not self._has_begun():
-                raise
-            self._check()
-
-    def _has_begun(self) -> bool:
-        """Whether another process has begun the run since this one looked."""
-        if self.record is not None or self.overwrite:
-            return False
-        with suppress(FileNotFoundError):
-            self._store = self._store or open_folder(state_folder(self.output))
-            self.record = read_record(self._store)
-        return self.record is not None
-
-    def _check(self) -> None:
-        if self._store is not None and self.record is None and self.replaced is None:
-            foreign = next(iter(foreign_names(self._store)), None)
-            if foreign is not None or self._store.read(RUN) is not None:
-                raise OutputExists(
-                    f"{self.name} cannot be resumed or replaced: {why_no_record(self._store)}"
-                    if foreign is None or foreign == RUN
-                    else f"{self._store.url}, the place of the state, has other files: {foreign}",
-                    hint="move it away, or choose another -o",
-                )
+        if self._find_record():
+            return
+        names = self._output_names()
+        if self._find_record():  # of a run that began meanwhile: it is there before any row
+            return
+        if self._store is not None and self.replaced is None:
+            self._check_state(self._store)
         if self.format == "folder":
-            self._check_folder()
-        elif self.record is None and not self.overwrite and os.path.lexists(self.output):
+            self._check_names(names)
+        elif names and not self.overwrite:
             why = f" and cannot be resumed: there is no {state_folder(self.output)}/{RUN}"
             raise already_exists(self.name, why)
 
-    def _check_folder(self) -> None:
-        if not self.is_stored and not os.path.isdir(self.output):  # noqa: PTH112 - a long name
+    def _find_record(self) -> bool:
+        """Whether there is a run to resume; its record is read."""
+        with suppress(FileNotFoundError):
+            self._store = self._store or open_folder(state_folder(self.output))
+        record = None if self._store is None else read_record(self._store)
+        self.record, self.replaced = (None, record) if self.overwrite else (record, None)
+        return self.record is not None
+
+    def _output_names(self) -> list[str]:
+        """The files of the output: those in a folder, or the one that it is."""
+        if self.format != "folder":
+            return [self.output] if os.path.lexists(self.output) else []
+        with suppress(FileNotFoundError):
+            return [entry.name for entry in open_folder(self.output, follow=True).list()]
+        return []
+
+    def _check_state(self, store: Store) -> None:
+        foreign = next(foreign_names(store), RUN)
+        if foreign == RUN and (store.read(RUN) is None or read_record(store) is not None):
             return
-        if self.record is not None:
-            return
-        rows = (
-            open_folder(self.output)
-            if self.is_stored
-            else LocalStore(Path(self.output), follow=True)
+        raise OutputExists(
+            f"{self.name} cannot be resumed or replaced: {why_no_record(store)}"
+            if foreign == RUN
+            else f"{store.url}, the place of the state, has other files: {foreign}",
+            hint="move it away, or choose another -o",
         )
-        names = [entry.name for entry in rows.list()]
+
+    def _check_names(self, names: Sequence[str]) -> None:
         if self.replaced is None and names:
             raise OutputExists(
                 f"{self.name} is not empty, and there is no record of a run that wrote it",
@@ -140,21 +142,17 @@ class State:
     def locked(self, mode: Mode, process: Process) -> Iterator[None]:
         """A block in which this process may write the output. Raises OutputInUse."""
         with ExitStack() as stack:
-            if isinstance(self.store, LocalStore) and mode != "engine":
+            if isinstance(self.store, LocalStore):
+                shared = mode == "shared" and not self.overwrite
+                lock = self.store.lock(LOCK, shared=shared, timeout_seconds=LOCK_SECONDS)
                 try:
-                    shared = mode == "shared" and not self.overwrite
-                    lock = self.store.lock(LOCK, shared=shared, timeout_seconds=LOCK_SECONDS)
-                    self._share = stack.enter_context(lock)
+                    stack.enter_context(lock)
                 except Held:
                     raise self._in_use() from None
-                # another run may have begun since this one looked
-                found = read_record(self.store)
-                self.record = None if self.overwrite else found
-            stack.enter_context(process.registered())
-            if mode != "engine" and isinstance(self.store, LocalStore):
+                self._find_record()  # another run may have begun since this one looked
                 self._remove_abandoned(self.store)
-            if mode != "engine":
-                self._check_others(mode, process)
+            stack.enter_context(process.registered())
+            self._check_others(mode, process)
             yield
 
     def _remove_abandoned(self, store: LocalStore) -> None:
@@ -166,14 +164,6 @@ class State:
             LocalStore(output.parent, follow=True).remove_abandoned(start=f".{output.name}.")
         elif output.is_dir():
             LocalStore(output, follow=True).remove_abandoned(start=".part-")
-
-    def share(self) -> None:
-        """Let other processes join a run that has replaced an output. Raises OutputInUse."""
-        if isinstance(self.store, LocalStore):
-            try:
-                self._share()
-            except Held:
-                raise self._in_use() from None
 
     def begin(self, record: RunRecord) -> RunRecord:
         """Write the record of a new run, and return it, or that of a process that was first.
@@ -205,7 +195,7 @@ class State:
         Called after `locked`. Raises OutputFailed and OutputExists.
         """
         if not isinstance(self.store, LocalStore):
-            if not any(other.is_alive for other in others(self.store)):
+            if not living(self.store):
                 self.store.delete(entry.name for entry in own_entries(self.store))
             return
         with suppress(Held), self.store.lock(LOCK, timeout_seconds=0):
@@ -295,11 +285,7 @@ def open_state(request: RunRequest, format: OutputFormat) -> State:
     output = request.output.output
     if url_scheme(output) is None:
         check_target(Path(output), "-o", is_folder=format == "folder", overwrite=True)
-    try:
-        store: Store | None = open_folder(state_folder(output))
-    except FileNotFoundError:
-        store = None
-    state = State(output, format, overwrite=request.output.overwrite, store=store)
+    state = State(output, format, overwrite=request.output.overwrite)
     state.check()
     return state
 
@@ -310,8 +296,3 @@ def recorded_inputs(store: Store) -> list[bytes]:
     while (data := store.read(f"{INPUTS}{len(found)}.arrow")) is not None:
         found.append(data)
     return found
-
-
-def is_record(data: bytes | None) -> bool:
-    """Whether the data are a JSON object."""
-    return parse_object(data) is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -94,6 +94,15 @@ def open_form(output: str, context: FormContext, *, create: bool = False) -> For
     if path.suffix.lower() == ".parquet":
         return ParquetForm(folder, context, ALL_ROWS, path.name)
     return LinesForm(folder, path, context.files)
+
+
+def saved_segments(form: Form, files: OpenFiles, alive: Collection[str] = ()) -> list[Segment]:
+    """The rows that are saved in an output, and beside it in open files of no process `alive`.
+
+    Raises OutputFailed and OutputExists.
+    """
+    left = files.segments(alive)  # before the output, which has the rows of those that go meanwhile
+    return [*form.segments(), *left]
 
 
 def saved_rows(

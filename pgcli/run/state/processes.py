@@ -1,4 +1,4 @@
-"""The processes that write an output: each gives signs of life, and claims chunks of rows."""
+"""The processes that write an output: each gives signs of life."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,14 +21,10 @@ from pgcli.errors import OutputFailed, OutputInUse
 from pgcli.run.state.record import now, parse_object
 from pgcli.stores import Store
 
-PROCESSES, CLAIMS = "processes/", "claims/"
+PROCESSES = "processes/"
 BEAT_SECONDS = 10.0  # between two signs of life
 #: A process of another machine that was silent for so long does not run any more.
 SILENT_SECONDS = 120.0
-POLL_SECONDS = 1.0  # between two looks for chunks that other processes leave
-#: A chunk whose process died so often is computed row by row; such a row is an error row then.
-MAX_DEATHS = 2
-AHEAD = 4  # chunks that are left where a process prepares another one
 
 
 @dataclass(frozen=True)
@@ -110,20 +106,7 @@ class Process:
     def remove_dead(self) -> None:
         """Remove the files of processes that have ended; this one has the output for itself."""
         dead = [other.id for other in others(self._store, self.id) if not other.is_alive]
-        self._store.delete(f"{PROCESSES}{one}.json" for one in dead)
-
-    def remove_claims(self) -> None:
-        """Remove all claims of an output that is complete."""
-        self._store.delete([entry.name for entry in self._store.list(CLAIMS)])
-
-    def free_chunks(self, engine: str, reported: Container[int]) -> None:
-        """Remove the claims of chunks that an engine completed and died before it reported them."""
-        for entry in list(self._store.list(CLAIMS)):
-            values = parse_object(self._store.read(entry.name)) or {}
-            number = int(entry.name.removeprefix(CLAIMS))
-            is_done = values.get("done") and values.get("process") == engine
-            if is_done and number not in reported:
-                self._store.delete([entry.name])
+        self._store.delete(f"{PROCESSES}{process}.json" for process in dead)
 
     def remove(self) -> None:
         """Remove the file of this process."""
@@ -155,6 +138,11 @@ def others(store: Store, own: str = "") -> list[Other]:
         silent = max(0.0, clock - entry.modified)
         found.append(Other(name, values, is_alive(values, silent), silent))
     return sorted(found, key=began_at)
+
+
+def living(store: Store, own: str = "") -> set[str]:
+    """The ids of the other processes that run. Raises OutputFailed."""
+    return {other.id for other in others(store, own) if other.is_alive}
 
 
 def began_at(other: Other) -> float:
@@ -214,132 +202,4 @@ def in_use(output: str, other: Other) -> OutputInUse:
         f"{output} is in use by process {values.get('pid')} on {values.get('host')} since "
         f"{values.get('since')}",
         hint=f"wait for it (pgcli status {shlex.quote(output)}), end it, or choose another -o",
-    )
-
-
-@dataclass
-class Claim:
-    """A chunk that this process computes: how many processes died of it, and of which row."""
-
-    number: int
-    deaths: int = 0
-    row: int | None = None
-    row_deaths: int = 0
-    is_done: bool = False
-
-    @property
-    def is_split(self) -> bool:
-        """Whether the chunk is computed row by row."""
-        return self.deaths >= MAX_DEATHS
-
-
-class Claims:
-    """The chunks of an output, of which each process computes those that it claims first.
-
-    `claims/N` holds the process that computes chunk N. A chunk whose process has died is free.
-    Should two processes compute one chunk all the same, the first that is complete stays.
-    `is_complete` says whether the rows of a chunk are there.
-    """
-
-    def __init__(
-        self,
-        store: Store,
-        process: Process,
-        numbers: Iterable[int],
-        is_complete: Callable[[int], bool],
-    ):
-        self._store, self._process, self._is_complete = store, process, is_complete
-        self._unseen = list(reversed(list(numbers)))  # the next one last
-        self._taken: set[int] = set()  # by others, when they were looked at
-
-    @property
-    def has_many(self) -> bool:
-        """Whether several chunks may be free, so that one can be prepared ahead."""
-        return len(self._unseen) > AHEAD
-
-    def next(self, should_stop: Callable[[], bool], *, waits: bool = True) -> Claim | None:
-        """The next free chunk; None if all are complete, or with `waits` off if none is free.
-
-        Raises OutputFailed.
-        """
-        while not should_stop():
-            while self._unseen:
-                number = self._unseen.pop()
-                if self._is_complete(number):
-                    continue
-                if self._create(Claim(number)):
-                    return Claim(number)
-                self._taken.add(number)
-            if not waits:
-                return None
-            if (claim := self._take_over()) is not None:
-                return claim
-            if not self._taken:
-                return None
-            time.sleep(POLL_SECONDS)
-        return None
-
-    def update(self, claim: Claim) -> None:
-        """Write what is known of a claimed chunk. Raises OutputFailed."""
-        self._store.replace(f"{CLAIMS}{claim.number}", self._content(claim))
-
-    def release(self, number: int) -> None:
-        """Remove the claim of a chunk. Raises OutputFailed."""
-        self._store.delete([f"{CLAIMS}{number}"])
-
-    def _create(self, claim: Claim) -> bool:
-        name, data = f"{CLAIMS}{claim.number}", self._content(claim)
-        # a store may take an object, fail, and refuse the retry
-        return self._store.create(name, data) or self._store.read(name) == data
-
-    def _take_over(self) -> Claim | None:
-        """A chunk whose process has died or has left it."""
-        claims = {
-            number: parse_object(self._store.read(f"{CLAIMS}{number}"))
-            for number in sorted(self._taken)
-        }
-        # after the claims were read: each process is registered before it claims
-        alive = {other.id for other in others(self._store, self._process.id) if other.is_alive}
-        for number, values in claims.items():
-            if self._is_done(values) or self._is_complete(number):
-                self._taken.discard(number)
-            elif values is None or values.get("process") not in alive:
-                claim = Claim(number) if values is None else inherited(number, values)
-                self._store.delete([f"{CLAIMS}{number}"])
-                if self._create(claim):
-                    self._taken.discard(number)
-                    return claim
-        return None
-
-    def _is_done(self, values: Mapping[str, Any] | None) -> bool:
-        """Whether another engine of the same command has computed the chunk.
-
-        The open file of an engine that outlived its command is found by a later command.
-        """
-        is_done = values is not None and values.get("done")
-        return bool(is_done and values and values.get("run") == self._process.values.get("run"))
-
-    def _content(self, claim: Claim) -> bytes:
-        values = {
-            "process": self._process.id,
-            "run": self._process.values.get("run"),
-            "deaths": claim.deaths,
-            "row": claim.row,
-            "row_deaths": claim.row_deaths,
-            "done": claim.is_done,
-        }
-        return json.dumps(values).encode()
-
-
-def inherited(number: int, values: Mapping[str, Any]) -> Claim:
-    """The claim of a chunk whose process has died."""
-    if values.get("done"):
-        return Claim(number)  # for an earlier command
-    deaths, row = values.get("deaths"), values.get("row")
-    row_deaths = values.get("row_deaths")
-    return Claim(
-        number,
-        (deaths if isinstance(deaths, int) else 0) + 1,
-        row if isinstance(row, int) else None,
-        (row_deaths if isinstance(row_deaths, int) else 0) + isinstance(row, int),
     )

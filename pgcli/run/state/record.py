@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pgcli.errors import OutputExists
+from pgcli.output import reader
 from pgcli.stores import Store
 
 RUN = "run.json"
@@ -84,12 +85,7 @@ class RunRecord:
 
 def read_record(store: Store) -> RunRecord | None:
     """The record in a state folder; None if there is none or the file is not such a record."""
-    return parse_record(store.read(RUN))
-
-
-def parse_record(data: bytes | None) -> RunRecord | None:
-    """The record in the content of `run.json`."""
-    values = parse_object(data)
+    values = parse_object(store.read(RUN))
     if values is None or values.pop("version", None) != VERSION:
         return None
     try:
@@ -159,9 +155,6 @@ def now() -> str:
 
 
 def state_folder(output: str) -> str:
-    """`OUTPUT.pgcli`, beside the output: readers of a data folder reject any other file in it."""
-    if "://" in output:
-        return f"{output.rstrip('/')}.pgcli/"
-    path = Path(output)
-    path = path if path.name else path.resolve()  # `.` and `rows/..`
-    return str(path.with_name(f"{path.name}.pgcli") if path.name else path / ".pgcli")
+    """The state folder of an output at a path or an address: `OUTPUT.pgcli`, beside it."""
+    is_url = "://" in output
+    return f"{output.rstrip('/')}.pgcli/" if is_url else str(reader.state_folder(Path(output)))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any
 
+from pgcli.run.state.claims import free_chunks
 from pgcli.run.state.open_files import Coverage, Segment
 from pgcli.run.workers.engine_process import (
     EngineDied,
@@ -104,7 +105,7 @@ class Engines:
         self._remove(engine)
         if self._is_stopping or self._run.progress.should_stop():
             return
-        self._process.free_chunks(engine.process_id, self._reported)
+        free_chunks(self._run.output.state.store, engine.process_id, self._reported)
         self._deaths.add(str(problem), len(self._engines) + 1)
         self._engines.append(self._start(engine.slot))
 

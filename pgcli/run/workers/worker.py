@@ -10,9 +10,10 @@ from pgcli.errors import NoUsableDevice
 from pgcli.records import DecodedImage, Fault
 from pgcli.run.model import engine_info
 from pgcli.run.rows import chunk
+from pgcli.run.state.claims import MAX_DEATHS, Claim, Claims
 from pgcli.run.state.open_files import Coverage, Segment
 from pgcli.run.state.parquet_form import ParquetForm
-from pgcli.run.state.processes import MAX_DEATHS, Claim, Claims, Process, others
+from pgcli.run.state.processes import Process, living
 from pgcli.run.tally import Tally
 from pgcli.run.task import answer_function
 from pgcli.run.workers.answer import Answers
@@ -219,7 +220,7 @@ class ChunkWorker:
     def _alive(self) -> set[str]:
         """The other processes that run."""
         store = self._output.state.store
-        return {other.id for other in others(store, self._process.id) if other.is_alive}
+        return living(store, self._process.id)
 
 
 class Deaths:

@@ -1,0 +1,158 @@
+"""Chunks of an output that processes claim, so that each is computed by one of them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pgcli.run.state.processes import Process, living
+from pgcli.run.state.record import parse_object
+from pgcli.stores import Store
+
+CLAIMS = "claims/"
+POLL_SECONDS = 1.0  # between two looks for chunks that other processes leave
+#: A chunk whose process died so often is computed row by row; such a row is an error row then.
+MAX_DEATHS = 2
+AHEAD = 4  # chunks that are left where a process prepares another one
+
+
+@dataclass
+class Claim:
+    """A chunk that this process computes: how many processes died of it, and of which row."""
+
+    number: int
+    deaths: int = 0
+    row: int | None = None
+    row_deaths: int = 0
+    is_done: bool = False
+
+    @property
+    def is_split(self) -> bool:
+        """Whether the chunk is computed row by row."""
+        return self.deaths >= MAX_DEATHS
+
+
+class Claims:
+    """The chunks of an output, of which each process computes those that it claims first.
+
+    `claims/N` holds the process that computes chunk N. A chunk whose process has died is free.
+    Should two processes compute one chunk all the same, the first that is complete stays.
+    `is_complete` says whether the rows of a chunk are there.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        process: Process,
+        numbers: Iterable[int],
+        is_complete: Callable[[int], bool],
+    ):
+        self._store, self._process, self._is_complete = store, process, is_complete
+        self._unseen = list(reversed(list(numbers)))  # the next one last
+        self._taken: set[int] = set()  # by others, when they were looked at
+
+    @property
+    def has_many(self) -> bool:
+        """Whether several chunks may be free, so that one can be prepared ahead."""
+        return len(self._unseen) > AHEAD
+
+    def next(self, should_stop: Callable[[], bool], *, waits: bool = True) -> Claim | None:
+        """The next free chunk; None if all are complete, or with `waits` off if none is free.
+
+        Raises OutputFailed.
+        """
+        while not should_stop():
+            while self._unseen:
+                number = self._unseen.pop()
+                if self._is_complete(number):
+                    continue
+                if self._create(Claim(number)):
+                    return Claim(number)
+                self._taken.add(number)
+            if not waits:
+                return None
+            if (claim := self._take_over()) is not None:
+                return claim
+            if not self._taken:
+                return None
+            time.sleep(POLL_SECONDS)
+        return None
+
+    def update(self, claim: Claim) -> None:
+        """Write what is known of a claimed chunk. Raises OutputFailed."""
+        self._store.replace(f"{CLAIMS}{claim.number}", self._content(claim))
+
+    def release(self, number: int) -> None:
+        """Remove the claim of a chunk. Raises OutputFailed."""
+        self._store.delete([f"{CLAIMS}{number}"])
+
+    def _create(self, claim: Claim) -> bool:
+        name, data = f"{CLAIMS}{claim.number}", self._content(claim)
+        # a store may take an object, fail, and refuse the retry
+        return self._store.create(name, data) or self._store.read(name) == data
+
+    def _take_over(self) -> Claim | None:
+        """A chunk whose process has died or has left it."""
+        claims = {
+            number: parse_object(self._store.read(f"{CLAIMS}{number}"))
+            for number in sorted(self._taken)
+        }
+        # after the claims were read: each process is registered before it claims
+        alive = living(self._store, self._process.id)
+        for number, values in claims.items():
+            if self._is_done(values) or self._is_complete(number):
+                self._taken.discard(number)
+            elif values is None or values.get("process") not in alive:
+                claim = Claim(number) if values is None else inherited(number, values)
+                self._store.delete([f"{CLAIMS}{number}"])
+                if self._create(claim):
+                    self._taken.discard(number)
+                    return claim
+        return None
+
+    def _is_done(self, values: Mapping[str, Any] | None) -> bool:
+        """Whether another engine of the same command has computed the chunk.
+
+        The open file of an engine that outlived its command is found by a later command.
+        """
+        is_done = values is not None and values.get("done")
+        return bool(is_done and values and values.get("run") == self._process.values.get("run"))
+
+    def _content(self, claim: Claim) -> bytes:
+        values = {
+            "process": self._process.id,
+            "run": self._process.values.get("run"),
+            "deaths": claim.deaths,
+            "row": claim.row,
+            "row_deaths": claim.row_deaths,
+            "done": claim.is_done,
+        }
+        return json.dumps(values).encode()
+
+
+def inherited(number: int, values: Mapping[str, Any]) -> Claim:
+    """The claim of a chunk whose process has died."""
+    if values.get("done"):
+        return Claim(number)  # for an earlier command
+    deaths, row, row_deaths = (
+        value if isinstance(value := values.get(name), int) else None
+        for name in ("deaths", "row", "row_deaths")
+    )
+    return Claim(number, (deaths or 0) + 1, row, (row_deaths or 0) + (row is not None))
+
+
+def remove_claims(store: Store) -> None:
+    """Remove all claims of an output that is complete."""
+    store.delete([entry.name for entry in store.list(CLAIMS)])
+
+
+def free_chunks(store: Store, engine: str, reported: Container[int]) -> None:
+    """Remove the claims of chunks that an engine completed and died before it reported them."""
+    for entry in list(store.list(CLAIMS)):
+        values = parse_object(store.read(entry.name)) or {}
+        is_done = values.get("done") and values.get("process") == engine
+        if is_done and int(entry.name.removeprefix(CLAIMS)) not in reported:
+            store.delete([entry.name])
