@@ -6,7 +6,7 @@ that is merged. The columns of the rows themselves have their types in `schema`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
 
@@ -144,11 +144,3 @@ def cast_table(table: pyarrow.Table, schema: pyarrow.Schema) -> pyarrow.Table:
         for field in schema
     ]
     return pyarrow.Table.from_arrays(columns, schema=schema)
-
-
-def text_columns(rows: Iterable[Mapping[str, Any]], names: Sequence[str]) -> pyarrow.Table:
-    """Kept columns of rows as text, as every file of a folder has them whose types are unknown."""
-    columns = list(zip(*([row.get(name) for name in names] for row in rows), strict=True))
-    return pyarrow.table(
-        [as_text(column) for column in columns] or [as_text(()) for _ in names], names=[*names]
-    )

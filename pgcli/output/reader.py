@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pgcli.errors import UsageError
-from pgcli.output.lines import count_lines, is_too_deep, parse_row, read_lines, read_rows
+from pgcli.output.lines import is_too_deep, parse_row, read_lines, read_rows
 from pgcli.records import EMBEDDING_TASK_COLUMNS
 from pgcli.rows import RowSchema, base_of, with_embedding_list
-from pgcli.stores.files import open_regular, read_text
+from pgcli.stores.files import read_text
 
 Row = Mapping[str, Any]
 #: A row and its number in the output; None for a line that is not a row.
@@ -146,9 +146,7 @@ def _open_files(folder: Path) -> Iterator[RowSource]:
     for file in folder.iterdir() if folder.is_dir() else ():
         if match := OPEN_FILE.fullmatch(file.name):
             try:
-                with open_regular(file) as stream:
-                    size = stream.seek(0, 2)
-                    rows = count_lines(stream.fileno(), size).lines
+                rows = sum(line.endswith(b"\n") for line in read_lines(file))
             except FileNotFoundError:
                 continue
             first = int(match[1])

@@ -183,21 +183,17 @@ class LocalStore:
     @contextmanager
     def lock(
         self, name: str, *, shared: bool = False, timeout_seconds: float = inf
-    ) -> Iterator[Callable[[], None]]:
+    ) -> Iterator[None]:
         """A block in which the file is locked; the system unlocks it if the process is killed.
 
-        A shared lock excludes exclusive ones only; calling what is yielded makes an exclusive lock
-        shared, or raises Held. Raises Held where another one has the lock for so long.
+        A shared lock excludes exclusive ones only. Raises Held where another one has the lock for
+        so long.
         """
         with self._errors(name):
             descriptor = self._acquire(name, shared, monotonic() + timeout_seconds)
 
-        def share() -> None:
-            if not try_lock(descriptor, shared=True):  # another process was faster
-                raise Held
-
         try:
-            yield share
+            yield
         finally:
             release(descriptor)
 

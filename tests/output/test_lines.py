@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pgcli.errors import UsageError
 from pgcli.output import FormatOption, lines, output_format
-from pgcli.output.lines import MAX_LEVELS, count_lines, json_line, parse_row, read_lines, read_rows
+from pgcli.output.lines import MAX_LEVELS, json_line, parse_row, read_lines, read_rows
 from pgcli.output.text import text_lines
 from pgcli.records import (
     COLUMNS,
@@ -138,8 +136,6 @@ def test_rows_end_where_a_line_is_not_whole(tmp_path: Path) -> None:
     file.write_bytes(b'{"a":1}\n{"a":2}\n{"a":3')
     assert list(read_lines(file)) == [b'{"a":1}\n', b'{"a":2}\n', b'{"a":3']
     assert list(read_rows(file)) == [{"a": 1}, {"a": 2}]
-    assert list(read_rows(file, 8)) == [{"a": 2}]
-    assert list(read_lines(file, 100)) == []
     file.write_bytes(b'{"a":1}\nnothing\n{"a":2}\n')
     assert list(read_rows(file)) == [{"a": 1}]
 
@@ -149,23 +145,6 @@ def test_only_regular_files_are_read(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "fifo"):
         with pytest.raises(OSError, match="not a regular file"):
             list(read_lines(path))
-
-
-@given(st.binary(max_size=40), st.integers(0, 45), st.integers(0, 45), st.integers(1, 9))
-def test_lines_are_counted_as_they_are(data: bytes, start: int, end: int, block: int) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lines, "READ_BYTES", block)
-        descriptor = os.memfd_create("lines")
-        try:
-            os.write(descriptor, data)
-            found = count_lines(descriptor, end, start)
-        finally:
-            os.close(descriptor)
-    part = data[start:end]
-    is_there = end <= len(data) or end <= start
-    assert found.lines == part.count(b"\n")
-    is_whole = (not part or part.endswith(b"\n")) and b"\0" not in part
-    assert found.is_whole == (is_there and is_whole)
 
 
 # --- text

@@ -31,7 +31,7 @@ from pgcli.output.parquet import (
     spool_tables,
     write_parquet,
 )
-from pgcli.output.promote import Cell, as_text, common_type, text_columns
+from pgcli.output.promote import Cell, as_text, common_type
 from pgcli.output.schema import MISMATCHES, TYPES, rows_table
 from pgcli.records import COLUMNS, Answer, Mask, Rle
 from pgcli.rows import RowSchema
@@ -348,14 +348,14 @@ def test_columns_that_a_table_lacks_are_null(tmp_path: Path) -> None:
     assert table.to_pylist() == [{"a": 1, "b": None}, {"a": None, "b": "x"}, {"a": 2, "b": "y"}]
 
 
-def test_files_of_unknown_columns_have_text() -> None:
-    rows = [{"a": 1, "b": "x"}, {"a": None, "b": [1]}, {"b": {"k": 1.5}}]
-    assert text_columns(rows, ("a", "b")).to_pydict() == {
-        "a": ["1", None, None],
-        "b": ["x", "[1]", '{"k":1.5}'],
-    }
-    assert text_columns([], ("a",)).schema == pa.schema([("a", pa.string())])
-    assert text_columns(rows, ()).num_columns == 0
+def test_text_of_values_that_are_no_text() -> None:
+    assert as_text([1, None, "x", [1], {"k": 1.5}]).to_pylist() == [
+        "1",
+        None,
+        "x",
+        "[1]",
+        '{"k":1.5}',
+    ]
     assert as_text([math.nan, "\ud800"]).to_pylist() == [None, "\ufffd"]
 
 

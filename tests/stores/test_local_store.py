@@ -424,17 +424,17 @@ def test_appended_file_is_at_its_end(store: LocalStore) -> None:
 
 def test_exclusive_lock_is_alone_and_shared_ones_are_not(store: LocalStore) -> None:
     other = LocalStore(store.path)
-    with store.lock("lock") as share:
+    with store.lock("lock"):
         for shared in (True, False):
             with pytest.raises(Held), other.lock("lock", shared=shared, timeout_seconds=0):
                 pass
-        share()
-        with (
-            other.lock("lock", shared=True, timeout_seconds=0),
-            pytest.raises(Held),
-            other.lock("lock", timeout_seconds=0.05),
-        ):
-            pass
+    with (
+        store.lock("lock", shared=True),
+        other.lock("lock", shared=True, timeout_seconds=0),
+        pytest.raises(Held),
+        other.lock("lock", timeout_seconds=0.05),
+    ):
+        pass
     with other.lock("lock", timeout_seconds=0):
         pass
 
