@@ -20,7 +20,8 @@ from pgcli.run.settings import check_known_model, input_settings, run_settings, 
 from pgcli.run.state.claims import remove_claims
 from pgcli.run.state.compare import check_saved_rows, difference, file_changed, input_changed
 from pgcli.run.state.folder import State, recorded_inputs
-from pgcli.run.state.forms import FormContext, error_rows, open_form, saved_rows, saved_segments
+from pgcli.run.state.form import FormContext
+from pgcli.run.state.forms import error_rows, open_form, saved_rows, saved_segments
 from pgcli.run.state.open_files import Coverage, OpenFiles, Segment
 from pgcli.run.state.processes import Process, living
 from pgcli.run.state.record import RunRecord, now, read_record

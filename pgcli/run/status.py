@@ -11,7 +11,8 @@ from pgcli.errors import OutputFailed, UsageError
 from pgcli.run.reopen import open_store, record_of
 from pgcli.run.request.shard import Shard
 from pgcli.run.rows import chunk
-from pgcli.run.state.forms import FormContext, open_form, saved_segments
+from pgcli.run.state.form import FormContext
+from pgcli.run.state.forms import open_form, saved_segments
 from pgcli.run.state.open_files import Coverage, OpenFiles
 from pgcli.run.state.processes import Other, others
 from pgcli.run.state.record import RUN, RunRecord

@@ -24,7 +24,7 @@ from pgcli.output.parquet import (
     write_parquet,
 )
 from pgcli.output.schema import MISMATCHES, rows_table
-from pgcli.run.state.forms import FormContext
+from pgcli.run.state.form import FormContext
 from pgcli.run.state.open_files import (
     Coverage,
     OpenFile,
