@@ -25,9 +25,9 @@ from pgcli.errors import UsageError
 from pgcli.output import output_format
 from pgcli.records import Task
 from pgcli.results import Results, read
+from pgcli.run.progress.shutdown import Interrupted
 from pgcli.run.request.declare import options_of, parse_keywords, parse_value
 from pgcli.run.request.make import command_words, make_request, records_of
-from pgcli.run.shutdown import Interrupted
 from pgcli.run.status import read_status
 from pgcli.stores.files import read_json
 from pgcli.training.metrics_file import METRICS, read_metrics

@@ -31,7 +31,7 @@ from pgcli.cli.ui.sanitize_logs import sanitized_logs
 from pgcli.cli.usage_errors import to_usage_error
 from pgcli.errors import OutputFailed, PgcliError
 from pgcli.printable import printable
-from pgcli.run.shutdown import Interrupted
+from pgcli.run.progress.shutdown import Interrupted
 
 #: The errors of writing to a file that cannot grow.
 STDOUT_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)

@@ -15,11 +15,11 @@ from pgcli.cli.ui.progress import StageProgress
 from pgcli.errors import OutputExists, OutputFailed
 from pgcli.inputs import Inventory
 from pgcli.inputs.paths import url_scheme
-from pgcli.run import events
 from pgcli.run.checks import check_not_a_source, image_limits, read_options
+from pgcli.run.progress import events
+from pgcli.run.progress.summary import Summary
 from pgcli.run.request import RunRequest
 from pgcli.run.run import run
-from pgcli.run.summary import Summary
 from pgcli.stores.files import read_json
 from pgcli.stores.targets import check_target
 from pgcli.views.hooks import check_hooks, make_hooks

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from pgcli.run.shutdown import SIGNALS, Interrupted
+from pgcli.run.progress.shutdown import SIGNALS, Interrupted
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.weight_files import total_bytes
 from pgcli.errors import NoUsableDevice
-from pgcli.run.progress import RunProgress
+from pgcli.run.progress.run_progress import RunProgress
 from pgcli.run.settings import loaded_model
 from pgcli.run.state.processes import others
 from pgcli.run.state.record import RunRecord

@@ -15,6 +15,7 @@ from pgcli.inputs import Inventory
 from pgcli.output.lines import json_line
 from pgcli.records import Answer, Item
 from pgcli.run import checks
+from pgcli.run.progress.tally import Tally
 from pgcli.run.rows import FILE_ROWS, RunRows, claimed_rows, row_schema
 from pgcli.run.settings import check_known_model, input_settings, run_settings, versions
 from pgcli.run.state.claims import remove_claims
@@ -25,7 +26,6 @@ from pgcli.run.state.forms import error_rows, open_form, saved_rows, saved_segme
 from pgcli.run.state.open_files import Coverage, OpenFiles, Segment
 from pgcli.run.state.processes import Process, living
 from pgcli.run.state.record import RunRecord, now, read_record
-from pgcli.run.tally import Tally
 from pgcli.stores import Store
 
 if TYPE_CHECKING:

@@ -16,20 +16,21 @@ from pgcli.engine.image_spec import read_image_spec
 from pgcli.errors import NoInputError, OutputExists, OutputFailed, PgcliError, UsageError
 from pgcli.inputs import Inventory
 from pgcli.records import Answer, Item
-from pgcli.run import checks, events
+from pgcli.run import checks
 from pgcli.run.model import EngineInfo, RunModel
 from pgcli.run.output import RunOutput, SaveRow, check_record, join_output, recorded_inventory
-from pgcli.run.plan import estimate, plan_facts
-from pgcli.run.progress import RunProgress
+from pgcli.run.progress import events
+from pgcli.run.progress.plan import estimate, plan_facts
+from pgcli.run.progress.run_progress import RunProgress
+from pgcli.run.progress.shutdown import Interrupted
+from pgcli.run.progress.summary import INCOMPLETE, Summary
 from pgcli.run.request.questions import text_lines
 from pgcli.run.retry import retry_errors
 from pgcli.run.rows import Numbered, RunRows, row_schema
-from pgcli.run.shutdown import Interrupted
 from pgcli.run.state.folder import State, open_state
 from pgcli.run.state.open_files import Segment
 from pgcli.run.state.processes import Process
 from pgcli.run.stream import Save, StreamedRows, open_stream
-from pgcli.run.summary import INCOMPLETE, Summary
 from pgcli.run.task import answer_function, question_facts
 from pgcli.run.workers.answer import Answers
 from pgcli.run.workers.engine_process import import_ahead

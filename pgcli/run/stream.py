@@ -14,7 +14,7 @@ from pgcli.output.lines import json_line
 from pgcli.output.text import text_lines
 from pgcli.records import Answer
 from pgcli.rows import RowSchema
-from pgcli.run import events
+from pgcli.run.progress import events
 from pgcli.run.state.open_files import OpenFiles, RowFile, Segment
 from pgcli.stores.writing import wrap_write_errors
 

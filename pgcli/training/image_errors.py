@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pgcli.records import DecodedImage, Fault, Item, error_answer
-from pgcli.run.tally import ErrorBudget, Tally
+from pgcli.run.progress.tally import ErrorBudget, Tally
 
 if TYPE_CHECKING:
     from pgcli.training.training_row import RowKey

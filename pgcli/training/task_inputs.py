@@ -15,7 +15,7 @@ from pgcli.device.select import choose_dtype
 from pgcli.engine.image_spec import image_spec
 from pgcli.errors import UsageError
 from pgcli.images import ImageDecoder, ImageLimits
-from pgcli.run.tally import ErrorBudget
+from pgcli.run.progress.tally import ErrorBudget
 from pgcli.stores import Reader
 from pgcli.training.image_batches import ImageLoader, RowOrder
 from pgcli.training.image_errors import ImageErrors

@@ -19,9 +19,9 @@ from pgcli.cli.ui.progress import ProgressLog, StageProgress
 from pgcli.cli.ui.progress_bar import OutputAboveBar, ProgressBar
 from pgcli.run import model as running
 from pgcli.run.model import EngineInfo
+from pgcli.run.progress.summary import Summary, retry_command
+from pgcli.run.progress.tally import Tally
 from pgcli.run.request.make import make_request
-from pgcli.run.summary import Summary, retry_command
-from pgcli.run.tally import Tally
 from pgcli.wording import duration
 from tests.support import pretend
 from tests.support.terminal import on_terminal
@@ -240,7 +240,7 @@ def limited(monkeypatch):
         load_state_dict=recalled.append,
     )
     monkeypatch.setattr(running, "load_engine", lambda *_: engine)
-    monkeypatch.setattr("pgcli.run.progress.UPDATE_SECONDS", 0.0)
+    monkeypatch.setattr("pgcli.run.progress.run_progress.UPDATE_SECONDS", 0.0)
     return recalled
 
 

@@ -27,7 +27,7 @@ from pgcli.device import nvidia_driver as driver
 from pgcli.engine import loader, memory
 from pgcli.errors import PgcliError
 from pgcli.run import model as running
-from pgcli.run import plan
+from pgcli.run.progress import plan
 from pgcli.run.state import processes
 from pgcli.stores import LocalStore
 from tests.support import pretend

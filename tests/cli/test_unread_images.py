@@ -36,7 +36,7 @@ SIZE = sum(map(len, IMAGES))
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = find("demo")  # reads the files of the model
     monkeypatch.setattr(running, "find_checkpoints", lambda *_: (found, None))
-    for user in ("settings", "plan"):  # the digest of the model is its label
+    for user in ("settings", "progress.plan"):  # the digest of the model is its label
         monkeypatch.setattr(f"pgcli.run.{user}.find_local", lambda *_: found)
     monkeypatch.setattr(running, "load_engine", pretend.load_engine)
     monkeypatch.chdir(tmp_path)

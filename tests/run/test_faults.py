@@ -147,8 +147,8 @@ def test_a_wide_image_ends_no_parquet_run(images: Path) -> None:
 
 def test_the_printed_retry_command_works(images: Path) -> None:
     """29.7: it was refused, and the way out answered the whole data set."""
+    from pgcli.run.progress.summary import retry_command
     from pgcli.run.request.make import make_request
-    from pgcli.run.summary import retry_command
 
     (images / "images/002.png").write_bytes(b"no image")
     assert finish(images / "run", "rows.jsonl", limit=6)[0] == 3

@@ -28,7 +28,7 @@ from PIL import Image
 import pgcli.engine.sampler
 import pgcli.images.pool
 import pgcli.run.model
-import pgcli.run.plan
+import pgcli.run.progress.plan
 import pgcli.run.run
 import pgcli.run.workers.engine_process
 import pgcli.run.workers.engines
@@ -38,7 +38,7 @@ from pgcli.engine.image_spec import read_image_spec
 from pgcli.errors import PgcliError
 from pgcli.output.reader import indexed_rows
 from pgcli.records import Answer, DecodedImage, unanswered
-from pgcli.run import events
+from pgcli.run.progress import events
 from pgcli.run.request.make import command_words, make_request
 from pgcli.run.run import exit_code, run
 from pgcli.run.settings import versions

@@ -18,7 +18,7 @@ import torch.multiprocessing as mp
 
 from pgcli.cli.main import main
 from pgcli.errors import NoUsableDevice, PgcliError, TooManyErrors
-from pgcli.run.shutdown import GracefulShutdown
+from pgcli.run.progress.shutdown import GracefulShutdown
 from pgcli.training.answer_task import AnswerTask
 from pgcli.training.classify_task import ClassifyTask
 from pgcli.training.feature_store import FeatureStore

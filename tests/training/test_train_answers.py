@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pgcli.cli.main import main
 from pgcli.engine import oom
-from pgcli.run.shutdown import GracefulShutdown
+from pgcli.run.progress.shutdown import GracefulShutdown
 from pgcli.training.answer_task import AnswerTask
 from pgcli.training.feature_store import FeatureStore
 from pgcli.training.image_batches import ImageBatch

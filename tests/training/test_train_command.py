@@ -26,7 +26,7 @@ from pgcli.cli.main import main
 from pgcli.cli.training import run as training_run
 from pgcli.cli.training.run_record import with_defaults
 from pgcli.embedding.loader import load
-from pgcli.run.shutdown import GracefulShutdown
+from pgcli.run.progress.shutdown import GracefulShutdown
 from pgcli.run.state.record import differences
 from pgcli.training.processes import ALONE
 from tests.support.training_data import write_folders, write_pairs

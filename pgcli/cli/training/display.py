@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pgcli.cli.ui.console import Screen
 from pgcli.cli.ui.progress import StageProgress
-from pgcli.run.shutdown import GracefulShutdown
+from pgcli.run.progress.shutdown import GracefulShutdown
 
 if TYPE_CHECKING:
     from pgcli.training.overfitting import OverfittingWatch

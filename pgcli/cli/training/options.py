@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
+from pgcli.run.progress.tally import ErrorBudget
 from pgcli.run.request import values
 from pgcli.run.request.declare import opt, same
 from pgcli.run.request.options import InputOptions, ModelOptions, RunningOptions, models
-from pgcli.run.tally import ErrorBudget
 
 if TYPE_CHECKING:
     from pgcli.inputs import ReadOptions

@@ -10,7 +10,7 @@ from rich.filesize import decimal
 from pgcli.checkpoints.hub.download_progress import DownloadPlan
 from pgcli.cli.ui.console import Screen
 from pgcli.cli.ui.progress import BYTES, StageProgress
-from pgcli.run.shutdown import Interrupted
+from pgcli.run.progress.shutdown import Interrupted
 
 
 class Downloads:

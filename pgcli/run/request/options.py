@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Literal
 
 from pgcli.checkpoints.find import DEMO, DEMO_TOWERS
 from pgcli.records import Region
+from pgcli.run.progress.tally import ErrorBudget
 from pgcli.run.request import values
 from pgcli.run.request.declare import opt
 from pgcli.run.request.values import DTYPES
-from pgcli.run.tally import ErrorBudget
 
 if TYPE_CHECKING:
     from pgcli.inputs.name_filter import NameFilter

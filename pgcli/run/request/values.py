@@ -7,7 +7,7 @@ from typing import Any
 
 from pgcli import regions
 from pgcli.records import Region
-from pgcli.run.tally import ErrorBudget
+from pgcli.run.progress.tally import ErrorBudget
 
 DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?")
 DTYPES = ("auto", "bfloat16", "float32")

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from pgcli.records import DecodedImage, Item
 from pgcli.run.checks import image_limits
+from pgcli.run.progress.tally import Tally
 from pgcli.run.rows import Numbered
-from pgcli.run.tally import Tally
 
 if TYPE_CHECKING:
     from pgcli.images import ImageSpec

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from pgcli.errors import NoUsableDevice
 from pgcli.records import DecodedImage, Fault
 from pgcli.run.model import engine_info
+from pgcli.run.progress.tally import Tally
 from pgcli.run.rows import chunk
 from pgcli.run.state.claims import MAX_DEATHS, Claim, Claims
 from pgcli.run.state.open_files import Coverage, Segment
 from pgcli.run.state.parquet_form import ParquetForm
 from pgcli.run.state.processes import Process, living
-from pgcli.run.tally import Tally
 from pgcli.run.task import answer_function
 from pgcli.run.workers.answer import Answers
 from pgcli.run.workers.row_images import RowImages

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from pgcli.errors import NoInputError, OutputExists, OutputFailed
 from pgcli.records import Answer
-from pgcli.run import events
-from pgcli.run.shutdown import GracefulShutdown, Interrupted
-from pgcli.run.summary import Summary, interrupted_notice
-from pgcli.run.tally import Tally
+from pgcli.run.progress import events
+from pgcli.run.progress.shutdown import GracefulShutdown, Interrupted
+from pgcli.run.progress.summary import Summary, interrupted_notice
+from pgcli.run.progress.tally import Tally
 
 if TYPE_CHECKING:
     from pgcli.run.request import RunRequest

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pgcli import __version__
 from pgcli.inputs.paths import url_scheme
 from pgcli.printable import encodable
-from pgcli.run.tally import Tally
+from pgcli.run.progress.tally import Tally
 from pgcli.stores.urls import without_credentials
 from pgcli.wording import count, duration
 

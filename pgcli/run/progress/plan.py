@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from pgcli.checkpoints.find import find_local
 from pgcli.checkpoints.weight_files import total_bytes
 from pgcli.output.lines import json_line
+from pgcli.run.progress.summary import ignored_facts
 from pgcli.run.rows import RunRows, row_schema
-from pgcli.run.summary import ignored_facts
 from pgcli.run.task import find_checkpoints, model_name
 from pgcli.wording import duration
 
