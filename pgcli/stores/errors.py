@@ -22,7 +22,6 @@ CHANGED = Fault("io_error", "The file at the address changed while it was read."
 NO_ROOM = Fault(
     "io_error", "There is no room for the file in the temporary folder; TMPDIR names another one."
 )
-READING_FAILED = "Reading the address failed"
 STOPPED = Fault("io_error", "The run ended while the address was read.")
 
 
@@ -46,5 +45,5 @@ def too_large(limit: int) -> Fault:
     return Fault("too_large", f"The file is larger than {limit} bytes.")
 
 
-def failed(reason: str, failure: str = READING_FAILED) -> Fault:
-    return Fault("io_error", f"{failure}: {reason}.")
+def failed(reason: str) -> Fault:
+    return Fault("io_error", f"A request to the address failed: {reason}.")

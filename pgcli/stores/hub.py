@@ -47,15 +47,14 @@ class HubFiles:
 
     def kind(self, url: str) -> str:
         try:
-            found = self._files.info(url)["type"]
+            return "folder" if self._files.info(url)["type"] == "directory" else "file"
         except FileNotFoundError:
             return ""
-        return "folder" if found == "directory" else "file"
 
     def pages(self, url: str) -> Iterator[list[Entry]]:
         start = len(self._files.resolve_path(url).unresolve()) + 1
-        found = self._files.find(url, detail=True)  # in one page: the Hub says no times
-        yield [Entry(path[start:], int(found[path]["size"] or 0), 0.0) for path in sorted(found)]
+        files = self._files.find(url, detail=True)  # in one page: the Hub says no times
+        yield [Entry(path[start:], int(files[path]["size"] or 0), 0.0) for path in sorted(files)]
 
     def download(self, url: str, file: BinaryIO, limit: int, deadline: Deadline) -> None:
         with self._files.open(url, "rb", block_size=0) as stream:

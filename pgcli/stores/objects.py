@@ -20,7 +20,6 @@ from pgcli.records import Fault
 from pgcli.stores.errors import (
     DENIED,
     MISSING,
-    READING_FAILED,
     TOO_SLOW,
     RemoteError,
     failed,
@@ -67,7 +66,7 @@ NOT_IMPLEMENTED = ("NotImplemented", "501 Not Implemented")
 
 
 @contextmanager
-def store_errors(failure: str = READING_FAILED) -> Iterator[None]:
+def store_errors() -> Iterator[None]:
     """Turn the exceptions of `obstore` into RemoteError, by their types alone."""
     from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
 
@@ -83,7 +82,7 @@ def store_errors(failure: str = READING_FAILED) -> Iterator[None]:
     except (BaseError, OSError, ValueError) as error:
         if isinstance(error, TimeoutError) or monotonic() - began >= SLOW_SECONDS:
             raise RemoteError(TOO_SLOW) from error
-        raise RemoteError(failed(reason(error), failure)) from error
+        raise RemoteError(failed(reason(error))) from error
 
 
 def reason(error: Exception) -> str:
@@ -186,7 +185,7 @@ class ObjectStore:
     def _errors(self) -> Iterator[None]:
         """Raise OutputFailed for what the store raises in the block."""
         try:
-            with store_errors("The store failed"):
+            with store_errors():
                 yield
         except RemoteError as problem:
             raise self._failed(problem.fault) from problem.__cause__
@@ -315,12 +314,11 @@ def list_pages(bucket: Any, folder: str, size: int = PAGE) -> Iterator[list[Entr
     start = len(folder) + 1 if folder else 0
     try:
         for page in bucket.list(folder or None, chunk_size=size):
-            named = ((found, found["path"][start:]) for found in page)
-            yield [
-                Entry(name, found["size"], found["last_modified"].timestamp())
-                for found, name in named
-                if name  # not the object that stands for the folder itself
-            ]
+            entries = (
+                Entry(meta["path"][start:], meta["size"], meta["last_modified"].timestamp())
+                for meta in page
+            )
+            yield [entry for entry in entries if entry.name]  # without the folder's own object
     except BaseError:  # `obstore` has a typed error for a single object only
         bucket.head(folder or "-")
         raise

@@ -17,8 +17,8 @@ from tempfile import mkdtemp
 from time import monotonic
 from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar
 
-from pgcli.records import MAX_IMAGE_BYTES, Item
-from pgcli.stores.errors import NO_ROOM, STOPPED, RemoteError, failed
+from pgcli.records import MAX_IMAGE_BYTES, Fault, Item
+from pgcli.stores.errors import NO_ROOM, STOPPED, RemoteError
 from pgcli.stores.store import Entry
 from pgcli.stores.urls import SCHEMES, check_url, is_web, scheme_of
 
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from pgcli.stores.objects import ObjectFiles
     from pgcli.stores.web import WebFiles
 
-#: Images that are fetched at once. Their threads wait for servers, and need no core.
-FETCH_THREADS = 16
 #: One image of more than this size is held at a time, so that many readers fit into memory.
 LARGE_BYTES = 16 * 2**20
 #: Of all tries to fetch an image.
@@ -67,7 +65,8 @@ class Deadline:
 class Reader:
     """Reads addresses, from several threads at once."""
 
-    fetch_threads = FETCH_THREADS
+    #: Images that are fetched at once. Their threads wait for servers, and need no core.
+    fetch_threads = 16
 
     def __init__(self, *, allow_private_hosts: bool = False):
         self._allow_private_hosts = allow_private_hosts
@@ -121,8 +120,8 @@ class Reader:
                         download = partial(self._web.download, url, file, room, deadline)
                         self._wait(url, partial(download, MIN_BYTES_PER_SECOND), deadline)
                 except OSError as error:
-                    path.unlink()
-                    fault = failed(f"{path} ({error.strerror})")
+                    path.unlink(missing_ok=True)
+                    fault = Fault("io_error", f"{path} cannot be written: {error.strerror}.")
                     if isinstance(error, RemoteError):
                         fault = NO_ROOM if error.fault.code == "too_large" else error.fault
                     raise RemoteError(fault) from error

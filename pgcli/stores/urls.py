@@ -70,18 +70,15 @@ def without_credentials(text: str) -> str:
     return _QUERY.sub(_unsigned, _CREDENTIALS.sub(r"\1", text)) if "://" in text else text
 
 
-def _unsigned(found: re.Match[str]) -> str:
-    fields = found[2].split("&")
+def _unsigned(match: re.Match[str]) -> str:
+    fields = match[2].split("&")
     names = [unquote_plus(field.partition("=")[0]).lower() for field in fields]
-    secret = [name in _SECRETS or name.startswith(_PREFIXES) for name in names]
-    if not any(secret):
-        return found[0]
-    kept = [
-        field
-        for field, name, is_secret in zip(fields, names, secret, strict=True)
-        if not is_secret and name not in _SIGNED
-    ]
-    return f"{found[1]}?{'&'.join(kept)}" if kept else found[1]
+    secrets = {name for name in names if name in _SECRETS or name.startswith(_PREFIXES)}
+    if not secrets:
+        return match[0]
+    pairs = zip(fields, names, strict=True)
+    kept = [field for field, name in pairs if name not in secrets | _SIGNED]
+    return f"{match[1]}?{'&'.join(kept)}" if kept else match[1]
 
 
 def url_path(url: str) -> str:
