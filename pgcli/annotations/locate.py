@@ -9,7 +9,7 @@ from pgcli.annotations.truth import ImportSettings
 from pgcli.images import ImageLimits
 from pgcli.images.errors import ImageError
 from pgcli.images.formats import read_file_header
-from pgcli.inputs.paths import locate_local, url_scheme
+from pgcli.inputs.paths import locate_below, url_scheme
 from pgcli.records import Fault
 
 OUTSIDE_ROOT = Fault("path_not_allowed", "It is outside the folder of the images.")
@@ -25,7 +25,7 @@ def locate(name: str, settings: ImportSettings, folder: Path | None = None) -> s
         return name
     roots = [os.path.realpath(one) for one in (settings.root, folder) if one is not None]
     for root in roots:
-        location = locate_local(str(folder or settings.root), name, root)
+        location = locate_below(str(folder or settings.root), name, root)
         if location.fault is None and location.path is not None:
             path = os.path.realpath(location.path)
             if not os.path.isfile(path):  # noqa: PTH113 - Path raises for long names

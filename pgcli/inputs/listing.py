@@ -197,7 +197,7 @@ class Listing:
         found = [] if has_images else dataset_files(tables)
         for name in found:
             if self._source.is_url or not is_output(self._path(BELOW, name)):
-                self.has_excluded = True
+                self.has_excluded |= bool(self._names)
                 if self._names.in_table(name) is not None:
                     self.ignored -= Counter([ending(name)])
                     yield self._record(BELOW, TABLE, tables[name])

@@ -15,6 +15,8 @@ ALL = "*"
 #: The column that every row has: its file and place in it (`photos.parquet, row 12`), or the path
 #: of an image file. A column of this name in a manifest takes precedence.
 SOURCE = "source"
+#: The column of the part of an image that its prompts refer to.
+REGION = "region"
 
 
 def untracked(count: int) -> None:
@@ -48,7 +50,6 @@ class ReadOptions:
     requires_prompts: bool = False
     refuses_prompts: bool = False
     choices_column: str | None = None
-    region_column: str = "region"
     refuses_regions: bool = False
     null_separated: bool = False
     names: NameFilter = ALL_NAMES

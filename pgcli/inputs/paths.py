@@ -120,36 +120,35 @@ def locate_url(text: str, *, allow_urls: bool) -> ImageLocation:
     return ImageLocation(display_path(text), None if fault else text, fault)
 
 
-def locate_remote(folder: str, text: str) -> ImageLocation:
-    """The location of a path in a manifest at a URL, relative to the URL's folder.
+def locate_below(
+    folder: str, text: str, root: str | None, *, allow_urls: bool = False
+) -> ImageLocation:
+    """The location of a path in a manifest, joined to the manifest's `folder` as typed, or its URL.
 
-    A path outside that folder, or on this machine, is a fault; rows may name whole URLs instead.
-    """
-    is_normal = not {".", ".."} & set(text.split("/"))
-    path = text if is_normal else posixpath.normpath(text)
-    if path.startswith(("/", "../", "file:")) or path == ".." or "\0" in path:
-        return ImageLocation(display_path(join_url(folder, text)), None, _OUTSIDE_URL)
-    url = join_url(folder, path)
-    fault = TOO_LONG if len(path) > MAX_PATH else None
-    return ImageLocation(display_path(url), None if fault else url, fault)
-
-
-def locate_local(folder: str, text: str, root: str | None) -> ImageLocation:
-    """The location of a path in a local manifest, joined to the manifest's `folder` as typed.
-
-    With a `root` (a real path), a path outside it is a fault: by `..`, as an absolute path, through
-    a link, or in the syntax of another operating system.
+    Outside a URL's folder is a fault, rows may name whole URLs instead; and with a `root` (a real
+    path) outside it: by `..`, as an absolute path, through a link, or in the syntax of another
+    operating system.
     """
     if url_scheme(text):
-        return locate_url(text, allow_urls=False)
-    path = parse_path(text)
-    joined = os.path.join(folder, path)  # noqa: PTH118 - Path would drop a leading `./`
+        return locate_url(text, allow_urls=allow_urls)
     fault = None
-    if "\0" in path or (root is not None and _DRIVE_OR_SHARE.match(path)):
-        fault = OUTSIDE_FOLDER
-    elif len(joined) > MAX_PATH:  # characters, each of which has at least one byte
-        fault = TOO_LONG
-    elif root is not None and not resolves_inside(joined, root):
-        fault = OUTSIDE_FOLDER
-    path_to_open = None if fault else joined
-    return ImageLocation(display_path(joined), path_to_open, fault, None if fault else root)
+    if url_scheme(folder):
+        is_normal = not {".", ".."} & set(text.split("/"))
+        path = text if is_normal else posixpath.normpath(text)
+        joined = join_url(folder, path)
+        if path.startswith(("/", "../", "file:")) or path == ".." or "\0" in path:
+            fault, joined = _OUTSIDE_URL, join_url(folder, text)
+        elif len(path) > MAX_PATH:
+            fault = TOO_LONG
+    else:
+        path = parse_path(text)
+        joined = os.path.join(folder, path)  # noqa: PTH118 - Path would drop a leading `./`
+        if "\0" in path or (root is not None and _DRIVE_OR_SHARE.match(path)):
+            fault = OUTSIDE_FOLDER
+        elif len(joined) > MAX_PATH:  # characters, each of which has at least one byte
+            fault = TOO_LONG
+        elif root is not None and not resolves_inside(joined, root):
+            fault = OUTSIDE_FOLDER
+    if fault is not None:
+        return ImageLocation(display_path(joined), None, fault)
+    return ImageLocation(display_path(joined), joined, None, root)

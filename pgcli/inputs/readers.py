@@ -106,8 +106,7 @@ class ManifestReader:
     columns that the file states; without it each row names its own. Where the file states its
     types and the number of its rows, `schema` (of some columns), `total` and `arrays` (the columns
     of some rows) return them; its marks are numbers of rows then, and any row can be the first.
-    With `grows`, what is appended to the file are more rows. Of a file that `has_loose_ids`, an id
-    that is neither text nor a number counts as none, unless the user named its column.
+    With `grows`, what is appended to the file are more rows.
     """
 
     rows: Callable[[TableFile, Wanted], Iterator[tuple[Mark, ManifestRow]]]
@@ -116,7 +115,6 @@ class ManifestReader:
     total: Callable[[TableFile], int] | None = None
     arrays: Callable[[TableFile, Wanted], pyarrow.Table] | None = None
     grows: bool = False
-    has_loose_ids: bool = False
 
 
 def manifest_ending(name: str) -> str | None:

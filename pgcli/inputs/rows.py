@@ -16,7 +16,7 @@ from typing import Any
 from pgcli import regions
 from pgcli.arrow_values import to_json
 from pgcli.errors import ManifestError
-from pgcli.inputs.options import KeptColumn, ReadOptions
+from pgcli.inputs.options import REGION, KeptColumn, ReadOptions
 from pgcli.inputs.paths import MISSING, ImageLocation, display_name
 from pgcli.inputs.readers import ManifestRow
 from pgcli.records import Fault, Item, Region
@@ -43,7 +43,6 @@ def row_to_item(
     locate: Locate,
     manifest: str,
     kept: Sequence[KeptColumn] = (),
-    has_loose_ids: bool = False,
 ) -> Item:
     """The row's Item. `manifest`, its name, is the image of bytes without a path.
 
@@ -65,7 +64,7 @@ def row_to_item(
             prompts = (read_prompt(row, options),)
         if options.choices_column is not None:
             choices = read_choices(row, options.choices_column)
-        region = read_region(row, options)
+        region = read_region(row)
         if not options.allows_nulls:
             check_fields(fields, options)
     except BadValue as problem:
@@ -77,7 +76,7 @@ def row_to_item(
         faults += [location.fault] if location.fault else []
     else:
         location, faults = ImageLocation(manifest, None), [MISSING]
-    name = row_name(row, options, has_loose_ids=has_loose_ids)
+    name = row_name(row, options)
     return Item(
         index,
         str(index) if name is None else name,
@@ -98,39 +97,36 @@ def row_to_item(
     )
 
 
-def check_row(row: ManifestRow, options: ReadOptions, *, has_loose_ids: bool = False) -> str | None:
+def check_row(row: ManifestRow, options: ReadOptions) -> str | None:
     """The row's own id, if it has one. Raises ManifestError for a row that cannot be named."""
     try:
         row_image(row, options)
     except BadValue as problem:
         text = problem.fault.message.rstrip(".")
         raise ManifestError(f"{row.position}: {text[:1].lower()}{text[1:]}") from problem
-    if options.refuses_regions and has_region(row.values.get(options.region_column)):
+    if options.refuses_regions and has_region(row.values.get(REGION)):
         raise ManifestError(
             f"{row.position}: the row has a region, and one is given for all rows",
             hint="leave out --region, or the manifest's column",
         )
-    return row_id(row, options, has_loose_ids=has_loose_ids)
+    return row_id(row, options)
 
 
-def row_id(row: ManifestRow, options: ReadOptions, *, has_loose_ids: bool = False) -> str | None:
-    """The row's own id as text; None if it has none. Raises ManifestError for other values.
-
-    With `has_loose_ids` such a value is none, unless the user named the column.
-    """
+def row_id(row: ManifestRow, options: ReadOptions) -> str | None:
+    """The row's own id as text; None if it has none. Raises ManifestError for other values."""
     if options.id_column not in row.values:
         return None
     value = row.values[options.id_column]
     if isinstance(value, str | int | float) and not isinstance(value, bool):
         return without_credentials(str(value))
-    if (has_loose_ids and options.id_column == ReadOptions.id_column) or row.fault:
+    if row.fault:
         return None
     raise ManifestError(f"{row.position}: the id is neither text nor a number")
 
 
-def row_name(row: ManifestRow, options: ReadOptions, *, has_loose_ids: bool = False) -> str | None:
+def row_name(row: ManifestRow, options: ReadOptions) -> str | None:
     """The row's own id, else the path of its image as written; None for bytes alone."""
-    name = row_id(row, options, has_loose_ids=has_loose_ids)
+    name = row_id(row, options)
     if name is None:
         with suppress(BadValue):
             path, _ = row_image(row, options)
@@ -218,19 +214,18 @@ def has_region(value: Any) -> bool:
     return False
 
 
-def read_region(row: ManifestRow, options: ReadOptions) -> Region | None:
+def read_region(row: ManifestRow) -> Region | None:
     """The row's region; None if it has none.
 
     Raises BadValue for an invalid one, as an answer about the wrong region would look right.
     """
-    name = options.region_column
-    value = row.values.get(name)
+    value = row.values.get(REGION)
     if not has_region(value):
         return None
     try:
         return regions.parse_region(value)
     except ValueError as problem:
-        raise BadValue(f"The {name!r} is {problem}.") from problem
+        raise BadValue(f"The {REGION!r} is {problem}.") from problem
 
 
 def to_json_value(value: Any, *, exact: bool = False) -> Any:

@@ -17,7 +17,7 @@ from pgcli.errors import ManifestError, UsageError
 from pgcli.inputs import paths
 from pgcli.inputs.column_types import GuessedType, cast_column
 from pgcli.inputs.file_table import FileRecord
-from pgcli.inputs.options import ALL, SOURCE, ReadOptions, kept_columns, named_columns
+from pgcli.inputs.options import ALL, REGION, SOURCE, ReadOptions, kept_columns, named_columns
 from pgcli.inputs.readers import (
     START,
     FileLocation,
@@ -77,7 +77,7 @@ class Table:
         self.record = self.record._replace(columns=tuple(columns))
         options = self._options
         self.kept = kept_columns(options.keep, columns, options.image_column)
-        names = {options.image_column, options.id_column, options.region_column, *options.fields}
+        names = {options.image_column, options.id_column, REGION, *options.fields}
         names.update(column.source for column in self.kept)
         names |= {options.prompt_column} if options.requires_prompts else set()
         names |= {options.choices_column} if options.choices_column is not None else set()
@@ -121,7 +121,6 @@ class Table:
                     locate=self._locate if row.span is None else self._locate_member,
                     manifest=self.name,
                     kept=self.kept,
-                    has_loose_ids=self._reader.has_loose_ids,
                 )
             except ManifestError as problem:
                 raise self._with_name(problem) from problem
@@ -164,11 +163,8 @@ class Table:
             yield number, row._replace(values={**place, **row.values}) if place else row
 
     def _locate(self, path: str) -> paths.ImageLocation:
-        if paths.url_scheme(path):
-            return paths.locate_url(path, allow_urls=self._options.url_reader is not None)
-        if not self._is_local:
-            return paths.locate_remote(self._folder, path)
-        return paths.locate_local(self._folder, path, self._root)
+        allow_urls = self._options.url_reader is not None
+        return paths.locate_below(self._folder, path, self._root, allow_urls=allow_urls)
 
     def _locate_member(self, name: str) -> paths.ImageLocation:
         return paths.ImageLocation(paths.display_name(name), path_of(self._location))
@@ -183,7 +179,7 @@ class Table:
         if column not in (self.record.columns or ()) or self.is_gone or not count:
             return
         for row in self._chosen_rows(0, count, frozenset({column}), images=False):
-            name = row_id(row, self._options, has_loose_ids=self._reader.has_loose_ids)
+            name = row_id(row, self._options)
             if name is not None:
                 yield name, row.position
 
@@ -227,7 +223,7 @@ class Table:
         if header is not None:
             self._check_columns()
         checked = {options.id_column} | ({options.image_column} if options.names else set())
-        checked |= {options.region_column} if options.refuses_regions else set()
+        checked |= {REGION} if options.refuses_regions else set()
         kept = named_columns(options.keep) if header is None else ()
         guesses = {column.source: GuessedType() for column in kept}
         hashes, offsets, numbers, chosen = (array("q") for _ in range(4))
@@ -252,7 +248,7 @@ class Table:
                 if ALL in options.keep:
                     guesses |= {name: GuessedType() for name in known if name not in guesses}
             try:
-                name = check_row(row, options, has_loose_ids=reader.has_loose_ids)
+                name = check_row(row, options)
             except ManifestError as problem:
                 raise self._with_name(problem) from problem
             if options.names:
@@ -286,7 +282,7 @@ class Table:
     def _check_columns(self) -> None:
         """Raise UsageError for a needed column that does not exist."""
         known = self.record.columns or ()
-        optional = {ReadOptions.id_column, ReadOptions.region_column, SOURCE, *known}
+        optional = {ReadOptions.id_column, REGION, SOURCE, *known}
         for name in sorted(self._needed - optional):
             message = f"{self.name} has no column {name!r}"
             raise UsageError(message, hint=columns_hint(known, name, self._options))

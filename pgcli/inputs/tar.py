@@ -33,6 +33,7 @@ MAX_READ_BYTES = 16 * 2**20
 #: Images hardly compress; what unpacks to more than this is a bomb.
 MAX_RATIO = 200
 
+ID = "id"
 _BROKEN = (tarfile.TarError, OSError, EOFError, ValueError, OverflowError, zlib.error)
 _OUTSIDE = Fault("path_not_allowed", "The member's name leads outside the archive.")
 _NOT_A_FILE = Fault("not_a_regular_file", "The member is a link or a device, not a file.")
@@ -134,6 +135,8 @@ class Sample:
         """The sample's row."""
         fault = self.image_fault or self.text_fault
         values = {**self.values, image_column: self.image}
+        if not isinstance(values.get(ID), str | int | float) or isinstance(values[ID], bool):
+            values.pop(ID, None)  # texts of data sets have such ids, and no rows depend on them
         return ManifestRow(f"sample {self.key}", values, fault, None if fault else self.span)
 
 
@@ -204,4 +207,4 @@ def member_fault(member: tarfile.TarInfo) -> Fault | None:
     return None if member.size else _EMPTY
 
 
-TAR = ManifestReader(rows, has_loose_ids=True)
+TAR = ManifestReader(rows)

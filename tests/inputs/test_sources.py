@@ -608,6 +608,12 @@ print(source.total, *[
             with pytest.raises(NoInputError):
                 Inventory.scan([name])
 
+    def test_folder_of_empty_tables_has_no_rows(self) -> None:
+        Path("set").mkdir()
+        parquet("set/m.parquet", image=pa.array([], pa.string()))
+        with pytest.raises(NoInputError, match="set has no rows"):
+            Inventory.scan(["set"])
+
     def test_manifest_in_a_pipe_is_refused_with_a_hint(self) -> None:
         os.mkfifo("m.jsonl")
         with pytest.raises(UsageError) as caught:
