@@ -88,6 +88,21 @@ def test_a_state_folder_that_is_not_ours_is_refused(
     assert sorted(os.listdir(images / "run")) == [state.name]  # noqa: PTH208
 
 
+@pytest.mark.parametrize("name", ["log.txt", "inputs/0.arrow", "open/000000000000-ab.jsonl"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_names_of_ours_without_a_record_are_refused_and_left_alone(
+    images: Path, kind: str, name: str
+) -> None:
+    """35.1: --overwrite emptied a user's folder of a state folder's name, as far as it could."""
+    output, options = KINDS[kind]
+    file = images / "run" / f"{output.rstrip('/')}.pgcli" / name
+    file.parent.mkdir(parents=True)
+    file.write_bytes(VICTIM)
+    for overwrite in (False, True) if kind != "join" else (False,):
+        code, said = finish(images / "run", output, overwrite=overwrite, **options)
+        assert (code, file.read_bytes()) == (13, VICTIM), said
+
+
 @pytest.mark.parametrize("kind", ["folder", "join"])
 @pytest.mark.parametrize("name", ["part-000000.parquet", "part-00000-x.snappy.parquet", "a.txt"])
 def test_a_folder_with_files_of_others_is_refused_and_left_alone(

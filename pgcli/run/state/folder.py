@@ -115,12 +115,12 @@ class State:
         return []
 
     def _check_state(self, store: Store) -> None:
-        foreign = next(foreign_names(store), RUN)
-        if foreign == RUN and (store.read(RUN) is None or read_record(store) is not None):
+        foreign = next(foreign_names(store), None)
+        if foreign is None or read_record(store) is not None:
             return
         raise OutputExists(
             f"{self.name} cannot be resumed or replaced: {why_no_record(store)}"
-            if foreign == RUN
+            if store.read(RUN) is not None
             else f"{store.url}, the place of the state, has other files: {foreign}",
             hint="move it away, or choose another -o",
         )
@@ -173,7 +173,9 @@ class State:
         """
         if self.overwrite:
             self._remove_state()
-        if not self.store.create(RUN, record.to_bytes()):
+        if self.replaced is not None:
+            self.store.replace(RUN, record.to_bytes())
+        elif not self.store.create(RUN, record.to_bytes()):
             first = read_record(self.store)
             if first is None:
                 raise OutputExists(
@@ -201,8 +203,8 @@ class State:
         with suppress(Held), self.store.lock(LOCK, timeout_seconds=0):
             names = [entry.name for entry in own_entries(self.store)]
             if not any(name.startswith(OPEN) for name in names):
-                self.store.delete(name for name in names if name != LOCK)
-                self.store.delete([LOCK])
+                self.store.delete(name for name in names if name not in (RUN, LOCK))
+                self.store.delete([RUN, LOCK])
                 self.store.remove_folders()
 
     def start_log(self, arguments: Sequence[str]) -> None:
@@ -229,7 +231,7 @@ class State:
             os.write(self._log or -1, line.encode())
 
     def _remove_state(self) -> None:
-        keep = (LOCK, PROCESSES)
+        keep = (RUN, LOCK, PROCESSES)  # the record is replaced: without one, no file is ours
         names = [entry.name for entry in own_entries(self.store)]
         self.store.delete(name for name in names if not name.startswith(keep))
 
@@ -266,14 +268,12 @@ def own_entries(store: Store) -> Iterator[Entry]:
 
 
 def foreign_names(store: Store) -> Iterator[str]:
-    """What a folder has that this program does not write there."""
+    """What a folder has that this program does not write there before `run.json`."""
     if isinstance(store, LocalStore):
-        for name in store.names():
-            if not (OWN.fullmatch(name) or f"{name}/" in FOLDERS):
-                yield name
+        yield from (name for name in store.names() if name not in (LOCK, PROCESSES.rstrip("/")))
         return
     for entry in store.list():
-        if not OWN.fullmatch(entry.name):
+        if not entry.name.startswith(PROCESSES):
             yield entry.name
 
 
