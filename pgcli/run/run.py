@@ -354,9 +354,15 @@ class Run:
                 self.on_report(report)
 
     def count_rows_of_others(self) -> None:
-        """Count the errors of rows that other processes have added to the output meanwhile."""
-        segments = self.output.form.segments()
-        errors = sum((segment.errors for segment in segments), Counter[str]())
+        """Count the errors of rows that other processes have added to the output meanwhile.
+
+        Of a shard only its own rows count: its exit code is not that of the others.
+        """
+        shard, file_rows = checks.shard_of(self.request), self.output.record.file_rows
+        errors = Counter[str]()
+        for segment in self.output.form.segments():
+            if shard is None or shard.has(segment.first // file_rows):
+                errors += segment.errors
         self.tally.errors_before = errors - self.tally.errors
 
     def find_model(self) -> None:

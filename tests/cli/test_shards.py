@@ -53,6 +53,11 @@ def test_few_rows_are_shared_by_all_shards() -> None:
     assert sorted(chain(*indices().values())) == list(range(50))
 
 
+def test_a_shard_ends_with_the_exit_code_of_its_own_rows() -> None:
+    Path("photos/00.png").write_bytes(b"no image")
+    assert [caption("--shard", f"{number}/2") for number in (0, 1)] == [3, 0]
+
+
 @pytest.mark.slow
 def test_resuming_with_other_shards_keeps_the_chunks() -> None:
     assert caption("--shard", "1/4") == 0
