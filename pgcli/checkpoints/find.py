@@ -6,6 +6,7 @@ import os
 import re
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 
 from pgcli.checkpoints import conversion_hints
@@ -121,8 +122,9 @@ def is_readable_folder(path: str) -> bool:
     return True
 
 
+@cache
 def digest(file: Path) -> str:
-    """The first digits of the file's SHA-256, enough to distinguish files."""
+    """The first digits of the file's SHA-256, enough to distinguish files. It is read once."""
     return sha256(file)[:DIGEST_LENGTH]
 
 

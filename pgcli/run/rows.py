@@ -64,12 +64,16 @@ class RunRows:
             return self.inventory.total
         return -(-self.total // self.per_item)
 
-    def numbered(self, rows: range) -> Numbered:
-        """The items of some rows, each with its prompts of these rows only and its first row."""
+    def numbered(self, rows: range, *, images: bool = True) -> Numbered:
+        """The items of some rows, each with its prompts of these rows only and its first row.
+
+        Without `images` the bytes of images are not read of tables.
+        """
         per_item = self.per_item
         assert per_item is not None
         start, stop = rows.start // per_item, -(-rows.stop // per_item)
-        items = with_prompts(self.inventory.items(start, stop), self.question)
+        read = self.inventory.items(start, stop, images=images)
+        items = with_prompts(read, self.question)
         for first, item in zip(count(start * per_item, per_item), items, strict=False):
             begin, end = max(rows.start, first), min(rows.stop, first + per_item)
             if (begin, end) == (first, first + len(item.prompts)):

@@ -87,14 +87,14 @@ def test_rows_per_file_sets_the_chunks_of_all_runs(capsys: pytest.CaptureFixture
 def test_shards_of_a_table_read_it_about_once_together() -> None:
     """The same rows as one run, whatever the number of shards."""
     table = pa.table({"image": noise(96)})
-    pq.write_table(table, "m.parquet", use_dictionary=False, write_batch_size=2)
+    pq.write_table(table, "m.parquet", use_dictionary=False, row_group_size=4)
     options = ("--model", "demo", "--quiet", "--workers", "0", "--no-timing")
     assert main(["caption", "m.parquet", "-o", "whole/", *options]) == 0
     before = bytes_read()
     for number in range(8):
         shard = f"{number}/8"
         assert main(["caption", "m.parquet", "-o", "rows/", "--shard", shard, *options]) == 0
-    weights = 8 * total_bytes(BUILTIN)  # their digest is a part of the model's name
+    weights = 8 * total_bytes(BUILTIN)  # their digest is a part of the name, in each process
     assert bytes_read() - before - weights < 2 * Path("m.parquet").stat().st_size
     assert pq.read_table("rows") == pq.read_table("whole")
 

@@ -29,7 +29,7 @@ def check_saved_rows(output: RunOutput, *, is_moved: bool) -> None:
     for number, row in probes(output):
         if number >= (output.rows.total or 0):
             continue
-        _, item = next(output.rows.numbered(range(number, number + 1)))
+        _, item = next(output.rows.numbered(range(number, number + 1), images=False))
         change = "is not a row"
         if row is not None:
             change = difference(row, item, item.prompts[0], is_moved=is_moved)
