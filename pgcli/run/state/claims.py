@@ -106,7 +106,7 @@ class Claims:
             if self._is_done(values) or self._is_complete(number):
                 self._taken.discard(number)
             elif values is None or values.get("process") not in alive:
-                claim = Claim(number) if values is None else inherited(number, values)
+                claim = self._inherited(number, values or {})
                 self._store.delete([f"{CLAIMS}{number}"])
                 if self._create(claim):
                     self._taken.discard(number)
@@ -121,6 +121,22 @@ class Claims:
         is_done = values is not None and values.get("done")
         return bool(is_done and values and values.get("run") == self._process.values.get("run"))
 
+    def _inherited(self, number: int, values: Mapping[str, Any]) -> Claim:
+        """The claim of a chunk whose process has died.
+
+        An engine that died with its command did not die of an image.
+        """
+        if values.get("done"):
+            return Claim(number)  # for an earlier command
+        deaths, row, row_deaths = (
+            value if isinstance(value := values.get(name), int) else None
+            for name in ("deaths", "row", "row_deaths")
+        )
+        run = values.get("run")
+        if not values or (run is not None and run != self._process.values.get("run")):
+            return Claim(number, deaths or 0, row, row_deaths or 0)
+        return Claim(number, (deaths or 0) + 1, row, (row_deaths or 0) + (row is not None))
+
     def _content(self, claim: Claim) -> bytes:
         values = {
             "process": self._process.id,
@@ -131,17 +147,6 @@ class Claims:
             "done": claim.is_done,
         }
         return json.dumps(values).encode()
-
-
-def inherited(number: int, values: Mapping[str, Any]) -> Claim:
-    """The claim of a chunk whose process has died."""
-    if values.get("done"):
-        return Claim(number)  # for an earlier command
-    deaths, row, row_deaths = (
-        value if isinstance(value := values.get(name), int) else None
-        for name in ("deaths", "row", "row_deaths")
-    )
-    return Claim(number, (deaths or 0) + 1, row, (row_deaths or 0) + (row is not None))
 
 
 def remove_claims(store: Store) -> None:
