@@ -60,7 +60,9 @@ def read_config(file: Path, commands: Mapping[str, Any]) -> dict[str, dict[str, 
     """
     values: dict[str, dict[str, object]] = {command: {} for command in commands}
     table = read_table(file)
-    settable = {name: settable_options(command) for name, command in commands.items() if table}
+    settable = {}
+    if table:
+        settable = {name: settable_options(command) for name, command in commands.items()}
     own = {name: table.pop(name) for name in settable if isinstance(table.get(name), dict)}
     for key, value in table.items():
         shared = {

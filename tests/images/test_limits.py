@@ -81,13 +81,11 @@ def failing(monkeypatch: pytest.MonkeyPatch, problem: int, failures: int) -> lis
     opened: list[str] = []
     real = os.open
 
-    def opening(path: str, *given: int) -> int:
-        if path.startswith("/proc/self/fd/"):  # the file is open, and is opened for reading
-            return real(path, *given)
+    def opening(path: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
         opened.append(path)
         if len(opened) <= failures:
             raise OSError(problem, os.strerror(problem))
-        return real(path, *given)
+        return real(path, flags, mode, dir_fd=dir_fd)
 
     monkeypatch.setattr(files.os, "open", opening)
     return opened
