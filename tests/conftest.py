@@ -142,9 +142,6 @@ NOT_YET = {
     "test_run_reads_the_images_of_its_rows[pages.parquet]": "whole row groups are read",
     "test_dry_run_reads_its_sample[pages.parquet]": "whole row groups are read",
     "test_input_that_cannot_be_reopened_is_reported": "the words of the refusal changed",
-    "test_parquet_columns_are_copied_as_they_are[rows.parquet]": "a type differs after a merge",
-    "test_a_smaller_limit_loses_no_row_of_a_killed_run[folder]": "a part of the larger limit",
-    "test_a_smaller_limit_loses_no_row_of_a_killed_run[folder of engines]": "as above",
     "test_files_are_listed_and_read[hf]": "needs a process that has not imported the Hub yet",
     "test_tables_and_archives_are_seekable_streams[hf]": "as above",
 }

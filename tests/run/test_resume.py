@@ -77,7 +77,10 @@ def test_a_smaller_limit_loses_no_row_of_a_killed_run(images: Path, kind: str) -
         (images / "run").mkdir()
         wait(start(images / "run", output, before=Calls(number, die), **options))
         saved = rows_of(images / "run", output)
-        assert finish(images / "run", output, limit=2, **options)[0] in (0, 3)
+        code = finish(images / "run", output, limit=2, **options)[0]
+        while code == 12:  # engines that are forks hold the lock of a killed command for a moment
+            code = finish(images / "run", output, limit=2, **options)[0]
+        assert code in (0, 3)
         assert set(saved) <= set(rows_of(images / "run", output)), number
         assert finish(images / "run", output, **options)[0] == 3
         assert rows_of(images / "run", output) == whole(images, kind)
