@@ -78,12 +78,14 @@ class TestNames:
         assert find("~/model") == Checkpoint("~/model", tmp_path / "model")
 
     def test_demo_has_a_revision_from_its_weights(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(find_module, "BUILTIN", tmp_path)
         labels = set()
-        for weights in (b"one", b"two", b"two"):
-            (tmp_path / "model.safetensors").write_bytes(weights)
+        for number, weights in enumerate((b"one", b"two", b"two")):
+            folder = tmp_path / str(number)
+            folder.mkdir()
+            (folder / "model.safetensors").write_bytes(weights)
+            monkeypatch.setattr(find_module, "BUILTIN", folder)
             found = find("demo")
-            assert (found.name, found.folder) == ("demo", tmp_path)
+            assert (found.name, found.folder) == ("demo", folder)
             assert found.label == f"demo@{found.revision}"
             labels.add(found.label)
         assert len(labels) == 2
