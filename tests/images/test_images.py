@@ -608,7 +608,7 @@ def test_unreadable_file_is_permission_denied(
 def test_disk_error_is_an_error_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.png").write_bytes(encoded(drawing(), "PNG"))
 
-    def fail(*_: object) -> int:
+    def fail(*_: object, **__: object) -> int:
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(os, "open", fail)
