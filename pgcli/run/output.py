@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -20,7 +19,7 @@ from pgcli.run.rows import FILE_ROWS, RunRows, claimed_rows, row_schema
 from pgcli.run.settings import check_known_model, input_settings, run_settings, versions
 from pgcli.run.state.claims import remove_claims
 from pgcli.run.state.compare import check_saved_rows, difference, file_changed, input_changed
-from pgcli.run.state.folder import State, recorded_inputs
+from pgcli.run.state.folder import INPUTS, State, inventory_name, recorded_inputs
 from pgcli.run.state.form import FormContext
 from pgcli.run.state.forms import error_rows, open_form, saved_rows, saved_segments
 from pgcli.run.state.open_files import Coverage, OpenFiles, Segment
@@ -174,10 +173,9 @@ class RunOutput:
     def rows_of(self, segment: Segment, start: int) -> Iterator[tuple[int, Item, Answer]]:
         """The rows of an open file from one on, with their items."""
         numbers = range(start, segment.end)
-        lines = self.files.lines(segment, start, segment.end)
-        items = self.rows.item_of_each(numbers)
-        for number, item, line in zip(numbers, items, lines, strict=True):
-            yield number, item, self.line_schema.answer(json.loads(line))
+        items, rows = self.rows.item_of_each(numbers), self.files.rows(segment, start)
+        for number, item, row in zip(numbers, items, rows, strict=True):
+            yield number, item, self.line_schema.answer(row)
 
     # comparison with the input
 
@@ -222,7 +220,7 @@ class RunOutput:
 
         Raises OutputExists for an item that is not that of its saved rows.
         """
-        known = self._saved_values()
+        known = saved_rows(self.form, self.files, self.segments)
         for first, item in items:
             saved = self.coverage.end_of(first)
             for number, prompt in enumerate(item.prompts, first):
@@ -230,10 +228,6 @@ class RunOutput:
                     self._check_same(next(known), item, prompt)
             if saved < first + len(item.prompts):
                 yield saved, replace(item, prompts=item.prompts[saved - first :])
-
-    def _saved_values(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
-        if self.segments:
-            yield from saved_rows(self.form, self.files, self.segments)
 
     def _check_same(self, saved: tuple[int, Mapping[str, Any]], item: Item, prompt: str) -> None:
         number, row = saved
@@ -275,26 +269,22 @@ class RunOutput:
         if record != self.record:
             self.record = record
             self.state.update(record)
-        self._store_inventory()
 
     def _store_inventory(self) -> None:
         """Write the generations of the input that are not recorded yet."""
         inventory, store = self.rows.inventory, self.state.store
         if inventory.total is None:
             return
-        recorded = len(recorded_inputs(store))
-        for number in range(recorded, len(inventory.generations)):
-            store.create(f"inputs/{number}.arrow", inventory.to_arrow(number))
-
-    def take(self, segment: Segment) -> None:
-        """Put the rows of an open file into the output. Raises OutputFailed."""
-        self.form.take(segment)
+        recorded = {entry.name for entry in store.list(INPUTS)}
+        for number in range(len(inventory.generations)):
+            if (name := inventory_name(number)) not in recorded:
+                store.create(name, inventory.to_arrow(number))
 
     def take_saved(self) -> None:
         """Put the rows that earlier processes left in open files into the output."""
         for segment in self.segments:
             if segment.name:
-                self.take(segment)
+                self.form.take(segment)
 
     def line(self, row: Answer) -> bytes:
         """A row as it is saved."""

@@ -119,6 +119,11 @@ def claimed_rows(total: int) -> int:
     return max(MIN_CLAIMED_ROWS, min(MAX_CLAIMED_ROWS, -(-total // CLAIMED_CHUNKS)))
 
 
+def chunk_numbers(size: int, total: int) -> range:
+    """The numbers of the chunks of so many rows."""
+    return range(-(-total // size))
+
+
 def chunk(number: int, size: int, total: int) -> range:
     """The rows of a chunk."""
     return range(number * size, min((number + 1) * size, total))

@@ -26,11 +26,11 @@ from pgcli.run.progress.shutdown import Interrupted
 from pgcli.run.progress.summary import INCOMPLETE, Summary
 from pgcli.run.request.questions import text_lines
 from pgcli.run.retry import retry_errors
-from pgcli.run.rows import Numbered, RunRows, row_schema
+from pgcli.run.rows import Numbered, RunRows, chunk_numbers, row_schema
 from pgcli.run.state.folder import State, open_state
 from pgcli.run.state.open_files import Segment
 from pgcli.run.state.processes import Process
-from pgcli.run.stream import Save, StreamedRows, open_stream
+from pgcli.run.stream import Save, StreamedRows, open_row_stream
 from pgcli.run.task import answer_function, question_facts
 from pgcli.run.workers.answer import Answers
 from pgcli.run.workers.engine_process import import_ahead
@@ -178,7 +178,7 @@ class Run:
         schema = row_schema(request, self.rows.inventory.kept, exact=False)
         self.find_model()
         slots = self.model.slots(self.rows.total)
-        with open_stream(request.output, schema, self.progress.show) as save:
+        with open_row_stream(request.output, schema, self.progress.show) as save:
             has_engines = len(slots) > 1 or request.model.engines
             if has_engines and self.rows.is_addressable:
                 self.stream_from_engines(slots, save)
@@ -309,7 +309,7 @@ class Run:
             output.begin()
             with self.progress.answering():
                 in_order = bool(self.hooks)
-                run_engines(self, slots, request, process, output.take, in_order=in_order)
+                run_engines(self, slots, request, process, output.form.take, in_order=in_order)
         elif missing or not self.rows.is_addressable:
             is_whole = not self.tally.rows_before and self.rows.is_addressable
             items: Numbered = output.unsaved(self.arriving())
@@ -337,8 +337,8 @@ class Run:
     def share_chunks(self, process: Process) -> None:
         """Compute the chunks that no other process of the output does."""
         shard, output = checks.shard_of(self.request), self.output
-        chunks = -(-(self.rows.total or 0) // output.record.chunk_rows)
-        if shard is not None and not any(map(shard.has, range(chunks))):
+        chunks = chunk_numbers(output.record.chunk_rows, self.rows.total or 0)
+        if shard is not None and not any(map(shard.has, chunks)):
             self.progress.say("nothing to do: the shard has no row of the input")
             return
         self.find_model()

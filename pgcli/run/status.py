@@ -10,7 +10,7 @@ from typing import Any
 from pgcli.errors import OutputFailed, UsageError
 from pgcli.run.reopen import open_store, record_of
 from pgcli.run.request.shard import Shard
-from pgcli.run.rows import chunk
+from pgcli.run.rows import chunk, chunk_numbers
 from pgcli.run.state.form import FormContext
 from pgcli.run.state.forms import open_form, saved_segments
 from pgcli.run.state.open_files import Coverage, OpenFiles
@@ -148,7 +148,7 @@ def add_shards(
     if not 0 < count <= MAX_SHARDS:
         return
     latest = {str(other.values["shard"]): other for other in named}
-    numbers = range(-(-status.total // record.chunk_rows))
+    numbers = chunk_numbers(record.chunk_rows, status.total)
     for number in range(count):
         name, shard = f"{number}/{count}", Shard(number, count)
         chunks = [chunk(n, record.chunk_rows, status.total) for n in numbers if shard.has(n)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -25,7 +24,7 @@ Save = Callable[[Answer], None]
 
 
 @contextmanager
-def open_stream(
+def open_row_stream(
     output: OutputOptions, schema: RowSchema, on_event: events.OnEvent
 ) -> Iterator[Save]:
     """A block in which rows are written by what is yielded. Raises OutputFailed.
@@ -87,7 +86,7 @@ class StreamedRows:
 
     def take(self, segment: Segment) -> None:
         """Write the rows of an open file, which follow on those before. Raises OutputFailed."""
-        for line in self._files.lines(segment, self._rows, segment.end):
-            self._save(self._schema.answer(json.loads(line)))
+        for row in self._files.rows(segment, self._rows):
+            self._save(self._schema.answer(row))
         self._rows = max(self._rows, segment.end)
         self._files.remove([segment.name])

@@ -201,9 +201,10 @@ def applying(
     for rule in RULES:
         excluded = [rule.excludes.split()] if rule.excludes else []
         for names in product(rule.options.split(), *excluded):
+            if not all(name in kept and kept[name] != DEFAULTS[name] for name in names):
+                continue
             options = all_options(command, sources, kept)
-            is_given = all(name in kept and kept[name] != DEFAULTS[name] for name in names)
-            if not is_given or rule.applies(options):
+            if rule.applies(options):
                 continue
             untyped = [name for name in names if name not in typed]
             if rule.message and not untyped:

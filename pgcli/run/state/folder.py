@@ -293,6 +293,11 @@ def open_state(request: RunRequest, format: OutputFormat) -> State:
 def recorded_inputs(store: Store) -> list[bytes]:
     """The inventory of the input that earlier processes recorded, a file for each generation."""
     found: list[bytes] = []
-    while (data := store.read(f"{INPUTS}{len(found)}.arrow")) is not None:
+    while (data := store.read(inventory_name(len(found)))) is not None:
         found.append(data)
     return found
+
+
+def inventory_name(generation: int) -> str:
+    """The name of the file with a generation of the input."""
+    return f"{INPUTS}{generation}.arrow"

@@ -312,6 +312,11 @@ class OpenFile:
             self._file = HeldRows(store, name)
 
     @property
+    def end(self) -> int:
+        """The row after the last."""
+        return self._first + self._rows
+
+    @property
     def segment(self) -> Segment:
         """The rows until now."""
         return Segment(self._first, self._rows, self._errors, self._file.name)

@@ -117,7 +117,7 @@ class ParquetForm:
 
     def save(self, number: int, line: bytes) -> None:
         if self._file is not None:
-            is_next = number == self._file.segment.end and number % self._file_rows
+            is_next = number == self._file.end and number % self._file_rows
             if not is_next:
                 self.close()
         if self._file is None:

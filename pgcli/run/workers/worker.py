@@ -10,7 +10,7 @@ from pgcli.errors import NoUsableDevice
 from pgcli.records import DecodedImage, Fault
 from pgcli.run.model import engine_info
 from pgcli.run.progress.tally import Tally
-from pgcli.run.rows import chunk
+from pgcli.run.rows import chunk, chunk_numbers
 from pgcli.run.state.claims import MAX_DEATHS, Claim, Claims
 from pgcli.run.state.open_files import Coverage, Segment
 from pgcli.run.state.parquet_form import ParquetForm
@@ -87,7 +87,7 @@ class ChunkWorker:
         if self._folder is not None:
             for segment in self._folder.segments():  # the last file may have only some of its rows
                 self._saved.add(segment.first, segment.end)
-        chunks = range(-(-self._total // output.record.chunk_rows))
+        chunks = chunk_numbers(output.record.chunk_rows, self._total)
         pending = [
             number
             for number in filter(numbers, chunks)
