@@ -37,7 +37,7 @@ READ_ROWS = 1000  # that are made Python values at a time
 SETTINGS = b"pgcli"
 RUN, FIRST, ROWS, ERRORS = (b"pgcli." + name for name in (b"run", b"first", b"rows", b"errors"))
 #: The files of a folder.
-PART = re.compile(r"part-(\d{6,})\.parquet")
+PART = re.compile(r"part-(\d{6}|[1-9]\d{6,})\.parquet")
 
 
 @dataclass(frozen=True)

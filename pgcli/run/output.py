@@ -240,7 +240,7 @@ class RunOutput:
         """Make the output this run's: its record and its input are written before the first row."""
         if self.state.record is None:
             if self.state.overwrite:
-                self.form.remove()
+                self.state.form_of(self.state.replaced or self.record).remove()
             self.record = self.state.begin(replace(self.record, begun=now()))
         self.state.start_log(self.request.arguments)
         self._store_inventory()

@@ -7,6 +7,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from tests.support.stub_runs import Calls, die, finish, make_images, rows_of, start, wait
@@ -127,6 +129,39 @@ def test_overwriting_a_folder_removes_files_of_the_run_only(images: Path) -> Non
     assert finish(images / "run", output, overwrite=True, limit=3, **options)[0] == 0
     names = sorted(file.name for file in (images / "run/rows").iterdir())
     assert names == ["notes.txt", "part-000000.parquet"]
+
+
+def foreign_part(images: Path, way: str) -> bytes:
+    """The content of a file with the name of a file of a run, which the run did not write."""
+    if way == "of another run":
+        output, options = KINDS["folder"]
+        (images / "another").mkdir()
+        assert finish(images / "another", output, **options)[0] == 3
+        return (images / "another/rows/part-000000.parquet").read_bytes()
+    if way == "of another program":
+        pyarrow.parquet.write_table(pyarrow.table({"a": [1]}), images / "table")
+        return (images / "table").read_bytes()
+    return VICTIM
+
+
+@pytest.mark.parametrize("name", ["part-000000", "part-000007", "part-0000001"])
+@pytest.mark.parametrize("way", ["of another run", "of another program", "garbage"])
+def test_overwriting_a_folder_leaves_files_with_names_of_ours_alone(
+    images: Path, way: str, name: str
+) -> None:
+    """Only files with the id of the run that is replaced in their metadata are removed."""
+    output, options = KINDS["folder"]
+    assert finish(images / "run", output, **options)[0] == 3
+    (images / f"run/rows/{name}.parquet").write_bytes(foreign_part(images, way))
+    before = contents(images / "run")
+    code, said = finish(images / "run", output, overwrite=True, **options)
+    assert (code, contents(images / "run")) == (13, before), said
+    assert f"{name}.parquet" in said
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """The files of an output."""
+    return {file.name: file.read_bytes() for file in (folder / "rows").iterdir()}
 
 
 def test_a_folder_on_another_device_than_its_parent_is_written(images: Path) -> None:

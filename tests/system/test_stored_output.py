@@ -131,6 +131,11 @@ def test_other_settings_are_refused_and_overwrite_replaces_them(
     assert set(store) == before
     assert main([*words, "--overwrite"]) == 3
     assert set(rows(store)["task"].to_pylist()) == {"ask"}
+    store["bucket/rows/part-000007.parquet"] = b"mine"
+    before = dict(store)
+    assert main([*words, "--overwrite"]) == 13
+    assert f"{URL}part-000007.parquet is not a file of the run" in capsys.readouterr().err
+    assert store == before
     del store["bucket/rows.pgcli/run.json"]
     assert main(words) == 13
 

@@ -17,7 +17,9 @@ from pgcli.output import OutputFormat
 from pgcli.output.parquet import PART
 from pgcli.printable import printable
 from pgcli.run.state.claims import CLAIMS
-from pgcli.run.state.open_files import OPEN
+from pgcli.run.state.form import Form, FormContext
+from pgcli.run.state.forms import open_form
+from pgcli.run.state.open_files import OPEN, OpenFiles
 from pgcli.run.state.processes import PROCESSES, Process, boot_id, in_use, living, others
 from pgcli.run.state.record import (
     RUN,
@@ -137,6 +139,12 @@ class State:
                 f"{self.name} has files that no run wrote: {foreign[0]}",
                 hint="readers would take them for rows; move them away, or choose another -o",
             )
+        if self.replaced is not None and names:
+            self.form_of(self.replaced).segments()
+
+    def form_of(self, record: RunRecord) -> Form:
+        """The output as a run with this record wrote it."""
+        return open_form(self.output, FormContext(lambda: record, OpenFiles(self.store, "")))
 
     @contextmanager
     def locked(self, mode: Mode, process: Process) -> Iterator[None]:

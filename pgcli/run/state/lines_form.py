@@ -85,7 +85,6 @@ class LinesForm(LineReader):
 
     def remove(self) -> None:
         self._folder.delete([self._name])
-        self._rows = self._size = 0
 
     def close(self) -> None:
         if self._file is not None:

@@ -73,7 +73,7 @@ class ParquetForm:
         if foreign and not self._name:
             raise OutputExists(
                 f"{self._label(foreign[0])} is not a file of the run that the folder belongs to",
-                hint="move it away; or choose another -o",
+                hint="move it away, or choose another -o",
             )
         self._parts = {number: segment for number, segment in parts if segment is not None}
         for segment in self._parts.values():
@@ -154,7 +154,8 @@ class ParquetForm:
 
     def remove(self) -> None:
         if not self._name:  # a single file stays until it is replaced as a whole
-            self._store.delete(part_name(number) for number in self._numbers())
+            self.segments()
+            self._store.delete(map(part_name, self._parts))
 
     def _publish(self, number: int, stop: int) -> None:
         """Write a file; rows of an earlier one with fewer rows are kept."""
