@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 import typer
 from PIL import Image
@@ -12,6 +14,7 @@ from PIL import Image
 import pgcli
 from pgcli.cli.main import app, main
 from pgcli.errors import UsageError
+from pgcli.results import read
 from pgcli.run import model as running
 from pgcli.run.checks import format_of
 from pgcli.run.request import RunRequest
@@ -90,6 +93,12 @@ CONTRADICTORY: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("ask", {"alternatives": 2}, {"choice": ["yes", "no"]}),
     ("ask", {"token_logprobs": True}, {"choice": ["yes", "no"]}),
 ]
+#: The same, where the input is refused when it is read: photos have no columns.
+WITHOUT_COLUMNS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("caption", {"keep": ["a"]}, {}),
+    ("caption", {"keep": ["source", "a"]}, {}),
+    ("embed", {"keep": ["*"]}, {}),
+]
 
 
 def values_of(found: RunRequest, name: str) -> tuple[object, object]:
@@ -122,7 +131,9 @@ def test_typed_option_that_contradicts_is_refused(
     assert f"--{name.replace('_', '-')}" in f"{refused.value} {refused.value.hint}"
 
 
-@pytest.mark.parametrize(("command", "option", "rest"), [*WITHOUT_EFFECT, *CONTRADICTORY])
+@pytest.mark.parametrize(
+    ("command", "option", "rest"), [*WITHOUT_EFFECT, *CONTRADICTORY, *WITHOUT_COLUMNS]
+)
 def test_option_of_the_environment_that_does_not_apply_is_ignored(
     command: str, option: dict[str, Any], rest: dict[str, Any]
 ) -> None:
@@ -132,7 +143,8 @@ def test_option_of_the_environment_that_does_not_apply_is_ignored(
 
 
 def test_every_option_of_the_table_is_declared_and_tried() -> None:
-    tried = {name for _, option, _ in (*WITHOUT_EFFECT, *CONTRADICTORY) for name in option}
+    tables = (*WITHOUT_EFFECT, *CONTRADICTORY, *WITHOUT_COLUMNS)
+    tried = {name for _, option, _ in tables for name in option}
     tried |= {"include", "exclude", "text", "texts_file", "raw_text"}  # below
     tried |= {"text_column", "choices_column"}
     assert {name for rule in RULES for name in rule.options.split()} == tried
@@ -157,61 +169,121 @@ def test_of_options_that_exclude_each_other_those_typed_hold() -> None:
         request("score", {"text": "a", "text_column": "b"}, {})
 
 
-#: A value of every option that has a variable; some of them contradict each other.
+def test_columns_that_the_environment_names_are_those_of_manifests() -> None:
+    Path("rows.jsonl").write_text('{"image": "photos/a.png", "a": 1}\n')
+    Path("data").mkdir()
+    pyarrow.parquet.write_table(pyarrow.table({"image": ["a.png"], "a": [1]}), "data/0.parquet")
+    kept = {
+        "rows.jsonl": ("a",),
+        "data": ("a",),
+        "*.jsonl": ("a",),
+        "-": ("a",),
+        "missing": ("a",),
+        "photos": (),
+        "photos/a.png": (),
+        "photos/*": (),
+    }
+    for source, columns in kept.items():
+        assert make_request("caption", [source], {"keep": ("a",)}).input.keep == columns
+    both = make_request("caption", ["rows.jsonl", "photos"], {"keep": ("a",)})
+    assert both.input.keep == ()
+    for source, column in {"rows.jsonl": "options", "photos": None}.items():
+        values = {"prompt": ("what?",), "choices_column": "options"}
+        assert make_request("ask", [source], values).question.choices_column == column
+    assert make_request("caption", ["photos"], {"keep": ("source",)}).input.keep == ("source",)
+
+
+#: A valid value of every option of a text or a number that has a variable; some contradict others.
 VALUES = {
     "model": "demo",
+    "revision": "main",
+    "adapter": "lora",
+    "mask_decoder": "masks.npz",
     "device": "cpu",
     "dtype": "float32",
     "quantize": "int8",
     "batch_size": "3",
-    "engines": "1",
+    "engines": "auto",
     "ray": "local",
+    "ray_gpus": "0.5",
+    "ray_cpus": "3",
+    "image_column": "picture",
+    "id_column": "key",
+    "prompt_column": "question",
+    "keep": "a,source",
+    "label_column": "kind",
+    "text_column": "text",
+    "choices_column": "options",
+    "limit": "3",
+    "shard": "0/2",
+    "workers": "1",
+    "max_pixels": "100000",
+    "prompts_file": "prompts.txt",
+    "texts_file": "prompts.txt",
+    "lang": "de",
+    "max_new_tokens": "3",
+    "temperature": "0.5",
+    "top_p": "0.5",
+    "top_k": "3",
+    "top": "3",
+    "seed": "3",
+    "alternatives": "3",
+    "region": "1,2,3,4",
+    "min_score": "0.1",
+    "min_confidence": "0.1",
+    "nms": "0.5",
+    "dtype_out": "float16",
+    "output": "rows.jsonl",
     "format": "jsonl",
+    "rows_per_file": "3",
     "draw": "drawn",
     "view": "page.html",
     "sidecar": ".txt",
-    "output": "rows.jsonl",
-    "shard": "0/2",
-    "region": "1,2,3,4",
-    "max_errors": "50%",
-    "max_pixels": "100000",
-    "on_error": "record",
+    "prepend": "a",
+    "append": "b",
     "summary_json": "summary.json",
-    "dtype_out": "float16",
-    "lang": "de",
+    "max_errors": "50%",
+    "on_error": "record",
+    "config": "c.toml",
     "log_format": "text",
-    "revision": "main",
-    "adapter": "",  # names files that have to exist, as do the next
-    "mask_decoder": "",
-    "prompts_file": "",
-    "texts_file": "",
-    "config": "",
-    "keep": "",  # photos have no columns, which is known when they are read
-    "choices_column": "",
-    "text_column": "",
+    "cpus": "1",
+    "gpus": "1",
+    "tasks": "2",
+    "time": "1:00:00",
+    "partition": "all",
 }
+
+
+def set_all_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set the variables of all options of all commands; the files that they name are there."""
+    Path("c.toml").write_text('keep = "b"\n[ask]\nchoices-column = "c"\n')
+    Path("prompts.txt").write_text("how many?\n")
+    Path("masks.npz").touch()
+    Path("lora").mkdir()
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        Path("lora", name).write_text("{}")
+    tree = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    options = {one.envvar: one for command in tree.values() for one in command.params if one.envvar}
+    for variable, one in options.items():
+        monkeypatch.setenv(variable, "1" if getattr(one, "is_flag", False) else VALUES[one.name])
+    monkeypatch.setenv("PGCLI_DRY_RUN", "0")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_all_variables_at_once_break_no_command(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(running, "load_engine", pretend.load_engine)
-    tree = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-    for param in tree[command].params:
-        if param.envvar and param.param_type_name == "option":
-            default = "1" if getattr(param, "is_flag", False) else "3"
-            value = VALUES.get(param.name, {"top_p": "0.5", "temperature": "0.5"}.get(param.name))
-            monkeypatch.setenv(param.envvar, default if value is None else value)
-    for name in ("PGCLI_DRY_RUN", "PGCLI_MIN_SCORE", "PGCLI_MIN_CONFIDENCE", "PGCLI_NMS"):
-        monkeypatch.setenv(name, "0")
+    set_all_variables(monkeypatch)
     if command in ("embed", "score", "classify"):
         monkeypatch.setenv("PGCLI_MODEL", "demo-towers")
-        monkeypatch.setenv("PGCLI_DRY_RUN", "1")  # the pretended model answers with text
+    else:
+        monkeypatch.setattr(running, "load_engine", pretend.load_engine)
     words = [f"--{name}={value}" for name, value in NEEDED.get(command, {}).items()]
     words += ["--label=cat", "--label=dog"] if command == "classify" else []
     assert main([command, "photos", *words]) == 0, capsys.readouterr().err
     assert "ignored" not in capsys.readouterr().err
+    (row, *more) = read("rows.jsonl")
+    assert (row.id, row.error, len(more)) == ("a.png", None, command == "ask")
 
 
 @pytest.mark.parametrize(

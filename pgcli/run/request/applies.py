@@ -15,10 +15,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from pgcli.checkpoints.find import DEMO, DEMO_TOWERS, builtin_models
-from pgcli.errors import UsageError
+from pgcli.errors import PgcliError, UsageError
+from pgcli.inputs.options import SOURCE, ReadOptions
 from pgcli.output import ENDINGS
-from pgcli.run.request.declare import options_of
-from pgcli.run.request.options import RECORDS
+from pgcli.run.request.declare import build, options_of
+from pgcli.run.request.options import RECORDS, InputOptions
 from pgcli.run.request.questions import COMMANDS, WITHOUT_ANSWERS
 from pgcli.stores.urls import is_in_object_store
 
@@ -74,6 +75,22 @@ def has_images(o: Options) -> bool:
     return o.task != "embed" or not (o.text or o.texts_file)
 
 
+def may_have_columns(o: Options) -> bool:
+    """Whether no source names or has an image without a manifest, as far as they can be listed."""
+    from pgcli.inputs.file_table import IMAGE  # these import pyarrow
+    from pgcli.inputs.listing import Listing, SourceFiles
+
+    options = ReadOptions(url_reader=build(InputOptions, vars(o)).url_reader)
+    named = (source for source in o.sources if source != "-")
+    listings = (Listing(SourceFiles(0, source, is_alone=False), options) for source in named)
+    try:
+        return has_images(o) and all(
+            record.kind != IMAGE for listing in listings for record in listing.records()
+        )
+    except PgcliError:
+        return True  # it is refused when it is read
+
+
 def is_on_hub(model: str | None) -> bool:
     """Whether a model is named and neither built in nor a folder, which have no revisions."""
     return model is not None and not (
@@ -93,6 +110,8 @@ RULES = (
     Rule("choices_column", never, excludes="choice"),
     Rule("text_column", never, excludes="text"),
     Rule("text texts_file", lambda o: o.task != "embed" or not o.sources),
+    Rule("keep", lambda o: set(o.keep) == {SOURCE} or may_have_columns(o)),
+    Rule("choices_column", may_have_columns),
     Rule("raw_text", lambda o: o.task != "embed" or not has_images(o)),
     Rule(
         "include exclude",
