@@ -130,8 +130,8 @@ def check_not_a_source(output: str, sources: Iterable[str], option: str = "-o") 
 
 def path_matches(pattern: str | bytes, output: str) -> bool:
     """Whether a pattern names the output."""
-    found = iglob(os.fsdecode(pattern), recursive=True)
-    return any(os.path.samefile(name, output) for name in found if os.path.exists(name))  # noqa: PTH110, PTH121
+    names = iglob(os.fsdecode(pattern), recursive=True)
+    return any(os.path.samefile(name, output) for name in names if os.path.exists(name))  # noqa: PTH110, PTH121
 
 
 def check_demo_limit(request: RunRequest, images: int | None) -> None:

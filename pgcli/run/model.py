@@ -11,7 +11,7 @@ from pgcli.checkpoints.weight_files import total_bytes
 from pgcli.errors import NoUsableDevice
 from pgcli.run.progress.run_progress import RunProgress
 from pgcli.run.settings import loaded_model
-from pgcli.run.state.processes import others
+from pgcli.run.state.processes import recorded_processes
 from pgcli.run.state.record import RunRecord
 from pgcli.run.task import embedding_dim, find_checkpoints, load_engine, model_facts, notices
 from pgcli.run.workers.slots import EngineSlot, engine_slots
@@ -98,10 +98,11 @@ class RunModel:
         with progress.stage(f"loading {self.checkpoint.name}"):
             engine = load_engine(request, self.checkpoint, self.adapter, request.model.device)
         engine.starts_small = getattr(engine, "is_large", False)
-        for process in [] if state is None or state.record is None else others(state.store):
-            limits = process.values.get("limits")
-            if isinstance(limits, dict) and limits.get(engine.device):
-                engine.batch_limits.load_state_dict(limits[engine.device])
+        if state is not None and state.record is not None:
+            for process in recorded_processes(state.store):
+                limits = process.values.get("limits")
+                if isinstance(limits, dict) and limits.get(engine.device):
+                    engine.batch_limits.load_state_dict(limits[engine.device])
         self.engine, progress.limits = engine, engine.batch_limits.summary
         self.note(engine_info(request, engine), record)
         return engine

@@ -56,13 +56,13 @@ def retried(run: Run, answered: dict[int, bytes]) -> Iterator[SaveRow]:
 
 def read_retried(store: Store) -> dict[int, bytes]:
     """The answers of an earlier command that was interrupted, by the numbers of their rows."""
-    found = {}
+    answered = {}
     for line in (store.read(RETRIED) or b"").splitlines(keepends=True):
         number, _, row = line.partition(b" ")
         if not (number.isdigit() and is_row(row)):
             break  # the process or the power ended while it was written
-        found[int(number)] = row
-    return found
+        answered[int(number)] = row
+    return answered
 
 
 def open_retried(store: Store, answered: Mapping[int, bytes]) -> RowFile:

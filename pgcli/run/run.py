@@ -5,10 +5,8 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import replace
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from signal import Signals
-from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -26,17 +24,16 @@ from pgcli.run.progress.shutdown import Interrupted
 from pgcli.run.progress.summary import INCOMPLETE, Summary
 from pgcli.run.request.questions import text_lines
 from pgcli.run.retry import retry_errors
-from pgcli.run.rows import Numbered, RunRows, chunk_numbers, row_schema
+from pgcli.run.rows import Numbered, RunRows, chunk_numbers
 from pgcli.run.state.folder import State, open_state
 from pgcli.run.state.open_files import Segment
 from pgcli.run.state.processes import Process
-from pgcli.run.stream import Save, StreamedRows, open_row_stream
+from pgcli.run.stream import answer_to_stream
 from pgcli.run.task import answer_function, question_facts
 from pgcli.run.workers.answer import Answers
 from pgcli.run.workers.engine_process import import_ahead
 from pgcli.run.workers.engines import run_engines
 from pgcli.run.workers.row_images import RowImages
-from pgcli.run.workers.slots import EngineSlot
 from pgcli.run.workers.worker import ChunkWorker, Report
 from pgcli.tasks import AnyQuestion, EmbeddingQuestion
 from pgcli.wording import count
@@ -100,7 +97,7 @@ class Run:
             if request.running.dry_run:
                 return self.show_plan()
             self.rows = self.read_input()
-            self.answer_to_stream()
+            answer_to_stream(self)
         else:
             state = open_state(request, name)
             if request.running.dry_run:
@@ -169,47 +166,6 @@ class Run:
                 "nothing came on standard input",
                 hint="pipe in a path or a JSON object on each line, or name a folder",
             )
-
-    # rows that no later run resumes
-
-    def answer_to_stream(self) -> None:
-        """Answer all images, and write their rows to standard output or as text."""
-        request = self.request
-        schema = row_schema(request, self.rows.inventory.kept, exact=False)
-        self.find_model()
-        slots = self.model.slots(self.rows.total)
-        with open_row_stream(request.output, schema, self.progress.show) as save:
-            has_engines = len(slots) > 1 or request.model.engines
-            if has_engines and self.rows.is_addressable:
-                self.stream_from_engines(slots, save)
-                return
-            asked = (
-                (first, item)
-                for first, item in self.arriving()
-                if not any(hook.skips(item) for hook in self.hooks)
-            )
-            sink = nullcontext(lambda number, row: save(row))
-            self.answer(asked, sink, images=self.rows.images)
-        self.check_end_of_input()
-
-    def stream_from_engines(self, slots: list[EngineSlot], save: Save) -> None:
-        """Answer on several engines, and write the rows in their order as chunks are complete.
-
-        The engines share an output in a temporary folder.
-        """
-        with TemporaryDirectory(prefix="pgcli-") as folder:
-            output = replace(
-                self.request.output, output=f"{folder}/rows.jsonl", format="auto", overwrite=False
-            )
-            request = replace(self.request, output=output)
-            state = open_state(request, "jsonl")
-            process = Process(state.store, "run")
-            with process.registered():
-                self.output = RunOutput(state, request, self.rows, process)
-                self.output.begin()
-                stream = StreamedRows(save, self.output.files, self.output.schema)
-                with self.progress.answering():
-                    run_engines(self, slots, request, process, stream.take, in_order=True)
 
     # rows in an output that can be resumed
 

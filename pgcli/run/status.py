@@ -14,7 +14,7 @@ from pgcli.run.rows import chunk, chunk_numbers
 from pgcli.run.state.form import FormContext
 from pgcli.run.state.forms import open_form, saved_segments
 from pgcli.run.state.open_files import Coverage, OpenFiles
-from pgcli.run.state.processes import Other, others
+from pgcli.run.state.processes import RecordedProcess, recorded_processes
 from pgcli.run.state.record import RUN, RunRecord
 
 MAX_SHARDS = 10_000  # that are listed
@@ -60,7 +60,7 @@ def read_status(output: str) -> RunStatus:
     """The status of the run that writes or wrote an output. Raises UsageError if there is none."""
     try:
         store = open_store(output)
-        processes = others(store)
+        processes = recorded_processes(store)
         if processes and store.read(RUN) is None:
             return with_processes(RunStatus(output), processes)
         record = record_of(output, store)
@@ -82,7 +82,7 @@ def read_status(output: str) -> RunStatus:
     status.errors = dict(errors)
     totals = [o.values["total"] for o in processes if isinstance(o.values.get("total"), int)]
     status.total = max(totals[-1], status.rows) if totals else None
-    surpluses = [other.values.get("surplus") for other in processes]
+    surpluses = [process.values.get("surplus") for process in processes]
     status.surplus = next((n for n in reversed(surpluses) if isinstance(n, int)), 0)
     with_processes(status, processes)
     final = Coverage(segment for segment in segments if not segment.name)
@@ -94,24 +94,24 @@ def read_status(output: str) -> RunStatus:
     return status
 
 
-def with_processes(status: RunStatus, processes: Sequence[Other]) -> RunStatus:
+def with_processes(status: RunStatus, processes: Sequence[RecordedProcess]) -> RunStatus:
     """The status with the processes that write the output, and their speed."""
-    commands = [other for other in processes if other.values.get("mode") != "engine"]
-    status.runs = [shown(other.values) for other in commands if other.is_alive]
+    commands = [process for process in processes if process.values.get("mode") != "engine"]
+    status.runs = [shown(process.values) for process in commands if process.is_alive]
     status.lost = [
-        {**shown(other.values), "silent_seconds": round(other.silent_seconds)}
-        for other in commands
-        if not other.is_alive and other.values.get("exit_code") is None
+        {**shown(process.values), "silent_seconds": round(process.silent_seconds)}
+        for process in commands
+        if not process.is_alive and process.values.get("exit_code") is None
     ]
     status.state = "running" if status.runs else "stopped"
     if not status.runs:
-        codes = [other.values.get("exit_code") for other in commands]
+        codes = [process.values.get("exit_code") for process in commands]
         known = [code for code in codes if isinstance(code, int)]
         status.exit_code = max(known) if known and len(known) == len(codes) else None
-    computed = [other for other in commands if rate_of(other.values)]
-    measured = [other for other in computed if other.is_alive] or computed[-1:]
+    computed = [process for process in commands if rate_of(process.values)]
+    measured = [process for process in computed if process.is_alive] or computed[-1:]
     if measured:
-        rates = (rate_of(other.values) for other in measured)
+        rates = (rate_of(process.values) for process in measured)
         status.rows_per_second = round(sum(rates), 3)
         if status.runs and status.total is not None:
             left = status.total - status.rows
@@ -135,19 +135,19 @@ def shown(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def add_shards(
     status: RunStatus,
-    processes: Sequence[Other],
+    processes: Sequence[RecordedProcess],
     coverage: Coverage,
     final: Coverage,
     record: RunRecord,
 ) -> None:
     """Add the shards of the last command that was one."""
-    named = [other for other in processes if isinstance(other.values.get("shard"), str)]
+    named = [process for process in processes if isinstance(process.values.get("shard"), str)]
     if not named or status.total is None:
         return
     count = int(str(named[-1].values["shard"]).partition("/")[2] or 0)
     if not 0 < count <= MAX_SHARDS:
         return
-    latest = {str(other.values["shard"]): other for other in named}
+    latest = {str(process.values["shard"]): process for process in named}
     numbers = chunk_numbers(record.chunk_rows, status.total)
     for number in range(count):
         name, shard = f"{number}/{count}", Shard(number, count)

@@ -4,23 +4,81 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from pgcli.output.lines import json_line
 from pgcli.output.text import text_lines
 from pgcli.records import Answer
 from pgcli.rows import RowSchema
+from pgcli.run.output import RunOutput
 from pgcli.run.progress import events
-from pgcli.run.state.open_files import OpenFiles, RowFile, Segment
+from pgcli.run.rows import row_schema
+from pgcli.run.state.folder import open_state
+from pgcli.run.state.open_files import RowFile, Segment
+from pgcli.run.state.processes import Process
+from pgcli.run.workers.engines import run_engines
+from pgcli.run.workers.slots import EngineSlot
 from pgcli.stores.writing import wrap_write_errors
 
 if TYPE_CHECKING:
     from pgcli.run.request.options import OutputOptions
+    from pgcli.run.run import Run
 
 Save = Callable[[Answer], None]
+
+
+def answer_to_stream(run: Run) -> None:
+    """Answer all images, and write their rows to standard output or as text."""
+    request, rows = run.request, run.rows
+    schema = row_schema(request, rows.inventory.kept, exact=False)
+    run.find_model()
+    slots = run.model.slots(rows.total)
+    with open_row_stream(request.output, schema, run.progress.show) as save:
+        has_engines = len(slots) > 1 or request.model.engines
+        if has_engines and rows.is_addressable:
+            stream_from_engines(run, slots, save)
+            return
+        asked = (
+            (first, item)
+            for first, item in run.arriving()
+            if not any(hook.skips(item) for hook in run.hooks)
+        )
+        run.answer(asked, nullcontext(lambda number, row: save(row)), images=rows.images)
+    run.check_end_of_input()
+
+
+def stream_from_engines(run: Run, slots: Sequence[EngineSlot], save: Save) -> None:
+    """Answer on several engines, and write the rows in their order as chunks are complete.
+
+    The engines share an output in a temporary folder.
+    """
+    with TemporaryDirectory(prefix="pgcli-") as folder:
+        options = replace(
+            run.request.output, output=f"{folder}/rows.jsonl", format="auto", overwrite=False
+        )
+        request = replace(run.request, output=options)
+        state = open_state(request, "jsonl")
+        process = Process(state.store, "run")
+        with process.registered():
+            output = run.output = RunOutput(state, request, run.rows, process)
+            output.begin()
+            written = 0
+
+            def write(segment: Segment) -> None:
+                """Write the rows of an open file, which follow on those before."""
+                nonlocal written
+                for row in output.files.rows(segment, written):
+                    save(output.schema.answer(row))
+                written = max(written, segment.end)
+                output.files.remove([segment.name])
+
+            with run.progress.answering():
+                run_engines(run, slots, request, process, write, in_order=True)
 
 
 @contextmanager
@@ -75,18 +133,3 @@ def text_file(path: Path, *, overwrite: bool) -> Iterator[Callable[[bytes], None
     finally:
         if file is not None:
             file.close()
-
-
-class StreamedRows:
-    """Rows that several engines have computed, written to a stream."""
-
-    def __init__(self, save: Save, files: OpenFiles, schema: RowSchema):
-        self._save, self._files, self._schema = save, files, schema
-        self._rows = 0
-
-    def take(self, segment: Segment) -> None:
-        """Write the rows of an open file, which follow on those before. Raises OutputFailed."""
-        for row in self._files.rows(segment, self._rows):
-            self._save(self._schema.answer(row))
-        self._rows = max(self._rows, segment.end)
-        self._files.remove([segment.name])

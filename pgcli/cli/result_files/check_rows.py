@@ -19,7 +19,7 @@ from pgcli.run.request import RunRequest
 from pgcli.run.request.questions import text_lines
 from pgcli.run.rows import RunRows
 from pgcli.run.state.compare import difference, quoted
-from pgcli.run.state.processes import others
+from pgcli.run.state.processes import recorded_processes
 from pgcli.stores import Store
 from pgcli.tasks import EmbeddingQuestion, Question, template_columns, with_prompts
 from pgcli.wording import count
@@ -220,7 +220,7 @@ def known_prompts(request: RunRequest) -> Sequence[str]:
 
 def rows_saved(store: Store) -> int:
     """The number of rows that are known to be saved, as a process computed so many."""
-    counts = (process.values.get("rows") for process in others(store))
+    counts = (process.values.get("rows") for process in recorded_processes(store))
     return max((count for count in counts if isinstance(count, int)), default=0)
 
 

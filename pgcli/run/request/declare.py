@@ -154,7 +154,7 @@ def opt(
 
 def same(record: type, name: str) -> Any:
     """A field that is the option of another record, which has the same meaning."""
-    (declaration,) = (one for one in fields(record) if one.name == name)
+    (declaration,) = (f for f in fields(record) if f.name == name)
     return field(default=declaration.default, metadata=declaration.metadata)
 
 
@@ -166,8 +166,8 @@ def options_of(record: type) -> tuple[Option, ...]:
     """The options that the fields of a record declare."""
     if record not in _OPTIONS:
         hints = get_type_hints(record)
-        declared = [one for one in fields(record) if "option" in one.metadata]
-        _OPTIONS[record] = tuple(_bound(one, hints[one.name]) for one in declared)
+        declared = [field for field in fields(record) if "option" in field.metadata]
+        _OPTIONS[record] = tuple(_bound(field, hints[field.name]) for field in declared)
     return _OPTIONS[record]
 
 
@@ -223,7 +223,8 @@ def build(record: type[Record], values: Mapping[str, Any]) -> Record:
     for option in options:
         if option.default is REQUIRED and option.name not in values:
             raise UsageError(f"{option.name} is not given", hint=f"{option.flag}: {option.help}")
-    return record(**{one.name: values[one.name] for one in options if one.name in values})
+    names = [option.name for option in options if option.name in values]
+    return record(**{name: values[name] for name in names})
 
 
 def fingerprint_values(record: Any) -> dict[str, Any]:

@@ -74,6 +74,6 @@ def command_words(
     options = {
         option.name: option for record in records_of(command) for option in options_of(record)
     }
-    given = ((options[name], value) for name, value in keywords.items() if name in options)
-    words = [word for option, value in given for word in option.words(value)]
+    pairs = ((options[name], value) for name, value in keywords.items() if name in options)
+    words = [word for option, value in pairs for word in option.words(value)]
     return (command, *words, "--", *sources)

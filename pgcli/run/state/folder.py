@@ -20,7 +20,14 @@ from pgcli.run.state.claims import CLAIMS
 from pgcli.run.state.form import Form, FormContext
 from pgcli.run.state.forms import open_form
 from pgcli.run.state.open_files import OPEN, OpenFiles
-from pgcli.run.state.processes import PROCESSES, Process, boot_id, in_use, living, others
+from pgcli.run.state.processes import (
+    PROCESSES,
+    Process,
+    boot_id,
+    in_use,
+    living,
+    recorded_processes,
+)
 from pgcli.run.state.record import (
     RUN,
     RunRecord,
@@ -244,7 +251,7 @@ class State:
         self.store.delete(name for name in names if not name.startswith(keep))
 
     def _check_others(self, mode: Mode, process: Process) -> None:
-        for other in others(self.store, process.id):
+        for other in recorded_processes(self.store, process.id):
             if not self.is_stored and other.values.get("boot") == boot_id():
                 continue  # the lock says more of processes of this machine
             is_exclusive = mode != "shared" or other.values.get("mode") != "shared"
@@ -252,9 +259,9 @@ class State:
                 raise in_use(self.name, other)
 
     def _in_use(self) -> OutputInUse:
-        for other in others(self.store):
-            if other.is_alive:
-                return in_use(self.name, other)
+        for process in recorded_processes(self.store):
+            if process.is_alive:
+                return in_use(self.name, process)
         return OutputInUse(
             f"{self.name} is in use by another run",
             hint=f"wait for it (pgcli status {shlex.quote(self.name)}), end it, or name another -o",
@@ -300,10 +307,10 @@ def open_state(request: RunRequest, format: OutputFormat) -> State:
 
 def recorded_inputs(store: Store) -> list[bytes]:
     """The inventory of the input that earlier processes recorded, a file for each generation."""
-    found: list[bytes] = []
-    while (data := store.read(inventory_name(len(found)))) is not None:
-        found.append(data)
-    return found
+    files: list[bytes] = []
+    while (data := store.read(inventory_name(len(files)))) is not None:
+        files.append(data)
+    return files
 
 
 def inventory_name(generation: int) -> str:

@@ -28,8 +28,8 @@ SILENT_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
-class Other:
-    """Another process that writes the output, or that was killed."""
+class RecordedProcess:
+    """A process that writes the output, or that was killed, as its file describes it."""
 
     id: str
     values: Mapping[str, Any]
@@ -105,8 +105,8 @@ class Process:
 
     def remove_dead(self) -> None:
         """Remove the files of processes that have ended; this one has the output for itself."""
-        dead = [other.id for other in others(self._store, self.id) if not other.is_alive]
-        self._store.delete(f"{PROCESSES}{process}.json" for process in dead)
+        dead = [p.id for p in recorded_processes(self._store, self.id) if not p.is_alive]
+        self._store.delete(f"{PROCESSES}{process_id}.json" for process_id in dead)
 
     def remove(self) -> None:
         """Remove the file of this process."""
@@ -120,12 +120,13 @@ class Process:
                 self.write()
 
 
-def others(store: Store, own: str = "") -> list[Other]:
-    """The other processes that wrote the output and left a file, in the order of their begin.
+def recorded_processes(store: Store, own: str = "") -> list[RecordedProcess]:
+    """The processes that wrote the output and left a file, in the order of their begin.
 
+    The one whose id is `own` is left out.
     Raises OutputFailed.
     """
-    found, clock = [], time.time()
+    processes, clock = [], time.time()
     entries = list(store.list(PROCESSES))
     for entry in entries:
         if entry.name == f"{PROCESSES}{own}.json":
@@ -136,18 +137,18 @@ def others(store: Store, own: str = "") -> list[Other]:
         if values is None or name == own:
             continue
         silent = max(0.0, clock - entry.modified)
-        found.append(Other(name, values, is_alive(values, silent), silent))
-    return sorted(found, key=began_at)
+        processes.append(RecordedProcess(name, values, is_alive(values, silent), silent))
+    return sorted(processes, key=began_at)
 
 
 def living(store: Store, own: str = "") -> set[str]:
     """The ids of the other processes that run. Raises OutputFailed."""
-    return {other.id for other in others(store, own) if other.is_alive}
+    return {process.id for process in recorded_processes(store, own) if process.is_alive}
 
 
-def began_at(other: Other) -> float:
+def began_at(process: RecordedProcess) -> float:
     """When a process began, in seconds since 1970; 0 where its file does not say."""
-    began = other.values.get("began")
+    began = process.values.get("began")
     return began if isinstance(began, float) else 0.0
 
 
@@ -195,9 +196,9 @@ def boot_id() -> str:
         return ""
 
 
-def in_use(output: str, other: Other) -> OutputInUse:
+def in_use(output: str, process: RecordedProcess) -> OutputInUse:
     """The error for an output that another process writes."""
-    values = other.values
+    values = process.values
     return OutputInUse(
         f"{output} is in use by process {values.get('pid')} on {values.get('host')} since "
         f"{values.get('since')}",

@@ -73,7 +73,7 @@ class Engines:
                     self._is_stopping = True
                     for engine in self._engines:
                         engine.stop()
-                engines: dict[Any, EngineProcess] = {one.connection: one for one in self._engines}
+                engines: dict[Any, EngineProcess] = {e.connection: e for e in self._engines}
                 for connection in wait(list(engines), POLL_SECONDS):
                     self._receive(engines[connection])
         finally:

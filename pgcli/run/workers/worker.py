@@ -204,7 +204,7 @@ class ChunkWorker:
     def _left_in(self, number: int, left: Iterable[Segment]) -> list[Segment]:
         """Those of the open files that have rows of a chunk."""
         rows = self._rows_of(number)
-        return [one for one in left if rows.start <= one.first < rows.stop and one.rows]
+        return [segment for segment in left if segment.first in rows and segment.rows]
 
     def _missing(self, number: int, left: Sequence[Segment] = ()) -> list[range]:
         """The rows of a chunk that are neither saved nor in files that were left."""
