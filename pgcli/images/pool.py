@@ -16,7 +16,7 @@ from pgcli.errors import NoUsableDevice
 from pgcli.images.decode import silence_decoders
 from pgcli.images.limits import Budget
 from pgcli.images.messages import Decoder, without_data
-from pgcli.images.worker import Worker, thread_errors
+from pgcli.images.worker import Worker, start_errors
 from pgcli.records import DecodedImage, Item
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def decode_ahead(
     Without workers, or if their number is None and `total` is small, each item is decoded in this
     process when it is asked for; no time limit applies there. The bytes of an item are released
     once it is decoded. An image that crashes its process twice, or takes more than
-    `worker_main.PROCESSOR_SECONDS`, becomes a fault. Images ahead take at most `max_bytes`, and
+    `worker.PROCESSOR_SECONDS`, becomes a fault. Images ahead take at most `max_bytes`, and
     processes that decode large images wait for each other. Closing the iterator ends the processes;
     once `should_stop()` is true, it ends without waiting. The `reader` fetches items at addresses,
     several at a time. With `pauses`, None is yielded while no image arrives. Raises NoUsableDevice
@@ -125,7 +125,7 @@ class _Feed(Generic[Entry]):
 
     def __init__(self, items: Iterable[Item], admit: Callable[[Item], Entry | None]):
         self._queue: SimpleQueue[Entry | Exception | None] = SimpleQueue()
-        with thread_errors():
+        with start_errors():
             threading.Thread(target=self._run, args=(items, admit), daemon=True).start()
 
     def entries(self, should_stop: Callable[[], bool]) -> Iterator[Entry | None]:
@@ -159,7 +159,7 @@ class _Feed(Generic[Entry]):
 
 
 class _Pool:
-    """Decoding processes with a thread each, threads that fetch, and one that ends late processes.
+    """Decoding processes with a thread each, and threads that fetch.
 
     The bytes of images that are not yet taken stay below `max_bytes`, except for a single image.
     """
@@ -182,15 +182,12 @@ class _Pool:
         self._threads = ThreadPoolExecutor(count + fetch_threads, "pgcli-decode")
         self._ahead, self._room = Budget(max_bytes), Budget(MAX_IMAGES_AHEAD)
         self._usual_bytes = LARGEST_PIXEL_BYTES
-        self._stopped = threading.Event()
 
     def images(
         self, items: Iterable[Item], should_stop: Callable[[], bool], *, pauses: bool
     ) -> Generator[DecodedImage | None, None, None]:
         """None once items are being decoded; then these, in order."""
         try:
-            with thread_errors():
-                threading.Thread(target=self._end_late_workers, daemon=True).start()
             feed = _Feed(items, self._submit)
             yield None
             for future in feed.entries(should_stop):
@@ -217,7 +214,7 @@ class _Pool:
         reserved = len(item.data or b"") + self._usual_bytes
         if not (self._room.take(1) and self._ahead.take(reserved)):
             return None
-        with thread_errors():
+        with start_errors():
             return self._threads.submit(self._decode, item, reserved)
 
     def _decode(self, item: Item, reserved: int) -> DecodedImage:
@@ -234,13 +231,7 @@ class _Pool:
         self._ahead.give(reserved - size)
         return replace(image, load_ms=image.load_ms + took_ms) if took_ms else image
 
-    def _end_late_workers(self) -> None:
-        while not self._stopped.wait(POLL_SECONDS):
-            for worker in self._workers:
-                worker.kill_if_late()
-
     def _close(self) -> None:
-        self._stopped.set()
         self._ahead.close()
         self._room.close()
         self._memory.close()

@@ -15,7 +15,8 @@ from pyarrow import types
 
 from pgcli.arrow_values import to_values
 from pgcli.errors import ManifestError
-from pgcli.inputs.parquet_process import MAX_RATIO, MAX_ROW_BYTES, PROCESS, ProcessDied, plain_type
+from pgcli.images.child_process import ProcessFailed
+from pgcli.inputs.parquet_process import MAX_RATIO, MAX_ROW_BYTES, PROCESS, plain_type
 from pgcli.inputs.readers import (
     ManifestReader,
     ManifestRow,
@@ -163,7 +164,7 @@ def parts(
                     batch = pa.ipc.open_stream(data).read_next_batch()
                     batch.validate(full=True)  # texts that are not UTF-8, for one
                     part = Part(header["rows"], batch, LARGE_ROW if header["is_large"] else None)
-            except ProcessDied:
+            except ProcessFailed:
                 part = Part(end - start, None, LARGE_GROUP)
             except pa.ArrowException:
                 part = Part(end - start, None, DAMAGED)
@@ -183,7 +184,7 @@ def _layout(file: TableFile, stamp: tuple[int, ...]) -> Layout:
         if "problem" in header:
             raise ManifestError(f"{file.name} is not a readable Parquet file")
         found = Layout(pa.ipc.read_schema(pa.py_buffer(data)), tuple(header["ends"]))
-    except (ProcessDied, pa.ArrowException) as problem:
+    except (ProcessFailed, pa.ArrowException) as problem:
         raise ManifestError(f"{file.name} is not a readable Parquet file") from problem
     if found.ends and found.ends[-1] > MAX_ROWS:
         raise ManifestError(f"{file.name} says that it has {found.ends[-1]:,} rows")
@@ -191,7 +192,7 @@ def _layout(file: TableFile, stamp: tuple[int, ...]) -> Layout:
 
 
 def ask(file: TableFile, request: dict[str, Any]) -> tuple[dict[str, Any], bytearray]:
-    """The reply of the process. Raises ProcessDied, and ManifestError for an address."""
+    """The reply of the process. Raises ProcessFailed, and ManifestError for an address."""
     location = file.location
     is_stored = isinstance(location, RemoteFile) and not is_web(location.address)
     if isinstance(location, RemoteFile):

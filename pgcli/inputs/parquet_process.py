@@ -1,7 +1,7 @@
 """The process that reads Parquet with pyarrow, within limits on its memory and processor time.
 
-A request is a JSON object, a reply a JSON object and the bytes of Arrow's stream format. Whatever
-a file does to the process costs the rows that were asked for.
+A reply has the bytes of Arrow's stream format. Whatever a file does to the process costs the rows
+that were asked for.
 """
 
 from __future__ import annotations
@@ -9,17 +9,11 @@ from __future__ import annotations
 import atexit
 import json
 import os
-import signal
-import struct
-import subprocess
-import sys
-import tempfile
 import threading
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import accumulate
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -27,7 +21,8 @@ import pyarrow.parquet as pq
 from pyarrow import types
 
 from pgcli.errors import PgcliError
-from pgcli.images.limits import die_with_parent, limit_memory
+from pgcli.images.child_process import ChildProcess, Connection, ProcessFailed, start_serving
+from pgcli.images.limits import limit_processor_time
 from pgcli.stores import Reader, RemoteError
 from pgcli.stores.files import open_regular
 
@@ -43,17 +38,8 @@ MAX_RATIO = 200
 MAX_BATCH_ROWS = 2**16
 HEADER_BYTES = 2**16  # read at once at an address: footers and headers of pages are short
 
-#: As of the processes that decode images: -P keeps the current folder off the module path.
-_PROGRAM = (
-    "import sys; sys.path[:] = sys.argv[1:]; "
-    "from pgcli.inputs.parquet_process import serve; serve()"
-)
 #: What reading a damaged file raises.
 BROKEN = (pa.ArrowException, OSError, ValueError, OverflowError, RecursionError, LookupError)
-
-
-class ProcessDied(Exception):
-    """The process ended, or sent something else than a reply."""
 
 
 class ParquetProcess:
@@ -61,91 +47,41 @@ class ParquetProcess:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: ChildProcess | None = None
         self._owner = 0
 
     def ask(self, request: Mapping[str, Any]) -> tuple[dict[str, Any], bytearray]:
-        """The reply to a request. Raises ProcessDied if the process dies of it twice.
+        """The reply to a request. Raises ProcessFailed if the process dies of it twice.
 
         Once says nothing: it also dies with the thread that started it, and of what it read ahead.
         """
         with self._lock:
             try:
                 return self._ask(request)
-            except ProcessDied:
+            except ProcessFailed:
                 return self._ask(request)
 
     def _ask(self, request: Mapping[str, Any]) -> tuple[dict[str, Any], bytearray]:
         if self._process is None or self._owner != os.getpid():
-            self._start()
-        assert self._process is not None
-        try:
-            send(self._process.stdin, request)
-            return receive(self._process.stdout)
-        except (OSError, EOFError, ValueError) as problem:
-            self.close()
-            raise ProcessDied from problem
-
-    def _start(self) -> None:
-        root = str(Path(__file__).parents[2])
-        path = [entry for entry in sys.path if entry]
-        command = [sys.executable, "-P", f"-Xutf8={sys.flags.utf8_mode}", "-c", _PROGRAM]
-        with tempfile.TemporaryFile() as errors:
-            process = subprocess.Popen(
-                [*command, *path, *([] if root in path else [root])],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                bufsize=0,
-                process_group=0,  # Ctrl-C in the terminal is for the parent
-            )
-            self._process, self._owner = process, os.getpid()
             try:
-                receive(process.stdout)
-            except (OSError, EOFError, ValueError) as problem:
+                self._process, self._owner = ChildProcess(__name__), os.getpid()
+                self._process.wait_until_ready()
+            except ProcessFailed as problem:
                 self.close()
-                errors.seek(0)
-                reason = errors.read().decode(errors="replace").strip().rpartition("\n")[2]
-                message = f"the process that reads Parquet cannot start: {reason}"
+                message = f"the process that reads Parquet cannot start: {problem}"
                 raise PgcliError(message, hint="pgcli doctor shows what is missing") from problem
+        try:
+            self._process.send(request)
+            return self._process.receive(MAX_REPLY_BYTES)
+        except ProcessFailed:
+            self.close()
+            raise
 
     def close(self) -> None:
         """End the process."""
         process, self._process = self._process, None
         if process is not None and self._owner == os.getpid():
-            process.kill()
-            for file in (process.stdin, process.stdout):
-                file.close()  # type: ignore[union-attr]
-            with suppress(subprocess.TimeoutExpired):  # it may hang on a dead disk
-                process.wait(timeout=5)
-
-
-def send(file: Any, header: Mapping[str, Any], data: Any = b"") -> None:
-    """Write a JSON object and bytes to a raw file. Raises OSError."""
-    text = json.dumps(header).encode()
-    for part in (struct.pack("!II", len(text), len(data)) + text, data):
-        remaining = memoryview(part)
-        while remaining:
-            remaining = remaining[file.write(remaining) :]
-
-
-def receive(file: Any) -> tuple[dict[str, Any], bytearray]:
-    """The next JSON object and bytes of a raw file. Raises OSError, EOFError and ValueError."""
-    sizes = struct.unpack("!II", read(file, 8))
-    if sum(sizes) > MAX_REPLY_BYTES:
-        raise ValueError("a reply is too large")
-    return json.loads(read(file, sizes[0])), read(file, sizes[1])
-
-
-def read(file: Any, size: int) -> bytearray:
-    """So many bytes of a raw file, read in place. Raises OSError and EOFError."""
-    data, done = bytearray(size), 0
-    while done < size:
-        count = file.readinto(memoryview(data)[done:])
-        if not count:
-            raise EOFError
-        done += count
-    return data
+            process.close()
 
 
 PROCESS = ParquetProcess()
@@ -155,41 +91,32 @@ atexit.register(PROCESS.close)
 # --- in the process
 
 
-def serve() -> None:
-    """Answer requests until stdin ends."""
-    die_with_parent()
-    signal.signal(signal.SIGPROF, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a supervisor's too: the parent decides
-    incoming, outgoing = os.fdopen(os.dup(0), "rb", 0), os.fdopen(os.dup(1), "wb", 0)
-    with open(os.devnull, "r+b") as nothing:
-        os.dup2(nothing.fileno(), 0)
-        os.dup2(nothing.fileno(), 1)
-    limit_memory()
+def serve(connection: Connection, settings: Mapping[str, Any]) -> None:
+    """Answer requests until the connection ends."""
     opened: dict[str, OpenTable] = {}
-    with suppress(BrokenPipeError, EOFError):
-        send(outgoing, {})
-        while True:
-            request, _ = receive(incoming)
-            key = json.dumps([request["file"], request["stamp"]])
-            header, data = dict[str, Any](), pa.py_buffer(b"")
-            try:
-                if key not in opened:
-                    opened.clear()
-                    opened[key] = OpenTable(request)
-                header, data = opened[key].answer(request)
-            except RemoteError as problem:
-                header = {"remote": [problem.fault.code, problem.fault.message]}
-            except (MemoryError, TooLarge):
+    start_serving(connection)
+    while True:
+        request, _ = connection.receive(0)
+        key = json.dumps([request["file"], request["stamp"]])
+        header, data = dict[str, Any](), pa.py_buffer(b"")
+        try:
+            if key not in opened:
                 opened.clear()
-                header = {"problem": "too_large"}
-            except BROKEN as problem:
-                opened.clear()
-                header = {"problem": "damaged", "reason": str(problem)}
-            signal.setitimer(signal.ITIMER_PROF, 0)
-            send(outgoing, header, data)
-            if "rows" in header:
-                opened[key].read_ahead(request, header["rows"])
-                signal.setitimer(signal.ITIMER_PROF, 0)
+                opened[key] = OpenTable(request)
+            header, data = opened[key].answer(request)
+        except RemoteError as problem:
+            header = {"remote": [problem.fault.code, problem.fault.message]}
+        except (MemoryError, TooLarge):
+            opened.clear()
+            header = {"problem": "too_large"}
+        except BROKEN as problem:
+            opened.clear()
+            header = {"problem": "damaged", "reason": str(problem)}
+        limit_processor_time(0)
+        connection.send(header, data)
+        if "rows" in header:
+            opened[key].read_ahead(request, header["rows"])
+            limit_processor_time(0)
 
 
 #: It is given no web addresses, and so no private hosts.
@@ -204,7 +131,7 @@ class OpenTable:
     """A Parquet file that is open, and the batch that was read last."""
 
     def __init__(self, request: Mapping[str, Any]):
-        signal.setitimer(signal.ITIMER_PROF, PROCESSOR_SECONDS)
+        limit_processor_time(PROCESSOR_SECONDS)
         if request["is_stored"]:
             source: Any = READER.open(request["file"], HEADER_BYTES)
         else:
@@ -274,7 +201,7 @@ class OpenTable:
         while self._batch is None or row >= self._first + len(self._batch):
             self._first += 0 if self._batch is None else len(self._batch)
             self._batch = None
-            signal.setitimer(signal.ITIMER_PROF, PROCESSOR_SECONDS)
+            limit_processor_time(PROCESSOR_SECONDS)
             batch = next(self._batches, None)
             if batch is None:
                 raise ValueError("a row group has fewer rows than it states")

@@ -1233,7 +1233,7 @@ def test_existing_side_outputs_are_refused_before_the_input_is_opened(
 def test_decoding_process_that_is_killed_while_it_starts_is_exit_17(
     pretended, images, capsys, monkeypatch
 ):
-    monkeypatch.setattr("pgcli.images.worker._PROGRAM", "import os; os.kill(os.getpid(), 9)")
+    monkeypatch.setattr("pgcli.images.child_process._PROGRAM", "import os; os.kill(os.getpid(), 9)")
     code, _, err = call(capsys, "caption", images, "--workers", "1", "--model", "demo")
     assert code == 17
     assert "a process that decodes images cannot start: it was killed by SIGKILL" in err

@@ -25,7 +25,6 @@ REPLY = {
     "load_ms": 0.0,
     "fault": None,
     "shape": [1, 1, 3],
-    "bytes": 3,
 }
 
 
@@ -103,14 +102,14 @@ def is_socket(fd: Path) -> bool:
         return False
 
 
-def frame(content: bytes, *, size: int | None = None) -> bytes:
-    """The bytes of one message of a Connection, `size` its stated length."""
-    return struct.pack("!i", len(content) if size is None else size) + content
+def frame(header: bytes, data: bytes = b"", *, size: int | None = None) -> bytes:
+    """The bytes of one message of a Connection, `size` the stated length of its data."""
+    return struct.pack("!II", len(header), len(data) if size is None else size) + header + data
 
 
 def reply(data: bytes = bytes(3), **changes: object) -> bytes:
     """The bytes of the reply of a process: an image of one pixel, with these changes."""
-    return frame(json.dumps({**REPLY, **changes}).encode()) + frame(data)
+    return frame(json.dumps({**REPLY, **changes}).encode(), data)
 
 
 def worker_processes() -> list[psutil.Process]:
@@ -118,6 +117,6 @@ def worker_processes() -> list[psutil.Process]:
     workers = []
     for child in psutil.Process().children():
         with contextlib.suppress(psutil.ZombieProcess):  # a server that another test has ended
-            if "pgcli.images.worker_main" in " ".join(child.cmdline()):
+            if "pgcli.images.worker" in " ".join(child.cmdline()):
                 workers.append(child)
     return workers

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import threading
 from collections.abc import Iterator
-from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +16,16 @@ import pytest
 import pgcli
 from pgcli.images import ImageDecoder, ImageLimits, ImageSpec
 from pgcli.images import worker as worker_module
+from pgcli.images.child_process import Connection, ProcessFailed
 from pgcli.images.limits import Budget
 from pgcli.images.messages import (
-    MalformedMessage,
     claim_of,
     describe_decoder,
     image_from,
+    image_message,
     item_from,
     item_header,
     load_decoder,
-    receive,
-    send,
-    send_image,
 )
 from pgcli.images.pool import decode_ahead
 from pgcli.records import DecodedImage, Fault, Item
@@ -39,17 +37,16 @@ ITEM = Item(7, "id", "shown", "path", b"bytes", prompts=("p",), kept={"n": 1}, f
 @pytest.fixture
 def ends() -> Iterator[tuple[Connection, Connection]]:
     """The two ends of a connection."""
-    ours, theirs = Pipe()
-    yield ours, theirs
-    ours.close()
-    theirs.close()
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield Connection(ours), Connection(theirs)
 
 
 def crossed(ends: tuple[Connection, Connection], image: DecodedImage, side: int) -> DecodedImage:
     """The image on the other side of the connection."""
-    sending = threading.Thread(target=send_image, args=(ends[0], image))
+    sending = threading.Thread(target=ends[0].send, args=image_message(image))
     sending.start()
-    header, data = receive(ends[1], 2**24)
+    header, data = ends[1].receive(2**24)
     sending.join()
     return image_from(header, data, image.item, ImageDecoder(ImageSpec(side)))
 
@@ -90,8 +87,8 @@ def test_worker_gets_what_decoding_needs(
         *(3, "i", "shown", path, data),
         **{"span": span, "root": "/r", "prompts": ("p",), "kept": {"n": object()}},
     )
-    send(ends[0], item_header(item), item.data or b"")
-    received = item_from(*receive(ends[1], 100))
+    ends[0].send(item_header(item), item.data or b"")
+    received = item_from(*ends[1].receive(100))
     assert (received.index, received.id, received.path, received.data) == (3, "i", path, data)
     assert (received.span, received.root) == (span, "/r")
     assert (received.prompts, received.kept, received.fields) == ((), {}, {})
@@ -110,19 +107,18 @@ def test_decoder_of_the_main_program_is_refused() -> None:
 
 def received(raw: bytes, max_bytes: int = 100) -> tuple[dict[str, Any], bytes]:
     """What is received of a process that sends these bytes and ends."""
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-    os.write(writer, raw)  # or as much of it as a pipe holds
-    os.close(writer)
-    with Connection(reader, writable=False) as connection:
-        return receive(connection, max_bytes)
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs:
+            theirs.sendall(raw)
+        return Connection(ours).receive(max_bytes, 60)
 
 
 def test_process_that_ends_within_a_message_is_noticed() -> None:
     whole = reply()
     assert received(whole) == (REPLY, bytes(3))
     for length in range(len(whole)):
-        with pytest.raises((EOFError, OSError)):
+        with pytest.raises(ProcessFailed):
             received(whole[:length])
 
 
@@ -134,21 +130,19 @@ def test_process_that_ends_within_a_message_is_noticed() -> None:
         frame(b"[1]"),
         frame(b"[" * 10_000),
         frame(b"\xff\xfe"),
-        frame(b"{}", size=-7),
-        frame(b"{}", size=2**20 + 1),
-        frame(b"{}", size=-1) + b"\xff" * 8,
-        frame(b'{"bytes": 1}') + frame(b"", size=101),
-        frame(b'{"bytes": 1}') + frame(b"\x7f" + b"\xff" * 7, size=-1),
+        frame(b"{}", bytes(101)),
+        frame(b"{}", size=2**32 - 1),
+        (2**24 + 1).to_bytes(4, "big") + bytes(4) + b"{}",
         b"\xff" * 100,
     ],
 )
 def test_bytes_that_are_not_a_message_are_refused(raw: bytes) -> None:
-    with pytest.raises((MalformedMessage, OSError)):
+    with pytest.raises(ProcessFailed):
         received(raw)
 
 
 def test_valid_reply_is_an_image() -> None:
-    image = image_from(REPLY, bytes(3), ITEM, ScriptedDecoder())
+    image = image_from(REPLY, bytearray(3), ITEM, ScriptedDecoder())
     assert (image.width, image.fault) == (1, None)
 
 
@@ -189,14 +183,14 @@ def test_valid_reply_is_an_image() -> None:
 def test_reply_that_the_decoder_cannot_have_made_is_refused(
     change: dict[str, object], data: int
 ) -> None:
-    with pytest.raises(MalformedMessage):
-        image_from({**REPLY, **change}, bytes(data), ITEM, ScriptedDecoder())
+    with pytest.raises(ProcessFailed):
+        image_from({**REPLY, **change}, bytearray(data), ITEM, ScriptedDecoder())
 
 
 @pytest.mark.parametrize("claim", [None, True, -1, 1.5, "1", [1]])
 def test_claim_that_is_no_number_of_bytes_is_refused(claim: object) -> None:
     assert claim_of({"claim": 10**30}) == 10**30
-    with pytest.raises(MalformedMessage):
+    with pytest.raises(ProcessFailed):
         claim_of({"claim": claim})
 
 

@@ -24,7 +24,7 @@ import pytest
 from PIL import Image
 
 from pgcli.errors import NoUsableDevice
-from pgcli.images import ImageDecoder, ImageLimits, ImageSpec
+from pgcli.images import ImageDecoder, ImageLimits, ImageSpec, child_process
 from pgcli.images import worker as worker_module
 from pgcli.images.pool import decode_ahead
 from pgcli.records import DecodedImage, Item
@@ -159,7 +159,7 @@ def test_image_on_a_slow_machine_has_its_processor_time(monkeypatch: pytest.Monk
 def test_process_that_cannot_start_is_explained(
     monkeypatch: pytest.MonkeyPatch, program: str, reason: str
 ) -> None:
-    monkeypatch.setattr(worker_module, "_PROGRAM", program)
+    monkeypatch.setattr(child_process, "_PROGRAM", program)
     with pytest.raises(NoUsableDevice) as refused:
         list(decode_ahead(items(3), DECODE, workers=2, total=None))
     assert reason in str(refused.value)
@@ -176,7 +176,7 @@ def test_process_that_the_system_refuses_is_explained(monkeypatch: pytest.Monkey
         started.append(start(*words, **more))
         return started[0]
 
-    monkeypatch.setattr(worker_module.subprocess, "Popen", refuse_second)
+    monkeypatch.setattr(subprocess, "Popen", refuse_second)
     with pytest.raises(NoUsableDevice, match="cannot start: Resource temporarily unavailable"):
         list(decode_ahead(items(3), DECODE, workers=2, total=None))
     assert not worker_processes()
@@ -206,10 +206,8 @@ def test_worker_sets_malloc_variables_that_the_user_has_not_set(
     next(images)
     (child,) = worker_processes()
     environment = child.environ()
-    assert (
-        environment["MALLOC_TRIM_THRESHOLD_"]
-        == worker_module.MALLOC_SETTINGS["MALLOC_TRIM_THRESHOLD_"]
-    )
+    trim = "MALLOC_TRIM_THRESHOLD_"
+    assert environment[trim] == child_process.MALLOC_SETTINGS[trim]
     assert environment["MALLOC_MMAP_THRESHOLD_"] == "1000000"
     images.close()
 

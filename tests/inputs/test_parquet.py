@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pgcli.errors import ManifestError
+from pgcli.images import child_process
 from pgcli.inputs import Inventory, ReadOptions, parquet, parquet_process
 from pgcli.inputs.parquet_process import PROCESS
 from pgcli.records import Item
@@ -67,10 +68,9 @@ def test_rows_in_small_batches_are_the_same(monkeypatch: pytest.MonkeyPatch) -> 
     ids = [f"id {n}" for n in range(len(BIG))]
     write(image=BIG, id=ids, _row_group_size=200)
     program = "from pgcli.inputs import parquet_process as process\n"
-    program += "process.MAX_BATCH_BYTES = 5000\nprocess.BATCH_BYTES = 20_000\nprocess.serve()"
-    monkeypatch.setattr(
-        parquet_process, "_PROGRAM", f"import sys; sys.path[:] = sys.argv[1:]\n{program}"
-    )
+    program += "process.MAX_BATCH_BYTES = 5000\nprocess.BATCH_BYTES = 20_000\n"
+    start, _, end = child_process._PROGRAM.partition("from ")
+    monkeypatch.setattr(child_process, "_PROGRAM", f"{start}\n{program}from {end}")
     PROCESS.close()
     inventory = Inventory.scan(["m.parquet"])
     assert [(item.id, item.data) for item in inventory] == list(zip(ids, BIG, strict=True))
@@ -226,7 +226,7 @@ def test_request_that_kills_the_process_costs_its_row_group(
     def dying(self: Any, request: dict[str, Any]) -> Any:
         if request["columns"] and 200 <= request["start"] < 300:
             self.close()
-            raise parquet_process.ProcessDied
+            raise child_process.ProcessFailed
         return ask(self, request)
 
     monkeypatch.setattr(parquet_process.ParquetProcess, "_ask", dying)

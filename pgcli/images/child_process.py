@@ -1,0 +1,199 @@
+"""A process that reads foreign bytes within limits, and its messages: JSON headers, and bytes.
+
+A process that a hostile file has taken over may send anything. Its messages are bounded in size
+and in time, and nothing in them is executed or unpickled.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from pgcli.images.limits import die_with_parent, limit_memory
+
+START_LIMIT_SECONDS = 120
+MAX_REASON_BYTES = 4096
+MAX_HEADER_BYTES = 2**24
+#: Of a connection, as far as the system allows: the pixels of 448 x 448 pass in one call.
+BUFFER_BYTES = 2**20
+SIZES = struct.Struct("!II")  # of the header and of the data that follow
+
+#: The parent's module path is passed on, so that a checkout works that is not installed. -P keeps
+#: the current folder, which may hold images, off the module path.
+_PROGRAM = (
+    "import sys; sys.path[:] = sys.argv[4:]; "
+    "from pgcli.images.child_process import serve; serve(*sys.argv[1:4])"
+)
+
+#: Decoding large images allocates and frees tens of megabytes each. Returning them to the system
+#: every time costs a seventh of the time, so a process keeps this much, in bytes. Only glibc reads
+#: these variables; values that the user has set take precedence.
+MALLOC_SETTINGS = {
+    "MALLOC_TRIM_THRESHOLD_": str(64 * 2**20),
+    "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20),  # above Pillow's blocks of 16 MiB
+}
+
+
+class ProcessFailed(Exception):
+    """The other process ended, took too long, or sent what it cannot have meant."""
+
+    @property
+    def is_late(self) -> bool:
+        """Whether it took too long."""
+        return isinstance(self.__cause__, TimeoutError)
+
+
+class Connection:
+    """One end of a connection. Its methods raise ProcessFailed."""
+
+    def __init__(self, end: socket.socket):
+        self._socket = end
+
+    def send(
+        self, header: Mapping[str, Any], data: Any = b"", seconds: float | None = None
+    ) -> None:
+        """Send a JSON object and bytes, within so many seconds."""
+        text = json.dumps(header).encode("ascii")
+        with process_errors():
+            self._socket.settimeout(seconds)
+            self._socket.sendall(SIZES.pack(len(text), len(data)) + text)
+            self._socket.sendall(data)
+
+    def receive(
+        self, max_bytes: int, seconds: float | None = None
+    ) -> tuple[dict[str, Any], bytearray]:
+        """A JSON object, and at most `max_bytes` of data, within so many seconds."""
+        deadline = None if seconds is None else monotonic() + seconds
+        with process_errors():
+            sizes = SIZES.unpack(self._read(SIZES.size, deadline))
+            if sizes[0] > MAX_HEADER_BYTES or sizes[1] > max_bytes:
+                raise ValueError("a message is too large")
+            header = json.loads(self._read(sizes[0], deadline))
+            if not isinstance(header, dict):
+                raise ValueError("a header is not a JSON object")
+            return header, self._read(sizes[1], deadline)
+
+    def _read(self, size: int, deadline: float | None) -> bytearray:
+        """So many bytes, read in place. Raises OSError and EOFError."""
+        data, done = bytearray(size), 0
+        while done < size:
+            remaining = None if deadline is None else deadline - monotonic()
+            if remaining is not None and remaining <= 0:
+                raise TimeoutError
+            self._socket.settimeout(remaining)
+            count = self._socket.recv_into(memoryview(data)[done:])
+            if not count:
+                raise EOFError
+            done += count
+        return data
+
+
+class ChildProcess(Connection):
+    """The connection to a new process that runs the function `serve` of a module.
+
+    The function gets the other end and the `settings`. Starting does not wait for the process.
+    The process ends with the thread that started it. Raises ProcessFailed.
+    """
+
+    def __init__(self, module: str, settings: Mapping[str, Any] | None = None):
+        root = str(Path(__file__).parents[2])
+        path = [entry for entry in sys.path if entry]
+        ours, theirs = socket.socketpair()
+        super().__init__(ours)
+        theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
+        command = [sys.executable, "-P", f"-Xutf8={sys.flags.utf8_mode}", "-c", _PROGRAM]
+        command += [module, json.dumps(settings or {}), str(theirs.fileno())]
+        self._is_ready = False
+        with theirs:
+            try:
+                self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed once it is ready
+                self._process = subprocess.Popen(
+                    [*command, *path, *([] if root in path else [root])],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=self._errors,
+                    pass_fds=[theirs.fileno()],
+                    env=MALLOC_SETTINGS | os.environ,
+                    process_group=0,  # Ctrl-C is for the parent, also while this starts
+                )
+            except OSError as problem:
+                ours.close()
+                raise ProcessFailed(problem.strerror or str(problem)) from problem
+
+    @property
+    def pid(self) -> int:
+        """The number by which the system knows the process."""
+        return self._process.pid
+
+    def wait_until_ready(self) -> None:
+        """Wait for the process to start. The message of the error says why it did not."""
+        if not self._is_ready:
+            try:
+                self.receive(0, START_LIMIT_SECONDS)
+            except ProcessFailed as problem:
+                raise ProcessFailed(self._why_it_ended()) from problem
+            self._is_ready = True
+
+    def kill(self) -> None:
+        """End the process. What waits for it in another thread fails."""
+        self._process.kill()
+
+    def close(self) -> int | None:
+        """End the process for good; its exit code, or None where it does not end at once."""
+        self.kill()
+        self._socket.close()
+        self._errors.close()
+        with suppress(subprocess.TimeoutExpired):  # it may hang on a dead disk, beyond signals
+            return self._process.wait(timeout=5)
+        return None
+
+    def _why_it_ended(self) -> str:
+        """Why the process ended before it was ready: a signal, or the last line that it wrote."""
+        try:
+            code = self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            return "it does not answer"
+        if code < 0:
+            is_memory = code == -signal.SIGKILL
+            name = signal.Signals(-code).name
+            return f"it was killed by {name}" + (", as where memory runs out" if is_memory else "")
+        self._errors.seek(max(0, self._errors.seek(0, 2) - MAX_REASON_BYTES))
+        lines = self._errors.read().decode("utf-8", "replace").split("\n")
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        return last or f"it ended with exit code {code}"
+
+
+@contextmanager
+def process_errors() -> Iterator[None]:
+    """Turn the exceptions of sending and receiving into ProcessFailed."""
+    try:
+        yield
+    except (OSError, EOFError, ValueError, RecursionError) as problem:
+        raise ProcessFailed(str(problem)) from problem
+
+
+def serve(module: str, settings: str, descriptor: str) -> None:
+    """The main function of the process: run the module's `serve` until the connection ends."""
+    die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a supervisor's too: the parent decides
+    with suppress(ProcessFailed), socket.socket(fileno=int(descriptor)) as end:
+        import_module(module).serve(Connection(end), json.loads(settings))
+
+
+def start_serving(connection: Connection) -> None:
+    """Limit the memory of this process, which has imported what it needs, and say so."""
+    limit_memory()
+    connection.send({})
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # until now, it said why it cannot start
