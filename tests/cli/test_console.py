@@ -280,23 +280,6 @@ def test_suggested_commands_quote_the_name_of_the_output(tmp_path):
     assert words == name
 
 
-@pytest.mark.slow
-def test_suggested_command_runs(images, tmp_path):
-    output = tmp_path / "it's mine.jsonl"
-    subprocess.run(
-        [*PRETEND, "caption", str(images), "-q", "-o", str(output)],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        check=False,
-        timeout=100,
-    )
-    tally = Tally(rows=13)
-    tally.errors["not_an_image"] += 1
-    commands = dict(summary_of(output=str(output), tally=tally).next_steps())
-    view = commands["view it"].replace("pgcli", f"{sys.executable} -m pgcli")
-    subprocess.run(["bash", "-c", view], cwd=ROOT, check=True, capture_output=True, timeout=100)
-    assert output.with_suffix(".html").stat().st_size > 10_000
-
-
 @pytest.mark.parametrize(
     ("words", "command"),
     [

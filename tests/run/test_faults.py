@@ -145,23 +145,6 @@ def test_a_wide_image_ends_no_parquet_run(images: Path) -> None:
         assert [error for error in errors if error] == ["too_many_pixels"] * 4
 
 
-def test_the_printed_retry_command_works(images: Path) -> None:
-    """29.7: it was refused, and the way out answered the whole data set."""
-    from pgcli.run.progress.summary import retry_command
-    from pgcli.run.request.make import make_request
-
-    (images / "images/002.png").write_bytes(b"no image")
-    assert finish(images / "run", "rows.jsonl", limit=6)[0] == 3
-    Image.new("RGB", (8, 8)).save(images / "images/002.png")
-    values = {"output": "rows.jsonl", "limit": 6, "prompt": ("a", "b"), "model": "demo"}
-    words = ("ask", "--limit=6", "-o=rows.jsonl", "../images")
-    request = make_request("ask", ["../images"], values, arguments=words)
-    assert "--limit" in retry_command(request)
-    code, said = finish(images / "run", "rows.jsonl", limit=6, retry_errors=True)
-    assert code == 0, said
-    assert len(rows_of(images / "run", "rows.jsonl")) == 6
-
-
 def test_standard_input_that_is_another_is_refused(images: Path) -> None:
     def feed(text: str) -> Any:
         def before() -> None:

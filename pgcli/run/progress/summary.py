@@ -140,7 +140,7 @@ class Summary:
             yield "save them", "the same command with -o rows.jsonl, then pgcli view rows.jsonl"
             return
         file = shlex.quote(output)
-        if url_scheme(output) is not None:
+        if url_scheme(output) is not None or self.request.question.embeds_texts:
             yield "see it", f"pgcli status {file}"
             return
         if self.request.output.format == "text":
@@ -152,13 +152,17 @@ class Summary:
 
 
 def retry_command(request: RunRequest) -> str:
-    """The command that asks rows with errors again, where it is short and holds no password."""
+    """The command that asks rows with errors again.
+
+    It is described where it is long, has a password, or reads standard input.
+    """
     words = [word for word in request.arguments if word not in ("--overwrite", "--retry-errors")]
     if any(word.startswith(("--join", "--ray", "--shard")) for word in words):
         return "the same command with --retry-errors, without --join, --ray and --shard"
     command = shlex.join(["pgcli", *words[:1], "--retry-errors", *words[1:]])
     has_secret = any(word != without_credentials(word) for word in words)
-    if not words or len(command) > MAX_COMMAND_LENGTH or has_secret:
+    is_piped = "-" in request.sources
+    if not words or len(command) > MAX_COMMAND_LENGTH or has_secret or is_piped:
         return "the same command with --retry-errors"
     return command
 

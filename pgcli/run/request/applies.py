@@ -150,6 +150,7 @@ RULES = (
         "name another -o, or remove the output and its folder .pgcli first",
         excludes="shard join",
     ),
+    Rule("overwrite", never, EXCLUDES, "leave out {flag}", excludes="retry_errors"),
     Rule(
         "retry_errors",
         lambda o: o.output != "-" and (format_of_name(o) is not None or o.format == "jsonl"),

@@ -1,0 +1,72 @@
+"""`--limit N`: the first N rows, prompts counted, of whatever kind of run."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.run_kinds import KINDS, fresh, whole
+from tests.support.stub_runs import finish, rows_of
+
+LIMITS = (1, 5, 12, 13)  # of 20 rows, two of each image; files of folders have six
+SHARDS = {"shard": "0/2", "rows_per_file": 3}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_limit_counts_rows(images: Path, kind: str) -> None:
+    expected = whole(images, kind)
+    output, options = KINDS[kind]
+    for limit in LIMITS:
+        folder = fresh(images, "limited")
+        code, said = finish(folder, output, limit=limit, **options)
+        assert code in (0, 3), said
+        assert rows_of(folder, output) == expected[:limit]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_limit_counts_rows_that_are_saved_before(images: Path, kind: str) -> None:
+    expected = whole(images, kind)
+    output, options = KINDS[kind]
+    folder = fresh(images, "limited")
+    for limit in (5, 3, 13, None):
+        code, said = finish(folder, output, limit=limit, **options)
+        assert code in (0, 3), said
+        assert rows_of(folder, output) == expected[: 5 if limit == 3 else limit]
+
+
+def test_limit_counts_the_rows_of_all_shards(images: Path) -> None:
+    expected = whole(images, "folder")
+    for limit in (2, 5, 13):
+        folder = fresh(images, "limited")
+        for number in (1, 0):
+            code, said = finish(folder, "rows/", limit=limit, **SHARDS | {"shard": f"{number}/2"})
+            assert code in (0, 3), said
+        assert rows_of(folder, "rows/") == expected[:limit]
+
+
+@pytest.mark.parametrize("options", [{}, {"engines": 2}], ids=["alone", "engines"])
+@pytest.mark.parametrize("source", ["../images", "-"])
+@pytest.mark.parametrize("output", ["-", "rows.txt", "rows.jsonl"])
+def test_limit_counts_rows_of_a_stream(
+    images: Path, output: str, source: str, options: dict[str, Any]
+) -> None:
+    names = [f"../images/{number:03}.png\n" for number in range(10)]
+    (images / "names").write_text("".join(names))
+    folder = fresh(images, "limited")
+
+    def redirect() -> None:
+        os.dup2(os.open(images / "names", os.O_RDONLY), 0)
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115
+        written = os.open("printed", os.O_WRONLY | os.O_CREAT)
+        os.dup2(written, 1)
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+
+    format = {"format": "text"} if output == "rows.txt" else {}
+    code, said = finish(folder, output, [source], before=redirect, limit=5, **format, **options)
+    assert code == 0, said
+    file = folder / ("printed" if output == "-" else output)
+    assert file.read_text().count("\n") == 5
