@@ -52,7 +52,6 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         "verify": "Prove on a checkpoint that the answers are those of transformers.",
         "bench": "Measure images per second side by side with transformers.",
         "doctor": "Check this machine, and show the command that fixes each problem.",
-        "slurm": "Print a batch script for SLURM: a job array whose tasks share one run.",
     },
 }
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -19,34 +18,16 @@ from pgcli.cli.program_name import program_name
 from pgcli.cli.program_options import EAGER, ProgramOptions, ProgramState, store
 from pgcli.cli.signals import end_process_by, raise_on_signals
 from pgcli.cli.streams import discard_output, open_closed_streams, raise_on_closed_pipe
-from pgcli.cli.temporary_folder import (
-    NO_FOLDER,
-    choose_temporary_folder,
-    no_temporary_folder,
-)
 from pgcli.cli.typer_app import app
-from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Screen
 from pgcli.cli.ui.sanitize_logs import sanitized_logs
 from pgcli.cli.usage_errors import to_usage_error
 from pgcli.errors import OutputFailed, PgcliError
-from pgcli.printable import printable
 from pgcli.run.progress.shutdown import Interrupted
 
 #: The errors of writing to a file that cannot grow.
 STDOUT_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-COMPLETE = "_PGCLI_COMPLETE"  # requests completions; Typer prints a wrong value
 TRACEBACK_CALLS = 3  # the last calls, which a traceback shows without --debug
-
-
-def show_man_page(context: typer.Context, is_given: bool) -> None:
-    """Print the manual page, then exit."""
-    if is_given:
-        from pgcli.cli.ui.man_page import man_page
-
-        for line in man_page(context).splitlines():
-            stdout.print_line(line)
-        raise typer.Exit
 
 
 def show_version(is_given: bool) -> None:
@@ -78,15 +59,6 @@ def pgcli(
             "--version", "-V", callback=show_version, is_eager=True, help="Show the version."
         ),
     ] = False,
-    man: Annotated[
-        bool,
-        typer.Option(
-            "--man",
-            callback=show_man_page,
-            is_eager=True,
-            help="Print the manual page: pgcli --man | man -l -",
-        ),
-    ] = False,
 ) -> None:
     """Ask questions about folders of images with PaliGemma.
 
@@ -110,7 +82,6 @@ def main(args: Sequence[str] | None = None) -> int:
     signal instead.
     """
     open_closed_streams()
-    choose_temporary_folder()
     try:
         with raise_on_signals(), raise_on_closed_pipe(), sanitized_logs():
             return exit_code(args)
@@ -124,8 +95,6 @@ def exit_code(args: Sequence[str] | None) -> int:
     words = sys.argv[1:] if args is None else args
     state = ProgramState(arguments=tuple(words))
     Screen.style = state.style
-    if COMPLETE in os.environ:
-        os.environ[COMPLETE] = printable(os.environ[COMPLETE])
     try:
         return call(args, state)
     except PgcliError as problem:
@@ -134,8 +103,6 @@ def exit_code(args: Sequence[str] | None) -> int:
         raise
     except OSError as problem:
         # errors of files are converted where these are written: this one is of standard output
-        if NO_FOLDER in str(problem):
-            return report_error(no_temporary_folder(), state)
         if problem.errno not in STDOUT_ERRNOS or problem.filename is not None:
             return report_bug(problem, state)
         failed = OutputFailed(

@@ -191,7 +191,7 @@ def test_kubernetes_job_of_the_page_is_valid_yaml_and_a_valid_command() -> None:
     (text,) = re.findall(r"```yaml\n(.*?)```", page, re.S)
     job = yaml.safe_load(text)
     command = job["spec"]["entrypoint"].removeprefix("cd /data && pgcli ")
-    assert main(["slurm", *shlex.split(command.replace("--ray auto ", ""))]) == 0
+    assert main([*shlex.split(command), "--help"]) == 0
 
 
 @pytest.mark.nightly
