@@ -21,7 +21,7 @@ from pgcli.run.progress.summary import Summary
 from pgcli.run.request import RunRequest
 from pgcli.run.run import run
 from pgcli.stores.files import read_json
-from pgcli.stores.targets import check_target
+from pgcli.stores.writing import check_target
 from pgcli.views.hooks import check_hooks, make_hooks
 from pgcli.views.row_hook import RowHook
 

@@ -11,8 +11,7 @@ from pgcli.errors import OutputExists, UsageError
 from pgcli.output import ENDINGS
 from pgcli.output.reader import Row, state_folder
 from pgcli.rows import RowSchema, json_safe, json_text
-from pgcli.stores.targets import check_target
-from pgcli.stores.writing import published
+from pgcli.stores.writing import check_target, published
 
 if TYPE_CHECKING:
     import pyarrow

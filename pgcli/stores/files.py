@@ -102,16 +102,8 @@ def read_text(path: FilePath, encoding: str = "utf-8") -> str:
 def read_json(file: Path) -> dict[str, Any] | None:
     """The JSON object in the file; None if the file is missing or damaged."""
     try:
-        return parse_values(read_text(file))
-    except (OSError, ValueError):
-        return None
-
-
-def parse_values(text: str | bytes | None) -> dict[str, Any] | None:
-    """The JSON object of the text; None for any other text, and for none."""
-    try:
-        value = json.loads(text or "")
-    except (ValueError, RecursionError):
+        value = json.loads(read_text(file))
+    except (OSError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) and not is_deep(value) else None
 

@@ -1,4 +1,4 @@
-"""Connections of `httpx2` to public machines only; every wait ends at the request's deadline."""
+"""Connections to public machines only; every wait ends at the request's deadline."""
 
 from __future__ import annotations
 
@@ -9,14 +9,11 @@ from contextlib import suppress
 from typing import Any
 
 import httpcore2
-import httpx2
 
 from pgcli.stores.errors import PRIVATE, RemoteError, TransientError, failed
 
 CONNECT_SECONDS = 10.0
 READ_SECONDS = 30.0
-#: How long an idle connection is kept.
-IDLE_SECONDS = 15.0
 
 #: What IANA lists as special, also what is formally global there, and the metadata service of
 #: Azure. Python's own list has changed from version to version.
@@ -30,18 +27,6 @@ _SPECIAL = tuple(map(ipaddress.ip_network, (*_SPECIAL_V4.split(), *_SPECIAL_V6.s
 #: All that is assigned to hosts on the Internet, and where other networks hold IPv4 addresses.
 _ASSIGNED_V6 = ipaddress.ip_network("2000::/3")
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
-
-
-class Transport(httpx2.HTTPTransport):
-    """Sends requests over connections of a `Network`. Each has a `Deadline` for its timeouts."""
-
-    def __init__(self, *, allow_private_hosts: bool):
-        self._pool = httpcore2.ConnectionPool(
-            ssl_context=ssl.create_default_context(),
-            max_connections=None,
-            keepalive_expiry=IDLE_SECONDS,
-            network_backend=Network(allow_private_hosts=allow_private_hosts),
-        )
 
 
 class Network(httpcore2.SyncBackend):

@@ -15,7 +15,7 @@ from secrets import token_hex
 from time import monotonic
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from pgcli.errors import OutputFailed, UsageError
+from pgcli.errors import OutputFailed
 from pgcli.records import Fault
 from pgcli.stores.errors import (
     DENIED,
@@ -249,16 +249,6 @@ def split_url(url: str) -> tuple[str, str]:
     """The bucket of an address, `anonymous@` included, and the path in it."""
     bucket, _, path = url.partition("://")[2].partition("/")
     return bucket, path.strip("/")
-
-
-def check_folder_url(url: str, option: str) -> None:
-    """Raise UsageError for an address that is not that of a folder in a bucket."""
-    bucket, path = split_url(url)
-    if not bucket.rpartition("@")[2] or not path:
-        raise UsageError(
-            f"{option} {url} names no folder in a bucket",
-            hint=f"name one: {option} {scheme_of(url)}://bucket/rows/",
-        )
 
 
 def open_bucket(url: str, retries: RetryConfig) -> Any:

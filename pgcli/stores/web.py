@@ -6,16 +6,17 @@ import random
 import ssl
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from email.utils import parsedate_to_datetime
 from math import inf
 from typing import TYPE_CHECKING, BinaryIO
 
+import httpcore2
 import httpx2
 
 from pgcli.stores import errors
 from pgcli.stores.errors import RemoteError, TransientError, failed, too_large
-from pgcli.stores.network import Transport
+from pgcli.stores.network import Network
 from pgcli.stores.urls import check_url, is_web
 
 if TYPE_CHECKING:
@@ -26,20 +27,23 @@ PAUSES_SECONDS = (0.5, 1.0, 2.0)
 #: The longest pause that a server may ask for.
 MAX_PAUSE_SECONDS = 30.0
 MAX_REDIRECTS = 5
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
+#: How long an idle connection is kept.
+IDLE_SECONDS = 15.0
 BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
 HEADERS = {"User-Agent": "pgcli", "Accept": "*/*", "Accept-Encoding": "identity"}
 
 
 @contextmanager
 def http_errors() -> Iterator[None]:
-    """Turn the exceptions of `httpx2` into RemoteError, by their types alone."""
+    """Turn the exceptions of the two libraries into RemoteError, by their types alone."""
     try:
         yield
     except RemoteError:
         raise
-    except (TimeoutError, httpx2.TimeoutException) as error:
+    except (TimeoutError, httpcore2.TimeoutException) as error:
         raise TransientError(errors.TOO_SLOW) from error
-    except httpx2.ConnectError as error:
+    except httpcore2.ConnectError as error:
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
@@ -49,7 +53,7 @@ def http_errors() -> Iterator[None]:
             raise RemoteError(fault) from error
         why = getattr(cause, "strerror", None) or type(cause).__name__
         raise TransientError(failed(f"no connection ({why})")) from error
-    except httpx2.TransportError as error:
+    except (httpcore2.NetworkError, httpcore2.ProtocolError) as error:
         raise TransientError(errors.CUT) from error
     except httpx2.InvalidURL as error:
         raise RemoteError(errors.INVALID_URL) from error
@@ -61,7 +65,12 @@ class WebFiles:
     errors = staticmethod(http_errors)
 
     def __init__(self, *, allow_private_hosts: bool):
-        self._transport = Transport(allow_private_hosts=allow_private_hosts)
+        self._pool = httpcore2.ConnectionPool(
+            ssl_context=ssl.create_default_context(),
+            max_connections=None,
+            keepalive_expiry=IDLE_SECONDS,
+            network_backend=Network(allow_private_hosts=allow_private_hosts),
+        )
 
     def download(
         self,
@@ -82,8 +91,8 @@ class WebFiles:
             start = file.tell() if version else 0
             resume = {"Range": f"bytes={start}-", "If-Range": version} if start else {}
             try:
-                with http_errors(), self._get(url, deadline, resume) as response:
-                    headers, is_rest = response.headers, response.status_code == 206
+                with http_errors(), self._get(url, deadline, resume) as (response, headers):
+                    is_rest = response.status == 206
                     begins = headers.get("Content-Range", "").startswith(f"bytes {start}-")
                     served = headers.get("ETag", headers.get("Last-Modified", ""))
                     if is_rest and not (begins and served == version):
@@ -93,7 +102,7 @@ class WebFiles:
                     file.truncate()
                     if file.tell() + int(headers.get("Content-Length", 0)) > limit:
                         raise RemoteError(too_large(limit))
-                    for chunk in response.iter_raw():
+                    for chunk in response.iter_stream():
                         if file.tell() + len(chunk) > limit:
                             raise RemoteError(too_large(limit))
                         file.write(chunk)
@@ -112,41 +121,54 @@ class WebFiles:
     @contextmanager
     def _get(
         self, url: str, deadline: Deadline, headers: Mapping[str, str]
-    ) -> Iterator[httpx2.Response]:
-        """The successful response after redirects. Raises RemoteError, and what `httpx2` raises."""
+    ) -> Iterator[tuple[httpcore2.Response, httpx2.Headers]]:
+        """The successful response after redirects, and its headers.
+
+        Raises RemoteError, and what `httpcore2` and `httpx2` raise.
+        """
         timeouts = dict.fromkeys(("connect", "read", "write"), deadline)
         for _ in range(MAX_REDIRECTS + 1):
-            request = httpx2.Request(
-                "GET", url, headers={**HEADERS, **headers}, extensions={"timeout": timeouts}
+            target = httpx2.URL(url)
+            # of its parts, as httpcore leaves out what follows a semicolon
+            address = httpcore2.URL(
+                scheme=target.raw_scheme,
+                host=target.raw_host,
+                port=target.port,
+                target=target.raw_path,
             )
-            with closing(self._transport.handle_request(request)) as response:
-                if not response.has_redirect_location:
-                    check_response(response)
-                    yield response
+            with self._pool.stream(
+                "GET",
+                address,
+                headers=httpx2.Headers({"Host": target.netloc.decode(), **HEADERS, **headers}).raw,
+                extensions={"timeout": timeouts},
+            ) as response:
+                received = httpx2.Headers(response.headers)
+                if response.status not in REDIRECTS or "Location" not in received:
+                    check_response(response.status, received)
+                    yield response, received
                     return
-                target = request.url.join(response.headers["Location"])
-            if not is_web(str(target)):
+            moved = target.join(received["Location"])
+            if not is_web(str(moved)):
                 raise RemoteError(errors.UNKNOWN_SCHEME)
-            if request.url.scheme == "https" and target.scheme == "http":
+            if (target.scheme, moved.scheme) == ("https", "http"):
                 raise RemoteError(errors.DOWNGRADED)
-            url = str(target)
+            url = str(moved)
             check_url(url)
         raise RemoteError(errors.TOO_MANY_REDIRECTS)
 
 
-def check_response(response: httpx2.Response) -> None:
+def check_response(status: int, headers: httpx2.Headers) -> None:
     """Raise RemoteError for a response that is not the file."""
-    status = response.status_code
     if status in (404, 410):
         raise RemoteError(errors.MISSING)
     if status in (401, 403, 407):
         raise RemoteError(errors.DENIED)
     fault = errors.TOO_SLOW if status == 408 else failed(f"the server answered {status}")
     if status in BUSY:
-        raise TransientError(fault, retry_after(response.headers.get("Retry-After", "")))
+        raise TransientError(fault, retry_after(headers.get("Retry-After", "")))
     if status not in (200, 206):
         raise RemoteError(fault)
-    if response.headers.get("Content-Encoding", "identity").strip().lower() != "identity":
+    if headers.get("Content-Encoding", "identity").strip().lower() != "identity":
         raise RemoteError(errors.COMPRESSED)
 
 

@@ -22,7 +22,7 @@ from pgcli.records import BOX_TASKS, Answer, Item, Mask
 from pgcli.rle import spans
 from pgcli.rows import RowSchema, fill_columns
 from pgcli.stores import Reader, RemoteError
-from pgcli.stores.targets import check_target
+from pgcli.stores.writing import check_target
 from pgcli.views.colours import LabelColours
 from pgcli.views.file_names import FileName, FileNames
 from pgcli.views.formats import SUFFIXES, format_of, save_image, writable_suffixes

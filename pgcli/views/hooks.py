@@ -18,7 +18,7 @@ from pgcli.printable import printable
 from pgcli.records import Answer, Item
 from pgcli.rows import RowSchema, json_text
 from pgcli.stores import Reader
-from pgcli.stores.targets import check_target
+from pgcli.stores.writing import check_target
 from pgcli.tasks import AnyQuestion, Question
 from pgcli.views.drawings import Drawings, check_draw
 from pgcli.views.gallery.page import is_page

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from pgcli.errors import OutputFailed, UsageError
+from pgcli.errors import OutputFailed
 from pgcli.stores import Entry, Store, objects, open_folder
-from pgcli.stores.objects import ObjectStore, check_folder_url
+from pgcli.stores.objects import ObjectStore
 from tests.support import writable_stores
 from tests.support.writable_stores import (
     BUCKET,
@@ -193,13 +193,6 @@ def test_of_several_processes_one_creates_an_object() -> None:
             assert sorted(created) == ["0", "1"]
             content = files[f"bucket/rows/claims/{number}"]
             assert content == "ab"[created.index("1")].encode()
-
-
-@pytest.mark.parametrize("url", ["s3://bucket", "s3://bucket/", "s3:///rows", "gs://anonymous@/x"])
-def test_address_of_no_folder_is_a_usage_error(url: str) -> None:
-    check_folder_url("s3://bucket/rows/", "-o")
-    with pytest.raises(UsageError, match="names no folder"):
-        check_folder_url(url, "-o")
 
 
 def test_error_of_the_system_in_the_middle_of_a_listing_is_output_failed(tmp_path: Path) -> None:

@@ -99,6 +99,15 @@ def test_each_answer_of_a_server_has_its_error(
     assert server.counts[f"/{path}"] == tries
 
 
+def test_request_has_the_path_and_the_host_as_they_are_written(server: Server) -> None:
+    server.files["/a;b%20c/%C3%A9.png;x"] = PNG
+    assert outcome(f"{server.url}/a;b c/é.png;x#part") == "good"
+    [(path, headers)] = server.requests
+    assert path == "/a;b%20c/%C3%A9.png;x"
+    assert headers["host"] == f"127.0.0.1:{server.port}"
+    assert headers["accept-encoding"] == "identity"
+
+
 @pytest.mark.parametrize("path", ["loris.png", "drip.png", "silent.png", "more.png"])
 def test_slow_server_times_out(server: Server, short_timeouts: None, path: str) -> None:
     with ends_soon():

@@ -185,7 +185,7 @@ def bench(
     from pgcli.cli.find_model import find_model
     from pgcli.cli.ui.bench_report import show
     from pgcli.inputs import Inventory
-    from pgcli.stores.targets import check_target
+    from pgcli.stores.writing import check_target
 
     for file, name in ((output, "-o"), (plot, "--plot")):
         if file is not None:

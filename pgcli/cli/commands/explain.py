@@ -119,14 +119,14 @@ def one_item(image: str, question: Question) -> Item:
 
 def check_target(target: Path, item: Item, *, overwrite: bool) -> None:
     """Raise if the page cannot be written, before anything is computed."""
-    from pgcli.stores import targets
+    from pgcli.stores import writing
     from pgcli.views.gallery.page import is_page
 
     if str(target) == "-":
         raise UsageError("a page is not written to standard output", hint="name a file with -o")
     if item.path is not None and os.path.realpath(target) == os.path.realpath(item.path):
         raise UsageError(f"{target} is the image itself", hint=f"name a page: -o {PAGE}")
-    targets.check_target(target, "-o", is_folder=False, overwrite=overwrite or is_page(target))
+    writing.check_target(target, "-o", is_folder=False, overwrite=overwrite or is_page(target))
 
 
 def check_kind(checkpoint: Checkpoint) -> None:

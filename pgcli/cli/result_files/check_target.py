@@ -6,14 +6,14 @@ import os
 from pathlib import Path
 
 from pgcli.errors import OutputExists, UsageError
-from pgcli.stores import targets
+from pgcli.stores import writing
 
 #: A file in every folder that an export wrote; other folders are never replaced.
 MARK = ".pgcli-export"
 
 
 def check_target(target: Path, *, is_folder: bool, overwrite: bool, option: str = "-o") -> None:
-    """Check a file or folder that is written as a whole. Raises what `targets.check_target` does.
+    """Check a file or folder that is written as a whole. Raises what `writing.check_target` does.
 
     A folder is replaced only if an export wrote it.
     """
@@ -23,7 +23,7 @@ def check_target(target: Path, *, is_folder: bool, overwrite: bool, option: str 
             f"{target} was not written by an export, and is not replaced",
             hint=f"name another folder with {option}",
         )
-    targets.check_target(target, option, is_folder=is_folder, overwrite=overwrite)
+    writing.check_target(target, option, is_folder=is_folder, overwrite=overwrite)
 
 
 def is_foreign_folder(folder: Path) -> bool:
@@ -37,10 +37,10 @@ def is_foreign_folder(folder: Path) -> bool:
 def check_folder(folder: str, option: str, *, overwrite: bool) -> None:
     """Check the folder of an option, into which files are written; it may be a link to a folder.
 
-    Raises what `targets.check_target` raises.
+    Raises what `writing.check_target` raises.
     """
     if not folder:
         raise UsageError(f"there is no folder {folder!r}", hint=f"name a folder with {option}")
     path = Path(folder)
     path = path.resolve() if path.is_symlink() and path.is_dir() else path
-    targets.check_target(path, option, is_folder=True, overwrite=overwrite)
+    writing.check_target(path, option, is_folder=True, overwrite=overwrite)

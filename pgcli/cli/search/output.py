@@ -16,8 +16,7 @@ from pgcli.output import FormatOption, output_format
 from pgcli.printable import printable
 from pgcli.rows import json_safe, json_text, round6
 from pgcli.search.search_files import Hit
-from pgcli.stores.targets import check_target
-from pgcli.stores.writing import wrap_write_errors
+from pgcli.stores.writing import check_target, wrap_write_errors
 from pgcli.wording import count
 
 NOTHING = "(nothing found)"

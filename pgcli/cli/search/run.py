@@ -15,7 +15,7 @@ from pgcli.search.duplicates import THRESHOLD
 from pgcli.search.faiss_index import VectorIndex, indexed_duplicates, search_indexes
 from pgcli.search.search_files import Hit, find_duplicates, read_all, search_files
 from pgcli.search.vector_files import VectorFiles
-from pgcli.stores.targets import check_target
+from pgcli.stores.writing import check_target
 from pgcli.tasks.question import normalize
 from pgcli.views.gallery.page import is_page
 

@@ -23,8 +23,7 @@ from pgcli.output.reader import state_folder
 from pgcli.run.state.folder import LOCK, LOCK_SECONDS
 from pgcli.stores import Held, LocalStore
 from pgcli.stores.files import read_json
-from pgcli.stores.targets import check_target
-from pgcli.stores.writing import wrap_write_errors, write_json
+from pgcli.stores.writing import check_target, wrap_write_errors, write_json
 
 if TYPE_CHECKING:
     from pgcli.checkpoints.find import Checkpoint

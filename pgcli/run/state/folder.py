@@ -36,9 +36,8 @@ from pgcli.run.state.record import (
     why_no_record,
 )
 from pgcli.stores import Entry, Held, LocalStore, Store, open_folder
-from pgcli.stores.targets import check_target
 from pgcli.stores.urls import is_in_object_store, without_credentials
-from pgcli.stores.writing import already_exists
+from pgcli.stores.writing import already_exists, check_target
 
 if TYPE_CHECKING:
     from pgcli.run.request import RunRequest
