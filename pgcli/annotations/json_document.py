@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from pgcli.errors import UsageError
-from pgcli.inputs.readers import FileLocation, error_text, open_file
+from pgcli.inputs.readers import InputFile, error_text
 from pgcli.printable import is_deep
+from pgcli.stores.files import open_regular
 
 
-def read_document(file: FileLocation | Path, max_bytes: int, *, hint: str) -> Any:
+def read_document(file: InputFile | Path, max_bytes: int, *, hint: str) -> Any:
     """The content of a JSON file of at most `max_bytes`. Raises UsageError with the hint."""
     try:
-        with open_file(str(file) if isinstance(file, Path) else file) as opened:
+        with open_regular(file) if isinstance(file, Path) else file.open() as opened:
             data = opened.read(max_bytes + 1)
         if len(data) > max_bytes:
             limit = f"{max_bytes / 2**20:,.0f} MiB"

@@ -14,7 +14,8 @@ IMAGE, TABLE, STDIN, LINE, BYTES, TEXT = range(6)
 #: Places of files: as the user named them, below a folder, or among the matches of a pattern.
 NAMED, BELOW, MATCHED = range(3)
 
-BATCH_RECORDS = 2**16
+#: Records that are Python objects at a time.
+BATCH_RECORDS = 2**12
 INTEGERS = pa.list_(pa.int64())
 SCHEMA = pa.schema(
     [

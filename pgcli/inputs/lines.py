@@ -11,13 +11,12 @@ from typing import Any, NoReturn
 
 from pgcli.errors import ManifestError
 from pgcli.inputs.readers import (
+    InputFile,
     ManifestReader,
     ManifestRow,
     Mark,
-    TableFile,
     Wanted,
     error_text,
-    open_file,
 )
 from pgcli.printable import MAX_DEPTH, is_deep
 
@@ -27,14 +26,14 @@ TOO_LONG = f"is longer than {MAX_LINE_BYTES >> 20} MiB"
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
-def raw_lines(file: TableFile, mark: Mark) -> Iterator[tuple[int, bytes]]:
+def raw_lines(file: InputFile, mark: Mark) -> Iterator[tuple[int, bytes]]:
     """The lines from a mark on, each with its number, a byte order mark as part of the first.
 
     Raises ManifestError.
     """
     number, name, left = mark.number, file.name, file.size - mark.offset
     try:
-        with open_file(file.location) as opened:
+        with file.open() as opened:
             opened.seek(mark.offset)
             while line := opened.readline(min(MAX_LINE_BYTES + 1, left)):
                 number += 1
@@ -49,7 +48,7 @@ def raw_lines(file: TableFile, mark: Mark) -> Iterator[tuple[int, bytes]]:
         raise ManifestError(f"{name} cannot be read: {error_text(problem)}") from problem
 
 
-def lines(file: TableFile, mark: Mark) -> Iterator[tuple[Mark, bytes]]:
+def lines(file: InputFile, mark: Mark) -> Iterator[tuple[Mark, bytes]]:
     """The lines from a mark on that are not blank, each with its mark, without a byte order mark.
 
     Raises ManifestError.
@@ -63,17 +62,17 @@ def lines(file: TableFile, mark: Mark) -> Iterator[tuple[Mark, bytes]]:
             yield Mark(begin, number - 1), line
 
 
-def json_rows(file: TableFile, wanted: Wanted) -> Iterator[tuple[Mark, ManifestRow]]:
+def json_rows(file: InputFile, wanted: Wanted) -> Iterator[tuple[Mark, ManifestRow]]:
     """A row for each line that is not blank. Raises ManifestError."""
     for number, (mark, line) in enumerate(lines(file, wanted.mark)):
-        position = f"line {mark.number + 1}"
+        position = f"{file.name}, line {mark.number + 1}"
         if number < wanted.skip:
             yield mark, ManifestRow(position, {})
             continue
         try:
             yield mark, ManifestRow(position, parse_object(line))
         except ValueError as problem:
-            raise ManifestError(f"{file.name}, {position}: {problem}") from problem
+            raise ManifestError(f"{position}: {problem}") from problem
 
 
 def parse_object(line: bytes) -> dict[str, Any]:
@@ -139,7 +138,7 @@ def _has_lone_surrogate(row: Any) -> bool:
 class CsvTable:
     """A table from a mark on; `number` and `offset` are where reading stands."""
 
-    def __init__(self, file: TableFile, mark: Mark, delimiter: str):
+    def __init__(self, file: InputFile, mark: Mark, delimiter: str):
         csv.field_size_limit(MAX_LINE_BYTES)  # the csv module has this setting per process only
         self._name, self.number, self.offset = file.name, mark.number, mark.offset
         self._row_bytes = 0  # of the current row, which may span several lines
@@ -156,7 +155,7 @@ class CsvTable:
                 raise ManifestError(f"{self._name}, line {self.number}: {problem}") from problem
         return cells
 
-    def _lines(self, file: TableFile, mark: Mark) -> Iterator[str]:
+    def _lines(self, file: InputFile, mark: Mark) -> Iterator[str]:
         """Decoded lines, each counted as it is taken."""
         for self.number, line in raw_lines(file, mark):
             self.offset += len(line)
@@ -172,7 +171,7 @@ class CsvTable:
                 raise ManifestError(f"{place}: it is not UTF-8") from problem
 
 
-def csv_columns(file: TableFile, *, delimiter: str) -> tuple[str, ...]:
+def csv_columns(file: InputFile, *, delimiter: str) -> tuple[str, ...]:
     """The columns that the first line names. Raises ManifestError."""
     header = CsvTable(file, Mark(), delimiter).row()
     if header is None:
@@ -183,7 +182,7 @@ def csv_columns(file: TableFile, *, delimiter: str) -> tuple[str, ...]:
 
 
 def csv_rows(
-    file: TableFile, wanted: Wanted, *, delimiter: str
+    file: InputFile, wanted: Wanted, *, delimiter: str
 ) -> Iterator[tuple[Mark, ManifestRow]]:
     """A row for each that is not empty; one may span several lines. Raises ManifestError."""
     header = csv_columns(file, delimiter=delimiter)
@@ -195,10 +194,10 @@ def csv_rows(
         cells = table.row()
         if cells is None:
             return
-        position = f"line {table.number}"
+        position = f"{file.name}, line {table.number}"
         if len(cells) != len(header):
             message = f"it has {len(cells)} columns, and the first line {len(header)}"
-            raise ManifestError(f"{file.name}, {position}: {message}")
+            raise ManifestError(f"{position}: {message}")
         yield mark, ManifestRow(position, dict(zip(header, cells, strict=True)))
 
 

@@ -23,7 +23,7 @@ from pgcli.inputs.endings import (
 from pgcli.inputs.file_table import BELOW, IMAGE, MATCHED, NAMED, TABLE, FileRecord
 from pgcli.inputs.options import ReadOptions
 from pgcli.inputs.paths import display_name, display_path, parse_path, url_scheme
-from pgcli.inputs.readers import FileLocation, RemoteFile, manifest_ending
+from pgcli.inputs.readers import InputFile, manifest_ending
 from pgcli.inputs.tables import Table
 from pgcli.inputs.walk import (
     FOLDER,
@@ -74,8 +74,8 @@ class SourceFiles:
         """A table of the source."""
         path = self.path_of(record.place, record.name)
         name = self.name if record.place == NAMED and not self.is_url else display_path(path)
-        location = locate_source(path, options) if self.is_url else path
-        return Table(location, name, options, record)
+        reader = check_readable(path, options) if self.is_url else None
+        return Table(InputFile(path, display_name(name), reader), options, record)
 
     def located(self, place: int, name: bytes) -> tuple[str, str, str]:
         """The path or the URL of an image, its id by that name, and the path that its rows show."""
@@ -296,11 +296,11 @@ def fixed_url(url: str) -> str:
     return "".join(f"{piece}/" for piece in pieces[: next(magic, len(pieces) - 1)])
 
 
-def locate_source(name: str, options: ReadOptions) -> FileLocation:
-    """The path or the remote file that a name of a file is. Raises UsageError."""
+def locate_source(name: str, options: ReadOptions) -> InputFile:
+    """The file that a name or an address stands for. Raises UsageError."""
     if url_scheme(name) is None:
-        return parse_path(name)
-    return RemoteFile(name, check_readable(name, options))
+        return InputFile(parse_path(name), display_name(name))
+    return InputFile(name, display_path(name), check_readable(name, options))
 
 
 def check_readable(url: str, options: ReadOptions) -> Reader:

@@ -72,6 +72,14 @@ def named_columns(keep: Iterable[str]) -> tuple[KeptColumn, ...]:
     return tuple(KeptColumn(source, output or source) for source, _, output in pairs)
 
 
+def needed_columns(options: ReadOptions, kept: Iterable[KeptColumn]) -> set[str]:
+    """The columns that a row has to have, of which these are kept. Each has a `SOURCE`."""
+    names = {options.image_column, *options.fields, *(column.source for column in kept)}
+    names |= {options.prompt_column} if options.requires_prompts else set()
+    names |= {options.choices_column} if options.choices_column is not None else set()
+    return names
+
+
 def kept_columns(keep: Sequence[str], columns: Iterable[str], image: str) -> tuple[KeptColumn, ...]:
     """The columns to keep of a manifest with these `columns`, `image` being that of the images."""
     named = named_columns(keep)

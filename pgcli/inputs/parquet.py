@@ -17,14 +17,7 @@ from pgcli.arrow_values import to_values
 from pgcli.errors import ManifestError
 from pgcli.images.child_process import ProcessFailed
 from pgcli.inputs.parquet_process import MAX_RATIO, MAX_ROW_BYTES, PROCESS, plain_type
-from pgcli.inputs.readers import (
-    ManifestReader,
-    ManifestRow,
-    Mark,
-    RemoteFile,
-    TableFile,
-    Wanted,
-)
+from pgcli.inputs.readers import InputFile, ManifestReader, ManifestRow, Mark, Wanted
 from pgcli.printable import MAX_DEPTH
 from pgcli.records import Fault
 from pgcli.stores import RemoteError
@@ -60,7 +53,7 @@ class Part(NamedTuple):
     fault: Fault | None = None
 
 
-def columns(file: TableFile) -> tuple[str, ...]:
+def columns(file: InputFile) -> tuple[str, ...]:
     """The columns that the file's footer names, each once. Raises ManifestError."""
     names = layout(file).schema.names
     name, count = max(Counter(names).items(), key=lambda pair: pair[1], default=("", 0))
@@ -69,14 +62,17 @@ def columns(file: TableFile) -> tuple[str, ...]:
     return tuple(names)
 
 
-def total(file: TableFile) -> int:
+def total(file: InputFile) -> int:
     """The number of rows. Raises ManifestError."""
     return (0, *layout(file).ends)[-1]
 
 
-def schema(file: TableFile, names: frozenset[str]) -> pa.Schema:
-    """The types of some columns. Raises ManifestError for one that has no values in Python."""
-    found = pa.schema([field for field in layout(file).schema if field.name in names])
+def schema(file: InputFile, wanted: Wanted) -> pa.Schema:
+    """The types of those wanted columns that exist.
+
+    Raises ManifestError for a column that has no values in Python.
+    """
+    found = pa.schema([field for field in layout(file).schema if field.name in wanted.columns])
     for field in found:
         for kind in leaf_types(field.type, file):
             if types.is_timestamp(kind) and not is_known_zone(kind):
@@ -84,7 +80,7 @@ def schema(file: TableFile, names: frozenset[str]) -> pa.Schema:
                     f"{file.name}: the column {field.name!r} has an unknown time zone {kind.tz!r}",
                     hint="write its times in UTC or without a zone, or leave the column out",
                 )
-        if field.name == file.image_column:
+        if field.name == wanted.image_column:
             kind = plain_type(field.type)
             pair = (
                 {inner.name: inner.type for inner in kind} if types.is_struct(kind) else {"": kind}
@@ -95,45 +91,45 @@ def schema(file: TableFile, names: frozenset[str]) -> pa.Schema:
     return found
 
 
-def rows(file: TableFile, wanted: Wanted) -> Iterator[tuple[Mark, ManifestRow]]:
+def rows(file: InputFile, wanted: Wanted) -> Iterator[tuple[Mark, ManifestRow]]:
     """Rows from the number of the mark on, with those wanted columns that exist.
 
     A row that cannot be read has a fault. Raises ManifestError.
     """
     known, number = layout(file), wanted.mark.offset
     names = [name for name in known.schema.names if name in wanted.columns]
-    if not wanted.images and file.image_column in names:
-        names.remove(file.image_column)
-        kind = plain_type(known.schema.field(file.image_column).type)
+    image = wanted.image_column
+    if not wanted.images and image in names:
+        names.remove(image)
+        kind = plain_type(known.schema.field(image).type)
         if types.is_struct(kind) and kind.get_field_index("path") >= 0:
-            names.append(f"{file.image_column}.path")
+            names.append(f"{image}.path")
         elif not any(check(kind) for check in BINARY_TYPES):
-            names.append(file.image_column)
-    for part in parts(file, known, names, number, total(file)):
+            names.append(image)
+    for part in parts(file, names, image, number, total(file)):
         found: list[str] = []
         cells = iter([()] * part.rows)
         if part.batch is not None and part.batch.num_columns:
             found = part.batch.schema.names
             cells = zip(*map(to_values, part.batch.columns), strict=True)
         for values in cells:
-            row = ManifestRow(
-                f"row {number + 1}", dict(zip(found, values, strict=True)), part.fault
-            )
+            position = f"{file.name}, row {number + 1}"
+            row = ManifestRow(position, dict(zip(found, values, strict=True)), part.fault)
             yield Mark(number, number), row
             number += 1
 
 
-def arrays(file: TableFile, wanted: Wanted) -> pa.Table:
-    """Those wanted columns that exist, of the rows behind a mark; null where a row has a fault.
+def arrays(file: InputFile, wanted: Wanted, start: int, stop: int) -> pa.Table:
+    """Those wanted columns that exist, from row `start` to before `stop`; null for a row's fault.
 
     Raises ManifestError.
     """
-    known, start = layout(file), wanted.mark.offset
+    known = layout(file)
     names = [name for name in known.schema.names if name in wanted.columns]
     kinds = pa.schema([(name, plain_type(known.schema.field(name).type)) for name in names])
-    size = file.size if isinstance(file.location, str) else 0
+    size = file.size if file.url_reader is None else 0
     found, free = [kinds.empty_table()], max(MAX_TABLE_BYTES, MAX_RATIO * size)
-    for part in parts(file, known, names, start, start + wanted.limit):
+    for part in parts(file, names, wanted.image_column, start, stop):
         table = pa.table([pa.nulls(part.rows, kind) for kind in kinds.types], schema=kinds)
         if part.batch is not None and part.fault is None:
             free -= part.batch.nbytes
@@ -143,18 +139,17 @@ def arrays(file: TableFile, wanted: Wanted) -> pa.Table:
     return pa.concat_tables(found)
 
 
-def parts(
-    file: TableFile, known: Layout, names: list[str], start: int, stop: int
-) -> Iterator[Part]:
+def parts(file: InputFile, names: list[str], image: str, start: int, stop: int) -> Iterator[Part]:
     """The rows of columns from `start` to before `stop`, in parts that fit into memory.
 
     Each part is of one row group. Raises ManifestError.
     """
+    known = layout(file)
     while start < stop:
         part = Part(min(stop - start, 2**16))
         if names:
             end = min(stop, known.ends[bisect_right(known.ends, start)])
-            request = {"columns": names, "start": start, "stop": stop, "image": file.image_column}
+            request = {"columns": names, "start": start, "stop": stop, "image": image}
             try:
                 header, data = ask(file, request)
                 if "problem" in header:
@@ -172,13 +167,13 @@ def parts(
         yield part
 
 
-def layout(file: TableFile) -> Layout:
+def layout(file: InputFile) -> Layout:
     """What the footer says. Raises ManifestError for a file that is not readable."""
     return _layout(file, stamp(file))
 
 
 @lru_cache(maxsize=16)
-def _layout(file: TableFile, stamp: tuple[int, ...]) -> Layout:
+def _layout(file: InputFile, stamp: tuple[int, ...]) -> Layout:
     try:
         header, data = ask(file, {"columns": None})
         if "problem" in header:
@@ -191,19 +186,16 @@ def _layout(file: TableFile, stamp: tuple[int, ...]) -> Layout:
     return found
 
 
-def ask(file: TableFile, request: dict[str, Any]) -> tuple[dict[str, Any], bytearray]:
+def ask(file: InputFile, request: dict[str, Any]) -> tuple[dict[str, Any], bytearray]:
     """The reply of the process. Raises ProcessFailed, and ManifestError for an address."""
-    location = file.location
-    is_stored = isinstance(location, RemoteFile) and not is_web(location.address)
-    if isinstance(location, RemoteFile):
-        path = location.address
-        if not is_stored:
-            try:
-                path = str(location.url_reader.local_copy(path))
-            except RemoteError as problem:
-                raise unreadable(file, problem) from problem
-    else:  # this process may have changed its folder since the other one started
-        path = str(Path.cwd() / location)
+    path, is_stored = file.location, file.url_reader is not None and not is_web(file.location)
+    if file.url_reader is None:  # this process may have changed its folder since the other began
+        path = str(Path.cwd() / path)
+    elif not is_stored:
+        try:
+            path = str(file.url_reader.local_copy(path))
+        except RemoteError as problem:
+            raise unreadable(file, problem) from problem
     place = {"file": path, "is_stored": is_stored, "stamp": stamp(file)}
     header, data = PROCESS.ask({**place, **request})
     if "remote" in header:
@@ -211,16 +203,16 @@ def ask(file: TableFile, request: dict[str, Any]) -> tuple[dict[str, Any], bytea
     return header, data
 
 
-def unreadable(file: TableFile, problem: RemoteError) -> ManifestError:
+def unreadable(file: InputFile, problem: RemoteError) -> ManifestError:
     """The error for a file at an address that cannot be read now."""
     message = f"{file.name} cannot be read: {problem}"
     return ManifestError(message, hint="the same command tries again")
 
 
-def stamp(file: TableFile) -> tuple[int, ...]:
+def stamp(file: InputFile) -> tuple[int, ...]:
     """What changes with a local file, so that it is opened again."""
     try:
-        status = os.stat(file.location) if isinstance(file.location, str) else None  # noqa: PTH116
+        status = os.stat(file.location) if file.url_reader is None else None  # noqa: PTH116
     except OSError:
         status = None
     return () if status is None else (status.st_ino, status.st_size, status.st_mtime_ns)
@@ -231,7 +223,7 @@ def is_image(kind: pa.DataType) -> bool:
     return any(check(kind) for check in (*IMAGE_TYPES, *BINARY_TYPES))
 
 
-def leaf_types(kind: pa.DataType, file: TableFile, depth: int = 0) -> Iterator[pa.DataType]:
+def leaf_types(kind: pa.DataType, file: InputFile, depth: int = 0) -> Iterator[pa.DataType]:
     """The types of the values in lists and structs. Raises ManifestError for too many levels."""
     if depth > MAX_DEPTH:
         raise ManifestError(f"{file.name}: a column is nested too deeply")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 from pgcli.records import Fault
 from pgcli.stores import Reader
 from pgcli.stores.files import open_regular
-from pgcli.stores.urls import url_path, without_credentials
+from pgcli.stores.urls import url_path
 
 if TYPE_CHECKING:
     import pyarrow
@@ -30,38 +30,34 @@ READERS: Mapping[str, str] = {
 }
 
 
-class RemoteFile(NamedTuple):
-    """A file at an address; its text has no credentials."""
-
-    address: str
-    url_reader: Reader
-
-    def __str__(self) -> str:
-        return without_credentials(self.address)
-
-    def open(self) -> BinaryIO:
-        """The file as a seekable stream. Raises RemoteError."""
-        return self.url_reader.open(self.address)
-
-
-#: A path, or a remote file; as text either is its name in messages.
-FileLocation = str | RemoteFile
-
-
-class TableFile(NamedTuple):
-    """A file whose rows name images, as a reader gets it.
+class InputFile(NamedTuple):
+    """A file by its path, or by its address, which `url_reader` reads.
 
     `name` is that in messages. Of a local file, `size` bytes are read: it may be growing.
     """
 
-    location: FileLocation
+    location: str
     name: str
-    image_column: str = "image"
+    url_reader: Reader | None = None
     size: int = sys.maxsize
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def path(self) -> str:
+        """The path, or the path in the address; its ending names the format."""
+        return self.location if self.url_reader is None else url_path(self.location)
+
+    def open(self) -> BinaryIO:
+        """The file, opened for reading, seekable. Raises OSError."""
+        if self.url_reader is None:
+            return open_regular(self.location)
+        return self.url_reader.open(self.location)
 
 
 class ManifestRow(NamedTuple):
-    """One row: its position for messages (`line 3`, `row 3`), its values, and its fault if any.
+    """One row: its position for messages (`m.jsonl, line 3`), its values, and its fault if any.
 
     An image is a path or URL as text, bytes, or `{bytes, path}`; with a `span` it is those bytes
     (offset, size) of the table's file itself, which are not read here.
@@ -86,14 +82,13 @@ START = Mark()
 class Wanted(NamedTuple):
     """What is read of a file: `columns` at least, from a row's mark on.
 
-    The first `skip` rows are counted only, and no more than `limit` after them are taken. Without
-    `images` the bytes of images need not be read.
+    The first `skip` rows are counted only. Without `images` the bytes of images need not be read.
     """
 
     columns: frozenset[str] = frozenset()
+    image_column: str = "image"
     mark: Mark = START
     skip: int = 0
-    limit: int = sys.maxsize
     images: bool = True
 
 
@@ -103,17 +98,18 @@ class ManifestReader:
 
     `rows` yields rows with their marks, in memory that does not grow with the file, and raises
     ManifestError, with the position, for a file that cannot be read on. `columns` returns the
-    columns that the file states; without it each row names its own. Where the file states its
-    types and the number of its rows, `schema` (of some columns), `total` and `arrays` (the columns
-    of some rows) return them; its marks are numbers of rows then, and any row can be the first.
-    With `grows`, what is appended to the file are more rows.
+    columns that the file states; without it each row names its own. With `grows`, what is appended
+    to the file are more rows. Of a file that states its types and the number of its rows, `schema`
+    returns the types of those wanted columns that it has, `total` the number of its rows, and
+    `arrays` the columns of some rows, from a number to before another; its marks are numbers of
+    rows, and any row can be the first.
     """
 
-    rows: Callable[[TableFile, Wanted], Iterator[tuple[Mark, ManifestRow]]]
-    columns: Callable[[TableFile], tuple[str, ...]] | None = None
-    schema: Callable[[TableFile, frozenset[str]], pyarrow.Schema] | None = None
-    total: Callable[[TableFile], int] | None = None
-    arrays: Callable[[TableFile, Wanted], pyarrow.Table] | None = None
+    rows: Callable[[InputFile, Wanted], Iterator[tuple[Mark, ManifestRow]]]
+    columns: Callable[[InputFile], tuple[str, ...]] | None = None
+    schema: Callable[[InputFile, Wanted], pyarrow.Schema] | None = None
+    total: Callable[[InputFile], int] | None = None
+    arrays: Callable[[InputFile, Wanted, int, int], pyarrow.Table] | None = None
     grows: bool = False
 
 
@@ -128,16 +124,6 @@ def load_reader(ending: str) -> ManifestReader:
     module, _, attribute = READERS[ending].partition(".")
     reader: ManifestReader = getattr(import_module(f"pgcli.inputs.{module}"), attribute)
     return reader
-
-
-def open_file(location: FileLocation) -> BinaryIO:
-    """The file, opened for reading, seekable. Raises OSError."""
-    return location.open() if isinstance(location, RemoteFile) else open_regular(location)
-
-
-def path_of(location: FileLocation) -> str:
-    """The path, or the path in the URL; its ending names the format."""
-    return url_path(location.address) if isinstance(location, RemoteFile) else location
 
 
 def error_text(problem: Any) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 from pgcli import regions
 from pgcli.arrow_values import to_json
-from pgcli.errors import ManifestError
+from pgcli.errors import ManifestError, UsageError
 from pgcli.inputs.options import REGION, KeptColumn, ReadOptions
 from pgcli.inputs.paths import MISSING, ImageLocation, display_name
 from pgcli.inputs.readers import ManifestRow
@@ -170,13 +170,23 @@ def check_fields(fields: dict[str, Any], options: ReadOptions) -> None:
             raise BadValue(f"{name!r} holds {kind}, not text or a number.", "no_prompt")
 
 
-def columns_hint(columns: Iterable[str], wanted: str, options: ReadOptions) -> str:
-    """Which columns there are, where the wanted one is missing."""
+def missing_column(
+    name: str, columns: Iterable[str], wanted: str, options: ReadOptions
+) -> UsageError:
+    """The error for a manifest without a column, which says what columns there are."""
     hint = f"its columns are: {', '.join(sorted(columns)[:MAX_LISTED_COLUMNS])}"
     if wanted == options.prompt_column:
         noun = options.prompt_noun
         hint += f"; --{noun}-column NAME chooses one, --{noun} TEXT gives all rows the same"
-    return hint
+    return UsageError(f"{name} has no column {wanted!r}", hint=hint)
+
+
+def repeated_id(name: str, first: str, second: str) -> ManifestError:
+    """The error for an id that is given twice, by both positions."""
+    return ManifestError(
+        f"the id {name!r} is given twice: {first} and {second}",
+        hint="ids name rows; name each source once, or another column with --id-column",
+    )
 
 
 def read_choices(row: ManifestRow, column: str) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -13,10 +14,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pgcli.errors import UsageError
 from pgcli.inputs.file_table import BELOW, NAMED, STDIN, TABLE, FileRecord, make_table, read_record
 from pgcli.inputs.listing import Listing, SourceFiles, usage_errors
 from pgcli.inputs.options import ReadOptions
-from pgcli.inputs.stdin import Stdin, check_stdin
+from pgcli.inputs.stdin import NAME, Stdin
 from pgcli.inputs.tables import Table, check_ids
 
 
@@ -72,11 +74,12 @@ class Scan:
             yield self._scanned(source, listed)
 
     def _stdin_records(self, source: int) -> Iterator[FileRecord]:
-        check_stdin(self._options)
+        stdin = Stdin(self._options)
+        if sys.stdin is None:
+            raise UsageError(f"{NAME} is closed", hint="name a folder, or pipe paths in")
         if not self._options.spool:
             yield FileRecord(source, NAMED, STDIN, rows=None)
             return
-        stdin = Stdin(self._options)
         for number, record in enumerate(stdin.read(source)):
             if self._options.names.accepts(stdin.item(record, number).id):
                 self._options.track(1)

@@ -14,10 +14,10 @@ from typing import Any
 from pgcli.errors import ManifestError, UsageError
 from pgcli.inputs.file_table import BYTES, LINE, FileRecord
 from pgcli.inputs.lines import MAX_LINE_BYTES, TOO_LONG, parse_object
-from pgcli.inputs.options import ALL, SOURCE, ReadOptions, named_columns
-from pgcli.inputs.paths import ImageLocation, locate_anywhere
+from pgcli.inputs.options import ALL, SOURCE, ReadOptions, named_columns, needed_columns
+from pgcli.inputs.paths import ImageLocation, display_name, locate_anywhere, url_scheme
 from pgcli.inputs.readers import ManifestRow
-from pgcli.inputs.rows import row_to_item
+from pgcli.inputs.rows import check_row, repeated_id, row_to_item
 from pgcli.records import MAX_IMAGE_BYTES, Fault, Item
 
 NAME = "standard input"
@@ -32,12 +32,21 @@ _TOO_LARGE = Fault("too_large", f"The image is larger than {MAX_IMAGE_BYTES} byt
 
 
 class Stdin:
-    """Standard input: its lines, or the bytes of an image, and the items that they are."""
+    """Standard input: its lines, or the bytes of an image, and the items that they are.
+
+    A line is a row as in a manifest; a path alone is a row with an image. As there, rows may name
+    one image several times, and an id once. Raises UsageError for what no line can have.
+    """
 
     def __init__(self, options: ReadOptions):
-        self._options = options
-        self._kept = named_columns(options.keep)
+        self._options, self._kept = options, named_columns(options.keep)
+        self._needed = sorted(needed_columns(options, self._kept) - {SOURCE})
         self._ids: dict[int, str] = {}  # hashes of the ids so far, with their positions
+        if ALL in options.keep:
+            raise UsageError(
+                "--keep '*' needs to know the columns, which standard input names line by line",
+                hint="name them: --keep a,b",
+            )
 
     def read(self, source: int) -> Iterator[FileRecord]:
         """A record for each line that is not blank, as they arrive, or one for the image.
@@ -66,83 +75,43 @@ class Stdin:
 
     def item(self, record: FileRecord, index: int) -> Item:
         """The item of a line, or of the image. Raises ManifestError and UsageError."""
-        options = self._options
-        if record.kind == BYTES:
-            self._check_path("an image")
-            fault = None if record.name else _TOO_LARGE
-            kept = {column.output: "-" for column in self._kept}
-            return Item(index, str(index), "-", None, record.name or None, kept=kept, fault=fault)
-        position, line = f"line {(record.numbers or (0,))[0]}", record.name
-        is_object = line.startswith(b"{") and not options.null_separated
-        values = self._object(line, position) if is_object else None
-        if values is None:
-            self._check_path(position)
-            location = self._locate(os.fsdecode(line))
-            image = location.image
-            kept = {column.output: image for column in self._kept}
-            return Item(index, image, image, location.path, kept=kept, fault=location.fault)
-        self._check_object(values, position)
-        row = ManifestRow(position, {SOURCE: f"{NAME}, {position}", **values})
-        try:
-            item = row_to_item(
-                row, index, options, locate=self._locate, manifest="-", kept=self._kept
-            )
-        except ManifestError as problem:
-            raise ManifestError(f"{NAME}, {problem}", hint=problem.hint) from problem
-        if options.id_column in values and not options.repeats_ids:
-            earlier = self._ids.setdefault(hash(item.id), position)
-            if earlier != position:
+        options, row = self._options, self._row(record)
+        if options.refuses_prompts and row.values.get(options.prompt_column) is not None:
+            message = f"{row.position}: the row has a prompt, and one is given for all"
+            raise UsageError(message, hint="leave one of them out, or rename with --prompt-column")
+        for name in self._needed:
+            if name not in row.values:
                 raise ManifestError(
-                    f"{NAME} gives the id {item.id!r} twice: {earlier} and {position}",
-                    hint="ids name rows; --id-column selects another column",
+                    f"{row.position}: there is no {name!r}",
+                    hint="columns need a JSON object on each line; a path alone has none",
                 )
-        return item
+        row_id = check_row(row, options)
+        if row_id is not None and not options.repeats_ids:
+            earlier = self._ids.setdefault(hash(row_id), row.position)
+            if earlier != row.position:
+                raise repeated_id(row_id, earlier, row.position)
+        return row_to_item(row, index, options, locate=self._locate, manifest="-", kept=self._kept)
+
+    def _row(self, record: FileRecord) -> ManifestRow:
+        """A JSON object as it is; a path, and the bytes of an image, as a row with an image."""
+        options, line = self._options, record.name
+        if record.kind == BYTES:
+            fault = None if line else _TOO_LARGE
+            return ManifestRow(NAME, {options.image_column: line, SOURCE: "-"}, fault)
+        position = f"{NAME}, line {(record.numbers or (0,))[0]}"
+        if line.startswith(b"{") and not options.null_separated:
+            try:
+                return ManifestRow(position, {SOURCE: position, **parse_object(line)})
+            except ValueError as problem:
+                if b"\0" in line or not os.path.lexists(line):  # a path may begin with a brace
+                    raise ManifestError(f"{position}: {problem}") from problem
+        path = os.fsdecode(line)
+        name = display_name(path)  # without undecodable bytes, and without credentials
+        image = path if url_scheme(path) else name
+        return ManifestRow(position, {options.image_column: image, SOURCE: name})
 
     def _locate(self, path: str) -> ImageLocation:
         return locate_anywhere(path, allow_urls=self._options.url_reader is not None)
-
-    def _object(self, line: bytes, position: str) -> dict[str, Any] | None:
-        """The line's JSON object; None for a path that begins with a brace."""
-        try:
-            return parse_object(line)
-        except ValueError as problem:
-            if b"\0" not in line and os.path.lexists(line):
-                return None
-            raise ManifestError(f"{NAME}, {position}: {problem}") from problem
-
-    def _check_object(self, values: dict[str, Any], position: str) -> None:
-        """Raise an error for a prompt or a region that is refused, and for a missing column."""
-        options = self._options
-        if options.refuses_prompts and values.get(options.prompt_column) is not None:
-            message = f"{NAME}, {position}: the row has a prompt, and one is given for all"
-            raise UsageError(message, hint="leave one of them out, or rename with --prompt-column")
-        names = [options.image_column, *(column.source for column in self._kept), *options.fields]
-        names += [options.prompt_column] if options.requires_prompts else []
-        names += [options.choices_column] if options.choices_column is not None else []
-        for name in names:
-            if name not in values and name != SOURCE:
-                raise ManifestError(f"{NAME}, {position}: there is no {name!r}")
-
-    def _check_path(self, position: str) -> None:
-        """Raise an error if a path alone, or an image, lacks what is needed."""
-        options = self._options
-        if options.requires_prompts:
-            raise ManifestError(f"{NAME}, {position}: a path alone has no prompt")
-        named = {column.source for column in self._kept}.union(options.fields) - {SOURCE}
-        if named or options.choices_column is not None:
-            message = f"{NAME}, {position}: a path alone has no columns"
-            raise UsageError(message, hint="columns need a JSON object on each line")
-
-
-def check_stdin(options: ReadOptions) -> None:
-    """Raise UsageError if standard input is closed, or cannot have what the options ask for."""
-    if ALL in options.keep:
-        raise UsageError(
-            "--keep '*' needs to know the columns, which standard input names line by line",
-            hint="name them: --keep a,b",
-        )
-    if sys.stdin is None:
-        raise UsageError("standard input is closed", hint="name a folder, or pipe paths in")
 
 
 def read_chunks(file: Any) -> Iterator[bytes]:

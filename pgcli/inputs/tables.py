@@ -7,32 +7,43 @@ import sys
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
-from itertools import islice
+from itertools import chain, islice
 from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
 
-from pgcli.errors import ManifestError, UsageError
+from pgcli.errors import ManifestError
 from pgcli.inputs import paths
 from pgcli.inputs.column_types import GuessedType, cast_column
 from pgcli.inputs.file_table import FileRecord
-from pgcli.inputs.options import ALL, REGION, SOURCE, ReadOptions, kept_columns, named_columns
+from pgcli.inputs.options import (
+    ALL,
+    REGION,
+    SOURCE,
+    ReadOptions,
+    kept_columns,
+    named_columns,
+    needed_columns,
+)
 from pgcli.inputs.readers import (
     START,
-    FileLocation,
+    InputFile,
     ManifestRow,
     Mark,
-    RemoteFile,
-    TableFile,
     Wanted,
     error_text,
     load_reader,
     manifest_ending,
-    open_file,
-    path_of,
 )
-from pgcli.inputs.rows import check_row, columns_hint, row_id, row_name, row_to_item
+from pgcli.inputs.rows import (
+    check_row,
+    missing_column,
+    repeated_id,
+    row_id,
+    row_name,
+    row_to_item,
+)
 from pgcli.records import Fault, Item
 from pgcli.stores.urls import parent_url
 
@@ -50,25 +61,24 @@ id_hash = hash
 
 
 class Table:
-    """A table that has the record, or is scanned to get one. `name` is that in messages."""
+    """A table in a file that has the record, or is scanned to get one."""
 
-    def __init__(self, location: FileLocation, name: str, options: ReadOptions, record: FileRecord):
-        self.name, self.record, self._options = paths.display_name(name), record, options
-        self._location, path = location, path_of(location)
+    def __init__(self, file: InputFile, options: ReadOptions, record: FileRecord):
+        self.name, self.record, self._options = file.name, record, options
+        self._is_local = file.url_reader is None
+        if self._is_local and record.size is not None:
+            file = file._replace(size=record.size)
+        self._file, path = file, file.path
         self._reader = load_reader(manifest_ending(path) or "")
-        self._is_local = isinstance(location, str)
-        size = record.size if self._is_local else None
-        self._file = TableFile(location, self.name, options.image_column)
-        self._file = self._file if size is None else self._file._replace(size=size)
         self._partitions = partition_columns(path)
         self._set_columns(record.columns or ())
         self.has_excluded = False  # whether names left out rows when it was scanned
         # what read the last rows of some columns: the number of the next row, and the rows
         self._streams: dict[object, tuple[int, Iterator[tuple[int, ManifestRow]]]] = {}
-        if isinstance(location, RemoteFile):
-            self._folder, self._root = parent_url(location.address), None
+        if not self._is_local:
+            self._folder, self._root = parent_url(file.location), None
         else:
-            self._folder = os.path.dirname(location)  # noqa: PTH120 - Path would drop a leading ./
+            self._folder = os.path.dirname(path)  # noqa: PTH120 - Path would drop a leading ./
             is_free = options.allow_outside_root
             self._root = None if is_free else os.path.realpath(self._folder or ".")
 
@@ -77,11 +87,8 @@ class Table:
         self.record = self.record._replace(columns=tuple(columns))
         options = self._options
         self.kept = kept_columns(options.keep, columns, options.image_column)
-        names = {options.image_column, options.id_column, REGION, *options.fields}
-        names.update(column.source for column in self.kept)
-        names |= {options.prompt_column} if options.requires_prompts else set()
-        names |= {options.choices_column} if options.choices_column is not None else set()
-        self._needed = frozenset(names)
+        self._needed = needed_columns(options, self.kept) | {options.id_column, REGION}
+        self._columns = frozenset(self._needed.union(options.optional_fields))
 
     def close(self) -> None:
         """Close what reads the file, unless rows are just being read."""
@@ -90,7 +97,7 @@ class Table:
     @property
     def is_gone(self) -> bool:
         """Whether there is no such local file any more."""
-        return self._is_local and not os.path.lexists(path_of(self._location))
+        return self._is_local and not os.path.lexists(self._file.path)
 
     @property
     def kept_schema(self) -> pa.Schema:
@@ -108,22 +115,18 @@ class Table:
 
         Raises ManifestError.
         """
-        columns = self._needed.union(self._options.optional_fields)
         rows: Iterator[ManifestRow] = iter([GONE] * (stop - start))
         if not self.is_gone:
-            rows = self._chosen_rows(start, stop, columns, images=images)
+            rows = self._chosen_rows(start, stop, self._columns, images=images)
         for number, row in enumerate(rows, index):
-            try:
-                yield row_to_item(
-                    row,
-                    number,
-                    self._options,
-                    locate=self._locate if row.span is None else self._locate_member,
-                    manifest=self.name,
-                    kept=self.kept,
-                )
-            except ManifestError as problem:
-                raise self._with_name(problem) from problem
+            yield row_to_item(
+                row,
+                number,
+                self._options,
+                locate=self._locate if row.span is None else self._locate_member,
+                manifest=self.name,
+                kept=self.kept,
+            )
 
     def _chosen_rows(
         self, start: int, stop: int, columns: frozenset[str], *, images: bool
@@ -155,23 +158,24 @@ class Table:
             offsets, numbers = self.record.offsets or (0,), self.record.numbers or (0,)
             begin = min(first // EVERY, len(offsets) - 1)
             mark, skip = Mark(offsets[begin], numbers[begin]), first - begin * EVERY
-        rows = self._reader.rows(self._file, Wanted(columns, mark, skip, images=images))
+        rows = self._reader.rows(self._file, self._wanted(columns, mark, skip, images=images))
         for number, (_, row) in enumerate(islice(rows, skip, None), first):
-            place: dict[str, str | None] = self._partitions
-            if SOURCE in columns:
-                place = {SOURCE: f"{self.name}, {row.position}", **place}
-            yield number, row._replace(values={**place, **row.values}) if place else row
+            yield (
+                number,
+                row._replace(values={SOURCE: row.position, **self._partitions, **row.values}),
+            )
+
+    def _wanted(
+        self, columns: frozenset[str], mark: Mark = START, skip: int = 0, *, images: bool = True
+    ) -> Wanted:
+        return Wanted(columns, self._options.image_column, mark, skip, images)
 
     def _locate(self, path: str) -> paths.ImageLocation:
         allow_urls = self._options.url_reader is not None
         return paths.locate_below(self._folder, path, self._root, allow_urls=allow_urls)
 
     def _locate_member(self, name: str) -> paths.ImageLocation:
-        return paths.ImageLocation(paths.display_name(name), path_of(self._location))
-
-    def _with_name(self, problem: ManifestError) -> ManifestError:
-        """The error of a row with the table's name in front."""
-        return ManifestError(f"{self.name}, {problem}", hint=problem.hint)
+        return paths.ImageLocation(paths.display_name(name), self._file.path)
 
     def ids(self) -> Iterator[tuple[str, str]]:
         """The own ids of the chosen rows, each with its position."""
@@ -188,9 +192,9 @@ class Table:
         if self._reader.arrays is None or self.is_gone:
             return None
         numbers = (self.record.chosen or range(stop))[start:stop]
-        first, count = numbers[0], numbers[-1] + 1 - numbers[0]
-        columns = frozenset(column.source for column in self.kept)
-        found = self._reader.arrays(self._file, Wanted(columns, Mark(first, first), limit=count))
+        first, columns = numbers[0], frozenset(column.source for column in self.kept)
+        wanted = self._wanted(columns)
+        found = self._reader.arrays(self._file, wanted, first, numbers[-1] + 1)
         found = found.take([number - first for number in numbers])
         places: dict[str, list[str | None]] = {
             SOURCE: [f"{self.name}, row {number + 1}" for number in numbers],
@@ -231,8 +235,8 @@ class Table:
         if reader.total is not None and checked.isdisjoint(known):
             total = reader.total(self._file)
         else:
-            wanted = Wanted(frozenset(checked.union(guesses)), mark, images=False)
-            rows = reader.rows(self._file, wanted)
+            columns = frozenset(checked.union(guesses))
+            rows = reader.rows(self._file, self._wanted(columns, mark, images=False))
         for total, (begin, row) in enumerate(rows, 1):
             if (total - 1) % EVERY == 0:
                 options.track(total - counted)
@@ -247,10 +251,7 @@ class Table:
                 known |= dict.fromkeys(row.values)
                 if ALL in options.keep:
                     guesses |= {name: GuessedType() for name in known if name not in guesses}
-            try:
-                name = check_row(row, options)
-            except ManifestError as problem:
-                raise self._with_name(problem) from problem
+            name = check_row(row, options)
             if options.names:
                 if not options.names.accepts(name or row_name(row, options) or ""):
                     continue
@@ -265,7 +266,7 @@ class Table:
             self._check_columns()
         types = {name: guess.kind() for name, guess in guesses.items()}
         if reader.schema is not None:
-            schema = reader.schema(self._file, self._needed.union(options.optional_fields))
+            schema = reader.schema(self._file, self._wanted(self._columns))
             types = dict(zip(schema.names, schema.types, strict=True))
         sources = {column.source for column in self.kept} & types.keys()
         self.has_excluded = bool(options.names) and len(chosen) < total
@@ -284,8 +285,7 @@ class Table:
         known = self.record.columns or ()
         optional = {ReadOptions.id_column, REGION, SOURCE, *known}
         for name in sorted(self._needed - optional):
-            message = f"{self.name} has no column {name!r}"
-            raise UsageError(message, hint=columns_hint(known, name, self._options))
+            raise missing_column(self.name, known, name, self._options)
 
     def grown_from(self, earlier: FileRecord) -> Mark | None:
         """Where the lines after those of an earlier record begin; None if it had other lines."""
@@ -302,7 +302,7 @@ class Table:
         """
         digest, count, last = sha256(), 0, b"\n"
         try:
-            with open_file(self._location) as file:
+            with self._file.open() as file:
                 while size > 0 and (chunk := file.read(min(size, 2**20))):
                     digest.update(chunk)
                     size -= len(chunk)
@@ -330,18 +330,9 @@ def check_ids(tables: Sequence[Table], hashes: Sequence[array[int]]) -> None:
     read = (array("q", (id_hash(name) for name, _ in table.ids())) for table in others)
     ordered = np.sort(np.frombuffer(b"".join([*read, *hashes]), np.int64))
     suspects = set(ordered[1:][ordered[1:] == ordered[:-1]][:MAX_SUSPECTS].tolist())
-    places: dict[str, tuple[Table, str]] = {}
-    for table in tables if suspects else ():
-        for name, position in table.ids():
-            if id_hash(name) not in suspects:
-                continue
-            if name not in places:
-                places[name] = table, position
-                continue
-            first, place = places[name]
-            both = f"the id {name!r} is given twice: {first.name}, {place} and {table.name}, "
-            message = f"{both}{position}"
-            if first is table:
-                message = f"{table.name} gives the id {name!r} twice: {place} and {position}"
-            hint = "ids name rows; --id-column selects another column"
-            raise ManifestError(message, hint=hint)
+    positions: dict[str, str] = {}
+    for name, position in chain.from_iterable(table.ids() for table in tables if suspects):
+        if id_hash(name) in suspects:
+            if name in positions:
+                raise repeated_id(name, positions[name], position)
+            positions[name] = position

@@ -18,13 +18,11 @@ from pgcli.errors import ManifestError
 from pgcli.inputs.endings import IMAGE_ENDINGS
 from pgcli.inputs.lines import MAX_LINE_BYTES, TOO_LONG, parse_json
 from pgcli.inputs.readers import (
+    InputFile,
     ManifestReader,
     ManifestRow,
     Mark,
-    TableFile,
     Wanted,
-    open_file,
-    path_of,
 )
 from pgcli.records import MAX_IMAGE_BYTES, Fault
 
@@ -41,18 +39,18 @@ _TOO_LARGE = Fault("too_large", f"The member is larger than {MAX_IMAGE_BYTES} by
 _EMPTY = Fault("not_an_image", "The member is empty.")
 
 
-def rows(file: TableFile, wanted: Wanted) -> Iterator[tuple[Mark, ManifestRow]]:
+def rows(file: InputFile, wanted: Wanted) -> Iterator[tuple[Mark, ManifestRow]]:
     """A row for each sample with an image; a span of the file, of one that is not compressed here.
 
     Raises ManifestError for an archive that is cut off or damaged.
     """
-    is_compressed = not path_of(file.location).lower().endswith(".tar")
-    has_spans = not is_compressed and isinstance(file.location, str)
-    json_names = wanted.columns - {file.image_column, "txt"}
+    is_compressed = not file.path.lower().endswith(".tar")
+    has_spans = not is_compressed and file.url_reader is None
+    json_names = wanted.columns - {wanted.image_column, "txt"}
     number, count, sample = wanted.mark.number, 0, Sample("", wanted.mark)
     try:
         with ExitStack() as stack:
-            raw = stack.enter_context(open_file(file.location))
+            raw = stack.enter_context(file.open())
             unpacked: Any = (
                 stack.enter_context(gzip.GzipFile(fileobj=raw)) if is_compressed else raw
             )
@@ -70,7 +68,7 @@ def rows(file: TableFile, wanted: Wanted) -> Iterator[tuple[Mark, ManifestRow]]:
                     continue
                 if key != sample.key:
                     if sample.image is not None:
-                        yield sample.mark, sample.row(file.image_column)
+                        yield sample.mark, sample.row(file.name, wanted.image_column)
                         count += 1
                     sample = Sample(key, Mark(member.offset, number - 1))
                 if ending in IMAGE_ENDINGS and sample.image is None:
@@ -103,7 +101,7 @@ def rows(file: TableFile, wanted: Wanted) -> Iterator[tuple[Mark, ManifestRow]]:
             "members",
         ) from problem
     if sample.image is not None:
-        yield sample.mark, sample.row(file.image_column)
+        yield sample.mark, sample.row(file.name, wanted.image_column)
 
 
 class Sample:
@@ -131,13 +129,13 @@ class Sample:
         else:
             self.values |= value if isinstance(value, dict) else {}
 
-    def row(self, image_column: str) -> ManifestRow:
-        """The sample's row."""
+    def row(self, archive: str, image_column: str) -> ManifestRow:
+        """The sample's row, in an archive of this name."""
         fault = self.image_fault or self.text_fault
         values = {**self.values, image_column: self.image}
         if not isinstance(values.get(ID), str | int | float) or isinstance(values[ID], bool):
             values.pop(ID, None)  # texts of data sets have such ids, and no rows depend on them
-        return ManifestRow(f"sample {self.key}", values, fault, None if fault else self.span)
+        return ManifestRow(f"{archive}, sample {self.key}", values, fault, self.span)
 
 
 class BoundedFile:

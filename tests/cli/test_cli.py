@@ -639,20 +639,12 @@ def test_rows_may_have_their_own_choices_and_region(
     assert all("choices" in row for row in rows(out))
 
 
-@pytest.mark.parametrize(
-    ("line", "exit_code", "expected"),
-    [
-        ("one.png", 2, "a path alone has no columns"),
-        ('{"image": "x"}', ManifestError.exit_code, "there is no 'options'"),
-    ],
-)
-def test_missing_choices_on_standard_input_are_refused(
-    capsys, recording_engine, monkeypatch, line, exit_code, expected
-):
+@pytest.mark.parametrize("line", ["one.png", '{"image": "x"}'])
+def test_missing_choices_on_standard_input_are_refused(capsys, recording_engine, monkeypatch, line):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(line.encode())))
     code, out, err = call(capsys, "ask", "-", "--prompt", "x", "--choices-column", "options")
-    assert (code, out) == (exit_code, "")
-    assert expected in err
+    assert (code, out) == (ManifestError.exit_code, "")
+    assert "there is no 'options'" in err
 
 
 def test_region_option_and_region_column_are_exclusive(capsys, images, recording_engine):

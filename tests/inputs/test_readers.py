@@ -12,19 +12,19 @@ import pytest
 from pgcli.errors import ManifestError
 from pgcli.inputs import Inventory, readers, tables
 from pgcli.inputs.lines import lines
-from pgcli.inputs.readers import ManifestReader, ManifestRow, Mark, TableFile, Wanted
+from pgcli.inputs.readers import InputFile, ManifestReader, ManifestRow, Mark, Wanted
 from tests.inputs.items import items
 
 
-def rows(file: TableFile, wanted: Wanted) -> Iterator[tuple[Mark, ManifestRow]]:
+def rows(file: InputFile, wanted: Wanted) -> Iterator[tuple[Mark, ManifestRow]]:
     """A row for each line that is not blank. Raises ManifestError."""
     for mark, line in lines(file, wanted.mark):
-        position = f"line {mark.number + 1}"
+        position = f"{file.name}, line {mark.number + 1}"
         try:
             path = line.decode().strip()
         except UnicodeDecodeError as problem:
-            raise ManifestError(f"{file.name}, {position}: it is not UTF-8") from problem
-        yield mark, ManifestRow(position, {file.image_column: path})
+            raise ManifestError(f"{position}: it is not UTF-8") from problem
+        yield mark, ManifestRow(position, {wanted.image_column: path})
 
 
 @pytest.fixture(autouse=True)

@@ -389,9 +389,13 @@ class TestManifests:
 
     def test_repeated_id_is_refused_with_both_rows(self) -> None:
         rows = [{"image": "a.jpg", "id": n} for n in (1, 2, "3", 4, 3)]
-        with pytest.raises(ManifestError, match=r"'3' twice: line 3 and line 5"):
+        with pytest.raises(
+            ManifestError, match=r"'3' is given twice: m.jsonl, line 3 and m.jsonl, line 5"
+        ):
             Inventory.scan([json_lines(*rows)])
-        with pytest.raises(ManifestError, match=r"'x' twice: row 1 and row 3"):
+        with pytest.raises(
+            ManifestError, match=r"'x' is given twice: m.parquet, row 1 and m.parquet, row 3"
+        ):
             Inventory.scan([parquet(image=["a"] * 3, id=["x", "y", "x"])])
 
     def test_equal_hashes_of_different_ids_are_not_repeats(
@@ -400,7 +404,7 @@ class TestManifests:
         monkeypatch.setattr("pgcli.inputs.tables.id_hash", lambda text: len(text))
         rows = [{"image": "a.jpg", "id": str(n)} for n in range(100)]
         assert len(items(json_lines(*rows))) == 100
-        with pytest.raises(ManifestError, match="'7' twice"):
+        with pytest.raises(ManifestError, match="'7' is given twice"):
             Inventory.scan([json_lines(*rows, {"image": "a.jpg", "id": 7})])
 
     def test_repeated_path_is_allowed(self) -> None:
@@ -781,9 +785,31 @@ class TestStandardInput:
         assert [item.id for item in inventory.items(1, 3)] == ["b.jpg", "i/z.jpg"]
         assert list(reloaded(inventory, names, reading)) == list(inventory)
 
+    def test_path_alone_has_an_image_and_a_source(self, set_stdin: Callable[[bytes], None]) -> None:
+        set_stdin(b'\xff.jpg\n{"image": "b.jpg"}\n')
+        found = items("-", reading=ReadOptions(keep=("source",), fields=("source", "image")))
+        assert [item.kept for item in found] == [
+            {"source": "file:%FF.jpg"},
+            {"source": "standard input, line 2"},
+        ]
+        assert [item.fields["source"] for item in found] == [
+            "file:%FF.jpg",
+            "standard input, line 2",
+        ]
+        assert [item.fields["image"] for item in found] == ["file:%FF.jpg", "b.jpg"]
+
+    def test_path_may_be_given_twice(self, set_stdin: Callable[[bytes], None]) -> None:
+        """As in a manifest whose rows ask several questions about one image."""
+        for spool in (False, True):
+            set_stdin(b'a.jpg\n{"image": "a.jpg"}\na.jpg\n')
+            assert ids("-", reading=ReadOptions(spool=spool)) == ["a.jpg"] * 3
+
     def test_repeated_id_of_a_line_is_refused(self, set_stdin: Callable[[bytes], None]) -> None:
         set_stdin(b'{"image": "a", "id": 1}\n{"image": "b", "id": 1}\n')
-        with pytest.raises(ManifestError, match="gives the id '1' twice: line 1 and line 2"):
+        with pytest.raises(
+            ManifestError,
+            match="the id '1' is given twice: standard input, line 1 and standard input, line 2",
+        ):
             list(Inventory.scan(["-"]))
 
 

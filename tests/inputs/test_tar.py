@@ -17,7 +17,7 @@ import pytest
 
 from pgcli.errors import ManifestError, NoInputError, UsageError
 from pgcli.inputs import Inventory, ReadOptions
-from pgcli.inputs.readers import TableFile, Wanted
+from pgcli.inputs.readers import InputFile, Wanted
 from pgcli.inputs.tar import TAR
 from tests.inputs.items import data_of, faults, ids, items
 from tests.support.awkward import drawing, encoded
@@ -87,7 +87,9 @@ def test_json_id_names_a_sample() -> None:
 
 def test_repeated_sample_id_is_refused_with_both_samples() -> None:
     tar(*(one for n in range(3) for one in ((f"{n}.jpg", JPEG), (f"{n}.json", b'{"id": "x"}'))))
-    with pytest.raises(ManifestError, match="gives the id 'x' twice: sample 0 and sample 1"):
+    with pytest.raises(
+        ManifestError, match=r"'x' is given twice: x.tar, sample 0 and x.tar, sample 1"
+    ):
         Inventory.scan(["x.tar"])
     assert len(items("x.tar", reading=ReadOptions(repeats_ids=True))) == 3
 
@@ -286,7 +288,7 @@ def test_undecodable_text_costs_one_row_if_it_is_wanted() -> None:
 def test_json_is_not_read_if_no_column_of_it_is_wanted() -> None:
     tar(("1.jpg", JPEG), ("1.json", b"{"), ("1.txt", b"a"))
     wanted = Wanted(frozenset({"image", "txt"}))
-    ((_, row),) = TAR.rows(TableFile("x.tar", "x.tar"), wanted)
+    ((_, row),) = TAR.rows(InputFile("x.tar", "x.tar"), wanted)
     assert (row.fault, row.values["txt"]) == (None, "a")
 
 

@@ -12,7 +12,7 @@ from pgcli.errors import ManifestError, UsageError
 from pgcli.inputs import Inventory, ReadOptions
 from pgcli.inputs.lines import MAX_LINE_BYTES
 from pgcli.inputs.paths import parse_path, url_scheme
-from pgcli.inputs.readers import TableFile
+from pgcli.inputs.readers import InputFile
 from pgcli.output.lines import parse_row
 from pgcli.output.reader import REQUIRED, Row, read_results
 from pgcli.records import COLUMNS, Item
@@ -47,7 +47,7 @@ def is_result_file(path: Path) -> bool:
         from pgcli.inputs.parquet import columns  # slow to import
 
         try:
-            names = columns(TableFile(str(path), str(path)))
+            names = columns(InputFile(str(path), str(path)))
         except ManifestError:  # which opening it as a source says
             return False
     elif path.is_file() and path.suffix.lower() in (".jsonl", ".ndjson"):

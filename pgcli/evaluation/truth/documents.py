@@ -14,7 +14,7 @@ from pgcli.errors import UsageError
 from pgcli.evaluation.joined_row import RowTruth
 from pgcli.evaluation.truth.truths import Truths
 from pgcli.evaluation.truth.values import group_values, read_answers
-from pgcli.inputs.readers import FileLocation
+from pgcli.inputs.readers import InputFile
 from pgcli.records import Box
 
 HINT = "--truth takes COCO's 'images' and 'annotations', and 'annotations' or 'data' of VQA"
@@ -22,9 +22,9 @@ MAX_BYTES = 2**30  # the answers of VQA's training part take 360 MB
 QUESTION_IDS = ("question_id", "questionId")  # DocVQA's is the second
 
 
-def add_document(location: FileLocation, truths: Truths) -> None:
+def add_document(file: InputFile, truths: Truths) -> None:
     """Add what a document of COCO or of a VQA data set says. Raises UsageError."""
-    document = read_document(location, MAX_BYTES, hint=HINT)
+    document = read_document(file, MAX_BYTES, hint=HINT)
     if not isinstance(document, Mapping):
         raise UsageError(f"{truths.name} is not an object of JSON", hint=HINT)
     records = question_records(document)

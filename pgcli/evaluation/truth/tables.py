@@ -11,15 +11,7 @@ from pgcli.evaluation.joined_row import RowTruth
 from pgcli.evaluation.truth.truths import TruthColumns, Truths
 from pgcli.evaluation.truth.values import group_values, read_answers, read_boxes, read_masks
 from pgcli.inputs import ReadOptions
-from pgcli.inputs.readers import (
-    FileLocation,
-    ManifestRow,
-    TableFile,
-    Wanted,
-    load_reader,
-    manifest_ending,
-    path_of,
-)
+from pgcli.inputs.readers import InputFile, ManifestRow, Wanted, load_reader, manifest_ending
 from pgcli.inputs.rows import row_name
 from pgcli.output.reader import read_results, state_folder
 from pgcli.tasks.question import normalize
@@ -30,11 +22,11 @@ PROMPT_COLUMNS = ("prompt", "prefix")
 ANSWER_COLUMNS = ("answers", "answer", "suffix", "label", "caption", "captions", "text", "texts")
 
 
-def add_tables(location: FileLocation, columns: TruthColumns, truths: Truths) -> None:
+def add_tables(file: InputFile, columns: TruthColumns, truths: Truths) -> None:
     """Add the rows of a manifest, a folder, or a result file. Raises UsageError."""
     options = ReadOptions(id_column=columns.id)
-    for row in table_rows(location, truths):
-        where = f"{truths.name}, {row.position}"
+    for row in table_rows(file, truths):
+        where = row.position
         if row.fault is not None:
             raise UsageError(f"{where} cannot be read: {row.fault.message}", hint=HINT)
         truths.columns |= dict.fromkeys(row.values)
@@ -80,29 +72,28 @@ def first_column(
     return given or None
 
 
-def table_rows(location: FileLocation, truths: Truths) -> Iterator[ManifestRow]:
+def table_rows(file: InputFile, truths: Truths) -> Iterator[ManifestRow]:
     """The rows of a manifest, of the Parquet files of a folder, or of a result file."""
-    if not (isinstance(location, str) and Path(location).is_dir()):
-        yield from manifest_rows(location, truths.name, truths)
-    elif state_folder(Path(location)).exists():  # its newest rows are not in the folder yet
-        for number, values in enumerate(read_results(Path(location)), 1):
-            yield ManifestRow(f"row {number}", values)
+    folder = Path(file.path)
+    if file.url_reader is not None or not folder.is_dir():
+        yield from manifest_rows(file, truths)
+    elif state_folder(folder).exists():  # its newest rows are not in the folder yet
+        for number, values in enumerate(read_results(folder), 1):
+            yield ManifestRow(f"{file.name}, row {number}", values)
     else:
-        files = sorted(Path(location).glob("*.parquet"))
-        if not files:
-            raise UsageError(f"{truths.name} is a folder without .parquet files", hint=HINT)
-        for file in files:
-            for row in manifest_rows(str(file), str(file), truths):
-                yield row._replace(position=f"{file.name}, {row.position}")
+        paths = sorted(folder.glob("*.parquet"))
+        if not paths:
+            raise UsageError(f"{file.name} is a folder without .parquet files", hint=HINT)
+        for path in paths:
+            yield from manifest_rows(InputFile(str(path), str(path)), truths)
 
 
-def manifest_rows(location: FileLocation, name: str, truths: Truths) -> Iterator[ManifestRow]:
+def manifest_rows(file: InputFile, truths: Truths) -> Iterator[ManifestRow]:
     """The rows of a manifest, whose blank cells of CSV are None. Raises UsageError."""
-    ending = manifest_ending(path_of(location))
+    ending = manifest_ending(file.path)
     if ending is None or ending.startswith((".tar", ".tgz")):
-        raise UsageError(f"{name} is not a table", hint=HINT)
+        raise UsageError(f"{file.name} is not a table", hint=HINT)
     reader = load_reader(ending)
-    file = TableFile(location, name)
     names = frozenset(reader.columns(file) if reader.columns else ())
     truths.columns |= dict.fromkeys(sorted(names))
     is_text = ending in (".csv", ".tsv")
