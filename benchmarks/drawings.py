@@ -1,7 +1,7 @@
 """Writes a folder of drawings for the built-in model, for benchmarks that read files.
 
     python benchmarks/drawings.py runs/drawings
-    pgcli bench demo --images runs/drawings --limit 1000 --batch-size 64 --scope files --natural
+    pgcli bench demo --images runs/drawings --batch-size 64 --natural --seconds 300
 
 The second command measures from files to rows. Equal numbers of drawings give equal files.
 """

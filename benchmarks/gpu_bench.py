@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from random import Random
 from statistics import median
 from typing import Any
 from unittest import mock
@@ -18,16 +19,15 @@ import torch
 
 from benchmarks.full_size import TEXT, VISION
 from pgcli import tasks
-from pgcli.bench.agreement import agreement
 from pgcli.bench.engine_runner import EngineRunner
-from pgcli.bench.reference_model import share_weights
+from pgcli.bench.measure import agreement
 from pgcli.bench.reference_runner import ReferenceRunner
 from pgcli.bench.runner import BenchInputs, BenchRun
-from pgcli.bench.settings import Lengths
 from pgcli.checkpoints.config import parse_config
 from pgcli.checkpoints.find import BUILTIN
+from pgcli.checkpoints.names import PALIGEMMA
 from pgcli.checkpoints.preprocessing import Preprocessing
-from pgcli.checkpoints.weights import meta_model
+from pgcli.checkpoints.weights import meta_model, param_slices
 from pgcli.device.select import choose_device
 from pgcli.engine import model_runner
 from pgcli.engine.engine import InferenceEngine
@@ -37,10 +37,27 @@ from pgcli.model.cuda.fused_gemma import fuse_decoder, plain_decoder
 from pgcli.model.optimize import optimize_for_device
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.quantized.gated_mlp import quantize_mlps
+from pgcli.proof import reference
 from pgcli.records import DecodedImage, Item
 
 TINY_TEXT = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "head_dim": 32}
 TINY_VISION = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Lengths of answers, uniform between `least` and `most` tokens."""
+
+    least: int
+    most: int
+
+    def __str__(self) -> str:
+        return str(self.most) if self.least == self.most else f"{self.least} to {self.most}"
+
+    def of(self, rows: int) -> tuple[int, ...]:
+        """Each row's length, always the same."""
+        rng = Random(0)
+        return tuple(rng.randint(self.least, self.most) for _ in range(rows))
 
 
 @dataclass(frozen=True)
@@ -137,6 +154,25 @@ class Bench:
             vocabulary=self.engine.tokenizer.size,
             static=static,
         )
+
+
+def share_weights(model: PaliGemma, folder: Path) -> Any:
+    """transformers' model with views of this model's weights, without a copy."""
+    library = reference.import_transformers()
+    owned = dict(model.named_parameters())
+    state = {}
+    for name, part in param_slices(model).items():
+        whole: torch.Tensor = owned[part.parameter].detach()
+        state[PALIGEMMA.hub_name(name)] = whole.narrow(0, part.start, part.shape[0])
+    shared, info = library.PaliGemmaForConditionalGeneration.from_pretrained(
+        None,
+        config=library.AutoConfig.from_pretrained(folder, **reference.SAFE_OPTIONS),
+        state_dict=state,
+        dtype=model.projector.weight.dtype,
+        output_loading_info=True,
+    )
+    assert not info["missing_keys"]  # transformers initializes them randomly
+    return shared.to(model.projector.weight.device).eval().requires_grad_(False)
 
 
 def _within(

@@ -15,7 +15,7 @@ from unittest import mock
 import torch
 
 from benchmarks.decode import jpeg, photograph
-from benchmarks.gpu_bench import Bench, Setup, summary
+from benchmarks.gpu_bench import Bench, Lengths, Setup, summary
 from benchmarks.gpu_kernels import (
     Values,
     parity,
@@ -28,7 +28,6 @@ from benchmarks.gpu_kernels import (
 from pgcli.bench.engine_runner import EngineRunner
 from pgcli.bench.measure import in_turns
 from pgcli.bench.runner import BenchInputs
-from pgcli.bench.settings import Lengths
 from pgcli.checkpoints.config import parse_config
 from pgcli.model.quantized.gated_mlp import QUANTIZED_DTYPES
 

@@ -25,7 +25,6 @@ from pgcli.bench.engine_runner import EngineRunner
 from pgcli.bench.measure import in_turns, speed, speedup
 from pgcli.bench.roofline import Stages, Workload, limit
 from pgcli.bench.runner import BenchInputs, BenchRun
-from pgcli.bench.settings import Lengths
 from pgcli.checkpoints.find import find
 from pgcli.engine.loader import load
 from pgcli.proof.generated_images import generate_images
@@ -43,7 +42,7 @@ def main() -> None:
         )
     ids = [engine.tokenizer.encode_prompt(prompt) for prompt in prompts]
     rows = len(images) * len(prompts)
-    lengths = Lengths(options.new_tokens, options.new_tokens).of(rows)
+    lengths = (options.new_tokens,) * rows
     question = tasks.ask(prompts, max_new_tokens=options.new_tokens)
     together = BenchInputs(images, files, question, ids, lengths, options.batch_size)
 

@@ -1,9 +1,8 @@
-"""Runs a benchmark: both programs on one checkpoint, and the machine's limit."""
+"""Runs a benchmark: both programs in turns on one checkpoint, and the machine's limit."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -17,186 +16,186 @@ from pgcli.bench.bench_images import BenchImages
 from pgcli.bench.engine_runner import EngineRunner
 from pgcli.bench.measure import in_turns
 from pgcli.bench.peak_rates import MachineRates
-from pgcli.bench.reference_model import load_or_share
 from pgcli.bench.reference_runner import ReferenceRunner
-from pgcli.bench.report import BenchReport, BenchResult, SpeedLimit, best, result, split
-from pgcli.bench.roofline import PeakRates, Workload, limit
+from pgcli.bench.report import BenchReport, compare, stage_times
+from pgcli.bench.roofline import Stages, Workload, limit
 from pgcli.bench.runner import BenchInputs, BenchRun, Runner
-from pgcli.bench.settings import BenchPlan, Lengths
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.preprocessing import read_preprocessing
+from pgcli.device.select import free_bytes
 from pgcli.engine.engine import InferenceEngine
 from pgcli.engine.loader import load
+from pgcli.engine.memory import batch_bytes, parameters
 from pgcli.errors import NoUsableDevice
 from pgcli.proof import reference
 from pgcli.proof.report import Waiting
 from pgcli.records import Item
 
+ROUNDS = 5  # runs of each program, in turns
 MAX_IMAGES = 1024  # of a run, whatever its time
-SMALL_BATCHES = (1, 8)
+PROMPT = "caption en"
+#: Tokens of each answer; the most where answers end by themselves.
+TOKENS, MAX_TOKENS = 16, tasks.MAX_NEW_TOKENS["caption"]
 
 
 def bench(
     checkpoint: Checkpoint,
     items: Iterator[Item],
-    plan: BenchPlan,
     *,
+    batch_size: int | None,
+    natural: bool,
+    quantize: str,
+    seconds: float,
     device: str,
     dtype: str,
     waiting: Waiting,
 ) -> BenchReport:
-    """Run both programs in turns on the same inputs.
+    """Run both programs in turns on the same images, from which both read the same pixels.
 
-    Batches that do not fit into memory are skipped and reported. Raises NoInputError if no image
-    can be read, NoUsableDevice if no batch fits, UsageError without transformers.
+    Without a `batch_size` it is the one that a run uses. Answers have TOKENS tokens each, or end by
+    themselves if they are `natural`. `seconds` is the time for all runs except warm-up, from which
+    the number of images follows. A quantized model is also measured unquantized. Raises
+    NoInputError if no image can be read, NoUsableDevice for too little memory, UsageError without
+    transformers.
     """
     reference.import_transformers()
     with reference.quiet_transformers(), TemporaryDirectory() as scratch:
         with waiting("loading both programs"):
-            engine = load(checkpoint, device=device, dtype=dtype, quantize=plan.quantize)
-            exact = None
-            if plan.quantize != "none":
-                exact = load(checkpoint, device=device, dtype=dtype)
-            bench = Bench(engine, exact, checkpoint.folder, items, plan, Path(scratch))
+            engine = load(
+                checkpoint, device=device, dtype=dtype, quantize=quantize, batch_size=batch_size
+            )
+            check_memory(engine)
+            bench = Bench(engine, checkpoint.folder, items, Path(scratch), natural=natural)
+            if quantize != "none":
+                exact = load(checkpoint, device=device, dtype=dtype, batch_size=engine.batch_size)
+                bench.add_exact(exact, quantize)
         with waiting("measuring this machine"):
             before = bench.machine()
-        for lengths in plan.lengths:
-            for batch in bench.batch_sizes:
-                with waiting(f"answers of {lengths} tokens, batches of {batch}"):
-                    bench.measure(lengths, batch)
+        with waiting(f"answers of {bench.answers}, batches of {engine.batch_size}"):
+            model = bench.runs(seconds / 2, in_files=False)
+            files = bench.runs(seconds / 2, in_files=True)
         with waiting("measuring this machine again"):  # it may have been under load before
-            return bench.report(peak_rates.highest_rates(before, bench.machine()))
+            return bench.report(files, model, peak_rates.highest_rates(before, bench.machine()))
+
+
+def check_memory(engine: InferenceEngine) -> None:
+    """Raise NoUsableDevice if there is no room for transformers' copy of the weights and a batch.
+
+    The engine's are loaded.
+    """
+    weight, config = engine.model.projector.weight, engine.model.config
+    batch = batch_bytes(config, weight.itemsize, engine.batch_size, device=weight.device.type)
+    needed = parameters(config) * weight.itemsize + batch
+    if needed > (free := free_bytes(weight.device)):
+        raise NoUsableDevice(
+            f"transformers needs {needed / 1e9:.1f} GB for its own weights and a batch of "
+            f"{engine.batch_size}, and {weight.device} has {free / 1e9:.1f} GB free",
+            hint="a smaller --batch-size, or a larger machine",
+        )
 
 
 class Bench:
-    """Both programs loaded, and their results so far."""
+    """Both programs, loaded."""
 
     def __init__(
         self,
         engine: InferenceEngine,
-        exact: InferenceEngine | None,
         folder: Path,
         items: Iterator[Item],
-        plan: BenchPlan,
         scratch: Path,
+        *,
+        natural: bool,
     ):
-        self.plan, self.scratch, self.engine = plan, scratch, engine
-        self.batch_sizes = plan.batch_sizes or tuple(sorted({*SMALL_BATCHES, engine.batch_size}))
-        self.pool = BenchImages(items, engine.spec, scratch)
-        model, self.sharing = load_or_share(engine, folder, max(self.batch_sizes))
-        config = engine.model.config
-        about = read_preprocessing(folder, config.vision.resolution)
-        other = partial(
-            ReferenceRunner, model, folder, config, about, vocabulary=engine.tokenizer.size
+        self._scratch, self._engine, self._natural = scratch, engine, natural
+        self._images = BenchImages(items, engine.spec, scratch)
+        config, weight = engine.model.config, engine.model.projector.weight
+        make_reference = partial(
+            ReferenceRunner,
+            reference.load_reference(folder, weight.dtype, weight.device),
+            folder,
+            config,
+            read_preprocessing(folder, config.vision.resolution),
+            vocabulary=engine.tokenizer.size,
         )
-        self.references = [other()]
-        if engine.device.startswith("cuda"):  # where transformers compiles what a static cache lets
-            self.references.append(other(static=True))
-        self.runners: list[Runner] = [EngineRunner(engine), *self.references]
-        if exact is not None:
-            self.runners[:1] = [
-                EngineRunner(engine, name=f"pgcli, {plan.quantize}"),
-                EngineRunner(exact, name=f"pgcli, {engine.dtype}"),
-            ]
-        self.results: list[tuple[BenchResult, Sequence[Sequence[BenchRun]]]] = []
-        self.left_out: list[str] = []
+        self._reference = make_reference()
+        self._runners: list[Runner] = [EngineRunner(engine), self._reference]
+        if weight.device.type == "cuda":  # transformers compiles the steps of a static cache
+            self._runners.append(make_reference(static=True))
+
+    def add_exact(self, exact: InferenceEngine, quantize: str) -> None:
+        """Also measure the model with weights that are not quantized."""
+        self._runners[:1] = [
+            EngineRunner(self._engine, name=f"pgcli, {quantize}"),
+            EngineRunner(exact, name=f"pgcli, {exact.dtype}"),
+        ]
+
+    @property
+    def answers(self) -> str:
+        """The lengths of the answers, in words."""
+        return f"up to {MAX_TOKENS} tokens, natural" if self._natural else f"{TOKENS} tokens"
 
     def machine(self) -> MachineRates:
-        """The machine's peak rates for the largest batch."""
-        weight = self.engine.model.projector.weight
+        """The machine's peak rates for a batch."""
+        weight = self._engine.model.projector.weight
         return peak_rates.measure_rates(
-            self.engine.model.config, max(self.batch_sizes), weight.device, weight.dtype
+            self._engine.model.config, self._engine.batch_size, weight.device, weight.dtype
         )
 
-    def measure(self, lengths: Lengths, batch: int) -> None:
-        """All scopes at one length and batch size; `device` and `arrays` share their runs."""
-        scopes = self.plan.scopes
-        for together in ([s for s in scopes if s != "files"], [s for s in scopes if s == "files"]):
-            if not together:
-                continue
-            try:
-                runs = self._runs(lengths, batch, in_files=together == ["files"])
-            except NoUsableDevice as problem:
-                self.left_out.append(f"batches of {batch}: {problem}")
-                continue
-            names = [one.name for one in self.runners]
-            for scope in together:
-                self.results.append((result(scope, str(lengths), batch, names, runs), runs))
+    def runs(self, seconds: float, *, in_files: bool) -> list[list[BenchRun]]:
+        """Every program's runs, after a warm-up batch from which the number of images follows."""
+        batch = self._engine.batch_size
+        warm_up = self._inputs(batch)
+        spent = sum(act().seconds for act in self._acts(warm_up, in_files)) * batch / warm_up.rows
+        batches = max(1, min(int(seconds / (ROUNDS * spent)), MAX_IMAGES // batch))
+        return in_turns(self._acts(self._inputs(batches * batch), in_files), ROUNDS)
 
-    def report(self, machine: MachineRates) -> BenchReport:
-        """The report of all results. Raises NoUsableDevice if there are none."""
-        if not self.results:
-            raise NoUsableDevice(self.left_out[-1], hint="--batch-size with smaller numbers")
-        results = tuple(
-            self._limited(one, runs, machine.peak) if one.scope == "device" else one
-            for one, runs in self.results
-        )
+    def report(
+        self,
+        files: Sequence[Sequence[BenchRun]],
+        model: Sequence[Sequence[BenchRun]],
+        machine: MachineRates,
+    ) -> BenchReport:
+        """The report of the runs of all programs."""
+        engine, names = self._engine, [runner.name for runner in self._runners]
+        least = self._limit(model[0][-1], machine)
         return BenchReport(
-            device=self.engine.device,
-            dtype=self.engine.dtype,
+            device=engine.device,
+            dtype=engine.dtype,
             torch=torch.__version__,
             transformers=version("transformers"),
-            attention=self.references[0].attention,
-            sharing=self.sharing,
-            images=max(one.rows for one in results) // len(self.plan.prompts),
-            prompts=self.plan.prompts,
-            rounds=self.plan.rounds,
+            attention=self._reference.attention,
+            batch_size=engine.batch_size,
+            answers=self.answers,
+            rounds=ROUNDS,
             machine=machine,
-            results=results,
-            best=best(results),
-            left_out=tuple(self.left_out),
+            files=compare(names, files, of_model=False),
+            model=compare(names, model, of_model=True),
+            stages=tuple(
+                stage_times(name, runs, least) for name, runs in zip(names, model, strict=True)
+            ),
+            limit=least,
         )
 
-    def _runs(self, lengths: Lengths, batch: int, *, in_files: bool) -> list[list[BenchRun]]:
-        """Every program's runs, after a warm-up batch from which the number of images follows."""
-
-        def acts(inputs: BenchInputs) -> list[Callable[[], BenchRun]]:
-            output = self.scratch / "rows.jsonl"
-            return [
-                partial(one.run_files, inputs, output)
-                if in_files
-                else partial(one.run_arrays, inputs)
-                for one in self.runners
-            ]
-
-        prompts = len(self.plan.prompts)
-        warm_up = self._inputs(lengths, batch, -(-batch // prompts))
-        seconds = sum(act().seconds for act in acts(warm_up)) * batch / warm_up.rows
-        count = self.plan.images
-        if count is None:
-            batches = int(self._budget() / (self.plan.rounds * seconds))
-            batches = max(1, min(batches, MAX_IMAGES // batch))
-            count = -(-batches * batch // prompts)
-        return in_turns(acts(self._inputs(lengths, batch, count)), self.plan.rounds)
-
-    def _budget(self) -> float:
-        """The seconds for each setting."""
-        kinds = len({scope == "files" for scope in self.plan.scopes})
-        return self.plan.seconds / (kinds * len(self.plan.lengths) * len(self.batch_sizes))
-
-    def _inputs(self, lengths: Lengths, batch: int, count: int) -> BenchInputs:
-        images, files = self.pool.first(count)
-        question = tasks.ask(self.plan.prompts, max_new_tokens=lengths.most)
-        ids = [self.engine.tokenizer.encode_prompt(prompt) for prompt in self.plan.prompts]
-        row_lengths = lengths.of(len(images) * len(ids))
-        return BenchInputs(images, files, question, ids, row_lengths, batch)
-
-    def _limited(
-        self, found: BenchResult, runs: Sequence[Sequence[BenchRun]], rates: PeakRates
-    ) -> BenchResult:
-        """The result with its stages and the machine's limit."""
-        work, config = self._workload(found, runs[0][-1]), self.engine.model.config
-        least = limit(config, work, rates)
-        untrimmed = limit(config, replace(work, trimmed=False), rates)
-        names = [one.name for one in self.runners]
-        return replace(
-            found,
-            splits=tuple(split(n, of_one, least) for n, of_one in zip(names, runs, strict=True)),
-            limit=SpeedLimit(found.rows / least.total, least, untrimmed),
-        )
-
-    def _workload(self, found: BenchResult, run: BenchRun) -> Workload:
-        prompt = max(len(self.engine.tokenizer.encode_prompt(one)) for one in self.plan.prompts)
-        itemsize = self.engine.model.projector.weight.itemsize
+    def _limit(self, run: BenchRun, machine: MachineRates) -> Stages:
+        """The least seconds for the rows of a run."""
+        prompt = len(self._engine.tokenizer.encode_prompt(PROMPT))
         lengths = [len(tokens) for tokens in run.tokens]
-        return Workload(found.batch_size, prompt, lengths, itemsize)
+        itemsize = self._engine.model.projector.weight.itemsize
+        work = Workload(self._engine.batch_size, prompt, lengths, itemsize)
+        return limit(self._engine.model.config, work, machine.peak)
+
+    def _acts(self, inputs: BenchInputs, in_files: bool) -> list[Callable[[], BenchRun]]:
+        output = self._scratch / "rows.jsonl"
+        return [
+            partial(runner.run_files, inputs, output)
+            if in_files
+            else partial(runner.run_arrays, inputs)
+            for runner in self._runners
+        ]
+
+    def _inputs(self, count: int) -> BenchInputs:
+        images, files = self._images.first(count)
+        ids = [self._engine.tokenizer.encode_prompt(PROMPT)]
+        lengths = () if self._natural else (TOKENS,) * len(images)
+        question = tasks.ask((PROMPT,), max_new_tokens=MAX_TOKENS if self._natural else TOKENS)
+        return BenchInputs(images, files, question, ids, lengths, self._engine.batch_size)

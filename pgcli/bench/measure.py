@@ -1,4 +1,7 @@
-"""Runs several programs in turns, A B B A, so that load on the machine affects all alike."""
+"""Runs several programs in turns, A B B A, so that load on the machine affects all alike.
+
+Compares their speeds, and their tokens.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ import torch
 from pgcli.bench.runner import BenchRun
 
 Act = Callable[[], BenchRun]
+Tokens = Sequence[Sequence[int]]  # of each row
 
 
 def in_turns(acts: Sequence[Act], rounds: int) -> list[list[BenchRun]]:
@@ -64,3 +68,33 @@ def speedup(against: str, ours: Sequence[float], theirs: Sequence[float]) -> Rat
     """The ratio from seconds of runs of the same rows, in the order of their rounds."""
     rounds = [other / mine for mine, other in zip(ours, theirs, strict=True)]
     return Ratio(against, median(theirs) / median(ours), min(rounds), max(rounds))
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """Equal rows, and tokens before the first difference of their row, of all rows and tokens.
+
+    Only equal answers make speeds comparable.
+    """
+
+    against: str
+    rows: int
+    same_rows: int
+    tokens: int
+    same_tokens: int
+    share: float
+
+
+def agreement(against: str, ours: Tokens, theirs: Tokens) -> Agreement:
+    """Compare every row up to its first different token; later tokens have different prefixes."""
+    pairs = list(zip(ours, theirs, strict=True))
+    same_rows = sum(tuple(mine) == tuple(other) for mine, other in pairs)
+    tokens = sum(max(len(mine), len(other)) for mine, other in pairs)
+    same = sum(common_prefix(mine, other) for mine, other in pairs)
+    return Agreement(against, len(pairs), same_rows, tokens, same, same / tokens)
+
+
+def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
+    """The length of the common prefix of two rows."""
+    shortest = min(len(first), len(second))
+    return next((n for n in range(shortest) if first[n] != second[n]), shortest)

@@ -55,8 +55,7 @@ class BenchRun:
 class Runner(Protocol):
     """A program under measurement."""
 
-    @property
-    def name(self) -> str: ...
+    name: str
 
     def run_arrays(self, inputs: BenchInputs) -> BenchRun:
         """From the images' pixels in memory to every row's tokens."""

@@ -115,7 +115,7 @@ def test_dry_run_is_escaped(folder):
         ["verify", HOSTILE],
         ["verify", "demo", "--images", HOSTILE],
         ["bench", HOSTILE],
-        ["bench", "-o", f"{HOSTILE}/bench.json"],
+        ["bench", "--images", HOSTILE],
     ],
     ids=lambda arguments: " ".join(arguments).replace(HOSTILE, "HOSTILE"),
 )
