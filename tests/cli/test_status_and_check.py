@@ -70,6 +70,50 @@ def test_status_of_a_running_run_names_its_process(
     assert report["rows"] == len(saved(output))
 
 
+@pytest.mark.parametrize("source", ["files", "names"])
+def test_check_of_a_running_run_compares_its_rows_until_now(
+    capsys: pytest.CaptureFixture[str], output: Path, tmp_path: Path, source: str
+) -> None:
+    images = tmp_path / "images"
+    shutil.copytree(EXAMPLES, images)
+    if source == "names":
+        names = "".join(f"{file}\n" for file in sorted(images.iterdir()))
+        (tmp_path / "names").write_text(names)
+    with open(tmp_path / "names" if source == "names" else os.devnull) as stdin:
+        sources = ["-" if source == "names" else images]
+        run = started("caption", *sources, "-o", named(output), seconds=1, stdin=stdin)
+    state = Path(f"{output}.pgcli")
+    wait_until(lambda: any(state.glob("processes/*.json")))
+    assert run_main(capsys, "check", output) == (
+        0,
+        "the run goes on, and has saved no row yet\n",
+        "",
+    )
+    wait_until(lambda: status(capsys, output)["rows"] >= 3)
+    code, out, err = run_main(capsys, "check", output)
+    assert (code, out.startswith("the run goes on; all ")) == (0, True), out + err
+    assert " rows until now " in out
+    if source == "files":
+        first = sorted(images.iterdir())[0]
+        first.write_bytes(first.read_bytes() + b"\0")
+        code, out, err = run_main(capsys, "check", output)
+        assert (code, f"{first} has changed\n") == (5, out), err
+    run.kill()
+    run.communicate(timeout=60)
+    if source == "files":
+        assert "is missing" in run_main(capsys, "check", output)[1]
+
+
+def test_check_while_rows_are_written(capsys: pytest.CaptureFixture[str], output: Path) -> None:
+    run = started("caption", *MANY, "-o", named(output), "--rows-per-file=9", seconds=0.01)
+    wait_until(lambda: any(Path(f"{output}.pgcli").glob("run.json")))
+    while run.poll() is None:
+        code, out, err = run_main(capsys, "check", output)
+        assert (code, "match the input" in out or "saved no row" in out) == (0, True), out + err
+    assert run.returncode == 0
+    assert run_main(capsys, "check", output)[1].startswith(f"all {ROWS} rows match")
+
+
 def test_finished_run_is_complete_and_passes_check(
     capsys: pytest.CaptureFixture[str], output: Path
 ) -> None:

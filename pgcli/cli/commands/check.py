@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 @command(
     "check",
     "Every row of the input must be there once and in order, and the files of the input must be "
-    "those that the run read, by name, size and time. Exits with 5 if not. "
+    "those that the run read, by name, size and time. Exits with 5 if not. While the run goes on, "
+    "its rows until now are compared. "
     "OUTPUT is the file or folder as it was given to -o.",
     epilog="$ pgcli check captions.jsonl",
 )
@@ -36,10 +37,14 @@ def check(
             hint="check compares outputs of this machine; pgcli status counts the rows that are "
             "stored",
         )
-    comparison = RowComparison()
+    status = read_status(output)
+    comparison = RowComparison(is_running=status.state == "running")
+    if comparison.is_running and not status.rows:
+        stdout.print_line("the run goes on, and has saved no row yet")
+        return
     rows = check_rows(output, comparison)
     try:
-        with Screen().progress("check", read_status(output).total) as progress:
+        with Screen().progress("check", status.total) as progress:
             for _ in progress.track(rows):
                 pass
     except (OSError, ValueError) as problem:
@@ -63,7 +68,10 @@ def show(output: str, comparison: RowComparison) -> None:
         )
     errors = f", {comparison.errors:,} of them with errors" if comparison.errors else ""
     matched = "are in order" if comparison.is_stdin else "match the input, in order"
-    stdout.print_line(f"all {comparison.rows:,} rows {matched}{errors}")
+    rows = f"all {comparison.rows:,} rows"
+    if comparison.is_running:
+        rows = f"the run goes on; {rows} until now"
+    stdout.print_line(f"{rows} {matched}{errors}")
     stdout.print_line(f"compared: {compared(comparison)}")
     if rest := "; ".join(not_compared(comparison)):
         stdout.print_line(f"not compared: {rest}")

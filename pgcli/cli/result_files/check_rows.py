@@ -32,10 +32,13 @@ MAX_MISSING = 1000  # images that are counted one by one
 class RowComparison:
     """The number of rows compared, of those with errors, and the differences that were found.
 
-    `is_stdin` where the input was standard input, `is_moved` where the images were moved. `gone`
-    rows are of images that are not in the input any more; `changed_table` says which table of the
-    input is another one than before.
+    `is_running` while the run goes on, so that no row is missing yet. `is_stdin` where the input
+    was standard input, `is_moved` where the images were moved. `gone` rows are of images that are
+    not in the input any more; `changed_table` says which table of the input is another one than
+    before.
     """
+
+    is_running: bool = False
 
     rows: int = 0
     errors: int = 0
@@ -49,6 +52,8 @@ class RowComparison:
     first_differences: list[str] = field(default_factory=list)
 
     def add(self, difference: str, *, missing: bool = False, surplus: bool = False) -> None:
+        if missing and self.is_running:
+            return
         self.differences += 1
         self.missing += missing
         self.surplus += surplus
@@ -77,13 +82,24 @@ def check_rows(output: str, found: RowComparison) -> Iterator[IndexedRow]:
     record = record_of(output, store)
     request = reopened_request(output, record)
     found.is_moved = "--moved" in record.arguments
-    rows = indexed_rows(Path(output))
+    rows = whole_rows(indexed_rows(Path(output)), found)
     if "-" in request.sources:
         found.is_stdin = True
         return compare_with_each_other(rows, known_prompts(request), rows_saved(store), found)
     check_folder(request)
     expected = present_rows(store, request, found)
     return compare_with_input(rows, expected, request.input.limit, found)
+
+
+def whole_rows(rows: Iterable[IndexedRow], found: RowComparison) -> Iterator[IndexedRow]:
+    """The rows; the last one of a run that goes on is left out where it is not whole yet."""
+    following = iter(rows)
+    current = next(following, None)
+    while current is not None:
+        after = next(following, None)
+        if after is not None or current[1] is not None or not found.is_running:
+            yield current
+        current = after
 
 
 def present_rows(store: Store, request: RunRequest, found: RowComparison) -> RunRows:
@@ -147,7 +163,7 @@ def compare_with_input(
         elif change := difference(row, *match, is_moved=found.is_moved):
             found.add(f"row {position + 1:,} {change}")
     for position, (item, _) in numbered:
-        if limit is not None and position >= limit:
+        if found.is_running or (limit is not None and position >= limit):
             break
         found.add(f"row {position + 1:,} is missing: {item.id!r}", missing=True)
     if found.changed_table:
