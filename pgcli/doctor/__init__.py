@@ -17,22 +17,14 @@ def examine(*, online: bool = False) -> Iterator[Finding]:
     broken, and change nothing.
     """
     yield packages.python()
-    yield packages.this()
-    yield from packages.others()
+    yield from packages.requirements()
     yield packages.namesake()
     yield packages.command()
     yield from accelerator.findings()
     yield machine.processor()
     yield machine.memory()
-    yield machine.temporary()
-    yield machine.text()
-    yield machine.builtin_model()
-    yield machine.builtin_towers()
-    yield hub.cache()
-    yield hub.login()
-    yield hub.offline()
-    if online:
-        yield hub.reachable()
+    yield from machine.models()
+    yield from hub.findings(online=online)
 
 
 def has_device(findings: list[Finding]) -> bool:

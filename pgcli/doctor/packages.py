@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import sys
 import sysconfig
@@ -14,61 +13,38 @@ from pgcli.doctor.finding import Finding, bad, ok, warn
 
 DISTRIBUTION = "paligemma-cli"
 NAMESAKE = "pgcli"  # the PostgreSQL client's distribution, package and command
-MIN_PYTHON = (3, 11)
-REQUIREMENT = re.compile(r"([\w.-]+)\s*(?:\(?>=\s*([\d.]+)\)?)?")
+PIP = f"{sys.executable} -m pip"
 
 
 def python() -> Finding:
-    found = f"{sys.version.split()[0]} in {sys.prefix}"
-    if sys.version_info < MIN_PYTHON:
-        required = ".".join(map(str, MIN_PYTHON))
-        return bad("python", found, f"uv venv --python {required}, and install pgcli in it")
-    return ok("python", found)
+    """The version of Python, and where it is."""
+    return ok("python", f"{sys.version.split()[0]} in {sys.prefix}")
 
 
-def this() -> Finding:
+def requirements() -> Iterator[Finding]:
+    """Each required package that is missing or too old; else one finding for all of them."""
     try:
-        return ok("pgcli", f"{metadata.version(DISTRIBUTION)} in {Path(__file__).parents[1]}")
-    except metadata.PackageNotFoundError:
-        return warn(
-            "pgcli",
-            f"running from {Path(__file__).parents[1]}, not installed",
-            f"{sys.executable} -m pip install -e . in the repository's folder",
-        )
+        from packaging.requirements import Requirement
 
-
-def others() -> Iterator[Finding]:
-    """Each required package with its version, and whether that is recent enough."""
-    for name, least in sorted(_required().items()):
-        requirement = f"{name}>={least}" if least else name
-        command = f"{sys.executable} -m pip install '{requirement}'"
-        try:
-            version = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            yield bad(name, "not installed", command)
-            continue
-        if least and _numbers(version) < _numbers(least):
-            yield bad(name, f"{version}, and {least} or later is required", command)
-        else:
-            yield ok(name, version)
-
-
-def _required() -> dict[str, str]:
-    """Name -> minimum version, from this package's metadata, without extras."""
-    try:
         lines = metadata.requires(DISTRIBUTION) or []
-    except metadata.PackageNotFoundError:
-        return {"torch": "", "tokenizers": "", "safetensors": "", "pillow": "", "pyarrow": ""}
-    found = (REQUIREMENT.match(line) for line in lines if "extra ==" not in line)
-    return {match[1]: match[2] or "" for match in found if match}
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    """`2.13.0+cpu` as (2, 13), without trailing zeros."""
-    numbers = [int(part) for part in re.findall(r"\d+", re.split(r"[+a-z]", version)[0])]
-    while numbers and numbers[-1] == 0:
-        numbers.pop()
-    return tuple(numbers)
+    except (ImportError, metadata.PackageNotFoundError):
+        what = f"pgcli runs from {Path(__file__).parents[1]}, not installed"
+        yield warn("packages", what, f"{PIP} install -e . in the repository's folder")
+        return
+    required = [r for r in map(Requirement, lines) if r.marker is None or r.marker.evaluate()]
+    problems = 0
+    for requirement in required:
+        try:
+            version = metadata.version(requirement.name)
+        except metadata.PackageNotFoundError:
+            version = ""
+        if not version or not requirement.specifier.contains(version, prereleases=True):
+            problems += 1
+            what = f"{version}, and {requirement} is required" if version else "not installed"
+            yield bad(requirement.name, what, f"{PIP} install '{requirement}'")
+    if not problems:
+        own = f"pgcli {metadata.version(DISTRIBUTION)} in {Path(__file__).parents[1]}"
+        yield ok("packages", f"{own}, and all {len(required)} that it needs")
 
 
 def namesake() -> Finding:
@@ -77,11 +53,10 @@ def namesake() -> Finding:
         version = metadata.version(NAMESAKE)
     except metadata.PackageNotFoundError:
         return ok("namesake", "the PostgreSQL client pgcli is not in this environment")
-    pip = f"{sys.executable} -m pip"
     return bad(
         "namesake",
         f"the PostgreSQL client pgcli {version} is in this environment: same command, same folder",
-        f"{pip} uninstall -y {NAMESAKE} {DISTRIBUTION} && {pip} install {DISTRIBUTION}",
+        f"{PIP} uninstall -y {NAMESAKE} {DISTRIBUTION} && {PIP} install {DISTRIBUTION}",
     )
 
 
