@@ -17,8 +17,8 @@ from typing import Any
 from pgcli import Box
 from pgcli.images import ImageLimits, load_image
 from pgcli.records import Mask, Rle
-from pgcli.views.colours import LabelColours
-from pgcli.views.overlay import draw_overlay
+from pgcli.results.drawings.colours import LabelColours
+from pgcli.results.drawings.overlay import draw_overlay
 
 
 def main(results: str, folder: str) -> None:

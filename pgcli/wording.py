@@ -30,3 +30,11 @@ def duration(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest} s"
     return f"{minutes // 60} h {minutes % 60} min"
+
+
+def file_size(number: int) -> str:
+    """`1 byte`, `512 bytes`, `1.2 kB`, `34.5 MB`."""
+    if number < 1000:
+        return count(number, "byte")
+    power = min((len(str(number)) - 1) // 3, 4)
+    return f"{number / 1000**power:,.1f} {'?kMGT'[power]}B"

@@ -8,13 +8,15 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
-from pgcli.cli.result_files.run_input import saved_record
 from pgcli.cli.ui.console import Screen
 from pgcli.cli.ui.downloads import Downloads
 from pgcli.cli.ui.progress import StageProgress
 from pgcli.errors import OutputExists, OutputFailed
 from pgcli.inputs import Inventory
 from pgcli.inputs.paths import url_scheme
+from pgcli.results.hooks import check_hooks, make_hooks
+from pgcli.results.row_hook import RowHook
+from pgcli.results.run_input import saved_record
 from pgcli.run.checks import check_not_a_source, image_limits, read_options
 from pgcli.run.progress import events
 from pgcli.run.progress.summary import Summary
@@ -22,8 +24,6 @@ from pgcli.run.request import RunRequest
 from pgcli.run.run import run
 from pgcli.stores.files import read_json
 from pgcli.stores.writing import check_target
-from pgcli.views.hooks import check_hooks, make_hooks
-from pgcli.views.row_hook import RowHook
 
 OF_ONE_IMAGE = ("time", "model busy", "model")  # is shown in the sentence that sums up one image
 
@@ -69,7 +69,7 @@ def hooks_of(request: RunRequest, screen: Screen) -> list[RowHook]:
 
 def write_page(request: RunRequest, screen: Screen, rows: Path, prompts: Sequence[str]) -> None:
     """Write the page of `--view`. Raises the errors of `pgcli view`."""
-    from pgcli.cli.result_files.gallery_page import GalleryOptions, RowGroup, write_gallery
+    from pgcli.results.gallery.gallery_page import GalleryOptions, RowGroup, write_gallery
 
     def reopen() -> Inventory | None:
         """The input of rows that were not saved."""
@@ -86,7 +86,7 @@ def write_page(request: RunRequest, screen: Screen, rows: Path, prompts: Sequenc
         reopen=reopen,
     )
     groups = [RowGroup(rows, prompt, prompt) for prompt in prompts]
-    write_gallery(groups or [RowGroup(rows, rows.name)], options, screen)
+    write_gallery(groups or [RowGroup(rows, rows.name)], options, RunOnScreen(screen))
 
 
 class RunOnScreen:

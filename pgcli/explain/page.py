@@ -14,7 +14,7 @@ from pgcli.explain.explain import Explanation, TokenExplanation
 from pgcli.explain.recorder import TensorShape
 from pgcli.printable import encodable, printable
 from pgcli.records import DecodedImage
-from pgcli.views.gallery.page import inert, policy
+from pgcli.results.gallery.page import inert, policy
 
 MILLION = 1_000_000  # the script reads weights as whole millionths, which are short
 

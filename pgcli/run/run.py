@@ -39,8 +39,8 @@ from pgcli.tasks import AnyQuestion, EmbeddingQuestion
 from pgcli.wording import count
 
 if TYPE_CHECKING:
+    from pgcli.results.row_hook import RowHook
     from pgcli.run.request import RunRequest
-    from pgcli.views.row_hook import RowHook
 
 
 def run(

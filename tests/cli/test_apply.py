@@ -187,7 +187,7 @@ def test_large_edits_and_existing_outputs_are_refused(
     Path("new.jsonl").touch()
     assert apply(capsys)[0] == 13
     assert apply(capsys, "--overwrite")[0] == 0
-    monkeypatch.setattr("pgcli.annotations.edits.MAX_BYTES", 100)
+    monkeypatch.setattr("pgcli.results.edits.MAX_BYTES", 100)
     code, err = apply(capsys, "--overwrite")
     assert (code, "is larger than" in err) == (2, True)
 

@@ -16,8 +16,8 @@ from PIL import Image
 from pyarrow import parquet
 
 import pgcli
+from pgcli.results.exports import FORMATS
 from pgcli.run.state.record import RunRecord
-from pgcli.views.exports import FORMATS
 from tests.support.answers import answer
 from tests.support.exporting import box, captioned, detected, exported, make_images, of, row, saved
 from tests.support.runs import finished
@@ -418,7 +418,7 @@ def test_a_killed_export_leaves_nothing_under_the_output_s_name(
 ) -> None:
     code = (
         "import os, signal, sys\n"
-        "from pgcli.views.exports import coco\n"
+        "from pgcli.results.exports import coco\n"
         "coco.annotation = lambda *_: os.kill(os.getpid(), signal.SIGTERM)\n"
         "from pgcli.cli.main import main\n"
         "sys.exit(main(sys.argv[1:]))"
@@ -504,7 +504,7 @@ def test_csv_of_hostile_names_is_valid_and_the_terminal_is_clean(
 def test_format_of_the_contributing_page_works(
     capsys: Capture, boxes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pgcli.views import exports
+    from pgcli.results import exports
 
     page = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
     (source,) = re.findall(r'```python\n("""A line of JSON for each box.*?)```', page, re.DOTALL)

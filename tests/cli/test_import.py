@@ -13,10 +13,10 @@ from PIL import Image
 from pycocotools import mask as coco_masks
 
 import pgcli
-from pgcli.annotations.shapes import fill
 from pgcli.cli.main import main
 from pgcli.inputs import Inventory, ReadOptions
 from pgcli.records import Rle
+from pgcli.results.imports.shapes import fill
 from pgcli.rle import decode
 from tests.support.exporting import SIZES, captioned, make_images, plain, saved, segmented
 
@@ -456,11 +456,11 @@ def test_large_files_and_wrong_options_are_refused(
     assert imported(capsys, "yolo", file="nowhere")[0] == 2
     Path("made.json").write_text('{"images": [NaN]}')
     assert imported(capsys, "coco")[0] == 2
-    monkeypatch.setattr("pgcli.annotations.coco.MAX_BYTES", 10)
+    monkeypatch.setattr("pgcli.results.imports.coco.MAX_BYTES", 10)
     code, err = imported(capsys, "coco")
     assert (code, "is larger than" in err) == (2, True)
-    monkeypatch.setattr("pgcli.annotations.shapes.MAX_CROSSINGS", 10)
-    monkeypatch.setattr("pgcli.annotations.coco.MAX_BYTES", 2**20)
+    monkeypatch.setattr("pgcli.results.imports.shapes.MAX_CROSSINGS", 10)
+    monkeypatch.setattr("pgcli.results.imports.coco.MAX_BYTES", 2**20)
     write(coco({"segmentation": [[0, 0, 60, 0, 60, 40]]}))
     code, err = imported(capsys, "coco")
     assert (code, "has too many points" in err) == (2, True)

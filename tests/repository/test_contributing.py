@@ -14,7 +14,7 @@ import pytest
 from pgcli import inputs
 from pgcli.cli.main import main
 from pgcli.inputs import Inventory, readers
-from pgcli.views import exports
+from pgcli.results import exports
 from tests.support.exporting import detected, make_images, saved
 
 PAGE = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()

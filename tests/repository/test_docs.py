@@ -31,8 +31,8 @@ from pgcli.records import (
     TextScore,
     TokenLogprob,
 )
+from pgcli.results.exports import FORMATS
 from pgcli.rows import RowSchema
-from pgcli.views.exports import FORMATS
 from tests.support import forkserver
 from tests.support.answers import BOX, answer, refused
 from tests.support.training_data import write_folders, write_pairs, write_questions

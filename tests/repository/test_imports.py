@@ -106,7 +106,7 @@ def modules_after(imported: str) -> set[str]:
 LIGHT = ["evaluation.evaluate", "images.pool", "inputs.inventory", "output.parquet", "results"]
 
 
-@pytest.mark.parametrize("module", [*LIGHT, "run.run", "stores.reader", "tasks", "views.hooks"])
+@pytest.mark.parametrize("module", [*LIGHT, "run.run", "stores.reader", "tasks", "results.hooks"])
 def test_decoding_and_writing_never_load_torch(module: str) -> None:
     assert not {"torch", "transformers"} & modules_after(module)
 

@@ -253,7 +253,7 @@ def _import_program(kind: Kind) -> None:
     """
     if kind == "pretended":
         importlib.import_module("tests.support.pretend")
-    for room in "cli inputs stores images tasks output run views".split():
+    for room in "cli inputs stores images tasks output run results".split():
         package = importlib.import_module(f"pgcli.{room}")
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if module.name != IMPORTS_TORCH and not module.name.startswith("pgcli.cli.job"):

@@ -20,8 +20,8 @@ from pyarrow import parquet
 import pgcli
 from pgcli.cli.main import main
 from pgcli.errors import PgcliError
+from pgcli.results.exports import FORMATS
 from pgcli.run import model as running
-from pgcli.views.exports import FORMATS
 from tests.support import pretend
 from tests.support.awkward import drawing, encoded
 from tests.support.exporting import detected, make_images, saved

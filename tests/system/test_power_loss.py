@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pgcli.cli.result_files.publish import publish
+from pgcli.results.publish import publish
 from tests.support.power_loss import Disk, Killed
 
 

@@ -16,7 +16,7 @@ from pgcli.errors import UsageError
 from pgcli.wording import count, listed, with_notes
 
 if TYPE_CHECKING:
-    from pgcli.cli.result_files.apply_edits import EditStats, MatchedEdits, WantedRows
+    from pgcli.results.apply_edits import EditStats, MatchedEdits, WantedRows
 
 MAX_EXAMPLES = 5  # edits that a message names
 
@@ -53,10 +53,10 @@ def run_apply(
     edits: Path, results: Path, output: str, wanted: WantedRows, overwrite: bool, screen: Screen
 ) -> int:
     """Write the corrected rows; return 3 if edits were not applied."""
-    from pgcli.annotations.edits import read_edits
-    from pgcli.cli.result_files.apply_edits import EditedRows, match_edits
     from pgcli.output.reader import read_results
     from pgcli.output.result_file import check_result_file, write_result_file
+    from pgcli.results.apply_edits import EditedRows, match_edits
+    from pgcli.results.edits import read_edits
     from pgcli.rows import RowSchema
 
     target = Path(output)

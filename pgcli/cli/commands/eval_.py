@@ -138,14 +138,15 @@ def eval_(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    from pgcli.cli.result_files import evaluation_report as printed
-    from pgcli.cli.result_files.gallery_page import GalleryOptions
-    from pgcli.cli.result_files.worst_rows import write_worst_rows
+    from pgcli.cli.run_command import RunOnScreen
+    from pgcli.cli.ui import evaluation_report as printed
     from pgcli.evaluation import evaluate as work
     from pgcli.evaluation import joined_file
     from pgcli.evaluation.join import join
     from pgcli.evaluation.truth.read_truth import read_truth
     from pgcli.evaluation.truth.truths import TruthColumns
+    from pgcli.evaluation.worst_rows import write_worst_rows
+    from pgcli.results.gallery.gallery_page import GalleryOptions
     from pgcli.run.checks import check_not_a_source
     from pgcli.stores import make_reader
 
@@ -184,7 +185,7 @@ def eval_(
             allow_urls=allow_urls,
             allow_private_hosts=allow_private_hosts,
         )
-        write_worst_rows(files, found, differences, options, screen)
+        write_worst_rows(files, found, differences, options, RunOnScreen(screen))
     if json:
         printed.print_as_json(results, found, differences)
     else:

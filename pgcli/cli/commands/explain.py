@@ -119,8 +119,8 @@ def one_item(image: str, question: Question) -> Item:
 
 def check_target(target: Path, item: Item, *, overwrite: bool) -> None:
     """Raise if the page cannot be written, before anything is computed."""
+    from pgcli.results.gallery.page import is_page
     from pgcli.stores import writing
-    from pgcli.views.gallery.page import is_page
 
     if str(target) == "-":
         raise UsageError("a page is not written to standard output", hint="name a file with -o")
@@ -157,7 +157,7 @@ def make_page(
     from pgcli.explain.explain import explain as explain_answer
     from pgcli.explain.page import render_page
     from pgcli.images import ImageLimits, decode
-    from pgcli.views.gallery.thumbnails import ThumbnailMaker
+    from pgcli.results.gallery.thumbnails import ThumbnailMaker
 
     engine = load(checkpoint, device=device, dtype=dtype, batch_size=1)
     image = decode(item, engine.spec, ImageLimits())
@@ -169,9 +169,9 @@ def make_page(
 
 def write_page(page: bytes, target: Path, *, overwrite: bool) -> None:
     """Write the page under a temporary name, which becomes the target in one step."""
+    from pgcli.results.gallery.page import is_page
     from pgcli.stores import LocalStore
     from pgcli.stores.writing import already_exists
-    from pgcli.views.gallery.page import is_page
 
     folder = LocalStore(target.parent, follow=True)
     if overwrite or is_page(target):

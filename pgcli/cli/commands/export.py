@@ -22,10 +22,10 @@ from pgcli.cli.shared_options import (
 )
 from pgcli.cli.typer_app import command
 from pgcli.cli.ui.console import Screen
-from pgcli.views.exports import FORMATS
+from pgcli.results.exports import FORMATS
 
 if TYPE_CHECKING:
-    from pgcli.cli.result_files.export_options import ExportOptions
+    from pgcli.results.exports.export_options import ExportOptions
 
 _option = partial(option, own=True)
 
@@ -129,7 +129,7 @@ def export(
     allow_private_hosts: AllowPrivateHosts = False,
     quiet: Quiet = False,
 ) -> None:
-    from pgcli.cli.result_files.export_options import BOX_OPTIONS, ExportOptions, find_format
+    from pgcli.results.exports.export_options import BOX_OPTIONS, ExportOptions, find_format
 
     options = ExportOptions(
         prompt=prompt,
@@ -166,17 +166,18 @@ def run_export(
 
     Raises UsageError, NoInputError, OutputExists and OutputFailed.
     """
-    from pgcli.cli.result_files.export_entries import ExportEntries
-    from pgcli.cli.result_files.export_options import (
+    from pgcli.cli.run_command import RunOnScreen
+    from pgcli.results.exports.export_entries import ExportEntries
+    from pgcli.results.exports.export_options import (
         check_options,
         check_output,
         check_rows,
         find_format,
     )
-    from pgcli.cli.result_files.run_info import incomplete_note
-    from pgcli.cli.result_files.several_files import SeveralFiles
-    from pgcli.cli.result_files.validate_rows import collect_stats
-    from pgcli.cli.result_files.write_export import report_export, write_export
+    from pgcli.results.exports.validate_rows import collect_stats
+    from pgcli.results.exports.write_export import report_export, write_export
+    from pgcli.results.gallery.run_info import incomplete_note
+    from pgcli.results.several_files import SeveralFiles
 
     to = to.lower()
     format = find_format(to)
@@ -188,7 +189,7 @@ def run_export(
     with screen.progress("reading rows") as progress:
         stats = collect_stats(progress.track(rows), options.prompt)
     check_rows(to, format, ", ".join(results), stats, options)
-    wanted, search = options.wanted(format, stats), options.search(screen.info)
+    wanted, search = options.wanted(format, stats), options.search(RunOnScreen(screen))
     images = ExportEntries(paths, format, wanted, search)
     if not format.is_merged:
         images.check_sources(target)
@@ -197,5 +198,5 @@ def run_export(
         write_export(format, target, entries, wanted, overwrite=options.overwrite)
     report_export(to, output or "files next to the images", stats, wanted.counts, search)
     for note in notes:
-        search.report(f"{note}; the export ends there")
+        search.say(f"{note}; the export ends there")
     return INCOMPLETE if wanted.counts.missing.count or wanted.counts.unnamed else 0

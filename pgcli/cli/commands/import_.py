@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pgcli.annotations import FORMATS
 from pgcli.cli.exit_codes import INCOMPLETE
 from pgcli.cli.options import option
 from pgcli.cli.shared_options import Quiet, ReplaceFile, ResultFile
 from pgcli.cli.typer_app import command
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import NoInputError, UsageError
+from pgcli.results.imports import FORMATS
 from pgcli.wording import count, with_notes
 
 if TYPE_CHECKING:
-    from pgcli.annotations.truth import Annotations, ImportSettings
+    from pgcli.results.imports.truth import Annotations, ImportSettings
 
 _option = partial(option, own=True)
 
@@ -89,9 +89,9 @@ def import_(
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    from pgcli.annotations.truth import ImportSettings
-    from pgcli.cli.result_files.import_rows import TruthRows
     from pgcli.output.result_file import check_result_file, write_result_file
+    from pgcli.results.import_rows import TruthRows
+    from pgcli.results.imports.truth import ImportSettings
 
     screen, target = Screen(quiet=quiet), Path(output)
     check_options(format, prompt, each, image_prefix, labels, root)
@@ -138,7 +138,7 @@ def check_options(
 
 def read_labels(given: str | None) -> list[str]:
     """The labels of the option, or of the file that it names."""
-    from pgcli.annotations.value_checks import InvalidValue, label
+    from pgcli.results.imports.value_checks import InvalidValue, label
     from pgcli.stores.files import read_text
 
     if given is None:
@@ -156,8 +156,8 @@ def read_annotations(
     file: Path, format: str, settings: ImportSettings, screen: Screen
 ) -> Annotations:
     """What the file says of its images. Raises UsageError."""
-    from pgcli.annotations import reader_named
     from pgcli.images.decode import silence_decoders
+    from pgcli.results.imports import reader_named
 
     silence_decoders()
     with screen.status("reading annotations"):

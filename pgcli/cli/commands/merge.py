@@ -14,7 +14,7 @@ from pgcli.cli.ui.console import Screen
 from pgcli.wording import count, with_notes
 
 if TYPE_CHECKING:
-    from pgcli.cli.result_files.merge_rows import MergeStats
+    from pgcli.results.merge_rows import MergeStats
 
 
 @command(
@@ -35,9 +35,9 @@ def merge(
 
 def run_merge(outputs: list[Path], output: str, overwrite: bool, screen: Screen) -> int:
     """Write the merged file; return 3 if rows with errors remain."""
-    from pgcli.cli.result_files.merge_rows import MergedRows
     from pgcli.output.reader import read_results
     from pgcli.output.result_file import check_result_file, write_result_file
+    from pgcli.results.merge_rows import MergedRows
     from pgcli.rows import RowSchema
 
     target = Path(output)

@@ -25,7 +25,7 @@ from pgcli.cli.ui.console import Screen
 from pgcli.errors import UsageError
 
 if TYPE_CHECKING:
-    from pgcli.cli.result_files.gallery_page import Gallery, GalleryOptions
+    from pgcli.results.gallery.gallery_page import Gallery, GalleryOptions
 
 _option = partial(option, own=True)
 _number = partial(number_option, own=True)
@@ -93,8 +93,9 @@ def view(
     quiet: Quiet = False,
 ) -> None:
     from pgcli.box_filter import BoxFilter
-    from pgcli.cli.result_files.gallery_page import GalleryOptions, RowGroup, write_gallery
+    from pgcli.cli.run_command import RunOnScreen
     from pgcli.cli.search.view_found import view_found
+    from pgcli.results.gallery.gallery_page import GalleryOptions, RowGroup, write_gallery
 
     options = GalleryOptions(
         output=output,
@@ -114,12 +115,12 @@ def view(
     names = unique_names(outputs)
     groups = [RowGroup(path, name) for path, name in zip(outputs, names, strict=True)]
     if draw is not None:
-        from pgcli.views.drawings import check_draw
+        from pgcli.results.drawings.drawings import check_draw
 
         if len(outputs) > 1:
             raise UsageError("--draw draws the rows of one result file", hint="name one of them")
         check_draw(draw, overwrite=overwrite)
-    gallery = write_gallery(groups, options, screen)
+    gallery = write_gallery(groups, options, RunOnScreen(screen))
     if draw is not None:
         draw_boxes(outputs[0], draw, gallery, options, screen)
 
@@ -128,11 +129,12 @@ def draw_boxes(
     output: Path, folder: str, gallery: Gallery, options: GalleryOptions, screen: Screen
 ) -> None:
     """Draw the boxes and masks of the gallery's rows on copies of their images in full size."""
-    from pgcli.cli.result_files.image_locator import ImageLocator, with_items
+    from pgcli.cli.run_command import RunOnScreen
     from pgcli.output.reader import read_results
-    from pgcli.views.drawings import Drawings, drawable_answer
+    from pgcli.results.drawings.drawings import Drawings, drawable_answer
+    from pgcli.results.image_locator import ImageLocator, with_items
 
-    search = options.search(screen.info)
+    search = options.search(RunOnScreen(screen))
     rows = map(options.box_filter.row, islice(read_results(output), options.limit))
     drawings = Drawings(folder, labels=gallery.labels, reader=search.url_reader)
     with screen.progress("drawings", gallery.rows, unit="drawings") as progress:

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from pgcli.cli.result_files.publish import publish
 from pgcli.cli.ui.console import Screen, is_terminal
 from pgcli.errors import UsageError
 from pgcli.output import FormatOption, output_format
 from pgcli.printable import printable
+from pgcli.results.publish import publish
 from pgcli.rows import json_safe, json_text, round6
 from pgcli.search.search_files import Hit
 from pgcli.stores.writing import check_target, wrap_write_errors

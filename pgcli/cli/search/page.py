@@ -9,20 +9,21 @@ from typing import TYPE_CHECKING
 
 from rich.filesize import decimal
 
-from pgcli.cli.result_files.gallery_page import report_missing, small_copies, title
-from pgcli.cli.result_files.image_locator import ImageLocator
-from pgcli.cli.result_files.image_search import ImageSearch
-from pgcli.cli.result_files.publish import publish
+from pgcli.cli.run_command import RunOnScreen
 from pgcli.cli.search.output import Rows
 from pgcli.cli.ui.console import Screen
 from pgcli.records import Item
+from pgcli.results.gallery.cards import ImageRef
+from pgcli.results.gallery.gallery_page import report_missing, small_copies, title
+from pgcli.results.gallery.page import is_page
+from pgcli.results.gallery.search_page import FoundCard, Section, render_search_page
+from pgcli.results.gallery.thumbnails import ThumbnailEntry, thumbnail_entry
+from pgcli.results.image_locator import ImageLocator
+from pgcli.results.image_search import ImageSearch
+from pgcli.results.missing_images import MissingImages
+from pgcli.results.publish import publish
 from pgcli.search.vector_files import VectorName
 from pgcli.stores import make_reader
-from pgcli.views.gallery.cards import ImageRef
-from pgcli.views.gallery.page import is_page
-from pgcli.views.gallery.thumbnails import ThumbnailEntry, thumbnail_entry
-from pgcli.views.missing_images import MissingImages
-from pgcli.views.search_page import FoundCard, Section, render_search_page
 from pgcli.wording import count
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def image_search(options: SearchOptions, screen: Screen) -> ImageSearch:
     url_reader = make_reader(
         allow_urls=options.allow_urls, allow_private_hosts=options.allow_private_hosts
     )
-    return ImageSearch(screen.info, options.images_folder, url_reader)
+    return ImageSearch(RunOnScreen(screen), options.images_folder, url_reader)
 
 
 def page_items(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pgcli.cli.result_files.run_info import incomplete_note
 from pgcli.cli.search.output import Rows, check_output, write_rows
 from pgcli.cli.search.search_options import SearchOptions
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import UsageError
+from pgcli.results.gallery.page import is_page
+from pgcli.results.gallery.run_info import incomplete_note
 from pgcli.run.checks import check_not_a_source
 from pgcli.search import faiss_index
 from pgcli.search.duplicates import THRESHOLD
@@ -17,7 +18,6 @@ from pgcli.search.search_files import Hit, find_duplicates, read_all, search_fil
 from pgcli.search.vector_files import VectorFiles
 from pgcli.stores.writing import check_target
 from pgcli.tasks.question import normalize
-from pgcli.views.gallery.page import is_page
 
 DEFAULT_K = 10
 

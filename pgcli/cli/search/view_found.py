@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pgcli.cli.result_files.gallery_page import GalleryOptions, check_page, default_page
 from pgcli.cli.search.output import Rows
 from pgcli.cli.search.page import write_page
 from pgcli.cli.search.search_options import SearchOptions
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import UsageError
 from pgcli.output.reader import indexed_rows
+from pgcli.results.gallery.gallery_page import GalleryOptions, check_page, default_page
 from pgcli.search.search_files import Hit
 from pgcli.search.vector_files import VectorName
 

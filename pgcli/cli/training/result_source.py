@@ -6,8 +6,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from pgcli.cli.result_files.image_locator import ImageLocator, wanted_image
-from pgcli.cli.result_files.image_search import ImageSearch, Report
 from pgcli.errors import ManifestError, UsageError
 from pgcli.inputs import Inventory, ReadOptions
 from pgcli.inputs.lines import MAX_LINE_BYTES
@@ -16,6 +14,9 @@ from pgcli.inputs.readers import InputFile
 from pgcli.output.lines import parse_row
 from pgcli.output.reader import REQUIRED, Row, read_results
 from pgcli.records import COLUMNS, Item
+from pgcli.results.image_locator import ImageLocator, wanted_image
+from pgcli.results.image_search import ImageSearch
+from pgcli.run.progress.events import OnEvent
 from pgcli.stores.files import open_regular
 from pgcli.training.targets import is_error_row
 
@@ -23,8 +24,8 @@ from pgcli.training.targets import is_error_row
 COLUMNS_OF_RESULTS = REQUIRED.intersection(COLUMNS)
 
 
-def source_opener(report: Report) -> Callable[[str, ReadOptions], Iterable[Item]]:
-    """The function that opens sources; `report` receives problems of finding images."""
+def source_opener(on_event: OnEvent) -> Callable[[str, ReadOptions], Iterable[Item]]:
+    """The function that opens sources; `on_event` receives problems of finding images."""
 
     def open_source(name: str, options: ReadOptions) -> Iterable[Item]:
         is_manifest = options.image_column != ReadOptions.image_column
@@ -33,7 +34,7 @@ def source_opener(report: Report) -> Callable[[str, ReadOptions], Iterable[Item]
         path = Path(parse_path(name))
         if not is_result_file(path):
             return Inventory.scan([name], options)
-        return result_items(path, options, ImageSearch(report, url_reader=options.url_reader))
+        return result_items(path, options, ImageSearch(on_event, url_reader=options.url_reader))
 
     return open_source
 

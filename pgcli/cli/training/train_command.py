@@ -91,12 +91,16 @@ class TrainCommand:
             self._check_no_prompts()
             is_contrastive = self.learning.task == "contrastive"
             return (ColumnTargets if is_contrastive else LabelTargets)(self.column)
+        from pgcli.cli.run_command import RunOnScreen
         from pgcli.cli.training.result_source import source_opener
         from pgcli.training.answer_targets import AnswerTargets
 
         input = self.input
         return AnswerTargets(
-            input.prompt_column, input.answer_column, input.prompt, source_opener(screen.info)
+            input.prompt_column,
+            input.answer_column,
+            input.prompt,
+            source_opener(RunOnScreen(screen)),
         )
 
     def _check_no_prompts(self) -> None:

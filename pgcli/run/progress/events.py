@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
+
+T = TypeVar("T")
 
 #: Names and values, as of a summary.
 Facts = Sequence[tuple[str, str]]
@@ -70,3 +72,16 @@ OnEvent = Callable[[Event], None]
 
 def ignore(event: Event) -> None:
     """Show nothing."""
+
+
+def tracked(
+    items: Iterable[T], on_event: OnEvent, task: str, total: int | None = None, *, unit: str = ""
+) -> Generator[T]:
+    """The items, as a stage that counts them."""
+    on_event(Stage(task, total, unit=unit))
+    try:
+        for number, item in enumerate(items, start=1):
+            yield item
+            on_event(Progress(number))
+    finally:
+        on_event(StageEnd())

@@ -1,0 +1,129 @@
+"""Groups the rows of a result file by image; each image gets a file name within the export."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
+from pathlib import Path, PurePosixPath
+
+from pgcli.errors import UsageError
+from pgcli.images.decode import silence_decoders
+from pgcli.inputs.endings import IMAGE_ENDINGS
+from pgcli.inputs.paths import parse_path, resolves_inside, url_scheme
+from pgcli.printable import encodable
+from pgcli.records import Item
+from pgcli.results.exports.entry import ExportEntry, ExportFormat, ExportSettings, Row, keep_name
+from pgcli.results.exports.validate_rows import RowStats, valid_rows
+from pgcli.results.file_names import FileNames, folder_name
+from pgcli.results.gallery.cards import ImageRef
+from pgcli.results.image_locator import ImageLocator, wanted_image
+from pgcli.results.image_search import ImageSearch
+from pgcli.results.row_image import RowImage
+from pgcli.results.several_files import FileRow
+
+
+class ExportEntries:
+    """The images of the rows of result files for one export, located one by one."""
+
+    def __init__(
+        self,
+        results: Sequence[Path],
+        format: ExportFormat,
+        given: ExportSettings,
+        search: ImageSearch,
+    ):
+        self._format, self._given, self._search = format, given, search
+        self._locator = ImageLocator(results, search)
+        self._endings = frozenset[str]() if format.unique_stems else IMAGE_ENDINGS
+        self._names = FileNames(self._endings, self._sanitize)
+
+    def check_sources(self, target: Path) -> None:
+        """Raise UsageError if a source of the run is in the target, which is replaced."""
+        root = os.path.realpath(target)
+        for path in self._locator.source_paths():
+            if resolves_inside(path, root):
+                raise UsageError(
+                    f"{path} was read by the run, and is in {target}, which is written",
+                    hint="name another -o",
+                )
+
+    def entries(
+        self, rows: Iterable[FileRow], prompt: str | None, root: str | None
+    ) -> Iterator[ExportEntry]:
+        """One entry for each image, with a unique name.
+
+        Raises UsageError for an image that is not in the folder `root`.
+        """
+        silence_decoders()
+        valid = valid_rows(rows, prompt, RowStats())
+        for number, (_, same) in enumerate(groupby(valid, key=attrgetter("image")), start=1):
+            found = tuple(same)
+            group = tuple(one.row for one in found)
+            wanted = wanted_image(group[0], found[0].file)
+            image = self._locate(number, group[0], wanted)
+            names = self._claim_names(number, group[0], image)
+            address = wanted.image if root is None else self._relative_path(root, wanted)
+            is_url = url_scheme(address) is not None
+            yield ExportEntry(number, address, *names, image.path, image.read, group, is_url)
+
+    def _locate(self, number: int, row: Row, wanted: ImageRef) -> RowImage:
+        """The image, as far as the format needs it: its bytes, or only its file."""
+        format = self._format
+        if format.reads_images and self._given.images != "none":
+            item = self._locator.item(number, wanted)
+        else:
+            needs_file = format.is_merged and not url_scheme(wanted.image)
+            path = self._locator.find_file(wanted) if needs_file else None
+            item = Item(number, wanted.id, wanted.image, path)
+        # a text file is written next to the image even if the image has changed
+        size = None if format.is_merged else (row["width"], row["height"])
+        return RowImage(item, size, self._search.url_reader)
+
+    def _sanitize(self, part: str, is_folder: bool) -> str:
+        """The name of a folder or file, as the format allows it."""
+        image_endings = frozenset[str]() if self._format.is_merged else IMAGE_ENDINGS
+        part = self._format.sanitize_name(part, is_folder)
+        return folder_name(part, image_endings | self._format.suffixes, is_folder=is_folder)
+
+    def _claim_names(self, number: int, row: Row, image: RowImage) -> tuple[str, str, str]:
+        """The unique name of the image within the export, its stem, and the name it would have
+        if that were free and allowed.
+        """
+        format, id_ = self._format, row["id"]
+        if format.has_label_folders and row["task"] == "classify":
+            id_ = f"{folder_of_label(row['answer'])}/{id_}"
+        suffixes = (PurePosixPath(parse_path(name)).suffix for name in (id_, row["image"]))
+        ending = next((one for one in suffixes if one.lower() in IMAGE_ENDINGS), "")
+        # a text file takes the bytes of the image's name; the names in an index are UTF-8
+        wish = parse_path(id_) if format.is_merged else encodable(parse_path(id_))
+        wish = wish.removesuffix(ending) if format.unique_stems else wish
+        own = FileNames(self._endings, keep_name).claim(wish, number)
+        name = self._names.claim(wish, number)
+        if not ending and format.reads_images:
+            ending = image.ending
+        full_name = name.with_ending(format.suffix_aliases.get(ending.lower(), ending))
+        own_name = own.with_ending(ending)
+        if full_name != own_name and not format.is_merged and format.reads_images:
+            self._given.counts.add_renamed(own_name, full_name)
+        return full_name, name.stem, own_name
+
+    def _relative_path(self, root: str, wanted: ImageRef) -> str:
+        """The path of the image relative to `root`. Raises UsageError if it is not in it."""
+        image, path = wanted.image, ".."
+        if image and not url_scheme(image):
+            path = os.path.relpath(self._locator.path_in_run(wanted), root)
+        if path == ".." or path.startswith("../"):
+            raise UsageError(
+                f"{image} is not in {root}",
+                hint="--root names a folder that contains all images; without it, paths are "
+                "written in full",
+            )
+        return encodable(path)
+
+
+def folder_of_label(label: str | None) -> str:
+    """The name of the folder of a label's images, which is one folder whatever the label is."""
+    name = (label or "").replace("/", "_").strip()
+    return name if name.strip(".") else "_"

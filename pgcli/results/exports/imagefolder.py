@@ -1,0 +1,81 @@
+"""Exports a folder that the datasets library reads as an imagefolder, with metadata.jsonl."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from pgcli.results.exports.entry import (
+    ExportEntry,
+    ExportFormat,
+    ExportSettings,
+    without_leading_dot,
+)
+from pgcli.results.exports.image_files import store_image
+from pgcli.rows import json_text
+
+#: What `datasets` interprets in a name as a split, a shard, a hidden file or an archive.
+SPECIAL = re.compile(
+    r"(?:^|(?<=[-._ 0-9]))"
+    r"(?:train|training|validation|valid|dev|val|test|testing|eval|evaluation)(?=[-._ 0-9]|$)"
+    r"|-[0-9]{5}-of(?=-[0-9]{5})|^_(?=_)|:(?=:)"
+)
+
+
+def write(target: Path, entries: Iterable[ExportEntry], options: ExportSettings) -> None:
+    """Fill the folder. An unreadable image is skipped.
+
+    Images with a label of `classify` are in a folder for each label: they need no metadata.
+    """
+    if options.has_labels_alone:
+        for entry in entries:
+            options.counts.images += store_image(target, entry, options)
+        return
+    with open(target / "metadata.jsonl", "w", encoding="utf-8") as file:
+        for entry in entries:
+            if not store_image(target, entry, options):
+                continue
+            file.write(json_text(metadata(entry, options)) + "\n")
+            options.counts.images += 1
+
+
+def metadata(entry: ExportEntry, options: ExportSettings) -> dict[str, Any]:
+    """The image's line: its text, and its boxes if the rows are of tasks with boxes.
+
+    `categories` are indices into the list of all labels, `labels` their names.
+    """
+    line: dict[str, Any] = {"file_name": entry.name}
+    if texts := entry.texts:
+        line["text"] = texts[0]
+    if options.labels or len(texts) < len(entry.rows):
+        boxes = list(entry.boxes())
+        options.counts.boxes += len(boxes)
+        line["objects"] = {
+            "bbox": [[float(number) for number in box[1:5]] for box in boxes],
+            "categories": [options.labels[box.label] for box in boxes],
+            "labels": [box.label for box in boxes],
+            "scores": [box.score for box in boxes],
+        }
+    return line
+
+
+def sanitize_name(part: str, is_folder: bool) -> str:
+    """The name with a `~` after every word that `datasets` would interpret.
+
+    It makes splits of folders and files whose names have such words, and drops their metadata.
+    """
+    return SPECIAL.sub(r"\g<0>~", without_leading_dot(part, is_folder))
+
+
+IMAGEFOLDER = ExportFormat(
+    write,
+    is_folder=True,
+    max_one="texts",
+    has_label_folders=True,
+    reads_images=True,
+    suffixes=frozenset({".jsonl"}),
+    sanitize_name=sanitize_name,
+    options=frozenset({"labels", "store_images"}),
+)

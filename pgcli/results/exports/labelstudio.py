@@ -1,0 +1,94 @@
+"""Exports Label Studio tasks with predictions: masks, boxes in percent, and answers as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from pgcli.records import BOX_TASKS
+from pgcli.results.exports.entry import (
+    ExportBox,
+    ExportEntry,
+    ExportFormat,
+    ExportSettings,
+    Row,
+    row_boxes,
+)
+from pgcli.rows import json_text
+
+
+def write(target: Path, entries: Iterable[ExportEntry], options: ExportSettings) -> None:
+    """Write the file: a task for each image."""
+    with open(target, "w", encoding="utf-8") as file:
+        file.write("[")
+        for entry in entries:
+            file.write(",\n" if options.counts.images else "\n")
+            file.write(json_text(task(entry, options)))
+            options.counts.images += 1
+        file.write("\n]\n")
+
+
+def task(entry: ExportEntry, options: ExportSettings) -> dict[str, Any]:
+    """An image with one prediction for each model."""
+    is_prefixed = options.image_prefix and not entry.is_address
+    address = options.image_prefix + quote(entry.image) if is_prefixed else entry.image
+    predictions = []
+    for model, rows in groupby(sorted(entry.rows, key=model_of), key=model_of):
+        results = [result for row in rows for result in row_results(row, entry, options)]
+        for number, result in enumerate(results, start=1):
+            result["id"] = f"{entry.number}-{number}"
+        predictions.append({"model_version": model, "result": results})
+    return {"data": {"image": address, "id": entry.rows[0]["id"]}, "predictions": predictions}
+
+
+def model_of(row: Row) -> str:
+    """The row's model, the predictions' version."""
+    return str(row["model"])
+
+
+def row_results(row: Row, entry: ExportEntry, options: ExportSettings) -> Iterator[dict[str, Any]]:
+    """A row's text, or its boxes; a box with a mask is a brush region instead of a rectangle."""
+    if row["task"] not in BOX_TASKS:
+        value: dict[str, Any] = {"text": [row["answer"] or ""]}
+        yield {"from_name": "answer", "to_name": "image", "type": "textarea", "value": value}
+    for box in row_boxes(row):
+        options.counts.boxes += 1
+        brush = brush_region(box)
+        yield {
+            "from_name": "mask" if brush else "label",
+            "to_name": "image",
+            "type": "brushlabels" if brush else "rectanglelabels",
+            "original_width": entry.width,
+            "original_height": entry.height,
+            "image_rotation": 0,
+            "score": box.score,
+            "value": brush or rectangle(box, entry),
+        }
+
+
+def rectangle(box: ExportBox, entry: ExportEntry) -> dict[str, Any]:
+    """The box in percent of the image's sides."""
+    return {
+        "x": 100 * box.left / entry.width,
+        "y": 100 * box.top / entry.height,
+        "width": 100 * box.width / entry.width,
+        "height": 100 * box.height / entry.height,
+        "rotation": 0,
+        "rectanglelabels": [box.label],
+    }
+
+
+def brush_region(box: ExportBox) -> dict[str, Any] | None:
+    """The mask as a brush region, or None without a mask."""
+    if box.mask is None:
+        return None
+    from pgcli.results.exports.brush import encode_brush
+
+    runs = encode_brush(box.mask)
+    return {"format": "rle", "rle": list(runs), "brushlabels": [box.label]} if runs else None
+
+
+LABEL_STUDIO = ExportFormat(write, options=frozenset({"labels", "root", "image_prefix"}))

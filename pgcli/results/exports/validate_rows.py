@@ -1,0 +1,160 @@
+"""Validates the rows of a result file before an export, and collects their statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import groupby
+from operator import attrgetter
+from typing import Any
+
+from pgcli.errors import UsageError
+from pgcli.records import BOX_TASKS, Rle
+from pgcli.results.exports.entry import Row, row_boxes
+from pgcli.results.several_files import FileRow
+from pgcli.rows import BASE_OF_TASK, json_safe, task_of
+
+ANSWER_COLUMNS = frozenset({"task", "prompt", "answer", "boxes"})
+MAX_PROMPTS_SHOWN = 5  # prompts that a message names
+TEXT_COLUMNS = ("id", "image", "task", "prompt")
+#: Limit of image sides and box corners; the difference of two is a finite number.
+MAX_COORDINATE = 2**31
+
+
+@dataclass
+class RowStats:
+    """The statistics of the rows of a result file.
+
+    `other_prompts` counts rows that are not of the prompt asked for. `answers` and `texts` are the
+    largest numbers of any one image. `has_boxes` is true if a row is of a task that finds boxes,
+    `has_masks` if a box has a mask. `outside` boxes have no area in their image.
+    """
+
+    task: str = ""
+    rows: int = 0
+    images: int = 0
+    errors: int = 0
+    other_prompts: int = 0
+    answers: int = 0
+    texts: int = 0
+    outside: int = 0
+    has_boxes: bool = False
+    has_masks: bool = False
+    labels: set[str] = field(default_factory=set)
+    prompts: dict[str, None] = field(default_factory=dict)
+    columns: dict[str, None] = field(default_factory=dict)
+
+    @property
+    def exported(self) -> int:
+        """The number of rows that are exported."""
+        return self.rows - self.errors - self.other_prompts
+
+
+def collect_stats(rows: Iterable[FileRow], prompt: str | None) -> RowStats:
+    """The statistics of the rows, of one prompt if given. Raises UsageError for a damaged row.
+
+    Memory is needed for their labels, not for the rows.
+    """
+    stats = RowStats()
+    for _, same in groupby(valid_rows(rows, prompt, stats), key=attrgetter("image")):
+        answers = texts = 0
+        stats.images += 1
+        for row, _, _ in same:
+            answers += 1
+            texts += row["task"] not in BOX_TASKS
+            stats.has_boxes |= row["task"] in BOX_TASKS or bool(row["boxes"])
+            inside = list(row_boxes(row))
+            stats.outside += len(row["boxes"]) - len(inside)
+            stats.has_masks |= any(box.mask is not None for box in inside)
+            stats.labels.update(box["label"] for box in row["boxes"])
+            stats.columns |= {name: None for name in row if name not in added_columns(row)}
+            stats.task = row["task"]
+        stats.answers, stats.texts = max(stats.answers, answers), max(stats.texts, texts)
+    return stats
+
+
+def valid_rows(rows: Iterable[FileRow], prompt: str | None, stats: RowStats) -> Iterator[FileRow]:
+    """The rows to export, in text that UTF-8 can encode; all rows are counted and validated."""
+    for found in rows:
+        row = with_answer_columns(
+            {
+                name: value if hasattr(value, "json") else json_safe(value)  # but a cell of Arrow
+                for name, value in found.row.items()
+            }
+        )
+        stats.rows += 1
+        if row["error"] is not None:
+            stats.errors += 1
+            continue
+        if problem := find_row_error(row):
+            raise UsageError(
+                f"row {stats.rows:,} is not a result row: {problem}",
+                hint="name a file that an answering command wrote",
+            )
+        if len(stats.prompts) < MAX_PROMPTS_SHOWN:
+            stats.prompts[row["prompt"]] = None
+        if prompt is not None and row["prompt"] != prompt:
+            stats.other_prompts += 1
+            continue
+        yield found._replace(row=row)
+
+
+def with_answer_columns(row: Row) -> Row:
+    """The row with the columns of answers that rows of its task do not have."""
+    task = task_of(row)
+    if task not in BASE_OF_TASK:
+        return row
+    missing: dict[str, Any] = {"image": None, "answer": None, "prompt": "", "boxes": []}
+    return {**row, **{name: missing[name] for name in missing.keys() - row.keys()}, "task": task}
+
+
+def added_columns(row: Row) -> frozenset[str]:
+    """The columns that `with_answer_columns` added."""
+    columns = BASE_OF_TASK.get(row["task"])
+    return frozenset() if columns is None else ANSWER_COLUMNS - set(columns)
+
+
+def find_row_error(row: Row) -> str:
+    """Why a row without an error cannot be exported; empty for a valid row."""
+    for name in TEXT_COLUMNS:
+        if not isinstance(row[name], str):
+            return f"{name} is not a text"
+    if not isinstance(row["answer"], str | None):
+        return "answer is not a text"
+    sides = (row.get("width"), row.get("height"))
+    if not all(is_number(side) and isinstance(side, int) and side > 0 for side in sides):
+        return "width and height are not sizes"
+    boxes = row["boxes"]
+    if not isinstance(boxes, list) or not all(map(is_box, boxes)):
+        return "boxes is not a list of boxes"
+    try:
+        for mask in row.get("masks") or ():
+            if mask is not None and mask["rle"] is not None:
+                check_mask(mask["rle"], sides)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return "masks is not a list of masks"
+    return ""
+
+
+def is_box(box: Any) -> bool:
+    """Whether the value is a box; score and confidence may be missing."""
+    if not isinstance(box, dict) or not isinstance(box.get("label"), str):
+        return False
+    corners = [box.get(name) for name in ("xmin", "ymin", "xmax", "ymax")]
+    optional = [box.get(name) for name in ("score", "confidence")]
+    return all(map(is_number, [*corners, *(one for one in optional if one is not None)]))
+
+
+def is_number(value: Any) -> bool:
+    """Whether the value is a number that can be a coordinate; NaN fails both comparisons."""
+    is_numeric = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_numeric and -MAX_COORDINATE <= value <= MAX_COORDINATE
+
+
+def check_mask(rle: Any, sides: tuple[Any, ...]) -> None:
+    """Raise ValueError if the runs are invalid, or of another size than the image."""
+    from pgcli.rle import area
+
+    if tuple(rle["size"]) != sides[::-1]:
+        raise ValueError("another size")
+    area(Rle(sides[::-1], rle["counts"]))

@@ -1,0 +1,40 @@
+"""Exports a WebDataset tar: each image with its answer as text and its row as JSON."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+
+from pgcli.results.exports.entry import ExportEntry, ExportFormat, ExportSettings
+from pgcli.results.exports.image_files import image_bytes
+from pgcli.rows import json_text
+
+
+def write(target: Path, entries: Iterable[ExportEntry], options: ExportSettings) -> None:
+    """Write the tar. Keys are the images' numbers, which are unique and contain no dot.
+
+    An unreadable image is skipped.
+    """
+    with tarfile.open(target, "w", format=tarfile.USTAR_FORMAT) as tar:
+        for entry in entries:
+            data = image_bytes(entry, options)
+            if data is None:
+                continue
+            (row,) = entry.rows
+            add_file(tar, entry, PurePosixPath(entry.name).suffix.lower(), data)
+            add_file(tar, entry, ".txt", (row["answer"] or "").encode())
+            add_file(tar, entry, ".json", json_text(row).encode())
+            options.counts.images += 1
+            options.counts.boxes += len(row["boxes"])
+
+
+def add_file(tar: tarfile.TarFile, entry: ExportEntry, suffix: str, data: bytes) -> None:
+    """Add a file with the entry's key, without time and owner, for reproducible exports."""
+    member = tarfile.TarInfo(f"{entry.number:09}{suffix}")
+    member.size = len(data)
+    tar.addfile(member, io.BytesIO(data))
+
+
+WEBDATASET = ExportFormat(write, max_one="answers", reads_images=True)

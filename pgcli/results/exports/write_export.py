@@ -1,0 +1,84 @@
+"""Writes the entries of an export, and reports what was written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from pgcli.errors import UsageError
+from pgcli.inputs.paths import resolves_inside
+from pgcli.results.exports.entry import ExportCounts, ExportEntry, ExportFormat, ExportSettings
+from pgcli.results.exports.validate_rows import RowStats
+from pgcli.results.image_search import ImageSearch
+from pgcli.results.publish import publish
+from pgcli.results.sidecars import EDITED
+from pgcli.stores.writing import wrap_write_errors
+from pgcli.wording import count, with_notes
+
+
+def write_export(
+    format: ExportFormat,
+    target: Path,
+    entries: Iterator[ExportEntry],
+    wanted: ExportSettings,
+    *,
+    overwrite: bool,
+) -> None:
+    """Write the export: into a folder that has other files, or as a whole."""
+    if format.is_merged:
+        with wrap_write_errors(target):
+            target.mkdir(exist_ok=True)
+        format.write(target, entries, wanted)
+        return
+    with publish(target, is_folder=format.is_folder, overwrite=overwrite) as part:
+        checked = outside_target(entries, target) if format.is_folder else entries
+        format.write(part, checked, wanted)
+
+
+def outside_target(entries: Iterator[ExportEntry], target: Path) -> Iterator[ExportEntry]:
+    """The entries. Raises UsageError for an image in the target, which may be replaced."""
+    root = os.path.realpath(target)
+    for entry in entries:
+        try:
+            is_inside = entry.path is not None and resolves_inside(entry.path, root)
+        except ValueError:  # not a valid file name
+            is_inside = False
+        if is_inside:
+            raise UsageError(
+                f"{entry.image} is in {target}, which is written", hint="name another -o"
+            )
+        yield entry
+
+
+def report_export(
+    to: str, output: str, stats: RowStats, counts: ExportCounts, search: ImageSearch
+) -> None:
+    """Report what was written and what was left out."""
+    captions = f" with {counts.captions:,} captions" if counts.captions else ""
+    boxes = f" with {count(counts.boxes, 'box')}" if stats.has_boxes else captions
+    notes = [
+        (counts.copied, "images copied, as they are not files that can be linked to"),
+        (counts.unsupported, "images that Ultralytics does not read: GIF and PPM"),
+        (counts.rotated, "images turned upright, as their EXIF says"),
+        (counts.boxes_outside, "boxes left out, as they have no area in their image"),
+        (stats.errors, "rows with errors left out"),
+        (stats.other_prompts, "rows of other prompts left out"),
+        (counts.boxes_without_mask, "boxes without a mask written as rectangles"),
+        (counts.kept, f"existing text{'s' * (counts.kept != 1)} not replaced"),
+        (counts.edited, EDITED[counts.edited != 1]),
+        (counts.missing.count, "images left out, as they cannot be read"),
+        (counts.unnamed, "texts not written, as no name was free"),
+    ]
+    exported = f"exported {count(counts.images, 'image')}{boxes} as {to} to {output}"
+    search.say(with_notes(exported, notes))
+    if counts.missing.count:
+        hint = search.hint(counts.missing)
+        search.say(f"the first image left out: {counts.missing.first}", hint=hint)
+    if counts.unrecorded:
+        search.say(counts.unrecorded)
+    if counts.renamed:
+        shown = ", ".join(counts.renamed_examples)
+        rest = counts.renamed - len(counts.renamed_examples)
+        more = f", and {rest:,} more" if rest else ""
+        search.say(f"renamed, as the name is taken or not valid: {shown}{more}")

@@ -1,0 +1,102 @@
+"""Exports YOLO's folder: images/, labels/ with a line for each box or polygon, and data.yaml."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from pgcli.results.exports.entry import (
+    ExportBox,
+    ExportEntry,
+    ExportFormat,
+    ExportSettings,
+    without_leading_dot,
+)
+from pgcli.results.exports.image_files import store_image
+from pgcli.rows import json_text
+
+#: Characters that JSON leaves unescaped and that YAML reads as line ends or rejects.
+NOT_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
+
+#: Formats that Ultralytics does not read, and suffixes of one that it reads under another.
+UNSUPPORTED = (".gif", ".ppm", ".pgm", ".pbm", ".pnm")
+SUFFIX_ALIASES = {".jpe": ".jpg", ".jfif": ".jpg"}
+
+
+def write(target: Path, entries: Iterable[ExportEntry], options: ExportSettings) -> None:
+    """Fill the folder. An image without boxes has an empty label file.
+
+    If any box has a mask, all boxes are polygons, since Ultralytics rejects labels of both kinds.
+    An unreadable image is skipped with its boxes.
+    """
+    (target / "images").mkdir()
+    (target / "labels").mkdir()
+    for entry in entries:
+        if not store_image(target / "images", entry, options):
+            continue
+        lines = [line(box, entry, options) for box in entry.boxes()]
+        file = target / "labels" / f"{entry.stem}.txt"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("".join(lines), encoding="utf-8")
+        options.counts.images += 1
+        options.counts.unsupported += entry.name.lower().endswith(UNSUPPORTED)
+        options.counts.boxes += len(lines)
+    names = "".join(f"  {index}: {yaml_quoted(label)}\n" for label, index in options.labels.items())
+    head = "train: images\nval: images\nnames:"
+    (target / "data.yaml").write_text(f"{head}\n{names}" if names else f"{head} {{}}\n", "utf-8")
+
+
+def line(box: ExportBox, entry: ExportEntry, options: ExportSettings) -> str:
+    """The class, and the centre and size of a box or the points of a polygon, as fractions."""
+    left, right = fractions(box.left, box.left + box.width, entry.width)
+    top, bottom = fractions(box.top, box.top + box.height, entry.height)
+    numbers: Sequence[float]
+    if not options.has_masks:
+        numbers = ((left + right) / 2, (top + bottom) / 2, right - left, bottom - top)
+    elif not (numbers := mask_polygon(box, entry)):
+        options.counts.boxes_without_mask += 1
+        numbers = (left, top, right, top, right, bottom, left, bottom)
+    return f"{options.labels[box.label]} " + " ".join(f"{one:.6f}" for one in numbers) + "\n"
+
+
+def mask_polygon(box: ExportBox, entry: ExportEntry) -> list[float]:
+    """The mask's polygon, alternating x and y, as fractions of the sides; empty without a mask."""
+    if box.mask is None:
+        return []
+    from pgcli.results.exports.polygons import polygon
+
+    flat: list[float] = (polygon(box.mask) / (entry.width, entry.height)).ravel().tolist()
+    return flat
+
+
+def fractions(low: float, high: float, side: int) -> tuple[float, float]:
+    """Both as fractions of the side, between 0 and 1."""
+    return min(max(low / side, 0.0), 1.0), min(max(high / side, 0.0), 1.0)
+
+
+def sanitize_name(part: str, is_folder: bool) -> str:
+    """A name under which Ultralytics finds the labels.
+
+    It replaces the last folder called `images` in an image's path by `labels`.
+    """
+    part = without_leading_dot(part, is_folder)
+    return f"{part}_" if is_folder and part == "images" else part
+
+
+def yaml_quoted(label: str) -> str:
+    """The label as a YAML string: JSON with the characters escaped that YAML treats differently."""
+    return NOT_YAML.sub(lambda found: f"\\u{ord(found[0]):04x}", json_text(label))
+
+
+YOLO = ExportFormat(
+    write,
+    is_folder=True,
+    needs_boxes=True,
+    reads_images=True,
+    unique_stems=True,
+    suffixes=frozenset({".txt"}),
+    sanitize_name=sanitize_name,
+    suffix_aliases=SUFFIX_ALIASES,
+    options=frozenset({"labels", "store_images"}),
+)

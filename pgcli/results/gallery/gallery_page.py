@@ -1,0 +1,245 @@
+"""Writes the gallery page of result files, with small copies of their images."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from pgcli.box_filter import NO_FILTER, BoxFilter
+from pgcli.errors import NoInputError, OutputFailed, UsageError
+from pgcli.images import ImageLimits
+from pgcli.images.pool import MIN_ITEMS_FOR_WORKERS, decode_ahead
+from pgcli.output.reader import Row, read_results
+from pgcli.records import DecodedImage, Item
+from pgcli.results.check_target import check_folder, check_target
+from pgcli.results.gallery.cards import Cards
+from pgcli.results.gallery.page import is_page, render_page
+from pgcli.results.gallery.run_info import read_run_info
+from pgcli.results.gallery.thumbnails import (
+    ThumbnailEntry,
+    ThumbnailMaker,
+    default_side,
+    thumbnail_entry,
+    thumbnail_path,
+)
+from pgcli.results.image_locator import locate_images
+from pgcli.results.image_search import ImageSearch, Reopen
+from pgcli.results.missing_images import MissingImages
+from pgcli.results.output_folder import write_below
+from pgcli.results.publish import publish
+from pgcli.run.progress.events import OnEvent, ignore, tracked
+from pgcli.stores import make_reader
+from pgcli.stores.writing import wrap_write_errors
+from pgcli.wording import count, file_size, listed
+
+LARGE_PAGE = 300 * 2**20  # bytes of a page that browsers open slowly
+MAX_NAMES_IN_TITLE = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class GalleryOptions:
+    """The options of a page: where it and its images go, where images come from, its size.
+
+    `option` is that of the command line which names the page, for hints. `reopen` opens the input
+    of rows that have no record of their run, `box_filter` says which boxes are shown.
+    """
+
+    output: str | None = None
+    option: str = "-o"
+    assets: str | None = None
+    images: str | None = None
+    limit: int | None = None
+    size: int | None = None
+    overwrite: bool = False
+    allow_urls: bool = False
+    allow_private_hosts: bool = False
+    reopen: Reopen | None = None
+    box_filter: BoxFilter = NO_FILTER
+
+    def search(self, on_event: OnEvent) -> ImageSearch:
+        """How images are found; each search has a reader of addresses of its own."""
+        url_reader = make_reader(
+            allow_urls=self.allow_urls, allow_private_hosts=self.allow_private_hosts
+        )
+        return ImageSearch(on_event, self.images, url_reader, self.reopen)
+
+
+@dataclass(frozen=True)
+class RowGroup:
+    """The rows of a result file, or of one prompt in it, shown under a name next to others."""
+
+    output: Path
+    name: str
+    prompt: str | None = None
+
+    def rows(self, limit: int | None) -> Iterator[Row]:
+        """The rows, at most `limit`."""
+        rows = read_results(self.output)
+        if self.prompt is not None:
+            rows = (row for row in rows if row["prompt"] == self.prompt)
+        return islice(rows, limit)
+
+
+class Gallery(NamedTuple):
+    """What a page shows: the number of its rows, and the labels of their prompts."""
+
+    rows: int
+    labels: tuple[str, ...]
+
+
+def write_gallery(
+    groups: Sequence[RowGroup],
+    options: GalleryOptions,
+    on_event: OnEvent = ignore,
+    evaluation: Mapping[str, Any] | None = None,
+) -> Gallery:
+    """Write the page of the groups, side by side, below the metrics of an evaluation if given.
+
+    Raises UsageError, NoInputError, OutputExists and OutputFailed.
+    """
+    outputs = [group.output for group in groups]
+    target = Path(options.output) if options.output is not None else default_page(outputs[0])
+    check_page(target, outputs, options)
+    cards, labels = Cards(), dict[str, None]()
+    for group in tracked(groups, on_event, "reading rows"):
+        rows = map(options.box_filter.row, with_images(group.rows(options.limit), group.output))
+        info = read_run_info(group.output, group.name)
+        labels |= dict.fromkeys(info.labels)
+        cards.add(info, rows)
+    if not cards.rows:
+        raise NoInputError(f"no rows in {', '.join(map(str, outputs))} yet", hint="try again later")
+    by = "file" if groups[0].prompt is None else "prompt"
+    about: dict[str, Any] = {"assets": relative_address(target, options.assets), "by": by}
+    about |= {} if evaluation is None else {"evaluation": evaluation}
+    search, total = options.search(on_event), len(cards.images)
+    items = locate_images(cards.images, outputs, search)
+    copied = small_copies(items, total, search, size=options.size)
+    missing, tracking = MissingImages(), tracked(copied, on_event, "images", total, unit="images")
+    publishing = publish(target, is_folder=False, overwrite=options.overwrite or is_page(target))
+    with (
+        closing(copied),
+        closing(tracking),
+        publishing as part,
+        part.open("w", encoding="utf-8") as file,
+    ):
+        entries = page_entries(tracking, options.assets, missing)
+        names = [group.name for group in groups]
+        file.writelines(render_page(cards.data() | about, entries, title=title(names)))
+    report_page(target, cards, missing, search)
+    return Gallery(len(cards.rows), tuple(labels))
+
+
+def small_copies(
+    items: Iterable[Item], total: int, search: ImageSearch, *, size: int | None = None
+) -> Generator[DecodedImage]:
+    """A small copy of each image, by default in a size that follows from their number."""
+    copied: Any = decode_ahead(
+        items,
+        ThumbnailMaker(size or default_side(total), ImageLimits()),
+        workers=worker_count(total),
+        # images at addresses may be anybody's and are always decoded in another process
+        total=None if search.url_reader else total,
+        reader=search.url_reader,
+    )
+    with closing(copied):
+        yield from copied
+
+
+def with_images(rows: Iterator[Row], output: Path) -> Iterator[Row]:
+    """The same rows. Raises UsageError for rows of texts."""
+    for row in rows:
+        if "image" not in row:
+            raise UsageError(
+                f"{output} has embeddings of texts, and a page shows images",
+                hint="pgcli search VECTORS --text TEXT --view PAGE shows the images of a text",
+            )
+        yield row
+
+
+def check_page(target: Path, outputs: Sequence[Path], options: GalleryOptions) -> None:
+    """Raise if the page or its images cannot be written, before anything is read."""
+    if str(target) == "-":
+        raise UsageError(
+            "a page is not written to standard output", hint=f"name a file with {options.option}"
+        )
+    if any(os.path.realpath(target) == os.path.realpath(output) for output in outputs):
+        raise UsageError(
+            f"{target} is a result file itself", hint=f"name a page: {options.option} gallery.html"
+        )
+    is_replaced = options.overwrite or is_page(target)
+    check_target(target, is_folder=False, overwrite=is_replaced, option=options.option)
+    if options.images is not None and not Path(options.images).is_dir():
+        raise UsageError(f"{options.images} is not a folder", hint="name the folder of the images")
+    if options.assets is not None:
+        check_folder(options.assets, "--assets", overwrite=options.overwrite)
+        with wrap_write_errors(options.assets):
+            Path(options.assets).mkdir(exist_ok=True)
+
+
+def page_entries(
+    images: Iterator[DecodedImage], assets: str | None, missing: MissingImages
+) -> Iterator[ThumbnailEntry]:
+    """The page's entry of each image; with `assets`, its copy is written into that folder."""
+    for number, image in enumerate(images):
+        if image.fault is not None:
+            missing.add(image.item.image, image.fault)
+        elif assets is not None and image.pixels is not None:
+            try:
+                write_below(assets, thumbnail_path(number), image.pixels.tobytes(), token="view")
+            except OutputFailed as problem:
+                hint = "free some space or check the permissions"
+                raise OutputFailed(str(problem), hint=hint) from problem
+        yield thumbnail_entry(image, is_external=assets is not None)
+
+
+def report_page(target: Path, cards: Cards, missing: MissingImages, search: ImageSearch) -> None:
+    """Report the page, the images that it lacks, and how to make a large page smaller."""
+    size = target.stat().st_size
+    rows, images = count(len(cards.rows), "row"), count(len(cards.images), "image")
+    search.say(f"{target}: {rows}, {images}, {file_size(size)}")
+    report_missing(missing, search)
+    if size > LARGE_PAGE:
+        search.say(
+            "browsers open such a large page slowly",
+            hint="--assets DIR puts the images in a folder, --size PX and --limit N make it "
+            "smaller",
+        )
+
+
+def report_missing(missing: MissingImages, search: ImageSearch) -> None:
+    """Report the images that a page lacks, and the options that would find them."""
+    if missing.count:
+        search.say(
+            f"{missing.count:,} image{'s are' if missing.count > 1 else ' is'} not shown"
+            f"{', the first is' if missing.count > 1 else ':'} {missing.first}",
+            hint=search.hint(missing, "--images DIR finds those that were moved"),
+        )
+
+
+def default_page(output: Path) -> Path:
+    """The name of the result file with the ending .html."""
+    return output.with_suffix(".html") if output.suffix else output.with_name(f"{output.name}.html")
+
+
+def relative_address(target: Path, assets: str | None) -> str | None:
+    """The folder of copies relative to the page, so that both can be moved together."""
+    if assets is None:
+        return None
+    relative = os.path.relpath(os.path.realpath(assets), os.path.realpath(target.parent))
+    return "./" + quote(os.fsencode(relative)) + "/"
+
+
+def title(names: Sequence[str]) -> str:
+    """The title of the page: its first few names."""
+    return listed(names, MAX_NAMES_IN_TITLE)
+
+
+def worker_count(total: int) -> int | None:
+    """One process for each core; None for few images, which need no other process."""
+    return None if total < MIN_ITEMS_FOR_WORKERS else min(os.cpu_count() or 1, 16)

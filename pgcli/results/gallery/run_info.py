@@ -1,0 +1,103 @@
+"""The settings and the progress of the run of a result file, as a page shows them."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pgcli.errors import UsageError
+from pgcli.inputs.endings import IMAGE_ENDINGS, ending
+from pgcli.inputs.paths import parse_path, url_scheme
+from pgcli.printable import is_deep
+from pgcli.results.gallery.cards import ResultFile
+from pgcli.results.run_input import saved_record
+from pgcli.run.status import read_status
+
+#: Settings that a page does not show, as only the program reads them.
+PRIVATE_SETTINGS = frozenset({"folder", "checkpoint", "adapter_digest"})
+
+
+def read_run_info(output: Path, name: str) -> ResultFile:
+    """The result file under this name, with what is known of its run."""
+    record = saved_record(output)
+    if record is None:
+        settings, folder = settings_in_parquet(output), None
+        facts = [*flatten(settings)]
+    else:
+        settings, folder = record.settings, record.input.get("folder")
+        facts = [*flatten({**settings, **record.model, "versions": record.versions})]
+        facts += [("begun", record.begun)] if record.begun else []
+    objects = settings.get("objects")
+    labels = tuple(map(str, objects)) if isinstance(objects, list) else ()
+    names = ("sources", "image_column", "id_column")
+    images: Hashable = json.dumps([settings.get(name) for name in names], default=str)
+    return ResultFile(
+        name,
+        facts,
+        labels,
+        incomplete_note(output),
+        images if settings.get("sources") else (),
+        partial(absolute_image, folder),
+    )
+
+
+def absolute_image(folder: object, image: str) -> str | None:
+    """The absolute path or the address of an image file; None for other names of images."""
+    if ending(image) not in IMAGE_ENDINGS:
+        return None
+    if url_scheme(image):
+        return image
+    if not isinstance(folder, str):
+        return None
+    return os.path.normpath(os.path.join(folder, parse_path(image)))  # noqa: PTH118 - may have a NUL
+
+
+def settings_in_parquet(output: Path) -> Mapping[str, Any]:
+    """The settings in a Parquet file, or in the first one of a folder; empty without any."""
+    if not output.is_dir() and output.suffix.lower() != ".parquet":
+        return {}
+    from pgcli.output.parquet import read_settings  # imports pyarrow
+
+    settings = read_settings(output)
+    return {} if is_deep(settings) else settings
+
+
+def flatten(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Names and values as text, without empty values; nested names are prefixed."""
+    for name, value in settings.items():
+        if name in PRIVATE_SETTINGS or value in (None, [], {}) or value is False:
+            continue
+        if isinstance(value, Mapping):
+            yield from flatten(value, f"{prefix}{name} ")
+        elif isinstance(value, list) and all(isinstance(one, Mapping) for one in value):
+            for one in value:
+                yield from flatten(one, f"{prefix}{name} ")
+        else:
+            yield f"{prefix}{name}".replace("_", " "), format_setting(value)
+
+
+def format_setting(value: object) -> str:
+    """A setting as text."""
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ", ".join(map(str, value))
+    return "yes" if value is True else str(value)
+
+
+def incomplete_note(output: Path) -> str:
+    """A note on a run that is not complete; empty for a complete or unknown one."""
+    try:
+        status = read_status(str(output))
+    except UsageError:
+        return ""
+    own = (os.getpid(), socket.gethostname())
+    if status.runs and all((run.get("pid"), run.get("host")) == own for run in status.runs):
+        return ""  # of this process, which writes its page once all rows are saved
+    of = f" of {status.total:,}" if status.total is not None else ""
+    if status.state == "running":
+        return f"the run is not finished: {status.rows:,}{of} rows so far"
+    return f"the run stopped at {status.rows:,}{of} rows" if status.state == "stopped" else ""

@@ -1,0 +1,209 @@
+"""The hooks of a run: what its options and its question have made of rows as they are saved."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from pgcli.errors import OutputExists, OutputFailed, UsageError
+from pgcli.images import ImageLimits
+from pgcli.inputs.endings import IMAGE_ENDINGS
+from pgcli.inputs.paths import parse_path, url_scheme
+from pgcli.inputs.readers import READERS
+from pgcli.printable import printable
+from pgcli.records import Answer, Item
+from pgcli.results.drawings.drawings import Drawings, check_draw
+from pgcli.results.gallery.page import is_page
+from pgcli.results.row_hook import NullHook, RowHook
+from pgcli.results.sidecars import Sidecars
+from pgcli.rows import RowSchema, json_text
+from pgcli.stores import Reader
+from pgcli.stores.writing import check_target
+from pgcli.tasks import AnyQuestion, Question
+
+MAX_PROMPTS = 6  # side by side; with more, the columns of the page are too narrow
+MAX_LABELS = 1000  # more distinct ones are counted without their names
+LABELS_SHOWN = 5
+ENDING = re.compile(r"\.[A-Za-z0-9_-]{1,16}")
+NOT_TEXTS = IMAGE_ENDINGS | READERS.keys()
+
+#: Writes the page of a result file, with the rows of these prompts side by side if there are any.
+WritePage = Callable[[Path, Sequence[str]], object]
+
+
+class HookOptions(Protocol):
+    """The options of a run that hooks follow from."""
+
+    @property
+    def output(self) -> str: ...
+    @property
+    def format(self) -> str: ...
+    @property
+    def overwrite(self) -> bool: ...
+    @property
+    def draw(self) -> str | None: ...
+    @property
+    def view(self) -> str | None: ...
+    @property
+    def sidecar(self) -> str | None: ...
+    @property
+    def prepend(self) -> str | None: ...
+    @property
+    def append(self) -> str | None: ...
+
+
+def check_hooks(
+    options: HookOptions, sources: Sequence[str] = (), *, resumes: bool = False
+) -> None:
+    """Raise for what hooks cannot write, before the input is opened.
+
+    A resumed run may draw into its own folder. Raises UsageError, OutputExists and OutputFailed.
+    """
+    ending = options.sidecar
+    if ending is not None and (not ENDING.fullmatch(ending) or ending.lower() in NOT_TEXTS):
+        raise UsageError(
+            f"--sidecar {ending} is not an ending of text files", hint="--sidecar .txt, or .caption"
+        )
+    if options.draw is not None:
+        check_draw(options.draw, sources, overwrite=options.overwrite, resumes=resumes)
+    if options.view is not None:
+        check_page(options.view, options.output, sources, overwrite=options.overwrite)
+
+
+def make_hooks(
+    options: HookOptions,
+    question: AnyQuestion,
+    *,
+    limits: ImageLimits | None = None,
+    reader: Reader | None = None,
+    write_page: WritePage | None = None,
+) -> list[RowHook]:
+    """The hooks of a run. Nothing is created before the first row.
+
+    `reader` fetches images at addresses once more; `write_page` writes the page of `--view`.
+    """
+    hooks: list[RowHook] = []
+    if options.sidecar is not None:
+        has_rows = options.output != "-" or options.format == "jsonl"
+        is_only_output = not (has_rows or options.draw or options.view)
+        sidecars = Sidecars(
+            options.sidecar,
+            options.prepend or "",
+            options.append or "",
+            overwrite=options.overwrite,
+            is_only_output=is_only_output,
+        )
+        hooks.append(sidecars)
+    if options.draw is not None:
+        drawings = Drawings(options.draw, labels=question.objects, limits=limits, reader=reader)
+        hooks.append(drawings)
+    if options.view is not None and write_page is not None:
+        is_kept = options.output == "-" or options.format == "text"
+        hooks.append(Page(None if is_kept else Path(options.output), question, write_page))
+    if isinstance(question, Question) and question.objects:
+        hooks.append(OtherLabels(question))
+    return hooks
+
+
+class Page(NullHook):
+    """Writes the page of a run at its end, from the rows of its output.
+
+    Where these cannot be read again (None), they are kept in a temporary file until then.
+    """
+
+    def __init__(self, rows: Path | None, question: AnyQuestion, write_page: WritePage):
+        self._rows, self._write_page = rows, write_page
+        self._most_prompts = min(len(question.templates or ()), MAX_PROMPTS)
+        self._prompts: dict[str, None] = {}
+        self._schema = RowSchema(
+            extras=question.extra_columns, base=question.columns, float16=question.float16
+        )
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    def on_row(self, answer: Answer, item: Item, *, is_saved: bool) -> None:
+        """Keep the row if the output cannot be read again. Raises OutputFailed."""
+        if len(self._prompts) <= self._most_prompts:
+            self._prompts[answer.prompt] = None
+        if self._rows is not None and self._folder is None:
+            return
+        try:
+            if self._folder is None:
+                self._folder = tempfile.TemporaryDirectory(prefix="pgcli-")
+                self._rows = Path(self._folder.name) / "answers.jsonl"
+            assert self._rows is not None
+            with self._rows.open("a", encoding="utf-8") as file:
+                file.write(json_text(self._schema.row(answer)) + "\n")
+        except OSError as problem:
+            raise OutputFailed(
+                f"cannot keep rows in {tempfile.gettempdir()} until the page is written: "
+                f"{problem.strerror or problem}",
+                hint="free some space there, set TMPDIR to another folder, or leave --view out",
+            ) from problem
+
+    def finish(self, *, complete: bool) -> Sequence[tuple[str, str]]:
+        """Write the page if the run is complete. Raises the errors of `pgcli view`."""
+        # prompts that name columns are not those of every image, and more than the templates
+        is_each = 1 < len(self._prompts) <= self._most_prompts
+        try:
+            if complete and self._rows is not None:
+                self._write_page(self._rows, list(self._prompts) if is_each else [])
+        finally:
+            if self._folder is not None:
+                self._folder.cleanup()
+        return ()
+
+
+class OtherLabels(NullHook):
+    """Counts the boxes of each label that is not in its row's prompt, as models answer them."""
+
+    def __init__(self, question: Question):
+        self._objects, self._of_prompts = question.objects, question.objects_of_prompts
+        self._counts: Counter[str] = Counter()
+        self._boxes = self._others = 0
+
+    def on_row(self, answer: Answer, item: Item, *, is_saved: bool) -> None:
+        if is_saved:
+            return
+        prompt = answer.prompt.partition(" <loc")[0]  # without the region
+        asked = {name.casefold() for name in self._of_prompts.get(prompt, self._objects)}
+        self._boxes += len(answer.boxes)
+        for box in answer.boxes:
+            if box.label.casefold() not in asked:
+                self._others += 1
+                if box.label in self._counts or len(self._counts) < MAX_LABELS:
+                    self._counts[box.label] += 1
+
+    def finish(self, *, complete: bool) -> Sequence[tuple[str, str]]:
+        """How many boxes have other labels, and the most frequent of these."""
+        if not self._others:
+            return ()
+        shown = self._counts.most_common(LABELS_SHOWN)
+        names = ", ".join(f"{printable(label)} {count:,}" for label, count in shown)
+        more = ", ..." if len(self._counts) > LABELS_SHOWN else ""
+        text = f"{self._others:,} of {self._boxes:,} boxes were not asked for: {names}{more}"
+        return [("labels", text)]
+
+
+def check_page(page: str, output: str, sources: Sequence[str] = (), *, overwrite: bool) -> None:
+    """Raise UsageError, OutputExists or OutputFailed for a page that `--view` cannot write."""
+    path = Path(page)
+    if page in ("", "-") or path.absolute() == Path(output).absolute():
+        raise UsageError(
+            f"--view {page} is not a file of its own", hint="name a page: --view a.html"
+        )
+    for source in sources:
+        file = Path(parse_path(source))
+        is_here = url_scheme(source) is None and path.exists() and file.exists()
+        if is_here and file.samefile(path):
+            raise UsageError(
+                f"{page} is an input and would be overwritten", hint="choose another --view"
+            )
+    try:
+        check_target(path, "--view", is_folder=False, overwrite=overwrite or is_page(path))
+    except OutputExists as problem:
+        hint = "name another page with --view, or remove this one"
+        raise OutputExists(str(problem), hint=hint) from problem

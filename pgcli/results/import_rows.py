@@ -1,0 +1,108 @@
+"""Rows of truth: what an annotation file says, as rows that a model could have answered."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pgcli.errors import UsageError
+from pgcli.inputs.paths import display_path, url_scheme
+from pgcli.parsing import detection_text
+from pgcli.records import Answer, Box, Mask
+from pgcli.results.imports.truth import AnnotatedImage, Annotations, TrueBox
+from pgcli.rows import RowSchema
+
+TRUTH = "truth"  # in place of the model's name
+CAPTION = "caption en"
+
+
+@dataclass(frozen=True)
+class TruthRows:
+    """The rows of annotations, as often as they are read.
+
+    An image has a row for its boxes if the file has boxes, also without any, with all labels in its
+    prompt; with `each`, one for each label. It has a row for each of its texts. `prompt` replaces
+    the prompts. Paths are relative to `folder`, the output's, where they are in it.
+    """
+
+    annotations: Annotations
+    folder: Path
+    prompt: str | None = None
+    each: bool = False
+
+    def check_ids(self) -> None:
+        """Raise UsageError for an image that is there twice."""
+        known: set[str] = set()
+        for image in self.annotations.images:
+            if image.id in known:
+                raise UsageError(
+                    f"the image {image.id!r} is there twice", hint="remove one of the two"
+                )
+            known.add(image.id)
+
+    @property
+    def schema(self) -> RowSchema:
+        """The columns of the rows."""
+        has_masks = any(box.mask for one in self.annotations.images for box in one.boxes)
+        return RowSchema(extras=("masks",) if has_masks else ())
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        schema = self.schema
+        root = os.path.realpath(self.folder)
+        for index, image in enumerate(self.annotations.images):
+            path = relative_path(image.image, root)
+            for answer in self._answers(index, image, path):
+                yield schema.row(answer)
+
+    def _answers(self, index: int, image: AnnotatedImage, path: str) -> Iterator[Answer]:
+        labels = self.annotations.labels
+        for names in ([name] for name in labels) if self.each else [labels] if labels else []:
+            boxes = [box for box in image.boxes if box.label in names]
+            prompt = self.prompt or f"detect {' ; '.join(names)}"
+            yield box_answer(index, image, path, prompt, boxes)
+        for one in image.texts:
+            prompt = self.prompt or one.prompt or CAPTION
+            yield text_answer(index, image, path, prompt, one.text)
+
+
+def relative_path(image: str, root: str) -> str:
+    """The path of an image relative to the folder `root` if it is in it; an address unchanged."""
+    if url_scheme(image):
+        return image
+    is_inside = image.startswith(root.rstrip("/") + "/")
+    return display_path(os.path.relpath(image, root) if is_inside else image)
+
+
+def box_answer(
+    index: int, image: AnnotatedImage, path: str, prompt: str, boxes: Sequence[TrueBox]
+) -> Answer:
+    """The row of an image's boxes; the answer is the text that a model would give."""
+    found = tuple(
+        Box(one.label, one.xmin, one.ymin, one.xmax, one.ymax, one.score, one.confidence)
+        for one in boxes
+    )
+    masks = tuple(one.mask and Mask((), one.mask) for one in boxes)
+    plain = [{name: getattr(box, name) for name in box.__slots__} for box in found]
+    text = detection_text(plain, width=image.width, height=image.height)
+    return truth(index, image, path, "detect", prompt, text, boxes=found, masks=masks)
+
+
+def text_answer(index: int, image: AnnotatedImage, path: str, prompt: str, text: str) -> Answer:
+    """The row of a text about an image."""
+    return truth(
+        index, image, path, "caption" if prompt.startswith("caption") else "ask", prompt, text
+    )
+
+
+def truth(
+    index: int, image: AnnotatedImage, path: str, task: Any, prompt: str, text: str, **more: Any
+) -> Answer:
+    """A row without the numbers of a model."""
+    numbers = "tokens finish logprob load_ms vision_ms prefill_ms decode_ms batch".split()
+    size = {"width": image.width, "height": image.height}
+    known = {"index": index, "id": image.id, "image": path, "task": task, "prompt": prompt}
+    nothing = dict.fromkeys((*numbers, "error", "error_message"))
+    return Answer(**{"boxes": (), **known, **size, **nothing, **more}, answer=text, model=TRUTH)

@@ -1,0 +1,147 @@
+"""Reads COCO: images, annotations with boxes, polygons, masks or captions, and categories."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pgcli.errors import UsageError
+from pgcli.results.imports.json_document import read_document
+from pgcli.results.imports.locate import locate
+from pgcli.results.imports.shapes import (
+    Size,
+    bounds,
+    clipped,
+    coco_mask,
+    coco_polygons,
+    image_size,
+    mask_bounds,
+)
+from pgcli.results.imports.truth import (
+    AnnotatedImage,
+    Annotations,
+    ImportCounts,
+    ImportSettings,
+    TrueBox,
+    TrueText,
+)
+from pgcli.results.imports.value_checks import (
+    InvalidValue,
+    array,
+    label,
+    mapping,
+    number,
+    text,
+    whole_number,
+)
+
+MAX_BYTES = 512 * 2**20
+HINT = "name a JSON file with 'images' and 'annotations'"
+
+
+def read(file: Path, settings: ImportSettings) -> Annotations:
+    """The images of the file, in its order. Raises UsageError."""
+    document = read_document(file, MAX_BYTES, hint=HINT)
+    try:
+        return read_images(mapping(document, "the file"), settings)
+    except InvalidValue as problem:
+        raise UsageError(f"{file}: {problem}", hint=f"correct it there, or {HINT}") from problem
+
+
+def read_images(document: Mapping[str, Any], settings: ImportSettings) -> Annotations:
+    """The images of the document. Raises InvalidValue."""
+    categories = read_categories(document.get("categories", []))
+    by_image: dict[int, list[tuple[str, Mapping[str, Any]]]] = {}
+    for place, value in enumerate(array(document.get("annotations"), "annotations"), start=1):
+        found = mapping(value, f"annotation {place}")
+        image_id = whole_number(found.get("image_id"), f"annotation {place}: image_id")
+        by_image.setdefault(image_id, []).append((f"annotation {place}", found))
+    images = []
+    for place, value in enumerate(array(document.get("images"), "images"), start=1):
+        what = f"image {place}"
+        found = mapping(value, what)
+        name = text(found.get("file_name"), f"{what}: file_name")
+        size = image_size(found.get("width"), found.get("height"), what)
+        own = by_image.pop(whole_number(found.get("id"), f"{what}: id"), [])
+        boxes: list[TrueBox] = []
+        crowds: list[TrueBox] = []
+        texts = []
+        for where, annotation in own:
+            if "caption" in annotation:
+                texts.append(read_caption(annotation, where))
+            elif box := read_box(annotation, where, categories, size, settings.counts):
+                (crowds if annotation.get("iscrowd") else boxes).append(box)
+        settings.counts.crowds += len(crowds)
+        if path := locate(name, settings):
+            image = AnnotatedImage(name, path, *size, tuple(boxes), tuple(texts))
+            images.append(replace(image, crowds=tuple(crowds)))
+    if by_image:
+        where = next(iter(by_image.values()))[0][0]
+        raise InvalidValue(f"{where} is of an image that is not there, or is there twice")
+    return Annotations(images, list(dict.fromkeys(categories.values())))
+
+
+def read_categories(value: object) -> dict[int, str]:
+    """The labels by the ids of their categories. Raises InvalidValue."""
+    categories: dict[int, str] = {}
+    for place, one in enumerate(array(value, "categories"), start=1):
+        found = mapping(one, f"category {place}")
+        key = whole_number(found.get("id"), f"category {place}: id")
+        categories[key] = label(found.get("name"), f"category {place}: name")
+    return categories
+
+
+def read_caption(found: Mapping[str, Any], what: str) -> TrueText:
+    """A caption, with the prompt that an export of pgcli has. Raises InvalidValue."""
+    prompt = found.get("prompt")
+    caption = text(found.get("caption"), f"{what}: caption").strip()
+    return TrueText(caption, None if prompt is None else text(prompt, f"{what}: prompt"))
+
+
+def read_box(
+    found: Mapping[str, Any],
+    what: str,
+    categories: Mapping[int, str],
+    size: Size,
+    counts: ImportCounts,
+) -> TrueBox | None:
+    """A box and its mask; None, counted, outside the image. Raises InvalidValue."""
+    name = categories.get(whole_number(found.get("category_id"), f"{what}: category_id"))
+    if name is None:
+        raise InvalidValue(f"{what} has a category_id that no category has")
+    segmentation = found.get("segmentation")
+    mask = coco_mask(segmentation, size, f"{what}: segmentation") if segmentation else None
+    if found.get("bbox") is not None:
+        sides = [number(one, f"{what}: bbox") for one in array(found["bbox"], f"{what}: bbox")]
+        if len(sides) != 4:
+            raise InvalidValue(f"{what}: bbox does not have four numbers")
+        left, top, right, bottom = (*sides[:2], sides[0] + sides[2], sides[1] + sides[3])
+    elif isinstance(segmentation, list) and segmentation:
+        left, top, right, bottom = bounds(coco_polygons(segmentation, what))
+    elif mask is not None:
+        left, top, right, bottom = mask_bounds(mask)
+    else:
+        raise InvalidValue(f"{what} has neither bbox nor segmentation nor caption")
+    score, confidence = share(found.get("score")), share(found.get("confidence"))
+    area = object_area(found.get("area"))
+    box = TrueBox(name, left, top, right, bottom, mask, score, confidence, area)
+    return clipped(box, size, counts)
+
+
+def object_area(value: object) -> float | None:
+    """The value if it is a number that a float can hold, else None."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return None
+
+
+def share(value: object) -> float:
+    """The value if it is a number from 0 to 1, else 1."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        return 1.0
+    return float(value)

@@ -1,0 +1,207 @@
+"""Reads Label Studio's JSON export: boxes, polygons, ellipses, brushes and texts of annotations."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import unquote
+
+import numpy as np
+
+from pgcli.errors import UsageError
+from pgcli.inputs.endings import IMAGE_ENDINGS
+from pgcli.results.imports.brush import decode_brush
+from pgcli.results.imports.coco import share
+from pgcli.results.imports.json_document import read_document
+from pgcli.results.imports.locate import locate, upright_size
+from pgcli.results.imports.shapes import Size, bounds, clipped, fill, image_size, mask_bounds
+from pgcli.results.imports.truth import (
+    AnnotatedImage,
+    Annotations,
+    ImportCounts,
+    ImportSettings,
+    TrueBox,
+    TrueText,
+)
+from pgcli.results.imports.value_checks import InvalidValue, array, label, mapping, number, text
+
+MAX_BYTES = 512 * 2**20
+HINT = "export the project as JSON, not as JSON-MIN"
+#: What the server puts before the names of local and of uploaded files.
+LOCAL_FILES = "/data/local-files/?d="
+UPLOADED = re.compile(r"/data/upload/(?:\d+/)?(?:[0-9a-f]{8}-)?")
+REGIONS = ("rectanglelabels", "polygonlabels", "ellipselabels", "brushlabels")
+Value = Mapping[str, Any]
+
+
+def read(file: Path, settings: ImportSettings) -> Annotations:
+    """The images of the tasks that were annotated. Raises UsageError.
+
+    Where no task has annotations, as in what `pgcli export` writes, predictions are taken.
+    """
+    document = read_document(file, MAX_BYTES, hint=HINT)
+    try:
+        tasks = [
+            mapping(one, f"task {place}")
+            for place, one in enumerate(array(document, "the file"), start=1)
+        ]
+        key = "annotations" if any(task.get("annotations") for task in tasks) else "predictions"
+        if key == "predictions" and any(task.get(key) for task in tasks):
+            settings.counts.notes.append("no task has annotations: predictions are taken")
+        read_one = [read_task(n, task, key, settings) for n, task in enumerate(tasks, start=1)]
+    except InvalidValue as problem:
+        raise UsageError(f"{file}: {problem}", hint=HINT) from problem
+    images = [image for image in read_one if image is not None]
+    labels = {box.label: None for image in images for box in image.boxes}
+    return Annotations(images, sorted(labels))
+
+
+def read_task(place: int, task: Value, key: str, settings: ImportSettings) -> AnnotatedImage | None:
+    """The image of a task; None, counted, without annotation or size. Raises InvalidValue."""
+    what = f"task {place}"
+    results = chosen_results(task, key, what)
+    if results is None:
+        settings.counts.open += 1
+        return None
+    data = mapping(task.get("data"), f"{what}: data")
+    name = image_name(image_address(data, what), settings.image_prefix)
+    path = locate(name, settings)
+    if path is None:
+        return None
+    size = stated_size(results, what) or upright_size(name, path, settings)
+    if size is None:
+        return None
+    boxes: list[TrueBox] = []
+    texts: list[TrueText] = []
+    for result in results:
+        boxes += result_boxes(result, size, what, settings.counts)
+        texts += result_texts(result, what)
+    own_id = data.get("id")
+    id_ = text(own_id, f"{what}: id") if isinstance(own_id, str) and own_id else name
+    return AnnotatedImage(id_, path, *size, tuple(boxes), tuple(texts))
+
+
+def chosen_results(task: Value, key: str, what: str) -> Sequence[Value] | None:
+    """The results of the ground truth or else of the latest annotation, of all predictions; None
+    for a task that was not annotated. Raises InvalidValue.
+    """
+    given = array(task.get(key) or [], f"{what}: {key}")
+    found = [mapping(one, f"{what}: {key}") for one in given]
+    found = [one for one in found if not one.get("was_cancelled")]
+    if not found:
+        return None
+    if key == "annotations":
+        found = [
+            max(
+                found, key=lambda one: (one.get("ground_truth") is True, str(one.get("updated_at")))
+            )
+        ]
+    every = [one for single in found for one in array(single.get("result"), f"{what}: result")]
+    return [mapping(one, f"{what}: result") for one in every]
+
+
+def image_address(data: Value, what: str) -> str:
+    """The address of a task's image: `image`, or else the only value that names one."""
+    if "image" in data:
+        return text(data["image"], f"{what}: image")
+    names = [
+        one
+        for one in data.values()
+        if isinstance(one, str) and PurePosixPath(one).suffix.lower() in IMAGE_ENDINGS
+    ]
+    if len(names) != 1:
+        raise InvalidValue(f"{what} has no image in its data")
+    return text(names[0], what)
+
+
+def image_name(address: str, prefix: str | None) -> str:
+    """The name of an image without what Label Studio, or the export, put before it."""
+    if prefix is not None and address.startswith(prefix):
+        return unquote(address.removeprefix(prefix))
+    if address.startswith(LOCAL_FILES):
+        return unquote(address.removeprefix(LOCAL_FILES))
+    if found := UPLOADED.match(address):
+        return unquote(address[found.end() :])
+    return address
+
+
+def stated_size(results: Sequence[Value], what: str) -> Size | None:
+    """The size that the regions state; None without regions. Raises InvalidValue."""
+    for one in results:
+        if one.get("original_width") is not None:
+            return image_size(one["original_width"], one.get("original_height"), what)
+    return None
+
+
+def result_texts(result: Value, what: str) -> Iterator[TrueText]:
+    """The texts and choices of a result. Raises InvalidValue."""
+    kind = result.get("type")
+    if kind not in ("textarea", "choices"):
+        return
+    value = mapping(result.get("value"), f"{what}: value").get(
+        "text" if kind == "textarea" else kind
+    )
+    for one in [value] if isinstance(value, str) else array(value, f"{what}: {kind}"):
+        yield TrueText(text(one, f"{what}: {kind}").strip())
+
+
+def result_boxes(result: Value, size: Size, what: str, counts: ImportCounts) -> Iterator[TrueBox]:
+    """A box for each label of a region; other kinds are counted. Raises InvalidValue."""
+    kind = result.get("type")
+    if kind in ("textarea", "choices"):
+        return
+    if kind not in REGIONS or result.get("image_rotation"):
+        counts.others += 1
+        return
+    value = mapping(result.get("value"), f"{what}: value")
+    names = array(value.get(kind), f"{what}: {kind}")
+    box = region(kind, value, size, what) if names else None
+    if box is None:
+        counts.others += 1
+        return
+    for name in names:
+        score = share(result.get("score"))
+        corners = (box.xmin, box.ymin, box.xmax, box.ymax)
+        named = TrueBox(label(name, f"{what}: {kind}"), *corners, box.mask, score, score)
+        if found := clipped(named, size, counts):
+            yield found
+
+
+def region(kind: str, value: Value, size: Size, what: str) -> TrueBox | None:
+    """The box and the mask of a region; None for an empty brush. Raises InvalidValue."""
+    if kind == "brushlabels":
+        if value.get("format") != "rle":
+            raise InvalidValue(f"{what}: a brush is not of the format rle")
+        mask = decode_brush(array(value.get("rle"), f"{what}: rle"), size, f"{what}: rle")
+        return None if mask is None else TrueBox("", *mask_bounds(mask), mask)
+    if kind == "polygonlabels":
+        polygon_n2 = percent_points(value.get("points"), what) / 100 * size
+        return TrueBox("", *bounds([polygon_n2]), fill([polygon_n2], size, what))
+    names = (
+        ("x", "y", "width", "height")
+        if kind == "rectanglelabels"
+        else ("x", "y", "radiusX", "radiusY")
+    )
+    sides = np.array([number(value.get(name), f"{what}: {name}") for name in names]) / 100
+    x, y, across, down = (sides * (*size, *size)).tolist()
+    angle = math.radians(number(value.get("rotation", 0), f"{what}: rotation"))
+    cos, sin = math.cos(angle), math.sin(angle)
+    if kind == "ellipselabels":
+        half = math.hypot(across * cos, down * sin), math.hypot(across * sin, down * cos)
+        return TrueBox("", x - half[0], y - half[1], x + half[0], y + half[1])
+    if not angle:
+        return TrueBox("", x, y, x + across, y + down)
+    corners = [(0.0, 0.0), (across, 0.0), (across, down), (0.0, down)]  # turned about the first
+    turned = [(x + a * cos - b * sin, y + a * sin + b * cos) for a, b in corners]
+    return TrueBox("", *bounds([np.array(turned)]))
+
+
+def percent_points(value: object, what: str) -> np.ndarray:
+    """The points of a polygon, (n, 2). Raises InvalidValue."""
+    given = [array(one, f"{what}: points") for one in array(value, f"{what}: points")]
+    if len(given) < 3 or any(len(one) != 2 for one in given):
+        raise InvalidValue(f"{what}: points is not a polygon of three points or more")
+    return np.array([[number(one, f"{what}: points") for one in pair] for pair in given])

@@ -1,0 +1,48 @@
+"""Finds the images that an annotation file names, within the folder that they have to be in."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pgcli.images import ImageLimits
+from pgcli.images.errors import ImageError
+from pgcli.images.formats import read_file_header
+from pgcli.inputs.paths import locate_below, url_scheme
+from pgcli.records import Fault
+from pgcli.results.imports.truth import ImportSettings
+
+OUTSIDE_ROOT = Fault("path_not_allowed", "It is outside the folder of the images.")
+UNKNOWN_SIZE = Fault("missing", "The file does not state its size, and the image is not there.")
+
+
+def locate(name: str, settings: ImportSettings, folder: Path | None = None) -> str | None:
+    """The real path of an image, or its address; None, counted, if it leads out of the root.
+
+    `folder` is where the name starts, by default the root; images may be in either.
+    """
+    if url_scheme(name):
+        return name
+    roots = [os.path.realpath(one) for one in (settings.root, folder) if one is not None]
+    for root in roots:
+        location = locate_below(str(folder or settings.root), name, root)
+        if location.fault is None and location.path is not None:
+            path = os.path.realpath(location.path)
+            if not os.path.isfile(path):  # noqa: PTH113 - Path raises for long names
+                settings.counts.absent.add(name, Fault("missing", "There is no such file."))
+            return path
+    settings.counts.missing.add(name, OUTSIDE_ROOT)
+    return None
+
+
+def upright_size(name: str, path: str, settings: ImportSettings) -> tuple[int, int] | None:
+    """The width and height of an image file; None, counted, if it cannot be read."""
+    if url_scheme(path):
+        settings.counts.missing.add(name, UNKNOWN_SIZE)
+        return None
+    try:
+        _, size = read_file_header(path, ImageLimits())
+    except ImageError as problem:
+        settings.counts.missing.add(name, problem.fault)
+        return None
+    return size.width, size.height

@@ -1,0 +1,126 @@
+"""Boxes and masks of regions: clipped boxes, filled polygons, masks in COCO's encodings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from pgcli.images import ImageLimits
+from pgcli.records import Rle
+from pgcli.results.imports.truth import ImportCounts, TrueBox
+from pgcli.results.imports.value_checks import InvalidValue, array, mapping, number, whole_number
+from pgcli.rle import area, encode_counts, encode_runs, spans
+
+MAX_CROSSINGS = 20_000_000  # of a region's polygons with the columns of its image
+Size = tuple[int, int]  # width, height
+
+
+def image_size(width: object, height: object, what: str) -> Size:
+    """Both as the sides of an image that is not too large. Raises InvalidValue."""
+    size = whole_number(width, f"{what}: width"), whole_number(height, f"{what}: height")
+    if not 0 < size[0] * size[1] <= ImageLimits().max_pixels:
+        raise InvalidValue(f"{what}: {size[0]} x {size[1]} is not the size of an image")
+    return size
+
+
+def clipped(box: TrueBox, size: Size, counts: ImportCounts) -> TrueBox | None:
+    """The box within its image, with six digits; None, counted, without an area there."""
+    width, height = size
+    left, right = (float(f"{min(max(x, 0.0), width):.6g}") for x in (box.xmin, box.xmax))
+    top, bottom = (float(f"{min(max(y, 0.0), height):.6g}") for y in (box.ymin, box.ymax))
+    if left >= right or top >= bottom:
+        counts.outside += 1
+        return None
+    return replace(box, xmin=left, ymin=top, xmax=right, ymax=bottom)
+
+
+def points(flat: Sequence[object], what: str) -> np.ndarray:
+    """A flat list of x and y as (n, 2), three points or more. Raises InvalidValue."""
+    if len(flat) < 6 or len(flat) % 2:
+        raise InvalidValue(f"{what} is not a polygon of three points or more")
+    return np.array([number(one, what) for one in flat]).reshape(-1, 2)
+
+
+def bounds(polygons: Sequence[np.ndarray]) -> tuple[float, float, float, float]:
+    """Left, top, right and bottom of polygons."""
+    every = np.concatenate(polygons)
+    (left, top), (right, bottom) = every.min(axis=0).tolist(), every.max(axis=0).tolist()
+    return left, top, right, bottom
+
+
+def fill(polygons: Sequence[np.ndarray], size: Size, what: str) -> Rle | None:
+    """The mask of the pixels whose centres are in one of the polygons (n, 2), each by the even-odd
+    rule; None if there are none. Raises InvalidValue for more points than an image has.
+    """
+    width, height = size
+    runs_n2 = np.concatenate([_runs(polygon, size, what) for polygon in polygons])
+    runs_n2 = runs_n2[runs_n2[:, 0] < runs_n2[:, 1]]
+    if not len(runs_n2):
+        return None
+    runs_n2 = runs_n2[np.argsort(runs_n2[:, 0], kind="stable")]
+    reached = np.maximum.accumulate(runs_n2[:, 1])
+    is_first = np.concatenate([[True], runs_n2[1:, 0] > reached[:-1]])
+    is_last = np.concatenate([is_first[1:], [True]])
+    united_n2 = np.stack([runs_n2[is_first, 0], reached[is_last]], axis=1)
+    return encode_runs(united_n2, size=(height, width))
+
+
+def _runs(polygon_n2: np.ndarray, size: Size, what: str) -> np.ndarray:
+    """The runs of a polygon's pixels in the image read by columns, (n, 2)."""
+    width, height = size
+    start_n2, end_n2 = polygon_n2, np.roll(polygon_n2, -1, axis=0)
+    low = np.minimum(start_n2[:, 0], end_n2[:, 0])
+    high = np.maximum(start_n2[:, 0], end_n2[:, 0])
+    first, last = (np.clip(np.ceil(side - 0.5), 0, width).astype(np.int64) for side in (low, high))
+    crossings = last - first  # columns whose centres the edge passes
+    if crossings.sum() > MAX_CROSSINGS:
+        raise InvalidValue(f"{what} has too many points")
+    edge = np.repeat(np.arange(len(polygon_n2)), crossings)
+    before = np.repeat(np.cumsum(crossings) - crossings, crossings)
+    column = first[edge] + np.arange(len(edge)) - before
+    (x, y), (next_x, next_y) = start_n2[edge].T, end_n2[edge].T
+    at = y + (column + 0.5 - x) * (next_y - y) / (next_x - x)
+    row = np.clip(np.ceil(at - 0.5), 0, height).astype(np.int64)
+    order = np.lexsort((row, column))
+    runs_n2: np.ndarray = (column * height + row)[order].reshape(-1, 2)
+    return runs_n2
+
+
+def coco_mask(value: object, size: Size, what: str) -> Rle | None:
+    """The mask of COCO's segmentation: polygons or run lengths. Raises InvalidValue."""
+    if isinstance(value, list):
+        return fill(coco_polygons(value, what), size, what) if value else None
+    found = mapping(value, what)
+    sides = [
+        whole_number(one, f"{what}: size") for one in array(found.get("size"), f"{what}: size")
+    ]
+    if sides != [size[1], size[0]]:
+        raise InvalidValue(f"{what}: size is not that of its image")
+    counts, shape = found.get("counts"), (size[1], size[0])
+    try:
+        if isinstance(counts, str):
+            mask = Rle(shape, counts)
+        else:
+            runs = array(counts, f"{what}: counts")
+            mask = encode_counts([whole_number(one, f"{what}: counts") for one in runs], size=shape)
+        return mask if area(mask) else None
+    except ValueError as problem:
+        raise InvalidValue(f"{what}: {problem}") from problem
+
+
+def coco_polygons(value: Sequence[object], what: str) -> list[np.ndarray]:
+    """The polygons of a segmentation. Raises InvalidValue."""
+    return [points(array(one, what), what) for one in value]
+
+
+def mask_bounds(mask: Rle) -> tuple[float, float, float, float]:
+    """Left, top, right and bottom of a mask that is not empty."""
+    height = mask.size[0]
+    runs_n2 = spans(mask)
+    first, last = runs_n2[:, 0], runs_n2[:, 1] - 1
+    left, right = first[0] // height, last[-1] // height + 1
+    if (first // height == last // height).all():
+        return left, int((first % height).min()), right, int((last % height).max()) + 1
+    return left, 0, right, height  # a run continues in the next column

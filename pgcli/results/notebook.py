@@ -1,0 +1,74 @@
+"""Renders answers as an HTML table for notebooks, with thumbnails and boxes."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from html import escape
+
+from pgcli.images import ImageError, ImageLimits, load_image
+from pgcli.printable import printable
+from pgcli.records import Answer, Box
+from pgcli.results.drawings.overlay import draw_overlay
+
+MAX_ROWS = 20
+SIDE = 240  # pixels of a thumbnail's longer side
+MAX_CHARACTERS = 400  # of an answer
+
+
+def page(answers: Sequence[Answer], path_of: Callable[[str], str]) -> str:
+    """HTML of the first answers; `path_of` returns the file of an image's name.
+
+    All text of answers and names is escaped.
+    """
+    rows = "".join(table_row(answer, path_of(answer.image)) for answer in answers[:MAX_ROWS])
+    rest = len(answers) - MAX_ROWS
+    more = f"<p>and {rest:,} more</p>" if rest > 0 else ""
+    return f"<p>{len(answers):,} answers</p><table><tbody>{rows}</tbody></table>{more}"
+
+
+def table_row(answer: Answer, path: str) -> str:
+    """A row of the table: the image, the prompt and the answer."""
+    if answer.error is not None:
+        content = f"<b>{text(answer.error)}</b> {text(answer.error_message or '')}"
+    else:
+        content = text(answer.answer or "")
+    boxes = ", ".join(map(box_text, answer.boxes))
+    parts = [f"<b>{text(answer.id)}</b>", f"<i>{text(answer.prompt)}</i>", content, text(boxes)]
+    cell = "<br>".join(part for part in parts if part)
+    style = "text-align:left;vertical-align:top"
+    return f'<tr><td>{thumbnail(answer, path)}</td><td style="{style}">{cell}</td></tr>'
+
+
+def box_text(box: Box) -> str:
+    """A box's label, and its confidence if it is known."""
+    return box.label + ("" if box.confidence is None else f" {box.confidence:.2g}")
+
+
+def text(foreign: str) -> str:
+    """Foreign text, escaped for HTML and truncated."""
+    return escape(printable(foreign[:MAX_CHARACTERS]) + "…" * (len(foreign) > MAX_CHARACTERS))
+
+
+def thumbnail(answer: Answer, path: str) -> str:
+    """A small copy of the image with its boxes; empty if no image of this size is at the path."""
+    if answer.error is not None or not answer.width or not answer.height:
+        return ""
+    try:
+        image = load_image(path, ImageLimits())
+    except ImageError:
+        return ""
+    if image.size != (answer.width, answer.height):  # the file was replaced
+        return ""
+    image.thumbnail((SIDE, SIDE))
+    x, y = image.width / answer.width, image.height / answer.height
+    boxes = [
+        replace(box, xmin=box.xmin * x, ymin=box.ymin * y, xmax=box.xmax * x, ymax=box.ymax * y)
+        for box in answer.boxes
+    ]
+    file = io.BytesIO()
+    draw_overlay(image, boxes).save(file, "PNG")
+    data = base64.b64encode(file.getvalue()).decode("ascii")
+    return f'<img src="data:image/png;base64,{data}" alt="{text(answer.id)}">'

@@ -1,0 +1,468 @@
+"""--draw: the images that are drawn, their names, their formats, and folders that are refused."""
+
+from __future__ import annotations
+
+import io
+import os
+import threading
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image, ImageCms
+
+from pgcli.errors import OutputExists, OutputFailed, UsageError
+from pgcli.images import ImageLimits
+from pgcli.records import Box, Fault, Item, Mask
+from pgcli.results import file_names
+from pgcli.results.drawings import drawings, formats
+from pgcli.results.drawings.colours import LabelColours
+from pgcli.results.drawings.drawings import Drawings, check_draw, drawable_answer, read_original
+from pgcli.results.drawings.formats import SUFFIXES, writable_suffixes
+from pgcli.results.file_names import FileNames
+from pgcli.results.output_folder import write_below
+from pgcli.rle import encode
+from pgcli.rows import RowSchema
+from tests.support.answers import answer, refused
+from tests.support.runs import wait_until
+
+STAR = Box("star", 10, 20, 50, 40, 0.9)
+
+
+def answer_to(item, size=(60, 45), *boxes, **changes):
+    columns = {"id": item.id, "image": item.image, "width": size[0], "height": size[1]}
+    asked = {"task": "detect", "prompt": "detect star", "boxes": boxes}
+    return answer(item.index, **columns | asked | changes)
+
+
+def file_of(format_="PNG", size=(60, 45), colour="grey", **options):
+    file = io.BytesIO()
+    Image.new("RGB", size, colour).save(file, format_, **options)
+    return file.getvalue()
+
+
+def item_of(index, id_, data):
+    return Item(index, id_, id_, data=data)
+
+
+def draw(folder, *items, boxes=(STAR,), size=(60, 45), is_saved=False, **more):
+    """Draw the items as a run does, all with the same boxes; the fact of the summary."""
+    hook = Drawings(str(folder), **more)
+    for item in items:
+        hook.on_row(answer_to(item, size, *boxes), item, is_saved=is_saved)
+    ((name, text),) = hook.finish(complete=True)
+    assert name == "drawn"
+    return text
+
+
+def below(folder):
+    return sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
+
+
+def near(pixel, colour, tolerance=40):
+    return all(abs(a - b) <= tolerance for a, b in zip(pixel, colour, strict=True))
+
+
+@pytest.mark.parametrize("format_", SUFFIXES)
+def test_every_format_keeps_its_name_its_format_and_its_size(tmp_path, format_):
+    for number, ending in enumerate(SUFFIXES[format_]):
+        name = f"sub/one{ending.upper()}"
+        draw(tmp_path / f"drawn{number}", item_of(0, name, file_of(format_)))
+        with Image.open(tmp_path / f"drawn{number}" / name) as after:
+            assert (after.format, after.size) == (format_, (60, 45))
+            assert near(after.convert("RGB").getpixel((30, 20)), LabelColours().of("star"))
+            assert near(after.convert("RGB").getpixel((55, 10)), (128, 128, 128))
+
+
+@pytest.mark.parametrize("format_", ["JPEG", "PNG", "WEBP", "TIFF", "AVIF"])
+def test_rotated_image_is_drawn_upright_without_exif(tmp_path, format_):
+    exif = Image.Exif()
+    exif[0x0112], exif[0x010E] = 6, "secret"
+    item = item_of(0, "turned", file_of(format_, exif=exif))
+    draw(tmp_path, item, size=(45, 60))
+    (name,) = below(tmp_path)
+    with Image.open(tmp_path / name) as after:
+        assert after.size == (45, 60)
+        assert after.getexif().get(0x0112, 1) == 1
+        assert near(after.convert("RGB").getpixel((30, 20)), LabelColours().of("star"))
+    assert b"secret" not in (tmp_path / name).read_bytes()
+
+
+def test_a_colour_profile_is_kept_if_it_is_for_rgb(tmp_path):
+    profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+    grey = profile[:16] + b"GRAY" + profile[20:]
+    for number, (given_, kept) in enumerate([(profile, profile), (grey, None)]):
+        data = file_of("JPEG", icc_profile=given_)
+        draw(tmp_path / str(number), item_of(0, "a.jpg", data))
+        with Image.open(tmp_path / str(number) / "a.jpg") as after:
+            assert after.info.get("icc_profile") == kept
+
+
+def test_format_that_pillow_cannot_write_becomes_png(tmp_path, monkeypatch):
+    monkeypatch.setattr(formats, "can_write", lambda name: name != "WEBP")
+    draw(tmp_path / "drawn", *[item_of(n, f"{n}.webp", file_of("WEBP")) for n in range(3)])
+    assert below(tmp_path / "drawn") == ["0.webp.png", "1.webp.png", "2.webp.png"]
+    assert Image.open(tmp_path / "drawn" / "0.webp.png").format == "PNG"
+
+
+def test_image_without_boxes_is_copied_and_error_row_is_not(tmp_path):
+    good, bad = item_of(0, "good.png", file_of()), item_of(1, "bad.png", file_of())
+    hook = Drawings(str(tmp_path / "drawn"))
+    hook.on_row(answer_to(good), good, is_saved=False)
+    hook.on_row(refused(1, id="bad.png", task="detect"), bad, is_saved=False)
+    assert hook.finish(complete=True) == [("drawn", f"1 in {tmp_path}/drawn")]
+    assert below(tmp_path / "drawn") == ["good.png"]
+    pixels = np.asarray(Image.open(tmp_path / "drawn" / "good.png"))
+    assert (pixels == 128).all()
+
+
+def test_masks_are_drawn_with_their_boxes(tmp_path):
+    inside = np.zeros((45, 60), dtype=bool)
+    inside[25:35, 20:40] = True
+    item = item_of(0, "a.png", file_of())
+    masks = (Mask(tuple(range(16)), encode(inside)),)
+    hook = Drawings(str(tmp_path / "drawn"))
+    hook.on_row(answer_to(item, (60, 45), STAR, masks=masks), item, is_saved=False)
+    hook.finish(complete=True)
+    assert Image.open(tmp_path / "drawn" / "a.png").getpixel((20, 30)) == LabelColours().of("star")
+
+
+def test_labels_have_the_same_colours_in_every_image(tmp_path):
+    labels = [
+        "star",
+        next(w for w in "abcdefghijklmnop" if LabelColours().of(w) == LabelColours().of("star")),
+    ]
+    items = [item_of(n, f"{n}.png", file_of()) for n in range(2)]
+    boxes = [Box(label, 5 + 30 * n, 25, 25 + 30 * n, 44, 0.9) for n, label in enumerate(labels)]
+    draw(tmp_path, *items, boxes=boxes, labels=labels)
+    for name in below(tmp_path):
+        with Image.open(tmp_path / name) as after:
+            found = [after.getpixel((5, 43)), after.getpixel((35, 43))]
+        assert found == [LabelColours(labels).of(label) for label in labels]
+
+
+HOSTILE = {
+    "/etc/passwd.png": "etc/passwd.png",
+    "../../up.png": "up.png",
+    "a/../../b.png": "a/b.png",
+    "./x//y/./z.png": "x/y/z.png",
+    "C:\\images\\c.png": "C:/images/c.png",
+    "\\\\share\\c.png": "share/c.png",
+    "nul\0name.png": "nul_name.png",
+    "..": "7.png",
+    "": "7.png",
+    "/": "7.png",
+    "0": "0.png",
+    "v1.2": "v1.2.png",
+    ".png": ".png.png",
+    "notes.txt": "notes.txt.png",
+    "file:sub/a%20b.png": "sub/a b.png",
+    "file:///tmp/../abs.png": "tmp/abs.png",
+    "file:latin-%E9.png": os.fsdecode(b"latin-\xe9.png"),
+    "file:%2e%2e/%2e%2e/up.png": "up.png",
+    "file:a%00b.png": "a_b.png",
+    "half\ud800.png": "half\ufffd.png",
+    "new\nline\x1b[2J.png": "new_line_[2J.png",
+    "n" * 251 + ".png": "n" * 251 + ".png",
+    "n" * 300 + ".png": "n" * 251 + ".png",
+    "\u732b" * 300: "\u732b" * 83 + ".png",
+    "a.png/b.png": "a.png_/b.png",
+    "d" * 300 + "/x.png": "d" * 255 + "/x.png",
+}
+
+
+@pytest.mark.parametrize("id_", HOSTILE)
+def test_drawing_is_in_the_folder_for_any_id(tmp_path, id_):
+    draw(tmp_path / "drawn", item_of(7, id_, file_of()))
+    assert below(tmp_path) == [f"drawn/{HOSTILE[id_]}"]
+
+
+def test_an_id_of_many_folders_keeps_the_innermost(tmp_path):
+    draw(tmp_path / "drawn", item_of(0, "deep/" * 5000 + "leaf.png", file_of()))
+    (name,) = below(tmp_path / "drawn")
+    assert name.endswith("deep/leaf.png")
+    assert len(name) <= 2048
+
+
+@given(st.lists(st.text(), max_size=12))
+def test_ids_give_unique_files_inside_the_folder(ids):
+    names = FileNames(writable_suffixes())
+    whole = [names.claim(id_, index).with_ending(".jpg") for index, id_ in enumerate(ids)]
+    for name in whole:
+        assert name == os.path.normpath(name)
+        assert not name.startswith(("/", "../"))
+        assert "\0" not in name
+        assert max(len(os.fsencode(part)) for part in name.split("/")) <= 255
+    assert len({name.casefold() for name in whole}) == len(ids)
+
+
+def claimed(*ids):
+    names = FileNames(writable_suffixes())
+    return [names.claim(id_, index).with_ending(".jpg") for index, id_ in enumerate(ids)]
+
+
+def test_equal_names_are_numbered_in_their_order():
+    assert claimed("a.png", "a.png", "b.png", "a.png") == ["a.png", "a-2.png", "b.png", "a-3.png"]
+    assert claimed("a.png", "a-2.png", "a.png") == ["a.png", "a-2.png", "a-3.png"]
+    assert claimed("a.png", "A.PNG", "./a.png") == ["a.png", "A-2.PNG", "a-3.png"]
+    assert claimed("a.jpg", "a.png") == ["a.jpg", "a.png"]
+    assert claimed("x", "x.jpg", "x.png") == ["x.jpg", "x-2.jpg", "x-2.png"]
+    assert claimed("x.png", "x") == ["x.png", "x-2.jpg"]
+    assert claimed("caf\u00e9.png", "cafe\u0301.png") == ["caf\u00e9.png", "cafe\u0301-2.png"]
+    assert claimed("n" * 300, "n" * 301)[1].endswith("n-2.jpg")
+
+
+def test_many_equal_names_take_constant_time_each(monkeypatch):
+    digests = []
+    digest = file_names._digest
+    monkeypatch.setattr(file_names, "_digest", lambda *text: digests.append(text) or digest(*text))
+    names = FileNames(writable_suffixes())
+    assert [names.claim("a.png", 0).stem for _ in range(500)][-1] == "a-500"
+    assert len(digests) < 10 * 500
+
+
+def test_link_in_the_draw_folder_is_replaced_not_followed(tmp_path):
+    precious = tmp_path / "precious.png"
+    precious.write_bytes(b"precious")
+    drawn = tmp_path / "drawn"
+    drawn.mkdir()
+    (drawn / "a.png").symlink_to(precious)
+    draw(drawn, item_of(0, "a.png", file_of()))
+    assert precious.read_bytes() == b"precious"
+    assert not (drawn / "a.png").is_symlink()
+
+
+@pytest.mark.parametrize("kind", ["link", "file"])
+def test_link_or_file_instead_of_a_folder_ends_the_run(tmp_path, kind):
+    (tmp_path / "outside").mkdir()
+    drawn = tmp_path / "drawn"
+    drawn.mkdir()
+    if kind == "link":
+        (drawn / "sub").symlink_to(tmp_path / "outside")
+    else:
+        (drawn / "sub").write_text("in the way")
+    with pytest.raises(
+        OutputFailed, match=r"sub/a\.png: a folder in the path is a link or a file"
+    ) as problem:
+        draw(drawn, item_of(0, "sub/a.png", file_of()))
+    assert problem.value.exit_code == 14
+    assert "--draw" in problem.value.hint
+    assert below(tmp_path / "outside") == []
+
+
+def test_removed_draw_folder_ends_the_run_in_a_few_rows(tmp_path):
+    items = [item_of(n, f"{n}.png", file_of()) for n in range(60)]
+    drawn = []
+
+    hook = Drawings(str(tmp_path / "drawn"))
+    hook.on_row(answer_to(items[0], (60, 45), STAR), items[0], is_saved=False)
+    wait_until(lambda: below(tmp_path / "drawn") == ["0.png"])
+    (tmp_path / "drawn" / "0.png").unlink()
+    (tmp_path / "drawn").rmdir()
+
+    def rows():
+        for item in items[1:]:
+            hook.on_row(answer_to(item, (60, 45), STAR), item, is_saved=False)
+            drawn.append(item)
+
+    with pytest.raises(OutputFailed, match="No such file"):
+        rows()
+    hook.finish(complete=False)  # the error is raised once
+    assert len(drawn) <= drawings.MAX_PENDING
+
+
+def test_partly_written_drawing_does_not_exist(tmp_path, monkeypatch):
+    write_below(str(tmp_path), "a.png", b"whole", token="0")
+
+    def fail(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OutputFailed, match="No space left"):
+        write_below(str(tmp_path), "a.png", b"half", token="0")
+    assert [file.name for file in tmp_path.iterdir()] == ["a.png"]
+    assert (tmp_path / "a.png").read_bytes() == b"whole"
+
+
+def test_temporary_file_of_a_killed_run_is_removed(tmp_path):
+    (tmp_path / ".pgcli-0.part").symlink_to(tmp_path / "elsewhere")
+    write_below(str(tmp_path), "a.png", b"whole", token="0")
+    assert [file.name for file in tmp_path.iterdir()] == ["a.png"]
+
+
+def test_changed_or_removed_images_are_named_and_not_drawn(tmp_path):
+    files = [tmp_path / f"{n}.png" for n in range(4)]
+    for file in files:
+        file.write_bytes(file_of())
+    items = [Item(n, file.name, file.name, path=str(file)) for n, file in enumerate(files)]
+    files[1].unlink()
+    files[2].write_bytes(file_of(size=(61, 45)))
+    text = draw(tmp_path / "drawn", *items)
+    assert below(tmp_path / "drawn") == ["0.png", "3.png"]
+    assert text.startswith(f"2 in {tmp_path}/drawn; not drawn, as they changed or vanished")
+    assert text.endswith(": 1.png, 2.png")
+    assert "0.png, 1.png, 2.png, 3.png, 4.png and 3 more" in draw(
+        tmp_path / "more", *[item_of(n, f"{n}.png", b"no image") for n in range(8)]
+    )
+
+
+def test_pending_drawings_are_bounded(tmp_path, monkeypatch):
+    go_on = threading.Event()
+    started, drawn = [], []
+    monkeypatch.setattr(
+        Drawings, "_draw", lambda self, item, *_, **__: started.append(item) or go_on.wait(100)
+    )
+    hook = Drawings(str(tmp_path / "drawn"))
+
+    def rows():
+        for item in [item_of(n, str(n), b"-") for n in range(30)]:
+            hook.on_row(answer_to(item), item, is_saved=False)
+            drawn.append(item)
+        hook.finish(complete=True)
+
+    run = threading.Thread(target=rows)
+    run.start()
+    wait_until(lambda: (len(drawn), len(started)) == (drawings.MAX_PENDING - 1, drawings.THREADS))
+    run.join(timeout=0.3)  # nothing more is drawn
+    waiting = len(drawn), len(started)
+    go_on.set()
+    run.join(timeout=60)
+    assert waiting == (drawings.MAX_PENDING - 1, drawings.THREADS)
+    assert len(drawn) == len(started) == 30
+
+
+def test_large_bytes_of_one_image_are_held_at_a_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(drawings, "LARGE_BYTES", 10)
+    hook = Drawings(str(tmp_path / "drawn"))
+    for number in range(3):
+        item = item_of(number, f"{number}.png", file_of())
+        hook.on_row(answer_to(item, (60, 45), STAR), item, is_saved=False)
+        assert len(below(tmp_path / "drawn")) == number + 1
+    hook.finish(complete=True)
+
+
+def test_images_are_read_again_from_where_they_are(tmp_path):
+    first, second = file_of(), file_of("JPEG")
+    archive = tmp_path / "shard.tar"
+    archive.write_bytes(b"-" * 512 + first + second)
+    limits = ImageLimits()
+
+    in_archive = Item(0, "a", "a", str(archive), span=(512 + len(first), len(second)))
+
+    class Reader:
+        def read(self, url):
+            return url.encode()
+
+    assert read_original(in_archive, limits, None) == second
+    archive.unlink()
+    for item in (in_archive, Item(0, "a", "a", fault=Fault("x", "x"))):
+        with pytest.raises(drawings.ImageError):
+            read_original(item, limits, None)
+    assert read_original(item_of(0, "a", first), limits, None) == first
+    assert read_original(Item(0, "a", "a", "s3://b/a"), limits, Reader()) == b"s3://b/a"
+
+
+def test_drawings_that_an_earlier_run_lost_are_made(tmp_path):
+    items = [item_of(n, name, file_of("JPEG")) for n, name in enumerate(("a.jpg", "b", "a.jpg"))]
+    draw(tmp_path, *items[:2])
+    before = {name: (tmp_path / name).stat().st_mtime_ns for name in below(tmp_path)}
+    assert before.keys() == {"a.jpg", "b.jpg"}
+    assert draw(tmp_path, *items, is_saved=True) == f"1 in {tmp_path}; 2 drawn before"
+    assert below(tmp_path) == ["a-2.jpg", "a.jpg", "b.jpg"]
+    assert all((tmp_path / name).stat().st_mtime_ns == time for name, time in before.items())
+
+
+def test_each_answer_with_boxes_is_drawn(tmp_path):
+    item = Item(0, "a.png", "a.png", data=file_of(), prompts=("detect star", "what?", "detect it"))
+    hook = Drawings(str(tmp_path / "drawn"))
+    for prompt, boxes in zip(item.prompts, ([STAR], [], [STAR]), strict=True):
+        row = replace(answer_to(item, (60, 45), *boxes), task="ask", prompt=prompt)
+        hook.on_row(row, item, is_saved=False)
+    hook.finish(complete=True)
+    assert below(tmp_path / "drawn") == ["a-3.png", "a.png"]
+
+
+def test_error_row_keeps_its_name(tmp_path):
+    items = [item_of(n, name, file_of()) for n, name in enumerate(("a.png", "A.png"))]
+    for is_saved in (False, True):  # the same names once the row is retried
+        hook = Drawings(str(tmp_path))
+        row = answer_to(items[0], (60, 45)) if is_saved else refused(0, task="detect")
+        hook.on_row(row, items[0], is_saved=False)
+        hook.on_row(answer_to(items[1]), items[1], is_saved=is_saved)
+        hook.finish(complete=True)
+        assert below(tmp_path) == ["A-2.png"] + ["a.png"] * is_saved
+
+
+def test_nothing_is_created_without_boxes(tmp_path):
+    hook = Drawings(str(tmp_path / "drawn"))
+    hook.on_row(
+        answer_to(item_of(0, "a", b""), task="caption"), item_of(0, "a", b""), is_saved=False
+    )
+    assert hook.finish(complete=True) == [("drawn", "nothing, as no answer has boxes")]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_draw_into_a_filled_folder_needs_overwrite(tmp_path):
+    (tmp_path / "drawn").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "drawn")
+    check_draw(str(tmp_path / "link"))
+    (tmp_path / "drawn" / "thesis.txt").touch()
+    for name in ("drawn", "link"):
+        with pytest.raises(OutputExists) as problem:
+            check_draw(str(tmp_path / name))
+        assert "--overwrite" in problem.value.hint
+        check_draw(str(tmp_path / name), overwrite=True)
+        check_draw(str(tmp_path / name), resumes=True)
+
+
+@pytest.mark.parametrize("where", ["", "no/such/folder", "file"])
+def test_invalid_draw_folder_is_refused(tmp_path, where):
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError):
+        check_draw(str(tmp_path / where) if where else "", overwrite=True)
+
+
+@pytest.mark.parametrize("where", [".", "drawn", "link/drawn", "sub/../../images/drawn"])
+def test_draw_folder_inside_a_source_is_refused(tmp_path, where):
+    images = tmp_path / "images"
+    (images / "sub").mkdir(parents=True)
+    (images / "link").symlink_to(images)
+    with pytest.raises(UsageError, match="is read"):
+        check_draw(str(images / where), ["-", "s3://b/x", str(images)], overwrite=True)
+
+
+@pytest.mark.parametrize("source", ["drawn/a.png", "drawn/*.png", "link.png", "drawn/sub"])
+def test_source_in_the_draw_folder_is_refused(tmp_path, source):
+    (tmp_path / "drawn" / "sub").mkdir(parents=True)
+    (tmp_path / "drawn" / "a.png").touch()
+    (tmp_path / "link.png").symlink_to(tmp_path / "drawn" / "a.png")
+    check_draw(str(tmp_path / "drawn"), [str(tmp_path / "rows.jsonl")], overwrite=True)
+    with pytest.raises(UsageError, match="is an input"):
+        check_draw(str(tmp_path / "drawn"), [str(tmp_path / source)], overwrite=True)
+
+
+def test_input_in_the_draw_folder_is_refused(tmp_path):
+    precious = tmp_path / "drawn" / "a.png"
+    precious.parent.mkdir()
+    precious.write_bytes(b"precious")
+    hook, item = Drawings(str(tmp_path / "drawn")), Item(0, "a.png", "a.png", path=str(precious))
+    with pytest.raises(UsageError, match=r"a\.png is an input"):
+        hook.skips(item)
+    with pytest.raises(UsageError, match=r"a\.png is an input"):
+        hook.on_row(answer_to(item, (60, 45), STAR), item, is_saved=False)
+    assert precious.read_bytes() == b"precious"
+    assert not hook.skips(Item(0, "b", "b", path="no\0name"))
+
+
+def test_rows_of_other_programs_are_drawn_as_far_as_they_are_valid():
+    row = RowSchema(extras=("masks",)).row(
+        answer(boxes=(STAR, STAR), masks=(None, Mask((), encode(np.ones((4, 4), bool)))), width=8)
+    )
+    assert drawable_answer(row, "x").masks == (None, Mask(()))  # the mask has another size
+    row["boxes"] += [{"label": 3}, "box", {"label": "a", "xmin": float("nan")}]
+    found = drawable_answer(row, "x")
+    assert (len(found.boxes), found.masks) == (2, None)
+    with pytest.raises(UsageError, match="cannot be drawn"):
+        drawable_answer({"id": "a", "boxes": 3}, "x")

@@ -1,0 +1,133 @@
+"""Tests `pgcli export`: copies of images with an EXIF orientation are upright."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from pathlib import Path
+
+import numpy
+import pytest
+from PIL import Image, ImageOps
+
+from pgcli.results.exports.exif import upright_file
+from tests.support.exporting import box, captioned, exported, make_images, of, row, saved
+
+Capture = pytest.CaptureFixture[str]
+
+SIZE = (48, 32)
+
+
+def photograph(format_: str, orientation: int = 1, mode: str = "RGB", **options: object) -> bytes:
+    """An image with a bright left third and a grey lowest quarter, with an EXIF orientation."""
+    pixels = numpy.zeros(SIZE[::-1], numpy.uint8)
+    pixels[24:] = 128
+    pixels[:, :16] = 255
+    file, exif = io.BytesIO(), Image.Exif()
+    exif[0x0112], exif[0x010F] = orientation, "a maker"
+    Image.fromarray(pixels).convert(mode).save(file, format_, exif=exif, **options)
+    return file.getvalue()
+
+
+def seen(data: bytes) -> numpy.ndarray:
+    """The pixels with the EXIF orientation applied."""
+    with Image.open(io.BytesIO(data)) as image:
+        return numpy.asarray(ImageOps.exif_transpose(image).convert("L")).astype(int)
+
+
+def stored(data: bytes) -> numpy.ndarray:
+    """The pixels without the EXIF orientation, which Pillow always applies to TIFF."""
+    with Image.open(io.BytesIO(data)) as image:
+        assert image.getexif().get(0x0112, 1) == 1
+        return numpy.asarray(image.convert("L")).astype(int)
+
+
+@pytest.mark.parametrize("orientation", range(2, 9))
+@pytest.mark.parametrize("format_", ["JPEG", "PNG", "WEBP", "TIFF", "AVIF"])
+def test_rotated_image_is_stored_upright(format_: str, orientation: int) -> None:
+    data = photograph(format_, orientation)
+    upright = upright_file(data)
+    assert upright is not None
+    off = numpy.abs(stored(upright) - seen(data)).max()
+    assert off <= {"JPEG": 12, "AVIF": 12}.get(format_, 0)
+    with Image.open(io.BytesIO(upright)) as image:
+        assert image.format == format_
+        if format_ in ("JPEG", "PNG", "WEBP"):
+            assert image.getexif()[0x010F] == "a maker"
+    assert upright_file(upright) is None
+
+
+@pytest.mark.parametrize("orientation", [0, 1, 9])
+@pytest.mark.parametrize("format_", ["JPEG", "PNG", "WEBP", "TIFF", "AVIF"])
+def test_upright_image_is_not_changed(format_: str, orientation: int) -> None:
+    assert upright_file(photograph(format_, orientation)) is None
+
+
+@pytest.mark.parametrize("mode", ["L", "LA", "RGBA", "I;16", "1", "P"])
+def test_rotated_png_keeps_its_mode(mode: str) -> None:
+    upright = upright_file(photograph("PNG", 6, mode))
+    assert upright is not None
+    with Image.open(io.BytesIO(upright)) as image:
+        assert (image.mode, image.size) == (mode, SIZE[::-1])
+
+
+def test_rotated_jpeg_keeps_its_chroma_subsampling() -> None:
+    from PIL.JpegImagePlugin import get_sampling
+
+    for sampling in (0, 2):
+        upright = upright_file(photograph("JPEG", 6, subsampling=sampling))
+        assert upright is not None
+        with Image.open(io.BytesIO(upright)) as image:
+            assert get_sampling(image) == sampling
+
+
+def folder_with_rotation(folder: Path) -> Path:
+    """A folder with one rotated and two upright images."""
+    (make_images(folder) / "b.jpg").write_bytes(photograph("JPEG", 6))
+    return folder
+
+
+@pytest.mark.parametrize("to", ["yolo", "imagefolder", "fiftyone"])
+def test_copies_are_upright_and_links_are_unchanged(
+    capsys: Capture, tmp_path: Path, to: str
+) -> None:
+    folder = folder_with_rotation(tmp_path / "photos")
+    changes = {"task": "detect", "boxes": (box("cat", 1.0, 2.0, 9.0, 9.0),)}
+    rows = [of(0, folder, **changes), of(1, folder, width=32, height=48, **changes)]
+    file = saved(tmp_path / "r.jsonl", rows)
+    err = exported(capsys, file, to, tmp_path / "copied", "--store-images", "copy")[1]
+    assert "; 1 images turned upright, as their EXIF says" in err
+    assert "turned" not in exported(capsys, file, to, tmp_path / "linked")[1]
+    for output, is_upright in (("copied", True), ("linked", False)):
+        (rotated,) = (tmp_path / output).rglob("b.jpg")
+        (other,) = (tmp_path / output).rglob("a.png")
+        assert (rotated.read_bytes() != (folder / "b.jpg").read_bytes()) == is_upright
+        assert other.read_bytes() == (folder / "a.png").read_bytes()
+        with Image.open(rotated) as image:
+            assert (image.size == (32, 48)) == is_upright
+
+
+def test_webdataset_images_have_the_size_of_their_rows(capsys: Capture, tmp_path: Path) -> None:
+    folder = folder_with_rotation(tmp_path / "photos")
+    rows = captioned(folder, "one", "two")
+    rows[1] |= {"width": 32, "height": 48}
+    output = tmp_path / "out.tar"
+    err = exported(capsys, saved(tmp_path / "r.jsonl", rows), "webdataset", output)[1]
+    assert "; 1 images turned upright, as their EXIF says" in err
+    with tarfile.open(output) as tar:
+        content = {member.name: tar.extractfile(member).read() for member in tar}  # type: ignore
+    known = json.loads(content["000000002.json"])
+    with Image.open(io.BytesIO(content["000000002.jpg"])) as image:
+        assert image.size == (known["width"], known["height"])
+    assert content["000000001.png"] == (folder / "a.png").read_bytes()
+
+
+def test_damaged_rotated_image_is_skipped_and_reported(capsys: Capture, tmp_path: Path) -> None:
+    data = photograph("JPEG", 6)
+    (tmp_path / "a.jpg").write_bytes(data[: len(data) - 100])
+    known = {"id": "a.jpg", "image": str(tmp_path / "a.jpg"), "width": 32, "height": 48}
+    file = saved(tmp_path / "r.jsonl", [row(0, task="detect", **known)])
+    code, err = exported(capsys, file, "yolo", tmp_path / "out", "--store-images", "copy")
+    assert code == 3
+    assert "1 images left out" in err

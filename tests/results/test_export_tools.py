@@ -1,0 +1,255 @@
+"""Tests exports with the tools that read them, which are too large to be dependencies.
+
+Run in a separate environment: `pip install ultralytics fiftyone label-studio-sdk supervision`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy
+import pytest
+
+from pgcli.results.exports.brush import encode_brush
+from pgcli.rle import encode
+from tests.support.exporting import (
+    FOLDERS,
+    SIZES,
+    captioned,
+    exported,
+    overlap,
+    plain,
+    saved,
+    shape,
+)
+from tests.support.supervision_lines import detections
+
+Capture = pytest.CaptureFixture[str]
+HEAVY = "hundreds of megabytes: tested in a separate environment"
+
+
+@pytest.fixture
+def boxes(folder: Path, tmp_path: Path) -> Path:
+    return saved(tmp_path / "boxes.jsonl", plain(folder))
+
+
+# Ultralytics
+
+
+@pytest.fixture
+def ultralytics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The module, offline, with its settings in the temporary folder."""
+    monkeypatch.setenv("YOLO_CONFIG_DIR", str(tmp_path / "settings"))
+    monkeypatch.setenv("YOLO_OFFLINE", "true")
+    return pytest.importorskip("ultralytics", reason=HEAVY)
+
+
+def loaded(output: Path, task: str) -> dict[str, Any]:
+    """The labels that Ultralytics trains on, by the name of the image."""
+    from ultralytics.data.dataset import YOLODataset
+    from ultralytics.data.utils import check_det_dataset
+
+    known = check_det_dataset(str(output / "data.yaml"))
+    assert known["names"] == {0: "cat", 1: "dog"}
+    found = YOLODataset(img_path=known["train"], data=known, task=task, augment=False, imgsz=64)
+    for index in range(len(found)):
+        assert found[index]["img"].shape[0] == 3
+    images = output.resolve() / "images"
+    return {str(Path(one["im_file"]).relative_to(images)): one for one in found.labels}
+
+
+def test_ultralytics_reads_boxes_and_an_image_without_boxes(
+    ultralytics: Any, capsys: Capture, boxes: Path, tmp_path: Path
+) -> None:
+    exported(capsys, boxes, "yolo", tmp_path / "yolo")
+    found = loaded(tmp_path / "yolo", "detect")
+    assert found.keys() == set(SIZES)
+    assert found["a.png"]["cls"].ravel().tolist() == [1, 0]
+    width, height = SIZES["a.png"]
+    shares = found["a.png"]["bboxes"] * [width, height, width, height]
+    assert shares == pytest.approx(numpy.array([[18, 9, 20, 10], [32, 24, 64, 48]]), abs=1e-3)
+    assert len(found["b.jpg"]["cls"]) == 0
+    assert not any(one["segments"] for one in found.values())
+
+
+def test_ultralytics_finds_the_labels_of_images_with_any_name(
+    ultralytics: Any, capsys: Capture, folder: Path, tmp_path: Path
+) -> None:
+    (first, *_), names = plain(folder), [*FOLDERS, "g.jfif", "h.jpe"]
+    rows = [first | {"index": index, "id": id_} for index, id_ in enumerate(names)]
+    (tmp_path / "images").mkdir()
+    exported(capsys, saved(tmp_path / "r.jsonl", rows), "yolo", tmp_path / "images" / "yolo")
+    found = loaded(tmp_path / "images" / "yolo", "detect")
+    assert len(found) == len(names)
+    assert all(one["cls"].ravel().tolist() == [1, 0] for one in found.values())
+
+
+@pytest.mark.parametrize("task", ["segment", "detect"])
+def test_ultralytics_reads_masks_and_boxes(
+    ultralytics: Any, capsys: Capture, masks: Path, tmp_path: Path, task: str
+) -> None:
+    from ultralytics.data.utils import polygon2mask
+
+    exported(capsys, masks, "yolo", tmp_path / "yolo")
+    found = loaded(tmp_path / "yolo", task)
+    assert found.keys() == set(SIZES)
+    for name, (width, height) in SIZES.items():
+        one = found[name]
+        assert len(one["segments"]) == len(one["bboxes"]) == len(one["cls"])
+        mask = shape(height, width)
+        y, x = numpy.nonzero(mask)
+        left, top, right, bottom = x.min(), y.min(), x.max() + 1, y.max() + 1
+        box = [(left + right) / 2, (top + bottom) / 2, right - left, bottom - top]
+        at = one["bboxes"][0] * [width, height, width, height]
+        assert at == pytest.approx(numpy.array(box), abs=1e-3)
+        # it also draws the outline, here an eighth of a pixel to each side
+        large = one["segments"][0] * (width, height) * 8
+        painted = polygon2mask((height * 8, width * 8), [large.ravel()])[4::8, 4::8]
+        assert overlap(painted > 0, mask) > 0.95
+
+
+@pytest.mark.parametrize("task", ["segment", "detect"])
+def test_ultralytics_trains_on_an_export(
+    ultralytics: Any,
+    capsys: Capture,
+    masks: Path,
+    tmp_path: Path,
+    task: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from ultralytics.utils.nms import TorchNMS
+
+    # torchvision does not load with every build of PyTorch; this replaces what is used of it
+    vision = SimpleNamespace(ops=SimpleNamespace(nms=TorchNMS.nms), __spec__=None)
+    monkeypatch.setitem(sys.modules, "torchvision", vision)  # type: ignore[arg-type]
+    exported(capsys, masks, "yolo", tmp_path / "yolo")
+    model = ultralytics.YOLO({"segment": "yolo11n-seg.yaml", "detect": "yolo11n.yaml"}[task])
+    options = {"imgsz": 64, "batch": 3, "device": "cpu", "workers": 0, "plots": False}
+    trained = model.train(
+        data=str(tmp_path / "yolo" / "data.yaml"),
+        epochs=1,
+        project=str(tmp_path / "trained"),
+        amp=False,
+        **options,
+    )
+    assert trained.nt_per_class.tolist() == [1, 3]  # objects of each label
+    # the caches in the folder do not prevent another export
+    assert list((tmp_path / "yolo").rglob("*.cache"))
+    assert exported(capsys, masks, "yolo", tmp_path / "yolo", "--overwrite")[0] == 0
+
+
+# FiftyOne
+
+
+def test_fiftyone_imports_boxes_scores_and_masks(
+    capsys: Capture, masks: Path, tmp_path: Path
+) -> None:
+    """Uses the importer of `Dataset.from_dir`, as a dataset needs MongoDB."""
+    pytest.importorskip("fiftyone", reason=HEAVY)
+    from fiftyone.utils.coco import COCODetectionDatasetImporter
+
+    output = tmp_path / "fiftyone"
+    exported(capsys, masks, "fiftyone", output)
+    with COCODetectionDatasetImporter(dataset_dir=str(output)) as importer:
+        samples = {str(Path(path).relative_to(output / "data")): one for path, *one in importer}
+    assert importer.get_dataset_info()["classes"] == ["cat", "dog"]
+    assert samples.keys() == set(SIZES)
+    for name, (width, height) in SIZES.items():
+        metadata, label = samples[name]
+        assert (metadata.width, metadata.height) == (width, height)
+        one, mask = label["segmentations"].detections[0], shape(height, width)
+        assert (one.label, one.confidence) == ("dog", 0.5)
+        left, top = round(one.bounding_box[0] * width), round(one.bounding_box[1] * height)
+        h, w = one.mask.shape
+        assert (one.mask == mask[top : top + h, left : left + w]).all()
+        assert one.mask.sum() == mask.sum()
+    other = samples["a.png"][1]["detections"].detections[1]
+    assert other.bounding_box == pytest.approx([8 / 64, 4 / 48, 20 / 64, 10 / 48])
+
+
+# Label Studio
+
+
+def test_label_studio_sdk_accepts_tasks_with_the_documented_interface(
+    capsys: Capture, masks: Path, boxes: Path, folder: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("label_studio_sdk", reason=HEAVY)
+    from label_studio_sdk.label_interface import LabelInterface
+
+    page = (Path(__file__).parents[2] / "docs" / "outputs.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"```xml\n(.*?)```", page, flags=re.DOTALL)
+    interface = LabelInterface(text.replace("star", "dog").replace("circle", "cat"))
+    interface.validate()
+    captions = saved(tmp_path / "captions.jsonl", captioned(folder, "one", "", "three"))
+    for file, kinds in ((masks, {"brushlabels", "rectanglelabels"}), (captions, {"textarea"})):
+        exported(capsys, file, "labelstudio", tmp_path / "tasks.json", "--overwrite")
+        tasks = json.loads((tmp_path / "tasks.json").read_text())
+        assert kinds == {one["type"] for task in tasks for one in task["predictions"][0]["result"]}
+        for task in tasks:
+            assert interface.validate_task({"data": task["data"]})
+            for prediction in task["predictions"]:
+                assert interface.validate_prediction(prediction, return_errors=True) == []
+
+
+def test_label_studio_converter_encodes_masks_the_same(
+    capsys: Capture, masks: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("label_studio_sdk", reason=HEAVY)
+    from label_studio_sdk.converter.brush import decode_rle, mask2rle
+
+    exported(capsys, masks, "labelstudio", tmp_path / "tasks.json")
+    tasks = json.loads((tmp_path / "tasks.json").read_text())
+    for task, (width, height) in zip(tasks, SIZES.values(), strict=True):
+        numbers = task["predictions"][0]["result"][0]["value"]["rle"]
+        mask = shape(height, width).astype(numpy.uint8) * 255
+        assert (decode_rle(numbers).reshape(height, width, 4) == mask[:, :, None]).all()
+        assert numbers == mask2rle(mask)
+    for seed in range(40):  # for every number of bits in the last byte
+        grid = numpy.random.default_rng(seed).random((20, 30)) < 0.5
+        assert list(encode_brush(encode(grid))) == mask2rle(grid.astype(numpy.uint8) * 255)
+
+
+# supervision
+
+
+def test_supervision_reads_coco_and_yolo_with_masks(
+    capsys: Capture, masks: Path, folder: Path, tmp_path: Path
+) -> None:
+    supervision = pytest.importorskip("supervision", reason=HEAVY)
+    exported(capsys, masks, "coco", tmp_path / "coco.json", "--root", folder)
+    exported(capsys, masks, "yolo", tmp_path / "yolo")
+    labels = str(tmp_path / "yolo" / "labels")
+    read = (
+        supervision.DetectionDataset.from_coco(str(folder), str(tmp_path / "coco.json")),
+        supervision.DetectionDataset.from_yolo(
+            str(tmp_path / "yolo" / "images"), labels, str(tmp_path / "yolo" / "data.yaml")
+        ),
+    )
+    for dataset, least in zip(read, (1.0, 0.8), strict=True):  # its outlines enlarge small polygons
+        assert dataset.classes == ["cat", "dog"]
+        found = {Path(path).name: one for path, _, one in dataset}
+        width, height = SIZES["a.png"]
+        assert found["a.png"].class_id.tolist() == [1, 0]
+        assert found["a.png"].xyxy[1] == pytest.approx([8, 4, 28, 14], abs=1e-3)
+        assert overlap(found["a.png"].mask[0], shape(height, width)) >= least
+
+
+def test_supervision_accepts_the_detections_of_the_documentation() -> None:
+    supervision = pytest.importorskip("supervision", reason=HEAVY)
+    from pgcli.records import Mask
+    from tests.support.answers import BOX, answer
+
+    grid = shape(30, 40)
+    mask = Mask((0,) * 16, encode(grid))
+    assert len(detections(supervision, answer(0))) == 0
+    reported = detections(
+        supervision, answer(0, task="segment", boxes=(BOX, BOX), masks=(mask, mask))
+    )
+    assert len(reported) == 2
+    assert reported.area.tolist() == [grid.sum()] * 2
+    assert (reported[reported.confidence > 0.5].mask == grid).all()

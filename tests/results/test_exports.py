@@ -1,0 +1,451 @@
+"""Tests `pgcli export`: each format is read by the tool that it is for."""
+
+from __future__ import annotations
+
+import csv
+import json
+import tarfile
+from pathlib import Path
+
+import numpy
+import pandas
+import pytest
+import yaml
+from PIL import Image
+from pycocotools.coco import COCO
+
+from pgcli.results.exports import FORMATS, format_named
+from tests.support.exporting import (
+    SIZES,
+    captioned,
+    exported,
+    loaded,
+    of,
+    plain,
+    row,
+    saved,
+)
+
+Capture = pytest.CaptureFixture[str]
+
+
+def test_every_format_is_registered_under_its_name() -> None:
+    assert all(callable(format_named(name).write) for name in FORMATS)
+
+
+# COCO
+
+
+def test_pycocotools_reads_boxes_masks_scores_and_labels(
+    capsys: Capture, boxes: Path, folder: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "coco.json"
+    assert exported(capsys, boxes, "coco", output)[0] == 0
+    coco = COCO(output)
+    assert {one["id"]: one["name"] for one in coco.loadCats(coco.getCatIds())} == {
+        1: "cat",
+        2: "dog",
+    }
+    images = {one["id"]: one for one in coco.loadImgs(coco.getImgIds())}
+    assert [one["file_name"] for one in images.values()] == [str(folder / name) for name in SIZES]
+    assert [(one["width"], one["height"]) for one in images.values()] == list(SIZES.values())
+    first, second, third = coco.loadAnns(coco.getAnnIds())
+    assert (first["bbox"], first["category_id"], first["score"]) == ([8, 4, 20, 10], 2, 0.25)
+    assert (second["bbox"], second["area"]) == ([0, 0, 64, 48], 64 * 48)
+    assert (third["image_id"], third["bbox"]) == (3, [3, 6, 12, 30])
+    mask = coco.annToMask(first)
+    assert mask.shape == (48, 64)
+    assert mask[4:14, 8:28].sum() == mask.sum() == first["area"] == 199
+    assert mask[4, 8] == 0
+    assert coco.getAnnIds(imgIds=[2]) == []
+
+
+def test_pycocotools_scores_an_export_against_itself_as_perfect(
+    capsys: Capture, boxes: Path, tmp_path: Path
+) -> None:
+    from pycocotools.cocoeval import COCOeval
+
+    output = tmp_path / "coco.json"
+    exported(capsys, boxes, "coco", output)
+    truth = COCO(output)
+    measured = COCOeval(truth, truth.loadRes(truth.dataset["annotations"]), "bbox")
+    measured.evaluate()
+    measured.accumulate()
+    measured.summarize()
+    capsys.readouterr()
+    assert measured.stats[0] == pytest.approx(1)
+
+
+def test_root_makes_names_relative_and_refuses_other_paths(
+    capsys: Capture, boxes: Path, folder: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "coco.json"
+    assert exported(capsys, boxes, "coco", output, "--root", folder)[0] == 0
+    assert [one["file_name"] for one in COCO(output).dataset["images"]] == list(SIZES)
+    code, err = exported(capsys, boxes, "coco", tmp_path / "o.json", "--root", folder / "sub")
+    assert code == 2
+    assert "is not in" in err
+    assert not (tmp_path / "o.json").exists()
+
+
+def test_answers_are_captions_each_with_its_prompt(
+    capsys: Capture, folder: Path, tmp_path: Path
+) -> None:
+    questions = [("what?", "a dog"), ("how many?", "")]
+    rows = [
+        of(index, folder, prompt=prompt, answer=text)
+        for index in (0, 1)
+        for prompt, text in questions[: 2 - index]
+    ]
+    output = tmp_path / "captions.json"
+    code, err = exported(capsys, saved(tmp_path / "r.jsonl", rows), "coco", output)
+    assert code == 0
+    assert "exported 2 images with 3 captions as coco" in err
+    coco = COCO(output)
+    assert coco.getImgIds() == [1, 2]
+    reported = [
+        (one["prompt"], one["caption"]) for one in coco.loadAnns(coco.getAnnIds(imgIds=[1]))
+    ]
+    assert reported == questions
+    (other,) = coco.loadAnns(coco.getAnnIds(imgIds=[2]))
+    assert (other["id"], other["caption"]) == (3, "a dog")
+    again = coco.loadRes([{"image_id": 2, "caption": "a cat"}])  # as caption metrics do
+    assert [one["caption"] for one in again.dataset["annotations"]] == ["a cat"]
+
+
+def test_detection_without_boxes_is_exported_without_annotations(
+    capsys: Capture, folder: Path, tmp_path: Path
+) -> None:
+    rows = saved(tmp_path / "r.jsonl", [of(1, folder, task="detect")])
+    exported(capsys, rows, "coco", tmp_path / "o.json", "--labels", "cat")
+    coco = COCO(tmp_path / "o.json")
+    assert (coco.getImgIds(), coco.getAnnIds(), coco.getCatIds()) == ([1], [], [1])
+    exported(capsys, rows, "coco", tmp_path / "o.json", "--overwrite")
+    assert COCO(tmp_path / "o.json").getCatIds() == []
+
+
+def test_coco_prefers_boxes_to_captions(capsys: Capture, folder: Path, tmp_path: Path) -> None:
+    rows = [plain(folder)[0], of(0, folder, prompt="what?"), of(1, folder, prompt="what?")]
+    file = saved(tmp_path / "r.jsonl", rows)
+    for options, count, has in (((), 2, "bbox"), (("--prompt", "what?"), 2, "caption")):
+        exported(capsys, file, "coco", tmp_path / "o.json", "--overwrite", *options)
+        made = json.loads((tmp_path / "o.json").read_text())["annotations"]
+        assert len(made) == count
+        assert all(has in one for one in made)
+
+
+# YOLO
+
+
+def yolo_boxes(output: Path, name: str) -> list[tuple[str, list[float]]]:
+    """The YOLO labels of an image: class name, and corners in pixels."""
+    known = yaml.safe_load((output / "data.yaml").read_text(encoding="utf-8"))
+    with Image.open(output / known["train"] / name) as image:
+        width, height = image.size
+    text = (output / "labels" / Path(name).with_suffix(".txt")).read_text()
+    found = []
+    for line in text.splitlines():
+        class_index, *numbers = line.split(" ")
+        assert len(numbers) == 4
+        x, y, w, h = map(float, numbers)
+        corners = [(x - w / 2) * width, (y - h / 2) * height]
+        found.append(
+            (
+                known["names"][int(class_index)],
+                [*corners, corners[0] + w * width, corners[1] + h * height],
+            )
+        )
+    return found
+
+
+@pytest.mark.parametrize("how", ["link", "copy"])
+def test_yolo_labels_reproduce_the_boxes(
+    capsys: Capture, folder: Path, tmp_path: Path, how: str
+) -> None:
+    output, boxes = tmp_path / "yolo", saved(tmp_path / "plain.jsonl", plain(folder))
+    assert exported(capsys, boxes, "yolo", output, "--store-images", how)[0] == 0
+    (dog, at), (cat, all_of_it) = yolo_boxes(output, "a.png")
+    assert (dog, cat) == ("dog", "cat")
+    assert at == pytest.approx([8, 4, 28, 14], abs=1e-3)
+    assert all_of_it == pytest.approx([0, 0, 64, 48], abs=1e-3)
+    assert yolo_boxes(output, "b.jpg") == []
+    assert yolo_boxes(output, "sub/c.png")[0][1] == pytest.approx([3, 6, 15, 36], abs=1e-3)
+    assert (output / "images" / "a.png").is_symlink() == (how == "link")
+
+
+def test_any_yolo_label_is_valid_yaml(capsys: Capture, folder: Path, tmp_path: Path) -> None:
+    from tests.support.exporting import box
+
+    labels = ["yes", "- a: #b", 'q"\\', "l\u2028s\x85\x7f", "\U0001f600", "", "1", "a\nb"]
+    rows = [
+        of(0, folder, task="detect", boxes=tuple(box(one, 0.0, 0.0, 9.0, 9.0) for one in labels))
+    ]
+    exported(capsys, saved(tmp_path / "r.jsonl", rows), "yolo", tmp_path / "yolo")
+    names = yaml.safe_load((tmp_path / "yolo" / "data.yaml").read_text(encoding="utf-8"))["names"]
+    assert names == dict(enumerate(sorted(labels)))
+
+
+def test_images_with_the_same_stem_are_renamed_and_reported(
+    capsys: Capture, folder: Path, tmp_path: Path
+) -> None:
+    Image.new("RGB", (40, 40), (1, 2, 3)).save(folder / "a.jpg")
+    twin = of(1, folder, id="a.jpg", image=str(folder / "a.jpg"), task="detect")
+    rows = saved(tmp_path / "rows.jsonl", [plain(folder)[0], twin])
+    code, err = exported(capsys, rows, "yolo", tmp_path / "yolo")
+    assert code == 0
+    assert "a.jpg is a-2.jpg" in err
+    assert len(yolo_boxes(tmp_path / "yolo", "a.png")) == 2
+    assert yolo_boxes(tmp_path / "yolo", "a-2.jpg") == []
+
+
+# Label Studio
+
+
+def test_label_studio_has_percent_sizes_and_the_model(
+    capsys: Capture, folder: Path, tmp_path: Path
+) -> None:
+    output, boxes = tmp_path / "tasks.json", saved(tmp_path / "plain.jsonl", plain(folder))
+    prefix = "/data/local-files/?d="
+    command = (boxes, "labelstudio", output, "--root", folder.parent, "--image-prefix", prefix)
+    assert exported(capsys, *command)[0] == 0
+    tasks = json.loads(output.read_text(encoding="utf-8"))
+    assert [task["data"]["image"] for task in tasks] == [f"{prefix}photos/{name}" for name in SIZES]
+    (prediction,) = tasks[0]["predictions"]
+    assert prediction["model_version"] == "demo@1"
+    assert [one["type"] for one in prediction["result"]] == ["rectanglelabels"] * 2
+    result = prediction["result"][0]
+    assert (result["original_width"], result["original_height"]) == (64, 48)
+    value = result["value"]
+    assert value["rectanglelabels"] == ["dog"]
+    assert value["x"] * 64 / 100 == pytest.approx(8)
+    assert value["y"] * 48 / 100 == pytest.approx(4)
+    assert value["width"] * 64 / 100 == pytest.approx(20)
+    assert value["height"] * 48 / 100 == pytest.approx(10)
+    ids = [one["id"] for task in tasks for one in task["predictions"][0]["result"]]
+    assert len(set(ids)) == len(ids) == 3
+
+
+def test_path_is_quoted_only_after_a_prefix(capsys: Capture, tmp_path: Path) -> None:
+    rows = saved(tmp_path / "r.jsonl", [row(0, image="a b/c#1?&.png")])
+    prefix = "/data/local-files/?d="
+    for options, address in (
+        ((), "a b/c#1?&.png"),
+        (("--image-prefix", prefix), f"{prefix}a%20b/c%231%3F%26.png"),
+    ):
+        exported(capsys, rows, "labelstudio", tmp_path / "t.json", "--overwrite", *options)
+        (task,) = json.loads((tmp_path / "t.json").read_text(encoding="utf-8"))
+        assert task["data"]["image"] == address
+
+
+def test_url_is_not_changed_by_a_prefix(capsys: Capture, tmp_path: Path) -> None:
+    given = ["https://host/a b.png?x=1&y=%20", "s3://bucket/a.png", "data:image/png;base64,AA=="]
+    rows = [row(index, image=image) for index, image in enumerate([*given, "a.png"])]
+    file = saved(tmp_path / "r.jsonl", rows)
+    exported(capsys, file, "labelstudio", tmp_path / "t.json", "--image-prefix", "/data/?d=")
+    tasks = json.loads((tmp_path / "t.json").read_text(encoding="utf-8"))
+    assert [task["data"]["image"] for task in tasks] == [*given, "/data/?d=a.png"]
+
+
+def test_label_studio_gets_texts_of_several_prompts(
+    capsys: Capture, folder: Path, tmp_path: Path
+) -> None:
+    rows = [of(0, folder, prompt=prompt, answer=prompt.upper()) for prompt in ("one?", "two?")]
+    exported(capsys, saved(tmp_path / "r.jsonl", rows), "labelstudio", tmp_path / "t.json")
+    (task,) = json.loads((tmp_path / "t.json").read_text())
+    reported = [one["value"]["text"] for one in task["predictions"][0]["result"]]
+    assert reported == [["ONE?"], ["TWO?"]]
+
+
+# datasets
+
+
+@pytest.mark.parametrize("how", ["link", "copy"])
+def test_datasets_reads_an_imagefolder_of_boxes(
+    capsys: Capture, boxes: Path, tmp_path: Path, how: str
+) -> None:
+    output = tmp_path / "imagefolder"
+    assert exported(capsys, boxes, "imagefolder", output, "--store-images", how)[0] == 0
+    rows = {row["image"].size: row["objects"] for row in loaded(output, tmp_path / "cache")}
+    assert rows.keys() == set(SIZES.values())
+    assert rows[64, 48]["bbox"] == [[8, 4, 20, 10], [0, 0, 64, 48]]
+    assert rows[64, 48]["labels"] == ["dog", "cat"]
+    assert rows[64, 48]["categories"] == [1, 0]
+    assert rows[40, 40]["bbox"] == []
+
+
+def test_datasets_reads_an_imagefolder_of_captions(
+    capsys: Capture, folder: Path, tmp_path: Path
+) -> None:
+    rows = saved(tmp_path / "rows.jsonl", captioned(folder, "one", "zwei\nDrei", ""))
+    assert exported(capsys, rows, "imagefolder", tmp_path / "out")[0] == 0
+    reported = {
+        row["image"].size: row["text"] for row in loaded(tmp_path / "out", tmp_path / "cache")
+    }
+    assert reported == dict(zip(SIZES.values(), ("one", "zwei\nDrei", ""), strict=True))
+
+
+# FiftyOne
+
+
+def test_fiftyone_folder_has_data_and_labels(capsys: Capture, boxes: Path, tmp_path: Path) -> None:
+    output = tmp_path / "fiftyone"
+    assert exported(capsys, boxes, "fiftyone", output)[0] == 0
+    coco = COCO(output / "labels.json")
+    for image in coco.dataset["images"]:
+        with Image.open(output / "data" / image["file_name"]) as stored:
+            assert stored.size == (image["width"], image["height"])
+    assert len(coco.dataset["annotations"]) == 3
+
+
+# WebDataset
+
+
+def test_webdataset_reads_images_texts_and_rows(
+    capsys: Capture, folder: Path, tmp_path: Path
+) -> None:
+    webdataset = pytest.importorskip("webdataset", reason="a development dependency")
+    rows = captioned(folder, "first", "second", "dritte \U0001f600")
+    output = tmp_path / "shard.tar"
+    assert exported(capsys, saved(tmp_path / "r.jsonl", rows), "webdataset", output)[0] == 0
+    samples = list(webdataset.WebDataset(str(output), shardshuffle=False).decode("pil"))
+    assert [sample["txt"] for sample in samples] == ["first", "second", "dritte \U0001f600"]
+    assert [sample["json"] for sample in samples] == rows
+    sizes = [next(sample[k] for k in ("png", "jpg") if k in sample).size for sample in samples]
+    assert sizes == list(SIZES.values())
+    with tarfile.open(output) as tar:
+        assert tar.pax_headers == {}
+        names = tar.getnames()
+    assert names[:3] == ["000000001.png", "000000001.txt", "000000001.json"]
+
+
+# CSV
+
+
+def test_csv_has_every_column_and_boxes_as_json(
+    capsys: Capture, boxes: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "rows.csv"
+    assert exported(capsys, boxes, "csv", output)[0] == 0
+    table = pandas.read_csv(output)
+    rows = [json.loads(line) for line in boxes.read_text().splitlines()]
+    assert list(table) == list(rows[0])
+    assert [json.loads(text) for text in table["boxes"]] == [row["boxes"] for row in rows]
+    assert [json.loads(text) for text in table["masks"]] == [row["masks"] for row in rows]
+    assert list(table["logprob"]) == [-0.25] * 3  # a number is not escaped
+
+
+FORMULAS = ["=cmd|'/c calc'!A1", "+1", "-1", "@x", "\t=1", "\r=1", " =1", "\u00a0\n+1", "\ufeff=1"]
+FORMULAS += ["\u200b-1", "\uff1d1", "\uff0b1", "\uff0d1", "\uff20x", " \u3000\uff1d1", "\x0b@x"]
+HOSTILE = [*FORMULAS, 'a,"b"\nc', "'quoted", "fine", " fine = 1", "a-b", "\u00e9=1"]
+
+
+@pytest.mark.parametrize("raw", [False, True])
+def test_csv_escapes_formulas_unless_raw(capsys: Capture, tmp_path: Path, raw: bool) -> None:
+    rows = [row(index, answer=text, kept={"=k": text}) for index, text in enumerate(HOSTILE)]
+    file, output = saved(tmp_path / "r.jsonl", rows), tmp_path / "o.csv"
+    exported(capsys, file, "csv", output, *["--csv-raw"] * raw)
+    with open(output, encoding="utf-8", newline="") as opened:
+        header, *lines = csv.reader(opened)
+    column = header.index("answer")
+    reported = [line[column] for line in lines]
+    assert [line[-1] for line in lines] == reported
+    if raw:
+        assert reported == HOSTILE
+        assert header[-1] == "=k"
+    else:
+        count = len(FORMULAS)
+        assert reported == [f"'{text}" for text in FORMULAS] + HOSTILE[count:]
+        assert header[-1] == "'=k"
+
+
+# All formats
+
+
+@pytest.mark.parametrize("to", [name for name in FORMATS if name not in ("txt", "caption")])
+def test_equal_rows_give_equal_exports(
+    capsys: Capture, boxes: Path, tmp_path: Path, to: str
+) -> None:
+    for name in ("one", "two"):
+        assert exported(capsys, boxes, to, tmp_path / name)[0] == 0
+
+    def content(output: Path) -> dict[str, bytes]:
+        files = [output] if output.is_file() else [f for f in output.rglob("*") if f.is_file()]
+        return {str(file.relative_to(output)): file.read_bytes() for file in files}
+
+    assert content(tmp_path / "one") == content(tmp_path / "two")
+    assert not [file for file in tmp_path.iterdir() if file.name.endswith((".part", ".old"))]
+
+
+#: Boxes from another tool, and their part within an image of 40 by 40, if any.
+STRANGE = [
+    ((-5.0, -5.0, 10.0, 20.5), (0, 0, 10, 20.5)),
+    ((30, 8, 50, 60), (30, 8, 10, 32)),
+    ((-1e9, -1e9, 1e9, 1e9), (0, 0, 40, 40)),
+    ((1.25, 2.5, 39.75, 40.0), (1.25, 2.5, 38.5, 37.5)),  # inside the image
+    ((20, 5, 10, 15), None),
+    ((5, 15, 10, 5), None),
+    ((5, 5, 5, 9), None),
+    ((50, 5, 60, 9), None),
+    ((-9, -9, -1, 50), None),
+]
+
+
+def corners(output: Path, to: str) -> list[tuple[float, ...]]:
+    """The boxes of an export of an image of 40 by 40: left, top, width, height in pixels."""
+    if to in ("coco", "fiftyone"):
+        file = output if to == "coco" else output / "labels.json"
+        return [tuple(one["bbox"]) for one in json.loads(file.read_text())["annotations"]]
+    if to == "imagefolder":
+        line = json.loads((output / "metadata.jsonl").read_text())
+        return [tuple(one) for one in line["objects"]["bbox"]]
+    if to == "labelstudio":
+        (task,) = json.loads(output.read_text())
+        values = [one["value"] for one in task["predictions"][0]["result"]]
+        sides = ("x", "y", "width", "height")
+        return [tuple(value[side] * 0.4 for side in sides) for value in values]
+    lines = (output / "labels" / "b.txt").read_text().splitlines()
+    found = [[float(share) * 40 for share in line.split()[1:]] for line in lines]
+    return [(x - w / 2, y - h / 2, w, h) for x, y, w, h in found]
+
+
+@pytest.mark.parametrize("to", ["coco", "yolo", "labelstudio", "imagefolder", "fiftyone"])
+def test_boxes_are_clipped_and_boxes_outside_the_image_are_reported(
+    capsys: Capture, folder: Path, tmp_path: Path, to: str
+) -> None:
+    from tests.support.exporting import box
+
+    boxes = tuple(box("cat", *given) for given, _ in STRANGE)
+    rows = saved(tmp_path / "r.jsonl", [of(1, folder, task="detect", boxes=boxes)])
+    code, err = exported(capsys, rows, to, tmp_path / "out")
+    assert code == 0
+    assert "exported 1 image with 4 boxes" in err
+    assert "; 5 boxes left out, as they have no area in their image" in err
+    wanted = [inside for _, inside in STRANGE if inside is not None]
+    found = corners(tmp_path / "out", to)
+    assert numpy.array(found) == pytest.approx(numpy.array(wanted), abs=1e-4)
+
+
+def test_boxes_of_a_run_are_exported_unchanged(
+    capsys: Capture, boxes: Path, tmp_path: Path
+) -> None:
+    err = exported(capsys, boxes, "coco", tmp_path / "o.json")[1]
+    assert "left out" not in err
+    given = [box for line in boxes.read_text().splitlines() for box in json.loads(line)["boxes"]]
+    made = json.loads((tmp_path / "o.json").read_text())["annotations"]
+    assert [one["bbox"] for one in made] == [
+        [b["xmin"], b["ymin"], b["xmax"] - b["xmin"], b["ymax"] - b["ymin"]] for b in given
+    ]
+
+
+def test_boxes_of_several_prompts_belong_to_one_image(
+    capsys: Capture, folder: Path, tmp_path: Path
+) -> None:
+    from tests.support.exporting import box
+
+    changes = {"task": "detect", "boxes": (box("cat", 0.0, 0.0, 9.0, 9.0),)}
+    rows = [of(0, folder, prompt=prompt, **changes) for prompt in ("detect cat", "detect a cat")]
+    exported(capsys, saved(tmp_path / "r.jsonl", rows), "coco", tmp_path / "o.json")
+    coco = COCO(tmp_path / "o.json")
+    assert len(coco.dataset["images"]) == 1
+    assert [one["image_id"] for one in coco.dataset["annotations"]] == [1, 1]
+    assert numpy.unique([one["id"] for one in coco.dataset["annotations"]]).tolist() == [1, 2]

@@ -1,0 +1,448 @@
+"""Tests `pgcli view`: a page with rows as text and thumbnails of their images."""
+
+from __future__ import annotations
+
+import json
+import re
+import tarfile
+from base64 import b64encode
+from hashlib import sha256
+from importlib.resources import files
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pytest
+from PIL import Image
+from pyarrow import parquet
+
+from pgcli.cli.main import main
+from pgcli.images import ImageLimits, load_thumbnail
+from pgcli.records import Item, Rle
+from pgcli.results.gallery.cards import Cards, ResultFile, group_cards
+from pgcli.results.gallery.outlines import mask_outline
+from pgcli.results.gallery.page import inert, render_page
+from pgcli.results.gallery.thumbnails import ThumbnailMaker, default_side
+from pgcli.rle import decode, encode, spans
+from tests.support import pretend
+from tests.support.galleries import CANARY, HOSTILE, box, drawn, failed, hostile, row, saved
+from tests.support.parsed_page import Parsed, content, copy
+from tests.support.runs import EXAMPLES, MANY, ROWS, finished, started, wait_until
+
+
+def made(rows: list[dict[str, Any]], title: str = "rows", name: str = "rows.jsonl") -> str:
+    cards = Cards()
+    cards.add(ResultFile(name, [("sources", name)], note=name), rows)
+    entries = [(0, None, None, "missing", title) for _ in cards.images]
+    return "".join(render_page(cards.data() | {"assets": None}, entries, title=title))  # type: ignore[arg-type]
+
+
+def viewed(*arguments: object) -> int:
+    return main(["view", *map(str, arguments)])
+
+
+@pytest.fixture
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    drawn(tmp_path, 3)
+    return saved(tmp_path / "rows.jsonl", [row(0), row(1, boxes=[box("cat")]), failed(2)])
+
+
+# Hostile rows
+
+
+def test_no_row_adds_an_element_or_an_attribute() -> None:
+    plain = Parsed(made([row(n) for n in range(2 * len(HOSTILE))]))
+    for text in HOSTILE:
+        evil = Parsed(made(hostile(), title=text, name=text))
+        assert evil.tags == plain.tags
+        assert not [name for _, names in evil.tags for name in names if name.startswith("on")]
+
+
+def test_hostile_text_is_in_the_page_as_data_only() -> None:
+    text = made(hostile())
+    reported = Parsed(text).named("data")
+    assert [shown["a"] for shown in reported["rows"][::2]][:8] == list(HOSTILE[:8])
+    outside = re.sub(r"<script type=.*?</script>", "", text, flags=re.DOTALL)
+    assert CANARY not in outside
+    assert reported["rows"][20]["id"] == r"name\u202egnp.exe"  # bidirectional controls are escaped
+    assert reported["rows"][22]["a"] == "one\nline and\nanother\\x1b[2J"
+    assert reported["rows"][24]["id"] == "\ufffd half"
+
+
+def test_the_policy_allows_this_script_alone_and_no_requests() -> None:
+    parsed = Parsed(made([row()]))
+    names = [tag for tag, _ in parsed.tags]
+    policy = parsed.attributes[names.index("meta") + 1]
+    assert policy["http-equiv"] == "Content-Security-Policy"
+    reported = dict(part.split(" ", 1) for part in str(policy["content"]).split("; "))
+    assert reported["default-src"] == reported["base-uri"] == reported["form-action"] == "'none'"
+    assert reported["img-src"] == "data:"
+    digests = {
+        kind: f"'sha256-{b64encode(sha256(parsed.texts[index].encode()).digest()).decode()}'"
+        for kind, index in (("style", names.index("style")), ("script", len(names) - 2))
+    }
+    assert reported["style-src"] == digests["style"]
+    assert reported["script-src"] == digests["script"]
+
+
+def test_script_creates_no_markup_and_sends_no_requests() -> None:
+    script = "".join(
+        file.read_text() for file in files("pgcli.results.gallery").joinpath("page").iterdir()
+    )
+    for name in (
+        "innerHTML",
+        "outerHTML",
+        "insertAdjacent",
+        "document.write",
+        "eval(",
+        "Function(",
+    ):
+        assert name not in script
+    for name in ("fetch(", "XMLHttp", "WebSocket", "import(", "sendBeacon", "location", "href="):
+        assert name not in script.replace('href="data:,"', "").replace('href="#cards"', "")
+
+
+def test_data_contains_no_markup_characters() -> None:
+    assert not set("<>&") & set(inert(list(HOSTILE)))
+    assert json.loads(inert(HOSTILE[0])) == HOSTILE[0]
+
+
+def test_the_same_rows_make_the_same_page() -> None:
+    assert made(hostile()[:9]) == made(hostile()[:9])
+
+
+def test_invalid_numbers_boxes_and_masks_are_skipped() -> None:
+    cards = Cards()
+    strange: list[Any] = [
+        row(0, boxes=[box("a"), box("b", float("nan"), 0, 1, 1), {"label": "c"}, 3, None]),
+        row(1, width="9", height=-4, logprob="x", load_ms=True, tokens=1e400, boxes="none"),
+        row(2, boxes=[box("a")], masks=[{"rle": {"size": [30, 41], "counts": "`P2"}}]),
+        row(3, boxes=[box("a")], masks=[{"rle": {"size": [30, 40], "counts": "\x7f<"}}]),
+        row(4, boxes=[box("a")], masks=["mask"], choices=["yes", 3], prompt=None, answer=[1]),
+    ]
+    cards.add(ResultFile("rows"), strange)
+    assert [len(shown.get("b", ())) for shown in cards.rows] == [1, 0, 1, 1, 1]
+    assert not any("m" in shown for shown in cards.rows)
+    assert not {"w", "h", "lp", "t"} & cards.rows[1].keys()
+    json.loads(inert(cards.data()))
+
+
+# Masks
+
+
+def test_spans_cover_exactly_the_mask() -> None:
+    mask = np.random.default_rng(0).random((17, 23)) < 0.5
+    flat = np.zeros(mask.size, bool)
+    for start, end in spans(encode(mask)):
+        flat[start:end] = True
+    assert np.array_equal(flat.reshape(23, 17).T, mask)
+    assert len(spans(encode(np.zeros((3, 3), bool)))) == 0
+
+
+def test_small_mask_is_not_resampled() -> None:
+    mask = np.zeros((30, 40), bool)
+    mask[5:20, 8:33] = np.random.default_rng(1).random((15, 25)) < 0.7
+    mask[5, 8] = mask[19, 32] = True
+    left, top, width, height, h, w, counts = _outline(mask)
+    assert (left, top, width, height) == (8, 5, 25, 15)
+    assert np.array_equal(decode(Rle((h, w), counts)), mask[5:20, 8:33])
+
+
+def test_mask_of_a_huge_image_is_sampled_without_decoding() -> None:
+    side = 200_000  # the mask itself would be 40 GB
+    square = encode(np.ones((1000, 500), bool), left=7, top=9, size=(side, side))
+    mask = {"rle": {"size": [side, side], "counts": square.counts}}
+    found = mask_outline(mask, side, side)
+    assert found is not None
+    assert found[:6] == (7, 9, 500, 1000, 96, 96)
+    assert decode(Rle((96, 96), found[6])).all()
+
+
+def _outline(mask: np.ndarray) -> Any:
+    rle = encode(mask)
+    reported = {"rle": {"size": list(rle.size), "counts": rle.counts}}
+    return mask_outline(reported, mask.shape[1], mask.shape[0])
+
+
+# Several files
+
+
+def test_rows_of_several_files_share_cards_by_image_and_prompt() -> None:
+    cards = Cards()
+    cards.add(ResultFile("a"), [row(0, prompt="p"), row(0, prompt="q"), row(1, prompt="p")])
+    cards.add(ResultFile("b"), [row(0, prompt="q"), row(0, prompt="other"), row(2, prompt="p")])
+    reported = cards.data()
+    assert reported["cards"] == [[0, 4], [1, 3], [2], [5]]
+    assert reported["images"] == 3
+    assert group_cards([]) == []
+
+
+def test_rows_of_the_same_image_file_share_a_card_whatever_their_ids(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs of other folders name the file otherwise; a file named twice is two images."""
+    monkeypatch.setattr("pgcli.engine.loader.load", pretend.load_model)
+    for name in ("photos", "elsewhere"):
+        (tmp_path / name).mkdir()
+    drawn(tmp_path / "photos", 2)
+    run = ["caption", "--model", "demo", "--quiet"]
+    names = sorted(file.name for file in (tmp_path / "photos").glob("*.png"))
+    lines = [json.dumps({"image": f"photos/{name}"}) for name in (*names[:1], *names)]
+    (tmp_path / "twice.jsonl").write_text("\n".join(lines))
+    monkeypatch.chdir(tmp_path)
+    assert main([*run, "photos", "-o", "one.jsonl"]) == 0
+    assert main([*run, "twice.jsonl", "-o", "three.jsonl"]) == 0
+    monkeypatch.chdir("elsewhere")
+    assert main([*run, str(tmp_path / "photos"), "../photos", "-o", "two.jsonl"]) == 0
+    assert viewed("../one.jsonl", "two.jsonl", "../three.jsonl", "-o", "page.html") == 0
+    data = content(Path("page.html")).named("data")
+    ids = [[data["rows"][row]["id"] for row in card] for card in data["cards"]]
+    photos = tmp_path / "photos"
+    assert ids == [
+        [names[0], f"{photos}/{names[0]}", f"photos/{names[0]}"],
+        [names[1], f"{photos}/{names[1]}", f"photos/{names[1]}"],
+        [f"../photos/{names[0]}", f"photos/{names[0]}"],
+        [f"../photos/{names[1]}"],
+    ]
+    assert data["images"] == 4
+
+
+# Images
+
+
+def test_thumbnail_is_small_upright_and_without_metadata(tmp_path: Path) -> None:
+    image = Image.new("RGB", (400, 200), "white")
+    image.paste("red", (0, 0, 200, 200))
+    exif = Image.Exif()
+    exif[0x0112] = 6  # rotated clockwise
+    exif[0x010E] = "who was there"
+    exif.get_ifd(0x8825)[1] = "N"
+    file = tmp_path / "a.jpg"
+    image.save(file, exif=exif, icc_profile=b"x" * 200, comment=b"secret")
+    made = ThumbnailMaker(64, ImageLimits())(Item(0, "a", "a", str(file)))
+    assert (made.width, made.height) == (200, 400)
+    assert made.pixels is not None
+    data = made.pixels.tobytes()
+    small = Image.open(BytesIO(data))
+    assert small.format == "WEBP"
+    assert small.size == (32, 64)
+    assert not dict(small.getexif())
+    assert "icc_profile" not in small.info
+    assert b"who" not in data
+    assert b"secret" not in data
+    red, white = small.convert("RGB").getpixel((16, 5)), small.convert("RGB").getpixel((16, 60))
+    assert red[1] < 60  # type: ignore[index]
+    assert white[1] > 200  # type: ignore[index]
+
+
+def test_thumbnail_is_never_larger_than_its_image(tmp_path: Path) -> None:
+    Image.new("L", (20, 10)).save(tmp_path / "a.png")
+    size, small = load_thumbnail(str(tmp_path / "a.png"), 300, ImageLimits())
+    assert size == small.size == (20, 10)
+    assert small.mode == "RGB"
+    assert default_side(10) > default_side(1_000) > default_side(10_000)
+
+
+# The command
+
+
+def test_page_is_written_next_to_the_results(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert viewed(results) == 0
+    parsed = content(results.with_suffix(".html"))
+    assert [shown["id"] for shown in parsed.named("data")["rows"]] == [
+        "00000.png",
+        "00001.png",
+        "00002.png",
+    ]
+    assert copy(parsed, 1).size == (40, 30)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "rows.html: 3 rows, 3 images" in err
+
+
+def test_existing_page_is_kept_without_overwrite(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = results.with_name("g.html")
+    target.write_text("mine")
+    assert viewed(results, "-o", target) == 13
+    assert target.read_text() == "mine"
+    assert "hint: --overwrite replaces it" in capsys.readouterr().err
+    assert viewed(results, "-o", target, "--overwrite", "--quiet") == 0
+    assert target.read_text().startswith("<!doctype html>")
+    assert capsys.readouterr().err == ""
+
+
+def test_missing_and_broken_images_are_placeholders(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (results.parent / "00000.png").unlink()
+    (results.parent / "00001.png").write_bytes(b"\x89PNG\r\n\x1a\n broken")
+    assert viewed(results, "-o", "g.html") == 0
+    entries = content(Path("g.html")).named("images-0")
+    assert [entry[0] != 0 for entry in entries] == [False, False, True]
+    assert entries[0][3] == "missing"
+    assert "2 images are not shown, the first is 00000.png" in capsys.readouterr().err
+
+
+def test_moved_images_are_found_in_the_given_folder_only(results: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "moved"
+    elsewhere.mkdir()
+    for name in ("00000.png", "00001.png"):
+        Path(name).rename(elsewhere / name)
+    saved(results, [row(0), row(1, image="/gone/00001.png"), row(2, image="../00002.png")])
+    assert viewed(results, "-o", "g.html", "--images", elsewhere) == 0
+    entries = content(Path("g.html")).named("images-0")
+    assert [entry[0] != 0 for entry in entries] == [True, True, False]
+
+
+def test_assets_are_written_next_to_the_page(results: Path) -> None:
+    assert viewed(results, "-o", "g.html", "--assets", "with space") == 0
+    parsed = content(Path("g.html"))
+    assert parsed.named("data")["assets"] == "./with%20space/"
+    assert parsed.named("images-0")[1] == [1, 40, 30]
+    with Image.open("with space/000/000001.webp") as found:
+        assert found.size == (40, 30)
+    assert viewed(results, "-o", "h.html", "--assets", "with space") == 13
+    assert viewed(results, "-o", "h.html", "--assets", "with space", "--overwrite") == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["rows.jsonl", "-o", "rows.jsonl", "--overwrite"], 2),
+        (["rows.jsonl", "-o", "-"], 2),
+        (["rows.jsonl", "-o", "no/such/g.html"], 2),
+        (["rows.jsonl", "-o", ".", "--overwrite"], 2),
+        (["nothing.jsonl", "-o", "g.html"], 2),
+        (["00000.png", "-o", "g.html"], 2),
+        (["damaged.jsonl", "-o", "g.html"], 2),
+        (["empty.jsonl", "-o", "g.html"], 4),
+        (["rows.jsonl", "-o", "g.html", "--images", "nowhere"], 2),
+        (["rows.jsonl", "-o", "g.html", "--assets", "rows.jsonl"], 2),
+        (["rows.jsonl", "-o", "g.html", "--size", "3"], 2),
+        ([], 2),
+    ],
+)
+def test_invalid_arguments_are_refused_and_nothing_is_written(
+    results: Path, arguments: list[str], code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = results.read_bytes()
+    Path("empty.jsonl").touch()
+    Path("damaged.jsonl").write_bytes(before.replace(b"false", b"?") + b"{\n" + before)
+    assert viewed(*arguments) == code
+    assert results.read_bytes() == before
+    assert not Path("g.html").exists()
+    assert not list(results.parent.glob(".*.part"))
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_view_draws_the_same_images_as_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = ["detect", EXAMPLES, "--object", "star", "--object", "circle"]
+    finished(*command, "-o", "rows.jsonl", "--draw", "during")
+    assert viewed("rows.jsonl", "-o", "g.html", "--draw", "after") == 0
+    during = {file.name: file.read_bytes() for file in Path("during").iterdir()}
+    assert len(during) == 12
+    assert {file.name: file.read_bytes() for file in Path("after").iterdir()} == during
+    assert viewed("rows.jsonl", "-o", "h.html", "--draw", "after") == 13
+    assert viewed("rows.jsonl", "-o", "h.html", "--draw", EXAMPLES, "--overwrite") == 2
+
+
+def test_impossible_boxes_and_masks_are_not_drawn(results: Path) -> None:
+    huge = {"codes": [0] * 16, "rle": {"size": [2**20, 2**20], "counts": "PPPPPPP1"}}
+    wrong = {"codes": [0] * 16, "rle": {"size": [30, 40], "counts": "\x7f"}}
+    boxes = [box("a"), box("b"), box("c", float("nan"), 0, 1, 1)]
+    saved(results, [row(0, boxes=boxes), row(1, boxes=boxes[:2], masks=[huge, wrong]), failed(2)])
+    assert viewed(results, "-o", "g.html", "--draw", "drawn") == 0
+    assert sorted(file.name for file in Path("drawn").iterdir()) == ["00000.png", "00001.png"]
+
+
+def test_rows_whose_boxes_are_null_are_drawn_without_boxes(results: Path) -> None:
+    saved(results, [row(0, boxes=None), row(1, boxes=None, masks=[]), row(2, boxes=[box("a")])])
+    for options in ((), ("--min-score", "0.1", "--nms", "0.5")):
+        assert viewed(results, "-o", "g.html", "--draw", "drawn", "--overwrite", *options) == 0
+        assert [file.name for file in Path("drawn").iterdir()] == ["00002.png"]
+
+
+def test_limit_takes_the_first_rows_of_each_file(results: Path) -> None:
+    other = saved(results.with_name("other.jsonl"), [row(0, answer="b"), row(1), row(2)])
+    assert viewed(results, other, "-o", "g.html", "--limit", 2, "--size", 16) == 0
+    parsed = content(Path("g.html"))
+    assert parsed.named("data")["cards"] == [[0, 2], [1, 3]]
+    assert copy(parsed, 0).size == (16, 12)
+
+
+def test_page_shows_settings_and_times_of_the_run(tmp_path: Path) -> None:
+    output = tmp_path / "rows.parquet"
+    finished("detect", EXAMPLES, "--object", "star", "-o", output)
+    page = tmp_path / "g.html"
+    assert viewed(output, "-o", page) == 0
+    facts = dict(content(page).named("data")["files"][0]["settings"])
+    moved = output.rename(tmp_path / "moved.parquet")  # the run log is not moved with it
+    assert viewed(moved, "-o", page, "--overwrite") == 0
+    reported = content(page).named("data")
+    for known in (facts, dict(reported["files"][0]["settings"])):
+        assert known["command"] == "detect"
+        assert known["objects"] == "star"
+        assert "folder" not in known
+    assert len(reported["files"][0]["stages"]) == 4
+
+
+def test_images_stored_in_a_manifest_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    files = []
+    for number in range(3):
+        file = BytesIO()
+        Image.new("RGB", (10 + number, 8), "red").save(file, "PNG")
+        files.append(file.getvalue())
+    parquet.write_table(pyarrow.table({"image": files}), "shop.parquet")
+    finished("ask", "shop.parquet", "--prompt", "a", "--prompt", "b", "-o", "rows.jsonl")
+    assert viewed("rows.jsonl", "-o", "g.html") == 0
+    parsed = content(tmp_path / "g.html")
+    assert len(parsed.named("data")["rows"]) == 6
+    assert [copy(parsed, number).size for number in range(3)] == [(10, 8), (11, 8), (12, 8)]
+    Path("shop.parquet").unlink()
+    assert viewed("rows.jsonl", "-o", "g.html", "--overwrite") == 0
+    assert [entry[0] for entry in content(tmp_path / "g.html").named("images-0")] == [0, 0, 0]
+
+
+def test_images_in_an_archive_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    drawn(tmp_path, 2)
+    with tarfile.open("shard.tar", "w") as archive:
+        for name in ("00000.png", "00001.png"):
+            archive.add(name)
+            Path(name).unlink()
+    finished("caption", "shard.tar", "-o", "rows.jsonl")
+    assert viewed("rows.jsonl", "-o", "g.html") == 0
+    parsed = content(tmp_path / "g.html")
+    assert [copy(parsed, number).size for number in range(2)] == [(40, 30)] * 2
+
+
+def test_unfinished_run_is_shown_with_its_rows_so_far(tmp_path: Path) -> None:
+    output, page = tmp_path / "rows.jsonl", tmp_path / "g.html"
+    run = started("caption", *MANY, "-o", output, seconds=0.05)
+    wait_until(lambda: output.exists() and output.read_bytes().count(b"\n") > 3)
+    assert viewed(output, "-o", page, "--quiet") == 0
+    run.kill()
+    run.communicate(timeout=100)
+    reported = content(page).named("data")
+    assert len(reported["rows"]) > 3
+    assert re.match(
+        rf"the run is not finished: \d+ of {ROWS} rows so far", reported["files"][0]["note"]
+    )
+    with output.open("ab") as file:
+        file.write(b'{"index":9')  # killed while writing a row
+    assert viewed(output, "-o", page, "--overwrite") == 0
+    note = content(page).named("data")["files"][0]["note"]
+    assert re.match(rf"the run stopped at \d+ of {ROWS} rows", note)

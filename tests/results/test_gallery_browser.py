@@ -1,0 +1,634 @@
+"""Tests the page of `pgcli view` in a browser: opening, search, filters and keys."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pgcli.cli.main import main
+from pgcli.results.gallery.gallery_page import GalleryOptions, RowGroup, write_gallery
+from pgcli.rle import encode
+from pgcli.rows import answer_digest
+from tests.support.galleries import CANARY, HOSTILE, box, drawn, failed, hostile, row, saved
+from tests.support.runs import wait_until
+from tests.support.time_limits import scaled
+
+playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
+
+BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+MANY = 10_000
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+    if found is None:
+        pytest.skip("Chromium is not installed: apt-get install chromium-headless-shell")
+    with playwright.sync_playwright() as running:
+        # the sandbox does not start as root, which containers use
+        options = ["--no-sandbox"] if os.geteuid() == 0 else []
+        opened = running.chromium.launch(executable_path=found, args=options)
+        yield opened
+        opened.close()
+
+
+class OpenPage:
+    """A page in the browser, with its errors and its requests."""
+
+    def __init__(self, browser: Any, file: Path, **settings: Any):
+        self.context = browser.new_context(**({"viewport": WIDE} | settings))
+        self.page = self.context.new_page()
+        self.problems: list[str] = []
+        self.requests: list[str] = []
+        self.page.on("pageerror", lambda problem: self.problems.append(str(problem)))
+        self.page.on("console", lambda message: self.problems.append(message.text))
+        self.page.on("dialog", lambda dialog: self.problems.append(dialog.message))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.goto(file.as_uri())
+        playwright.expect(self.all(".card").first).to_be_visible()
+
+    def all(self, selector: str) -> Any:
+        return self.page.locator(selector)
+
+    def press(self, *keys: str) -> None:
+        for key in keys:
+            self.page.keyboard.press(key)
+
+    def says(self, text: str) -> None:
+        playwright.expect(self.all("#status")).to_have_text(text)
+
+    def shows(self, *ids: str) -> None:
+        playwright.expect(self.all(".card .id")).to_have_text(list(ids))
+
+    def ids(self) -> list[str]:
+        """The ids of the cards in the document, in display order."""
+        cards = self.all(".card").evaluate_all(
+            "all => all.map(c => [+c.dataset.index, c.querySelector('.id').textContent])"
+        )
+        return [name for _, name in sorted(cards)]
+
+
+WIDE = {"width": 1280, "height": 800}
+PHONE = {"width": 390, "height": 800}
+
+
+@pytest.fixture
+def open_page(browser: Any) -> Iterator[Any]:
+    """Opens pages, and checks that none logs anything or sends a request."""
+    opened: list[OpenPage] = []
+
+    def show(file: Path, **settings: Any) -> OpenPage:
+        opened.append(OpenPage(browser, file, **settings))
+        return opened[-1]
+
+    yield show
+    for one in opened:
+        assert one.problems == []
+        assert [
+            url for url in one.requests if not url.startswith(("file:", "data:", "blob:"))
+        ] == []
+        one.context.close()
+
+
+def gallery(folder: Path, rows: list[dict[str, Any]], *options: str) -> Path:
+    file = saved(folder / "rows.jsonl", rows)
+    page = folder / "gallery.html"
+    arguments = ["view", str(file), "-o", str(page), "--images", str(folder), *options]
+    assert main([*arguments, "--quiet", "--overwrite"]) == 0
+    return page
+
+
+def some() -> list[dict[str, Any]]:
+    ring = np.hypot(*np.ogrid[-10:10, -10:10]) < 9
+    ring[:10, 10:] = False
+    mask = encode(ring, left=5, top=5, size=(30, 40))
+    masks = [{"codes": [0] * 16, "rle": {"size": [30, 40], "counts": mask.counts}}]
+    return [
+        row(0, answer="a red cat", logprob=-0.5, decode_ms=1.0),
+        row(1, answer="a blue dog", logprob=-0.1, decode_ms=9.0),
+        row(2, answer="<loc0001>", boxes=[box("cat"), box("dog")], prompt="detect", logprob=-0.9),
+        row(3, answer="", boxes=[box("cat", 5, 5, 25, 25)], masks=masks, logprob=-0.7),
+        failed(4),
+        failed(5, "missing", "There is no such file."),
+    ]
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Path:
+    drawn(tmp_path, 5)
+    return gallery(tmp_path, some())
+
+
+def test_page_opens_from_a_file_with_its_images(open_page: Any, page: Path) -> None:
+    shown = open_page(page)
+    assert shown.ids() == ["00000.png", "00001.png", "00002.png", "00003.png"]
+    shown.says("4 answers")
+    playwright.expect(shown.all(".card img:not(.loading)")).to_have_count(4)
+    sizes = shown.all(".card img").evaluate_all("all => all.map(i => i.naturalWidth)")
+    assert sizes == [40] * 4
+    assert shown.all(".card img").nth(2).get_attribute("alt") == "00002.png: 1 cat, 1 dog"
+    assert shown.requests[0].startswith("file:")
+
+
+def test_boxes_and_masks_are_at_their_positions_in_the_image(open_page: Any, page: Path) -> None:
+    shown = open_page(page)
+    drawing = shown.all(".card").nth(2).locator("svg.marks")
+    assert drawing.get_attribute("viewBox") == "0 0 40 30"
+    frame = drawing.locator("rect[fill=none]").last
+    assert [frame.get_attribute(name) for name in ("x", "y", "width", "height")] == [
+        "4",
+        "3",
+        "16",
+        "12",
+    ]
+    assert drawing.locator("text").all_text_contents() == ["cat", "dog"]
+    # the mask as drawn by the browser: a circle around 15, 15 without its upper right
+    inside = shown.all(".card path").evaluate(
+        "p => [[15, 17], [12, 12], [18, 18], [11, 18], [18, 11], [7, 7], [23, 23], [30, 15]]"
+        ".map(([x, y]) => p.isPointInFill(new DOMPoint(x, y)))"
+    )
+    assert inside == [True, True, True, True, False, False, False, False]
+    shown.press("b")
+    playwright.expect(drawing).to_be_hidden()
+
+
+@pytest.mark.slow
+def test_search_covers_names_answers_prompts_and_labels(open_page: Any, page: Path) -> None:
+    shown = open_page(page)
+    for words, found in [
+        ("blue", ["00001.png"]),
+        ("RED cat", ["00000.png"]),
+        ("cat", ["00000.png", "00002.png", "00003.png"]),
+        ("00003", ["00003.png"]),
+        ("caption 00001", ["00001.png"]),
+        ("cat red", ["00000.png"]),
+        ('"red cat"', ["00000.png"]),
+        ('"cat red"', []),
+        ('"00001.png" caption', ["00001.png"]),
+        ("\u201c00002.png\u201d cat", ["00002.png"]),
+    ]:
+        shown.press("/")
+        shown.page.keyboard.type(words)
+        if not found:
+            playwright.expect(shown.all("#empty")).to_be_visible()
+            shown.press("Escape")
+            continue
+        shown.shows(*found)
+        shown.says(f"{len(found)} answer{'s' * (len(found) > 1)} of 4")
+        shown.press("Escape")
+    shown.press("/")
+    shown.page.keyboard.type("nowhere")
+    playwright.expect(shown.all("#empty")).to_be_visible()
+    shown.all("#reset").click()
+    shown.says("4 answers")
+
+
+@pytest.mark.slow
+def test_labels_prompts_and_errors_filter(open_page: Any, page: Path) -> None:
+    shown = open_page(page)
+    shown.all(
+        ".chip",
+    ).filter(has_text="dog").click()
+    assert shown.ids() == ["00002.png"]
+    shown.all(".chip").filter(has_text="dog").click()
+    shown.page.select_option("#prompt", label="detect")
+    assert shown.ids() == ["00002.png"]
+    shown.page.select_option("#prompt", "")
+    shown.press("e")
+    shown.says("2 errors")
+    assert shown.ids() == ["00004.png", "00005.png"]
+    assert "It ends early." in shown.all(".card").nth(0).inner_text()
+    shown.page.select_option("#code", "missing")
+    assert shown.ids() == ["00005.png"]
+    assert shown.all(".card").inner_text().startswith("missing")
+
+
+@pytest.mark.slow
+def test_cards_are_sorted_by_the_selected_column(open_page: Any, page: Path) -> None:
+    shown = open_page(page)
+    for sort, order in [("logprob", "2301"), ("time", "1230"), ("confidence", "2301")]:
+        shown.page.select_option("#sort", sort)
+        assert "".join(name[4] for name in shown.ids()) == order
+    shown.all("#direction").click()
+    assert [name[4] for name in shown.ids()][2:] == [
+        "0",
+        "1",
+    ]  # rows without boxes are always last
+
+
+@pytest.mark.slow
+def test_slider_hides_boxes_below_a_confidence(open_page: Any, tmp_path: Path) -> None:
+    drawn(tmp_path, 2)
+    unknown = box("bird") | {"confidence": None}
+    rows = [
+        row(0, task="detect", boxes=[box("cat", score=0.9), box("dog", score=0.3), unknown]),
+        row(1, task="detect", boxes=[box("dog", score=0.2)]),
+    ]
+    shown = open_page(gallery(tmp_path, rows))
+    groups = shown.all(".card svg.marks g")
+    playwright.expect(groups).to_have_count(4)
+    shown.all("#confidence").fill("0.5")
+    playwright.expect(groups).to_have_count(2)
+    playwright.expect(shown.all("#field-confidence output")).to_have_text("0.50")
+    playwright.expect(shown.all(".card .answer.none")).to_have_text("no box this confident")
+    shown.press("Escape", "z")
+    playwright.expect(shown.all("#details h3").first).to_have_text("2 boxes")
+    assert [one.get_attribute("data-box") for one in shown.all("#stage g").all()] == ["0", "2"]
+    shown.press("Escape")
+    shown.all(".chip").filter(has_text="dog").click()
+    playwright.expect(shown.all("#empty")).to_be_visible()
+    shown.all("#reset").click()
+    playwright.expect(groups).to_have_count(4)
+
+
+@pytest.mark.slow
+def test_keys_navigate_cards_and_images(open_page: Any, page: Path) -> None:
+    shown = open_page(page)
+    shown.press("j", "j", "k", "ArrowRight")
+    playwright.expect(shown.all(".card.selected .id")).to_have_text("00001.png")
+    focused = shown.page.evaluate("document.activeElement.getAttribute('aria-label')")
+    assert focused == "Open 00001.png"
+    shown.press("Enter")
+    playwright.expect(shown.all("#zoom")).to_be_visible()
+    playwright.expect(shown.all("#position")).to_have_text("2 of 4")
+    assert "a blue dog" in shown.all("#details").inner_text()
+    shown.press("ArrowRight")
+    playwright.expect(shown.all("#details h2")).to_have_text("00002.png")
+    playwright.expect(shown.all("#stage svg.marks text").first).to_have_text("cat 0.5")
+    shown.press("Escape")
+    playwright.expect(shown.all("#zoom")).to_be_hidden()
+    playwright.expect(shown.all(".card.selected .id")).to_have_text("00002.png")
+    shown.press("z")
+    playwright.expect(shown.all("#zoom")).to_be_visible()
+    shown.press("z")
+    shown.press("?")
+    playwright.expect(shown.all("#panel")).to_contain_text("search")
+    shown.press("Escape")
+    shown.all("#about").click()
+    playwright.expect(shown.all(".plot")).to_be_visible()
+    assert "vision 8 ms" in shown.all(".legend").inner_text()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
+def test_page_is_readable_in_both_colour_schemes_at_any_width(
+    open_page: Any, page: Path, scheme: str, size: dict[str, int]
+) -> None:
+    shown = open_page(page, color_scheme=scheme, viewport=size)
+    look = "e => [getComputedStyle(e).color, getComputedStyle(document.body).backgroundColor]"
+    words = shown.all(".card .answer").first
+    ink, ground = (brightness(colour) for colour in words.evaluate(look))
+    assert (ink < 80 and ground > 200) if scheme == "light" else (ink > 200 and ground < 80)
+    assert shown.page.evaluate("document.documentElement.scrollWidth") <= size["width"]
+    cards = shown.all(".card").evaluate_all("all => all.map(c => c.getBoundingClientRect().right)")
+    assert max(cards) <= size["width"]
+    shown.press("j", "z")
+    side = shown.all("#zoom .side").bounding_box()
+    assert side["x"] + side["width"] <= size["width"]
+    assert side["y"] + side["height"] <= size["height"]
+
+
+def brightness(colour: str) -> float:
+    return sum(float(part) for part in re.findall(r"[\d.]+", colour)[:3]) / 3
+
+
+def test_hostile_rows_are_text_and_run_no_script(open_page: Any, tmp_path: Path) -> None:
+    shown = open_page(gallery(tmp_path, hostile()))
+    for errors in (False, True):
+        shown.press("j", "z", *["ArrowRight"] * len(HOSTILE), "Escape")
+        shown.press("e") if not errors else None
+    shown.all("#about").click()
+    shown.press("Escape", "e")
+    assert shown.page.evaluate("window.canary") is None
+    text = shown.all("#cards").inner_text()
+    for foreign in HOSTILE[:8]:
+        assert foreign in text
+    assert r"name\u202egnp.exe" in text
+    assert shown.all("#cards :is(script, a, iframe, object, [onerror], [onload])").count() == 0
+    assert shown.all("script:not([type])").count() == 1
+    shown.press("/")
+    shown.page.keyboard.type(f"<img src=x onerror={CANARY}>")
+    shown.says("1 answer of 14")
+
+
+def test_content_security_policy_blocks_injected_scripts(browser: Any, page: Path) -> None:
+    shown = OpenPage(browser, page)
+    shown.page.evaluate(
+        "document.body.insertAdjacentHTML('beforeend', "
+        '\'<img src=x onerror="window.canary=1"><img src="http://127.0.0.1:9/a.png">\')'
+    )
+    shown.page.wait_for_timeout(200)
+    assert shown.page.evaluate("window.canary") is None
+    assert any("Content Security Policy" in problem for problem in shown.problems)
+    shown.context.close()
+
+
+def test_several_files_are_shown_side_by_side(open_page: Any, tmp_path: Path) -> None:
+    drawn(tmp_path, 3)
+    one = saved(tmp_path / "one.jsonl", [row(n, answer="same") for n in range(3)])
+    other = saved(
+        tmp_path / "other.jsonl", [row(0, answer="same"), row(1, answer="else"), failed(2)]
+    )
+    page = tmp_path / "both.html"
+    assert main(["view", str(one), str(other), "-o", str(page), "--images", str(tmp_path)]) == 0
+    shown = open_page(page)
+    shown.says("3 images")
+    assert shown.all(".card").nth(1).locator(".answer").all_text_contents() == ["same", "else"]
+    shown.all("#differ").click()
+    assert shown.ids() == ["00001.png", "00002.png"]
+    shown.all("#differ").click()
+    shown.page.select_option("#file", label="other.jsonl")
+    assert shown.all(".card .answer").all_text_contents() == ["same", "else"]
+    shown.press("j", "z")
+    playwright.expect(shown.all("#stage .figure")).to_have_count(1)
+
+
+LONG = "what colour is the background of this image, and is there anything else to know?"
+PROMPTS = ("is there a star anywhere in it?", "how many shapes are there?", LONG)
+
+
+def by_prompt(folder: Path, rows: list[dict[str, Any]], prompts: Sequence[str] = PROMPTS) -> Path:
+    """The page that a run of several prompts writes when it ends."""
+    file, page = saved(folder / "rows.jsonl", rows), folder / "prompts.html"
+    parts = [RowGroup(file, prompt, prompt) for prompt in prompts]
+    write_gallery(parts, GalleryOptions(output=str(page), images=str(folder)))
+    return page
+
+
+@pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
+def test_each_prompt_is_shown_once_below_its_image(
+    open_page: Any, tmp_path: Path, size: dict[str, int]
+) -> None:
+    drawn(tmp_path, 3)
+    rows = [
+        row(n, task="ask", prompt=prompt, answer=f"{n}: {prompt.split()[0]}")
+        for n in range(3)
+        for prompt in PROMPTS
+    ]
+    shown = open_page(by_prompt(tmp_path, rows), viewport=size)
+    shown.says("3 images")
+    card = shown.all(".card").first
+    playwright.expect(card.locator("img")).to_have_count(1)
+    assert card.inner_text().split("\n") == [
+        *(one for prompt in PROMPTS for one in (prompt, f"0: {prompt.split()[0]}")),
+        "00000.png",
+    ]
+    # the text of a card ends above its lower edge
+    room = shown.all(".card").evaluate_all(
+        "all => all.map(c => c.getBoundingClientRect().bottom"
+        " - c.querySelector('.foot').getBoundingClientRect().bottom)"
+    )
+    assert min(room) > 0
+    shown.press("j", "z")
+    playwright.expect(shown.all("#stage .figure")).to_have_count(1)
+    assert shown.all("#details section").first.inner_text().count(PROMPTS[0]) == 1
+    shown.press("Escape")
+    if size is WIDE:
+        assert shown.all("#field-prompt").is_hidden()  # the file selects the prompt
+        shown.page.select_option("#file", label=PROMPTS[1])
+        assert shown.all(".card .answer").all_text_contents() == [f"{n}: how" for n in range(3)]
+        shown.all("#about").click()
+        assert shown.all("#panel").inner_text().count("Results") == 3
+
+
+def test_boxes_of_several_prompts_are_shown_side_by_side(open_page: Any, tmp_path: Path) -> None:
+    drawn(tmp_path, 2)
+    prompts = ("detect cat", "detect dog")
+    rows = [
+        row(n, task="detect", prompt=prompt, boxes=[box(prompt[7:])] * n)
+        for n in range(2)
+        for prompt in prompts
+    ]
+    shown = open_page(by_prompt(tmp_path, rows, prompts), viewport={"width": 1600, "height": 700})
+    playwright.expect(shown.all(".card").last.locator("img")).to_have_count(2)
+    assert shown.all(".card").last.locator("svg.marks text").all_text_contents() == ["cat", "dog"]
+    assert shown.all(".card .row-prompt").count() == 0
+    shown.press("j", "ArrowRight", "z")
+    first, second = (shown.all("#stage .figure").nth(index).bounding_box() for index in range(2))
+    assert first["x"] < second["x"]
+    assert first["y"] == second["y"]
+    shown.page.set_viewport_size(PHONE)
+    shown.page.wait_for_timeout(100)
+    first, second = (shown.all("#stage .figure").nth(index).bounding_box() for index in range(2))
+    assert first["y"] < second["y"]  # stacked, so that wide images are larger
+    assert first["x"] == second["x"]
+
+
+@pytest.mark.slow
+def test_counts_match_the_cards_shown(open_page: Any, tmp_path: Path) -> None:
+    drawn(tmp_path, 3)
+    rows = [row(n, prompt=prompt, answer=f"w{n}") for n in range(2) for prompt in PROMPTS[:2]]
+    rows += [failed(2) | {"prompt": prompt} for prompt in PROMPTS[:2]]
+    shown = open_page(by_prompt(tmp_path, rows, PROMPTS[:2]))
+    shown.says("2 images")
+    shown.press("/")
+    shown.page.keyboard.type("w1")
+    shown.says("1 image of 2")
+    shown.press("Escape", "e")
+    shown.all("#search").fill("")
+    shown.says("1 image")
+    for name in ("one", "two"):
+        saved(tmp_path / f"{name}.jsonl", rows)
+    page = tmp_path / "both.html"
+    names = [str(tmp_path / f"{name}.jsonl") for name in ("one", "two")]
+    assert main(["view", *names, "-o", str(page), "--images", str(tmp_path), "-q"]) == 0
+    open_page(page).says("4 questions")  # two about each image
+
+
+def test_images_in_an_assets_folder_are_shown(open_page: Any, tmp_path: Path) -> None:
+    drawn(tmp_path, 5)
+    page = gallery(tmp_path, some(), "--assets", str(tmp_path / "a folder #1"))
+    shown = open_page(page)
+    playwright.expect(shown.all(".card img:not(.loading)")).to_have_count(4)
+    assert shown.all(".card img").first.evaluate("i => i.naturalWidth") == 40
+
+
+def saved_edits(shown: OpenPage) -> list[dict[str, Any]]:
+    """The edits of the file that the page saves."""
+    with shown.page.expect_download() as download:
+        shown.press("s")
+    saved_file = json.loads(Path(download.value.path()).read_text(encoding="utf-8"))
+    assert (saved_file["format"], saved_file["version"]) == ("pgcli edits", 1)
+    edits: list[dict[str, Any]] = saved_file["edits"]
+    return edits
+
+
+def test_reviewed_rows_are_saved_and_survive_a_reload(open_page: Any, page: Path) -> None:
+    shown = open_page(page)
+    assert shown.all("#save").is_hidden()
+    shown.press("j", "a", "r")
+    shown.says("4 answers · 2 of 4 reviewed")
+    shown.all(".card").nth(3).locator(".accepted").click()
+    edits = saved_edits(shown)
+    assert [(edit["index"], edit["id"], edit["state"]) for edit in edits] == [
+        (0, "00000.png", "accepted"),
+        (1, "00001.png", "rejected"),
+        (3, "00003.png", "accepted"),
+    ]
+    assert [edit["digest"] for edit in edits] == [answer_digest(some()[n]) for n in (0, 1, 3)]
+    assert edits[0].keys() == {"index", "id", "prompt", "digest", "state"}
+    shown.press("u", "u")
+    shown.says("4 answers · 1 of 4 reviewed")
+    shown.page.reload()
+    shown.says("4 answers · 1 of 4 reviewed")
+    for name, ids in [("rejected", []), ("accepted", ["0"]), ("open", ["1", "2", "3"])]:
+        shown.page.select_option("#review", name)
+        assert [one[4] for one in shown.ids()] == ids
+    shown.press("u")  # what came before the reload is not undone
+    assert len(saved_edits(shown)) == 1
+
+
+def test_answers_and_labels_are_corrected(open_page: Any, page: Path) -> None:
+    shown = open_page(page)
+    shown.press("j", "c")
+    shown.page.keyboard.type("no")
+    shown.press("Escape", "c")
+    shown.page.keyboard.type("a green cat")
+    shown.press("Enter", "j", "j", "c")
+    shown.page.keyboard.type(" star;x ")
+    shown.press("Tab")
+    shown.all("[aria-label='Remove box 2']").click()
+    assert shown.all("#stage svg.marks text").all_text_contents() == ["star,x 0.5"]
+    shown.press("Escape")
+    assert shown.all(".card .answer").first.inner_text() == "a green cat"
+    assert shown.all(".card").nth(2).locator(".tag").all_inner_texts() == ["star,x"]
+    edits = saved_edits(shown)
+    assert [(edit.get("answer"), edit.get("labels"), edit["state"]) for edit in edits] == [
+        ("a green cat", None, "accepted"),
+        (None, {"0": "star,x", "1": None}, "accepted"),
+    ]
+    file = saved(
+        page.parent / "edits.json", [{"format": "pgcli edits", "version": 1, "edits": edits}]
+    )
+    rows_file, made = page.parent / "rows.jsonl", page.parent / "new.jsonl"
+    assert main(["apply", str(file), str(rows_file), "-o", str(made), "--rows", "accepted"]) == 0
+    rows = [json.loads(line) for line in made.read_text().splitlines()]
+    assert [one["answer"] for one in rows] == [
+        "a green cat",
+        "<loc0102><loc0102><loc0512><loc0512> star,x",
+    ]
+    shown.page.select_option("#review", "corrected")
+    assert shown.ids() == ["00000.png", "00002.png"]
+    shown.press("u", "u", "u")
+    assert shown.all("#save").is_disabled()
+    shown.page.select_option("#review", "")
+    assert shown.all(".card .answer").first.inner_text() == "a red cat"
+    assert shown.all(".card").nth(2).locator(".tag").all_inner_texts() == ["cat", "dog"]
+
+
+def test_edits_of_hostile_rows_are_of_their_rows(open_page: Any, tmp_path: Path) -> None:
+    shown = open_page(gallery(tmp_path, hostile()))
+    shown.press("j", *["a"] * len(HOSTILE))
+    plain = [row(n, answer="x") for n in range(2)]
+    saved(tmp_path / "plain.jsonl", plain)
+    edits = [{"format": "pgcli edits", "version": 1, "edits": saved_edits(shown)}]
+    file, rows_file = saved(tmp_path / "edits.json", edits), tmp_path / "rows.jsonl"
+    made = tmp_path / "new.jsonl"
+    assert shown.page.evaluate("window.canary") is None
+    assert main(["apply", str(file), str(tmp_path / "plain.jsonl"), "-o", str(made)]) == 2
+    reviewable = shown.all("#status").inner_text().split(" of ")[-1]
+    assert main(["apply", str(file), str(rows_file), "-o", str(made), "--rows", "accepted"]) == 0
+    assert reviewable == f"{len(made.read_text().splitlines())} reviewed"
+
+
+def test_edits_of_changed_answers_are_not_restored(open_page: Any, page: Path) -> None:
+    shown = open_page(page)
+    shown.press("j", "a", "a")
+    shown.says("4 answers · 2 of 4 reviewed")
+    rows = some()
+    rows[1]["answer"] = "else"
+    gallery(page.parent, rows)
+    wait_until(lambda: shown.page.evaluate("localStorage.length"))
+    shown.page.reload()
+    shown.says("4 answers · 1 of 4 reviewed")
+    shown.page.evaluate("Object.keys(localStorage).forEach(k => localStorage[k] = '[{\"edits\":1')")
+    shown.page.reload()
+    shown.says("4 answers")
+
+
+@pytest.mark.slow
+def test_page_of_an_evaluation_has_metrics_and_calibration(open_page: Any, tmp_path: Path) -> None:
+    drawn(tmp_path, 2)
+    true = [row(0, prompt="detect", boxes=[box("cat")]), row(1, prompt="detect", boxes=[])]
+    sure = {**box("cat"), "confidence": 0.97}
+    found = [
+        {**true[0], "boxes": [sure, {**box("cat", 20, 20, 29, 29), "confidence": 0.42}]},
+        {**true[1], "boxes": [sure]},
+    ]
+    truth, rows = saved(tmp_path / "truth.jsonl", true), saved(tmp_path / "rows.jsonl", found)
+    words = ("--metric", "ap", "--images", str(tmp_path), "--view", str(tmp_path / "worst.html"))
+    assert main(["eval", str(rows), str(truth), "--truth", str(truth), *words, "-q"]) == 0
+    tall = {"width": 1280, "height": 2400}  # cards are below the tables and the plots
+    shown = open_page(tmp_path / "worst.html", viewport=tall)
+    tables = shown.all(".metrics")
+    assert tables.locator("h2").all_text_contents() == [
+        str(rows),
+        str(truth),
+        "Second minus first",
+    ]
+    values = tables.nth(0).locator("tr", has=shown.page.get_by_text("f1@0.5", exact=True))
+    assert values.locator("td").first.text_content() == "0.5000"
+    nothing = tables.nth(0).locator("tr", has=shown.page.get_by_text("ap_large", exact=True))
+    assert nothing.locator("td").all_text_contents()[:2] == ["\u2013", ""]  # without an interval
+    assert shown.all(".calibration").count() == 2
+    plot = shown.all(".calibration svg").first
+    assert plot.locator("text.count").all_text_contents() == ["1", "2"]
+    heights = plot.locator("circle").evaluate_all("all => all.map(c => +c.getAttribute('cy'))")
+    ticks = plot.locator("line.grid").evaluate_all("all => all.map(c => +c.getAttribute('y1'))")
+    assert heights == [max(ticks), (max(ticks) + min(ticks)) / 2]  # none right, and half of them
+
+
+@pytest.mark.nightly
+def test_page_of_ten_thousand_rows_is_fast(open_page: Any, tmp_path: Path) -> None:
+    drawn(tmp_path, 50)
+    rows = [
+        row(n, image=f"{n % 50:05}.png", logprob=-n / MANY, boxes=[box("cat")] * (n % 3))
+        for n in range(MANY)
+    ]
+    page = gallery(tmp_path, rows)
+    began = perf_counter()
+    shown = open_page(page)
+    playwright.expect(shown.all(".card img:not(.loading)").first).to_be_visible()
+    assert perf_counter() - began < scaled(10)
+    shown.says("10,000 answers")
+    began = perf_counter()
+    shown.press("/")
+    shown.page.keyboard.type("07777")
+    shown.says("1 answer of 10,000")
+    assert perf_counter() - began < scaled(3)
+    shown.press("Escape")
+    shown.all("#search").fill("")
+    shown.says("10,000 answers")
+    took, most, last = shown.page.evaluate(SCROLL)
+    assert most < 150  # cards in the document, of ten thousand
+    assert last == "09999.png"
+    assert took < scaled(250)  # milliseconds per frame, on a busy machine without a GPU
+    shown.press("Escape", "j", "End")
+    playwright.expect(shown.all(".card.selected .id")).to_have_text("09999.png")
+
+
+SCROLL = """async () => {
+  const times = [];
+  let most = 0;
+  for (let step = 1; step <= 100; step++) {
+    const began = performance.now();
+    window.scrollTo(0, document.body.scrollHeight * step / 100);
+    await new Promise(requestAnimationFrame);
+    await new Promise(requestAnimationFrame);
+    times.push((performance.now() - began) / 2);
+    most = Math.max(most, document.querySelectorAll('.card').length);
+  }
+  const cards = [...document.querySelectorAll('.card')];
+  cards.sort((one, other) => one.dataset.index - other.dataset.index);
+  const last = cards.at(-1).querySelector('.id').textContent;
+  return [times.sort((one, other) => one - other)[50], most, last];
+}"""

@@ -1,0 +1,190 @@
+"""The hooks that options and question have, and what is refused before a run."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from pgcli.errors import OutputExists, OutputFailed, UsageError
+from pgcli.records import Box, Item
+from pgcli.results.drawings.drawings import Drawings
+from pgcli.results.hooks import OtherLabels, Page, check_hooks, make_hooks
+from pgcli.results.row_hook import NullHook
+from pgcli.results.sidecars import Sidecars
+from pgcli.tasks import ask, caption, detect, embed
+from tests.support.answers import answer
+
+ITEM = Item(0, "a.png", "a.png", path="a.png")
+
+
+@dataclass(frozen=True)
+class Options:
+    output: str = "-"
+    format: str = "auto"
+    overwrite: bool = False
+    draw: str | None = None
+    view: str | None = None
+    sidecar: str | None = None
+    prepend: str | None = None
+    append: str | None = None
+
+
+def test_hooks_follow_from_the_options(tmp_path: Path) -> None:
+    assert make_hooks(Options(), caption()) == []
+    assert make_hooks(Options(), embed()) == []
+    options = Options(draw=str(tmp_path / "drawn"), view=str(tmp_path / "a.html"), sidecar=".txt")
+    hooks = make_hooks(options, detect(["star"]), write_page=print)
+    assert [type(hook) for hook in hooks] == [Sidecars, Drawings, Page, OtherLabels]
+    for hook in hooks:
+        hook.finish(complete=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_null_hook_makes_nothing() -> None:
+    hook = NullHook()
+    hook.on_row(answer(), ITEM, is_saved=False)
+    assert (hook.skips(ITEM), list(hook.finish(complete=True))) == (False, [])
+
+
+@pytest.mark.parametrize(
+    ("options", "is_skipped"),
+    [
+        (Options(), True),
+        (Options(format="text"), True),
+        (Options(format="jsonl"), False),
+        (Options(output="rows.jsonl"), False),
+        (Options(draw="drawn"), False),
+        (Options(view="a.html"), False),
+    ],
+)
+def test_kept_texts_are_skipped_where_they_are_the_only_output(
+    tmp_path: Path, options: Options, is_skipped: bool
+) -> None:
+    (tmp_path / "a.txt").touch()
+    values = vars(options) | {"sidecar": ".txt"}
+    hook, *_ = make_hooks(Options(**values), caption(), write_page=print)
+    assert hook.skips(Item(0, "a", "a", path=str(tmp_path / "a.png"))) == is_skipped
+
+
+@pytest.mark.parametrize("ending", ["txt", ".png", ".JPG", ".jsonl", ".tar", "/x.txt", ".", ""])
+def test_sidecar_that_is_not_an_ending_of_texts_is_refused(ending: str) -> None:
+    with pytest.raises(UsageError, match="is not an ending of text files"):
+        check_hooks(Options(sidecar=ending))
+    check_hooks(Options(sidecar=".caption"))
+
+
+def test_draw_folder_is_checked(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is inside"):
+        check_hooks(Options(draw=f"{tmp_path}/drawn"), [str(tmp_path)])
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputExists, match="is not empty"):
+        check_hooks(Options(draw=str(tmp_path)))
+    check_hooks(Options(draw=str(tmp_path)), resumes=True)
+
+
+@pytest.mark.parametrize("page", ["-", "", "rows.jsonl", "./rows.jsonl", "no/such/a.html", "."])
+def test_page_that_cannot_be_written_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError):
+        check_hooks(Options(output="rows.jsonl", view=page, overwrite=True))
+    check_hooks(Options(output="rows.jsonl", view="a.html"))
+
+
+def test_page_replaces_pages_only(tmp_path: Path) -> None:
+    page = tmp_path / "a.html"
+    page.write_text("<title>thesis</title>")
+    with pytest.raises(OutputExists, match="exists") as problem:
+        check_hooks(Options(view=str(page)))
+    assert problem.value.hint == "name another page with --view, or remove this one"
+    check_hooks(Options(view=str(page), overwrite=True))
+    with pytest.raises(UsageError, match="is an input"):
+        check_hooks(Options(view=str(page), overwrite=True), ["-", str(page)])
+    page.write_text('<head><meta name="generator" content="pgcli"></head>')
+    check_hooks(Options(view=str(page)))
+
+
+class Pages:
+    """Notes the pages that are written: their rows and their prompts."""
+
+    def __init__(self) -> None:
+        self.pages: list[tuple[str, list[str], Sequence[str]]] = []
+
+    def __call__(self, rows: Path, prompts: Sequence[str]) -> None:
+        lines = rows.read_text().splitlines() if rows.exists() else []
+        self.pages.append((rows.name, [json.loads(line)["id"] for line in lines], prompts))
+
+
+@pytest.mark.parametrize("complete", [True, False])
+def test_rows_of_standard_output_are_kept_for_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, complete: bool
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    write = Pages()
+    (page,) = make_hooks(Options(view="a.html"), caption(), write_page=write)
+    for index in range(3):
+        page.on_row(answer(index), ITEM, is_saved=False)
+    assert page.finish(complete=complete) == ()
+    assert write.pages == [("answers.jsonl", ["0.png", "1.png", "2.png"], [])] * complete
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_page_of_saved_rows_is_made_from_the_output(tmp_path: Path) -> None:
+    write = Pages()
+    page = Page(tmp_path / "rows.jsonl", caption(), write)
+    page.on_row(answer(), ITEM, is_saved=True)
+    page.finish(complete=True)
+    assert write.pages == [("rows.jsonl", [], [])]
+
+
+def test_rows_that_cannot_be_kept_end_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    page = Page(None, caption(), print)
+    with pytest.raises(OutputFailed, match="cannot keep rows"):
+        page.on_row(answer(), ITEM, is_saved=False)
+    page.finish(complete=False)
+
+
+@pytest.mark.parametrize(
+    ("templates", "prompts", "shown"),
+    [
+        (["a", "b"], ["a", "b", "a", "b"], ["a", "b"]),
+        (["a"], ["a", "a"], []),
+        (["{x}", "{y}"], ["1", "2", "3", "4"], []),
+        (list("abcdefg"), list("abcdefg"), []),
+        (None, ["a", "b"], []),
+    ],
+)
+def test_prompts_of_every_image_are_side_by_side(
+    tmp_path: Path, templates: list[str] | None, prompts: list[str], shown: list[str]
+) -> None:
+    write = Pages()
+    page = Page(tmp_path / "rows.jsonl", ask(templates), write)
+    for prompt in prompts:
+        page.on_row(answer(prompt=prompt), ITEM, is_saved=False)
+    page.finish(complete=True)
+    assert write.pages == [("rows.jsonl", [], shown)]
+
+
+def test_boxes_of_labels_that_were_not_asked_for_are_counted() -> None:
+    hook = OtherLabels(detect(["star", "Circle"]))
+    boxes = [Box(name, 0, 0, 1, 1, 0.5) for name in ("Star", "circle", "moon", "\x1b[2J", "moon")]
+    row = answer(prompt="detect star ; Circle <loc0000><loc0000><loc1023><loc1023>", boxes=boxes)
+    hook.on_row(row, ITEM, is_saved=False)
+    hook.on_row(row, ITEM, is_saved=True)
+    text = r"3 of 5 boxes were not asked for: moon 2, \x1b[2J 1"
+    assert hook.finish(complete=True) == [("labels", text)]
+    each = OtherLabels(detect(["star", "circle"], each=True))
+    each.on_row(answer(prompt="detect star", boxes=boxes[:2]), ITEM, is_saved=False)
+    assert each.finish(complete=True) == [
+        ("labels", "1 of 2 boxes were not asked for: circle 1"),
+    ]
+    assert OtherLabels(detect(["star"])).finish(complete=True) == ()

@@ -1,0 +1,294 @@
+"""Tests `pgcli export`: masks read back from each format equal those of the rows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image, ImageDraw
+from pycocotools import mask as coco_masks
+from pycocotools.coco import COCO
+
+from pgcli.records import Rle
+from pgcli.results.exports.brush import encode_brush
+from pgcli.results.exports.mask_contours import contours, corners, row_runs
+from pgcli.results.exports.polygons import MAX_BRIDGE_POINTS, polygon, smoothed
+from pgcli.rle import decode, encode
+from tests.support.exporting import (
+    SIZES,
+    exported,
+    overlap,
+    plain,
+    saved,
+    segmented,
+    shape,
+)
+
+Capture = pytest.CaptureFixture[str]
+FINE = 8  # subpixels per side of a pixel, drawn by PIL
+
+
+@st.composite
+def grids(draw: st.DrawFn) -> numpy.ndarray:
+    """Masks with specks, holes, and pixels that touch at a corner."""
+    height, width = draw(st.integers(1, 9)), draw(st.integers(1, 9))
+    bits = draw(st.lists(st.booleans(), min_size=height * width, max_size=height * width))
+    return numpy.array(bits).reshape(height, width)
+
+
+def held(points_n2: numpy.ndarray, height: int, width: int) -> numpy.ndarray:
+    """The pixels whose centres are inside a polygon, by the even-odd rule."""
+    found = numpy.zeros((height, width), bool)
+    x, y = points_n2.T
+    next_x, next_y = numpy.roll(points_n2, -1, axis=0).T
+    for row in range(height):
+        level = row + 0.5
+        passes = (y <= level) != (next_y <= level)
+        share = (level - y[passes]) / (next_y - y)[passes]
+        at = x[passes] + share * (next_x - x)[passes]
+        found[row] = (at[:, None] < numpy.arange(width) + 0.5).sum(axis=0) % 2
+    return found
+
+
+def coco_count(number: int) -> str:
+    """A run length in the compressed encoding of COCO."""
+    found = ""
+    while True:
+        low, number = number & 31, number >> 5
+        if not number and not low & 16:
+            return found + chr(low + 48)
+        found += chr(low + 32 + 48)
+
+
+# Contours and polygons
+
+
+@given(grids())
+@settings(deadline=None)
+def test_contours_enclose_a_mask_and_its_holes(mask: numpy.ndarray) -> None:
+    total = 0
+    for loop in contours(encode(mask)):
+        x, y = loop.T
+        total += (numpy.roll(x, -1) * y - x * numpy.roll(y, -1)).sum() / 2
+        steps = numpy.roll(loop, -1, axis=0) - loop
+        assert ((steps == 0).sum(axis=1) == 1).all(), "a side is not axis-aligned"
+    assert total == mask.sum()
+
+
+@given(grids())
+@settings(deadline=None)
+def test_row_runs_cover_the_mask_in_row_order(mask: numpy.ndarray) -> None:
+    flat = numpy.zeros(mask.size, int)
+    found = row_runs(encode(mask))
+    for start, end in found:
+        flat[start:end] += 1
+    assert (flat.reshape(mask.shape) == mask).all()
+    assert (found[:-1, 1] < found[1:, 0]).all()
+
+
+@given(grids())
+@settings(deadline=None)
+def test_polygon_contains_exactly_the_pixel_centres_of_its_mask(
+    mask: numpy.ndarray,
+) -> None:
+    points = polygon(encode(mask))
+    assert len(points) != 1
+    assert (held(points, *mask.shape) == mask).all()
+    if mask.any():
+        y, x = numpy.nonzero(mask)
+        assert points.min(axis=0).tolist() == [x.min(), y.min()]
+        assert points.max(axis=0).tolist() == [x.max() + 1, y.max() + 1]
+
+
+def test_polygon_has_few_points() -> None:
+    assert len(polygon(encode(numpy.ones((40, 50), bool)))) == 8
+    stairs = numpy.tri(200, dtype=bool)
+    assert len(polygon(encode(stairs))) < 10
+
+
+def test_parts_of_a_polygon_are_joined_at_their_closest_points() -> None:
+    ragged = numpy.random.default_rng(0).integers(0, 5, (600, 2))
+    mask = numpy.zeros((600, 40), bool)
+    for row, (left, right) in enumerate(ragged):
+        mask[row, left : 15 + left // 2] = mask[row, 20 : 39 - right] = True
+    mask[300:303, 12:18] = True
+    joined = length(polygon(encode(mask)))
+    apart = sum(length(smoothed(loop)) for loop in contours(encode(mask)))
+    assert len(smoothed(contours(encode(mask))[0])) > MAX_BRIDGE_POINTS
+    assert 0 < joined - apart < 2 * 10
+
+
+def length(points_n2: numpy.ndarray) -> float:
+    """The length of a closed line."""
+    onward = numpy.roll(points_n2, -1, axis=0) - points_n2
+    return float(numpy.hypot(*onward.T).sum())
+
+
+def test_mask_with_empty_runs_equals_its_normalized_form() -> None:
+    mask = Rle((4, 2), "11014")  # 1 without, 1 within, 0 without, 2 within, 4 without
+    again = Rle((4, 2), encode(decode(mask)).counts)
+    assert mask.counts != again.counts
+    assert polygon(mask).tolist() == polygon(again).tolist()
+    assert encode_brush(mask) == encode_brush(again)
+
+
+def test_polygon_of_a_noisy_mask_drops_only_specks() -> None:
+    noisy = shape(200, 200) ^ (numpy.random.default_rng(0).random((200, 200)) < 0.01)
+    points = polygon(encode(noisy))
+    assert overlap(held(points, 200, 200), noisy) > 0.98
+
+
+def test_mask_larger_than_any_image_is_ignored() -> None:
+    everywhere = Rle((1, 1 << 30), "0" + coco_count(1 << 30))
+    assert coco_masks.area({"size": [1, 1 << 30], "counts": everywhere.counts}) == 1 << 30
+    assert len(corners(everywhere)[0]) == len(row_runs(everywhere)) == len(polygon(everywhere)) == 0
+    assert encode_brush(everywhere) == b""
+    upright = Rle((1 << 30, 1), everywhere.counts)
+    assert len(polygon(upright)) == 6
+    assert encode_brush(upright) == b""
+
+
+# Formats
+
+
+def test_coco_masks_equal_those_of_the_rows(capsys: Capture, masks: Path, tmp_path: Path) -> None:
+    assert exported(capsys, masks, "coco", tmp_path / "o.json")[0] == 0
+    coco = COCO(tmp_path / "o.json")
+    found = [one for one in coco.loadAnns(coco.getAnnIds()) if "segmentation" in one]
+    assert len(found) == len(SIZES)
+    for one, (width, height) in zip(found, SIZES.values(), strict=True):
+        assert (coco.annToMask(one) == shape(height, width)).all()
+        assert one["area"] == shape(height, width).sum()
+        left, top, w, h = coco_masks.toBbox(one["segmentation"])
+        assert one["bbox"] == [left, top, w, h]
+
+
+def yolo_polygons(output: Path, name: str, size: tuple[int, int]) -> list[tuple[int, Any]]:
+    """The classes and points in pixels of an image's labels."""
+    text = (output / "labels" / Path(name).with_suffix(".txt")).read_text()
+    lines = [line.split() for line in text.splitlines()]
+    return [
+        (int(class_index), numpy.array(points, float).reshape(-1, 2) * size)
+        for class_index, *points in lines
+    ]
+
+
+def test_yolo_polygons_reproduce_masks_with_parts_and_holes(
+    capsys: Capture, masks: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "yolo"
+    assert exported(capsys, masks, "yolo", output)[0] == 0
+    for name, size in SIZES.items():
+        (class_index, points), *_ = yolo_polygons(output, name, size)
+        mask = shape(size[1], size[0])
+        assert class_index == 1
+        assert (held(points, *mask.shape) == mask).all()
+        canvas = Image.new("1", (size[0] * FINE, size[1] * FINE))
+        ImageDraw.Draw(canvas).polygon([tuple(point) for point in points * FINE], fill=1)
+        filled = numpy.asarray(canvas)[FINE // 2 :: FINE, FINE // 2 :: FINE]
+        assert overlap(filled, mask) > 0.95
+
+
+def test_a_box_without_a_mask_becomes_a_rectangle_and_is_reported(
+    capsys: Capture, masks: Path, tmp_path: Path
+) -> None:
+    code, err = exported(capsys, masks, "yolo", tmp_path / "yolo")
+    assert code == 0
+    assert "1 boxes without a mask written as rectangles" in err
+    _, (class_index, points) = yolo_polygons(tmp_path / "yolo", "a.png", SIZES["a.png"])
+    assert class_index == 0
+    assert points == pytest.approx(numpy.array([[8, 4], [28, 4], [28, 14], [8, 14]]), abs=1e-3)
+
+
+def test_yolo_labels_are_boxes_if_no_row_has_a_mask(
+    capsys: Capture, folder: Path, masks: Path, tmp_path: Path
+) -> None:
+    codes = [json.loads(line) for line in masks.read_text().splitlines()]
+    for one in codes:  # as `segment` writes rows without a mask decoder
+        one["masks"] = [mask and mask | {"rle": None} for mask in one["masks"]]
+    for number, known in enumerate((codes, plain(folder))):
+        output = tmp_path / f"yolo-{number}"
+        _, err = exported(capsys, saved(tmp_path / "r.jsonl", known), "yolo", output)
+        assert "rectangles" not in err
+        lines = [line for file in output.rglob("*.txt") for line in file.read_text().splitlines()]
+        assert lines
+        assert all(len(line.split()) == 5 for line in lines)
+
+
+def brushed(numbers: list[int]) -> numpy.ndarray:
+    """The RGBA bytes that Label Studio's front end decodes from a brush region."""
+    bits, at = "".join(f"{number:08b}" for number in numbers), 0
+
+    def number(size: int) -> int:
+        nonlocal at
+        at += size
+        return int(bits[at - size : at], 2)
+
+    total, value_size = number(32), number(5) + 1
+    sizes = [number(4) + 1 for _ in range(4)]
+    values: list[int] = []
+    while len(values) < total:
+        is_run, length = number(1), number(sizes[number(2)]) + 1
+        values += (
+            [number(value_size)] * length if is_run else [number(value_size) for _ in range(length)]
+        )
+    return numpy.array(values)
+
+
+def test_label_studio_has_brushes_for_masks_and_rectangles_for_boxes(
+    capsys: Capture, masks: Path, tmp_path: Path
+) -> None:
+    assert exported(capsys, masks, "labelstudio", tmp_path / "tasks.json")[0] == 0
+    tasks = json.loads((tmp_path / "tasks.json").read_text())
+    for task, (width, height) in zip(tasks, SIZES.values(), strict=True):
+        result = task["predictions"][0]["result"][0]
+        assert (result["type"], result["from_name"]) == ("brushlabels", "mask")
+        assert (result["original_width"], result["original_height"]) == (width, height)
+        assert result["value"]["format"] == "rle"
+        assert result["value"]["brushlabels"] == ["dog"]
+        channels = brushed(result["value"]["rle"]).reshape(height, width, 4)
+        assert (channels == 255 * shape(height, width)[:, :, None]).all()
+    other = tasks[0]["predictions"][0]["result"][1]
+    assert (other["type"], other["from_name"]) == ("rectanglelabels", "label")
+
+
+@given(grids())
+@settings(deadline=None)
+def test_brush_encoding_reproduces_any_mask(mask: numpy.ndarray) -> None:
+    numbers = list(encode_brush(encode(mask)))
+    assert bool(numbers) == mask.any()
+    if numbers:
+        channels = brushed(numbers).reshape(*mask.shape, 4)
+        assert (channels == 255 * mask[:, :, None]).all()
+
+
+def test_brush_encoding_reproduces_long_runs() -> None:
+    for corner in ((0, 0), (299, 299), (100, 0)):
+        mask = numpy.ones((300, 300), bool)
+        mask[: corner[0], :] = mask[:, : corner[1]] = False
+        channels = brushed(list(encode_brush(encode(mask)))).reshape(300, 300, 4)
+        assert (channels == 255 * mask[:, :, None]).all()
+
+
+@pytest.mark.parametrize("to", ["coco", "yolo", "labelstudio", "fiftyone"])
+def test_mask_of_a_huge_image_allocates_no_pixels(
+    capsys: Capture, folder: Path, tmp_path: Path, to: str
+) -> None:
+    (row,) = segmented(folder)[:1]
+    # the image has another size, so it is not exported
+    options = ("--store-images", "none") if to in ("yolo", "fiftyone") else ()
+    side = 1 << 15
+    far = Rle((side, side), encode(numpy.ones((1, 1), bool), size=(side, side)).counts)
+    wide = Rle((1, side * side), "0" + coco_count(side * side))
+    for mask in (far, wide):
+        height, width = mask.size
+        rle = {"size": [height, width], "counts": mask.counts}
+        one = {"codes": [0] * 16, "rle": rle}
+        changed = row | {"width": width, "height": height, "masks": [one, None]}
+        file = saved(tmp_path / "r.jsonl", [changed])
+        assert exported(capsys, file, to, tmp_path / "out", "--overwrite", *options)[0] == 0

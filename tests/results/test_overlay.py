@@ -1,0 +1,313 @@
+"""Boxes and masks drawn on an image: positions, colours and legible labels."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from pgcli.records import Box, Mask
+from pgcli.results.drawings import label_text, overlay
+from pgcli.results.drawings.colours import PALETTE, LabelColours, contrasting, luminance
+from pgcli.results.drawings.label_layout import PixelBox, layout_labels
+from pgcli.results.drawings.label_text import render_label
+from pgcli.results.drawings.overlay import draw_overlay, style_for
+from pgcli.rle import encode
+
+GREY = (90, 90, 90)
+
+
+def grey(width, height):
+    return Image.new("RGB", (width, height), GREY)
+
+
+def box(label, *corners):
+    return Box(label, *corners, score=0.9)
+
+
+def changed(image):
+    """The pixels that differ from the grey image: bool (height, width)."""
+    return (np.asarray(image) != GREY).any(axis=-1)
+
+
+def mask_of(inside):
+    return Mask(tuple(range(16)), encode(inside))
+
+
+def test_box_is_drawn_as_an_outline_at_its_corners():
+    before = grey(640, 480)
+    after = draw_overlay(before, [box("", 100.4, 120, 299.5, 400)])
+    colour, line = LabelColours().of(""), style_for(before.size).line_width
+    assert after.getpixel((100, 250)) == after.getpixel((299, 250)) == colour
+    assert after.getpixel((200, 120)) == after.getpixel((200, 399)) == colour
+    assert not changed(after)[120 + line : 400 - line, 100 + line : 300 - line].any()
+    assert not changed(before).any()
+    far = changed(after)
+    far[110:410, 90:310] = False
+    assert not far.any()
+
+
+@pytest.mark.parametrize("side", [1, 2, 16, 31, 64])
+def test_boxes_are_drawn_on_the_smallest_images(side):
+    after = draw_overlay(
+        grey(side, side), [box("circle", 0, 0, side, side), box("dot", 0, 0, 0, 0)]
+    )
+    assert after.size == (side, side)
+    assert changed(after).any()
+
+
+def test_box_beyond_the_image_is_drawn_at_its_edge():
+    after = draw_overlay(grey(100, 80), [box("", -20, -5, 130, 99)])
+    assert changed(after)[0].all()
+    assert changed(after)[-1].all()
+
+
+def test_line_width_and_font_size_scale_with_the_image():
+    pens = [style_for((side, side)) for side in (16, 224, 640, 2000, 8000)]
+    assert pens == sorted(pens, key=lambda pen: (pen.line_width, pen.border_width, pen.font_size))
+    assert pens[-1].font_size > 15 * pens[0].font_size
+    assert pens[-1].line_width >= 20
+    panorama = style_for((8000, 600))
+    assert style_for((600, 600)).font_size < panorama.font_size < 600 / 8
+
+
+def test_metadata_is_dropped_from_overlays():
+    image = grey(20, 20)
+    image.info["exif"] = b"turned"
+    assert draw_overlay(image, []).info == {}
+    assert image.info
+
+
+def tags_of(monkeypatch, image, boxes):
+    """The frames of the labels that `draw_overlay` draws."""
+    seen = []
+
+    def recorded(*arguments):
+        seen.extend(layout_labels(*arguments))
+        return seen
+
+    monkeypatch.setattr(overlay, "layout_labels", recorded)
+    draw_overlay(image, boxes)
+    return [tag for tag in seen if tag is not None]
+
+
+def area(one, other):
+    across = min(one.right, other.right) - max(one.left, other.left)
+    return max(0, across) * max(0, min(one.bottom, other.bottom) - max(one.top, other.top))
+
+
+def overlapping(tags):
+    return sum(area(one, other) > 0 for one, other in itertools.combinations(tags, 2))
+
+
+CORNERS = [(0, 0, 30, 30), (600, 0, 640, 20), (0, 460, 9, 480), (630, 470, 640, 480)]
+
+
+@pytest.mark.parametrize("corners", [*CORNERS, (0, 0, 640, 480)])
+def test_a_label_stays_in_the_image_and_near_its_box(monkeypatch, corners):
+    (tag,) = tags_of(monkeypatch, grey(640, 480), [box("traffic light", *corners)])
+    assert tag.left >= 0
+    assert tag.top >= 0
+    assert tag.right <= 640
+    assert tag.bottom <= 480
+    frame = PixelBox(*corners)
+    assert area(tag, frame) <= frame.width * frame.height / 3
+    nearest = max(frame.left - tag.right, tag.left - frame.right, tag.top - frame.bottom)
+    assert max(nearest, frame.top - tag.bottom) <= 0
+
+
+def test_labels_of_boxes_at_one_position_do_not_cover_each_other(monkeypatch):
+    boxes = [box(f"thing {number}", 300, 200, 340 + number, 240) for number in range(40)]
+    tags = tags_of(monkeypatch, grey(640, 480), boxes)
+    assert len(tags) == 40
+    assert overlapping(tags) == 0
+
+
+@given(st.lists(st.tuples(*[st.integers(0, 400)] * 4), min_size=1, max_size=25))
+def test_labels_stay_in_the_image_and_do_not_overlap(corners):
+    frames = [
+        PixelBox(min(x, xx), min(y, yy), max(x, xx) + 1, max(y, yy) + 1) for x, y, xx, yy in corners
+    ]
+    tags = layout_labels(frames, [(60, 15)] * len(frames), (401, 401))
+    assert overlapping(tags) == 0
+    assert all(0 <= t.left < t.right <= 401 and 0 <= t.top < t.bottom <= 401 for t in tags)
+
+
+def test_small_boxes_have_no_labels_if_labels_would_hide_the_image(monkeypatch):
+    boxes = [box(f"label {n}", n, n, 64 - n, 64 - n) for n in range(12)]
+    tags = tags_of(monkeypatch, grey(64, 64), boxes)
+    assert 0 < len(tags) < 12
+    assert sum(tag.width * tag.height for tag in tags) <= 64 * 64 / 2
+
+
+def test_the_same_box_over_and_over_has_one_label(monkeypatch):
+    assert len(tags_of(monkeypatch, grey(640, 480), [box("cat", 50, 50, 90, 90)] * 30)) == 1
+
+
+def test_a_label_is_truncated_to_the_width():
+    whole = render_label("a very long label", 20, 1000)
+    cut = render_label("a very long label", 20, 80)
+    assert cut.width <= 80 < whole.width
+    assert render_label("a very long label", 20, 3) is None
+    assert render_label("x" * 10_000_000, 20, 500).width <= 500
+    assert render_label(" \n ", 20, 500) is None
+
+
+def same(one, other):
+    return one.size == other.size and one.tobytes() == other.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("label", "shown"),
+    [
+        ("x\x1b[2Jy", "x\\x1b[2Jy"),
+        ("a\nb\x00", "a\\nb\\x00"),
+        ("gpj\u202etac", "gpj\\u202etac"),
+        ("half \ud800", "half \\ud800"),
+    ],
+)
+def test_control_characters_of_a_label_are_escaped(label, shown):
+    assert same(render_label(label, 20, 900), render_label(shown, 20, 900))
+
+
+@pytest.fixture
+def no_system_fonts(monkeypatch):
+    label_text._installed.cache_clear()
+    monkeypatch.setattr(label_text, "SYSTEM_FONTS", ("no such font.ttf",))
+    yield
+    label_text._installed.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("label", "shown"),
+    [
+        ("\u732b", "\\u732b"),
+        ("caf\u00e9", "cafe"),
+        ("cafe\u0301", "cafe"),
+        ("\U0001f431", "\\U0001f431"),
+    ],
+)
+def test_characters_without_a_glyph_are_escaped_or_lose_accents(no_system_fonts, label, shown):
+    assert same(render_label(label, 20, 900), render_label(shown, 20, 900))
+
+
+def test_characters_of_system_fonts_are_drawn():
+    if not label_text._installed():
+        pytest.skip("none of the system fonts is installed")
+    drawn = render_label("\u00e9t\u00e9", 20, 900)
+    assert not same(drawn, render_label("ete", 20, 900))
+    assert drawn.width < render_label("\\xe9t\\xe9", 20, 900).width
+
+
+def test_a_label_has_the_same_colour_in_every_run():
+    code = (
+        "from pgcli.results.drawings.colours import LabelColours;"
+        "print(LabelColours().of('red car'))"
+    )
+    runs = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={"PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd=overlay.__file__.rsplit("/pgcli/", 1)[0],
+            timeout=100,
+        ).stdout
+        for seed in "12"
+    }
+    assert runs == {f"{LabelColours().of('red car')}\n"}
+    assert LabelColours().of(" Red Car ") == LabelColours().of("red car")
+
+
+@given(st.lists(st.text(), max_size=len(PALETTE)), st.randoms())
+def test_listed_labels_have_distinct_colours_while_any_are_left(labels, random):
+    plain = {label.strip().casefold() for label in labels}
+    colours = LabelColours(labels)
+    assert len({colours.of(label) for label in plain}) == len(plain)
+    random.shuffle(labels)
+    again = LabelColours(labels)
+    assert all(again.of(label) == colours.of(label) for label in plain)
+
+
+def test_more_labels_than_colours_still_have_fixed_colours():
+    labels = [f"label {number}" for number in range(100)]
+    colours = LabelColours(labels)
+    assert all(colours.of(label) in PALETTE for label in labels)
+    assert {colours.of(label) for label in labels} == set(PALETTE)
+
+
+@pytest.mark.parametrize("colour", [*PALETTE, (128, 128, 128), (118, 118, 118)])
+def test_text_contrasts_with_its_background(colour):
+    light, dark = sorted([luminance(colour), luminance(contrasting(colour))], reverse=True)
+    assert (light + 0.05) / (dark + 0.05) >= 4.5
+
+
+# Machado, Oliveira and Fernandes (2009), severity 1, on linear RGB
+COLOUR_VISION = {
+    "normal": "1 0 0 0 1 0 0 0 1",
+    "protan": "0.1523 1.0526 -0.2049 0.1145 0.7863 0.0992 -0.0039 -0.0481 1.0520",
+    "deutan": "0.3673 0.8606 -0.2280 0.2801 0.6725 0.0474 -0.0118 0.0429 0.9690",
+    "tritan": "1.2555 -0.0767 -0.1788 -0.0784 0.9308 0.1476 0.0047 0.6914 0.3039",
+}
+XYZ = "0.41246 0.35758 0.18044 0.21267 0.71515 0.07218 0.01933 0.11919 0.95030"
+
+
+def matrix(text):
+    return np.array(text.split(), dtype=float).reshape(3, 3)
+
+
+def lab(colour, kind):
+    values = np.array(colour) / 255
+    linear = np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
+    xyz = matrix(XYZ) @ np.clip(matrix(kind) @ linear, 0, 1) / [0.95047, 1, 1.08883]
+    f = np.where(xyz > (6 / 29) ** 3, np.cbrt(xyz), xyz / (3 * (6 / 29) ** 2) + 4 / 29)
+    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+
+
+@pytest.mark.parametrize("kind", COLOUR_VISION)
+def test_colours_differ_with_colour_vision_deficiency(kind):
+    seen = [lab(colour, COLOUR_VISION[kind]) for colour in PALETTE]
+    assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)) > 16
+    assert min(np.linalg.norm(a - b) for a, b in itertools.pairwise([*seen, seen[0]])) > 40
+
+
+def test_a_mask_is_half_transparent_with_a_border_in_full_colour():
+    y, x = np.mgrid[:300, :400]
+    inside = (x - 200) ** 2 + (y - 150) ** 2 < 100**2
+    after = draw_overlay(grey(400, 300), [box("cat", 90, 40, 310, 260)], [mask_of(inside)])
+    colour = np.array(LabelColours().of("cat"))
+    middle = np.asarray(after)[150, 200]
+    assert (np.abs(middle - (0.55 * np.array(GREY) + 0.45 * colour)) <= 2).all()
+    assert tuple(np.asarray(after)[150, 101]) == tuple(colour)
+    outside = changed(after) & ~inside
+    outside[:50] = outside[250:] = False  # the box and its label
+    assert not outside[:, 100:300].any()
+
+
+def test_masks_belong_to_their_boxes_and_empty_masks_change_nothing():
+    inside = np.zeros((100, 100), dtype=bool)
+    inside[40:60, 40:60] = True
+    boxes = [box("", 0, 0, 20, 20), box("cat", 30, 30, 70, 70), box("", 80, 80, 90, 90)]
+    masks = [None, mask_of(inside), Mask(tuple(range(16)), None)]
+    after = draw_overlay(grey(100, 100), boxes, masks)
+    assert after.getpixel((40, 50)) == LabelColours().of("cat")
+    bare = draw_overlay(grey(100, 100), boxes)
+    assert not (np.asarray(after) != np.asarray(bare))[~inside].any()
+    empty = [mask_of(np.zeros((100, 100), dtype=bool))] * 3
+    assert same(draw_overlay(grey(100, 100), boxes, empty), bare)
+
+
+@pytest.mark.parametrize("reach", [1, 2, 3, 7])
+def test_a_mask_is_eroded_by_the_width_of_its_border(reach):
+    rng = np.random.default_rng(reach)
+    mask = rng.random((40, 50)) < 0.98
+    padded = np.pad(mask, reach)
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (2 * reach + 1, 2 * reach + 1))
+    assert (overlay._eroded(mask, reach) == windows.all(axis=(-1, -2))).all()

@@ -1,0 +1,240 @@
+"""--sidecar: each image has a text of its own, and what a person wrote is kept."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pgcli.errors import OutputFailed
+from pgcli.records import Item
+from pgcli.results import sidecars
+from pgcli.results.sidecars import Sidecars
+from tests.support.answers import answer, refused
+
+
+def images(folder: Path, *names: str) -> list[Item]:
+    """Items of these images."""
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+    return [Item(n, name, name, path=f"{folder}/{name}") for n, name in enumerate(names)]
+
+
+def written(
+    items: list[Item], text: str = "one", *words: str, bad: str = "", **options: bool
+) -> str:
+    """The fact of a run that answers all items with this text, or refuses the `bad` one."""
+    hook = Sidecars(".txt", *words, **options)
+    for item in items:
+        row = refused(item.index) if item.id == bad else answer(item.index, answer=text)
+        hook.on_row(row, item, is_saved=False)
+    ((name, fact),) = hook.finish(complete=True)
+    assert name == "sidecars"
+    return fact
+
+
+def texts(folder: Path) -> dict[str, str]:
+    return {str(one.relative_to(folder)): one.read_text() for one in folder.rglob("*.txt")}
+
+
+def test_each_image_has_a_text_and_errors_have_none(tmp_path: Path) -> None:
+    names = ("a.jpg", "a.png", "b.PNG", "bad.png", "sub/a.png", "c.tar.png")
+    fact = written(images(tmp_path, *names), "one", "sks, ", "!", bad="bad.png")
+    assert texts(tmp_path).keys() == {"a.txt", "a.png.txt", "b.txt", "sub/a.txt", "c.tar.txt"}
+    assert set(texts(tmp_path).values()) == {"sks, one!\n"}
+    assert (
+        fact == "5 files ending in .txt; 1 named as a.png.txt: another image has the shorter name"
+    )
+    assert not list(tmp_path.rglob(".pgcli*"))
+
+
+def test_existing_texts_are_kept_unless_pgcli_wrote_them(tmp_path: Path) -> None:
+    items = images(tmp_path, "a.png", "b.png", "c.png", "d.png")
+    (tmp_path / "a.txt").write_text("mine")
+    assert written(items) == "3 files ending in .txt; 1 that exists is kept"
+    assert written(items) == "0 files ending in .txt; 4 that exist are kept"
+    (tmp_path / "b.txt").write_text("edited")
+    (tmp_path / "elsewhere").write_text("one\n")
+    (tmp_path / "c.txt").unlink()
+    (tmp_path / "c.txt").symlink_to(tmp_path / "elsewhere")
+    fact = written(items, "two", overwrite=True)
+    assert fact.startswith("1 file ending in .txt; 3 texts kept that were edited or that pgcli")
+    assert texts(tmp_path) == {
+        "a.txt": "mine",
+        "b.txt": "edited",
+        "c.txt": "one\n",
+        "d.txt": "two\n",
+    }
+    assert (tmp_path / "c.txt").is_symlink()
+
+
+def test_text_of_a_killed_run_counts_as_written_by_pgcli(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its digest is kept before it is written; the text before it is still known, too."""
+    items = images(tmp_path, "a.png", "b.png")
+    written(items[:1])
+
+    def killed(*_: object, **__: object) -> bool:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sidecars, "write_below", killed)
+        for item in items:
+            with pytest.raises(KeyboardInterrupt):
+                written([item], "two", overwrite=True)
+    assert texts(tmp_path) == {"a.txt": "one\n"}
+    (tmp_path / "b.txt").write_text("two\n")
+    assert written(items, "three", overwrite=True) == "2 files ending in .txt"
+
+
+def test_text_that_appears_meanwhile_is_kept(tmp_path: Path) -> None:
+    (item,) = images(tmp_path, "a.png")
+    hook = Sidecars(".txt")
+    hook._kept_as = lambda name: (tmp_path / "a.txt").write_text("mine") and None  # type: ignore
+    hook.on_row(answer(), item, is_saved=False)
+    assert (texts(tmp_path), hook.counts["kept"]) == ({"a.txt": "mine"}, 1)
+
+
+def test_saved_rows_have_texts_if_they_are_missing(tmp_path: Path) -> None:
+    items = images(tmp_path, "a.png", "b.png")
+    (tmp_path / "a.txt").write_text("mine")
+    hook = Sidecars(".txt")
+    for item in items:
+        hook.on_row(answer(item.index), item, is_saved=True)
+    assert texts(tmp_path) == {"a.txt": "mine", "b.txt": "a car\n"}
+
+
+def test_images_that_are_not_files_have_none(tmp_path: Path) -> None:
+    items = [
+        Item(0, "0", "0", data=b"bytes"),
+        Item(1, "x/a.png", "s3://x/a.png", path="s3://x/a.png"),
+        Item(2, "a.png", "shard.tar/a.png", path=f"{tmp_path}/shard.tar", span=(512, 10)),
+        Item(3, "a.png", "shard.tar.gz/a.png", path=f"{tmp_path}/shard.tar.gz", data=b"bytes"),
+        *(Item(4, path, path, path=path) for path in (".", "/")),
+    ]
+    assert written(items) == "0 files ending in .txt"
+    assert not any(Sidecars(".txt", is_only_output=True).skips(item) for item in items)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_path_that_no_file_has_costs_no_run(tmp_path: Path) -> None:
+    item = Item(0, "a", "a", path=f"{tmp_path}/no\0name.png")
+    assert written([item], bad="a") == "0 files ending in .txt"
+    assert not Sidecars(".txt", is_only_output=True).skips(item)
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_images_whose_text_is_kept_are_not_asked(tmp_path: Path, overwrite: bool) -> None:
+    items = images(tmp_path, "a.png", "b.png", "b.jpg", "c.png")
+    (tmp_path / "a.txt").write_text("mine")
+    hook = Sidecars(".txt", overwrite=overwrite, is_only_output=True)
+    asked = [item for item in items if not hook.skips(item)]
+    assert [item.id for item in asked] == ["b.png", "b.jpg", "c.png"]
+    (tmp_path / "c.txt").write_text("written meanwhile")
+    for item in asked:
+        hook.on_row(answer(item.index), item, is_saved=False)
+    assert texts(tmp_path).keys() == {"a.txt", "b.txt", "b.jpg.txt", "c.txt"}
+    assert texts(tmp_path)["c.txt"] == "written meanwhile"
+    assert hook.counts["skipped"] == 1
+    assert "; 1 image is not asked" in hook.finish(complete=True)[0][1]
+
+
+def test_all_are_asked_where_there_are_other_outputs(tmp_path: Path) -> None:
+    items = images(tmp_path, "a.png")
+    (tmp_path / "a.txt").write_text("mine")
+    assert not Sidecars(".txt").skips(items[0])
+
+
+def test_names_are_claimed_in_the_order_of_the_input(tmp_path: Path) -> None:
+    """An image that is not asked yet, or has an error, keeps its name."""
+    items = images(tmp_path, "a.png", "a.jpg")
+    written(items, bad="a.png")
+    assert texts(tmp_path).keys() == {"a.jpg.txt"}
+    written(items)
+    assert texts(tmp_path).keys() == {"a.txt", "a.jpg.txt"}
+
+
+@pytest.mark.parametrize("twins", ["caf\u00e9 cafe\u0301", "Case case"])
+def test_names_equal_on_some_file_systems_have_two_texts(tmp_path: Path, twins: str) -> None:
+    first, second = sorted(twins.split())
+    written(images(tmp_path, f"{first}.png", f"{second}.png"))
+    assert texts(tmp_path).keys() == {f"{first}.txt", f"{second}.png.txt"}
+
+
+def test_text_of_an_earlier_run_stays_with_its_image(tmp_path: Path) -> None:
+    written(images(tmp_path, "a.png"))
+    items = images(tmp_path, "a.jpg", "a.png")
+    assert "1 named as a.jpg.txt: another image has the shorter name" in written(items)
+    assert texts(tmp_path).keys() == {"a.txt", "a.jpg.txt"}
+    (tmp_path / "a.png").rename(tmp_path / "a.webp")  # the text's image is gone: the name is free
+    (tmp_path / "a.jpg.txt").unlink()
+    assert written(images(tmp_path, "a.jpg")) == "0 files ending in .txt; 1 that exists is kept"
+
+
+def test_image_with_too_long_a_name_has_no_text(tmp_path: Path) -> None:
+    hook = Sidecars(".caption")
+    for item in images(tmp_path, "n" * 251 + ".png", "o" * 247 + ".png"):
+        hook.on_row(answer(item.index), item, is_saved=False)
+    ((_, fact),) = hook.finish(complete=True)
+    assert fact == "1 file ending in .caption; 1 not written, as no name was left"
+    assert (tmp_path / ("o" * 247 + ".caption")).exists()
+
+
+def test_name_that_is_not_utf8_has_a_text(tmp_path: Path) -> None:
+    name = os.fsdecode(b"c\xff\n.png")
+    assert written(images(tmp_path, name), "half \ud800") == "1 file ending in .txt"
+    assert (tmp_path / name.replace(".png", ".txt")).read_text() == "half \ufffd\n"
+
+
+def test_relative_image_has_its_text_in_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    written([Item(0, "a.png", "a.png", path="a.png"), Item(1, "b.png", "b.png", path="./b.png")])
+    assert texts(tmp_path).keys() == {"a.txt", "b.txt"}
+
+
+def test_folder_in_place_of_a_text_ends_the_run(tmp_path: Path) -> None:
+    items = images(tmp_path, "a.png")
+    (tmp_path / "a.txt").mkdir()
+    with pytest.raises(OutputFailed, match=r"cannot write .*a\.txt"):
+        written(items, overwrite=True)
+
+
+def test_texts_are_written_where_digests_cannot_be_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    items = images(tmp_path, "a.png")
+    assert "; digests of the texts cannot be kept, so --overwrite will take" in written(items)
+    assert written(items, "two", overwrite=True).endswith("that pgcli did not write")
+    assert texts(tmp_path)["a.txt"] == "one\n"
+
+
+def test_damaged_record_of_texts_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    folder = tmp_path / "photos"
+    written(images(folder, "a.png", "b.png"))
+    (record,) = (tmp_path / "state" / "pgcli" / "texts").iterdir()
+    first, *_ = record.read_text().strip().splitlines()
+    record.write_text(f'{first}\n\x00[1]\n{{"text": 3}}\n' + "[" * 9000 + '\n{"text": "b.')
+    written(images(folder, "a.png", "b.png", "c.png"), "two", overwrite=True)
+    assert texts(folder) == {"a.txt": "two\n", "b.txt": "one\n", "c.txt": "two\n"}
+
+
+def test_text_below_a_folder_creates_its_folders(tmp_path: Path) -> None:
+    """As exports write them."""
+    hook, target = Sidecars(".txt"), str(tmp_path)
+    name = hook.claim(f"{target}/sub/a.png")
+    assert name == f"{target}/sub/a.txt"
+    hook.write(name, "one", f"{target}/sub/a.png", below=target)
+    (tmp_path / "link").symlink_to(tmp_path / "sub")
+    with pytest.raises(OutputFailed, match="a folder in the path is a link"):
+        hook.write(f"{target}/link/b.txt", "one", f"{target}/link/b.png", below=target)
+    assert (texts(tmp_path), hook.counts["written"]) == ({"sub/a.txt": "one\n"}, 1)
