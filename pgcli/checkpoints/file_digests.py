@@ -12,24 +12,23 @@ from pathlib import Path
 
 from pgcli.checkpoints.hub.cached_models import own_cache
 from pgcli.checkpoints.model_file import open_model_file
+from pgcli.printable import encodable
 from pgcli.stores.files import read_text
 
 #: The files that answers depend on.
 SUFFIXES = (".safetensors", ".json", ".model", ".npz")
+DIGEST_LENGTH = 16
 MAX_CACHED = 1000
 
 
-def folder_digest(folder: Path) -> str:
-    """A digest of all files of a checkpoint that answers depend on.
+def folder_digests(folder: Path) -> dict[str, str]:
+    """The names of a checkpoint's files that answers depend on, with the start of their digests.
 
-    It depends on the names and bytes of the files, not on the folder's path. Raises
-    InvalidCheckpoint for a file that cannot be read.
+    The path of the folder does not matter. Raises InvalidCheckpoint for a file that cannot be read.
     """
     files = sorted(one for one in folder.iterdir() if one.suffix in SUFFIXES and one.is_file())
-    combined = hashlib.sha256()
-    for file, digest in zip(files, digests(files), strict=True):
-        combined.update(f"{file.name} {digest}\n".encode("utf-8", "surrogateescape"))
-    return combined.hexdigest()
+    pairs = zip(files, digests(files), strict=True)
+    return {encodable(file.name): digest[:DIGEST_LENGTH] for file, digest in pairs}
 
 
 def digests(files: Iterable[Path]) -> list[str]:

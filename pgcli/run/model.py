@@ -12,7 +12,7 @@ from pgcli.errors import NoUsableDevice
 from pgcli.run.progress.run_progress import RunProgress
 from pgcli.run.settings import loaded_model
 from pgcli.run.state.processes import recorded_processes
-from pgcli.run.state.record import RunRecord
+from pgcli.run.state.record import RunRecord, differences
 from pgcli.run.task import embedding_dim, find_checkpoints, load_engine, model_facts, notices
 from pgcli.run.workers.slots import EngineSlot, engine_slots
 
@@ -126,13 +126,13 @@ class RunModel:
             record.check_model(compared, state.name)
 
     def _check_equal(self, first: EngineInfo, info: EngineInfo) -> None:
-        for name in ("model", "dtype", "checkpoint"):
-            expected, actual = first.model.get(name), info.model.get(name)
-            if expected is not None and actual is not None and expected != actual:
-                raise NoUsableDevice(
-                    f"an engine has {name} {actual}, and the first one {expected}",
-                    hint="--dtype and --revision make all engines equal",
-                )
+        names = ("model", "dtype", "checkpoint")
+        known = [name for name in names if first.model.get(name) and info.model.get(name)]
+        if changes := differences(first.model, {name: info.model[name] for name in known}):
+            raise NoUsableDevice(
+                f"an engine is not as the first one: {'; '.join(changes)}",
+                hint="--dtype and --revision make all engines equal",
+            )
 
     def _warn_unused_gpu(self) -> None:
         """Say why the CPU is used on a machine with a GPU, unless the user has hidden the GPU."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pgcli import __version__
-from pgcli.checkpoints.file_digests import digests, folder_digest
+from pgcli.checkpoints.file_digests import digests, folder_digests
 from pgcli.checkpoints.find import DIGEST_LENGTH, builtin_models, find_local, folder_of
 from pgcli.inputs.paths import absolute_source, display_name
 from pgcli.printable import encodable
@@ -73,21 +73,23 @@ def versions() -> dict[str, str]:
 def known_model(request: RunRequest) -> dict[str, Any]:
     """What identifies the model and its adapter, as far as their files are on this machine.
 
-    A model of the Hub and a built-in one are known by name and revision, a folder by a digest of
-    its files, which is cached for as long as these do not change.
+    A model of the Hub and a built-in one are known by name and revision, a folder by digests
+    of its files, which are cached for as long as these do not change.
     """
-    options, checkpoint, adapter_digest = request.model, None, None
+    options = request.model
+    checkpoint: dict[str, str] | str | None = None
+    adapter_files = None
     folder = folder_of(model_name(request))
     if folder is not None and folder not in builtin_models().values():
-        checkpoint = folder_digest(folder)
+        checkpoint = folder_digests(folder)
     elif local := find_local(model_name(request), options.revision):
         checkpoint = local.label
     if options.adapter is not None and (folder := folder_of(options.adapter, "adapter")):
-        adapter_digest = folder_digest(folder)
+        adapter_files = folder_digests(folder)
     return {
         "checkpoint": checkpoint,
         "adapter": None if options.adapter is None else encodable(options.adapter),
-        "adapter_digest": adapter_digest,
+        "adapter_files": adapter_files,
         "dtype_option": options.dtype,
     }
 

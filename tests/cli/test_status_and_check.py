@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pgcli.checkpoints import file_digests
-from pgcli.checkpoints.file_digests import folder_digest
+from pgcli.checkpoints.file_digests import folder_digests
 from pgcli.cli.main import main
 from pgcli.errors import UsageError
 from pgcli.run.request.shard import Shard, parse_shard
@@ -381,14 +381,14 @@ def test_any_byte_of_a_checkpoint_changes_its_identity(
     folder.mkdir()
     for name in ("model.safetensors", "config.json", "notes.md"):
         (folder / name).write_text(name)
-    first = folder_digest(folder)
+    first = folder_digests(folder)
     (folder / "notes.md").write_text("other notes")
-    assert folder_digest(folder) == first
+    assert folder_digests(folder) == first
     (folder / "config.json").write_text("config.jsoN")
-    assert folder_digest(folder) != first
+    assert folder_digests(folder) != first
     moved = folder.rename(tmp_path / "moved")
     (moved / "config.json").write_text("config.json")
-    assert folder_digest(moved) == first
+    assert folder_digests(moved) == first
 
 
 def test_a_file_is_hashed_again_only_when_it_changed(
@@ -400,14 +400,14 @@ def test_a_file_is_hashed_again_only_when_it_changed(
     (folder / "model.safetensors").write_text("weights")
     real = file_digests.sha256
     monkeypatch.setattr(file_digests, "sha256", lambda file: hashed.append(file) or real(file))
-    first = folder_digest(folder)
-    assert folder_digest(folder) == first
+    first = folder_digests(folder)
+    assert folder_digests(folder) == first
     assert len(hashed) == 1
     file_digests.cache_file().write_text("{ not json")
-    assert folder_digest(folder) == first
+    assert folder_digests(folder) == first
     assert len(hashed) == 2
     os.utime(folder / "model.safetensors", ns=(1, 1))
-    assert folder_digest(folder) == first
+    assert folder_digests(folder) == first
     assert len(hashed) == 3
 
 
@@ -418,13 +418,13 @@ def test_weights_edited_in_place_are_hashed_again_whatever_their_time_says(
     file = tmp_path / "model" / "model.safetensors"
     file.parent.mkdir()
     file.write_text("weights")
-    before, first = file.stat(), folder_digest(file.parent)
+    before, first = file.stat(), folder_digests(file.parent)
     time.sleep(0.05)  # the clock of files is coarse
     with file.open("r+") as opened:
         opened.write("others!")
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert file.stat().st_mtime_ns == before.st_mtime_ns
-    assert folder_digest(file.parent) != first
+    assert folder_digests(file.parent) != first
 
 
 def test_messages_are_written_to_the_log_of_the_run(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_a_complete_output_is_compared_with_the_model(
     assert finish(images / "run", output, **options)[0] == 0
     rows = rows_of(images / "run", output)
     code, said = finish(images / "run", output, **options | {"model": "demo"})
-    assert (code, "another model" in said) == (13, True), said
+    assert (code, "another model: checkpoint: a folder -> demo@" in said) == (13, True), said
     code, said = finish(images / "run", output, **options | {"dtype": "bfloat16"})
     assert (code, "dtype" in said) == (13, True), said
     weights = next(model.glob("*.safetensors"))
@@ -62,7 +62,13 @@ def test_a_complete_output_is_compared_with_the_model(
     data[-1] ^= 1
     weights.write_bytes(data)
     code, said = finish(images / "run", output, **options)
-    assert (code, "another model" in said) == (13, True), said
+    assert (code, f"another model: checkpoint: {weights.name} differs\n" in said) == (13, True)
+    preprocessor = model / "preprocessor_config.json"
+    preprocessor.write_text(preprocessor.read_text() + "\n")
+    (model / "tokenizer_config.json").write_text("{}")
+    code, said = finish(images / "run", output, **options)
+    names = f"{weights.name}, preprocessor_config.json, tokenizer_config.json differ\n"
+    assert (code, names in said) == (13, True), said
     assert rows_of(images / "run", output) == rows
 
 

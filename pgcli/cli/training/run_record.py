@@ -29,11 +29,11 @@ def run_record(
     """What `run.json` says; a run is resumed by one of the same `settings`."""
     import torch
 
-    from pgcli.checkpoints.file_digests import folder_digest
+    from pgcli.checkpoints.file_digests import folder_digests
 
     held_out = rows.held_out
     fixed = command.settings.values | {
-        "checkpoint": None if checkpoint is None else folder_digest(checkpoint.folder),
+        "checkpoint": None if checkpoint is None else folder_digests(checkpoint.folder),
         "dtype": command.model.dtype,
         "rows": rows.given.digest,
         "eval_rows": None if held_out is None else held_out.digest,

@@ -19,7 +19,7 @@ from pgcli.results.run_input import saved_record
 from pgcli.run.status import read_status
 
 #: Settings that a page does not show, as only the program reads them.
-PRIVATE_SETTINGS = frozenset({"folder", "checkpoint", "adapter_digest"})
+PRIVATE_SETTINGS = frozenset({"folder", "checkpoint", "adapter_files"})
 
 
 def read_run_info(output: Path, name: str) -> ResultFile:

@@ -16,7 +16,8 @@ from pgcli.stores import Store
 RUN = "run.json"
 VERSION = 2
 SOURCES = "sources"  # the setting that may grow, and that a moved data set changes
-MAX_CHARACTERS = 60  # of a value in a message
+FILES = ("checkpoint", "adapter_files")  # of a folder, digests by their names
+MAX_CHARACTERS, MAX_FILES = 60, 3  # of a value in a message
 
 Settings = Mapping[str, Any]
 
@@ -125,13 +126,28 @@ def plain(settings: Settings) -> dict[str, Any]:
 
 
 def differences(old: Settings, new: Settings) -> list[str]:
-    """`name: old -> new` for each setting that differs, the sources apart."""
+    """`name: old -> new` for each setting that differs, the sources apart.
+
+    Of files of a folder the names of those that differ.
+    """
     old, new = plain(old), plain(new)
     return [
-        f"{name}: {shorten(old.get(name))} -> {shorten(value)}"
+        difference(name, old.get(name), value)
         for name, value in new.items()
         if old.get(name) != value and name != SOURCES
     ]
+
+
+def difference(name: str, old: Any, new: Any) -> str:
+    """How a setting differs."""
+    if name not in FILES or not (isinstance(old, dict) or isinstance(new, dict)):
+        return f"{name}: {shorten(old)} -> {shorten(new)}"
+    if isinstance(old, dict) and isinstance(new, dict):
+        files = [file for file in sorted({**old, **new}) if old.get(file) != new.get(file)]
+        more = f" and {len(files) - MAX_FILES} more" if len(files) > MAX_FILES else ""
+        return f"{name}: {', '.join(files[:MAX_FILES])}{more} differ{'s' * (len(files) == 1)}"
+    old, new = ("a folder" if isinstance(value, dict) else shorten(value) for value in (old, new))
+    return f"{name}: {old} -> {new}"
 
 
 def changed_source(old: Sequence[str] | None, new: Sequence[str] | None) -> str:
