@@ -11,8 +11,7 @@ from PIL import Image, ImageDraw
 
 from pgcli.records import Box, Mask
 from pgcli.results.drawings.colours import Colour, LabelColours, contrasting
-from pgcli.results.drawings.label_layout import PixelBox, layout_labels, touches
-from pgcli.results.drawings.label_text import render_label
+from pgcli.results.drawings.labels import PixelBox, label_position, render_label
 from pgcli.rle import decode
 
 MIN_FONT_SIZE = 9  # pixels; smaller text in Pillow's own font is illegible
@@ -38,8 +37,10 @@ def draw_overlay(
 ) -> Image.Image:
     """A copy of the RGB image with the boxes, given in its pixels, and their masks, if any.
 
-    The copy has no metadata. Equal boxes with equal labels are drawn once. If the labels would
-    cover more than half of the image, as on an icon, those of the smaller boxes are omitted.
+    The copy has no metadata. Equal boxes with equal labels are drawn once. A label is above its
+    box, or at another edge of it where another label is or the image ends. Labels that have no
+    position, or would cover more than half of the image, as on an icon, are left out, those of
+    small boxes first.
     """
     colours = colours or LabelColours()
     image = image.copy()
@@ -49,7 +50,7 @@ def draw_overlay(
         if mask is not None and mask.rle is not None:
             _fill_mask(image, decode(mask.rle), colours.of(box.label), style)
     unique = {(box.label, _pixel_box(box, image.size)): None for box in boxes}
-    by_size = sorted(unique, key=lambda one: -one[1].width * one[1].height)  # small ones on top
+    by_size = sorted(unique, key=lambda labelled: -labelled[1].area)  # small ones on top
     for label, box_pixels in by_size:
         _draw_box(image, box_pixels, colours.of(label), style)
     _draw_labels(image, by_size, colours, style)
@@ -101,7 +102,9 @@ def _eroded(mask: np.ndarray, radius: int) -> np.ndarray:
 
 
 def _draw_box(image: Image.Image, box: PixelBox, colour: Colour, style: DrawStyle) -> None:
-    line = max(1, min(style.line_width, min(box.width, box.height) // 4))  # small boxes stay open
+    line = max(
+        1, min(style.line_width, min(box.right - box.left, box.bottom - box.top) // 4)
+    )  # small boxes stay open
     draw = ImageDraw.Draw(image)
     left, top, right, bottom = box.left, box.top, box.right - 1, box.bottom - 1
     if border := style.border_width:
@@ -116,39 +119,19 @@ def _draw_labels(
     colours: LabelColours,
     style: DrawStyle,
 ) -> None:
+    """Write the labels, those of larger boxes first, as long as there is room for them."""
     padding = max(1, style.font_size // 5)
-    texts = [render_label(label, style.font_size, image.width - 2 * padding) for label, _ in boxes]
-    sizes = _within_share(
-        [None if text is None else (text.width + 2 * padding, text.height) for text in texts],
-        image.size,
-    )
-    labels = layout_labels([box for _, box in boxes], sizes, image.size)
-    draw = ImageDraw.Draw(image)
-    for (name, box), label in zip(boxes, labels, strict=True):
-        if label is not None and not touches(label, box):
-            leader = (*_nearest_point(label, box), *_nearest_point(box, label))
-            draw.line(leader, fill=colours.of(name), width=style.line_width)
-    for (name, _), label, text in zip(boxes, labels, texts, strict=True):
-        if label is not None and text is not None:
-            colour = colours.of(name)
-            draw.rectangle((label.left, label.top, label.right - 1, label.bottom - 1), fill=colour)
-            image.paste(contrasting(colour), (label.left + padding, label.top), text)
-
-
-def _within_share(
-    sizes: Sequence[tuple[int, int] | None], image_size: tuple[int, int]
-) -> list[tuple[int, int] | None]:
-    """The sizes of the labels, None from the first that would cover too much of the image."""
-    free = MAX_LABEL_SHARE * image_size[0] * image_size[1]
-    kept: list[tuple[int, int] | None] = []
-    for size in sizes:
-        free -= size[0] * size[1] if size else 0
-        fits = size is not None and free >= 0 and size[1] <= image_size[1]
-        kept.append(size if fits else None)
-    return kept
-
-
-def _nearest_point(box: PixelBox, other: PixelBox) -> tuple[int, int]:
-    """The point of a box that is nearest to the centre of the other."""
-    x, y = (other.left + other.right) // 2, (other.top + other.bottom) // 2
-    return min(max(x, box.left), box.right - 1), min(max(y, box.top), box.bottom - 1)
+    free = MAX_LABEL_SHARE * image.width * image.height
+    labels: list[PixelBox] = []
+    for name, box in boxes:
+        text = render_label(name, style.font_size, image.width - 2 * padding)
+        if text is None:
+            continue
+        size = (text.width + 2 * padding, text.height)
+        label = label_position(box, size, image.size, labels)
+        if label is None or (free := free - label.area) < 0:
+            continue
+        labels.append(label)
+        colour = colours.of(name)
+        image.paste(colour, label)
+        image.paste(contrasting(colour), (label.left + padding, label.top), text)

@@ -1,10 +1,11 @@
-"""Renders a label as pixels, in a font that has its characters, truncated to a width."""
+"""The labels of boxes: their text as pixels, and where they are in the image."""
 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 from PIL import Image, ImageDraw, ImageFont
 
@@ -27,10 +28,41 @@ SYSTEM_FONTS = (
     "Arial.ttf",
 )
 MAX_CHARACTERS = 200  # of a label; no image is wide enough for more
-ELLIPSIS = "..."
 NO_CHARACTER = "\U0010ffff"  # in no font, so it renders as the font's missing-character glyph
 
-Font = ImageFont.FreeTypeFont
+
+class PixelBox(NamedTuple):
+    """A box in whole pixels; right and bottom are exclusive."""
+
+    left: int
+    top: int
+    right: int
+    bottom: int
+
+    @property
+    def area(self) -> int:
+        return (self.right - self.left) * (self.bottom - self.top)
+
+    def overlaps(self, box: PixelBox) -> bool:
+        """Whether the boxes share a pixel."""
+        across = self.left < box.right and box.left < self.right
+        return across and self.top < box.bottom and box.top < self.bottom
+
+
+def label_position(
+    box: PixelBox, size: tuple[int, int], image_size: tuple[int, int], taken: Sequence[PixelBox]
+) -> PixelBox | None:
+    """Where a label of `size` (width, height) is: above its box, else at its top, below, at its
+    bottom, always inside the image. None where every position overlaps a label that is there.
+    """
+    width, height = size
+    left = max(0, min(box.left, image_size[0] - width))
+    for top in (box.top - height, box.top, box.bottom, box.bottom - height):
+        label = PixelBox(left, top, left + width, top + height)
+        is_inside = top >= 0 and label.bottom <= image_size[1] and label.right <= image_size[0]
+        if is_inside and not any(map(label.overlaps, taken)):
+            return label
+    return None
 
 
 def render_label(label: str, size: int, width: int) -> Image.Image | None:
@@ -41,14 +73,15 @@ def render_label(label: str, size: int, width: int) -> Image.Image | None:
     base character or escaped.
     """
     text = unicodedata.normalize("NFC", printable(label.strip()[:MAX_CHARACTERS]))
-    if not text:
-        return None
-    name, text = _best_font(text)
-    font = _font(name, size)
-    text = _truncated(text, lambda part: font.getlength(part) <= width)
+    font_name, text = _best_font(text)
+    font = _font(font_name, size)
+    ending = ""
+    while text and font.getlength(text + ending) > width:
+        text, ending = text[:-1].rstrip(), "..."
     if not text:
         return None
     ascent, descent = font.getmetrics()
+    text += ending
     mask = Image.new("L", (max(1, round(font.getlength(text))), ascent + descent))
     ImageDraw.Draw(mask).text((0, 0), text, fill=255, font=font)  # stacked accents are cropped
     return mask
@@ -56,15 +89,11 @@ def render_label(label: str, size: int, width: int) -> Image.Image | None:
 
 def _best_font(text: str) -> tuple[str | None, str]:
     """The font with most of the text's characters, and the text with the others replaced."""
-    if text.isascii():
-        return None, text
-    best, characters = None, set(text)
+    best, characters = None, {character for character in text if not character.isascii()}
     missing = _missing(None, characters)
     for name in _installed() if missing else ():
         if len(fewer := _missing(name, characters)) < len(missing):
             best, missing = name, fewer
-        if not missing:
-            break
     return best, "".join(_ascii_for(c) if c in missing else c for c in text)
 
 
@@ -73,19 +102,8 @@ def _ascii_for(character: str) -> str:
     return base or character.encode("unicode_escape").decode()
 
 
-def _truncated(text: str, fits: Callable[[str], bool]) -> str:
-    """The text if it fits, else its longest prefix that fits with dots, or an empty string."""
-    if fits(text):
-        return text
-    low, high = 0, len(text) - 1
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if fits(text[:middle] + ELLIPSIS) else (low, middle - 1)
-    return text[:low].rstrip() + ELLIPSIS if low else ""
-
-
 def _missing(name: str | None, characters: set[str]) -> set[str]:
-    return {c for c in characters if not c.isascii() and not _has(name, c)}
+    return {character for character in characters if not _has(name, character)}
 
 
 @lru_cache(maxsize=4096)
@@ -97,21 +115,20 @@ def _has(name: str | None, character: str) -> bool:
 
 @lru_cache(maxsize=1)
 def _installed() -> tuple[str, ...]:
-    def found() -> Iterator[str]:
-        for name in SYSTEM_FONTS:
-            try:
-                _font(name, 16)
-            except OSError:
-                continue
-            yield name
-
-    return tuple(found())
+    installed = []
+    for name in SYSTEM_FONTS:
+        try:
+            _font(name, 16)
+        except OSError:
+            continue
+        installed.append(name)
+    return tuple(installed)
 
 
 @lru_cache(maxsize=64)
-def _font(name: str | None, size: int) -> Font:
+def _font(name: str | None, size: int) -> ImageFont.FreeTypeFont:
     if name is not None:
         return ImageFont.truetype(name, size)
     font = ImageFont.load_default(size)
-    assert isinstance(font, Font)  # without a size, Pillow may return its bitmap font
+    assert isinstance(font, ImageFont.FreeTypeFont)  # without a size, it may be a bitmap font
     return font
