@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support.stub_runs import make_images, start, wait
+from tests.support.stub_runs import make_images, start_program, wait
 from tests.support.writable_stores import used_store
 
 URL, OPTIONS = "s3://bucket/{}/", {"rows_per_file": 4}
@@ -34,6 +34,7 @@ def rows_in(files: dict[str, bytes], name: str) -> list[str]:
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("kills", [4, 40])
 @pytest.mark.parametrize("kind", KINDS)
 def test_runs_into_a_store_are_killed_and_lose_no_row(
@@ -45,7 +46,7 @@ def test_runs_into_a_store_are_killed_and_lose_no_row(
     said = (tmp_path / "said").read_text
     with used_store() as files:
         began = time.monotonic()
-        assert wait(start(tmp_path / "run", URL.format("whole"), **OPTIONS)) == 3, said()
+        assert wait(start_program(tmp_path / "run", URL.format("whole"), **OPTIONS)) == 3, said()
         seconds = 1.5 * (time.monotonic() - began)
         rows = rows_in(files, "whole")
         assert len(rows) == 20
@@ -55,7 +56,7 @@ def test_runs_into_a_store_are_killed_and_lose_no_row(
             name = f"run{number}"
             url = URL.format(name)
             running = {
-                start(tmp_path / "run", url, seconds=0.01, **OPTIONS | more): more
+                start_program(tmp_path / "run", url, seconds=0.01, **OPTIONS | more): more
                 for more in KINDS[kind]
             }
             while running:
@@ -71,5 +72,7 @@ def test_runs_into_a_store_are_killed_and_lose_no_row(
                 assert set(rows_in(files, name)) <= set(rows)
                 if code not in (0, 3):
                     time.sleep(0.3 * (code == 12))
-                    running[start(tmp_path / "run", url, seconds=0.01, **OPTIONS | more)] = more
+                    running[
+                        start_program(tmp_path / "run", url, seconds=0.01, **OPTIONS | more)
+                    ] = more
             assert rows_in(files, name) == rows
