@@ -8,11 +8,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from pgcli.errors import OutputFailed
+from pgcli.stores.writing import give_name
 
 _NOT_A_FOLDER = {errno.ELOOP, errno.ENOTDIR}
-#: What a file system without hard links answers to `link`.
-_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS}
-
 
 DRAW_HINT = "free disk space, check the folder's permissions, or choose another with --draw"
 
@@ -46,37 +44,10 @@ def write_below(
             descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=parent)
             with open(descriptor, "wb") as file:
                 file.write(data)
-            if replace:
-                os.replace(part, last, src_dir_fd=parent, dst_dir_fd=parent)
-                return True
-            is_free = _rename_if_free(part, last, parent)
-            if not is_free:
-                os.unlink(part, dir_fd=parent)
-            return is_free
-        except BaseException:
+            return give_name(part, last, parent, replace=replace)
+        finally:
             with suppress(OSError):
                 os.unlink(part, dir_fd=parent)
-            raise
-
-
-def _rename_if_free(part: str, last: str, parent: int) -> bool:
-    """Give the file its name unless a file has it; without hard links it might replace one that is
-    created at the same moment.
-    """
-    try:
-        os.link(part, last, src_dir_fd=parent, dst_dir_fd=parent)
-    except FileExistsError:
-        return False
-    except OSError as problem:
-        if problem.errno not in _NO_LINKS:
-            raise
-        with suppress(FileNotFoundError):
-            os.lstat(last, dir_fd=parent)
-            return False
-        os.replace(part, last, src_dir_fd=parent, dst_dir_fd=parent)
-        return True
-    os.unlink(part, dir_fd=parent)
-    return True
 
 
 @contextmanager
