@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +16,7 @@ from pgcli.results.imports.value_checks import (
     array,
     label,
     mapping,
+    number,
     text,
     whole_number,
 )
@@ -24,16 +25,40 @@ from pgcli.rows import DIGEST_CHARACTERS
 FORMAT, VERSION = "pgcli edits", 1
 MAX_BYTES = 128 * 2**20
 HINT = "name the file that the page of pgcli view saved with 'Save edits'"
-EDIT_KEYS = {"file", "index", "id", "prompt", "digest", "state", "answer", "labels"}
+EDIT_KEYS = {"file", "index", "id", "prompt", "digest", "state", "answer", "boxes"}
+CORNERS = ("xmin", "ymin", "xmax", "ymax")
+BOX_KEYS = {"label", "source", *CORNERS}
+#: The page writes corners to a tenth of a pixel: a box that differs by less was not moved.
+SAME_PIXELS = 0.06
+
+
+@dataclass(frozen=True, slots=True)
+class EditedBox:
+    """A box of a corrected row, in pixels of the upright image.
+
+    `source` is the number of the model's box that it was, None for one that a person drew.
+    """
+
+    label: str
+    xmin: float
+    ymin: float
+    xmax: float
+    ymax: float
+    source: int | None = None
+
+    @property
+    def corners(self) -> dict[str, float]:
+        """The corners, as a row has them."""
+        return {"xmin": self.xmin, "ymin": self.ymin, "xmax": self.xmax, "ymax": self.ymax}
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
     """An edit of a row, which `key` and `digest` identify; id and prompt are as the page has them.
 
-    `answer` is the corrected text, None if it is unchanged. `labels` maps the number of a box to
-    its label, or to None if the box is removed. `file` is the name of the result file on a page of
-    several. `number` counts the edits of the file from 1.
+    `answer` is the corrected text, None if it is unchanged. `boxes` are all boxes of the corrected
+    row, None if they are unchanged. `file` is the name of the result file on a page of several.
+    `number` counts the edits of the file from 1.
     """
 
     number: int
@@ -43,7 +68,7 @@ class Edit:
     digest: str
     state: Literal["accepted", "rejected"]
     answer: str | None = None
-    labels: Mapping[int, str | None] = field(default_factory=dict)
+    boxes: tuple[EditedBox, ...] | None = None
     file: str | None = None
 
     @property
@@ -54,7 +79,7 @@ class Edit:
     @property
     def is_correction(self) -> bool:
         """Whether the edit changes the row."""
-        return self.answer is not None or bool(self.labels)
+        return self.answer is not None or self.boxes is not None
 
     def __str__(self) -> str:
         return f"edit {self.number} ({self.id[:100]!r}, {self.prompt[:100]!r})"
@@ -99,23 +124,30 @@ def read_edit(value: object, number: int) -> Edit:
         digest,
         state,
         None if answer is None else text(answer, f"{what}: answer"),
-        read_labels(found.get("labels"), f"{what}: labels"),
+        None if found.get("boxes") is None else read_boxes(found["boxes"], f"{what}: boxes"),
         None if file is None else text(file, f"{what}: file"),
     )
 
 
-def read_labels(value: object, what: str) -> dict[int, str | None]:
-    """The labels of boxes by their numbers. Raises InvalidValue."""
-    labels: dict[int, str | None] = {}
-    for key, name in mapping({} if value is None else value, what).items():
-        if not (key.isascii() and key.isdigit() and len(key) < 10):
-            raise InvalidValue(f"{what}: {key!r} is not the number of a box")
-        labels[int(key)] = None if name is None else label(name, f"{what}: {key}")
-    return labels
+def read_boxes(value: object, what: str) -> tuple[EditedBox, ...]:
+    """The boxes of a corrected row. Raises InvalidValue."""
+    boxes = []
+    for place, entry in enumerate(array(value, what)):
+        name = f"{what}: {place}"
+        values = mapping(entry, name)
+        if unknown := values.keys() - BOX_KEYS:
+            raise InvalidValue(f"{name} has an unknown key, {min(unknown)!r}")
+        left, top, right, bottom = (number(values.get(key), f"{name}: {key}") for key in CORNERS)
+        source = values.get("source")
+        if source is not None:
+            source = whole_number(source, f"{name}: source")
+        name_of_box = label(values.get("label"), f"{name}: label")
+        boxes.append(EditedBox(name_of_box, left, top, right, bottom, source))
+    return tuple(boxes)
 
 
 def corrected(row: Mapping[str, Any], edit: Edit) -> dict[str, Any]:
-    """The row with the edit's answer or labels, and without the numbers of the model's tokens.
+    """The row with the edit's answer or boxes, and without the numbers of the model's tokens.
 
     The answer of boxes is written anew from them. Raises InvalidValue for an edit that the row
     cannot have.
@@ -123,24 +155,52 @@ def corrected(row: Mapping[str, Any], edit: Edit) -> dict[str, Any]:
     changed = dict(row)
     if not edit.is_correction:
         return changed
-    boxes, masks = list(row.get("boxes") or ()), row.get("masks")
     if edit.answer is not None:
-        if boxes or row.get("task") in BOX_TASKS:
-            raise InvalidValue(f"{edit} changes the answer of a row with boxes, and not the labels")
+        if row.get("boxes") or row.get("task") in BOX_TASKS:
+            raise InvalidValue(f"{edit} changes the answer of a row with boxes, and not the boxes")
         changed["answer"] = edit.answer.strip()
-    if edit.labels:
-        if max(edit.labels) >= len(boxes):
-            raise InvalidValue(
-                f"{edit} changes box {max(edit.labels)}, which the row does not have"
-            )
-        kept = [number for number in range(len(boxes)) if edit.labels.get(number, "") is not None]
-        changed["boxes"] = [
-            boxes[number] | {"label": edit.labels.get(number) or boxes[number].get("label")}
-            for number in kept
-        ]
-        if isinstance(masks, list):
-            changed["masks"] = [masks[number] for number in kept if number < len(masks)]
+    if edit.boxes is not None:
+        pairs = [corrected_box(row, box, edit) for box in edit.boxes]
+        changed["boxes"] = [box for box, _ in pairs]
+        if isinstance(row.get("masks"), list):
+            changed["masks"] = [mask for _, mask in pairs]
         changed["answer"] = detection_text(
             changed["boxes"], changed.get("masks") or (), width=row["width"], height=row["height"]
         )
     return changed | {name: None for name in ("tokens", "finish", "logprob") if name in row}
+
+
+def corrected_box(
+    row: Mapping[str, Any], box: EditedBox, edit: Edit
+) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """A box of the corrected row, and its mask: one of the model's, or one that was drawn.
+
+    A drawn box has a score and a confidence of 1 and no mask, as what a person says. A moved box
+    keeps the codes of its mask, which are relative to it, and not the pixels. Raises InvalidValue
+    for a source that the row does not have, and for a box without an area in the image.
+    """
+    boxes, masks = row.get("boxes") or (), row.get("masks") or ()
+    if box.source is not None and box.source >= len(boxes):
+        raise InvalidValue(f"{edit} changes box {box.source}, which the row does not have")
+    if box.source is None:
+        return {
+            "label": box.label,
+            **clipped(box, row, edit),
+            "score": 1.0,
+            "confidence": 1.0,
+        }, None
+    own = boxes[box.source]
+    mask = masks[box.source] if box.source < len(masks) else None
+    if all(abs(own[name] - value) < SAME_PIXELS for name, value in box.corners.items()):
+        return own | {"label": box.label}, mask
+    return own | {"label": box.label, **clipped(box, row, edit)}, mask and mask | {"rle": None}
+
+
+def clipped(box: EditedBox, row: Mapping[str, Any], edit: Edit) -> dict[str, float]:
+    """The corners of a box within the image. Raises InvalidValue if it has no area there."""
+    width, height = float(row["width"]), float(row["height"])
+    sides = {"xmin": width, "ymin": height, "xmax": width, "ymax": height}
+    corners = {name: min(max(value, 0.0), sides[name]) for name, value in box.corners.items()}
+    if corners["xmin"] >= corners["xmax"] or corners["ymin"] >= corners["ymax"]:
+        raise InvalidValue(f"{edit} has a box without an area in the image")
+    return corners

@@ -44,6 +44,12 @@ def edit(of: dict[str, Any], state: str = "accepted", **changes: Any) -> dict[st
     return key | {"digest": answer_digest(of), "state": state} | changes
 
 
+def edited(label: str, row: dict[str, Any], source: int, **corners: float) -> dict[str, Any]:
+    """A box of a row, with another label or corners."""
+    own = {name: round(row["boxes"][source][name], 1) for name in ("xmin", "ymin", "xmax", "ymax")}
+    return {"label": label, **own, **corners, "source": source}
+
+
 def write_edits(*edits: Any, **changes: Any) -> None:
     document = {"format": "pgcli edits", "version": 1, "edits": list(edits)} | changes
     Path("rows.edits.json").write_text(json.dumps(document), encoding="utf-8")
@@ -62,12 +68,12 @@ def read(name: str = "new.jsonl") -> list[dict[str, Any]]:
 def test_edits_correct_and_leave_out_rows(capsys: Capture) -> None:
     given = rows()
     saved(Path("rows.jsonl"), given)
-    labels = {"0": "lion", "2": None}
+    kept = [edited("lion", given[3], 0), edited("dog", given[3], 1)]
     write_edits(
         edit(given[0]),
         edit(given[1], answer=" right "),
         edit(given[2], "rejected"),
-        edit(given[3], labels=labels),
+        edit(given[3], boxes=kept),
     )
     code, err = apply(capsys)
     assert code == 0
@@ -83,6 +89,21 @@ def test_edits_correct_and_leave_out_rows(capsys: Capture) -> None:
     lion, dog = "<loc0102>" * 2 + "<loc0512>" * 2, "<loc0000>" * 2 + "<loc1023>" * 2
     assert third["answer"] == f"{lion}{codes} lion ; {dog} dog"
     assert fourth["error"] == "missing"
+
+
+def test_boxes_are_moved_and_drawn(capsys: Capture) -> None:
+    given = rows()
+    saved(Path("rows.jsonl"), given)
+    moved = edited("cat", given[3], 0, xmin=80, xmax=9999)
+    write_edits(edit(given[3], boxes=[moved, DRAWN]), edit(given[0], boxes=[DRAWN]))
+    assert apply(capsys)[0] == 0
+    first, *_, fourth, _ = read()
+    own, drawn = fourth["boxes"]
+    assert own == given[3]["boxes"][0] | {"xmin": 80.0, "xmax": 640.0}  # clipped to the image
+    assert drawn == DRAWN | {"score": 1.0, "confidence": 1.0}
+    assert fourth["masks"] == [given[3]["masks"][0] | {"rle": None}, None]
+    assert fourth["answer"].endswith("<loc0004><loc0002><loc0085><loc0048> a")
+    assert [box["label"] for box in first["boxes"]] == ["a"]
 
 
 @pytest.mark.parametrize(("wanted", "indices"), [("accepted", [0]), ("all", [0, 1, 2, 3, 4])])
@@ -131,29 +152,37 @@ def test_kept_columns_and_numbers_of_parquet_match_the_digest(capsys: Capture) -
         sink.save(answer(0, boxes=(box("cat", 1, 2, 3, 4),), kept={"sku": 7}))
     with saving("rows.jsonl", keep=("sku",)) as sink:
         sink.save(answer(0, boxes=(box("cat", 1, 2, 3, 4),), kept={"sku": 7}))
-    write_edits(edit(json.loads(Path("rows.jsonl").read_text()), labels={"0": "dog"}))
+    one = json.loads(Path("rows.jsonl").read_text())
+    write_edits(edit(one, boxes=[edited("dog", one, 0)]))
     words = ["apply", "rows.edits.json", "rows.parquet", "-o", "new.parquet"]
     assert main(words) == 0
     (corrected,) = pgcli.read("new.parquet")
     assert (corrected.boxes[0].label, corrected.kept) == ("dog", {"sku": 7})
 
 
+DRAWN = {"label": "a", "xmin": 1, "ymin": 2, "xmax": 30, "ymax": 40}
 WRONG: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "not edits": (lambda one: write_edits(one, format="other"), "is not a file of edits"),
     "a list": (lambda one: Path("rows.edits.json").write_text("[]"), "is not a file of edits"),
     "newer": (lambda one: write_edits(one, version=2), "has version 2"),
     "no list": (lambda one: write_edits(edits={}), "edits is not an array"),
     "no object": (lambda one: write_edits(7), "edit 1 is not an object"),
-    "a key": (lambda one: write_edits(one | {"boxes": []}), "unknown key, 'boxes'"),
+    "a key": (lambda one: write_edits(one | {"labels": {}}), "unknown key, 'labels'"),
     "a state": (lambda one: write_edits(one | {"state": "maybe"}), "state is neither"),
     "an index": (lambda one: write_edits(one | {"index": -1}), "index is not a whole number"),
     "true": (lambda one: write_edits(one | {"index": True}), "index is not a whole number"),
     "a digest": (lambda one: write_edits(one | {"digest": "1"}), "digest does not have 16"),
     "no id": (lambda one: write_edits(one | {"id": None}), "id is not text"),
     "an answer": (lambda one: write_edits(one | {"answer": ["a"]}), "answer is not text"),
-    "a box": (lambda one: write_edits(one | {"labels": {"-1": "a"}}), "not the number of a box"),
-    "a label": (lambda one: write_edits(one | {"labels": {"0": "a ; b"}}), "has a line break, a"),
-    "no box": (lambda one: write_edits(one | {"labels": {"9": "a"}}), "which the row does not"),
+    "a box": (lambda one: write_edits(one | {"boxes": [DRAWN | {"xmin": "1"}]}), "xmin is not a n"),
+    "NaN box": (lambda one: write_edits(one | {"boxes": [DRAWN | {"xmax": None}]}), "xmax is not"),
+    "a box key": (lambda one: write_edits(one | {"boxes": [DRAWN | {"z": 1}]}), "unknown key, 'z'"),
+    "outside": (
+        lambda one: write_edits(one | {"boxes": [DRAWN | {"xmin": 9e9}]}),
+        "without an area",
+    ),
+    "a label": (lambda one: write_edits(one | {"boxes": [DRAWN | {"label": "a;"}]}), "line break"),
+    "no box": (lambda one: write_edits(one | {"boxes": [DRAWN | {"source": 9}]}), "which the row"),
     "twice": (lambda one: write_edits(one, one), "of the same row as edit 1"),
     "cut": (lambda one: Path("rows.edits.json").write_text('{"edits'), "is not valid JSON"),
     "deep": (lambda one: Path("rows.edits.json").write_text("[" * 100000), "is not valid JSON"),
@@ -203,7 +232,10 @@ def test_edits_of_the_documentation_are_valid() -> None:
     schema = json.loads((ROOT / "docs" / "edits.schema.json").read_text(encoding="utf-8"))
     jsonschema.Draft202012Validator.check_schema(schema)
     given = rows()
-    edits = [edit(given[0], answer="a"), edit(given[3], labels={"0": None, "1": "a"}, file="f")]
+    edits = [
+        edit(given[0], answer="a"),
+        edit(given[3], boxes=[DRAWN, DRAWN | {"source": 0}], file="f"),
+    ]
     document = {"format": "pgcli edits", "version": 1, "edits": edits}
     jsonschema.validate(document, schema)
     with pytest.raises(jsonschema.ValidationError):

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from pgcli.cli.main import main
 from pgcli.results.gallery.gallery_page import GalleryOptions, RowGroup, write_gallery
@@ -502,10 +503,12 @@ def test_answers_and_labels_are_corrected(open_page: Any, page: Path) -> None:
     assert shown.all(".card .answer").first.inner_text() == "a green cat"
     assert shown.all(".card").nth(2).locator(".tag").all_inner_texts() == ["star,x"]
     edits = saved_edits(shown)
-    assert [(edit.get("answer"), edit.get("labels"), edit["state"]) for edit in edits] == [
-        ("a green cat", None, "accepted"),
-        (None, {"0": "star,x", "1": None}, "accepted"),
+    labels = [edit.get("boxes") and [box["label"] for box in edit["boxes"]] for edit in edits]
+    assert [(edit.get("answer"), edit["state"]) for edit in edits] == [
+        ("a green cat", "accepted"),
+        (None, "accepted"),
     ]
+    assert labels == [None, ["star,x"]]
     file = saved(
         page.parent / "edits.json", [{"format": "pgcli edits", "version": 1, "edits": edits}]
     )
@@ -523,6 +526,55 @@ def test_answers_and_labels_are_corrected(open_page: Any, page: Path) -> None:
     shown.page.select_option("#review", "")
     assert shown.all(".card .answer").first.inner_text() == "a red cat"
     assert shown.all(".card").nth(2).locator(".tag").all_inner_texts() == ["cat", "dog"]
+
+
+def test_boxes_are_moved_resized_and_drawn(open_page: Any, tmp_path: Path) -> None:
+    """With the mouse and the keyboard, undone one by one, and applied to the rows."""
+    Image.new("RGB", (200, 100), "navy").save(tmp_path / "00000.png")
+    boxes = [box("cat", 20, 20, 60, 60)]
+    found = row(0, answer="", task="detect", boxes=boxes, width=200, height=100)
+    shown = open_page(gallery(tmp_path, [found]))
+    shown.press("j", "Enter", "n")
+    assert shown.all(".handle").count() == 4
+    shown.press("ArrowRight", "Shift+ArrowDown", "Escape")
+    assert shown.all(".handle").count() == 0
+    assert shown.all("#zoom").is_visible()
+    drawing = shown.all("#stage svg.marks")
+    place = drawing.bounding_box()
+    scale = place["width"] / 200
+    top = place["y"] + (place["height"] - 100 * scale) / 2
+
+    def drag(start: tuple[float, float], end: tuple[float, float]) -> None:
+        for step, (x, y) in enumerate((start, end)):
+            shown.page.mouse.move(place["x"] + x * scale, top + y * scale, steps=3)
+            shown.page.mouse.down() if step == 0 else shown.page.mouse.up()
+
+    drag((40, 40), (50, 35))  # the box as a whole
+    drag((72, 56), (90, 70))  # its lower right corner
+    shown.press("d")
+    drag((120, 10), (150, 40))
+    shown.page.keyboard.type("dog")
+    shown.press("Enter")
+    (edit,) = saved_edits(shown)
+    corners = [[box[name] for name in ("xmin", "ymin", "xmax", "ymax")] for box in edit["boxes"]]
+    assert np.allclose(corners, [[32, 15, 90, 71], [120, 10, 150, 40]], atol=1.5)
+    assert [(box["label"], box.get("source")) for box in edit["boxes"]] == [
+        ("cat", 0),
+        ("dog", None),
+    ]
+    document = {"format": "pgcli edits", "version": 1, "edits": [edit]}
+    edits = saved(tmp_path / "edits.json", [document])
+    words = ["apply", str(edits), str(tmp_path / "rows.jsonl"), "-o", str(tmp_path / "new.jsonl")]
+    assert main(words) == 0
+    corrected = json.loads((tmp_path / "new.jsonl").read_text())
+    assert [box["label"] for box in corrected["boxes"]] == ["cat", "dog"]
+    shown.page.reload()
+    shown.press("j", "Enter", "n", "n", "x")
+    assert shown.all("#details .edit-label").count() == 1
+    shown.press("u")
+    assert shown.all("#details .edit-label").count() == 2
+    shown.press("d", "Enter", "Escape", "u", "u")
+    assert shown.all("#details .edit-label").count() == 2
 
 
 def test_edits_of_hostile_rows_are_of_their_rows(open_page: Any, tmp_path: Path) -> None:

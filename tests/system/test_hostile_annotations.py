@@ -32,7 +32,8 @@ def seed(kind: str) -> Any:
             | {"digest": answer_digest(row), "state": "accepted"}
             for row in (first, second)
         ]
-        edits = [keys[0] | {"labels": {"0": "a", "1": None}}, keys[1] | {"labels": {"0": "b"}}]
+        box = {"label": "a", "xmin": 1.5, "ymin": 2, "xmax": 9, "ymax": 8, "source": 0}
+        edits = [keys[0] | {"boxes": [box]}, keys[1] | {"boxes": [box, box | {"source": None}]}]
         return {"format": "pgcli edits", "version": 1, "edits": edits}
     assert main(["export", "rows.jsonl", "--to", kind, "-o", "made.json", "--root", "photos"]) == 0
     document = json.loads(Path("made.json").read_text())

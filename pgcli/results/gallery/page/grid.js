@@ -142,7 +142,7 @@ function altText(row) {
   return found ? `${row.id}: ${found}` : row.id;
 }
 
-const labels = (row) => countValues(row.b.filter((box, number) => isConfident(box) && !isRemoved(row, number)).map((box) => box[0]));
+const labels = (row) => countValues(row.b.filter(isConfident).map((box) => box[0]));
 
 /** A row's answer on a card. */
 function shortAnswer(row) {
@@ -154,7 +154,7 @@ function shortAnswer(row) {
     return make("div", { class: "tags" }, ...labels(row).map(([label, number]) => make("span", { class: "tag" },
       dot(label), make("b", {}, labelName(label) || "(no label)"), number > 1 ? make("small", {}, `\u00d7${number}`) : null)));
   }
-  if (row.b) return make("div", { class: "answer none" }, row.b.some(isConfident) ? "no box left" : "no box this confident");
+  if (row.b) return make("div", { class: "answer none" }, row.b.length ? "no box this confident" : "no box left");
   if (row.d) {
     return make("div", { class: "shares" }, ...row.d.slice(0, MAX_SHARES).map(([words, share, value, detail]) =>
       make("div", { title: detail ? `${words}: ${detail}` : words }, make("b", {}, words), meter(share), make("span", {}, value))));

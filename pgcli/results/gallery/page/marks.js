@@ -8,11 +8,10 @@ function marks(row, size, { scores = false } = {}) {
   const entry = imageEntry(row.p);
   const width = row.w ?? entry?.[1];
   const height = row.h ?? entry?.[2];
-  if (!row.b || !width || !height || hasChanged(row, entry)) return null;
+  if (!(row.b || isDrawable(row)) || !width || !height || hasChanged(row, entry)) return null;
   const unit = 1 / Math.min(size[0] / width, size[1] / height);
   const drawing = draw("svg", { class: "marks", viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true" });
-  const boxes = row.b.map((box, number) => ({ box, number, mask: row.m?.[number] }))
-    .filter(({ box, number }) => isConfident(box) && !isRemoved(row, number));
+  const boxes = (row.b ?? []).map((box, number) => ({ box, number, mask: row.m?.[number] })).filter(({ box }) => isConfident(box));
   boxes.sort((one, other) => area(other.box) - area(one.box)); // small ones on top
   for (const one of boxes) {
     one.group = draw("g", { "data-box": one.number });

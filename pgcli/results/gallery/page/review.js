@@ -3,10 +3,9 @@ const FORMAT = { format: "pgcli edits", version: 1 };
 const STORE = `pgcli edits ${document.URL.split(/[?#]/)[0]}`;
 const MAX_UNDO = 1000;
 const NEW_COLOURS = ["#cc79a7", "#56b4e9", "#f0e442", "#8fd16f", "#ff9e80", "#b39ddb"]; // of labels that nobody asked for
-const edits = new Map(); // by row: { state, answer, labels }; corrections are accepted
-const originals = new Map(); // answer and boxes of corrected rows, as the model gave them
+const edits = new Map(); // by row: { state, answer, boxes }; corrections are accepted
+const originals = new Map(); // answer, boxes and masks of corrected rows, as the model gave them
 const history = []; // for undo: rows with the edits that they had
-let updates = []; // show the edits of the rows in the dialog
 const labelNumbers = new Map(data.labels.map(([name], number) => [name, number]));
 
 /** Whether a row has an answer to review. */
@@ -14,8 +13,7 @@ const isReviewable = (row) => data.evaluation === undefined && row.g !== undefin
 /** Whether its answer or labels can be corrected; not where a box of the row is not valid. */
 const isCorrectable = (row) => isReviewable(row) && row.u === undefined;
 const reviewable = data.rows.filter(isReviewable).length;
-const isCorrected = (edit) => edit?.answer !== undefined || edit?.labels !== undefined;
-const isRemoved = (row, number) => edits.get(row)?.labels?.[number] === null;
+const isCorrected = (edit) => edit?.answer !== undefined || edit?.boxes !== undefined;
 
 /** The states of the filter, and which edits have them. */
 const REVIEW_STATES = {
@@ -56,17 +54,17 @@ function setEdit(row, edit) {
   edit === undefined ? edits.delete(row) : edits.set(row, edit);
   if (!originals.has(row)) {
     if (!isCorrected(edit)) return;
-    originals.set(row, { answer: row.a, boxes: row.b });
+    originals.set(row, { answer: row.a, boxes: row.b, masks: row.m });
   }
-  const { answer, boxes } = originals.get(row);
+  const { answer, boxes, masks } = originals.get(row);
   row.a = edit?.answer ?? answer;
-  row.b = boxes?.map(([label, ...rest], number) => [labelNumber(edit?.labels?.[number]) ?? label, ...rest]);
+  row.b = edit?.boxes?.map(({ label, corners, source }) => [labelNumber(label), ...corners, ...(boxes?.[source]?.slice(5) ?? [null, null])]) ?? boxes;
+  row.m = masks && edit?.boxes ? edit.boxes.map((box) => (hasCorners(box, boxes?.[box.source]) ? masks[box.source] : null)) : masks;
   texts.delete(row);
 }
 
-/** The number of a label, which may be new; undefined for none. */
+/** The number of a label, which may be new. */
 function labelNumber(name) {
-  if (typeof name !== "string") return undefined;
   if (!labelNumbers.has(name)) {
     labelNumbers.set(name, data.labels.length);
     data.labels.push([name, NEW_COLOURS[data.labels.length % NEW_COLOURS.length], "#000000"]);
@@ -100,16 +98,30 @@ function correctAnswer(row, words) {
   review([row], (edit) => ({ ...edit, state: "accepted", answer: answer === own ? undefined : answer }));
 }
 
-/** Correct the label of a box; null removes the box, the model's own label is no correction. */
-function correctLabel(row, number, words) {
-  const own = data.labels[(originals.get(row)?.boxes ?? row.b)[number][0]][0];
-  const name = words === null ? null : cleanLabel(words) || own;
-  review([row], (edit) => {
-    const labels = { ...edit?.labels, [number]: name };
-    if (name === own) delete labels[number];
-    return { ...edit, state: "accepted", labels: Object.keys(labels).length ? labels : undefined };
-  });
+/** Whether a box is where the model's is. */
+const hasCorners = ({ corners }, own) => own !== undefined && corners.every((value, at) => Math.abs(value - own[at + 1]) < 0.06);
+
+/** The boxes of a row as an edit has them: with the number of the model's box that each was. */
+function editedBoxes(row) {
+  return edits.get(row)?.boxes ?? (row.b ?? []).map(([label, ...rest], source) => ({ label: labelName(label), corners: rest.slice(0, 4), source }));
 }
+
+/** Correct the boxes of a row; those of the model are no correction. */
+function correctBoxes(row, boxes) {
+  const own = originals.has(row) ? originals.get(row).boxes : row.b;
+  const isOwn = boxes.length === (own?.length ?? 0) && boxes.every((box, number) =>
+    box.source === number && box.label === labelName(own[number][0]) && hasCorners(box, own[number]));
+  review([row], (edit) => ({ ...edit, state: "accepted", boxes: isOwn ? undefined : boxes }));
+}
+
+/** Change one box; an empty label leaves it as it is. */
+function correctBox(row, number, { label, corners }) {
+  const boxes = [...editedBoxes(row)];
+  boxes[number] = { ...boxes[number], label: cleanLabel(label ?? "") || boxes[number].label, corners: corners ?? boxes[number].corners };
+  correctBoxes(row, boxes);
+}
+
+const removeBox = (row, number) => correctBoxes(row, editedBoxes(row).toSpliced(number, 1));
 
 /** A label as an answer can hold it: on one line, without separators and tokens of boxes. */
 const cleanLabel = (words) => words.replace(/<(loc|seg)\d+>/g, " ").replaceAll(";", ",").replace(/\s+/g, " ").trim();
@@ -120,7 +132,7 @@ function showReview(rows) {
   for (const index of [...rendered.keys()]) {
     if (current[index].some((number) => changed.has(data.rows[number]))) redrawCard(index);
   }
-  for (const update of updates) update();
+  if (at("zoom").open) showDetails();
   drawStage();
   updateReview();
   keep();
@@ -141,8 +153,23 @@ function editsDocument() {
   const rows = data.rows.filter((row) => edits.has(row));
   return { ...FORMAT, edits: rows.map((row) => ({
     file: isOfSeveral ? data.files[row.f].name : undefined,
-    index: row.x, id: row.id, prompt: promptText(row), digest: row.g, ...edits.get(row),
+    index: row.x, id: row.id, prompt: promptText(row), digest: row.g, ...edits.get(row), boxes: savedBoxes(edits.get(row).boxes),
   })) };
+}
+
+/** Boxes as the file has them, in tenths of a pixel. */
+const savedBoxes = (boxes) => boxes?.map(({ label, corners, source }) => {
+  const [xmin, ymin, xmax, ymax] = corners.map((value) => Math.round(value * 10) / 10);
+  return { label, xmin, ymin, xmax, ymax, source };
+});
+
+/** The boxes of an edit that the browser kept; undefined if there are none, or not such ones. */
+function restoredBoxes(boxes, row) {
+  if (!Array.isArray(boxes) || !isCorrectable(row)) return undefined;
+  const made = boxes.map(({ label, xmin, ymin, xmax, ymax, source }) => ({ label, corners: [xmin, ymin, xmax, ymax], source }));
+  const isBox = ({ label, corners, source }) => typeof label === "string" && corners.every(Number.isFinite)
+    && (source === undefined || row.b?.[source] !== undefined);
+  return made.every(isBox) ? made : undefined;
 }
 
 /** Save the edits as a file of JSON. */
@@ -191,11 +218,8 @@ function restoreEdits() {
   for (const edit of kept.edits) {
     const row = edit && byKey.get(keyOf(edit, edit.file));
     if (row === undefined || !["accepted", "rejected"].includes(edit.state)) continue;
-    const labels = Object.entries(edit.labels ?? {}).filter(
-      ([number, name]) => isCorrectable(row) && row.b?.[number] !== undefined && (name === null || typeof name === "string"));
     setEdit(row, {
-      state: edit.state, answer: typeof edit.answer === "string" ? edit.answer : undefined,
-      labels: labels.length ? Object.fromEntries(labels) : undefined,
+      state: edit.state, answer: typeof edit.answer === "string" ? edit.answer : undefined, boxes: restoredBoxes(edit.boxes, row),
     });
   }
 }
@@ -204,49 +228,36 @@ function restoreEdits() {
 function verdictButtons(rows, { words = false } = {}) {
   const open = rows.filter(isReviewable);
   if (!open.length) return null;
-  const group = make("div", { class: words ? "verdict words" : "verdict", role: "group", "aria-label": "Review" });
   const buttons = [["accepted", "Accept", "a"], ["rejected", "Reject", "r"]].map(([verdict, name, key]) => {
     const made = make("button", {
-      type: "button", class: `quiet ${verdict}`, tabindex: words ? 0 : -1,
-      "aria-label": words ? null : `${name} ${open[0].id}`, title: `${name} (${key})`,
+      type: "button", class: `quiet ${verdict}`, tabindex: words ? 0 : -1, title: `${name} (${key})`,
+      "aria-label": words ? null : `${name} ${open[0].id}`, "aria-pressed": String(open.every((row) => edits.get(row)?.state === verdict)),
     }, words ? name : "");
     made.addEventListener("click", () => judge(open, verdict));
-    return [verdict, made];
+    return made;
   });
-  const word = make("span", { class: "reviewed" });
-  group.append(...buttons.map(([, made]) => made), ...(words ? [word] : []));
-  const update = () => {
-    for (const [verdict, made] of buttons) made.setAttribute("aria-pressed", String(open.every((row) => edits.get(row)?.state === verdict)));
-    word.textContent = reviewWord(open[0]);
-  };
-  update();
-  if (words) updates.push(update);
-  return group;
+  const word = words ? make("span", { class: "reviewed" }, reviewWord(open[0])) : null;
+  return make("div", { class: words ? "verdict words" : "verdict", role: "group", "aria-label": "Review" }, ...buttons, word);
 }
 
 /** An answer with a button that opens its editor, which saves when it is left or with Enter. */
 function answerEditor(row) {
-  const text = make("p", { class: "full-answer" });
+  const text = make("p", { class: "full-answer" }, row.a || shortAnswer(row).textContent);
   const area = make("textarea", { class: "edit-answer", rows: 3, "aria-label": "The answer", spellcheck: "true" });
   const button = make("button", { type: "button", class: "quiet correct", title: "Correct the answer (c)" }, "Correct");
   const show = (isOpen) => {
     area.hidden = !isOpen;
     text.hidden = button.hidden = isOpen;
   };
-  const update = () => {
-    text.textContent = row.a || shortAnswer(row).textContent;
-    area.value = row.a ?? "";
-  };
-  update();
+  area.value = row.a ?? "";
   show(false);
-  updates.push(update);
   button.addEventListener("click", () => {
     show(true);
     area.focus();
     area.select();
   });
   area.addEventListener("keydown", (event) => {
-    if (event.key === "Escape") update();
+    if (event.key === "Escape") area.value = row.a ?? "";
     if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
     event.preventDefault();
     area.blur();
@@ -261,26 +272,17 @@ function answerEditor(row) {
 /** An entry of the list of boxes: its label, which can be changed, and a button that removes it. */
 function boxEditor(row, number) {
   const input = make("input", { class: "edit-label", list: "label-names", "aria-label": `Label of box ${number + 1}`, autocomplete: "off" });
-  const remove = make("button", { type: "button", class: "quiet remove", "aria-label": `Remove box ${number + 1}`, title: "Remove the box" }, "\u2715");
-  const parts = [make("span", { class: "dots" }), input, remove];
-  const name = () => labelName(row.b[number][0]);
-  const update = () => {
-    const isGone = isRemoved(row, number);
-    parts[0].replaceChildren(dot(row.b[number][0]));
-    input.value = name();
-    input.disabled = isGone;
-    input.classList.toggle("gone", isGone);
-    remove.setAttribute("aria-pressed", String(isGone));
-  };
-  update();
-  updates.push(update);
+  const remove = make("button", { type: "button", class: "quiet remove", "aria-label": `Remove box ${number + 1}`, title: "Remove the box (x)" }, "\u2715");
+  const name = labelName(row.b[number][0]);
+  input.value = name;
   input.addEventListener("keydown", (event) => {
-    if (event.key === "Escape") input.value = name();
+    if (event.key === "Escape") input.value = name;
     if (event.key === "Enter") input.blur();
   });
-  input.addEventListener("blur", () => { if (input.value !== name()) correctLabel(row, number, input.value); });
-  remove.addEventListener("click", () => correctLabel(row, number, isRemoved(row, number) ? "" : null));
-  return parts;
+  input.addEventListener("focus", () => selectBox(row, number));
+  input.addEventListener("blur", () => { if (input.value !== name) correctBox(row, number, { label: input.value }); });
+  remove.addEventListener("click", () => removeBox(row, number));
+  return [make("span", { class: "dots" }, dot(row.b[number][0])), input, remove];
 }
 
 /** Open the selected card, and the editor of its answer or of its first label. */

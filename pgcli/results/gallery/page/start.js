@@ -71,6 +71,7 @@ function listen() {
   };
   for (const [id, act] of Object.entries(clicks)) at(id).addEventListener("click", act);
   at("zoom").addEventListener("close", () => select(state.selected));
+  at("zoom").addEventListener("cancel", (event) => { if (clearBox()) event.preventDefault(); });
   document.addEventListener("keydown", pressed);
 }
 
@@ -103,6 +104,7 @@ function pressed(event) {
     b: toggleBoxes, "?": showKeys, u: undo, s: saveEdits, c: correctSelected,
     a: () => judgeSelected("accepted"), r: () => judgeSelected("rejected"),
   };
+  if (isZoomed) Object.assign(keys, boxKeys(event));
   if (!isZoomed) {
     keys["/"] = () => { at("search").focus(); at("search").select(); };
     keys.e = () => showErrors(!state.errors);

@@ -21,10 +21,17 @@ function fill() {
   at("before").disabled = state.selected === 0;
   at("after").disabled = state.selected === current.length - 1;
   at("zoom").setAttribute("aria-label", `Image ${rows[0].id}`);
-  updates = [];
-  at("details").replaceChildren(...rows.map(details));
+  clearBox();
+  showDetails();
   at("details").scrollTop = 0;
   drawStage();
+}
+
+/** Show the details of the rows; the keyboard focus stays where it is. */
+function showDetails() {
+  const focused = document.activeElement?.getAttribute("aria-label");
+  at("details").replaceChildren(...cells(current[state.selected]).map(details));
+  if (focused) [...at("details").querySelectorAll("[aria-label]")].find((each) => each.getAttribute("aria-label") === focused)?.focus();
 }
 
 /** Draw the images in the size of the dialog. */
@@ -39,6 +46,7 @@ function drawStage() {
   rows.forEach((row, column) => {
     const size = [figures[column].clientWidth, figures[column].clientHeight];
     figures[column].append(...imageElements(row, size, { scores: true }));
+    makeEditable(row, figures[column].querySelector(".marks"));
   });
 }
 
@@ -60,7 +68,7 @@ function details(row, column) {
     hasChanged(row, entry)
       ? make("p", { class: "note" }, `The image changed after the run: its size is ${entry[1]} \u00d7 ${entry[2]} now, and no boxes are drawn.`)
       : null,
-    row.b ? boxes(row, column) : null,
+    row.b || isDrawable(row) ? boxes(row, column) : null,
     row.c ? choices(row) : null,
     row.d ? shares(row) : null,
     make("h3", {}, "Row"),
@@ -75,7 +83,7 @@ function answer(row) {
 
 function boxes(row, column) {
   const list = make("ul", { class: "found" });
-  row.b.forEach((box, number) => {
+  (row.b ?? []).forEach((box, number) => {
     if (!isConfident(box)) return;
     const [label, left, top, right, bottom, score, confidence] = box;
     const corners = [left, top, right, bottom].map((value) => Math.round(value)).join(", ");
@@ -86,7 +94,7 @@ function boxes(row, column) {
     list.append(item);
   });
   const shown = list.children.length;
-  return make("div", {}, make("h3", {}, shown === 1 ? "1 box" : `${shown} boxes`), list);
+  return make("div", {}, make("h3", {}, shown === 1 ? "1 box" : `${shown} boxes`), list, isDrawable(row) ? drawButton(row) : null);
 }
 
 /** Highlight one box of an image, or none. */

@@ -1,0 +1,188 @@
+// Boxes of the open image are moved, resized, drawn and removed, with the mouse or the keyboard.
+const REACH = 9; // pixels of the screen around an edge in which it is taken
+const SMALLEST = 2; // pixels of the image
+const STEP = 0.01; // of the image's longer side, for a key
+const selection = { row: null, number: null, isDrawing: false, label: "" }; // the selected box, or the row that is drawn in
+
+/** Whether boxes can be drawn in a row's image: its answers are boxes, and its size is known. */
+const isDrawable = (row) => isCorrectable(row) && Boolean(row.w && row.h) && (row.b !== undefined || isBoxTask(row));
+
+/** Select a box; it is shown with handles. */
+function selectBox(row, number) {
+  Object.assign(selection, { row, number, isDrawing: false });
+  drawStage();
+}
+
+/** Leave the selected box, and stop drawing; whether there was anything to leave. */
+function clearBox() {
+  const was = selection.row !== null;
+  Object.assign(selection, { row: null, number: null, isDrawing: false });
+  if (was) drawStage();
+  return was;
+}
+
+/** Draw the next box with the mouse, or with Enter in the middle of the image. */
+function startDrawing(row) {
+  Object.assign(selection, { row, number: null, isDrawing: true });
+  drawStage();
+}
+
+function drawButton(row) {
+  const button = make("button", { type: "button", class: "quiet correct", title: "Draw a box (d)" }, "Draw a box");
+  button.addEventListener("click", () => startDrawing(row));
+  return button;
+}
+
+/** A new box, with the label of the box before, which is selected to be changed. */
+function addBox(row, corners) {
+  const boxes = editedBoxes(row);
+  const label = selection.label || boxes.at(-1)?.label || data.labels[0]?.[0] || "object";
+  correctBoxes(row, [...boxes, { label, corners: whole(row, corners) }]);
+  selectBox(row, boxes.length);
+  const input = at("details").querySelector(`[aria-label="Label of box ${boxes.length + 1}"]`);
+  input?.focus();
+  input?.select();
+}
+
+/** Corners in order and within the image, at least SMALLEST wide and high. */
+function whole(row, [left, top, right, bottom]) {
+  const side = (one, other, size) => {
+    const low = Math.max(0, Math.min(one, other, size - SMALLEST));
+    return [low, Math.min(size, Math.max(one, other, low + SMALLEST))];
+  };
+  const [[x, right_], [y, bottom_]] = [side(left, right, row.w), side(top, bottom, row.h)];
+  return [x, y, right_, bottom_];
+}
+
+/** Corners moved by so much, within the image. */
+function moved(row, [left, top, right, bottom], dx, dy) {
+  const x = Math.max(-left, Math.min(row.w - right, dx));
+  const y = Math.max(-top, Math.min(row.h - bottom, dy));
+  return [left + x, top + y, right + x, bottom + y];
+}
+
+/** Let the pointer take the boxes of a drawing. */
+function makeEditable(row, drawing) {
+  if (!drawing || !isDrawable(row)) return;
+  drawing.classList.add("editable");
+  drawing.classList.toggle("drawing", selection.isDrawing && selection.row === row);
+  const unit = 1 / (drawing.getScreenCTM()?.a || 1); // pixels of the image in one of the screen
+  if (selection.row === row && row.b?.[selection.number]) drawing.append(...handles(row.b[selection.number], unit));
+  drawing.addEventListener("pointermove", (event) => {
+    if (!event.buttons) drawing.style.cursor = cursor(hit(row, pointIn(drawing, event), unit));
+  });
+  drawing.addEventListener("pointerdown", (event) => {
+    if (event.button === 0) take(event, row, drawing, unit);
+  });
+}
+
+/** The handles of the selected box: squares at its corners. */
+function handles([, left, top, right, bottom], unit) {
+  const size = 8 * unit;
+  return [[left, top], [right, top], [left, bottom], [right, bottom]].map(([x, y]) => draw("rect", {
+    class: "handle", x: x - size / 2, y: y - size / 2, width: size, height: size, "stroke-width": 1.5 * unit,
+  }));
+}
+
+/** The position of a pointer, in pixels of the image. */
+function pointIn(drawing, event) {
+  const { x, y } = new DOMPoint(event.clientX, event.clientY).matrixTransform(drawing.getScreenCTM().inverse());
+  return [x, y];
+}
+
+/** The box at a point, the selected one first, then the smallest; and which of its corners' numbers move. */
+function hit(row, [x, y], unit) {
+  if (selection.isDrawing && selection.row === row) return null;
+  const reach = REACH * unit;
+  const numbers = [...(row.b ?? []).keys()].filter((number) => isConfident(row.b[number]));
+  const isSelected = (number) => selection.row === row && selection.number === number;
+  numbers.sort((one, other) => isSelected(other) - isSelected(one) || area(row.b[one]) - area(row.b[other]));
+  for (const number of numbers) {
+    const [, left, top, right, bottom] = row.b[number];
+    if (x < left - reach || x > right + reach || y < top - reach || y > bottom + reach) continue;
+    const near = [[x, left], [y, top], [x, right], [y, bottom]].map(([one, other]) => Math.abs(one - other) <= reach);
+    if (near[0] && near[2]) near[x < (left + right) / 2 ? 2 : 0] = false; // of a narrow box the nearer side
+    if (near[1] && near[3]) near[y < (top + bottom) / 2 ? 3 : 1] = false;
+    return { number, sides: near };
+  }
+  return null;
+}
+
+function cursor(found) {
+  if (found === null) return "";
+  const [left, top, right, bottom] = found.sides;
+  if ((left && top) || (right && bottom)) return "nwse-resize";
+  if ((right && top) || (left && bottom)) return "nesw-resize";
+  return left || right ? "ew-resize" : top || bottom ? "ns-resize" : "move";
+}
+
+/** Follow the pointer from where it is pressed to where it is released. */
+function take(event, row, drawing, unit) {
+  event.preventDefault();
+  const isDrawing = selection.isDrawing && selection.row === row;
+  const start = pointIn(drawing, event);
+  const found = hit(row, start, unit);
+  if (!isDrawing && found === null) {
+    clearBox();
+    return;
+  }
+  const own = found === null ? null : row.b[found.number].slice(1, 5);
+  const preview = draw("rect", { class: "preview", "stroke-width": 2 * unit, "stroke-dasharray": `${5 * unit} ${4 * unit}` });
+  let corners = own;
+  const follow = (pointer) => {
+    const [x, y] = pointIn(drawing, pointer);
+    const [dx, dy] = [x - start[0], y - start[1]];
+    if (isDrawing) corners = whole(row, [...start, x, y]);
+    else if (!found.sides.some(Boolean)) corners = moved(row, own, dx, dy);
+    else corners = whole(row, own.map((value, side) => value + (found.sides[side] ? [dx, dy, dx, dy][side] : 0)));
+    const [left, top, right, bottom] = corners;
+    for (const [name, value] of Object.entries({ x: left, y: top, width: right - left, height: bottom - top })) preview.setAttribute(name, value);
+    if (!preview.isConnected) drawing.append(preview);
+  };
+  const release = (pointer) => {
+    drawing.removeEventListener("pointermove", follow);
+    const [x, y] = pointIn(drawing, pointer);
+    const isMoved = Math.hypot(x - start[0], y - start[1]) > 3 * unit; // else it was a click
+    if (isDrawing) {
+      if (isMoved) addBox(row, corners);
+      return;
+    }
+    if (isMoved) correctBox(row, found.number, { corners });
+    selectBox(row, found.number);
+  };
+  drawing.setPointerCapture(event.pointerId);
+  drawing.addEventListener("pointermove", follow);
+  drawing.addEventListener("pointerup", release, { once: true });
+  drawing.addEventListener("pointercancel", () => drawStage(), { once: true });
+}
+
+/** What keys do with boxes while an image is open. */
+function boxKeys(event) {
+  const rows = cells(current[state.selected]).filter(isDrawable);
+  if (!rows.length) return {};
+  const { row, number, isDrawing } = selection;
+  const keys = { d: () => startDrawing(row ?? rows[0]), n: () => selectNext(rows) };
+  if (isDrawing) keys.Enter = () => addBox(row, [row.w * 3 / 8, row.h * 3 / 8, row.w * 5 / 8, row.h * 5 / 8]);
+  if (number === null || !row?.b?.[number]) return keys;
+  const step = Math.max(1, STEP * Math.max(row.w, row.h));
+  const [, ...rest] = row.b[number];
+  const corners = rest.slice(0, 4);
+  const change = (dx, dy) => {
+    const [left, top, right, bottom] = corners;
+    correctBox(row, number, { corners: event.shiftKey
+      ? whole(row, [left, top, Math.max(left + SMALLEST, right + dx), Math.max(top + SMALLEST, bottom + dy)])
+      : moved(row, corners, dx, dy) });
+  };
+  return Object.assign(keys, {
+    ArrowLeft: () => change(-step, 0), ArrowRight: () => change(step, 0), ArrowUp: () => change(0, -step), ArrowDown: () => change(0, step),
+    x: () => { clearBox(); removeBox(row, number); },
+  });
+}
+
+/** Select the next box of the rows, after the last one the first. */
+function selectNext(rows) {
+  const all = rows.flatMap((row) => [...(row.b ?? []).keys()].filter((number) => isConfident(row.b[number])).map((number) => [row, number]));
+  if (!all.length) return;
+  const at_ = all.findIndex(([row, number]) => row === selection.row && number === selection.number);
+  selectBox(...all[(at_ + 1) % all.length]);
+}
