@@ -18,7 +18,18 @@ from pgcli.results.gallery.thumbnails import ThumbnailEntry
 from pgcli.stores.files import open_regular
 
 #: The script's files, in the order in which they are concatenated.
-SCRIPTS = ("data", "marks", "filters", "review", "grid", "zoom", "drawing", "runs", "evaluation", "start")
+SCRIPTS = (
+    "data",
+    "marks",
+    "filters",
+    "review",
+    "grid",
+    "zoom",
+    "drawing",
+    "runs",
+    "evaluation",
+    "start",
+)
 #: What the first bytes of a page contain.
 PAGE_MARK, PAGE_HEAD = b'<meta name="generator" content="pgcli">', 2000
 CHUNK_SIZE = 24  # images in one JSON element, so that a screen needs few of them
