@@ -886,15 +886,31 @@ def test_signal_ends_the_run_after_a_notice_of_saved_rows(tmp_path, signum):
     assert "Traceback" not in stderr
 
 
-def test_interrupted_parquet_output_is_named_in_the_notice(tmp_path):
-    output = tmp_path / "rows.parquet"
-    run = started("caption", *[EXAMPLES] * 20, "--model", "demo", "-o", output)
-    wait_until(lambda: list(tmp_path.glob("rows.parquet.pgcli/open/*")))
+@pytest.mark.parametrize(
+    ("output", "options", "where"),
+    [
+        ("rows.parquet", [], "rows.parquet.pgcli/; rows.parquet appears when it is complete;"),
+        ("rows/", [], "rows/ and rows.pgcli/;"),
+        ("rows/", ["--join"], "rows/ and rows.pgcli/;"),
+        ("rows/", ["--rows-per-file=1"], "rows/;"),
+        ("rows.jsonl", [], "rows.jsonl;"),
+    ],
+)
+def test_notice_says_where_the_rows_of_an_interrupted_run_are(tmp_path, output, options, where):
+    words = ("caption", *[EXAMPLES] * 20, "--model", "demo", "-o", output, *options)
+    run = started(*words, cwd=tmp_path)
+    output = tmp_path / output
+    files = f"{output.name}.pgcli/open/*", f"{output.name}/*", output.name
+    wait_until(
+        lambda: any(f.is_file() and f.stat().st_size for g in files for f in tmp_path.glob(g))
+    )
     run.send_signal(signal.SIGINT)
     stderr = run.communicate(timeout=60)[1].decode()
     assert run.returncode == -signal.SIGINT
-    assert f"saved next to {output}, which appears when it is complete" in stderr
-    assert not output.exists()
+    assert f", saved in {where} the same command resumes the run" in stderr
+    is_beside = any(tmp_path.glob(files[0]))
+    assert is_beside == (".pgcli" in where)
+    assert output.exists() == (output.suffix != ".parquet")
 
 
 def test_a_signal_that_is_ignored_stays_ignored(tmp_path):

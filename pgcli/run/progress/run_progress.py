@@ -14,6 +14,7 @@ from pgcli.run.progress import events
 from pgcli.run.progress.shutdown import GracefulShutdown, Interrupted
 from pgcli.run.progress.summary import Summary, interrupted_notice
 from pgcli.run.progress.tally import Tally
+from pgcli.run.state.open_files import OPEN
 
 if TYPE_CHECKING:
     from pgcli.run.request import RunRequest
@@ -155,9 +156,14 @@ class RunProgress:
         if self._shutdown is None or is_pipe or is_refused:
             return
         saved = self.tally.rows_before + self.tally.rows
-        is_resumable = self.state is not None
+        output, state = self.request.output.output, self.state
         with suppress(OutputFailed):
-            self.say(interrupted_notice(self.request, saved, is_resumable=is_resumable))
+            # a store may be what failed, and it is not asked again
+            is_beside = state is not None and (state.is_stored or any(state.store.list(OPEN)))
+            notice = interrupted_notice(
+                output, saved, is_resumable=state is not None, is_beside=is_beside
+            )
+            self.say(notice)
 
     def _is_due(self) -> bool:
         """Whether progress is to be shown now."""

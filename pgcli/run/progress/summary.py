@@ -167,16 +167,21 @@ def retry_command(request: RunRequest) -> str:
     return command
 
 
-def interrupted_notice(request: RunRequest, saved: int, *, is_resumable: bool) -> str:
-    """Where the rows of an interrupted run are, and how to resume it."""
-    output, rows = request.output.output, count(saved, "row")
+def interrupted_notice(output: str, saved: int, *, is_resumable: bool, is_beside: bool) -> str:
+    """Where the rows of an interrupted run are, and how to resume it.
+
+    With `is_beside` the state folder has some of them, which are not in the output yet.
+    """
+    rows = count(saved, "row")
     if output == "-":
         return f"stopped after {rows}"
     if not saved:
         return "stopped before the first row"
     where = f"saved in {output}"
-    if Path(output).suffix.lower() == ".parquet":
-        where = f"saved next to {output}, which appears when it is complete"
+    if is_beside:
+        where = f"saved in {output} and {output.rstrip('/')}.pgcli/"
+    if is_beside and Path(output).suffix.lower() == ".parquet":
+        where = f"saved in {output}.pgcli/; {output} appears when it is complete"
     resumes = "; the same command resumes the run" if is_resumable else ""
     return f"stopped after {rows}, {where}{resumes}"
 
