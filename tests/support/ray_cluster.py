@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.support import kill_stored_runs, remote_engines
+from tests.support import remote_engines
+from tests.support.writable_stores import server
 
 ROOT = Path(__file__).parents[2]
 
@@ -23,7 +24,7 @@ def local_cluster() -> Iterator[Any]:
     os.environ |= {"PYTHONPATH": str(ROOT), "RAY_AUTH_MODE": "disabled"}
     # 15 by default: on a busy machine such processes hardly run
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
-    with kill_stored_runs.server():  # engines have the credentials of their machines
+    with server():  # engines have the credentials of their machines
         found = Cluster(
             initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False}
         )
@@ -36,13 +37,16 @@ def add_node(cluster: Any) -> Any:
     return cluster.add_node(num_cpus=2, num_gpus=1)
 
 
-def start_run(cluster: Any, words: Sequence[str]) -> subprocess.Popen[str]:
+def start_run(
+    cluster: Any, words: Sequence[str], folder: Path | None = None
+) -> subprocess.Popen[str]:
     """A run of these words whose engines need no model, on the GPUs that the cluster counts."""
     command = [sys.executable, "-m", "tests.support.remote_engines", *words]
     options = ["--ray", cluster.address, "--ray-gpus", "1"]
-    return subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True, cwd=folder)
 
 
-def actors() -> list[int]:
-    """The processes of the engines' actors so far."""
-    return [int(file.name.split()[1]) for file in remote_engines.NOTES.glob("actor *")]
+def actors(folder: Path = Path()) -> list[int]:
+    """The processes of the engines' actors so far, of runs in this folder."""
+    notes = folder / remote_engines.NOTES
+    return [int(file.name.split()[1]) for file in notes.glob("actor *")]

@@ -5,12 +5,14 @@ As a program the server prints its address and runs until it is ended.
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import md5
+from pathlib import Path
 from urllib.parse import unquote, urlsplit
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
@@ -20,6 +22,7 @@ import pytest
 from tests.support.stores import S3, Files, serve
 
 BUCKET = "s3://bucket"
+ROOT = Path(__file__).parents[2]
 
 
 class WritableS3(S3):
@@ -128,6 +131,22 @@ def used_store(kind: type[WritableS3] = WritableS3) -> Iterator[Files]:
         for name, value in environment(endpoint).items():
             patch.setenv(name, value)
         yield files
+
+
+@contextmanager
+def server() -> Iterator[None]:
+    """A block in which `s3://bucket` leads to a server in a process of its own."""
+    program = [sys.executable, "-m", "tests.support.writable_stores"]
+    process = subprocess.Popen(program, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    try:
+        assert process.stdout is not None
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in environment(process.stdout.readline().strip()).items():
+                patch.setenv(name, value)
+            yield
+    finally:
+        process.kill()
+        process.communicate(timeout=60)
 
 
 def main() -> None:

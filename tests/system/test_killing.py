@@ -1,13 +1,16 @@
-"""Training killed at random times, in a separate process because it forks."""
+"""Runs and training killed at random times; training in a process of its own, as it forks."""
 
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.support import kill_runs
 
 TRAINING = "tests.support.kill_training"
 ROOT = Path(__file__).parents[2]
@@ -36,3 +39,14 @@ def test_killed_training_ends_with_the_same_weights(kills: int, workers: int) ->
         "same_losses": True,
         "left_behind": [],
     }
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", kill_runs.KINDS)
+def test_killed_runs_end_with_the_bytes_of_an_undisturbed_one(kind: str, tmp_path: Path) -> None:
+    if kill_runs.KINDS[kind].model == "Ray":
+        pytest.importorskip("ray", reason="ray is not installed")
+    with kill_runs.surroundings(kind) as cluster:
+        report = kill_runs.killed(kind, 20, random.Random(0), tmp_path, cluster)
+    assert (report.kills, report.lost, report.twice, report.different) == (20, 0, 0, 0)
+    assert report.amid > 2

@@ -23,10 +23,10 @@ from pgcli.cli.main import main
 from pgcli.run import checks
 from pgcli.run import model as running
 from pgcli.run.status import read_status
-from pgcli.stores import open_folder
-from tests.support import kill_stored_runs, pretend
+from tests.support import pretend
 from tests.support.ray_cluster import actors, add_node, local_cluster, start_run
 from tests.support.runs import other_process, wait_until
+from tests.support.saved_files import files_of, rows_of
 
 ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.usefixtures("clean_environment"), pytest.mark.timeout(900)]
@@ -227,19 +227,17 @@ def test_rows_in_an_object_store_survive_kills_of_engine_and_driver(
     cluster: Any, nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CHUNK_SECONDS", "2")
-    objects = open_folder("s3://bucket/rows/", create=True)
+    output = "s3://bucket/rows/"
     nodes(2)
-    run = on_ray(cluster, output=objects.url)
-    wait_for(lambda: len(actors()) == 2 and kill_stored_runs.parts_of(objects))
+    run = on_ray(cluster, output=output)
+    wait_for(lambda: len(actors()) == 2 and files_of(output))
     os.kill(max(actors()), signal.SIGKILL)
-    before = len(kill_stored_runs.parts_of(objects))
-    wait_for(
-        lambda: len(kill_stored_runs.parts_of(objects)) > before
-    )  # by the other engine, or a new one
+    before = len(files_of(output))
+    wait_for(lambda: len(files_of(output)) > before)  # by the other engine, or a new one
     run.kill()
     finished(run)
-    assert 0 < len(kill_stored_runs.parts_of(objects)) < 8
-    code, said = finished(on_ray(cluster, output=objects.url))
+    assert 0 < len(files_of(output)) < 8
+    code, said = finished(on_ray(cluster, output=output))
     assert code == 3, said
-    found = [json.loads(row)["index"] for row in kill_stored_runs.rows_of(objects)]
+    found = [json.loads(row)["index"] for row in rows_of(output)]
     assert found == list(range(31))

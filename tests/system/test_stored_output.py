@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import random
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -19,7 +18,7 @@ from pgcli.cli.main import main
 from pgcli.run import checks
 from pgcli.run import model as running
 from pgcli.stores.objects import PATIENT, RETRIES
-from tests.support import kill_stored_runs, pretend
+from tests.support import pretend
 from tests.support.runs import started, wait_until
 from tests.support.stores import Files
 from tests.support.writable_stores import (
@@ -225,13 +224,3 @@ def test_two_runs_share_the_rows_and_go_on_when_one_is_killed(store: Files) -> N
     ends = [run.communicate(timeout=120)[1] for run in runs]
     assert [run.returncode for run in runs] == [-9, 3], ends
     assert rows(store) == pq.read_table("alone")
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("kind", kill_stored_runs.KINDS)
-def test_no_row_is_lost_or_written_twice_when_runs_are_killed(kind: str, tmp_path: Path) -> None:
-    (tmp_path / "kills").mkdir()
-    with kill_stored_runs.server():
-        report = kill_stored_runs.killed(tmp_path / "kills", kind, 30, random.Random(0))
-    assert (report.kills, report.lost, report.twice) == (30, 0, 0)
-    assert report.amid > 5

@@ -1,0 +1,313 @@
+"""Kills runs of every kind at random moments: `python -m tests.support.kill_runs --kills 600`.
+
+Each run is the whole command line. Killed are programs, their decoding and engine processes, and
+on Ray the actors, nodes and drivers of a cluster on this machine. What was killed is begun again
+until all rows are there. Rows are compared during the run, and files byte for byte at its end, with
+those of a run that nothing disturbs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow.parquet as pq
+from PIL import Image
+
+from pgcli.errors import PgcliError
+from pgcli.run.status import read_status
+from tests.support import ray_cluster
+from tests.support.forkserver import ForkedRun
+from tests.support.saved_files import files_of, rows_of
+from tests.support.writable_stores import server
+
+IMAGES, BROKEN = 60, 7
+OPTIONS = ("--model", "demo", "--quiet", "--no-timing", "--batch-size", "1")
+SECONDS_PER_ROW, CHUNK_SECONDS = 0.004, 0.5  # of a pretended model; of an actor for four rows
+#: Before a kill. On Ray as long as it takes to start an engine on a busy machine.
+MAX_SECONDS, RAY_SECONDS = 6.0, 12.0
+MOMENT, POLL_SECONDS, END_SECONDS = 0.2, 0.01, 300
+#: The processes of a run that die: of a third death, the rows in progress would have an error.
+MAX_DEATHS = 2
+#: Exit codes: all rows are there, one with an error; a process of a killed run still ends; too
+#: many processes died.
+COMPLETE, IS_ACTIVE, NO_DEVICE = 3, 12, 17
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of run: its output and options, and those of each program that takes part."""
+
+    output: str
+    options: str = "--workers 0"
+    programs: tuple[str, ...] = ("",)
+    model: str = "pretended"
+
+
+FOLDER = "--workers 0 --rows-per-file 8"
+SHARDS = ("--shard 0/3", "--shard 1/3", "--shard 2/3")
+ENGINES = "--engines 2 --workers 0"
+KINDS = {
+    "lines": Kind("rows.jsonl"),
+    "lines, decoding processes": Kind("rows.jsonl", "--workers 2"),
+    "Parquet": Kind("rows.parquet"),
+    "folder": Kind("rows/", FOLDER),
+    "join": Kind("rows/", FOLDER, ("--join",) * 3),
+    "shards": Kind("rows/", FOLDER, SHARDS),
+    "store": Kind("s3://bucket/{}/", FOLDER),
+    "store, join": Kind("s3://bucket/{}/", FOLDER, ("--join",) * 3),
+    "engines, lines": Kind("rows.jsonl", ENGINES, model="real"),
+    "engines, Parquet": Kind("rows.parquet", ENGINES, model="real"),
+    "engines, folder": Kind("rows/", f"{ENGINES} --rows-per-file 8", model="real"),
+    "engines, store": Kind("s3://bucket/{}/", f"{ENGINES} --rows-per-file 8", model="real"),
+    "Ray": Kind("rows/", FOLDER, model="Ray"),
+    "Ray, store": Kind("s3://bucket/{}/", FOLDER, model="Ray"),
+}
+
+
+@dataclass
+class KillReport:
+    """What was killed, how often some of the rows were saved then, and what became of the rows.
+
+    `different` counts the runs whose files have other bytes.
+    """
+
+    kind: str
+    kills: int = 0
+    amid: int = 0
+    runs: int = 0
+    lost: int = 0
+    twice: int = 0
+    different: int = 0
+    victims: Counter[str] = field(default_factory=Counter)
+
+
+class Programs:
+    """The programs of one run, in a folder beside the images."""
+
+    def __init__(self, kind: Kind, folder: Path, cluster: Any = None):
+        self._kind, self._folder, self._cluster = kind, folder, cluster
+        self._deaths = 0
+        self.url = kind.output.format(folder.name)
+        if "://" not in self.url:
+            self.url = str(folder / self.url) + "/" * kind.output.endswith("/")
+        self._running = {self._start(options): options for options in kind.programs}
+
+    def _start(self, options: str) -> ForkedRun | subprocess.Popen[str]:
+        words = ["caption", "../photos", "-o", self.url, *OPTIONS]
+        words += [*self._kind.options.split(), *options.split()]
+        if self._kind.model == "Ray":
+            return ray_cluster.start_run(self._cluster, words, self._folder)
+        return ForkedRun(
+            words,
+            env=os.environ | {"PRETEND_SECONDS": str(SECONDS_PER_ROW)},
+            cwd=self._folder,
+            stderr=subprocess.PIPE,
+            kind="real" if self._kind.model == "real" else "pretended",
+        )
+
+    def kill(self, rng: random.Random) -> str:
+        """Kill a program or one of its processes; what it was, and an empty string for nothing."""
+        if not self._running:
+            return ""
+        program = rng.choice(list(self._running))
+        processes = self._processes(program) if self._deaths < MAX_DEATHS else []
+        if processes and rng.random() < 0.6:
+            with suppress(ProcessLookupError):
+                os.kill(rng.choice(processes), signal.SIGKILL)
+                self._deaths += 1
+                return "process"
+            return ""
+        options = self._running[program]
+        program.kill()
+        was_killed = self._end(program) == -signal.SIGKILL
+        if was_killed:
+            self._running[self._start(options)] = options
+        return "program" if was_killed else ""
+
+    def _processes(self, program: ForkedRun | subprocess.Popen[str]) -> list[int]:
+        if self._kind.model == "Ray":
+            return sorted(filter(psutil.pid_exists, ray_cluster.actors(self._folder)))
+        with suppress(psutil.NoSuchProcess):
+            return [child.pid for child in psutil.Process(program.pid).children(recursive=True)]
+        return []
+
+    def _end(self, program: ForkedRun | subprocess.Popen[str]) -> int:
+        """Wait for a program, which is begun again where it ends before its rows are there."""
+        _, said = program.communicate(timeout=END_SECONDS)
+        options, code = self._running.pop(program), program.returncode
+        died = NO_DEVICE if self._deaths else COMPLETE
+        assert code in (0, COMPLETE, -signal.SIGKILL, IS_ACTIVE, died), (code, said)
+        if code in (IS_ACTIVE, NO_DEVICE):
+            time.sleep(0.3)
+            self._running[self._start(options)] = options
+        return code
+
+    def finish(self) -> None:
+        """Wait until all programs have ended."""
+        while self._running:
+            self._end(next(iter(self._running)))
+
+    @property
+    def has_ended(self) -> bool:
+        return all(program.poll() is not None for program in self._running)
+
+
+def contents(output: str) -> dict[str, Any]:
+    """The bytes of an output's files; of Parquet without the id of the run, in its footer."""
+    return {name: without_id(name, data) for name, data in files_of(output).items()}
+
+
+def saved_rows(output: str) -> int:
+    """The rows of an output that are there now, and those in open files."""
+    with suppress(PgcliError):
+        return read_status(output).rows
+    return 0
+
+
+def without_id(name: str, data: bytes) -> Any:
+    if not name.endswith(".parquet"):
+        return data
+    footer = int.from_bytes(data[-8:-4], "little") + 8
+    metadata = pq.read_metadata(io.BytesIO(data))
+    settings = {key: text for key, text in metadata.metadata.items() if key.startswith(b"pgcli")}
+    del settings[b"pgcli.run"]
+    groups = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
+    return data[:-footer], metadata.schema.to_arrow_schema().remove_metadata(), settings, groups
+
+
+def killed(
+    kind: str, kills: int, rng: random.Random, folder: Path, cluster: Any = None
+) -> KillReport:
+    """Kill runs of a kind this many times in total, in a new folder."""
+    report, settings, nodes = KillReport(kind), KINDS[kind], Nodes(cluster)
+    make_images(folder / "photos")
+    seconds = 0.0  # of an undisturbed run, the second time
+    for name in ("first", "second"):
+        (folder / name).mkdir()
+        began = time.monotonic()
+        undisturbed = Programs(settings, folder / name, cluster)
+        undisturbed.finish()
+        seconds = min(MAX_SECONDS, time.monotonic() - began)
+    whole, files = Counter(rows_of(undisturbed.url)), contents(undisturbed.url)
+    assert whole.total() == IMAGES
+    if settings.model == "Ray":
+        seconds = RAY_SECONDS
+    while report.kills < kills:
+        report.runs += 1
+        (folder / f"run{report.runs}").mkdir()
+        run = Programs(settings, folder / f"run{report.runs}", cluster)
+        while report.kills < kills and not run.has_ended:
+            wait(run, seconds, rng)
+            rows, saved = Counter(rows_of(run.url)), saved_rows(run.url)
+            assert rows <= whole, "a file has other rows"
+            victim = nodes.kill(rng) if rng.random() < 0.25 else ""
+            if victim := victim or run.kill(rng):
+                report.kills += 1
+                report.victims[victim] += 1
+                report.amid += 0 < saved < IMAGES
+        run.finish()
+        rows = Counter(rows_of(run.url))
+        report.lost += (whole - rows).total()
+        report.twice += (rows - whole).total()
+        report.different += contents(run.url) != files
+    nodes.remove()
+    return report
+
+
+def wait(run: Programs, seconds: float, rng: random.Random) -> None:
+    """Wait for a random time; half of the times until rows are saved, and a moment more."""
+    end, before = time.monotonic() + rng.uniform(0, seconds), saved_rows(run.url)
+    is_for_rows = rng.random() < 0.5
+    while not run.has_ended and (is_for_rows or time.monotonic() < end):
+        if is_for_rows and saved_rows(run.url) > before:
+            time.sleep(rng.uniform(0, MOMENT))
+            return
+        time.sleep(POLL_SECONDS)
+
+
+class Nodes:
+    """The two nodes of a cluster; none without one."""
+
+    def __init__(self, cluster: Any):
+        self._cluster = cluster
+        self._nodes = [ray_cluster.add_node(cluster) for _ in range(2)] if cluster else []
+
+    def kill(self, rng: random.Random) -> str:
+        """Kill a node and put another in its place; an empty string without a cluster."""
+        if not self._nodes:
+            return ""
+        node = self._nodes.pop(rng.randrange(len(self._nodes)))
+        self._cluster.remove_node(node, allow_graceful=False)
+        self._nodes.append(ray_cluster.add_node(self._cluster))
+        return "node"
+
+    def remove(self) -> None:
+        for node in self._nodes:
+            self._cluster.remove_node(node)
+
+
+def make_images(folder: Path) -> None:
+    folder.mkdir()
+    for number in range(IMAGES):
+        Image.new("RGB", (8, 8 + number)).save(folder / f"{number:03}.png")
+    (folder / f"{BROKEN:03}.png").write_bytes(b"no image")
+
+
+@contextmanager
+def surroundings(kind: str) -> Iterator[Any]:
+    """A block with the store, or with the cluster, that runs of a kind need."""
+    with ExitStack() as stack:
+        if KINDS[kind].model == "Ray":
+            os.environ["CHUNK_SECONDS"] = str(CHUNK_SECONDS)
+            yield stack.enter_context(ray_cluster.local_cluster())
+        else:
+            stack.enter_context(server())
+            yield None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Kill runs of each kind, and print a line of JSON for each; 1 if a row or byte is wrong."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--kills", type=int, default=600, help="of all kinds together")
+    parser.add_argument("--kind", action="append", choices=KINDS, help="all by default")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(arguments)
+    rng, total = random.Random(options.seed), KillReport("all")
+    kinds = options.kind or list(KINDS)
+    if find_spec("ray") is None:
+        sys.stderr.write("Ray is not installed: pip install '.[ray]'\n")
+        kinds = [kind for kind in kinds if KINDS[kind].model != "Ray"]
+    for kind in kinds:
+        with surroundings(kind) as cluster, tempfile.TemporaryDirectory() as folder:
+            report = killed(kind, -(-options.kills // len(kinds)), rng, Path(folder), cluster)
+        write(report)
+        for name in ("kills", "amid", "runs", "lost", "twice", "different", "victims"):
+            setattr(total, name, getattr(total, name) + getattr(report, name))
+    write(total)
+    return int(total.lost + total.twice + total.different > 0)
+
+
+def write(report: KillReport) -> None:
+    sys.stdout.write(f"{json.dumps(vars(report))}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
