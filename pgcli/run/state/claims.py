@@ -69,9 +69,12 @@ class Claims:
                 number = self._unseen.pop()
                 if self._is_complete(number):
                     continue
-                if self._create(Claim(number)):
+                if not self._create(Claim(number)):
+                    self._taken.add(number)
+                elif self._is_complete(number):  # another process completed it between both
+                    self.release(number)
+                else:
                     return Claim(number)
-                self._taken.add(number)
             if not waits:
                 return None
             if (claim := self._take_over()) is not None:
