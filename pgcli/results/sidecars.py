@@ -6,16 +6,22 @@ import os
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import lru_cache
+from hashlib import blake2b
 from pathlib import Path, PurePath, PurePosixPath
 
+from pgcli.inputs.endings import IMAGE_ENDINGS
 from pgcli.inputs.paths import url_scheme
 from pgcli.printable import encodable
 from pgcli.records import Answer, Item
 from pgcli.results.output_folder import write_below
 from pgcli.results.row_hook import NullHook
-from pgcli.results.written_texts import WrittenTexts
+from pgcli.stores.files import open_regular
 
 MAX_NAME_BYTES = 255  # of file systems
+MAX_FOLDERS = 64  # whose digests are in memory
+ENDINGS = [change(ending) for ending in IMAGE_ENDINGS for change in (str.lower, str.upper)]
 #: What is said of texts that `overwrite` keeps: of one, of several.
 EDITED = (
     "text kept that was edited or that pgcli did not write",
@@ -57,7 +63,8 @@ class Sidecars(NullHook):
         if not is_file(item):
             return False
         name = self.claim(item.path or "")
-        outcome = self._kept_as(name) if self._is_only_output and name else None
+        path = item.path or ""
+        outcome = self._kept_as(name, path) if self._is_only_output and name else None
         if outcome is None:
             self._claimed[item.index] = name
             return False
@@ -99,7 +106,7 @@ class Sidecars(NullHook):
     @property
     def problem(self) -> str:
         """Why the digests of the texts cannot be kept; empty where they are, or need not be."""
-        if not self.counts["written"] or self._texts.problem is None:
+        if not self.counts["written"] or not self._texts.problem:
             return ""
         unknown = "digests of the texts cannot be kept, so --overwrite will take them for edited"
         return f"{unknown}: {self._texts.problem}"
@@ -127,13 +134,13 @@ class Sidecars(NullHook):
 
         Folders of the name that are missing `below` that one are created. Raises OutputFailed.
         """
-        outcome = self._kept_as(name)
+        outcome = self._kept_as(name, image)
         if outcome is None:
             text = "".join(map(encodable, (self._prepend, answer or "", self._append, "\n")))
             folder = below or os.path.dirname(name) or "."  # noqa: PTH120 - Path drops a leading ./
             leaf = os.path.relpath(name, below) if below else Path(name).name
             # before the text: a process that is killed in between leaves a text that is known
-            self._texts.add(Path(name), Path(image).name, text.encode())
+            self._texts.add(Path(name), image, text.encode())
             is_written = write_below(
                 folder,
                 leaf,
@@ -145,7 +152,7 @@ class Sidecars(NullHook):
             outcome = "written" if is_written else "kept"
         self.counts[outcome] += 1
 
-    def _kept_as(self, name: str) -> str | None:
+    def _kept_as(self, name: str, image: str) -> str | None:
         """`kept` or `edited` for a text that stays as it is; None for one that is written."""
         file = Path(name)
         if not os.path.lexists(file):
@@ -153,14 +160,76 @@ class Sidecars(NullHook):
         if not self._overwrite:
             return "kept"
         is_folder = file.is_dir() and not file.is_symlink()  # writing it says that it is one
-        return None if is_folder or self._texts.is_unchanged(file) else "edited"
+        return None if is_folder or self._texts.is_unchanged(file, image) else "edited"
 
     def _is_of_another(self, file: Path, image: str) -> bool:
         """Whether the file is the text of another image that exists."""
-        if not os.path.lexists(file):
+        if not os.path.lexists(file) or self._texts.is_of(file, image):
             return False
-        owner = self._texts.image_of(file)
-        return owner not in (None, Path(image).name) and (file.parent / str(owner)).exists()
+        names = (file.stem + ending for ending in ("", *ENDINGS))
+        images = (file.with_name(name) for name in names)
+        return any(self._texts.is_of(file, str(one)) and one.exists() for one in images)
+
+
+class WrittenTexts:
+    """Digests of the texts that pgcli wrote, so that those that a person edited are recognised.
+
+    A file for each folder of texts is in `~/.local/state/pgcli/texts`, or below XDG_STATE_HOME, as
+    folders of images are data. Several processes append to it. Where it cannot be written,
+    `problem` says why.
+    """
+
+    def __init__(self) -> None:
+        home = Path(os.environ.get("XDG_STATE_HOME", ""))
+        if not home.is_absolute():  # other users could create an empty or relative one
+            home = Path(os.path.expanduser("~/.local/state"))  # noqa: PTH111 - Path needs a home
+        self._home = home / "pgcli" / "texts"
+        self._folder = lru_cache(MAX_FOLDERS)(lambda folder: (set[str](), [0]))
+        self.problem = "" if home.is_absolute() else "there is no home folder"
+
+    def is_of(self, file: Path, image: str) -> bool:
+        """Whether pgcli wrote the file as the text of this image, whatever is in it now."""
+        return digest(file, image) in self._digests(file)
+
+    def is_unchanged(self, file: Path, image: str) -> bool:
+        """Whether the file is as pgcli wrote it. A link is not, nor what cannot be read."""
+        if file.is_symlink():
+            return False
+        with suppress(OSError), open_regular(file) as opened:
+            return digest(file, image, opened.read()) in self._digests(file)
+        return False
+
+    def add(self, file: Path, image: str, data: bytes) -> None:
+        """Note what is about to be written. To be called before the file is written."""
+        line = f"\n{digest(file, image)}\n{digest(file, image, data)}"
+        record = self._record(file)
+        try:
+            record.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+            with os.fdopen(os.open(record, flags, 0o600), "ab", buffering=0) as opened:
+                opened.write(line.encode())
+        except OSError as problem:
+            self.problem = f"{problem.filename or record}: {problem.strerror}"
+
+    def _digests(self, file: Path) -> set[str]:
+        """The digests of a text's folder, also those that another process added meanwhile."""
+        known, position = self._folder(os.path.realpath(file.parent))
+        with suppress(OSError), open_regular(self._record(file)) as opened:
+            opened.seek(position[0])
+            data = opened.read()
+            position[0] += len(data)
+            known.update(data.decode("ascii", "replace").split())
+        return known
+
+    def _record(self, file: Path) -> Path:
+        folder = os.fsencode(os.path.realpath(file.parent))
+        return self._home / blake2b(folder, digest_size=16).hexdigest()
+
+
+def digest(file: Path, image: str, data: bytes = b"") -> str:
+    """A digest of the names of a text and its image, and of what is in it."""
+    names = os.fsencode(f"{Path(image).name}/{file.name}/")
+    return blake2b(names + data, digest_size=16).hexdigest()
 
 
 def is_file(item: Item) -> bool:

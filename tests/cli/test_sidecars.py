@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from pathlib import Path
 
@@ -44,54 +43,11 @@ def test_each_image_has_a_sidecar_and_errors_have_none(folder: Path) -> None:
     assert len(run.stdout.splitlines()) == 6
 
 
-def test_existing_sidecars_are_kept_without_overwrite(folder: Path, tmp_path: Path) -> None:
-    (folder / "a.txt").write_text("mine")
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.write_text("not to be touched")
-    (folder / "b.txt").symlink_to(elsewhere)
-    run = finished("caption", folder, "--sidecar", ".txt")
-    assert (folder / "a.txt").read_text() == "mine"
-    assert b"3 files ending in .txt; 2 that exist are kept" in run.stderr
-    run = finished("caption", folder, "--sidecar", ".txt", "--overwrite")
-    assert (folder / "a.txt").read_text() == "mine"
-    assert b"3 files ending in .txt; 2 texts kept that were edited" in run.stderr
-    assert (folder / "b.txt").is_symlink()
-    assert elsewhere.read_text() == "not to be touched"
-
-
 def test_resumed_run_uses_the_same_sidecar_names(folder: Path, tmp_path: Path) -> None:
     output = tmp_path / "rows.jsonl"
     for limit in (1, 3, 99):
         finished("caption", folder, "--sidecar", ".caption", "-o", output, "--limit", limit)
     assert {name.replace(".caption", ".txt") for name in texts(folder, ".caption")} == ALL
-
-
-def test_name_that_is_not_utf8_has_a_sidecar(tmp_path: Path) -> None:
-    folder = tmp_path / "odd"
-    folder.mkdir()
-    name = os.fsencode(folder) + b"/c\xff\n.png"
-    Path(os.fsdecode(name)).write_bytes(IMAGE)
-    assert finished("caption", folder, "--sidecar", ".txt").returncode == 0
-    assert Path(os.fsdecode(name.replace(b".png", b".txt"))).exists()
-
-
-@pytest.mark.parametrize("twins", ["caf\u00e9 cafe\u0301", "Case case"])
-def test_names_equal_on_some_file_systems_have_two_sidecars(tmp_path: Path, twins: str) -> None:
-    first, second = sorted(twins.split())
-    for name in (first, second):
-        (tmp_path / f"{name}.png").write_bytes(IMAGE)
-    assert finished("caption", tmp_path, "--sidecar", ".txt").returncode == 0
-    assert texts(tmp_path).keys() == {f"{first}.txt", f"{second}.png.txt"}
-
-
-def test_too_long_sidecar_name_costs_no_row(tmp_path: Path) -> None:
-    for name in ("n" * 251, "o" * 247):
-        (tmp_path / f"{name}.png").write_bytes(IMAGE)
-    run = finished("caption", tmp_path, "--sidecar", ".caption", stdout=subprocess.PIPE)
-    assert run.returncode == 0
-    assert len(run.stdout.splitlines()) == 2
-    assert texts(tmp_path, ".caption").keys() == {"o" * 247 + ".caption"}
-    assert b"1 file ending in .caption; 1 not written, as no name was left" in run.stderr
 
 
 def test_path_without_a_name_is_an_error_row(folder: Path) -> None:
@@ -205,49 +161,3 @@ def test_overwriting_asks_only_images_whose_text_is_unchanged(tmp_path: Path) ->
     assert texts(folder)["a.txt"] == "edited"
     assert texts(folder)["b.txt"].endswith("544\n")
     assert b"1 text kept that was edited or that pgcli did not write" in run.stderr
-
-
-def test_text_of_an_earlier_run_stays_with_its_image(tmp_path: Path) -> None:
-    folder = images(tmp_path / "photos", "a.png")
-    finished("caption", folder, "--sidecar", ".txt")
-    images(folder, "a.jpg")
-    run = finished("caption", folder, "--sidecar", ".txt")
-    assert texts(folder).keys() == {"a.txt", "a.jpg.txt"}
-    assert b"1 named as a.jpg.txt: another image has the shorter name" in run.stderr
-    (folder / "a.png").rename(folder / "a.webp")  # the text's image is gone: the name is free
-    (folder / "a.jpg").unlink()
-    (folder / "a.jpg.txt").unlink()
-    run = finished("caption", folder, "--sidecar", ".txt")
-    assert b"0 files ending in .txt; 1 that exists is kept; 1 image is not asked" in run.stderr
-
-
-def test_texts_are_written_where_their_digests_cannot_be_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
-    folder = images(tmp_path / "photos", "a.png")
-    run = finished("caption", folder, "--sidecar", ".txt")
-    assert run.returncode == 0
-    assert b"digests of the texts cannot be kept, so --overwrite will take" in run.stderr
-    run = finished("caption", folder, "--sidecar", ".txt", "--overwrite", "--prepend", "new")
-    assert not texts(folder)["a.txt"].startswith("new")
-
-
-def test_damaged_record_of_texts_is_no_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    folder = images(tmp_path / "photos", "a.png", "b.png")
-    finished("caption", folder, "--sidecar", ".txt")
-    (record,) = (tmp_path / "state" / "pgcli" / "texts").iterdir()
-    first, *_ = record.read_text().strip().splitlines()
-    record.write_text(f'{first}\n\x00[1]\n{{"text": 3}}\n' + "[" * 9000 + '\n{"text": "b.')
-    (folder / "c.png").write_bytes(IMAGE)
-    finished("caption", folder, "--sidecar", ".txt", "--overwrite", "--prepend", "new ")
-    found = texts(folder)
-    assert [found[name].startswith("new") for name in ("a.txt", "b.txt", "c.txt")] == [
-        True,
-        False,
-        True,
-    ]

@@ -93,7 +93,7 @@ def test_text_of_a_killed_run_counts_as_written_by_pgcli(
 def test_text_that_appears_meanwhile_is_kept(tmp_path: Path) -> None:
     (item,) = images(tmp_path, "a.png")
     hook = Sidecars(".txt")
-    hook._kept_as = lambda name: (tmp_path / "a.txt").write_text("mine") and None  # type: ignore
+    hook._kept_as = lambda name, image: (tmp_path / "a.txt").write_text("mine") and None  # type: ignore
     hook.on_row(answer(), item, is_saved=False)
     assert (texts(tmp_path), hook.counts["kept"]) == ({"a.txt": "mine"}, 1)
 
@@ -222,8 +222,8 @@ def test_damaged_record_of_texts_is_no_error(
     folder = tmp_path / "photos"
     written(images(folder, "a.png", "b.png"))
     (record,) = (tmp_path / "state" / "pgcli" / "texts").iterdir()
-    first, *_ = record.read_text().strip().splitlines()
-    record.write_text(f'{first}\n\x00[1]\n{{"text": 3}}\n' + "[" * 9000 + '\n{"text": "b.')
+    first = record.read_bytes().split()[:2]  # those of a.txt
+    record.write_bytes(b"\n".join([*first, b"\x00\xff" * 9000, b"cut"]))
     written(images(folder, "a.png", "b.png", "c.png"), "two", overwrite=True)
     assert texts(folder) == {"a.txt": "two\n", "b.txt": "one\n", "c.txt": "two\n"}
 
