@@ -6,8 +6,7 @@ import random
 import ssl
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from email.utils import parsedate_to_datetime
+from contextlib import contextmanager
 from math import inf
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -173,9 +172,8 @@ def check_response(status: int, headers: httpx2.Headers) -> None:
 
 
 def retry_after(text: str) -> float:
-    """The seconds of a header Retry-After, which holds seconds or a date; else 0."""
-    with suppress(ValueError):
+    """The seconds of a header Retry-After; 0 where it holds a date or nothing."""
+    try:
         return float(text)
-    with suppress(ValueError, TypeError, OverflowError, IndexError):
-        return parsedate_to_datetime(text).timestamp() - time.time()
-    return 0.0
+    except ValueError:
+        return 0.0
