@@ -13,20 +13,18 @@ from typing import Any, get_args
 from pgcli.api import Engine, load
 from pgcli.checkpoints.find import DEMO
 from pgcli.checkpoints.json_file import ADAPTER_CONFIG
-from pgcli.cli.config import find_config, read_config
-from pgcli.cli.program_options import ProgramOptions
+from pgcli.cli.config import ProgramOptions, outside_values
 from pgcli.cli.run_command import run_request
 from pgcli.cli.training.options import RECORDS
 from pgcli.cli.training.run import run_training
 from pgcli.cli.training.train_command import TrainCommand
-from pgcli.cli.typer_app import Commands
 from pgcli.cli.ui.console import Screen, StderrStyle
+from pgcli.declare import parse_keywords
 from pgcli.errors import UsageError
 from pgcli.output import output_format
 from pgcli.records import Task
 from pgcli.results import Results, read
 from pgcli.run.progress.shutdown import Interrupted
-from pgcli.run.request.declare import options_of, parse_keywords, parse_value
 from pgcli.run.request.make import command_words, make_request, records_of
 from pgcli.run.status import read_status
 from pgcli.stores.files import read_json
@@ -150,26 +148,6 @@ def source_names(sources: PathName | Iterable[PathName]) -> list[str]:
     """The names of sources, as the command line has them."""
     named = [sources] if isinstance(sources, str | os.PathLike) else sources
     return [os.fspath(source) for source in named]
-
-
-def outside_values(command: str, records: Iterable[type], config: str | None) -> dict[str, Any]:
-    """The values that are set outside of a call, by the names of options: as for the command.
-
-    The environment comes before the configuration file. Raises UsageError for a wrong value, which
-    names the variable, or the key and the file.
-    """
-    file = find_config(config or os.environ.get("PGCLI_CONFIG"))
-    in_file, values = read_config(file, Commands())[command], {}
-    for option in (option for record in records for option in options_of(record)):
-        if option.variable and (text := os.environ.get(option.variable)):
-            values[option.name] = parse_value(option, text, option.variable)
-        elif option.name in in_file:
-            value: Any = in_file[option.name]
-            source = f"{file}: {option.key}"
-            if isinstance(value, list):  # each text may be several, with commas
-                value = [one for text in value for one in parse_value(option, text, source)]
-            values[option.name] = parse_value(option, value, source)
-    return values
 
 
 @contextmanager

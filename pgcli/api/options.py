@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, TypedDict, cast
 
+from pgcli.declare import build, option_named, parse_value
 from pgcli.records import Region
-from pgcli.run.request.declare import build, option_named, parse_value
 from pgcli.run.request.options import AnsweringOptions, InputOptions, ModelOptions
 
 

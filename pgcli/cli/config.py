@@ -1,24 +1,108 @@
-"""The configuration file: reads the options that it sets and checks that they exist."""
+"""Options that are set outside of a command line: by `PGCLI_*` and by the configuration file."""
 
 from __future__ import annotations
 
 import os
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from pgcli.cli.app import PANELS, declared, negated
+from pgcli.declare import Option, opt, options_of, parse_value
 from pgcli.errors import UsageError
 from pgcli.stores.files import read_text
 
-#: The options that the file may set, as Typer has them: by command, then by key.
-Settable = Mapping[str, Mapping[str, Any]]
+_running = partial(opt, panel="How to run", affects_rows=False, seldom=True)
 
 
-def config_path() -> Path:
-    """The path of the user's configuration file: `~/.config/pgcli/config.toml` on Linux."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramOptions:
+    """What acts on the program and not on a run: options of every command."""
+
+    config: str | None = _running(
+        "The configuration file, instead of ~/.config/pgcli/config.toml.", metavar="FILE"
+    )
+    log_format: Literal["text", "json"] = _running(
+        "json: messages, progress and errors as one JSON object on each line.", default="text"
+    )
+    no_progress: bool = _running("Show no progress.", default=False)
+    debug: bool = _running("Show tracebacks of errors.", default=False, seldom=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Program(ProgramOptions):
+    """The options of a program, and the words of its command line."""
+
+    arguments: tuple[str, ...] = ()
+
+
+def read_program(words: Sequence[str]) -> Program:
+    """The program's options, before the command line is parsed: its errors are shown as they say.
+
+    A wrong value is left to the command, which raises it.
+    """
+    command = next((word for word in words if word[:1] != "-"), "")
+    typed: dict[str, Any] = {}
+    for option in options_of(ProgramOptions):
+        for word, following in zip(words, (*words[1:], ""), strict=False):
+            name, equals, text = word.partition("=")
+            if word in (option.flag, negated(option.flag)) and option.kind is bool:
+                typed[option.name] = word == option.flag
+            elif name == option.flag:
+                typed[option.name] = text if equals else following
+    try:
+        values = outside_values(command, [ProgramOptions], typed.get("config"))
+    except UsageError:
+        values = {}
+    return Program(**values | typed, arguments=tuple(words))
+
+
+def outside_values(command: str, records: Iterable[type], config: str | None) -> dict[str, Any]:
+    """The values of options that are set outside of a call of the command, by their names.
+
+    The environment comes before the file, which `config` names, or else PGCLI_CONFIG. Keys at its
+    top are those of all commands that have the option, those of a command's table its own. Raises
+    UsageError for a wrong value or key, which names the variable, or the key and the file.
+    """
+    file = find_config(config or os.environ.get("PGCLI_CONFIG"))
+    table = read_config(file)
+    own, values = table.get(command, {}), {}
+    for option in (one for record in records for one in options_of(record)):
+        if option.variable and (text := os.environ.get(option.variable)):
+            values[option.name] = typed_value(option, text, option.variable)
+        elif option.key in own:
+            source = f"{command}.{option.key} in {file}"
+            values[option.name] = typed_value(option, own[option.key], source)
+        elif option.key in table and not option.own:
+            source = f"{option.key} in {file}"
+            values[option.name] = typed_value(option, table[option.key], source)
+    return values
+
+
+def typed_value(option: Option, value: Any, source: str) -> Any:
+    """The value of an option as a person gives it: each text of a list may be several, with commas.
+
+    Raises UsageError, which names the source.
+    """
+    if option.repeat and isinstance(value, list):
+        return tuple(one for text in value for one in parse_value(option, text, source))
+    return parse_value(option, value, source)
+
+
+def find_config(named: str | None) -> Path:
+    """The path of the configuration file that is named, else of the user's own.
+
+    Raises UsageError for a named file that does not exist.
+    """
+    if named is not None:
+        if not Path(named).exists():
+            raise UsageError(f"there is no configuration file {named}", hint="check --config")
+        return Path(named)
     if sys.platform == "darwin":
         folder = "~/Library/Application Support"
     else:
@@ -27,107 +111,49 @@ def config_path() -> Path:
     return Path(os.path.expanduser(folder)) / "pgcli" / "config.toml"  # noqa: PTH111 - Path needs a home
 
 
-def find_config(named: str | None) -> Path:
-    """The path of the file that `--config` names, else of the user's own.
+def read_config(file: Path) -> dict[str, Any]:
+    """What a configuration file says; empty if there is none.
 
-    Raises UsageError for a named file that does not exist.
+    Raises UsageError for a file that cannot be read, and for a key that is no option.
     """
-    if named is None:
-        return config_path()
-    if not Path(named).exists():
-        raise UsageError(f"there is no configuration file {named}", hint="check --config")
-    return Path(named)
-
-
-def read_table(file: Path) -> dict[str, Any]:
-    """What a configuration file says; empty if there is none. Raises UsageError."""
     try:
-        return tomllib.loads(read_text(file))
+        table = tomllib.loads(read_text(file))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as problem:
         raise UsageError(
             f"{file} cannot be read: {problem}", hint="correct or remove it"
         ) from problem
-
-
-def read_config(file: Path, commands: Mapping[str, Any]) -> dict[str, dict[str, object]]:
-    """Command -> parameter -> value, as the file sets them; empty if there is no file.
-
-    Keys at the top apply to every command that has the option, those in a command's table to that
-    command. The commands are looked up only if the file sets something, as that takes a while.
-    Raises UsageError, which names file and key, for a key that is not an option.
-    """
-    values: dict[str, dict[str, object]] = {command: {} for command in commands}
-    table = read_table(file)
-    settable = {}
     if table:
-        settable = {name: settable_options(command) for name, command in commands.items()}
-    own = {name: table.pop(name) for name in settable if isinstance(table.get(name), dict)}
-    for key, value in table.items():
-        shared = {
-            command: option
-            for command, options in settable.items()
-            if (option := options.get(key)) and (option.envvar or is_list(option))
-        }
-        if not shared:
-            raise _unknown(file, key, settable)
-        for command, option in shared.items():
-            values[command][option.name] = _read(option, value, f"{file}: {key}")
-    for command, settings in own.items():
-        for key, value in settings.items():
-            if key not in settable[command]:
-                raise _unknown(file, f"{command}.{key}", settable)
-            option = settable[command][key]
-            values[command][option.name] = _read(option, value, f"{file}: {command}.{key}")
-    return values
+        check_keys(file, table)
+    return table
 
 
-def settable_options(command: Any) -> dict[str, Any]:
-    """The options of a command that the file may set, by key: all but that of the file itself."""
-    keys = {max(param.opts, key=len).removeprefix("--"): param for param in command.params}
-    return {
-        key: param
-        for key, param in keys.items()
-        if key != "config"
-        and (param.envvar or (param.param_type_name == "option" and key[:1] != "-"))
-    }
+def check_keys(file: Path, table: Mapping[str, Any]) -> None:
+    """Raise UsageError for a key that sets no option, which imports all commands."""
+    commands = [name for summaries in PANELS.values() for name in summaries]
+    keys = {name: options_by_key(name) for name in commands}
+    shared = {key for options in keys.values() for key, own in options.items() if not own}
+    for name, value in table.items():
+        is_command = name in keys and isinstance(value, dict)
+        for key in value if is_command else [name]:
+            if key in (keys[name] if is_command else shared):
+                continue
+            shown = f"{file}: {name}.{key}" if is_command else f"{file}: {key}"
+            if owners := [f"[{command}]" for command in keys if key in keys[command]]:
+                raise UsageError(
+                    f"{shown} is not an option of {name if is_command else 'all commands'}",
+                    hint=f"write it below {' or '.join(owners)}",
+                )
+            close = get_close_matches(key, {*keys, *(k for one in keys.values() for k in one)}, n=1)
+            meant = f"did you mean {close[0]!r}? " if close else ""
+            raise UsageError(
+                f"{file}: no option is called {key!r}",
+                hint=f'{meant}keys are options without their dashes: model = "demo"',
+            )
 
 
-def is_list(option: Any) -> bool:
-    """Whether the option may be given repeatedly."""
-    return option.param_type_name == "option" and bool(option.multiple)
-
-
-def _read(option: Any, value: object, source: str) -> object:
-    """The value as on the command line: a text or a list of them, or a truth value for a flag."""
-    is_flag, takes_list = getattr(option, "is_flag", False), is_list(option)
-    values = value if isinstance(value, list) and takes_list else [value]
-    if all(isinstance(one, bool) if is_flag else is_text_or_number(one) for one in values):
-        return value if is_flag else [str(one) for one in values] if takes_list else str(value)
-    allowed = "one text or a list of texts" if takes_list else "one text or number"
-    raise UsageError(
-        f"{source} must be {'true or false' if is_flag else allowed}, not {value!r}",
-        hint="correct or remove that line",
-    )
-
-
-def is_text_or_number(value: object) -> bool:
-    """Whether the value is neither a truth value nor one of several parts."""
-    return isinstance(value, str | int | float) and not isinstance(value, bool)
-
-
-def _unknown(file: Path, key: str, settable: Settable) -> UsageError:
-    if owners := [f"[{command}]" for command in settable if key in settable[command]]:
-        return UsageError(
-            f"{file}: {key} is not an option of all commands",
-            hint=f"write it below {' or '.join(owners)}",
-        )
-    possible = {*settable, *(option for options in settable.values() for option in options)}
-    possible |= {f"{command}.{option}" for command in settable for option in settable[command]}
-    close = get_close_matches(key, sorted(possible), n=1)
-    suggestion = f"did you mean {close[0]!r}? " if close else ""
-    return UsageError(
-        f"{file}: no option is called {key!r}",
-        hint=f'{suggestion}keys are options without their dashes: model = "demo"',
-    )
+def options_by_key(command: str) -> dict[str, bool]:
+    """The keys of a command's options in a configuration file, and whether they are its own."""
+    options = (one for record in declared(command).records for one in options_of(record))
+    return {option.key: option.own for option in options if option.name != "config"}

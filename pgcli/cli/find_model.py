@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Collection, Mapping
+from typing import Any
 
-from pgcli.checkpoints.find import Checkpoint, builtin_models, find
+from pgcli.checkpoints.find import Checkpoint, find
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import UsageError
+from pgcli.run.request.applies import is_on_hub
 
 
 def find_model(name: str, revision: str | None, screen: Screen) -> Checkpoint:
@@ -16,16 +18,23 @@ def find_model(name: str, revision: str | None, screen: Screen) -> Checkpoint:
     """
     from pgcli.cli.ui.downloads import Downloads
 
-    check_revision(name, revision)
     return find(name, revision, progress=Downloads(screen))
 
 
-def check_revision(name: str, revision: str | None) -> None:
-    """Raise UsageError for a revision of a model on this machine, which has none."""
-    if revision and (name in builtin_models() or Path(name).expanduser().is_dir()):
+def revision_of(name: str | None, values: Mapping[str, Any], typed: Collection[str]) -> str | None:
+    """The revision of a model: that of an option, which a model on this machine does not have.
+
+    Raises UsageError where it was typed for such a model; from elsewhere it is of another one.
+    """
+    revision: str | None = values.get("revision")
+    if revision is None or is_on_hub(name):
+        return revision
+    if "revision" in typed:
+        what = "no model is named that has" if name is None else f"{name} has no"
         raise UsageError(
-            f"{name} has no revisions to choose from", hint="--revision goes with a name on the Hub"
+            f"{what} revisions to choose from", hint="--revision goes with a name on the Hub"
         )
+    return None
 
 
 def warn_unused_gpu(screen: Screen) -> None:

@@ -12,14 +12,13 @@ from typing import Annotated, Any
 import typer
 
 from pgcli import __version__
+from pgcli.cli.app import app
+from pgcli.cli.config import Program, read_program
 from pgcli.cli.exit_codes import EXIT_CODES
-from pgcli.cli.options import declared
 from pgcli.cli.program_name import program_name
-from pgcli.cli.program_options import EAGER, ProgramOptions, ProgramState, store
 from pgcli.cli.signals import end_process_by, raise_on_signals
 from pgcli.cli.streams import discard_output, open_closed_streams, raise_on_closed_pipe
-from pgcli.cli.typer_app import app
-from pgcli.cli.ui.console import Screen
+from pgcli.cli.ui.console import Screen, StderrStyle
 from pgcli.cli.ui.sanitize_logs import sanitized_logs
 from pgcli.cli.usage_errors import to_usage_error
 from pgcli.errors import OutputFailed, PgcliError
@@ -50,9 +49,7 @@ def show_version(is_given: bool) -> None:
 )
 def pgcli(
     context: typer.Context,
-    config: Annotated[
-        str | None, declared(ProgramOptions, "config", callback=store, hidden=True, **EAGER)
-    ] = None,
+    config: Annotated[str | None, typer.Option("--config", hidden=True)] = None,
     version: Annotated[
         bool,
         typer.Option(
@@ -84,44 +81,42 @@ def main(args: Sequence[str] | None = None) -> int:
     open_closed_streams()
     try:
         with raise_on_signals(), raise_on_closed_pipe(), sanitized_logs():
-            return exit_code(args)
+            return exit_code(sys.argv[1:] if args is None else args)
     except Interrupted as interrupted:
         end_process_by(interrupted.signum)
         raise
 
 
-def exit_code(args: Sequence[str] | None) -> int:
+def exit_code(words: Sequence[str]) -> int:
     """Run a command line; print a message for any error and return its exit code."""
-    words = sys.argv[1:] if args is None else args
-    state = ProgramState(arguments=tuple(words))
-    Screen.style = state.style
+    program = read_program(words)
+    Screen.style = StderrStyle(program.log_format, program.no_progress)
     try:
-        return call(args, state)
+        return call(words, program)
     except PgcliError as problem:
-        return report_error(problem, state)
+        return report_error(problem, program)
     except BrokenPipeError:
         raise
     except OSError as problem:
         # errors of files are converted where these are written: this one is of standard output
         if problem.errno not in STDOUT_ERRNOS or problem.filename is not None:
-            return report_bug(problem, state)
+            return report_bug(problem, program)
         failed = OutputFailed(
             f"cannot write standard output: {problem.strerror}",
             hint="free some space where it is redirected to, or redirect it elsewhere",
         )
-        return report_error(failed, state)
+        return report_error(failed, program)
     except Exception as bug:  # noqa: BLE001 - any other exception is a bug and reported as one
-        return report_bug(bug, state)
+        return report_bug(bug, program)
 
 
-def call(args: Sequence[str] | None, state: ProgramState) -> int:
+def call(words: Sequence[str], program: Program) -> int:
     """Run a command line and return its exit code. Raises the errors of `pgcli.errors`."""
     try:
-        group = command_group()
-        return int(group(args, prog_name=program_name(), standalone_mode=False, obj=state) or 0)
+        group, name = command_group(), program_name()
+        return int(group([*words], prog_name=name, standalone_mode=False, obj=program) or 0)
     except typer.TyperException as problem:
-        error = to_usage_error(problem, state.arguments)
-        raise error.with_traceback(problem.__traceback__) from None
+        raise to_usage_error(problem, words).with_traceback(problem.__traceback__) from None
 
 
 @cache
@@ -130,11 +125,11 @@ def command_group() -> Any:
     return typer.main.get_command(app)
 
 
-def report_bug(bug: Exception, state: ProgramState) -> int:
+def report_bug(bug: Exception, program: Program) -> int:
     """Print a bug with its traceback and return its exit code."""
     screen = Screen()
-    short = None if state.debug else -TRACEBACK_CALLS
-    screen.traceback(traceback.format_exception(bug, limit=short, chain=state.debug))
+    short = None if program.debug else -TRACEBACK_CALLS
+    screen.traceback(traceback.format_exception(bug, limit=short, chain=program.debug))
     screen.error(
         f"unexpected {type(bug).__name__}: {bug}",
         hint="this is a bug in pgcli: please report it with the output of --debug",
@@ -143,10 +138,10 @@ def report_bug(bug: Exception, state: ProgramState) -> int:
     return 1
 
 
-def report_error(problem: PgcliError, state: ProgramState) -> int:
+def report_error(problem: PgcliError, program: Program) -> int:
     """Print a known error with its hint and return its exit code."""
     screen = Screen()
-    if state.debug:
+    if program.debug:
         screen.traceback(traceback.format_exception(problem))
     screen.error(str(problem), hint=problem.hint, exit_code=problem.exit_code)
     if isinstance(problem, OutputFailed):

@@ -1,159 +1,217 @@
-"""Options of the command line, made of their declarations."""
+"""Commands of the program, and their options, made of the declarations of records."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any, get_type_hints
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
+from typer.models import CommandInfo
 
-from pgcli.run.request.declare import REQUIRED, Option, option_named, options_of
+from pgcli.cli.app import DECLARED, PANELS, Declared, PgcliCommand
+from pgcli.cli.config import Program, ProgramOptions, outside_values, typed_value
+from pgcli.cli.usage_errors import missing
+from pgcli.declare import REQUIRED, Option, opt, options_of, same
+from pgcli.run.request.options import InputOptions, ModelOptions, RunningOptions
+
+Record = TypeVar("Record")
+Function = TypeVar("Function", bound=Callable[..., None])
+
+#: The panels of options that several commands have, in the order of every help page; before them
+#: come those of the command alone.
+SHARED_PANELS = (
+    *("What to ask", "Which model", "Which images", "Where to"),
+    *("Rows", "Boxes", "Images", "Text files", "How to run"),
+)
+MORE = "Options that are seldom needed, and all variables and keys of the configuration file: \
+docs/reference.md"
+
+# hidden, as its panel would show Python's type; the text of the help explains it
+Sources = Annotated[list[str] | None, typer.Argument(metavar="SOURCE", hidden=True)]
+Results = Annotated[list[str], typer.Argument(metavar="RESULTS", hidden=True)]
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """The options of a command line: the values of those that are set, and the names of those that
-    were typed. `arguments` are its words.
+    """The options of a command: the values of those that are set, and the names of those that were
+    typed. `arguments` are the words of the command line.
     """
 
     values: Mapping[str, Any]
     typed: frozenset[str]
     arguments: tuple[str, ...]
 
+    def build(self, record: type[Record], **more: Any) -> Record:
+        """The record, with those of the values that its fields have the names of, and `more`."""
+        names = {field.name for field in fields(record)}  # type: ignore[arg-type]
+        return record(**{k: v for k, v in self.values.items() if k in names} | more)
 
-def option(
-    panel: str, *names: str, help: str, once: bool = True, own: bool = False, **more: Any
-) -> Any:
-    """An option. One with a long name can also be set by `PGCLI_<NAME>` and at the top of the
-    configuration file, unless it is repeatable (not `once`) or `own`: it means something else in
-    other commands. The file's table of a command sets all of its options.
+    @property
+    def quiet(self) -> bool:
+        """Whether only errors are printed."""
+        return bool(self.values.get("quiet"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileOptions:
+    """The result file that a command writes."""
+
+    output: str = opt(
+        "A .jsonl or .parquet.",
+        panel="Where to",
+        default=REQUIRED,
+        metavar="FILE",
+        short=("-o",),
+        own=True,
+    )
+    overwrite: bool = opt("Replace an existing file.", panel="Where to", default=False, own=True)
+    quiet: bool = same(RunningOptions, "quiet")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadOptions:
+    """How a model is found and loaded."""
+
+    revision: str | None = same(ModelOptions, "revision")
+    device: str = same(ModelOptions, "device")
+    dtype: str = same(ModelOptions, "dtype")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddressOptions:
+    """Whether images at addresses are read."""
+
+    allow_urls: bool = same(InputOptions, "allow_urls")
+    allow_private_hosts: bool = same(InputOptions, "allow_private_hosts")
+
+
+def images_option(help: str, **more: Any) -> Any:
+    """The field that names a folder of images, for a command that no sources are given to."""
+    return opt(help, panel="Which images", metavar="DIR", own=True, **more)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JsonOptions:
+    """In which form a command prints."""
+
+    json: bool = opt("Print one JSON object.", panel="Where to", default=False)
+
+
+def command(
+    name: str, details: str, *records: type, examples: str, reads_config: bool = True
+) -> Callable[[Function], Function]:
+    """Declares a command of `PANELS`; in its help, the details follow the sentence there.
+
+    Its function has the arguments as parameters, and `given`, the options of the records.
     """
-    long = [name.removeprefix("--") for name in names if name.startswith("--")]
-    if long and once and not own:
-        more["envvar"] = "PGCLI_" + long[0].replace("-", "_").upper()
-    if choices := more.pop("choices", ()):
-        more["autocompletion"] = choices if callable(choices) else lambda: list(choices)
-    if default := more.pop("default", ""):  # in words, where the value is not readable
-        more["show_default"] = False
+    records = (*records, ProgramOptions)
+    options = sorted((one for record in records for one in options_of(record)), key=panel_order)
+    panel = next(panel for panel, summaries in PANELS.items() if name in summaries)
+
+    def declare(function: Function) -> Function:
+        def call(context: typer.Context, **values: Any) -> None:
+            words = {option.name: values.pop(option.name) for option in options}
+            function(**values, given=read_given(name, words, context.obj, reads_config))
+
+        hints = get_type_hints(function, include_extras=True)
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        parameters = [
+            inspect.Parameter("context", keyword, annotation=typer.Context),
+            *(
+                one.replace(kind=keyword, annotation=hints[one.name])
+                for one in inspect.signature(function).parameters.values()
+                if one.name != "given"
+            ),
+            *map(parameter, options),
+        ]
+        call.__annotations__ = {one.name: one.annotation for one in parameters}
+        call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        DECLARED[name] = Declared(
+            CommandInfo(
+                name,
+                cls=PgcliCommand,
+                callback=call,
+                help=f"{PANELS[panel][name]}\n\n{details}\n\n{examples}",
+                epilog=MORE if any(option.seldom for option in options) else None,
+                rich_help_panel=panel,
+            ),
+            records,
+            examples.splitlines()[0].removeprefix("$ "),
+        )
+        return function
+
+    return declare
+
+
+def panel_order(option: Option) -> int:
+    """Where an option's panel stands in the help."""
+    return SHARED_PANELS.index(option.panel) if option.panel in SHARED_PANELS else -1
+
+
+def parameter(option: Option) -> inspect.Parameter:
+    """The parameter of a function that Typer makes the option of: of its words, which are read
+    later.
+    """
+    help, choices = option.help, option.choices
+    default = option.default_text
+    if not default and option.default not in (None, REQUIRED, False, ()):
+        default = str(option.default)
+    if default:
         help += rf" [dim]\[default: {default}][/]"
-    return typer.Option(*names, help=help, rich_help_panel=panel, show_envvar=False, **more)
-
-
-def typer_option(declaration: Option, **more: Any) -> Any:
-    """The option that a declaration describes; `more` is passed to Typer."""
-    is_flag = declaration.kind is bool
-    if not is_flag:
-        more["parser"] = parser(declaration)
-        more["metavar"] = value_name(declaration)
-    settings: dict[str, Any] = {
-        "help": declaration.help,
-        "once": declaration.variable is not None,
-        "default": declaration.default_text,
-        "choices": declaration.choices,
-    }
-    names = (declaration.flag, *declaration.short)
-    return option(declaration.panel, *names, **settings | more)
-
-
-def declared(record: type, name: str, **more: Any) -> Any:
-    """The option of a field of a record, for a command that has no such record."""
-    return typer_option(option_named(record, name), **more)
-
-
-def parser(declaration: Option) -> Callable[[Any], Any]:
-    """The reader of a value, as Typer calls it; that of a repeated option returns a tuple."""
-
-    def read(text: Any) -> Any:
-        try:
-            return declaration.read(text)
-        except ValueError as problem:
-            raise typer.BadParameter(str(problem)) from None
-
-    return read
-
-
-def value_name(declaration: Option) -> str | None:
-    """What the help shows in place of the value."""
-    if declaration.metavar is not None:
-        return declaration.metavar
-    if declaration.choices and not callable(declaration.choices):
-        return f"[{'|'.join(declaration.choices)}]"
-    return {int: "N", float: "X"}.get(declaration.kind)
-
-
-def number_option(
-    panel: str,
-    *names: str,
-    least: float,
-    most: float | None = None,
-    above: bool = False,
-    **more: Any,
-) -> Any:
-    """An option whose value is a number from `least` (or above it) to `most`, a whole one if
-    `least` is.
-    """
-    kind = int if isinstance(least, int) else float
-    number = Option(help="", panel=panel, min=least, max=most, above=above, kind=kind)
-    more = {"metavar": value_name(number), "parser": parser(number)} | more
-    return option(panel, *names, **more)
-
-
-def parameter(declaration: Option, **more: Any) -> inspect.Parameter:
-    """The parameter of a function that Typer makes the option of."""
-    default: Any = declaration.default
-    kind: Any = list[str] if declaration.repeat else str
-    if declaration.kind is bool:
-        kind = bool
-    elif default is REQUIRED:
-        default = inspect.Parameter.empty
-    else:
-        kind = kind | None
-        default = None if declaration.default_text or declaration.repeat else default
+    is_flag = option.kind is bool
+    kind: Any = bool if is_flag else list[str] if option.repeat else str
+    declared = typer.Option(
+        option.flag,
+        *option.short,
+        help=help,
+        rich_help_panel=option.panel,
+        metavar=None if is_flag else value_name(option),
+        autocompletion=completion(choices),
+        hidden=option.seldom,
+        show_default=False,
+    )
     return inspect.Parameter(
-        declaration.name,
+        option.name,
         inspect.Parameter.KEYWORD_ONLY,
-        default=default,
-        annotation=Annotated[kind, typer_option(declaration, **more)],
+        default=None,
+        annotation=Annotated[kind | None, declared],
     )
 
 
-def with_options(*records: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Adds the options of records to a command, whose parameter `given` has their values."""
-    declarations = [one for record in records for one in options_of(record)]
-
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        def spread(*, context: typer.Context, **values: Any) -> None:
-            raw = {one.name: values.pop(one.name) for one in declarations}
-            command(**values, given=read_given(context, declarations, raw))
-
-        hints = get_type_hints(command, include_extras=True)
-        own = [
-            one.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[one.name])
-            for one in inspect.signature(command).parameters.values()
-            if one.name != "given"
-        ]
-        context = inspect.Parameter(
-            "context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context
-        )
-        parameters = [context, *own, *map(parameter, declarations)]
-        spread.__name__, spread.__doc__ = command.__name__, command.__doc__
-        spread.__annotations__ = {one.name: one.annotation for one in parameters}
-        spread.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        return spread
-
-    return decorate
+def completion(choices: Sequence[str] | Callable[[], Sequence[str]]) -> Any:
+    """What gives a shell the values to offer; None where there are none."""
+    return choices if callable(choices) else (lambda: list(choices)) if choices else None
 
 
-def read_given(context: typer.Context, declarations: list[Option], raw: Mapping[str, Any]) -> Given:
-    """The values that are set, wherever; Typer has parsed them, of repeated options one by one."""
-    origins = {one.name: context.get_parameter_source(one.name) for one in declarations}
-    values = {}
-    for one in declarations:
-        origin = origins[one.name]
-        if origin is not None and origin.name != "DEFAULT" and raw[one.name] is not None:
-            value = raw[one.name]
-            values[one.name] = tuple(x for part in value for x in part) if one.repeat else value
-    typed = {name for name, origin in origins.items() if origin and origin.name == "COMMANDLINE"}
-    return Given(values, frozenset(typed), tuple(context.obj.arguments))
+def value_name(option: Option) -> str:
+    """What the help shows in place of the value."""
+    if option.metavar is not None:
+        return option.metavar
+    if option.choices and not callable(option.choices):
+        return f"[{'|'.join(option.choices)}]"
+    return {int: "N", float: "X"}.get(option.kind, "TEXT")
+
+
+def read_given(
+    command: str, words: Mapping[str, Any], program: Program, reads_config: bool
+) -> Given:
+    """The values of the options that are set: on the command line, or else outside of it.
+
+    Raises UsageError for a wrong value, and where a required option is not given.
+    """
+    records = DECLARED[command].records
+    options = [option for record in records for option in options_of(record)]
+    typed = {
+        option.name: typed_value(option, words[option.name], option.flag)
+        for option in options
+        if words[option.name] not in (None, [])
+    }
+    values = typed
+    if reads_config:
+        values = outside_values(command, records, program.config) | typed
+    for option in options:
+        if option.default is REQUIRED and option.name not in values:
+            raise missing(f"option '{option.flag}'", command, program.arguments)
+    return Given(values, frozenset(typed), program.arguments)

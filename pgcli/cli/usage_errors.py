@@ -1,73 +1,52 @@
-"""Typer's errors about a command line, converted to UsageError with a hint."""
+"""Typer's errors about a command line, converted to UsageError with a hint that can be pasted."""
 
 from __future__ import annotations
 
 import os
 import shlex
 from collections.abc import Sequence
-from typing import Any
+from difflib import get_close_matches
 
 import typer
 
-from pgcli.cli.suggestions import suggest_option, suggest_value
+from pgcli.cli.app import DECLARED
 from pgcli.errors import UsageError
 
+#: Options that a command is often given and another one has.
+OWNERS = {"--prompt": "ask", "--object": "detect", "--text": "score", "--label": "classify"}
 #: Example values of required options.
 EXAMPLE_VALUES = {"--object": "cat", "--to": "coco"}
 
 
 def to_usage_error(problem: typer.TyperException, words: Sequence[str]) -> UsageError:
-    """The error with a message that names the option, variable or file, and a hint that says what
-    to type or to read.
-    """
-    context, param = getattr(problem, "ctx", None), getattr(problem, "param", None)
-    path = context.command_path if context else " ".join(["pgcli", *command_names(words)])
-    hint = f"see {path} --help"
-    if (name := getattr(problem, "option_name", None)) and context:
-        meant = suggest_option(name, context, words)
-        return UsageError(as_clause(problem.message), hint=meant or hint)
-    if context and param and problem.message:
-        message = problem.message.removeprefix("Value error, ")
-        if "valid boolean" in message:  # of a flag that the environment sets
-            message = "neither true nor false"
-        meant = suggest_value(param, message)
-        where = value_origin(context, param)
-        return UsageError(f"{where}: {as_clause(message)}", hint=meant or hint)
+    """The error with a message that names the option, and a hint that says what to type or read."""
+    context, command = getattr(problem, "ctx", None), next(iter(words), "-")
+    help_command = f"see {context.command_path if context else 'pgcli'} --help"
+    hint = help_command
     message, _, suggestion = problem.format_message().partition(" Did you mean ")
-    if context and param:
-        hint = f"{example_command(context, param, words)}; {hint}"
+    if name := getattr(problem, "option_name", None):
+        message, known = problem.message, getattr(problem, "possibilities", None)
+        if close := get_close_matches(name, known or (), n=1, cutoff=0.75):
+            hint = f"did you mean {close[0]}?"
+        elif name in OWNERS and command != OWNERS[name]:
+            hint = f"{OWNERS[name]} has {name}: {shlex.join(['pgcli', OWNERS[name], *words[1:]])}"
     elif suggestion:
-        names = suggestion.rstrip("?").replace("'", "")
-        hint = f"did you mean pgcli {names}?"
-    elif paths := [word for word in command_names(words) if os.path.exists(word)]:  # noqa: PTH110
-        hint = f"name a command first: {shlex.join(['pgcli', 'caption', *paths])}"
+        hint = f"did you mean pgcli {suggestion.rstrip('?')}?".replace("'", "")
+    elif getattr(problem, "param", None) and command in DECLARED:
+        hint = f"for example: {DECLARED[command].example}; {help_command}"
+    elif os.path.exists(command):  # noqa: PTH110 - not a name that Path refuses
+        hint = f"name a command first: {shlex.join(['pgcli', 'caption', command])}"
     return UsageError(as_clause(message), hint=hint)
 
 
-def command_names(words: Sequence[str]) -> Sequence[str]:
-    """The first word if it is not an option: the name of a command."""
-    return [word for word in words[:1] if not word.startswith("-")]
-
-
-def example_command(context: Any, param: Any, words: Sequence[str]) -> str:
-    """The command line with the missing option, or an example if an argument is missing."""
-    option = max(param.opts, key=len)
-    if option not in EXAMPLE_VALUES:
-        return f"for example: {context.command.examples[0].removeprefix('$ ')}"
-    return f"for example: {shlex.join(['pgcli', *words, option, EXAMPLE_VALUES[option]])}"
+def missing(what: str, command: str, words: Sequence[str] = ()) -> UsageError:
+    """The error of a command line without an argument, or an option: the hint has all of it."""
+    example, flag = DECLARED[command].example, what.split("'")[1]
+    if flag in EXAMPLE_VALUES:
+        example = shlex.join(["pgcli", *words, flag, EXAMPLE_VALUES[flag]])
+    return UsageError(f"missing {what}", hint=f"for example: {example}; see pgcli {command} --help")
 
 
 def as_clause(sentence: str) -> str:
     """The sentence without capital and full stop, to follow a name and a colon."""
     return sentence[:1].lower() + sentence[1:].removesuffix(".")
-
-
-def value_origin(context: typer.Context, param: Any) -> str:
-    """Where a parameter's value comes from: an option, a variable, or the configuration file."""
-    source = context.get_parameter_source(param.name)
-    key = max(param.opts, key=len)
-    if source and source.name == "ENVIRONMENT":
-        return str(param.envvar)
-    if source and source.name == "DEFAULT_MAP":
-        return f"{key.removeprefix('--')} in {context.obj.config_file}"
-    return str(key)

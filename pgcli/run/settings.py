@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from pgcli import __version__
 from pgcli.checkpoints.file_digests import digests, folder_digests
 from pgcli.checkpoints.find import DIGEST_LENGTH, builtin_models, find_local, folder_of
+from pgcli.declare import fingerprint_values
 from pgcli.inputs.paths import absolute_source, display_name
 from pgcli.printable import encodable
-from pgcli.run.request.declare import fingerprint_values
 from pgcli.run.state.record import RunRecord, plain
 from pgcli.run.task import model_name
 

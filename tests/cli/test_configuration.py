@@ -7,7 +7,9 @@ import pytest
 import typer
 from PIL import Image
 
-from pgcli.cli.main import app, main
+from pgcli.cli.app import PANELS, declared, negated, typer_command
+from pgcli.cli.main import command_group, main
+from pgcli.declare import options_of
 from pgcli.run import model as running
 from tests.support import pretend
 
@@ -33,35 +35,18 @@ def call(capsys, line):
     return code, shown.out, shown.err
 
 
-def group():
-    return typer.main.get_command(app)
+COMMANDS = [name for summaries in PANELS.values() for name in summaries]
 
 
-def flags(command):
-    """Every flag of a command, but for --help."""
-    for param in command.params:
-        if getattr(param, "is_flag", False) and any(opt.startswith("--") for opt in param.opts):
-            yield param
-
-
-def off(param):
-    name = max(param.opts, key=len)
-    return name.replace("--no-", "--") if name.startswith("--no-") else f"--no-{name[2:]}"
-
-
-@pytest.mark.parametrize("name", group().commands)
-def test_every_flag_can_be_turned_off(name, monkeypatch):
-    parent = group().make_context("pgcli", [], resilient_parsing=True)
-    command = group().commands[name]
-    for param in flags(command):
-        if param.envvar:
-            monkeypatch.setenv(param.envvar, "1")
-        context = typer.Context(command, parent=parent, info_name=command.name)
-        parser = command.make_parser(context)
-        given, _, _ = parser.parse_args([max(param.opts, key=len), off(param)])
-        assert given[param.name] is False, param.name
-        value, _ = param.consume_value(context, given)
-        assert value is False, param.name
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_flag_can_be_turned_off(name):
+    command = typer_command(name)
+    group = command_group().make_context("pgcli", [], resilient_parsing=True)
+    parser = command.make_parser(typer.Context(command, info_name=name, parent=group))
+    for option in (one for record in declared(name).records for one in options_of(record)):
+        if option.kind is bool:
+            given, _, _ = parser.parse_args([option.flag, negated(option.flag)])
+            assert given[option.name] is False, option.name
 
 
 def test_flag_of_the_environment_is_turned_off_by_the_command_line(capsys, monkeypatch):
@@ -153,24 +138,16 @@ def test_config_names_the_file_before_and_after_the_command(capsys, monkeypatch)
 def test_file_of_config_is_named_by_its_errors(capsys):
     Path("c.toml").write_text("limit = 0")
     plan = "caption photos --model demo --dry-run"
-    assert "limit in c.toml: '0' is not" in call(capsys, f"{plan} --config c.toml")[2]
+    assert "limit in c.toml: 0 is not" in call(capsys, f"{plan} --config c.toml")[2]
     code, _, err = call(capsys, f"{plan} --config nowhere.toml")
     assert (code, "there is no configuration file nowhere.toml" in err) == (2, True)
     assert "bad\tsettings\tthere is no" in call(capsys, "doctor --config nowhere.toml")[1]
 
 
-def test_variables_are_those_that_the_help_names():
-    """All options of answering commands that are given once, and equal ones of other commands."""
+def test_variables_mean_the_same_in_all_commands():
+    """Those of options that answering commands have too."""
     shared = {}
-    for command in ANSWERING:
-        for param in group().commands[command].params:
-            names = [opt[2:] for opt in param.opts if opt.startswith("--")]
-            if names and (not param.multiple or names == ["keep"]):
-                assert param.envvar == "PGCLI_" + names[0].replace("-", "_").upper()
-                shared[param.envvar] = param.help
-            else:
-                assert param.envvar is None
-    for command in group().commands.values():
-        for param in command.params:
-            if param.envvar in shared and param.param_type_name == "option":
-                assert param.help == shared[param.envvar], (command.name, param.name)
+    for command in (*ANSWERING, *COMMANDS):
+        for option in (one for record in declared(command).records for one in options_of(record)):
+            if option.variable and (command in ANSWERING or option.variable in shared):
+                assert shared.setdefault(option.variable, option.help) == option.help, command

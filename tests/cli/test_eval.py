@@ -171,7 +171,7 @@ def test_truth_that_does_not_fit_is_an_error_with_a_hint(capsys: Capture) -> Non
     truth = truth_of(("a", "red"))
     assert "needs boxes" in refused(capsys, rows, "--truth", truth, "--metric", "ap")
     assert "4 or more" in refused(capsys, rows, "--truth", truth, "--metric", "vqa")
-    assert "is not a metric" in refused(capsys, rows, "--truth", truth, "--metric", "bleu")
+    assert "'bleu' is not one of" in refused(capsys, rows, "--truth", truth, "--metric", "bleu")
     assert "no 'colour'" in refused(capsys, rows, "--truth", truth, "--answer-column", "colour")
     assert "--by size" in refused(capsys, rows, "--truth", truth, "--by", "size")
     message = refused(capsys, rows, "--truth", truth, "--by", "boxes")

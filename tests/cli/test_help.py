@@ -14,11 +14,12 @@ import time
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from pgcli import __version__
-from pgcli.cli.main import app, main
+from pgcli.cli.app import PANELS, typer_command
+from pgcli.cli.main import app, command_group, main
+from pgcli.cli.options import SHARED_PANELS
 from pgcli.errors import PgcliError
 from tests.support.runs import finished
 from tests.support.vectors import rows_of, unit, write_parquet
@@ -38,12 +39,8 @@ def call(capsys, *arguments):
     return code, shown.out, shown.err
 
 
-def command_line():
-    """The command line as a tree of commands."""
-    return typer.main.get_command(app)
-
-
-PAGES = [[], *([name] for name in command_line().commands)]
+COMMANDS = [name for summaries in PANELS.values() for name in summaries]
+PAGES = [[], *([name] for name in COMMANDS)]
 
 
 def help_page(command, columns=80):
@@ -99,8 +96,7 @@ def test_help_texts_end_in_examples_that_run(command, tmp_path, monkeypatch, cap
 def test_every_option_has_help_that_fits_the_terminal(command):
     for columns in (80, 120):
         assert max(map(len, help_page(command, columns).splitlines())) <= columns
-    tree = command_line()
-    params = tree.commands[command[0]].params if command else tree.params
+    params = (typer_command(command[0]) if command else command_group()).params
     assert [p.name for p in params if not getattr(p, "hidden", False) and not p.help] == []
     usage = next(line for line in help_page(command).splitlines() if "Usage:" in line)
     assert not set("{}") & set(usage)
@@ -108,9 +104,9 @@ def test_every_option_has_help_that_fits_the_terminal(command):
 
 
 def test_panels_of_the_help_have_one_order():
-    shared = ["Input", "Output", "Model", "Rows", "Boxes", "Images", "Text files", "Running"]
-    for name, command in command_line().commands.items():
-        options = [param for param in command.params if not param.hidden]
+    shared = list(SHARED_PANELS)
+    for name in COMMANDS:
+        options = [param for param in typer_command(name).params if not param.hidden]
         panels = list(dict.fromkeys(option.rich_help_panel for option in options))
         own = [panel for panel in panels if panel not in shared]
         assert panels == own + [panel for panel in shared if panel in panels], name
@@ -137,14 +133,29 @@ def test_version(capsys):
 @pytest.mark.parametrize("command", ANSWERING)
 def test_answering_commands_show_all_shared_options(command):
     wanted = """--model --revision --device --dtype --batch-size --max-new-tokens --temperature
-    --top-p --top-k --seed --region --image-column --id-column --prompt-column --keep --limit -0
-    --workers --max-pixels --fast-decode --allow-outside-root --output -o --format
-    --no-timing --overwrite --on-error --dry-run --quiet -q --verbose -v --debug --help -h"""
+    --seed --region --image-column --id-column --prompt-column --keep --limit --workers --max-pixels
+    --fast-decode --allow-outside-root --output -o --format --overwrite --on-error --dry-run --quiet
+    -q --verbose -v --debug --help -h"""
     shown = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"}).output
     words = set(shown.replace(",", " ").split())
     assert set(wanted.split()) <= words
-    for panel in ("Input", "Output", "Model", "Answering", "Running"):
-        assert f" {panel} " in shown
+    panels = ("What to ask", "Which model", "Which images", "Where to", "How to run")
+    places = [shown.index(f" {panel} ") for panel in panels]
+    assert places == sorted(places)
+    assert "docs/reference.md" in shown
+    assert sum(line.startswith("│ --") for line in shown.splitlines()) < 50
+
+
+def test_reference_is_made_of_the_declarations():
+    """By `python docs/reference.py > docs/reference.md`."""
+    program = [sys.executable, str(ROOT / "docs" / "reference.py")]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    made = subprocess.check_output(program, env=environment, text=True, timeout=100)
+    assert made == (ROOT / "docs" / "reference.md").read_text()
+    for command in COMMANDS:
+        for param in typer_command(command).params:
+            for name in param.opts:
+                assert f"`{name}`" in made or not name.startswith("-"), name
 
 
 def test_help_shows_the_actual_defaults():

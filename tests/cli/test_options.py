@@ -18,7 +18,8 @@ import typer
 from PIL import Image
 
 from pgcli.checkpoints.find import BUILTIN, find
-from pgcli.cli.main import app, main
+from pgcli.cli.app import typer_command
+from pgcli.cli.main import command_group, main
 from pgcli.images import ImageDecoder, ImageSpec, pool
 from pgcli.records import Item
 from pgcli.run import model as running
@@ -450,9 +451,8 @@ def test_max_errors_takes_a_share_of_all_rows(run, share, exit_code):
 
 def options_of(command: str) -> set[str]:
     """The options that the help of a command shows."""
-    group = typer.main.get_command(app)
-    parent = group.make_context("pgcli", [], resilient_parsing=True)
-    context = typer.Context(group.commands[command], parent=parent)
+    group = command_group().make_context("pgcli", [], resilient_parsing=True)
+    context = typer.Context(typer_command(command), parent=group)
     params = context.command.get_params(context)
     return {name for param in params for name in param.opts if name.startswith("-")}
 

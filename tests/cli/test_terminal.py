@@ -130,9 +130,7 @@ def test_environment_and_configuration_are_escaped(folder, tmp_path):
     file = tmp_path / "home" / "pgcli" / "config.toml"
     file.parent.mkdir(parents=True)
     home = {"XDG_CONFIG_HOME": str(tmp_path / "home")}
-    for line in (f"output = {json.dumps(HOSTILE)}", f"seed = {json.dumps(HOSTILE)}"):
-        file.write_text(line)
-        assert ESCAPED in shown("caption", "--help", **home)
+    file.write_text(f"seed = {json.dumps(HOSTILE)}")
     assert ESCAPED in shown("caption", folder, **home)
     file.write_text(f"{json.dumps(HOSTILE)} = 1")
     assert ESCAPED in shown("caption", folder, **home)

@@ -120,9 +120,9 @@ class TestCommand:
     def test_invalid_configuration_file_is_named(self, tmp_path):
         file = tmp_path / "config.toml"
         file.touch()
-        assert shown.check_config({}, str(file)).state == "ok"
+        assert shown.check_config(str(file)).state == "ok"
         file.write_text("nonsense = ")
-        found = shown.check_config({}, str(file))
+        found = shown.check_config(str(file))
         assert (found.state, str(file) in found.found) == ("bad", True)
 
 

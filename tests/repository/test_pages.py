@@ -58,7 +58,9 @@ PROSE = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 @pytest.mark.parametrize("page", PROSE, ids=lambda page: page.name)
 def test_lines_of_pages_have_at_most_120_columns(page: Path) -> None:
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
-    assert [line for line in text.splitlines() if len(line) > 120] == []
+    is_row = page.name == "reference.md"  # made of declarations, with a row for each option
+    lines = [line for line in text.splitlines() if not (is_row and line.startswith("|"))]
+    assert [line for line in lines if len(line) > 120] == []
 
 
 def blocks(page: str) -> list[str]:

@@ -8,18 +8,18 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 import pytest
-import typer
 from PIL import Image
 
 import pgcli
-from pgcli.cli.main import app, main
+from pgcli.cli.app import PANELS, declared
+from pgcli.cli.main import main
+from pgcli.declare import option_named, options_of, parse_keywords
 from pgcli.errors import UsageError
 from pgcli.results import read
 from pgcli.run import model as running
 from pgcli.run.checks import format_of
 from pgcli.run.request import RunRequest
 from pgcli.run.request.applies import RULES
-from pgcli.run.request.declare import option_named, options_of, parse_keywords
 from pgcli.run.request.make import make_request, records_of
 from pgcli.runs import outside_values
 from tests.support import pretend
@@ -262,10 +262,12 @@ def set_all_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     Path("lora").mkdir()
     for name in ("adapter_config.json", "adapter_model.safetensors"):
         Path("lora", name).write_text("{}")
-    tree = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-    options = {one.envvar: one for command in tree.values() for one in command.params if one.envvar}
-    for variable, one in options.items():
-        monkeypatch.setenv(variable, "1" if getattr(one, "is_flag", False) else VALUES[one.name])
+    names = [name for summaries in PANELS.values() for name in summaries]
+    for record in {record for name in names for record in declared(name).records}:
+        for option in options_of(record):
+            if option.variable is not None:
+                is_flag = option.kind is bool
+                monkeypatch.setenv(option.variable, "1" if is_flag else VALUES[option.name])
     monkeypatch.setenv("PGCLI_DRY_RUN", "0")
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from pgcli.cli.exit_codes import INCOMPLETE
-from pgcli.cli.options import option
-from pgcli.cli.shared_options import Quiet, ReplaceFile, ResultFile
-from pgcli.cli.typer_app import command
+from pgcli.cli.options import FileOptions, Given, command
 from pgcli.cli.ui.console import Screen
+from pgcli.declare import opt
 from pgcli.errors import UsageError
 from pgcli.wording import count, listed, with_notes
 
@@ -21,37 +21,37 @@ if TYPE_CHECKING:
 MAX_EXAMPLES = 5  # edits that a message names
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplyOptions(FileOptions):
+    """The options of `apply`."""
+
+    rows: Literal["not-rejected", "accepted", "all"] = opt(
+        "accepted leaves out rows that nobody reviewed too; all keeps rejected ones.",
+        panel="Where to",
+        default="not-rejected",
+        own=True,
+    )
+
+
 @command(
     "apply",
     "EDITS is the file that the page of pgcli view saves, RESULTS the result file that the page "
     "shows. Edits of rows that are not there, or whose answers have changed, are named and not "
     "applied; the exit code is 3 then.",
-    epilog="$ pgcli apply captions.edits.json captions.jsonl -o corrected.jsonl",
+    ApplyOptions,
+    examples="$ pgcli apply captions.edits.json captions.jsonl -o corrected.jsonl",
 )
 def apply(
     edits: Annotated[str, typer.Argument(metavar="EDITS", hidden=True)],
     results: Annotated[str, typer.Argument(metavar="RESULTS", hidden=True)],
-    output: ResultFile,
-    rows: Annotated[
-        Literal["not-rejected", "accepted", "all"],
-        option(
-            "Output",
-            "--rows",
-            own=True,
-            help="accepted leaves out rows that nobody reviewed too; all keeps rejected ones.",
-        ),
-    ] = "not-rejected",
-    overwrite: ReplaceFile = False,
-    quiet: Quiet = False,
+    given: Given,
 ) -> None:
-    screen = Screen(quiet=quiet)
-    if code := run_apply(Path(edits), Path(results), output, rows, overwrite, screen):
+    options, screen = given.build(ApplyOptions), Screen(quiet=given.quiet)
+    if code := run_apply(Path(edits), Path(results), options, screen):
         raise typer.Exit(code)
 
 
-def run_apply(
-    edits: Path, results: Path, output: str, wanted: WantedRows, overwrite: bool, screen: Screen
-) -> int:
+def run_apply(edits: Path, results: Path, options: ApplyOptions, screen: Screen) -> int:
     """Write the corrected rows; return 3 if edits were not applied."""
     from pgcli.output.reader import read_results
     from pgcli.output.result_file import check_result_file, write_result_file
@@ -59,8 +59,8 @@ def run_apply(
     from pgcli.results.edits import read_edits
     from pgcli.rows import RowSchema
 
-    target = Path(output)
-    check_result_file(target, overwrite=overwrite)
+    target, wanted = Path(options.output), options.rows
+    check_result_file(target, overwrite=options.overwrite)
     given = read_edits(edits)
     with screen.progress("reading rows") as progress:
         matched = match_edits(given, results, progress.track(read_results(results)))
@@ -72,8 +72,8 @@ def run_apply(
     reviewed = EditedRows(results, matched, wanted)
     schema = RowSchema.of(matched.columns)
     with screen.status("writing rows"):
-        write_result_file(target, lambda: reviewed, schema, overwrite=overwrite)
-    screen.info(f"{output}: {report(reviewed.stats, matched, wanted)}")
+        write_result_file(target, lambda: reviewed, schema, overwrite=options.overwrite)
+    screen.info(f"{target}: {report(reviewed.stats, matched, wanted)}")
     return report_left_out(matched, screen)
 
 

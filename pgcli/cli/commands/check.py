@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pgcli.cli.typer_app import command
+from pgcli.cli.options import Given, command
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import Difference, UsageError
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     "those that the run read, by name, size and time. Exits with 5 if not. While the run goes on, "
     "its rows until now are compared. "
     "OUTPUT is the file or folder as it was given to -o.",
-    epilog="$ pgcli check captions.jsonl",
+    examples="$ pgcli check captions.jsonl",
 )
 def check(
-    output: Annotated[str, typer.Argument(metavar="OUTPUT", hidden=True)],
+    output: Annotated[str, typer.Argument(metavar="OUTPUT", hidden=True)], given: Given
 ) -> None:
     from pgcli.cli.result_files.check_rows import RowComparison, check_rows
     from pgcli.run.status import read_status

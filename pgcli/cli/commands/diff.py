@@ -5,17 +5,18 @@ from __future__ import annotations
 import shlex
 import sys
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from pgcli.cli.options import option
-from pgcli.cli.shared_options import Quiet
-from pgcli.cli.typer_app import command
+from pgcli.cli.options import Given, command
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Screen, is_terminal
+from pgcli.declare import opt, same
 from pgcli.errors import Difference
+from pgcli.run.request.options import RunningOptions
 
 if TYPE_CHECKING:
     from pgcli.output.reader import Row
@@ -23,28 +24,30 @@ if TYPE_CHECKING:
 COMPARED = ("answer", "boxes", "scores", "labels", "embedding", "error")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiffOptions:
+    """The options of `diff`."""
+
+    format: Literal["auto", "jsonl", "text"] = opt(
+        "auto is text on a terminal, else jsonl.", panel="Where to", default="auto", own=True
+    )
+    quiet: bool = same(RunningOptions, "quiet")
+
+
 @command(
     "diff",
     "Rows are paired by id and prompt. Answers, errors, and the labels and corners of boxes are "
     "compared, cosines and embeddings within 0.001, not scores and times. The exit code is 5 if "
     "anything differs.",
-    epilog="$ pgcli diff captions.jsonl again.jsonl --format text",
+    DiffOptions,
+    examples="$ pgcli diff captions.jsonl again.jsonl --format text",
 )
 def diff(
     one: Annotated[str, typer.Argument(metavar="RESULTS", hidden=True)],
     other: Annotated[str, typer.Argument(metavar="RESULTS", hidden=True)],
-    format: Annotated[
-        Literal["auto", "jsonl", "text"],
-        option(
-            "Output",
-            "--format",
-            own=True,
-            help="auto is text on a terminal, else jsonl.",
-        ),
-    ] = "auto",
-    quiet: Quiet = False,
+    given: Given,
 ) -> None:
-    run_diff((one, other), format, Screen(quiet=quiet))
+    run_diff((one, other), given.build(DiffOptions).format, Screen(quiet=given.quiet))
 
 
 def run_diff(names: tuple[str, str], format: str, screen: Screen) -> None:

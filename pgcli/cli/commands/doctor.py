@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+import os
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
-import typer
 from rich.table import Table
 from rich.text import Text
 
-from pgcli.cli import config
-from pgcli.cli.config import find_config
-from pgcli.cli.options import option
-from pgcli.cli.program_command import PgcliCommand
-from pgcli.cli.shared_options import Json
-from pgcli.cli.typer_app import PgcliGroup, command
+from pgcli.cli.config import find_config, read_config
+from pgcli.cli.options import Given, JsonOptions, command
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Screen
+from pgcli.declare import opt
 from pgcli.errors import Difference, NoUsableDevice, UsageError
 from pgcli.printable import printable
 from pgcli.wording import count
@@ -28,10 +24,16 @@ if TYPE_CHECKING:
 COLOURS = {"ok": "green", "warn": "yellow", "bad": "bold red"}
 
 
-class DoctorCommand(PgcliCommand):
-    """Reports an invalid configuration file as one of its findings."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorOptions(JsonOptions):
+    """The options of `doctor`."""
 
-    reads_config = False
+    online: bool = opt(
+        "Also check that the Hub answers and the token.", panel="How to run", default=False
+    )
+    strict: bool = opt(
+        "Exit with 5 if a check is bad.", panel="How to run", default=False, own=True
+    )
 
 
 @command(
@@ -39,43 +41,34 @@ class DoctorCommand(PgcliCommand):
     "Checks packages, PyTorch and its build, driver, memory, disk, the Hub's cache and login. "
     "Changes nothing. Exits with 17 if no model can run here, otherwise with 0, whatever the "
     "problems; with --strict, with 5 if anything is bad.",
-    cls=DoctorCommand,
-    epilog="$ pgcli doctor\n$ pgcli doctor --online --json",
+    DoctorOptions,
+    examples="$ pgcli doctor\n$ pgcli doctor --online --json",
+    reads_config=False,  # an invalid file is one of the findings
 )
-def doctor(
-    context: typer.Context,
-    online: Annotated[
-        bool, option("Running", "--online", help="Also check that the Hub answers and the token.")
-    ] = False,
-    strict: Annotated[
-        bool, option("Running", "--strict", own=True, help="Exit with 5 if a check is bad.")
-    ] = False,
-    json: Json = False,
-) -> None:
+def doctor(given: Given) -> None:
     from pgcli.doctor import examine, has_device
 
-    assert context.parent is not None
-    assert isinstance(context.parent.command, PgcliGroup)
+    options = given.build(DoctorOptions)
     with Screen().status("checking this machine"):
-        settings = check_config(context.parent.command.commands, context.obj.config)
-        findings = [settings, *examine(online=online)]
-    show(findings, as_json=json)
+        settings = check_config(given.values.get("config") or os.environ.get("PGCLI_CONFIG"))
+        findings = [settings, *examine(online=options.online)]
+    show(findings, as_json=options.json)
     if not has_device(findings):
         broken = next(f for f in findings if f.state == "bad" and f.name == "pytorch")
         raise NoUsableDevice(f"no model can run here: PyTorch {broken.found}", hint=broken.remedy)
     bad = [finding for finding in findings if finding.state == "bad"]
-    if strict and bad:
+    if options.strict and bad:
         names = ", ".join(finding.name for finding in bad)
         raise Difference(f"bad on this machine: {names}", hint=bad[0].remedy)
 
 
-def check_config(commands: Mapping[str, Any], given: str | None = None) -> Finding:
-    """Whether the configuration file, that of `--config` if it is given, is valid."""
+def check_config(named: str | None) -> Finding:
+    """Whether the configuration file, the named one or the user's, is valid."""
     from pgcli.doctor.finding import bad, ok
 
     try:
-        file = find_config(given)
-        config.read_config(file, commands)
+        file = find_config(named)
+        read_config(file)
     except UsageError as problem:
         return bad("settings", str(problem), problem.hint)
     return ok("settings", str(file) if file.exists() else f"defaults; {file} would change them")

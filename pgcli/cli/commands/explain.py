@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NewType
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pgcli import tasks
-from pgcli.cli.options import number_option, option
-from pgcli.cli.shared_options import Device, Dtype, Quiet, Revision
-from pgcli.cli.typer_app import command
+from pgcli.cli.options import Given, LoadOptions, command
 from pgcli.cli.ui.console import Screen
+from pgcli.declare import opt, same
 from pgcli.errors import NoInputError, UsageError
-from pgcli.run.request.options import models
+from pgcli.run.request.options import RunningOptions, models
 
 if TYPE_CHECKING:
     from pgcli.checkpoints.find import Checkpoint
@@ -25,82 +25,68 @@ if TYPE_CHECKING:
 
 PAGE = "explanation.html"
 THUMBNAIL_SIDE = 1024
-#: Layers from 0; `()` are all of them.
-Layers = NewType("Layers", tuple[int, ...])
+Layers = tuple[int, ...]  # from 0; `()` are all of them
 
-_answering = partial(option, "Answering", own=True)
-_output = partial(option, "Output", own=True)
+_asking = partial(opt, panel="What to ask", own=True)
+_output = partial(opt, panel="Where to", own=True)
 
 
-def parse_layers(text: str | Layers) -> Layers:
+def parse_layers(text: Any) -> Layers:
     """Layers of the decoder, which are counted from 1, or `all`."""
-    if not isinstance(text, str):
-        return text
     if text == "all":
-        return Layers(())
-    if not re.fullmatch(r"[0-9]{1,4}(,[0-9]{1,4})*", text) or 0 in (
-        numbers := [*map(int, text.split(","))]
+        return ()
+    if not re.fullmatch(r"[0-9]{1,4}(,[0-9]{1,4})*", str(text)) or 0 in (
+        numbers := [*map(int, str(text).split(","))]
     ):
-        raise typer.BadParameter(f"{text!r} is neither all nor layers from 1, such as 1,4,8")
-    return Layers(tuple(number - 1 for number in numbers))
+        raise ValueError(f"{text!r} is neither all nor layers from 1, such as 1,4,8")
+    return tuple(number - 1 for number in numbers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainOptions:
+    """The options of `explain`."""
+
+    prompt: str = _asking("What is asked about the image.", default="caption en", metavar="TEXT")
+    layers: tuple[int, ...] | None = _asking(
+        "The layers of the decoder whose attention is shown, counted from 1.",
+        metavar="[all|N,N...]",
+        parse=parse_layers,
+        default_text="up to 8, evenly spread",
+    )
+    max_new_tokens: int | None = _asking("Longest answer, in tokens.", min=1, default_text="64")
+    output: str = _output("The page.", default=PAGE, metavar="FILE", short=("-o",))
+    overwrite: bool = _output("Replace a file that is not a page of pgcli.", default=False)
+    quiet: bool = same(RunningOptions, "quiet")
 
 
 @command(
     "explain",
     "MODEL is a PaliGemma checkpoint: a folder, a name on the Hub, or demo, the built-in model. "
     "The page contains everything and needs no network and no server.",
-    epilog='$ pgcli explain demo photo.jpg --prompt "what is there?"\n'
+    ExplainOptions,
+    LoadOptions,
+    examples='$ pgcli explain demo photo.jpg --prompt "what is there?"\n'
     "$ pgcli explain google/paligemma-3b-mix-224 photo.jpg --layers 6,12,18",
 )
 def explain(
     model: Annotated[str, typer.Argument(metavar="MODEL", hidden=True, autocompletion=models)],
     image: Annotated[str, typer.Argument(metavar="IMAGE", hidden=True)],
-    prompt: Annotated[
-        str, _answering("--prompt", metavar="TEXT", help="What is asked about the image.")
-    ] = "caption en",
-    layers: Annotated[
-        Layers | None,
-        _answering(
-            "--layers",
-            metavar="[all|N,N...]",
-            parser=parse_layers,
-            default="up to 8, evenly spread",
-            help="The layers of the decoder whose attention is shown, counted from 1.",
-        ),
-    ] = None,
-    max_new_tokens: Annotated[
-        int | None,
-        number_option(
-            "Answering",
-            "--max-new-tokens",
-            least=1,
-            default="64",
-            own=True,
-            help="Longest answer, in tokens.",
-        ),
-    ] = None,
-    output: Annotated[str, _output("--output", "-o", metavar="FILE", help="The page.")] = PAGE,
-    overwrite: Annotated[
-        bool, _output("--overwrite", help="Replace a file that is not a page of pgcli.")
-    ] = False,
-    revision: Revision = None,
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    quiet: Quiet = False,
+    given: Given,
 ) -> None:
-    from pgcli.cli.find_model import find_model
+    from pgcli.cli.find_model import find_model, revision_of
 
-    if not prompt.strip():
+    options, loading = given.build(ExplainOptions), given.build(LoadOptions)
+    if not options.prompt.strip():
         raise UsageError("the prompt is empty", hint='write --prompt "what is this?"')
-    question = tasks.ask([prompt], max_new_tokens=max_new_tokens)
-    target, item = Path(output), one_item(image, question)
-    check_target(target, item, overwrite=overwrite)
-    screen = Screen(quiet=quiet)
-    checkpoint = find_model(model, revision, screen)
+    question = tasks.ask([options.prompt], max_new_tokens=options.max_new_tokens)
+    target, item = Path(options.output), one_item(image, question)
+    check_target(target, item, overwrite=options.overwrite)
+    screen = Screen(quiet=given.quiet)
+    checkpoint = find_model(model, revision_of(model, given.values, given.typed), screen)
     check_kind(checkpoint)
     with screen.status(f"explaining {item.id}"):
-        page = make_page(checkpoint, item, question, layers, device=device, dtype=dtype)
-    write_page(page, target, overwrite=overwrite)
+        page = make_page(checkpoint, item, question, options.layers, loading)
+    write_page(page, target, overwrite=options.overwrite)
     screen.info(f"{target}: {len(page) / 1e3:.1f} kB")
 
 
@@ -148,9 +134,7 @@ def make_page(
     item: Item,
     question: Question,
     layers: Layers | None,
-    *,
-    device: str,
-    dtype: str,
+    loading: LoadOptions,
 ) -> bytes:
     """The page, once the model has answered."""
     from pgcli.engine.loader import load  # torch, which takes a second
@@ -159,7 +143,7 @@ def make_page(
     from pgcli.images import ImageLimits, decode
     from pgcli.results.gallery.thumbnails import ThumbnailMaker
 
-    engine = load(checkpoint, device=device, dtype=dtype, batch_size=1)
+    engine = load(checkpoint, device=loading.device, dtype=loading.dtype, batch_size=1)
     image = decode(item, engine.spec, ImageLimits())
     explanation = explain_answer(engine, image, question, layers)
     thumbnail = ThumbnailMaker(THUMBNAIL_SIDE, ImageLimits())(item).pixels

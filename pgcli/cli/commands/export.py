@@ -3,159 +3,90 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import typer
 
 from pgcli.cli.exit_codes import INCOMPLETE
-from pgcli.cli.options import option
-from pgcli.cli.shared_options import (
-    AllowPrivateHosts,
-    AllowUrls,
-    MinConfidence,
-    MinScore,
-    Nms,
-    Quiet,
-)
-from pgcli.cli.typer_app import command
+from pgcli.cli.options import AddressOptions, Given, Results, command
 from pgcli.cli.ui.console import Screen
+from pgcli.declare import REQUIRED, opt, same
 from pgcli.results.exports import FORMATS
+from pgcli.run.request.options import RunningOptions
+from pgcli.run.request.questions import BoxOptions
 
 if TYPE_CHECKING:
     from pgcli.results.exports.export_options import ExportOptions
 
-_option = partial(option, own=True)
+_output = partial(opt, panel="Where to", own=True)
+_images = partial(opt, panel="Images", own=True)
+_texts = partial(opt, panel="Text files", own=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeclaredExport:
+    """The options of `export`; unset ones are None in `ExportOptions`, or false."""
+
+    to: str = _output(
+        ", ".join(FORMATS) + ".", default=REQUIRED, metavar="FORMAT", choices=lambda: [*FORMATS]
+    )
+    output: str | None = _output(
+        "The file or folder to write; txt and caption default to the images' folders.",
+        metavar="PATH",
+        short=("-o",),
+    )
+    overwrite: bool = _output("Replace an earlier export.", default=False)
+    prompt: str | None = opt(
+        "Only the rows of this prompt.", panel="Rows", own=True, metavar="TEXT"
+    )
+    labels: str | None = opt(
+        "The labels in order, or a file with one on each line.",
+        panel="Boxes",
+        own=True,
+        metavar="A,B|FILE",
+        default_text="all, sorted",
+    )
+    store_images: Literal["link", "copy", "none"] | None = _images(
+        "yolo, imagefolder, fiftyone: link or copy the images into the folder, or none; an image "
+        "that is not a file is copied.",
+        default_text="link",
+    )
+    root: str | None = _images(
+        "coco, labelstudio: write image paths relative to this folder.", metavar="DIR"
+    )
+    image_prefix: str | None = _images(
+        "labelstudio: the address of the images, without their names.", metavar="URL"
+    )
+    prepend: str | None = _texts("Start each text with this.", metavar="TEXT")
+    append: str | None = _texts("End each text with this.", metavar="TEXT")
+    csv_raw: bool = _texts(
+        "Write texts unchanged, even if a spreadsheet takes them for formulas.", default=False
+    )
+    quiet: bool = same(RunningOptions, "quiet")
 
 
 @command(
     "export",
     "RESULTS are JSON lines or Parquet files, or folders of Parquet files, that answering commands "
     "wrote; images that several have are combined. Rows with errors are left out.",
-    epilog="$ pgcli export boxes.jsonl --to coco -o boxes.json\n"
+    DeclaredExport,
+    BoxOptions,
+    AddressOptions,
+    examples="$ pgcli export boxes.jsonl --to coco -o boxes.json\n"
     "$ pgcli export captions.jsonl --to txt",
 )
-def export(
-    context: typer.Context,
-    results: Annotated[list[str], typer.Argument(metavar="RESULTS", hidden=True)],
-    to: Annotated[
-        str,
-        _option(
-            "Output",
-            "--to",
-            metavar="FORMAT",
-            choices=tuple(FORMATS),
-            help=", ".join(FORMATS) + ".",
-        ),
-    ],
-    output: Annotated[
-        str | None,
-        _option(
-            "Output",
-            "--output",
-            "-o",
-            metavar="PATH",
-            help="The file or folder to write; txt and caption default to the images' folders.",
-        ),
-    ] = None,
-    overwrite: Annotated[
-        bool,
-        _option("Output", "--overwrite", help="Replace an earlier export."),
-    ] = False,
-    prompt: Annotated[
-        str | None,
-        _option("Rows", "--prompt", metavar="TEXT", help="Only the rows of this prompt."),
-    ] = None,
-    labels: Annotated[
-        str | None,
-        _option(
-            "Boxes",
-            "--labels",
-            metavar="A,B|FILE",
-            default="all, sorted",
-            help="The labels in order, or a file with one on each line.",
-        ),
-    ] = None,
-    min_score: MinScore = None,
-    min_confidence: MinConfidence = None,
-    nms: Nms = None,
-    store_images: Annotated[
-        Literal["link", "copy", "none"] | None,
-        _option(
-            "Images",
-            "--store-images",
-            default="link",
-            help="yolo, imagefolder, fiftyone: link or copy the images into the folder, or none; "
-            "an image that is not a file is copied.",
-        ),
-    ] = None,
-    root: Annotated[
-        str | None,
-        _option(
-            "Images",
-            "--root",
-            metavar="DIR",
-            help="coco, labelstudio: write image paths relative to this folder.",
-        ),
-    ] = None,
-    image_prefix: Annotated[
-        str | None,
-        _option(
-            "Images",
-            "--image-prefix",
-            metavar="URL",
-            help="labelstudio: the address of the images, without their names.",
-        ),
-    ] = None,
-    prepend: Annotated[
-        str | None,
-        _option("Text files", "--prepend", metavar="TEXT", help="Start each text with this."),
-    ] = None,
-    append: Annotated[
-        str | None,
-        _option("Text files", "--append", metavar="TEXT", help="End each text with this."),
-    ] = None,
-    csv_raw: Annotated[
-        bool,
-        _option(
-            "Text files",
-            "--csv-raw",
-            help="Write texts unchanged, even if a spreadsheet takes them for formulas.",
-        ),
-    ] = False,
-    allow_urls: AllowUrls = False,
-    allow_private_hosts: AllowPrivateHosts = False,
-    quiet: Quiet = False,
-) -> None:
+def export(results: Results, given: Given) -> None:
     from pgcli.results.exports.export_options import BOX_OPTIONS, ExportOptions, find_format
 
-    options = ExportOptions(
-        prompt=prompt,
-        overwrite=overwrite,
-        labels=labels,
-        min_score=min_score,
-        min_confidence=min_confidence,
-        nms=nms,
-        store_images=store_images,
-        root=root,
-        image_prefix=image_prefix,
-        prepend=prepend,
-        append=append,
-        csv_raw=csv_raw or None,
-        allow_urls=allow_urls,
-        allow_private_hosts=allow_private_hosts,
-    )
-    if find_format(to.lower()).is_merged:  # texts have no boxes: only typed options are refused
-        origins = {name: context.get_parameter_source(name) for name in BOX_OPTIONS}
-        outside: dict[str, Any] = {
-            name: None
-            for name, origin in origins.items()
-            if origin and origin.name != "COMMANDLINE"
-        }
-        options = replace(options, **outside)
-    if code := run_export(results, to, output, options, Screen(quiet=quiet)):
+    to, output = given.values["to"].lower(), given.values.get("output")
+    unset = {"csv_raw": given.values.get("csv_raw") or None}
+    if find_format(to).is_merged:  # texts have no boxes: only typed options are refused
+        unset |= {name: None for name in BOX_OPTIONS if name not in given.typed}
+    options = given.build(ExportOptions, **unset)
+    if code := run_export(results, to, output, options, Screen(quiet=given.quiet)):
         raise typer.Exit(code)
 
 
@@ -179,7 +110,6 @@ def run_export(
     from pgcli.results.gallery.run_info import incomplete_note
     from pgcli.results.several_files import SeveralFiles
 
-    to = to.lower()
     format = find_format(to)
     check_options(to, format, options)
     target = check_output(to, format, results, output, overwrite=options.overwrite)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,10 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pgcli.cli.exit_codes import INCOMPLETE
-from pgcli.cli.options import option
-from pgcli.cli.shared_options import Quiet, ReplaceFile, ResultFile
-from pgcli.cli.typer_app import command
+from pgcli.cli.options import FileOptions, Given, command
 from pgcli.cli.ui.console import Screen
+from pgcli.declare import REQUIRED, opt
 from pgcli.errors import NoInputError, UsageError
 from pgcli.results.imports import FORMATS
 from pgcli.wording import count, with_notes
@@ -20,112 +20,89 @@ from pgcli.wording import count, with_notes
 if TYPE_CHECKING:
     from pgcli.results.imports.truth import Annotations, ImportSettings
 
-_option = partial(option, own=True)
+_rows = partial(opt, panel="Rows", own=True)
+_images = partial(opt, panel="Images", own=True)
 
 ROOT_HINT = "--root names the folder of the images, to which names are relative"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportOptions(FileOptions):
+    """The options of `import`."""
+
+    from_: str = opt(
+        ", ".join(FORMATS) + ".",
+        panel="Which images",
+        own=True,
+        default=REQUIRED,
+        metavar="FORMAT",
+        choices=lambda: [*FORMATS],
+    )
+    prompt: str | None = _rows(
+        "The prompt of the rows.",
+        metavar="TEXT",
+        default_text="detect and all labels, or caption en",
+    )
+    each: bool = _rows("A row for each label, with its boxes.", default=False)
+    root: str | None = _images(
+        "The folder of the images, to which their names are relative.",
+        metavar="DIR",
+        default_text="this folder",
+    )
+    image_prefix: str | None = _images(
+        "labelstudio: what precedes the names of images.", metavar="URL"
+    )
+    labels: str | None = opt(
+        "yolo: the labels of the classes in order, or a file with one on each line.",
+        panel="Boxes",
+        own=True,
+        metavar="A,B|FILE",
+        default_text="data.yaml or classes.txt",
+    )
 
 
 @command(
     "import",
     "FILE is a JSON file of COCO or of Label Studio, or a folder of YOLO. The rows are those of a "
     "result file, and a manifest: image, id, prompt, answer, boxes in pixels, and masks.",
-    epilog="$ pgcli import tasks.json --from labelstudio --root photos -o truth.jsonl",
+    ImportOptions,
+    examples="$ pgcli import tasks.json --from labelstudio --root photos -o truth.jsonl",
 )
 def import_(
-    file: Annotated[str, typer.Argument(metavar="FILE", hidden=True)],
-    format: Annotated[
-        str,
-        _option(
-            "Input",
-            "--from",
-            metavar="FORMAT",
-            choices=tuple(FORMATS),
-            help=", ".join(FORMATS) + ".",
-        ),
-    ],
-    output: ResultFile,
-    overwrite: ReplaceFile = False,
-    prompt: Annotated[
-        str | None,
-        _option(
-            "Rows",
-            "--prompt",
-            metavar="TEXT",
-            default="detect and all labels, or caption en",
-            help="The prompt of the rows.",
-        ),
-    ] = None,
-    each: Annotated[
-        bool, _option("Rows", "--each", help="A row for each label, with its boxes.")
-    ] = False,
-    root: Annotated[
-        str | None,
-        _option(
-            "Images",
-            "--root",
-            metavar="DIR",
-            default="this folder",
-            help="The folder of the images, to which their names are relative.",
-        ),
-    ] = None,
-    image_prefix: Annotated[
-        str | None,
-        _option(
-            "Images",
-            "--image-prefix",
-            metavar="URL",
-            help="labelstudio: what precedes the names of images.",
-        ),
-    ] = None,
-    labels: Annotated[
-        str | None,
-        _option(
-            "Boxes",
-            "--labels",
-            metavar="A,B|FILE",
-            default="data.yaml or classes.txt",
-            help="yolo: the labels of the classes in order, or a file with one on each line.",
-        ),
-    ] = None,
-    quiet: Quiet = False,
+    file: Annotated[str, typer.Argument(metavar="FILE", hidden=True)], given: Given
 ) -> None:
     from pgcli.output.result_file import check_result_file, write_result_file
     from pgcli.results.import_rows import TruthRows
     from pgcli.results.imports.truth import ImportSettings
 
-    screen, target = Screen(quiet=quiet), Path(output)
-    check_options(format, prompt, each, image_prefix, labels, root)
-    check_result_file(target, overwrite=overwrite)
-    names = read_labels(labels)
-    settings = ImportSettings(Path(root or "."), image_prefix, names)
-    annotations = read_annotations(Path(file), format, settings, screen)
-    rows = TruthRows(annotations, target.parent, prompt, each)
+    options, screen = given.build(ImportOptions), Screen(quiet=given.quiet)
+    target = Path(options.output)
+    check_options(options)
+    check_result_file(target, overwrite=options.overwrite)
+    names = read_labels(options.labels)
+    settings = ImportSettings(Path(options.root or "."), options.image_prefix, names)
+    annotations = read_annotations(Path(file), options.from_, settings, screen)
+    rows = TruthRows(annotations, target.parent, options.prompt, options.each)
     rows.check_ids()
     if not any(True for _ in rows):
         first = settings.counts.missing.first
         note = f"; the first image left out: {first}" if first else ""
         raise NoInputError(f"{file} has no annotated image{note}", hint=ROOT_HINT)
     with screen.status("writing rows"):
-        count = write_result_file(target, lambda: rows, rows.schema, overwrite=overwrite)
-    report(output, count, annotations, settings, screen)
+        count = write_result_file(target, lambda: rows, rows.schema, overwrite=options.overwrite)
+    report(options.output, count, annotations, settings, screen)
     if settings.counts.missing.count:
         raise typer.Exit(INCOMPLETE)
 
 
-def check_options(
-    format: str,
-    prompt: str | None,
-    each: bool,
-    image_prefix: str | None,
-    labels: str | None,
-    root: str | None,
-) -> None:
+def check_options(options: ImportOptions) -> None:
     """Raise UsageError for options that are wrong, or have no effect."""
+    format, prompt, each, root = options.from_, options.prompt, options.each, options.root
     if format not in FORMATS:
         raise UsageError(f"{format} is not a format", hint=f"--from takes {', '.join(FORMATS)}")
     for value, flag, name in (
-        (image_prefix, "--image-prefix", "labelstudio"),
-        (labels, "--labels", "yolo"),
+        (options.image_prefix, "--image-prefix", "labelstudio"),
+        (options.labels, "--labels", "yolo"),
     ):
         if value is not None and format != name:
             raise UsageError(f"{flag} has no effect on {format}", hint=f"leave {flag} out")

@@ -8,8 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.filesize import decimal
 
-from pgcli.cli.shared_options import Device, Dtype, Json, Revision
-from pgcli.cli.typer_app import command
+from pgcli.cli.options import Given, JsonOptions, LoadOptions, command
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Facts, Screen
 from pgcli.run.request.options import MODELS, models
@@ -26,28 +25,25 @@ ModelArgument = Annotated[
     "info",
     "MODEL is a folder, a name on the Hub, or demo, the built-in model, which is the default; "
     "PaliGemma, SigLIP, CLIP, or an image classifier.",
-    epilog="$ pgcli info demo\n$ pgcli info google/paligemma-3b-mix-224 --device cuda",
+    JsonOptions,
+    LoadOptions,
+    examples="$ pgcli info demo\n$ pgcli info google/paligemma-3b-mix-224 --device cuda",
 )
-def info(
-    model: ModelArgument = MODELS[0],
-    json: Json = False,
-    revision: Revision = None,
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-) -> None:
-    from pgcli.cli.find_model import find_model
+def info(given: Given, model: ModelArgument = MODELS[0]) -> None:
+    from pgcli.cli.find_model import find_model, revision_of
 
-    checkpoint = find_model(model, revision, Screen())
+    options = given.build(LoadOptions)
+    checkpoint = find_model(model, revision_of(model, given.values, given.typed), Screen())
     from pgcli.checkpoints.model_description import read_description
     from pgcli.info.model_info import model_info
     from pgcli.info.tower_info import tower_info  # torch, which takes a second
 
     description = read_description(checkpoint.folder)
     if description.kind == "paligemma":
-        values = model_info(checkpoint, device=device, dtype=dtype)
+        values = model_info(checkpoint, device=options.device, dtype=options.dtype)
     else:
-        values = tower_info(checkpoint, description, device=device, dtype=dtype)
-    if json:
+        values = tower_info(checkpoint, description, device=options.device, dtype=options.dtype)
+    if given.build(JsonOptions).json:
         stdout.print_json(values)
     else:
         stdout.print_facts(facts(values))

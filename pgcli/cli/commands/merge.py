@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from pgcli.cli.exit_codes import INCOMPLETE
-from pgcli.cli.shared_options import Quiet, ReplaceFile, ResultFile
-from pgcli.cli.typer_app import command
+from pgcli.cli.options import FileOptions, Given, Results, command
 from pgcli.cli.ui.console import Screen
 from pgcli.wording import count, with_notes
 
@@ -21,34 +20,31 @@ if TYPE_CHECKING:
     "merge",
     "The result has one row for each image and prompt, in the order of the input. Where several "
     "files have it, the first answer is kept, and an answer replaces an error.",
-    epilog="$ pgcli merge captions.jsonl boxes.jsonl -o both.jsonl",
+    FileOptions,
+    examples="$ pgcli merge captions.jsonl boxes.jsonl -o both.jsonl",
 )
-def merge(
-    results: Annotated[list[str], typer.Argument(metavar="RESULTS", hidden=True)],
-    output: ResultFile,
-    overwrite: ReplaceFile = False,
-    quiet: Quiet = False,
-) -> None:
-    if code := run_merge([Path(name) for name in results], output, overwrite, Screen(quiet=quiet)):
+def merge(results: Results, given: Given) -> None:
+    options, screen = given.build(FileOptions), Screen(quiet=given.quiet)
+    if code := run_merge([Path(name) for name in results], options, screen):
         raise typer.Exit(code)
 
 
-def run_merge(outputs: list[Path], output: str, overwrite: bool, screen: Screen) -> int:
+def run_merge(outputs: list[Path], options: FileOptions, screen: Screen) -> int:
     """Write the merged file; return 3 if rows with errors remain."""
     from pgcli.output.reader import read_results
     from pgcli.output.result_file import check_result_file, write_result_file
     from pgcli.results.merge_rows import MergedRows
     from pgcli.rows import RowSchema
 
-    target = Path(output)
-    check_result_file(target, overwrite=overwrite)
+    target = Path(options.output)
+    check_result_file(target, overwrite=options.overwrite)
     with screen.progress("reading rows") as progress:
         rows = (row for path in outputs for row in read_results(path))
         schema = RowSchema.of(name for row in progress.track(rows) for name in row)
     merged = MergedRows(outputs)
     with screen.status("writing rows"):
-        write_result_file(target, lambda: merged, schema, overwrite=overwrite)
-    screen.info(f"{output}: {report(merged.stats)}")
+        write_result_file(target, lambda: merged, schema, overwrite=options.overwrite)
+    screen.info(f"{target}: {report(merged.stats)}")
     return INCOMPLETE if merged.stats.errors else 0
 
 

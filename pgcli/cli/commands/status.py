@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pgcli.cli.exit_codes import exit_code_text
-from pgcli.cli.shared_options import Json
-from pgcli.cli.typer_app import command
+from pgcli.cli.options import Given, JsonOptions, command
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Facts
 from pgcli.errors import UsageError
@@ -32,11 +31,11 @@ STATES = {
 @command(
     "status",
     "OUTPUT is the file or folder of its rows, as it was given to -o.",
-    epilog="$ pgcli status captions.jsonl\n$ pgcli status captions.jsonl --json",
+    JsonOptions,
+    examples="$ pgcli status captions.jsonl\n$ pgcli status captions.jsonl --json",
 )
 def status(
-    output: Annotated[str, typer.Argument(metavar="OUTPUT", hidden=True)],
-    json: Json = False,
+    output: Annotated[str, typer.Argument(metavar="OUTPUT", hidden=True)], given: Given
 ) -> None:
     from pgcli.inputs.paths import url_scheme
     from pgcli.run.status import read_status
@@ -48,7 +47,7 @@ def status(
             hint="name a file, a folder, or a folder in an object store: s3://bucket/rows/",
         )
     run_status = read_status(output)
-    if json:
+    if given.build(JsonOptions).json:
         stdout.print_json(asdict(run_status))
     else:
         stdout.print_facts(facts(run_status))

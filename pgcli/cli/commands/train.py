@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
-from pgcli.cli.options import Given, with_options
-from pgcli.cli.shared_options import Sources
+from pgcli.cli.options import Given, command
 from pgcli.cli.training.options import RECORDS
-from pgcli.cli.typer_app import command
 
 
 @command(
@@ -19,12 +19,14 @@ from pgcli.cli.typer_app import command
     "by the evaluations, DIR/last the last ones; without evaluations, DIR has the last ones. The "
     "same command again resumes an interrupted run, and on one CPU the weights are the same bit "
     "for bit.",
-    epilog="$ pgcli train rows.jsonl --model google/paligemma2-3b-pt-224 -o runs/lora\n"
+    *RECORDS,
+    examples="$ pgcli train rows.jsonl --model google/paligemma2-3b-pt-224 -o runs/lora\n"
     "$ pgcli train flowers --task classify --init tiny -o runs/flowers\n"
     "$ pgcli train pairs.jsonl --task contrastive --init small -o runs/towers",
 )
-@with_options(*RECORDS)
-def train(sources: Sources, given: Given) -> None:
+def train(
+    sources: Annotated[list[str], typer.Argument(metavar="SOURCE", hidden=True)], given: Given
+) -> None:
     from pgcli.cli.training.run import run_training
     from pgcli.cli.training.train_command import TrainCommand
 

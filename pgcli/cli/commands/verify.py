@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Annotated
 
 import typer
 
 from pgcli import __version__
-from pgcli.cli.shared_options import Device, Dtype, Json, Revision, images_option
-from pgcli.cli.typer_app import command
+from pgcli.cli.options import Given, JsonOptions, LoadOptions, command, images_option
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import Difference
 from pgcli.run.request.options import models
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyOptions(JsonOptions):
+    """The options of `verify`."""
+
+    images: str | None = images_option(
+        "Compare on the first 8 images of a folder.", default_text="drawn images"
+    )
 
 
 @command(
@@ -22,28 +30,25 @@ from pgcli.run.request.options import models
     "and generated tokens; of embeddings and logits for SigLIP, CLIP and image classifiers.\n\n"
     "MODEL is a folder, a name on the Hub, or demo, the built-in model. --dtype auto compares in "
     "float32 and also in bfloat16. Exits with 5 if they differ by more than rounding.",
-    epilog="$ pgcli verify demo\n$ pgcli verify google/paligemma-3b-mix-224 --images photos",
+    VerifyOptions,
+    LoadOptions,
+    examples="$ pgcli verify demo\n$ pgcli verify google/paligemma-3b-mix-224 --images photos",
 )
 def verify(
     model: Annotated[
         str,
         typer.Argument(metavar="MODEL", hidden=True, autocompletion=models),
     ],
-    images: Annotated[
-        str | None,
-        images_option("Compare on the first 8 images of a folder.", default="drawn images"),
-    ] = None,
-    json: Json = False,
-    revision: Revision = None,
-    device: Device = "auto",
-    dtype: Dtype = "auto",
+    given: Given,
 ) -> None:
-    from pgcli.cli.find_model import find_model
+    from pgcli.cli.find_model import find_model, revision_of
     from pgcli.cli.ui import proof_report
     from pgcli.inputs import Inventory
 
-    source = None if images is None else Inventory.scan([images])
+    options, loading = given.build(VerifyOptions), given.build(LoadOptions)
+    source = None if options.images is None else Inventory.scan([options.images])
     screen = Screen()
+    revision = revision_of(model, given.values, given.typed)
     checkpoint = find_model(model, revision, screen)
     with screen.status("loading PyTorch and transformers"):
         from pgcli.proof import MAX_IMAGES, prove
@@ -51,12 +56,14 @@ def verify(
         from pgcli.proof.tower_report import TowerProof
 
         items = default_images() if source is None else [*source.items(0, MAX_IMAGES)]
-    proof = prove(checkpoint, items, device=device, dtype=dtype, waiting=screen.status)
+    proof = prove(
+        checkpoint, items, device=loading.device, dtype=loading.dtype, waiting=screen.status
+    )
     if isinstance(proof, TowerProof):
         facts, hint = proof_report.tower_facts(proof), proof_report.tower_hint(proof)
     else:
         facts, hint = proof_report.facts(proof), proof_report.hint(proof)
-    if json:
+    if options.json:
         named = {"name": model, "path": str(checkpoint.folder), "revision": checkpoint.revision}
         verdict = {"pgcli": __version__, "same": proof.same, "verdict": proof.verdict}
         stdout.print_json(named | verdict | asdict(proof))

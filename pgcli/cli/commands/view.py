@@ -3,112 +3,69 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from pgcli.cli.options import number_option, option
-from pgcli.cli.shared_options import (
-    AllowPrivateHosts,
-    AllowUrls,
-    MinConfidence,
-    MinScore,
-    Nms,
-    Quiet,
-    images_option,
-)
-from pgcli.cli.typer_app import command
+from pgcli.cli.options import AddressOptions, Given, Results, command, images_option
 from pgcli.cli.ui.console import Screen
+from pgcli.declare import opt, same
 from pgcli.errors import UsageError
+from pgcli.run.request.options import RunningOptions
+from pgcli.run.request.questions import BoxOptions
 
 if TYPE_CHECKING:
     from pgcli.results.gallery.gallery_page import Gallery, GalleryOptions
 
-_option = partial(option, own=True)
-_number = partial(number_option, own=True)
+_output = partial(opt, panel="Where to", own=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewOptions:
+    """The options of `view`."""
+
+    output: str | None = _output(
+        "The page.", metavar="FILE", short=("-o",), default_text="RESULTS.html"
+    )
+    assets: str | None = _output(
+        "Put the images in a folder next to the page, if there are many.", metavar="DIR"
+    )
+    overwrite: bool = _output("Replace a file that is not a page of pgcli.", default=False)
+    size: int | None = _output(
+        "Longest side of the images.",
+        min=16,
+        max=4096,
+        default_text="1024 to 320, by their number",
+    )
+    draw: str | None = _output(
+        "Also draw boxes and masks on copies of the images in full size.", metavar="DIR"
+    )
+    images: str | None = images_option("Search the images that rows name in this folder only.")
+    limit: int | None = opt(
+        "Only the first N rows of each file.", panel="Which images", own=True, min=1
+    )
+    quiet: bool = same(RunningOptions, "quiet")
 
 
 @command(
     "view",
     "RESULTS are files or folders of rows, also of a run that is not finished; several are shown "
     "side by side. The page contains everything and needs no network and no server.",
-    epilog="$ pgcli view captions.jsonl\n$ pgcli view captions.jsonl boxes.jsonl -o gallery.html",
+    ViewOptions,
+    BoxOptions,
+    AddressOptions,
+    examples="$ pgcli view captions.jsonl\n$ pgcli view captions.jsonl boxes.jsonl -o gallery.html",
 )
-def view(
-    results: Annotated[list[str], typer.Argument(metavar="RESULTS", hidden=True)],
-    output: Annotated[
-        str | None,
-        _option(
-            "Output", "--output", "-o", metavar="FILE", default="RESULTS.html", help="The page."
-        ),
-    ] = None,
-    assets: Annotated[
-        str | None,
-        _option(
-            "Output",
-            "--assets",
-            metavar="DIR",
-            help="Put the images in a folder next to the page, if there are many.",
-        ),
-    ] = None,
-    overwrite: Annotated[
-        bool, _option("Output", "--overwrite", help="Replace a file that is not a page of pgcli.")
-    ] = False,
-    images: Annotated[
-        str | None,
-        images_option("Search the images that rows name in this folder only."),
-    ] = None,
-    allow_urls: AllowUrls = False,
-    allow_private_hosts: AllowPrivateHosts = False,
-    limit: Annotated[
-        int | None,
-        _number("Input", "--limit", least=1, help="Only the first N rows of each file."),
-    ] = None,
-    size: Annotated[
-        int | None,
-        _number(
-            "Output",
-            "--size",
-            least=16,
-            most=4096,
-            default="1024 to 320, by their number",
-            help="Longest side of the images.",
-        ),
-    ] = None,
-    draw: Annotated[
-        str | None,
-        _option(
-            "Output",
-            "--draw",
-            metavar="DIR",
-            help="Also draw boxes and masks on copies of the images in full size.",
-        ),
-    ] = None,
-    min_score: MinScore = None,
-    min_confidence: MinConfidence = None,
-    nms: Nms = None,
-    quiet: Quiet = False,
-) -> None:
-    from pgcli.box_filter import BoxFilter
+def view(results: Results, given: Given) -> None:
     from pgcli.cli.run_command import RunOnScreen
     from pgcli.cli.search.view_found import view_found
     from pgcli.results.gallery.gallery_page import GalleryOptions, RowGroup, write_gallery
 
-    options = GalleryOptions(
-        output=output,
-        assets=assets,
-        images=images,
-        limit=limit,
-        size=size,
-        overwrite=overwrite,
-        allow_urls=allow_urls,
-        allow_private_hosts=allow_private_hosts,
-        box_filter=BoxFilter(min_score, min_confidence, nms),
-    )
-    screen = Screen(quiet=quiet)
+    options = given.build(GalleryOptions, box_filter=given.build(BoxOptions).box_filter)
+    draw, overwrite = given.values.get("draw"), options.overwrite
+    screen = Screen(quiet=given.quiet)
     outputs = [Path(name) for name in results]
     if len(outputs) == 1 and view_found(outputs[0], options, screen, draws=draw is not None):
         return

@@ -44,7 +44,7 @@ def write_page(options: SearchOptions, rows: Rows, summary: str, screen: Screen)
     files = [Path(name).name for name in options.vectors]
     is_by_query = rows.by == "query"
     page = render_search_page(
-        sections(rows, places, len(options.texts)),
+        sections(rows, places, len(options.text)),
         images,
         title=title(rows.names) if is_by_query else f"Near-duplicates in {title(files)}",
         summary=summary,
@@ -62,7 +62,7 @@ def image_search(options: SearchOptions, screen: Screen) -> ImageSearch:
     url_reader = make_reader(
         allow_urls=options.allow_urls, allow_private_hosts=options.allow_private_hosts
     )
-    return ImageSearch(RunOnScreen(screen), options.images_folder, url_reader)
+    return ImageSearch(RunOnScreen(screen), options.images, url_reader)
 
 
 def page_items(
@@ -73,7 +73,7 @@ def page_items(
     found = sorted(named, key=lambda name: (name.file, name.index, name.id))
     locator = ImageLocator([Path(name) for name in options.vectors], search)
     items = [locator.item(place, image_ref(name)) for place, name in enumerate(found)]
-    queries = list(dict.fromkeys(options.images))
+    queries = list(dict.fromkeys(options.image))
     items += [Item(place, name, name, name) for place, name in enumerate(queries, start=len(items))]
     places: dict[VectorName | str, int] = {name: place for place, name in enumerate(found)}
     return items, places | {name: len(found) + place for place, name in enumerate(queries)}

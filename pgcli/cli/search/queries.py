@@ -37,7 +37,7 @@ def embed_queries(files: VectorFiles, options: SearchOptions, screen: Screen) ->
     Raises UsageError for images that cannot be read and for another model than the vectors', and
     what finding and loading a model raises.
     """
-    check_images(options.images)
+    check_images(options.image)
     checkpoint = find_checkpoint(files.model, options, screen)
     check_model(checkpoint.label, files.model, screen, is_named=options.model is not None)
     with screen.status(f"loading {checkpoint.name}"):
@@ -51,8 +51,8 @@ def embed_queries(files: VectorFiles, options: SearchOptions, screen: Screen) ->
             f"{engine.label} is an image classifier, which has no embeddings",
             hint="name two towers: SigLIP, SigLIP 2 or CLIP; PaliGemma embeds images",
         )
-    texts = list(map(normalize, options.texts))
-    vectors = [*embed_images(engine, options.images)]
+    texts = list(map(normalize, options.text))
+    vectors = [*embed_images(engine, options.image)]
     if texts:
         vectors = [*engine.encode_texts(texts, raw=options.raw_text), *vectors]
     found = normalised(np.stack(vectors), "query")
@@ -63,7 +63,7 @@ def embed_queries(files: VectorFiles, options: SearchOptions, screen: Screen) ->
             f"{width}",
             hint="name the model that embedded them with --model",
         )
-    return Queries([*texts, *options.images], found, engine.label)
+    return Queries([*texts, *options.image], found, engine.label)
 
 
 def find_checkpoint(rows_model: str | None, options: SearchOptions, screen: Screen) -> Checkpoint:

@@ -28,7 +28,7 @@ def run_search(options: SearchOptions, screen: Screen) -> None:
     Raises UsageError, NoInputError, OutputExists, OutputFailed and what loading a model raises.
     """
     check_options(options)
-    check_not_a_source(options.output, [*options.vectors, *options.images])
+    check_not_a_source(options.output, [*options.vectors, *options.image])
     check_output(options.output, options.format, overwrite=options.overwrite)
     if options.view is not None:
         check_view(options.view, options)
@@ -52,7 +52,7 @@ def run_search(options: SearchOptions, screen: Screen) -> None:
 
 def check_options(options: SearchOptions) -> None:
     """Raise UsageError for options that exclude each other, and for queries that are empty."""
-    has_queries = bool(options.texts or options.images)
+    has_queries = bool(options.text or options.image)
     if options.duplicates == has_queries:
         raise UsageError(
             "--duplicates compares the vectors with each other, not with a query"
@@ -63,19 +63,16 @@ def check_options(options: SearchOptions) -> None:
     if options.duplicates and options.k is not None:
         raise UsageError("-k has no effect on --duplicates", hint="leave it out")
     for option, given, needed in (
-        ("--raw-text", options.raw_text, bool(options.texts)),
-        ("--images", options.images_folder is not None, options.view is not None),
-        ("--revision", options.revision is not None, options.model is not None),
+        ("--raw-text", options.raw_text, bool(options.text)),
+        ("--images", options.images is not None, options.view is not None),
     ):
-        other = {"--raw-text": "--text", "--images": "--view", "--revision": "--model"}[option]
+        other = {"--raw-text": "--text", "--images": "--view"}[option]
         if given and not needed:
             raise UsageError(f"{option} has no effect without {other}", hint=f"add {other}")
-    if "" in map(normalize, options.texts):
+    if "" in map(normalize, options.text):
         raise UsageError("a text is empty", hint='write --text "a red car"')
-    if options.images_folder is not None and not Path(options.images_folder).is_dir():
-        raise UsageError(
-            f"{options.images_folder} is not a folder", hint="name the folder of the images"
-        )
+    if options.images is not None and not Path(options.images).is_dir():
+        raise UsageError(f"{options.images} is not a folder", hint="name the folder of the images")
 
 
 def check_view(view: str, options: SearchOptions) -> None:
@@ -86,7 +83,7 @@ def check_view(view: str, options: SearchOptions) -> None:
         )
     if view == options.output:
         raise UsageError(f"{view} is the file of the rows", hint="name another file with --view")
-    check_not_a_source(view, [*options.vectors, *options.images], "--view")
+    check_not_a_source(view, [*options.vectors, *options.image], "--view")
     target = Path(view)
     is_replaced = options.overwrite or is_page(target)
     check_target(target, "--view", is_folder=False, overwrite=is_replaced)

@@ -35,14 +35,12 @@ def view_found(path: Path, options: GalleryOptions, screen: Screen, *, draws: bo
             raise UsageError(f"{option} has no effect on the rows of a search", hint="leave it out")
     target = Path(options.output) if options.output is not None else default_page(path)
     check_page(target, [path], options)
+    names = ("images", "overwrite", "allow_urls", "allow_private_hosts")
     search = SearchOptions(
         vectors=[str(path)],
-        texts=rows.names,
+        text=tuple(rows.names),
         view=str(target),
-        images_folder=options.images,
-        overwrite=options.overwrite,
-        allow_urls=options.allow_urls,
-        allow_private_hosts=options.allow_private_hosts,
+        **{name: getattr(options, name) for name in names},
     )
     count = sum(map(len, rows.hits))
     write_page(search, rows, f"{count:,} row{'s' * (count != 1)}", screen)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
+from pgcli.declare import opt, same
 from pgcli.run.progress.tally import ErrorBudget
 from pgcli.run.request import values
-from pgcli.run.request.declare import opt, same
 from pgcli.run.request.options import InputOptions, ModelOptions, RunningOptions, models
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ class TrainingModelOptions:
 
     model: str | None = opt(
         "Begin with these weights: a folder, a name on the Hub, demo, or with --task demo-towers.",
-        panel="Model",
+        panel="Which model",
         own=True,
         metavar="NAME",
         choices=models,
@@ -163,7 +163,7 @@ class TrainingModelOptions:
     init: Literal["tiny", "small", "base"] | None = opt(
         "Begin with random weights of this size; small and base are ViT-S/16 and ViT-B/16, tiny "
         "learns on a CPU.",
-        panel="Model",
+        panel="Which model",
         own=True,
     )
     revision: str | None = same(ModelOptions, "revision")
@@ -180,35 +180,42 @@ class TrainingInputOptions:
     prompt: str | None = opt(
         "The prompt of all rows, where they have none, such as: caption en. A column in braces is "
         "replaced by its value.",
-        panel="Input",
+        panel="Which images",
         own=True,
         metavar="TEXT",
     )
     prompt_column: str | None = opt(
         "Column of a manifest with the prompts.",
-        panel="Input",
+        panel="Which images",
         own=True,
         metavar="NAME",
         default_text="prefix or prompt",
     )
     answer_column: str | None = opt(
         "Column of a manifest with the answers.",
-        panel="Input",
+        panel="Which images",
         own=True,
         metavar="NAME",
         default_text="suffix, answer or txt",
     )
     text_column: str = opt(
-        "Column of a manifest with the texts.", panel="Input", default="text", metavar="NAME"
+        "Column of a manifest with the texts.", panel="Which images", default="text", metavar="NAME"
     )
     label_column: str = opt(
-        "Column of a manifest with the labels.", panel="Input", default="label", metavar="NAME"
+        "Column of a manifest with the labels.",
+        panel="Which images",
+        default="label",
+        metavar="NAME",
     )
     include: tuple[str, ...] = same(InputOptions, "include")
     exclude: tuple[str, ...] = same(InputOptions, "exclude")
     workers: int | None = same(InputOptions, "workers")
     max_pixels: int | None = opt(
-        "Larger images are left out.", panel="Input", own=True, min=1, default_text="89,478,485"
+        "Larger images are left out.",
+        panel="Which images",
+        own=True,
+        min=1,
+        default_text="89,478,485",
     )
     fast_decode: bool = same(InputOptions, "fast_decode")
     allow_outside_root: bool = same(InputOptions, "allow_outside_root")
@@ -242,21 +249,24 @@ class TrainingOutputOptions:
 
     output: str | None = opt(
         "The folder of the trained model, its metrics and curves.",
-        panel="Output",
+        panel="Where to",
         own=True,
         metavar="DIR",
         short=("-o",),
     )
     tensorboard: bool = opt(
         "Write the metrics for TensorBoard too, into DIR/tensorboard.",
-        panel="Output",
+        panel="Where to",
         own=True,
         default=False,
     )
     on_error: Literal["record", "stop"] = same(RunningOptions, "on_error")
     max_errors: ErrorBudget | None = same(RunningOptions, "max_errors")
     overwrite: bool = opt(
-        "Begin again, in place of the run that is there.", panel="Running", own=True, default=False
+        "Begin again, in place of the run that is there.",
+        panel="How to run",
+        own=True,
+        default=False,
     )
     dry_run: bool = same(RunningOptions, "dry_run")
     quiet: bool = same(RunningOptions, "quiet")

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pgcli.cli.find_model import revision_of
 from pgcli.cli.training.options import (
     EvaluationOptions,
     LearningOptions,
@@ -17,10 +18,9 @@ from pgcli.cli.training.options import (
     TrainingOutputOptions,
 )
 from pgcli.cli.ui.console import Screen
+from pgcli.declare import build
 from pgcli.errors import UsageError
 from pgcli.inputs.paths import display_name, url_scheme
-from pgcli.run.request.applies import is_on_hub
-from pgcli.run.request.declare import build
 
 if TYPE_CHECKING:
     from pgcli.training.settings import TrainingSettings
@@ -45,9 +45,7 @@ class TrainCommand:
         cls, sources: Sequence[str], values: Mapping[str, Any], typed: Collection[str]
     ) -> TrainCommand:
         """The command with these values of options; of other places, a revision only of the Hub."""
-        given = {**values}
-        if "revision" not in typed and not is_on_hub(values.get("model")):
-            given.pop("revision", None)
+        given = {**values, "revision": revision_of(values.get("model"), values, typed)}
         return cls(
             sources,
             learning=build(LearningOptions, given),

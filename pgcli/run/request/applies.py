@@ -15,10 +15,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from pgcli.checkpoints.find import DEMO, DEMO_TOWERS, builtin_models
+from pgcli.declare import build, options_of
 from pgcli.errors import PgcliError, UsageError
 from pgcli.inputs.options import SOURCE, ReadOptions
 from pgcli.output import ENDINGS
-from pgcli.run.request.declare import build, options_of
 from pgcli.run.request.options import RECORDS, InputOptions
 from pgcli.run.request.questions import COMMANDS, WITHOUT_ANSWERS
 from pgcli.stores.urls import is_in_object_store

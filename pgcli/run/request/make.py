@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from pgcli.declare import build, options_of
 from pgcli.run.request import RunRequest
 from pgcli.run.request.applies import applying
-from pgcli.run.request.declare import build, options_of
 from pgcli.run.request.options import (
     RECORDS,
     AnsweringOptions,

@@ -7,21 +7,21 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from pgcli.checkpoints.find import DEMO, DEMO_TOWERS
+from pgcli.declare import opt
 from pgcli.records import Region
 from pgcli.run.progress.tally import ErrorBudget
 from pgcli.run.request import values
-from pgcli.run.request.declare import opt
 from pgcli.run.request.values import DTYPES
 
 if TYPE_CHECKING:
     from pgcli.inputs.name_filter import NameFilter
     from pgcli.stores import Reader
 
-_model = partial(opt, panel="Model", affects_rows=False)
-_input = partial(opt, panel="Input")
-_answering = partial(opt, panel="Answering")
-_output = partial(opt, panel="Output", affects_rows=False)
-_running = partial(opt, panel="Running", affects_rows=False)
+_model = partial(opt, panel="Which model", affects_rows=False)
+_input = partial(opt, panel="Which images")
+_answering = partial(opt, panel="What to ask")
+_output = partial(opt, panel="Where to", affects_rows=False)
+_running = partial(opt, panel="How to run", affects_rows=False)
 
 #: Names that the completion of shells offers.
 MODELS = (DEMO, "google/paligemma-3b-mix-224", "google/paligemma-3b-mix-448")
@@ -91,11 +91,15 @@ class ModelOptions:
         "GPUs of the cluster for each engine; 0.5: two engines on each.",
         min=0.0,
         default_text="1 if the cluster has GPUs",
+        seldom=True,
     )
-    ray_cpus: int | None = _model("Cores of the cluster for each engine.", min=1, default_text="1")
+    ray_cpus: int | None = _model(
+        "Cores of the cluster for each engine.", min=1, default_text="1", seldom=True
+    )
     join: bool = _model(
         "Share the folder -o DIR/ with other runs of the command: each takes free parts.",
         default=False,
+        seldom=True,
     )
 
 
@@ -137,6 +141,7 @@ class InputOptions:
         default=False,
         short=("-0",),
         affects_rows=False,
+        seldom=True,
     )
     workers: int | None = _input(
         "Processes that decode images; 0: decode in this process.",
@@ -166,6 +171,7 @@ class InputOptions:
         "Allow http(s):// addresses on this machine and its private network.",
         default=False,
         affects_rows=False,
+        seldom=True,
     )
 
     @property
@@ -203,9 +209,10 @@ class AnsweringOptions:
         min=0.0,
         max=1.0,
         above=True,
+        seldom=True,
     )
     top_k: int = _answering(
-        "Sample among the N most likely tokens; 0: among all.", default=0, min=0
+        "Sample among the N most likely tokens; 0: among all.", default=0, min=0, seldom=True
     )
     seed: int = _answering(
         "Equal seeds sample equal answers at every batch size.", default=0, min=0
@@ -216,9 +223,10 @@ class AnsweringOptions:
         default=0,
         min=0,
         max=1000,
+        seldom=True,
     )
     token_logprobs: bool = _answering(
-        "Add a column with each token and its log-probability.", default=False
+        "Add a column with each token and its log-probability.", default=False, seldom=True
     )
     region: Region | None = _answering(
         "Ask about xmin,ymin,xmax,ymax, in pixels of each upright image.",
@@ -252,12 +260,17 @@ class OutputOptions:
         "Write each answer to a text file next to its image: photo.txt for photo.jpg.",
         metavar=".ENDING",
     )
-    prepend: str | None = _output("Start each text of --sidecar with this.", metavar="TEXT")
-    append: str | None = _output("End each text of --sidecar with this.", metavar="TEXT")
+    prepend: str | None = _output(
+        "Start each text of --sidecar with this.", metavar="TEXT", seldom=True
+    )
+    append: str | None = _output(
+        "End each text of --sidecar with this.", metavar="TEXT", seldom=True
+    )
     no_timing: bool = _output(
         "Leave times and batch sizes null, so that equal runs write equal rows.",
         default=False,
         affects_rows=True,
+        seldom=True,
     )
     rows_per_file: int | None = _output(
         "Rows in each file of a folder of Parquet files.",
@@ -265,6 +278,7 @@ class OutputOptions:
         max=10**9 - 1,
         default_text="10,000, or a shard's fair part",
         affects_rows=True,
+        seldom=True,
     )
     overwrite: bool = _output("Replace an existing output, and texts.", default=False)
 
@@ -286,12 +300,13 @@ class RunningOptions:
         "Ask the rows with errors again and keep the others.", default=False
     )
     moved: bool = _running(
-        "Resume although the images are in another place than before.", default=False
+        "Resume although the images are in another place than before.", default=False, seldom=True
     )
     dry_run: bool = _running("Check everything, print the plan, and exit.", default=False)
     summary_json: str | None = _running(
         "Write counts, errors and times by stage as a JSON object, also of a failed run.",
         metavar="FILE",
+        seldom=True,
     )
     quiet: bool = _running("Print errors only.", default=False, short=("-q",))
     verbose: bool = _running("Print the plan before running.", default=False, short=("-v",))

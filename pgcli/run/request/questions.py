@@ -9,13 +9,13 @@ from typing import Any, Literal, Protocol
 
 from pgcli import tasks
 from pgcli.box_filter import BoxFilter
+from pgcli.declare import REQUIRED, opt
 from pgcli.errors import UsageError
-from pgcli.run.request.declare import REQUIRED, opt
 from pgcli.run.request.options import AnsweringOptions
 from pgcli.stores.files import read_text
 from pgcli.tasks import AnyQuestion
 
-_answering = partial(opt, panel="Answering")
+_answering = partial(opt, panel="What to ask")
 _share = partial(opt, panel="Boxes", min=0.0, max=1.0)
 
 
@@ -119,7 +119,7 @@ class SegmentOptions(BoxOptions):
     mask_decoder: str | None = opt(
         "Weights that turn mask codes into pixels: big_vision's vae-oid.npz. By default the "
         "model's own, where it brings mask_decoder.safetensors.",
-        panel="Model",
+        panel="Which model",
         metavar="FILE",
     )
 
@@ -145,18 +145,18 @@ class EmbedOptions:
 
     text: tuple[str, ...] = opt(
         "A text to embed in place of images; repeatable.",
-        panel="Embeddings",
+        panel="What to ask",
         metavar="TEXT",
         repeat=True,
     )
     texts_file: str | None = opt(
         "A text file with a text on each line, embedded after those of --text.",
-        panel="Embeddings",
+        panel="What to ask",
         metavar="FILE",
     )
-    raw_text: bool = opt(RAW_TEXT, panel="Texts", default=False)
+    raw_text: bool = opt(RAW_TEXT, panel="What to ask", default=False)
     dtype_out: Literal["float32", "float16"] = opt(
-        "The type of the values of embeddings.", panel="Output", default="float32"
+        "The type of the values of embeddings.", panel="Where to", default="float32"
     )
 
     def question(self, answering: AnsweringOptions, sources: Sequence[str]) -> AnyQuestion:
@@ -177,13 +177,15 @@ class EmbedOptions:
 class ScoreOptions:
     """The options of `score`."""
 
-    text: tuple[str, ...] = opt("A text; repeatable.", panel="Texts", metavar="TEXT", repeat=True)
+    text: tuple[str, ...] = opt(
+        "A text; repeatable.", panel="What to ask", metavar="TEXT", repeat=True
+    )
     text_column: str | None = opt(
         "Column of a manifest: the text of each row is scored with its image.",
-        panel="Texts",
+        panel="What to ask",
         metavar="NAME",
     )
-    raw_text: bool = opt(RAW_TEXT, panel="Texts", default=False)
+    raw_text: bool = opt(RAW_TEXT, panel="What to ask", default=False)
 
     def question(self, answering: AnsweringOptions, *_: Any) -> AnyQuestion:
         return tasks.score(self.text, text_column=self.text_column, raw_text=self.raw_text)
@@ -195,19 +197,19 @@ class ClassifyOptions:
 
     label: tuple[str, ...] = opt(
         "A label; repeatable. Of a classifier's labels only these are kept.",
-        panel="Labels",
+        panel="What to ask",
         metavar="TEXT",
         repeat=True,
     )
     template: tuple[str, ...] = opt(
         "A text with {label} in it; repeatable. A label is the mean of its texts.",
-        panel="Labels",
+        panel="What to ask",
         metavar="TEXT",
         repeat=True,
         default_text='"a photo of a {label}"',
     )
-    top: int = opt("The labels of each row at most.", panel="Labels", default=5, min=1)
-    raw_text: bool = opt(RAW_TEXT, panel="Texts", default=False)
+    top: int = opt("The labels of each row at most.", panel="What to ask", default=5, min=1)
+    raw_text: bool = opt(RAW_TEXT, panel="What to ask", default=False)
 
     def question(self, answering: AnsweringOptions, *_: Any) -> AnyQuestion:
         return tasks.classify(

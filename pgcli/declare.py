@@ -30,7 +30,7 @@ class Option:
     text may hold several. `choices` are offered by the completion of shells, and checked unless
     `parse` reads the value. An `own` option means something else in other commands, so that
     neither the environment nor the top of the configuration file sets it. Rows of another value
-    differ where it `affects_rows`.
+    differ where it `affects_rows`. The help leaves out what is `seldom` needed.
     """
 
     help: str
@@ -46,6 +46,7 @@ class Option:
     commas: bool = False
     own: bool = False
     affects_rows: bool = True
+    seldom: bool = False
     default_text: str = ""
     name: str = ""
     kind: type = str
@@ -58,8 +59,8 @@ class Option:
 
     @property
     def key(self) -> str:
-        """Its name in the configuration file."""
-        return self.name.replace("_", "-")
+        """Its name in the configuration file: that of the field, in which `from_` is `from`."""
+        return self.name.rstrip("_").replace("_", "-")
 
     @property
     def variable(self) -> str | None:
@@ -193,7 +194,10 @@ def parse_value(option: Option, value: object, source: str) -> Any:
     try:
         return option.read(value)
     except ValueError as problem:
-        raise UsageError(f"{source}: {problem}", hint=f"{option.name}: {option.help}") from None
+        choices = () if callable(option.choices) else option.choices
+        close = get_close_matches(str(value), choices, n=1, cutoff=0.75)
+        hint = f"did you mean {close[0]}?" if close else f"{option.key}: {option.help.rstrip('.')}"
+        raise UsageError(f"{source}: {problem}", hint=hint) from None
 
 
 def parse_keywords(records: Iterable[type], keywords: Mapping[str, object]) -> dict[str, Any]:

@@ -1,0 +1,73 @@
+"""Prints docs/reference.md, made from the declarations of options: `python docs/reference.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from pgcli.cli.app import PANELS, declared
+from pgcli.cli.config import ProgramOptions
+from pgcli.cli.options import value_name
+from pgcli.declare import REQUIRED, Option, options_of
+from pgcli.run.request.options import RECORDS
+from pgcli.run.request.questions import COMMANDS
+
+HEAD = """# Reference of options
+
+This page is made from the declarations of options: `python docs/reference.py > docs/reference.md`.
+The help of a command shows those that people use most.
+
+- An option with a variable can be set by it: `PGCLI_BATCH_SIZE=8`. A flag takes `1` and `0`, or
+  `true` and `false`.
+- The configuration file has options without their dashes: `batch-size = 8`,
+  `object = ["cat", "dog"]`. At its top they are those of all commands; in a table such as `[view]`
+  those of one. Options without a variable that are not repeatable mean something else in other
+  commands, and stand in a table only.
+- Keywords of `pgcli.run` and `pgcli.train` have `_` in place of `-`: `batch_size=8`.
+- `--no-NAME` turns off a flag that a variable or the file turned on; of `--no-timing` that is
+  `--timing`.
+"""
+
+
+def reference() -> str:
+    """The page."""
+    return "\n".join([HEAD, *sections()])
+
+
+def sections() -> Iterator[str]:
+    """The sections of the page: options that commands share, then those of each command."""
+    yield from table("Options of every command", options_of(ProgramOptions))
+    shared = [option for record in RECORDS for option in options_of(record)]
+    yield from table(f"Options of {', '.join(COMMANDS)}", shared)
+    for summaries in PANELS.values():
+        for name in summaries:
+            records = [record for record in declared(name).records if record is not ProgramOptions]
+            if name in COMMANDS:
+                records = [record for record in records if record not in RECORDS]
+            own = [option for record in records for option in options_of(record)]
+            yield from table(f"pgcli {name}", own)
+
+
+def table(title: str, options: Iterable[Option]) -> Iterator[str]:
+    """A section with a table of options, if there are any."""
+    rows = [row(option) for option in options]
+    if rows:
+        yield f"## {title}\n"
+        yield "| option | meaning | default | variable |\n|---|---|---|---|"
+        yield "\n".join(rows) + "\n"
+
+
+def row(option: Option) -> str:
+    """The row of an option."""
+    names = ", ".join(f"`{name}`" for name in (option.flag, *option.short))
+    value = "" if option.kind is bool else f" `{value_name(option)}`"
+    default = option.default_text
+    if not default and option.default not in (None, REQUIRED, ()) and option.kind is not bool:
+        default = str(option.default)
+    default = "required" if option.default is REQUIRED else default
+    variable = f"`{option.variable}`" if option.variable else ""
+    cells = (names + value, option.help, default, variable)
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+if __name__ == "__main__":
+    print(reference(), end="")  # noqa: T201 - what a script prints

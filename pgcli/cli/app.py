@@ -1,0 +1,165 @@
+"""The program's commands, each imported when it is called: --help has to be fast.
+
+It is printed from the names and first sentences here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.models import CommandInfo
+
+from pgcli.cli.streams import raise_on_closed_pipe
+
+#: The commands of each panel of the help, and what they do.
+PANELS: Mapping[str, Mapping[str, str]] = {
+    "Ask about images": {
+        "caption": "Write one caption for each image.",
+        "ask": "Ask one or several questions about each image. Without --prompt, each row of a "
+        "manifest has its own prompt.",
+        "detect": "Find objects in each image, as boxes in its pixels.",
+        "segment": "Find objects in each image, as boxes and masks.",
+        "ocr": "Read the text in each image.",
+    },
+    "Embed, label and search": {
+        "embed": "Write the embedding of each image: a vector with a length of 1. With --text or "
+        "--texts-file, the embeddings of texts.",
+        "score": "Score how well each text describes each image; with --text-column, how well the "
+        "text in each row of a manifest describes its image.",
+        "classify": "Find the most probable labels of each image: those of --label by two towers, "
+        "which need no training, or those of a classifier.",
+        "search": "Find the images most similar to a text or an image, or near-duplicates.",
+    },
+    "Look at answers": {
+        "view": "Make one page of results: images, answers, boxes and errors.",
+        "explain": "Make a page that explains one answer: what each of its tokens attended to, "
+        "what else the model considered, and the shape of every tensor from the pixels to the "
+        "tokens.",
+        "export": "Write answers in the formats of other tools.",
+        "status": "Show the progress of a run, during and after it.",
+        "check": "Read all rows of an output again and compare them with the input.",
+    },
+    "Work with answers": {
+        "apply": "Correct answers by the edits that a page of results saved.",
+        "import": "Read annotations of other tools as rows of truth.",
+        "merge": "Merge result files of one input: other prompts, other parts, or another try.",
+        "diff": "Compare the answers of two result files, row by row.",
+        "eval": "Compare answers with the truth.",
+    },
+    "Learning": {
+        "train": "Train PaliGemma to answer, two towers on images and texts, or a classifier on "
+        "labels.",
+    },
+    "Models and this machine": {
+        "info": "Show a model's sizes, the memory it needs and its files, without loading it.",
+        "verify": "Prove on a checkpoint that the answers are those of transformers.",
+        "bench": "Measure images per second side by side with transformers.",
+        "doctor": "Check this machine, and show the command that fixes each problem.",
+    },
+}
+#: The modules of commands that have not the name of their command.
+MODULES = {"import": "import_", "eval": "eval_"} | dict.fromkeys(
+    [*PANELS["Ask about images"], "embed", "score", "classify"], "answering"
+)
+
+
+class Declared(NamedTuple):
+    """How Typer makes a command, the records of its options, and its first example."""
+
+    info: CommandInfo
+    records: tuple[type, ...]
+    example: str
+
+
+#: The commands whose modules were imported.
+DECLARED: dict[str, Declared] = {}
+
+
+def declared(name: str) -> Declared:
+    """A command, whose module is imported."""
+    import_module(f"pgcli.cli.commands.{MODULES.get(name, name)}")
+    return DECLARED[name]
+
+
+@cache
+def typer_command(name: str) -> Any:
+    """A command, as Typer makes it of its declaration."""
+    return typer.main.get_command_from_info(
+        declared(name).info, pretty_exceptions_short=False, rich_markup_mode=app.rich_markup_mode
+    )
+
+
+class FlagHelp:
+    """Shows nothing after a flag, for which Typer shows `<bool>`."""
+
+    def get_params(self, context: Any) -> Any:
+        params = super().get_params(context)  # type: ignore[misc]
+        for param in params:
+            if getattr(param, "is_flag", False):
+                param.metavar = ""
+        return params
+
+
+class PgcliCommand(FlagHelp, TyperCommand):
+    """A command with `--help` in the panel of running, and `--no-NAME` for every flag."""
+
+    def get_params(self, context: Any) -> Any:
+        params = super().get_params(context)
+        params[-1].rich_help_panel = params[-2].rich_help_panel
+        return params
+
+    def make_parser(self, context: Any) -> Any:
+        """The parser, in which `--no-NAME` turns off a flag that a variable or the file turned on.
+
+        The help does not list these names.
+        """
+        parser = super().make_parser(context)
+        for param in self.get_params(context)[:-1]:
+            if getattr(param, "is_flag", False):
+                names = [negated(name) for name in param.opts if name.startswith("--")]
+                parser.add_option(param, names, param.name, action="store_const", const=False)
+        return parser
+
+    def collect_usage_pieces(self, context: Any) -> list[str]:
+        """What follows the name in the usage line: the arguments, then the options."""
+        options, *arguments = super().collect_usage_pieces(context)
+        return [*(piece.replace("{", "").replace("}", "") for piece in arguments), options]
+
+
+def negated(flag: str) -> str:
+    """`--no-NAME` for `--NAME`, and the reverse."""
+    name = flag.removeprefix("--no-")
+    return f"--{name}" if name != flag else f"--no-{flag.removeprefix('--')}"
+
+
+class PgcliGroup(FlagHelp, TyperGroup):
+    """All commands. Typer would exit with 1 when the reader of a pipe is gone."""
+
+    def __init__(self, **settings: Any):
+        listed = {
+            name: TyperCommand(name, help=summary, rich_help_panel=panel)
+            for panel, summaries in PANELS.items()
+            for name, summary in summaries.items()
+        }
+        super().__init__(**settings | {"commands": listed})
+
+    def resolve_command(self, context: Any, args: list[str]) -> Any:
+        """The command that the first word names, which is imported now."""
+        name, listed, rest = super().resolve_command(context, args)
+        return name, listed and typer_command(str(name)), rest
+
+    def invoke(self, context: Any) -> Any:
+        with raise_on_closed_pipe():
+            return super().invoke(context)
+
+
+app = typer.Typer(
+    cls=PgcliGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_enable=False,
+)

@@ -1,0 +1,89 @@
+"""The commands that answer: caption, ask, detect, segment, ocr, embed, score and classify."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import stat
+import sys
+from collections.abc import Mapping, Sequence
+
+import typer
+
+from pgcli.cli.options import Given, Sources, command
+from pgcli.cli.usage_errors import missing
+from pgcli.errors import UsageError
+from pgcli.run.request.make import make_request, records_of
+
+DETAILS = """SOURCE is any number of folders (searched recursively), image files, quoted globs, \
+manifests (.parquet, .csv, .tsv, .jsonl), WebDataset archives (.tar), and - for standard input: a \
+path or a JSON object on each line, or the bytes of one image. Without it, a pipe is read."""
+EXAMPLES: Mapping[str, str] = {
+    "caption": "$ pgcli caption photo.jpg\n"
+    "$ pgcli caption photos -o captions.jsonl\n"
+    "$ pgcli caption photos --model google/paligemma-3b-mix-224 -o rows.parquet",
+    "ask": '$ pgcli ask photo.jpg --prompt "what is on the table?"\n'
+    '$ pgcli ask photos --prompt "is it indoors?" --choice yes --choice no',
+    "detect": "$ pgcli detect photo.jpg --object cat --draw drawn\n"
+    '$ pgcli detect photos --object cat --object "red car" -o boxes.jsonl',
+    "segment": "$ pgcli segment photo.jpg --object cat --draw drawn\n"
+    "$ pgcli segment photos --object cat --mask-decoder vae-oid.npz -o masks.jsonl",
+    "ocr": "$ pgcli ocr scan.png\n$ find scans -name '*.png' -print0 | pgcli ocr -0 -o texts.jsonl",
+    "embed": "$ pgcli embed photos -o vectors.parquet\n"
+    '$ pgcli embed --text "a red star" --text "a blue square" -o texts.parquet\n'
+    "$ pgcli embed photos --model google/siglip-base-patch16-224 -o vectors.parquet",
+    "score": '$ pgcli score photos --text "a red star" --text "a blue square"\n'
+    "$ pgcli score captions.jsonl --text-column answer -o scores.jsonl",
+    "classify": "$ pgcli classify photos --label cat --label dog -o labels.jsonl\n"
+    '$ pgcli classify photos --label cat --label dog --template "my {label}"\n'
+    "$ pgcli classify photos --model google/vit-base-patch16-224 --top 3",
+}
+
+
+def declare(name: str, examples: str) -> None:
+    """Declare one of the commands."""
+
+    @command(name, DETAILS, *records_of(name), examples=examples)
+    def call(given: Given, sources: Sources = None) -> None:
+        answer(name, sources or [], given)
+
+
+def answer(name: str, sources: Sequence[str], given: Given) -> None:
+    """Answer what the command asks about every item, then exit with the code of the run."""
+    if name == "ask" and not {"prompt", "prompts_file"} & given.values.keys():
+        check_no_question(sources)
+    if not sources and not (name == "embed" and {"text", "texts_file"} & given.values.keys()):
+        if not is_piped():
+            raise missing("argument 'SOURCE'", name)
+        sources = ["-"]
+    request = make_request(
+        name, sources, given.values, typed=given.typed, arguments=given.arguments
+    )
+    from pgcli.cli.run_command import run_request  # imports Pillow, which --help does not need
+
+    raise typer.Exit(run_request(request))
+
+
+for name, examples in EXAMPLES.items():
+    declare(name, examples)
+
+
+def is_piped() -> bool:
+    """Whether standard input is a pipe or a file."""
+    try:
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+    except (AttributeError, OSError, ValueError):  # closed, or none of the system
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
+
+
+def check_no_question(sources: Sequence[str]) -> None:
+    """Raise UsageError for a source that is a question: several words, and no path or pattern."""
+    from pgcli.inputs.walk import expand_source  # not at the top: --help has to be fast
+
+    for source in reversed(sources):
+        is_path = "/" in source or os.path.lexists(source)
+        if len(source.split()) > 1 and not is_path and not expand_source(source)[1:]:
+            files = [name for name in sources if name != source] or ["photo.jpg"]
+            words = shlex.join(["pgcli", "ask", *files, "--prompt", source])
+            raise UsageError(f"there is no file {source!r}", hint=f"a question? {words}")
