@@ -105,7 +105,7 @@ class ObjectStore:
         """Whether the store refuses to create an object that exists; it is tried out."""
         from obstore.exceptions import AlreadyExistsError, NotSupportedError
 
-        name = f"probe-{token_hex(8)}"
+        name = f".probe-{token_hex(8)}"
         self.replace(name, b"")
         try:
             with store_errors():
@@ -123,11 +123,13 @@ class ObjectStore:
         return False
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
+        """The files whose names begin so. Hidden ones, which are temporary, are left out."""
         parent, slash, start = prefix.rpartition("/")
         with self._errors():
             for entries in list_pages(self._bucket, self._path(parent).rstrip("/")):
                 for entry in entries:
-                    if "/" not in entry.name and entry.name.startswith(start):
+                    is_hidden = "/" in entry.name or entry.name.startswith(".")
+                    if entry.name.startswith(start) and not is_hidden:
                         yield entry._replace(name=parent + slash + entry.name)
 
     def read(self, name: str, *, last: int | None = None) -> bytes | None:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -224,3 +224,30 @@ def test_two_runs_share_the_rows_and_go_on_when_one_is_killed(store: Files) -> N
     ends = [run.communicate(timeout=120)[1] for run in runs]
     assert [run.returncode for run in runs] == [-9, 3], ends
     assert rows(store) == pq.read_table("alone")
+
+
+def test_the_trial_of_another_process_is_no_foreign_file(store: Files) -> None:
+    """It is there for a moment as several processes start, and stays if its process is killed."""
+    store["bucket/rows.pgcli/.probe-00"] = store["bucket/rows/.probe-00"] = b""
+    assert caption("--join") == 3
+    del store["bucket/rows/.probe-00"]
+    assert len(rows(store)) == 11
+
+
+class Counted(WritableS3):
+    """S3 that notes the requests of files of rows and of claims."""
+
+    requests: ClassVar[list[str]] = []
+
+    def log_request(self, *_: object) -> None:
+        if "part-" in self.path or "claims" in self.path:
+            self.requests.append(self.command)
+
+
+def test_a_chunk_costs_a_dozen_requests() -> None:
+    with used_store(Counted):
+        assert caption("--join") == 3
+    # of each of three chunks: claimed, looked at before, after and before it is put, put, and read
+    assert Counted.requests.count("PUT") == 2 * 3
+    assert Counted.requests.count("HEAD") <= 4 * 3 + 2
+    Counted.requests.clear()

@@ -280,5 +280,5 @@ class ParquetForm:
     def _read_end(self, name: str) -> bytes:
         """The end of a file, with its metadata; empty where there is no file."""
         end = self._store.read(name, last=END_BYTES) or b""
-        length = int.from_bytes(end[-8:-4], "little") + 8
+        length = int.from_bytes(end[-8:-4], "little") + 8 if end else 0
         return end if length <= len(end) else self._store.read(name, last=length) or b""

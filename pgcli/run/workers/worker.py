@@ -88,11 +88,7 @@ class ChunkWorker:
             for segment in self._folder.segments():  # the last file may have only some of its rows
                 self._saved.add(segment.first, segment.end)
         chunks = chunk_numbers(output.record.chunk_rows, self._total)
-        pending = [
-            number
-            for number in filter(numbers, chunks)
-            if (not self._is_there(number) if self._folder else self._missing(number))
-        ]
+        pending = [number for number in filter(numbers, chunks) if self._missing(number)]
         claims = Claims(output.state.store, self._process, pending, self._is_there)
         with RowImages(
             request, engine.spec, engine.device, self._should_stop, total=None
