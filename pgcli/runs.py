@@ -11,6 +11,7 @@ from signal import SIGINT, raise_signal
 from typing import Any, get_args
 
 from pgcli.api import Engine, load
+from pgcli.api.keywords import names_keywords
 from pgcli.checkpoints.find import DEMO
 from pgcli.checkpoints.json_file import ADAPTER_CONFIG
 from pgcli.cli.config import ProgramOptions, outside_values
@@ -77,6 +78,7 @@ class TrainingReport:
         return load(self.folder, **options)
 
 
+@names_keywords([ProgramOptions])
 def run(
     command: Task,
     sources: PathName | Iterable[PathName],
@@ -109,6 +111,7 @@ def run(
     return RunReport(target, status.rows, status.errors)
 
 
+@names_keywords(RECORDS)
 def train(
     sources: PathName | Iterable[PathName],
     *,

@@ -8,6 +8,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from pgcli import tasks
+from pgcli.api.keywords import OF_ENGINE, names_keywords
 from pgcli.api.sources import Source, make_items
 from pgcli.device.decoding import decoding_processes
 from pgcli.embedding.abilities import check_kind, check_labels
@@ -36,6 +37,7 @@ class EmbeddingMethods:
     _allow_private_hosts: bool
     _fast_decode: bool
 
+    @names_keywords(renamed=OF_ENGINE)
     def embed(
         self,
         source: Source | Iterable[Source] | None = None,
@@ -66,6 +68,7 @@ class EmbeddingMethods:
                 vectors[number] = row
         return vectors
 
+    @names_keywords(renamed=OF_ENGINE)
     def score(
         self,
         source: Source | Iterable[Source],
@@ -84,6 +87,7 @@ class EmbeddingMethods:
         question = tasks.score(named, text_column=text_column, raw_text=raw_text)
         return self._vector_rows(source, question, workers, progress)
 
+    @names_keywords(renamed=OF_ENGINE)
     def classify(
         self,
         source: Source | Iterable[Source],
@@ -104,6 +108,7 @@ class EmbeddingMethods:
         question = tasks.classify(labels, templates=named, top=top, raw_text=raw_text)
         return self._vector_rows(source, question, workers, progress)
 
+    @names_keywords(renamed=OF_ENGINE)
     def search(
         self,
         vectors: numpy.ndarray,

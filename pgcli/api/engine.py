@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from pgcli import tasks
 from pgcli.api.embeddings import EmbeddingMethods
+from pgcli.api.keywords import OF_ENGINE, names_keywords
 from pgcli.api.options import Call, CallOptions, call_of, check_batch_size
 from pgcli.api.sources import Source
 from pgcli.box_filter import BoxFilter
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from pgcli.runs import TrainingReport
 
 
+@names_keywords(renamed=OF_ENGINE)
 def load(
     model: str | os.PathLike[str] = "demo",
     *,
@@ -122,6 +124,7 @@ class Engine(EmbeddingMethods):
         """Name and revision of the checkpoint, as in the column `model` of the rows."""
         return self._engine.label
 
+    @names_keywords(renamed=OF_ENGINE)
     def caption(
         self,
         source: Source | Iterable[Source],
@@ -134,6 +137,7 @@ class Engine(EmbeddingMethods):
         question = tasks.caption(lang, max_new_tokens=call.answering.max_new_tokens)
         return self._answers(source, question, call)
 
+    @names_keywords(renamed=OF_ENGINE)
     def ask(
         self,
         source: Source | Iterable[Source],
@@ -157,6 +161,7 @@ class Engine(EmbeddingMethods):
         )
         return self._answers(source, question, call)
 
+    @names_keywords(renamed=OF_ENGINE)
     def detect(
         self,
         source: Source | Iterable[Source],
@@ -185,6 +190,7 @@ class Engine(EmbeddingMethods):
         )
         return self._answers(source, question, call)
 
+    @names_keywords(renamed=OF_ENGINE)
     def segment(
         self,
         source: Source | Iterable[Source],
@@ -207,6 +213,7 @@ class Engine(EmbeddingMethods):
         )
         return self._answers(source, question, call)
 
+    @names_keywords(renamed=OF_ENGINE)
     def ocr(
         self, source: Source | Iterable[Source], **options: Unpack[CallOptions]
     ) -> Iterator[Answer]:
