@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -27,12 +28,13 @@ from pgcli.inputs.file_table import (
     TEXT,
     FileRecord,
     make_table,
-    read_record,
+    read_records,
 )
 from pgcli.inputs.listing import SourceFiles
 from pgcli.inputs.options import ALL, SOURCE, ReadOptions, named_columns
 from pgcli.inputs.paths import TOO_LONG, display_name
 from pgcli.inputs.readers import manifest_ending
+from pgcli.inputs.rows import repeated_id
 from pgcli.inputs.scan import ChangedFile, Scan
 from pgcli.inputs.stdin import Stdin
 from pgcli.inputs.tables import Table
@@ -48,6 +50,7 @@ FAULTS = {
 OPEN_TABLES = 4
 #: Records of images that are Python objects at a time.
 BLOCK = 4096
+MAX_SUSPECTS = 1000  # equal hashes of ids that are compared for one error message
 PATTERNS_HINT = (
     "patterns are compared with whole relative paths or ids, in which * stands for any text"
 )
@@ -59,6 +62,18 @@ class Change(NamedTuple):
     name: str
     items: range
     is_touched: bool
+
+
+class Block(NamedTuple):
+    """Items from `start` to before `stop` in records that are read at once, from `first` to before
+    `last`: a table, or images and lines. `begin` is the first item of these records.
+    """
+
+    first: int
+    last: int
+    begin: int
+    start: int
+    stop: int
 
 
 class Inventory:
@@ -77,18 +92,20 @@ class Inventory:
         scan: Scan | None = None,
     ):
         self._options, self.generations = options, tuple(generations)
-        self._sources = source_files(sources)
+        self._sources = source_files(sources, options)
         self._changed: Sequence[ChangedFile] = scan.changed if scan else ()
         self._gone: Sequence[int] = scan.gone if scan else ()
         self.ignored: Mapping[str, int] = scan.ignored if scan else Counter()
         self._files = pa.concat_tables(self.generations or [make_table([])])
         self._kinds = self._files["kind"].to_numpy()
-        self._rows = self._files["rows"].fill_null(0).to_numpy()
-        self._ends = np.cumsum(self._rows)
+        self._set_rows(self._files["rows"].fill_null(0).to_numpy())
         self._tables: dict[int, Table] = {}
-        self.total: int | None = int(self._rows.sum())
-        if STDIN in self._kinds:
-            self.total = None
+        self._arrives = STDIN in self._kinds
+        self.total = None if self._arrives else int(self._rows.sum())
+
+    def _set_rows(self, rows: np.ndarray) -> None:
+        """Set the numbers of items of the records, and the first item behind each."""
+        self._rows, self._ends = rows, np.cumsum(rows)
 
     @classmethod
     def scan(
@@ -101,16 +118,23 @@ class Inventory:
 
         Files that are `known` keep their places; files that are new are the next generation. Raises
         UsageError for a name that is not a source, ManifestError for a manifest that cannot be
-        read, and NoInputError if there is no image.
+        read and for an id that is given twice, and NoInputError if there is no image.
+
+        Ids are given by the rows that have one, and by the names of the files that are sources or
+        in them. A row without an id does not give that of its image: several rows may ask about
+        one image, in a manifest and on lines of standard input.
         """
         options = options or ReadOptions()
         if list(sources).count("-") > 1:
             raise UsageError("standard input (`-`) is named twice", hint="name it once")
         recorded = known.generations if known is not None else ()
-        scan = Scan(source_files(sources), options, known._files if known is not None else None)
+        before = known._files if known is not None else make_table([])
+        scan = Scan(source_files(sources, options), options, before)
         found = scan.records()
         inventory = cls(sources, options, [*recorded, found] if len(found) else recorded, scan)
         inventory._check(scan)
+        if len(found) and not options.repeats_ids:
+            inventory._check_ids(scan.hashes, len(before))
         return inventory
 
     @classmethod
@@ -223,9 +247,12 @@ class Inventory:
         if number not in self._tables:
             if len(self._tables) == OPEN_TABLES:
                 self._tables.pop(next(iter(self._tables))).close()
-            record = read_record(self._files, number)
-            self._tables[number] = self._sources[record.source].open_table(record, self._options)
+            record = self._record(number)
+            self._tables[number] = self._sources[record.source].open_table(record)
         return self._tables[number]
+
+    def _record(self, number: int) -> FileRecord:
+        return next(read_records(self._files.slice(number, 1)))
 
     # --- items
 
@@ -240,81 +267,79 @@ class Inventory:
         Without `images` the bytes of images are not read of tables. Where standard input takes
         part, the items before `start` are read too. Raises ManifestError and UsageError.
         """
-        if self.total is None:
+        if self._arrives:
             yield from islice(self._arriving(), start, stop)
-            return
-        stop = self.total if stop is None else min(stop, self.total)
+        else:
+            yield from self._items(start, stop, images=images)
+
+    def _items(
+        self, start: int = 0, stop: int | None = None, *, images: bool = True
+    ) -> Iterator[Item]:
+        for block in self._blocks(start, stop):
+            if self._kinds[block.first] == TABLE:
+                rows = block.start - block.begin, block.stop - block.begin
+                yield from self._table(block.first).items(block.start, *rows, images=images)
+            else:
+                for index, record in self._block_records(block):
+                    yield self._item(record, index)
+
+    def _blocks(self, start: int = 0, stop: int | None = None) -> Iterator[Block]:
+        """The blocks of the items from `start` to before `stop`."""
+        total = int(self._ends[-1]) if len(self._ends) else 0
+        stop = total if stop is None else min(stop, total)
         while start < stop:
-            first, last = self._block(start)
-            end = min(stop, int(self._ends[last - 1]))
-            yield from self._items_of(first, last, start, end, images=images)
+            first = int(np.searchsorted(self._ends, start, side="right"))
+            tables = np.flatnonzero(self._kinds[first : first + BLOCK] == TABLE)
+            last = min(first + BLOCK, len(self._ends))
+            if len(tables):
+                last = first + max(1, int(tables[0]))
+            begin, end = int(self._ends[first] - self._rows[first]), int(self._ends[last - 1])
+            yield Block(first, last, begin, start, min(stop, end))
             start = end
 
-    def _block(self, index: int) -> tuple[int, int]:
-        """The records to read at once from an item on: one table, or images and lines."""
-        first = int(np.searchsorted(self._ends, index, side="right"))
-        if self._kinds[first] == TABLE:
-            return first, first + 1
-        tables = np.flatnonzero(self._kinds[first : first + BLOCK] == TABLE)
-        return first, first + int(tables[0]) if len(tables) else min(first + BLOCK, len(self._ends))
+    def _block_records(self, block: Block) -> Iterator[tuple[int, FileRecord]]:
+        """The records of a block of images and lines, each with the index of its item."""
+        index = block.begin
+        for record in read_records(self._files.slice(block.first, block.last - block.first)):
+            if record.rows:
+                if block.start <= index < block.stop:
+                    yield index, record
+                index += record.rows
 
-    def _items_of(
-        self, first: int, last: int, start: int, end: int, shift: int = 0, *, images: bool = True
-    ) -> Iterator[Item]:
-        """The items from `start` to before `end`, of a block of records.
-
-        Their indices are greater by `shift`.
-        """
-        place = int(self._ends[first] - self._rows[first])
-        if self._kinds[first] == TABLE:
-            rows = start - place, end - place
-            yield from self._table(first).items(start + shift, *rows, images=images)
-            return
-        block = self._files.slice(first, last - first)
-        names = ("source", "place", "kind", "name", "rows", "problem", "numbers")
-        columns = (block[name].to_pylist() for name in names)
-        for source, kind_of_place, kind, name, rows, problem, numbers in zip(*columns, strict=True):
-            if rows and start <= place < end:
-                if kind == IMAGE:
-                    yield self._image(place + shift, source, kind_of_place, name, problem)
-                elif kind == TEXT:
-                    yield Item(place, str(place), "", prompts=(name.decode(),))
-                else:
-                    record = FileRecord(source, kind_of_place, kind, name, numbers=numbers)
-                    yield self._stdin.item(record, place + shift)
-            place += rows
-
-    def _image(self, index: int, source: int, place: int, name: bytes, problem: str | None) -> Item:
-        files = self._sources[source]
-        path, row_id, image = files.located(place, name)
-        root = None if self._options.allow_outside_root or place != BELOW else files.root
-        fault = FAULTS[problem] if problem else None
+    def _item(self, record: FileRecord, index: int) -> Item:
+        """The item of an image, a line or a text."""
+        if record.kind == TEXT:
+            return Item(index, str(index), "", prompts=(record.name.decode(),))
+        if record.kind != IMAGE:
+            return self._stdin.item(record, index)
+        files, options = self._sources[record.source], self._options
+        path, row_id, image = files.located(record.place, record.name)
+        root = None if options.allow_outside_root or record.place != BELOW else files.root
+        fault = FAULTS[record.problem] if record.problem else None
         item = Item(index, row_id, image, path, fault=fault, root=root)
-        if not (self._options.keep or self._options.fields):
+        if not (options.keep or options.fields):
             return item
-        kept = {column.output: image for column in named_columns(self._options.keep)}
-        return replace(item, fields=dict.fromkeys(self._options.fields, image), kept=kept)
+        kept = {column.output: image for column in named_columns(options.keep)}
+        return replace(item, fields=dict.fromkeys(options.fields, image), kept=kept)
 
     @cached_property
     def _stdin(self) -> Stdin:
         return Stdin(self._options)
 
     def _arriving(self) -> Iterator[Item]:
-        """All items, those of standard input as they arrive."""
-        index = 0
-        for number, kind in enumerate(self._kinds.tolist()):
-            if kind == STDIN:
-                for record in self._stdin.read(read_record(self._files, number).source):
-                    item = self._stdin.item(record, index)
-                    if self._options.names.accepts(item.id):
-                        yield item
-                        index += 1
-                continue
-            items = self._range(number)
-            yield from self._items_of(
-                number, number + 1, items.start, items.stop, index - items.start
-            )
-            index += len(items)
+        """All items, those of standard input as they arrive, which are counted then."""
+        number = int(np.argmax(self._kinds == STDIN))
+        first = index = int(self._ends[number] - self._rows[number])
+        yield from self._items(0, first)
+        for record in self._stdin.read(self._record(number).source):
+            item = self._stdin.item(record, index)
+            if self._options.names.accepts(item.id):
+                yield item
+                index += 1
+        rows = self._rows.copy()
+        rows[number] = index - first
+        self._set_rows(rows)
+        yield from self._items(index)
 
     def kept_table(self, start: int, stop: int) -> pa.Table:
         """The kept columns of the items from `start` to before `stop`, of the types of the schema.
@@ -323,51 +348,47 @@ class Inventory:
         """
         schema = self.kept_schema()
         found = [schema.empty_table()]
-        while start < stop:
-            first, last = self._block(start)
-            end, place = min(stop, int(self._ends[last - 1])), self._range(first).start
+        for block in self._blocks(start, stop):
             known = None
-            if self._kinds[first] == TABLE:
-                known = self._table(first).kept_arrays(start - place, end - place)
+            if self._kinds[block.first] == TABLE:
+                rows = block.start - block.begin, block.stop - block.begin
+                known = self._table(block.first).kept_arrays(*rows)
             if known is None:
-                items = self.items(start, end, images=False)
-                rows = [item.kept for item in items]
+                kept = [item.kept for item in self._items(block.start, block.stop, images=False)]
                 columns = [
-                    column_of([row.get(field.name) for row in rows], field.type) for field in schema
+                    column_of([values.get(field.name) for values in kept], field.type)
+                    for field in schema
                 ]
             else:
                 columns = [
                     cast_column(known[field.name], field.type)
                     if field.name in known.column_names
-                    else pa.nulls(end - start, field.type)
+                    else pa.nulls(len(known), field.type)
                     for field in schema
                 ]
             found.append(pa.table(columns, schema=schema))
-            start = end
         return pa.concat_tables(found)
 
     def find(self, row: Mapping[str, Any]) -> Item | None:
         """The item of a saved row: that of its index if it has its id, else the one that has."""
         index, row_id = row["index"], row["id"]
-        places = [index] if isinstance(index, int) and 0 <= index < (self.total or 0) else []
-        for place in chain(places, self._places(row_id)):
+        indices = [index] if isinstance(index, int) and 0 <= index < (self.total or 0) else []
+        for place in chain(indices, self._indices(row_id)):
             item = next(self.items(place, place + 1))
             if item.id == row_id:
                 return item
         return None
 
-    def _places(self, row_id: str) -> Iterator[int]:
+    def _indices(self, row_id: str) -> Iterator[int]:
         """The indices of the items whose ids have the same hash."""
         hashes, order = self._hashes
-        place = int(np.searchsorted(hashes, hash(row_id)))
-        while place < len(hashes) and hashes[place] == hash(row_id):
-            yield int(order[place])
-            place += 1
+        first, last = (np.searchsorted(hashes, hash(row_id), side) for side in ("left", "right"))
+        yield from order[first:last].tolist()
 
     @cached_property
     def _hashes(self) -> tuple[np.ndarray, np.ndarray]:
         """The sorted hashes of all ids, and the indices of their items."""
-        items = self.items(images=False) if self.total is not None else ()
+        items = () if self._arrives else self._items(images=False)
         hashes = np.fromiter((hash(item.id) for item in items), np.int64)
         order = np.argsort(hashes, kind="stable")
         return hashes[order], order
@@ -402,7 +423,7 @@ class Inventory:
         return range(end - int(self._rows[number]), end)
 
     def _shown(self, number: int) -> str:
-        record = read_record(self._files, number)
+        record = self._record(number)
         if record.kind not in (IMAGE, TABLE):
             return "standard input"
         return self._sources[record.source].located(record.place, record.name)[2]
@@ -434,11 +455,43 @@ class Inventory:
                 hint="leave out --prompt, or name another column with --prompt-column",
             )
 
+    def _check_ids(self, hashes: array[int], known: int) -> None:
+        """Raise ManifestError for an id that is given twice, with both places.
 
-def source_files(sources: Sequence[str]) -> list[SourceFiles]:
+        The `hashes` are those of the ids in the tables behind the `known` records. An id takes
+        eight bytes; those with equal hashes are compared.
+        """
+        if self.is_folder and len(self._sources) == 1:
+            return  # no two files of a folder have the same name
+        hashes.extend(hash(name) for name, _ in self._ids(known))
+        ordered = np.sort(np.frombuffer(hashes, np.int64))
+        suspects = set(ordered[1:][ordered[1:] == ordered[:-1]][:MAX_SUSPECTS].tolist())
+        positions: dict[str, str] = {}
+        for name, position in self._ids() if suspects else ():
+            if hash(name) in suspects:
+                if name in positions:
+                    raise repeated_id(name, positions[name], position)
+                positions[name] = position
+
+    def _ids(self, tables: int | None = None) -> Iterator[tuple[str, str]]:
+        """The ids that are given, each with its position; of the first records alone in tables."""
+        for block in self._blocks():
+            if self._kinds[block.first] == TABLE:
+                if tables is None or block.first < tables:
+                    yield from self._table(block.first).ids()
+                continue
+            for _, record in self._block_records(block):
+                if record.kind == IMAGE:
+                    source = self._sources[record.source]
+                    yield source.located(record.place, record.name)[1], display_name(source.name)
+                elif record.kind == LINE:
+                    yield from self._stdin.ids(record)
+
+
+def source_files(sources: Sequence[str], options: ReadOptions) -> list[SourceFiles]:
     """The sources by their numbers."""
     is_alone = len(sources) == 1
-    return [SourceFiles(n, name, is_alone=is_alone) for n, name in enumerate(sources)]
+    return [SourceFiles(n, name, options, is_alone=is_alone) for n, name in enumerate(sources)]
 
 
 def check_columns(name: str, options: ReadOptions) -> None:
