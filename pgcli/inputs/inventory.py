@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from pgcli.arrow_types import STRING, Kinds, add_kinds, as_text, cast_table, common_type
 from pgcli.errors import NoInputError, OutputExists, UsageError
-from pgcli.inputs.column_types import cast_column, column_of, joined_schema
 from pgcli.inputs.endings import ending, no_input_hint
 from pgcli.inputs.file_table import (
     BELOW,
@@ -62,18 +62,6 @@ class Change(NamedTuple):
     name: str
     items: range
     is_touched: bool
-
-
-class Block(NamedTuple):
-    """Items from `start` to before `stop` in records that are read at once, from `first` to before
-    `last`: a table, or images and lines. `begin` is the first item of these records.
-    """
-
-    first: int
-    last: int
-    begin: int
-    start: int
-    stop: int
 
 
 class Inventory:
@@ -219,24 +207,25 @@ class Inventory:
     @property
     def kept(self) -> tuple[str, ...]:
         """The names of the kept columns in the output, each once."""
-        return tuple(self.kept_schema().names)
+        return tuple(self.kept_schema.names)
 
+    @cached_property
     def kept_schema(self) -> pa.Schema:
         """The types of the kept columns: of Parquet its own, of JSON those of its values.
 
         Text where they are not known, and where nothing else holds the values of all files.
         """
-        return self._kept_schema
-
-    @cached_property
-    def _kept_schema(self) -> pa.Schema:
-        if not self._options.keep:
-            return pa.schema([])
-        schemas = [table.kept_schema for table in self._each_table()]
-        if not schemas:
-            named = named_columns(self._options.keep)
-            schemas = [pa.schema([(column.output, pa.string()) for column in named])]
-        return joined_schema(schemas)
+        kinds: Kinds = {}
+        for table in self._each_table() if self._options.keep else ():
+            add_kinds(kinds, table.kept_schema)
+        if not kinds:
+            kinds = {column.output: [STRING] for column in named_columns(self._options.keep)}
+        return pa.schema(
+            [
+                (name, found[0] if len(found) == 1 else common_type(found, exact=True))
+                for name, found in kinds.items()
+            ]
+        )
 
     def _each_table(self) -> Iterator[Table]:
         numbers = np.flatnonzero((self._kinds == TABLE) & (self._rows > 0))
@@ -275,36 +264,33 @@ class Inventory:
     def _items(
         self, start: int = 0, stop: int | None = None, *, images: bool = True
     ) -> Iterator[Item]:
-        for block in self._blocks(start, stop):
-            if self._kinds[block.first] == TABLE:
-                rows = block.start - block.begin, block.stop - block.begin
-                yield from self._table(block.first).items(block.start, *rows, images=images)
+        for number, row, items in self._blocks(start, stop):
+            if self._kinds[number] == TABLE:
+                rows = row, row + len(items)
+                yield from self._table(number).items(items.start, *rows, images=images)
             else:
-                for index, record in self._block_records(block):
+                for index, record in zip(items, self._files_from(number), strict=False):
                     yield self._item(record, index)
 
-    def _blocks(self, start: int = 0, stop: int | None = None) -> Iterator[Block]:
-        """The blocks of the items from `start` to before `stop`."""
-        total = int(self._ends[-1]) if len(self._ends) else 0
+    def _blocks(self, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, int, range]]:
+        """Items from `start` to before `stop` that are read at once: rows of a table, or files.
+
+        Each block is the number of the first record, the first of its rows, and the items.
+        """
+        total = int(self._rows.sum())
         stop = total if stop is None else min(stop, total)
         while start < stop:
-            first = int(np.searchsorted(self._ends, start, side="right"))
-            tables = np.flatnonzero(self._kinds[first : first + BLOCK] == TABLE)
-            last = min(first + BLOCK, len(self._ends))
-            if len(tables):
-                last = first + max(1, int(tables[0]))
-            begin, end = int(self._ends[first] - self._rows[first]), int(self._ends[last - 1])
-            yield Block(first, last, begin, start, min(stop, end))
-            start = end
+            number = int(np.searchsorted(self._ends, start, side="right"))
+            tables = np.flatnonzero(self._kinds[number : number + BLOCK] == TABLE)
+            count = max(1, int(tables[0])) if len(tables) else BLOCK
+            end = int(self._ends[number : number + count][-1])
+            items = range(start, min(stop, end))
+            yield number, start - self._range(number).start, items
+            start = items.stop
 
-    def _block_records(self, block: Block) -> Iterator[tuple[int, FileRecord]]:
-        """The records of a block of images and lines, each with the index of its item."""
-        index = block.begin
-        for record in read_records(self._files.slice(block.first, block.last - block.first)):
-            if record.rows:
-                if block.start <= index < block.stop:
-                    yield index, record
-                index += record.rows
+    def _files_from(self, number: int) -> Iterator[FileRecord]:
+        """The records of a block from a number on, each of one item."""
+        return (file for file in read_records(self._files.slice(number, BLOCK)) if file.rows)
 
     def _item(self, record: FileRecord, index: int) -> Item:
         """The item of an image, a line or a text."""
@@ -346,27 +332,23 @@ class Inventory:
 
         Raises ManifestError.
         """
-        schema = self.kept_schema()
+        schema = self.kept_schema
         found = [schema.empty_table()]
-        for block in self._blocks(start, stop):
+        for number, row, items in self._blocks(start, stop):
             known = None
-            if self._kinds[block.first] == TABLE:
-                rows = block.start - block.begin, block.stop - block.begin
-                known = self._table(block.first).kept_arrays(*rows)
+            if self._kinds[number] == TABLE:
+                known = self._table(number).kept_arrays(row, row + len(items))
             if known is None:
-                kept = [item.kept for item in self._items(block.start, block.stop, images=False)]
-                columns = [
-                    column_of([values.get(field.name) for values in kept], field.type)
-                    for field in schema
-                ]
-            else:
-                columns = [
-                    cast_column(known[field.name], field.type)
-                    if field.name in known.column_names
-                    else pa.nulls(len(known), field.type)
-                    for field in schema
-                ]
-            found.append(pa.table(columns, schema=schema))
+                rows = [item.kept for item in self._items(items.start, items.stop, images=False)]
+                columns = {name: [row.get(name) for row in rows] for name in schema.names}
+                known = pa.table(
+                    [
+                        as_text(columns[name]) if kind == STRING else pa.array(columns[name], kind)
+                        for name, kind in zip(schema.names, schema.types, strict=True)
+                    ],
+                    schema=schema,
+                )
+            found.append(cast_table(known, schema))
         return pa.concat_tables(found)
 
     def find(self, row: Mapping[str, Any]) -> Item | None:
@@ -475,12 +457,12 @@ class Inventory:
 
     def _ids(self, tables: int | None = None) -> Iterator[tuple[str, str]]:
         """The ids that are given, each with its position; of the first records alone in tables."""
-        for block in self._blocks():
-            if self._kinds[block.first] == TABLE:
-                if tables is None or block.first < tables:
-                    yield from self._table(block.first).ids()
+        for number, _, items in self._blocks():
+            if self._kinds[number] == TABLE:
+                if tables is None or number < tables:
+                    yield from self._table(number).ids()
                 continue
-            for _, record in self._block_records(block):
+            for _, record in zip(items, self._files_from(number), strict=False):
                 if record.kind == IMAGE:
                     source = self._sources[record.source]
                     yield source.located(record.place, record.name)[1], display_name(source.name)

@@ -8,13 +8,14 @@ from array import array
 from collections.abc import Iterable, Iterator
 from hashlib import sha256
 from itertools import islice
+from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
 
+from pgcli.arrow_types import NULL, can_cast, cast_column, common_type, json_column
 from pgcli.errors import ManifestError
 from pgcli.inputs import paths
-from pgcli.inputs.column_types import GuessedType, cast_column
 from pgcli.inputs.file_table import FileRecord
 from pgcli.inputs.options import (
     ALL,
@@ -306,6 +307,37 @@ class Table:
             message = f"{self.name} cannot be read: {error_text(problem)}"
             raise ManifestError(message) from problem
         return digest.digest(), count, last == b"\n" or following in (b"", b"\r", b"\n")
+
+
+class GuessedType:
+    """The type that holds all values of a column of JSON exactly; text if there is none.
+
+    Integers and fractions are fractions if each integer is one exactly.
+    """
+
+    def __init__(self) -> None:
+        self._kinds: set[pa.DataType] = set()
+        self._are_fractions = True
+        self._values: list[Any] = []
+
+    def add(self, value: Any) -> None:
+        """Count one more value."""
+        self._values.append(value)
+        if len(self._values) == EVERY:
+            self._guess()
+
+    def kind(self) -> pa.DataType:
+        """The type of the values so far."""
+        self._guess()
+        if self._are_fractions and self._kinds == {pa.int64(), pa.float64()}:
+            return pa.float64()
+        return common_type(self._kinds, exact=True)
+
+    def _guess(self) -> None:
+        column, self._values = json_column(self._values), []
+        if column.type == pa.int64():
+            self._are_fractions &= can_cast(column, pa.float64())
+        self._kinds |= {column.type} - {NULL}
 
 
 def partition_columns(path: str) -> dict[str, str | None]:
