@@ -16,7 +16,6 @@ import pyarrow as pa
 
 from pgcli.arrow_types import STRING, Kinds, add_kinds, as_text, cast_table, common_type
 from pgcli.errors import NoInputError, OutputExists, UsageError
-from pgcli.inputs.endings import ending, no_input_hint
 from pgcli.inputs.file_table import (
     BELOW,
     IMAGE,
@@ -33,7 +32,7 @@ from pgcli.inputs.file_table import (
 from pgcli.inputs.listing import SourceFiles
 from pgcli.inputs.options import ALL, SOURCE, ReadOptions, named_columns
 from pgcli.inputs.paths import TOO_LONG, display_name
-from pgcli.inputs.readers import manifest_ending
+from pgcli.inputs.readers import ending, manifest_ending, no_input_hint
 from pgcli.inputs.rows import repeated_id
 from pgcli.inputs.scan import ChangedFile, Scan
 from pgcli.inputs.stdin import Stdin
@@ -121,7 +120,7 @@ class Inventory:
         found = scan.records()
         inventory = cls(sources, options, [*recorded, found] if len(found) else recorded, scan)
         inventory._check(scan)
-        if len(found) and not options.repeats_ids:
+        if inventory._rows[len(before) :].any() and not options.repeats_ids:
             inventory._check_ids(scan.hashes, len(before))
         return inventory
 
@@ -457,9 +456,10 @@ class Inventory:
 
     def _ids(self, tables: int | None = None) -> Iterator[tuple[str, str]]:
         """The ids that are given, each with its position; of the first records alone in tables."""
+        changed = {file.record for file in self._changed}
         for number, _, items in self._blocks():
             if self._kinds[number] == TABLE:
-                if tables is None or number < tables:
+                if number not in changed and (tables is None or number < tables):
                     yield from self._table(number).ids()
                 continue
             for _, record in zip(items, self._files_from(number), strict=False):

@@ -13,18 +13,19 @@ from pathlib import Path
 from typing import NoReturn
 
 from pgcli.errors import ManifestError, NoInputError, UsageError
-from pgcli.inputs.endings import (
-    IMAGE_ENDINGS,
-    NO_ENDING,
-    ending,
-    images_hint,
-    no_input_hint,
-    supported_files_hint,
-)
 from pgcli.inputs.file_table import BELOW, IMAGE, MATCHED, NAMED, TABLE, FileRecord
 from pgcli.inputs.options import ReadOptions
 from pgcli.inputs.paths import display_name, display_path, parse_path, url_scheme
-from pgcli.inputs.readers import InputFile, manifest_ending
+from pgcli.inputs.readers import (
+    IMAGE_ENDINGS,
+    NO_ENDING,
+    InputFile,
+    ending,
+    images_hint,
+    manifest_ending,
+    no_input_hint,
+    supported_files_hint,
+)
 from pgcli.inputs.tables import Table
 from pgcli.inputs.walk import (
     FOLDER,

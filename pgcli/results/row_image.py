@@ -7,8 +7,8 @@ from functools import cached_property
 from pathlib import Path
 
 from pgcli.images import ImageError, ImageLimits, Size, read_file_header, read_header
-from pgcli.inputs.endings import IMAGE_ENDINGS
 from pgcli.inputs.paths import url_scheme
+from pgcli.inputs.readers import IMAGE_ENDINGS
 from pgcli.records import Fault, Item
 from pgcli.results.drawings.drawings import read_original
 from pgcli.results.drawings.formats import SUFFIXES

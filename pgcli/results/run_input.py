@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pgcli.errors import PgcliError
-from pgcli.inputs.endings import IMAGE_ENDINGS
 from pgcli.inputs.paths import parse_path, url_scheme
-from pgcli.inputs.readers import READERS
+from pgcli.inputs.readers import IMAGE_ENDINGS, READERS
 from pgcli.records import Fault, Item
 from pgcli.results.gallery.cards import ImageRef
 from pgcli.results.image_search import (

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pgcli.inputs import Inventory, ReadOptions, listing, tables
-from pgcli.inputs.name_filter import NameFilter
+from pgcli.inputs.options import NameFilter
 from tests.inputs.items import reloaded
 from tests.support.bytes_read import bytes_read
 from tests.support.source_formats import COUNT, FORMATS, archive

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from pgcli.errors import ManifestError, NoInputError, UsageError
 from pgcli.inputs import Inventory, ReadOptions
-from pgcli.inputs.name_filter import NameFilter
+from pgcli.inputs.options import NameFilter
 from pgcli.records import Fault
 from pgcli.rows import json_safe
 from tests.inputs.items import faults, ids, items, reloaded
@@ -541,7 +541,7 @@ class TestManifests:
         program = """
 from pathlib import Path
 from pgcli.inputs import Inventory, ReadOptions
-from pgcli.inputs.name_filter import NameFilter
+from pgcli.inputs.options import NameFilter
 source = Inventory.scan(["m.parquet"])
 for item in source:
     if item.index == 2:

@@ -10,8 +10,8 @@ from pathlib import Path, PurePosixPath
 
 from pgcli.errors import UsageError
 from pgcli.images.decode import silence_decoders
-from pgcli.inputs.endings import IMAGE_ENDINGS
 from pgcli.inputs.paths import parse_path, resolves_inside, url_scheme
+from pgcli.inputs.readers import IMAGE_ENDINGS
 from pgcli.printable import encodable
 from pgcli.records import Item
 from pgcli.results.exports.entry import ExportEntry, ExportFormat, ExportSettings, Row, keep_name

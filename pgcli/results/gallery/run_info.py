@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from pgcli.errors import UsageError
-from pgcli.inputs.endings import IMAGE_ENDINGS, ending
 from pgcli.inputs.paths import parse_path, url_scheme
+from pgcli.inputs.readers import IMAGE_ENDINGS, ending
 from pgcli.printable import is_deep
 from pgcli.results.gallery.cards import ResultFile
 from pgcli.results.run_input import saved_record
