@@ -94,14 +94,14 @@ def write_page(options: SearchOptions, found: Rows, screen: Screen) -> None:
     from pgcli.cli.run_command import RunOnScreen
     from pgcli.results.gallery.gallery_page import GalleryOptions, RowGroup, write_gallery
 
-    rows = list(found.page_rows(options.vectors, options.images))
+    rows = list(found.page_rows(options.vectors, options.image))
     if not rows:
         screen.info(f"nothing was found: {options.view} is not written")
         return
     page = GalleryOptions(
         output=options.view,
         option="--view",
-        images=options.images_folder,
+        images=options.images,
         overwrite=options.overwrite,
         allow_urls=options.allow_urls,
         allow_private_hosts=options.allow_private_hosts,
