@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -64,9 +63,7 @@ def make_items(
         return row_items(rows, options), len(rows)
     from pgcli.inputs import Inventory  # imports pyarrow
 
-    # a list, such as a column of a table, may name an image for several of its rows
-    repeats = len(set(paths)) < len(paths)
-    inventory = Inventory.scan(paths, replace(options, repeats_ids=repeats))
+    inventory = Inventory.scan(paths, options)
     return inventory, inventory.total
 
 

@@ -76,10 +76,10 @@ def outside_values(command: str, records: Iterable[type], config: str | None) ->
         if option.variable and (text := os.environ.get(option.variable)):
             values[option.name] = typed_value(option, text, option.variable)
         elif option.key in own:
-            source = f"{command}.{option.key} in {file}"
+            source = f"{file}: {command}.{option.key}"
             values[option.name] = typed_value(option, own[option.key], source)
         elif option.key in table and not option.own:
-            source = f"{option.key} in {file}"
+            source = f"{file}: {option.key}"
             values[option.name] = typed_value(option, table[option.key], source)
     return values
 
@@ -148,7 +148,7 @@ def check_keys(file: Path, table: Mapping[str, Any]) -> None:
             close = get_close_matches(key, {*keys, *(k for one in keys.values() for k in one)}, n=1)
             meant = f"did you mean {close[0]!r}? " if close else ""
             raise UsageError(
-                f"{file}: no option is called {key!r}",
+                f"{file}: no option is called {f'{name}.{key}' if is_command else key!r}",
                 hint=f'{meant}keys are options without their dashes: model = "demo"',
             )
 

@@ -20,9 +20,8 @@ EXAMPLE_VALUES = {"--object": "cat", "--to": "coco"}
 
 def to_usage_error(problem: typer.TyperException, words: Sequence[str]) -> UsageError:
     """The error with a message that names the option, and a hint that says what to type or read."""
-    context, command = getattr(problem, "ctx", None), next(iter(words), "-")
-    help_command = f"see {context.command_path if context else 'pgcli'} --help"
-    hint = help_command
+    command = next(iter(words), "-")
+    hint = help_command = f"see pgcli {f'{command} ' if command in DECLARED else ''}--help"
     message, _, suggestion = problem.format_message().partition(" Did you mean ")
     if name := getattr(problem, "option_name", None):
         message, known = problem.message, getattr(problem, "possibilities", None)

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import re
 from array import array
 
 from pgcli.printable import printable
 from pgcli.records import BOX_TASKS, Answer, Box, Choice, LabelProbability, TextScore
 
 NOTHING = "(nothing found)"
+BOX_TOKENS = re.compile(r"<(loc|seg)\d+>")
 SHOWN_VALUES = 4  # of an embedding
 
 
-def text_lines(answer: Answer) -> str:
+def text_lines(answer: Answer, *, with_prompt: bool = False) -> str:
     """`id: answer` and a line for each box, choice, score or label, or `id: error code: message`.
 
-    In place of the location tokens of an answer without a whole box, it says that; in place of an
-    embedding, its first values.
+    With `with_prompt`, `id, prompt: answer`. An answer is shown without the tokens of its boxes; in
+    place of one without a whole box, it says that; in place of an embedding, its first values.
     """
     name = printable(answer.id)
+    if with_prompt and answer.prompt:
+        name += f", {printable(answer.prompt)}"
     if answer.error is not None:
         return f"{name}: error {answer.error}: {printable(answer.error_message or '')}\n"
     is_empty = answer.task in BOX_TASKS and not answer.boxes
-    said = NOTHING if is_empty else printable(answer.answer or "")
+    said = printable(answer.answer or "")
+    if answer.boxes:
+        said = " ".join(BOX_TOKENS.sub(" ", said).split())
+    if is_empty:
+        said = NOTHING
     if answer.embedding is not None:
         said = embedding_text(answer.text, answer.embedding)
     first = f"{name}: {said}".rstrip()

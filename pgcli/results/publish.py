@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pgcli.results.check_target import MARK, check_target
-from pgcli.stores.writing import fsync, published, temporary_name, wrap_write_errors
+from pgcli.stores.writing import fsync, make_folder, published, temporary_name, wrap_write_errors
 
 SYNC_THREADS = 16  # file systems write the journal once for several files that are synced together
 
@@ -29,7 +29,7 @@ def publish(target: Path, *, is_folder: bool, overwrite: bool) -> Iterator[Path]
     part = target.with_name(temporary_name(target.name))
     with wrap_write_errors(target):
         try:
-            part.mkdir()
+            make_folder(part)
             (part / MARK).write_text("made by pgcli export\n", encoding="utf-8")
             yield part
             check_target(target, is_folder=True, overwrite=overwrite)

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -23,10 +24,10 @@ from pgcli.run.state.open_files import RowFile, Segment
 from pgcli.run.state.processes import Process
 from pgcli.run.workers.engines import run_engines
 from pgcli.run.workers.slots import EngineSlot
-from pgcli.stores.writing import wrap_write_errors
+from pgcli.stores.writing import make_folder, wrap_write_errors
 
 if TYPE_CHECKING:
-    from pgcli.run.request.options import OutputOptions
+    from pgcli.run.request import RunRequest
     from pgcli.run.run import Run
 
 Save = Callable[[Answer], None]
@@ -38,7 +39,7 @@ def answer_to_stream(run: Run) -> None:
     schema = row_schema(request, rows.inventory.kept, exact=False)
     run.find_model()
     slots = run.model.slots(rows.total)
-    with open_row_stream(request.output, schema, run.progress.show) as save:
+    with open_row_stream(request, schema, run.progress.show) as save:
         has_engines = len(slots) > 1 or request.model.engines
         if has_engines and rows.is_addressable:
             stream_from_engines(run, slots, save)
@@ -83,15 +84,18 @@ def stream_from_engines(run: Run, slots: Sequence[EngineSlot], save: Save) -> No
 
 @contextmanager
 def open_row_stream(
-    output: OutputOptions, schema: RowSchema, on_event: events.OnEvent
+    request: RunRequest, schema: RowSchema, on_event: events.OnEvent
 ) -> Iterator[Save]:
     """A block in which rows are written by what is yielded. Raises OutputFailed.
 
-    Rows are text on a terminal and in a file, or else JSON lines.
+    Rows are text on a terminal and in a file, with their prompts where these differ, or else JSON
+    lines.
     """
+    output, templates = request.output, request.question.templates
+    as_text = partial(text_lines, with_prompt=templates is None or len(templates) > 1)
     if output.output != "-":
         with text_file(Path(output.output), overwrite=output.overwrite) as write:
-            yield lambda row: write(text_lines(row).encode())
+            yield lambda row: write(as_text(row).encode())
         return
     # above the progress display, where the program has one there
     above = getattr(on_event, "output", lambda: None)()
@@ -100,7 +104,7 @@ def open_row_stream(
     is_text = output.format == "text" or (output.format == "auto" and is_terminal)
 
     def save(row: Answer) -> None:
-        text = text_lines(row) if is_text else json_line(row, schema, ascii_only=is_terminal)
+        text = as_text(row) if is_text else json_line(row, schema, ascii_only=is_terminal)
         with wrap_write_errors("standard output"):
             stream.write(text.encode())
             stream.flush()
@@ -120,6 +124,7 @@ def text_file(path: Path, *, overwrite: bool) -> Iterator[Callable[[bytes], None
         nonlocal file
         if file is None:
             with wrap_write_errors(path):
+                make_folder(path.parent)
                 if overwrite and path.is_symlink():
                     path.unlink()  # and not the file that it leads to
                 flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC

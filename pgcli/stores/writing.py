@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -51,14 +50,14 @@ def already_exists(name: Path | str, detail: str = "", *, option: str = "-o") ->
 def check_target(path: Path, option: str, *, is_folder: bool, overwrite: bool) -> None:
     """Raise if the path cannot become a file or folder of ours. Creates nothing.
 
-    Raises UsageError for a missing parent folder or the wrong kind, OutputExists for a file, or a
-    folder with something in it, that may not be replaced, and OutputFailed without permission.
-    Hints name the `option` that chose the path.
+    Missing folders above it are made when it is written. Raises UsageError for the wrong kind,
+    OutputExists for a file, or a folder with something in it, that may not be replaced, and
+    OutputFailed without permission. Hints name the `option` that chose the path.
     """
     try:
-        if not str(path) or not path.parent.is_dir():
-            hint = f"make it first: mkdir -p {shlex.quote(str(path.parent))}"
-            raise UsageError(f"there is no folder {path.parent}", hint=hint)
+        folder = next(filter(os.path.lexists, path.parents), path)
+        if not folder.is_dir():
+            raise UsageError(f"{folder} is not a folder", hint=f"name another one with {option}")
         if path.exists() and not (path.is_dir() if is_folder else path.is_file()):
             kind = "folder" if is_folder else "regular file"
             raise UsageError(f"{path} is not a {kind}", hint=f"name another one with {option}")
@@ -69,7 +68,7 @@ def check_target(path: Path, option: str, *, is_folder: bool, overwrite: bool) -
                 hint=f"--overwrite replaces {'its files' if is_folder else 'it'}; another {option} "
                 "leaves it alone",
             )
-        existing = path if path.exists() else path.parent
+        existing = path if path.exists() else folder
         if not os.access(existing, os.W_OK | (os.X_OK if existing.is_dir() else 0)):
             raise OutputFailed(
                 f"{path} is not writable",
@@ -101,7 +100,9 @@ def close(descriptor: int) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Create the folder if it does not exist, durably. Raises OSError."""
+    """Create the folder, and those above it, if it does not exist, durably. Raises OSError."""
+    if not path.parent.exists():
+        make_folder(path.parent)
     try:
         path.mkdir()
     except FileExistsError:
@@ -128,6 +129,7 @@ def published(
     """
     path = file.with_name(temporary or temporary_name(file.name, ending))
     with wrap_write_errors(file):
+        make_folder(file.parent)
         try:
             yield path
             fsync(path)

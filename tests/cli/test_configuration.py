@@ -138,7 +138,7 @@ def test_config_names_the_file_before_and_after_the_command(capsys, monkeypatch)
 def test_file_of_config_is_named_by_its_errors(capsys):
     Path("c.toml").write_text("limit = 0")
     plan = "caption photos --model demo --dry-run"
-    assert "limit in c.toml: 0 is not" in call(capsys, f"{plan} --config c.toml")[2]
+    assert "c.toml: limit: 0 is not" in call(capsys, f"{plan} --config c.toml")[2]
     code, _, err = call(capsys, f"{plan} --config nowhere.toml")
     assert (code, "there is no configuration file nowhere.toml" in err) == (2, True)
     assert "bad\tsettings\tthere is no" in call(capsys, "doctor --config nowhere.toml")[1]

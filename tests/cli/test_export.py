@@ -435,7 +435,7 @@ def test_a_killed_export_leaves_nothing_under_the_output_s_name(
         ("voc", ("-o", "x"), "--to takes coco, yolo"),
         ("coco", (), "name the file with -o"),
         ("yolo", ("-o", "-"), "name the folder with -o"),
-        ("coco", ("-o", "no/such/folder.json"), "no folder no/such"),
+        ("coco", ("-o", "/dev/null/folder.json"), "/dev/null is not a folder"),
         ("coco", ("-o", "x.json", "--csv-raw"), "--csv-raw has no effect on coco"),
         ("csv", ("-o", "x.csv", "--append", "!"), "--append has no effect on csv"),
         ("txt", ("-o", "x", "--labels", "a"), "--labels has no effect on txt"),

@@ -161,6 +161,13 @@ def test_text_has_a_line_for_each_row_and_box() -> None:
     )
 
 
+def test_text_shows_boxes_in_place_of_their_tokens_and_the_prompt_that_was_asked() -> None:
+    text = "<loc0010><loc0020><loc0030><loc0040><seg001> star ; <loc0571><loc0002> on  white"
+    row = answer(answer=text, prompt="detect star", boxes=(BOX,))
+    shown = "0.png, detect star: star ; on white\n  red car 12,30 - 200,180 (0.94)\n"
+    assert text_lines(row, with_prompt=True) == shown
+
+
 def test_text_has_a_line_for_each_choice_score_and_label() -> None:
     choices = (Choice("yes", -0.1, 0.905), Choice("n\x1bo", -2.5, 0.095))
     scores = (TextScore("a", 0.25, 0.125, 0.5), TextScore("b", 0.5, None, 0.5))

@@ -353,6 +353,7 @@ def test_failure_leaves_no_file(target: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_names_that_cannot_be_written_are_refused(tmp_path: Path) -> None:
     (tmp_path / "folder.jsonl").mkdir()
+    (tmp_path / "folder.jsonl" / "file").touch()
     run = tmp_path / "run.jsonl"
     state_folder(run).mkdir()
     (state_folder(run) / "run.json").write_text("{}")
@@ -360,7 +361,7 @@ def test_names_that_cannot_be_written_are_refused(tmp_path: Path) -> None:
         ("-", UsageError),
         ("x.csv", UsageError),
         ("x", UsageError),
-        ("none/x.jsonl", UsageError),
+        ("folder.jsonl/file/x.jsonl", UsageError),
         ("folder.jsonl", UsageError),
         ("run.jsonl", OutputExists),
     ):

@@ -417,7 +417,7 @@ def test_draw_into_a_filled_folder_needs_overwrite(tmp_path):
         check_draw(str(tmp_path / name), resumes=True)
 
 
-@pytest.mark.parametrize("where", ["", "no/such/folder", "file"])
+@pytest.mark.parametrize("where", ["", "file/folder", "file"])
 def test_invalid_draw_folder_is_refused(tmp_path, where):
     (tmp_path / "file").touch()
     with pytest.raises(UsageError):

@@ -317,7 +317,7 @@ def test_assets_are_written_next_to_the_page(results: Path) -> None:
     [
         (["rows.jsonl", "-o", "rows.jsonl", "--overwrite"], 2),
         (["rows.jsonl", "-o", "-"], 2),
-        (["rows.jsonl", "-o", "no/such/g.html"], 2),
+        (["rows.jsonl", "-o", "rows.jsonl/g.html"], 2),
         (["rows.jsonl", "-o", ".", "--overwrite"], 2),
         (["nothing.jsonl", "-o", "g.html"], 2),
         (["00000.png", "-o", "g.html"], 2),

@@ -119,7 +119,7 @@ def test_help_takes_under_0_3_seconds():
     [
         ["nowhere"],
         ["examples/images", "--dtype", "float16"],
-        ["examples/images", "-o", "no/such/folder.jsonl"],
+        ["examples/images", "-o", "README.md/rows.jsonl"],
         ["examples/images", "-o", "README.txt"],
         ["examples/images", "--dry-run"],
     ],

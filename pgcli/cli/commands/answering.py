@@ -84,6 +84,6 @@ def check_no_question(sources: Sequence[str]) -> None:
     for source in reversed(sources):
         is_path = "/" in source or os.path.lexists(source)
         if len(source.split()) > 1 and not is_path and not expand_source(source)[1:]:
-            files = [name for name in sources if name != source] or ["photo.jpg"]
+            files = [name for name in sources if name != source] or ["."]
             words = shlex.join(["pgcli", "ask", *files, "--prompt", source])
             raise UsageError(f"there is no file {source!r}", hint=f"a question? {words}")

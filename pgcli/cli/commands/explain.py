@@ -157,7 +157,7 @@ def write_page(page: bytes, target: Path, *, overwrite: bool) -> None:
     from pgcli.stores import LocalStore
     from pgcli.stores.writing import already_exists
 
-    folder = LocalStore(target.parent, follow=True)
+    folder = LocalStore(target.parent, create=True, follow=True)
     if overwrite or is_page(target):
         folder.replace(target.name, page)
     elif not folder.create(target.name, page):

@@ -86,7 +86,7 @@ def begin_run(command: TrainCommand, state: Path, record: Mapping[str, Any]) -> 
     """Create the folder of a new run, without what an earlier one left there."""
     folder = command.folder
     with wrap_write_errors(folder):
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         if command.output.overwrite:
             remove_run(folder, state)
     write_json(folder / RUN, dict(record))

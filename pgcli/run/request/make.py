@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from pgcli.declare import build, options_of
+from pgcli.errors import PgcliError
 from pgcli.run.request import RunRequest
 from pgcli.run.request.applies import applying
 from pgcli.run.request.options import (
@@ -43,6 +44,9 @@ def make_request(
     sources, values = tuple(sources), {**values}
     if lines := text_lines(values.get("prompts_file"), noun="prompt"):
         values["prompt"] = (*values.get("prompt", ()), *lines)
+    if "model" not in typed and not is_able(command, values.get("model")):
+        for name in {"model", "revision"}.difference(typed):  # the variable is for other commands
+            values.pop(name, None)
     values, ignored = applying(command, sources, values, typed)
     answering = build(AnsweringOptions, values)
     own: CommandOptions = build(COMMANDS[command], values)
@@ -65,6 +69,19 @@ def make_request(
         arguments=tuple(arguments),
         ignored=ignored,
     )
+
+
+def is_able(command: str, model: str | None) -> bool:
+    """Whether a model can answer a command, as far as is known without a download."""
+    from pgcli.checkpoints.find import find_local  # not at the top: --help has to be fast
+    from pgcli.checkpoints.model_description import read_description
+    from pgcli.embedding.abilities import COMMANDS as ABLE
+
+    try:
+        checkpoint = None if model is None else find_local(model)
+        return checkpoint is None or command in ABLE[read_description(checkpoint.folder).kind]
+    except PgcliError:  # which the checks of the run say
+        return True
 
 
 def command_words(

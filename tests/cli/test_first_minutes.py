@@ -1,0 +1,114 @@
+"""What a newcomer types first works, or is answered by a line that works when it is pasted."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pgcli.cli.main import main
+from pgcli.run import model as running
+from tests.support import pretend
+from tests.support.runs import EXAMPLES, ROOT
+
+pytestmark = pytest.mark.usefixtures("clean_environment")
+PRETEND = [sys.executable, str(ROOT / "tests" / "support" / "pretend.py")]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The current folder, with an image."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setattr(running, "load_engine", pretend.load_engine)
+    shutil.copy(EXAMPLES / "one.png", "one.png")
+
+
+def piped(words: str, data: bytes) -> list[dict[str, object]]:
+    """The rows of a command that reads the data from a pipe."""
+    command = [*PRETEND, *shlex.split(words), "--model", "demo"]
+    run = subprocess.run(command, input=data, capture_output=True, timeout=100, check=True)
+    return [json.loads(line) for line in run.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("source", ["", "- "])
+@pytest.mark.parametrize("data", [b"one.png\n", None], ids=["names", "bytes"])
+def test_pipe_is_read(source: str, data: bytes | None) -> None:
+    (row,) = piped(f"ask {source}--prompt what?", data or Path("one.png").read_bytes())
+    assert (row["prompt"], row["error"], row["width"]) == ("what?", None, 623)
+
+
+def test_hint_about_a_question_works_when_it_is_pasted(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ask", "what is it?"]) == 2
+    hint = capsys.readouterr().err.split("hint: a question? pgcli ")[1]
+    assert main([*shlex.split(hint), "--model", "demo"]) == 0
+    assert json.loads(capsys.readouterr().out)["prompt"] == "what is it?"
+
+
+def test_option_of_another_command_is_answered_by_that_command(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for option in ("--prompt=what?", "--object=cat"):
+        assert main(["caption", "one.png", *option.split("="), "--model", "demo"]) == 2
+        hint = capsys.readouterr().err.split("pgcli ", 1)[1].split("pgcli ", 1)[-1]
+        assert main(shlex.split(hint)) == 0
+        assert json.loads(capsys.readouterr().out)["error"] is None
+
+
+def test_missing_source_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    with open("/dev/null") as nothing, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdin", nothing)
+        assert main(["caption"]) == 2
+    assert capsys.readouterr().err == (
+        "pgcli: missing argument 'SOURCE'\n"
+        "hint: for example: pgcli caption photo.jpg; see pgcli caption --help\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "output", ["r/s/x.parquet", "r/s/x.jsonl", "r/s/parts/", "r/s/x.txt --format text"]
+)
+def test_folders_above_an_output_are_made(output: str) -> None:
+    command = f"caption one.png --model demo -o {output}"
+    assert main([*command.split(), "--dry-run"]) == 0
+    assert not Path("r").exists()
+    assert main(command.split()) == 0
+    assert Path(output.split()[0]).exists()
+
+
+def test_folders_above_a_page_and_an_export_are_made() -> None:
+    assert main("caption one.png --model demo -o rows.jsonl".split()) == 0
+    for command in ("view rows.jsonl -o a/b.html", "export rows.jsonl --to imagefolder -o c/d"):
+        assert main(command.split()) == 0
+    assert Path("a/b.html").exists()
+    assert Path("c/d").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("model", "line"),
+    [
+        ("demo-towers", "caption one.png"),
+        ("demo", "score one.png --text a"),
+        ("demo", "classify one.png --label a --label b"),
+    ],
+)
+def test_variable_names_a_model_for_the_commands_that_can_use_it(
+    model: str, line: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main([*line.split(), "--model", model, "--dry-run"]) == 2
+    assert "cannot" in capsys.readouterr().err
+    monkeypatch.setenv("PGCLI_MODEL", model)
+    assert main([*line.split(), "--dry-run"]) == 0
+    assert "the built-in one" in capsys.readouterr().err
+
+
+def test_text_shows_which_of_several_prompts_was_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "ask one.png --model demo --format text --prompt a --prompt b"
+    assert main(words.split()) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in lines] == ["one.png, a", "one.png, b"]
