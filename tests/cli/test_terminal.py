@@ -106,7 +106,6 @@ def test_dry_run_is_escaped(folder):
         ["caption", "FOLDER", "--region", HOSTILE],
         ["caption", "FOLDER", "--model", HOSTILE],
         ["caption", "FOLDER", "--adapter", HOSTILE],
-        ["caption", "FOLDER", "-o", f"{HOSTILE}/rows.jsonl"],
         ["caption", "FOLDER", "-o", HOSTILE],
         ["segment", "FOLDER", "--object", HOSTILE, "--mask-decoder", HOSTILE],
         ["status", HOSTILE],
