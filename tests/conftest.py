@@ -139,8 +139,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 #: Tests that the new run does not pass yet, each with what is wrong; the next session ends them.
 NOT_YET = {
-    "test_run_reads_the_images_of_its_rows[pages.parquet]": "whole row groups are read",
-    "test_dry_run_reads_its_sample[pages.parquet]": "whole row groups are read",
     "test_input_that_cannot_be_reopened_is_reported": "the words of the refusal changed",
     "test_files_are_listed_and_read[hf]": "needs a process that has not imported the Hub yet",
     "test_tables_and_archives_are_seekable_streams[hf]": "as above",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -63,7 +64,9 @@ def make_items(
         return row_items(rows, options), len(rows)
     from pgcli.inputs import Inventory  # imports pyarrow
 
-    inventory = Inventory.scan(paths, options)
+    # a list, such as a column of a table, may name an image for several of its rows
+    repeats = len(set(paths)) < len(paths)
+    inventory = Inventory.scan(paths, replace(options, repeats_ids=repeats))
     return inventory, inventory.total
 
 

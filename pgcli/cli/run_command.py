@@ -15,8 +15,8 @@ from pgcli.errors import OutputExists, OutputFailed
 from pgcli.inputs import Inventory
 from pgcli.inputs.paths import url_scheme
 from pgcli.results.hooks import check_hooks, make_hooks
+from pgcli.results.images import saved_record
 from pgcli.results.row_hook import RowHook
-from pgcli.results.run_input import saved_record
 from pgcli.run.checks import check_not_a_source, image_limits, read_options
 from pgcli.run.progress import events
 from pgcli.run.progress.summary import Summary

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import islice
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,16 +20,6 @@ from pgcli.run.progress.events import OnEvent
 
 TRUTH = "truth"
 HIDDEN = frozenset({"embedding"})  # columns that a page does not show
-
-
-@dataclass(frozen=True)
-class WorstRows(RowGroup):
-    """Rows that were chosen from a result file, or the truth about them."""
-
-    chosen: Sequence[Row] = ()
-
-    def rows(self, limit: int | None) -> Iterator[Row]:
-        return islice(self.chosen, limit)
 
 
 def write_worst_rows(
@@ -60,7 +48,7 @@ def write_worst_rows(
         for row in (last.joined.rows[number] for number in worst)
         if row.row is not None and row.truth is not None
     ]
-    groups.append(WorstRows(last.joined.path, TRUTH, chosen=true))
+    groups.append(RowGroup(last.joined.path, TRUTH, chosen=true))
     about = {
         "scores": sorted(set(names)),
         "files": [
@@ -88,7 +76,7 @@ def row_scores(file: FileMeasures) -> tuple[list[str], np.ndarray]:
 SCORE_NAMES = {"ap": "f1@0.5"}
 
 
-def file_group(file: FileMeasures, worst: Sequence[int], last: FileMeasures) -> WorstRows:
+def file_group(file: FileMeasures, worst: Sequence[int], last: FileMeasures) -> RowGroup:
     """The rows of a file that are of the worst rows of the last, with their scores."""
     numbers = {row.key: number for number, row in enumerate(file.joined.rows)}
     names, scores_N = row_scores(file)
@@ -99,7 +87,7 @@ def file_group(file: FileMeasures, worst: Sequence[int], last: FileMeasures) -> 
         if number is not None and row is not None:
             score = {names[number]: round6(float(scores_N[number]))} if names[number] else {}
             chosen.append({**shown(row), **score})
-    return WorstRows(file.joined.path, file.joined.path.name, chosen=chosen)
+    return RowGroup(file.joined.path, file.joined.path.name, chosen=chosen)
 
 
 def shown(row: Row) -> dict[str, Any]:

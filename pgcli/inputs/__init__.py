@@ -6,9 +6,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pgcli.inputs.endings import describe_endings
     from pgcli.inputs.inventory import Change, Inventory
     from pgcli.inputs.options import ReadOptions
+    from pgcli.inputs.readers import describe_endings
 
 __all__ = ["Change", "Inventory", "ReadOptions", "describe_endings"]
 
@@ -16,7 +16,7 @@ _HOME = {
     "Change": "inventory",
     "Inventory": "inventory",
     "ReadOptions": "options",
-    "describe_endings": "endings",
+    "describe_endings": "readers",
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -64,11 +64,11 @@ class FileRecord(NamedTuple):
     rows: int | None = 1
     problem: str | None = None
     digest: bytes | None = None
-    columns: tuple[str, ...] | None = None
+    columns: Sequence[str] | None = None
     types: bytes | None = None
-    offsets: tuple[int, ...] | None = None
-    numbers: tuple[int, ...] | None = None
-    chosen: tuple[int, ...] | None = None
+    offsets: Sequence[int] | None = None
+    numbers: Sequence[int] | None = None
+    chosen: Sequence[int] | None = None
 
 
 def make_table(records: Iterable[FileRecord]) -> pa.Table:
@@ -88,11 +88,8 @@ def make_table(records: Iterable[FileRecord]) -> pa.Table:
     return pa.Table.from_batches(batches, SCHEMA)
 
 
-def read_record(table: pa.Table, number: int) -> FileRecord:
-    """One record of the table."""
-    (values,) = table.slice(number, 1).to_pylist()
-    lists = {
-        name: None if values[name] is None else tuple(values[name])
-        for name in ("columns", "offsets", "numbers", "chosen")
-    }
-    return FileRecord(**values | lists)
+def read_records(table: pa.Table) -> Iterator[FileRecord]:
+    """The records of a table."""
+    for batch in table.to_batches(BATCH_RECORDS):
+        for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            yield FileRecord(*values)

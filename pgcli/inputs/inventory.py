@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -13,9 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from pgcli.arrow_types import STRING, Kinds, add_kinds, as_text, cast_table, common_type
 from pgcli.errors import NoInputError, OutputExists, UsageError
-from pgcli.inputs.column_types import cast_column, column_of, joined_schema
-from pgcli.inputs.endings import ending, no_input_hint
 from pgcli.inputs.file_table import (
     BELOW,
     IMAGE,
@@ -27,12 +27,13 @@ from pgcli.inputs.file_table import (
     TEXT,
     FileRecord,
     make_table,
-    read_record,
+    read_records,
 )
 from pgcli.inputs.listing import SourceFiles
 from pgcli.inputs.options import ALL, SOURCE, ReadOptions, named_columns
 from pgcli.inputs.paths import TOO_LONG, display_name
-from pgcli.inputs.readers import manifest_ending
+from pgcli.inputs.readers import ending, manifest_ending, no_input_hint
+from pgcli.inputs.rows import repeated_id
 from pgcli.inputs.scan import ChangedFile, Scan
 from pgcli.inputs.stdin import Stdin
 from pgcli.inputs.tables import Table
@@ -48,6 +49,7 @@ FAULTS = {
 OPEN_TABLES = 4
 #: Records of images that are Python objects at a time.
 BLOCK = 4096
+MAX_SUSPECTS = 1000  # equal hashes of ids that are compared for one error message
 PATTERNS_HINT = (
     "patterns are compared with whole relative paths or ids, in which * stands for any text"
 )
@@ -77,18 +79,20 @@ class Inventory:
         scan: Scan | None = None,
     ):
         self._options, self.generations = options, tuple(generations)
-        self._sources = source_files(sources)
+        self._sources = source_files(sources, options)
         self._changed: Sequence[ChangedFile] = scan.changed if scan else ()
         self._gone: Sequence[int] = scan.gone if scan else ()
         self.ignored: Mapping[str, int] = scan.ignored if scan else Counter()
         self._files = pa.concat_tables(self.generations or [make_table([])])
         self._kinds = self._files["kind"].to_numpy()
-        self._rows = self._files["rows"].fill_null(0).to_numpy()
-        self._ends = np.cumsum(self._rows)
+        self._set_rows(self._files["rows"].fill_null(0).to_numpy())
         self._tables: dict[int, Table] = {}
-        self.total: int | None = int(self._rows.sum())
-        if STDIN in self._kinds:
-            self.total = None
+        self._arrives = STDIN in self._kinds
+        self.total = None if self._arrives else int(self._rows.sum())
+
+    def _set_rows(self, rows: np.ndarray) -> None:
+        """Set the numbers of items of the records, and the first item behind each."""
+        self._rows, self._ends = rows, np.cumsum(rows)
 
     @classmethod
     def scan(
@@ -101,16 +105,23 @@ class Inventory:
 
         Files that are `known` keep their places; files that are new are the next generation. Raises
         UsageError for a name that is not a source, ManifestError for a manifest that cannot be
-        read, and NoInputError if there is no image.
+        read and for an id that is given twice, and NoInputError if there is no image.
+
+        Ids are given by the rows that have one, and by the names of the files that are sources or
+        in them. A row without an id does not give that of its image: several rows may ask about
+        one image, in a manifest and on lines of standard input.
         """
         options = options or ReadOptions()
         if list(sources).count("-") > 1:
             raise UsageError("standard input (`-`) is named twice", hint="name it once")
         recorded = known.generations if known is not None else ()
-        scan = Scan(source_files(sources), options, known._files if known is not None else None)
+        before = known._files if known is not None else make_table([])
+        scan = Scan(source_files(sources, options), options, before)
         found = scan.records()
         inventory = cls(sources, options, [*recorded, found] if len(found) else recorded, scan)
         inventory._check(scan)
+        if inventory._rows[len(before) :].any() and not options.repeats_ids:
+            inventory._check_ids(scan.hashes, len(before))
         return inventory
 
     @classmethod
@@ -195,24 +206,25 @@ class Inventory:
     @property
     def kept(self) -> tuple[str, ...]:
         """The names of the kept columns in the output, each once."""
-        return tuple(self.kept_schema().names)
+        return tuple(self.kept_schema.names)
 
+    @cached_property
     def kept_schema(self) -> pa.Schema:
         """The types of the kept columns: of Parquet its own, of JSON those of its values.
 
         Text where they are not known, and where nothing else holds the values of all files.
         """
-        return self._kept_schema
-
-    @cached_property
-    def _kept_schema(self) -> pa.Schema:
-        if not self._options.keep:
-            return pa.schema([])
-        schemas = [table.kept_schema for table in self._each_table()]
-        if not schemas:
-            named = named_columns(self._options.keep)
-            schemas = [pa.schema([(column.output, pa.string()) for column in named])]
-        return joined_schema(schemas)
+        kinds: Kinds = {}
+        for table in self._each_table() if self._options.keep else ():
+            add_kinds(kinds, table.kept_schema)
+        if not kinds:
+            kinds = {column.output: [STRING] for column in named_columns(self._options.keep)}
+        return pa.schema(
+            [
+                (name, found[0] if len(found) == 1 else common_type(found, exact=True))
+                for name, found in kinds.items()
+            ]
+        )
 
     def _each_table(self) -> Iterator[Table]:
         numbers = np.flatnonzero((self._kinds == TABLE) & (self._rows > 0))
@@ -223,9 +235,12 @@ class Inventory:
         if number not in self._tables:
             if len(self._tables) == OPEN_TABLES:
                 self._tables.pop(next(iter(self._tables))).close()
-            record = read_record(self._files, number)
-            self._tables[number] = self._sources[record.source].open_table(record, self._options)
+            record = self._record(number)
+            self._tables[number] = self._sources[record.source].open_table(record)
         return self._tables[number]
+
+    def _record(self, number: int) -> FileRecord:
+        return next(read_records(self._files.slice(number, 1)))
 
     # --- items
 
@@ -240,134 +255,121 @@ class Inventory:
         Without `images` the bytes of images are not read of tables. Where standard input takes
         part, the items before `start` are read too. Raises ManifestError and UsageError.
         """
-        if self.total is None:
+        if self._arrives:
             yield from islice(self._arriving(), start, stop)
-            return
-        stop = self.total if stop is None else min(stop, self.total)
-        while start < stop:
-            first, last = self._block(start)
-            end = min(stop, int(self._ends[last - 1]))
-            yield from self._items_of(first, last, start, end, images=images)
-            start = end
+        else:
+            yield from self._items(start, stop, images=images)
 
-    def _block(self, index: int) -> tuple[int, int]:
-        """The records to read at once from an item on: one table, or images and lines."""
-        first = int(np.searchsorted(self._ends, index, side="right"))
-        if self._kinds[first] == TABLE:
-            return first, first + 1
-        tables = np.flatnonzero(self._kinds[first : first + BLOCK] == TABLE)
-        return first, first + int(tables[0]) if len(tables) else min(first + BLOCK, len(self._ends))
-
-    def _items_of(
-        self, first: int, last: int, start: int, end: int, shift: int = 0, *, images: bool = True
+    def _items(
+        self, start: int = 0, stop: int | None = None, *, images: bool = True
     ) -> Iterator[Item]:
-        """The items from `start` to before `end`, of a block of records.
+        for number, row, items in self._blocks(start, stop):
+            if self._kinds[number] == TABLE:
+                rows = row, row + len(items)
+                yield from self._table(number).items(items.start, *rows, images=images)
+            else:
+                for index, record in zip(items, self._files_from(number), strict=False):
+                    yield self._item(record, index)
 
-        Their indices are greater by `shift`.
+    def _blocks(self, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, int, range]]:
+        """Items from `start` to before `stop` that are read at once: rows of a table, or files.
+
+        Each block is the number of the first record, the first of its rows, and the items.
         """
-        place = int(self._ends[first] - self._rows[first])
-        if self._kinds[first] == TABLE:
-            rows = start - place, end - place
-            yield from self._table(first).items(start + shift, *rows, images=images)
-            return
-        block = self._files.slice(first, last - first)
-        names = ("source", "place", "kind", "name", "rows", "problem", "numbers")
-        columns = (block[name].to_pylist() for name in names)
-        for source, kind_of_place, kind, name, rows, problem, numbers in zip(*columns, strict=True):
-            if rows and start <= place < end:
-                if kind == IMAGE:
-                    yield self._image(place + shift, source, kind_of_place, name, problem)
-                elif kind == TEXT:
-                    yield Item(place, str(place), "", prompts=(name.decode(),))
-                else:
-                    record = FileRecord(source, kind_of_place, kind, name, numbers=numbers)
-                    yield self._stdin.item(record, place + shift)
-            place += rows
+        total = int(self._rows.sum())
+        stop = total if stop is None else min(stop, total)
+        while start < stop:
+            number = int(np.searchsorted(self._ends, start, side="right"))
+            tables = np.flatnonzero(self._kinds[number : number + BLOCK] == TABLE)
+            count = max(1, int(tables[0])) if len(tables) else BLOCK
+            end = int(self._ends[number : number + count][-1])
+            items = range(start, min(stop, end))
+            yield number, start - self._range(number).start, items
+            start = items.stop
 
-    def _image(self, index: int, source: int, place: int, name: bytes, problem: str | None) -> Item:
-        files = self._sources[source]
-        path, row_id, image = files.located(place, name)
-        root = None if self._options.allow_outside_root or place != BELOW else files.root
-        fault = FAULTS[problem] if problem else None
+    def _files_from(self, number: int) -> Iterator[FileRecord]:
+        """The records of a block from a number on, each of one item."""
+        return (file for file in read_records(self._files.slice(number, BLOCK)) if file.rows)
+
+    def _item(self, record: FileRecord, index: int) -> Item:
+        """The item of an image, a line or a text."""
+        if record.kind == TEXT:
+            return Item(index, str(index), "", prompts=(record.name.decode(),))
+        if record.kind != IMAGE:
+            return self._stdin.item(record, index)
+        files, options = self._sources[record.source], self._options
+        path, row_id, image = files.located(record.place, record.name)
+        root = None if options.allow_outside_root or record.place != BELOW else files.root
+        fault = FAULTS[record.problem] if record.problem else None
         item = Item(index, row_id, image, path, fault=fault, root=root)
-        if not (self._options.keep or self._options.fields):
+        if not (options.keep or options.fields):
             return item
-        kept = {column.output: image for column in named_columns(self._options.keep)}
-        return replace(item, fields=dict.fromkeys(self._options.fields, image), kept=kept)
+        kept = {column.output: image for column in named_columns(options.keep)}
+        return replace(item, fields=dict.fromkeys(options.fields, image), kept=kept)
 
     @cached_property
     def _stdin(self) -> Stdin:
         return Stdin(self._options)
 
     def _arriving(self) -> Iterator[Item]:
-        """All items, those of standard input as they arrive."""
-        index = 0
-        for number, kind in enumerate(self._kinds.tolist()):
-            if kind == STDIN:
-                for record in self._stdin.read(read_record(self._files, number).source):
-                    item = self._stdin.item(record, index)
-                    if self._options.names.accepts(item.id):
-                        yield item
-                        index += 1
-                continue
-            items = self._range(number)
-            yield from self._items_of(
-                number, number + 1, items.start, items.stop, index - items.start
-            )
-            index += len(items)
+        """All items, those of standard input as they arrive, which are counted then."""
+        number = int(np.argmax(self._kinds == STDIN))
+        first = index = int(self._ends[number] - self._rows[number])
+        yield from self._items(0, first)
+        for record in self._stdin.read(self._record(number).source):
+            item = self._stdin.item(record, index)
+            if self._options.names.accepts(item.id):
+                yield item
+                index += 1
+        rows = self._rows.copy()
+        rows[number] = index - first
+        self._set_rows(rows)
+        yield from self._items(index)
 
     def kept_table(self, start: int, stop: int) -> pa.Table:
         """The kept columns of the items from `start` to before `stop`, of the types of the schema.
 
         Raises ManifestError.
         """
-        schema = self.kept_schema()
+        schema = self.kept_schema
         found = [schema.empty_table()]
-        while start < stop:
-            first, last = self._block(start)
-            end, place = min(stop, int(self._ends[last - 1])), self._range(first).start
+        for number, row, items in self._blocks(start, stop):
             known = None
-            if self._kinds[first] == TABLE:
-                known = self._table(first).kept_arrays(start - place, end - place)
+            if self._kinds[number] == TABLE:
+                known = self._table(number).kept_arrays(row, row + len(items))
             if known is None:
-                items = self.items(start, end, images=False)
-                rows = [item.kept for item in items]
-                columns = [
-                    column_of([row.get(field.name) for row in rows], field.type) for field in schema
-                ]
-            else:
-                columns = [
-                    cast_column(known[field.name], field.type)
-                    if field.name in known.column_names
-                    else pa.nulls(end - start, field.type)
-                    for field in schema
-                ]
-            found.append(pa.table(columns, schema=schema))
-            start = end
+                rows = [item.kept for item in self._items(items.start, items.stop, images=False)]
+                columns = {name: [row.get(name) for row in rows] for name in schema.names}
+                known = pa.table(
+                    [
+                        as_text(columns[name]) if kind == STRING else pa.array(columns[name], kind)
+                        for name, kind in zip(schema.names, schema.types, strict=True)
+                    ],
+                    schema=schema,
+                )
+            found.append(cast_table(known, schema))
         return pa.concat_tables(found)
 
     def find(self, row: Mapping[str, Any]) -> Item | None:
         """The item of a saved row: that of its index if it has its id, else the one that has."""
         index, row_id = row["index"], row["id"]
-        places = [index] if isinstance(index, int) and 0 <= index < (self.total or 0) else []
-        for place in chain(places, self._places(row_id)):
+        indices = [index] if isinstance(index, int) and 0 <= index < (self.total or 0) else []
+        for place in chain(indices, self._indices(row_id)):
             item = next(self.items(place, place + 1))
             if item.id == row_id:
                 return item
         return None
 
-    def _places(self, row_id: str) -> Iterator[int]:
+    def _indices(self, row_id: str) -> Iterator[int]:
         """The indices of the items whose ids have the same hash."""
         hashes, order = self._hashes
-        place = int(np.searchsorted(hashes, hash(row_id)))
-        while place < len(hashes) and hashes[place] == hash(row_id):
-            yield int(order[place])
-            place += 1
+        first, last = (np.searchsorted(hashes, hash(row_id), side) for side in ("left", "right"))
+        yield from order[first:last].tolist()
 
     @cached_property
     def _hashes(self) -> tuple[np.ndarray, np.ndarray]:
         """The sorted hashes of all ids, and the indices of their items."""
-        items = self.items(images=False) if self.total is not None else ()
+        items = () if self._arrives else self._items(images=False)
         hashes = np.fromiter((hash(item.id) for item in items), np.int64)
         order = np.argsort(hashes, kind="stable")
         return hashes[order], order
@@ -402,7 +404,7 @@ class Inventory:
         return range(end - int(self._rows[number]), end)
 
     def _shown(self, number: int) -> str:
-        record = read_record(self._files, number)
+        record = self._record(number)
         if record.kind not in (IMAGE, TABLE):
             return "standard input"
         return self._sources[record.source].located(record.place, record.name)[2]
@@ -434,11 +436,44 @@ class Inventory:
                 hint="leave out --prompt, or name another column with --prompt-column",
             )
 
+    def _check_ids(self, hashes: array[int], known: int) -> None:
+        """Raise ManifestError for an id that is given twice, with both places.
 
-def source_files(sources: Sequence[str]) -> list[SourceFiles]:
+        The `hashes` are those of the ids in the tables behind the `known` records. An id takes
+        eight bytes; those with equal hashes are compared.
+        """
+        if self.is_folder and len(self._sources) == 1:
+            return  # no two files of a folder have the same name
+        hashes.extend(hash(name) for name, _ in self._ids(known))
+        ordered = np.sort(np.frombuffer(hashes, np.int64))
+        suspects = set(ordered[1:][ordered[1:] == ordered[:-1]][:MAX_SUSPECTS].tolist())
+        positions: dict[str, str] = {}
+        for name, position in self._ids() if suspects else ():
+            if hash(name) in suspects:
+                if name in positions:
+                    raise repeated_id(name, positions[name], position)
+                positions[name] = position
+
+    def _ids(self, tables: int | None = None) -> Iterator[tuple[str, str]]:
+        """The ids that are given, each with its position; of the first records alone in tables."""
+        changed = {file.record for file in self._changed}
+        for number, _, items in self._blocks():
+            if self._kinds[number] == TABLE:
+                if number not in changed and (tables is None or number < tables):
+                    yield from self._table(number).ids()
+                continue
+            for _, record in zip(items, self._files_from(number), strict=False):
+                if record.kind == IMAGE:
+                    source = self._sources[record.source]
+                    yield source.located(record.place, record.name)[1], display_name(source.name)
+                elif record.kind == LINE:
+                    yield from self._stdin.ids(record)
+
+
+def source_files(sources: Sequence[str], options: ReadOptions) -> list[SourceFiles]:
     """The sources by their numbers."""
     is_alone = len(sources) == 1
-    return [SourceFiles(n, name, is_alone=is_alone) for n, name in enumerate(sources)]
+    return [SourceFiles(n, name, options, is_alone=is_alone) for n, name in enumerate(sources)]
 
 
 def check_columns(name: str, options: ReadOptions) -> None:

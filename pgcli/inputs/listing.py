@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from functools import cached_property
 from glob import has_magic
 from pathlib import Path
+from typing import NoReturn
 
 from pgcli.errors import ManifestError, NoInputError, UsageError
-from pgcli.inputs.endings import (
-    IMAGE_ENDINGS,
-    NO_ENDING,
-    ending,
-    images_hint,
-    no_input_hint,
-    supported_files_hint,
-)
 from pgcli.inputs.file_table import BELOW, IMAGE, MATCHED, NAMED, TABLE, FileRecord
 from pgcli.inputs.options import ReadOptions
 from pgcli.inputs.paths import display_name, display_path, parse_path, url_scheme
-from pgcli.inputs.readers import InputFile, manifest_ending
+from pgcli.inputs.readers import (
+    IMAGE_ENDINGS,
+    NO_ENDING,
+    InputFile,
+    ending,
+    images_hint,
+    manifest_ending,
+    no_input_hint,
+    supported_files_hint,
+)
 from pgcli.inputs.tables import Table
 from pgcli.inputs.walk import (
     FOLDER,
@@ -50,14 +52,22 @@ DATASET_ENDINGS = ((".parquet",), (".tar", ".tar.gz", ".tgz"))
 
 
 class SourceFiles:
-    """A source by its name: where its files are, and what they are called in rows."""
+    """A source by its name: its files, and what they are called in rows.
 
-    def __init__(self, number: int, name: str, *, is_alone: bool):
-        self.number, self.name, self.is_alone = number, name, is_alone
+    After `records`, `ignored` counts the files by ending that are passed over, and `has_excluded`
+    tells of images whose names are not accepted.
+    """
+
+    def __init__(self, number: int, name: str, options: ReadOptions, *, is_alone: bool):
+        self.number, self.name, self._options, self._is_alone = number, name, options, is_alone
+        self.ignored: Counter[str] = Counter()
+        self.has_excluded = False
         self.is_url = url_scheme(name) is not None
         self.path = name if self.is_url else parse_path(name)
         self._folder = f"{name.rstrip('/')}/" if self.is_url else os.path.join(self.path, "")  # noqa: PTH118
         self._fixed = fixed_url(name) if self.is_url else fixed_part(self.path)
+
+    # --- its files as rows have them
 
     def path_of(self, place: int, name: bytes) -> str:
         """The path or the URL of a file."""
@@ -70,9 +80,9 @@ class SourceFiles:
         path = self.path_of(place, name)
         return url_path(path) if self.is_url else path
 
-    def open_table(self, record: FileRecord, options: ReadOptions) -> Table:
+    def open_table(self, record: FileRecord, options: ReadOptions | None = None) -> Table:
         """A table of the source."""
-        path = self.path_of(record.place, record.name)
+        path, options = self.path_of(record.place, record.name), options or self._options
         name = self.name if record.place == NAMED and not self.is_url else display_path(path)
         reader = check_readable(path, options) if self.is_url else None
         return Table(InputFile(path, display_name(name), reader), options, record)
@@ -84,7 +94,7 @@ class SourceFiles:
             shown = display_name(display_path(self.name) if self.is_url else self.name)
             return path, shown, shown
         shown = display_path(path)
-        is_relative = place == BELOW and self.is_alone
+        is_relative = place == BELOW and self._is_alone
         return path, display_path(os.fsdecode(name)) if is_relative else shown, shown
 
     @cached_property
@@ -92,45 +102,69 @@ class SourceFiles:
         """The real path of a folder, which its images have to be in; None for an address."""
         return None if self.is_url else os.path.realpath(self.path)
 
-
-class Listing:
-    """The files of a source as they are found, by `records`; then counts of what is passed over.
-
-    `has_excluded` images if their names are not accepted.
-    """
-
-    def __init__(self, source: SourceFiles, options: ReadOptions):
-        self._source, self._options, self._names = source, options, options.names
-        self.ignored: Counter[str] = Counter()
-        self.has_excluded = False
+    # --- which files there are
 
     def records(self) -> Iterator[FileRecord]:
         """The files in order, tables without what their rows say.
 
-        Raises UsageError for a name that is not a source, and NoInputError for a pattern without a
-        match.
+        Of a folder without images they are the files of the data set that it holds. Raises
+        UsageError for a name that is not a source, and NoInputError for a pattern without a match.
         """
-        name, path = self._source.name, self._source.path
-        if self._source.is_url:
-            with usage_errors(display_path(name)):
-                yield from self._remote_records(name)
-        elif os.path.isdir(path):  # noqa: PTH112 - Path raises for a NUL
-            outside = self._options.allow_outside_root
+        with usage_errors(display_path(self.name)):
+            place, files = self._remote_files() if self.is_url else self._local_files()
+            has_images, tables = False, dict[str, WalkedFile]()
+            for file in files:
+                name = file.relative or self.file_name(NAMED, b"")
+                kind = ending(name)
+                is_web_image = self.is_url and is_web(self.name) and kind == NO_ENDING
+                if file.problem == LINKED:
+                    self.ignored["(linked folder)"] += 1
+                elif file.problem == FOLDER:
+                    self.ignored[kind] += 1
+                elif kind in IMAGE_ENDINGS or is_web_image or name.endswith("/"):
+                    has_images = True
+                    if self._accepts(place, file):
+                        yield self._record(place, IMAGE, file)
+                    else:
+                        self.has_excluded = True
+                elif manifest_ending(name) is None or (place == MATCHED and self._is_output(file)):
+                    self.ignored[kind] += 1
+                elif place == BELOW:
+                    self.ignored[kind] += 1
+                    if not has_images:
+                        tables[name] = file
+                else:
+                    tables[name] = file
+                    yield self._record(place, TABLE, file)
+            if place == BELOW and not has_images:
+                yield from self._dataset(tables)
+            elif place != BELOW and not has_images and not tables:
+                self._refuse(place)
+
+    def _local_files(self) -> tuple[int, Iterable[WalkedFile]]:
+        """Where the files are, and the files."""
+        name, path = self.name, self.path
+        if os.path.isdir(path):  # noqa: PTH112 - Path raises for a NUL
             try:
-                yield from self._below(walk_folder(path, self._names, allow_outside_root=outside))
+                os.scandir(path).close()
             except OSError as problem:
                 hint = "change its permissions, or name another folder"
                 raise UsageError(f"{name}: {problem.strerror}", hint=hint) from problem
-        elif os.path.lexists(path):
-            yield from self._named(file_status(path, ""))
-        elif has_magic(path):
-            fixed = len(fixed_part(path))
-            yield from self._matches(file_status(f, f[fixed:]) for f in glob_files(path))
-        else:
-            raise UsageError(f"{name} does not exist", hint="check the spelling and the folder")
+            return BELOW, walk_folder(
+                path, self._options.names, allow_outside_root=self._options.allow_outside_root
+            )
+        if os.path.lexists(path):
+            if manifest_ending(path) is not None and not Path(path).is_file():
+                hint = "a manifest is read twice; pipe its rows to `-` instead"
+                raise UsageError(f"{name} is not a regular file", hint=hint)
+            return NAMED, [file_status(path, "")]
+        if has_magic(path):
+            fixed = len(self._fixed)
+            return MATCHED, (file_status(file, file[fixed:]) for file in glob_files(path))
+        raise UsageError(f"{name} does not exist", hint="check the spelling and the folder")
 
-    def _remote_records(self, url: str) -> Iterator[FileRecord]:
-        reader = check_readable(url, self._options)
+    def _remote_files(self) -> tuple[int, Iterable[WalkedFile]]:
+        url, reader = self.name, check_readable(self.name, self._options)
         path = url_path(url)
         if is_web(url) and ("*" in path or path.endswith("/") or not path):
             raise UsageError(
@@ -140,101 +174,63 @@ class Listing:
         kind = "file" if is_web(url) else reader.kind(url)
         if kind == "file":
             is_table = manifest_ending(path) is not None
-            yield from self._named(WalkedFile("", remote_size(url, reader) if is_table else None))
-        elif kind == "folder":
-            visible = (entry for entry in reader.entries(url) if is_visible(entry.name))
-            yield from self._below(map(remote_file, visible))
-        elif has_magic(path):
-            fixed = fixed_url(url)
-            pieces = url[len(fixed) :].split("/")
-            entries = reader.entries(fixed.rstrip("/"))
+            return NAMED, [WalkedFile("", remote_size(url, reader) if is_table else None)]
+        if kind == "folder":
+            entries = reader.entries(url)
+            return BELOW, (remote_file(entry) for entry in entries if is_visible(entry.name))
+        if has_magic(path):
+            pieces = url[len(self._fixed) :].split("/")
+            entries = reader.entries(self._fixed.rstrip("/"))
             found = (entry for entry in entries if glob_matches(entry.name.split("/"), pieces))
-            yield from self._matches(map(remote_file, found))
-        else:
-            raise UsageError(f"there is nothing at {display_path(url)}", hint=_HINTS["missing"])
+            return MATCHED, map(remote_file, found)
+        raise UsageError(f"there is nothing at {display_path(url)}", hint=_HINTS["missing"])
 
-    def _named(self, file: WalkedFile) -> Iterator[FileRecord]:
-        """An image file or a manifest, by its ending. Raises UsageError for other files."""
-        path, name, hint = self._source.path, self._source.name, supported_files_hint()
-        if self._source.is_url:
-            path, name = url_path(path), display_path(name)
-            hint = f"{images_hint()}; or name it in a manifest's row"
-        kind = ending(path)
-        is_web_image = self._source.is_url and is_web(self._source.name) and kind == NO_ENDING
-        if kind in IMAGE_ENDINGS or is_web_image:
-            self.has_excluded = not self._names.accepts(display_name(name))
-            if not self.has_excluded:
-                yield self._record(NAMED, IMAGE, file)
-            return
-        if manifest_ending(path) is None:
-            message = f"{name} is neither an image nor a manifest by its ending"
-            raise UsageError(message, hint=hint)
-        if not self._source.is_url and not Path(path).is_file():
-            hint = "a manifest is read twice; pipe its rows to `-` instead"
-            raise UsageError(f"{name} is not a regular file", hint=hint)
-        yield self._record(NAMED, TABLE, file)
+    def _accepts(self, place: int, file: WalkedFile) -> bool:
+        """Whether the names that are read have that of an image."""
+        names = self._options.names
+        if not names:
+            return True
+        name = (
+            file.relative if place == BELOW else self.located(place, os.fsencode(file.relative))[2]
+        )
+        return names.accepts(name)
 
-    def _below(self, files: Iterable[WalkedFile]) -> Iterator[FileRecord]:
-        """The images of a folder; where it has none, the files of the data set that it holds."""
-        has_images, tables = False, dict[str, WalkedFile]()
-        for file in files:
-            name, kind = file.relative, ending(file.relative)
-            if file.problem == LINKED:
-                self.ignored["(linked folder)"] += 1
-            elif name.endswith("/"):
-                has_images = True
-                yield self._record(BELOW, IMAGE, file._replace(relative=name.rstrip("/")))
-            elif kind in IMAGE_ENDINGS:
-                has_images = True
-                if self._names.accepts(name):
-                    yield self._record(BELOW, IMAGE, file)
-                else:
-                    self.has_excluded = True
-            else:
-                self.ignored[kind] += 1
-                if not has_images and manifest_ending(name) is not None:
-                    tables[name] = file
-        found = [] if has_images else dataset_files(tables)
-        for name in found:
-            if self._source.is_url or not is_output(self._path(BELOW, name)):
-                self.has_excluded |= bool(self._names)
-                if self._names.in_table(name) is not None:
+    def _is_output(self, file: WalkedFile, place: int = MATCHED) -> bool:
+        path = self.path_of(place, os.fsencode(file.relative))
+        return not self.is_url and is_output(path)
+
+    def _dataset(self, tables: Mapping[str, WalkedFile]) -> Iterator[FileRecord]:
+        """All Parquet files of a folder, or else all archives."""
+        names = self._options.names
+        by_ending = ([t for t in tables if manifest_ending(t) in ends] for ends in DATASET_ENDINGS)
+        for name in next(filter(None, by_ending), ()):
+            if not self._is_output(tables[name], BELOW):
+                self.has_excluded |= bool(names)
+                if names.in_table(name) is not None:
                     self.ignored -= Counter([ending(name)])
                     yield self._record(BELOW, TABLE, tables[name])
 
-    def _matches(self, files: Iterable[WalkedFile]) -> Iterator[FileRecord]:
-        """The images and manifests among the matches of a pattern. Raises NoInputError."""
-        has_matches = False
-        for file in files:
-            name, kind = file.relative, ending(file.relative)
-            path = self._path(MATCHED, name)
-            is_image = kind in IMAGE_ENDINGS or name.endswith("/")
-            is_table = manifest_ending(name) is not None
-            is_read = is_image or (is_table and (self._source.is_url or not is_output(path)))
-            if file.problem == FOLDER or not is_read:
-                self.ignored[kind] += 1
-            elif is_image and not self._names.accepts(display_path(path)):
-                has_matches = self.has_excluded = True
-            else:
-                has_matches = True
-                file = file._replace(relative=name.rstrip("/"))
-                yield self._record(MATCHED, IMAGE if is_image else TABLE, file)
-        if not has_matches:
-            hint = no_input_hint(self.ignored)
-            if self._source.is_url:
-                kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(self.ignored.items()))
-                hint = f"skipped: {kinds}" if kinds else _HINTS["missing"]
-            raise NoInputError(f"nothing matches {display_path(self._source.name)}", hint=hint)
-
-    def _path(self, place: int, name: str) -> str:
-        return self._source.path_of(place, os.fsencode(name))
+    def _refuse(self, place: int) -> NoReturn:
+        """Raise the error for a file that is not read, and for a pattern without a match."""
+        name = display_path(self.name)
+        if place == NAMED:
+            hint = f"{images_hint()}; or name it in a manifest's row"
+            raise UsageError(
+                f"{name if self.is_url else self.name} is neither an image nor a manifest by its "
+                "ending",
+                hint=hint if self.is_url else supported_files_hint(),
+            )
+        hint = no_input_hint(self.ignored)
+        if self.is_url:
+            kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(self.ignored.items()))
+            hint = f"skipped: {kinds}" if kinds else _HINTS["missing"]
+        raise NoInputError(f"nothing matches {name}", hint=hint)
 
     def _record(self, place: int, kind: int, file: WalkedFile) -> FileRecord:
         self._options.track(int(kind == IMAGE))
-        name, rows = os.fsencode(file.relative), 1 if kind == IMAGE else None
-        problem = None if file.problem == FOLDER else file.problem
+        name, rows = os.fsencode(file.relative.rstrip("/")), 1 if kind == IMAGE else None
         return FileRecord(
-            self._source.number, place, kind, name, file.size, file.mtime_ns, rows, problem
+            self.number, place, kind, name, file.size, file.mtime_ns, rows, file.problem
         )
 
 
@@ -250,13 +246,6 @@ def remote_size(url: str, reader: Reader) -> int | None:
             return file.seek(0, os.SEEK_END)
     except OSError:
         return None
-
-
-def dataset_files(names: Iterable[str]) -> list[str]:
-    """The files of a folder's data set: all Parquet files, or else all archives."""
-    by_ending = [(name, manifest_ending(name)) for name in names]
-    found = ([name for name, end in by_ending if end in ends] for ends in DATASET_ENDINGS)
-    return next(filter(None, found), [])
 
 
 def is_visible(name: str) -> bool:

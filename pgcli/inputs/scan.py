@@ -8,18 +8,27 @@ from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgcli.errors import UsageError
-from pgcli.inputs.file_table import BELOW, NAMED, STDIN, TABLE, FileRecord, make_table, read_record
-from pgcli.inputs.listing import Listing, SourceFiles, usage_errors
+from pgcli.inputs.file_table import (
+    BELOW,
+    NAMED,
+    STDIN,
+    TABLE,
+    FileRecord,
+    make_table,
+    read_records,
+)
+from pgcli.inputs.listing import SourceFiles, usage_errors
 from pgcli.inputs.options import ReadOptions
+from pgcli.inputs.readers import START, Mark
 from pgcli.inputs.stdin import NAME, Stdin
-from pgcli.inputs.tables import Table, check_ids
+from pgcli.inputs.tables import Table
 
 
 class ChangedFile(NamedTuple):
@@ -33,30 +42,26 @@ class Scan:
     """The files of sources that are new to the `known` ones, and what became of those.
 
     After `records`: `changed` and `gone` are the known files that are other ones now, or none;
-    `ignored` counts other files by ending; `has_excluded` tells of images that names left out.
+    `ignored` counts other files by ending; `has_excluded` tells of images that names left out;
+    `hashes` are those of the ids that rows of the new files give.
     """
 
-    def __init__(
-        self, sources: Sequence[SourceFiles], options: ReadOptions, known: pa.Table | None
-    ):
-        self._sources, self._options = sources, options
-        self._known = make_table([]) if known is None else known
+    def __init__(self, sources: Sequence[SourceFiles], options: ReadOptions, known: pa.Table):
+        self._sources, self._options, self._known = sources, options, known
         self.changed: list[ChangedFile] = []
         self.gone: list[int] = []
         self.ignored: Counter[str] = Counter()
         self.has_excluded = False
-        self._tables: list[Table] = []  # those that were read, with the hashes of their ids
-        self._hashes: list[array[int]] = []
+        self.hashes = array("q")
 
     def records(self) -> pa.Table:
         """The records of new files, and newer ones of known files.
 
         Raises UsageError, ManifestError and NoInputError.
         """
-        found = [table for source in self._sources for table in self._source_records(source)]
-        if not self._options.repeats_ids:
-            self._check_ids()
-        return pa.concat_tables(found or [make_table([])])
+        return pa.concat_tables(
+            table for source in self._sources for table in self._source_records(source)
+        )
 
     def _source_records(self, source: SourceFiles) -> Iterator[pa.Table]:
         known = np.flatnonzero(self._known["source"].to_numpy() == source.number)
@@ -64,10 +69,9 @@ class Scan:
             listed = make_table(self._stdin_records(source.number))
             yield self._following(known, listed) if len(known) else listed
             return
-        listing = Listing(source, self._options)
-        listed = make_table(listing.records())
-        self.ignored += listing.ignored
-        self.has_excluded |= listing.has_excluded
+        listed = make_table(source.records())
+        self.ignored += source.ignored
+        self.has_excluded |= source.has_excluded
         if len(known):
             yield from self._compared(source, known, listed)
         else:
@@ -89,10 +93,9 @@ class Scan:
         """The records of new files, those of tables with what their rows say."""
         if not pc.any(pc.equal(listed["kind"], TABLE)).as_py():
             return listed
-        records = (read_record(listed, number) for number in range(len(listed)))
         return make_table(
             self._scan(self._open(source, record)) if record.kind == TABLE else record
-            for record in records
+            for record in read_records(listed)
         )
 
     def _open(self, source: SourceFiles, record: FileRecord) -> Table:
@@ -102,23 +105,11 @@ class Scan:
             options = options if names is None else replace(options, names=names)
         return source.open_table(record, options)
 
-    def _scan(self, table: Table, **mark: Any) -> FileRecord:
+    def _scan(self, table: Table, mark: Mark = START) -> FileRecord:
         with usage_errors(table.name):
-            self._hashes.append(table.scan(**mark))
-        self._tables.append(table)
+            self.hashes.extend(table.scan(mark))
         self.has_excluded |= table.has_excluded
         return table.record
-
-    def _check_ids(self) -> None:
-        """Raise ManifestError if an id is given twice, with both places."""
-        tables: list[Table] = []
-        if any(self._hashes):
-            kinds, rows = (self._known[name].to_numpy() for name in ("kind", "rows"))
-            for number in np.flatnonzero((kinds == TABLE) & (rows > 0)).tolist():
-                record = read_record(self._known, number)
-                if record.source < len(self._sources):
-                    tables.append(self._open(self._sources[record.source], record))
-        check_ids([*tables, *self._tables], self._hashes)
 
     # --- known files
 
@@ -151,24 +142,20 @@ class Scan:
         for name in ("size", "mtime_ns"):
             is_equal = pc.equal(found[name], self._known[name].take(pa.array(latest)))
             is_other |= ~is_equal.fill_null(True).to_numpy()
-        numbers = zip(latest, known[firsts.drop_null().to_numpy()], strict=True)
-        newer = [
-            self._newer(source, read_record(found, place), int(last), int(first))
-            for place, (last, first) in enumerate(numbers)
-            if is_other[place]
-        ]
-        yield make_table(newer)
+        changed = np.flatnonzero(is_other)
+        numbers = known[firsts.drop_null().to_numpy()][changed].tolist()
+        records = read_records(found.take(pa.array(changed)))
+        earlier = read_records(self._known.take(pa.array(latest[changed])))
+        yield make_table(map(self._newer, [source] * len(changed), records, earlier, numbers))
 
     def _newer(
-        self, source: SourceFiles, record: FileRecord, latest: int, first: int
+        self, source: SourceFiles, record: FileRecord, earlier: FileRecord, first: int
     ) -> FileRecord:
         """The record of a file that is not as its latest one any more; `first` is its first one."""
-        earlier = read_record(self._known, latest)
-        table = None
         if record.kind == earlier.kind == TABLE:
             table = self._open(source, record._replace(columns=earlier.columns))
             mark = table.grown_from(earlier)
             if mark is not None:
-                return self._scan(table, mark=mark)
+                return self._scan(table, mark)
         self.changed.append(ChangedFile(first, record.size == earlier.size))
         return record._replace(rows=0, digest=earlier.digest, columns=earlier.columns)

@@ -17,7 +17,7 @@ from pgcli.inputs.lines import MAX_LINE_BYTES, TOO_LONG, parse_object
 from pgcli.inputs.options import ALL, SOURCE, ReadOptions, named_columns, needed_columns
 from pgcli.inputs.paths import ImageLocation, display_name, locate_anywhere, url_scheme
 from pgcli.inputs.readers import ManifestRow
-from pgcli.inputs.rows import check_row, repeated_id, row_to_item
+from pgcli.inputs.rows import check_row, repeated_id, row_id, row_to_item
 from pgcli.records import MAX_IMAGE_BYTES, Fault, Item
 
 NAME = "standard input"
@@ -35,7 +35,8 @@ class Stdin:
     """Standard input: its lines, or the bytes of an image, and the items that they are.
 
     A line is a row as in a manifest; a path alone is a row with an image. As there, rows may name
-    one image several times, and an id once. Raises UsageError for what no line can have.
+    one image several times, and an id once, which is checked here if lines are not spooled. Raises
+    UsageError for what no line can have.
     """
 
     def __init__(self, options: ReadOptions):
@@ -79,18 +80,25 @@ class Stdin:
         if options.refuses_prompts and row.values.get(options.prompt_column) is not None:
             message = f"{row.position}: the row has a prompt, and one is given for all"
             raise UsageError(message, hint="leave one of them out, or rename with --prompt-column")
-        for name in self._needed:
-            if name not in row.values:
+        for column in self._needed:
+            if column not in row.values:
                 raise ManifestError(
-                    f"{row.position}: there is no {name!r}",
+                    f"{row.position}: there is no {column!r}",
                     hint="columns need a JSON object on each line; a path alone has none",
                 )
-        row_id = check_row(row, options)
-        if row_id is not None and not options.repeats_ids:
-            earlier = self._ids.setdefault(hash(row_id), row.position)
+        name = check_row(row, options)
+        if name is not None and not (options.repeats_ids or options.spool):
+            earlier = self._ids.setdefault(hash(name), row.position)
             if earlier != row.position:
-                raise repeated_id(row_id, earlier, row.position)
+                raise repeated_id(name, earlier, row.position)
         return row_to_item(row, index, options, locate=self._locate, manifest="-", kept=self._kept)
+
+    def ids(self, record: FileRecord) -> Iterator[tuple[str, str]]:
+        """The id that a line gives, if it does, with its position."""
+        row = self._row(record)
+        name = row_id(row, self._options)
+        if name is not None:
+            yield name, row.position
 
     def _row(self, record: FileRecord) -> ManifestRow:
         """A JSON object as it is; a path, and the bytes of an image, as a row with an image."""

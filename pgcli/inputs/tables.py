@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 import sys
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from hashlib import sha256
-from itertools import chain, islice
+from itertools import islice
+from typing import Any
 from urllib.parse import unquote
 
-import numpy as np
 import pyarrow as pa
 
+from pgcli.arrow_types import NULL, can_cast, cast_column, common_type, json_column
 from pgcli.errors import ManifestError
 from pgcli.inputs import paths
-from pgcli.inputs.column_types import GuessedType, cast_column
 from pgcli.inputs.file_table import FileRecord
 from pgcli.inputs.options import (
     ALL,
@@ -39,7 +39,6 @@ from pgcli.inputs.readers import (
 from pgcli.inputs.rows import (
     check_row,
     missing_column,
-    repeated_id,
     row_id,
     row_name,
     row_to_item,
@@ -51,13 +50,9 @@ from pgcli.stores.urls import parent_url
 EVERY = 1000
 #: Column names collected of JSON lines, where each row may name its own.
 MAX_COLUMNS = 10_000
-MAX_SUSPECTS = 1000  # equal hashes of ids that are compared for one error message
 #: What stands for null in the name of a folder such as `shop=de`.
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 GONE = ManifestRow("", {}, Fault("missing", "The file of the row does not exist any more."))
-
-#: Of an id, while ids are compared: eight bytes for each. Equal ones may be of different ids.
-id_hash = hash
 
 
 class Table:
@@ -257,7 +252,7 @@ class Table:
                     continue
                 chosen.append(total - 1)
             if name is not None:
-                hashes.append(id_hash(name))
+                hashes.append(hash(name))
             for column, guess in guesses.items():
                 guess.add(row.values.get(column))
         options.track(total - counted)
@@ -314,25 +309,39 @@ class Table:
         return digest.digest(), count, last == b"\n" or following in (b"", b"\r", b"\n")
 
 
+class GuessedType:
+    """The type that holds all values of a column of JSON exactly; text if there is none.
+
+    Integers and fractions are fractions if each integer is one exactly.
+    """
+
+    def __init__(self) -> None:
+        self._kinds: set[pa.DataType] = set()
+        self._are_fractions = True
+        self._values: list[Any] = []
+
+    def add(self, value: Any) -> None:
+        """Count one more value."""
+        self._values.append(value)
+        if len(self._values) == EVERY:
+            self._guess()
+
+    def kind(self) -> pa.DataType:
+        """The type of the values so far."""
+        self._guess()
+        if self._are_fractions and self._kinds == {pa.int64(), pa.float64()}:
+            return pa.float64()
+        return common_type(self._kinds, exact=True)
+
+    def _guess(self) -> None:
+        column, self._values = json_column(self._values), []
+        if column.type == pa.int64():
+            self._are_fractions &= can_cast(column, pa.float64())
+        self._kinds |= {column.type} - {NULL}
+
+
 def partition_columns(path: str) -> dict[str, str | None]:
     """The keys and values in the names of the folders that a path leads through: `shop=de/`."""
     folders = (part.partition("=") for part in path.split("/")[:-1])
     values = {unquote(key): unquote(value) for key, sign, value in folders if key and sign}
     return {key: None if value == NULL_PARTITION else value for key, value in values.items()}
-
-
-def check_ids(tables: Sequence[Table], hashes: Sequence[array[int]]) -> None:
-    """Raise ManifestError if two rows of the tables have one id.
-
-    The last tables have hashes of their ids from their scan; those of the others are read.
-    """
-    others = tables[: len(tables) - len(hashes)]
-    read = (array("q", (id_hash(name) for name, _ in table.ids())) for table in others)
-    ordered = np.sort(np.frombuffer(b"".join([*read, *hashes]), np.int64))
-    suspects = set(ordered[1:][ordered[1:] == ordered[:-1]][:MAX_SUSPECTS].tolist())
-    positions: dict[str, str] = {}
-    for name, position in chain.from_iterable(table.ids() for table in tables if suspects):
-        if id_hash(name) in suspects:
-            if name in positions:
-                raise repeated_id(name, positions[name], position)
-            positions[name] = position

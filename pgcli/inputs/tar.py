@@ -15,9 +15,9 @@ from contextlib import ExitStack
 from typing import Any, BinaryIO
 
 from pgcli.errors import ManifestError
-from pgcli.inputs.endings import IMAGE_ENDINGS
 from pgcli.inputs.lines import MAX_LINE_BYTES, TOO_LONG, parse_json
 from pgcli.inputs.readers import (
+    IMAGE_ENDINGS,
     InputFile,
     ManifestReader,
     ManifestRow,

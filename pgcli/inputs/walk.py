@@ -11,7 +11,7 @@ from glob import has_magic
 from pathlib import Path
 from typing import NamedTuple
 
-from pgcli.inputs.name_filter import NameFilter
+from pgcli.inputs.options import NameFilter
 from pgcli.inputs.paths import parse_path, resolves_inside, url_scheme
 
 #: What a walk notes of an entry in place of its file: an error of its row, or why it is no row.

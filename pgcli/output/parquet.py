@@ -12,17 +12,13 @@ from typing import Any, BinaryIO
 import pyarrow
 from pyarrow import parquet
 
+from pgcli.arrow_types import MISMATCHES, Kinds, add_kinds, cast_table, common_type
 from pgcli.arrow_values import to_values
 from pgcli.output.lines import MAX_LEVELS
 from pgcli.output.promote import (
-    MISMATCHES,
     Cell,
-    Kinds,
     ReadTables,
-    add_kinds,
-    cast_table,
     common_schema,
-    common_type,
 )
 from pgcli.printable import is_deep
 from pgcli.rows import RowSchema, json_safe
@@ -206,7 +202,7 @@ def _write(
     try:
         for table in tables:
             if schema is None:
-                add_kinds(kinds, table)
+                add_kinds(kinds, table.schema)
                 fields = [(name, common_type(found)) for name, found in kinds.items()]
                 if common is not None and common != pyarrow.schema(fields):
                     raise pyarrow.ArrowInvalid("columns of the tables have types that differ")

@@ -8,7 +8,8 @@ from typing import Any
 import numpy
 import pyarrow
 
-from pgcli.output.promote import MISMATCHES, STRING, make_column
+from pgcli.arrow_types import MISMATCHES, STRING
+from pgcli.output.promote import make_column
 from pgcli.rows import BOX_NUMBERS, RowSchema, embedding_values
 
 __all__ = ["EMBEDDING", "EMBEDDING_DIM", "MISMATCHES", "TYPES", "embedding_dim_of", "rows_table"]

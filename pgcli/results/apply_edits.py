@@ -11,7 +11,7 @@ from pgcli.errors import UsageError
 from pgcli.output.reader import Row, read_results
 from pgcli.results.edits import Edit, corrected
 from pgcli.results.gallery.sanitize import clean_line, clean_text
-from pgcli.results.image_locator import image_index
+from pgcli.results.images import image_index
 from pgcli.results.imports.value_checks import InvalidValue
 from pgcli.rows import answer_digest, prompt_of
 

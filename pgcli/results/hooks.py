@@ -11,9 +11,8 @@ from typing import Protocol
 
 from pgcli.errors import OutputExists, OutputFailed, UsageError
 from pgcli.images import ImageLimits
-from pgcli.inputs.endings import IMAGE_ENDINGS
 from pgcli.inputs.paths import parse_path, url_scheme
-from pgcli.inputs.readers import READERS
+from pgcli.inputs.readers import IMAGE_ENDINGS, READERS
 from pgcli.printable import printable
 from pgcli.records import Answer, Item
 from pgcli.results.drawings.drawings import Drawings, check_draw

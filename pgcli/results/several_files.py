@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 from pgcli.box_filter import NO_FILTER, BoxFilter
 from pgcli.output.reader import Row, read_results
-from pgcli.results.image_locator import image_index, image_key
-from pgcli.results.run_input import saved_record
+from pgcli.results.images import image_index, image_key, saved_record
 
 
 class FileRow(NamedTuple):

@@ -11,8 +11,8 @@ from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path, PurePath, PurePosixPath
 
-from pgcli.inputs.endings import IMAGE_ENDINGS
 from pgcli.inputs.paths import url_scheme
+from pgcli.inputs.readers import IMAGE_ENDINGS
 from pgcli.printable import encodable
 from pgcli.records import Answer, Item
 from pgcli.results.output_folder import write_below

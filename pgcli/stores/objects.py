@@ -55,7 +55,7 @@ ENDPOINTS = {
 REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
 CHUNK_BYTES = 4 * 2**20  # most images are one
 BUFFER_BYTES = 2**20
-PAGE = 1000  # objects of a listing, and of a request that deletes
+PAGE = 1000  # objects of a listing
 #: A store that failed after so long did not answer in time; `obstore` has no exception for that.
 SLOW_SECONDS = 30.0
 #: Times that an object is created again which the store says exists, and then has not.
@@ -98,7 +98,7 @@ class ObjectStore:
     """
 
     def __init__(self, url: str):
-        self.url, self._folder = f"{url.rstrip('/')}/", split_url(url)[1]
+        self.url = f"{url.rstrip('/')}/"
 
     @cached_property
     def is_conditional(self) -> bool:
@@ -109,8 +109,8 @@ class ObjectStore:
         self.replace(name, b"")
         try:
             with store_errors():
-                bucket = open_bucket(self.url, RETRIES)
-                bucket.put(self._path(name), b"", mode="create", use_multipart=False)
+                folder = self._open(RETRIES)
+                folder.put(name, b"", mode="create", use_multipart=False)
         except RemoteError as problem:
             cause = problem.__cause__
             if isinstance(cause, AlreadyExistsError):
@@ -126,34 +126,32 @@ class ObjectStore:
         """The files whose names begin so. Hidden ones, which are temporary, are left out."""
         parent, slash, start = prefix.rpartition("/")
         with self._errors():
-            for entries in list_pages(self._bucket, self._path(parent).rstrip("/")):
+            for entries in list_pages(self._objects, parent):
                 for entry in entries:
                     is_hidden = "/" in entry.name or entry.name.startswith(".")
                     if entry.name.startswith(start) and not is_hidden:
                         yield entry._replace(name=parent + slash + entry.name)
 
     def read(self, name: str, *, last: int | None = None) -> bytes | None:
-        path = self._path(name)
         with self._errors(), suppress(FileNotFoundError):
             if last is None:
-                return bytes(self._bucket.get(path).bytes())
-            end = self._bucket.head(path)["size"]  # Azure has no ranges from the end
+                return bytes(self._objects.get(name).bytes())
+            end = self._objects.head(name)["size"]  # Azure has no ranges from the end
             start = max(0, end - last)
-            return bytes(self._bucket.get_range(path, start=start, end=end)) if end else b""
+            return bytes(self._objects.get_range(name, start=start, end=end)) if end else b""
         return None
 
     def create(self, name: str, data: bytes) -> bool:
         from obstore.exceptions import AlreadyExistsError
 
-        path = self._path(name)
         for _ in range(MAX_CONFLICTS):
             if self.is_conditional:
                 with self._errors(), suppress(AlreadyExistsError):
-                    self._bucket.put(path, data, mode="create", use_multipart=False)
+                    self._objects.put(name, data, mode="create", use_multipart=False)
                     return True
             # a store may answer that there is one while another process still creates it
             with self._errors(), suppress(FileNotFoundError):
-                self._bucket.head(path)
+                self._objects.head(name)
                 return False
             if not self.is_conditional:
                 self.replace(name, data)
@@ -163,25 +161,24 @@ class ObjectStore:
 
     def replace(self, name: str, data: bytes) -> None:
         with self._errors():
-            self._bucket.put(self._path(name), data, use_multipart=False)
+            self._objects.put(name, data, use_multipart=False)
 
     def delete(self, names: Iterable[str]) -> None:
-        paths = [self._path(name) for name in names]
+        names = list(names)
         with self._errors():
-            for start in range(0, len(paths), PAGE):
-                try:
-                    self._bucket.delete(paths[start : start + PAGE])
-                except FileNotFoundError:  # a store that removes each by a request ends at this one
-                    for path in paths[start : start + PAGE]:
-                        with suppress(FileNotFoundError):
-                            self._bucket.delete(path)
+            try:
+                self._objects.delete(names)
+            except FileNotFoundError:  # a store that removes each by a request ends at this one
+                for name in names:
+                    with suppress(FileNotFoundError):
+                        self._objects.delete(name)
 
     @cached_property
-    def _bucket(self) -> Any:
-        return open_bucket(self.url, PATIENT)
+    def _objects(self) -> Any:
+        return self._open(PATIENT)
 
-    def _path(self, name: str) -> str:
-        return f"{self._folder}/{name}"
+    def _open(self, retries: RetryConfig) -> Any:
+        return open_bucket(self.url, retries, split_url(self.url)[1])
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -253,8 +250,8 @@ def split_url(url: str) -> tuple[str, str]:
     return bucket, path.strip("/")
 
 
-def open_bucket(url: str, retries: RetryConfig) -> Any:
-    """The bucket of an address, with the keys and at the server that the environment names.
+def open_bucket(url: str, retries: RetryConfig, folder: str | None = None) -> Any:
+    """The bucket of an address, or a folder in it, at the server that the environment names.
 
     `obstore` reads the environment itself, but for what is here.
     """
@@ -273,7 +270,8 @@ def open_bucket(url: str, retries: RetryConfig) -> Any:
         options |= {"base_url": endpoint, "skip_signature": True}
     client: ClientConfig = {**CLIENT, "allow_http": endpoint.startswith("http://")}
     kinds: dict[str, Any] = {"s3": store.S3Store, "gs": store.GCSStore, "az": store.AzureStore}
-    return kinds[scheme](bucket, client_options=client, retry_config=retries, **options)
+    options |= {"client_options": client, "retry_config": retries}
+    return kinds[scheme](bucket, prefix=folder, **options)
 
 
 def region_of(bucket: str) -> dict[str, str]:

@@ -29,7 +29,7 @@ from pgcli.run import model as running
 from pgcli.stores import LocalStore
 from tests.support import forkserver, pretend
 from tests.support.awkward import drawing
-from tests.support.runs import heed_signals
+from tests.support.runs import heed_signals, many
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "images"
@@ -513,7 +513,7 @@ def test_dry_run_estimates_time_and_size(capsys, pretended, tmp_path, name, kind
 
 def test_dry_run_downloads_no_model(capsys):
     options = ("--model", "no-one/has-this", "--dry-run")
-    code, _, err = call(capsys, "caption", *[EXAMPLES] * 20, *options)
+    code, _, err = call(capsys, "caption", *many(20), *options)
     assert code == 0
     assert "time: unknown before the model is on this machine" in err
 
@@ -893,7 +893,7 @@ def wait_until(claim):
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signal_ends_the_run_after_a_notice_of_saved_rows(tmp_path, signum):
     output = tmp_path / "rows.jsonl"
-    run = started("caption", *[EXAMPLES] * 20, "--model", "demo", "-o", output)
+    run = started("caption", *many(20), "--model", "demo", "-o", output)
     wait_until(lambda: output.exists() and output.stat().st_size)
     run.send_signal(signum)
     stderr = run.communicate(timeout=60)[1].decode()
@@ -914,7 +914,7 @@ def test_signal_ends_the_run_after_a_notice_of_saved_rows(tmp_path, signum):
     ],
 )
 def test_notice_says_where_the_rows_of_an_interrupted_run_are(tmp_path, output, options, where):
-    words = ("caption", *[EXAMPLES] * 20, "--model", "demo", "-o", output, *options)
+    words = ("caption", *many(20), "--model", "demo", "-o", output, *options)
     run = started(*words, cwd=tmp_path)
     output = tmp_path / output
     files = f"{output.name}.pgcli/open/*", f"{output.name}/*", output.name
@@ -943,7 +943,7 @@ def test_a_signal_that_is_ignored_stays_ignored(tmp_path):
 
 
 def test_head_ends_the_run_quietly():
-    run = started("caption", *[EXAMPLES] * 50, "--model", "demo", stdout=subprocess.PIPE)
+    run = started("caption", *many(50), "--model", "demo", stdout=subprocess.PIPE)
     assert json.loads(run.stdout.readline())["index"] == 0
     run.stdout.close()
     stderr = run.stderr.read()

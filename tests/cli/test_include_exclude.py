@@ -16,7 +16,7 @@ from PIL import Image
 
 from pgcli.cli.main import main
 from pgcli.inputs import Inventory, ReadOptions
-from pgcli.inputs.name_filter import NameFilter
+from pgcli.inputs.options import NameFilter
 from pgcli.run import model as running
 from tests.support import pretend
 
@@ -81,10 +81,10 @@ def test_names_of_every_source_are_selected(
 
 def test_relative_paths_of_several_sources_are_selected(capsys: pytest.CaptureFixture[str]) -> None:
     """Their ids begin with the source; files that are named are compared as they are typed."""
-    sources = ["photos", "photos/a.png", "ids.jsonl"]
-    assert run(capsys, *sources, "--include", "a.png", "--include", "photos/*") == [
+    sources = ["photos", "./photos/a.png", "ids.jsonl"]
+    assert run(capsys, *sources, "--include", "a.png", "--include", "*photos/*") == [
         (0, "photos/a.png"),
-        (1, "photos/a.png"),
+        (1, "./photos/a.png"),
         (2, "a.png"),
     ]
 

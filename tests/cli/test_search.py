@@ -19,6 +19,7 @@ from pgcli.cli.main import main
 from pgcli.embedding import loader
 from pgcli.images import ImageSpec
 from tests.support.galleries import CANARY, HOSTILE
+from tests.support.parsed_page import content, copy
 from tests.support.vectors import rows_of, unit, write_jsonl, write_parquet
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
@@ -267,39 +268,61 @@ def photos(count: int) -> None:
         Image.new("RGB", (12, 9), (number, 0, 99)).save(f"photos/{number}.jpg")
 
 
+def shown(name: str) -> tuple[list[dict[str, Any]], list[str]]:
+    """The rows of a page, and their prompts."""
+    data = content(Path(name)).named("data")
+    return data["rows"], [data["prompts"][row["q"]][1] for row in data["rows"]]
+
+
 def test_page_shows_the_images_that_were_found(vectors: str, capsys: Capture) -> None:
     photos(20)
     words = (vectors, "--text", "row 3", "--image", grey("query.png", 7), "-k", "4")
     code, _, err = call(capsys, *words, "--view", "page.html")
-    page = Path("page.html").read_text()
+    found, queries = shown("page.html")
     assert code == 0
-    assert page.count('<section class="result">') == 2
-    assert page.count('src="data:image/webp;base64,') == 9
-    assert page.index("row 3") < page.index("3.jpg") < page.index("7.jpg")
-    assert "page.html: " in err
+    assert queries == ["row 3"] * 4 + ["query.png"] * 5  # the image itself, and its hits
+    assert [row["id"] for row in found] == [*best(3, 4), "query.png", *best(7, 4)]
+    assert found[0]["d"][0][:3] == ["similarity", 1.0, "1.000"]
+    assert "page.html: 9 rows" in err
     assert "not shown" not in err
     assert call(capsys, *words, "--view", "page.html")[0] == 0  # a page is replaced
+
+
+def test_images_of_several_files_of_vectors_are_their_own(capsys: Capture) -> None:
+    for number in (0, 1):
+        Path(str(number)).mkdir()
+        Image.new("RGB", (12 + number, 9), (99, 0, 0)).save(f"{number}/a.jpg")
+        rows = [
+            {**row, "index": 0, "id": "a", "image": f"{number}/a.jpg"}
+            for row in rows_of(VECTORS[:1])
+        ]
+        write_parquet(Path(f"{number}.parquet"), rows)
+    assert call(capsys, "0.parquet", "1.parquet", "--duplicates", "--view", "page.html")[0] == 0
+    page = content(Path("page.html"))
+    assert [copy(page, number).size[0] for number in (0, 1)] == [12, 13]
 
 
 def test_page_names_images_that_are_missing(vectors: str, capsys: Capture) -> None:
     code, _, err = call(capsys, vectors, "--text", "row 3", "-k", "2", "--view", "page.html")
     assert code == 0
     assert "2 images are not shown" in err
-    assert "missing" in Path("page.html").read_text()
+    assert "The image does not exist any more." in Path("page.html").read_text()
     Path("moved/photos").mkdir(parents=True)
     shutil.copy(grey("3.png", 3), "moved/photos/3.jpg")
     words = ("--text", "row 3", "-k", "1", "--view", "page.html", "--images", "moved")
     assert "not shown" not in call(capsys, vectors, *words)[2]
 
 
-def test_page_of_duplicates_has_a_section_for_each_group(capsys: Capture) -> None:
+def test_page_of_duplicates_has_a_prompt_for_each_group(capsys: Capture) -> None:
     photos(4)
     write_parquet(Path("v.parquet"), rows_of(VECTORS[[0, 1, 0, 1]]))
     assert call(capsys, "v.parquet", "--duplicates", "--view", "page.html")[0] == 0
-    page = Path("page.html").read_text()
-    assert page.count('<section class="result">') == 2
-    assert "Group 2" in page
-    assert "Near-duplicates in v.parquet" in page
+    assert shown("page.html")[1] == ["group 1", "group 1", "group 2", "group 2"]
+    assert "<title>Near-duplicates in v.parquet</title>" in Path("page.html").read_text()
+    write_parquet(Path("w.parquet"), rows_of(VECTORS[:2]))
+    code, _, err = call(capsys, "w.parquet", "--duplicates", "--view", "b.html")
+    assert (code, Path("b.html").exists()) == (0, False)
+    assert "nothing was found: b.html is not written" in err
 
 
 def test_foreign_text_is_text_on_the_page_and_terminal(capsys: Capture) -> None:
@@ -312,8 +335,8 @@ def test_foreign_text_is_text_on_the_page_and_terminal(capsys: Capture) -> None:
     page = Path("page.html").read_text()
     assert code == 0
     assert CANARY in page
-    assert "<script" not in page
     assert "<img src=x" not in page
+    assert page.count("<script") == page.count("</script>") == 3
     assert not [text for text in (out, err, page) if set(text) & set("\x1b\r\u202e")]
     assert len(rows(call(capsys, *words)[1])) == len(HOSTILE)
 
@@ -327,12 +350,9 @@ def test_view_makes_a_page_of_the_rows(
     write_parquet(Path(vectors), rows_of(VECTORS[[0, 1, 2, 3, 0, 3]], model="towers"))
     call(capsys, vectors, *words.split("|"), "-o", name, "--view", "direct.html")
     assert main(["view", name]) == 0
-    direct, page = (Path(one).read_text() for one in ("direct.html", "found.html"))
-    sections = [one[one.index("<section") :].replace("2 members", "") for one in (direct, page)]
-    assert sections[0] == sections[1]
-    assert page.count("<section") == 2
-    assert main(["view", name, "--draw", "drawn"]) == 2
-    assert "--draw has no effect on the rows of a search" in capsys.readouterr().err
+    (direct, titles), (page, names) = shown("direct.html"), shown("found.html")
+    assert len(set(names)) == 2
+    assert (titles, [row["d"] for row in direct]) == (names, [row["d"] for row in page])
 
 
 def test_view_refuses_a_file_of_two_kinds_of_rows(capsys: Capture) -> None:

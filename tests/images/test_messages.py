@@ -141,6 +141,29 @@ def test_bytes_that_are_not_a_message_are_refused(raw: bytes) -> None:
         received(raw)
 
 
+def test_message_of_a_byte_now_and_then_is_late(ends: tuple[Connection, Connection]) -> None:
+    ended = threading.Event()
+
+    def drip() -> None:
+        for byte in frame(b'{"a": 1}', bytes(50)):
+            if not ended.wait(0.05):
+                ends[0]._socket.sendall(bytes([byte]))
+
+    dripping = threading.Thread(target=drip)
+    dripping.start()
+    with pytest.raises(ProcessFailed) as problem:
+        ends[1].receive(100, 0.5)
+    ended.set()
+    dripping.join()
+    assert problem.value.is_late
+
+
+def test_message_that_nobody_reads_is_late(ends: tuple[Connection, Connection]) -> None:
+    with pytest.raises(ProcessFailed) as problem:
+        ends[0].send({}, bytes(2**24), 0.2)
+    assert problem.value.is_late
+
+
 def test_valid_reply_is_an_image() -> None:
     image = image_from(REPLY, bytearray(3), ITEM, ScriptedDecoder())
     assert (image.width, image.fault) == (1, None)

@@ -15,7 +15,7 @@ import pytest
 from pgcli.errors import NoInputError, PgcliError, UsageError
 from pgcli.inputs import Inventory, ReadOptions
 from pgcli.inputs.listing import glob_matches
-from pgcli.inputs.name_filter import NameFilter
+from pgcli.inputs.options import NameFilter
 from pgcli.inputs.parquet_process import PROCESS
 from pgcli.inputs.walk import glob_files
 from pgcli.stores import Reader

@@ -17,6 +17,9 @@ from pgcli.inputs import Inventory, ReadOptions
 from tests.inputs.items import reloaded
 from tests.support.source_formats import FORMATS, folder, json_lines
 
+#: Sources may have the same files.
+REPEATS = ReadOptions(repeats_ids=True)
+
 
 @pytest.fixture(autouse=True)
 def current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,13 +71,13 @@ def test_input_that_stayed_the_same_has_no_new_generation(make: Callable[[], str
 
 def test_new_files_come_after_recorded_ones_wherever_they_sort() -> None:
     sources = [folder(), json_lines(), "d/*.png"]
-    before = recorded(sources)
+    before = recorded(sources, REPEATS)
     touch("d/0-late.png")
-    after = Inventory.scan(sources, known=before)
+    after = Inventory.scan(sources, REPEATS, known=before)
     assert ids(after)[: before.total] == ids(before)
     assert ids(after)[before.total :] == ["d/0-late.png"] * 2
     touch("d/00.png")
-    again = Inventory.scan(sources, known=reloaded(after, sources, ReadOptions()))
+    again = Inventory.scan(sources, REPEATS, known=reloaded(after, sources, REPEATS))
     assert len(again.generations) == 3
     assert ids(again)[after.total :] == ["d/00.png"] * 2
     assert again.changes(everything) is None

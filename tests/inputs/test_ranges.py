@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pgcli.inputs import Inventory, ReadOptions, scan, tables
-from pgcli.inputs.name_filter import NameFilter
+from pgcli.inputs import Inventory, ReadOptions, listing, tables
+from pgcli.inputs.options import NameFilter
 from tests.inputs.items import reloaded
 from tests.support.bytes_read import bytes_read
 from tests.support.source_formats import COUNT, FORMATS, archive
@@ -80,7 +80,7 @@ def test_another_process_reads_the_same_items_without_a_scan(
     assert len(whole) == inventory.total
     for start in range(0, len(whole), 23):
         assert list(inventory.items(start, start + 23)) == whole[start : start + 23]
-    monkeypatch.setattr(scan, "Listing", None)
+    monkeypatch.setattr(listing.SourceFiles, "records", None)
     monkeypatch.setattr(tables.Table, "scan", None)
     Path("d/0-late.png").write_bytes(b"x")
     again = reloaded(inventory, sources, options)

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from pgcli.errors import ManifestError, NoInputError, UsageError
 from pgcli.inputs import Inventory, ReadOptions
-from pgcli.inputs.name_filter import NameFilter
+from pgcli.inputs.options import NameFilter
 from pgcli.records import Fault
 from pgcli.rows import json_safe
 from tests.inputs.items import faults, ids, items, reloaded
@@ -349,6 +349,36 @@ class TestManifests:
             Inventory.scan([one, one])
         assert len(items(one, two, reading=ReadOptions(repeats_ids=True))) == 4
 
+    @pytest.mark.parametrize(
+        ("sources", "positions"),
+        [
+            (("i", "i"), "i and i"),
+            (("i", "i/*.jpg"), r"i and i/\*\.jpg"),
+            (("i/a.jpg", "i/b.jpg", "i/a.jpg"), r"i/a\.jpg and i/a\.jpg"),
+            (("i/*", "i/m.jsonl"), r"i/\* and i/m\.jsonl, line 1"),
+            (("-", "i", "i/*.jpg"), r"i and i/\*\.jpg"),
+        ],
+    )
+    def test_file_named_twice_is_refused_with_both_sources(
+        self, sources: tuple[str, ...], positions: str, set_stdin: Callable[[bytes], None]
+    ) -> None:
+        touch("i/a.jpg", "i/b.jpg")
+        json_lines({"image": "b.jpg", "id": "i/a.jpg"}, name="i/m.jsonl")
+        set_stdin(b"i/a.jpg\n")
+        with pytest.raises(ManifestError, match=rf"'i/a\.jpg' is given twice: {positions}$"):
+            Inventory.scan(sources)
+        set_stdin(b"i/a.jpg\n")
+        assert items(*sources, reading=ReadOptions(repeats_ids=True))
+
+    def test_id_of_spooled_lines_and_of_a_manifest_is_refused(
+        self, set_stdin: Callable[[bytes], None]
+    ) -> None:
+        name = json_lines({"image": "a", "id": 1})
+        for lines in (b'b\n{"image": "b", "id": "1"}\n', b'{"image": "b", "id": 1}\n' * 2):
+            set_stdin(lines)
+            with pytest.raises(ManifestError, match="'1' is given twice: standard input, line"):
+                Inventory.scan(["-", name], ReadOptions(spool=True))
+
     def test_source_is_a_column_of_every_row(self) -> None:
         touch("i/a.jpg")
         Path("m.csv").write_text("image,source\nb.jpg,mine\n")
@@ -401,7 +431,8 @@ class TestManifests:
     def test_equal_hashes_of_different_ids_are_not_repeats(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("pgcli.inputs.tables.id_hash", lambda text: len(text))
+        for module in ("tables", "inventory"):
+            monkeypatch.setattr(f"pgcli.inputs.{module}.hash", len, raising=False)
         rows = [{"image": "a.jpg", "id": str(n)} for n in range(100)]
         assert len(items(json_lines(*rows))) == 100
         with pytest.raises(ManifestError, match="'7' is given twice"):
@@ -510,7 +541,7 @@ class TestManifests:
         program = """
 from pathlib import Path
 from pgcli.inputs import Inventory, ReadOptions
-from pgcli.inputs.name_filter import NameFilter
+from pgcli.inputs.options import NameFilter
 source = Inventory.scan(["m.parquet"])
 for item in source:
     if item.index == 2:

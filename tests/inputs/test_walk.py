@@ -12,7 +12,7 @@ import pytest
 
 from pgcli.errors import ManifestError, NoInputError
 from pgcli.inputs import Inventory, ReadOptions
-from pgcli.inputs.name_filter import NameFilter
+from pgcli.inputs.options import NameFilter
 from pgcli.inputs.walk import expand_source, glob_files
 from tests.inputs.items import ids, items
 

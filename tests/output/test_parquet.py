@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet as pq
 
+from pgcli.arrow_types import as_text, common_type
 from pgcli.output import parquet
 from pgcli.output.parquet import (
     PartInfo,
@@ -31,7 +32,7 @@ from pgcli.output.parquet import (
     spool_tables,
     write_parquet,
 )
-from pgcli.output.promote import Cell, as_text, common_type
+from pgcli.output.promote import Cell
 from pgcli.output.schema import MISMATCHES, TYPES, rows_table
 from pgcli.records import COLUMNS, Answer, Mask, Rle
 from pgcli.rows import RowSchema

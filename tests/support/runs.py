@@ -27,7 +27,12 @@ PRETEND = [sys.executable, str(ROOT / "tests" / "support" / "pretend.py")]
 EXAMPLES = ROOT / "examples" / "images"
 
 
-MANY = [str(EXAMPLES)] * 20
+def many(count: int) -> list[str]:
+    """The examples so many times, each time by another name, as ids may not repeat."""
+    return [f"{EXAMPLES}/{'./' * number}" for number in range(count)]
+
+
+MANY = many(20)
 
 
 ROWS = 20 * len(list(EXAMPLES.iterdir()))

@@ -16,7 +16,7 @@ import pytest
 from pgcli.cli.main import main
 from pgcli.errors import UsageError
 from pgcli.run.workers.slots import EngineSlot, engine_slots
-from tests.support.runs import wait_until
+from tests.support.runs import many, wait_until
 
 ROOT = Path(__file__).parents[2]
 IMAGES = sorted((ROOT / "examples" / "images").glob("*.png"))
@@ -25,7 +25,7 @@ ROWS = 6 * len(IMAGES)
 
 def command(output: Path, engines: int) -> list[str]:
     """Captions in chunks of eight rows."""
-    words = ["caption", *map(str, IMAGES * 6), "--model", "demo", "--no-timing", "-o", str(output)]
+    words = ["caption", *many(6), "--model", "demo", "--no-timing", "-o", str(output)]
     return [sys.executable, "-m", "pgcli", *words, "--batch-size", "2", "--engines", str(engines)]
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from pgcli.cli.main import main
-from tests.support.runs import EXAMPLES
+from tests.support.runs import many
 
 pytestmark = [
     pytest.mark.gpu,
@@ -22,7 +22,7 @@ SHARED = ("id", "prompt", "answer", "finish", "error")
 
 
 def captions(output: Path, *options: str) -> list[dict[str, Any]]:
-    sources = [str(EXAMPLES)] * 8  # 96 images
+    sources = many(8)  # 96 images
     command = ["caption", *sources, "--model", "demo", "-o", str(output), "--quiet", *options]
     assert main(command) == 0
     return [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]

@@ -119,14 +119,14 @@ def run_export(
     with screen.progress("reading rows") as progress:
         stats = collect_stats(progress.track(rows), options.prompt)
     check_rows(to, format, ", ".join(results), stats, options)
-    wanted, search = options.wanted(format, stats), options.search(RunOnScreen(screen))
-    images = ExportEntries(paths, format, wanted, search)
+    wanted, locator = options.wanted(format, stats), options.locator(RunOnScreen(screen))
+    images = ExportEntries(paths, format, wanted, locator)
     if not format.is_merged:
         images.check_sources(target)
     with screen.progress("images", stats.images, unit="images") as progress:
         entries = progress.track(images.entries(rows, options.prompt, options.root))
         write_export(format, target, entries, wanted, overwrite=options.overwrite)
-    report_export(to, output or "files next to the images", stats, wanted.counts, search)
+    report_export(to, output or "files next to the images", stats, wanted.counts, locator)
     for note in notes:
-        search.say(f"{note}; the export ends there")
+        locator.say(f"{note}; the export ends there")
     return INCOMPLETE if wanted.counts.missing.count or wanted.counts.unnamed else 0

@@ -60,15 +60,12 @@ class ViewOptions:
 )
 def view(results: Results, given: Given) -> None:
     from pgcli.cli.run_command import RunOnScreen
-    from pgcli.cli.search.view_found import view_found
     from pgcli.results.gallery.gallery_page import GalleryOptions, RowGroup, write_gallery
 
     options = given.build(GalleryOptions, box_filter=given.build(BoxOptions).box_filter)
     draw, overwrite = given.values.get("draw"), options.overwrite
     screen = Screen(quiet=given.quiet)
     outputs = [Path(name) for name in results]
-    if len(outputs) == 1 and view_found(outputs[0], options, screen, draws=draw is not None):
-        return
     names = unique_names(outputs)
     groups = [RowGroup(path, name) for path, name in zip(outputs, names, strict=True)]
     if draw is not None:
@@ -89,14 +86,13 @@ def draw_boxes(
     from pgcli.cli.run_command import RunOnScreen
     from pgcli.output.reader import read_results
     from pgcli.results.drawings.drawings import Drawings, drawable_answer
-    from pgcli.results.image_locator import ImageLocator, with_items
 
-    search = options.search(RunOnScreen(screen))
+    locator = options.locator(RunOnScreen(screen))
     rows = map(options.box_filter.row, islice(read_results(output), options.limit))
-    drawings = Drawings(folder, labels=gallery.labels, reader=search.url_reader)
+    drawings = Drawings(folder, labels=gallery.labels, reader=locator.url_reader)
     with screen.progress("drawings", gallery.rows, unit="drawings") as progress:
         try:
-            for row, item in with_items(progress.track(rows), ImageLocator([output], search)):
+            for row, item in locator.with_items(progress.track(rows), output):
                 drawings.on_row(drawable_answer(row, str(output)), item, is_saved=False)
         except BaseException:
             drawings.finish(complete=False)

@@ -13,6 +13,7 @@ from pgcli.cli.ui.console import Screen, is_terminal
 from pgcli.errors import UsageError
 from pgcli.output import FormatOption, output_format
 from pgcli.printable import printable
+from pgcli.results.gallery.hits import hit_row
 from pgcli.results.publish import publish
 from pgcli.rows import json_safe, json_text, round6
 from pgcli.search.search_files import Hit
@@ -54,6 +55,24 @@ class Rows:
                     "similarity": round6(hit.similarity),
                 }
                 yield {column: json_safe(values[column]) for column in self.columns}
+
+    def page_rows(
+        self, vectors: Sequence[str], images: Sequence[str]
+    ) -> Iterator[Mapping[str, Any]]:
+        """The rows as a page shows them, each with its file of `vectors` and its index there.
+
+        An image that is a query is a row, too, before its hits.
+        """
+        hits = [hit for hits in self.hits for hit in hits]
+        queries = {name: str(Path(name).absolute()) for name in images}
+        last = None
+        for row, hit in zip(self, hits, strict=True):
+            if self.by == "query" and row["query"] != last and row["query"] in queries:
+                path = queries[row["query"]]
+                query = {"id": row["query"], "image": path, "text": "the query", "similarity": 1.0}
+                yield hit_row({**row, **query, "rank": 0, "vectors": vectors[0]})
+            last = row.get("query")
+            yield hit_row({**row, "index": hit.name.index, "vectors": vectors[hit.name.file]})
 
     def text(self) -> Iterator[str]:
         """Lines for a person: each query or group, and what was found below it."""

@@ -18,8 +18,10 @@ from pgcli.search.search_files import Hit, find_duplicates, read_all, search_fil
 from pgcli.search.vector_files import VectorFiles
 from pgcli.stores.writing import check_target
 from pgcli.tasks.question import normalize
+from pgcli.wording import listed
 
 DEFAULT_K = 10
+MAX_NAMES_IN_TITLE = 3
 
 
 def run_search(options: SearchOptions, screen: Screen) -> None:
@@ -45,9 +47,7 @@ def run_search(options: SearchOptions, screen: Screen) -> None:
     screen.info(summary)
     write_rows(options.output, options.format, found, overwrite=options.overwrite, screen=screen)
     if options.view is not None:
-        from pgcli.cli.search.page import write_page
-
-        write_page(options, found, summary, screen)
+        write_page(options, found, screen)
 
 
 def check_options(options: SearchOptions) -> None:
@@ -87,6 +87,32 @@ def check_view(view: str, options: SearchOptions) -> None:
     target = Path(view)
     is_replaced = options.overwrite or is_page(target)
     check_target(target, "--view", is_folder=False, overwrite=is_replaced)
+
+
+def write_page(options: SearchOptions, found: Rows, screen: Screen) -> None:
+    """Write the page of the rows, with the images that are queries above their hits."""
+    from pgcli.cli.run_command import RunOnScreen
+    from pgcli.results.gallery.gallery_page import GalleryOptions, RowGroup, write_gallery
+
+    rows = list(found.page_rows(options.vectors, options.image))
+    if not rows:
+        screen.info(f"nothing was found: {options.view} is not written")
+        return
+    page = GalleryOptions(
+        output=options.view,
+        option="--view",
+        images=options.images,
+        overwrite=options.overwrite,
+        allow_urls=options.allow_urls,
+        allow_private_hosts=options.allow_private_hosts,
+    )
+    names = found.names if found.by == "query" else [Path(name).name for name in options.vectors]
+    title = listed(names, MAX_NAMES_IN_TITLE)
+    title = title if found.by == "query" else f"Near-duplicates in {title}"
+    group = RowGroup(
+        Path(options.vectors[0]), title, chosen=rows, output_of=lambda row: Path(row["vectors"])
+    )
+    write_gallery([group], page, RunOnScreen(screen))
 
 
 def hits_of(files: VectorFiles, options: SearchOptions, screen: Screen) -> Rows:

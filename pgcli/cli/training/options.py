@@ -232,7 +232,7 @@ class TrainingInputOptions:
     def read_options(self) -> ReadOptions:
         """How the sources are read."""
         from pgcli.inputs import ReadOptions
-        from pgcli.inputs.name_filter import NameFilter
+        from pgcli.inputs.options import NameFilter
 
         return ReadOptions(
             image_column=self.image_column,

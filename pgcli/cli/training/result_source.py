@@ -14,8 +14,7 @@ from pgcli.inputs.readers import InputFile
 from pgcli.output.lines import parse_row
 from pgcli.output.reader import REQUIRED, Row, read_results
 from pgcli.records import COLUMNS, Item
-from pgcli.results.image_locator import ImageLocator, wanted_image
-from pgcli.results.image_search import ImageSearch
+from pgcli.results.images import ImageLocator, ImageRef
 from pgcli.run.progress.events import OnEvent
 from pgcli.stores.files import open_regular
 from pgcli.training.targets import is_error_row
@@ -34,7 +33,7 @@ def source_opener(on_event: OnEvent) -> Callable[[str, ReadOptions], Iterable[It
         path = Path(parse_path(name))
         if not is_result_file(path):
             return Inventory.scan([name], options)
-        return result_items(path, options, ImageSearch(on_event, url_reader=options.url_reader))
+        return result_items(path, options, ImageLocator(on_event, url_reader=options.url_reader))
 
     return open_source
 
@@ -57,13 +56,12 @@ def is_result_file(path: Path) -> bool:
     return set(names) >= COLUMNS_OF_RESULTS
 
 
-def result_items(output: Path, options: ReadOptions, search: ImageSearch) -> Iterator[Item]:
+def result_items(output: Path, options: ReadOptions, locator: ImageLocator) -> Iterator[Item]:
     """The rows of a result file as items with their columns.
 
     An image is searched for beside the file, as that of a manifest, and where its run found it.
     Raises UsageError for a column that a row does not have.
     """
-    locator = ImageLocator([output], search)
     for number, row in enumerate(read_results(output)):
         if not options.names.accepts(str(row["id"])):
             continue
@@ -72,7 +70,7 @@ def result_items(output: Path, options: ReadOptions, search: ImageSearch) -> Ite
         if is_error_row(item):
             yield item
             continue
-        found = image_beside(output, item) or locator.item(number, wanted_image(row))
+        found = image_beside(output, item) or locator.item(number, ImageRef.of(row, output))
         yield Item(
             number,
             item.id,

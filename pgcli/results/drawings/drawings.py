@@ -15,8 +15,8 @@ from pgcli.images import ImageError, ImageLimits, load_image
 from pgcli.images.decode import silence_decoders
 from pgcli.images.files import checked_bytes, item_bytes
 from pgcli.images.formats import identify_image
-from pgcli.inputs.endings import IMAGE_ENDINGS
 from pgcli.inputs.paths import parse_path, resolves_inside, url_scheme
+from pgcli.inputs.readers import IMAGE_ENDINGS
 from pgcli.printable import printable
 from pgcli.records import BOX_TASKS, Answer, Item, Mask
 from pgcli.results.drawings.colours import LabelColours

@@ -1,27 +1,29 @@
-"""Groups the rows of a result file by image; each image gets a file name within the export."""
+"""The images of an export, each with its rows, its bytes and a file name within the export."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path, PurePosixPath
 
 from pgcli.errors import UsageError
+from pgcli.images import ImageError, ImageLimits, Size, read_file_header, read_header
 from pgcli.images.decode import silence_decoders
-from pgcli.inputs.endings import IMAGE_ENDINGS
 from pgcli.inputs.paths import parse_path, resolves_inside, url_scheme
+from pgcli.inputs.readers import IMAGE_ENDINGS
 from pgcli.printable import encodable
-from pgcli.records import Item
+from pgcli.records import Fault, Item
+from pgcli.results.drawings.drawings import read_original
+from pgcli.results.drawings.formats import SUFFIXES
 from pgcli.results.exports.entry import ExportEntry, ExportFormat, ExportSettings, Row, keep_name
 from pgcli.results.exports.validate_rows import RowStats, valid_rows
 from pgcli.results.file_names import FileNames, folder_name
-from pgcli.results.gallery.cards import ImageRef
-from pgcli.results.image_locator import ImageLocator, wanted_image
-from pgcli.results.image_search import ImageSearch
-from pgcli.results.row_image import RowImage
+from pgcli.results.images import ImageLocator, ImageRef
 from pgcli.results.several_files import FileRow
+from pgcli.stores import Reader
 
 
 class ExportEntries:
@@ -29,20 +31,20 @@ class ExportEntries:
 
     def __init__(
         self,
-        results: Sequence[Path],
+        outputs: Sequence[Path],
         format: ExportFormat,
         given: ExportSettings,
-        search: ImageSearch,
+        locator: ImageLocator,
     ):
-        self._format, self._given, self._search = format, given, search
-        self._locator = ImageLocator(results, search)
+        self._outputs, self._format, self._given = outputs, format, given
+        self._locator = locator
         self._endings = frozenset[str]() if format.unique_stems else IMAGE_ENDINGS
         self._names = FileNames(self._endings, self._sanitize)
 
     def check_sources(self, target: Path) -> None:
         """Raise UsageError if a source of the run is in the target, which is replaced."""
         root = os.path.realpath(target)
-        for path in self._locator.source_paths():
+        for path in self._locator.source_paths(self._outputs):
             if resolves_inside(path, root):
                 raise UsageError(
                     f"{path} was read by the run, and is in {target}, which is written",
@@ -61,7 +63,7 @@ class ExportEntries:
         for number, (_, same) in enumerate(groupby(valid, key=attrgetter("image")), start=1):
             found = tuple(same)
             group = tuple(one.row for one in found)
-            wanted = wanted_image(group[0], found[0].file)
+            wanted = ImageRef.of(group[0], self._outputs[found[0].file])
             image = self._locate(number, group[0], wanted)
             names = self._claim_names(number, group[0], image)
             address = wanted.image if root is None else self._relative_path(root, wanted)
@@ -79,7 +81,7 @@ class ExportEntries:
             item = Item(number, wanted.id, wanted.image, path)
         # a text file is written next to the image even if the image has changed
         size = None if format.is_merged else (row["width"], row["height"])
-        return RowImage(item, size, self._search.url_reader)
+        return RowImage(item, size, self._locator.url_reader)
 
     def _sanitize(self, part: str, is_folder: bool) -> str:
         """The name of a folder or file, as the format allows it."""
@@ -127,3 +129,62 @@ def folder_of_label(label: str | None) -> str:
     """The name of the folder of a label's images, which is one folder whatever the label is."""
     name = (label or "").replace("/", "_").strip()
     return name if name.strip(".") else "_"
+
+
+IMAGE_CHANGED = Fault("missing", "The image changed since it was answered.")
+
+
+class RowImage:
+    """The image of a row: a file, bytes, or an address.
+
+    `size` is the width and height that it must have; None if any will do.
+    """
+
+    def __init__(self, item: Item, size: tuple[int, int] | None, url_reader: Reader | None):
+        self._item, self._size, self._url_reader = item, size, url_reader
+
+    @cached_property
+    def path(self) -> str | None:
+        """The image file, if there is one and it still has the row's size.
+
+        Without a size, the ending of the name is enough. The file is checked because a row from
+        elsewhere may name any file of the user.
+        """
+        path = self._item.path
+        if path is None or not self._is_file or not os.path.isfile(path):  # noqa: PTH113
+            return None
+        has_ending = self._size is None and Path(path).suffix.lower() in IMAGE_ENDINGS
+        return path if has_ending or self.ending else None
+
+    @cached_property
+    def ending(self) -> str:
+        """The file ending of the image's format; empty if it cannot be read."""
+        path, root = self._item.path, self._item.root
+        try:
+            if path is None or not self._is_file:
+                return SUFFIXES[self._contents[1]][0]
+            return SUFFIXES[self._checked(*read_file_header(path, ImageLimits(), root))][0]
+        except ImageError:
+            return ""
+
+    def read(self) -> bytes:
+        """The bytes of the image. Raises `ImageError` if it cannot be read or has changed."""
+        return self._contents[0]
+
+    @property
+    def _is_file(self) -> bool:
+        """Whether the image is a file of its own, not one at an address or in an archive."""
+        path = self._item.path
+        return path is not None and self._item.span is None and url_scheme(path) is None
+
+    @cached_property
+    def _contents(self) -> tuple[bytes, str]:
+        """The bytes and their format."""
+        data = read_original(self._item, ImageLimits(), self._url_reader)
+        return data, self._checked(*read_header(data))
+
+    def _checked(self, format: str, size: Size) -> str:
+        """The format, if the size is the row's; EXIF may swap its sides. Raises `ImageError`."""
+        if self._size is not None and sorted(size) != sorted(self._size):
+            raise ImageError(IMAGE_CHANGED)
+        return format

@@ -19,7 +19,7 @@ from pgcli.results.exports.entry import (
     StoreImages,
 )
 from pgcli.results.exports.validate_rows import RowStats
-from pgcli.results.image_search import ImageSearch
+from pgcli.results.images import ImageLocator
 from pgcli.run.progress.events import OnEvent
 from pgcli.stores import make_reader
 from pgcli.stores.files import read_text
@@ -56,12 +56,12 @@ class ExportOptions:
         """Which boxes are exported."""
         return BoxFilter(self.min_score, self.min_confidence, self.nms)
 
-    def search(self, on_event: OnEvent) -> ImageSearch:
-        """How images are found."""
+    def locator(self, on_event: OnEvent) -> ImageLocator:
+        """What finds the images."""
         url_reader = make_reader(
             allow_urls=self.allow_urls, allow_private_hosts=self.allow_private_hosts
         )
-        return ImageSearch(on_event, url_reader=url_reader)
+        return ImageLocator(on_event, url_reader=url_reader)
 
     def wanted(self, format: ExportFormat, stats: RowStats) -> ExportSettings:
         """What the format is to write. Raises UsageError for unsuitable labels."""

@@ -10,7 +10,7 @@ from pgcli.errors import UsageError
 from pgcli.inputs.paths import resolves_inside
 from pgcli.results.exports.entry import ExportCounts, ExportEntry, ExportFormat, ExportSettings
 from pgcli.results.exports.validate_rows import RowStats
-from pgcli.results.image_search import ImageSearch
+from pgcli.results.images import ImageLocator
 from pgcli.results.publish import publish
 from pgcli.results.sidecars import EDITED
 from pgcli.stores.writing import wrap_write_errors
@@ -52,7 +52,7 @@ def outside_target(entries: Iterator[ExportEntry], target: Path) -> Iterator[Exp
 
 
 def report_export(
-    to: str, output: str, stats: RowStats, counts: ExportCounts, search: ImageSearch
+    to: str, output: str, stats: RowStats, counts: ExportCounts, locator: ImageLocator
 ) -> None:
     """Report what was written and what was left out."""
     captions = f" with {counts.captions:,} captions" if counts.captions else ""
@@ -71,14 +71,14 @@ def report_export(
         (counts.unnamed, "texts not written, as no name was free"),
     ]
     exported = f"exported {count(counts.images, 'image')}{boxes} as {to} to {output}"
-    search.say(with_notes(exported, notes))
+    locator.say(with_notes(exported, notes))
     if counts.missing.count:
-        hint = search.hint(counts.missing)
-        search.say(f"the first image left out: {counts.missing.first}", hint=hint)
+        hint = locator.hint(counts.missing)
+        locator.say(f"the first image left out: {counts.missing.first}", hint=hint)
     if counts.unrecorded:
-        search.say(counts.unrecorded)
+        locator.say(counts.unrecorded)
     if counts.renamed:
         shown = ", ".join(counts.renamed_examples)
         rest = counts.renamed - len(counts.renamed_examples)
         more = f", and {rest:,} more" if rest else ""
-        search.say(f"renamed, as the name is taken or not valid: {shown}{more}")
+        locator.say(f"renamed, as the name is taken or not valid: {shown}{more}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pgcli.results.drawings.colours import LabelColours, contrasting
@@ -17,6 +18,7 @@ from pgcli.results.gallery.sanitize import (
     clean_number,
     clean_text,
 )
+from pgcli.results.images import ImageRef
 from pgcli.rows import answer_digest
 
 STAGES = ("load_ms", "vision_ms", "prefill_ms", "decode_ms")
@@ -33,6 +35,7 @@ class ResultFile:
 
     `source` is equal for files whose images have the same source, so that their rows share images.
     `absolute` returns the absolute path or the address of an image; None where it is not known.
+    `output` has the images in its input, or, of rows of a search, what `output_of` returns.
     """
 
     name: str
@@ -41,16 +44,8 @@ class ResultFile:
     note: str = ""
     source: Hashable = ()
     absolute: Callable[[str], str | None] = lambda image: None
-
-
-@dataclass(frozen=True, slots=True)
-class ImageRef:
-    """An image of a card: the first row with it, and that row's file."""
-
-    file: int
-    index: int
-    id: str
-    image: str
+    output: Path = Path()
+    output_of: Callable[[Row], Path] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +75,14 @@ class Cards:
         self._distinct_labels.update(file.labels)
         places: dict[str, dict[Any, int]] = {}  # of each path, by the indexes that have it
         for row in rows:
-            image_file = find_image_file(row, file, places)
+            image_file, output, source = None, file.output, file.source
+            if file.output_of is None:
+                image_file = find_image_file(row, file, places)
+            else:
+                source = output = file.output_of(row)
             self._image_files.append(image_file)
-            self.rows.append(self._row(row, number, image_file or file.source))
+            image = self._image_number(ImageRef.of(row, output), image_file or source)
+            self.rows.append(self._row(row, number, image))
             for name in STAGES:
                 stages[name] += clean_number(row.get(name)) or 0.0
         own = self.rows[first:]
@@ -118,7 +118,7 @@ class Cards:
         files = [row["f"] for row in self.rows]
         return group_cards(self.rows, identities(self.rows, self._image_files, files))
 
-    def _row(self, row: Row, file: int, source: Hashable) -> dict[str, Any]:
+    def _row(self, row: Row, file: int, image: int) -> dict[str, Any]:
         """The row with short keys, without those that have no value."""
         width, height = clean_number(row.get("width")), clean_number(row.get("height"))
         sizes = [size if isinstance(size, int) and size > 0 else None for size in (width, height)]
@@ -126,7 +126,7 @@ class Cards:
         others = [[clean_line(name), clean_text(row[name])] for name in row if name not in KNOWN]
         short: dict[str, Any] = {
             "f": file,
-            "p": self._image_number(row, file, source),
+            "p": image,
             "id": clean_line(row.get("id")),
             "q": self._table_index("prompts", prompt),
             "md": self._table_index("models", clean_line(row.get("model"))),
@@ -164,14 +164,11 @@ class Cards:
             outlines.append(mask_outline(masks[number], *sizes) if number < len(masks) else None)
         return {"b": boxes or None, "m": outlines if any(outlines) else None}
 
-    def _image_number(self, row: Row, file: int, source: Hashable) -> int:
-        index = row.get("index")
-        index = index if isinstance(index, int) else -1
-        image = str(row.get("image") or "")
-        key = source if isinstance(source, ImageFile) else (source, index, image)
+    def _image_number(self, ref: ImageRef, source: Hashable) -> int:
+        key = source if isinstance(source, ImageFile) else (source, ref.index, ref.image)
         number = self._image_numbers.setdefault(key, len(self.images))
         if number == len(self.images):
-            self.images.append(ImageRef(file, index, str(row.get("id")), image))
+            self.images.append(ref)
         return number
 
     def _table_index(self, name: str, value: Hashable) -> int:

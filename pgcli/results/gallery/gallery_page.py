@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,10 +15,11 @@ from pgcli.box_filter import NO_FILTER, BoxFilter
 from pgcli.errors import NoInputError, OutputFailed, UsageError
 from pgcli.images import ImageLimits
 from pgcli.images.pool import MIN_ITEMS_FOR_WORKERS, decode_ahead
-from pgcli.output.reader import Row, read_results
+from pgcli.output.reader import Row
 from pgcli.records import DecodedImage, Item
 from pgcli.results.check_target import check_folder, check_target
 from pgcli.results.gallery.cards import Cards
+from pgcli.results.gallery.hits import page_rows
 from pgcli.results.gallery.page import is_page, render_page
 from pgcli.results.gallery.run_info import read_run_info
 from pgcli.results.gallery.thumbnails import (
@@ -28,8 +29,7 @@ from pgcli.results.gallery.thumbnails import (
     thumbnail_entry,
     thumbnail_path,
 )
-from pgcli.results.image_locator import locate_images
-from pgcli.results.image_search import ImageSearch, Reopen
+from pgcli.results.images import ImageLocator, Reopen
 from pgcli.results.missing_images import MissingImages
 from pgcli.results.output_folder import write_below
 from pgcli.results.publish import publish
@@ -62,25 +62,30 @@ class GalleryOptions:
     reopen: Reopen | None = None
     box_filter: BoxFilter = NO_FILTER
 
-    def search(self, on_event: OnEvent) -> ImageSearch:
-        """How images are found; each search has a reader of addresses of its own."""
+    def locator(self, on_event: OnEvent) -> ImageLocator:
+        """What finds the images; each has a reader of addresses of its own."""
         url_reader = make_reader(
             allow_urls=self.allow_urls, allow_private_hosts=self.allow_private_hosts
         )
-        return ImageSearch(on_event, self.images, url_reader, self.reopen)
+        return ImageLocator(on_event, self.images, url_reader, self.reopen)
 
 
 @dataclass(frozen=True)
 class RowGroup:
-    """The rows of a result file, or of one prompt in it, shown under a name next to others."""
+    """The rows of a result file, those of one prompt in it, or `chosen` ones, under a name.
+
+    `output_of` returns the output that has the image of a row in its input, if not all have one.
+    """
 
     output: Path
     name: str
     prompt: str | None = None
+    chosen: Sequence[Row] | None = None
+    output_of: Callable[[Row], Path] | None = None
 
     def rows(self, limit: int | None) -> Iterator[Row]:
         """The rows, at most `limit`."""
-        rows = read_results(self.output)
+        rows = page_rows(self.output) if self.chosen is None else iter(self.chosen)
         if self.prompt is not None:
             rows = (row for row in rows if row["prompt"] == self.prompt)
         return islice(rows, limit)
@@ -109,7 +114,7 @@ def write_gallery(
     cards, labels = Cards(), dict[str, None]()
     for group in tracked(groups, on_event, "reading rows"):
         rows = map(options.box_filter.row, with_images(group.rows(options.limit), group.output))
-        info = read_run_info(group.output, group.name)
+        info = replace(read_run_info(group.output, group.name), output_of=group.output_of)
         labels |= dict.fromkeys(info.labels)
         cards.add(info, rows)
     if not cards.rows:
@@ -117,9 +122,8 @@ def write_gallery(
     by = "file" if groups[0].prompt is None else "prompt"
     about: dict[str, Any] = {"assets": relative_address(target, options.assets), "by": by}
     about |= {} if evaluation is None else {"evaluation": evaluation}
-    search, total = options.search(on_event), len(cards.images)
-    items = locate_images(cards.images, outputs, search)
-    copied = small_copies(items, total, search, size=options.size)
+    locator, total = options.locator(on_event), len(cards.images)
+    copied = small_copies(locator.items(cards.images), total, locator, size=options.size)
     missing, tracking = MissingImages(), tracked(copied, on_event, "images", total, unit="images")
     publishing = publish(target, is_folder=False, overwrite=options.overwrite or is_page(target))
     with (
@@ -131,12 +135,12 @@ def write_gallery(
         entries = page_entries(tracking, options.assets, missing)
         names = [group.name for group in groups]
         file.writelines(render_page(cards.data() | about, entries, title=title(names)))
-    report_page(target, cards, missing, search)
+    report_page(target, cards, missing, locator)
     return Gallery(len(cards.rows), tuple(labels))
 
 
 def small_copies(
-    items: Iterable[Item], total: int, search: ImageSearch, *, size: int | None = None
+    items: Iterable[Item], total: int, locator: ImageLocator, *, size: int | None = None
 ) -> Generator[DecodedImage]:
     """A small copy of each image, by default in a size that follows from their number."""
     copied: Any = decode_ahead(
@@ -144,8 +148,8 @@ def small_copies(
         ThumbnailMaker(size or default_side(total), ImageLimits()),
         workers=worker_count(total),
         # images at addresses may be anybody's and are always decoded in another process
-        total=None if search.url_reader else total,
-        reader=search.url_reader,
+        total=None if locator.url_reader else total,
+        reader=locator.url_reader,
     )
     with closing(copied):
         yield from copied
@@ -198,27 +202,27 @@ def page_entries(
         yield thumbnail_entry(image, is_external=assets is not None)
 
 
-def report_page(target: Path, cards: Cards, missing: MissingImages, search: ImageSearch) -> None:
+def report_page(target: Path, cards: Cards, missing: MissingImages, locator: ImageLocator) -> None:
     """Report the page, the images that it lacks, and how to make a large page smaller."""
     size = target.stat().st_size
     rows, images = count(len(cards.rows), "row"), count(len(cards.images), "image")
-    search.say(f"{target}: {rows}, {images}, {file_size(size)}")
-    report_missing(missing, search)
+    locator.say(f"{target}: {rows}, {images}, {file_size(size)}")
+    report_missing(missing, locator)
     if size > LARGE_PAGE:
-        search.say(
+        locator.say(
             "browsers open such a large page slowly",
             hint="--assets DIR puts the images in a folder, --size PX and --limit N make it "
             "smaller",
         )
 
 
-def report_missing(missing: MissingImages, search: ImageSearch) -> None:
+def report_missing(missing: MissingImages, locator: ImageLocator) -> None:
     """Report the images that a page lacks, and the options that would find them."""
     if missing.count:
-        search.say(
+        locator.say(
             f"{missing.count:,} image{'s are' if missing.count > 1 else ' is'} not shown"
             f"{', the first is' if missing.count > 1 else ':'} {missing.first}",
-            hint=search.hint(missing, "--images DIR finds those that were moved"),
+            hint=locator.hint(missing, "--images DIR finds those that were moved"),
         )
 
 

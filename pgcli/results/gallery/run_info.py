@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from pgcli.errors import UsageError
-from pgcli.inputs.endings import IMAGE_ENDINGS, ending
 from pgcli.inputs.paths import parse_path, url_scheme
+from pgcli.inputs.readers import IMAGE_ENDINGS, ending
 from pgcli.printable import is_deep
 from pgcli.results.gallery.cards import ResultFile
-from pgcli.results.run_input import saved_record
+from pgcli.results.images import saved_record
 from pgcli.run.status import read_status
 
 #: Settings that a page does not show, as only the program reads them.
@@ -43,6 +43,7 @@ def read_run_info(output: Path, name: str) -> ResultFile:
         incomplete_note(output),
         images if settings.get("sources") else (),
         partial(absolute_image, folder),
+        output,
     )
 
 

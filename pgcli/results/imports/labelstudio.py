@@ -12,7 +12,7 @@ from urllib.parse import unquote
 import numpy as np
 
 from pgcli.errors import UsageError
-from pgcli.inputs.endings import IMAGE_ENDINGS
+from pgcli.inputs.readers import IMAGE_ENDINGS
 from pgcli.results.imports.brush import decode_brush
 from pgcli.results.imports.coco import share
 from pgcli.results.imports.json_document import read_document

@@ -9,8 +9,8 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from pgcli.errors import UsageError
-from pgcli.inputs.endings import IMAGE_ENDINGS
 from pgcli.inputs.paths import display_path
+from pgcli.inputs.readers import IMAGE_ENDINGS
 from pgcli.records import Fault
 from pgcli.results.imports.locate import locate, upright_size
 from pgcli.results.imports.shapes import Size, bounds, clipped, fill

@@ -78,14 +78,14 @@ def has_images(o: Options) -> bool:
 def may_have_columns(o: Options) -> bool:
     """Whether no source names or has an image without a manifest, as far as they can be listed."""
     from pgcli.inputs.file_table import IMAGE  # these import pyarrow
-    from pgcli.inputs.listing import Listing, SourceFiles
+    from pgcli.inputs.listing import SourceFiles
 
     options = ReadOptions(url_reader=build(InputOptions, vars(o)).url_reader)
     named = (source for source in o.sources if source != "-")
-    listings = (Listing(SourceFiles(0, source, is_alone=False), options) for source in named)
+    sources = (SourceFiles(0, source, options, is_alone=False) for source in named)
     try:
         return has_images(o) and all(
-            record.kind != IMAGE for listing in listings for record in listing.records()
+            record.kind != IMAGE for source in sources for record in source.records()
         )
     except PgcliError:
         return True  # it is refused when it is read

@@ -14,7 +14,7 @@ from pgcli.run.request import values
 from pgcli.run.request.values import DTYPES
 
 if TYPE_CHECKING:
-    from pgcli.inputs.name_filter import NameFilter
+    from pgcli.inputs.options import NameFilter
     from pgcli.stores import Reader
 
 _model = partial(opt, panel="Which model", affects_rows=False)
@@ -177,7 +177,7 @@ class InputOptions:
     @property
     def names(self) -> NameFilter:
         """The images to read, by their names."""
-        from pgcli.inputs.name_filter import NameFilter
+        from pgcli.inputs.options import NameFilter
 
         return NameFilter(self.include, self.exclude)
 

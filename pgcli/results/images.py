@@ -1,0 +1,258 @@
+"""Finds the images of saved rows: where their run found them, or in a folder that is named."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pgcli.errors import PgcliError
+from pgcli.inputs.paths import locate_url, parse_path, resolves_inside, url_scheme
+from pgcli.inputs.readers import READERS
+from pgcli.inputs.walk import expand_source
+from pgcli.records import Fault, Item
+from pgcli.results.missing_images import MissingImages
+from pgcli.run.progress.events import Message, OnEvent, ignore
+from pgcli.run.reopen import reopened_rows
+from pgcli.run.state.record import RunRecord, read_record, state_folder
+from pgcli.stores import Reader, open_folder
+from pgcli.stores.urls import is_web, url_path
+
+if TYPE_CHECKING:
+    from pgcli.inputs import Inventory
+
+#: Endings of files that hold images, such as archives and tables.
+CONTAINER_ENDINGS = tuple(READERS)
+#: Items are read one after the other over a gap of as many: to begin anew may take longer.
+MAX_GAP = 1000
+NOT_FOUND = Fault("missing", "The image does not exist any more.")
+INPUT_CHANGED = Fault("missing", "The run's input changed: another image has this index now.")
+INPUT_NOT_READABLE = Fault("missing", "The image is in the run's input, which cannot be reopened.")
+NO_RUN_RECORD = Fault(
+    "missing",
+    "The image is in an archive or a table, and there is no record of the run of these rows.",
+)
+
+#: Reads the input of a run again; None if it was standard input.
+Reopen = Callable[[], "Inventory | None"]
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ImageRef:
+    """The image of a row, and the output that the row is in; its input has the image."""
+
+    output: Path
+    index: int
+    id: str
+    image: str
+
+    @classmethod
+    def of(cls, row: Row, output: Path) -> ImageRef:
+        """The image of a row."""
+        return cls(output, image_index(row), str(row.get("id")), str(row.get("image") or ""))
+
+
+def image_index(row: Row) -> int:
+    """The index of a row's image; -1 for a row of another program without one."""
+    index = row.get("index")
+    return index if isinstance(index, int) else -1
+
+
+def image_key(row: Row) -> tuple[object, ...]:
+    """What consecutive rows of the same image have in common."""
+    return row["index"], row["id"], row["image"]
+
+
+def saved_record(output: Path) -> RunRecord | None:
+    """The record of the run that wrote an output; None if there is none."""
+    try:
+        return read_record(open_folder(state_folder(str(output))))
+    except FileNotFoundError:
+        return None
+
+
+def is_in_container(image: str) -> bool:
+    """Whether a row's image is named by the archive or table that contains it."""
+    return any(name.endswith(CONTAINER_ENDINGS) for name in image.lower().split("/"))
+
+
+class ImageLocator:
+    """Finds the images of rows, best in the order of the rows.
+
+    `images` is the only folder to search for files, in place of the paths of the run. `url_reader`
+    fetches addresses. `reopen` reads the input of rows that have no record of their run. Problems
+    that concern many images go to `on_event`.
+    """
+
+    def __init__(
+        self,
+        on_event: OnEvent = ignore,
+        images: str | None = None,
+        url_reader: Reader | None = None,
+        reopen: Reopen | None = None,
+    ):
+        self.url_reader = url_reader
+        self._on_event, self._images, self._reopen = on_event, images, reopen
+        self._input = lru_cache(maxsize=None)(self._open_input)
+
+    def say(self, message: str, hint: str = "") -> None:
+        """Tell the user something that concerns many images."""
+        self._on_event(Message(message, hint))
+
+    def hint(self, missing: MissingImages, moved: str = "") -> str:
+        """The options that would find the missing images; `moved` is the hint for moved files."""
+        hints = []
+        if self.url_reader is None and any(one.code == "url_blocked" for one in missing.faults):
+            hints.append("--allow-urls fetches those at addresses")
+        if moved and NOT_FOUND in missing.faults:
+            hints.append(moved)
+        return "; ".join(hints)
+
+    def items(self, images: Iterable[ImageRef]) -> Iterator[Item]:
+        """An item for each image, in order; see `item`."""
+        return (self.item(number, image) for number, image in enumerate(images))
+
+    def with_items(self, rows: Iterable[Row], output: Path) -> Iterator[tuple[Row, Item]]:
+        """Each row with its item, which is looked up once for consecutive rows of one image."""
+        for number, (_, rows_of_image) in enumerate(groupby(rows, key=image_key)):
+            item = None
+            for row in rows_of_image:
+                item = item or self.item(number, ImageRef.of(row, output))
+                yield row, item
+
+    def item(self, number: int, image: ImageRef) -> Item:
+        """The image as an item: a file, an address, bytes, or the reason why it is missing."""
+        run_input, is_url = self._input(image.output), url_scheme(image.image) is not None
+        path = None if is_url else self.find_file(image)
+        is_in_input = path is None or self._images is None
+        if is_url:
+            url = locate_url(image.image, allow_urls=self.url_reader is not None)
+            if url.fault is not None:
+                return Item(number, image.id, image.image, url.path, fault=url.fault)
+            path = url.path
+            # the run's input has the signature of an address, which the row has not
+            is_in_input = is_in_container(url_path(image.image)) or is_web(image.image)
+        if is_in_input and (match := run_input.item(image)) is not None:
+            return replace(match, index=number, id=image.id, image=image.image)
+        is_lost = is_url and is_in_container(url_path(image.image)) and run_input.problem
+        if path is None or is_lost:
+            return Item(number, image.id, image.image, fault=run_input.fault(image.image))
+        root = None if is_url or self._images is None else os.path.realpath(self._images)
+        return Item(number, image.id, image.image, path, root=root)
+
+    def find_file(self, image: ImageRef) -> str | None:
+        """The file that a row's path leads to, if it exists and may be an image."""
+        root = None if self._images is None else os.path.realpath(self._images)
+        candidates = [self.path_in_run(image)]
+        if self._images is not None:
+            names = (parse_path(image.image), parse_path(image.id))
+            candidates = [os.path.join(self._images, name) for name in names]  # noqa: PTH118
+        for path in candidates:
+            with suppress(ValueError):  # a NUL, which no file name has
+                if root is not None and not resolves_inside(path, root):
+                    continue
+                if os.path.lexists(path) and not path.lower().endswith(CONTAINER_ENDINGS):
+                    return path
+        return None
+
+    def path_in_run(self, image: ImageRef) -> str:
+        """The path of a row's image, relative to the folder that its run was started in."""
+        folder = self._input(image.output).folder
+        return os.path.join(folder, parse_path(image.image))  # noqa: PTH118
+
+    def source_paths(self, outputs: Iterable[Path]) -> Iterator[str]:
+        """The local paths that the runs of these outputs were given as sources."""
+        for run_input in map(self._input, outputs):
+            for source in run_input.sources:
+                if source != "-" and not url_scheme(source):
+                    path = os.path.join(run_input.folder, parse_path(source))  # noqa: PTH118
+                    yield from expand_source(path)
+
+    def _open_input(self, output: Path) -> RunInput:
+        return RunInput(output, self, self._reopen)
+
+
+class RunInput:
+    """The input of a run as it is recorded, opened when the first item is asked for."""
+
+    def __init__(self, output: Path, locator: ImageLocator, reopen: Reopen | None):
+        self._output, self._locator, self._reopen = output, locator, reopen
+        self._record = saved_record(output)
+        values = self._record.input if self._record is not None else {}
+        folder, sources = values.get("folder"), values.get("sources")
+        #: The folder that relative paths of the run start from; empty for the current folder.
+        self.folder = folder if isinstance(folder, str) and Path(folder).is_dir() else ""
+        listed = sources if isinstance(sources, list) else ()
+        self.sources = [source for source in listed if isinstance(source, str)]
+        #: Why there are no items; empty as long as there is no such reason.
+        self.problem = ""
+        self._hint = ""
+        self._inventory: Inventory | None = None
+        self._is_open = self._is_reported = self._has_changed = False
+        self._items: Iterator[Item] = iter(())
+        self._last: Item | None = None
+
+    def item(self, image: ImageRef) -> Item | None:
+        """The image as the run read it; None if the input has no such item, or it is gone."""
+        self._has_changed = False
+        try:
+            if not self._is_open:
+                self._is_open = True
+                self._open()
+            if self._inventory is None:
+                return None
+            match = self._item_at(self._inventory, image.index)
+            if match is None or match.id != image.id:
+                self._has_changed = match is not None
+                match = self._inventory.find({"index": image.index, "id": image.id})
+        except (PgcliError, OSError, ValueError) as problem:
+            self.problem, self._hint = str(problem), getattr(problem, "hint", "")
+            self._inventory = None
+            return None
+        if match is None or match.path is None or match.data is not None or match.span is not None:
+            return match
+        is_here = url_scheme(match.path) is not None or os.path.lexists(match.path)
+        return match if is_here else None
+
+    def _open(self) -> None:
+        if self._record is not None:
+            rows = reopened_rows(str(self._output), self._locator.url_reader)
+            self._inventory = None if rows is None else rows.inventory
+        elif self._reopen is not None:
+            self._inventory = self._reopen()
+        else:
+            return
+        if self._inventory is None:
+            self.problem = "it was standard input, which can be read only once"
+
+    def _item_at(self, inventory: Inventory, index: int) -> Item | None:
+        """The item of this index. Items of tables and archives are read one after the other."""
+        last = -1 if self._last is None else self._last.index
+        if not 0 <= index < (inventory.total or 0):
+            return None
+        if not 0 <= last <= index <= last + MAX_GAP:
+            self._items, self._last = inventory.items(index), None
+        while self._last is None or self._last.index < index:
+            self._last = next(self._items)
+        return self._last
+
+    def fault(self, image: str) -> Fault:
+        """Why the image was not found. A problem of the whole input is reported once."""
+        # paths of files start with the source that they were found in
+        is_file = any(f"{image}/".startswith(one.rstrip("/") + "/") for one in self.sources)
+        if self.problem and (is_in_container(image) or not is_file):
+            if not self._is_reported:
+                message = f"the input of {self._output} cannot be reopened: {self.problem}"
+                self._locator.say(message, self._hint)
+                self._is_reported = True
+            return INPUT_NOT_READABLE
+        if self._has_changed:
+            return INPUT_CHANGED
+        is_known = self._record is not None or self._reopen is not None
+        return NO_RUN_RECORD if is_in_container(image) and not is_known else NOT_FOUND

@@ -1,0 +1,119 @@
+"""The state folder has the files that the documentation lists, and no others, whatever the run."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from pgcli.run.state.folder import OWN
+from tests.support.run_kinds import KINDS, fresh
+from tests.support.runs import wait_until
+from tests.support.stub_runs import Calls, die, finish, start, start_program, wait
+from tests.support.writable_stores import used_store
+
+ROOT = Path(__file__).parents[2]
+#: What stands for numbers and ids in the names of the documentation.
+PLACES = {"ROW": r"\d{12}", "ID": "[0-9a-f]{12}", "N": r"\d+"}
+TEMPORARY = re.compile(r"(\w+/)?\.[^/]+\.part")
+STEP = 11  # a run is killed before each of so many changes of the disk
+#: The options of runs that follow on each other, by kind.
+RUNS: dict[str, tuple[str, list[dict[str, Any]]]] = {
+    **{kind: (output, [options]) for kind, (output, options) in KINDS.items()},
+    "grown": ("rows.jsonl", [{"limit": 5}, {}]),
+    "shards": ("rows/", [{"shard": "0/2", "rows_per_file": 3}, {"shard": "1/2"}]),
+    "retry": ("rows.jsonl", [{}, {"retry_errors": True}]),
+    "retry of a folder": ("rows/", [{"rows_per_file": 6}, {"retry_errors": True}]),
+    "overwritten": ("rows.parquet", [{}, {"overwrite": True, "limit": 3}]),
+}
+
+
+def documented() -> dict[str, re.Pattern[str]]:
+    """The names in the documentation, with what they stand for."""
+    text = (ROOT / "docs/reliability.md").read_text()
+    section = text.partition("## The state folder\n")[2].partition("\n## ")[0]
+    names = re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE)
+    places = re.compile("|".join(PLACES))
+    return {
+        name: re.compile(places.sub(lambda m: PLACES[m[0]], name.replace(".", r"\.")))
+        for name in names
+    }
+
+
+def names_of(files: Iterable[str]) -> set[str]:
+    """The names of the documentation that the files have; a file that has none stays."""
+    known = documented()
+    return {
+        next((name for name, pattern in known.items() if pattern.fullmatch(file)), file)
+        for file in files
+        if not TEMPORARY.fullmatch(file)
+    }
+
+
+def state_files(folder: Path, output: str) -> list[str]:
+    state = folder / f"{output.rstrip('/')}.pgcli"
+    return [file.relative_to(state).as_posix() for file in state.rglob("*") if file.is_file()]
+
+
+def test_documentation_lists_the_names_that_this_program_removes() -> None:
+    names = documented()
+    assert len(names) == len(OWN.pattern.split("|"))
+    for name in names:
+        sample = name.replace("ROW", "0" * 12).replace("ID", "a" * 12).replace("N", "3")
+        assert OWN.fullmatch(sample), name
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_state_of_a_complete_run_has_only_names_of_the_documentation(
+    images: Path, kind: str
+) -> None:
+    output, runs = RUNS[kind]
+    folder = fresh(images, "complete")
+    for options in runs:
+        code, said = finish(folder, output, **options)
+        assert code in (0, 3), said
+    names = names_of(state_files(folder, output))
+    assert names == {"run.json", "lock", "log.txt", "inputs/N.arrow", "processes/ID.json"}
+
+
+def test_state_of_killed_runs_has_only_names_of_the_documentation(images: Path) -> None:
+    seen = set[str]()
+    for output, runs in RUNS.values():
+        for number in range(3, 1000, STEP):
+            folder = fresh(images, "killed")
+            for options in runs[:-1]:
+                assert finish(folder, output, **options)[0] in (0, 3)
+            code = wait(start(folder, output, before=Calls(number, die), **runs[-1]))
+            seen |= names_of(state_files(folder, output))
+            if code != -signal.SIGKILL:
+                break
+    assert seen == {*documented()}
+
+
+def test_state_in_a_store_has_only_names_of_the_documentation(tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    (tmp_path / "run").mkdir()
+    for number in range(4):
+        Image.new("RGB", (8, 8)).save(tmp_path / f"images/{number}.png")
+
+    def names(url: str) -> set[str]:
+        prefix = f"{url.removeprefix('s3://').rstrip('/')}.pgcli/"
+        return names_of(key.removeprefix(prefix) for key in [*files] if key.startswith(prefix))
+
+    with used_store() as files:
+        for options in ({}, {"join": True}):
+            url = f"s3://bucket/{len(options)}/"
+            assert wait(start_program(tmp_path / "run", url, **options)) == 0
+            assert names(url) == {"run.json", "inputs/N.arrow", "processes/ID.json"}
+        url = "s3://bucket/killed/"
+        pid = start_program(tmp_path / "run", url, seconds=0.5, join=True)
+        wait_until(lambda: "open/ROW-ID.jsonl" in names(url) or "claims/N" in names(url))
+        os.kill(pid, signal.SIGKILL)
+        wait(pid)
+        assert names(url) <= {*documented()} - {"lock", "log.txt"}
