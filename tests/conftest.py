@@ -100,10 +100,8 @@ SLOW_TIMEOUT_SECONDS = 900  # hangs end here, also on a busy machine; pyproject.
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Slow tests may take longer before they count as hanging; see NOT_YET."""
+    """Slow tests may take longer before they count as hanging."""
     for item in items:
-        if reason := NOT_YET.get(item.name):
-            item.add_marker(pytest.mark.xfail(reason=reason, strict=False))
         is_slow = item.get_closest_marker("slow") or item.get_closest_marker("nightly")
         if is_slow and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT_SECONDS))
@@ -135,11 +133,3 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Name the skips that CI does not allow."""
     for line in unexpected(SKIPPED) if os.environ.get("CI") else ():
         terminalreporter.write_line(f"unexpected skip: {line}", red=True)
-
-
-#: Tests that the new run does not pass yet, each with what is wrong; the next session ends them.
-NOT_YET = {
-    "test_input_that_cannot_be_reopened_is_reported": "the words of the refusal changed",
-    "test_files_are_listed_and_read[hf]": "needs a process that has not imported the Hub yet",
-    "test_tables_and_archives_are_seekable_streams[hf]": "as above",
-}

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pgcli.errors import PgcliError
 from pgcli.inputs.paths import locate_url, parse_path, resolves_inside, url_scheme
 from pgcli.inputs.readers import READERS
+from pgcli.inputs.tables import GONE
 from pgcli.inputs.walk import expand_source
 from pgcli.records import Fault, Item
 from pgcli.results.missing_images import MissingImages
@@ -194,13 +195,14 @@ class RunInput:
         self.problem = ""
         self._hint = ""
         self._inventory: Inventory | None = None
-        self._is_open = self._is_reported = self._has_changed = False
+        self._is_open = self._is_reported = False
+        self._reason: Fault | None = None  # why the item that was asked for last is not there
         self._items: Iterator[Item] = iter(())
         self._last: Item | None = None
 
     def item(self, image: ImageRef) -> Item | None:
         """The image as the run read it; None if the input has no such item, or it is gone."""
-        self._has_changed = False
+        self._reason = None
         try:
             if not self._is_open:
                 self._is_open = True
@@ -209,7 +211,9 @@ class RunInput:
                 return None
             match = self._item_at(self._inventory, image.index)
             if match is None or match.id != image.id:
-                self._has_changed = match is not None
+                if match is not None:
+                    is_gone = match.fault == GONE.fault  # the file, which says nothing of its rows
+                    self._reason = match.fault if is_gone else INPUT_CHANGED
                 match = self._inventory.find({"index": image.index, "id": image.id})
         except (PgcliError, OSError, ValueError) as problem:
             self.problem, self._hint = str(problem), getattr(problem, "hint", "")
@@ -252,7 +256,7 @@ class RunInput:
                 self._locator.say(message, self._hint)
                 self._is_reported = True
             return INPUT_NOT_READABLE
-        if self._has_changed:
-            return INPUT_CHANGED
+        if self._reason is not None:
+            return self._reason
         is_known = self._record is not None or self._reopen is not None
         return NO_RUN_RECORD if is_in_container(image) and not is_known else NOT_FOUND

@@ -239,7 +239,7 @@ def test_input_that_cannot_be_reopened_is_reported(
     Path("shard.tar").rename("moved.tar")
     code, err = run_main(capsys, "export", "rows.jsonl", *to, "out.tar", "--overwrite")
     assert code == 3
-    assert "cannot be reopened: shard.tar does not exist" in err
+    assert "shard.tar/a.png: The file of the row does not exist any more." in err
     Path("rows.jsonl").rename("alone.jsonl")
     code, err = run_main(capsys, "export", "alone.jsonl", *to, "out2.tar")
     assert code == 3

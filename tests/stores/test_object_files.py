@@ -67,9 +67,14 @@ def base(store: StoreLocation, monkeypatch: pytest.MonkeyPatch) -> str:
         monkeypatch.setenv(name, value)
     if store.base.startswith("hf:"):
         pytest.importorskip("huggingface_hub")
-        from huggingface_hub import constants
+        from huggingface_hub import HfFileSystem, constants
 
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        endpoint = store.environment["HF_ENDPOINT"]  # read when the client was imported
+        monkeypatch.setattr(constants, "ENDPOINT", endpoint)
+        template = endpoint + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        HfFileSystem.clear_instance_cache()
     return store.base
 
 
