@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from pgcli.arrow_types import STRING, Kinds, add_kinds, as_text, cast_table, common_type
-from pgcli.errors import NoInputError, OutputExists, UsageError
+from pgcli.errors import OutputExists, UsageError
 from pgcli.inputs.file_table import (
     BELOW,
     IMAGE,
@@ -30,9 +30,9 @@ from pgcli.inputs.file_table import (
     read_records,
 )
 from pgcli.inputs.listing import SourceFiles
-from pgcli.inputs.options import ALL, SOURCE, ReadOptions, named_columns
+from pgcli.inputs.options import ReadOptions, named_columns
 from pgcli.inputs.paths import TOO_LONG, display_name
-from pgcli.inputs.readers import ending, manifest_ending, no_input_hint
+from pgcli.inputs.readers import ending, manifest_ending
 from pgcli.inputs.rows import repeated_id
 from pgcli.inputs.scan import ChangedFile, Scan
 from pgcli.inputs.stdin import Stdin
@@ -50,9 +50,6 @@ OPEN_TABLES = 4
 #: Records of images that are Python objects at a time.
 BLOCK = 4096
 MAX_SUSPECTS = 1000  # equal hashes of ids that are compared for one error message
-PATTERNS_HINT = (
-    "patterns are compared with whole relative paths or ids, in which * stands for any text"
-)
 
 
 class Change(NamedTuple):
@@ -119,7 +116,14 @@ class Inventory:
         scan = Scan(source_files(sources, options), options, before)
         found = scan.records()
         inventory = cls(sources, options, [*recorded, found] if len(found) else recorded, scan)
-        inventory._check(scan)
+        if inventory.total == 0:
+            raise scan.no_input(has_only_tables=set(inventory._kinds.tolist()) == {TABLE})
+        if options.refuses_prompts and inventory.has_prompts:
+            raise UsageError(
+                "--prompt is given, and the manifest has prompts in its prompt column "
+                f"{options.prompt_column!r}",
+                hint="leave out --prompt, or name another column with --prompt-column",
+            )
         if inventory._rows[len(before) :].any() and not options.repeats_ids:
             inventory._check_ids(scan.hashes, len(before))
         return inventory
@@ -409,33 +413,6 @@ class Inventory:
             return "standard input"
         return self._sources[record.source].located(record.place, record.name)[2]
 
-    # --- checks
-
-    def _check(self, scan: Scan) -> None:
-        """Raise an error if there is nothing to read, or less than the options ask for."""
-        options, names = self._options, [files.name for files in self._sources]
-        images = np.flatnonzero((self._kinds == IMAGE) & (self._rows > 0))
-        for number in np.unique(self._files["source"].to_numpy()[images]).tolist():
-            check_columns(display_name(names[number]), options)
-        shown = ", ".join(map(display_name, names))
-        if self.total == 0 and scan.has_excluded:
-            raise NoInputError(
-                f"--include and --exclude leave no image of {shown}", hint=PATTERNS_HINT
-            )
-        if self.total == 0 and TABLE in self._kinds and (self._kinds == TABLE).all():
-            have = "has" if len(self._kinds) == 1 else "have"
-            raise NoInputError(
-                f"{shown} {have} no rows", hint="a manifest has a row for each image"
-            )
-        if self.total == 0:
-            raise NoInputError(f"no image in {shown}", hint=no_input_hint(self.ignored))
-        if options.refuses_prompts and self.has_prompts:
-            raise UsageError(
-                "--prompt is given, and the manifest has prompts in its prompt column "
-                f"{options.prompt_column!r}",
-                hint="leave out --prompt, or name another column with --prompt-column",
-            )
-
     def _check_ids(self, hashes: array[int], known: int) -> None:
         """Raise ManifestError for an id that is given twice, with both places.
 
@@ -474,25 +451,6 @@ def source_files(sources: Sequence[str], options: ReadOptions) -> list[SourceFil
     """The sources by their numbers."""
     is_alone = len(sources) == 1
     return [SourceFiles(n, name, options, is_alone=is_alone) for n, name in enumerate(sources)]
-
-
-def check_columns(name: str, options: ReadOptions) -> None:
-    """Raise UsageError if images without a manifest are to have columns."""
-    named = (*(column.source for column in named_columns(options.keep)), *options.fields)
-    columns = [column for column in named if column != SOURCE]
-    columns += ["*"] if ALL in options.keep else []
-    if columns:
-        message = f"{name} has no columns, so there is no {columns[0]!r}"
-        raise UsageError(message, hint="only manifests have columns")
-    if options.requires_prompts:
-        raise UsageError(
-            f"{name} has no prompts",
-            hint='give one: --prompt "what is in the image?"; a manifest may have them',
-        )
-    if options.choices_column is not None:
-        raise UsageError(
-            f"{name} has no choices", hint="give them with --choice; only manifests have them"
-        )
 
 
 def damaged(generation: int) -> OutputExists:

@@ -64,11 +64,8 @@ def lines(file: InputFile, mark: Mark) -> Iterator[tuple[Mark, bytes]]:
 
 def json_rows(file: InputFile, wanted: Wanted) -> Iterator[tuple[Mark, ManifestRow]]:
     """A row for each line that is not blank. Raises ManifestError."""
-    for number, (mark, line) in enumerate(lines(file, wanted.mark)):
+    for mark, line in lines(file, wanted.mark):
         position = f"{file.name}, line {mark.number + 1}"
-        if number < wanted.skip:
-            yield mark, ManifestRow(position, {})
-            continue
         try:
             yield mark, ManifestRow(position, parse_object(line))
         except ValueError as problem:

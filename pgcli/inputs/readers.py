@@ -93,13 +93,12 @@ START = Mark()
 class Wanted(NamedTuple):
     """What is read of a file: `columns` at least, from a row's mark on.
 
-    The first `skip` rows are counted only. Without `images` the bytes of images need not be read.
+    Without `images` the bytes of images need not be read.
     """
 
     columns: frozenset[str] = frozenset()
     image_column: str = "image"
     mark: Mark = START
-    skip: int = 0
     images: bool = True
 
 

@@ -14,9 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pgcli.errors import UsageError
+from pgcli.errors import NoInputError, UsageError
 from pgcli.inputs.file_table import (
     BELOW,
+    IMAGE,
     NAMED,
     STDIN,
     TABLE,
@@ -25,10 +26,15 @@ from pgcli.inputs.file_table import (
     read_records,
 )
 from pgcli.inputs.listing import SourceFiles, usage_errors
-from pgcli.inputs.options import ReadOptions
-from pgcli.inputs.readers import START, Mark
+from pgcli.inputs.options import ALL, SOURCE, ReadOptions, named_columns
+from pgcli.inputs.paths import display_name
+from pgcli.inputs.readers import START, Mark, no_input_hint
 from pgcli.inputs.stdin import NAME, Stdin
 from pgcli.inputs.tables import Table
+
+PATTERNS_HINT = (
+    "patterns are compared with whole relative paths or ids, in which * stands for any text"
+)
 
 
 class ChangedFile(NamedTuple):
@@ -72,6 +78,8 @@ class Scan:
         listed = make_table(source.records())
         self.ignored += source.ignored
         self.has_excluded |= source.has_excluded
+        if pc.any(pc.equal(listed["kind"], IMAGE)).as_py():
+            check_columns(display_name(source.name), self._options)
         if len(known):
             yield from self._compared(source, known, listed)
         else:
@@ -110,6 +118,17 @@ class Scan:
             self.hashes.extend(table.scan(mark))
         self.has_excluded |= table.has_excluded
         return table.record
+
+    def no_input(self, *, has_only_tables: bool) -> NoInputError:
+        """The error for sources without an item."""
+        shown = ", ".join(display_name(source.name) for source in self._sources)
+        if self.has_excluded:
+            message = f"--include and --exclude leave no image of {shown}"
+            return NoInputError(message, hint=PATTERNS_HINT)
+        if has_only_tables:
+            message = f"{shown} {'has' if len(self._sources) == 1 else 'have'} no rows"
+            return NoInputError(message, hint="a manifest has a row for each image")
+        return NoInputError(f"no image in {shown}", hint=no_input_hint(self.ignored))
 
     # --- known files
 
@@ -159,3 +178,22 @@ class Scan:
                 return self._scan(table, mark)
         self.changed.append(ChangedFile(first, record.size == earlier.size))
         return record._replace(rows=0, digest=earlier.digest, columns=earlier.columns)
+
+
+def check_columns(name: str, options: ReadOptions) -> None:
+    """Raise UsageError if images without a manifest are to have columns."""
+    named = (*(column.source for column in named_columns(options.keep)), *options.fields)
+    columns = [column for column in named if column != SOURCE]
+    columns += ["*"] if ALL in options.keep else []
+    if columns:
+        message = f"{name} has no columns, so there is no {columns[0]!r}"
+        raise UsageError(message, hint="only manifests have columns")
+    if options.requires_prompts:
+        raise UsageError(
+            f"{name} has no prompts",
+            hint='give one: --prompt "what is in the image?"; a manifest may have them',
+        )
+    if options.choices_column is not None:
+        raise UsageError(
+            f"{name} has no choices", hint="give them with --choice; only manifests have them"
+        )

@@ -153,17 +153,15 @@ class Table:
             offsets, numbers = self.record.offsets or (0,), self.record.numbers or (0,)
             begin = min(first // EVERY, len(offsets) - 1)
             mark, skip = Mark(offsets[begin], numbers[begin]), first - begin * EVERY
-        rows = self._reader.rows(self._file, self._wanted(columns, mark, skip, images=images))
+        rows = self._reader.rows(self._file, self._wanted(columns, mark, images=images))
         for number, (_, row) in enumerate(islice(rows, skip, None), first):
-            yield (
-                number,
-                row._replace(values={SOURCE: row.position, **self._partitions, **row.values}),
-            )
+            values = {SOURCE: row.position, **self._partitions, **row.values}
+            yield number, row._replace(values=values)
 
     def _wanted(
-        self, columns: frozenset[str], mark: Mark = START, skip: int = 0, *, images: bool = True
+        self, columns: frozenset[str], mark: Mark = START, *, images: bool = True
     ) -> Wanted:
-        return Wanted(columns, self._options.image_column, mark, skip, images)
+        return Wanted(columns, self._options.image_column, mark, images)
 
     def _locate(self, path: str) -> paths.ImageLocation:
         allow_urls = self._options.url_reader is not None

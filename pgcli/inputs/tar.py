@@ -47,7 +47,7 @@ def rows(file: InputFile, wanted: Wanted) -> Iterator[tuple[Mark, ManifestRow]]:
     is_compressed = not file.path.lower().endswith(".tar")
     has_spans = not is_compressed and file.url_reader is None
     json_names = wanted.columns - {wanted.image_column, "txt"}
-    number, count, sample = wanted.mark.number, 0, Sample("", wanted.mark)
+    number, sample = wanted.mark.number, Sample("", wanted.mark)
     try:
         with ExitStack() as stack:
             raw = stack.enter_context(file.open())
@@ -69,14 +69,13 @@ def rows(file: InputFile, wanted: Wanted) -> Iterator[tuple[Mark, ManifestRow]]:
                 if key != sample.key:
                     if sample.image is not None:
                         yield sample.mark, sample.row(file.name, wanted.image_column)
-                        count += 1
                     sample = Sample(key, Mark(member.offset, number - 1))
                 if ending in IMAGE_ENDINGS and sample.image is None:
                     sample.image = {"path": f"{file.name}/{member.name}", "bytes": None}
                     sample.image_fault = member_fault(member)
                     if has_spans:
                         sample.span = member.offset_data, member.size
-                    elif wanted.images and count >= wanted.skip and sample.image_fault is None:
+                    elif wanted.images and sample.image_fault is None:
                         sample.image["bytes"] = read_member(archive, member, MAX_IMAGE_BYTES)
                 elif ending in (".json", ".txt") and member.isreg():
                     names = {"txt"} if ending == ".txt" else json_names
