@@ -216,6 +216,10 @@ class TestSources:
         assert [row.index for row in rows] == [0, 1, 2, 3]
         assert [Path(row.image).name for row in rows] == ["broken.jpg", "c.jpg", "a.png", "e.png"]
 
+    def test_list_may_name_an_image_twice(self, engine, folder):
+        rows = captions(engine, [folder / "a.png"] * 2)
+        assert [row.index for row in rows] == [0, 1]
+
     def test_broken_bytes_cost_one_row(self, engine, folder):
         good = (folder / "a.png").read_bytes()
         rows = captions(engine, [good, b"", b"junk", good[: len(good) // 2], good])

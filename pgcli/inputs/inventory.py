@@ -78,7 +78,7 @@ class Inventory:
         self._options, self.generations = options, tuple(generations)
         self._sources = source_files(sources, options)
         self._changed: Sequence[ChangedFile] = scan.changed if scan else ()
-        self._gone: Sequence[int] = scan.gone if scan else ()
+        self._gone: list[int] = scan.gone if scan else []
         self.ignored: Mapping[str, int] = scan.ignored if scan else Counter()
         self._files = pa.concat_tables(self.generations or [make_table([])])
         self._kinds = self._files["kind"].to_numpy()
@@ -272,7 +272,7 @@ class Inventory:
                 rows = row, row + len(items)
                 yield from self._table(number).items(items.start, *rows, images=images)
             else:
-                for index, record in zip(items, self._files_from(number), strict=False):
+                for index, record in self._numbered(number, items):
                     yield self._item(record, index)
 
     def _blocks(self, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, int, range]]:
@@ -280,7 +280,7 @@ class Inventory:
 
         Each block is the number of the first record, the first of its rows, and the items.
         """
-        total = int(self._rows.sum())
+        total = int(self._ends[-1]) if len(self._ends) else 0
         stop = total if stop is None else min(stop, total)
         while start < stop:
             number = int(np.searchsorted(self._ends, start, side="right"))
@@ -291,9 +291,11 @@ class Inventory:
             yield number, start - self._range(number).start, items
             start = items.stop
 
-    def _files_from(self, number: int) -> Iterator[FileRecord]:
-        """The records of a block from a number on, each of one item."""
-        return (file for file in read_records(self._files.slice(number, BLOCK)) if file.rows)
+    def _numbered(self, number: int, items: range) -> Iterator[tuple[int, FileRecord]]:
+        """The records of a block of files from a number on, each with the index of its item."""
+        last = int(np.searchsorted(self._ends, items[-1], side="right"))
+        records = read_records(self._files.slice(number, last + 1 - number))
+        return zip(items, (record for record in records if record.rows), strict=True)
 
     def _item(self, record: FileRecord, index: int) -> Item:
         """The item of an image, a line or a text."""
@@ -393,15 +395,10 @@ class Inventory:
                 return Change(self._shown(record), items, is_touched)
         return None
 
-    def gone(self) -> list[range]:
-        """The items of known files that are not there any more."""
-        found: list[range] = []
-        for items in map(self._range, sorted(self._gone)):
-            if found and found[-1].stop == items.start:
-                found[-1] = range(found[-1].start, items.stop)
-            else:
-                found.append(items)
-        return found
+    @property
+    def gone(self) -> int:
+        """The number of items of known files that are not there any more."""
+        return int(self._rows[self._gone].sum())
 
     def _range(self, number: int) -> range:
         end = int(self._ends[number])
@@ -439,7 +436,7 @@ class Inventory:
                 if number not in changed and (tables is None or number < tables):
                     yield from self._table(number).ids()
                 continue
-            for _, record in zip(items, self._files_from(number), strict=False):
+            for _, record in self._numbered(number, items):
                 if record.kind == IMAGE:
                     source = self._sources[record.source]
                     yield source.located(record.place, record.name)[1], display_name(source.name)

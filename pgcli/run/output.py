@@ -191,7 +191,7 @@ class RunOutput:
             change = inventory.changes(self._has_answers, moved=is_moved)
             if change is not None:
                 raise file_changed(self.state.name, change)
-            gone = sum(map(len, inventory.gone())) * (self.rows.per_item or 1)
+            gone = inventory.gone * (self.rows.per_item or 1)
         if self.coverage.count() and self.rows.is_addressable:
             check_saved_rows(self, is_moved=is_moved)
         return gone

@@ -115,7 +115,7 @@ def present_rows(store: Store, request: RunRequest, found: RowComparison) -> Run
         return RunRows(Inventory.scan(request.sources, options), question)
     inventory = Inventory.scan(request.sources, options, recorded.inventory)
     rows = RunRows(inventory, question)
-    found.gone = sum(map(len, inventory.gone())) * (rows.per_item or 1)
+    found.gone = inventory.gone * (rows.per_item or 1)
     change = inventory.changes(lambda items: True, moved=found.is_moved)
     if change is not None and manifest_ending(change.name) is not None:
         found.changed_table = described(change)
