@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
+
+from pgcli.errors import OutputExists
 
 #: Kinds of records: an image; a manifest or an archive; standard input that is read as it arrives;
 #: a line of it, or the bytes of an image, that were read to its end; a text in place of an image.
@@ -16,25 +19,6 @@ NAMED, BELOW, MATCHED = range(3)
 
 #: Records that are Python objects at a time.
 BATCH_RECORDS = 2**12
-INTEGERS = pa.list_(pa.int64())
-SCHEMA = pa.schema(
-    [
-        ("source", pa.int32()),
-        ("place", pa.int8()),
-        ("kind", pa.int8()),
-        ("name", pa.large_binary()),
-        ("size", pa.int64()),
-        ("mtime_ns", pa.int64()),
-        ("rows", pa.int64()),
-        ("problem", pa.string()),
-        ("digest", pa.binary()),
-        ("columns", pa.list_(pa.string())),
-        ("types", pa.binary()),
-        ("offsets", INTEGERS),
-        ("numbers", INTEGERS),
-        ("chosen", INTEGERS),
-    ]
-)
 
 
 class FileRecord(NamedTuple):
@@ -71,20 +55,33 @@ class FileRecord(NamedTuple):
     chosen: Sequence[int] | None = None
 
 
+INTEGERS = pa.list_(pa.int64())
+SCHEMA = pa.schema(
+    [
+        ("source", pa.int32()),
+        ("place", pa.int8()),
+        ("kind", pa.int8()),
+        ("name", pa.large_binary()),
+        ("size", pa.int64()),
+        ("mtime_ns", pa.int64()),
+        ("rows", pa.int64()),
+        ("problem", pa.string()),
+        ("digest", pa.binary()),
+        ("columns", pa.list_(pa.string())),
+        ("types", pa.binary()),
+        ("offsets", INTEGERS),
+        ("numbers", INTEGERS),
+        ("chosen", INTEGERS),
+    ]
+)
+
+
 def make_table(records: Iterable[FileRecord]) -> pa.Table:
     """The table of the records, in batches so that few are Python objects at a time."""
     remaining, batches = iter(records), []
     while batch := list(islice(remaining, BATCH_RECORDS)):
-        columns = zip(*batch, strict=True)
-        batches.append(
-            pa.record_batch(
-                [
-                    pa.array(column, kind)
-                    for column, kind in zip(columns, SCHEMA.types, strict=True)
-                ],
-                schema=SCHEMA,
-            )
-        )
+        columns = zip(zip(*batch, strict=True), SCHEMA.types, strict=True)
+        batches.append(pa.record_batch([pa.array(*column) for column in columns], schema=SCHEMA))
     return pa.Table.from_batches(batches, SCHEMA)
 
 
@@ -93,3 +90,27 @@ def read_records(table: pa.Table) -> Iterator[FileRecord]:
     for batch in table.to_batches(BATCH_RECORDS):
         for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
             yield FileRecord(*values)
+
+
+def to_arrow(table: pa.Table) -> bytes:
+    """The content of the table's Arrow file."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, SCHEMA) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def read_arrow(file: bytes | Path, name: str) -> pa.Table:
+    """The table that `to_arrow` wrote. Raises OutputExists, by that name, for anything else."""
+    try:
+        data = pa.memory_map(str(file)) if isinstance(file, Path) else pa.BufferReader(file)
+        table = pa.ipc.open_file(data).read_all()
+        table.validate()
+        if table.schema != SCHEMA:
+            raise pa.ArrowInvalid("its columns are others")
+    except (pa.ArrowException, OSError) as problem:
+        raise OutputExists(
+            f"{name} in the state folder is not the list of files of a run",
+            hint="--overwrite begins the run anew; another -o leaves it alone",
+        ) from problem
+    return table

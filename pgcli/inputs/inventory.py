@@ -15,19 +15,20 @@ import numpy as np
 import pyarrow as pa
 
 from pgcli.arrow_types import STRING, Kinds, add_kinds, as_text, cast_table, common_type
-from pgcli.errors import OutputExists, UsageError
+from pgcli.errors import UsageError
 from pgcli.inputs.file_table import (
     BELOW,
     IMAGE,
     LINE,
     NAMED,
-    SCHEMA,
     STDIN,
     TABLE,
     TEXT,
     FileRecord,
     make_table,
+    read_arrow,
     read_records,
+    to_arrow,
 )
 from pgcli.inputs.listing import SourceFiles
 from pgcli.inputs.options import ReadOptions, named_columns
@@ -151,25 +152,12 @@ class Inventory:
 
         Raises OutputExists for a file that is none.
         """
-        generations = []
-        for number, file in enumerate(files):
-            try:
-                data = pa.memory_map(str(file)) if isinstance(file, Path) else pa.BufferReader(file)
-                table = pa.ipc.open_file(data).read_all()
-                table.validate()
-            except (pa.ArrowException, OSError) as problem:
-                raise damaged(number) from problem
-            if table.schema != SCHEMA:
-                raise damaged(number)
-            generations.append(table)
+        generations = [read_arrow(file, f"inputs/{n}.arrow") for n, file in enumerate(files)]
         return cls(sources, options, generations)
 
     def to_arrow(self, generation: int) -> bytes:
         """The content of the Arrow file of a generation."""
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_file(sink, SCHEMA) as writer:
-            writer.write_table(self.generations[generation])
-        return bytes(sink.getvalue())
+        return to_arrow(self.generations[generation])
 
     # --- what there is
 
@@ -448,11 +436,3 @@ def source_files(sources: Sequence[str], options: ReadOptions) -> list[SourceFil
     """The sources by their numbers."""
     is_alone = len(sources) == 1
     return [SourceFiles(n, name, options, is_alone=is_alone) for n, name in enumerate(sources)]
-
-
-def damaged(generation: int) -> OutputExists:
-    """The error for a file of a generation that `to_arrow` did not write."""
-    return OutputExists(
-        f"inputs/{generation}.arrow in the state folder is not the list of files of a run",
-        hint="--overwrite begins the run anew; another -o leaves it alone",
-    )
