@@ -161,7 +161,7 @@ def test_text_has_a_line_for_each_row_and_box() -> None:
     )
 
 
-def test_text_shows_boxes_in_place_of_their_tokens_and_the_prompt_that_was_asked() -> None:
+def test_text_shows_prompts_and_boxes_in_place_of_tokens() -> None:
     text = "<loc0010><loc0020><loc0030><loc0040><seg001> star ; <loc0571><loc0002> on  white"
     row = answer(answer=text, prompt="detect star", boxes=(BOX,))
     shown = "0.png, detect star: star ; on white\n  red car 12,30 - 200,180 (0.94)\n"
