@@ -1,9 +1,9 @@
-"""Runs the trainer with its progress, evaluations and sample answers shown."""
+"""Runs the trainer with its progress and evaluations shown."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,17 +15,12 @@ if TYPE_CHECKING:
     from pgcli.training.overfitting import OverfittingWatch
     from pgcli.training.trainer import Trainer
 
-OnUpdate = Callable[[Mapping[str, Any]], None]
 SHOWN_UPDATES = 20  # the loss on the screen is the mean of so many
-MAX_SAMPLES, MAX_MEASURES = 4, 5
-MAX_SAMPLE_CHARACTERS = 200  # of an answer, and of the true one
+MAX_MEASURES = 5
 
 
-def run_trainer(trainer: Trainer, screen: Screen, observers: Sequence[OnUpdate] = ()) -> bool:
-    """Run the trainer with its progress shown, until it ends or a signal comes.
-
-    The `observers` receive each line of the metrics too.
-    """
+def run_trainer(trainer: Trainer, screen: Screen) -> bool:
+    """Run the trainer with its progress shown, until it ends or a signal comes."""
     from pgcli.training.metrics_file import METRICS, read_metrics
     from pgcli.training.overfitting import OverfittingWatch
 
@@ -47,12 +42,7 @@ def run_trainer(trainer: Trainer, screen: Screen, observers: Sequence[OnUpdate] 
             screen.info(progress.line())
 
         with GracefulShutdown(on_signal, on_status, pipes=False) as shutdown:
-
-            def on_update(line: Mapping[str, Any]) -> None:
-                for observer in (display.update, *observers):
-                    observer(line)
-
-            is_complete = trainer.run(should_stop=shutdown.should_stop, on_update=on_update)
+            is_complete = trainer.run(should_stop=shutdown.should_stop, on_update=display.update)
     if not is_complete:  # any process may have had the signal
         shutdown.signum = trainer.processes.largest(shutdown.signum or 0) or None
     shutdown.raise_if_requested()
@@ -78,8 +68,6 @@ class TrainingDisplay:
         if "eval_loss" not in line:
             return
         self.screen.info(evaluation_line(line))
-        for sample in line.get("samples", [])[:MAX_SAMPLES]:
-            self.screen.info(sample_line(sample))
         if is_overfitting:
             self.screen.info(
                 f"the evaluation loss has risen {self.watch.rises} times in a row while the "
@@ -115,17 +103,3 @@ def evaluation_line(line: Mapping[str, Any]) -> str:
     )
     loss = "" if line["loss"] is None else f"loss {line['loss']:.4g}; "
     return f"step {line['step']:,}: {loss}evaluation: {found}"
-
-
-def sample_line(sample: Mapping[str, str]) -> str:
-    """`one.png, caption en: "two stars", the true answer is "three stars"`."""
-    answer, truth = (shortened(sample[name]) for name in ("answer", "truth"))
-    is_right = sample["answer"] == sample["truth"]
-    end = "which is right" if is_right else f'the true answer is "{truth}"'
-    return f'{sample["id"]}, {sample["prompt"]}: "{answer}", {end}'
-
-
-def shortened(text: str) -> str:
-    """The text on one line, cut where it is long."""
-    line = " ".join(text.split())
-    return line if len(line) <= MAX_SAMPLE_CHARACTERS else f"{line[: MAX_SAMPLE_CHARACTERS - 1]}…"

@@ -254,12 +254,6 @@ class TrainingOutputOptions:
         metavar="DIR",
         short=("-o",),
     )
-    tensorboard: bool = opt(
-        "Write the metrics for TensorBoard too, into DIR/tensorboard.",
-        panel="Where to",
-        own=True,
-        default=False,
-    )
     on_error: Literal["record", "stop"] = same(RunningOptions, "on_error")
     max_errors: ErrorBudget | None = same(RunningOptions, "max_errors")
     overwrite: bool = opt(

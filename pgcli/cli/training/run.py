@@ -15,7 +15,6 @@ from pgcli.cli.training.inputs import find_checkpoint, read_run_rows, task_input
 from pgcli.cli.training.processes import is_started_by_torchrun, joined_processes
 from pgcli.cli.training.report import report
 from pgcli.cli.training.run_record import MERGED, RUN, begin_run, check_run, run_record
-from pgcli.cli.training.tensorboard import events_observer
 from pgcli.cli.training.train_command import TrainCommand
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import OutputInUse
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from pgcli.checkpoints.find import Checkpoint
     from pgcli.training.processes import Processes
     from pgcli.training.row_store import RowStore
-    from pgcli.training.trainer import Trainer
 
 
 def run_training(command: TrainCommand) -> int:
@@ -124,7 +122,7 @@ def train_rows(
     options = settings.trainer_options(per_epoch, is_evaluated=bool(rows.evaluation))
     trainer = Trainer(task, options, command.folder, state, processes)
     began = perf_counter()
-    is_complete = run_observed(command, trainer, screen)
+    is_complete = run_trainer(trainer, screen)
     seconds = perf_counter() - began
     faults = {name: why for one in processes.gather({**task.faults}) for name, why in one.items()}
     named = [key[0] for key in faults]
@@ -140,14 +138,6 @@ def train_rows(
     processes.from_first(end_run)  # torchrun ends all processes once one has an exit code of 3
     has_lost = any(line.get("lost") for line in read_metrics(command.folder / METRICS))
     return 3 if unreadable or has_lost or rows.with_fault else 0
-
-
-def run_observed(command: TrainCommand, trainer: Trainer, screen: Screen) -> bool:
-    """Run the trainer, with event files where they are asked for; whether the run is complete."""
-    if not (command.output.tensorboard and trainer.processes.is_first):
-        return run_trainer(trainer, screen)
-    with events_observer(command.folder, trainer.progress.step) as observer:
-        return run_trainer(trainer, screen, [observer])
 
 
 def earlier_faults(folder: Path) -> list[str]:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from pgcli import __version__
 from pgcli.cli.training.inputs import LearningRows
-from pgcli.cli.training.tensorboard import remove_events
 from pgcli.cli.training.train_command import TrainCommand
 from pgcli.errors import OutputExists
 from pgcli.run.state.record import differences
@@ -111,7 +110,6 @@ def remove_run(folder: Path, state: Path) -> None:
         *(folder / inner / name for inner in (LAST, MERGED) for name in model),
     ):
         file.unlink(missing_ok=True)
-    remove_events(folder)
     for inner in (LAST, MERGED):
         with suppress(OSError):  # it is not there, or has files of others
             (folder / inner).rmdir()
