@@ -16,9 +16,8 @@ from pgcli.checkpoints.find import DEMO
 from pgcli.checkpoints.json_file import ADAPTER_CONFIG
 from pgcli.cli.config import ProgramOptions, outside_values
 from pgcli.cli.run_command import run_request
-from pgcli.cli.training.options import RECORDS
+from pgcli.cli.training.options import RECORDS, TrainOptions
 from pgcli.cli.training.run import run_training
-from pgcli.cli.training.train_command import TrainCommand
 from pgcli.cli.ui.console import Screen, StderrStyle
 from pgcli.declare import parse_keywords
 from pgcli.errors import UsageError
@@ -129,7 +128,7 @@ def train(
     """
     typed = given(options) | {"output": os.fspath(output)}
     with read_values("train", RECORDS, typed, progress=progress) as values:
-        run_training(TrainCommand.of(source_names(sources), values, typed.keys()))
+        run_training(TrainOptions.of(source_names(sources), values, typed.keys()))
     folder = Path(output)
     result = (read_json(folder / "run.json") or {}).get("result", {})
     return TrainingReport(

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from pgcli.cli.options import Given, command
-from pgcli.cli.training.options import RECORDS
+from pgcli.cli.training.options import RECORDS, TrainOptions
 
 
 @command(
@@ -28,6 +28,5 @@ def train(
     sources: Annotated[list[str], typer.Argument(metavar="SOURCE", hidden=True)], given: Given
 ) -> None:
     from pgcli.cli.training.run import run_training
-    from pgcli.cli.training.train_command import TrainCommand
 
-    raise typer.Exit(run_training(TrainCommand.of(sources, given.values, given.typed)))
+    raise typer.Exit(run_training(TrainOptions.of(sources, given.values, given.typed)))

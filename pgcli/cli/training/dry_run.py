@@ -10,8 +10,8 @@ from rich.filesize import decimal
 
 from pgcli.checkpoints.find import find_local
 from pgcli.cli.training.inputs import read_run_rows, task_inputs
+from pgcli.cli.training.options import TrainOptions
 from pgcli.cli.training.run_record import check_run, run_record
-from pgcli.cli.training.train_command import TrainCommand
 from pgcli.cli.ui.console import Facts, Screen
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pgcli.training.task_inputs import TaskInputs
 
 
-def dry_run(command: TrainCommand, screen: Screen, processes: Processes) -> int:
+def dry_run(command: TrainOptions, screen: Screen, processes: Processes) -> int:
     """Read the rows and print the plan of a run of so many processes. Writes nothing.
 
     Raises OutputExists if the folder has another run, and NoUsableDevice, after the plan is
@@ -43,15 +43,15 @@ def dry_run(command: TrainCommand, screen: Screen, processes: Processes) -> int:
 
 
 def plan_run(
-    command: TrainCommand, store: RowStore, screen: Screen, processes: Processes
+    command: TrainOptions, store: RowStore, screen: Screen, processes: Processes
 ) -> tuple[TaskInputs, AnswerPlan | None]:
     """The inputs of a run, and its plan if it trains PaliGemma that is on this machine."""
     from pgcli.training.setup_answers import plan_answers
 
-    rows, model = read_run_rows(command, store, screen), command.model
-    checkpoint = None if model.model is None else find_local(model.model, model.revision)
+    rows, name = read_run_rows(command, store, screen), command.model
+    checkpoint = None if name is None else find_local(name, command.revision)
     record = run_record(command, rows, checkpoint)
-    if checkpoint is None and model.model is not None:
+    if checkpoint is None and name is not None:
         del record["settings"]["checkpoint"]  # unknown before it is on this machine
     check_run(command, record)
     inputs = task_inputs(command, rows, store, checkpoint, processes)

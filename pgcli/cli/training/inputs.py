@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pgcli.cli.find_model import find_model
-from pgcli.cli.training.train_command import TrainCommand
+from pgcli.cli.training.options import TrainOptions
 from pgcli.cli.ui.console import Screen
 from pgcli.images import ImageLimits
 
@@ -41,19 +41,19 @@ class LearningRows:
         return sum(rows.left_out["with_fault"] for rows in self.read)
 
 
-def read_run_rows(command: TrainCommand, store: RowStore, screen: Screen) -> LearningRows:
+def read_run_rows(command: TrainOptions, store: RowStore, screen: Screen) -> LearningRows:
     """The rows of a run. Raises TooManyErrors, and UsageError for images of both sides."""
     from pgcli.training.image_errors import ItemErrors
     from pgcli.training.rows import read_rows
     from pgcli.training.setup import split_rows
 
-    targets, given = command.targets(screen), command.evaluation.eval
+    targets, given = command.row_targets(screen), command.eval
     read = partial(
         read_rows,
-        options=command.input.read_options,
+        options=command.read_options,
         store=store,
         targets=targets,
-        errors=ItemErrors(command.output.error_budget),
+        errors=ItemErrors(command.error_budget),
     )
     with screen.progress("reading rows", unit="rows") as progress:
         rows = read(command.sources, track=progress.track)
@@ -77,7 +77,7 @@ def report_left_out(rows: TrainingRows, target: str, screen: Screen) -> None:
 
 
 def task_inputs(
-    command: TrainCommand,
+    command: TrainOptions,
     rows: LearningRows,
     store: RowStore,
     checkpoint: Checkpoint | None,
@@ -88,14 +88,13 @@ def task_inputs(
     from pgcli.device.select import choose_device
     from pgcli.training.task_inputs import ImageReading, TaskInputs
 
-    input, output = command.input, command.output
     reading = ImageReading(
         store,
-        input.workers,
-        ImageLimits() if input.max_pixels is None else ImageLimits(input.max_pixels),
-        input.fast_decode,
-        input.make_reader,
-        output.error_budget,
+        command.workers,
+        ImageLimits() if command.max_pixels is None else ImageLimits(command.max_pixels),
+        command.fast_decode,
+        command.make_reader,
+        command.error_budget,
         rows.with_fault,
     )
     return TaskInputs(
@@ -104,23 +103,23 @@ def task_inputs(
         rows.evaluation,
         reading,
         checkpoint,
-        choose_device(command.model.device),
-        command.model.dtype,
+        choose_device(command.device),
+        command.dtype,
         track,
         processes,
     )
 
 
 def find_checkpoint(
-    command: TrainCommand, screen: Screen, processes: Processes
+    command: TrainOptions, screen: Screen, processes: Processes
 ) -> Checkpoint | None:
     """The files of `--model`, downloaded by the first process where they are missing."""
-    name = command.model.model
+    name = command.model
     if name is None:
         return None
     if processes.count > 1:
-        processes.from_first(lambda: str(find_model(name, command.model.revision, screen)))
-    return find_model(name, command.model.revision, screen)
+        processes.from_first(lambda: str(find_model(name, command.revision, screen)))
+    return find_model(name, command.revision, screen)
 
 
 def count_of(count: int, noun: str) -> str:

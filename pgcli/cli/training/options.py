@@ -1,12 +1,18 @@
-"""The options of `train`, in one record for each panel of the help."""
+"""The options of `train`, and what they say of a run."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from pgcli.cli.find_model import revision_of
+from pgcli.cli.ui.console import Screen
 from pgcli.declare import opt, same
+from pgcli.errors import UsageError
+from pgcli.inputs.paths import display_name, url_scheme
 from pgcli.run.progress.tally import ErrorBudget
 from pgcli.run.request import values
 from pgcli.run.request.options import InputOptions, ModelOptions, RunningOptions, models
@@ -14,6 +20,8 @@ from pgcli.run.request.options import InputOptions, ModelOptions, RunningOptions
 if TYPE_CHECKING:
     from pgcli.inputs import ReadOptions
     from pgcli.stores import Reader
+    from pgcli.training.settings import TrainingSettings
+    from pgcli.training.targets import Targets
 
 _learning = partial(opt, panel="Learning", own=True)
 _method = partial(opt, panel="PaliGemma", own=True)
@@ -26,9 +34,12 @@ def layers(value: Any) -> str:
     return value if isinstance(value, str) else ",".join(map(str, value))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LearningOptions:
-    """What is learned and how."""
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions:
+    """The options of a command line, and its `sources`; the names of `typed` were typed there."""
+
+    sources: Sequence[str] = ()
+    typed: frozenset[str] = frozenset()
 
     task: Literal["contrastive", "classify"] | None = _learning(
         "contrastive: two towers, from images and their texts; classify: labels, from folders of "
@@ -75,12 +86,6 @@ class LearningOptions:
     )
     max_grad_norm: float = _learning("Larger gradients are scaled; 0: none.", default=1.0, min=0.0)
     seed: int = _learning("Equal seeds give equal weights on one CPU.", default=0, min=0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MethodOptions:
-    """How PaliGemma is trained: which weights, and by which loss."""
-
     method: Literal["lora", "full"] = _method(
         "lora: low-rank adapters beside frozen weights; full: all weights, in float32.",
         default="lora",
@@ -128,12 +133,6 @@ class MethodOptions:
     gradient_checkpointing: Literal["auto", "on", "off"] = _method(
         "Compute activations twice to hold fewer; auto: where memory needs it.", default="auto"
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluationOptions:
-    """The rows that the model is measured on while it learns."""
-
     eval: str | None = _evaluation("Measure on these rows.", metavar="SOURCE")
     eval_fraction: float = _evaluation(
         "Measure on this share of the images, which are not trained on.",
@@ -147,12 +146,6 @@ class EvaluationOptions:
     patience: int = _evaluation(
         "Stop after N evaluations without a better one; 0: never.", default=0, min=0
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingModelOptions:
-    """The model that a run begins with."""
-
     model: str | None = opt(
         "Begin with these weights: a folder, a name on the Hub, demo, or with --task demo-towers.",
         panel="Which model",
@@ -169,12 +162,6 @@ class TrainingModelOptions:
     revision: str | None = same(ModelOptions, "revision")
     device: str = same(ModelOptions, "device")
     dtype: str = same(ModelOptions, "dtype")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingInputOptions:
-    """The images to read, and the columns of a manifest."""
-
     image_column: str = same(InputOptions, "image_column")
     id_column: str = same(InputOptions, "id_column")
     prompt: str | None = opt(
@@ -221,6 +208,23 @@ class TrainingInputOptions:
     allow_outside_root: bool = same(InputOptions, "allow_outside_root")
     allow_urls: bool = same(InputOptions, "allow_urls")
     allow_private_hosts: bool = same(InputOptions, "allow_private_hosts")
+    output: str | None = opt(
+        "The folder of the trained model, its metrics and curves.",
+        panel="Where to",
+        own=True,
+        metavar="DIR",
+        short=("-o",),
+    )
+    on_error: Literal["record", "stop"] = same(RunningOptions, "on_error")
+    max_errors: ErrorBudget | None = same(RunningOptions, "max_errors")
+    overwrite: bool = opt(
+        "Begin again, in place of the run that is there.",
+        panel="How to run",
+        own=True,
+        default=False,
+    )
+    dry_run: bool = same(RunningOptions, "dry_run")
+    quiet: bool = same(RunningOptions, "quiet")
 
     def make_reader(self) -> Reader | None:
         """A reader of addresses, if these are allowed."""
@@ -242,41 +246,91 @@ class TrainingInputOptions:
             url_reader=self.make_reader(),
         )
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingOutputOptions:
-    """Where the model is written, and how much is printed."""
-
-    output: str | None = opt(
-        "The folder of the trained model, its metrics and curves.",
-        panel="Where to",
-        own=True,
-        metavar="DIR",
-        short=("-o",),
-    )
-    on_error: Literal["record", "stop"] = same(RunningOptions, "on_error")
-    max_errors: ErrorBudget | None = same(RunningOptions, "max_errors")
-    overwrite: bool = opt(
-        "Begin again, in place of the run that is there.",
-        panel="How to run",
-        own=True,
-        default=False,
-    )
-    dry_run: bool = same(RunningOptions, "dry_run")
-    quiet: bool = same(RunningOptions, "quiet")
-
     @property
     def error_budget(self) -> ErrorBudget:
         """How many rows with errors end the run."""
         return RunningOptions(on_error=self.on_error, max_errors=self.max_errors).error_budget
 
+    @classmethod
+    def of(
+        cls, sources: Sequence[str], values: Mapping[str, Any], typed: Collection[str]
+    ) -> TrainOptions:
+        """The options with these values; of other places, a revision only of the Hub."""
+        names = {field.name for field in fields(cls)}
+        given = {name: value for name, value in values.items() if name in names}
+        given["revision"] = revision_of(values.get("model"), values, typed)
+        return cls(sources=sources, typed=frozenset(typed), **given)
 
-#: In the order in which the help shows them.
-RECORDS = (
-    LearningOptions,
-    MethodOptions,
-    EvaluationOptions,
-    TrainingModelOptions,
-    TrainingInputOptions,
-    TrainingOutputOptions,
-)
+    @cached_property
+    def settings(self) -> TrainingSettings:
+        """The settings of the run, for which PyTorch is loaded."""
+        from pgcli.training.answer_settings import AnswerSettings
+        from pgcli.training.settings import TrainingSettings
+
+        own = {"task": self.task or "answer", "answer": AnswerSettings(**self._of(AnswerSettings))}
+        return TrainingSettings(**self._of(TrainingSettings) | own)
+
+    def _of(self, record: Any) -> dict[str, Any]:
+        """The values of the fields that a record has too."""
+        names = (field.name for field in fields(record))
+        return {name: getattr(self, name) for name in names if hasattr(self, name)}
+
+    @property
+    def column(self) -> str:
+        """The column of what is learned."""
+        is_contrastive = self.task == "contrastive"
+        return self.text_column if is_contrastive else self.label_column
+
+    def row_targets(self, screen: Screen) -> Targets:
+        """How the targets of rows are found."""
+        from pgcli.training.targets import ColumnTargets, LabelTargets
+
+        self._check_columns()
+        if self.task is not None:
+            self._check_no_prompts()
+            is_contrastive = self.task == "contrastive"
+            return (ColumnTargets if is_contrastive else LabelTargets)(self.column)
+        from pgcli.cli.run_command import RunOnScreen
+        from pgcli.cli.training.result_source import source_opener
+        from pgcli.training.answer_targets import AnswerTargets
+
+        return AnswerTargets(
+            self.prompt_column,
+            self.answer_column,
+            self.prompt,
+            source_opener(RunOnScreen(screen)),
+        )
+
+    def _check_no_prompts(self) -> None:
+        """Raise UsageError for an option of prompts and answers."""
+        for name in ("prompt", "prompt_column", "answer_column"):
+            if getattr(self, name) is not None:
+                raise UsageError(
+                    f"--{name.replace('_', '-')} is of rows that PaliGemma learns to answer",
+                    hint="leave it out, or leave out --task",
+                )
+
+    def _check_columns(self) -> None:
+        """Raise UsageError for the column of another task."""
+        for name, task in (("text_column", "contrastive"), ("label_column", "classify")):
+            if name in self.typed and self.task != task:
+                raise UsageError(
+                    f"--{name.replace('_', '-')} goes with --task {task}", hint="leave it out"
+                )
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the results, on this machine. Raises UsageError for none and addresses."""
+        if self.output in (None, "-"):
+            raise UsageError("train writes a model", hint="name its folder: -o runs/model")
+        name = self.output or ""
+        if url_scheme(name):
+            raise UsageError(
+                f"{display_name(name)} is an address, and train writes to a folder of this machine",
+                hint="-o runs/model, and copy it from there",
+            )
+        return Path(name).expanduser()
+
+
+#: The records of the command.
+RECORDS = (TrainOptions,)

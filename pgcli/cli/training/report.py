@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pgcli.cli.training.train_command import TrainCommand
+from pgcli.cli.training.options import TrainOptions
 from pgcli.cli.ui.console import Screen
 from pgcli.wording import duration
 
@@ -19,7 +19,7 @@ MAX_NAMED = 3  # images that are named in a message
 
 
 def report(
-    command: TrainCommand,
+    command: TrainOptions,
     trainer: Trainer,
     read: Sequence[TrainingRows],
     faults: Mapping[RowKey, str],
@@ -52,13 +52,13 @@ def report(
     screen.next_steps([("use it", use_of(command))])
 
 
-def use_of(command: TrainCommand) -> str:
+def use_of(command: TrainOptions) -> str:
     """A command that loads what was trained."""
     name = shlex.quote(str(command.folder))
-    if command.learning.task == "classify":
+    if command.task == "classify":
         return f"pgcli classify photos --model {name}"
-    if command.learning.task == "contrastive":
+    if command.task == "contrastive":
         return f'pgcli score photos --model {name} --text "a red star"'
-    if command.method.method == "lora":
-        name = f"{shlex.quote(command.model.model or '')} --adapter {name}"
+    if command.method == "lora":
+        name = f"{shlex.quote(command.model or '')} --adapter {name}"
     return f'pgcli ask photos --model {name} --prompt "..."'

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from pgcli.cli.training.display import run_trainer
 from pgcli.cli.training.dry_run import dry_run
 from pgcli.cli.training.inputs import find_checkpoint, read_run_rows, task_inputs
+from pgcli.cli.training.options import TrainOptions
 from pgcli.cli.training.processes import is_started_by_torchrun, joined_processes
 from pgcli.cli.training.report import report
 from pgcli.cli.training.run_record import MERGED, RUN, begin_run, check_run, run_record
-from pgcli.cli.training.train_command import TrainCommand
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import OutputInUse
 from pgcli.output.reader import state_folder
@@ -30,28 +30,28 @@ if TYPE_CHECKING:
     from pgcli.training.row_store import RowStore
 
 
-def run_training(command: TrainCommand) -> int:
+def run_training(command: TrainOptions) -> int:
     """Train; return 3 if images could not be read, else 0."""
     if not is_started_by_torchrun():
         return train(command, None)
-    with joined_processes(command.model.device) as processes:
+    with joined_processes(command.device) as processes:
         return train(command, processes)
 
 
-def train(command: TrainCommand, processes: Processes | None) -> int:
+def train(command: TrainOptions, processes: Processes | None) -> int:
     """Train in this process, or in one of several, of which the first prints and writes."""
     is_first = processes is None or processes.is_first
-    screen = Screen(quiet=command.output.quiet or not is_first)
+    screen = Screen(quiet=command.quiet or not is_first)
     with screen.status("loading PyTorch"):
         settings = command.settings
-    settings.check(has_eval=command.evaluation.eval is not None)
+    settings.check(has_eval=command.eval is not None)
     folder = command.folder
-    if not command.output.overwrite and read_json(folder / RUN) is None:
+    if not command.overwrite and read_json(folder / RUN) is None:
         check_target(folder, "-o", is_folder=True, overwrite=False)
     from pgcli.training.processes import ALONE
     from pgcli.training.row_store import RowStore
 
-    if command.output.dry_run:
+    if command.dry_run:
         return dry_run(command, screen, processes or ALONE) if is_first else 0
     processes = processes or ALONE
     with opened_state(folder, processes) as state:
@@ -62,7 +62,7 @@ def train(command: TrainCommand, processes: Processes | None) -> int:
             store.close()
 
 
-def write_merged(command: TrainCommand, checkpoint: Checkpoint | None) -> None:
+def write_merged(command: TrainOptions, checkpoint: Checkpoint | None) -> None:
     """Write the checkpoint with the best adapter merged into its weights."""
     from pgcli.checkpoints.merged import merge_adapter
 
@@ -104,7 +104,7 @@ def locked(state: Path) -> Iterator[None]:
 
 
 def train_rows(
-    command: TrainCommand, state: Path, store: RowStore, screen: Screen, processes: Processes
+    command: TrainOptions, state: Path, store: RowStore, screen: Screen, processes: Processes
 ) -> int:
     """Read the rows and the model, and train."""
     from pgcli.training.metrics_file import METRICS, read_metrics

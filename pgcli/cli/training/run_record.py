@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pgcli import __version__
 from pgcli.cli.training.inputs import LearningRows
-from pgcli.cli.training.train_command import TrainCommand
+from pgcli.cli.training.options import TrainOptions
 from pgcli.errors import OutputExists
 from pgcli.run.state.record import differences
 from pgcli.stores.files import read_json
@@ -23,7 +23,7 @@ RUN, MERGED = "run.json", "merged"  # the latter is a folder, of --merge
 
 
 def run_record(
-    command: TrainCommand, rows: LearningRows, checkpoint: Checkpoint | None
+    command: TrainOptions, rows: LearningRows, checkpoint: Checkpoint | None
 ) -> dict[str, Any]:
     """What `run.json` says; a run is resumed by one of the same `settings`."""
     import torch
@@ -33,17 +33,17 @@ def run_record(
     held_out = rows.held_out
     fixed = command.settings.values | {
         "checkpoint": None if checkpoint is None else folder_digests(checkpoint.folder),
-        "dtype": command.model.dtype,
+        "dtype": command.dtype,
         "rows": rows.given.digest,
         "eval_rows": None if held_out is None else held_out.digest,
-        "max_pixels": command.input.max_pixels,
-        "fast_decode": command.input.fast_decode,
+        "max_pixels": command.max_pixels,
+        "fast_decode": command.fast_decode,
     }
     return {
         "pgcli": __version__,
         "torch": torch.__version__,
         "sources": [*command.sources],
-        "eval": command.evaluation.eval,
+        "eval": command.eval,
         "counts": {
             "rows": len(rows.given),
             "eval_rows": None if held_out is None else len(held_out),
@@ -53,11 +53,11 @@ def run_record(
     }
 
 
-def check_run(command: TrainCommand, record: Mapping[str, Any]) -> bool:
+def check_run(command: TrainOptions, record: Mapping[str, Any]) -> bool:
     """Whether the folder has a run to resume. Raises OutputExists if it has other settings."""
     folder = command.folder
     earlier = read_json(folder / RUN)
-    if earlier is None or command.output.overwrite:
+    if earlier is None or command.overwrite:
         return False
     settings = (with_defaults(one) for one in (earlier.get("settings", {}), record["settings"]))
     if changes := differences(*settings):
@@ -81,12 +81,12 @@ def with_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def begin_run(command: TrainCommand, state: Path, record: Mapping[str, Any]) -> None:
+def begin_run(command: TrainOptions, state: Path, record: Mapping[str, Any]) -> None:
     """Create the folder of a new run, without what an earlier one left there."""
     folder = command.folder
     with wrap_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        if command.output.overwrite:
+        if command.overwrite:
             remove_run(folder, state)
     write_json(folder / RUN, dict(record))
 
