@@ -155,8 +155,10 @@ class Table:
             mark, skip = Mark(offsets[begin], numbers[begin]), first - begin * EVERY
         rows = self._reader.rows(self._file, self._wanted(columns, mark, images=images))
         for number, (_, row) in enumerate(islice(rows, skip, None), first):
-            values = {SOURCE: row.position, **self._partitions, **row.values}
-            yield number, row._replace(values=values)
+            place: dict[str, str | None] = self._partitions
+            if SOURCE in columns:
+                place = {SOURCE: row.position, **place}
+            yield number, row._replace(values={**place, **row.values}) if place else row
 
     def _wanted(
         self, columns: frozenset[str], mark: Mark = START, *, images: bool = True
