@@ -1194,7 +1194,7 @@ def test_invalid_flag_in_the_environment_is_named(capsys, monkeypatch):
     monkeypatch.setenv("PGCLI_STRICT", "maybe")
     code, _, err = call(capsys, "detect", EXAMPLES, "--object", "a")
     assert code == 2
-    assert "PGCLI_STRICT: neither true nor false" in err
+    assert "PGCLI_STRICT: 'maybe' is neither true nor false" in err
 
 
 def test_a_glob_that_matches_the_output_is_refused(images):
