@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, TypeVar, get_type_hints
 
@@ -100,11 +100,17 @@ class JsonOptions:
 
 
 def command(
-    name: str, details: str, *records: type, examples: str, reads_config: bool = True
+    name: str,
+    details: str,
+    *records: type,
+    examples: str,
+    reads_config: bool = True,
+    unused: Collection[str] = (),
 ) -> Callable[[Function], Function]:
     """Declares a command of `PANELS`; in its help, the details follow the sentence there.
 
-    Its function has the arguments as parameters, and `given`, the options of the records.
+    Its function has the arguments as parameters, and `given`, the options of the records. The help
+    leaves out those that are `unused`: they do not apply to this command.
     """
     records = (*records, ProgramOptions)
     options = sorted((one for record in records for one in options_of(record)), key=panel_order)
@@ -124,7 +130,7 @@ def command(
                 for one in inspect.signature(function).parameters.values()
                 if one.name != "given"
             ),
-            *map(parameter, options),
+            *(parameter(option, is_used=option.name not in unused) for option in options),
         ]
         call.__annotations__ = {one.name: one.annotation for one in parameters}
         call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -150,7 +156,7 @@ def panel_order(option: Option) -> int:
     return SHARED_PANELS.index(option.panel) if option.panel in SHARED_PANELS else -1
 
 
-def parameter(option: Option) -> inspect.Parameter:
+def parameter(option: Option, *, is_used: bool = True) -> inspect.Parameter:
     """The parameter of a function that Typer makes the option of: of its words, which are read
     later.
     """
@@ -169,7 +175,7 @@ def parameter(option: Option) -> inspect.Parameter:
         rich_help_panel=option.panel,
         metavar=None if is_flag else value_name(option),
         autocompletion=completion(choices),
-        hidden=option.seldom,
+        hidden=option.seldom or not is_used,
         show_default=False,
     )
     return inspect.Parameter(

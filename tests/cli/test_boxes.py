@@ -143,7 +143,7 @@ def test_export_joins_the_rows_of_each_object(tmp_path, monkeypatch):
         ),
         (["--object", ","], "not the name of one object", "--object cat --object dog"),
         (["--object", "a", "--object", "a", "--each"], "the object 'a' is given twice", "once"),
-        (["--object", "a", "--nms", "1.5"], "--nms: '1.5' is not a number of 0 to 1", "--help"),
+        (["--object", "a", "--nms", "1.5"], "--nms: '1.5' is not a number of 0 to 1", "overlap"),
     ],
 )
 def test_mistake_in_objects_is_named_with_a_hint(capsys, options, message, hint):

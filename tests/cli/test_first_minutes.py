@@ -107,6 +107,22 @@ def test_variable_names_a_model_for_the_commands_that_can_use_it(
     assert "the built-in one" in capsys.readouterr().err
 
 
+def test_rows_of_a_pipe_are_viewed() -> None:
+    command = [*PRETEND, "caption", "one.png", "-q"]
+    rows = subprocess.run(command, capture_output=True, check=True, timeout=100)
+    subprocess.run([*PRETEND, "view", "-"], input=rows.stdout, check=True, timeout=100)
+    page = Path("rows.html").read_text()
+    assert "an image of 623 x 544" in page
+    assert "data:image/" in page
+
+
+def test_help_of_embed_lists_what_embeds(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["embed", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "--dtype-out" in shown
+    assert not any(f"--{name} " in shown for name in ("adapter", "quantize", "draw", "sidecar"))
+
+
 def test_text_shows_which_of_several_prompts_was_asked(capsys: pytest.CaptureFixture[str]) -> None:
     words = "ask one.png --model demo --format text --prompt a --prompt b"
     assert main(words.split()) == 0

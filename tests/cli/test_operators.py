@@ -289,7 +289,7 @@ def test_summary_of_an_interrupted_run_names_the_signal(folder):
 
 @pytest.mark.parametrize(
     ("name", "code"),
-    [("photos/a.png", 13), ("notes.json", 13), ("no/such/folder.json", 2), ("photos", 2)],
+    [("photos/a.png", 13), ("notes.json", 13), ("photos/a.png/summary.json", 2), ("photos", 2)],
 )
 def test_summary_replaces_only_a_summary(capsys, name, code):
     Path("notes.json").write_text('{"mine": 1}')

@@ -40,10 +40,21 @@ EXAMPLES: Mapping[str, str] = {
 }
 
 
+#: Options of rows of text, that other rows do not have.
+OF_TEXT = {"adapter", "quantize", "draw", "prompt_column"}
+UNUSED = {"embed": OF_TEXT | {"sidecar"}, "score": OF_TEXT | {"sidecar"}, "classify": OF_TEXT}
+
+
 def declare(name: str, examples: str) -> None:
     """Declare one of the commands."""
 
-    @command(name, DETAILS, *records_of(name), examples=examples)
+    @command(
+        name,
+        DETAILS,
+        *records_of(name),
+        examples=examples,
+        unused=UNUSED.get(name, ()),
+    )
     def call(given: Given, sources: Sources = None) -> None:
         answer(name, sources or [], given)
 

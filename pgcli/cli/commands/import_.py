@@ -13,7 +13,7 @@ from pgcli.cli.exit_codes import INCOMPLETE
 from pgcli.cli.options import FileOptions, Given, command
 from pgcli.cli.ui.console import Screen
 from pgcli.declare import REQUIRED, opt
-from pgcli.errors import NoInputError, UsageError
+from pgcli.errors import UsageError
 from pgcli.results.imports import FORMATS
 from pgcli.wording import count, with_notes
 
@@ -87,7 +87,7 @@ def import_(
     if not any(True for _ in rows):
         first = settings.counts.missing.first
         note = f"; the first image left out: {first}" if first else ""
-        raise NoInputError(f"{file} has no annotated image{note}", hint=ROOT_HINT)
+        raise UsageError(f"{file} has no annotated image{note}", hint=ROOT_HINT)
     with screen.status("writing rows"):
         count = write_result_file(target, lambda: rows, rows.schema, overwrite=options.overwrite)
     report(options.output, count, annotations, settings, screen)

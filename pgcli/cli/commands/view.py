@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from pgcli.cli.options import AddressOptions, Given, Results, command, images_option
@@ -51,21 +54,35 @@ class ViewOptions:
 
 @command(
     "view",
-    "RESULTS are files or folders of rows, also of a run that is not finished; several are shown "
-    "side by side. The page contains everything and needs no network and no server.",
+    "RESULTS are files or folders of rows, also of a run that is not finished, or - for JSON lines "
+    "on standard input; several are shown side by side. The page contains everything and needs no "
+    "network and no server.",
     ViewOptions,
     BoxOptions,
     AddressOptions,
     examples="$ pgcli view captions.jsonl\n$ pgcli view captions.jsonl boxes.jsonl -o gallery.html",
 )
 def view(results: Results, given: Given) -> None:
+    if "-" not in results:
+        view_files([Path(name) for name in results], given)
+        return
+    with TemporaryDirectory(prefix="pgcli-") as folder:
+        piped = Path(folder) / "rows.jsonl"
+        with piped.open("wb") as file:
+            shutil.copyfileobj(sys.stdin.buffer, file)
+        values = {"output": "rows.html", **given.values}
+        files = [piped if name == "-" else Path(name) for name in results]
+        view_files(files, replace(given, values=values))
+
+
+def view_files(outputs: list[Path], given: Given) -> None:
+    """Write the page of result files."""
     from pgcli.cli.run_command import RunOnScreen
     from pgcli.results.gallery.gallery_page import GalleryOptions, RowGroup, write_gallery
 
     options = given.build(GalleryOptions, box_filter=given.build(BoxOptions).box_filter)
     draw, overwrite = given.values.get("draw"), options.overwrite
     screen = Screen(quiet=given.quiet)
-    outputs = [Path(name) for name in results]
     names = unique_names(outputs)
     groups = [RowGroup(path, name) for path, name in zip(outputs, names, strict=True)]
     if draw is not None:
