@@ -1,16 +1,63 @@
-"""Writes a file or folder under a temporary name, which becomes the output in one step."""
+"""Writes files and folders that appear as a whole, only where nothing foreign is replaced."""
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from pgcli.results.check_target import MARK, check_target
-from pgcli.stores.writing import fsync, make_folder, published, temporary_name, wrap_write_errors
+from pgcli.errors import OutputExists, OutputFailed, UsageError
+from pgcli.stores import writing
+from pgcli.stores.writing import (
+    fsync,
+    give_name,
+    make_folder,
+    published,
+    temporary_name,
+    wrap_write_errors,
+)
+
+#: A file in every folder that an export wrote; other folders are never replaced.
+MARK = ".pgcli-export"
+
+
+def check_target(target: Path, *, is_folder: bool, overwrite: bool, option: str = "-o") -> None:
+    """Check a file or folder that is written as a whole. Raises what `writing.check_target` does.
+
+    A folder is replaced only if an export wrote it.
+    """
+    is_link = is_folder and target.is_symlink()
+    if is_folder and os.path.lexists(target) and (is_link or is_foreign_folder(target)):
+        raise OutputExists(
+            f"{target} was not written by an export, and is not replaced",
+            hint=f"name another folder with {option}",
+        )
+    writing.check_target(target, option, is_folder=is_folder, overwrite=overwrite)
+
+
+def is_foreign_folder(folder: Path) -> bool:
+    """Whether the folder has files, and no export wrote it."""
+    try:
+        return any(folder.iterdir()) and not (folder / MARK).is_file()
+    except OSError:  # it is not a folder, or cannot be read
+        return False
+
+
+def check_folder(folder: str, option: str, *, overwrite: bool) -> None:
+    """Check the folder of an option, into which files are written; it may be a link to a folder.
+
+    Raises what `writing.check_target` raises.
+    """
+    if not folder:
+        raise UsageError(f"there is no folder {folder!r}", hint=f"name a folder with {option}")
+    path = Path(folder)
+    path = path.resolve() if path.is_symlink() and path.is_dir() else path
+    writing.check_target(path, option, is_folder=True, overwrite=overwrite)
+
 
 SYNC_THREADS = 16  # file systems write the journal once for several files that are synced together
 
@@ -65,3 +112,76 @@ def sync_tree(folder: Path) -> None:
             files = (Path(parent, name) for name in names)
             list(pool.map(fsync, (file for file in files if not file.is_symlink())))
             fsync(Path(parent))
+
+
+_NOT_A_FOLDER = {errno.ELOOP, errno.ENOTDIR}
+
+DRAW_HINT = "free disk space, check the folder's permissions, or choose another with --draw"
+
+
+def write_below(
+    folder: str,
+    name: str,
+    data: bytes,
+    *,
+    token: str,
+    hint: str = DRAW_HINT,
+    replace: bool = True,
+) -> bool:
+    """Write `folder/name`, replacing an existing file; `name` is a relative path with slashes.
+
+    Without `replace` an existing file is kept, and False returned.
+
+    Missing folders are created. A link is replaced, not followed, except for `folder` itself. A
+    killed process leaves at most a hidden file named after the `token`, which the next process with
+    the same token replaces. Raises OutputFailed with the `hint`.
+    """
+    *parents, last = name.split("/")
+    if {"", ".", ".."} & {*parents, last}:
+        raise AssertionError(f"{name!r} is not a path below a folder")
+    path = os.path.join(folder, name)  # noqa: PTH118
+    with _output_errors(path, hint), _opened(folder, parents) as parent:
+        part = f".pgcli-{token}.part"
+        with suppress(FileNotFoundError):
+            os.unlink(part, dir_fd=parent)
+        try:
+            descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=parent)
+            with open(descriptor, "wb") as file:
+                file.write(data)
+            return give_name(part, last, parent, replace=replace)
+        finally:
+            with suppress(OSError):
+                os.unlink(part, dir_fd=parent)
+
+
+@contextmanager
+def _opened(folder: str, parents: Sequence[str]) -> Iterator[int]:
+    """A descriptor of the folder below the parents, each opened relative to the one before."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for parent in parents:
+            with suppress(FileExistsError):
+                os.mkdir(parent, dir_fd=descriptor)
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+            below = os.open(parent, flags, dir_fd=descriptor)
+            os.close(descriptor)
+            descriptor = below
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _output_errors(path: str, hint: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as problem:
+        reason = problem.strerror or str(problem)
+        if problem.errno in _NOT_A_FOLDER:
+            reason = "a folder in the path is a link or a file"
+        raise draw_error(path, reason, hint) from problem
+
+
+def draw_error(path: str, reason: str, hint: str = DRAW_HINT) -> OutputFailed:
+    """The error for an image that could not be written."""
+    return OutputFailed(f"cannot write {path}: {reason}", hint=hint)

@@ -15,7 +15,7 @@ from pgcli.inputs.paths import url_scheme
 from pgcli.inputs.readers import IMAGE_ENDINGS
 from pgcli.printable import encodable
 from pgcli.records import Answer, Item
-from pgcli.results.output_folder import write_below
+from pgcli.results.publish import write_below
 from pgcli.results.row_hook import NullHook
 from pgcli.stores.files import open_regular
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pgcli.results.check_target import MARK
+from pgcli.results.publish import MARK
 from tests.support.exporting import detected, exported, make_images, saved
 
 Capture = pytest.CaptureFixture[str]

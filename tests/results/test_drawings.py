@@ -22,7 +22,7 @@ from pgcli.results.drawings.colours import LabelColours
 from pgcli.results.drawings.drawings import Drawings, check_draw, drawable_answer, read_original
 from pgcli.results.drawings.formats import SUFFIXES, writable_suffixes
 from pgcli.results.file_names import FileNames
-from pgcli.results.output_folder import write_below
+from pgcli.results.publish import write_below
 from pgcli.rle import encode
 from pgcli.rows import RowSchema
 from tests.support.answers import answer, refused

@@ -11,7 +11,7 @@ import numpy
 import pytest
 from PIL import Image, ImageOps
 
-from pgcli.results.exports.exif import upright_file
+from pgcli.results.exports.image_files import upright_file
 from tests.support.exporting import box, captioned, exported, make_images, of, row, saved
 
 Capture = pytest.CaptureFixture[str]

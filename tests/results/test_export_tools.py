@@ -15,7 +15,7 @@ from typing import Any
 import numpy
 import pytest
 
-from pgcli.results.exports.brush import encode_brush
+from pgcli.results.brush import encode_brush
 from pgcli.rle import encode
 from tests.support.exporting import (
     FOLDERS,

@@ -16,7 +16,7 @@ from pgcli.errors import UsageError
 from pgcli.wording import count, listed, with_notes
 
 if TYPE_CHECKING:
-    from pgcli.results.apply_edits import EditStats, MatchedEdits, WantedRows
+    from pgcli.results.edits import EditStats, MatchedEdits, WantedRows
 
 MAX_EXAMPLES = 5  # edits that a message names
 
@@ -55,8 +55,7 @@ def run_apply(edits: Path, results: Path, options: ApplyOptions, screen: Screen)
     """Write the corrected rows; return 3 if edits were not applied."""
     from pgcli.output.reader import read_results
     from pgcli.output.result_file import check_result_file, write_result_file
-    from pgcli.results.apply_edits import EditedRows, match_edits
-    from pgcli.results.edits import read_edits
+    from pgcli.results.edits import EditedRows, match_edits, read_edits
     from pgcli.rows import RowSchema
 
     target, wanted = Path(options.output), options.rows

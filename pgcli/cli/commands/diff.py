@@ -53,8 +53,7 @@ def diff(
 def run_diff(names: tuple[str, str], format: str, screen: Screen) -> None:
     """Print every pair of rows that differs. Raises Difference if there is one."""
     from pgcli.output.reader import read_results
-    from pgcli.results.merge_rows import is_same_answer
-    from pgcli.results.pair_rows import paired_rows
+    from pgcli.results.merge import is_same_answer, paired_rows
 
     is_text = format == "text" or (format == "auto" and is_terminal(sys.stdout))
     show = print_as_text if is_text else print_as_json

@@ -105,10 +105,9 @@ def run_export(
         check_rows,
         find_format,
     )
-    from pgcli.results.exports.validate_rows import collect_stats
+    from pgcli.results.exports.rows import SeveralFiles, collect_stats
     from pgcli.results.exports.write_export import report_export, write_export
     from pgcli.results.gallery.run_info import incomplete_note
-    from pgcli.results.several_files import SeveralFiles
 
     format = find_format(to)
     check_options(to, format, options)

@@ -72,7 +72,7 @@ def import_(
     file: Annotated[str, typer.Argument(metavar="FILE", hidden=True)], given: Given
 ) -> None:
     from pgcli.output.result_file import check_result_file, write_result_file
-    from pgcli.results.import_rows import TruthRows
+    from pgcli.results.imports.rows import TruthRows
     from pgcli.results.imports.truth import ImportSettings
 
     options, screen = given.build(ImportOptions), Screen(quiet=given.quiet)
@@ -115,7 +115,7 @@ def check_options(options: ImportOptions) -> None:
 
 def read_labels(given: str | None) -> list[str]:
     """The labels of the option, or of the file that it names."""
-    from pgcli.results.imports.value_checks import InvalidValue, label
+    from pgcli.results.imports.json_values import InvalidValue, label
     from pgcli.stores.files import read_text
 
     if given is None:

@@ -13,7 +13,7 @@ from pgcli.cli.ui.console import Screen
 from pgcli.wording import count, with_notes
 
 if TYPE_CHECKING:
-    from pgcli.results.merge_rows import MergeStats
+    from pgcli.results.merge import MergeStats
 
 
 @command(
@@ -33,7 +33,7 @@ def run_merge(outputs: list[Path], options: FileOptions, screen: Screen) -> int:
     """Write the merged file; return 3 if rows with errors remain."""
     from pgcli.output.reader import read_results
     from pgcli.output.result_file import check_result_file, write_result_file
-    from pgcli.results.merge_rows import MergedRows
+    from pgcli.results.merge import MergedRows
     from pgcli.rows import RowSchema
 
     target = Path(options.output)

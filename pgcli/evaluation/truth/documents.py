@@ -13,9 +13,8 @@ from pgcli.evaluation.truth.values import group_values, read_answers
 from pgcli.inputs.readers import InputFile
 from pgcli.records import Box
 from pgcli.results.imports import coco
-from pgcli.results.imports.json_document import read_document
+from pgcli.results.imports.json_values import InvalidValue, read_document
 from pgcli.results.imports.truth import AnnotatedImage, ImportSettings, TrueBox
-from pgcli.results.imports.value_checks import InvalidValue
 
 HINT = "--truth takes COCO's 'images' and 'annotations', and 'annotations' or 'data' of VQA"
 MAX_BYTES = 2**30  # the answers of VQA's training part take 360 MB

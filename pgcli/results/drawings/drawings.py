@@ -24,7 +24,7 @@ from pgcli.results.drawings.formats import SUFFIXES, format_of, save_image, writ
 from pgcli.results.drawings.overlay import draw_overlay
 from pgcli.results.file_names import FileName, FileNames
 from pgcli.results.gallery.sanitize import clean_box
-from pgcli.results.output_folder import draw_error, write_below
+from pgcli.results.publish import draw_error, write_below
 from pgcli.results.row_hook import NullHook
 from pgcli.rle import spans
 from pgcli.rows import RowSchema, fill_columns

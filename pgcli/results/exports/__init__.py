@@ -17,8 +17,8 @@ FORMATS: Mapping[str, str] = {
     "imagefolder": "imagefolder.IMAGEFOLDER",
     "txt": "texts.TXT",
     "caption": "texts.CAPTION",
-    "csv": "csv.CSV",
-    "parquet": "parquet.PARQUET",
+    "csv": "tables.CSV",
+    "parquet": "tables.PARQUET",
     "webdataset": "webdataset.WEBDATASET",
     "fiftyone": "fiftyone.FIFTYONE",
 }

@@ -19,10 +19,9 @@ from pgcli.records import Fault, Item
 from pgcli.results.drawings.drawings import read_original
 from pgcli.results.drawings.formats import SUFFIXES
 from pgcli.results.exports.entry import ExportEntry, ExportFormat, ExportSettings, Row, keep_name
-from pgcli.results.exports.validate_rows import RowStats, valid_rows
+from pgcli.results.exports.rows import FileRow, RowStats, valid_rows
 from pgcli.results.file_names import FileNames, folder_name
 from pgcli.results.images import ImageLocator, ImageRef
-from pgcli.results.several_files import FileRow
 from pgcli.stores import Reader
 
 

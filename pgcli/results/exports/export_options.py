@@ -10,7 +10,6 @@ from pathlib import Path
 from pgcli.box_filter import BoxFilter
 from pgcli.errors import NoInputError, UsageError
 from pgcli.inputs.paths import resolves_inside
-from pgcli.results.check_target import check_target
 from pgcli.results.exports import FORMATS, format_named
 from pgcli.results.exports.entry import (
     ExportCounts,
@@ -18,8 +17,9 @@ from pgcli.results.exports.entry import (
     ExportSettings,
     StoreImages,
 )
-from pgcli.results.exports.validate_rows import RowStats
+from pgcli.results.exports.rows import RowStats
 from pgcli.results.images import ImageLocator
+from pgcli.results.publish import check_target
 from pgcli.run.progress.events import OnEvent
 from pgcli.stores import make_reader
 from pgcli.stores.files import read_text

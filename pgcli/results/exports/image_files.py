@@ -1,13 +1,45 @@
-"""Stores the images of an export that is a folder, as links or copies."""
+"""Stores the images of an export that is a folder: links, or copies that are upright."""
 
 from __future__ import annotations
 
 import os
+from io import BytesIO
 from pathlib import Path
+from typing import Any
 
-from pgcli.images import ImageError
+from PIL import Image, ImageFile
+from PIL.JpegImagePlugin import JpegImageFile, get_sampling
+
+from pgcli.images import ImageError, ImageLimits, stored_and_upright
+from pgcli.images.errors import wrap_image_errors
+from pgcli.results.drawings.formats import SAVE_OPTIONS, can_write
 from pgcli.results.exports.entry import ExportEntry, ExportSettings
-from pgcli.results.exports.exif import upright_file
+
+SUBSAMPLING_420 = 2  # symmetric, so that rotation loses no colour resolution
+
+
+def upright_file(data: bytes) -> bytes | None:
+    """The image rotated by its EXIF orientation, in its format; None if it is upright already.
+
+    JPEG and AVIF are re-encoded in high quality; others keep every pixel. Raises `ImageError`.
+    """
+    found = stored_and_upright(data, ImageLimits())
+    if found is None or not can_write(str(found[0].format)):
+        return None
+    stored, upright = found
+    file = BytesIO()
+    with wrap_image_errors():
+        upright.save(file, str(stored.format), **save_options(stored, upright))
+    return file.getvalue()
+
+
+def save_options(stored: ImageFile.ImageFile, upright: Image.Image) -> dict[str, Any]:
+    """Options that save the rotated image with the stored one's colour profile and EXIF."""
+    options = dict(SAVE_OPTIONS.get(str(stored.format), {}))
+    if isinstance(stored, JpegImageFile) and get_sampling(stored) == SUBSAMPLING_420:
+        options["subsampling"] = SUBSAMPLING_420
+    names = ("icc_profile",) if stored.format == "TIFF" else ("icc_profile", "exif")
+    return options | {name: upright.info[name] for name in names if upright.info.get(name)}
 
 
 def store_image(folder: Path, entry: ExportEntry, options: ExportSettings) -> bool:

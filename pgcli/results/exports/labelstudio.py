@@ -85,7 +85,7 @@ def brush_region(box: ExportBox) -> dict[str, Any] | None:
     """The mask as a brush region, or None without a mask."""
     if box.mask is None:
         return None
-    from pgcli.results.exports.brush import encode_brush
+    from pgcli.results.brush import encode_brush
 
     runs = encode_brush(box.mask)
     return {"format": "rle", "rle": list(runs), "brushlabels": [box.label]} if runs else None

@@ -9,7 +9,7 @@ from pathlib import Path
 from pgcli.errors import UsageError
 from pgcli.inputs.paths import resolves_inside
 from pgcli.results.exports.entry import ExportCounts, ExportEntry, ExportFormat, ExportSettings
-from pgcli.results.exports.validate_rows import RowStats
+from pgcli.results.exports.rows import RowStats
 from pgcli.results.images import ImageLocator
 from pgcli.results.publish import publish
 from pgcli.results.sidecars import EDITED

@@ -64,7 +64,7 @@ def mask_polygon(box: ExportBox, entry: ExportEntry) -> list[float]:
     """The mask's polygon, alternating x and y, as fractions of the sides; empty without a mask."""
     if box.mask is None:
         return []
-    from pgcli.results.exports.polygons import polygon
+    from pgcli.results.masks import polygon
 
     flat: list[float] = (polygon(box.mask) / (entry.width, entry.height)).ravel().tolist()
     return flat

@@ -17,7 +17,6 @@ from pgcli.images import ImageLimits
 from pgcli.images.pool import MIN_ITEMS_FOR_WORKERS, decode_ahead
 from pgcli.output.reader import Row
 from pgcli.records import DecodedImage, Item
-from pgcli.results.check_target import check_folder, check_target
 from pgcli.results.gallery.cards import Cards
 from pgcli.results.gallery.hits import page_rows
 from pgcli.results.gallery.page import is_page, render_page
@@ -31,8 +30,7 @@ from pgcli.results.gallery.thumbnails import (
 )
 from pgcli.results.images import ImageLocator, Reopen
 from pgcli.results.missing_images import MissingImages
-from pgcli.results.output_folder import write_below
-from pgcli.results.publish import publish
+from pgcli.results.publish import check_folder, check_target, publish, write_below
 from pgcli.run.progress.events import OnEvent, ignore, tracked
 from pgcli.stores import make_reader
 from pgcli.stores.writing import wrap_write_errors

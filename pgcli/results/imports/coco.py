@@ -8,7 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from pgcli.errors import UsageError
-from pgcli.results.imports.json_document import read_document
+from pgcli.results.imports.json_values import (
+    InvalidValue,
+    array,
+    label,
+    mapping,
+    number,
+    read_document,
+    text,
+    whole_number,
+)
 from pgcli.results.imports.locate import locate
 from pgcli.results.imports.shapes import (
     Size,
@@ -26,15 +35,6 @@ from pgcli.results.imports.truth import (
     ImportSettings,
     TrueBox,
     TrueText,
-)
-from pgcli.results.imports.value_checks import (
-    InvalidValue,
-    array,
-    label,
-    mapping,
-    number,
-    text,
-    whole_number,
 )
 
 MAX_BYTES = 512 * 2**20

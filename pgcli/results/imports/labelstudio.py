@@ -13,9 +13,18 @@ import numpy as np
 
 from pgcli.errors import UsageError
 from pgcli.inputs.readers import IMAGE_ENDINGS
-from pgcli.results.imports.brush import decode_brush
+from pgcli.results.brush import decode_brush
 from pgcli.results.imports.coco import share
-from pgcli.results.imports.json_document import read_document
+from pgcli.results.imports.json_values import (
+    InvalidValue,
+    array,
+    label,
+    mapping,
+    number,
+    read_document,
+    text,
+    whole_number,
+)
 from pgcli.results.imports.locate import locate, upright_size
 from pgcli.results.imports.shapes import Size, bounds, clipped, fill, image_size, mask_bounds
 from pgcli.results.imports.truth import (
@@ -26,7 +35,6 @@ from pgcli.results.imports.truth import (
     TrueBox,
     TrueText,
 )
-from pgcli.results.imports.value_checks import InvalidValue, array, label, mapping, number, text
 
 MAX_BYTES = 512 * 2**20
 HINT = "export the project as JSON, not as JSON-MIN"
@@ -175,7 +183,11 @@ def region(kind: str, value: Value, size: Size, what: str) -> TrueBox | None:
     if kind == "brushlabels":
         if value.get("format") != "rle":
             raise InvalidValue(f"{what}: a brush is not of the format rle")
-        mask = decode_brush(array(value.get("rle"), f"{what}: rle"), size, f"{what}: rle")
+        values = [whole_number(byte, f"{what}: rle") for byte in array(value.get("rle"), what)]
+        try:
+            mask = decode_brush(values, size)
+        except ValueError as problem:  # also of numbers over 255
+            raise InvalidValue(f"{what}: rle is not a brush of its image") from problem
         return None if mask is None else TrueBox("", *mask_bounds(mask), mask)
     if kind == "polygonlabels":
         polygon_n2 = percent_points(value.get("points"), what) / 100 * size

@@ -9,8 +9,8 @@ import numpy as np
 
 from pgcli.images import ImageLimits
 from pgcli.records import Rle
+from pgcli.results.imports.json_values import InvalidValue, array, mapping, number, whole_number
 from pgcli.results.imports.truth import ImportCounts, TrueBox
-from pgcli.results.imports.value_checks import InvalidValue, array, mapping, number, whole_number
 from pgcli.rle import area, encode_counts, encode_runs, spans
 
 MAX_CROSSINGS = 20_000_000  # of a region's polygons with the columns of its image

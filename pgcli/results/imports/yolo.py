@@ -12,6 +12,7 @@ from pgcli.errors import UsageError
 from pgcli.inputs.paths import display_path
 from pgcli.inputs.readers import IMAGE_ENDINGS
 from pgcli.records import Fault
+from pgcli.results.imports.json_values import InvalidValue, label
 from pgcli.results.imports.locate import locate, upright_size
 from pgcli.results.imports.shapes import Size, bounds, clipped, fill
 from pgcli.results.imports.truth import (
@@ -21,7 +22,6 @@ from pgcli.results.imports.truth import (
     ImportSettings,
     TrueBox,
 )
-from pgcli.results.imports.value_checks import InvalidValue, label
 from pgcli.stores.files import open_regular
 
 MAX_BYTES, MAX_NAMES_BYTES = 16 * 2**20, 2**20  # of a file of labels, and of data.yaml

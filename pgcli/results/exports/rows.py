@@ -1,18 +1,78 @@
-"""Validates the rows of a result file before an export, and collects their statistics."""
+"""The rows of an export: of several files in one order, valid, and counted."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from heapq import merge
+from itertools import groupby, islice
 from operator import attrgetter
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
+from pgcli.box_filter import NO_FILTER, BoxFilter
 from pgcli.errors import UsageError
+from pgcli.output.reader import Row, read_results
 from pgcli.records import BOX_TASKS, Rle
-from pgcli.results.exports.entry import Row, row_boxes
-from pgcli.results.several_files import FileRow
+from pgcli.results.exports.entry import row_boxes
+from pgcli.results.images import image_index, image_key, saved_record
 from pgcli.rows import BASE_OF_TASK, json_safe, task_of
+
+
+class FileRow(NamedTuple):
+    """A row and the number of its file. `input` is equal for files whose runs had one input."""
+
+    row: Row
+    file: int
+    input: int
+
+    @property
+    def image(self) -> tuple[object, ...]:
+        """What consecutive rows of the same image have in common."""
+        return (self.input, *image_key(self.row))
+
+
+class SeveralFiles:
+    """The rows of the files by the index, id and path of their images, without reading them whole.
+
+    Their boxes are those that `box_filter` keeps. A later pass has no rows that a run which goes on
+    added since the first. With `exact`, kept columns of Parquet files have cells.
+    """
+
+    def __init__(
+        self, outputs: Sequence[Path], box_filter: BoxFilter = NO_FILTER, *, exact: bool = False
+    ):
+        self.outputs = outputs
+        self._box_filter, self._exact = box_filter, exact
+        self._counts: list[int | None] = [None] * len(outputs)
+        inputs = [input_of(output) for output in outputs]
+        self._inputs = [inputs.index(one) for one in inputs]
+
+    def __iter__(self) -> Iterator[FileRow]:
+        files = [self._rows(number) for number in range(len(self.outputs))]
+        return files[0] if len(files) == 1 else merge(*files, key=image_order)
+
+    def _rows(self, number: int) -> Iterator[FileRow]:
+        count = 0
+        rows = read_results(self.outputs[number], exact=self._exact)
+        for row in islice(rows, self._counts[number]):
+            count += 1
+            yield FileRow(self._box_filter.row(row), number, self._inputs[number])
+        self._counts[number] = count
+
+
+def image_order(found: FileRow) -> tuple[int, str, str, int]:
+    """The key by which files are merged; rows of one file have ascending indices."""
+    row = found.row
+    return image_index(row), str(row["id"]), str(row["image"]), found.input
+
+
+def input_of(output: Path) -> tuple[object, object]:
+    """The folder and the sources of the run that made the output, as far as it is known."""
+    record = saved_record(output)
+    values = {} if record is None else record.input
+    return values.get("folder"), values.get("sources")
+
 
 ANSWER_COLUMNS = frozenset({"task", "prompt", "answer", "boxes"})
 MAX_PROMPTS_SHOWN = 5  # prompts that a message names

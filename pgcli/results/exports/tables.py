@@ -1,15 +1,17 @@
-"""Exports CSV with every column of the rows: lists as JSON, formulas escaped."""
+"""Exports tables with every column of the rows: CSV, and Parquet typed as a run writes it."""
 
 from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pgcli.results.exports.entry import ExportEntry, ExportFormat, ExportSettings
-from pgcli.rows import json_text
+from pgcli.output.result_file import row_tables
+from pgcli.results.exports.entry import ExportEntry, ExportFormat, ExportSettings, Row
+from pgcli.rows import RowSchema, json_text
 
 #: A spreadsheet evaluates a text that starts with one of these signs, also in full width, after
 #: blanks and characters that it does not show.
@@ -18,7 +20,7 @@ _FORMULA = re.compile(
 )
 
 
-def write(target: Path, entries: Iterable[ExportEntry], options: ExportSettings) -> None:
+def write_csv(target: Path, entries: Iterable[ExportEntry], options: ExportSettings) -> None:
     """Write the file, a line for each row."""
     with open(target, "w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)  # lines end in \r\n, so that texts with either are quoted
@@ -39,4 +41,26 @@ def cell(value: Any, *, is_raw: bool) -> Any:
     return f"'{text}" if not is_raw and _FORMULA.match(text) else text
 
 
-CSV = ExportFormat(write, options=frozenset({"csv_raw"}))
+CSV = ExportFormat(write_csv, options=frozenset({"csv_raw"}))
+
+
+def write_table(target: Path, entries: Iterable[ExportEntry], options: ExportSettings) -> None:
+    """Write the file. Rows are first written to a temporary file, for the types of their columns
+    to be known.
+    """
+    from pgcli.output.parquet import spool_tables, write_parquet  # imports pyarrow
+
+    def rows() -> Iterator[Row]:
+        for entry in entries:
+            options.counts.images += 1
+            for row in entry.rows:
+                options.counts.boxes += len(row["boxes"])
+                yield row
+
+    with tempfile.TemporaryFile(dir=target.parent) as spool:
+        tables = spool_tables(row_tables(rows(), RowSchema.of(options.columns)), spool)
+        with target.open("xb") as file:
+            write_parquet(file, tables)
+
+
+PARQUET = ExportFormat(write_table, keeps_types=True)

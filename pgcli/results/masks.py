@@ -1,0 +1,99 @@
+"""The pixels, runs, contours and polygon of a run-length encoded mask of an image."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pgcli.images import ImageLimits
+from pgcli.records import Rle
+from pgcli.rle import decode
+
+MAX_SIDES = 1 << 20  # pixel sides of all contours; a mask with more is noise, and has none
+MAX_CONTOURS = 64  # the largest ones; masks of the model have 64 pixels a side and few contours
+MAX_BRIDGE_POINTS = 512  # points of a contour that are tried as the end of a bridge
+
+
+def pixels(mask: Rle) -> np.ndarray:
+    """The mask as bool (height, width); (0, 0) where an image of its size is not decoded either.
+
+    A few characters can encode any size.
+    """
+    if mask.size[0] * mask.size[1] > ImageLimits().max_pixels:
+        return np.zeros((0, 0), bool)
+    return decode(mask)
+
+
+def row_runs(mask: Rle) -> np.ndarray:
+    """Starts and ends of the mask's runs in row order, (n, 2); no two runs touch."""
+    flat = np.concatenate([[False], pixels(mask).ravel(), [False]])
+    runs_n2: np.ndarray = np.flatnonzero(flat[1:] != flat[:-1]).reshape(-1, 2)
+    return runs_n2
+
+
+def contours(mask: Rle) -> list[np.ndarray]:
+    """The contours through the midpoints of a mask's pixel sides, (n, 2) of x and y each.
+
+    They turn stairs into slopes, and contain the same pixel centres. The mask is on the right of
+    every contour, so holes have the opposite direction.
+    """
+    padded = np.pad(pixels(mask).astype(np.int8), 1)
+    below, right = np.diff(padded, axis=0)[:, 1:-1], np.diff(padded, axis=1)[1:-1]
+    (y, x), (v, u) = np.nonzero(below), np.nonzero(right)
+    if len(x) + len(u) > MAX_SIDES:
+        return []
+    across, up = below[y, x] > 0, right[v, u] > 0  # the direction that has the mask on its right
+    starts_n2 = np.concatenate([np.stack([x + ~across, y], 1), np.stack([u, v + up], 1)])
+    ends_n2 = np.concatenate([np.stack([x + across, y], 1), np.stack([u, v + ~up], 1)])
+    ends = dict[tuple[int, int], list[tuple[int, int]]]()  # of the sides that start at a corner
+    for start, end in zip(
+        map(tuple, starts_n2.tolist()), map(tuple, ends_n2.tolist()), strict=True
+    ):
+        ends.setdefault(start, []).append(end)
+    loops = []
+    for first, following in ends.items():
+        while following:
+            middles, corner = list[tuple[float, float]](), first
+            while leaving := ends[corner]:
+                end = leaving.pop()
+                middles.append(((corner[0] + end[0]) / 2, (corner[1] + end[1]) / 2))
+                corner = end
+            loops.append(without_straight_points(np.array(middles)))
+    return loops
+
+
+def without_straight_points(contour_n2: np.ndarray) -> np.ndarray:
+    """The closed line without the points at which it goes straight on."""
+    before = contour_n2 - np.roll(contour_n2, 1, axis=0)
+    after = np.roll(contour_n2, -1, axis=0) - contour_n2
+    corners_n2: np.ndarray = contour_n2[before[:, 0] * after[:, 1] != before[:, 1] * after[:, 0]]
+    return corners_n2
+
+
+def polygon(mask: Rle) -> np.ndarray:
+    """The mask as the one closed polygon that YOLO's labels allow, (n, 2) of x and y in pixels.
+
+    It contains the centres of the mask's pixels and of no others. Parts and holes are joined by
+    bridges of no width, as Ultralytics joins COCO's polygons. Empty for an empty mask.
+    """
+    merged = np.empty((0, 2))
+    for contour in sorted(contours(mask), key=area, reverse=True)[:MAX_CONTOURS]:
+        merged = bridged(merged, contour) if len(merged) else contour
+    return merged
+
+
+def area(contour_n2: np.ndarray) -> float:
+    """The enclosed area, for either direction."""
+    x, y = contour_n2.T
+    return abs(float((x * np.roll(y, -1) - y * np.roll(x, -1)).sum())) / 2
+
+
+def bridged(polygon_n2: np.ndarray, contour_n2: np.ndarray) -> np.ndarray:
+    """Both as one polygon: from the closest point to the contour, around it, and back.
+
+    Only every n-th point of a very long one is tried.
+    """
+    steps = [-(-len(points) // MAX_BRIDGE_POINTS) for points in (polygon_n2, contour_n2)]
+    x, y = (polygon_n2[:: steps[0], None] - contour_n2[None, :: steps[1]]).transpose(2, 0, 1)
+    start, end = divmod(int((x**2 + y**2).argmin()), x.shape[1])
+    start, around = start * steps[0], np.roll(contour_n2, -end * steps[1], axis=0)
+    return np.concatenate([polygon_n2[: start + 1], around, around[:1], polygon_n2[start:]])
