@@ -13,7 +13,7 @@ from pgcli.errors import Difference, UsageError
 from pgcli.wording import count
 
 if TYPE_CHECKING:
-    from pgcli.cli.result_files.check_rows import RowComparison
+    from pgcli.results.check import RowComparison
 
 
 @command(
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def check(
     output: Annotated[str, typer.Argument(metavar="OUTPUT", hidden=True)], given: Given
 ) -> None:
-    from pgcli.cli.result_files.check_rows import RowComparison, check_rows
+    from pgcli.results.check import RowComparison, check_rows
     from pgcli.run.status import read_status
     from pgcli.stores.urls import is_in_object_store, without_credentials
 
@@ -54,7 +54,7 @@ def check(
 
 def show(output: str, comparison: RowComparison) -> None:
     """Print the result. Raises Difference if the rows are not those of the input."""
-    from pgcli.cli.result_files.check_rows import compared, not_compared
+    from pgcli.results.check import compared, not_compared
 
     for line in comparison.first_differences:
         stdout.print_line(line)

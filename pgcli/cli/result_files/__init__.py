@@ -1,1 +1,0 @@
-"""What the commands that read result files share: their rows, their images, their runs."""
