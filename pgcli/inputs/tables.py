@@ -126,10 +126,11 @@ class Table:
     def _chosen_rows(
         self, start: int, stop: int, columns: frozenset[str], *, images: bool
     ) -> Iterator[ManifestRow]:
-        """The chosen rows; what read the last ones reads on, if it ended before them."""
+        """The chosen rows; what read the last ones reads on, if it ended shortly before them."""
         chosen = self.record.chosen or range(stop)
         next_row, rows = self._streams.pop((columns, images), (sys.maxsize, iter(())))
-        if next_row > chosen[start]:
+        is_far = self._reader.grows and chosen[start] - next_row >= EVERY  # lines have marks
+        if next_row > chosen[start] or is_far:
             rows = self._read(chosen[start], columns, images=images)
         for number, row in rows:
             if number == chosen[start]:
