@@ -35,3 +35,7 @@ def raise_on_closed_pipe() -> Iterator[None]:
         yield
     except BrokenPipeError:
         raise Interrupted(signal.SIGPIPE) from None
+    except SystemExit as end:  # Rich, which prints the help, ends the program so
+        if not isinstance(end.__context__, BrokenPipeError):
+            raise
+        raise Interrupted(signal.SIGPIPE) from None

@@ -228,7 +228,9 @@ class LocalStore:
                 try:
                     self._descriptor = os.open(self.path, self._flags)
                 except NotADirectoryError:
-                    raise self._foreign("", kind_of(self.path.lstat().st_mode)) from None
+                    with suppress(NotADirectoryError):  # a file is above it
+                        raise self._foreign("", kind_of(self.path.lstat().st_mode)) from None
+                    raise FileNotFoundError from None
                 return
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.url)
 

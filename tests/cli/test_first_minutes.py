@@ -128,3 +128,9 @@ def test_text_shows_which_of_several_prompts_was_asked(capsys: pytest.CaptureFix
     assert main(words.split()) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(":")[0] for line in lines] == ["one.png, a", "one.png, b"]
+
+
+def test_output_below_a_file_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    for output in ("one.png/rows.jsonl", "one.png/rows/", "one.png/r/x.parquet"):
+        assert main(["caption", "one.png", "--model", "demo", "-o", output]) == 2
+        assert "one.png is not a folder" in capsys.readouterr().err

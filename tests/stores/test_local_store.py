@@ -165,8 +165,9 @@ def test_folder_may_be_a_link_only_where_that_is_said(tmp_path: Path) -> None:
         LocalStore(tmp_path / "file", create=True)
     with pytest.raises(OutputExists, match="is a file"):
         LocalStore(tmp_path / "file")
-    with pytest.raises(FileNotFoundError):
-        LocalStore(tmp_path / "none")
+    for missing in ("none", "file/below"):
+        with pytest.raises(FileNotFoundError):
+            LocalStore(tmp_path / missing)
     LocalStore(tmp_path / "none" / "deeper", create=True)
     assert (tmp_path / "none" / "deeper").is_dir()
 

@@ -243,6 +243,8 @@ def test_closed_pipe_ends_the_run_quietly(shell: Any) -> None:
     done = shell(f"pgcli caption examples/images {' '.join(DEMO)} --batch-size 1 -q | head -n 1")
     assert len(done.stdout.splitlines()) == 1
     assert (done.returncode, done.stderr) == (128 + 13, b"")  # SIGPIPE, as for any filter
+    done = shell("pgcli --help | true")
+    assert (done.returncode, done.stderr) == (128 + 13, b"")
 
 
 # --- manifests ---
