@@ -11,6 +11,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+import pgcli.run.model
+from pgcli.errors import UsageError
 from tests.support.stub_runs import Calls, die, finish, make_images, rows_of, start, wait
 
 VICTIM = b'{"index":0,"id":"mine"}\nkeep this\n'
@@ -216,3 +218,27 @@ def test_every_file_of_a_run_replaced_by_something_foreign(
         if not is_right or "Traceback" in said or not is_untouched(images):
             problems.append(f"{base.name} {name} {way}: {code} {said}")
     assert not problems, "\n".join(problems)
+
+
+def test_run_that_saved_nothing_may_be_killed_while_it_cleans_up(images: Path) -> None:
+    """Whatever is left of its state is no reason to refuse the next run."""
+
+    def refuse(*model: Any, **options: Any) -> Any:
+        raise UsageError("no model", hint="")
+
+    for number in range(1, 200):
+        calls = Calls(number, die)
+
+        def before(calls: Calls = calls) -> None:
+            pgcli.run.model.load_engine = refuse
+            calls()
+
+        code = wait(start(images / "run", "rows.jsonl", engines=2, before=before))
+        assert finish(images / "run", "rows.jsonl")[0] == 3, number
+        assert len(rows_of(images / "run", "rows.jsonl")) == 16
+        shutil.rmtree(images / "run")
+        (images / "run").mkdir()
+        if code >= 0:
+            assert number > 10
+            return
+    raise AssertionError("the run makes more calls")

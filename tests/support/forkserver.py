@@ -256,7 +256,7 @@ def _import_program(kind: Kind) -> None:
     for room in "cli inputs stores images tasks output run results".split():
         package = importlib.import_module(f"pgcli.{room}")
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if module.name != IMPORTS_TORCH and not module.name.startswith("pgcli.cli.job"):
+            if module.name != IMPORTS_TORCH:
                 importlib.import_module(module.name)
     for name in ("pandas", "pyarrow.parquet"):
         importlib.import_module(name)

@@ -218,6 +218,7 @@ class State:
             names = [entry.name for entry in own_entries(self.store)]
             if not any(name.startswith(OPEN) for name in names):
                 self.store.delete(name for name in names if name not in (RUN, LOCK))
+                self.store.remove_folders()  # without the record they would count as foreign
                 self.store.delete([RUN, LOCK])
                 self.store.remove_folders()
 
