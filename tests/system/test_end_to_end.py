@@ -400,7 +400,7 @@ BUILTIN = ROOT / "pgcli" / "builtin"
         (4, "caption *.gif"),
         (2, "caption nowhere.png"),
         (2, "caption s3://bucket/images"),
-        (2, "caption"),
+        (4, "caption"),  # which reads an empty pipe
         (2, "paint one.png"),
         (2, "caption one.png --no-such-option"),
         (2, "caption one.png --batch-size 0"),

@@ -155,7 +155,7 @@ def test_link_that_is_swapped_after_the_check_is_not_followed(
     drawing(70, 70).save(secret)
     (images / "b.png").symlink_to("a.png")
     monkeypatch.setattr(running, "load_engine", pretend.load_engine)
-    checked = Inventory._image
+    checked = Inventory._item
 
     def swapping(*arguments: Any) -> object:
         item = checked(*arguments)
@@ -164,7 +164,7 @@ def test_link_that_is_swapped_after_the_check_is_not_followed(
         return item
 
     output = tmp_path / "rows.jsonl"
-    monkeypatch.setattr(Inventory, "_image", swapping)
+    monkeypatch.setattr(Inventory, "_item", swapping)
     assert main(["caption", str(images), "-o", str(output), "--model", "demo"]) == 3
     rows = [json.loads(line) for line in output.read_text().splitlines()]
     assert [(row["width"], row["error"]) for row in rows] == [
