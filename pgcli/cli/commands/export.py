@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import typer
 
@@ -17,9 +15,6 @@ from pgcli.declare import REQUIRED, opt, same
 from pgcli.results.exports import FORMATS
 from pgcli.run.request.options import RunningOptions
 from pgcli.run.request.questions import BoxOptions
-
-if TYPE_CHECKING:
-    from pgcli.results.exports.export_options import ExportOptions
 
 _output = partial(opt, panel="Where to", own=True)
 _images = partial(opt, panel="Images", own=True)
@@ -79,6 +74,8 @@ class DeclaredExport:
     "$ pgcli export captions.jsonl --to txt",
 )
 def export(results: Results, given: Given) -> None:
+    from pgcli.cli.run_command import RunOnScreen
+    from pgcli.results.exports.export import export as write_export
     from pgcli.results.exports.export_options import BOX_OPTIONS, ExportOptions, find_format
 
     to, output = given.values["to"].lower(), given.values.get("output")
@@ -86,46 +83,6 @@ def export(results: Results, given: Given) -> None:
     if find_format(to).is_merged:  # texts have no boxes: only typed options are refused
         unset |= {name: None for name in BOX_OPTIONS if name not in given.typed}
     options = given.build(ExportOptions, **unset)
-    if code := run_export(results, to, output, options, Screen(quiet=given.quiet)):
-        raise typer.Exit(code)
-
-
-def run_export(
-    results: Sequence[str], to: str, output: str | None, options: ExportOptions, screen: Screen
-) -> int:
-    """Write the export, and return the exit code. The rows are read twice: first for statistics.
-
-    Raises UsageError, NoInputError, OutputExists and OutputFailed.
-    """
-    from pgcli.cli.run_command import RunOnScreen
-    from pgcli.results.exports.export_entries import ExportEntries
-    from pgcli.results.exports.export_options import (
-        check_options,
-        check_output,
-        check_rows,
-        find_format,
-    )
-    from pgcli.results.exports.rows import SeveralFiles, collect_stats
-    from pgcli.results.exports.write_export import report_export, write_export
-    from pgcli.results.gallery.run_info import incomplete_note
-
-    format = find_format(to)
-    check_options(to, format, options)
-    target = check_output(to, format, results, output, overwrite=options.overwrite)
-    paths = [Path(name) for name in results]
-    notes = [note for note in map(incomplete_note, paths) if note]
-    rows = SeveralFiles(paths, options.box_filter, exact=format.keeps_types)
-    with screen.progress("reading rows") as progress:
-        stats = collect_stats(progress.track(rows), options.prompt)
-    check_rows(to, format, ", ".join(results), stats, options)
-    wanted, locator = options.wanted(format, stats), options.locator(RunOnScreen(screen))
-    images = ExportEntries(paths, format, wanted, locator)
-    if not format.is_merged:
-        images.check_sources(target)
-    with screen.progress("images", stats.images, unit="images") as progress:
-        entries = progress.track(images.entries(rows, options.prompt, options.root))
-        write_export(format, target, entries, wanted, overwrite=options.overwrite)
-    report_export(to, output or "files next to the images", stats, wanted.counts, locator)
-    for note in notes:
-        locator.say(f"{note}; the export ends there")
-    return INCOMPLETE if wanted.counts.missing.count or wanted.counts.unnamed else 0
+    counts = write_export(results, to, output, options, RunOnScreen(Screen(quiet=given.quiet)))
+    if counts.missing.count or counts.unnamed:
+        raise typer.Exit(INCOMPLETE)

@@ -1,20 +1,65 @@
-"""Writes the entries of an export, and reports what was written."""
+"""Writes the rows of result files in the format of another tool, and reports what was written."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
 from pgcli.errors import UsageError
 from pgcli.inputs.paths import resolves_inside
 from pgcli.results.exports.entry import ExportCounts, ExportEntry, ExportFormat, ExportSettings
-from pgcli.results.exports.rows import RowStats
+from pgcli.results.exports.export_entries import ExportEntries
+from pgcli.results.exports.export_options import (
+    ExportOptions,
+    check_options,
+    check_output,
+    check_rows,
+    find_format,
+)
+from pgcli.results.exports.rows import RowStats, SeveralFiles, collect_stats
+from pgcli.results.gallery.run_info import incomplete_note
 from pgcli.results.images import ImageLocator
 from pgcli.results.publish import publish
 from pgcli.results.sidecars import EDITED
+from pgcli.run.progress.events import OnEvent, ignore, tracked
 from pgcli.stores.writing import wrap_write_errors
 from pgcli.wording import count, with_notes
+
+
+def export(
+    results: Sequence[str],
+    to: str,
+    output: str | None,
+    options: ExportOptions,
+    on_event: OnEvent = ignore,
+) -> ExportCounts:
+    """Write the rows of result files in another format, and return what was written and left out.
+
+    The rows are read twice: first for statistics. Raises UsageError, NoInputError, OutputExists
+    and OutputFailed.
+    """
+    format = find_format(to)
+    check_options(to, format, options)
+    target = check_output(to, format, results, output, overwrite=options.overwrite)
+    paths = [Path(name) for name in results]
+    notes = [note for note in map(incomplete_note, paths) if note]
+    rows = SeveralFiles(paths, options.box_filter, exact=format.keeps_types)
+    stats = collect_stats(tracked(rows, on_event, "reading rows", unit="rows"), options.prompt)
+    check_rows(to, format, ", ".join(results), stats, options)
+    wanted, locator = options.wanted(format, stats), options.locator(on_event)
+    images = ExportEntries(paths, format, wanted, locator)
+    if not format.is_merged:
+        images.check_sources(target)
+    entries = images.entries(rows, options.prompt, options.root)
+    counted = tracked(entries, on_event, "images", stats.images, unit="images")
+    with closing(counted):
+        write_export(format, target, counted, wanted, overwrite=options.overwrite)
+    report_export(to, output or "files next to the images", stats, wanted.counts, locator)
+    for note in notes:
+        locator.say(f"{note}; the export ends there")
+    return wanted.counts
 
 
 def write_export(
