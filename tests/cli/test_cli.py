@@ -1013,7 +1013,7 @@ def test_a_log_on_a_full_disk_costs_no_rows(unbuffered):
         "LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0 $PRETEND ask $IMAGES --prompt 猫",
         "PYTHONIOENCODING=ascii $PRETEND ask $IMAGES --prompt 猫",
         "TMPDIR=/nonexistent $PRETEND caption $IMAGES",
-        "ulimit -n 64; $PRETEND caption $IMAGES $IMAGES $IMAGES $IMAGES --workers 4 --model demo",
+        "ulimit -n 64; $PRETEND caption $IMAGES $IMAGES/./ $IMAGES/././ --workers 4 --model demo",
         "$PRETEND caption $IMAGES <&- 2>&-",
         "COLUMNS=1 $PRETEND caption $IMAGES",
     ],

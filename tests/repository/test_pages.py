@@ -71,17 +71,21 @@ def blocks(page: str) -> list[str]:
 def save_edits(folder: Path) -> None:
     """Save the edits of a person who relabels a box, accepts that row, and rejects the others."""
     rows = [json.loads(line) for line in (folder / "boxes.jsonl").read_text().splitlines()]
-    edits = [
-        {name: row[name] for name in ("index", "id", "prompt")}
-        | {"digest": answer_digest(row)}
-        | (
-            {"state": "accepted", "labels": {"0": "moon"}}
-            if row["boxes"]
-            else {"state": "rejected"}
-        )
-        for row in rows
-    ]
-    assert any("labels" in edit for edit in edits)
+    edits = []
+    for row in rows:
+        key = {name: row[name] for name in ("index", "id", "prompt")}
+        key["digest"] = answer_digest(row)
+        corners = ("xmin", "ymin", "xmax", "ymax")
+        boxes = [
+            {name: box[name] for name in ("label", *corners)} | {"source": number}
+            for number, box in enumerate(row["boxes"])
+        ]
+        if boxes:
+            boxes[0]["label"] = "moon"
+            edits.append(key | {"state": "accepted", "boxes": boxes})
+        else:
+            edits.append(key | {"state": "rejected"})
+    assert any("boxes" in edit for edit in edits)
     document = {"format": "pgcli edits", "version": 1, "edits": edits}
     (folder / "boxes.edits.json").write_text(json.dumps(document))
 

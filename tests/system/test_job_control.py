@@ -31,6 +31,7 @@ from tests.support.runs import (
     ROOT,
     ROWS,
     heed_signals,
+    many,
     saved,
     started,
     wait_until,
@@ -229,7 +230,7 @@ def test_rows_in_progress_get_only_the_grace_period(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_blocked_pipe_does_not_keep_a_run_from_ending() -> None:
-    run = impatient("caption", *MANY * 5, seconds=0, stdout=subprocess.PIPE)
+    run = impatient("caption", *many(100), seconds=0, stdout=subprocess.PIPE)
     assert run.stdout is not None
     wait_until(lambda: is_full(run.stdout))
     run.send_signal(signal.SIGTERM)
@@ -242,7 +243,7 @@ def test_blocked_pipe_does_not_keep_a_run_from_ending() -> None:
 
 @pytest.mark.nightly
 def test_a_slow_reader_gets_every_row() -> None:
-    run = started("caption", *MANY * 5, seconds=0, stdout=subprocess.PIPE)
+    run = started("caption", *many(100), seconds=0, stdout=subprocess.PIPE)
     assert run.stdout is not None
     wait_until(lambda: is_full(run.stdout))
     rows = []
