@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from pgcli.errors import OutputExists
+from pgcli.errors import OutputExists, OutputFailed
 from pgcli.inputs.inventory import Change
 from pgcli.output.lines import parse_row
 from pgcli.printable import encodable
@@ -43,7 +44,8 @@ def probes(output: RunOutput) -> Iterator[tuple[int, Row | None]]:
     for segment in output.segments:
         if segment.name and segment.rows:
             first = segment.first
-            yield first, parse_row(next(output.files.lines(segment, first, first + 1)))
+            with suppress(OutputFailed):  # another process has put its rows into the output
+                yield first, parse_row(next(output.files.lines(segment, first, first + 1)))
 
 
 def difference(row: Row, item: Item, prompt: str, *, is_moved: bool = False) -> str:
