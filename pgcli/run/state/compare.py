@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from pgcli.errors import OutputExists, OutputFailed
+from pgcli.errors import OutputExists
 from pgcli.inputs.inventory import Change
 from pgcli.output.lines import parse_row
 from pgcli.printable import encodable
@@ -42,10 +41,9 @@ def probes(output: RunOutput) -> Iterator[tuple[int, Row | None]]:
     """Some of the saved rows with their numbers; None in place of what is not a row."""
     yield from output.form.probes()
     for segment in output.segments:
-        if segment.name and segment.rows:
-            first = segment.first
-            with suppress(OutputFailed):  # another process has put its rows into the output
-                yield first, parse_row(next(output.files.lines(segment, first, first + 1)))
+        if segment.name:  # a file that is gone has no lines: its rows are in the output
+            for number, line in output.files.scan(segment.name).probes.items():
+                yield segment.first + number, parse_row(line)
 
 
 def difference(row: Row, item: Item, prompt: str, *, is_moved: bool = False) -> str:
