@@ -223,19 +223,20 @@ def applying(
         for names in product(rule.options.split(), *excluded):
             if not all(name in kept and kept[name] != DEFAULTS[name] for name in names):
                 continue
+            untyped = [name for name in names if name not in typed]
+            if not (rule.message or untyped):
+                continue  # what is made of the options refuses them
             options = all_options(command, sources, kept)
             if rule.applies(options):
                 continue
-            untyped = [name for name in names if name not in typed]
-            if rule.message and not untyped:
+            if not untyped:
                 flags = [f"--{name.replace('_', '-')}" for name in names]
                 words = vars(options) | {"flag": flags[0], "other": flags[-1]}
                 message = rule.message.format_map(words)
                 if rule.hint:
                     raise UsageError(message, hint=rule.hint.format_map(words))
                 lines.append(f"ignored: {message}")
-            if rule.message or untyped:
-                del kept[(untyped or names)[0]]
+            del kept[(untyped or names)[0]]
     return kept, tuple(lines)
 
 
