@@ -7,12 +7,11 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from pgcli.checkpoints.hub.login import environment_token
 from pgcli.doctor.finding import Finding, bad, ok, warn
 from pgcli.doctor.machine import GB, LARGE_MODEL_BYTES
 from pgcli.printable import first_line
 
-#: Variables that go before the token of `hf auth login`.
-TOKEN_VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 MOVE = "export HF_HOME=DIR with a folder of your own on a large disk"
 
 
@@ -52,9 +51,8 @@ def login() -> Finding:
         return warn("login", "no token: gated models cannot be downloaded", "hf auth login")
     if not token.startswith("hf_"):
         return warn("login", "the token is not one of the Hub", "hf auth login --force")
-    if variable := next((name for name in TOKEN_VARIABLES if os.environ.get(name)), None):
-        return ok("login", f"a token, from {variable}")
-    return ok("login", "a token")
+    found = environment_token()
+    return ok("login", f"a token, from {found[1]}" if found else "a token")
 
 
 def reachable() -> Finding:

@@ -18,11 +18,6 @@ def cache_folder() -> Path:
     return Path(expand(os.environ.get("HF_HUB_CACHE", old_variable)))
 
 
-def token_file() -> Path:
-    """The file in which `hf auth login` stores a token."""
-    return Path(expand(os.environ.get("HF_TOKEN_PATH", str(hub_home() / "token"))))
-
-
 def hub_home() -> Path:
     """The folder of the Hub's client."""
     default = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")) / "huggingface"
