@@ -2,7 +2,7 @@
 const REACH = 9; // pixels of the screen around an edge in which it is taken
 const SMALLEST = 2; // pixels of the image
 const STEP = 0.01; // of the image's longer side, for a key
-const selection = { row: null, number: null, isDrawing: false, label: "" }; // the selected box, or the row that is drawn in
+const selection = { row: null, number: null, isDrawing: false }; // the selected box, or the row that is drawn in
 
 /** Whether boxes can be drawn in a row's image: its answers are boxes, and its size is known. */
 const isDrawable = (row) => isCorrectable(row) && Boolean(row.w && row.h) && (row.b !== undefined || isBoxTask(row));
@@ -36,7 +36,7 @@ function drawButton(row) {
 /** A new box, with the label of the box before, which is selected to be changed. */
 function addBox(row, corners) {
   const boxes = editedBoxes(row);
-  const label = selection.label || boxes.at(-1)?.label || data.labels[0]?.[0] || "object";
+  const label = boxes.at(-1)?.label || data.labels[0]?.[0] || "object";
   correctBoxes(row, [...boxes, { label, corners: whole(row, corners) }]);
   selectBox(row, boxes.length);
   const input = at("details").querySelector(`[aria-label="Label of box ${boxes.length + 1}"]`);
@@ -183,6 +183,6 @@ function boxKeys(event) {
 function selectNext(rows) {
   const all = rows.flatMap((row) => [...(row.b ?? []).keys()].filter((number) => isConfident(row.b[number])).map((number) => [row, number]));
   if (!all.length) return;
-  const at_ = all.findIndex(([row, number]) => row === selection.row && number === selection.number);
-  selectBox(...all[(at_ + 1) % all.length]);
+  const index = all.findIndex(([row, number]) => row === selection.row && number === selection.number);
+  selectBox(...all[(index + 1) % all.length]);
 }
