@@ -21,6 +21,7 @@ from pgcli.results.imports.json_values import (
     number,
     read_document,
     text,
+    value_errors,
     whole_number,
 )
 from pgcli.rows import DIGEST_CHARACTERS, answer_digest, prompt_of
@@ -99,11 +100,9 @@ def read_edits(file: Path) -> list[Edit]:
             f"{VERSION}",
             hint="make the page again with this version of pgcli, or update pgcli",
         )
-    try:
+    with value_errors(file, hint=HINT):
         found = enumerate(array(document.get("edits"), "edits"), start=1)
         return [read_edit(one, number) for number, one in found]
-    except InvalidValue as problem:
-        raise UsageError(f"{file}: {problem}", hint=HINT) from problem
 
 
 def read_edit(value: object, number: int) -> Edit:

@@ -23,6 +23,9 @@ from pgcli.stores.writing import (
 
 #: A file in every folder that an export wrote; other folders are never replaced.
 MARK = ".pgcli-export"
+SYNC_THREADS = 16  # file systems write the journal once for several files that are synced together
+DRAW_HINT = "free disk space, check the folder's permissions, or choose another with --draw"
+_NOT_A_FOLDER = {errno.ELOOP, errno.ENOTDIR}
 
 
 def check_target(target: Path, *, is_folder: bool, overwrite: bool, option: str = "-o") -> None:
@@ -57,9 +60,6 @@ def check_folder(folder: str, option: str, *, overwrite: bool) -> None:
     path = Path(folder)
     path = path.resolve() if path.is_symlink() and path.is_dir() else path
     writing.check_target(path, option, is_folder=True, overwrite=overwrite)
-
-
-SYNC_THREADS = 16  # file systems write the journal once for several files that are synced together
 
 
 @contextmanager
@@ -112,11 +112,6 @@ def sync_tree(folder: Path) -> None:
             files = (Path(parent, name) for name in names)
             list(pool.map(fsync, (file for file in files if not file.is_symlink())))
             fsync(Path(parent))
-
-
-_NOT_A_FOLDER = {errno.ELOOP, errno.ENOTDIR}
-
-DRAW_HINT = "free disk space, check the folder's permissions, or choose another with --draw"
 
 
 def write_below(

@@ -13,7 +13,7 @@ from pgcli.evaluation.truth.values import group_values, read_answers
 from pgcli.inputs.readers import InputFile
 from pgcli.records import Box
 from pgcli.results.imports import coco
-from pgcli.results.imports.json_values import InvalidValue, read_document
+from pgcli.results.imports.json_values import InvalidValue, read_document, value_errors
 from pgcli.results.imports.truth import AnnotatedImage, ImportSettings, TrueBox
 
 HINT = "--truth takes COCO's 'images' and 'annotations', and 'annotations' or 'data' of VQA"
@@ -27,7 +27,7 @@ def add_document(file: InputFile, truths: Truths) -> None:
     if not isinstance(document, Mapping):
         raise UsageError(f"{truths.name} is not an object of JSON", hint=HINT)
     records = question_records(document)
-    try:
+    with value_errors(truths.name, hint=HINT):
         if records is not None:
             add_questions(records, truths)
         else:
@@ -37,8 +37,6 @@ def add_document(file: InputFile, truths: Truths) -> None:
                 add_image(image, truths, has_boxes=bool(annotations.labels))
             known = "boxes" if annotations.labels else "answers"
             truths.columns |= dict.fromkeys(("id", known))
-    except InvalidValue as problem:
-        raise UsageError(f"{truths.name}: {problem}", hint=HINT) from problem
 
 
 def question_records(document: Mapping[str, Any]) -> Sequence[Any] | None:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pgcli.errors import UsageError
 from pgcli.results.imports.json_values import (
     InvalidValue,
     array,
@@ -16,6 +15,7 @@ from pgcli.results.imports.json_values import (
     number,
     read_document,
     text,
+    value_errors,
     whole_number,
 )
 from pgcli.results.imports.locate import locate
@@ -44,10 +44,8 @@ HINT = "name a JSON file with 'images' and 'annotations'"
 def read(file: Path, settings: ImportSettings) -> Annotations:
     """The images of the file, in its order. Raises UsageError."""
     document = read_document(file, MAX_BYTES, hint=HINT)
-    try:
+    with value_errors(file, hint=f"correct it there, or {HINT}"):
         return read_images(mapping(document, "the file"), settings)
-    except InvalidValue as problem:
-        raise UsageError(f"{file}: {problem}", hint=f"correct it there, or {HINT}") from problem
 
 
 def read_images(document: Mapping[str, Any], settings: ImportSettings) -> Annotations:

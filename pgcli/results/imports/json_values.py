@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -11,6 +12,12 @@ from pgcli.errors import UsageError
 from pgcli.inputs.readers import InputFile, error_text
 from pgcli.printable import encodable, is_deep
 from pgcli.stores.files import open_regular
+
+MAX_NUMBER = 1e15  # of pixels and ids; floats are exact below
+
+
+class InvalidValue(Exception):
+    """A value that is missing or of another type than the format says."""
 
 
 def read_document(file: InputFile | Path, max_bytes: int, *, hint: str) -> Any:
@@ -31,16 +38,18 @@ def read_document(file: InputFile | Path, max_bytes: int, *, hint: str) -> Any:
     return document
 
 
+@contextmanager
+def value_errors(name: object, *, hint: str) -> Iterator[None]:
+    """A block in which InvalidValue becomes a UsageError that begins with the name of the file."""
+    try:
+        yield
+    except InvalidValue as problem:
+        raise UsageError(f"{name}: {problem}", hint=hint) from problem
+
+
 def refuse_constant(name: str) -> NoReturn:
     """Raise ValueError for NaN and Infinity, which Python reads but JSON does not have."""
     raise ValueError(f"{name} is not a number of JSON")
-
-
-MAX_NUMBER = 1e15  # of pixels and ids; floats are exact below
-
-
-class InvalidValue(Exception):
-    """A value that is missing or of another type than the format says."""
 
 
 def mapping(value: object, what: str) -> Mapping[str, Any]:

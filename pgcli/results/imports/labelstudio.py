@@ -11,7 +11,6 @@ from urllib.parse import unquote
 
 import numpy as np
 
-from pgcli.errors import UsageError
 from pgcli.inputs.readers import IMAGE_ENDINGS
 from pgcli.results.brush import decode_brush
 from pgcli.results.imports.coco import share
@@ -23,6 +22,7 @@ from pgcli.results.imports.json_values import (
     number,
     read_document,
     text,
+    value_errors,
     whole_number,
 )
 from pgcli.results.imports.locate import locate, upright_size
@@ -51,7 +51,7 @@ def read(file: Path, settings: ImportSettings) -> Annotations:
     Where no task has annotations, as in what `pgcli export` writes, predictions are taken.
     """
     document = read_document(file, MAX_BYTES, hint=HINT)
-    try:
+    with value_errors(file, hint=HINT):
         tasks = [
             mapping(one, f"task {place}")
             for place, one in enumerate(array(document, "the file"), start=1)
@@ -60,8 +60,6 @@ def read(file: Path, settings: ImportSettings) -> Annotations:
         if key == "predictions" and any(task.get(key) for task in tasks):
             settings.counts.notes.append("no task has annotations: predictions are taken")
         read_one = [read_task(n, task, key, settings) for n, task in enumerate(tasks, start=1)]
-    except InvalidValue as problem:
-        raise UsageError(f"{file}: {problem}", hint=HINT) from problem
     images = [image for image in read_one if image is not None]
     labels = {box.label: None for image in images for box in image.boxes}
     return Annotations(images, sorted(labels))
