@@ -55,7 +55,7 @@ class SourceFiles:
     """A source by its name: its files, and what they are called in rows.
 
     After `records`, `ignored` counts the files by ending that are passed over, and `has_excluded`
-    tells of images whose names are not accepted.
+    says whether there are images whose names are not accepted.
     """
 
     def __init__(self, number: int, name: str, options: ReadOptions, *, is_alone: bool):

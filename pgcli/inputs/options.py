@@ -66,7 +66,7 @@ ALL_NAMES = NameFilter()
 
 
 def untracked(count: int) -> None:
-    """Nobody watches."""
+    """Ignore the number."""
 
 
 @dataclass(frozen=True)

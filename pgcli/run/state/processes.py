@@ -123,8 +123,7 @@ class Process:
 def recorded_processes(store: Store, own: str = "") -> list[RecordedProcess]:
     """The processes that wrote the output and left a file, in the order of their begin.
 
-    The one whose id is `own` is left out.
-    Raises OutputFailed.
+    The one whose id is `own` is left out. Raises OutputFailed.
     """
     processes, clock = [], time.time()
     entries = list(store.list(PROCESSES))
