@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from io import BytesIO
 from itertools import chain
 from random import Random
@@ -41,12 +41,10 @@ from pgcli import rle
 from pgcli.checkpoints.find import find
 from pgcli.engine.engine import InferenceEngine
 from pgcli.engine.loader import load
-from pgcli.evaluation.detection import detection_measures
 from pgcli.evaluation.joined_row import JoinedRow, RowTruth
-from pgcli.evaluation.masks import mask_measures
-from pgcli.evaluation.measures import Measure, image_numbers, values_once
-from pgcli.evaluation.text_measures import exact_measures
-from pgcli.evaluation.text_similarity import levenshtein
+from pgcli.evaluation.measures import value_of
+from pgcli.evaluation.metrics import measures
+from pgcli.evaluation.metrics.anls import levenshtein
 from pgcli.images import ImageDecoder
 from pgcli.records import Box, Item, Rle, Task
 from pgcli.tasks import Question
@@ -75,17 +73,17 @@ def main() -> None:
         "dtype": engine.dtype,
         "scenes": len(scenes),
         "questions": len(questions),
-        "answers_right": measured(exact_measures, questions)["exact"],
-        "captions_entirely_right": measured(exact_measures, by_kind["caption"])["exact"],
+        "answers_right": measured("exact", questions)["exact"],
+        "captions_entirely_right": measured("exact", by_kind["caption"])["exact"],
         "detection": boxes_of(by_kind["detect"]),
         "detection_of_several_labels": boxes_of(
             [r for r in by_kind["detect"] if " ; " in r.prompt]
         ),
-        "masks": measured(mask_measures, segmented),
-        "words_read": measured(exact_measures, read)["exact"],
+        "masks": measured("miou", segmented),
+        "words_read": measured("exact", read)["exact"],
         "characters_read": round(characters_read(read), 4),
         "right_by_kind": {
-            kind: measured(exact_measures, some)["exact"] for kind, some in sorted(by_kind.items())
+            kind: measured("exact", some)["exact"] for kind, some in sorted(by_kind.items())
         },
     }
     print(json.dumps(report, indent=2))
@@ -118,14 +116,13 @@ def answered(
     ]
 
 
-def measured(measure: Callable[[Rows], list[Measure]], rows: Rows) -> dict[str, float]:
-    """The values of the measures of the rows, by name."""
-    image_N, images = image_numbers([row.id for row in rows])
-    return {one.name: round(values_once(one, image_N, images), 4) for one in measure(rows)}
+def measured(metric: str, rows: Rows) -> dict[str, float]:
+    """The values of the measures of a metric, by name."""
+    return {one.name: round(value_of(one, len(rows)), 4) for one in measures(metric, rows)}
 
 
 def boxes_of(rows: Rows) -> dict[str, float]:
-    found = measured(detection_measures, rows)
+    found = measured("ap", rows)
     return {name: found[name] for name in ("precision@0.5", "recall@0.5", "f1@0.5")}
 
 

@@ -18,7 +18,7 @@ import pgcli
 from benchmarks.demo_quality import in_pixels
 from examples.demo_model.render import render
 from examples.demo_model.scenes import EVAL_SEEDS, SHAPES, Scene
-from pgcli.evaluation.box_matching import is_right
+from pgcli.evaluation.metrics.ap import is_right
 from pgcli.records import Answer, Box
 
 

@@ -10,131 +10,156 @@ from typing import Any
 import numpy as np
 
 from pgcli.errors import UsageError
-from pgcli.evaluation.calibration import Bin, CalibrationError
-from pgcli.evaluation.choose_metrics import MetricChoice, choose, compute
-from pgcli.evaluation.joined_file import JoinedFile
+from pgcli.evaluation.join import JoinedFile
 from pgcli.evaluation.joined_row import JoinedRow
-from pgcli.evaluation.measures import (
-    Estimate,
-    Measure,
-    differences,
-    estimates,
-    image_numbers,
-    values_once,
-)
+from pgcli.evaluation.measures import Estimate, Measure, differences, estimates, value_of
+from pgcli.evaluation.metrics import measures, metrics_of
+from pgcli.evaluation.metrics.ap import Bin, calibration_bins
 
 MAX_GROUPS = 1000
 NO_VALUE = "(none)"
 
 
 @dataclass(frozen=True)
-class FileMeasures:
-    """A joined file, and the measures of each metric that is chosen for some of its rows."""
+class MetricRows:
+    """The rows of a file that a metric is computed on, by their numbers, and their measures."""
 
-    joined: JoinedFile
-    by_choice: Sequence[tuple[MetricChoice, Sequence[Measure]]]
-
-    @property
-    def measures(self) -> list[Measure]:
-        """All measures."""
-        return [one for _, measures in self.by_choice for one in measures]
-
-    def calibration(self) -> tuple[list[Bin], float]:
-        """The calibration of boxes in bins, and its error; no bins where there are no boxes."""
-        for measure in self.measures:
-            if isinstance(measure, CalibrationError):
-                error = values_once(measure, np.zeros(measure.rows, np.int64), 1)
-                return measure.bins(), error
-        return [], math.nan
+    metric: str
+    numbers: np.ndarray
+    measures: Sequence[Measure]
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The estimate of each measure, the numbers of missing and surplus rows, and of groups."""
+    """The estimate of each measure of a file, the numbers of missing and surplus rows, and groups.
 
+    `measured` are the measures of the file's rows; a group is of some of these rows.
+    """
+
+    joined: JoinedFile
+    measured: Sequence[MetricRows]
     metrics: dict[str, Estimate]
     missing: int
     surplus: int
     groups: dict[str, Evaluation] = field(default_factory=dict)
 
+    def bins(self) -> list[Bin]:
+        """The calibration of boxes in bins of confidence; none where no boxes were measured."""
+        numbers = [
+            number for part in self.measured if part.metric == "ap" for number in part.numbers
+        ]
+        return calibration_bins([self.joined.rows[number] for number in numbers])
+
     def as_json(self) -> dict[str, Any]:
         """The evaluation as JSON has it; NaN is null."""
-        found: dict[str, Any] = {
-            "metrics": {name: as_json(one) for name, one in self.metrics.items()},
+        values: dict[str, Any] = {
+            "metrics": {name: as_json(estimate) for name, estimate in self.metrics.items()},
             "missing": self.missing,
             "surplus": self.surplus,
         }
         if self.groups:
-            found["groups"] = {name: one.as_json() for name, one in self.groups.items()}
-        return found
+            values["groups"] = {name: group.as_json() for name, group in self.groups.items()}
+        return values
 
 
 def as_json(estimate: Estimate) -> dict[str, float | int | None]:
     """An estimate as plain values."""
     numbers = {name: getattr(estimate, name) for name in ("value", "low", "high")}
-    return {name: one if math.isfinite(one) else None for name, one in numbers.items()} | {
-        "rows": estimate.rows
+    known = {name: number if math.isfinite(number) else None for name, number in numbers.items()}
+    return known | {"rows": estimate.rows}
+
+
+def measure_rows(
+    rows: Sequence[JoinedRow], metric: str = "auto", texts: str | None = None
+) -> list[MetricRows]:
+    """The measures of a metric of all rows; with `auto` of each task's, by what its truth says.
+
+    `texts` is the file of the texts' embeddings, for retrieval. Raises UsageError where rows or
+    truth lack what a metric needs.
+    """
+    numbers: dict[str, list[int]] = {metric: [*range(len(rows))]}
+    if metric == "auto":
+        numbers = {}
+        for task in dict.fromkeys(row.task for row in rows):
+            own = [number for number, row in enumerate(rows) if row.task == task]
+            for name in metrics_of(task, [rows[number] for number in own]):
+                numbers.setdefault(name, []).extend(own)
+    return [
+        MetricRows(name, np.array(own), measures(name, [rows[number] for number in own], texts))
+        for name, own in ((name, sorted(own)) for name, own in numbers.items())
+    ]
+
+
+def measured_values(rows: Sequence[JoinedRow], metric: str = "auto") -> dict[str, float]:
+    """The value of each measure of a metric, by name; those without a value are left out."""
+    values = {
+        measure.name: value_of(measure, len(part.numbers))
+        for part in measure_rows(rows, metric)
+        for measure in part.measures
     }
+    return {name: value for name, value in values.items() if math.isfinite(value)}
 
 
-def measure_file(joined: JoinedFile, metric: str, texts: str | None, truth: str) -> FileMeasures:
-    """The measures of a file."""
-    choices = choose(joined, metric)
-    return FileMeasures(joined, [(one, compute(one, joined.rows, texts, truth)) for one in choices])
+def evaluate(
+    joined: JoinedFile, metric: str, texts: str | None = None, column: str | None = None
+) -> Evaluation:
+    """The estimates of a file, and with a column those of the rows with each of its values.
+
+    Raises UsageError as `measure_rows` does, and for a column without values, or with too many.
+    """
+    measured = measure_rows(joined.rows, metric, texts)
+    metrics = estimate_rows(joined.rows, measured, range(len(joined.rows)))
+    groups = {}
+    for value, numbers in group_rows(joined.rows, column).items() if column is not None else ():
+        own = [joined.rows[number] for number in numbers]
+        missing = sum(row.row is None for row in own)
+        surplus = sum(row.truth is None for row in own)
+        estimated = estimate_rows(joined.rows, measured, numbers)
+        groups[value] = Evaluation(joined, measured, estimated, missing, surplus)
+    return Evaluation(joined, measured, metrics, joined.missing, joined.surplus, groups)
 
 
-def evaluate(file: FileMeasures, is_wanted: np.ndarray | None = None) -> Evaluation:
-    """The estimates of a file's measures, or of some of its rows."""
-    rows, is_whole = file.joined.rows, is_wanted is None
-    is_wanted = np.ones(len(rows), bool) if is_wanted is None else is_wanted
-    found: dict[str, Estimate] = {}
-    for choice, measures in file.by_choice:
-        chosen = [measure.select(is_wanted[choice.is_chosen]) for measure in measures]
-        if not chosen[0].rows:
-            continue
-        image_N, images = image_numbers(ids_of(rows, choice.is_chosen & is_wanted))
-        pairs = zip(chosen, estimates(chosen, image_N, images), strict=True)
-        found |= {measure.name: estimate for measure, estimate in pairs}
-    if is_whole:
-        return Evaluation(found, file.joined.missing, file.joined.surplus)
-    wanted = [rows[number] for number in np.flatnonzero(is_wanted).tolist()]
-    missing = sum(row.row is None for row in wanted)
-    return Evaluation(found, missing, sum(row.truth is None for row in wanted))
+def estimate_rows(
+    rows: Sequence[JoinedRow], measured: Sequence[MetricRows], numbers: Sequence[int]
+) -> dict[str, Estimate]:
+    """The estimates of the rows with these numbers."""
+    metrics: dict[str, Estimate] = {}
+    for part in measured:
+        chosen = np.flatnonzero(np.isin(part.numbers, numbers))
+        if len(chosen):
+            own = [measure.select(chosen) for measure in part.measures]
+            images = [rows[number].image for number in part.numbers[chosen]]
+            names = [measure.name for measure in own]
+            metrics |= dict(zip(names, estimates(own, images), strict=True))
+    return metrics
 
 
-def ids_of(rows: Sequence[JoinedRow], is_chosen: np.ndarray) -> list[str]:
-    """The ids of the chosen rows."""
-    return [rows[number].id for number in np.flatnonzero(is_chosen).tolist()]
-
-
-def evaluate_groups(file: FileMeasures, column: str) -> dict[str, Evaluation]:
-    """The evaluations of the rows with each value of a column. Raises UsageError."""
-    values = [value_of(row, column) for row in file.joined.rows]
+def group_rows(rows: Sequence[JoinedRow], column: str) -> dict[str, list[int]]:
+    """The numbers of the rows with each value of a column. Raises UsageError."""
+    values = [column_value(row, column) for row in rows]
     if all(value is None for value in values):
-        rows = file.joined.rows[:100]
-        columns = dict.fromkeys(
+        known = dict.fromkeys(
             name
-            for row in rows
+            for row in rows[:100]
             for name in (*(row.row or ()), *(row.truth.columns if row.truth else ()))
+            if any(column_value(row, name) is not None for row in rows[:100])
         )
-        with_values = [
-            name for name in columns if any(value_of(row, name) is not None for row in rows)
-        ]
         raise UsageError(
             f"--by {column}: neither the rows nor the truth have a text or a number in such a "
             "column",
-            hint=f"columns with texts and numbers are: {', '.join(with_values)}",
+            hint=f"columns with texts and numbers are: {', '.join(known)}",
         )
-    names = [NO_VALUE if value is None else str(value) for value in values]
-    groups = sorted(dict.fromkeys(names))
+    groups: dict[str, list[int]] = {}
+    for number, value in enumerate(values):
+        groups.setdefault(NO_VALUE if value is None else str(value), []).append(number)
     if len(groups) > MAX_GROUPS:
         raise UsageError(
             f"--by {column}: it has {len(groups):,} values", hint="name a column with few values"
         )
-    return {name: evaluate(file, np.array([one == name for one in names])) for name in groups}
+    return dict(sorted(groups.items()))
 
 
-def value_of(row: JoinedRow, column: str) -> Any:
+def column_value(row: JoinedRow, column: str) -> Any:
     """The value of a column that the row or its truth has; None without."""
     value = None if row.row is None else row.row.get(column)
     if value is None and row.truth is not None:
@@ -142,17 +167,23 @@ def value_of(row: JoinedRow, column: str) -> Any:
     return value if isinstance(value, str | int | float) else None
 
 
-def compare(first: FileMeasures, second: FileMeasures) -> dict[str, Estimate]:
-    """The differences of two files with the same rows: the second minus the first."""
-    found: dict[str, Estimate] = {}
-    names = [[measure.name for measure in file.measures] for file in (first, second)]
-    if names[0] != names[1]:
+def compare(
+    first: JoinedFile, second: JoinedFile, metric: str, texts: str | None
+) -> dict[str, Estimate]:
+    """The differences of two files with the same rows: the second minus the first.
+
+    Raises UsageError where their rows have different metrics.
+    """
+    pair = [measure_rows(file.rows, metric, texts) for file in (first, second)]
+    names = [[measure.name for part in parts for measure in part.measures] for parts in pair]
+    numbers = [[part.numbers.tolist() for part in parts] for parts in pair]
+    if names[0] != names[1] or numbers[0] != numbers[1]:
         raise UsageError(
             f"the files have other metrics: {', '.join(names[0])}, and {', '.join(names[1])}",
             hint="--metric names one for both",
         )
-    for (choice, ones), (_, others) in zip(first.by_choice, second.by_choice, strict=True):
-        image_N, images = image_numbers(ids_of(first.joined.rows, choice.is_chosen))
-        pairs = zip(ones, differences(ones, others, image_N, images), strict=True)
-        found |= {measure.name: difference for measure, difference in pairs}
-    return found
+    changes: list[Estimate] = []
+    for before, after in zip(*pair, strict=True):
+        images = [first.rows[number].image for number in before.numbers]
+        changes += differences(before.measures, after.measures, images)
+    return dict(zip(names[0], changes, strict=True))

@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pgcli.box_filter import box_of
 from pgcli.errors import NoInputError, UsageError
-from pgcli.evaluation.joined_file import JoinedFile
 from pgcli.evaluation.joined_row import JoinedRow, RowTruth
-from pgcli.evaluation.task_metrics import task_of_prompt
+from pgcli.evaluation.metrics import task_of_prompt
 from pgcli.evaluation.truth.truths import Key, Truths
 from pgcli.output.reader import Row, read_results
 from pgcli.parsing import boxes as parse_boxes
@@ -22,11 +21,29 @@ from pgcli.records import BOX_TASKS, Box, Rle
 from pgcli.rows import prompt_of, task_of
 
 
+@dataclass(frozen=True)
+class JoinedFile:
+    """The rows of a result file with their truth, and the truths that have no row.
+
+    `repeated` rows were left out, as a later one has the same id and prompt. With `is_reviewed`,
+    surplus rows were, as they are those that a review has rejected.
+    """
+
+    name: str
+    path: Path
+    rows: Sequence[JoinedRow]
+    missing: int
+    surplus: int
+    repeated: int = 0
+    is_reviewed: bool = False
+
+
 def join(name: str, truths: Truths) -> JoinedFile:
     """The rows of the result file, in its order, then a row for each truth that has none.
 
     Rows are joined by id and prompt, or by id where the truth has no prompts, or the rows do not.
-    Raises UsageError where no row has a truth, and NoInputError without rows.
+    Where the truth is a result file, a row that it lacks was rejected in a review: it is counted
+    and left out. Raises UsageError where no row has a truth, and NoInputError without rows.
     """
     path = Path(name)
     every = list(read_results(path))
@@ -41,11 +58,56 @@ def join(name: str, truths: Truths) -> JoinedFile:
     surplus = sum(row.truth is None for row in joined)
     if surplus == len(joined):
         raise nothing_joined(name, truths, rows[0], by_prompt)
-    answered = {*keys}
-    unanswered = {key: truth for key, truth in by_key.items() if key not in answered}
+    unanswered = {key: truth for key, truth in by_key.items() if key not in {*keys}}
     missing = missing_rows(unanswered, joined, by_prompt=by_prompt)
+    is_reviewed = truths.are_results
+    measured = [row for row in joined if row.truth is not None or not is_reviewed]
     repeated = len(every) - len(rows)
-    return JoinedFile(name, path, [*joined, *missing], len(missing), surplus, repeated)
+    return JoinedFile(
+        name, path, [*measured, *missing], len(missing), surplus, repeated, is_reviewed
+    )
+
+
+def only_common(files: Sequence[JoinedFile]) -> list[JoinedFile]:
+    """The rows that have a truth and are in all of the files, in the same order."""
+    complete = [
+        {row.key: row for row in file.rows if row.row is not None and row.truth is not None}
+        for file in files
+    ]
+    common = [key for key in complete[0] if all(key in rows for rows in complete)]
+    if not common:
+        raise UsageError(
+            "no row is in all of the files and the truth", hint="leave out --only-common"
+        )
+    pairs = zip(files, complete, strict=True)
+    return [replace(file, rows=[rows[key] for key in common]) for file, rows in pairs]
+
+
+def paired(first: JoinedFile, second: JoinedFile) -> list[JoinedFile]:
+    """Both files with the same rows in the same order; one that a file lacks is missing there."""
+    files = (first, second)
+    answered = [{row.key: row for row in file.rows if row.row is not None} for file in files]
+    ids = {id_ for rows in answered for id_, _ in rows}
+    missing = [
+        {
+            row.key: row
+            for row in file.rows
+            if row.row is None and (row.prompt is not None or row.id not in ids)
+        }
+        for file in files
+    ]
+    keys = dict.fromkeys(key for rows in (*answered, *missing) for key in rows)
+    known = [{**missing[number], **answered[number]} for number in (0, 1)]
+    return [
+        replace(
+            file,
+            rows=[
+                own[key] if key in own else replace(rival[key], row=None, boxes=(), masks=())
+                for key in keys
+            ],
+        )
+        for file, own, rival in zip(files, known, reversed(known), strict=True)
+    ]
 
 
 def joined_row(row: Row, key: Key, truth: RowTruth | None) -> JoinedRow:
@@ -54,8 +116,8 @@ def joined_row(row: Row, key: Key, truth: RowTruth | None) -> JoinedRow:
         labels = asked_labels(row) if key[1] is None else None
         truth = with_boxes(truth, row)
         truth = truth if labels is None else of_labels(truth, labels)
-    found = (tuple(boxes_of(row)), tuple(masks_of(row)))
-    return JoinedRow(key[0], str(prompt_of(row)), row, truth, *found, task=str(task_of(row)))
+    boxes, masks = tuple(boxes_of(row)), tuple(masks_of(row))
+    return JoinedRow(key[0], str(prompt_of(row)), row, truth, boxes, masks, str(task_of(row)))
 
 
 def missing_rows(
@@ -64,14 +126,14 @@ def missing_rows(
     """The truths without a row; joined by id alone, they have the boxes that any row asks for."""
     tasks = {row.task for row in joined}
     asked = {label for row in joined for label in asked_labels(row.row or {}) or ()}
-    found = []
+    rows = []
     for (id_, prompt), truth in truths.items():
         truth = with_boxes(truth, {})
         if asked and not by_prompt:
             truth = of_labels(truth, asked)
         task = min(tasks) if len(tasks) == 1 else task_of_prompt(prompt)
-        found.append(JoinedRow(id_, prompt, None, truth, task=task))
-    return found
+        rows.append(JoinedRow(id_, prompt, None, truth, task=task))
+    return rows
 
 
 def last_rows(rows: Sequence[Row]) -> list[Row]:
@@ -88,10 +150,10 @@ def by_id(by_key: Mapping[Key, RowTruth], *, have_prompts: bool) -> dict[Key, Ro
     counts = Counter(id_ for id_, _ in by_key)
     id_, count = counts.most_common(1)[0]
     if count > 1:
-        other = ", or leave out --prompt-column ''" if have_prompts else ""
+        way = ", or leave out --prompt-column ''" if have_prompts else ""
         raise UsageError(
             f"the truth has {count:,} prompts for {id_!r}, and rows are joined by id alone",
-            hint=f"keep one of them in the truth{other}",
+            hint=f"keep one of them in the truth{way}",
         )
     return {(id_, None): truth for (id_, _), truth in by_key.items()}
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from pgcli.iou import area
 from pgcli.records import Box, Rle
+
+#: The columns of the truth and of rows that name an image; VQA's files have the first.
+IMAGE_COLUMNS = ("image_id", "image")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,33 @@ class JoinedRow:
         return self.id, self.prompt
 
     @property
+    def image(self) -> str:
+        """What names the image, which several rows may be about: the id where nothing else does."""
+        columns = self.truth.columns if self.truth is not None else {}
+        for values in (columns, self.row or {}):
+            for name in IMAGE_COLUMNS:
+                if values.get(name) not in (None, ""):
+                    return str(values[name])
+        return self.id
+
+    @property
     def answer(self) -> str | None:
         """The answer; None for a missing row and for one with an error."""
         answer = None if self.row is None else self.row.get("answer")
         return answer if isinstance(answer, str) else None
+
+    @property
+    def true_answers(self) -> tuple[str, ...]:
+        """The true answers; none of a surplus row."""
+        return () if self.truth is None else self.truth.answers
+
+    @property
+    def true_boxes(self) -> tuple[Box, ...]:
+        """The true boxes; none of a surplus row."""
+        return () if self.truth is None else self.truth.boxes or ()
+
+    def best(self, similarity: Callable[[str, str], float]) -> float:
+        """The highest similarity of the answer and a true one; 0 without an answer or a truth."""
+        if self.answer is None:
+            return 0.0
+        return max((similarity(self.answer, truth) for truth in self.true_answers), default=0.0)

@@ -1,11 +1,11 @@
-"""Measures of rows, and their values over resamples of the images.
+"""Measures of rows, and their values over bootstrap resamples of the images.
 
-Letters of shapes: N rows, U images, R resamples.
+Letters of shapes: N rows, K columns of numerators, U images, R resamples.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self
 
@@ -18,10 +18,7 @@ MAX_WEIGHTS = 4_000_000  # in memory at a time
 
 
 class Measure(Protocol):
-    """A number about rows that are in a fixed order, each of one image.
-
-    A measure computes at most `max_resamples` resamples, as some take long.
-    """
+    """A number about rows. At most `max_resamples` resamples are computed, as some take long."""
 
     @property
     def name(self) -> str: ...
@@ -29,61 +26,56 @@ class Measure(Protocol):
     @property
     def max_resamples(self) -> int: ...
 
-    @property
-    def rows(self) -> int: ...
-
-    def row_scores(self) -> np.ndarray:
-        """A number for each row (N,), lower where it is worse; NaN where it has none."""
+    def select(self, rows: np.ndarray) -> Self:
+        """The measure of the rows with these numbers."""
         ...
 
-    def select(self, is_chosen_N: np.ndarray) -> Self:
-        """The measure of some of the rows."""
-        ...
-
-    def values(self, weights_RU: np.ndarray, image_N: np.ndarray) -> np.ndarray:
-        """The value with each image counted as often as its weight says, (R,)."""
+    def values(self, weights_RN: np.ndarray) -> np.ndarray:
+        """The value with each row counted as often as its weight says, (R,); NaN for none."""
         ...
 
 
 @dataclass(frozen=True)
 class RowRatio:
-    """A sum over rows divided by another: a mean where the latter counts rows; NaN if that is 0."""
+    """A sum over rows divided by another: a mean where each row's denominator is 1.
+
+    Of several columns of numerators, the absolute values of the sums are added.
+    """
 
     name: str
-    numerator_N: np.ndarray
+    numerator_NK: np.ndarray
     denominator_N: np.ndarray
     max_resamples: int = RESAMPLES
 
-    @classmethod
-    def mean(cls, name: str, values: Sequence[float]) -> Self:
-        """The mean of a value of each row."""
-        return cls(name, np.array(values, np.float64), np.ones(len(values)))
+    def select(self, rows: np.ndarray) -> Self:
+        numerator_NK, denominator_N = self.numerator_NK[rows], self.denominator_N[rows]
+        return replace(self, numerator_NK=numerator_NK, denominator_N=denominator_N)
 
-    @property
-    def rows(self) -> int:
-        return len(self.numerator_N)
+    def values(self, weights_RN: np.ndarray) -> np.ndarray:
+        return quotient(weights_RN @ self.numerator_NK, weights_RN @ self.denominator_N)
 
     def row_scores(self) -> np.ndarray:
-        with np.errstate(invalid="ignore", divide="ignore"):
-            scores: np.ndarray = self.numerator_N / self.denominator_N
-        return scores
+        """The value of each row alone, (N,)."""
+        return quotient(self.numerator_NK, self.denominator_N)
 
-    def select(self, is_chosen_N: np.ndarray) -> Self:
-        return replace(
-            self,
-            numerator_N=self.numerator_N[is_chosen_N],
-            denominator_N=self.denominator_N[is_chosen_N],
-        )
 
-    def values(self, weights_RU: np.ndarray, image_N: np.ndarray) -> np.ndarray:
-        images = weights_RU.shape[1]
-        sums_U2 = np.stack(
-            [np.bincount(image_N, one, images) for one in (self.numerator_N, self.denominator_N)], 1
-        )
-        sums_R2 = weights_RU @ sums_U2
-        with np.errstate(invalid="ignore", divide="ignore"):
-            ratios: np.ndarray = sums_R2[:, 0] / sums_R2[:, 1]
-        return ratios
+def ratio(name: str, numerators: Any, denominators: Any) -> RowRatio:
+    """The ratio of the sums of two numbers of each row; the first may be several, (N, K)."""
+    numerator = np.asarray(numerators, np.float64)
+    numerator_NK = numerator if numerator.ndim == 2 else numerator[:, None]
+    return RowRatio(name, numerator_NK, np.asarray(denominators, np.float64))
+
+
+def mean(name: str, values: Sequence[float]) -> RowRatio:
+    """The mean of a number of each row."""
+    return ratio(name, values, np.ones(len(values)))
+
+
+def quotient(numerator_NK: np.ndarray, denominator_N: np.ndarray) -> np.ndarray:
+    """The sums of absolute numerators divided by the denominators, (N,); NaN for zero of zero."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        quotients_N: np.ndarray = np.abs(numerator_NK).sum(axis=1) / denominator_N
+    return quotients_N
 
 
 @dataclass(frozen=True)
@@ -96,70 +88,62 @@ class Estimate:
     rows: int
 
 
-def values_once(measure: Measure, image_N: np.ndarray, images: int) -> float:
-    """The value of a measure with each image counted once."""
-    return float(measure.values(np.ones((1, images)), image_N)[0])
+def value_of(measure: Measure, rows: int) -> float:
+    """The value of a measure of so many rows."""
+    return float(measure.values(np.ones((1, rows)))[0])
 
 
-def resampled_values(
-    measures: Sequence[Measure], image_N: np.ndarray, images: int
-) -> list[np.ndarray]:
-    """The values of each measure over resamples of the images, which are the same at each call."""
-    found: list[list[np.ndarray]] = [[] for _ in measures]
-    done = 0
-    for weights_RU in resamples(images):
-        for measure, parts in zip(measures, found, strict=True):
-            more = max(0, measure.max_resamples - done)
-            if more:
-                parts.append(measure.values(weights_RU[:more], image_N))
-        done += len(weights_RU)
-    return [np.concatenate(parts) for parts in found]
-
-
-def resamples(images: int) -> Iterator[np.ndarray]:
-    """How often each image is drawn in each resample, (R, U), a few resamples at a time."""
-    random = np.random.default_rng(SEED)
-    step = max(1, min(RESAMPLES, MAX_WEIGHTS // max(images, 1)))
-    for start in range(0, RESAMPLES, step):
-        count = min(step, RESAMPLES - start)
-        drawn = (random.integers(0, images, images, np.int32) for _ in range(count))
-        yield np.stack([np.bincount(one, minlength=images) for one in drawn]).astype(np.float64)
-
-
-def estimates(measures: Sequence[Measure], image_N: np.ndarray, images: int) -> list[Estimate]:
-    """The value and the interval of each measure, by the percentiles of its resampled values."""
+def estimates(measures: Sequence[Measure], images: Sequence[Hashable]) -> list[Estimate]:
+    """The value and the interval of each measure of rows, of which `images` are the images."""
+    rows = len(images)
     return [
-        Estimate(values_once(measure, image_N, images), *interval(values_R), measure.rows)
-        for measure, values_R in zip(
-            measures, resampled_values(measures, image_N, images), strict=True
-        )
+        estimate(value_of(measure, rows), values_R, rows)
+        for measure, values_R in zip(measures, resampled(measures, images), strict=True)
     ]
 
 
 def differences(
-    first: Sequence[Measure], second: Sequence[Measure], image_N: np.ndarray, images: int
+    first: Sequence[Measure], second: Sequence[Measure], images: Sequence[Hashable]
 ) -> list[Estimate]:
     """The second measure minus the first, of the same rows, with intervals of paired resampling."""
-    found = []
-    resampled = [resampled_values(measures, image_N, images) for measures in (first, second)]
-    for one, other, one_R, other_R in zip(first, second, *resampled, strict=True):
-        count = min(len(one_R), len(other_R))
-        value = values_once(other, image_N, images) - values_once(one, image_N, images)
-        found.append(Estimate(value, *interval(other_R[:count] - one_R[:count]), one.rows))
-    return found
+    rows, changes = len(images), []
+    pairs = zip(first, second, resampled(first, images), resampled(second, images), strict=True)
+    for before, after, before_R, after_R in pairs:
+        count = min(len(before_R), len(after_R))
+        change = value_of(after, rows) - value_of(before, rows)
+        changes.append(estimate(change, after_R[:count] - before_R[:count], rows))
+    return changes
 
 
-def interval(values_R: np.ndarray) -> tuple[float, float]:
-    """The bounds between which 95 % of the values are, without NaN; NaN if there is no value."""
+def resampled(measures: Sequence[Measure], images: Sequence[Hashable]) -> list[np.ndarray]:
+    """The values of each measure over resamples of the images, which are the same at each call.
+
+    An image is drawn with all of its rows, as the answers about it are not independent.
+    """
+    numbers: dict[Hashable, int] = {}
+    image_N = np.array([numbers.setdefault(image, len(numbers)) for image in images], np.int64)
+    values: list[list[np.ndarray]] = [[] for _ in measures]
+    done = 0
+    for weights_RU in resamples(len(numbers), len(images)):
+        for measure, known in zip(measures, values, strict=True):
+            if (remaining := measure.max_resamples - done) > 0:
+                known.append(measure.values(weights_RU[:remaining, image_N]))
+        done += len(weights_RU)
+    return [np.concatenate(known) for known in values]
+
+
+def resamples(images: int, rows: int) -> Iterator[np.ndarray]:
+    """How often each image is drawn in each resample, (R, U), a few resamples at a time."""
+    random = np.random.default_rng(SEED)
+    step = max(1, min(RESAMPLES, MAX_WEIGHTS // max(rows, 1)))
+    for start in range(0, RESAMPLES, step):
+        count = min(step, RESAMPLES - start)
+        draws = (random.integers(0, images, images, np.int32) for _ in range(count))
+        yield np.stack([np.bincount(draw, minlength=images) for draw in draws]).astype(np.float64)
+
+
+def estimate(value: float, values_R: np.ndarray, rows: int) -> Estimate:
+    """The value, and the bounds between which 95 % of the resampled ones are, without NaN."""
     known_R = values_R[~np.isnan(values_R)]
-    if not len(known_R):
-        return float("nan"), float("nan")
-    low, high = np.percentile(known_R, PERCENTILES)
-    return float(low), float(high)
-
-
-def image_numbers(ids: Sequence[Any]) -> tuple[np.ndarray, int]:
-    """The number of each row's image (N,), and the number of images."""
-    numbers: dict[Any, int] = {}
-    found = [numbers.setdefault(one, len(numbers)) for one in ids]
-    return np.array(found, np.int64), len(numbers)
+    low, high = np.percentile(known_R, PERCENTILES) if len(known_R) else (np.nan, np.nan)
+    return Estimate(value, float(low), float(high), rows)

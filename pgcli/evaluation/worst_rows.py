@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from pgcli.errors import NoInputError
-from pgcli.evaluation.evaluate import Evaluation, FileMeasures, as_json
-from pgcli.evaluation.joined_row import RowTruth
-from pgcli.evaluation.measures import Estimate
+from pgcli.evaluation.evaluate import Evaluation, MetricRows, as_json
+from pgcli.evaluation.joined_row import JoinedRow, RowTruth
+from pgcli.evaluation.measures import Estimate, RowRatio
 from pgcli.output.reader import Row
 from pgcli.records import BOX_TASKS
 from pgcli.results.gallery.gallery_page import GalleryOptions, RowGroup, write_gallery
@@ -20,10 +20,11 @@ from pgcli.run.progress.events import OnEvent
 
 TRUTH = "truth"
 HIDDEN = frozenset({"embedding"})  # columns that a page does not show
+#: The measures that rows are scored by, where it is not the first of the metric.
+SCORES = {"ap": "f1@0.5"}
 
 
 def write_worst_rows(
-    files: Sequence[FileMeasures],
     evaluations: Sequence[Evaluation],
     differences: Mapping[str, Estimate],
     options: GalleryOptions,
@@ -33,66 +34,56 @@ def write_worst_rows(
 
     The files are side by side with the truth. Raises what `write_gallery` raises.
     """
-    last = files[-1]
-    names, scores_N = row_scores(last)
-    worst = [
-        number
-        for number in np.argsort(scores_N, kind="stable").tolist()
-        if last.joined.rows[number].row is not None
-    ][: options.limit]
+    last = evaluations[-1]
+    scores = {key: score for key, (_, score) in row_scores(last).items()}
+    rows = [row for row in last.joined.rows if row.row is not None]
+    worst = sorted(rows, key=lambda row: scores.get(row.key, np.inf))[: options.limit]
     if not worst:
         raise NoInputError(f"no rows of {last.joined.name} to show", hint="leave out --view")
-    groups = [file_group(file, worst, last) for file in files]
-    true = [
-        truth_row(row.row, row.truth)
-        for row in (last.joined.rows[number] for number in worst)
-        if row.row is not None and row.truth is not None
-    ]
+    groups = [scored_rows(evaluation, worst) for evaluation in evaluations]
+    true = [truth_row(row.row, row.truth) for row in worst if row.row and row.truth is not None]
     groups.append(RowGroup(last.joined.path, TRUTH, chosen=true))
+    files = [
+        {"name": one.joined.name, **one.as_json(), "calibration": calibration(one)}
+        for one in evaluations
+    ]
     about = {
-        "scores": sorted(set(names)),
-        "files": [
-            {"name": file.joined.name, **one.as_json(), "calibration": curve(file)}
-            for file, one in zip(files, evaluations, strict=True)
-        ],
-        "differences": {name: as_json(one) for name, one in differences.items()},
+        "scores": sorted({name for name, _ in row_scores(last).values()}),
+        "files": files,
+        "differences": {name: as_json(change) for name, change in differences.items()},
     }
     write_gallery(groups, options, on_event, evaluation=about)
 
 
-def row_scores(file: FileMeasures) -> tuple[list[str], np.ndarray]:
-    """The name and the value of each row's score, by the first measure of its metric; NaN last."""
-    count = len(file.joined.rows)
-    names, scores_N = [""] * count, np.full(count, np.nan)
-    for choice, (measure, *_) in file.by_choice:
-        places = np.flatnonzero(choice.is_chosen)
-        for place, score in zip(places.tolist(), measure.row_scores().tolist(), strict=True):
-            if np.isnan(scores_N[place]):
-                names[place], scores_N[place] = SCORE_NAMES.get(measure.name, measure.name), score
-    return names, scores_N
+def row_scores(evaluation: Evaluation) -> dict[tuple[str, str | None], tuple[str, float]]:
+    """The name and the value of the score of each row that has one, by its key."""
+    scores: dict[tuple[str, str | None], tuple[str, float]] = {}
+    for part in evaluation.measured:
+        measure = score_measure(part)
+        for number, score in zip(part.numbers, measure.row_scores().tolist(), strict=True):
+            # nothing to find, and nothing found, is right
+            value = 1.0 if np.isnan(score) else score
+            scores.setdefault(evaluation.joined.rows[number].key, (measure.name, value))
+    return scores
 
 
-#: The scores of rows, where they are not values of the metric.
-SCORE_NAMES = {"ap": "f1@0.5"}
+def score_measure(part: MetricRows) -> RowRatio:
+    """The measure that scores the rows of a metric."""
+    ratios = [measure for measure in part.measures if isinstance(measure, RowRatio)]
+    name = SCORES.get(part.metric, ratios[0].name)
+    return next(measure for measure in ratios if measure.name == name)
 
 
-def file_group(file: FileMeasures, worst: Sequence[int], last: FileMeasures) -> RowGroup:
-    """The rows of a file that are of the worst rows of the last, with their scores."""
-    numbers = {row.key: number for number, row in enumerate(file.joined.rows)}
-    names, scores_N = row_scores(file)
+def scored_rows(evaluation: Evaluation, worst: Sequence[JoinedRow]) -> RowGroup:
+    """The rows of a file that are of the worst rows, with their scores."""
+    rows = {row.key: row.row for row in evaluation.joined.rows if row.row is not None}
+    scores = row_scores(evaluation)
     chosen = []
-    for place in worst:
-        number = numbers.get(last.joined.rows[place].key)
-        row = None if number is None else file.joined.rows[number].row
-        if number is not None and row is not None:
-            score = {names[number]: round6(float(scores_N[number]))} if names[number] else {}
-            chosen.append({**shown(row), **score})
-    return RowGroup(file.joined.path, file.joined.path.name, chosen=chosen)
-
-
-def shown(row: Row) -> dict[str, Any]:
-    """The row without columns that are too large to show."""
-    return {name: value for name, value in row.items() if name not in HIDDEN}
+    for key in (row.key for row in worst if row.key in rows):
+        name, score = scores[key]
+        known = {column: value for column, value in rows[key].items() if column not in HIDDEN}
+        chosen.append(known | {name: round6(score)})
+    return RowGroup(evaluation.joined.path, evaluation.joined.path.name, chosen=chosen)
 
 
 def truth_row(row: Row, truth: RowTruth) -> dict[str, Any]:
@@ -120,10 +111,8 @@ def answer_text(truth: RowTruth) -> str:
     return "\n".join(f"{text} ({n} times)" if n > 1 else text for text, n in counts.items())
 
 
-def curve(file: FileMeasures) -> dict[str, Any] | None:
+def calibration(evaluation: Evaluation) -> dict[str, Any] | None:
     """The calibration of the boxes that were evaluated; None where there are none."""
-    bins, error = file.calibration()
-    if not bins:
-        return None
-    points = [[round6(one.confidence), round6(one.right), one.boxes] for one in bins]
-    return {"bins": points, "error": round6(error)}
+    points = [[round6(bin.confidence), round6(bin.right), bin.boxes] for bin in evaluation.bins()]
+    error = evaluation.metrics["calibration"].value if points else None
+    return {"bins": points, "error": round6(error)} if points else None

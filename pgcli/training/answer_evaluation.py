@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from pgcli.engine.engine import InferenceEngine
 from pgcli.engine.sampler import SamplingParams
 from pgcli.engine.tokenizer import Tokenizer
+from pgcli.evaluation.evaluate import measured_values
+from pgcli.evaluation.join import with_boxes
 from pgcli.evaluation.joined_row import JoinedRow, RowTruth
-from pgcli.evaluation.measures import image_numbers, values_once
-from pgcli.evaluation.task_metrics import METRICS, metrics_of, task_of_prompt
-from pgcli.parsing import boxes as parse_boxes
-from pgcli.parsing import has_locations, text_spans
+from pgcli.evaluation.metrics import metrics_of, task_of_prompt
+from pgcli.parsing import has_locations
 from pgcli.records import BOX_TASKS, Answer, DecodedImage, Task
 from pgcli.regions import region_of, split_locations
 from pgcli.tasks import MAX_NEW_TOKENS, Question
@@ -79,16 +78,7 @@ class TrueAnswers:
 
     def measure(self, answers: Mapping[Key, Answer]) -> dict[str, float]:
         """The value of each measure of the tasks; a question without an answer counts as wrong."""
-        by_metric: dict[str, list[JoinedRow]] = {}
-        for task, rows in self._by_task(answers).items():
-            for name in metrics_of(task, rows):
-                by_metric.setdefault(name, []).extend(rows)
-        found = {}
-        for name, rows in by_metric.items():
-            image_N, images = image_numbers([row.id for row in rows])
-            for measure in METRICS[name].measure(rows):
-                found[measure.name] = values_once(measure, image_N, images)
-        return {name: value for name, value in found.items() if math.isfinite(value)}
+        return measured_values([row for rows in self._by_task(answers).values() for row in rows])
 
     def samples(self, answers: Mapping[Key, Answer], count: int) -> list[SampleAnswer]:
         """The first answers beside the truth."""
@@ -105,8 +95,10 @@ class TrueAnswers:
             answer = answers.get(key)
             row = None if answer is None else {"answer": answer.answer}
             boxes = () if answer is None else answer.boxes
-            joined = JoinedRow(key[0], key[1], row, truth_of(key, texts), boxes)
-            found.setdefault(task_of(key), []).append(joined)
+            size = {} if answer is None else {"width": answer.width, "height": answer.height}
+            truth, task = with_boxes(truth_of(key, texts), size), task_of(key)
+            joined = JoinedRow(key[0], key[1], row, truth, boxes, task=task)
+            found.setdefault(task, []).append(joined)
         return found
 
     def _new_tokens(self, task: Task, engine: InferenceEngine) -> int:
@@ -132,11 +124,9 @@ def task_of(key: Key) -> Task:
 
 
 def truth_of(key: Key, texts: list[str]) -> RowTruth:
-    """The true answers of a question; of detection and where there are any, the first's boxes."""
-    boxes = None
-    if task_of(key) in BOX_TASKS or has_locations(texts[0]):
-        boxes = parse_boxes(text_spans(texts[0]), width=SIDE, height=SIDE)
-    return RowTruth(tuple(texts), boxes)
+    """The true answers of a question; none of them has a box where none is to be detected."""
+    is_nothing = task_of(key) in BOX_TASKS and not has_locations(texts[0])
+    return RowTruth(tuple(texts), boxes=() if is_nothing else None)
 
 
 def answer_length(text: str, tokenizer: Tokenizer) -> int:

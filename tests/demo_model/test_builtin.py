@@ -22,7 +22,6 @@ from examples.demo_model.scenes import EVAL_SEEDS, Scene
 from examples.demo_model.training_examples import ocr_example
 from pgcli.checkpoints.find import BUILTIN, DEMO, find
 from pgcli.engine.loader import load
-from pgcli.evaluation.masks import mask_measures
 from pgcli.images import ImageSpec
 from pgcli.images.pixels import TRANSPOSE
 from pgcli.records import Answer, DecodedImage, Item
@@ -112,7 +111,7 @@ def test_masks_are_those_of_the_shapes() -> None:
     scenes = [Scene.from_seed(seed) for seed in EVAL_SEEDS[:24]]
     engine = load(find(DEMO), device="cpu", batch_size=24)
     rows = answered_files(engine, "segment", scenes, [[segmentation(one)] for one in scenes])
-    assert measured(mask_measures, rows)["miou"] > 0.75
+    assert measured("miou", rows)["miou"] > 0.75
 
 
 def test_words_are_read() -> None:

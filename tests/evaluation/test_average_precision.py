@@ -13,11 +13,9 @@ from hypothesis import strategies as st
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from pgcli.evaluation.average_precision import average_precisions
-from pgcli.evaluation.calibration import CalibrationError
-from pgcli.evaluation.detection import detection_measures
 from pgcli.evaluation.joined_row import JoinedRow, RowTruth
-from pgcli.evaluation.measures import estimates
+from pgcli.evaluation.measures import estimates, value_of
+from pgcli.evaluation.metrics.ap import average_precisions, calibration_bins, measures
 from pgcli.records import Box
 
 
@@ -86,8 +84,7 @@ def test_ap_equals_pycocotools(seed: int, crowds: bool) -> None:
     rows = sample(seed, 12, crowds=crowds)
     if not any(truth_of(row).boxes for row in rows):
         return
-    measures = average_precisions(rows, np.zeros(len(rows)))
-    ours = [one.values(np.ones((1, 12)), np.arange(12))[0] for one in measures]
+    ours = [value_of(measure, 12) for measure in average_precisions(rows)]
     assert ours == pytest.approx(official(rows), abs=1e-9, nan_ok=True)
 
 
@@ -95,43 +92,39 @@ def test_weights_count_images_as_often_as_they_are_there() -> None:
     rows = sample(3, 8, crowds=True)
     weights = np.array([[2, 0, 1, 1, 3, 0, 1, 0]])
     repeated = [row for row, times in zip(rows, weights[0], strict=True) for _ in range(times)]
-    weighted = average_precisions(rows, np.zeros(8))
-    assert [one.values(weights, np.arange(8))[0] for one in weighted] == pytest.approx(
-        official(repeated), abs=1e-9
-    )
+    weighted = [float(measure.values(weights)[0]) for measure in average_precisions(rows)]
+    assert weighted == pytest.approx(official(repeated), abs=1e-9)
 
 
 def test_interval_of_ap_contains_it() -> None:
     rows = sample(5, 40, crowds=False)
-    ap50, *_, ar = average_precisions(rows, np.zeros(40))[1:7]
-    for one in estimates([ap50, ar], np.arange(40), 40):
-        assert one.low < one.value < one.high
-        assert one.rows == 40
+    ap50, *_, ar = average_precisions(rows)[1:7]
+    for estimate in estimates([ap50, ar], range(40)):
+        assert estimate.low < estimate.value < estimate.high
+        assert estimate.rows == 40
 
 
 def test_selected_rows_have_their_own_ap() -> None:
     rows = sample(9, 20, crowds=False)
-    is_chosen = np.arange(20) % 3 > 0
-    chosen = [row for row, is_kept in zip(rows, is_chosen, strict=True) if is_kept]
-    for one in average_precisions(rows, np.zeros(20)):
-        part = one.select(is_chosen)
-        assert part.rows == len(chosen)
-        whole = {measure.name: measure for measure in average_precisions(chosen, np.zeros(13))}
-        places = np.arange(len(chosen))
-        assert part.values(np.ones((1, len(chosen))), places) == pytest.approx(
-            whole[one.name].values(np.ones((1, len(chosen))), places), nan_ok=True
-        )
+    chosen = np.flatnonzero(np.arange(20) % 3)
+    own = average_precisions([rows[number] for number in chosen])
+    for measure, alone in zip(average_precisions(rows), own, strict=True):
+        value = value_of(measure.select(chosen), len(chosen))
+        assert value == pytest.approx(value_of(alone, len(chosen)), nan_ok=True)
 
 
 def test_calibration_counts_right_boxes_by_confidence() -> None:
     true = Box("cat", 0, 0, 10, 10, 1.0)
-    found = [Box("cat", 0, 0, 10, 10, 0.5, 0.93), Box("cat", 30, 0, 40, 10, 0.5, 0.97)]
+    sure = [Box("cat", 0, 0, 10, 10, 0.5, 0.93), Box("cat", 30, 0, 40, 10, 0.5, 0.97)]
     low = Box("cat", 60, 0, 70, 10, 0.5, 0.25)
-    rows = [JoinedRow("a", "", {}, RowTruth(boxes=(true,)), (*found, low))]
-    error = detection_measures(rows)[-1]
-    assert isinstance(error, CalibrationError)
-    assert error.bins() == [(0.2, 0.3, 0.25, 0.0, 1), (0.9, 1.0, pytest.approx(0.95), 0.5, 2)]
-    once, twice = error.values(np.array([[1], [2]]), np.array([0]))
+    rows = [JoinedRow("a", "", {}, RowTruth(boxes=(true,)), (*sure, low))]
+    assert calibration_bins(rows) == [
+        (0.2, 0.3, 0.25, 0.0, 1),
+        (0.9, 1.0, pytest.approx(0.95), 0.5, 2),
+    ]
+    error = measures(rows)[-1]
+    assert error.name == "calibration"
+    once, twice = error.values(np.array([[1], [2]]))
     assert once == twice == pytest.approx((0.25 + 2 * 0.45) / 3)
-    (none,) = detection_measures([JoinedRow("a", "", {}, None, ())])[-1:]
-    assert np.isnan(none.values(np.ones((1, 1)), np.array([0])))
+    none = measures([JoinedRow("a", "", {}, None, ())])[-1]
+    assert np.isnan(value_of(none, 1))

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgcli.evaluation.box_matching import is_right
+from pgcli.evaluation.metrics.ap import is_right
 from pgcli.iou import iou
 from pgcli.records import Box
 

@@ -1,7 +1,8 @@
 """Measures of texts have the values of their official implementations.
 
 The figures of VQA are those of `vqaEval.py`, tokens those of CoreNLP 3.4.1, and the scores of CIDEr
-those of pycocoevalcap 1.2 with these tokens.
+those of pycocoevalcap 1.2 with these tokens. ANLS and the answers of POPE are compared with what
+the evaluator of DocVQA and the script of POPE do.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pgcli.evaluation.cider import cider
 from pgcli.evaluation.joined_row import JoinedRow, RowTruth
-from pgcli.evaluation.measures import RowRatio, differences, estimates, image_numbers
-from pgcli.evaluation.ptb_tokenizer import caption_tokens
-from pgcli.evaluation.text_measures import accuracy_measures, exact_measures
-from pgcli.evaluation.text_similarity import anls, is_relaxed_match, levenshtein
-from pgcli.evaluation.vqa import vqa_accuracy
+from pgcli.evaluation.measures import differences, estimates, mean, value_of
+from pgcli.evaluation.metrics import accuracy, exact
+from pgcli.evaluation.metrics.anls import anls, levenshtein
+from pgcli.evaluation.metrics.cider import cider
+from pgcli.evaluation.metrics.ptb_tokenizer import caption_tokens
+from pgcli.evaluation.metrics.relaxed import is_relaxed_match
+from pgcli.evaluation.metrics.vqa import vqa_accuracy
 
 
 @pytest.mark.parametrize(
@@ -84,14 +86,62 @@ CIDER = [2.303700074, 2.96797744, 2.544226872, 2.977677166, 2.867646678, 5.12364
 
 
 def test_cider_is_the_official_one():
-    assert cider(list(CAPTIONS), list(CAPTIONS.values())) == pytest.approx(CIDER, abs=1e-8)
-    assert cider(["a cat"], [["a cat"]]) == [0.0]  # as upstream
+    names = [*CAPTIONS]
+    assert cider(names, list(CAPTIONS.values()), names) == pytest.approx(CIDER, abs=1e-8)
+    assert cider(["a cat"], [["a cat"]], ["1.jpg"]) == [0.0]  # as upstream
 
 
-def test_anls_is_0_from_half_of_the_text_on():
+def official_cider(captions, references):
+    """The scores of pycocoevalcap, of one caption for each image, of words without punctuation."""
+    scorer = pytest.importorskip("pycocoevalcap.cider.cider_scorer", reason="a dev dependency")
+    official = scorer.CiderScorer()
+    for caption, texts in zip(captions, references, strict=True):
+        official += (caption, list(texts))
+    return official.compute_score()[1].tolist()
+
+
+words = st.lists(st.sampled_from("a red cat dog sits on the mat".split()), min_size=1, max_size=7)
+sentences = words.map(" ".join)
+image_captions = st.tuples(sentences, sentences, st.lists(sentences, min_size=1, max_size=3))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(image_captions, min_size=2, max_size=6))
+def test_cider_of_two_prompts_is_that_of_each_prompt_by_image(samples):
+    """Rows of two prompts on the same images have the scores of two official evaluations."""
+    first, second, references = (list(column) for column in zip(*samples, strict=True))
+    images = [*range(len(samples))]
+    scores = cider([*first, *second], references * 2, images * 2)
+    official = [*official_cider(first, references), *official_cider(second, references)]
+    assert scores == pytest.approx(official, abs=1e-8)
+
+
+def official_anls(answer, truths):
+    """The score of a question as the evaluator of DocVQA (rrc.cvc.uab.es) computes it."""
+    values = []
+    for truth in truths:
+        true, predicted = (" ".join(text.strip().lower().split()) for text in (truth, answer))
+        length = max(len(truth.upper()), len(answer.upper()))
+        values.append(0.0 if length == 0 else slow_levenshtein(true, predicted) / length)
+    score = 1 - min(values)
+    return 0 if score < 0.5 else score
+
+
+letters = st.text("aAbß ", max_size=6)
+
+
+@settings(max_examples=300)
+@given(letters, st.lists(letters, min_size=1, max_size=3))
+def test_anls_is_that_of_the_official_evaluator(answer, truths):
+    row = JoinedRow("", "", {"answer": answer}, RowTruth(tuple(truths)))
+    assert row.best(anls) == official_anls(answer, truths)
+
+
+def test_anls_is_0_below_half_of_the_text():
     assert anls("Hello  World", "hello world") == 1.0
     assert anls("hello", "hallo") == pytest.approx(0.8)
-    assert anls("ab", "ac") == 0.0
+    assert anls("ab", "ac") == 0.5
+    assert anls("abc", "ade") == 0.0
     assert anls("", "") == 1.0
     assert anls("", "a") == 0.0
 
@@ -137,33 +187,55 @@ def rows_of(*pairs):
     ]
 
 
-def values(measures):
-    count = measures[0].rows
-    return {one.name: one.values(np.ones((1, count)), np.arange(count))[0] for one in measures}
+def values(rows):
+    return {one.name: value_of(one, len(rows)) for one in accuracy.measures(rows)}
 
 
 def test_yes_no_has_the_measures_of_pope():
-    pairs = ("yes", "yes"), ("Yes ", "no"), ("no", "no"), ("maybe", "yes"), ("no", "yes")
-    found = values(accuracy_measures(rows_of(*pairs)))
-    expected = {"accuracy": 0.4, "precision": 0.5, "recall": 1 / 3, "f1": 0.4, "valid": 0.8}
-    assert found == pytest.approx(expected)
+    """Whatever has no `no` or `not` in its first sentence is a yes, as in POPE's script."""
+    pairs = (
+        ("yes", "yes"),
+        ("Yes ", "no"),
+        ("no", "no"),
+        ("maybe", "yes"),
+        ("No, it is not.", "yes"),
+    )
+    expected = {"accuracy": 0.6, "precision": 2 / 3, "recall": 2 / 3, "f1": 2 / 3, "valid": 0.6}
+    assert values(rows_of(*pairs)) == pytest.approx(expected)
+    missing = [*rows_of(*pairs), JoinedRow("x", "", None, RowTruth(("yes",)))]
+    assert values(missing)["recall"] == 0.5
+    assert values(missing)["precision"] == pytest.approx(2 / 3)
+
+
+def official_pope(answer):
+    """The answer as POPE's `evaluate.py` (github.com/RUCAIBox/POPE) maps it."""
+    if answer.find(".") != -1:
+        answer = answer.split(".")[0]
+    mapped = answer.replace(",", "").split(" ")
+    return "no" if "No" in mapped or "not" in mapped or "no" in mapped else "yes"
+
+
+@given(
+    st.lists(st.sampled_from(["no", "No", "NO", "not", "yes", ".", ",", " ", "now"])).map("".join)
+)
+def test_answers_are_mapped_as_by_the_script_of_pope(answer):
+    assert accuracy.yes_or_no(answer) == official_pope(answer)
 
 
 def test_intervals_are_those_of_the_binomial_distribution_and_repeatable():
     rows = rows_of(*(("a", "a" if n % 5 else "b") for n in range(1000)))
-    (one,) = estimates(exact_measures(rows), np.arange(1000), 1000)
+    (one,) = estimates(exact.measures(rows), range(1000))
     assert one.value == 0.8
     deviation = 1.96 * (0.8 * 0.2 / 1000) ** 0.5
     assert (0.8 - one.low, one.high - 0.8) == pytest.approx((deviation, deviation), rel=0.15)
-    assert [one] == estimates(exact_measures(rows), np.arange(1000), 1000)
+    assert [one] == estimates(exact.measures(rows), range(1000))
 
 
 def test_images_are_resampled_with_all_their_rows():
-    ids = [number // 50 for number in range(1000)]
-    image_N, images = image_numbers(ids)
-    measure = RowRatio.mean("exact", [float(one % 2) for one in ids])
-    (by_image,) = estimates([measure], image_N, images)
-    (by_row,) = estimates([measure], np.arange(1000), 1000)
+    images = [number // 50 for number in range(1000)]
+    measure = mean("exact", [float(image % 2) for image in images])
+    (by_image,) = estimates([measure], images)
+    (by_row,) = estimates([measure], range(1000))
     assert by_image.high - by_image.low > 5 * (by_row.high - by_row.low)
 
 
@@ -171,15 +243,15 @@ def test_differences_of_paired_resamples_are_narrower():
     random = np.random.default_rng(0)
     first = (random.random(500) < 0.5).astype(float)
     second = np.where(np.arange(500) < 20, 1.0, first)
-    one, other = (RowRatio.mean("exact", list(values)) for values in (first, second))
-    (found,) = differences([one], [other], np.arange(500), 500)
-    assert found.value == pytest.approx(second.mean() - first.mean())
-    assert 0 < found.low < found.high < 0.05
+    pair = [mean("exact", list(scores)) for scores in (first, second)]
+    (change,) = differences(pair[:1], pair[1:], range(500))
+    assert change.value == pytest.approx(second.mean() - first.mean())
+    assert 0 < change.low < change.high < 0.05
 
 
 @settings(max_examples=15, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from("ab")), min_size=1, max_size=9))
 def test_intervals_contain_the_value(pairs):
-    (one,) = estimates(exact_measures(rows_of(*pairs)), np.arange(len(pairs)), len(pairs))
+    (one,) = estimates(exact.measures(rows_of(*pairs)), range(len(pairs)))
     assert one.low <= one.value + 1e-12
     assert one.value <= one.high + 1e-12

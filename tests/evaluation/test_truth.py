@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,8 @@ from typing import Any
 import pyarrow
 import pytest
 from pyarrow import parquet
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
 
 from pgcli.cli.main import main
 from tests.support.evaluating import answers, evaluate, refused, truth_of, write
@@ -124,6 +128,18 @@ def test_corrected_result_file_is_a_truth(capsys: Capture) -> None:
     assert found["metrics"]["exact"]["value"] == 0.5
 
 
+def test_row_that_a_review_rejected_is_left_out(capsys: Capture) -> None:
+    rows = answers(("a", "red"), ("b", "blue"), ("c", "green"))
+    write("rows.jsonl", rows)
+    write("truth.jsonl", [rows[0], rows[1] | {"answer": "black"}])  # as `apply` writes them
+    found = evaluate(capsys, "rows.jsonl", "--truth", "truth.jsonl")
+    assert (found["missing"], found["surplus"]) == (0, 1)
+    assert found["metrics"]["exact"]["value"] == 0.5
+    assert found["metrics"]["exact"]["rows"] == 2
+    assert main(["eval", "rows.jsonl", "--truth", "truth.jsonl"]) == 0
+    assert "surplus ones, as a review rejects, are left out" in capsys.readouterr().err
+
+
 def test_coco_json_is_a_truth_of_the_labels_that_were_asked(
     capsys: Capture, tmp_path: Path
 ) -> None:
@@ -158,6 +174,65 @@ def test_coco_json_is_a_truth_of_the_labels_that_were_asked(
     assert found["ap_large"]["value"] is None
     # the size is that of the annotation, which says that a mask has more pixels than its box
     assert [found[f"ar_{size}"]["value"] for size in ("small", "medium")] == [1.0, 1.0]
+
+
+def test_true_boxes_of_coco_json_are_measured_as_they_are(capsys: Capture, tmp_path: Path) -> None:
+    """Boxes that leave the image, and fractions of pixels, have the figures of pycocotools."""
+    corners = [(-5.25, 3.123456789, 20.0, 30.5), (40.0, 10.0, 80.0, 60.75), (0.0, 0.0, 9.5, 0.5)]
+    rows = [
+        row(n, id=f"{n}.png", task="detect", prompt="detect dog", width=64, height=48,
+            boxes=(box("dog", max(0.0, left), top, min(64.0, left + wide), min(48.0, top + high)),))
+        for n, (left, top, wide, high) in enumerate(corners)
+    ]  # fmt: skip
+    document: dict[str, Any] = {
+        "images": [
+            {"id": n, "file_name": f"{n}.png", "width": 64, "height": 48} for n in range(3)
+        ],
+        "annotations": [
+            {"id": n + 1, "image_id": n, "category_id": 1, "bbox": list(sides), "iscrowd": 0,
+             "area": sides[2] * sides[3]}
+            for n, sides in enumerate(corners)
+        ],
+        "categories": [{"id": 1, "name": "dog"}],
+    }  # fmt: skip
+    Path("coco.json").write_text(json.dumps(document))
+    answered = [
+        {"image_id": n, "category_id": 1, "score": one["boxes"][0]["confidence"],
+         "bbox": [one["boxes"][0]["xmin"], one["boxes"][0]["ymin"],
+                  one["boxes"][0]["xmax"] - one["boxes"][0]["xmin"],
+                  one["boxes"][0]["ymax"] - one["boxes"][0]["ymin"]]}
+        for n, one in enumerate(rows)
+    ]  # fmt: skip
+    with contextlib.redirect_stdout(io.StringIO()):
+        coco = COCO("coco.json")
+        official = COCOeval(coco, coco.loadRes(answered), "bbox")
+        official.evaluate()
+        official.accumulate()
+        official.summarize()
+    measured = evaluate(capsys, write("rows.jsonl", rows), "--truth", "coco.json")["metrics"]
+    names = "ap ap50 ap75 ap_small ap_medium ap_large ar@1 ar@10 ar@100 ar_small ar_medium".split()
+    values = [
+        -1.0 if measured[name]["value"] is None else measured[name]["value"] for name in names
+    ]
+    assert values == pytest.approx(official.stats[:11].tolist(), abs=1e-9)
+    assert 0.0 < measured["ap"]["value"] < 1.0
+
+
+def test_questions_of_an_image_are_resampled_together(capsys: Capture) -> None:
+    ids = [str(n) for n in range(200)]
+    write("rows.jsonl", answers(*((id_, "yes" if int(id_) < 100 else "up") for id_ in ids)))
+    widths = []
+    for images in (200, 4):
+        annotations = [
+            {"question_id": id_, "image_id": int(id_) * images // 200, "answer": "up"}
+            for id_ in ids
+        ]
+        Path("vqa.json").write_text(json.dumps({"annotations": annotations}))
+        words = ("rows.jsonl", "--truth", "vqa.json", "--metric", "exact")
+        exact = evaluate(capsys, *words)["metrics"]["exact"]
+        assert exact["value"] == 0.5
+        widths.append(exact["high"] - exact["low"])
+    assert widths[1] > 4 * widths[0]
 
 
 def test_documents_of_vqa_are_truths_by_question(capsys: Capture) -> None:

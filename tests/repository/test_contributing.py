@@ -13,6 +13,9 @@ import pytest
 
 from pgcli import inputs
 from pgcli.cli.main import main
+from pgcli.evaluation import metrics
+from pgcli.evaluation.evaluate import measured_values
+from pgcli.evaluation.joined_row import JoinedRow, RowTruth
 from pgcli.inputs import Inventory, readers
 from pgcli.results import exports
 from tests.support.exporting import detected, make_images, saved
@@ -59,3 +62,10 @@ def test_export_format_needs_a_file_and_a_line(tmp_path, monkeypatch):
         box["label"] for row in map(json.loads, rows.open()) for box in row["boxes"]
     ]
     assert all(len(line["box"]) == 4 for line in lines)
+
+
+def test_metric_needs_a_file_and_a_line(monkeypatch):
+    installed("One more metric", metrics, metrics.METRICS, monkeypatch)
+    truth = RowTruth(("cat",))
+    rows = [JoinedRow(answer, "what?", {"answer": answer}, truth) for answer in ("A cat.", "a dog")]
+    assert measured_values(rows, "contains") == {"contains": 0.5}

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pgcli.evaluation.task_metrics import task_of_prompt
+from pgcli.evaluation.metrics import task_of_prompt
 from pgcli.parsing import boxes, text_spans
 from pgcli.records import Answer, DecodedImage, Item, unanswered
 from pgcli.training.answer_evaluation import SIDE, Key, TrueAnswers

@@ -18,16 +18,12 @@ from pgcli.cli.options import (
 from pgcli.cli.ui.console import Screen
 from pgcli.declare import REQUIRED, opt, same
 from pgcli.errors import UsageError
+from pgcli.evaluation.metrics import METRICS
 from pgcli.run.request.options import RunningOptions
 
 if TYPE_CHECKING:
-    from pgcli.evaluation.evaluate import FileMeasures
+    from pgcli.evaluation.evaluate import Evaluation
     from pgcli.evaluation.measures import Estimate
-
-METRICS = (
-    *("auto", "exact", "vqa", "anls", "relaxed", "cider"),
-    *("ap", "acc@0.5", "miou", "accuracy", "retrieval"),
-)
 
 _input = partial(opt, panel="Which images", own=True)
 _metrics = partial(opt, panel="Metrics", own=True)
@@ -47,7 +43,7 @@ class EvalOptions:
     metric: str = _metrics(
         "auto chooses by the task of the rows and what the truth says.",
         default="auto",
-        choices=METRICS,
+        choices=("auto", *METRICS),
     )
     by: str | None = _metrics(
         "Also for the rows with each value of this column of the rows or the truth.",
@@ -94,9 +90,8 @@ class EvalOptions:
 def eval_(results: Results, given: Given) -> None:
     from pgcli.cli.run_command import RunOnScreen
     from pgcli.cli.ui import evaluation_report as printed
-    from pgcli.evaluation import evaluate as work
-    from pgcli.evaluation import joined_file
-    from pgcli.evaluation.join import join
+    from pgcli.evaluation.evaluate import compare, evaluate
+    from pgcli.evaluation.join import join, only_common, paired
     from pgcli.evaluation.truth.read_truth import read_truth
     from pgcli.evaluation.truth.truths import TruthColumns
     from pgcli.evaluation.worst_rows import write_worst_rows
@@ -119,28 +114,23 @@ def eval_(results: Results, given: Given) -> None:
         truths = read_truth(truth, columns, urls)
         joined = [join(name, truths) for name in results]
     if options.only_common:
-        joined = joined_file.only_common(joined)
+        joined = only_common(joined)
     with screen.status("computing metrics"):
-        files = [work.measure_file(one, metric, texts, truth) for one in joined]
-        check_texts(texts, files)
-        found = [work.evaluate(file) for file in files]
-        if options.by is not None:
-            for file, one in zip(files, found, strict=True):
-                one.groups.update(work.evaluate_groups(file, options.by))
+        evaluations = [evaluate(file, metric, texts, options.by) for file in joined]
+        check_texts(texts, evaluations)
         differences: dict[str, Estimate] = {}
-        if len(files) == 2:
-            pairs = [
-                work.measure_file(one, metric, texts, truth) for one in joined_file.paired(*joined)
-            ]
-            differences = work.compare(*pairs)
+        if len(joined) == 2:
+            before, after = paired(*joined)
+            differences = compare(before, after, metric, texts)
     if view is not None:
         page = given.build(GalleryOptions, output=view, option="--view", limit=options.limit)
-        write_worst_rows(files, found, differences, page, RunOnScreen(screen))
+        write_worst_rows(evaluations, differences, page, RunOnScreen(screen))
     if given.build(JsonOptions).json:
-        printed.print_as_json(results, found, differences)
+        printed.print_as_json(evaluations, differences)
     else:
-        printed.print_as_text(files, found, differences, options.by)
-    printed.report(files, screen, only_common=options.only_common)
+        printed.print_as_text(evaluations, differences, options.by)
+    for evaluation in evaluations:
+        printed.report(evaluation, screen, only_common=options.only_common)
 
 
 def check_options(results: Sequence[str], given: Given, view: str | None) -> None:
@@ -156,16 +146,16 @@ def check_options(results: Sequence[str], given: Given, view: str | None) -> Non
             )
 
 
-def check_texts(texts: str | None, files: Sequence[FileMeasures]) -> None:
+def check_texts(texts: str | None, evaluations: Sequence[Evaluation]) -> None:
     """Raise UsageError for embeddings of texts where no rows are compared with them."""
-    from pgcli.evaluation.choose_metrics import has_column
+    from pgcli.evaluation.metrics.retrieval import has_column
 
     if texts is None:
         return
-    metrics = {choice.metric for file in files for choice, _ in file.by_choice}
+    metrics = {part.metric for evaluation in evaluations for part in evaluation.measured}
     if "retrieval" not in metrics:
         measured = ", ".join(sorted(metrics))
-    elif all(has_column(file.joined.rows, "scores") for file in files):
+    elif all(has_column(evaluation.joined.rows, "scores") for evaluation in evaluations):
         measured = "rows that have scores"
     else:
         return

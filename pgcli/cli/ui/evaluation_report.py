@@ -4,49 +4,46 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Screen
-from pgcli.evaluation.calibration import Bin
-from pgcli.evaluation.evaluate import Evaluation, FileMeasures, as_json
+from pgcli.evaluation.evaluate import Evaluation, as_json
+from pgcli.evaluation.join import JoinedFile
 from pgcli.evaluation.measures import Estimate
+from pgcli.evaluation.metrics.ap import Bin
 from pgcli.wording import count
 
 
-def print_as_json(
-    results: Sequence[str], found: Sequence[Evaluation], differences: dict[str, Estimate]
-) -> None:
+def print_as_json(evaluations: Sequence[Evaluation], differences: Mapping[str, Estimate]) -> None:
     """Print one object: the evaluation, or those of two files and their differences."""
-    if len(found) == 1:
-        stdout.print_json(found[0].as_json())
+    if len(evaluations) == 1:
+        stdout.print_json(evaluations[0].as_json())
         return
-    files = [{"file": name, **one.as_json()} for name, one in zip(results, found, strict=True)]
-    changes = {name: as_json(one) for name, one in differences.items()}
+    files = [{"file": one.joined.name, **one.as_json()} for one in evaluations]
+    changes = {name: as_json(change) for name, change in differences.items()}
     stdout.print_json({"files": files, "differences": changes})
 
 
 def print_as_text(
-    files: Sequence[FileMeasures],
-    found: Sequence[Evaluation],
-    differences: dict[str, Estimate],
-    by: str | None,
+    evaluations: Sequence[Evaluation], differences: Mapping[str, Estimate], column: str | None
 ) -> None:
     """Print a line for each metric, with its interval and its number of rows, and calibrations."""
-    for file, one in zip(files, found, strict=True):
-        if len(files) > 1:
-            stdout.print_line(f"{file.joined.name}:")
-        print_table(one.metrics)
-        print_bins(file.calibration()[0])
-        for value, group in one.groups.items():
-            stdout.print_line(f"{by} {value}:")
+    for evaluation in evaluations:
+        if len(evaluations) > 1:
+            stdout.print_line(f"{evaluation.joined.name}:")
+        print_table(evaluation.metrics)
+        print_bins(evaluation.bins())
+        for value, group in evaluation.groups.items():
+            stdout.print_line(f"{column} {value}:")
             print_table(group.metrics)
     if differences:
-        stdout.print_line(f"{files[1].joined.name} minus {files[0].joined.name}:")
+        first, second = (evaluation.joined.name for evaluation in evaluations)
+        stdout.print_line(f"{second} minus {first}:")
         print_table(differences, sign="+")
 
 
-def print_table(metrics: dict[str, Estimate], sign: str = "") -> None:
+def print_table(metrics: Mapping[str, Estimate], sign: str = "") -> None:
     """Print the metrics as lines of aligned cells; one without a value has a dash."""
     width = max(map(len, metrics), default=0)
     for name, one in metrics.items():
@@ -68,22 +65,29 @@ def print_bins(bins: Sequence[Bin]) -> None:
         )
 
 
-def report(files: Sequence[FileMeasures], screen: Screen, *, only_common: bool) -> None:
+def report(evaluation: Evaluation, screen: Screen, *, only_common: bool) -> None:
     """Report missing and surplus rows, and those with errors."""
-    for file in files:
-        joined = file.joined
-        errors = sum((row.row or {}).get("error") is not None for row in joined.rows)
-        counts = f"{joined.missing:,} missing, {joined.surplus:,} surplus, {errors:,} with errors"
-        counted = "left out" if only_common else "counted as wrong"
-        is_complete = not joined.missing and not joined.surplus
-        hint = "" if is_complete or only_common else "--only-common leaves them out"
-        note = "" if is_complete else f"; missing and surplus rows are {counted}"
-        screen.info(f"{shlex.quote(joined.name)}: rows {counts}{note}", hint=hint)
-        if joined.repeated:
-            repeated = f"{joined.repeated:,} row{'s' * (joined.repeated != 1)}"
-            screen.info(
-                f"{shlex.quote(joined.name)}: {repeated} left out, as later ones have the same id "
-                "and prompt"
-            )
-        if any(one.name == "cider" and one.rows == 1 for one in file.measures):
-            screen.info("CIDEr of one image is 0, as its words are in every image")
+    joined = evaluation.joined
+    errors = sum((row.row or {}).get("error") is not None for row in joined.rows)
+    counts = f"{joined.missing:,} missing, {joined.surplus:,} surplus, {errors:,} with errors"
+    is_complete = not joined.missing and not joined.surplus
+    hint = "" if is_complete or only_common else "--only-common leaves them out"
+    note = "" if is_complete else f"; {fate(joined, only_common=only_common)}"
+    screen.info(f"{shlex.quote(joined.name)}: rows {counts}{note}", hint=hint)
+    if joined.repeated:
+        repeated = f"{joined.repeated:,} row{'s' * (joined.repeated != 1)}"
+        screen.info(
+            f"{shlex.quote(joined.name)}: {repeated} left out, as later ones have the same id "
+            "and prompt"
+        )
+    if "cider" in evaluation.metrics and len({row.image for row in joined.rows}) == 1:
+        screen.info("CIDEr of one image is 0, as its words are in every image")
+
+
+def fate(joined: JoinedFile, *, only_common: bool) -> str:
+    """What becomes of missing and surplus rows."""
+    if only_common:
+        return "missing and surplus rows are left out"
+    if joined.is_reviewed:
+        return "missing rows are counted as wrong, surplus ones, as a review rejects, are left out"
+    return "missing and surplus rows are counted as wrong"

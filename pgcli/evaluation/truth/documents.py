@@ -31,7 +31,7 @@ def add_document(file: InputFile, truths: Truths) -> None:
         if records is not None:
             add_questions(records, truths)
         else:
-            settings = ImportSettings(Path())
+            settings = ImportSettings(Path(), as_given=True)
             annotations = coco.read_images(document, settings)
             for image in annotations.images:
                 add_image(image, truths, has_boxes=bool(annotations.labels))

@@ -8,6 +8,8 @@ from typing import Any
 from pgcli.evaluation.joined_row import RowTruth
 
 Key = tuple[str, str | None]
+#: Columns of every result file, by which it is known.
+RESULT_COLUMNS = frozenset({"index", "id", "model", "error", "error_message"})
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,11 @@ class Truths:
     by_key: dict[Key, RowTruth] = field(default_factory=dict)
     columns: dict[str, None] = field(default_factory=dict)
     has_prompts: bool = False
+
+    @property
+    def are_results(self) -> bool:
+        """Whether the file is a result file, as a person has corrected it."""
+        return self.columns.keys() >= RESULT_COLUMNS
 
     def add(self, key: Key, truth: RowTruth) -> None:
         """Add what is true; rows of the same id and prompt, as captions of an image, are joined."""

@@ -31,7 +31,6 @@ from pgcli.results.imports.shapes import (
 from pgcli.results.imports.truth import (
     AnnotatedImage,
     Annotations,
-    ImportCounts,
     ImportSettings,
     TrueBox,
     TrueText,
@@ -69,10 +68,10 @@ def read_images(document: Mapping[str, Any], settings: ImportSettings) -> Annota
         for where, annotation in own:
             if "caption" in annotation:
                 texts.append(read_caption(annotation, where))
-            elif box := read_box(annotation, where, categories, size, settings.counts):
+            elif box := read_box(annotation, where, categories, size, settings):
                 (crowds if annotation.get("iscrowd") else boxes).append(box)
         settings.counts.crowds += len(crowds)
-        if path := locate(name, settings):
+        if path := name if settings.as_given else locate(name, settings):
             image = AnnotatedImage(name, path, *size, tuple(boxes), tuple(texts))
             images.append(replace(image, crowds=tuple(crowds)))
     if by_image:
@@ -103,7 +102,7 @@ def read_box(
     what: str,
     categories: Mapping[int, str],
     size: Size,
-    counts: ImportCounts,
+    settings: ImportSettings,
 ) -> TrueBox | None:
     """A box and its mask; None, counted, outside the image. Raises InvalidValue."""
     name = categories.get(whole_number(found.get("category_id"), f"{what}: category_id"))
@@ -125,7 +124,7 @@ def read_box(
     score, confidence = share(found.get("score")), share(found.get("confidence"))
     area = object_area(found.get("area"))
     box = TrueBox(name, left, top, right, bottom, mask, score, confidence, area)
-    return clipped(box, size, counts)
+    return box if settings.as_given else clipped(box, size, settings.counts)
 
 
 def object_area(value: object) -> float | None:

@@ -72,11 +72,14 @@ class ImportCounts:
 class ImportSettings:
     """How images are named: `root` is the folder that names are relative to, and that images have
     to be in; `image_prefix` precedes them in Label Studio. `labels` name YOLO's classes.
+
+    With `as_given`, boxes are not cut off at the edges of images, and images are not located.
     """
 
     root: Path
     image_prefix: str | None = None
     labels: Sequence[str] = ()
+    as_given: bool = False
     counts: ImportCounts = field(default_factory=ImportCounts)
 
 

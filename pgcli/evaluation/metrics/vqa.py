@@ -6,8 +6,14 @@ import re
 from collections.abc import Sequence
 from functools import lru_cache
 
+from pgcli.errors import UsageError
+from pgcli.evaluation.joined_row import JoinedRow
+from pgcli.evaluation.measures import Measure, mean
+from pgcli.evaluation.metrics import Metric
+
 CACHED_ANSWERS = 2**16  # most answers of a data set are given often
 MATCHES_FOR_FULL_SCORE = 3  # of the other annotators
+MIN_ANSWERS = MATCHES_FOR_FULL_SCORE + 1  # with which an answer can score 1
 ARTICLES = frozenset({"a", "an", "the"})
 NUMBERS = {
     word: str(value)
@@ -38,12 +44,35 @@ def spellings() -> dict[str, str]:
     """The words that are corrected, and their corrections."""
     known = {word.replace("'", ""): word for word in CONTRACTED}
     for word in TWICE_CONTRACTED:
-        places = [place for place, letter in enumerate(word) if letter == "'"]
-        known |= {word[:place] + word[place + 1 :]: word for place in places}
+        marks = [index for index, letter in enumerate(word) if letter == "'"]
+        known |= {word[:index] + word[index + 1 :]: word for index in marks}
     return known | {"somebody'd": "somebodyd"}  # as upstream has it
 
 
 SPELLINGS = spellings()
+
+
+def measures(rows: Sequence[JoinedRow]) -> list[Measure]:
+    """The mean VQA accuracy; 0 for a row without an answer.
+
+    Raises UsageError where no question has enough true answers.
+    """
+    if all(len(row.true_answers) < MIN_ANSWERS for row in rows):
+        raise UsageError(
+            f"--metric vqa is for {MIN_ANSWERS} or more true answers of a question, and the truth "
+            "has fewer of each",
+            hint="--metric exact is for one, and --metric anls for several",
+        )
+    scores = [
+        vqa_accuracy(row.answer, row.true_answers)
+        if row.answer is not None and row.true_answers
+        else 0.0
+        for row in rows
+    ]
+    return [mean("vqa", scores)]
+
+
+VQA = Metric("answers", measures)
 
 
 def vqa_accuracy(answer: str, truths: Sequence[str]) -> float:
@@ -56,7 +85,7 @@ def vqa_accuracy(answer: str, truths: Sequence[str]) -> float:
         answer, truths = normalized(answer), [normalized(truth) for truth in truths]
     is_match = [truth == answer for truth in truths]
     matches = sum(is_match)
-    scores = (min(1.0, (matches - one) / MATCHES_FOR_FULL_SCORE) for one in is_match)
+    scores = (min(1.0, (matches - is_own) / MATCHES_FOR_FULL_SCORE) for is_own in is_match)
     return sum(scores) / len(truths)
 
 
