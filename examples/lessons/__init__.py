@@ -1,0 +1,1 @@
+"""Lessons: the ideas behind PaliGemma, a short program each (docs/lessons.md)."""

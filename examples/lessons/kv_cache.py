@@ -1,0 +1,119 @@
+"""The KV cache: a step computes one slot, and the tokens stay the same.
+
+    python examples/lessons/kv_cache.py
+
+Image and prompt (the prefix) attend to each other fully, generated tokens to what is before them.
+Keys and values of earlier slots therefore never change, and can be kept.
+
+B rows · T new slots · S slots so far · D width · V vocabulary
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from pgcli.model.config import DecoderConfig
+from pgcli.model.kv_cache import KVCache
+
+VOCABULARY, WIDTH, DEPTH, PREFIX, NEW = 50, 32, 3, 6, 8
+
+Cache = list[tuple[Tensor, Tensor]]  # keys and values (B, S, D) of each layer
+
+
+class Decoder(nn.Module):
+    """A small decoder of one head, with a learned embedding for each position."""
+
+    def __init__(self):
+        super().__init__()
+        self.token = nn.Embedding(VOCABULARY, WIDTH)
+        self.position = nn.Embedding(64, WIDTH)
+        self.qkv = nn.ModuleList(nn.Linear(WIDTH, 3 * WIDTH) for _ in range(DEPTH))
+        self.out = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH))
+        self.head = nn.Linear(WIDTH, VOCABULARY)
+        for layer in (*self.qkv, *self.out, self.head):
+            nn.init.normal_(layer.weight, std=2 * WIDTH**-0.5)  # random, but not indifferent
+
+    def forward(
+        self, token_BT: Tensor, position_BT: Tensor, mask_BTS: Tensor, cache: Cache | None = None
+    ) -> Tensor:
+        """Logits (B, V) of the token that follows the last slot. The cache grows in place."""
+        x_BTD = self.token(token_BT) + self.position(position_BT)
+        for layer, (qkv, out) in enumerate(zip(self.qkv, self.out, strict=True)):
+            query, key, value = qkv(F.layer_norm(x_BTD, (WIDTH,))).chunk(3, dim=-1)
+            if cache is not None:
+                if len(cache) > layer:
+                    key, value = (
+                        torch.cat([old, new], dim=1)
+                        for old, new in zip(cache[layer], (key, value), strict=True)
+                    )
+                cache[layer : layer + 1] = [(key, value)]
+            attention = F.scaled_dot_product_attention(query, key, value, attn_mask=mask_BTS)
+            x_BTD = x_BTD + out(attention)
+        return self.head(x_BTD[:, -1])
+
+
+def prefix_mask(is_real_BS: Tensor, prefix: int) -> Tensor:
+    """Who sees whom (B, S, S): all real slots of the prefix, and what was generated before."""
+    slot = torch.arange(is_real_BS.shape[1])
+    sees = (slot < prefix) | (slot <= slot[:, None])
+    return sees & is_real_BS[:, None]
+
+
+def generate(model: Decoder, token_BT: Tensor, is_real_BT: Tensor, *, cached: bool) -> Tensor:
+    """The greedy continuation (B, NEW). Padding has no position: real slots are counted."""
+    prefix, cache = token_BT.shape[1], [] if cached else None
+    for step in range(NEW):
+        position_BT = is_real_BT.cumsum(1)
+        new = slice(-1 if cached and step else 0, None)  # one slot, or all of them again
+        mask_BTS = prefix_mask(is_real_BT, prefix)[:, new]
+        logits_BV = model(token_BT[:, new], position_BT[:, new], mask_BTS, cache)
+        token_BT = torch.cat([token_BT, logits_BV.argmax(-1, keepdim=True)], dim=1)
+        is_real_BT = F.pad(is_real_BT, (0, 1), value=True)
+    return token_BT[:, prefix:]
+
+
+@torch.no_grad()
+def main() -> None:
+    torch.manual_seed(0)
+    model = Decoder()
+    token_BT = torch.randint(VOCABULARY, (2, PREFIX))
+    is_real_BT = torch.tensor([[True] * PREFIX, [False] * 2 + [True] * (PREFIX - 2)])
+    answers = generate(model, token_BT, is_real_BT, cached=False)
+    assert torch.equal(generate(model, token_BT, is_real_BT, cached=True), answers)
+    print("greedy tokens with and without a cache are equal:", answers[0].tolist())
+    alone = generate(model, token_BT[1:, 2:], is_real_BT[1:, 2:], cached=True)
+    assert torch.equal(alone[0], answers[1])
+    print("a prompt of four tokens alone, and left-padded beside one of six: equal")
+
+    mask_BSS = prefix_mask(F.pad(is_real_BT, (0, 3), value=True), PREFIX)
+    print("its mask, padding first, then four slots of prefix, then three of the answer:")
+    for row in mask_BSS[1, 2:]:
+        print("  " + " ".join(".#"[visible] for visible in row.int()))
+
+    cache: Cache = []  # a prefix that is read token by token cannot see what follows
+    for slot in range(PREFIX):
+        seen = is_real_BT[:1, : slot + 1]
+        position = seen.cumsum(1)[:, -1:]
+        logits = model(token_BT[:1, slot : slot + 1], position, seen[:, None], cache)
+    whole = model(token_BT[:1], is_real_BT[:1].cumsum(1), prefix_mask(is_real_BT[:1], PREFIX))
+    change = (logits - whole).abs().max() / whole.std()
+    assert change > 0.1
+    print(f"a prefix read token by token is causal: logits change by {change:.1f} deviations")
+
+    ours = KVCache(DecoderConfig(8, 1, 8, 1, 1, 8, 8), max_rows=2, like=torch.empty(0))
+    position_BL, masks = ours.insert(2, PREFIX, is_real_BT)
+    assert torch.equal(position_BL, is_real_BT.cumsum(1))
+    assert torch.equal(masks.full[:, 0, 0], prefix_mask(is_real_BT, PREFIX)[:, 0])
+    print("pgcli's cache counts and masks the same")
+
+    matrices = 18 * (2048 * 10 * 256 + 2048 * 2048 + 3 * 2048 * 16384)  # of PaliGemma 3b's decoder
+    slots, slot_bytes, head = 300, 2 * 18 * 256 * 2, 2 * 2048 * 257_152
+    with_cache, without = (2 * matrices * n + head for n in (1, slots))
+    print(f"a step of PaliGemma 3b at {slots} slots: {with_cache / 1e9:.0f} GFLOP with a cache,")
+    print(f"  {without / 1e9:.0f} without; a slot takes {slot_bytes // 1024} KiB in bfloat16")
+
+
+if __name__ == "__main__":
+    main()

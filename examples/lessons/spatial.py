@@ -1,0 +1,106 @@
+"""Attention among the pixels of a feature map, as image generators have it.
+
+    python examples/lessons/spatial.py
+
+A feature map is read as patches are, a pixel for a patch. The block computes a change of its input:
+GroupNorm, attention, sum. It is equal to diffusers' where that is installed.
+
+B images · D channels · Y rows · X columns · P pixels · N heads
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+WIDTH, HEADS, GROUPS = 32, 8, 8
+
+
+class SpatialAttention(nn.Module):
+    """Queries, keys and values are cut from each head's own channels, so that heads do not mix."""
+
+    def __init__(self, width: int, heads: int, norm: nn.Module):
+        super().__init__()
+        self.heads, self.norm = heads, norm
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def attend(self, pixel_BPD: Tensor) -> Tensor:
+        """The mean of the values that each pixel attends to (B, P, D), before `out`."""
+        split = self.qkv(pixel_BPD).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        return F.scaled_dot_product_attention(*split).transpose(1, 2).flatten(2)
+
+    def forward(self, map_BDYX: Tensor) -> Tensor:
+        pixel_BPD = self.norm(map_BDYX).flatten(2).transpose(1, 2)
+        change_BDP = self.out(self.attend(pixel_BPD)).transpose(1, 2)
+        return map_BDYX + change_BDP.unflatten(2, map_BDYX.shape[2:])
+
+
+def block_of_diffusers(ours: SpatialAttention) -> nn.Module:
+    """diffusers' block with our weights."""
+    from diffusers.models.attention_processor import Attention
+
+    sizes = {"heads": HEADS, "dim_head": WIDTH // HEADS, "norm_num_groups": GROUPS}
+    theirs = Attention(WIDTH, **sizes, bias=True, residual_connection=True)
+    layers = (theirs.to_q, theirs.to_k, theirs.to_v)
+    for index, layer in enumerate(layers):
+        rows = slice(index * WIDTH, (index + 1) * WIDTH)
+        layer.weight.copy_(ours.qkv.weight[rows])
+        layer.bias.copy_(ours.qkv.bias[rows])
+    theirs.to_out[0].load_state_dict(ours.out.state_dict())
+    return theirs
+
+
+def show_layout() -> None:
+    """The order of a tensor's numbers in memory: what `view`, `transpose` and `reshape` do."""
+    map_BDYX = torch.arange(12.0).view(1, 2, 2, 3)
+    pixel_BPD = map_BDYX.flatten(2).transpose(1, 2)
+    print("a map [1, 2, 2, 3]: strides", map_BDYX.stride(), "contiguous", map_BDYX.is_contiguous())
+    print("  its pixels [1, 6, 2]: strides", pixel_BPD.stride(), "the same numbers, not contiguous")
+    assert pixel_BPD.data_ptr() == map_BDYX.data_ptr()
+    try:
+        pixel_BPD.view(1, 12)
+    except RuntimeError:
+        print("  `view` refuses them, `contiguous` copies them, and `reshape` copies if it must")
+    assert pixel_BPD.contiguous().data_ptr() != map_BDYX.data_ptr()
+    back = pixel_BPD.transpose(1, 2).unflatten(2, (2, 3))
+    assert torch.equal(back, map_BDYX)
+    wrong = pixel_BPD.reshape(map_BDYX.shape)
+    print("  without the transpose back, channel 0 is", wrong[0, 0].flatten().int().tolist())
+
+
+@torch.no_grad()
+def main() -> None:
+    torch.manual_seed(0)
+    show_layout()
+    block = SpatialAttention(WIDTH, HEADS, nn.GroupNorm(GROUPS, WIDTH))
+    map_BDYX = torch.randn(4, WIDTH, 16, 16)
+    output = block(map_BDYX)
+    print("feature maps", list(map_BDYX.shape), "->", list(output.shape))
+    if find_spec("diffusers"):
+        theirs = block_of_diffusers(block)(map_BDYX)
+        torch.testing.assert_close(output, theirs, rtol=0, atol=1e-5)
+        print("  equal to diffusers' block within 1e-5")
+    turned = block(map_BDYX.rot90(dims=(2, 3)))
+    torch.testing.assert_close(turned, output.rot90(dims=(2, 3)), rtol=0, atol=1e-5)
+    print("  a turned map gives the turned output: pixels do not know their place")
+
+    pixel_BPD = torch.randn(1, 6, WIDTH)
+    before = block.attend(pixel_BPD)
+    block.qkv.weight[:4] += 1  # the queries of head 0
+    changed = (block.attend(pixel_BPD) != before).flatten(0, 1).any(0).unflatten(0, (HEADS, -1))
+    print("  head 0 has other queries; heads that change:", changed.any(1).nonzero()[:, 0].tolist())
+    assert changed.any(1).tolist() == [True] + [False] * 7
+
+    print("an image alone and among others, by the block's norm:")
+    for norm in (nn.GroupNorm(GROUPS, WIDTH), nn.BatchNorm2d(WIDTH)):
+        block.norm = norm
+        change = (block(map_BDYX)[:1] - block(map_BDYX[:1])).abs().max()
+        assert (change < 1e-5) == isinstance(norm, nn.GroupNorm)
+        print(f"  {type(norm).__name__}: the output differs by {change:.2f}")
+
+
+if __name__ == "__main__":
+    main()

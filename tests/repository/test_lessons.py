@@ -1,0 +1,215 @@
+"""examples/lessons: each runs, prints what docs/lessons.md shows, and notices wrong formulas."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from pgcli.model.classifier import ImageClassifier
+from pgcli.model.config import ClassifierConfig, VisionConfig
+from tests.support.examples import EXAMPLES, load_example
+
+DOCS = EXAMPLES.parent / "docs"
+PAGE = (DOCS / "lessons.md").read_text(encoding="utf-8")
+LESSONS = sorted(path.stem for path in (EXAMPLES / "lessons").glob("[a-z]*.py"))
+NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+
+
+@pytest.fixture(autouse=True)
+def same_settings() -> Iterator[None]:
+    """Lessons set the seed and the number of threads of their process, which tests share."""
+    threads, state = torch.get_num_threads(), torch.get_rng_state()
+    yield
+    torch.set_num_threads(threads)
+    torch.set_rng_state(state)
+
+
+def lesson(name: str) -> Any:
+    torch.manual_seed(0)
+    return load_example(f"lessons/{name}")
+
+
+def outputs() -> dict[str, str]:
+    """What the page shows of each lesson."""
+    script = runpy.run_path(str(DOCS / "lessons.py"))
+    return {block[2]: block[3] for block in script["BLOCK"].finditer(PAGE)}
+
+
+def numbers(text: str) -> list[float]:
+    return [float(number) for number in NUMBER.findall(text)]
+
+
+def test_the_page_has_every_lesson() -> None:
+    assert sorted(outputs()) == LESSONS
+
+
+@pytest.mark.parametrize("name", LESSONS)
+def test_a_lesson_has_at_most_120_lines(name: str) -> None:
+    assert len((EXAMPLES / f"lessons/{name}.py").read_text("utf-8").splitlines()) <= 120
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "vit")) for name in LESSONS]
+)
+def test_a_lesson_prints_what_the_page_shows(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The words are equal; numbers differ by what another processor's rounding may change."""
+    monkeypatch.setattr(sys, "argv", [name])
+    runpy.run_path(str(EXAMPLES / f"lessons/{name}.py"), run_name="__main__")
+    printed, shown = capsys.readouterr().out, outputs()[name]
+    assert NUMBER.sub("#", printed) == NUMBER.sub("#", shown)
+    assert numbers(printed) == pytest.approx(numbers(shown), rel=0.1, abs=0.02)
+
+
+@pytest.mark.parametrize("name", ["contrastive", "rope"])
+def test_a_lesson_draws_its_picture(name: str, tmp_path: Path) -> None:
+    picture = tmp_path / "picture.png"
+    lesson(name).draw(str(picture))
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def causal(is_real_BS: Tensor, prefix: int) -> Tensor:
+    slot = torch.arange(is_real_BS.shape[1])
+    return (slot <= slot[:, None]) & is_real_BS[:, None]
+
+
+def tiled(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    group = query.shape[1] // key.shape[1]
+    return F.scaled_dot_product_attention(
+        query, key.repeat(1, group, 1, 1), value.repeat(1, group, 1, 1)
+    )
+
+
+def softmax_again(logit_V: Tensor, temperature: float = 1, top_k: int = 0, top_p: float = 1):
+    kept_V = (logit_V / temperature).softmax(-1)
+    kept_V[2 if top_p < 1 else top_k or len(kept_V) :] = -torch.inf
+    return kept_V.softmax(-1)
+
+
+#: A lesson, a name in it, and something wrong in its place, as tutorials have it.
+MISTAKES: dict[str, tuple[str, str, Callable[..., Any]]] = {
+    "scores are not scaled": ("attention", "attend", lambda q, k, v: (q @ k.mT).softmax(-1) @ v),
+    "the loss is a mean over all cells": (
+        "contrastive",
+        "siglip_loss",
+        lambda logit_NN: F.softplus(logit_NN * (1 - 2 * torch.eye(len(logit_NN)))).mean(),
+    ),
+    "statistics are those of the batch": (
+        "normalisation",
+        "layer_norm",
+        lambda x_BD: (x_BD - x_BD.mean(0)) / x_BD.std(0),
+    ),
+    "the prefix is causal": ("kv_cache", "prefix_mask", causal),
+    "key heads are tiled": ("grouped_query", "attend_grouped", tiled),
+    "a second softmax": ("sampling", "distribution", softmax_again),
+    "positions are not used": ("rope", "rotate_halves", lambda x_SH, position_S: x_SH),
+    "bos is missing": (
+        "prompt",
+        "prompt_ids",
+        lambda tokenizer, prompt: tokenizer.encode(prompt + "\n").ids,
+    ),
+    "x comes before y": (
+        "prompt",
+        "boxes",
+        lambda text, width, height: [
+            (label, *(int(value) / 1023 * width for value in values))
+            for *values, label in re.findall(r"<loc(\d{4})>" * 4 + r" ([^;]+?)(?: ;|$)", text)
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_lesson_notices_a_mistake(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, attribute, wrong = MISTAKES[mistake]
+    module = lesson(name)
+    monkeypatch.setattr(module, attribute, wrong)
+    if name == "normalisation":
+        norms = module.NORMS | {"LayerNorm": (wrong, module.NORMS["LayerNorm"][1])}
+        monkeypatch.setattr(module, "NORMS", norms)
+    with pytest.raises(AssertionError):
+        module.show_neighbours() if name == "normalisation" else module.main()
+
+
+def test_every_attention_has_the_same_number_of_weights() -> None:
+    module = lesson("attention")
+    for way in module.three_ways().values():
+        assert sum(x.numel() for x in way.parameters()) == 4 * (module.WIDTH + 1) * module.WIDTH
+
+
+@pytest.mark.parametrize("class_token", [True, False])
+def test_the_vision_transformer_is_pgclis_classifier(class_token: bool) -> None:
+    """With the same weights, the logits are equal."""
+    module = lesson("vit")
+    model = module.VisionTransformer(class_token=class_token).eval()
+    sizes = (module.WIDTH, module.DEPTH, 4 * module.WIDTH, module.HEADS)
+    vision = VisionConfig(
+        *sizes, module.PATCH, module.RESOLUTION, activation="gelu", class_token=class_token
+    )
+    family = "vit" if class_token else "siglip"
+    classifier = ImageClassifier(ClassifierConfig(family, vision, tuple("abcd"))).eval()
+    if class_token:
+        nn.init.normal_(model.class_token)
+    classifier.load_state_dict(
+        {library_name(name): weight for name, weight in model.state_dict().items()}
+    )
+    pixels_BCRR = torch.randn(2, 3, module.RESOLUTION, module.RESOLUTION)
+    with torch.no_grad():
+        torch.testing.assert_close(model(pixels_BCRR), classifier(pixels_BCRR))
+
+
+#: Parts of the lesson's parameter names, and of those in pgcli/model.
+LIBRARY_NAMES = {
+    "head.": "classifier.",
+    "patches.": "vision.embeddings.patch_embedding.",
+    "class_token": "vision.embeddings.class_embedding",
+    "positions": "vision.embeddings.position_embedding.weight",
+    "blocks.": "vision.layers.",
+    "qkv.": "self_attn.qkv_proj.",
+    "out.": "self_attn.out_proj.",
+    "up.": "mlp.fc1.",
+    "down.": "mlp.fc2.",
+    ".norm1": ".layer_norm1",
+    ".norm2": ".layer_norm2",
+}
+
+
+def library_name(name: str) -> str:
+    """The name in pgcli/model of a parameter of the lesson."""
+    if name.startswith("norm."):
+        return "vision.post_layernorm." + name.removeprefix("norm.")
+    for own, library in LIBRARY_NAMES.items():
+        name = name.replace(own, library)
+    return name
+
+
+@pytest.mark.parametrize("mistake", ["norm", "residual"])
+def test_the_spatial_block_needs_norm_and_sum(mistake: str) -> None:
+    module = lesson("spatial")
+    norm = nn.GroupNorm(module.GROUPS, module.WIDTH)
+    block = module.SpatialAttention(module.WIDTH, module.HEADS, norm)
+    map_BDYX = 3 * torch.randn(2, module.WIDTH, 3, 4)
+    with torch.no_grad():
+        expected = block(map_BDYX)
+        block.norm = nn.Identity() if mistake == "norm" else norm
+        output = block(map_BDYX) - (map_BDYX if mistake == "residual" else 0)
+    assert (output - expected).abs().max() > 0.05
+
+
+def test_each_claim_is_shown_by_a_lesson_or_test() -> None:
+    page = (DOCS / "claims.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| T(\d+) \| .+ \| (.+) \|$", page, re.M)
+    assert [int(key) for key, _ in rows] == list(range(1, 79))
+    for key, shown in rows:
+        assert "test_" in shown or "lesson `" in shown or key == "77", key
+        assert {Path(name).stem for name in re.findall(r"lesson `(\w+)\.py`", shown)} <= {*LESSONS}
