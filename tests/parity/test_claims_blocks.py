@@ -78,6 +78,18 @@ def test_dropout_is_for_training_only_and_keeps_the_mean() -> None:
     assert kept.mean().item() == pytest.approx(1, abs=0.02)
 
 
+def test_attention_dropout_drops_weights_in_training_and_keeps_their_mean() -> None:
+    plain = randomised(SiglipAttention(VIT))
+    attention = randomised(SiglipAttention(replace(VIT, attention_dropout=0.5)))
+    x_BPD = normal(1, 9, 24)
+    assert torch.equal(attention.eval()(x_BPD), plain(x_BPD))
+    attention.train()
+    outputs = attention(x_BPD.expand(20_000, -1, -1))
+    assert not torch.equal(outputs[0], outputs[1])
+    deviation = outputs.std(0) / len(outputs) ** 0.5
+    assert ((outputs.mean(0) - plain(x_BPD)[0]).abs() < 5 * deviation + 1e-9).all()
+
+
 def test_the_root_of_the_head_size_keeps_the_variance_of_scores() -> None:
     generator = torch.Generator().manual_seed(0)
     for size in (16, 64, 256):
