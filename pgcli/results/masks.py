@@ -1,4 +1,4 @@
-"""The pixels, runs, contours and polygon of a run-length encoded mask of an image."""
+"""The contours and the polygon of a run-length encoded mask of an image."""
 
 from __future__ import annotations
 
@@ -21,13 +21,6 @@ def pixels(mask: Rle) -> np.ndarray:
     if mask.size[0] * mask.size[1] > ImageLimits().max_pixels:
         return np.zeros((0, 0), bool)
     return decode(mask)
-
-
-def row_runs(mask: Rle) -> np.ndarray:
-    """Starts and ends of the mask's runs in row order, (n, 2); no two runs touch."""
-    flat = np.concatenate([[False], pixels(mask).ravel(), [False]])
-    runs_n2: np.ndarray = np.flatnonzero(flat[1:] != flat[:-1]).reshape(-1, 2)
-    return runs_n2
 
 
 def contours(mask: Rle) -> list[np.ndarray]:
@@ -70,7 +63,7 @@ def without_straight_points(contour_n2: np.ndarray) -> np.ndarray:
 
 
 def polygon(mask: Rle) -> np.ndarray:
-    """The mask as the one closed polygon that YOLO's labels allow, (n, 2) of x and y in pixels.
+    """The mask as one closed polygon as YOLO and Label Studio have it, (n, 2) of x, y in pixels.
 
     It contains the centres of the mask's pixels and of no others. Parts and holes are joined by
     bridges of no width, as Ultralytics joins COCO's polygons. Empty for an empty mask.

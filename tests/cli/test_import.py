@@ -369,9 +369,6 @@ LS_WRONG: dict[str, tuple[Any, str]] = {
         "semicolon",
     ),
     "points": ([task(region("polygonlabels", points=[[1, 2], [3, 4]]))], "three points"),
-    "a brush": ([task(region("brushlabels", format="png", rle=[]))], "not of the format rle"),
-    "bytes": ([task(region("brushlabels", format="rle", rle=[1, 999]))], "rle is not a brush"),
-    "bits": ([task(region("brushlabels", format="rle", rle=[0, 0, 48]))], "not a brush of its"),
 }
 
 

@@ -151,13 +151,10 @@ def test_resuming_writes_texts_of_saved_rows(tmp_path: Path, output: str) -> Non
     assert b"nothing to do: all 5 rows are saved" in run.stderr
 
 
-def test_overwriting_asks_only_images_whose_text_is_unchanged(tmp_path: Path) -> None:
-    folder = images(tmp_path / "photos", "a.png", "b.png", "c.png")
-    finished("caption", folder, "--sidecar", ".txt", "--append", ", a drawing")
-    assert texts(folder)["b.txt"].endswith("544, a drawing\n")
-    (folder / "a.txt").write_text("edited")
+def test_overwriting_writes_every_text_anew(tmp_path: Path) -> None:
+    folder = images(tmp_path / "photos", "a.png", "b.png")
+    (folder / "a.txt").write_text("mine")
     run = finished("caption", folder, "--sidecar", ".txt", "--overwrite", stdout=subprocess.PIPE)
     assert len(run.stdout.splitlines()) == 2
-    assert texts(folder)["a.txt"] == "edited"
-    assert texts(folder)["b.txt"].endswith("544\n")
-    assert b"1 text kept that was edited or that pgcli did not write" in run.stderr
+    assert texts(folder)["a.txt"].startswith("an image of")
+    assert b"2 files ending in .txt" in run.stderr

@@ -15,7 +15,6 @@ from typing import Any
 import numpy
 import pytest
 
-from pgcli.results.brush import encode_brush
 from pgcli.rle import encode
 from tests.support.exporting import (
     FOLDERS,
@@ -186,7 +185,7 @@ def test_label_studio_sdk_accepts_tasks_with_the_documented_interface(
     interface = LabelInterface(text.replace("star", "dog").replace("circle", "cat"))
     interface.validate()
     captions = saved(tmp_path / "captions.jsonl", captioned(folder, "one", "", "three"))
-    for file, kinds in ((masks, {"brushlabels", "rectanglelabels"}), (captions, {"textarea"})):
+    for file, kinds in ((masks, {"polygonlabels", "rectanglelabels"}), (captions, {"textarea"})):
         exported(capsys, file, "labelstudio", tmp_path / "tasks.json", "--overwrite")
         tasks = json.loads((tmp_path / "tasks.json").read_text())
         assert kinds == {one["type"] for task in tasks for one in task["predictions"][0]["result"]}
@@ -194,24 +193,6 @@ def test_label_studio_sdk_accepts_tasks_with_the_documented_interface(
             assert interface.validate_task({"data": task["data"]})
             for prediction in task["predictions"]:
                 assert interface.validate_prediction(prediction, return_errors=True) == []
-
-
-def test_label_studio_converter_encodes_masks_the_same(
-    capsys: Capture, masks: Path, tmp_path: Path
-) -> None:
-    pytest.importorskip("label_studio_sdk", reason=HEAVY)
-    from label_studio_sdk.converter.brush import decode_rle, mask2rle
-
-    exported(capsys, masks, "labelstudio", tmp_path / "tasks.json")
-    tasks = json.loads((tmp_path / "tasks.json").read_text())
-    for task, (width, height) in zip(tasks, SIZES.values(), strict=True):
-        numbers = task["predictions"][0]["result"][0]["value"]["rle"]
-        mask = shape(height, width).astype(numpy.uint8) * 255
-        assert (decode_rle(numbers).reshape(height, width, 4) == mask[:, :, None]).all()
-        assert numbers == mask2rle(mask)
-    for seed in range(40):  # for every number of bits in the last byte
-        grid = numpy.random.default_rng(seed).random((20, 30)) < 0.5
-        assert list(encode_brush(encode(grid))) == mask2rle(grid.astype(numpy.uint8) * 255)
 
 
 # supervision

@@ -15,8 +15,7 @@ from pycocotools import mask as coco_masks
 from pycocotools.coco import COCO
 
 from pgcli.records import Rle
-from pgcli.results.brush import encode_brush
-from pgcli.results.masks import MAX_BRIDGE_POINTS, contours, polygon, row_runs
+from pgcli.results.masks import MAX_BRIDGE_POINTS, contours, polygon
 from pgcli.rle import decode, encode
 from tests.support.exporting import (
     SIZES,
@@ -69,17 +68,6 @@ def coco_count(number: int) -> str:
 
 @given(grids())
 @settings(deadline=None)
-def test_row_runs_cover_the_mask_in_row_order(mask: numpy.ndarray) -> None:
-    flat = numpy.zeros(mask.size, int)
-    found = row_runs(encode(mask))
-    for start, end in found:
-        flat[start:end] += 1
-    assert (flat.reshape(mask.shape) == mask).all()
-    assert (found[:-1, 1] < found[1:, 0]).all()
-
-
-@given(grids())
-@settings(deadline=None)
 def test_polygon_contains_exactly_the_pixel_centres_of_its_mask(
     mask: numpy.ndarray,
 ) -> None:
@@ -121,7 +109,6 @@ def test_mask_with_empty_runs_equals_its_normalized_form() -> None:
     again = Rle((4, 2), encode(decode(mask)).counts)
     assert mask.counts != again.counts
     assert polygon(mask).tolist() == polygon(again).tolist()
-    assert encode_brush(mask) == encode_brush(again)
 
 
 def test_polygon_of_a_noisy_mask_drops_only_specks() -> None:
@@ -135,8 +122,7 @@ def test_mask_larger_than_any_image_is_ignored() -> None:
     assert coco_masks.area({"size": [1, 1 << 30], "counts": everywhere.counts}) == 1 << 30
     for size in ((1, 1 << 30), (1 << 30, 1)):
         mask = Rle(size, everywhere.counts)
-        assert len(row_runs(mask)) == len(contours(mask)) == len(polygon(mask)) == 0
-        assert encode_brush(mask) == b""
+        assert len(contours(mask)) == len(polygon(mask)) == 0
 
 
 # Formats
@@ -206,59 +192,20 @@ def test_yolo_labels_are_boxes_if_no_row_has_a_mask(
         assert all(len(line.split()) == 5 for line in lines)
 
 
-def brushed(numbers: list[int]) -> numpy.ndarray:
-    """The RGBA bytes that Label Studio's front end decodes from a brush region."""
-    bits, at = "".join(f"{number:08b}" for number in numbers), 0
-
-    def number(size: int) -> int:
-        nonlocal at
-        at += size
-        return int(bits[at - size : at], 2)
-
-    total, value_size = number(32), number(5) + 1
-    sizes = [number(4) + 1 for _ in range(4)]
-    values: list[int] = []
-    while len(values) < total:
-        is_run, length = number(1), number(sizes[number(2)]) + 1
-        values += (
-            [number(value_size)] * length if is_run else [number(value_size) for _ in range(length)]
-        )
-    return numpy.array(values)
-
-
-def test_label_studio_has_brushes_for_masks_and_rectangles_for_boxes(
+def test_label_studio_has_polygons_for_masks_and_rectangles_for_boxes(
     capsys: Capture, masks: Path, tmp_path: Path
 ) -> None:
     assert exported(capsys, masks, "labelstudio", tmp_path / "tasks.json")[0] == 0
     tasks = json.loads((tmp_path / "tasks.json").read_text())
     for task, (width, height) in zip(tasks, SIZES.values(), strict=True):
         result = task["predictions"][0]["result"][0]
-        assert (result["type"], result["from_name"]) == ("brushlabels", "mask")
+        assert (result["type"], result["from_name"]) == ("polygonlabels", "mask")
         assert (result["original_width"], result["original_height"]) == (width, height)
-        assert result["value"]["format"] == "rle"
-        assert result["value"]["brushlabels"] == ["dog"]
-        channels = brushed(result["value"]["rle"]).reshape(height, width, 4)
-        assert (channels == 255 * shape(height, width)[:, :, None]).all()
+        assert result["value"]["polygonlabels"] == ["dog"]
+        points = numpy.array(result["value"]["points"]) / 100 * (width, height)
+        assert (held(points, height, width) == shape(height, width)).all()
     other = tasks[0]["predictions"][0]["result"][1]
     assert (other["type"], other["from_name"]) == ("rectanglelabels", "label")
-
-
-@given(grids())
-@settings(deadline=None)
-def test_brush_encoding_reproduces_any_mask(mask: numpy.ndarray) -> None:
-    numbers = list(encode_brush(encode(mask)))
-    assert bool(numbers) == mask.any()
-    if numbers:
-        channels = brushed(numbers).reshape(*mask.shape, 4)
-        assert (channels == 255 * mask[:, :, None]).all()
-
-
-def test_brush_encoding_reproduces_long_runs() -> None:
-    for corner in ((0, 0), (299, 299), (100, 0)):
-        mask = numpy.ones((300, 300), bool)
-        mask[: corner[0], :] = mask[:, : corner[1]] = False
-        channels = brushed(list(encode_brush(encode(mask)))).reshape(300, 300, 4)
-        assert (channels == 255 * mask[:, :, None]).all()
 
 
 @pytest.mark.parametrize("to", ["coco", "yolo", "labelstudio", "fiftyone"])

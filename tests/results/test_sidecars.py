@@ -9,7 +9,6 @@ import pytest
 
 from pgcli.errors import OutputFailed
 from pgcli.records import Item
-from pgcli.results import sidecars
 from pgcli.results.sidecars import Sidecars
 from tests.support.answers import answer, refused
 
@@ -50,50 +49,25 @@ def test_each_image_has_a_text_and_errors_have_none(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob(".pgcli*"))
 
 
-def test_existing_texts_are_kept_unless_pgcli_wrote_them(tmp_path: Path) -> None:
-    items = images(tmp_path, "a.png", "b.png", "c.png", "d.png")
+def test_existing_texts_are_kept_unless_they_are_overwritten(tmp_path: Path) -> None:
+    items = images(tmp_path, "a.png", "b.png", "c.png")
     (tmp_path / "a.txt").write_text("mine")
-    assert written(items) == "3 files ending in .txt; 1 that exists is kept"
-    assert written(items) == "0 files ending in .txt; 4 that exist are kept"
-    (tmp_path / "b.txt").write_text("edited")
     (tmp_path / "elsewhere").write_text("one\n")
-    (tmp_path / "c.txt").unlink()
     (tmp_path / "c.txt").symlink_to(tmp_path / "elsewhere")
-    fact = written(items, "two", overwrite=True)
-    assert fact.startswith("1 file ending in .txt; 3 texts kept that were edited or that pgcli")
-    assert texts(tmp_path) == {
-        "a.txt": "mine",
-        "b.txt": "edited",
-        "c.txt": "one\n",
-        "d.txt": "two\n",
-    }
-    assert (tmp_path / "c.txt").is_symlink()
+    assert written(items) == "1 file ending in .txt; 2 that exist are kept"
+    assert texts(tmp_path) == {"a.txt": "mine", "b.txt": "one\n", "c.txt": "one\n"}
+    assert written(items, "two", overwrite=True) == "3 files ending in .txt"
+    assert set(texts(tmp_path).values()) == {"two\n"}
+    assert (tmp_path / "elsewhere").read_text() == "one\n"
 
 
-def test_text_of_a_killed_run_counts_as_written_by_pgcli(
+def test_text_that_appears_meanwhile_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its digest is kept before it is written; the text before it is still known, too."""
-    items = images(tmp_path, "a.png", "b.png")
-    written(items[:1])
-
-    def killed(*_: object, **__: object) -> bool:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(sidecars, "write_below", killed)
-        for item in items:
-            with pytest.raises(KeyboardInterrupt):
-                written([item], "two", overwrite=True)
-    assert texts(tmp_path) == {"a.txt": "one\n"}
-    (tmp_path / "b.txt").write_text("two\n")
-    assert written(items, "three", overwrite=True) == "2 files ending in .txt"
-
-
-def test_text_that_appears_meanwhile_is_kept(tmp_path: Path) -> None:
     (item,) = images(tmp_path, "a.png")
     hook = Sidecars(".txt")
-    hook._kept_as = lambda name, image: (tmp_path / "a.txt").write_text("mine") and None  # type: ignore
+    (tmp_path / "a.txt").write_text("mine")
+    monkeypatch.setattr(hook, "_is_kept", lambda name: False)  # as it was not there a moment ago
     hook.on_row(answer(), item, is_saved=False)
     assert (texts(tmp_path), hook.counts["kept"]) == ({"a.txt": "mine"}, 1)
 
@@ -126,11 +100,10 @@ def test_path_that_no_file_has_costs_no_run(tmp_path: Path) -> None:
     assert not Sidecars(".txt", is_only_output=True).skips(item)
 
 
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_images_whose_text_is_kept_are_not_asked(tmp_path: Path, overwrite: bool) -> None:
+def test_images_whose_text_is_kept_are_not_asked(tmp_path: Path) -> None:
     items = images(tmp_path, "a.png", "b.png", "b.jpg", "c.png")
     (tmp_path / "a.txt").write_text("mine")
-    hook = Sidecars(".txt", overwrite=overwrite, is_only_output=True)
+    hook = Sidecars(".txt", is_only_output=True)
     asked = [item for item in items if not hook.skips(item)]
     assert [item.id for item in asked] == ["b.png", "b.jpg", "c.png"]
     (tmp_path / "c.txt").write_text("written meanwhile")
@@ -164,16 +137,6 @@ def test_names_equal_on_some_file_systems_have_two_texts(tmp_path: Path, twins: 
     assert texts(tmp_path).keys() == {f"{first}.txt", f"{second}.png.txt"}
 
 
-def test_text_of_an_earlier_run_stays_with_its_image(tmp_path: Path) -> None:
-    written(images(tmp_path, "a.png"))
-    items = images(tmp_path, "a.jpg", "a.png")
-    assert "1 named as a.jpg.txt: another image has the shorter name" in written(items)
-    assert texts(tmp_path).keys() == {"a.txt", "a.jpg.txt"}
-    (tmp_path / "a.png").rename(tmp_path / "a.webp")  # the text's image is gone: the name is free
-    (tmp_path / "a.jpg.txt").unlink()
-    assert written(images(tmp_path, "a.jpg")) == "0 files ending in .txt; 1 that exists is kept"
-
-
 def test_image_with_too_long_a_name_has_no_text(tmp_path: Path) -> None:
     hook = Sidecars(".caption")
     for item in images(tmp_path, "n" * 251 + ".png", "o" * 247 + ".png"):
@@ -204,37 +167,13 @@ def test_folder_in_place_of_a_text_ends_the_run(tmp_path: Path) -> None:
         written(items, overwrite=True)
 
 
-def test_texts_are_written_where_digests_cannot_be_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
-    items = images(tmp_path, "a.png")
-    assert "; digests of the texts cannot be kept, so --overwrite will take" in written(items)
-    assert written(items, "two", overwrite=True).endswith("that pgcli did not write")
-    assert texts(tmp_path)["a.txt"] == "one\n"
-
-
-def test_damaged_record_of_texts_is_no_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    folder = tmp_path / "photos"
-    written(images(folder, "a.png", "b.png"))
-    (record,) = (tmp_path / "state" / "pgcli" / "texts").iterdir()
-    first = record.read_bytes().split()[:2]  # those of a.txt
-    record.write_bytes(b"\n".join([*first, b"\x00\xff" * 9000, b"cut"]))
-    written(images(folder, "a.png", "b.png", "c.png"), "two", overwrite=True)
-    assert texts(folder) == {"a.txt": "two\n", "b.txt": "one\n", "c.txt": "two\n"}
-
-
 def test_text_below_a_folder_creates_its_folders(tmp_path: Path) -> None:
     """As exports write them."""
     hook, target = Sidecars(".txt"), str(tmp_path)
     name = hook.claim(f"{target}/sub/a.png")
     assert name == f"{target}/sub/a.txt"
-    hook.write(name, "one", f"{target}/sub/a.png", below=target)
+    hook.write(name, "one", below=target)
     (tmp_path / "link").symlink_to(tmp_path / "sub")
     with pytest.raises(OutputFailed, match="a folder in the path is a link"):
-        hook.write(f"{target}/link/b.txt", "one", f"{target}/link/b.png", below=target)
+        hook.write(f"{target}/link/b.txt", "one", below=target)
     assert (texts(tmp_path), hook.counts["written"]) == ({"sub/a.txt": "one\n"}, 1)

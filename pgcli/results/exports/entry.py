@@ -97,10 +97,8 @@ class ExportCounts:
     `boxes_without_mask` are written as rectangles where others are polygons; `boxes_outside` have
     no area in their image. `missing` images could not be read, `copied` ones could not be linked,
     `unsupported` ones are not read by the target tool, `rotated` ones were stored with another EXIF
-    orientation. `kept` texts existed before, `edited` ones are kept also where texts are
-    overwritten, `unnamed` ones have no free file name; `unrecorded` says why the digests of texts
-    cannot be kept. `renamed` counts images and texts under another name than their own,
-    `renamed_examples` are the first.
+    orientation. `kept` texts existed before, `unnamed` ones have no free file name. `renamed`
+    counts images and texts under another name than their own, `renamed_examples` are the first.
     """
 
     images: int = 0
@@ -113,8 +111,6 @@ class ExportCounts:
     copied: int = 0
     rotated: int = 0
     kept: int = 0
-    edited: int = 0
-    unrecorded: str = ""
     unnamed: int = 0
     renamed: int = 0
     renamed_examples: list[str] = field(default_factory=list)
@@ -133,7 +129,7 @@ class ExportSettings:
     `labels` maps every label to its index from 0; `columns` are the rows'. `has_boxes` is true if
     any row is of a task with boxes, `has_masks` if any box has a mask, `has_labels_alone` if the
     rows are of `classify`. `image_prefix` precedes an image's address; `prepend` and `append` are
-    the words around each text, of which `overwrite` replaces those that pgcli wrote.
+    the words around each text, of which `overwrite` replaces existing ones.
     """
 
     labels: Mapping[str, int] = field(default_factory=dict)

@@ -22,7 +22,6 @@ from pgcli.results.exports.rows import RowStats, SeveralFiles, collect_stats
 from pgcli.results.gallery.run_info import incomplete_note
 from pgcli.results.images import ImageLocator
 from pgcli.results.publish import publish
-from pgcli.results.sidecars import EDITED
 from pgcli.run.progress.events import OnEvent, ignore, tracked
 from pgcli.stores.writing import wrap_write_errors
 from pgcli.wording import count, with_notes
@@ -111,7 +110,6 @@ def report_export(
         (stats.other_prompts, "rows of other prompts left out"),
         (counts.boxes_without_mask, "boxes without a mask written as rectangles"),
         (counts.kept, f"existing text{'s' * (counts.kept != 1)} not replaced"),
-        (counts.edited, EDITED[counts.edited != 1]),
         (counts.missing.count, "images left out, as they cannot be read"),
         (counts.unnamed, "texts not written, as no name was free"),
     ]
@@ -120,8 +118,6 @@ def report_export(
     if counts.missing.count:
         hint = locator.hint(counts.missing)
         locator.say(f"the first image left out: {counts.missing.first}", hint=hint)
-    if counts.unrecorded:
-        locator.say(counts.unrecorded)
     if counts.renamed:
         shown = ", ".join(counts.renamed_examples)
         rest = counts.renamed - len(counts.renamed_examples)

@@ -50,22 +50,22 @@ def model_of(row: Row) -> str:
 
 
 def row_results(row: Row, entry: ExportEntry, options: ExportSettings) -> Iterator[dict[str, Any]]:
-    """A row's text, or its boxes; a box with a mask is a brush region instead of a rectangle."""
+    """A row's text, or its boxes; a box with a mask is a polygon instead of a rectangle."""
     if row["task"] not in BOX_TASKS:
         value: dict[str, Any] = {"text": [row["answer"] or ""]}
         yield {"from_name": "answer", "to_name": "image", "type": "textarea", "value": value}
     for box in row_boxes(row):
         options.counts.boxes += 1
-        brush = brush_region(box)
+        outline = polygon_region(box, entry)
         yield {
-            "from_name": "mask" if brush else "label",
+            "from_name": "mask" if outline else "label",
             "to_name": "image",
-            "type": "brushlabels" if brush else "rectanglelabels",
+            "type": "polygonlabels" if outline else "rectanglelabels",
             "original_width": entry.width,
             "original_height": entry.height,
             "image_rotation": 0,
             "score": box.score,
-            "value": brush or rectangle(box, entry),
+            "value": outline or rectangle(box, entry),
         }
 
 
@@ -81,14 +81,15 @@ def rectangle(box: ExportBox, entry: ExportEntry) -> dict[str, Any]:
     }
 
 
-def brush_region(box: ExportBox) -> dict[str, Any] | None:
-    """The mask as a brush region, or None without a mask."""
+def polygon_region(box: ExportBox, entry: ExportEntry) -> dict[str, Any] | None:
+    """The outline of the mask in percent of the image's sides, or None without a mask."""
     if box.mask is None:
         return None
-    from pgcli.results.brush import encode_brush
+    from pgcli.results.masks import polygon
 
-    runs = encode_brush(box.mask)
-    return {"format": "rle", "rle": list(runs), "brushlabels": [box.label]} if runs else None
+    points_n2 = 100 * polygon(box.mask) / (entry.width, entry.height)
+    value = {"points": points_n2.tolist(), "polygonlabels": [box.label]}
+    return value if len(points_n2) else None
 
 
 LABEL_STUDIO = ExportFormat(write, options=frozenset({"labels", "root", "image_prefix"}))

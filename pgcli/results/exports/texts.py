@@ -37,11 +37,9 @@ def write(
         if name != texts.own_name(own_image):
             options.counts.add_renamed(texts.own_name(own_image), name)
         below = None if is_next_to_images else str(target)
-        texts.write(name, entry.rows[0]["answer"], image, below=below)
+        texts.write(name, entry.rows[0]["answer"], below=below)
     options.counts.images += texts.counts["written"]
     options.counts.kept += texts.counts["kept"]
-    options.counts.edited += texts.counts["edited"]
-    options.counts.unrecorded = texts.problem
 
 
 def text_format(suffix: str) -> ExportFormat:

@@ -1,4 +1,4 @@
-"""Reads Label Studio's JSON export: boxes, polygons, ellipses, brushes and texts of annotations."""
+"""Reads Label Studio's JSON export: boxes, polygons, ellipses and texts of annotations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from urllib.parse import unquote
 import numpy as np
 
 from pgcli.inputs.readers import IMAGE_ENDINGS
-from pgcli.results.brush import decode_brush
 from pgcli.results.imports.coco import share
 from pgcli.results.imports.json_values import (
     InvalidValue,
@@ -23,10 +22,9 @@ from pgcli.results.imports.json_values import (
     read_document,
     text,
     value_errors,
-    whole_number,
 )
 from pgcli.results.imports.locate import locate, upright_size
-from pgcli.results.imports.shapes import Size, bounds, clipped, fill, image_size, mask_bounds
+from pgcli.results.imports.shapes import Size, bounds, clipped, fill, image_size
 from pgcli.results.imports.truth import (
     AnnotatedImage,
     Annotations,
@@ -41,7 +39,7 @@ HINT = "export the project as JSON, not as JSON-MIN"
 #: What the server puts before the names of local and of uploaded files.
 LOCAL_FILES = "/data/local-files/?d="
 UPLOADED = re.compile(r"/data/upload/(?:\d+/)?(?:[0-9a-f]{8}-)?")
-REGIONS = ("rectanglelabels", "polygonlabels", "ellipselabels", "brushlabels")
+REGIONS = ("rectanglelabels", "polygonlabels", "ellipselabels")
 Value = Mapping[str, Any]
 
 
@@ -164,10 +162,10 @@ def result_boxes(result: Value, size: Size, what: str, counts: ImportCounts) -> 
         return
     value = mapping(result.get("value"), f"{what}: value")
     names = array(value.get(kind), f"{what}: {kind}")
-    box = region(kind, value, size, what) if names else None
-    if box is None:
+    if not names:
         counts.others += 1
         return
+    box = region(kind, value, size, what)
     for name in names:
         score = share(result.get("score"))
         corners = (box.xmin, box.ymin, box.xmax, box.ymax)
@@ -176,17 +174,8 @@ def result_boxes(result: Value, size: Size, what: str, counts: ImportCounts) -> 
             yield found
 
 
-def region(kind: str, value: Value, size: Size, what: str) -> TrueBox | None:
-    """The box and the mask of a region; None for an empty brush. Raises InvalidValue."""
-    if kind == "brushlabels":
-        if value.get("format") != "rle":
-            raise InvalidValue(f"{what}: a brush is not of the format rle")
-        values = [whole_number(byte, f"{what}: rle") for byte in array(value.get("rle"), what)]
-        try:
-            mask = decode_brush(values, size)
-        except ValueError as problem:  # also of numbers over 255
-            raise InvalidValue(f"{what}: rle is not a brush of its image") from problem
-        return None if mask is None else TrueBox("", *mask_bounds(mask), mask)
+def region(kind: str, value: Value, size: Size, what: str) -> TrueBox:
+    """The box and the mask of a region. Raises InvalidValue."""
     if kind == "polygonlabels":
         polygon_n2 = percent_points(value.get("points"), what) / 100 * size
         return TrueBox("", *bounds([polygon_n2]), fill([polygon_n2], size, what))
