@@ -65,7 +65,7 @@ def test_container_runs_offline_as_a_user_without_a_name():
 
 
 def test_page_of_operators_has_the_commands_of_the_dockerfile():
-    page = (ROOT / "docs" / "operators.md").read_text()
+    page = (ROOT / "docs" / "running.md").read_text()
     comments = [line[2:] for line in (ROOT / "Dockerfile").read_text().splitlines()[:2]]
     assert all(line.split(":", 1)[1].strip() in page for line in comments)
     for option in ("--read-only", "--network none", "--tmpfs /tmp", "--user"):

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from pgcli import errors
 from pgcli.cli.main import main
 from pgcli.printable import printable
 from pgcli.records import (
@@ -138,8 +139,26 @@ def test_schema_has_every_error_code() -> None:
     codes = set(SCHEMA["properties"]["error"]["enum"]) - {None}
     named = set()
     for file in (ROOT / "pgcli").rglob("*.py"):
-        named |= set(re.findall(r'Fault\(\s*"(\w+)"', file.read_text(encoding="utf-8")))
-    assert {"missing", "io_error"} <= named <= codes
+        text = file.read_text(encoding="utf-8")
+        named |= set(re.findall(r'Fault\(\s*"(\w+)"', text))
+        named |= set(re.findall(r'BadValue\(.*, "(\w+)"\)', text))
+    assert {"missing", "io_error", "no_prompt"} <= named <= codes
+
+
+def test_the_page_of_troubles_has_every_code() -> None:
+    page = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
+    codes = {int(code) for code in re.findall(r"^\| (\d+) \|", page, flags=re.MULTILINE)}
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]
+    raised = {kind.exit_code for kind in kinds if issubclass(kind, errors.PgcliError)}
+    assert raised | {0, 3} == codes
+    rows = re.findall(r"^\| `(\w+)` \|", page, flags=re.MULTILINE)
+    assert rows == SCHEMA["properties"]["error"]["enum"][1:]
+
+
+def test_the_index_names_every_page() -> None:
+    index = (DOCS / "index.md").read_text(encoding="utf-8")
+    pages = {page.name for page in DOCS.glob("*.md")} - {"index.md"}
+    assert {name for name in pages if f"({name})" not in index} == set()
 
 
 def test_exports_page_names_every_format() -> None:

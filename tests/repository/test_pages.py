@@ -91,7 +91,7 @@ def save_edits(folder: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed on this machine")
-@pytest.mark.parametrize("page", ["inputs.md", "operators.md", "recipes.md"])
+@pytest.mark.parametrize("page", ["inputs.md", "running.md", "recipes.md"])
 @pytest.mark.slow
 def test_commands_of_a_page_run(page: str, tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
