@@ -143,10 +143,9 @@ def pgcli_step(options: argparse.Namespace) -> Callable[[], float]:
 
     from pgcli.checkpoints import weights
     from pgcli.checkpoints.config import read_config
-    from pgcli.training.answer_loss import AnswerTokens, answer_loss
+    from pgcli.training.answer_loss import AnswerTokens, TokenizedExample, answer_loss
     from pgcli.training.lora import LoraSettings, add_lora, save_adapter
     from pgcli.training.optimizer import make_optimizer
-    from pgcli.training.packing import TokenizedExample
 
     config = read_config(options.folder)
     dtype = getattr(torch, options.dtype)
@@ -162,7 +161,6 @@ def pgcli_step(options: argparse.Namespace) -> Callable[[], float]:
     ]
     optimizer = make_optimizer(model, weight_decay=0.0, betas=(0.9, 0.999))
     trained = [one for one in model.parameters() if one.requires_grad]
-    total = sum(map(len, rows.answers))
 
     def step() -> float:
         model.train()
@@ -179,11 +177,9 @@ def pgcli_step(options: argparse.Namespace) -> Callable[[], float]:
                 model,
                 model.encode(rows.pixels[part].to(dtype)),
                 tokens,
-                loss_mean="token",
-                keep_softcap=True,
             )
-            (loss / total).backward()
-            found += loss.item() / total
+            (loss / options.rows).backward()
+            found += loss.item() / options.rows
         update(optimizer, trained)
         return found
 
@@ -203,12 +199,12 @@ def transformers_step(options: argparse.Namespace) -> Callable[[], float]:
     if options.checkpointing:
         base.gradient_checkpointing_enable({"use_reentrant": False})
     config = base.config
+    config.text_config.final_logit_softcapping = None  # as PaliGemma 2 is trained
     model = peft.PeftModel.from_pretrained(base, options.folder / "adapter", is_trainable=True)
     patches = config.text_config.num_image_tokens or config.vision_config.num_image_tokens
     rows = Rows.random(options.rows, config.vision_config.image_size, NEWLINE)
     trained = [one for one in model.parameters() if one.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=LEARNING_RATE, weight_decay=0.0)
-    total = sum(map(len, rows.answers))
 
     def inputs(part: slice) -> dict[str, Any]:
         """As the processor makes them of a prefix and a suffix, padded on the right."""
@@ -231,11 +227,11 @@ def transformers_step(options: argparse.Namespace) -> Callable[[], float]:
         found = 0.0
         for start in range(0, options.rows, options.micro_batch):
             part = slice(start, start + options.micro_batch)
-            out = model(
-                **inputs(part), pixel_values=rows.pixels[part].to(dtype), num_items_in_batch=total
-            )
-            out.loss.backward()
-            found += out.loss.item()
+            out = model(**inputs(part), pixel_values=rows.pixels[part].to(dtype))
+            # the mean over a part's tokens, which is that over its rows where they are equally long
+            loss = out.loss * len(rows.answers[part]) / options.rows
+            loss.backward()
+            found += loss.item()
         update(optimizer, trained)
         return found
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
-from pgcli.training.image_batches import RowOrder
+from pgcli.training.data import RowOrder
 
 ROWS, IMAGE_TOKENS = 20_000, 256
 PARTS = ((32, 4), (32, 8), (256, 8))  # rows of an update, and of a micro-batch

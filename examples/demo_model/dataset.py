@@ -16,16 +16,15 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from examples.demo_model import patch_targets
+from examples.demo_model import packing, patch_targets
 from examples.demo_model.examples import Example
 from examples.demo_model.lettered import lettered_scene, page_of_words
+from examples.demo_model.packing import PackedRow, TokenizedExample, pack
 from examples.demo_model.patch_targets import PatchTargets
 from examples.demo_model.render import render, scaled_size
 from examples.demo_model.scenes import Scene
 from examples.demo_model.training_examples import MaskCodes, training_examples
 from pgcli.engine.tokenizer import Tokenizer
-from pgcli.training import packing
-from pgcli.training.packing import PackedRow, TokenizedExample, pack
 
 Sample = tuple[numpy.ndarray, PackedRow[list[float]], PatchTargets[numpy.ndarray], tuple[str, ...]]
 LONGER_SIDE = (120, 200)  # pixels; the scenes' own sizes are larger and take longer to draw

@@ -6,7 +6,7 @@ B masks · R resolution · W width of a code · K codes
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -23,6 +23,7 @@ from pgcli.checkpoints.find import MASK_DECODER
 from pgcli.checkpoints.mask_decoder import CODEBOOK
 from pgcli.model.mask_decoder import NUM_CODES, RESOLUTION, SIDE, MaskDecoder
 from pgcli.training.seeds import seed_of
+from pgcli.training.task import Loss, MicroBatches
 
 CODE_WIDTH = 32
 COMMITMENT = 0.25  # weight of the loss that keeps the encoder's output near its code
@@ -92,19 +93,21 @@ class MaskTask:
 
     model: MaskAutoencoder
     batch_size: int
+    micro_batches: MicroBatches = field(default_factory=lambda: MicroBatches(is_fixed=True))
 
     def batches(self, first: int, stop: int) -> Generator[Tensor]:
         for step in range(first, stop):
             rng = Random(seed_of("masks", step))
             yield masks_of((rng.choice(SHAPES), _tilt(rng)) for _ in range(self.batch_size))
 
-    def weight(self, batch: Tensor) -> float:
+    def size(self, batch: Tensor) -> int:
         return len(batch)
 
-    def backward(self, batch: Tensor, total: float) -> Mapping[str, float]:
-        loss = self.model.loss(batch) * (len(batch) / total)
-        loss.backward()  # type: ignore[no-untyped-call]
-        return {"loss": loss.item(), "rows": len(batch)}
+    def parts(self, batch: Tensor, largest: int) -> list[Tensor]:
+        return [batch]
+
+    def loss(self, part: Tensor) -> Loss:
+        return Loss(self.model.loss(part) * len(part), len(part))
 
     def evaluate(self) -> Mapping[str, float]:
         """The loss, and the mean IoU of shapes with the masks that are decoded from their codes."""

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import shutil
 from collections import defaultdict
-from collections.abc import Generator, Mapping
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from examples.demo_model.dataset import Batch, SceneDataset, load_batches
+from examples.demo_model.packing import IGNORE_INDEX, packed_positions, packed_prefix_lm_mask
 from examples.demo_model.patch_targets import PatchHead
 from examples.demo_model.smoothed_loss import smoothed_loss
 from pgcli.checkpoints import weights
@@ -24,8 +25,8 @@ from pgcli.checkpoints.save import save
 from pgcli.model.attention_masks import AttentionMasks
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.siglip import normalize_pixels
-from pgcli.training.packing import IGNORE_INDEX, packed_positions, packed_prefix_lm_mask
 from pgcli.training.processes import ALONE, Processes
+from pgcli.training.task import Loss, MicroBatches
 
 HALF = torch.tensor(0.5)  # PaliGemma's mean and standard deviation of every channel
 EVAL_BATCHES = range(8)
@@ -82,27 +83,30 @@ class DrawingsTask:
     dtype: torch.dtype = torch.float32
     workers: int = 0
     processes: Processes = ALONE
+    micro_batches: MicroBatches = field(default_factory=lambda: MicroBatches(is_fixed=True))
 
     def batches(self, first: int, stop: int) -> Generator[Batch]:
         count, rank = self.processes.count, self.processes.rank
         indices = range(first * count + rank, stop * count, count)
         yield from load_batches(self.training, indices, workers=self.workers)
 
-    def weight(self, batch: Batch) -> float:
+    def size(self, batch: Batch) -> int:
         return len(batch.pixels_BRRC)
 
-    def backward(self, batch: Batch, total: float) -> Mapping[str, float]:
-        groups = [(batch, 1.0)]
-        if self.length_groups > 1:
-            groups = list(batch.groups_of_length(self.length_groups))
-        sums: dict[str, float] = defaultdict(float)
-        for group, group_share in groups:
-            loss, found, _ = self._loss(group)
-            share = group_share * self.weight(batch) / total
-            (loss * share).backward()  # type: ignore[no-untyped-call]
-            for name, value in {"loss": loss.item(), **found}.items():
-                sums[name] += value * share
-        return {**sums, "rows": len(batch.pixels_BRRC)}
+    def parts(self, batch: Batch, largest: int) -> Iterator[tuple[Batch, float]]:
+        """Groups of rows of similar length, and how many rows the loss of each stands for."""
+        rows = len(batch.pixels_BRRC)
+        if self.length_groups == 1:
+            yield batch, rows
+            return
+        for group, share in batch.groups_of_length(self.length_groups):
+            yield group, share * rows
+
+    def loss(self, part: tuple[Batch, float]) -> Loss:
+        group, rows = part
+        loss, metrics, _ = self._loss(group)
+        sums = {name: value * rows for name, value in metrics.items()}
+        return Loss(loss * rows, rows, sums)
 
     def evaluate(self) -> Mapping[str, float]:
         """The loss, and the share of examples of each kind whose every token is predicted."""

@@ -6,7 +6,7 @@ B drawings · V drawings that are there twice · N texts · D width
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -23,6 +23,7 @@ from pgcli.model.siglip import normalize_pixels
 from pgcli.model.two_towers import TwoTowers
 from pgcli.training.contrastive import sigmoid_contrastive, softmax_contrastive
 from pgcli.training.learned_tokenizer import PAD, write_tokenizer
+from pgcli.training.task import Loss, MicroBatches
 
 HALF = torch.tensor(0.5)  # SigLIP's mean and standard deviation of every channel
 EVAL_BATCHES = range(4)
@@ -40,22 +41,28 @@ class CaptionedScenesTask:
     tokenizer: Tokenizer
     training: CaptionedScenes
     validation: CaptionedScenes
-    loss: Literal["sigmoid", "softmax"]
+    loss_name: Literal["sigmoid", "softmax"]
     copy_weight: float = 0.5
     workers: int = 0
+    micro_batches: MicroBatches = field(default_factory=lambda: MicroBatches(is_fixed=True))
 
     def batches(self, first: int, stop: int) -> Generator[PairBatch]:
         yield from load_batches(self.training, range(first, stop), workers=self.workers)
 
-    def weight(self, batch: PairBatch) -> float:
+    def size(self, batch: PairBatch) -> int:
         return len(batch.pixels_BRRC)
 
-    def backward(self, batch: PairBatch, total: float) -> Mapping[str, float]:
-        image_BD, text_ND = self._encode(batch)
-        loss = self._loss(image_BD[batch.image_N], text_ND, batch)
-        copies = self._copy_loss(image_BD, batch) if len(batch.copy_VRRC) else torch.zeros(())
-        (loss + self.copy_weight * copies).backward()  # type: ignore[no-untyped-call]
-        return {"loss": loss.item(), "copy_loss": copies.item(), "rows": len(image_BD)}
+    def parts(self, batch: PairBatch, largest: int) -> list[PairBatch]:
+        return [batch]
+
+    def loss(self, part: PairBatch) -> Loss:
+        """The loss of both; `pair_loss` and `copy_loss` are those of each."""
+        image_BD, text_ND = self._encode(part)
+        rows = len(image_BD)
+        pairs = self._loss(image_BD[part.image_N], text_ND, part)
+        copies = self._copy_loss(image_BD, part) if len(part.copy_VRRC) else torch.zeros(())
+        sums = {"pair_loss": pairs.item() * rows, "copy_loss": copies.item() * rows}
+        return Loss((pairs + self.copy_weight * copies) * rows, rows, sums)
 
     def evaluate(self) -> Mapping[str, float]:
         """The loss, and how often the first caption of a drawing is found among the others."""
@@ -107,7 +114,7 @@ class CaptionedScenesTask:
         assert self.model.logit_scale is not None
         assert self.model.logit_bias is not None
         scale = self.model.logit_scale.exp()
-        if self.loss == "softmax":
+        if self.loss_name == "softmax":
             return softmax_contrastive(image_ND, text_ND, scale, meanings=batch.meanings)
         return sigmoid_contrastive(
             image_ND, text_ND, scale, self.model.logit_bias, meanings=batch.meanings

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from pgcli.engine.engine import InferenceEngine
 from pgcli.engine.sampler import SamplingParams
@@ -16,8 +17,7 @@ from pgcli.parsing import has_locations
 from pgcli.records import BOX_TASKS, Answer, DecodedImage, Task
 from pgcli.regions import region_of, split_locations
 from pgcli.tasks import MAX_NEW_TOKENS, Question
-from pgcli.training.image_batches import ImageBatch
-from pgcli.training.task import SampleAnswer
+from pgcli.training.data import ImageBatch
 from pgcli.training.training_row import TrainingRow
 
 #: In place of an image's width and height: the IoU of boxes does not depend on them.
@@ -27,6 +27,15 @@ LENGTH_FACTOR, LENGTH_MARGIN = 2, 8
 
 #: An image and a prompt; rows of the same ones have several true answers.
 Key = tuple[str, str]
+
+
+class SampleAnswer(NamedTuple):
+    """An answer of the model beside the true one."""
+
+    id: str
+    prompt: str
+    answer: str
+    truth: str
 
 
 @dataclass

@@ -6,7 +6,7 @@ B rows · P patches · T text tokens · S all slots · D width · M answer token
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,28 +15,25 @@ from torch.nn import functional as F
 from pgcli.model.attention_masks import AttentionMasks
 from pgcli.model.paligemma import PaliGemma
 from pgcli.training.chunks import sum_over_chunks
-from pgcli.training.packing import (
-    IGNORE_INDEX,
-    TokenizedExample,
-    collate,
-    pack,
-    packed_positions,
-    packed_prefix_lm_mask,
-    packed_sliding_mask,
-)
 
-#: What the loss is the mean over: examples, of the mean over each one's tokens, or all tokens.
-LossMean = Literal["example", "token"]
+IGNORE_INDEX = -100  # labels without a loss, as in torch's cross_entropy
 CHUNK_BYTES = 2**28  # of float32 logits: 260 tokens of PaliGemma's vocabulary
 
 
+class TokenizedExample(NamedTuple):
+    """The ids of a prompt (`bos` to newline) and of its answer (with the stop token)."""
+
+    prefix: Sequence[int]
+    suffix: Sequence[int]
+
+
 class AnswerTokens(NamedTuple):
-    """Rows of text after an image, padded on the right; targets without a loss are IGNORE_INDEX."""
+    """Rows of text after an image, padded on the right; labels without a loss are IGNORE_INDEX."""
 
     token_BT: Tensor
     position_BS: Tensor
     masks: AttentionMasks
-    target_BT: Tensor
+    label_BT: Tensor
 
     @classmethod
     def of(
@@ -47,53 +44,60 @@ class AnswerTokens(NamedTuple):
         window: int | None,
         device: torch.device,
     ) -> AnswerTokens:
-        """One example in a row: image and prompt attend to each other, the answer is causal."""
-        slots = max(len(one.prefix) + len(one.suffix) - 1 for one in examples)
-        packed = [pack([one], slots=slots, max_examples=1)[0] for one in examples]
-        row = collate(packed, slots)
-        token_BT, example_BT, position_BT, is_prefix_BT, target_BT, _ = (
-            tensor.to(device, non_blocking=True) for tensor in row
-        )
-        position_BS = packed_positions(position_BT, patches=patches)
-        mask = packed_prefix_lm_mask(
-            example_BT, is_prefix_BT, patches=patches, image_attends_to_prompt=True
-        )
-        sliding = packed_sliding_mask(mask, position_BS, is_prefix_BT, window=window)
-        return cls(token_BT, position_BS, AttentionMasks(mask, sliding), target_BT)
+        """The rows `[prompt answer]`, of which a label is the next token, if it is the answer's."""
+        count = len(examples)
+        longest = max(len(prefix) + len(suffix) - 1 for prefix, suffix in examples)
+        token_BT = torch.zeros(count, longest, dtype=torch.long)
+        label_BT = torch.full_like(token_BT, IGNORE_INDEX)
+        for row, (prefix, suffix) in enumerate(examples):
+            tokens = [*prefix, *suffix[:-1]]
+            token_BT[row, : len(tokens)] = torch.tensor(tokens)
+            label_BT[row, len(prefix) - 1 : len(tokens)] = torch.tensor(suffix)
+        prefix_B = torch.tensor([len(prefix) for prefix, _ in examples], device=device)
+        masks = prefix_lm_masks(prefix_B + patches, patches + longest, window)
+        position_S = torch.arange(1, patches + longest + 1, device=device)
+        position_BS = position_S.expand(count, -1)
+        return cls(token_BT.to(device), position_BS, masks, label_BT.to(device))
+
+
+def prefix_lm_masks(prefix_B: Tensor, slots: int, window: int | None) -> AttentionMasks:
+    """The masks (B, 1, S, S) of rows whose first `prefix_B` slots are image and prompt.
+
+    These attend to each other, and an answer's token to what is before it; in layers with a sliding
+    window to the last slots alone. Image and prompt attend to all of themselves at any window, as
+    in transformers. Padding is behind all that is real, which does not attend to it.
+    """
+    slot_S = torch.arange(slots, device=prefix_B.device)
+    is_prefix_BS = slot_S < prefix_B[:, None]
+    mask_BSS = is_prefix_BS[:, None] | (slot_S <= slot_S[:, None])
+    if window is None or window >= slots:
+        return AttentionMasks(mask_BSS[:, None], mask_BSS[:, None])
+    is_near_SS = slot_S > slot_S[:, None] - window
+    sliding_BSS = mask_BSS & (is_near_SS | is_prefix_BS[:, :, None])
+    return AttentionMasks(mask_BSS[:, None], sliding_BSS[:, None])
 
 
 def answer_loss(
-    model: PaliGemma,
-    patch_BPD: Tensor,
-    tokens: AnswerTokens,
-    *,
-    loss_mean: LossMean,
-    label_smoothing: float = 0.0,
-    keep_softcap: bool = False,
+    model: PaliGemma, patch_BPD: Tensor, tokens: AnswerTokens, *, label_smoothing: float = 0.0
 ) -> Tensor:
-    """The sum of the rows' losses: of the mean over each row's tokens, or of all tokens.
+    """The sum of the rows' losses, each the mean over its answer and stop token.
 
-    The loss is on the answer and its stop token. Logits are computed for these tokens only, in
-    chunks, and again in the backward pass. Without `keep_softcap` they are not softcapped.
+    Logits are computed for these tokens only, in chunks, and again in the backward pass. They are
+    not softcapped: PaliGemma 2's authors turn the final cap off in training.
     """
     hidden_BTD = model(patch_BPD, tokens.token_BT, tokens.position_BS, tokens.masks)
-    is_answer_BT = tokens.target_BT != IGNORE_INDEX
-    weight_BT = is_answer_BT.float()
-    if loss_mean == "example":
-        weight_BT = weight_BT / weight_BT.sum(1, keepdim=True)
-    hidden_MD, target_M = hidden_BTD[is_answer_BT], tokens.target_BT[is_answer_BT]
+    is_answer_BT = tokens.label_BT != IGNORE_INDEX
+    weight_BT = is_answer_BT / is_answer_BT.sum(1, keepdim=True)
+    hidden_MD, label_M = hidden_BTD[is_answer_BT], tokens.label_BT[is_answer_BT]
     weight_M, decoder = weight_BT[is_answer_BT], model.decoder
 
     def loss_of_tokens(start: int, stop: int) -> Tensor:
-        part = slice(start, stop)
-        if keep_softcap:
-            logit_mV = decoder.logits(hidden_MD[part])
-        else:
-            logit_mV = decoder.lm_head(hidden_MD[part], decoder.embed_tokens.weight)
+        chunk = slice(start, stop)
+        logit_mV = decoder.lm_head(hidden_MD[chunk], decoder.embed_tokens.weight)
         loss_m = F.cross_entropy(
-            logit_mV.float(), target_M[part], reduction="none", label_smoothing=label_smoothing
+            logit_mV.float(), label_M[chunk], reduction="none", label_smoothing=label_smoothing
         )
-        return (loss_m * weight_M[part]).sum()
+        return (loss_m * weight_M[chunk]).sum()
 
-    chunk = max(1, CHUNK_BYTES // (4 * decoder.config.vocab_size))
-    return sum_over_chunks(loss_of_tokens, len(target_M), chunk)
+    chunk_tokens = max(1, CHUNK_BYTES // (4 * decoder.config.vocab_size))
+    return sum_over_chunks(loss_of_tokens, len(label_M), chunk_tokens)

@@ -6,7 +6,6 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 from pgcli.errors import UsageError
-from pgcli.training.answer_loss import LossMean
 from pgcli.training.lora import LoraSettings
 
 Method = Literal["lora", "full"]
@@ -14,7 +13,7 @@ Checkpointing = Literal["auto", "on", "off"]
 Quantization = Literal["none", "int8"]
 PARTS = ("vision", "projector", "decoder")  # of the model, that can be frozen
 #: The options that only one of the methods has.
-OF_LORA = ("rank", "alpha", "rslora", "targets", "quantize", "merge")
+OF_LORA = ("rank", "alpha", "targets", "quantize", "merge")
 OF_FULL = ("freeze",)
 
 
@@ -30,13 +29,10 @@ class AnswerSettings:
     method: Method = "lora"
     rank: int | None = None
     alpha: float | None = None
-    rslora: bool = False
     targets: str | None = None
     dropout: float = 0.0
     quantize: Quantization = "none"
     freeze: tuple[str, ...] = ()
-    loss_mean: LossMean = "example"
-    keep_softcap: bool = False
     merge: bool = False
     gradient_checkpointing: Checkpointing = "auto"
 
@@ -62,7 +58,6 @@ class AnswerSettings:
             rank=self.rank or default.rank,
             alpha=self.alpha,
             dropout=self.dropout,
-            rslora=self.rslora,
             targets=self.targets or default.targets,
         )
 

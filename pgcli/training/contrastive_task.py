@@ -6,20 +6,22 @@ B rows of a batch · N rows · D width · T tokens · S meanings of an image
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from pgcli.embedding.texts import TextProcessor
 from pgcli.model.two_towers import TwoTowers
 from pgcli.training.contrastive import Meanings, sigmoid_contrastive, softmax_contrastive
-from pgcli.training.image_batches import ImageBatch
-from pgcli.training.image_task import ImageTask
+from pgcli.training.data import ImageBatch
 from pgcli.training.processes import ALONE, Processes
-from pgcli.training.seeds import seed_of
+from pgcli.training.task import ImageTask, Loss
 from pgcli.training.training_row import TrainingRow
 
 ContrastiveLoss = Literal["sigmoid", "softmax"]
@@ -32,23 +34,35 @@ NO_MEANING = -1
 class ContrastiveTask(ImageTask[TwoTowers]):
     """Trains two towers on pairs of image and text.
 
-    The loss needs the vectors of the whole batch. In micro-batches, they are computed without
-    gradients first, and again, part by part, with the gradients that the loss has of them: the
-    result is that of the whole batch (Gao et al. 2021, arXiv 2101.06983).
+    The loss needs the vectors of the whole batch. In micro-batches the activations behind them are
+    computed again in the backward pass, part by part: the result is that of the whole batch (Gao et
+    al. 2021, arXiv 2101.06983).
     """
 
     texts: TextProcessor
-    loss: ContrastiveLoss
+    loss_name: ContrastiveLoss
 
-    def backward(self, batch: ImageBatch, total: float) -> Mapping[str, float]:
-        if self.loss == "softmax" and self.model.logit_scale is not None:
-            self.model.logit_scale.data.clamp_(max=MAX_LOG_SCALE)
-        rows = len(batch.rows)
-        loss = self.micro_batches.run(self.model, rows, lambda: self._backward(batch))
-        return {"loss": loss, "rows": rows, "lost": batch.lost}
+    def parts(self, batch: ImageBatch, largest: int) -> Iterable[ImageBatch]:
+        return [batch]  # also an empty one: the others need this process for their loss
+
+    def loss(self, batch: ImageBatch) -> Loss:
+        self._bound_scale()
+        parts = [batch.part(*part) for part in self.micro_batches.ranges(len(batch.rows))]
+        if len(parts) <= 1:
+            image_ND, text_ND = self._encode(batch)
+        else:
+            vectors = [checkpoint(self._encode, part, use_reentrant=False) for part in parts]
+            image_ND, text_ND = (torch.cat(tensors) for tensors in zip(*vectors, strict=True))
+        processes, rows = self.data.processes, len(batch.rows)
+        said = self._meanings(batch.rows, processes)
+        loss = self._loss(image_ND, text_ND, said, processes.group)
+        # the mean over the processes is the loss of the rows of all
+        weight = sum(processes.gather(rows)) / processes.count
+        return Loss(loss * weight, rows)
 
     def evaluate(self) -> Mapping[str, float]:
         """The loss, and how often the first hit is right among all rows, in both directions."""
+        self._bound_scale()
         vectors: list[tuple[Tensor, Tensor]] = []
         rows: list[TrainingRow] = []
         losses: list[float] = []
@@ -68,43 +82,23 @@ class ContrastiveTask(ImageTask[TwoTowers]):
             "text_to_image": share_of(said.image_NS[image_found_N] == said.text_N[:, None]),
         }
 
-    def rank(self, found: Mapping[str, float]) -> tuple[float, ...]:
-        return (-found["loss"],)
+    def rank(self, metrics: Mapping[str, float]) -> tuple[float, ...]:
+        return (-metrics["loss"],)
 
-    def _backward(self, batch: ImageBatch) -> float:
-        processes = self.data.processes
-        parts = [*self.micro_batches.ranges(len(batch.rows))]
-        if len(parts) <= 1:
-            image_ND, text_ND = self._encode(batch)
-            loss = self._loss(image_ND, text_ND, self._meanings(batch.rows, processes), processes)
-            loss.backward()  # type: ignore[no-untyped-call]
-            return loss.item()
-        seed = torch.initial_seed()
-        with torch.no_grad():
-            vectors = [self._encode_part(batch, seed, *part) for part in parts]
-        image_ND, text_ND = (
-            torch.cat(tensors).requires_grad_() for tensors in zip(*vectors, strict=True)
-        )
-        loss = self._loss(image_ND, text_ND, self._meanings(batch.rows, processes), processes)
-        loss.backward()  # type: ignore[no-untyped-call]
-        for start, stop in parts:
-            again = self._encode_part(batch, seed, start, stop)
-            gradients = [vector.grad[start:stop] for vector in (image_ND, text_ND)]  # type: ignore[index]
-            torch.autograd.backward(again, gradients)
-        return loss.item()
+    def save(self, folder: Path) -> None:
+        self._bound_scale()
+        super().save(folder)
 
-    def _encode_part(
-        self, batch: ImageBatch, seed: int, start: int, stop: int
-    ) -> tuple[Tensor, Tensor]:
-        """The vectors of some rows, with the same dropout each time."""
-        torch.manual_seed(seed_of(seed, start))
-        return self._encode(batch.part(start, stop))
+    def _bound_scale(self) -> None:
+        """Keep the scale of the softmax loss below CLIP's bound, which an update may have left."""
+        if self.loss_name == "softmax" and self.model.logit_scale is not None:
+            self.model.logit_scale.data.clamp_(max=MAX_LOG_SCALE)
 
     def _encode(self, batch: ImageBatch) -> tuple[Tensor, Tensor]:
         """The vectors of the images and of the texts (N, D)."""
-        token_NT = self.texts([row.target for row in batch.rows]).to(self.input.device)
-        with self.input.autocast():
-            image_ND = self.model.encode_images(self.input.pixels(batch))
+        token_NT = self.texts([row.target for row in batch.rows]).to(self.device)
+        with self.autocast():
+            image_ND = self.model.encode_images(self.pixels(batch))
             text_ND = self.model.encode_texts(token_NT)
         return image_ND, text_ND
 
@@ -113,19 +107,16 @@ class ContrastiveTask(ImageTask[TwoTowers]):
         image_ND: Tensor,
         text_ND: Tensor,
         said: Meanings,
-        processes: Processes = ALONE,
+        group: dist.ProcessGroup | None = None,
     ) -> Tensor:
-        """The part of these rows of the loss of the rows of all `processes`."""
+        """The loss of these rows among those of the group."""
         assert self.model.logit_scale is not None
         scale, bias = self.model.logit_scale.exp(), self.model.logit_bias
-        options: dict[str, Any] = {"meanings": said, "group": processes.group}
-        options["chunk_rows"] = CHUNK_ROWS
-        if self.loss == "softmax":
-            loss = softmax_contrastive(image_ND, text_ND, scale, **options)
-        else:
-            assert bias is not None
-            loss = sigmoid_contrastive(image_ND, text_ND, scale, bias, **options)
-        return loss / processes.count  # their mean is the loss of all rows
+        options: dict[str, Any] = {"meanings": said, "group": group, "chunk_rows": CHUNK_ROWS}
+        if self.loss_name == "softmax":
+            return softmax_contrastive(image_ND, text_ND, scale, **options)
+        assert bias is not None
+        return sigmoid_contrastive(image_ND, text_ND, scale, bias, **options)
 
     def _meanings(self, rows: Sequence[TrainingRow], processes: Processes = ALONE) -> Meanings:
         """Equal texts have one meaning, and all texts of an image are true of it.
@@ -136,7 +127,7 @@ class ContrastiveTask(ImageTask[TwoTowers]):
         first = sum(map(len, shares[: processes.rank]))
         numbers, padded = self._numbers([pair for share in shares for pair in share])
         own = slice(first, first + len(rows))
-        device = self.input.device
+        device = self.device
         return Meanings(
             torch.tensor(numbers, dtype=torch.long)[own].to(device),
             torch.tensor(padded, dtype=torch.long)[own].to(device),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -56,7 +55,6 @@ class LoraSettings:
     rank: int = 8
     alpha: float | None = None
     dropout: float = 0.0
-    rslora: bool = False
     targets: str = ATTENTION
 
     def __post_init__(self) -> None:
@@ -74,7 +72,7 @@ class LoraSettings:
     @property
     def scale(self) -> float:
         """The factor of the product of an adapter's matrices."""
-        return self.lora_alpha / (math.sqrt(self.rank) if self.rslora else self.rank)
+        return self.lora_alpha / self.rank
 
     @property
     def lora_alpha(self) -> float:
@@ -174,7 +172,7 @@ def _peft_values(settings: LoraSettings, base_model: str, revision: str | None) 
         "r": settings.rank,
         "lora_alpha": int(alpha) if alpha.is_integer() else alpha,
         "lora_dropout": settings.dropout,
-        "use_rslora": settings.rslora,
+        "use_rslora": False,
         "use_dora": False,
         "lora_bias": False,
         "bias": "none",

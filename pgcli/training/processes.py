@@ -1,8 +1,8 @@
 """The processes of a training run, as torchrun starts them: each computes a part of every update.
 
-Gradients are added up after the backward pass, in buckets that are sent while others are packed,
-and not by DistributedDataParallel during it: a process may then compute its part in more or fewer
-micro-batches than the others, halve them when memory runs out, or have lost all of its images.
+Gradients are added up after the backward pass, and not by DistributedDataParallel during it: a
+process may then compute its part in more or fewer micro-batches than the others, halve them when
+memory runs out, or have lost all of its images.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.rendezvous import rendezvous
 
 from pgcli.errors import NoUsableDevice, PgcliError, UsageError
@@ -33,7 +33,6 @@ Row = TypeVar("Row")
 Result = TypeVar("Result")
 
 TIMEOUT = timedelta(minutes=30)  # of one exchange; torchrun notices processes that end at once
-BUCKET_VALUES = 2**24  # gradients that are added up together: 64 MiB
 POLL_SECONDS = 0.02
 FAILED = "failed"
 
@@ -106,15 +105,6 @@ class Processes:
         """A seed for this process; that of the first is the one of a run of one process."""
         return seed_of(*values, *([self.rank] if self.rank else []))
 
-    def sum(self, values: Mapping[str, float]) -> dict[str, Any]:
-        """The sums over all processes; sums of integers are integers."""
-        if self.store is None:
-            return dict(values)
-        total = torch.tensor([*values.values()], dtype=torch.float64)
-        dist.all_reduce(total)
-        sums = zip(values.items(), total.tolist(), strict=True)
-        return {name: type(value)(found) for (name, value), found in sums}
-
     def largest(self, value: int) -> int:
         """The largest value of all processes."""
         if self.store is None:
@@ -135,31 +125,27 @@ class Processes:
         dist.all_gather_object(found, value)
         return found
 
-    def add_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
-        """Replace each gradient by the sum of those of all processes.
+    def add_gradients(self, parameters: Sequence[nn.Parameter], scale: float) -> None:
+        """Replace each gradient by the sum of those of all processes, times `scale`.
 
         Gradients of sharded parameters are their mean already, as FSDP2 computes it.
         """
-        if self.store is None:
-            return
-        if any(is_sharded(one) for one in parameters):
-            for one in parameters:
+        if self.store is not None and any(map(is_sharded, parameters)):
+            scale *= self.count
+        elif self.store is not None:
+            has_gradient = torch.tensor([one.grad is not None for one in parameters]).byte()
+            dist.all_reduce(has_gradient, dist.ReduceOp.MAX)
+            sums = []
+            for one, is_used in zip(parameters, has_gradient.tolist(), strict=True):
+                if is_used and one.grad is None:  # all of this process's images are lost
+                    one.grad = torch.zeros_like(one)
                 if one.grad is not None:
-                    one.grad.mul_(self.count)
-            return
-        for one in self._with_gradients(parameters):
-            if one.grad is None:  # all of this process's images are lost
-                one.grad = torch.zeros_like(one)
-        buckets = [*_buckets([one.grad for one in parameters if one.grad is not None])]
-        sent = []
-        for bucket in buckets:
-            flat = torch.cat([gradient.flatten() for gradient in bucket])
-            sent.append((flat, dist.all_reduce(flat, async_op=True)))
-        for bucket, (flat, work) in zip(buckets, sent, strict=True):
-            work.wait()
-            parts = torch.split_with_sizes(flat, [gradient.numel() for gradient in bucket])
-            for gradient, part in zip(bucket, parts, strict=True):
-                gradient.copy_(part.view_as(gradient))
+                    sums.append(dist.all_reduce(one.grad, async_op=True))
+            for work in sums:
+                work.wait()
+        for one in parameters:
+            if one.grad is not None:
+                one.grad.mul_(scale)
 
     def from_first(self, work: Callable[[], Result]) -> Result:
         """The result of `work`, a JSON value, which the first process alone does.
@@ -206,27 +192,8 @@ class Processes:
         except RuntimeError:  # the process that holds the store is gone
             return True
 
-    def _with_gradients(self, parameters: Sequence[nn.Parameter]) -> list[nn.Parameter]:
-        """The parameters that have a gradient in any process."""
-        has_gradient = torch.tensor([one.grad is not None for one in parameters]).byte()
-        dist.all_reduce(has_gradient, dist.ReduceOp.MAX)
-        pairs = zip(parameters, has_gradient.tolist(), strict=True)
-        return [one for one, is_used in pairs if is_used]
-
 
 ALONE = Processes()
-
-
-def _buckets(gradients: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Consecutive gradients of at least `BUCKET_VALUES` values, or those that are left."""
-    bucket: list[Tensor] = []
-    for gradient in gradients:
-        bucket.append(gradient)
-        if sum(one.numel() for one in bucket) >= BUCKET_VALUES:
-            yield bucket
-            bucket = []
-    if bucket:
-        yield bucket
 
 
 def connect() -> Processes:

@@ -15,7 +15,8 @@ import numpy as np
 from pgcli.errors import NoInputError
 from pgcli.inputs import ReadOptions
 from pgcli.records import Item
-from pgcli.training.image_errors import ItemErrors
+from pgcli.run.progress.tally import ErrorBudget
+from pgcli.training.row_errors import RowErrors
 from pgcli.training.row_store import RowStore
 from pgcli.training.targets import Targets, TrainingTarget, is_error_row
 from pgcli.training.training_row import IMAGE_ID, RowKey, TrainingRow
@@ -67,6 +68,11 @@ class TrainingRows(Sequence[TrainingRow]):
         for own, other in zip(self._columns, selected._columns, strict=True):
             other.extend(own[number] for number in chosen)
         return selected
+
+    def images(self) -> TrainingRows:
+        """The first row of each image."""
+        _, first = np.unique(np.array(self.image_keys), return_index=True)
+        return self.select(np.sort(first).tolist())
 
     def count_lost(self, faults: Collection[RowKey]) -> int:
         """The number of rows whose image has one of the faults."""
@@ -120,13 +126,13 @@ def read_rows(
     targets: Targets,
     *,
     track: Callable[[Iterable[Item]], Iterable[Item]] = iter,
-    errors: ItemErrors | None = None,
+    errors: RowErrors | None = None,
 ) -> TrainingRows:
     """The rows of the sources, which are stored; `errors` counts those with an image's fault.
 
     Raises UsageError for images without columns, NoInputError if no row is left, and TooManyErrors.
     """
-    errors = errors or ItemErrors()
+    errors = errors or RowErrors(ErrorBudget(max_share=1.0))
     found = TrainingRows(store)
     for name in sources:
         items, find = targets.open(name, options)
@@ -134,15 +140,15 @@ def read_rows(
             if is_error_row(item):
                 found.left_out["with_error"] += 1
             elif item.fault is not None:
-                errors.add(item)
+                errors.add((item.id, item.image), item, item.fault)
                 found.left_out["with_fault"] += 1
                 found.first_fault = found.first_fault or f"{item.id}: {item.fault.message}"
             elif (target := find(item)) is None:
                 found.left_out["without_target"] += 1
             else:
-                errors.add(item)
+                errors.add((item.id, item.image), item, None)
                 found.add(item, target)
-    errors.check_share()
+    errors.budget.check_share(errors.tally)
     if not found:
         raise NoInputError(
             f"no row of {', '.join(sources)} has an image with {targets.name}"

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import torch
+
 from pgcli.training.answer_task import AnswerTask
-from pgcli.training.classify_task import ClassifyTask, ProbeTask
+from pgcli.training.classify_task import ClassifyTask
 from pgcli.training.contrastive_task import ContrastiveTask
-from pgcli.training.micro_batches import MicroBatches
 from pgcli.training.rows import TrainingRows
 from pgcli.training.settings import TrainingSettings
 from pgcli.training.setup_answers import make_answer_task
@@ -19,6 +20,7 @@ from pgcli.training.start_encoders import (
     start_classifier,
     start_towers,
 )
+from pgcli.training.task import MicroBatches
 from pgcli.training.task_inputs import TaskInputs
 from pgcli.training.training_row import TrainingRow
 
@@ -39,7 +41,7 @@ def split_rows(
     return given, ()
 
 
-def make_task(inputs: TaskInputs) -> AnswerTask | ContrastiveTask | ClassifyTask | ProbeTask:
+def make_task(inputs: TaskInputs) -> AnswerTask | ContrastiveTask | ClassifyTask:
     """The task of the settings, with its model on the device.
 
     Raises UsageError for a checkpoint or labels that do not fit the task, and for fewer rows in a
@@ -55,7 +57,9 @@ def make_task(inputs: TaskInputs) -> AnswerTask | ContrastiveTask | ClassifyTask
     shared: dict[str, Any] = {
         "model": start.model,
         "data": inputs.data(start.model.config.vision.resolution, start.preprocessing),
-        "input": inputs.image_input(start.preprocessing),
+        "preprocessing": start.preprocessing,
+        "device": inputs.device,
+        "dtype": inputs.products_of(torch.float32),
         "micro_batches": MicroBatches(
             settings.micro_batch, is_fixed=bool(settings.micro_batch) or exchanges
         ),
@@ -66,6 +70,10 @@ def make_task(inputs: TaskInputs) -> AnswerTask | ContrastiveTask | ClassifyTask
         loss = chosen_loss(settings, start.model)
         if settings.probe:
             freeze_towers(start.model)
-        return ContrastiveTask(**shared, texts=start.texts, loss=loss)
+        return ContrastiveTask(**shared, texts=start.texts, loss_name=loss)
     task = ClassifyTask(**shared, label_smoothing=settings.label_smoothing)
-    return ProbeTask(task, inputs.track) if settings.probe else task
+    if settings.probe:
+        start.model.vision.requires_grad_(requires_grad=False)
+        images = inputs.images(with_evaluation=True)
+        task.fill_features(images, task.encode, inputs.track)
+    return task

@@ -1,4 +1,4 @@
-"""Makes the task of PaliGemma: rows that fit, a model of which a part is trained, and memory."""
+"""Makes the task of PaliGemma: rows that fit, and a model of which a part is trained."""
 
 from __future__ import annotations
 
@@ -11,23 +11,28 @@ import torch
 
 from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import Checkpoint
-from pgcli.device.select import free_bytes
+from pgcli.checkpoints.weight_files import total_bytes
 from pgcli.engine.loader import read_tokenizer
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.errors import NoInputError
 from pgcli.model.config import PaliGemmaConfig
-from pgcli.training.answer_task import AnswerObjective, AnswerTask, tokenized
-from pgcli.training.feature_store import FeatureStore
-from pgcli.training.memory_estimate import MemoryPlan, TrainingDtypes, estimate_memory, plan_memory
-from pgcli.training.micro_batches import MicroBatches, saved_rows
+from pgcli.stores.files import read_json
+from pgcli.training.answer_task import AnswerTask, tokenized
 from pgcli.training.rows import TrainingRows
 from pgcli.training.sharding import shard
 from pgcli.training.start_answers import base_dtype, check_kind, start_answers
+from pgcli.training.task import MicroBatches
 from pgcli.training.task_inputs import TaskInputs
+from pgcli.training.trainer import SMALLER
 from pgcli.training.training_row import RowKey, TrainingRow
 
 SHARE_OF_DISK = 0.5  # of the free space, for the features of images
 MIN_USES = 2  # of an image, for its features to be stored
+#: Tokens computed at once: more are not faster.
+CPU_TOKENS, GPU_TOKENS = 2048, 32_768
+#: Larger checkpoints are trained on a CPU with activations that are computed twice: where its
+#: memory runs out, the process ends.
+LARGE_BYTES = 10**9
 
 
 @dataclass(frozen=True)
@@ -44,35 +49,30 @@ class AnswerPlan:
     tokenizer: Tokenizer
     dtype: torch.dtype
     faults: dict[RowKey, str]
-    memory: MemoryPlan
     feature_bytes: int
 
-    def check_memory(self) -> None:
-        """Raise NoUsableDevice if the run does not fit into free memory."""
-        device = self.inputs.device
-        self.memory.check(device, free_bytes(device), "; ".join(self._remedies()))
-
     def micro_batches(self) -> MicroBatches:
-        """The rows at once; processes over which the model is divided compute equally many."""
-        rows, processes = self.memory.micro_batch, self.inputs.processes
-        is_fixed, saved_in = self.inputs.settings.micro_batch is not None, None
-        if self.inputs.shards > 1:
-            saved_in = self.inputs.reading.store.folder
-            rows = processes.smallest(rows if is_fixed else saved_rows(saved_in, rows))
-        return MicroBatches(rows, is_fixed, saved_in)
+        """The rows at once: as many as are fast. Processes of a divided model have equally many."""
+        inputs, given = self.inputs, self.inputs.settings.micro_batch
+        assert inputs.lengths is not None
+        slots = self.config.image_tokens + max(inputs.lengths)
+        tokens = CPU_TOKENS if inputs.device.type == "cpu" else GPU_TOKENS
+        rows = given or max(1, tokens // slots)
+        if inputs.shards > 1:
+            saved = read_json(inputs.reading.store.folder / SMALLER) or {}
+            rows = inputs.processes.smallest(rows if given else min(rows, saved.get("rows", rows)))
+        return MicroBatches(rows, is_fixed=given is not None)
 
-    def _remedies(self) -> list[str]:
-        answer = self.inputs.settings.answer
-        found = []
-        if self.memory.micro_batch > 1:
-            found.append("--micro-batch 1")
-        if not self.memory.checkpointing:
-            found.append("--gradient-checkpointing on")
-        if answer.method == "full":
-            found.append("--method lora trains small adapters beside frozen weights")
-        elif answer.quantize == "none":
-            found += ["--dtype bfloat16"] * (self.dtype == torch.float32) + ["--quantize int8"]
-        return [*found, "a smaller model or another --device"]
+    @property
+    def computes_twice(self) -> bool:
+        """Whether activations are computed again in the backward pass from the first update on."""
+        checkpointing = self.inputs.settings.answer.gradient_checkpointing
+        if checkpointing != "auto":
+            return checkpointing == "on"
+        is_cpu = self.inputs.device.type == "cpu"
+        return self.inputs.shards > 1 or (
+            is_cpu and total_bytes(self.checkpoint.folder) > LARGE_BYTES
+        )
 
 
 @dataclass
@@ -117,7 +117,7 @@ class FittingRows:
 
 def plan_answers(inputs: TaskInputs) -> AnswerPlan:
     """The plan of a run. Raises UsageError for a checkpoint of another kind."""
-    settings, checkpoint, device = inputs.settings, inputs.checkpoint, inputs.device
+    settings, checkpoint = inputs.settings, inputs.checkpoint
     assert checkpoint is not None
     check_kind(checkpoint)
     config = read_config(checkpoint.folder)
@@ -126,27 +126,9 @@ def plan_answers(inputs: TaskInputs) -> AnswerPlan:
     train, lengths = fitting.of(inputs.train)
     evaluation, _ = fitting.of(inputs.evaluation)
     inputs = replace(inputs, train=train, evaluation=evaluation, lengths=lengths)
-    dtype = base_dtype(settings.answer, checkpoint, inputs.dtype, device)
-    dtypes = TrainingDtypes.of(dtype, inputs.products_of(dtype))
-    memory = plan_memory(
-        estimate_memory(config, settings.answer, dtypes, max(lengths), shards=inputs.shards),
-        settings.answer,
-        batch=inputs.batch_size,
-        slots=config.image_tokens + max(lengths),
-        device=device,
-        free=free_bytes(device),
-        micro_batch=settings.micro_batch,
-    )
-    return AnswerPlan(
-        inputs,
-        checkpoint,
-        config,
-        tokenizer,
-        dtype,
-        fitting.faults,
-        memory,
-        feature_bytes(inputs, config, dtype),
-    )
+    dtype = base_dtype(settings.answer, checkpoint, inputs.dtype, inputs.device)
+    stored = feature_bytes(inputs, config, dtype)
+    return AnswerPlan(inputs, checkpoint, config, tokenizer, dtype, fitting.faults, stored)
 
 
 def feature_bytes(inputs: TaskInputs, config: PaliGemmaConfig, dtype: torch.dtype) -> int:
@@ -170,40 +152,40 @@ def feature_bytes(inputs: TaskInputs, config: PaliGemmaConfig, dtype: torch.dtyp
 def make_answer_task(inputs: TaskInputs) -> AnswerTask:
     """The task of the settings, with its model on the device.
 
-    Raises UsageError for a checkpoint of another kind, and NoUsableDevice for too little memory
-    before the weights are read.
+    Raises UsageError for a checkpoint of another kind.
     """
     plan = plan_answers(inputs)
-    plan.check_memory()
     inputs, settings = plan.inputs, plan.inputs.settings
-    answer = settings.answer
     is_divided = inputs.shards > 1
     stores_features = inputs.processes.smallest(plan.feature_bytes) > 0
     start = start_answers(
-        answer,
+        settings.answer,
         plan.checkpoint,
         plan.config,
         dtype=plan.dtype,
         device=torch.device("cpu") if is_divided and not stores_features else inputs.device,
         seed=settings.seed,
     )
-    if plan.memory.checkpointing:
-        start.checkpoint_gradients()
     data = inputs.data(plan.config.vision.resolution, start.preprocessing)
-    data.loader.errors.reasons.update(plan.faults)
+    data.errors.reasons.update(plan.faults)
+    micro_batches = plan.micro_batches()
+    if plan.computes_twice:
+        start.compute_twice()
+    elif settings.answer.gradient_checkpointing == "auto":
+        micro_batches.save_memory = start.compute_twice
     task = AnswerTask(
         model=start.model,
         data=data,
-        input=inputs.image_input(start.preprocessing, inputs.products_of(plan.dtype)),
-        micro_batches=plan.micro_batches(),
+        preprocessing=start.preprocessing,
+        device=inputs.device,
+        dtype=inputs.products_of(plan.dtype),
+        micro_batches=micro_batches,
         save_to=start.save,
         tokenizer=plan.tokenizer,
-        preprocessing=start.preprocessing,
-        objective=AnswerObjective(answer.loss_mean, settings.label_smoothing, answer.keep_softcap),
+        label_smoothing=settings.label_smoothing,
     )
     if stores_features:
-        features = FeatureStore(inputs.reading.store.folder, inputs.processes)
-        task.fill_features(features, inputs.track)
+        task.fill_features(inputs.images(), task.encode, inputs.track)
     if is_divided:
         shard(start.model, inputs.device)
     return task

@@ -33,11 +33,15 @@ class AnswerStart:
     preprocessing: Preprocessing
     save: Callable[[Path], None]
 
-    def checkpoint_gradients(self) -> None:
-        """Compute activations again in the backward pass, in the towers that gradients pass."""
-        vision = self.model.vision
+    def compute_twice(self) -> bool:
+        """Compute activations again in the backward pass; return whether that saves memory now.
+
+        It does in the towers that gradients pass.
+        """
+        vision, is_new = self.model.vision, not self.model.decoder.gradient_checkpointing
         self.model.decoder.gradient_checkpointing = True
         vision.gradient_checkpointing = any(one.requires_grad for one in vision.parameters())
+        return is_new
 
 
 def base_dtype(

@@ -1,27 +1,107 @@
-"""What the trainer asks of a task: a model, its batches, their loss and its evaluation."""
+"""What the trainer asks of a task: a model, its batches, their loss and its evaluation.
+
+B rows · R resolution · C channels
+"""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+
+from pgcli.checkpoints.preprocessing import Preprocessing
+from pgcli.engine.oom import OutOfMemory, run_or_free
+from pgcli.errors import NoUsableDevice
+from pgcli.model.siglip import normalize_pixels
+from pgcli.training.data import ImageBatch, RowOrder, TrainingData
+from pgcli.training.features import FeatureStore
+from pgcli.training.training_row import RowKey, TrainingRow
+
+Model = TypeVar("Model", bound=nn.Module)
+Result = TypeVar("Result")
 
 
-class SampleAnswer(NamedTuple):
-    """An answer of the model beside the true one."""
+class Loss(NamedTuple):
+    """The sum of rows' losses, and the weight that the mean is over: their number.
 
-    id: str
-    prompt: str
-    answer: str
-    truth: str
+    `sums` are other metrics, whose mean is reported, and `tokens` is the number of those computed.
+    """
+
+    sum: Tensor
+    weight: float
+    sums: Mapping[str, float] = {}
+    tokens: int = 0
+
+
+@dataclass
+class MicroBatches:
+    """The largest number of rows that are computed together; None for all of a batch.
+
+    It is halved when memory runs out, unless it `is_fixed`. `save_memory` is called before that; it
+    returns whether rows take less memory now. `forward_rows`, the number without gradients, is
+    halved on its own, so that updates stay as they are.
+    """
+
+    rows: int | None = None
+    is_fixed: bool = False
+    forward_rows: int | None = None
+    save_memory: Callable[[], bool] = lambda: False
+
+    def ranges(self, total: int, largest: int = 0) -> Iterator[tuple[int, int]]:
+        """The first row of each part and that after its last.
+
+        There are as many parts as `largest` rows would have, of which the last may be empty.
+        """
+        largest = max(total, largest)
+        rows = self.rows or max(1, largest)
+        for start in range(0, largest, rows):
+            yield min(start, total), min(start + rows, total)
+
+    def halve(self, total: int) -> None:
+        """Compute less at once after so many rows did not fit. Raises NoUsableDevice."""
+        if not self.save_memory():
+            self.rows = self._half(total, "train on")
+
+    def forward(self, total: int, compute: Callable[[int, int], Result]) -> Iterator[Result]:
+        """The results of `compute` for the first row of each part and that after its last.
+
+        `compute` keeps no gradients. Raises NoUsableDevice if memory does not suffice.
+        """
+        start = 0
+        while start < total:
+            stop = min(start + (self.forward_rows or self.rows or total), total)
+            try:
+                result = run_or_free(lambda start=start, stop=stop: compute(start, stop))  # type: ignore[misc]
+            except OutOfMemory:
+                self.forward_rows = self._half(stop - start, "compute")
+                continue
+            yield result
+            start = stop
+
+    def _half(self, rows: int, purpose: str) -> int:
+        """The half of `rows` that did not fit. Raises NoUsableDevice if there is none."""
+        if self.is_fixed or rows == 1:
+            raise NoUsableDevice(
+                no_memory(purpose, rows),
+                hint="--micro-batch with a smaller number, a smaller model or another --device",
+            ) from None
+        return rows // 2
+
+
+def no_memory(purpose: str, rows: int) -> str:
+    """The message that so many rows do not fit."""
+    return f"the device has no memory left to {purpose} {rows} row{'s' * (rows != 1)} at once"
 
 
 class TrainingTask(Protocol):
     """What is learned from what. The trainer knows nothing else about the model or its data.
 
-    A task that generates text may have `samples`, a few `SampleAnswer` of its last evaluation.
+    A task that generates text may have `samples`, a few answers of its last evaluation.
     """
 
     @property
@@ -29,24 +109,119 @@ class TrainingTask(Protocol):
         """The model; parameters that require no gradient stay as they are and are not saved."""
 
     def batches(self, first: int, stop: int) -> Generator[Any]:
-        """The batches of the steps from `first` to before `stop`, each a function of its step."""
+        """The batches of the steps from `first` to before `stop`, each a function of its step.
 
-    def weight(self, batch: Any) -> float:
-        """What the losses of the batch's rows are averaged over: its number of rows or tokens."""
-
-    def backward(self, batch: Any, total: float) -> Mapping[str, float]:
-        """Add the gradients of the sum of the rows' losses, divided by `total`.
-
-        The batch is this process's part of an update, and `total` is the sum of the weights of all
-        parts. Returns `loss`, `rows` and other metrics as parts of sums too: gradients and metrics
-        of the update are the sums of those of the processes.
+        Of several processes each has its share of an update's rows.
         """
+
+    @property
+    def micro_batches(self) -> MicroBatches:
+        """How many rows are computed at once."""
+
+    def size(self, batch: Any) -> int:
+        """The number of rows of the batch."""
+
+    def parts(self, batch: Any, largest: int) -> Iterable[Any]:
+        """The batch in parts that are computed one after another.
+
+        There are as many as of a batch of `largest` rows, of which the last may be empty.
+        """
+
+    def loss(self, part: Any) -> Loss:
+        """The sum of the rows' losses, and its weight; an update has the mean of all parts."""
 
     def evaluate(self) -> Mapping[str, float]:
         """`loss` and the task's metrics on rows that are not trained on."""
 
-    def rank(self, found: Mapping[str, float]) -> tuple[float, ...]:
+    def rank(self, metrics: Mapping[str, float]) -> tuple[float, ...]:
         """What evaluations are compared by: the best one has the largest."""
 
     def save(self, folder: Path) -> None:
         """Write the model into the folder as the commands load it."""
+
+
+@dataclass(kw_only=True)
+class ImageTask(Generic[Model]):
+    """What the tasks on images share beside their losses; `save_to` writes the model.
+
+    Weights are in float32, products in the `dtype`. With `features`, what the vision tower has of
+    the rows to train on is read from them.
+    """
+
+    model: Model
+    data: TrainingData
+    preprocessing: Preprocessing
+    device: torch.device
+    dtype: torch.dtype
+    save_to: Callable[[Path], None]
+    micro_batches: MicroBatches = field(default_factory=MicroBatches)
+    features: FeatureStore | None = None
+
+    def batches(self, first: int, stop: int) -> Generator[Any]:
+        if self.features is None:
+            yield from self.data.batches(first, stop)
+        else:
+            yield from map(self.features.batch, self.data.row_batches(first, stop))
+
+    def size(self, batch: Any) -> int:
+        return len(batch.rows)
+
+    def parts(self, batch: Any, largest: int) -> Iterable[Any]:
+        for start, stop in self.micro_batches.ranges(len(batch.rows), largest):
+            yield batch.part(start, stop)
+
+    def pixels(self, batch: ImageBatch) -> Tensor:
+        """The images (B, C, R, R) as the vision tower takes them."""
+        mean = torch.tensor(self.preprocessing.mean, device=self.device)
+        std = torch.tensor(self.preprocessing.std, device=self.device)
+        return normalize_pixels(batch.pixels_BRRC.to(self.device), mean, std, torch.float32)
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """A block whose products are computed in the dtype."""
+        if self.dtype == torch.float32:
+            return nullcontext()
+        return torch.autocast(self.device.type, self.dtype)
+
+    def in_parts(self, batch: Any, compute: Callable[[Any], Result]) -> list[Result]:
+        """The values of `compute`, without gradients, of the parts of a batch that fit into memory.
+
+        Raises NoUsableDevice if a single row does not.
+        """
+        parts = self.micro_batches.forward(
+            len(batch.rows), lambda start, stop: compute(batch.part(start, stop))
+        )
+        return [*parts]
+
+    def fill_features(
+        self,
+        images: Sequence[TrainingRow],
+        encode: Callable[[ImageBatch], Tensor],
+        track: Callable[[Iterable[ImageBatch]], Iterable[ImageBatch]] = iter,
+    ) -> None:
+        """Store `encode` of the images, a row each, and take it from there in place of the images.
+
+        Each is computed in one process, always in the same batches, so that a resumed run has the
+        same features. Raises TooManyErrors if no image can be read.
+        """
+        processes = self.data.processes
+        self.features = FeatureStore(self.data.store.folder, processes)
+        self.model.eval()
+        with processes.fail_together(), torch.no_grad(), self.autocast():
+            for batch in track(self.data.in_order(images, processes)):
+                encoded = self.in_parts(batch, lambda part: encode(part).cpu())
+                self.features.add(torch.cat(encoded), batch.rows)
+        self.features.share()
+        if not len(self.features):
+            raise self.data.none_read(images)
+
+    def save(self, folder: Path) -> None:
+        self.save_to(folder)
+
+    @property
+    def order(self) -> RowOrder:
+        return self.data.order
+
+    @property
+    def faults(self) -> Mapping[RowKey, str]:
+        """Why images could not be read, and rows not be used."""
+        return self.data.errors.reasons

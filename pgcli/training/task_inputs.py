@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import torch
 
 from pgcli.checkpoints.find import Checkpoint
@@ -17,13 +16,12 @@ from pgcli.errors import UsageError
 from pgcli.images import ImageDecoder, ImageLimits
 from pgcli.run.progress.tally import ErrorBudget
 from pgcli.stores import Reader
-from pgcli.training.image_batches import ImageLoader, RowOrder
-from pgcli.training.image_errors import ImageErrors
+from pgcli.training.data import RowOrder, TrainingData
 from pgcli.training.processes import ALONE, Processes
+from pgcli.training.row_errors import RowErrors
 from pgcli.training.row_store import RowStore
 from pgcli.training.rows import TrainingRows
 from pgcli.training.settings import TrainingSettings
-from pgcli.training.task_data import ImageInput, TaskData
 from pgcli.training.training_row import TrainingRow
 
 
@@ -73,19 +71,21 @@ class TaskInputs:
             )
         return size
 
-    def loader(self, resolution: int, preprocessing: Preprocessing) -> ImageLoader:
-        """What decodes the images for a model."""
+    def data(self, resolution: int, preprocessing: Preprocessing) -> TrainingData:
+        """The rows in order, with their images for a model."""
         reading = self.reading
         spec = replace(image_spec(resolution, preprocessing), fast_decode=reading.fast_decode)
-        decoder = ImageDecoder(spec, reading.limits)
-        rows = len(self.train) + reading.faults
-        errors = ImageErrors(rows, reading.budget, reading.faults)
-        return ImageLoader(reading.store, decoder, errors, reading.workers, reading.make_reader)
-
-    def data(self, resolution: int, preprocessing: Preprocessing) -> TaskData:
-        """The rows in order, with their images for a model."""
-        loader = self.loader(resolution, preprocessing)
-        return TaskData(self.train, self.evaluation, self.order, loader, self.processes)
+        return TrainingData(
+            self.train,
+            self.evaluation,
+            self.order,
+            reading.store,
+            ImageDecoder(spec, reading.limits),
+            RowErrors(reading.budget, len(self.train) + reading.faults, reading.faults),
+            reading.workers,
+            reading.make_reader,
+            self.processes,
+        )
 
     @property
     def steps_per_epoch(self) -> int:
@@ -103,18 +103,16 @@ class TaskInputs:
         is_full = self.settings.task == "answer" and self.settings.answer.method == "full"
         return self.processes.count if is_full else 1
 
+    def images(self, *, with_evaluation: bool = False) -> Sequence[TrainingRow]:
+        """The first row of each image to train on, and maybe of those to evaluate on."""
+        rows = [*self.train, *(self.evaluation if with_evaluation else ())]
+        if isinstance(self.train, TrainingRows) and not with_evaluation:
+            return self.train.images()
+        return [*{row.image_key: row for row in reversed(rows)}.values()][::-1]
+
     def count_images(self) -> int:
         """The number of different images to train on."""
-        if isinstance(self.train, TrainingRows):
-            return len(np.unique(np.array(self.train.image_keys)))
-        return len({row.image_key for row in self.train})
-
-    def image_input(
-        self, preprocessing: Preprocessing, products: torch.dtype | None = None
-    ) -> ImageInput:
-        """What normalizes images; products are of the dtype, else of that of the run."""
-        products = self.products_of(torch.float32) if products is None else products
-        return ImageInput(self.device, products, preprocessing.mean, preprocessing.std)
+        return len(self.images())
 
     def products_of(self, weights: torch.dtype) -> torch.dtype:
         """The dtype to which autocast converts weights for products; float32 if it does not.

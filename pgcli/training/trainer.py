@@ -7,6 +7,7 @@ import resource
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from time import monotonic, perf_counter
 from typing import Any
@@ -14,17 +15,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pgcli.errors import InvalidCheckpoint, TrainingDiverged
-from pgcli.stores.writing import wrap_write_errors
+from pgcli.engine.oom import OutOfMemory, run_or_free
+from pgcli.errors import InvalidCheckpoint, NoUsableDevice, TrainingDiverged
+from pgcli.stores.writing import wrap_write_errors, write_json
 from pgcli.training.curves import write_curves
 from pgcli.training.metrics_file import METRICS, MetricsFile
 from pgcli.training.optimizer import CosineSchedule, make_optimizer
 from pgcli.training.processes import ALONE, Processes
-from pgcli.training.sharding import gathered, in_host_memory, whole
-from pgcli.training.task import TrainingTask
+from pgcli.training.sharding import gathered, in_host_memory, is_divided, whole
+from pgcli.training.task import TrainingTask, no_memory
 from pgcli.training.training_state import load_state, save_state
 
 STATE, CURVES, LAST = "state.safetensors", "curves.png", "last"
+SMALLER = "micro_batch.json"  # the rows at once with which a divided run goes on
 MAX_NAMED = 40  # rows of a step that are named in a message
 
 
@@ -137,34 +140,79 @@ class Trainer:
         learning_rate = self._schedule.at(step)
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
-        torch.manual_seed(self.processes.seed(self.options.seed, step))
         self.task.model.train()
-        total = self.processes.sum({"weight": self.task.weight(batch)})["weight"]
-        found: dict[str, Any] = {"loss": None, "rows": 0}
+        sizes = self.processes.gather(self.task.size(batch))
+        metrics: dict[str, Any] = {"loss": None, "rows": sum(sizes)}
         norm = None
-        if total:  # else no image can be read, and the weights stay as they are
-            found = self.processes.sum(self.task.backward(batch, total))
-            self.processes.add_gradients(self._trained)
+        if sum(sizes):  # else no image can be read, and the weights stay as they are
+            metrics |= self._add_gradients(batch, max(sizes))
             norm = self._clip_gradients()
-            self._check_finite(found["loss"], norm, batch)
+            self._check_finite(metrics["loss"], norm, batch)
             self._optimizer.step()
             self._optimizer.zero_grad(set_to_none=True)
+        if hasattr(batch, "lost"):
+            metrics["lost"] = sum(self.processes.gather(batch.lost))
         self.progress.step += 1
         seconds = perf_counter() - began
         speeds = {
-            f"{name}_per_second": found[name] / seconds
+            f"{name}_per_second": metrics[name] / seconds
             for name in ("rows", "tokens")
-            if name in found
+            if name in metrics
         }
         return {
             "step": self.progress.step,
-            **found,
+            **metrics,
             "learning_rate": learning_rate,
             "gradient_norm": norm,
             **speeds,
             "wait_ms": waited * 1e3,
             "memory_mb": peak_memory_mb(),
         }
+
+    def _add_gradients(self, batch: Any, largest: int) -> dict[str, float]:
+        """Compute the gradients of the mean loss of all processes' rows; return the metrics.
+
+        The batch is computed in parts that fit into memory: they are halved, and computed again,
+        when memory runs out. If the model is divided over processes, these are within the update
+        then, so the run ends, and its next start takes the half. `largest` is the largest number of
+        rows of a process. Raises NoUsableDevice.
+        """
+        micro_batches, size = self.task.micro_batches, self.task.size(batch)
+        while True:
+            try:
+                sums = run_or_free(lambda: self._backward(batch, largest))
+                break
+            except OutOfMemory:
+                rows = min(micro_batches.rows or size, size)
+                micro_batches.halve(rows)
+            if is_divided(self.task.model):
+                half = {"rows": micro_batches.rows}
+                write_json(self._state_file.with_name(SMALLER), half)
+                raise NoUsableDevice(
+                    no_memory("train on", rows),
+                    hint="the same command goes on from its last state, with "
+                    f"{micro_batches.rows} at once",
+                )
+            self.task.model.zero_grad(set_to_none=True)
+        total = reduce(added, self.processes.gather(sums))
+        weight, tokens = total.pop("weight"), total.pop("tokens")
+        self.processes.add_gradients(self._trained, 1 / weight)
+        means = {name: value / weight for name, value in total.items()}
+        return means | ({"tokens": tokens} if tokens else {})
+
+    def _backward(self, batch: Any, largest: int) -> dict[str, float]:
+        """Add the gradients of the sum of this process's losses; return the sums of metrics."""
+        # a divided model is gathered for as many parts in each process
+        parts = self.task.parts(batch, largest if is_divided(self.task.model) else 0)
+        sums: dict[str, float] = {}
+        for number, part in enumerate(parts):
+            # of dropout, also after a lack of memory
+            torch.manual_seed(self.processes.seed(self.options.seed, self.progress.step, number))
+            loss = self.task.loss(part)
+            loss.sum.backward()  # type: ignore[no-untyped-call]
+            own = {"loss": loss.sum.item(), "weight": loss.weight, "tokens": loss.tokens}
+            sums = added(sums, {**own, **loss.sums})
+        return sums  # of a process without rows, nothing
 
     def _clip_gradients(self) -> float:
         """Scale the gradients down to the largest norm that is allowed; return their norm."""
@@ -235,6 +283,11 @@ class Trainer:
     def _save_state(self) -> None:
         model, is_first = self.task.model, self.processes.is_first
         save_state(self._state_file, self.progress, model, self._optimizer, is_first=is_first)
+
+
+def added(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, float]:
+    """The sums of the values by name."""
+    return {name: first.get(name, 0) + second.get(name, 0) for name in {**first, **second}}
 
 
 def diverged(message: str) -> TrainingDiverged:

@@ -14,6 +14,7 @@ from examples.demo_model.average import average
 from examples.demo_model.dataset import SceneDataset
 from examples.demo_model.init import init_weights, whiten_patches
 from examples.demo_model.mask_autoencoder import MaskAutoencoder, MaskTask, load_autoencoder
+from examples.demo_model.packing import IGNORE_INDEX
 from examples.demo_model.patch_targets import patch_targets
 from examples.demo_model.scenes import BACKGROUNDS, COLOURS, SHAPES, VALIDATION_SEEDS, Scene
 from examples.demo_model.task import PATCH_HEAD, DemoLearner, DrawingsTask, examples_right
@@ -26,7 +27,6 @@ from pgcli.checkpoints.save import save
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
 from pgcli.model.paligemma import PaliGemma
-from pgcli.training.packing import IGNORE_INDEX
 from pgcli.training.processes import Processes
 from pgcli.training.trainer import Trainer, TrainerOptions
 from tests.support.tiny import PATCH, RESOLUTION, tokenizer_into

@@ -21,8 +21,8 @@ from pgcli.errors import NoUsableDevice, PgcliError, TooManyErrors
 from pgcli.run.progress.shutdown import GracefulShutdown
 from pgcli.training.answer_task import AnswerTask
 from pgcli.training.classify_task import ClassifyTask
-from pgcli.training.feature_store import FeatureStore
-from pgcli.training.image_batches import ImageBatch
+from pgcli.training.data import ImageBatch
+from pgcli.training.features import FeatureStore
 from pgcli.training.trainer import Trainer
 
 
@@ -132,10 +132,10 @@ def out_of_memory() -> Iterator[None]:
 @contextmanager
 def counted() -> Iterator[None]:
     """The images that are encoded, and the rows of parts of updates, are counted and printed."""
-    fill, loss, sizes = FeatureStore.fill, AnswerTask._loss, set()
+    share, loss, sizes = FeatureStore.share, AnswerTask._loss, set()
 
-    def counted_fill(self: FeatureStore, *given: Any) -> None:
-        fill(self, *given)
+    def counted_share(self: FeatureStore) -> None:
+        share(self)
         sys.stderr.write(f"encoded {len(self._keys)} images\n")
 
     def counted_loss(self: AnswerTask, batch: Any) -> Any:
@@ -143,7 +143,7 @@ def counted() -> Iterator[None]:
         return loss(self, batch)
 
     with (
-        patch.object(FeatureStore, "fill", counted_fill),
+        patch.object(FeatureStore, "share", counted_share),
         patch.object(AnswerTask, "_loss", counted_loss),
     ):
         yield
@@ -156,5 +156,5 @@ EVENTS: dict[str, Callable[[], Any]] = {
     "no data": failing_data,
     "count": counted,
     "out of memory": out_of_memory,
-    "no memory": failing("backward", NoUsableDevice("no memory is left", hint="free some"), 1),
+    "no memory": failing("loss", NoUsableDevice("no memory is left", hint="free some"), 1),
 }

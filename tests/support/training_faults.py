@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,10 +13,10 @@ from pgcli.checkpoints.adapter_file import AdapterTensors
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.paligemma import PaliGemma
 from pgcli.training import answer_loss, answer_task, setup_answers, start_answers, trainer
-from pgcli.training.answer_loss import AnswerTokens
+from pgcli.training.answer_loss import AnswerTokens, TokenizedExample
 from pgcli.training.answer_task import AnswerTask
-from pgcli.training.packing import TokenizedExample
-from pgcli.training.task_data import TaskData
+from pgcli.training.data import TrainingData
+from pgcli.training.task import Loss
 from tests.support.training_checks import (
     Patch,
     check_accumulation,
@@ -32,25 +32,25 @@ from tests.support.training_checks import (
 
 
 def causal_prompt(patch: Patch) -> None:
-    """Prompt and image tokens attend to what is before them; the image to itself."""
-    mask = answer_loss.packed_prefix_lm_mask
-
-    def causal(example: Tensor, is_prefix: Tensor, *, patches: int, **_: Any) -> Tensor:
-        none = torch.zeros_like(is_prefix)
-        return mask(example, none, patches=patches, image_attends_to_prompt=False)
-
-    patch.setattr(answer_loss, "packed_prefix_lm_mask", causal)
+    """Prompt and image tokens attend to what is before them alone."""
+    masks = answer_loss.prefix_lm_masks
+    patch.setattr(
+        answer_loss, "prefix_lm_masks", lambda prefix, *more: masks(prefix.new_zeros(1), *more)
+    )
 
 
 def loss_over_the_prompt(patch: Patch) -> None:
     """Each token is learned from those before it, also those of the prompt."""
-    pack = answer_loss.pack
+    of = AnswerTokens.of
 
-    def every(examples: Any, **options: Any) -> Any:
-        row, indices = pack(examples, **options)
-        return row._replace(target_T=[*row.token_T[1:], row.target_T[-1]]), indices
+    def every(examples: Any, **options: Any) -> AnswerTokens:
+        found = of(examples, **options)
+        label_BT = found.label_BT.clone()
+        for row, (prefix, _) in enumerate(examples):
+            label_BT[row, : len(prefix) - 1] = found.token_BT[row, 1 : len(prefix)]
+        return found._replace(label_BT=label_BT)
 
-    patch.setattr(answer_loss, "pack", every)
+    patch.setattr(AnswerTokens, "of", every)
 
 
 def no_stop_token(patch: Patch) -> None:
@@ -66,15 +66,15 @@ def no_stop_token(patch: Patch) -> None:
 
 def image_without_its_last_token(patch: Patch) -> None:
     """The image has a token less, and the text begins a position before."""
-    features, of = AnswerTask._features, AnswerTokens.of
+    loss, of = answer_task.answer_loss, AnswerTokens.of
 
-    def cut(self: AnswerTask, batch: Any) -> Tensor:
-        return features(self, batch)[:, : self.model.config.image_tokens - 1]
+    def cut(model: PaliGemma, patch_BPD: Tensor, *given: Any, **options: Any) -> Tensor:
+        return loss(model, patch_BPD[:, :-1], *given, **options)
 
     def tokens(examples: Any, *, patches: int, **options: Any) -> AnswerTokens:
         return of(examples, patches=patches - 1, **options)
 
-    patch.setattr(AnswerTask, "_features", cut)
+    patch.setattr(answer_task, "answer_loss", cut)
     patch.setattr(AnswerTokens, "of", tokens)
 
 
@@ -91,38 +91,33 @@ def long_rows_are_cut(patch: Patch) -> None:
 
 
 def mean_of_the_means_of_parts(patch: Patch) -> None:
-    """Each part of an update weighs the same, however many rows or tokens it has."""
-    backward, loss = AnswerTask.backward, AnswerTask._loss
+    """Each part of an update weighs the same, however many rows it has."""
+    loss = AnswerTask.loss
 
-    def in_parts(self: AnswerTask, batch: Any, total: float) -> Mapping[str, float]:
-        parts = len([*self.micro_batches.ranges(len(batch.rows))])
+    def of_part(self: AnswerTask, batch: Any) -> Loss:
+        found = loss(self, batch)
+        return found._replace(sum=found.sum / found.weight, weight=1)
 
-        def of_part(self: AnswerTask, batch: Any) -> tuple[Tensor, int]:
-            found, tokens = loss(self, batch)
-            return found * total / (parts * self.weight(batch)), tokens
-
-        with patch.context() as context:
-            context.setattr(AnswerTask, "_loss", of_part)
-            return backward(self, batch, total)
-
-    patch.setattr(AnswerTask, "backward", in_parts)
+    patch.setattr(AnswerTask, "loss", of_part)
 
 
 def resume_repeats_rows(patch: Patch) -> None:
     """A resumed run begins with the first rows of the first epoch."""
-    batches = TaskData.row_batches
-    patch.setattr(TaskData, "row_batches", lambda self, first, stop: batches(self, 0, stop - first))
+    batches = TrainingData.row_batches
+    patch.setattr(
+        TrainingData, "row_batches", lambda self, first, stop: batches(self, 0, stop - first)
+    )
 
 
 def resume_skips_rows(patch: Patch) -> None:
     """A resumed run begins with the next epoch."""
-    batches = TaskData.row_batches
+    batches = TrainingData.row_batches
 
-    def from_next_epoch(self: TaskData, first: int, stop: int) -> Any:
+    def from_next_epoch(self: TrainingData, first: int, stop: int) -> Any:
         skipped = -first % self.order.steps_per_epoch
         return batches(self, first + skipped, stop + skipped)
 
-    patch.setattr(TaskData, "row_batches", from_next_epoch)
+    patch.setattr(TrainingData, "row_batches", from_next_epoch)
 
 
 def unmatched_keys_are_ignored(patch: Patch) -> None:

@@ -14,8 +14,7 @@ from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config
 from pgcli.model.paligemma import PaliGemma
 from pgcli.training import answer_loss as answer_loss_module
-from pgcli.training.answer_loss import AnswerTokens, LossMean, answer_loss
-from pgcli.training.packing import TokenizedExample
+from pgcli.training.answer_loss import AnswerTokens, TokenizedExample, answer_loss
 from tests.support.tiny import PATCHES, RESOLUTION, reference
 
 VOCABULARY = 400
@@ -45,13 +44,10 @@ def tokens(rows: list[TokenizedExample], model: PaliGemma) -> AnswerTokens:
     return AnswerTokens.of(rows, patches=PATCHES, window=window, device=torch.device("cpu"))
 
 
-def our_loss(model: PaliGemma, loss_mean: LossMean, **options: Any) -> Tensor:
+def our_loss(model: PaliGemma, **options: Any) -> Tensor:
     """The mean loss of the rows."""
-    count = len(ROWS) if loss_mean == "example" else sum(len(row.suffix) for row in ROWS)
     patch_BPD = model.encode(pixels())
-    return (
-        answer_loss(model, patch_BPD, tokens(ROWS, model), loss_mean=loss_mean, **options) / count
-    )
+    return answer_loss(model, patch_BPD, tokens(ROWS, model), **options) / len(ROWS)
 
 
 def hf_inputs(rows: list[TokenizedExample]) -> dict[str, Tensor]:
@@ -63,7 +59,7 @@ def hf_inputs(rows: list[TokenizedExample]) -> dict[str, Tensor]:
         "token_type_ids": [],
         "labels": [],
     }
-    for prefix, suffix, _ in rows:
+    for prefix, suffix in rows:
         head = [IMAGE] * PATCHES + [*prefix]
         padding = longest - len(prefix) - len(suffix)
         columns["input_ids"].append([*head, *suffix, *[0] * padding])
@@ -98,19 +94,12 @@ def assert_same_gradients(model: PaliGemma, expected: dict[str, Tensor]) -> None
 
 
 @pytest.mark.parametrize("generation", [1, 2])
-def test_loss_and_gradients_are_those_of_transformers(tmp_path: Path, generation: int) -> None:
+def test_loss_and_gradients_are_the_means_of_those_of_transformers(
+    tmp_path: Path, generation: int
+) -> None:
     theirs, ours = pair(tmp_path, generation)
-    found = our_loss(ours, "token", keep_softcap=True)
-    found.backward()  # type: ignore[no-untyped-call]
-    expected = theirs(**hf_inputs(ROWS), pixel_values=pixels()).loss
-    expected.backward()
-    assert found.item() == pytest.approx(expected.item(), rel=1e-5)
-    assert_same_gradients(ours, hf_gradients(ours, theirs))
-
-
-def test_mean_over_examples_is_that_of_transformers_on_each_alone(tmp_path: Path) -> None:
-    theirs, ours = pair(tmp_path, 1)
-    found = our_loss(ours, "example")
+    theirs.config.text_config.final_logit_softcapping = None
+    found = our_loss(ours)
     found.backward()  # type: ignore[no-untyped-call]
     alone = [
         theirs(**hf_inputs([row]), pixel_values=pixels()[number : number + 1]).loss
@@ -119,7 +108,6 @@ def test_mean_over_examples_is_that_of_transformers_on_each_alone(tmp_path: Path
     expected = torch.stack(alone).mean()
     expected.backward()  # type: ignore[no-untyped-call]
     assert found.item() == pytest.approx(expected.item(), rel=1e-5)
-    assert found.item() != pytest.approx(our_loss(ours, "token").item(), rel=1e-3)
     assert_same_gradients(ours, hf_gradients(ours, theirs))
 
 
@@ -127,7 +115,7 @@ def test_chunks_have_the_loss_of_all_tokens_and_never_more_logits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, ours = pair(tmp_path, 2)
-    whole = our_loss(ours, "example", label_smoothing=0.1)
+    whole = our_loss(ours, label_smoothing=0.1)
     whole.backward()  # type: ignore[no-untyped-call]
     expected = {name: one.grad for name, one in ours.named_parameters() if one.grad is not None}
     ours.zero_grad()
@@ -140,23 +128,22 @@ def test_chunks_have_the_loss_of_all_tokens_and_never_more_logits(
 
     monkeypatch.setattr(F, "cross_entropy", counted)
     monkeypatch.setattr(answer_loss_module, "CHUNK_BYTES", 4 * 4 * VOCABULARY)
-    parts = our_loss(ours, "example", label_smoothing=0.1)
+    parts = our_loss(ours, label_smoothing=0.1)
     parts.backward()  # type: ignore[no-untyped-call]
     assert sorted(seen) == sorted([4, 4, 4, 3] * 2)  # 15 answer tokens, also in the backward pass
     assert parts.item() == pytest.approx(whole.item(), rel=1e-6)
     assert_same_gradients(ours, expected)
 
 
-def test_label_smoothing_and_softcap(tmp_path: Path) -> None:
-    """A share of the target goes to all tokens; the final cap is off unless it is kept."""
+def test_label_smoothing(tmp_path: Path) -> None:
+    """A share of the target goes to all tokens; the weights of tokens are those of their row."""
     _, ours = pair(tmp_path, 2)
     with torch.no_grad():
-        hard, smooth = our_loss(ours, "token"), our_loss(ours, "token", label_smoothing=0.2)
-        capped = our_loss(ours, "token", keep_softcap=True)
+        hard, smooth = our_loss(ours), our_loss(ours, label_smoothing=0.2)
         text = tokens(ROWS, ours)
         hidden = ours(ours.encode(pixels()), text.token_BT, text.position_BS, text.masks)
         logits = ours.decoder.lm_head(hidden, ours.decoder.embed_tokens.weight)
-        log_probability = logits.log_softmax(-1)[text.target_BT >= 0]
-    uniform = -log_probability.mean()
+        mean_BT = logits.log_softmax(-1).mean(-1)
+        is_answer_BT = text.label_BT >= 0
+        uniform = -((mean_BT * is_answer_BT).sum(1) / is_answer_BT.sum(1)).mean()
     assert smooth.item() == pytest.approx((0.8 * hard + 0.2 * uniform).item(), rel=1e-5)
-    assert capped.item() != pytest.approx(hard.item(), rel=1e-4)

@@ -8,14 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
 
 from pgcli.records import Item
-from pgcli.training import feature_store
-from pgcli.training.feature_store import FeatureStore
-from pgcli.training.image_batches import ImageBatch
+from pgcli.training.data import ImageBatch
+from pgcli.training.features import FeatureStore
 from pgcli.training.processes import ALONE, Processes
 from pgcli.training.training_row import TrainingRow
 
@@ -64,7 +62,8 @@ def batches(rows: list[TrainingRow], processes: Processes) -> list[ImageBatch]:
 
 def filled(folder: Path, processes: Processes, rows: list[TrainingRow] = ROWS) -> FeatureStore:
     store = FeatureStore(folder, processes)
-    store.fill(batches(rows, processes), encode)
+    for batch in batches(rows, processes):
+        store.add(encode(batch), batch.rows)
     store.share()
     return store
 
@@ -86,14 +85,9 @@ def assert_complete(store: FeatureStore) -> None:
     assert found.lost == len(order) - len(kept)
     assert found.feature_BPD.dtype == torch.bfloat16
     assert torch.equal(found.feature_BPD, encode(ImageBatch(torch.empty(0), found.rows)))
-    store.close()
 
 
-@pytest.mark.parametrize("in_memory", [0, 2**20])
-def test_store_of_one_process_has_all_features(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_memory: int
-) -> None:
-    monkeypatch.setattr(feature_store, "IN_MEMORY", in_memory)
+def test_store_of_one_process_has_all_features(tmp_path: Path) -> None:
     store = filled(tmp_path, ALONE)
     assert not [*tmp_path.iterdir()]
     assert_complete(store)
@@ -116,4 +110,3 @@ def test_process_without_images_has_blank_features_of_the_same_shape(tmp_path: P
     assert (len(store), len(store._keys)) == (2, 0)
     blank = store.batch([ROWS[5]]).blank(ROWS[0]).feature_BPD
     assert (blank.shape, blank.dtype) == ((1, 2, 4), torch.bfloat16)
-    store.close()

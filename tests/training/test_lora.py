@@ -116,7 +116,7 @@ def test_the_pattern_matches_names_of_all_versions(tiny: Path) -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [EVERYWHERE, LoraSettings(rank=3, rslora=True), LoraSettings(targets="all", dropout=0.5)],
+    [EVERYWHERE, LoraSettings(rank=3, alpha=7), LoraSettings(targets="all", dropout=0.5)],
     ids=str,
 )
 def test_a_saved_adapter_is_the_trained_model(

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from pgcli.cli.main import main
-from pgcli.training.processes import ALONE, Processes, _buckets
+from pgcli.training.processes import ALONE, Processes
 from tests.support.tiny_paligemma import write_checkpoint
 from tests.support.train_processes import Command, run_in_processes, stop_after_an_update
 from tests.support.training_data import write_folders, write_pairs, write_questions
@@ -23,7 +23,7 @@ FROZEN = f"{ANSWER} --method full --freeze vision --steps 5 --learning-rate 1e-3
 COMMANDS = {
     "classify": f"{TRAIN} walls --task classify --init tiny --steps 3 --eval-fraction 0.25",
     "contrastive": f"{TRAIN} pairs.jsonl --task contrastive --init tiny --steps 2 --micro-batch 2",
-    "lora": f"{ANSWER} --loss-mean token --steps 5 --learning-rate 1e-2",
+    "lora": f"{ANSWER} --steps 5 --learning-rate 1e-2",
     "full": FULL,
     "frozen": FROZEN,
 }
@@ -41,16 +41,6 @@ def test_processes_have_random_numbers_of_their_own() -> None:
     seeds = {Processes(rank, 3).seed(7, 1) for rank in range(3)}
     assert len(seeds) == 3
     assert ALONE.seed(7, 1) in seeds
-
-
-def test_gradients_are_sent_in_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pgcli.training.processes.BUCKET_VALUES", 10)
-    gradients = [torch.zeros(size) for size in (4, 4, 4, 30, 1)]
-    assert [[len(one) for one in bucket] for bucket in _buckets(gradients)] == [
-        [4, 4, 4],
-        [30],
-        [1],
-    ]
 
 
 def metrics(folder: Path) -> list[dict[str, Any]]:

@@ -28,7 +28,6 @@ from pgcli.regions import location_values, region_of, split_locations
 from pgcli.training import same_images
 from pgcli.training.answer_targets import AnswerTargets
 from pgcli.training.answer_task import tokenized
-from pgcli.training.feature_store import distinct_images
 from pgcli.training.row_store import RowStore
 from pgcli.training.rows import TrainingRows, read_rows
 from pgcli.training.split import check_apart, split_by_image
@@ -346,5 +345,4 @@ def test_region_of_a_prompt_is_trained_as_it_is_asked() -> None:
 
 def test_first_row_of_each_image_is_found_by_its_key(store: RowStore) -> None:
     rows = files(store, "b.png", "a.png", "b.png", "c.png", "a.png")
-    assert [row.item.id for row in distinct_images(rows)] == ["b.png", "a.png", "c.png"]
-    assert distinct_images([*rows]) == [rows[0], rows[1], rows[3]]
+    assert [row.item.id for row in rows.images()] == ["b.png", "a.png", "c.png"]

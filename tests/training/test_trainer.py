@@ -22,6 +22,7 @@ from pgcli.engine.sequence import check_finite
 from pgcli.errors import OutputFailed, TrainingDiverged
 from pgcli.training.curves import write_curves
 from pgcli.training.optimizer import CosineSchedule, make_optimizer
+from pgcli.training.task import Loss, MicroBatches
 from pgcli.training.trainer import Trainer, TrainerOptions
 
 OPTIONS = TrainerOptions(
@@ -40,20 +41,21 @@ class LineFit:
         self.model = nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.3), nn.Linear(8, 1))
         self.evaluations, self.broken_step = evaluations, broken_step
         self.seen: list[int] = []
+        self.micro_batches = MicroBatches(is_fixed=True)
 
     def batches(self, first: int, stop: int) -> Iterator[int]:
         yield from range(first, stop)
 
-    def weight(self, batch: int) -> float:
+    def size(self, batch: int) -> int:
         return 16
 
-    def backward(self, batch: int, total: float) -> Mapping[str, float]:
-        self.seen.append(batch)
-        loss = self._loss(batch)
-        if batch == self.broken_step:
-            loss = loss * math.inf
-        loss.backward()  # type: ignore[no-untyped-call]
-        return {"loss": loss.item(), "rows": 16}
+    def parts(self, batch: int, largest: int) -> list[int]:
+        return [batch]
+
+    def loss(self, part: int) -> Loss:
+        self.seen.append(part)
+        loss = self._loss(part)
+        return Loss(loss * (math.inf if part == self.broken_step else 16), 16)
 
     def evaluate(self) -> Mapping[str, float]:
         if self.evaluations:

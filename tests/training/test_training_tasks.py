@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from pgcli.checkpoints.preprocessing import Preprocessing
 from pgcli.embedding.texts import TextFormat, TextProcessor, canonical_text
 from pgcli.engine import oom
 from pgcli.errors import NoUsableDevice
@@ -18,20 +19,19 @@ from pgcli.model.classifier import ImageClassifier
 from pgcli.model.config import ClassifierConfig, TextConfig, TwoTowersConfig, VisionConfig
 from pgcli.model.two_towers import TwoTowers
 from pgcli.records import Item
-from pgcli.training.classify_task import ClassifyTask, ProbeTask
+from pgcli.training.classify_task import ClassifyTask
 from pgcli.training.contrastive_task import ContrastiveTask
-from pgcli.training.image_batches import ImageBatch, RowOrder
+from pgcli.training.data import ImageBatch, RowOrder, TrainingData
 from pgcli.training.init_towers import init_towers
 from pgcli.training.learned_tokenizer import EOS, PAD, learn_tokenizer
-from pgcli.training.micro_batches import MicroBatches
 from pgcli.training.processes import ALONE
-from pgcli.training.task_data import ImageInput, TaskData
+from pgcli.training.row_store import RowStore
+from pgcli.training.task import MicroBatches
+from pgcli.training.trainer import Trainer, TrainerOptions
 from pgcli.training.training_row import TrainingRow
 
 SIZES: Any = {"width": 16, "depth": 2, "mlp_dim": 24, "num_heads": 2, "dropout": 0.1}
 VISION = VisionConfig(**SIZES, patch_size=8, resolution=16)
-HALF = (0.5, 0.5, 0.5)
-INPUT = ImageInput(torch.device("cpu"), torch.float32, HALF, HALF)
 WORDS = ["a star", "a cross", "two stars", "A star!", "a circle", "a square", "nothing"]
 
 
@@ -48,9 +48,10 @@ def batch(texts: list[str] = WORDS, images: list[str] | None = None) -> ImageBat
 
 def shared(model: nn.Module, micro_batches: MicroBatches) -> dict[str, Any]:
     """What the tasks share, without rows."""
-    data = TaskData([], [], RowOrder(0, 1, 0), None)  # type: ignore[arg-type]
-    values = {"model": model, "data": data, "input": INPUT, "save_to": print}
-    return values | {"micro_batches": micro_batches}
+    data: Any = TrainingData([], [], RowOrder(0, 1, 0), None, None, None)  # type: ignore[arg-type]
+    values = {"model": model, "data": data, "preprocessing": Preprocessing(), "save_to": print}
+    types = {"device": torch.device("cpu"), "dtype": torch.float32}
+    return values | types | {"micro_batches": micro_batches}
 
 
 def contrastive(loss: Any, micro_batch: int | None) -> ContrastiveTask:
@@ -60,7 +61,7 @@ def contrastive(loss: Any, micro_batch: int | None) -> ContrastiveTask:
     model = TwoTowers(TwoTowersConfig("siglip", VISION, text, embedding_dim=16))
     init_towers(model, seed=0, scale=1.0, bias=-2.0)
     micro = MicroBatches(micro_batch, is_fixed=True)
-    return ContrastiveTask(**shared(model, micro), texts=texts, loss=loss)
+    return ContrastiveTask(**shared(model, micro), texts=texts, loss_name=loss)
 
 
 def classify(micro_batch: int | None, *, is_fixed: bool = True) -> ClassifyTask:
@@ -72,10 +73,9 @@ def classify(micro_batch: int | None, *, is_fixed: bool = True) -> ClassifyTask:
 
 
 def gradients(task: Any) -> tuple[float, list[Tensor]]:
-    torch.manual_seed(3)
     task.model.train()
-    found = task.backward(batch(), total=len(WORDS))
-    assert found["rows"] == len(WORDS)
+    options = TrainerOptions(steps=1, learning_rate=1.0, seed=3)
+    found = Trainer(task, options, Path("unused"), Path("unused"))._add_gradients(batch(), 7)
     return found["loss"], [one.grad for one in task.model.parameters() if one.grad is not None]
 
 
@@ -162,19 +162,25 @@ def rows_at_most(limit: int, task: Any, monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize("kind", ["classify", "probe", "contrastive"])
 def test_rows_without_gradients_are_halved_where_memory_ends(
-    monkeypatch: pytest.MonkeyPatch, kind: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str
 ) -> None:
     monkeypatch.setattr(oom.gc, "collect", lambda: 0)
-    monkeypatch.setattr(TaskData, "in_order", lambda data, rows: iter([batch()]))
+    monkeypatch.setattr(TrainingData, "in_order", lambda data, rows, *given: iter([batch()]))
 
     def evaluated(task: Any) -> Any:
         task.model.eval()
         with torch.no_grad():
-            return (ProbeTask(task) if kind == "probe" else task).evaluate()
+            if kind == "probe":
+                task.fill_features([], task.encode)
+            return task.evaluate()
 
     def made(*, is_fixed: bool) -> Any:
         task = contrastive("sigmoid", None) if kind == "contrastive" else classify(None)
         task.micro_batches.is_fixed = is_fixed
+        rows = [] if kind == "contrastive" else batch().rows
+        order = RowOrder(len(WORDS), len(WORDS), 0)
+        store: Any = RowStore(tmp_path)
+        task.data = replace(task.data, evaluation=rows, order=order, store=store)
         return task
 
     expected, task = evaluated(made(is_fixed=False)), made(is_fixed=False)
@@ -206,16 +212,17 @@ def test_process_that_has_lost_all_images_of_an_update_takes_part_in_it() -> Non
 
 def test_order_of_rows_follows_from_seed_and_step() -> None:
     order = RowOrder(rows=10, batch_size=3, seed=5)
-    assert order.steps_per_epoch == 3
-    steps = list(order.batches(0, 9))
-    assert list(order.batches(4, 9)) == steps[4:]
+    assert order.steps_per_epoch == 4
+    steps = list(order.batches(0, 12))
+    assert list(order.batches(5, 12)) == steps[5:]
     for epoch in range(3):
-        seen = [number for step in steps[3 * epoch : 3 * epoch + 3] for number in step]
-        assert len(seen) == len(set(seen)) == 9
-    assert steps[:3] != steps[3:6]
-    assert list(RowOrder(10, 3, seed=6).batches(0, 9)) != steps
+        batches = steps[4 * epoch : 4 * epoch + 4]
+        assert [len(numbers) for numbers in batches] == [3, 3, 3, 1]
+        assert sorted(number for numbers in batches for number in numbers) == [*range(10)]
+    assert steps[:4] != steps[4:8]
+    assert list(RowOrder(10, 3, seed=6).batches(0, 12)) != steps
     lengths = [number % 4 for number in range(10)]
-    sorted_steps = list(RowOrder(10, 3, 5, lengths).batches(0, 9))
+    sorted_steps = list(RowOrder(10, 3, 5, lengths).batches(0, 12))
     assert list(map(set, sorted_steps)) == list(map(set, steps))
     for step in sorted_steps:
         assert [lengths[number] for number in step] == sorted(map(lengths.__getitem__, step))[::-1]

@@ -1,4 +1,4 @@
-"""`train --dry-run`: the plan of a run, and the memory that it takes."""
+"""`train --dry-run`: the plan of a run."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 def dry_run(command: TrainOptions, screen: Screen, processes: Processes) -> int:
     """Read the rows and print the plan of a run of so many processes. Writes nothing.
 
-    Raises OutputExists if the folder has another run, and NoUsableDevice, after the plan is
-    printed, if memory does not suffice for it.
+    Raises OutputExists if the folder has another run.
     """
     import tempfile
 
@@ -35,10 +34,8 @@ def dry_run(command: TrainOptions, screen: Screen, processes: Processes) -> int:
         inputs, plan = plan_run(command, store, screen, processes)
     screen.table(plan_facts(inputs))
     if command.settings.task == "answer":
-        screen.table(memory_facts(plan))
+        screen.table(answer_facts(plan))
     screen.table([("output", str(command.folder))])
-    if plan is not None:
-        plan.check_memory()
     return 0
 
 
@@ -79,24 +76,15 @@ def plan_facts(inputs: TaskInputs) -> Facts:
     ]
 
 
-def memory_facts(plan: AnswerPlan | None) -> Facts:
-    """The memory of a run, and what decides it."""
+def answer_facts(plan: AnswerPlan | None) -> Facts:
+    """What is known of a run once its model is on this machine."""
     if plan is None:
         return [("memory", "unknown before the model is on this machine")]
-    found, memory = plan.memory, plan.memory.memory
-    rows = f"{found.micro_batch:,} row{'s' * (found.micro_batch != 1)} at once"
-    parts = [
-        f"weights {decimal(memory.weights)}",
-        f"gradients {decimal(memory.gradients)}",
-        f"optimizer {decimal(memory.moments)}",
-        f"logits {decimal(memory.logits(found.micro_batch))}",
-        f"{rows} {decimal(found.activations)}",
-    ]
+    rows = plan.micro_batches().rows
     stored = f"computed once, {decimal(plan.feature_bytes)}"
     facts = [
-        ("trained", f"{memory.trained:,} of {memory.trained + memory.frozen:,} weights"),
-        ("memory", f"about {decimal(found.total)}: {', '.join(parts)}"),
-        ("activations", "computed twice" if found.checkpointing else "held"),
+        ("computed at once", f"{rows} row{'s' * (rows != 1)}, or fewer if memory runs out"),
+        ("activations", "computed twice" if plan.computes_twice else "held"),
         ("image features", stored if plan.feature_bytes else "computed with each row"),
     ]
     if lost := len(plan.faults):

@@ -43,7 +43,7 @@ class LearningRows:
 
 def read_run_rows(command: TrainOptions, store: RowStore, screen: Screen) -> LearningRows:
     """The rows of a run. Raises TooManyErrors, and UsageError for images of both sides."""
-    from pgcli.training.image_errors import ItemErrors
+    from pgcli.training.row_errors import RowErrors
     from pgcli.training.rows import read_rows
     from pgcli.training.setup import split_rows
 
@@ -53,7 +53,7 @@ def read_run_rows(command: TrainOptions, store: RowStore, screen: Screen) -> Lea
         options=command.read_options,
         store=store,
         targets=targets,
-        errors=ItemErrors(command.error_budget),
+        errors=RowErrors(command.error_budget),
     )
     with screen.progress("reading rows", unit="rows") as progress:
         rows = read(command.sources, track=progress.track)

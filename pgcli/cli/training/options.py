@@ -94,7 +94,6 @@ class TrainOptions:
     alpha: float | None = _method(
         "The adapters are scaled by alpha / rank.", min=0.0, above=True, default_text="32"
     )
-    rslora: bool = _method("Scale them by alpha / sqrt(rank) instead.", default=False)
     targets: str | None = _method(
         "Layers with adapters. attention: of the decoder; all: its MLP too; attention,vision and "
         "all,vision: the vision tower's, too.",
@@ -119,19 +118,13 @@ class TrainOptions:
         choices=PARTS,
         default_text="none",
     )
-    loss_mean: Literal["example", "token"] = _method(
-        "The loss is the mean over rows, of the mean of each one's tokens; or over all tokens of "
-        "an update, as in transformers.",
-        default="example",
-    )
-    keep_softcap: bool = _method(
-        "Keep PaliGemma 2's cap on the logits in training; its authors turn it off.", default=False
-    )
     merge: bool = _method(
         "Write also a whole checkpoint with the adapter merged: DIR/merged.", default=False
     )
     gradient_checkpointing: Literal["auto", "on", "off"] = _method(
-        "Compute activations twice to hold fewer; auto: where memory needs it.", default="auto"
+        "Compute activations twice to hold fewer; auto: once memory has run out, and on a CPU for "
+        "models over 1 GB.",
+        default="auto",
     )
     eval: str | None = _evaluation("Measure on these rows.", metavar="SOURCE")
     eval_fraction: float = _evaluation(

@@ -98,8 +98,7 @@ def remove_run(folder: Path, state: Path) -> None:
     from pgcli.checkpoints.json_file import ADAPTER_CONFIG
     from pgcli.checkpoints.processor_files import IMAGE_PROCESSOR_FILES, TOKENIZER_FILES
     from pgcli.training.metrics_file import METRICS
-    from pgcli.training.micro_batches import SMALLER
-    from pgcli.training.trainer import CURVES, LAST, STATE
+    from pgcli.training.trainer import CURVES, LAST, SMALLER, STATE
 
     weights = ("config.json", "model.safetensors", ADAPTER_CONFIG, adapter_file.WEIGHTS)
     model = (*weights, *IMAGE_PROCESSOR_FILES, *TOKENIZER_FILES, GENERATION)

@@ -10,7 +10,6 @@ from typing import Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 IGNORE_INDEX = -100  # targets without a loss, as in torch's cross_entropy
 
@@ -108,19 +107,3 @@ def packed_positions(position_BT: Tensor, *, patches: int) -> Tensor:
     """Positions (B, S): the text of every example starts after the image."""
     image_P = torch.arange(1, patches + 1, device=position_BT.device)
     return torch.cat([image_P.expand(len(position_BT), -1), position_BT + patches], dim=1)
-
-
-def packed_sliding_mask(
-    mask_B1SS: Tensor, position_BS: Tensor, is_prefix_BT: Tensor, *, window: int | None
-) -> Tensor:
-    """The mask of layers with a sliding window: an answer's token sees the last positions only.
-
-    Image and prompt attend to all of themselves at any window, as in transformers. Without a window
-    that is shorter than the rows it is the given mask.
-    """
-    if window is None or window >= mask_B1SS.shape[-1]:
-        return mask_B1SS
-    is_near_BSS = position_BS[:, None, :] > position_BS[:, :, None] - window
-    patches = position_BS.shape[1] - is_prefix_BT.shape[1]
-    is_prefix_BS = F.pad(is_prefix_BT, (patches, 0), value=True)
-    return mask_B1SS & (is_near_BSS | is_prefix_BS[:, :, None])[:, None]

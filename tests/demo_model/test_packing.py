@@ -6,11 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pgcli.engine.tokenizer import left_pad
-from pgcli.model.attention_masks import AttentionMasks
-from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
-from pgcli.model.paligemma import PaliGemma
-from pgcli.training.packing import (
+from examples.demo_model.packing import (
     IGNORE_INDEX,
     TokenizedExample,
     collate,
@@ -18,6 +14,10 @@ from pgcli.training.packing import (
     packed_positions,
     packed_prefix_lm_mask,
 )
+from pgcli.engine.tokenizer import left_pad
+from pgcli.model.attention_masks import AttentionMasks
+from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
+from pgcli.model.paligemma import PaliGemma
 from tests.support.random_weights import randomised
 from tests.support.tiny import PATCH, RESOLUTION
 

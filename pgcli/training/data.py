@@ -1,0 +1,177 @@
+"""The rows of a run in batches with their images; which rows are in one follows from the step.
+
+B rows · R resolution · C channels
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pgcli.errors import TooManyErrors
+from pgcli.images import ImageDecoder
+from pgcli.images.pool import decode_ahead
+from pgcli.records import DecodedImage
+from pgcli.stores import Reader
+from pgcli.training.processes import ALONE, Processes
+from pgcli.training.row_errors import RowErrors
+from pgcli.training.row_store import RowStore
+from pgcli.training.seeds import seed_of
+from pgcli.training.training_row import TrainingRow
+
+
+@dataclass(frozen=True)
+class ImageBatch:
+    """Images (B, R, R, C) and their rows; `lost` counts the rows whose images could not be read."""
+
+    pixels_BRRC: Tensor
+    rows: Sequence[TrainingRow]
+    lost: int = 0
+
+    def part(self, start: int, stop: int) -> ImageBatch:
+        """The rows from `start` to before `stop`."""
+        return ImageBatch(self.pixels_BRRC[start:stop], self.rows[start:stop])
+
+    def blank(self, row: TrainingRow) -> ImageBatch:
+        """The row with a black image."""
+        return ImageBatch(self.pixels_BRRC.new_zeros(1, *self.pixels_BRRC.shape[1:]), [row])
+
+
+@dataclass(frozen=True)
+class RowOrder:
+    """Which rows the batch of a step has: each epoch is a permutation of all rows of its own.
+
+    The last batch of an epoch has the rows that are left. With `lengths`, the rows of a batch are
+    in descending order of length, so that those of a micro-batch need little padding. Which rows
+    are in a batch does not depend on lengths.
+    """
+
+    rows: int
+    batch_size: int
+    seed: int
+    lengths: Sequence[int] | None = None
+
+    @cached_property
+    def steps_per_epoch(self) -> int:
+        """The updates in which each row is seen once."""
+        return max(1, -(-self.rows // self.batch_size))
+
+    def batches(self, first: int, stop: int) -> Iterator[list[int]]:
+        """The row numbers of each step."""
+        permutation, epoch = torch.empty(0), -1
+        for step in range(first, stop):
+            if step // self.steps_per_epoch != epoch:
+                epoch = step // self.steps_per_epoch
+                generator = torch.Generator().manual_seed(seed_of(self.seed, epoch))
+                permutation = torch.randperm(self.rows, generator=generator)
+            start = step % self.steps_per_epoch * self.batch_size
+            batch = permutation[start : start + self.batch_size].tolist()
+            if self.lengths is not None:
+                batch.sort(key=self.lengths.__getitem__, reverse=True)
+            yield batch
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """The rows to train and to evaluate on, whose images are decoded ahead of the model.
+
+    Of several `processes`, each reads its share of every batch to train on. Of a batch to train on
+    no image may be left. `make_reader` makes the reader of images at addresses; a pass through
+    batches ends its own.
+    """
+
+    train: Sequence[TrainingRow]
+    evaluation: Sequence[TrainingRow]
+    order: RowOrder
+    store: RowStore
+    decoder: ImageDecoder
+    errors: RowErrors
+    workers: int | None = None
+    make_reader: Callable[[], Reader | None] = lambda: None
+    processes: Processes = ALONE
+
+    def row_batches(self, first: int, stop: int) -> Iterator[list[TrainingRow]]:
+        """The rows of the steps, this process's share."""
+        for numbers in map(self.processes.share, self.order.batches(first, stop)):
+            yield [self.train[number] for number in numbers]
+
+    def batches(self, first: int, stop: int) -> Generator[ImageBatch]:
+        """The batches of the steps. Raises TooManyErrors."""
+        size = min(self.order.batch_size, len(self.train)) // self.processes.count
+        yield from self._load(self.row_batches(first, stop), total=(stop - first) * size)
+
+    def in_order(
+        self, rows: Sequence[TrainingRow], processes: Processes = ALONE
+    ) -> Generator[ImageBatch]:
+        """All of the rows whose images can be read, in their order.
+
+        Each of several `processes` has every one of so many batches. Raises TooManyErrors if no
+        image can be read.
+        """
+        size = self.order.batch_size
+        starts = processes.share(range(0, len(rows), size))
+        batches = (rows[start : start + size] for start in starts)
+        total = sum(min(size, len(rows) - start) for start in starts)
+        lost = 0
+        for batch in self._load(batches, total=total):
+            lost += batch.lost
+            if batch.rows:
+                yield batch
+        if lost and lost == len(rows):
+            raise self.none_read(rows)
+
+    def none_read(self, rows: Sequence[TrainingRow]) -> TooManyErrors:
+        """The error that no image of the rows can be read."""
+        name = rows[0].item.id
+        reason = self.errors.reasons.get(rows[0].image_id)
+        return TooManyErrors(
+            f"no image can be read, such as {name}" + (f": {reason}" if reason else ""),
+            hint="correct the images, then run the same command again",
+        )
+
+    def _load(self, batches: Iterable[Sequence[TrainingRow]], total: int) -> Iterator[ImageBatch]:
+        """The batches with the images that can be read, which may be none; `total` counts rows."""
+        ahead: list[Sequence[TrainingRow]] = []
+
+        def rows() -> Iterator[TrainingRow]:
+            for batch in batches:
+                ahead.append(batch)
+                yield from batch
+
+        decoded = decode_ahead(
+            map(self.store.item, rows()),
+            self.decoder,
+            workers=self.workers,
+            total=total,
+            reader=self.make_reader(),
+        )
+        try:
+            while first := next(decoded, None):
+                while not ahead[0]:  # this process has no row of a small batch
+                    yield self._batch(ahead.pop(0), [])
+                batch = ahead.pop(0)
+                rest = islice(decoded, len(batch) - 1)
+                yield self._batch(batch, [first, *filter(None, rest)])
+            for batch in ahead:
+                yield self._batch(batch, [])
+        finally:
+            decoded.close()
+
+    def _batch(self, rows: Sequence[TrainingRow], images: Sequence[DecodedImage]) -> ImageBatch:
+        for row, image in zip(rows, images, strict=True):
+            self.errors.add(row.image_id, image.item, image.fault)
+        read = [
+            (row, image.pixels)
+            for row, image in zip(rows, images, strict=True)
+            if image.pixels is not None
+        ]
+        side = self.decoder.spec.resolution
+        empty = np.empty((0, side, side, 3), np.uint8)
+        pixels = torch.from_numpy(np.stack([pixels for _, pixels in read]) if read else empty)
+        return ImageBatch(pixels, [row for row, _ in read], len(rows) - len(read))
