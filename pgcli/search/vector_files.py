@@ -1,189 +1,216 @@
-"""Reads the vectors of result files block by block: Parquet, folders of it, and JSON lines."""
+"""Files of vectors, read block by block: Parquet, folders of it, and JSON lines.
+
+E  size of a vector · N  vectors of a block
+"""
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow
-from pyarrow import compute
+import pyarrow.json
+from numpy.typing import NDArray
+from pyarrow import compute, parquet
 
 from pgcli.errors import NoInputError, UsageError
+from pgcli.output.lines import parse_row
 from pgcli.output.reader import state_folder
-from pgcli.search.nearest import Rows, Vectors, lengths
-from pgcli.search.vector_columns import EMBEDDING, HINT, INDEX, NAMES, PlaceInFile, matrix
-from pgcli.search.vector_tables import jsonl_names, parquet_names, read_jsonl, read_parquet
+from pgcli.search.nearest import BLOCK_ROWS, Block, Vectors, float32, lengths
+from pgcli.stores.files import open_regular
 
+EMBEDDING = "embedding"
+MODEL = "model"
+#: The columns that name a row, where a file has them.
+NAMES = ("id", "image", "text", "index")
+#: Of JSON lines, in which a list of integers, or nulls alone, have no type of their own.
+KINDS = {EMBEDDING: pyarrow.list_(pyarrow.float32()), "index": pyarrow.int64()}
+MAX_LINE_BYTES = 2**24
 #: Lengths further than this from 1 are not those of normalised vectors in float16.
 LENGTH_ERROR = 0.01
 #: What pyarrow and the operating system raise for a file that cannot be read.
 UNREADABLE = (OSError, ValueError, pyarrow.ArrowException)
-
-
-class VectorBlock(NamedTuple):
-    """Consecutive rows that have a vector.
-
-    `rows` are their numbers among all rows of all files, `file` is the number of their file,
-    `names` has their columns NAMES as text or null, and INDEX as numbers or null.
-    """
-
-    rows: Rows
-    vectors: Vectors
-    names: pyarrow.Table
-    file: int
-
-    def name(self, place: int) -> VectorName:
-        """What names the row at a place in the block."""
-        return name_at(self.names, place, int(self.rows[place]), self.file)
-
-
-@dataclass(frozen=True, slots=True)
-class VectorName:
-    """The columns of a row that name it, and the number of its file; `index` is -1 if unknown."""
-
-    id: str
-    image: str | None
-    text: str | None
-    index: int
-    file: int
-
-
-def name_at(names: pyarrow.Table, place: int, row: int, file: int) -> VectorName:
-    """What names the row at a place of the columns NAMES; without an id it is the row's number."""
-    id, image, text, index = (
-        names.column(name)[place].as_py() for name in ("id", "image", "text", INDEX)
-    )
-    return VectorName(
-        str(row) if id is None else id, image, text, -1 if index is None else index, file
-    )
-
-
-@dataclass
-class VectorStats:
-    """What was read: all rows, those without a vector, of texts, and not normalised."""
-
-    rows: int = 0
-    errors: int = 0
-    texts: int = 0
-    scaled: int = 0
+HINT = "name what pgcli embed wrote: a .parquet or .jsonl file, or a folder of Parquet files"
+ONE_MODEL = "search files of one model at a time"
 
 
 class VectorFiles:
     """The vectors of several files and folders, in their order; each iteration reads them again.
 
-    `stats` are those of the last iteration. Iterating raises UsageError for anything that is not
-    rows with vectors of one size and one model.
+    `rows` counts all rows read by the last iteration, `nulls` those without a vector, which are
+    left out, and `scaled` those whose vector was not normalised. `model` is the model that the
+    rows so far name.
     """
 
     def __init__(self, paths: Sequence[Path]):
         self.paths = paths
-        self.stats = VectorStats()
-        self._parts = [find_parts(path) for path in paths]
-        self._model: str | None = None
+        self.rows = self.nulls = self.scaled = 0
+        self.model: str | None = None
         self._width: int | None = None
-
-    def head(self) -> VectorBlock:
-        """The first block. Raises NoInputError if no row has a vector."""
-        for block in self:
-            return block
-        names = ", ".join(map(str, self.paths))
-        found = f", of {self.stats.rows:,} rows" if self.stats.rows else ""
-        raise NoInputError(f"no vectors in {names}{found}", hint="pgcli embed writes them")
+        self._files = [
+            (number, file) for number, path in enumerate(paths) for file in files_of(path)
+        ]
 
     @property
-    def model(self) -> str | None:
-        """The model that the rows of the blocks so far name; None where they name none."""
-        return self._model
+    def width(self) -> int:
+        """The size of the vectors. Raises NoInputError if no row has one, and as iterating does."""
+        if self._width is None:
+            next(iter(self))
+        assert self._width is not None
+        return self._width
 
-    def __iter__(self) -> Iterator[VectorBlock]:
-        self.stats = stats = VectorStats()
-        for number, parts in enumerate(self._parts):
-            for part in parts:
-                read = read_parquet if is_parquet(part) else read_jsonl
-                with reading(part):
-                    for table in read(part):
-                        found = self._block(table, part, number)
-                        stats.rows += len(table)
-                        if found is not None:
-                            yield found
+    def __iter__(self) -> Iterator[Block]:
+        """The numbers of some rows among all rows, and their normalised vectors (N, E), in order.
 
-    def names(self, rows: Collection[int]) -> dict[int, VectorName]:
-        """What names the rows of these numbers, without reading vectors.
-
-        Raises UsageError for files that cannot be read any more.
+        Raises UsageError for anything that is not rows with vectors of one size and one model, and
+        NoInputError if no row has a vector.
         """
-        wanted, first, found = np.sort(np.array([*rows], np.int64)), 0, dict[int, VectorName]()
-        for number, parts in enumerate(self._parts):
-            for part in parts:
-                read = parquet_names if is_parquet(part) else jsonl_names
-                with reading(part):
-                    names, places, count = read(part, wanted - first)
-                for place, row in enumerate(places.tolist()):
-                    found[row + first] = name_at(names, place, row + first, number)
-                first += count
-        return found
+        self.rows = self.nulls = self.scaled = 0
+        for _, file in self._files:
+            with reading(file):
+                for batch in batches(file, (EMBEDDING, MODEL)):
+                    first, self.rows = self.rows, self.rows + len(batch)
+                    numbers = first + np.flatnonzero(batch[EMBEDDING].is_valid().to_numpy(False))
+                    self.nulls += len(batch) - len(numbers)
+                    if len(numbers):
+                        self._check_model(batch[MODEL], file)
+                        yield numbers, self._vectors(batch[EMBEDDING].drop_null(), file, numbers)
+        if self.nulls == self.rows:
+            names = ", ".join(map(str, self.paths))
+            of = f", of {self.rows:,} rows" if self.rows else ""
+            raise NoInputError(f"no vectors in {names}{of}", hint="pgcli embed writes them")
 
-    def _block(self, table: pyarrow.Table, part: Path, number: int) -> VectorBlock | None:
-        """The rows that have a vector, after checks; None if no row has one."""
-        column, first = table.column(EMBEDDING), self.stats.rows
-        has_vector = column.is_valid().to_numpy(zero_copy_only=False)
-        places = np.flatnonzero(has_vector)
-        self.stats.errors += len(table) - len(places)
-        if not len(places):
-            return None
-        names = table.select([*NAMES, INDEX]).filter(column.is_valid())
-        place = PlaceInFile(part, first, places)
-        vectors = matrix(column.drop_null(), place)
-        self._check_size(vectors, part)
-        self._check_model(names.column("model"), place)
-        self.stats.texts += len(names) - names.column("text").null_count
-        sizes = lengths(vectors, place.name)
-        self.stats.scaled += int(np.count_nonzero(np.abs(sizes - 1) > LENGTH_ERROR))
-        vectors = np.divide(vectors, sizes[:, None])
-        return VectorBlock(places + first, vectors, names, number)
+    def names(self, rows: Collection[int]) -> dict[int, dict[str, Any]]:
+        """The columns NAMES of the rows with these numbers, and the number of the path of each.
 
-    def _check_size(self, vectors: Vectors, part: Path) -> None:
-        """Raise UsageError for vectors of another size than those before."""
-        if self._width not in (None, vectors.shape[1]):
+        An id is that of the row, else its number; `image` and `text` are None where they are not
+        texts. Raises UsageError for files that cannot be read any more.
+        """
+        wanted, first, named = np.sort(np.array([*rows], np.int64)), 0, dict[int, dict[str, Any]]()
+        for number, file in self._files:
+            with reading(file):
+                for batch in batches(file, NAMES):
+                    inside = wanted[(wanted >= first) & (wanted < first + len(batch))]
+                    for row in inside.tolist():
+                        (values,) = batch.slice(row - first, 1).to_pylist()
+                        texts = (values["image"], values["text"])
+                        image, text = (one if isinstance(one, str) else None for one in texts)
+                        id_ = str(row if values["id"] is None else values["id"])
+                        named[row] = {"id": id_, "image": image, "text": text, "path": number}
+                        named[row]["index"] = -1 if values["index"] is None else values["index"]
+                    first += len(batch)
+        return named
+
+    def _vectors(self, column: pyarrow.Array, file: Path, numbers: NDArray[np.int64]) -> Vectors:
+        """The normalised vectors (N, E) of rows. Raises UsageError."""
+
+        def name(place: int) -> str:
+            return f"{file}: the vector of row {numbers[place] + 1:,}"
+
+        counts = compute.list_value_length(column).to_numpy(False)
+        width = counts[0] if self._width is None else self._width
+        if not width:
+            raise UsageError(f"{name(0)} is empty", hint=HINT)
+        if len(other := np.flatnonzero(counts != width)):
+            place = int(other[0])
             raise UsageError(
-                f"{part} has vectors of {vectors.shape[1]} numbers, those before have "
-                f"{self._width}",
-                hint="search files of one model at a time",
+                f"{name(place)} has {counts[place]} numbers, those before have {width}",
+                hint=ONE_MODEL,
             )
-        self._width = vectors.shape[1]
+        self._width = int(width)
+        vectors = float32(column.flatten().to_numpy(False)).reshape(-1, self._width)
+        sizes = lengths(vectors, name)
+        self.scaled += int(np.count_nonzero(np.abs(sizes - 1) > LENGTH_ERROR))
+        unit: Vectors = np.divide(vectors, sizes[:, None])
+        return unit
 
-    def _check_model(self, models: pyarrow.ChunkedArray, place: PlaceInFile) -> None:
+    def _check_model(self, models: pyarrow.Array, file: Path) -> None:
         """Raise UsageError for rows of another model than those before."""
-        for model in compute.unique(models.drop_null()).to_pylist():
-            if self._model not in (None, model):
+        for model in filter(None, models.unique().to_pylist()):
+            if self.model not in (None, model):
                 raise UsageError(
-                    f"{place.file} has vectors of the model {model}, and others are of "
-                    f"{self._model}: they cannot be compared",
-                    hint="search files of one model at a time",
+                    f"{file} has vectors of the model {model}, and others are of {self.model}: "
+                    "they cannot be compared",
+                    hint=ONE_MODEL,
                 )
-            self._model = model
+            self.model = model
 
 
 @contextmanager
-def reading(part: Path) -> Iterator[None]:
+def reading(file: Path) -> Iterator[None]:
     """A block that reads a file; raises UsageError for what cannot be read."""
     try:
         yield
     except UNREADABLE as problem:
         reason = getattr(problem, "strerror", None) or str(problem)
-        message = f"{part} cannot be read: {reason.splitlines()[0]}"
+        message = f"{file} cannot be read: {reason.splitlines()[0]}"
         raise UsageError(message, hint=HINT) from problem
 
 
-def find_parts(path: Path) -> list[Path]:
+def batches(file: Path, columns: Sequence[str]) -> Iterator[pyarrow.RecordBatch]:
+    """Some rows of a file at a time with these columns, null where the file has none."""
+    with open_regular(file) as stream:
+        if is_parquet(file):
+            with parquet.ParquetFile(stream, pre_buffer=False) as opened:
+                known = opened.schema_arrow.names
+                if EMBEDDING not in known:
+                    raise UsageError(
+                        f"{file} has no column {EMBEDDING}, only {', '.join(known)}", hint=HINT
+                    )
+                present = [name for name in columns if name in known]
+                for batch in opened.iter_batches(BLOCK_ROWS, columns=present):
+                    yield with_columns(batch, columns, file)
+        elif len(lines := whole_lines(stream)):
+            reader = pyarrow.json.open_json(
+                pyarrow.BufferReader(lines),
+                pyarrow.json.ReadOptions(block_size=MAX_LINE_BYTES),
+                pyarrow.json.ParseOptions(
+                    pyarrow.schema([(name, KINDS.get(name, pyarrow.string())) for name in columns]),
+                    unexpected_field_behavior="ignore",
+                ),
+            )
+            yield from reader
+
+
+def with_columns(
+    batch: pyarrow.RecordBatch, columns: Sequence[str], file: Path
+) -> pyarrow.RecordBatch:
+    """The batch with all of the columns. Raises UsageError for vectors that are not lists."""
+    arrays = [
+        batch[name] if name in batch.schema.names else pyarrow.nulls(len(batch), pyarrow.string())
+        for name in columns
+    ]
+    if EMBEDDING in columns:
+        kind = batch[EMBEDDING].type
+        lists = (pyarrow.FixedSizeListType, pyarrow.ListType, pyarrow.LargeListType)
+        if not isinstance(kind, lists) or not pyarrow.types.is_floating(kind.value_type):
+            raise UsageError(
+                f"{file}: the column {EMBEDDING} has the type {kind}, not lists of floats",
+                hint=HINT,
+            )
+    return pyarrow.RecordBatch.from_arrays(arrays, names=[*columns])
+
+
+def whole_lines(stream: Any) -> pyarrow.Buffer:
+    """The lines of a file; without a last one that has no end, as of a run that goes on."""
+    if not stream.seek(0, 2):
+        return pyarrow.py_buffer(b"")
+    mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+    end = mapped.rfind(b"\n") + 1
+    if parse_row(mapped[end:] + b"\n") is not None:
+        end = len(mapped)
+    return pyarrow.py_buffer(mapped).slice(0, end)
+
+
+def files_of(path: Path) -> list[Path]:
     """The files of a path: itself, or the Parquet files of a folder. Raises UsageError."""
     if path.is_dir():
-        if parts := sorted(path.glob("*.parquet")):
-            return parts
+        if files := sorted(path.glob("*.parquet")):
+            return files
         raise UsageError(f"{path} is a folder without Parquet files", hint=HINT)
     if not path.exists():
         is_begun = state_folder(path).exists()

@@ -1,6 +1,7 @@
 """The exact search and the groups of near-duplicates, against plain numpy."""
 
 import sys
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -9,9 +10,8 @@ from hypothesis import strategies as st
 
 from pgcli.errors import UsageError
 from pgcli.search import duplicates, nearest
-from pgcli.search.components import Components
-from pgcli.search.duplicates import duplicate_groups
-from pgcli.search.nearest import TopK, normalised
+from pgcli.search.duplicates import duplicate_groups, groups, join
+from pgcli.search.nearest import nearest_in_blocks, normalised
 
 duplicates_module = sys.modules[duplicates.__module__]
 
@@ -48,13 +48,15 @@ def test_hits_do_not_depend_on_the_blocks(seed, distinct, k, cuts):
     vectors = random.standard_normal((distinct, 5))[random.integers(0, distinct, 60)]
     queries = random.standard_normal((3, 5))
     whole = nearest(queries, vectors, k)
-    top, first = TopK(normalised(queries, "query"), k), 0
-    for cut in (*cuts, len(vectors)):
-        if len(block := vectors[first : first + cut]):
-            top.add(normalised(block, "v"), np.arange(first, first + len(block)))
-        first += cut
-    assert np.array_equal(top.hits().rows, whole.rows)
-    assert np.array_equal(top.hits().similarities, whole.similarities, equal_nan=True)
+    firsts = [0, *(min(first, 60) for first in np.cumsum(cuts).tolist()), 60]
+    blocks = (
+        (np.arange(first, end), normalised(vectors[first:end], "v"))
+        for first, end in pairwise(firsts)
+        if first < end
+    )
+    hits = nearest_in_blocks(normalised(queries, "query"), blocks, k)
+    assert np.array_equal(hits.rows, whole.rows)
+    assert np.array_equal(hits.similarities, whole.similarities, equal_nan=True)
 
 
 def test_equal_vectors_are_hits_in_the_order_of_rows():
@@ -118,24 +120,23 @@ def connected_by_hand(similar):
 def test_components_are_those_of_a_walk(count, data):
     row = st.integers(0, count - 1)
     batches = data.draw(st.lists(st.lists(st.tuples(row, row), max_size=12), max_size=5))
-    components, similar = Components(count), np.zeros((count, count), bool)
+    parents, similar = np.arange(count), np.zeros((count, count), bool)
     for batch in batches:
         pairs = np.array(batch, np.int64).reshape(-1, 2)
-        components.join(pairs[:, 0], pairs[:, 1])
+        join(parents, pairs.T)
         similar[pairs[:, 0], pairs[:, 1]] = similar[pairs[:, 1], pairs[:, 0]] = True
-    assert [group.tolist() for group in components.groups()] == connected_by_hand(similar)
+    assert [group.tolist() for group in groups(parents)] == connected_by_hand(similar)
 
 
 def test_a_long_chain_is_one_component():
-    count = 100_000
-    components, rows = Components(count), np.arange(count)
-    components.join(rows[1:], rows[:-1])
-    assert [len(group) for group in components.groups()] == [count]
+    parents = np.arange(100_000)
+    join(parents, np.stack([parents[1:], parents[:-1]]))
+    assert [len(group) for group in groups(parents)] == [100_000]
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(3, 48), st.sampled_from([0.5, 0.8, 0.94, 1.0]))
-def test_groups_do_not_depend_on_blocks_and_bounds(seed, width, least):
+def test_groups_do_not_depend_on_blocks(seed, width, least):
     random = np.random.default_rng(seed)
     centres = random_vectors(20, width, seed)[random.integers(0, 20, 90)]
     noise = random.choice([0, 0.1, 0.4], (90, 1)) / np.sqrt(width)
@@ -144,18 +145,20 @@ def test_groups_do_not_depend_on_blocks_and_bounds(seed, width, least):
     similar = scores >= least
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(duplicates_module, "BLOCK_ROWS", 16)
-        patch.setattr(duplicates_module, "SAMPLE_ROWS", 32)
-        groups = duplicate_groups(vectors, least)
+        small = duplicate_groups(vectors, least)
     if least < 1:  # of equal vectors the product may be 1 or just below
-        assert [group.tolist() for group in groups] == connected_by_hand(similar)
+        assert [group.tolist() for group in small] == connected_by_hand(similar)
     whole = duplicate_groups(vectors, least)
-    assert [group.tolist() for group in groups] == [group.tolist() for group in whole]
+    assert [group.tolist() for group in small] == [group.tolist() for group in whole]
 
 
-def test_bounds_of_few_dimensions_find_every_pair():
+def test_duplicates_are_found_among_many_blocks():
     vectors = random_vectors(5000, 96)
     copies = vectors[:300] + 0.02 * np.random.default_rng(1).standard_normal((300, 96))
-    bounds = duplicates_module.bounding_vectors(normalised(vectors, "v"), 0.94)
-    assert bounds.shape[1] < 96 / 2
-    groups = duplicates(np.concatenate([vectors, copies]))
-    assert [group.tolist() for group in groups] == [[row, 5000 + row] for row in range(300)]
+    found = duplicates(np.concatenate([vectors, copies]))
+    assert [group.tolist() for group in found] == [[row, 5000 + row] for row in range(300)]
+
+
+def test_many_equal_vectors_are_one_group():
+    (group,) = duplicates(np.repeat(random_vectors(1, 64), 5000, axis=0), 1 - 1e-7)
+    assert group.tolist() == [*range(5000)]

@@ -6,14 +6,25 @@ import pytest
 from pyarrow import parquet
 
 from pgcli.errors import NoInputError, UsageError
-from pgcli.search.search_files import find_duplicates, read_all, search_files
-from pgcli.search.vector_files import VectorFiles, VectorName
+from pgcli.search import duplicates
+from pgcli.search.nearest import nearest_in_blocks, normalised
+from pgcli.search.rows import group_rows, hit_rows
+from pgcli.search.vector_files import VectorFiles
 from tests.support.vectors import rows_of, unit, write_jsonl, write_parquet
 
 
-def hits(paths, queries, k=3, **options):
-    found = search_files(queries, VectorFiles(paths), k, **options)
-    return [[hit.name.id for hit in one] for one in found]
+def search(files, queries, k=3):
+    hits = nearest_in_blocks(normalised(queries, "query"), files, k)
+    return hit_rows([str(number) for number in range(len(queries))], hits, files)
+
+
+def hits(files, queries, k=3):
+    rows = search(files, queries, k)
+    return [[row["id"] for row in rows if row["query"] == str(n)] for n in range(len(queries))]
+
+
+def read_all(files):
+    return np.concatenate([rows for rows, _ in files]).tolist()
 
 
 def expected(queries, vectors, k=3):
@@ -34,7 +45,7 @@ KINDS = {
 def test_vectors_are_read_from_every_list_type(tmp_path, kind):
     vectors = unit(40)
     file = write_parquet(tmp_path / "v.parquet", rows_of(vectors), KINDS[kind], row_group_size=7)
-    assert hits([file], vectors[:3]) == expected(vectors[:3], vectors)
+    assert hits(VectorFiles([file]), vectors[:3]) == expected(vectors[:3], vectors)
 
 
 def test_files_and_folders_are_searched_in_their_order(tmp_path):
@@ -45,11 +56,10 @@ def test_files_and_folders_are_searched_in_their_order(tmp_path):
     write_parquet(folder / "part-0.parquet", rows_of(vectors[10:20], 10))
     lines = write_jsonl(tmp_path / "v.jsonl", rows_of(vectors[:10]))
     files = VectorFiles([lines, folder])
-    found = search_files(vectors[:4], files, 5)
-    assert [[hit.name.id for hit in one] for one in found] == expected(vectors[:4], vectors, 5)
-    assert {hit.name.file for one in found for hit in one} == {0, 1}
+    assert hits(files, vectors[:4], 5) == expected(vectors[:4], vectors, 5)
+    assert {row["path"] for row in search(files, vectors[:4], 5)} == {0, 1}
     assert files.model == "towers@1"
-    assert read_all(files).rows.tolist() == list(range(30))
+    assert read_all(files) == list(range(30))
 
 
 @pytest.mark.parametrize("write", [write_jsonl, write_parquet])
@@ -58,41 +68,42 @@ def test_rows_with_errors_are_skipped_and_counted(tmp_path, write):
     some = [None if number in (0, 4) else vector for number, vector in enumerate(vectors)]
     file = write(tmp_path / ("v.jsonl" if write is write_jsonl else "v.parquet"), rows_of(some))
     files = VectorFiles([file])
-    assert search_files(vectors[4:5], files, 9)[0][-1].name.id not in ("0.jpg", "4.jpg")
-    assert (files.stats.rows, files.stats.errors) == (10, 2)
+    assert not {"0.jpg", "4.jpg"}.intersection(*hits(files, vectors[4:5], 9))
+    assert (files.rows, files.nulls) == (10, 2)
 
 
 def test_a_file_without_any_vector_is_no_input(tmp_path):
     file = write_jsonl(tmp_path / "v.jsonl", rows_of([None, None]))
     with pytest.raises(NoInputError, match="of 2 rows"):
-        VectorFiles([file]).head()
+        next(iter(VectorFiles([file])))
     file.write_text("")
     with pytest.raises(NoInputError, match="no vectors"):
-        VectorFiles([file]).head()
+        next(iter(VectorFiles([file])))
 
 
 def test_vectors_that_are_not_normalised_are_counted(tmp_path):
     vectors = unit(10)
     file = write_parquet(tmp_path / "v.parquet", rows_of(vectors * 3))
     files = VectorFiles([file])
-    assert search_files(vectors[:1], files, 1)[0][0].similarity == pytest.approx(1, abs=1e-6)
-    assert files.stats.scaled == 10
+    assert search(files, vectors[:1], 1)[0]["similarity"] == pytest.approx(1, abs=1e-6)
+    assert files.scaled == 10
 
 
 def test_a_line_that_is_still_written_is_left_out(tmp_path):
     file = write_jsonl(tmp_path / "v.jsonl", rows_of(unit(3)))
     file.write_bytes(file.read_bytes()[:-20])
-    assert len(read_all(VectorFiles([file])).rows) == 2
+    assert len(read_all(VectorFiles([file]))) == 2
     file.write_bytes(b"".join(file.read_bytes().splitlines(keepends=True)[:2]).rstrip(b"\n"))
-    assert len(read_all(VectorFiles([file])).rows) == 2
+    assert len(read_all(VectorFiles([file]))) == 2
 
 
 def test_rows_of_texts_and_rows_without_names_are_found(tmp_path):
     vectors = unit(2)
     rows = [{"text": f"text {n}", "embedding": v.tolist()} for n, v in enumerate(vectors)]
     file = write_jsonl(tmp_path / "v.jsonl", rows)
-    (hit,) = search_files(vectors[1:], VectorFiles([file]), 1)[0]
-    assert hit.name == VectorName("1", None, "text 1", -1, 0)
+    (hit,) = search(VectorFiles([file]), vectors[1:], 1)
+    named = {"id": "1", "image": None, "text": "text 1", "index": -1, "path": 0}
+    assert hit == {"query": "0", "rank": 1, **named, "similarity": 1.0}
 
 
 def broken(vectors, place, value):
@@ -108,12 +119,12 @@ def broken(vectors, place, value):
         ([1.0, float("nan"), 0, 0, 0, 0], "row 3 has numbers that are not finite"),
         ([1.0, 1e200, 0, 0, 0, 0], "row 3 has numbers that are not finite"),
         ([1.0, 0.0], "row 3 has 2 numbers, those before have 6"),
-        ([], "line 3: its embedding is not a list of numbers"),
-        (["a"] * 6, "line 3: its embedding is not a list of numbers"),
-        ([True] * 6, "line 3: its embedding is not a list of numbers"),
-        ([10**400] * 6, "line 3: its embedding is not a list of numbers"),
-        ("text", "line 3: its embedding is not a list of numbers"),
-        ({"a": 1}, "line 3: its embedding is not a list of numbers"),
+        ([], "row 3 has 0 numbers, those before have 6"),
+        (["a"] * 6, "changed from number to string in row 2"),
+        ([True] * 6, "changed from number to boolean in row 2"),
+        ([10**400] * 6, "row 3 has numbers that are not finite"),
+        ("text", "changed from array to string in row 2"),
+        ({"a": 1}, "changed from array to object in row 2"),
     ],
 )
 def test_a_wrong_vector_is_named(tmp_path, value, message):
@@ -126,7 +137,7 @@ def test_files_of_two_sizes_or_models_are_refused(tmp_path):
     one = write_jsonl(tmp_path / "one.jsonl", rows_of(unit(3)))
     small = write_jsonl(tmp_path / "small.jsonl", rows_of(unit(3, 4)))
     other = write_jsonl(tmp_path / "other.jsonl", rows_of(unit(3), model="towers@2"))
-    with pytest.raises(UsageError, match="vectors of 4 numbers, those before have 6"):
+    with pytest.raises(UsageError, match="row 4 has 4 numbers, those before have 6"):
         read_all(VectorFiles([one, small]))
     with pytest.raises(UsageError, match="of the model towers@2, and others are of towers@1"):
         read_all(VectorFiles([one, other]))
@@ -134,7 +145,7 @@ def test_files_of_two_sizes_or_models_are_refused(tmp_path):
 
 @pytest.mark.parametrize(
     "content",
-    [b"{}\n", b"[1]\n", b"\xff\n", b"{\n{}\n", b'{"embedding":' + b"[" * 9000 + b"\n", b"\n"],
+    [b"[1]\n", b"\xff\n", b"{\n{}\n", b'{"embedding":' + b"[" * 9_000_000 + b"\n", b"\n"],
 )
 def test_lines_that_are_not_vectors_are_refused(tmp_path, content):
     (tmp_path / "v.jsonl").write_bytes(content)
@@ -158,10 +169,6 @@ def test_parquet_of_other_columns_and_types_is_refused(tmp_path):
     parquet.write_table(pyarrow.table({"embedding": ["a"]}), file)
     with pytest.raises(UsageError, match="has the type string, not lists of floats"):
         read_all(VectorFiles([file]))
-    table = pyarrow.table({"embedding": [[1.0]], "id": [{"a": 1}]})
-    parquet.write_table(table, file)
-    with pytest.raises(UsageError, match="the column id has the type struct"):
-        read_all(VectorFiles([file]))
 
 
 def test_paths_that_are_no_vectors_are_refused(tmp_path):
@@ -184,11 +191,13 @@ def test_duplicates_of_several_files_are_grouped(tmp_path):
     copies = [vectors[3] + 0.01, None, vectors[8]]
     copies = [None if copy is None else copy / np.linalg.norm(copy) for copy in copies]
     other = write_parquet(tmp_path / "other.parquet", rows_of(copies, 100))
-    groups = find_duplicates(read_all(VectorFiles([one, other])))
-    assert [[hit.name.id for hit in group] for group in groups] == [
-        ["3.jpg", "100.jpg"],
-        ["8.jpg", "102.jpg"],
+    files = VectorFiles([one, other])
+    numbers, read = (np.concatenate(column) for column in zip(*files, strict=True))
+    rows = group_rows([numbers[group] for group in duplicates(read)], files)
+    assert [(row["group"], row["id"]) for row in rows] == [
+        *((1, "3.jpg"), (1, "100.jpg")),
+        *((2, "8.jpg"), (2, "102.jpg")),
     ]
-    assert groups[0][0].similarity == 1
-    assert 0.94 < groups[0][1].similarity < 1
-    assert groups[1][1].similarity == pytest.approx(1, abs=1e-6)
+    assert rows[0]["similarity"] == 1
+    assert 0.94 < rows[1]["similarity"] < 1
+    assert rows[3]["similarity"] == pytest.approx(1, abs=1e-6)

@@ -2,14 +2,86 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from pgcli.cli.find_model import revision_of
-from pgcli.cli.options import Given, command
-from pgcli.cli.search.search_options import SearchOptions
-from pgcli.cli.ui.console import Screen
+from pgcli.checkpoints.find import DEMO_TOWERS
+from pgcli.cli.find_model import find_model, revision_of, warn_unused_gpu
+from pgcli.cli.options import Given, LoadOptions, command, images_option
+from pgcli.cli.ui.console import Screen, is_terminal
+from pgcli.declare import opt, same
+from pgcli.errors import UsageError
+from pgcli.output import output_format
+from pgcli.run.request.options import InputOptions, RunningOptions
+from pgcli.stores.writing import check_target, published, wrap_write_errors
+from pgcli.tasks.question import normalize
+from pgcli.wording import count, listed
+
+if TYPE_CHECKING:
+    from pgcli.embedding.engine import EmbeddingEngine
+    from pgcli.search.index import VectorIndex
+    from pgcli.search.nearest import Block
+    from pgcli.search.rows import SearchRows
+    from pgcli.search.vector_files import VectorFiles
+
+DEFAULT_K = 10
+MAX_NAMES_IN_TITLE = 3
+
+_search = partial(opt, panel="What to search", own=True)
+_output = partial(opt, panel="Where to", own=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchOptions(LoadOptions):
+    """What is searched in the files `vectors`, and where the hits are written."""
+
+    vectors: Sequence[str] = ()
+    text: tuple[str, ...] = _search("A text; repeatable.", metavar="TEXT", repeat=True)
+    image: tuple[str, ...] = _search("An image; repeatable.", metavar="FILE", repeat=True)
+    duplicates: bool = _search("Groups of near-duplicates.", default=False)
+    k: int | None = _search("Hits of each query.", short=("-k",), min=1, default_text="10")
+    min_similarity: float | None = _search(
+        "Leave out what is less similar.",
+        min=-1.0,
+        max=1.0,
+        default_text="none; --duplicates: 0.94",
+    )
+    index: bool = _search(
+        "Search in a faiss index next to the vectors, built where it is missing or old: fast, and "
+        "nearly exact.",
+        default=False,
+    )
+    raw_text: bool = _search("Leave upper case and punctuation as they are.", default=False)
+    model: str | None = opt(
+        "The model that embeds the queries.",
+        panel="Which model",
+        own=True,
+        metavar="NAME",
+        default_text=f"the model that the vectors name, else {DEMO_TOWERS}",
+    )
+    output: str = _output(
+        "A .jsonl or .parquet file; - is standard output.",
+        default="-",
+        metavar="FILE",
+        short=("-o",),
+    )
+    format: Literal["auto", "jsonl", "text"] = _output(
+        "auto follows the file's ending, and is text on a terminal.", default="auto"
+    )
+    view: str | None = _output("Write a page of the images found.", metavar="PAGE")
+    images: str | None = images_option(
+        "With --view, search the images that rows name in this folder only."
+    )
+    overwrite: bool = _output("Replace existing files.", default=False)
+    allow_urls: bool = same(InputOptions, "allow_urls")
+    allow_private_hosts: bool = same(InputOptions, "allow_private_hosts")
+    quiet: bool = same(RunningOptions, "quiet")
 
 
 @command(
@@ -24,8 +96,265 @@ from pgcli.cli.ui.console import Screen
 def search(
     vectors: Annotated[list[str], typer.Argument(metavar="VECTORS", hidden=True)], given: Given
 ) -> None:
-    from pgcli.cli.search.run import run_search
+    from pgcli.results.gallery.run_info import incomplete_note
+    from pgcli.search import index
+    from pgcli.search.vector_files import VectorFiles
 
     revision = revision_of(given.values.get("model"), given.values, given.typed)
     options = given.build(SearchOptions, vectors=vectors, revision=revision)
-    run_search(options, Screen(quiet=given.quiet))
+    screen = Screen(quiet=options.quiet)
+    check_options(options)
+    check_outputs(options)
+    paths = [Path(name) for name in vectors]
+    files = VectorFiles(paths)
+    for note in filter(None, map(incomplete_note, paths)):
+        screen.info(note)
+    _ = files.width  # of files without vectors, an error before a model is loaded
+    if options.index:
+        index.import_faiss()
+    find = find_duplicates if options.duplicates else find_hits
+    found = find(files, options, screen)
+    report(files, found, screen)
+    write(found, options, screen)
+    if options.view is not None:
+        write_page(found, options, screen)
+
+
+def check_options(options: SearchOptions) -> None:
+    """Raise UsageError for options that exclude each other, and for queries that are empty."""
+    has_queries = bool(options.text or options.image)
+    if options.duplicates == has_queries:
+        raise UsageError(
+            "--duplicates compares the vectors with each other, not with a query"
+            if has_queries
+            else "nothing to search",
+            hint='write --text "a red car", --image photo.jpg or --duplicates',
+        )
+    for option, is_without_effect, reason in (
+        ("-k", options.k is not None and options.duplicates, "on --duplicates"),
+        ("--raw-text", options.raw_text and not options.text, "without --text"),
+        ("--images", options.images is not None and options.view is None, "without --view"),
+    ):
+        if is_without_effect:
+            raise UsageError(f"{option} has no effect {reason}", hint="leave it out")
+    if "" in map(normalize, options.text):
+        raise UsageError("a text is empty", hint='write --text "a red car"')
+    for image in options.image:
+        if not Path(image).is_file():
+            raise UsageError(f"{image} is not an image file", hint="--image takes a file")
+    if options.images is not None and not Path(options.images).is_dir():
+        raise UsageError(f"{options.images} is not a folder", hint="name the folder of the images")
+
+
+def check_outputs(options: SearchOptions) -> None:
+    """Raise UsageError, OutputExists or OutputFailed where rows or page cannot be written."""
+    from pgcli.results.gallery.page import is_page
+    from pgcli.run.checks import check_not_a_source
+
+    sources, overwrite = [*options.vectors, *options.image], options.overwrite
+    if options.output != "-":
+        check_not_a_source(options.output, sources)
+        if output_format(options.output, options.format) == "folder":
+            hint = "name a .jsonl or .parquet file"
+            raise UsageError(f"{options.output} is the name of a folder", hint=hint)
+        check_target(Path(options.output), "-o", is_folder=False, overwrite=overwrite)
+    if options.view is not None:
+        hint = "name a file: --view page.html"
+        if options.view == "-":
+            raise UsageError("a page is not written to standard output", hint=hint)
+        if options.view == options.output:
+            raise UsageError(f"{options.view} is the file of the rows", hint=hint)
+        check_not_a_source(options.view, sources, "--view")
+        is_replaced = overwrite or is_page(Path(options.view))
+        check_target(Path(options.view), "--view", is_folder=False, overwrite=is_replaced)
+
+
+def find_hits(files: VectorFiles, options: SearchOptions, screen: Screen) -> SearchRows:
+    """The hits of each query."""
+    from pgcli.search import index
+    from pgcli.search.nearest import nearest_in_blocks
+    from pgcli.search.queries import embed_queries
+    from pgcli.search.rows import SearchRows, hit_rows
+
+    texts, engine = [*map(normalize, options.text)], load_engine(files, options, screen)
+    queries = embed_queries(engine, texts, options.image, files.width, raw_text=options.raw_text)
+    k = DEFAULT_K if options.k is None else options.k
+    if options.index:
+        indexes = open_indexes(files, screen)
+        hits = index.search_indexes(queries, indexes, k, options.min_similarity)
+    else:
+        blocks = watched(files, screen, "searching")
+        hits = nearest_in_blocks(queries, blocks, k, options.min_similarity)
+    names = [*texts, *options.image]
+    settings = {
+        "vectors": options.vectors,
+        "queries": names,
+        "k": k,
+        "min_similarity": options.min_similarity,
+        "model": engine.label,
+    }
+    return SearchRows(hit_rows(names, hits, files), settings, names)
+
+
+def find_duplicates(files: VectorFiles, options: SearchOptions, screen: Screen) -> SearchRows:
+    """The groups of near-duplicates."""
+    import numpy as np
+
+    from pgcli.search import index
+    from pgcli.search.duplicates import THRESHOLD, duplicate_groups
+    from pgcli.search.rows import SearchRows, group_rows
+
+    least = THRESHOLD if options.min_similarity is None else options.min_similarity
+    if options.index:
+        indexes = open_indexes(files, screen)
+        groups = index.indexed_duplicates(watched(files, screen, "comparing"), indexes, least)
+    else:
+        blocks = [*watched(files, screen, "reading")]
+        numbers, vectors = (np.concatenate(column) for column in zip(*blocks, strict=True))
+        with screen.progress("comparing", len(numbers), unit="vectors") as progress:
+            groups = duplicate_groups(vectors, least, progress.advance)
+        groups = [numbers[group] for group in groups]
+    settings = {
+        "vectors": options.vectors,
+        "duplicates": True,
+        "min_similarity": least,
+        "model": files.model,
+    }
+    return SearchRows(group_rows(groups, files), settings)
+
+
+def watched(files: VectorFiles, screen: Screen, task: str) -> Iterator[Block]:
+    """The blocks of the files, whose reading is shown."""
+    with screen.progress(task, unit="vectors") as progress:
+        for rows, vectors in files:
+            yield rows, vectors
+            progress.advance(len(rows))
+
+
+def open_indexes(files: VectorFiles, screen: Screen) -> list[VectorIndex]:
+    """The index of each of the files; what was read for them is the files' count of rows."""
+    from pgcli.search import index
+
+    watch = partial(watched, screen=screen, task="building the index")
+    indexes = index.open_indexes(files, screen.info, watch)
+    files.rows = sum(one.rows for one in indexes)
+    files.nulls = sum(one.nulls for one in indexes)
+    return indexes
+
+
+def load_engine(files: VectorFiles, options: SearchOptions, screen: Screen) -> EmbeddingEngine:
+    """The model of the queries: the one that is named, or else that of the vectors.
+
+    Raises UsageError for certainly another model than that of the vectors, and what finding and
+    loading a model raises.
+    """
+    from pgcli.search.queries import are_different, model_of_rows
+
+    name, revision, known = options.model, options.revision, files.model
+    if name is None and known is not None:
+        name, revision = model_of_rows(known)
+    elif name is None:
+        name = DEMO_TOWERS
+        screen.info(
+            f"the vectors name no model: the queries are embedded by {DEMO_TOWERS}, the built-in "
+            "one, which knows only drawings of coloured shapes",
+            hint="--model names the model that embedded the vectors",
+        )
+    checkpoint = find_model(name, revision, screen)
+    if known is not None and are_different(checkpoint.label, known):
+        raise UsageError(
+            f"the vectors are of {known}, and {checkpoint.label} would embed the queries: they "
+            "cannot be compared",
+            hint=f"{'leave out --model, or ' if options.model else ''}embed the images again",
+        )
+    if known not in (None, checkpoint.label):
+        screen.info(f"the vectors are of {known}; {checkpoint.label} has to be the same model")
+    with screen.status(f"loading {checkpoint.name}"):
+        from pgcli.embedding.loader import load  # imports torch, which takes a second
+
+        engine = load(checkpoint, device=options.device, dtype=options.dtype)
+    if options.device == "auto" and engine.device == "cpu":
+        warn_unused_gpu(screen)
+    return engine
+
+
+def report(files: VectorFiles, found: SearchRows, screen: Screen) -> None:
+    """Report the rows that were left out or changed, and how many were found."""
+    if files.nulls:
+        has = "rows have" if files.nulls > 1 else "row has"
+        screen.info(
+            f"{files.nulls:,} {has} no vector, and {'are' if files.nulls > 1 else 'is'} left out"
+        )
+    if files.scaled:
+        vectors = "vectors were" if files.scaled > 1 else "vector was"
+        screen.info(f"{files.scaled:,} {vectors} not normalised, and are searched as normalised")
+    vectors = f"{files.rows - files.nulls:,} vectors"
+    if found.queries:
+        queries = f"{len(found.queries):,} quer{'ies' if len(found.queries) != 1 else 'y'}"
+        screen.info(f"{count(len(found.rows), 'hit')} of {queries} among {vectors}")
+    else:
+        groups = len({row["group"] for row in found.rows})
+        screen.info(
+            f"{count(groups, 'group')} of near-duplicates with {len(found.rows):,} of {vectors}"
+        )
+
+
+def write(found: SearchRows, options: SearchOptions, screen: Screen) -> None:
+    """Write the rows; a file appears as a whole. Raises OutputExists and OutputFailed."""
+    if options.output == "-":
+        on_terminal = is_terminal(sys.stdout)
+        is_text = options.format == "text" or (options.format == "auto" and on_terminal)
+        # some bytes control a terminal
+        lines = found.text_lines() if is_text else found.json_lines(ascii_only=on_terminal)
+        with wrap_write_errors("standard output"):
+            sys.stdout.buffer.writelines(lines)
+            sys.stdout.buffer.flush()
+        return
+    kind = output_format(options.output, options.format)
+    with published(Path(options.output), replace=options.overwrite) as part:
+        if kind == "parquet":
+            found.write_parquet(part)
+        else:
+            lines = found.text_lines() if kind == "text" else found.json_lines()
+            part.write_bytes(b"".join(lines))
+    screen.info(f"{options.output}: {count(len(found.rows), 'row')}")
+
+
+def write_page(found: SearchRows, options: SearchOptions, screen: Screen) -> None:
+    """Write the page of the rows, with the images that are queries above their hits."""
+    from pgcli.cli.run_command import RunOnScreen
+    from pgcli.results.gallery.gallery_page import GalleryOptions, RowGroup, write_gallery
+
+    if not found.rows:
+        screen.info(f"nothing was found: {options.view} is not written")
+        return
+    names = found.queries or [Path(name).name for name in options.vectors]
+    title = listed(names, MAX_NAMES_IN_TITLE)
+    group = RowGroup(
+        Path(options.vectors[0]),
+        title if found.queries else f"Near-duplicates in {title}",
+        chosen=[*page_rows(found, options)],
+        output_of=lambda row: Path(row["vectors"]),
+    )
+    page = GalleryOptions(
+        output=options.view,
+        option="--view",
+        images=options.images,
+        overwrite=options.overwrite,
+        allow_urls=options.allow_urls,
+        allow_private_hosts=options.allow_private_hosts,
+    )
+    write_gallery([group], page, RunOnScreen(screen))
+
+
+def page_rows(found: SearchRows, options: SearchOptions) -> Iterator[Mapping[str, Any]]:
+    """The rows as a page shows them, each with its file of vectors; a query image is a row too."""
+    from pgcli.results.gallery.hits import hit_row
+
+    for row in found.rows:
+        known = {name: value for name, value in row.items() if name != "path"}
+        known |= {"vectors": options.vectors[row["path"]]}
+        if row.get("rank") == 1 and row["query"] in options.image:
+            image = {"id": row["query"], "image": str(Path(row["query"]).absolute())}
+            yield hit_row(known | image | {"text": "the query", "similarity": 1.0, "rank": 0})
+        yield hit_row(known)

@@ -1,0 +1,106 @@
+"""The rows of a search, hits of queries or members of groups, as values, lines and Parquet."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+from pyarrow import parquet
+
+from pgcli.output.parquet import SETTINGS
+from pgcli.printable import printable
+from pgcli.rows import json_safe, json_text, round6
+from pgcli.search.duplicates import similarities_to_first
+from pgcli.search.nearest import Hits, RowNumbers
+from pgcli.search.vector_files import VectorFiles
+
+Row = Mapping[str, Any]
+NOTHING = "(nothing found)"
+KINDS = {"rank": pyarrow.int32(), "group": pyarrow.int32(), "similarity": pyarrow.float64()}
+
+
+def hit_rows(queries: Sequence[str], hits: Hits, files: VectorFiles) -> list[Row]:
+    """A row for each hit: the query, the rank from 1, what names the row, and the similarity."""
+    names = files.names({row for row in hits.rows.ravel().tolist() if row >= 0})
+    return [
+        {"query": query, "rank": rank, **names[row], "similarity": round6(similarity)}
+        for query, rows, similarities in zip(
+            queries, *(part.tolist() for part in hits), strict=True
+        )
+        for rank, (row, similarity) in enumerate(zip(rows, similarities, strict=True), 1)
+        if row >= 0
+    ]
+
+
+def group_rows(groups: Sequence[RowNumbers], files: VectorFiles) -> list[Row]:
+    """A row for each member of a group of rows: the group from 1, what names the row, and its
+    similarity to the first row of the group.
+    """
+    members = np.sort(np.concatenate([np.zeros(0, np.int64), *groups]))
+    if not len(members):
+        return []
+    names = files.names(members.tolist())
+    vectors = np.concatenate([vectors[np.isin(rows, members)] for rows, vectors in files])
+    rows: list[Row] = []
+    for number, group in enumerate(groups, 1):
+        similarities = similarities_to_first(vectors[np.searchsorted(members, group)])
+        for row, similarity in zip(group.tolist(), similarities.tolist(), strict=True):
+            rows.append({"group": number, **names[row], "similarity": round6(similarity)})
+    return rows
+
+
+@dataclass(frozen=True)
+class SearchRows:
+    """The rows of a search; `queries` are the queries, of which none is for near-duplicates."""
+
+    rows: Sequence[Row]
+    settings: Mapping[str, object]
+    queries: Sequence[str] = ()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of a file of the rows, in order; `text` where a row is of a text."""
+        first = ("query", "rank") if self.queries else ("group",)
+        text = ("text",) if any(row["text"] is not None for row in self.rows) else ()
+        return (*first, "id", "image", *text, "similarity")
+
+    def values(self) -> list[dict[str, Any]]:
+        """The columns of each row."""
+        return [{name: json_safe(row[name]) for name in self.columns} for row in self.rows]
+
+    def json_lines(self, *, ascii_only: bool = False) -> Iterator[bytes]:
+        """The rows as lines of JSON."""
+        for row in self.values():
+            yield f"{json_text(row, ascii_only=ascii_only)}\n".encode()
+
+    def text_lines(self) -> Iterator[bytes]:
+        """Lines for a person: each query, or each group, above its rows."""
+        titles: dict[Any, list[Row]] = {query: [] for query in self.queries}
+        for row in self.rows:
+            titles.setdefault(row["query"] if self.queries else row["group"], []).append(row)
+        for title, rows in titles.items():
+            line = f"{title}:" if self.queries else f"group {title}: {len(rows):,} members"
+            yield f"{printable(line)}\n".encode()
+            for row in rows:
+                name = row["id"] if row["text"] is None else row["text"]
+                yield f"  {row['similarity']:6.3f} {printable(name)}\n".encode()
+            if not rows:
+                yield f"  {NOTHING}\n".encode()
+        if not titles:
+            yield f"{NOTHING}\n".encode()
+
+    def write_parquet(self, file: Path) -> None:
+        """Write the rows as Parquet, with the settings of the search in its metadata."""
+        about = json_safe({"command": "search", **self.settings})
+        schema = pyarrow.schema(
+            [(name, KINDS.get(name, pyarrow.string())) for name in self.columns],
+            metadata={SETTINGS: json.dumps(about).encode()},
+        )
+        parquet.write_table(
+            pyarrow.Table.from_pylist(self.values(), schema), file, compression="zstd"
+        )
