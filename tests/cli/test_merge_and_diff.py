@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 import pgcli
 from pgcli.cli.main import main
+from pgcli.parsing import detection_text
 from tests.support.answers import BOX, answer, refused
 from tests.support.exporting import row, saved
 from tests.support.save_rows import saving
@@ -165,3 +167,32 @@ def test_differences_as_text_are_printable(capsys: Capture) -> None:
     assert code == 5
     assert out.splitlines() == ["\\x1b[2J: \\x1b]0;x", "- \\x1b[31mred", "+ error missing"]
     assert "\x1b" not in out + err
+
+
+@pytest.mark.parametrize("root", [(), ("--root", "photos")])
+def test_detections_that_went_out_to_coco_and_come_back_are_equal(
+    capsys: Capture, root: tuple[str, ...]
+) -> None:
+    """At places over all of the model's 1,024, in images of any size."""
+    rows = []
+    for index, (width, height) in enumerate([(64, 48), (4032, 3024), (1023, 7), (640, 480)]):
+        name = f"sub/{index}.png"
+        path = Path("photos") / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (width, height)).save(path)
+        x, y = width / 1023, height / 1023
+        boxes = tuple(
+            type(BOX)(label, n * x, n * y, (n + 1 + index) * x, 1023 * y, 0.25, 0.5)
+            for n, label in zip(range(0, 1000, 17), ["star", "circle"] * 40, strict=False)
+        )
+        found = () if index == 3 else boxes
+        plain = [{name: getattr(box, name) for name in box.__slots__} for box in found]
+        said = detection_text(plain, width=width, height=height)
+        known = {"id": name, "image": str(path), "task": "detect", "prompt": "detect star ; circle"}
+        size = {"width": width, "height": height}
+        rows.append(row(index, **known, **size, boxes=found, answer=said))
+    file("rows.jsonl", *rows)
+    assert call(capsys, "export", "rows.jsonl", "--to", "coco", "-o", "c.json", *root)[0] == 0
+    assert call(capsys, "import", "c.json", "--from", "coco", "-o", "again.jsonl", *root)[0] == 0
+    code, out, err = call(capsys, "diff", "rows.jsonl", "again.jsonl")
+    assert (code, out, "rows: 4 equal" in err) == (0, "", True), out[:2000]

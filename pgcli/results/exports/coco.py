@@ -33,11 +33,16 @@ def write_document(
         open(target, "w", encoding="utf-8") as file,
         tempfile.TemporaryFile("w+", encoding="utf-8", dir=target.parent) as pending,
     ):
-        file.write('{"info":{"description":"made by pgcli"},"images":[')
+        info = {"description": "made by pgcli"}
+        if options.has_boxes and options.prompt is not None:
+            info["prompt"] = options.prompt  # which `pgcli import` gives its rows
+        file.write(f'{{"info":{json_text(info)},"images":[')
         for entry, name in entries:
             file.write(",\n" if options.counts.images else "\n")
             image = {"id": entry.number, "file_name": name}
-            file.write(json_text(image | {"width": entry.width, "height": entry.height}))
+            image |= {"width": entry.width, "height": entry.height}
+            id_ = entry.rows[0]["id"]
+            file.write(json_text(image if id_ == name else image | {"row_id": id_}))
             options.counts.images += 1
             annotate = instance_annotations if options.has_boxes else caption_annotations
             for one in annotate(entry, options):
@@ -57,7 +62,9 @@ def document(rows: Sequence[Row]) -> dict[str, Any]:
     """The content of the file for rows without errors; rows of an image follow each other."""
     labels = sorted({box["label"] for row in rows for box in row["boxes"]})
     has_boxes = any(row["task"] in BOX_TASKS or row["boxes"] for row in rows)
-    settings = ExportSettings({label: n for n, label in enumerate(labels)}, has_boxes=has_boxes)
+    settings = ExportSettings(
+        labels={label: n for n, label in enumerate(labels)}, has_boxes=has_boxes
+    )
     groups = groupby(rows, key=itemgetter("index", "id", "image"))
     entries = (
         ExportEntry(number, image, image, image, image, None, bytes, tuple(same))

@@ -84,7 +84,7 @@ def row_boxes(row: Row) -> Iterator[ExportBox]:
         left, right = (min(max(box[name], 0), row["width"]) for name in ("xmin", "xmax"))
         top, bottom = (min(max(box[name], 0), row["height"]) for name in ("ymin", "ymax"))
         # corners have six digits; further digits of a difference are float rounding
-        width, height = round(right - left, 4), round(bottom - top, 4)
+        width, height = round(right - left, 9), round(bottom - top, 9)
         if width > 0 and height > 0:
             numbers = (left, top, width, height, box.get("score"))
             yield ExportBox(box["label"], *numbers, mask, box.get("confidence"))
@@ -126,12 +126,14 @@ class ExportCounts:
 class ExportSettings:
     """The options of an export, and what all rows have in common.
 
+    `prompt` is the only prompt of the rows, None if they have several.
     `labels` maps every label to its index from 0; `columns` are the rows'. `has_boxes` is true if
     any row is of a task with boxes, `has_masks` if any box has a mask, `has_labels_alone` if the
     rows are of `classify`. `image_prefix` precedes an image's address; `prepend` and `append` are
     the words around each text, of which `overwrite` replaces existing ones.
     """
 
+    prompt: str | None = None
     labels: Mapping[str, int] = field(default_factory=dict)
     columns: tuple[str, ...] = ()
     has_boxes: bool = False

@@ -65,7 +65,9 @@ class ExportOptions:
 
     def wanted(self, format: ExportFormat, stats: RowStats) -> ExportSettings:
         """What the format is to write. Raises UsageError for unsuitable labels."""
+        only = next(iter(stats.prompts)) if len(stats.prompts) == 1 else None
         return ExportSettings(
+            prompt=only if self.prompt is None else self.prompt,
             labels=label_numbers(self.labels, stats),
             columns=tuple(stats.columns),
             has_boxes=stats.has_boxes,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -71,13 +70,18 @@ def read_images(document: Mapping[str, Any], settings: ImportSettings) -> Annota
             elif box := read_box(annotation, where, categories, size, settings):
                 (crowds if annotation.get("iscrowd") else boxes).append(box)
         settings.counts.crowds += len(crowds)
+        row_id = found.get("row_id")  # of an export of pgcli, if it is not the file's name
         if path := name if settings.as_given else locate(name, settings):
-            image = AnnotatedImage(name, path, *size, tuple(boxes), tuple(texts))
-            images.append(replace(image, crowds=tuple(crowds)))
+            id_ = name if row_id is None else text(row_id, f"{what}: row_id")
+            said = AnnotatedImage(id_, path, *size, tuple(boxes), tuple(texts), tuple(crowds))
+            images.append(said)
     if by_image:
         where = next(iter(by_image.values()))[0][0]
         raise InvalidValue(f"{where} is of an image that is not there, or is there twice")
-    return Annotations(images, list(dict.fromkeys(categories.values())))
+    info = document.get("info")
+    prompt = info.get("prompt") if isinstance(info, dict) else None
+    prompt = None if prompt is None else text(prompt, "info: prompt")
+    return Annotations(images, list(dict.fromkeys(categories.values())), prompt)
 
 
 def read_categories(value: object) -> dict[int, str]:

@@ -23,9 +23,10 @@ CAPTION = "caption en"
 class TruthRows:
     """The rows of annotations, as often as they are read.
 
-    An image has a row for its boxes if the file has boxes, also without any, with all labels in its
-    prompt; with `each`, one for each label. It has a row for each of its texts. `prompt` replaces
-    the prompts. Paths are relative to `folder`, the output's, where they are in it.
+    An image has a row for its boxes if the file has boxes, also without any, with the prompt that
+    the file says, or else all labels in its prompt; with `each`, one for each label. It has a row
+    for each of its texts. `prompt` replaces the prompts. Paths are relative to `folder`, the
+    output's, where they are in it.
     """
 
     annotations: Annotations
@@ -61,7 +62,8 @@ class TruthRows:
         labels = self.annotations.labels
         for names in ([name] for name in labels) if self.each else [labels] if labels else []:
             boxes = [box for box in image.boxes if box.label in names]
-            prompt = self.prompt or f"detect {' ; '.join(names)}"
+            own = None if self.each else self.annotations.prompt
+            prompt = self.prompt or own or f"detect {' ; '.join(names)}"
             yield box_answer(index, image, path, prompt, boxes)
         for one in image.texts:
             prompt = self.prompt or one.prompt or CAPTION

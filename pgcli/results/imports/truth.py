@@ -85,10 +85,14 @@ class ImportSettings:
 
 @dataclass(frozen=True)
 class Annotations:
-    """The images of a file, and the labels of its boxes in their order; none for texts only."""
+    """The images of a file, and the labels of its boxes in their order; none for texts only.
+
+    `prompt` is that of its boxes, where an export of pgcli says it.
+    """
 
     images: Sequence[AnnotatedImage]
     labels: Sequence[str] = ()
+    prompt: str | None = None
 
 
 #: Reads a file; raises UsageError.
