@@ -65,9 +65,9 @@ def split_locations(prompt: str) -> tuple[str, tuple[int, ...]]:
     return prompt[: found.start()], values
 
 
-def region_of(values: Sequence[int], side: int) -> Region | None:
-    """The region with these location values in a square image; None without values."""
+def region_of(values: Sequence[int], width: int, height: int) -> Region | None:
+    """The region with these location values in an image; None without values."""
     if not values:
         return None
-    top, left, bottom, right = (value / GRID * side for value in values)
-    return left, top, right, bottom
+    top, left, bottom, right = (value / GRID for value in values)
+    return left * width, top * height, right * width, bottom * height

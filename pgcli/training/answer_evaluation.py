@@ -20,8 +20,6 @@ from pgcli.tasks import MAX_NEW_TOKENS, Question
 from pgcli.training.data import ImageBatch
 from pgcli.training.training_row import TrainingRow
 
-#: In place of an image's width and height: the IoU of boxes does not depend on them.
-SIDE = 1000
 #: An answer is cut at this many times the tokens of the longest true one, and some more.
 LENGTH_FACTOR, LENGTH_MARGIN = 2, 8
 
@@ -70,12 +68,13 @@ class TrueAnswers:
 
         def images() -> Iterator[tuple[int, DecodedImage]]:
             for batch in batches:
-                for row, pixels in zip(batch.rows, batch.pixels_BRRC.numpy(), strict=True):
+                read = zip(batch.rows, batch.pixels_BRRC.numpy(), batch.sizes, strict=True)
+                for row, pixels, size in read:
                     if (number := index.pop(key_of(row), None)) is not None:
                         prompt, values = split_locations(row.prompt)
-                        region = region_of(values, SIDE)
+                        region = region_of(values, *size)
                         item = replace(row.item, prompts=(prompt,), choices=(), region=region)
-                        yield number, DecodedImage(item, SIDE, SIDE, pixels, 0.0)
+                        yield number, DecodedImage(item, *size, pixels, 0.0)
 
         tasks = {task_of(key) for key in keys}
         limits = {task: self._new_tokens(task, engine) for task in tasks}

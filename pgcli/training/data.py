@@ -28,11 +28,15 @@ from pgcli.training.training_row import TrainingRow
 
 @dataclass(frozen=True)
 class ImageBatch:
-    """Images (B, R, R, C) and their rows; `lost` counts the rows whose images could not be read."""
+    """Images (B, R, R, C) and their rows; `lost` counts the rows whose images could not be read.
+
+    `sizes` are the widths and heights of the upright images in their files.
+    """
 
     pixels_BRRC: Tensor
     rows: Sequence[TrainingRow]
     lost: int = 0
+    sizes: Sequence[tuple[int, int]] = ()
 
     def part(self, start: int, stop: int) -> ImageBatch:
         """The rows from `start` to before `stop`."""
@@ -167,11 +171,12 @@ class TrainingData:
         for row, image in zip(rows, images, strict=True):
             self.errors.add(row.image_id, image.item, image.fault)
         read = [
-            (row, image.pixels)
+            (row, image.pixels, (image.width or 0, image.height or 0))
             for row, image in zip(rows, images, strict=True)
             if image.pixels is not None
         ]
         side = self.decoder.spec.resolution
         empty = np.empty((0, side, side, 3), np.uint8)
-        pixels = torch.from_numpy(np.stack([pixels for _, pixels in read]) if read else empty)
-        return ImageBatch(pixels, [row for row, _ in read], len(rows) - len(read))
+        pixels = torch.from_numpy(np.stack([pixels for _, pixels, _ in read]) if read else empty)
+        sizes = [size for *_, size in read]
+        return ImageBatch(pixels, [row for row, *_ in read], len(rows) - len(read), sizes)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from pgcli.evaluation.metrics import task_of_prompt
 from pgcli.parsing import boxes, text_spans
 from pgcli.records import Answer, DecodedImage, Item, unanswered
-from pgcli.training.answer_evaluation import SIDE, Key, TrueAnswers
+from pgcli.training.answer_evaluation import Key, TrueAnswers
+from pgcli.training.data import ImageBatch
 from pgcli.training.training_row import TrainingRow
 
 BOX = "<loc0100><loc0100><loc0500><loc0500> star"
 ELSEWHERE = "<loc0600><loc0600><loc0900><loc0900> star"
+SIDE = 60  # of the images, in pixels
 
 
 def row(image: str, prompt: str, target: str) -> TrainingRow:
@@ -42,6 +46,33 @@ def test_boxes_are_measured_by_ap_and_those_of_nothing_count() -> None:
     nothing = TrueAnswers.of([row("a", prompt, BOX), row("b", prompt, "")])
     found = nothing.measure(answered({("a", prompt): BOX, ("b", prompt): BOX}))
     assert found["precision@0.5"] == 0.5
+
+
+def test_boxes_have_the_areas_that_they_have_in_their_images() -> None:
+    prompt = "detect star"
+    truths = TrueAnswers.of([row("a", prompt, BOX)])
+    found = truths.measure(answered({("a", prompt): BOX}))
+    assert found["ap_small"] == pytest.approx(1)  # 400 of 1023 parts of 60 pixels
+    assert "ap_large" not in found
+
+
+def test_questions_are_asked_about_images_of_their_sizes() -> None:
+    asked = []
+
+    class Engine:
+        tokenizer = SimpleNamespace(encode_answer=str.split)
+        model = SimpleNamespace(config=SimpleNamespace(max_answer_tokens=99))
+
+        def ask(self, images, question, sampling):
+            asked.extend(image for _, image in images)
+            return []
+
+    region = "<loc0000><loc0000><loc1023><loc0512>"
+    rows = [row("a", f"caption {region}", "a star"), row("b", "caption", "a star")]
+    batch = ImageBatch(torch.zeros(2, 4, 4, 3), rows, sizes=[(64, 48), (30, 20)])
+    assert list(TrueAnswers.of(rows).ask(Engine(), [batch])) == []
+    assert [(image.width, image.height) for image in asked] == [(64, 48), (30, 20)]
+    assert asked[0].item.region == pytest.approx((0, 0, 64 * 512 / 1023, 48))
 
 
 def test_rows_of_a_question_are_several_true_answers() -> None:
