@@ -262,7 +262,7 @@ def match_edits(edits: Sequence[Edit], output: Path, rows: Iterator[Row]) -> Mat
 
 def row_key(row: Row) -> tuple[int, str, str]:
     """What names the row in edits, as the page shows it."""
-    return image_index(row), clean_line(row["id"]), clean_text(prompt_of(row)) or ""
+    return image_index(row), clean_text(row["id"]) or "", clean_text(prompt_of(row)) or ""
 
 
 class EditedRows:

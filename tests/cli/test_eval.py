@@ -248,7 +248,7 @@ def test_page_has_the_worst_rows_beside_the_truth(capsys: Capture, tmp_path: Pat
     assert [file["name"] for file in data["files"]] == ["rows.jsonl", "truth"]
     assert [row["id"] for row in data["rows"]] == [rows[2]["id"], rows[0]["id"]] * 2
     assert data["cards"] == [[0, 2], [1, 3]]
-    assert ["f1@0.5", "0.0"] in data["rows"][0]["k"]
+    assert data["rows"][0]["f1@0.5"] == 0.0
     evaluation = data["evaluation"]
     assert evaluation["files"][0]["metrics"]["ap"]["rows"] == 3
     bins = evaluation["files"][0]["calibration"]["bins"]
@@ -265,7 +265,7 @@ def test_page_has_answers_and_differences_of_two_files(capsys: Capture, tmp_path
     words = ("one.jsonl", "two.jsonl", "--truth", truth, "--metric", "exact")
     evaluate(capsys, *words, "--view", "worst.html")
     data = page_data("worst.html")
-    assert [data["rows"][number]["a"] for number in data["cards"][0]] == [
+    assert [data["rows"][number]["answer"] for number in data["cards"][0]] == [
         "1",
         "x",
         "0\n1\n2 (2 times)",

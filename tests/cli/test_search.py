@@ -271,7 +271,7 @@ def photos(count: int) -> None:
 def shown(name: str) -> tuple[list[dict[str, Any]], list[str]]:
     """The rows of a page, and their prompts."""
     data = content(Path(name)).named("data")
-    return data["rows"], [data["prompts"][row["q"]][1] for row in data["rows"]]
+    return data["rows"], [row["prompt"] for row in data["rows"]]
 
 
 def test_page_shows_the_images_that_were_found(vectors: str, capsys: Capture) -> None:
@@ -282,7 +282,7 @@ def test_page_shows_the_images_that_were_found(vectors: str, capsys: Capture) ->
     assert code == 0
     assert queries == ["row 3"] * 4 + ["query.png"] * 5  # the image itself, and its hits
     assert [row["id"] for row in found] == [*best(3, 4), "query.png", *best(7, 4)]
-    assert found[0]["d"][0][:3] == ["similarity", 1.0, "1.000"]
+    assert found[0]["scores"] == [{"text": "similarity", "cosine": 1.0}]
     assert "page.html: 9 rows" in err
     assert "not shown" not in err
     assert call(capsys, *words, "--view", "page.html")[0] == 0  # a page is replaced
@@ -353,7 +353,7 @@ def test_view_makes_a_page_of_the_rows(
     assert main(["view", name]) == 0
     (direct, titles), (page, names) = shown("direct.html"), shown("found.html")
     assert len(set(names)) == 2
-    assert (titles, [row["d"] for row in direct]) == (names, [row["d"] for row in page])
+    assert (titles, [row["scores"] for row in direct]) == (names, [row["scores"] for row in page])
 
 
 def test_view_refuses_a_file_of_two_kinds_of_rows(capsys: Capture) -> None:

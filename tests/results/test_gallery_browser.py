@@ -162,6 +162,59 @@ def test_boxes_and_masks_are_at_their_positions_in_the_image(open_page: Any, pag
     playwright.expect(drawing).to_be_hidden()
 
 
+def test_masks_that_are_not_of_their_image_are_not_drawn(open_page: Any, tmp_path: Path) -> None:
+    drawn(tmp_path, 1)
+    square = encode(np.ones((10, 20), bool), left=7, top=9, size=(30, 40)).counts
+    masks = [
+        {"rle": {"size": size, "counts": counts}}
+        for size, counts in (
+            ([30, 40], square),
+            ([300000, 400000], square),
+            ([30, 41], square),
+            ([30, 40], square[:-1]),
+            ([30, 40], "PPPPPPPPPPPPPPPP1"),
+            ([30, 40], "\x7f<"),
+            ([30, 40], None),
+            (None, 3),
+        )
+    ]
+    boxes = [box(f"{number}", 0, 0, 9, 9) for number in range(len(masks))]
+    shown = open_page(gallery(tmp_path, [row(0, boxes=boxes, masks=masks)]))
+    paths = shown.all(".card svg.marks path")
+    playwright.expect(paths).to_have_count(1)
+    sides = "path => { const b = path.getBBox(); return [b.x, b.y, b.width, b.height]; }"
+    assert paths.evaluate(sides) == [7, 9, 20, 10]
+
+
+def test_scores_of_the_same_texts_are_a_matrix(open_page: Any, tmp_path: Path) -> None:
+    drawn(tmp_path, 3)
+    rows = [
+        {
+            **{name: row(n)[name] for name in ("index", "id", "image", "width", "height")},
+            "scores": [
+                {"text": text, "cosine": 0.1, "score": 0.5, "probability": share}
+                for text, share in zip(("a cat", CANARY), shares, strict=True)
+            ],
+            **dict.fromkeys(("model", "error", "error_message")),
+        }
+        for n, shares in enumerate([(0.9, 0.1), (0.2, 0.8), (0.6, 0.4)])
+    ]
+    shown = open_page(gallery(tmp_path, rows))
+    assert shown.all("#texts button").all_text_contents() == ["a cat", CANARY]
+    cells = shown.all(".card .share-cell")
+    assert cells.all_text_contents() == ["90.0%", "10.0%", "20.0%", "80.0%", "60.0%", "40.0%"]
+    assert shown.all(".share-cell b").all_text_contents() == ["90.0%", "80.0%", "60.0%"]
+    shown.all("#texts button").last.click()
+    playwright.expect(shown.all(".card .id").first).to_have_text("00001.png")
+    assert shown.all(".card .id").all_text_contents() == ["00001.png", "00002.png", "00000.png"]
+    shown.press("j", "z")
+    playwright.expect(shown.all("#details h3").first).to_have_text("Texts")
+    rows[2]["scores"] = rows[2]["scores"][:1]
+    shown = open_page(gallery(tmp_path, rows))
+    playwright.expect(shown.all("#texts")).to_be_hidden()
+    playwright.expect(shown.all(".card .shares")).to_have_count(3)
+
+
 @pytest.mark.slow
 def test_search_covers_names_answers_prompts_and_labels(open_page: Any, page: Path) -> None:
     shown = open_page(page)

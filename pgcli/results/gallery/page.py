@@ -22,6 +22,7 @@ SCRIPTS = (
     "data",
     "marks",
     "filters",
+    "matrix",
     "review",
     "grid",
     "zoom",

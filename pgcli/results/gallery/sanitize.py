@@ -1,4 +1,4 @@
-"""Sanitizes the values of result rows for the gallery page."""
+"""Cleans the values of result rows, which anybody may have written, for the gallery page."""
 
 from __future__ import annotations
 
@@ -20,6 +20,19 @@ def clean_text(value: object) -> str | None:
         value = json.dumps(value, ensure_ascii=False, default=str)
     lines = encodable(value).replace("\r\n", "\n").replace("\t", " ").split("\n")
     return "\n".join(map(printable, lines))
+
+
+def clean(value: Any) -> Any:
+    """A value of a row with its texts and numbers cleaned, at any depth."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int | float):
+        return clean_number(value)
+    if isinstance(value, Mapping):
+        return {clean_line(name): clean(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [clean(inner) for inner in value]
+    return clean_text(value)
 
 
 def clean_line(value: object) -> str:

@@ -47,10 +47,62 @@ function thumbnailUrl(entry, number) {
   return `${data.assets}${folder}/${String(number).padStart(6, "0")}.webp`;
 }
 
+const TIMES = ["load_ms", "vision_ms", "prefill_ms", "decode_ms"];
+const NUMBERS = ["width", "height", "tokens", "logprob", "batch", ...TIMES];
+const LISTS = ["choices", "scores", "labels"]; // of objects
+/** The columns that are shown in a way of their own; all others are names and values. */
+const KNOWN = new Set([...NUMBERS, ...LISTS, "index", "id", "image", "task", "prompt", "answer", "boxes", "masks", "finish", "model", "error", "error_message", "embedding", "text"]);
+const CORNERS = ["xmin", "ymin", "xmax", "ymax"];
+
+/** Whether a value of a result file, which any program may have written, is a box. */
+const isBox = (box) => CORNERS.every((name) => Number.isFinite(box?.[name]));
+
+/** Leave out what is not of its column's type; `$isWhole` says whether all boxes are boxes. */
+function normalize(row) {
+  for (const name of NUMBERS) if (!Number.isFinite(row[name])) delete row[name];
+  if (!(row.width > 0 && row.height > 0)) delete row.width, delete row.height;
+  for (const name of LISTS) {
+    const entries = Array.isArray(row[name]) ? row[name].filter((entry) => entry && typeof entry === "object") : [];
+    entries.length ? row[name] = entries : delete row[name];
+  }
+  const boxes = Array.isArray(row.boxes) ? row.boxes : [];
+  const kept = boxes.flatMap((box, number) => (isBox(box) ? [number] : []));
+  row.$isWhole = kept.length === boxes.length;
+  row.masks = Array.isArray(row.masks) && row.masks.some((mask) => mask?.rle) ? kept.map((number) => row.masks[number]?.rle) : undefined;
+  row.boxes = kept.length ? kept.map((number) => ({ ...boxes[number], label: String(boxes[number].label ?? "") })) : undefined;
+}
+data.rows.forEach(normalize);
+
 /** Whether the columns of a card are prompts of one file, and not files. */
 const isByPrompt = data.by === "prompt";
-const labelName = (number) => data.labels[number][0];
-const promptText = (row) => data.prompts[row.q][1];
+const promptText = (row) => row.prompt ?? "";
+const prompts = [...new Set(data.rows.map(promptText))];
+const cornersOf = (box) => CORNERS.map((name) => box[name]);
+/** The columns of a row that are shown as names and values. */
+const otherColumns = (row) => Object.entries(row).filter(([name]) => !KNOWN.has(name) && !name.startsWith("$"));
+const asText = (value) => (typeof value === "object" ? JSON.stringify(value) : String(value));
+
+const NEW_COLOURS = ["#cc79a7", "#56b4e9", "#f0e442", "#8fd16f", "#ff9e80", "#b39ddb"]; // of labels that a person adds
+const labelColours = new Map(data.labels.map(([label, ...colours]) => [label, colours]));
+
+/** A label's colour, and one that contrasts with it. */
+function coloursOf(label) {
+  if (!labelColours.has(label)) labelColours.set(label, [NEW_COLOURS[labelColours.size % NEW_COLOURS.length], "#000000"]);
+  return labelColours.get(label);
+}
+
+/** What a row says of texts or labels: words, share, the number that is shown, and details. */
+function shares(row) {
+  const isOnly = row.scores?.length === 1; // whose probability is 1
+  const scores = row.scores?.map(({ text, cosine, score, probability }) => {
+    const share = isOnly ? score ?? cosine : probability;
+    const details = [Number.isFinite(cosine) ? `cosine ${cosine.toFixed(3)}` : "", Number.isFinite(score) ? `score ${short(score)}` : ""];
+    return [String(text ?? ""), share || 0, isOnly && Number.isFinite(cosine) ? cosine.toFixed(3) : percent(share), details.filter(Boolean).join(", ")];
+  });
+  return scores ?? row.labels?.map(({ label, probability }) => [String(label ?? ""), probability || 0, percent(probability), ""]);
+}
+
+const percent = (share) => `${((share || 0) * 100).toFixed(1)}%`;
 
 /** A number with few significant digits: 0.93, 5.8e-6, 1,234. */
 function short(value, digits = 3) {
@@ -75,11 +127,11 @@ const count = (number, one) => `${number.toLocaleString("en")} ${one}${number ==
 function countValues(values) {
   const counts = new Map();
   for (const value of values) counts.set(value, (counts.get(value) ?? 0) + 1);
-  return [...counts].sort((one, other) => other[1] - one[1] || one[0] - other[0]);
+  return [...counts].sort((one, other) => other[1] - one[1] || (one[0] > other[0] ? 1 : -1));
 }
 
 /** A dot in a label's colour. */
 function dot(label) {
   return draw("svg", { class: "dot", viewBox: "0 0 12 12", "aria-hidden": "true" },
-    draw("circle", { cx: 6, cy: 6, r: 5, fill: data.labels[label][1] }));
+    draw("circle", { cx: 6, cy: 6, r: 5, fill: coloursOf(label)[0] }));
 }

@@ -5,7 +5,7 @@ const STEP = 0.01; // of the image's longer side, for a key
 const selection = { row: null, number: null, isDrawing: false }; // the selected box, or the row that is drawn in
 
 /** Whether boxes can be drawn in a row's image: its answers are boxes, and its size is known. */
-const isDrawable = (row) => isCorrectable(row) && Boolean(row.w && row.h) && (row.b !== undefined || isBoxTask(row));
+const isDrawable = (row) => isCorrectable(row) && Boolean(row.width) && (row.boxes !== undefined || isBoxTask(row));
 
 /** Select a box; it is shown with handles. */
 function selectBox(row, number) {
@@ -36,7 +36,7 @@ function drawButton(row) {
 /** A new box, with the label of the box before, which is selected to be changed. */
 function addBox(row, corners) {
   const boxes = editedBoxes(row);
-  const label = boxes.at(-1)?.label || data.labels[0]?.[0] || "object";
+  const label = boxes.at(-1)?.label || labelColours.keys().next().value || "object";
   correctBoxes(row, [...boxes, { label, corners: whole(row, corners) }]);
   selectBox(row, boxes.length);
   const input = at("details").querySelector(`[aria-label="Label of box ${boxes.length + 1}"]`);
@@ -50,14 +50,14 @@ function whole(row, [left, top, right, bottom]) {
     const low = Math.max(0, Math.min(one, other, size - SMALLEST));
     return [low, Math.min(size, Math.max(one, other, low + SMALLEST))];
   };
-  const [[x, right_], [y, bottom_]] = [side(left, right, row.w), side(top, bottom, row.h)];
+  const [[x, right_], [y, bottom_]] = [side(left, right, row.width), side(top, bottom, row.height)];
   return [x, y, right_, bottom_];
 }
 
 /** Corners moved by so much, within the image. */
 function moved(row, [left, top, right, bottom], dx, dy) {
-  const x = Math.max(-left, Math.min(row.w - right, dx));
-  const y = Math.max(-top, Math.min(row.h - bottom, dy));
+  const x = Math.max(-left, Math.min(row.width - right, dx));
+  const y = Math.max(-top, Math.min(row.height - bottom, dy));
   return [left + x, top + y, right + x, bottom + y];
 }
 
@@ -67,7 +67,7 @@ function makeEditable(row, drawing) {
   drawing.classList.add("editable");
   drawing.classList.toggle("drawing", selection.isDrawing && selection.row === row);
   const unit = 1 / (drawing.getScreenCTM()?.a || 1); // pixels of the image in one of the screen
-  if (selection.row === row && row.b?.[selection.number]) drawing.append(...handles(row.b[selection.number], unit));
+  if (selection.row === row && row.boxes?.[selection.number]) drawing.append(...handles(row.boxes[selection.number], unit));
   drawing.addEventListener("pointermove", (event) => {
     if (!event.buttons) drawing.style.cursor = cursor(hit(row, pointIn(drawing, event), unit));
   });
@@ -77,7 +77,8 @@ function makeEditable(row, drawing) {
 }
 
 /** The handles of the selected box: squares at its corners. */
-function handles([, left, top, right, bottom], unit) {
+function handles(box, unit) {
+  const [left, top, right, bottom] = cornersOf(box);
   const size = 8 * unit;
   return [[left, top], [right, top], [left, bottom], [right, bottom]].map(([x, y]) => draw("rect", {
     class: "handle", x: x - size / 2, y: y - size / 2, width: size, height: size, "stroke-width": 1.5 * unit,
@@ -94,11 +95,11 @@ function pointIn(drawing, event) {
 function hit(row, [x, y], unit) {
   if (selection.isDrawing && selection.row === row) return null;
   const reach = REACH * unit;
-  const numbers = [...(row.b ?? []).keys()].filter((number) => isConfident(row.b[number]));
+  const numbers = [...(row.boxes ?? []).keys()].filter((number) => isConfident(row.boxes[number]));
   const isSelected = (number) => selection.row === row && selection.number === number;
-  numbers.sort((one, other) => isSelected(other) - isSelected(one) || area(row.b[one]) - area(row.b[other]));
+  numbers.sort((one, other) => isSelected(other) - isSelected(one) || area(row.boxes[one]) - area(row.boxes[other]));
   for (const number of numbers) {
-    const [, left, top, right, bottom] = row.b[number];
+    const [left, top, right, bottom] = cornersOf(row.boxes[number]);
     if (x < left - reach || x > right + reach || y < top - reach || y > bottom + reach) continue;
     const near = [[x, left], [y, top], [x, right], [y, bottom]].map(([one, other]) => Math.abs(one - other) <= reach);
     if (near[0] && near[2]) near[x < (left + right) / 2 ? 2 : 0] = false; // of a narrow box the nearer side
@@ -126,7 +127,7 @@ function take(event, row, drawing, unit) {
     clearBox();
     return;
   }
-  const own = found === null ? null : row.b[found.number].slice(1, 5);
+  const own = found === null ? null : cornersOf(row.boxes[found.number]);
   const preview = draw("rect", { class: "preview", "stroke-width": 2 * unit, "stroke-dasharray": `${5 * unit} ${4 * unit}` });
   let corners = own;
   const follow = (pointer) => {
@@ -162,11 +163,10 @@ function boxKeys(event) {
   if (!rows.length) return {};
   const { row, number, isDrawing } = selection;
   const keys = { d: () => startDrawing(row ?? rows[0]), n: () => selectNext(rows) };
-  if (isDrawing) keys.Enter = () => addBox(row, [row.w * 3 / 8, row.h * 3 / 8, row.w * 5 / 8, row.h * 5 / 8]);
-  if (number === null || !row?.b?.[number]) return keys;
-  const step = Math.max(1, STEP * Math.max(row.w, row.h));
-  const [, ...rest] = row.b[number];
-  const corners = rest.slice(0, 4);
+  if (isDrawing) keys.Enter = () => addBox(row, [3, 3, 5, 5].map((eighths, side) => (side % 2 ? row.height : row.width) * eighths / 8));
+  if (number === null || !row?.boxes?.[number]) return keys;
+  const step = Math.max(1, STEP * Math.max(row.width, row.height));
+  const corners = cornersOf(row.boxes[number]);
   const change = (dx, dy) => {
     const [left, top, right, bottom] = corners;
     correctBox(row, number, { corners: event.shiftKey
@@ -181,7 +181,7 @@ function boxKeys(event) {
 
 /** Select the next box of the rows, after the last one the first. */
 function selectNext(rows) {
-  const all = rows.flatMap((row) => [...(row.b ?? []).keys()].filter((number) => isConfident(row.b[number])).map((number) => [row, number]));
+  const all = rows.flatMap((row) => [...(row.boxes ?? []).keys()].filter((number) => isConfident(row.boxes[number])).map((number) => [row, number]));
   if (!all.length) return;
   const index = all.findIndex(([row, number]) => row === selection.row && number === selection.number);
   selectBox(...all[(index + 1) % all.length]);

@@ -7,14 +7,13 @@ const state = {
 };
 const cards = data.cards ?? data.rows.map((_, index) => [index]);
 
-const maxConfidence = (row) => (row.b ? Math.max(...row.b.map((box) => box[6] ?? box[5])) : undefined);
+const maxConfidence = (row) => (row.boxes ? Math.max(...row.boxes.map((box) => box.confidence ?? box.score ?? 0)) : undefined);
 /** Whether a box is as confident as the slider asks for; one that has no confidence is. */
-const isConfident = (box) => box[6] === null || box[6] >= state.confidence;
-const modelTime = (row) => (row.ms[1] === null && row.ms[3] === null ? undefined : row.ms[1] + row.ms[2] + row.ms[3]);
+const isConfident = (box) => !Number.isFinite(box.confidence) || box.confidence >= state.confidence;
+const modelTime = (row) => (row.vision_ms === undefined && row.decode_ms === undefined ? undefined : (row.vision_ms ?? 0) + (row.prefill_ms ?? 0) + (row.decode_ms ?? 0));
 /** The score of a row of an evaluation; undefined without one, as of the truth. */
 function rowScore(row) {
-  const found = row.k?.find(([name]) => data.evaluation.scores.includes(name));
-  return found === undefined ? undefined : Number(found[1]);
+  return row[data.evaluation.scores.find((name) => row[name] !== undefined)];
 }
 
 /** The sort orders: the value of a row, its format, and whether the largest come first. */
@@ -23,9 +22,9 @@ const SORTS = {
     ? { name: "Input order", descending: false }
     : { name: "Score", of: rowScore, isGiven: true, format: (value) => short(value), descending: false },
   confidence: { name: "Confidence", of: maxConfidence, format: (value) => short(value), descending: false },
-  logprob: { name: "Log-probability", of: (row) => row.lp, format: (value) => short(value), descending: false },
+  logprob: { name: "Log-probability", of: (row) => row.logprob, format: (value) => short(value), descending: false },
   time: { name: "Model time", of: modelTime, format: duration, descending: true },
-  load: { name: "Load time", of: (row) => row.ms[0] ?? undefined, format: duration, descending: true },
+  load: { name: "Load time", of: (row) => row.load_ms, format: duration, descending: true },
 };
 
 const texts = new Map();
@@ -34,9 +33,9 @@ const texts = new Map();
 function text(row) {
   let found = texts.get(row);
   if (found === undefined) {
-    const words = [row.id, row.im, promptText(row), row.a, row.e, row.em];
-    for (const box of row.b ?? []) words.push(labelName(box[0]));
-    for (const [, value] of row.k ?? []) words.push(value);
+    const words = [row.id, row.image, row.prompt, row.answer, row.error, row.error_message, row.text];
+    for (const box of row.boxes ?? []) words.push(box.label);
+    for (const [, value] of otherColumns(row)) words.push(asText(value));
     found = words.filter(Boolean).join("\n").toLowerCase();
     texts.set(row, found);
   }
@@ -52,22 +51,22 @@ function searchTerms(words) {
 /** The rows of a card that are shown: all, or those of one file. */
 function cells(card) {
   const rows = card.map((index) => data.rows[index]);
-  return state.file === ALL ? rows : rows.filter((row) => row.f === Number(state.file));
+  return state.file === ALL ? rows : rows.filter((row) => row.$file === Number(state.file));
 }
 
 /** Whether a row matches the filters. */
 function matches(row) {
-  return (row.e !== undefined) === state.errors
-    && (state.prompt === ALL || row.q === Number(state.prompt))
-    && (!state.errors || state.code === ALL || row.e === state.code)
+  return (row.error !== undefined) === state.errors
+    && (state.prompt === ALL || promptText(row) === prompts[state.prompt])
+    && (!state.errors || state.code === ALL || row.error === state.code)
     && hasReviewState(row)
-    && (!state.labels.size || Boolean(row.b?.some((box) => state.labels.has(box[0]) && isConfident(box))))
+    && (!state.labels.size || Boolean(row.boxes?.some((box) => state.labels.has(box.label) && isConfident(box))))
     && state.terms.every((term) => text(row).includes(term));
 }
 
 /** Whether the files have different answers about an image. */
 function differs(rows) {
-  const answers = new Set(rows.map((row) => row.e ?? row.a));
+  const answers = new Set(rows.map((row) => row.error ?? row.answer));
   return answers.size > 1 || (rows.length < data.files.length && state.file === ALL);
 }
 
@@ -96,7 +95,7 @@ function refilter() {
 
 /** The number of cards with an answer, and of those with an error. */
 const totals = [false, true].map(
-  (isError) => cards.filter((card) => card.some((index) => (data.rows[index].e !== undefined) === isError)).length,
+  (isError) => cards.filter((card) => card.some((index) => (data.rows[index].error !== undefined) === isError)).length,
 );
 
 /** Show how many cards match. */
@@ -122,8 +121,8 @@ function fillSelect(id, all, entries) {
 
 /** Whether each file has one prompt, which no other has; then the filter of prompts is redundant. */
 function isOwnPrompt() {
-  const pairs = new Set(data.rows.map((row) => `${row.f} ${row.q}`));
-  return Boolean(data.cards) && pairs.size === data.files.length && data.prompts.length === data.files.length;
+  const pairs = new Set(data.rows.map((row) => `${row.$file} ${promptText(row)}`));
+  return Boolean(data.cards) && pairs.size === data.files.length && prompts.length === data.files.length;
 }
 
 /** Set up the filters for the values in the rows. */
@@ -131,17 +130,17 @@ function setUpFilters() {
   const clip = (words) => (words.length > 60 ? `${words.slice(0, 59)}\u2026` : words) || "(none)";
   fillSelect("file", "All, side by side", data.files.map((file, number) => [number, file.name]));
   at("field-file").querySelector("span").textContent = isByPrompt ? "Prompt" : "File";
-  fillSelect("prompt", "All prompts", isOwnPrompt() ? [] : data.prompts.slice(0, 1000).map(([, prompt], number) => [number, clip(prompt)]));
-  const codes = countValues(data.rows.filter((row) => row.e !== undefined).map((row) => row.e));
+  fillSelect("prompt", "All prompts", isOwnPrompt() ? [] : prompts.slice(0, 1000).map((prompt, number) => [number, clip(prompt)]));
+  const codes = countValues(data.rows.filter((row) => row.error !== undefined).map((row) => row.error));
   fillSelect("code", "All errors", codes.map(([code, number]) => [code, `${code} (${number.toLocaleString("en")})`]));
   at("sort").replaceChildren(...Object.entries(SORTS).map(([value, { name }]) => make("option", { value }, name)));
-  const labels = countValues(data.rows.flatMap((row) => [...new Set((row.b ?? []).map((box) => box[0]))]));
+  const labels = countValues(data.rows.flatMap((row) => [...new Set((row.boxes ?? []).map((box) => box.label))]));
   at("labels").replaceChildren(...labels.slice(0, 60).map(([label, number]) => chip(label, number)));
   at("labels").hidden = !labels.length;
   for (const id of ["boxes", "zoom-boxes"]) at(id).hidden = !labels.length;
   at("field-confidence").hidden = !labels.length;
   at("differ").hidden = !data.cards;
-  const errors = data.files.reduce((sum, file) => sum + file.errors, 0);
+  const errors = data.rows.filter((row) => row.error !== undefined).length;
   at("tab-errors").querySelector("span").textContent = errors.toLocaleString("en");
   at("tab-errors").classList.toggle("nonzero", errors > 0);
   at("tab-answers").querySelector("span").textContent = (data.rows.length - errors).toLocaleString("en");
@@ -150,7 +149,7 @@ function setUpFilters() {
 
 function chip(label, number) {
   const made = make("button", { type: "button", class: "chip", "aria-pressed": "false" },
-    dot(label), make("b", {}, labelName(label) || "(no label)"), make("small", {}, number.toLocaleString("en")));
+    dot(label), make("b", {}, label || "(no label)"), make("small", {}, number.toLocaleString("en")));
   made.addEventListener("click", () => {
     state.labels.has(label) ? state.labels.delete(label) : state.labels.add(label);
     made.setAttribute("aria-pressed", String(state.labels.has(label)));

@@ -4,12 +4,12 @@ const ANSWER_GAP = 6; // between answers of one cell
 const MARGIN = 2; // rows of cards above and below the screen
 const MAX_SHARES = 4; // texts or labels on a card
 const CARDS_PER_PAGE = 20000; // browsers limit the height of a page
-const layout = { columns: 1, width: 0, image: [0, 0], height: 0 };
+const layout = { columns: 1, width: 0, image: [0, 0], height: 0, gap: GAP };
 const rendered = new Map(); // cards in the document by index
-const isPromptShown = data.prompts.length > 1 && !isByPrompt; // else it is the same, or the file's name
+const isPromptShown = prompts.length > 1 && !isByPrompt; // else it is the same, or the file's name
 
 /** Whether the rows are about one image without boxes, which is then shown once above all answers. */
-const hasOneImage = (rows) => rows.every((row) => row.p === rows[0].p && !row.b);
+const hasOneImage = (rows) => rows.every((row) => row.$image === rows[0].$image && !row.boxes);
 const isShared = Boolean(data.cards) && cards.every((card) => hasOneImage(card.map((index) => data.rows[index])));
 
 const currentPage = () => state.shown.slice(state.page * CARDS_PER_PAGE, (state.page + 1) * CARDS_PER_PAGE);
@@ -19,6 +19,31 @@ let current = [];
 function layOut({ top = false } = {}) {
   current = currentPage();
   const width = at("cards").clientWidth;
+  const usesMatrix = isMatrix(width);
+  showTexts(usesMatrix);
+  usesMatrix ? layOutLines(width) : layOutCards(width);
+  const rows = Math.ceil(current.length / layout.columns);
+  at("cards").style.height = `${Math.max(0, rows * (layout.height + layout.gap) - layout.gap)}px`;
+  at("empty").hidden = current.length > 0;
+  const pages = Math.ceil(state.shown.length / CARDS_PER_PAGE);
+  at("pages").hidden = pages < 2;
+  at("pages").querySelector("span").textContent = `${state.page + 1} of ${pages}`;
+  at("page-before").disabled = state.page === 0;
+  at("page-after").disabled = state.page >= pages - 1;
+  for (const card of rendered.values()) card.remove();
+  rendered.clear();
+  if (top) window.scrollTo(0, 0);
+  refresh();
+}
+
+/** Lay out lines of a matrix. */
+function layOutLines(width) {
+  Object.assign(layout, { columns: 1, width, image: [LINE.image, LINE.height], height: LINE.height, gap: LINE.gap, isMatrix: true });
+}
+
+/** Lay out cards as high as their answers need. */
+function layOutCards(width) {
+  Object.assign(layout, { gap: GAP, isMatrix: false });
   const files = data.cards && state.file === ALL ? data.files.length : 1;
   const cellsPerCard = isShared ? 1 : files;
   const minWidth = (width < 560 ? 150 : 225) * Math.min(cellsPerCard, 4);
@@ -32,18 +57,6 @@ function layOut({ top = false } = {}) {
     ? nameHeights.reduce((sum, height) => sum + height + answerHeight + ANSWER_GAP, 0)
     : Math.max(...nameHeights) + answerHeight;
   layout.height = layout.image[1] + 50 + textHeight;
-  const rows = Math.ceil(current.length / layout.columns);
-  at("cards").style.height = `${Math.max(0, rows * (layout.height + GAP) - GAP)}px`;
-  at("empty").hidden = current.length > 0;
-  const pages = Math.ceil(state.shown.length / CARDS_PER_PAGE);
-  at("pages").hidden = pages < 2;
-  at("pages").querySelector("span").textContent = `${state.page + 1} of ${pages}`;
-  at("page-before").disabled = state.page === 0;
-  at("page-after").disabled = state.page >= pages - 1;
-  for (const card of rendered.values()) card.remove();
-  rendered.clear();
-  if (top) window.scrollTo(0, 0);
-  refresh();
 }
 
 /** The height of a file's name; a prompt may take two lines. */
@@ -53,15 +66,15 @@ function nameHeight(name, width) {
 
 /** The number of lines of the answers of this page, at most two. */
 function answerLines(width) {
-  const shares = Math.max(0, ...current.flatMap((shown) => cells(shown).map((row) => row.d?.length ?? 0)));
-  if (shares) return Math.min(shares, MAX_SHARES);
+  const lines = Math.max(0, ...current.flatMap((shown) => cells(shown).map((row) => shares(row)?.length ?? 0)));
+  if (lines) return Math.min(lines, MAX_SHARES);
   const characters = width / 8.5; // per line
-  return current.some((shown) => cells(shown).some((row) => !row.b && (row.a?.length ?? 0) > characters)) ? 2 : 1;
+  return current.some((shown) => cells(shown).some((row) => !row.boxes && (row.answer?.length ?? 0) > characters)) ? 2 : 1;
 }
 
 /** Add the cards that came near the screen and remove the others. */
 function refresh() {
-  const step = layout.height + GAP;
+  const step = layout.height + layout.gap;
   const above = window.scrollY - at("cards").offsetTop;
   const first = Math.max(0, Math.floor(above / step) - MARGIN) * layout.columns;
   const last = Math.min(current.length, (Math.ceil((above + window.innerHeight) / step) + MARGIN) * layout.columns);
@@ -87,7 +100,7 @@ function card(index) {
   const [column, line] = [index % layout.columns, Math.floor(index / layout.columns)];
   made.style.width = `${layout.width}px`;
   made.style.height = `${layout.height}px`;
-  made.style.transform = `translate(${column * (layout.width + GAP)}px, ${line * (layout.height + GAP)}px)`;
+  made.style.transform = `translate(${column * (layout.width + layout.gap)}px, ${line * (layout.height + layout.gap)}px)`;
   made.classList.toggle("selected", index === state.selected && state.moved);
   return made;
 }
@@ -100,9 +113,10 @@ function cell(rows, index) {
   }, ...imageElements(row, layout.image));
   image.style.height = `${layout.image[1]}px`;
   image.addEventListener("click", () => open(index));
+  if (layout.isMatrix) return matrixLine(row, image);
   const sort = SORTS[state.sort];
   const value = sort.of?.(row);
-  const isFailed = rows.every((one) => one.e !== undefined);
+  const isFailed = rows.every((one) => one.error !== undefined);
   const word = rows.length === 1 ? reviewWord(row) : "";
   return make("div", { class: `${isFailed ? "cell failed" : "cell"} ${word}` }, image,
     make("div", { class: "text" },
@@ -118,53 +132,54 @@ function cell(rows, index) {
 
 /** The name of a row's file or prompt, if several are side by side. */
 function fileName(row) {
-  const { name } = data.files[row.f];
+  const { name } = data.files[row.$file];
   return data.cards ? make("div", { class: isByPrompt ? "file prompt" : "file", title: name }, name || "(no prompt)") : null;
 }
 
 /** The image and its boxes, or a placeholder. */
 function imageElements(row, size, { scores = false } = {}) {
-  const entry = imageEntry(row.p);
-  if (entry === undefined) return [make("span", { class: "blank loading", "data-image": row.p }, "\u2026")];
+  const entry = imageEntry(row.$image);
+  if (entry === undefined) return [make("span", { class: "blank loading", "data-image": row.$image }, "\u2026")];
   if (entry[0] === 0) {
-    return [make("span", { class: "blank" }, row.e === undefined ? entry[4] : make("code", {}, row.e))];
+    return [make("span", { class: "blank" }, row.error === undefined ? entry[4] : make("code", {}, row.error))];
   }
   const image = make("img", { alt: altText(row), decoding: "async", draggable: "false", class: "loading" });
   image.addEventListener("load", () => image.classList.remove("loading"));
-  image.src = thumbnailUrl(entry, row.p);
+  image.src = thumbnailUrl(entry, row.$image);
   const overlay = marks(row, size, { scores });
   return overlay ? [image, overlay] : [image];
 }
 
 /** The alternative text of an image. */
 function altText(row) {
-  const found = row.b ? `${labels(row).map(([label, number]) => `${number} ${labelName(label)}`).join(", ")}` : row.a;
+  const found = row.boxes ? `${labels(row).map(([label, number]) => `${number} ${label}`).join(", ")}` : row.answer;
   return found ? `${row.id}: ${found}` : row.id;
 }
 
-const labels = (row) => countValues(row.b.filter(isConfident).map((box) => box[0]));
+const labels = (row) => countValues(row.boxes.filter(isConfident).map((box) => box.label));
 
 /** A row's answer on a card. */
 function shortAnswer(row) {
-  if (row.e !== undefined) {
-    const hasImage = imageEntry(row.p)?.[0]; // else the placeholder shows the code
-    return make("div", { class: "answer" }, hasImage ? make("code", {}, `${row.e} `) : null, row.em ?? row.e);
+  if (row.error !== undefined) {
+    const hasImage = imageEntry(row.$image)?.[0]; // else the placeholder shows the code
+    return make("div", { class: "answer" }, hasImage ? make("code", {}, `${row.error} `) : null, row.error_message ?? row.error);
   }
-  if (row.b?.some(isConfident)) {
+  if (row.boxes?.some(isConfident)) {
     return make("div", { class: "tags" }, ...labels(row).map(([label, number]) => make("span", { class: "tag" },
-      dot(label), make("b", {}, labelName(label) || "(no label)"), number > 1 ? make("small", {}, `\u00d7${number}`) : null)));
+      dot(label), make("b", {}, label || "(no label)"), number > 1 ? make("small", {}, `\u00d7${number}`) : null)));
   }
-  if (row.b) return make("div", { class: "answer none" }, row.b.length ? "no box this confident" : "no box left");
-  if (row.d) {
-    return make("div", { class: "shares" }, ...row.d.slice(0, MAX_SHARES).map(([words, share, value, detail]) =>
+  if (row.boxes) return make("div", { class: "answer none" }, row.boxes.length ? "no box this confident" : "no box left");
+  const listed = shares(row);
+  if (listed) {
+    return make("div", { class: "shares" }, ...listed.slice(0, MAX_SHARES).map(([words, share, value, detail]) =>
       make("div", { title: detail ? `${words}: ${detail}` : words }, make("b", {}, words), meter(share), make("span", {}, value))));
   }
-  if (row.a) return make("div", { class: "answer" }, row.a);
+  if (row.answer) return make("div", { class: "answer" }, row.answer);
   return make("div", { class: "answer none" }, isBoxTask(row) ? "nothing found" : "empty answer");
 }
 
 /** Whether a row's answer is boxes. */
-const isBoxTask = (row) => ["detect", "segment"].includes(data.prompts[row.q][0]);
+const isBoxTask = (row) => ["detect", "segment"].includes(row.task);
 
 /** Redraw the cards whose images have been loaded since. */
 function showLoaded() {
@@ -192,9 +207,9 @@ function select(index, { focus = true } = {}) {
   previous?.querySelector(".frame").setAttribute("tabindex", "-1");
   state.selected = Math.max(0, Math.min(index, current.length - 1));
   state.moved = true;
-  const step = layout.height + GAP;
+  const step = layout.height + layout.gap;
   const edge = at("cards").offsetTop + Math.floor(state.selected / layout.columns) * step;
-  const [upper, lower] = [at("top").offsetHeight + GAP, window.innerHeight - GAP];
+  const [upper, lower] = [at("top").offsetHeight + at("texts").offsetHeight + GAP, window.innerHeight - GAP];
   if (edge - window.scrollY < upper) window.scrollTo(0, edge - upper);
   else if (edge + layout.height - window.scrollY > lower) window.scrollTo(0, edge + layout.height - lower);
   refresh();

@@ -2,16 +2,14 @@
 const FORMAT = { format: "pgcli edits", version: 1 };
 const STORE = `pgcli edits ${document.URL.split(/[?#]/)[0]}`;
 const MAX_UNDO = 1000;
-const NEW_COLOURS = ["#cc79a7", "#56b4e9", "#f0e442", "#8fd16f", "#ff9e80", "#b39ddb"]; // of labels that nobody asked for
 const edits = new Map(); // by row: { state, answer, boxes }; corrections are accepted
 const originals = new Map(); // answer, boxes and masks of corrected rows, as the model gave them
 const history = []; // for undo: rows with the edits that they had
-const labelNumbers = new Map(data.labels.map(([name], number) => [name, number]));
 
 /** Whether a row has an answer to review. */
-const isReviewable = (row) => data.evaluation === undefined && row.g !== undefined && row.e === undefined;
+const isReviewable = (row) => data.evaluation === undefined && row.$digest !== undefined;
 /** Whether its answer or labels can be corrected; not where a box of the row is not valid. */
-const isCorrectable = (row) => isReviewable(row) && row.u === undefined;
+const isCorrectable = (row) => isReviewable(row) && row.$isWhole;
 const reviewable = data.rows.filter(isReviewable).length;
 const isCorrected = (edit) => edit?.answer !== undefined || edit?.boxes !== undefined;
 
@@ -54,23 +52,24 @@ function setEdit(row, edit) {
   edit === undefined ? edits.delete(row) : edits.set(row, edit);
   if (!originals.has(row)) {
     if (!isCorrected(edit)) return;
-    originals.set(row, { answer: row.a, boxes: row.b, masks: row.m });
+    originals.set(row, { answer: row.answer, boxes: row.boxes, masks: row.masks });
   }
   const { answer, boxes, masks } = originals.get(row);
-  row.a = edit?.answer ?? answer;
-  row.b = edit?.boxes?.map(({ label, corners, source }) => [labelNumber(label), ...corners, ...(boxes?.[source]?.slice(5) ?? [null, null])]) ?? boxes;
-  row.m = masks && edit?.boxes ? edit.boxes.map((box) => (hasCorners(box, boxes?.[box.source]) ? masks[box.source] : null)) : masks;
+  row.answer = edit?.answer ?? answer;
+  row.boxes = edit?.boxes?.map(({ label, corners, source }) => ({ ...boxes?.[source], label, ...named(corners) })) ?? boxes;
+  for (const { label } of edit?.boxes ?? []) addLabel(label);
+  row.masks = masks && edit?.boxes ? edit.boxes.map((box) => (hasCorners(box, boxes?.[box.source]) ? masks[box.source] : null)) : masks;
   texts.delete(row);
 }
 
-/** The number of a label, which may be new. */
-function labelNumber(name) {
-  if (!labelNumbers.has(name)) {
-    labelNumbers.set(name, data.labels.length);
-    data.labels.push([name, NEW_COLOURS[data.labels.length % NEW_COLOURS.length], "#000000"]);
-    at("label-names").append(make("option", { value: name }));
-  }
-  return labelNumbers.get(name);
+/** Corners by their names. */
+const named = (corners) => Object.fromEntries(CORNERS.map((name, side) => [name, corners[side]]));
+
+/** Offer a label that is new. */
+function addLabel(label) {
+  if (labelColours.has(label)) return;
+  coloursOf(label);
+  at("label-names").append(make("option", { value: label }));
 }
 
 /** Accept or reject rows; the same again takes it back, but not from a corrected row. */
@@ -93,24 +92,24 @@ function judgeSelected(verdict) {
 /** Correct the text of a row; the model's own text is no correction. */
 function correctAnswer(row, words) {
   const answer = words.trim();
-  if (answer === (row.a ?? "")) return;
-  const own = originals.get(row)?.answer ?? row.a ?? "";
+  if (answer === (row.answer ?? "")) return;
+  const own = originals.get(row)?.answer ?? row.answer ?? "";
   review([row], (edit) => ({ ...edit, state: "accepted", answer: answer === own ? undefined : answer }));
 }
 
 /** Whether a box is where the model's is. */
-const hasCorners = ({ corners }, own) => own !== undefined && corners.every((value, at) => Math.abs(value - own[at + 1]) < 0.06);
+const hasCorners = ({ corners }, own) => own !== undefined && CORNERS.every((name, side) => Math.abs(corners[side] - own[name]) < 0.06);
 
 /** The boxes of a row as an edit has them: with the number of the model's box that each was. */
 function editedBoxes(row) {
-  return edits.get(row)?.boxes ?? (row.b ?? []).map(([label, ...rest], source) => ({ label: labelName(label), corners: rest.slice(0, 4), source }));
+  return edits.get(row)?.boxes ?? (row.boxes ?? []).map((box, source) => ({ label: box.label, corners: cornersOf(box), source }));
 }
 
 /** Correct the boxes of a row; those of the model are no correction. */
 function correctBoxes(row, boxes) {
-  const own = originals.has(row) ? originals.get(row).boxes : row.b;
+  const own = originals.has(row) ? originals.get(row).boxes : row.boxes;
   const isOwn = boxes.length === (own?.length ?? 0) && boxes.every((box, number) =>
-    box.source === number && box.label === labelName(own[number][0]) && hasCorners(box, own[number]));
+    box.source === number && box.label === own[number].label && hasCorners(box, own[number]));
   review([row], (edit) => ({ ...edit, state: "accepted", boxes: isOwn ? undefined : boxes }));
 }
 
@@ -152,23 +151,22 @@ function editsDocument() {
   const isOfSeveral = data.by === "file" && data.files.length > 1;
   const rows = data.rows.filter((row) => edits.has(row));
   return { ...FORMAT, edits: rows.map((row) => ({
-    file: isOfSeveral ? data.files[row.f].name : undefined,
-    index: row.x, id: row.id, prompt: promptText(row), digest: row.g, ...edits.get(row), boxes: savedBoxes(edits.get(row).boxes),
+    file: isOfSeveral ? data.files[row.$file].name : undefined,
+    index: row.index, id: row.id, prompt: promptText(row), digest: row.$digest, ...edits.get(row), boxes: savedBoxes(edits.get(row).boxes),
   })) };
 }
 
 /** Boxes as the file has them, in tenths of a pixel. */
 const savedBoxes = (boxes) => boxes?.map(({ label, corners, source }) => {
-  const [xmin, ymin, xmax, ymax] = corners.map((value) => Math.round(value * 10) / 10);
-  return { label, xmin, ymin, xmax, ymax, source };
+  return { label, ...named(corners.map((value) => Math.round(value * 10) / 10)), source };
 });
 
 /** The boxes of an edit that the browser kept; undefined if there are none, or not such ones. */
 function restoredBoxes(boxes, row) {
   if (!Array.isArray(boxes) || !isCorrectable(row)) return undefined;
-  const made = boxes.map(({ label, xmin, ymin, xmax, ymax, source }) => ({ label, corners: [xmin, ymin, xmax, ymax], source }));
+  const made = boxes.map((box) => ({ label: box?.label, corners: CORNERS.map((name) => box?.[name]), source: box?.source }));
   const isBox = ({ label, corners, source }) => typeof label === "string" && corners.every(Number.isFinite)
-    && (source === undefined || row.b?.[source] !== undefined);
+    && (source === undefined || row.boxes?.[source] !== undefined);
   return made.every(isBox) ? made : undefined;
 }
 
@@ -214,7 +212,7 @@ function restoreEdits() {
   const keyOf = (edit, file) => JSON.stringify([file ?? null, edit.index, edit.id, edit.prompt, edit.digest]);
   const isOfSeveral = data.by === "file" && data.files.length > 1;
   const byKey = new Map(data.rows.filter(isReviewable).map((row) => [
-    keyOf({ index: row.x, id: row.id, prompt: promptText(row), digest: row.g }, isOfSeveral ? data.files[row.f].name : null), row]));
+    keyOf({ index: row.index, id: row.id, prompt: promptText(row), digest: row.$digest }, isOfSeveral ? data.files[row.$file].name : null), row]));
   for (const edit of kept.edits) {
     const row = edit && byKey.get(keyOf(edit, edit.file));
     if (row === undefined || !["accepted", "rejected"].includes(edit.state)) continue;
@@ -242,14 +240,14 @@ function verdictButtons(rows, { words = false } = {}) {
 
 /** An answer with a button that opens its editor, which saves when it is left or with Enter. */
 function answerEditor(row) {
-  const text = make("p", { class: "full-answer" }, row.a || shortAnswer(row).textContent);
+  const text = make("p", { class: "full-answer" }, row.answer || shortAnswer(row).textContent);
   const area = make("textarea", { class: "edit-answer", rows: 3, "aria-label": "The answer", spellcheck: "true" });
   const button = make("button", { type: "button", class: "quiet correct", title: "Correct the answer (c)" }, "Correct");
   const show = (isOpen) => {
     area.hidden = !isOpen;
     text.hidden = button.hidden = isOpen;
   };
-  area.value = row.a ?? "";
+  area.value = row.answer ?? "";
   show(false);
   button.addEventListener("click", () => {
     show(true);
@@ -257,7 +255,7 @@ function answerEditor(row) {
     area.select();
   });
   area.addEventListener("keydown", (event) => {
-    if (event.key === "Escape") area.value = row.a ?? "";
+    if (event.key === "Escape") area.value = row.answer ?? "";
     if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
     event.preventDefault();
     area.blur();
@@ -273,7 +271,7 @@ function answerEditor(row) {
 function boxEditor(row, number) {
   const input = make("input", { class: "edit-label", list: "label-names", "aria-label": `Label of box ${number + 1}`, autocomplete: "off" });
   const remove = make("button", { type: "button", class: "quiet remove", "aria-label": `Remove box ${number + 1}`, title: "Remove the box (x)" }, "\u2715");
-  const name = labelName(row.b[number][0]);
+  const name = row.boxes[number].label;
   input.value = name;
   input.addEventListener("keydown", (event) => {
     if (event.key === "Escape") input.value = name;
@@ -282,7 +280,7 @@ function boxEditor(row, number) {
   input.addEventListener("focus", () => selectBox(row, number));
   input.addEventListener("blur", () => { if (input.value !== name) correctBox(row, number, { label: input.value }); });
   remove.addEventListener("click", () => removeBox(row, number));
-  return [make("span", { class: "dots" }, dot(row.b[number][0])), input, remove];
+  return [make("span", { class: "dots" }, dot(row.boxes[number].label)), input, remove];
 }
 
 /** Open the selected card, and the editor of its answer or of its first label. */
@@ -299,6 +297,6 @@ function setUpReview() {
   at("review").replaceChildren(make("option", { value: ALL }, "All"),
     ...Object.entries(REVIEW_STATES).map(([value, { name }]) => make("option", { value }, name)));
   at("field-review").hidden = !reviewable;
-  at("label-names").replaceChildren(...data.labels.map(([value]) => make("option", { value })));
+  at("label-names").replaceChildren(...[...labelColours.keys()].map((value) => make("option", { value })));
   window.addEventListener("pagehide", () => { if (keeping !== undefined) keepNow(); });
 }

@@ -12,14 +12,16 @@ function showRuns() {
 }
 
 function run(file, number) {
-  const errors = countValues(data.rows.filter((row) => row.f === number && row.e !== undefined).map((row) => row.e));
+  const rows = data.rows.filter((row) => row.$file === number);
+  const errors = countValues(rows.filter((row) => row.error !== undefined).map((row) => row.error));
+  const tokens = rows.reduce((sum, row) => sum + (row.tokens ?? 0), 0);
   const errorCounts = errors.map(([code, times]) => `${code} ${times.toLocaleString("en")}`).join(", ");
   return make("section", {},
     make("h3", {}, "Results"),
-    factList([[isByPrompt ? "prompt" : "file", file.name], ["state", file.note], ["rows", file.rows.toLocaleString("en")], ["errors", errorCounts || "none"],
-      ["tokens", file.tokens.toLocaleString("en")]]),
+    factList([[isByPrompt ? "prompt" : "file", file.name], ["state", file.note], ["rows", rows.length.toLocaleString("en")], ["errors", errorCounts || "none"],
+      ["tokens", tokens.toLocaleString("en")]]),
     make("h3", {}, "Time by stage"),
-    ...stages(file),
+    ...stages(rows),
     ...settings(file, number));
 }
 
@@ -30,14 +32,15 @@ function settings(file, number) {
 }
 
 /** The model's stages as one bar, and the workers' load time as another. */
-function stages(file) {
-  const [load, ...model] = file.stages;
+function stages(rows) {
+  const sums = TIMES.map((name) => rows.reduce((sum, row) => sum + (row[name] ?? 0), 0));
+  const [load, ...model] = sums;
   const total = model.reduce((sum, value) => sum + value, 0);
   const longest = Math.max(load, total);
   if (!longest) return [make("p", { class: "row-prompt" }, "The rows have no timings.")];
   const scale = 560 / longest;
-  const rows = Math.max(1, file.rows - file.errors);
-  const summary = STAGES.map((name, stage) => `${name} ${duration(file.stages[stage])}`).join(", ");
+  const answered = Math.max(1, rows.filter((row) => row.error === undefined).length);
+  const summary = STAGES.map((name, stage) => `${name} ${duration(sums[stage])}`).join(", ");
   const plot = draw("svg", { class: "plot", viewBox: "0 0 640 62", role: "img", "aria-label": `Time by stage: ${summary}` });
   let x = 70;
   model.forEach((value, stage) => {
@@ -49,7 +52,7 @@ function stages(file) {
   const legend = make("div", { class: "legend" }, ...STAGES.map((name, stage) => make("span", {},
     draw("svg", { class: "dot", viewBox: "0 0 12 12", "aria-hidden": "true" },
       draw("rect", { class: `stage-${name}`, width: 12, height: 12, rx: 3 })),
-    `${name} ${duration(file.stages[stage])}, ${duration(file.stages[stage] / rows)} per row`)));
+    `${name} ${duration(sums[stage])}, ${duration(sums[stage] / answered)} per row`)));
   return [plot, legend];
 }
 

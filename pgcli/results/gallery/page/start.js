@@ -20,6 +20,13 @@ function toggleBoxes() {
   updateControls();
 }
 
+function sortBy(name) {
+  state.sort = at("sort").value = name;
+  state.descending = SORTS[name].descending;
+  updateControls();
+  refilter();
+}
+
 function showErrors(isShown) {
   state.errors = isShown;
   updateControls();
@@ -47,12 +54,7 @@ function listen() {
     clearTimeout(timer);
     timer = setTimeout(refilter, DEBOUNCE_MS);
   });
-  at("sort").addEventListener("change", () => {
-    state.sort = at("sort").value;
-    state.descending = SORTS[state.sort].descending;
-    updateControls();
-    refilter();
-  });
+  at("sort").addEventListener("change", () => sortBy(at("sort").value));
   const clicks = {
     direction: () => { state.descending = !state.descending; updateControls(); refilter(); },
     differ: () => { state.differ = !state.differ; updateControls(); refilter(); },

@@ -41,7 +41,7 @@ function drawStage() {
   const rows = hasOneImage(all) ? all.slice(0, 1) : all;
   const stage = at("stage");
   stage.classList.toggle("stacked", isTaller(stage.clientWidth, stage.clientHeight, rows));
-  const figures = rows.map((row) => make("div", { class: row.e === undefined ? "figure" : "figure failed" }));
+  const figures = rows.map((row) => make("div", { class: row.error === undefined ? "figure" : "figure failed" }));
   stage.replaceChildren(...figures);
   rows.forEach((row, column) => {
     const size = [figures[column].clientWidth, figures[column].clientHeight];
@@ -52,42 +52,42 @@ function drawStage() {
 
 /** Whether images are larger when stacked than side by side. */
 function isTaller(width, height, rows) {
-  const { w = 1, h = 1 } = rows[0];
+  const { width: w = 1, height: h = 1 } = rows[0];
   const size = (across, down) => Math.min(width / across / w, height / down / h);
   return size(1, rows.length) > size(rows.length, 1);
 }
 
 function details(row, column) {
-  const entry = imageEntry(row.p);
+  const entry = imageEntry(row.$image);
   return make("section", {},
     make("h2", {}, row.id),
     fileName(row),
     verdictButtons([row], { words: true }),
-    row.e === undefined ? answer(row) : make("p", { class: "full-answer wrong" }, `${row.e}: ${row.em ?? ""}`),
-    row.e === undefined && entry?.[0] === 0 ? make("p", { class: "note" }, `Not shown: ${entry[4]}`) : null,
+    row.error === undefined ? answer(row) : make("p", { class: "full-answer wrong" }, `${row.error}: ${row.error_message ?? ""}`),
+    row.error === undefined && entry?.[0] === 0 ? make("p", { class: "note" }, `Not shown: ${entry[4]}`) : null,
     hasChanged(row, entry)
       ? make("p", { class: "note" }, `The image changed after the run: its size is ${entry[1]} \u00d7 ${entry[2]} now, and no boxes are drawn.`)
       : null,
-    row.b || isDrawable(row) ? boxes(row, column) : null,
-    row.c ? choices(row) : null,
-    row.d ? shares(row) : null,
+    row.boxes || isDrawable(row) ? boxes(row, column) : null,
+    row.choices ? choices(row) : null,
+    shares(row) ? shareList(row) : null,
     make("h3", {}, "Row"),
     factList(facts(row)));
 }
 
 function answer(row) {
-  if (row.b && /<loc\d{4}>/.test(row.a ?? "")) return null; // the boxes are listed, the text is under "raw answer"
-  if (!isCorrectable(row) || row.b || isBoxTask(row)) return make("p", { class: "full-answer" }, row.a || shortAnswer(row).textContent);
+  if (row.boxes && /<loc\d{4}>/.test(row.answer ?? "")) return null; // the boxes are listed, the text is under "raw answer"
+  if (!isCorrectable(row) || row.boxes || isBoxTask(row)) return make("p", { class: "full-answer" }, row.answer || shortAnswer(row).textContent);
   return answerEditor(row);
 }
 
 function boxes(row, column) {
   const list = make("ul", { class: "found" });
-  (row.b ?? []).forEach((box, number) => {
+  (row.boxes ?? []).forEach((box, number) => {
     if (!isConfident(box)) return;
-    const [label, left, top, right, bottom, score, confidence] = box;
-    const corners = [left, top, right, bottom].map((value) => Math.round(value)).join(", ");
-    const name = isCorrectable(row) ? boxEditor(row, number) : [dot(label), make("b", {}, labelName(label) || "(no label)")];
+    const { label, score, confidence } = box;
+    const corners = cornersOf(box).map((value) => Math.round(value)).join(", ");
+    const name = isCorrectable(row) ? boxEditor(row, number) : [dot(label), make("b", {}, label || "(no label)")];
     const item = make("li", { title: `left, top, right, bottom: ${corners}` }, ...name, make("span", {}, short(confidence ?? score, 2)));
     item.addEventListener("pointerenter", () => highlight(column, number));
     item.addEventListener("pointerleave", () => highlight(column, null));
@@ -106,37 +106,35 @@ function highlight(column, number) {
 
 function choices(row) {
   const list = make("ul", { class: "found" });
-  for (const [words, probability] of row.c) {
-    list.append(make("li", {}, make("b", {}, words), meter(probability ?? 0), make("span", {}, short(probability))));
+  for (const { text, probability } of row.choices) {
+    list.append(make("li", {}, make("b", {}, String(text ?? "")), meter(probability), make("span", {}, Number.isFinite(probability) ? short(probability) : "")));
   }
   return make("div", {}, make("h3", {}, "Choices"), list);
 }
 
-function shares(row) {
+function shareList(row) {
   const list = make("ul", { class: "found" });
-  for (const [words, share, value, detail] of row.d) {
+  for (const [words, share, value, detail] of shares(row)) {
     list.append(make("li", { title: detail }, make("b", {}, words), meter(share), make("span", {}, value)));
   }
-  return make("div", {}, make("h3", {}, row.d[0][3] ? "Texts" : "Labels"), list);
+  return make("div", {}, make("h3", {}, row.scores ? "Texts" : "Labels"), list);
 }
 
 function meter(share) {
   return draw("svg", { class: "share", viewBox: "0 0 100 10", preserveAspectRatio: "none", "aria-hidden": "true" },
     draw("rect", { class: "shell", width: 100, height: 10, rx: 3 }),
-    draw("rect", { class: "filled", width: Math.max(0, Math.min(1, share)) * 100, height: 10, rx: 3 }));
+    draw("rect", { class: "filled", width: (Number.isFinite(share) ? Math.max(0, Math.min(1, share)) : 0) * 100, height: 10, rx: 3 }));
 }
 
 /** Names and values of a row's columns. */
 function facts(row) {
-  const [load, vision, prefill, decode] = row.ms;
-  const tokens = row.t === undefined ? undefined : `${row.t}${row.s ? `, ended by ${row.s}` : ""}`;
+  const tokens = row.tokens === undefined ? undefined : `${row.tokens}${row.finish ? `, ended by ${row.finish}` : ""}`;
   return [
-    ["prompt", isByPrompt ? undefined : promptText(row)], ["task", data.prompts[row.q][0]], ["image", row.im ?? row.id],
-    ["size", row.w && row.h ? `${row.w} \u00d7 ${row.h}` : undefined],
-    ["log-probability", short(row.lp, 4)], ["tokens", tokens], ["load", duration(load)],
-    ["vision", duration(vision)], ["prefill", duration(prefill)], ["decode", duration(decode)],
-    ["batch", row.bt], ["model", data.models[row.md]], ...(row.k ?? []),
-    ["raw answer", row.b ? row.a : undefined],
+    ["prompt", isByPrompt ? undefined : promptText(row)], ["task", row.task], ["text", row.text], ["image", row.image],
+    ["size", row.width ? `${row.width} \u00d7 ${row.height}` : undefined],
+    ["log-probability", short(row.logprob, 4)], ["tokens", tokens], ...TIMES.map((name, stage) => [STAGES[stage], duration(row[name])]),
+    ["batch", row.batch], ["model", row.model], ...otherColumns(row).map(([name, value]) => [name, asText(value)]),
+    ["raw answer", row.boxes ? row.answer : undefined],
   ];
 }
 
