@@ -172,7 +172,7 @@ def test_progress_is_shown_on_request_only(
     pgcli.run("caption", "photos", output="b.jsonl", model="demo", progress=True)
     shown = capfd.readouterr()
     assert shown.out == ""
-    assert "6, of which 1 with errors: not_an_image 1" in shown.err
+    assert "6 rows in b.jsonl, 1 with errors: not_an_image 1" in shown.err
     assert "pgcli caption --retry-errors --model=demo --output=b.jsonl -- photos" in shown.err
 
 
@@ -186,7 +186,7 @@ def test_messages_are_written_as_asked(
     assert events[0]["message"] == ignored
     assert "progress" not in {event["event"] for event in events}
     pgcli.run("caption", "photos", output="b.jsonl", model="demo", progress=True)
-    assert capfd.readouterr().err.startswith("pgcli: rows: ")
+    assert capfd.readouterr().err.startswith("pgcli: 6 rows in ")
 
 
 def test_import_of_pgcli_does_not_import_the_command_line() -> None:

@@ -25,8 +25,6 @@ from pgcli.run.run import run
 from pgcli.stores.files import read_json
 from pgcli.stores.writing import check_target
 
-OF_ONE_IMAGE = ("time", "model busy", "model")  # is shown in the sentence that sums up one image
-
 
 def run_request(request: RunRequest) -> int:
     """Run what the command asks, and return its exit code. Raises the errors of the run."""
@@ -104,8 +102,6 @@ class RunOnScreen:
                 screen.info(text, hint=hint)
             case events.FactTable(facts):
                 screen.table(facts)
-            case events.NextSteps(steps):
-                screen.next_steps(steps)
             case events.Stage(task, total, initial, unit):
                 self.close()
                 progress = screen.progress(task, total, initial=initial, unit=unit)
@@ -139,22 +135,22 @@ class RunOnScreen:
 
 
 def show_summary(summary: Summary, screen: Screen) -> None:
-    """Show what a run did and the commands to run next.
+    """Show in two lines what a run did, and the command to run next; `--verbose` shows all of it.
 
-    One image whose answer is on the same terminal gets one sentence.
+    Of one image whose answer is on the same terminal, it shows the second line.
     """
     request = summary.request
     if summary.engine is None or request.running.dry_run:
-        if summary.hook_facts:
-            screen.table(summary.hook_facts)
-        return
-    facts = list(summary.facts())
-    if summary.input_rows == 1 and screen.shows_rows and not request.running.verbose:
-        screen.info("; ".join(f"{name} {text}" for name, text in facts if name in OF_ONE_IMAGE))
-        return
-    screen.table(facts)
-    if request.output.output != "-" or screen.shows_rows:
-        screen.next_steps(list(summary.next_steps()))
+        screen.table(summary.notes())
+    elif request.running.verbose:
+        screen.table([*summary.facts()])
+    else:
+        lines = [*summary.lines(), *(f"{name}: {text}" for name, text in summary.notes())]
+        is_read = summary.input_rows == 1 and screen.shows_rows
+        has_next = request.output.output != "-" or (screen.shows_rows and not is_read)
+        for line in lines[is_read:-1]:
+            screen.info(line)
+        screen.info(lines[-1], hint=summary.next_command() if has_next else "")
 
 
 def check_summary_file(request: RunRequest) -> None:

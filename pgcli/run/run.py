@@ -421,6 +421,9 @@ class Run:
             self.progress.show_limits(self.progress.limits())
         summary.seconds = perf_counter() - self.progress.began
         summary.exit_code = INCOMPLETE if self.tally.all_errors else 0
+        if self.progress.state is not None and summary.engine is not None:
+            for name, text in summary.facts():
+                self.progress.state.log(f"{name}: {text}")
 
     def note_end(self, process: Process) -> Any:
         """What leaves in the process's file how the run ended and what it learned."""

@@ -118,7 +118,7 @@ def test_0_when_every_row_is_answered(capsys, pretended):
     code, out, err = call(capsys, "caption", EXAMPLES, "--model", "demo")
     assert code == 0
     assert len(rows(out)) == len(list(EXAMPLES.iterdir()))
-    assert "all answered" in err
+    assert f"pgcli: {len(rows(out))} rows\n" in err
 
 
 def test_1_with_a_traceback_for_a_bug(capsys, monkeypatch):
@@ -209,8 +209,8 @@ def test_3_when_one_row_has_an_error_and_others_have_answers(capsys, images, pre
         None,
         "an image of 20 x 60",
     ]
-    assert "3, of which 1 with errors: not_an_image 1" in err
-    assert "skipped: 1 .txt" in err
+    assert "3 rows, 1 with errors: not_an_image 1" in err
+    assert "; skipped 1 .txt" in err
 
 
 class EngineWithCallback(pretend.Engine):

@@ -53,7 +53,7 @@ def test_flag_of_the_environment_is_turned_off_by_the_command_line(capsys, monke
     monkeypatch.setenv("PGCLI_QUIET", "1")
     monkeypatch.setenv("PGCLI_NO_TIMING", "1")
     code, out, err = call(capsys, "caption photos --model demo --no-quiet --timing")
-    assert (code, "rows: 1, all answered" in err) == (0, True)
+    assert (code, "pgcli: 1 row\n" in err) == (0, True)
     assert json.loads(out)["vision_ms"] is not None
 
 

@@ -773,7 +773,7 @@ def test_a_device_without_memory_for_any_row_is_exit_code_17(
     assert "no memory left for even one row" in err
     code, found, err = called(capsys, *PROMPT, "--limit", "2")
     assert (code, [error for *_, error in found]) == (3, ["oom", "oom"])
-    assert "of which 2 with errors: oom 2" in err
+    assert "2 with errors: oom 2" in err
 
 
 def test_one_prompt_per_image_reports_no_reuse(capsys: pytest.CaptureFixture[str]) -> None:

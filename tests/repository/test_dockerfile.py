@@ -104,4 +104,4 @@ def test_program_runs_on_a_read_only_file_system_without_home(read_only):
     run = read_only("caption", image, "-o", "/mnt/out/rows.jsonl", "--view", "/mnt/out/page.html")
     assert run.returncode == 0, run.stderr
     assert run.stdout.split() == ["page.html", "rows.jsonl", "rows.jsonl.pgcli"]
-    assert "rows: 1, all answered" in run.stderr
+    assert "pgcli: 1 row in /mnt/out/rows.jsonl" in run.stderr

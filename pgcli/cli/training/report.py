@@ -49,7 +49,7 @@ def report(
         named = "; ".join(f"{key[0]}: {why}" for key, why in [*faults.items()][:MAX_NAMED])
         more = "; ..." * (len(faults) > MAX_NAMED)
         screen.info(f"{lost:,} row{'s' * (lost != 1)} could not be used: {named}{more}")
-    screen.next_steps([("use it", use_of(command))])
+    screen.info(f"{folder} has what was trained", hint=use_of(command))
 
 
 def use_of(command: TrainOptions) -> str:

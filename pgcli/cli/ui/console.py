@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, BinaryIO, Literal, cast
 
@@ -56,10 +56,7 @@ class StderrStyle:
 
 
 class Screen:
-    """Shows messages, tables and progress on stderr. With `quiet`, it shows errors only.
-
-    `on_message` receives every message, also those that are not shown.
-    """
+    """Shows messages, tables and progress on stderr. With `quiet`, it shows errors only."""
 
     #: The style of all screens, as there is one stderr: that of the command line in progress.
     style = StderrStyle()
@@ -69,7 +66,6 @@ class Screen:
         self.quiet = quiet
         self.is_terminal = is_terminal(sys.stderr) and not self.is_json
         self.is_interactive = self.is_terminal and not self.console.is_dumb_terminal
-        self.on_message: Callable[[str], None] = lambda message: None
         self._output: OutputAboveBar | None = None
 
     @property
@@ -79,28 +75,25 @@ class Screen:
 
     def info(self, message: str, *, hint: str = "") -> None:
         """Show a message, unless quiet."""
-        self.on_message(without_credentials(message))
         if self.quiet:
             return
         self.event("message", message=message, hint=hint)
-        if not self.is_json:
-            self._print("pgcli: ", "bold", message)
-            if hint:
-                self._print("hint: ", "bold", with_program_name(hint))
+        self._print("pgcli: ", "bold", message)
+        if hint:
+            self._print("hint: ", "bold", with_program_name(hint), is_command=True)
 
     def error(self, message: str, *, hint: str = "", exit_code: int = 1) -> None:
         """Show what went wrong and how to fix it, one line each."""
         self.event("error", message=message, hint=hint, exit_code=exit_code)
-        if not self.is_json:
-            self._print("pgcli: ", "bold red", message)
-            if hint:
-                self._print("hint: ", "bold", with_program_name(hint))
+        self._print("pgcli: ", "bold red", message)
+        if hint:
+            self._print("hint: ", "bold", with_program_name(hint), is_command=True)
 
     def traceback(self, entries: Iterable[str]) -> None:
         """Show a traceback, whose message may hold foreign text."""
         lines = [*traceback_lines(entries)]
         self.event("traceback", lines=lines)
-        for line in () if self.is_json else lines:
+        for line in lines:
             self._print("", "", line)
 
     def event(self, name: str, **values: object) -> None:
@@ -112,33 +105,14 @@ class Screen:
 
     def table(self, facts: Facts) -> None:
         """Show names and values side by side, unless quiet; in a log, one line each."""
-        if self.is_json and not self.quiet:
-            self.event("table", facts=facts)
-        if self.is_terminal or self.quiet or self.is_json:
-            for name, value in facts:
-                self.on_message(f"{name}: {value}")
-        if self.is_terminal and not self.quiet:
+        if self.quiet:
+            return
+        self.event("table", facts=facts)
+        if self.is_terminal:
             self.console.print("", facts_table(facts), sep="\n")
-        elif not (self.quiet or self.is_json):
+        else:
             for name, value in facts:
-                self.info(f"{name}: {value}")
-
-    def next_steps(self, steps: Facts) -> None:
-        """Show the commands to run next, unless quiet.
-
-        The terminal wraps them, not Rich, so that a copied command has no line breaks.
-        """
-        width = max((len(name) for name, _ in steps), default=0) + 2
-        if steps and self.is_terminal and not self.quiet:
-            self.console.print()
-        for name, step in steps:
-            command = with_program_name(step)
-            if not self.is_terminal or self.quiet:
-                self.info(f"{name}: {command}")
-                continue
-            self.on_message(f"{name}: {command}")
-            line = Text.assemble((name.ljust(width), "bold"), printable(command))
-            self.console.print(line, soft_wrap=True)
+                self._print("pgcli: ", "bold", f"{name}: {value}")
 
     @property
     def shows_rows(self) -> bool:
@@ -185,10 +159,16 @@ class Screen:
     def _print_event(self, line: str) -> None:
         self.console.print(Text(printable(line)), soft_wrap=True)
 
-    def _print(self, label: str, style: str, message: str) -> None:
+    def _print(self, label: str, style: str, message: str, *, is_command: bool = False) -> None:
+        """Print a line, except in a log of JSON lines, which has its event.
+
+        On a terminal it wraps between words; the terminal itself wraps a command, so that a copy
+        of it has no line breaks.
+        """
+        if self.is_json:
+            return
         line = Text.assemble((label, style), shorten(printable(without_credentials(message))))
-        # a message is one line of a log; on a terminal it wraps between words
-        self.console.print(line, soft_wrap=not self.is_terminal)
+        self.console.print(line, soft_wrap=is_command or not self.is_terminal)
 
 
 def clean(value: object) -> object:

@@ -59,14 +59,7 @@ class FactTable:
     facts: Facts
 
 
-@dataclass(frozen=True, slots=True)
-class NextSteps:
-    """Commands to run next."""
-
-    steps: Facts
-
-
-Event: TypeAlias = "Message | Stage | Progress | StageEnd | FactTable | NextSteps"
+Event: TypeAlias = "Message | Stage | Progress | StageEnd | FactTable"
 OnEvent = Callable[[Event], None]
 
 

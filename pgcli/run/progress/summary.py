@@ -90,15 +90,22 @@ class Summary:
             "batch_size": info and info.batch_size,
         }
 
+    def lines(self) -> tuple[str, str]:
+        """What was done, and how fast by which model: a sentence each."""
+        return self._rows(), self._speed()
+
+    def notes(self) -> list[tuple[str, str]]:
+        """What the rows are, and what was made beside them, as far as it was asked for."""
+        return [*(self.engine.facts if self.engine else ()), *self.hook_facts]
+
     def facts(self) -> Iterator[tuple[str, str]]:
-        """Rows, speed, times, model and output of a run that has computed rows."""
-        tally, info, output = self.tally, self.engine, self.request.output.output
+        """All of it: rows, speed, times by stage, model and versions."""
+        tally, info = self.tally, self.engine
         assert info is not None
-        yield "rows", self._rows()
-        yield from ignored_facts(self.ignored)
+        yield "done", self._rows()
         seconds = tally.seconds or 1e-9
-        speed = f"{tally.images / seconds:.1f} {self.unit}/s"
-        yield "speed", speed + (f", {tally.tokens / seconds:.0f} tokens/s" if tally.tokens else "")
+        speed = f"{rate(tally.images / seconds)} {self.unit}/s"
+        yield "speed", speed + (f", {tally.tokens / seconds:,.0f} tokens/s" if tally.tokens else "")
         loading = duration(self.loading_seconds)
         yield "time", f"{duration(self.seconds)}, of which {loading} to load the model"
         if self.unit == "images":
@@ -107,24 +114,45 @@ class Summary:
         size = info.batch_size
         most = "row by row" if size == 1 else f"up to {size} rows at once"
         yield "model", f"{info.label} on {info.device} in {info.dtype}, {most}"
-        if self.engines > 1 or self.request.model.engines == 1:
-            yield "engines", f"{self.engines} process{'es' * (self.engines != 1)}"
-        yield from info.facts
+        if self.engines > 1:
+            yield "engines", count(self.engines, "process")
         if self.hits:
             yield "images reused", f"{self.hits:,} of {self.prompts:,} prompts"
         if self.limits:
             yield "memory ran out", self.limits
-        yield from self.hook_facts
-        if output != "-":
-            yield "output", output
+        from pgcli.run.settings import versions
+
+        yield "versions", ", ".join(f"{name} {number}" for name, number in versions().items())
+        yield from self.notes()
 
     def _rows(self) -> str:
-        tally = self.tally
-        before = f" in addition to {tally.rows_before:,} from before" if tally.rows_before else ""
-        if not tally.errors:
-            return f"{tally.rows:,}{before}, all answered"
-        codes = ", ".join(f"{code} {number:,}" for code, number in tally.errors.most_common())
-        return f"{tally.rows:,}{before}, of which {tally.errors.total():,} with errors: {codes}"
+        tally, output = self.tally, self.request.output.output
+        errors, before = tally.errors, tally.rows_before
+        text = count(tally.rows, "new row" if before else "row")
+        if self.unit == "images" and tally.images < tally.rows:
+            text += f" of {count(tally.images, 'image')}"
+        if output != "-":
+            text += f" in {output}"
+        if before:
+            text += f", beside {before:,} from before"
+        if errors:
+            codes = ", ".join(f"{code} {number:,}" for code, number in errors.most_common())
+            text += f", {errors.total():,} with errors: {codes}"
+        if self.ignored:
+            from pgcli.inputs import describe_endings
+
+            text += f"; skipped {', '.join(describe_endings(self.ignored))}"
+        return text
+
+    def _speed(self) -> str:
+        tally, info = self.tally, self.engine
+        assert info is not None
+        loading = f"{duration(self.loading_seconds)} to load {info.label}"
+        engines = f", {self.engines} engines" if self.engines > 1 else ""
+        where = f"on {info.device} in {info.dtype}{engines}"
+        text = f"{duration(self.seconds)}, of which {loading} {where}"
+        speed = rate(tally.images / (tally.seconds or 1e-9))
+        return f"{speed} {self.unit}/s; {text}" if tally.images > 1 else text
 
     def _busy(self) -> str:
         columns = self.request.question.columns
@@ -133,22 +161,16 @@ class Summary:
         parts = ", ".join(f"{name} {duration(seconds)}" for name, seconds in times.items())
         return f"{duration(sum(times.values()))}: {parts}"
 
-    def next_steps(self) -> Iterator[tuple[str, str]]:
-        """Commands to run next, to be copied."""
+    def next_command(self) -> str:
+        """What to type next, where there is something."""
         output = self.request.output.output
         if output == "-":
-            yield "save them", "the same command with -o rows.jsonl, then pgcli view rows.jsonl"
-            return
-        file = shlex.quote(output)
-        if url_scheme(output) is not None or self.request.question.embeds_texts:
-            yield "see it", f"pgcli status {file}"
-            return
-        if self.request.output.format == "text":
-            yield "read it", f"less {file}"
-            return
-        yield "view it", f"pgcli view {file}"
+            return "-o rows.jsonl saves the rows, and pgcli view rows.jsonl shows them"
+        if url_scheme(output) is not None or self.unit == "texts":
+            return ""
         if self.tally.all_errors:
-            yield "retry them", retry_command(self.request)
+            return f"to ask the rows with errors again: {retry_command(self.request)}"
+        return "" if self.request.output.format == "text" else f"pgcli view {shlex.quote(output)}"
 
 
 def retry_command(request: RunRequest) -> str:
@@ -184,6 +206,11 @@ def interrupted_notice(output: str, saved: int, *, is_resumable: bool, is_beside
         where = f"saved in {output}.pgcli/; {output} appears when it is complete"
     resumes = "; the same command resumes the run" if is_resumable else ""
     return f"stopped after {rows}, {where}{resumes}"
+
+
+def rate(per_second: float) -> str:
+    """`0.83`, `12.3`, `1,234`: a rate with what digits mean something."""
+    return f"{per_second:,.0f}" if per_second >= 100 else f"{per_second:.3g}"
 
 
 def ignored_facts(ignored: Mapping[str, int]) -> list[tuple[str, str]]:

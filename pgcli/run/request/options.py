@@ -309,7 +309,7 @@ class RunningOptions:
         seldom=True,
     )
     quiet: bool = _running("Print errors only.", default=False, short=("-q",))
-    verbose: bool = _running("Print the plan before running.", default=False, short=("-v",))
+    verbose: bool = _running("Print the plan, and times by stage.", default=False, short=("-v",))
 
     @property
     def error_budget(self) -> ErrorBudget:
