@@ -128,8 +128,7 @@ class RunOnScreen:
         if self._progress is None:
             return
         self._progress.waits_for = event.waits_for
-        seconds = self._progress.elapsed if event.seconds is None else event.seconds
-        self._progress.update(event.done, errors=event.errors, seconds=seconds)
+        self._progress.update(event.done, errors=event.errors)
         if event.is_asked:
             self._screen.info(f"{self._progress.task}: {self._progress.line()}")
 

@@ -749,7 +749,7 @@ PLAN = DownloadPlan(
 class TestProgressDisplay:
     def screen(self, *, terminal=False, quiet=False, width=100):
         screen = Screen(quiet=quiet)
-        screen.is_terminal = screen.is_interactive = terminal
+        screen.is_terminal = terminal
         screen.console = Console(
             file=io.StringIO(), width=width, force_terminal=terminal, color_system=None
         )

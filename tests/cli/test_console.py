@@ -14,9 +14,8 @@ from rich.console import Console
 from pgcli.checkpoints.find import find
 from pgcli.cli.main import main
 from pgcli.cli.ui import progress
-from pgcli.cli.ui.console import Screen, facts_table
-from pgcli.cli.ui.progress import ProgressLog, StageProgress
-from pgcli.cli.ui.progress_bar import OutputAboveBar, ProgressBar
+from pgcli.cli.ui.console import OutputAboveBar, Screen, facts_table
+from pgcli.cli.ui.progress import StageProgress
 from pgcli.run import model as running
 from pgcli.run.model import EngineInfo
 from pgcli.run.progress.summary import Summary, retry_command
@@ -53,7 +52,7 @@ def test_terminal_shows_a_bar_and_then_two_lines(images, tmp_path):
     )
     assert "━" in shown
     plain = STEERING.sub("", shown)
-    assert re.search(r"\d of 13  \d+\.\d/s  1 error  00:0\d left", plain)
+    assert re.search(r"\d of 13  \d+\.\d/s  1 error  \d\.\d\d s left", plain)
     file = re.escape(str(tmp_path / "rows.jsonl"))
     end = "".join(plain[plain.index("pgcli: ") :].split())  # lines are wrapped
     expected = (
@@ -138,21 +137,36 @@ def test_a_log_has_no_bar_and_no_colours_unless_forced(images):
     assert "━" not in log(FORCE_COLOR="1")
 
 
-def test_log_of_a_long_run_has_a_line_at_intervals(monkeypatch):
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that a test sets."""
+    time = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(progress, "perf_counter", lambda: time.now)
+    return time
+
+
+def logged(task, total=None):
+    """A progress and the lines of its log."""
     lines = []
-    log = StageProgress("caption", 100, display=ProgressLog(lines.append))
-    log.update(1, errors=0, seconds=0.1)
+    return StageProgress(task, total, log=lambda p: lines.append(f"{p.task}: {p.line()}")), lines
+
+
+def test_log_of_a_long_run_has_a_line_at_intervals(clock):
+    log, lines = logged("caption", 100)
+    clock.now = 1.0
+    log.update(1)
     assert lines == []
-    monkeypatch.setattr(progress, "LOG_SECONDS", 0.0)
-    log.update(25, errors=2, seconds=1.0)
-    assert lines == ["caption: 25 of 100 rows (25%), 25.0/s, 2 errors, 3.00 s left"]
+    clock.now = 50.0
+    log.update(25, errors=2)
+    log.update(26)
+    assert lines == ["caption: 25 of 100 rows (25%), 0.5/s, 2 errors, 2 min 30 s left"]
 
 
-def test_a_log_without_a_known_total_counts(monkeypatch):
-    monkeypatch.setattr(progress, "LOG_SECONDS", 0.0)
-    lines = []
-    StageProgress("ask", display=ProgressLog(lines.append)).update(7, errors=0, seconds=1.0)
-    assert lines == ["ask: 7 rows, 7.0/s"]
+def test_a_log_without_a_known_total_counts(clock):
+    log, lines = logged("ask")
+    clock.now = 100.0
+    log.update(700)
+    assert lines == ["ask: 700 rows, 7.0/s"]
 
 
 def test_progress_bar_adds_little_time_to_a_row(tmp_path):
@@ -161,18 +175,18 @@ def test_progress_bar_adds_little_time_to_a_row(tmp_path):
 
     with open(os.devnull, "w") as nowhere:
         console = Console(file=nowhere, force_terminal=True, width=80)
-        with StageProgress("caption", 100_000, display=ProgressBar(console)) as bar:
+        with StageProgress("caption", 100_000, console=console) as bar:
             began = process_time()
             for row in range(100_000):
-                bar.update(row, errors=0, seconds=1.0)
+                bar.update(row)
             assert process_time() - began < 2.0
 
 
-def test_rows_buffered_for_the_bar_are_printed_in_order():
+def test_rows_above_the_bar_are_printed_in_order():
     with open(os.devnull, "w") as nowhere:
         console = Console(file=nowhere, force_terminal=True, record=True, width=40)
         rows = OutputAboveBar(console)
-        with StageProgress("caption", display=ProgressBar(console, rows)) as bar:
+        with StageProgress("caption", console=console) as bar:
             for number in range(1000):
                 rows.write(f"row {number}\n".encode())
                 bar.advance()
@@ -199,7 +213,7 @@ def test_progress_bar_escapes_the_name_of_its_task():
     hostile = "[/bold]{x} \x1b[31m\u202e"
     with open(os.devnull, "w") as nowhere:
         console = Console(file=nowhere, force_terminal=True, record=True, width=200)
-        with StageProgress(f"loading {hostile}", display=ProgressBar(console)):
+        with StageProgress(f"loading {hostile}", console=console):
             pass
     assert r"loading [/bold]{x} \x1b[31m\u202e" in console.export_text()
 
@@ -324,9 +338,10 @@ def test_unsaved_rows_come_with_the_command_that_saves_them(images, tmp_path):
         )
 
 
-def test_progress_says_what_it_waits_for_until_the_first_rows():
+def test_progress_says_what_it_waits_for_until_the_first_rows(clock):
     progress = StageProgress("caption", 9, initial=3)
     progress.waits_for = "reading the first images"
     assert progress.line() == "3 of 9 rows (33%), reading the first images"
-    progress.update(4, errors=0, seconds=1.0)
+    clock.now = 1.0
+    progress.update(4)
     assert progress.line() == "4 of 9 rows (44%), 1.0/s, 5.00 s left"

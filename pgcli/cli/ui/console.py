@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, BinaryIO, Literal, cast
+from datetime import UTC, datetime
+from io import RawIOBase
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, Literal, cast
 
 from rich.console import Console
 from rich.table import Table
@@ -19,7 +22,6 @@ from pgcli.stores.urls import without_credentials
 
 if TYPE_CHECKING:
     from pgcli.cli.ui.progress import StageProgress
-    from pgcli.cli.ui.progress_bar import OutputAboveBar
 
 #: Characters of a message that are shown; a name in it may be as long as a line of a manifest.
 MAX_MESSAGE_LENGTH = 4000
@@ -65,8 +67,6 @@ class Screen:
         self.console = Stderr()
         self.quiet = quiet
         self.is_terminal = is_terminal(sys.stderr) and not self.is_json
-        self.is_interactive = self.is_terminal and not self.console.is_dumb_terminal
-        self._output: OutputAboveBar | None = None
 
     @property
     def is_json(self) -> bool:
@@ -99,9 +99,8 @@ class Screen:
     def event(self, name: str, **values: object) -> None:
         """Write an event to a log of JSON lines; nothing in other logs."""
         if self.is_json:
-            from pgcli.cli.ui.event_log import event_line
-
-            self._print_event(event_line(name, **{key: clean(one) for key, one in values.items()}))
+            line = event_line(name, **{key: clean(value) for key, value in values.items()})
+            self.console.print(Text(line), soft_wrap=True)
 
     def table(self, facts: Facts) -> None:
         """Show names and values side by side, unless quiet; in a log, one line each."""
@@ -128,36 +127,35 @@ class Screen:
 
         None where no bar is drawn there; rows then go to standard output itself.
         """
-        from pgcli.cli.ui.progress_bar import OutputAboveBar
-
-        hides_bar = self.quiet or self.style.no_progress
-        if hides_bar or not self.is_interactive or not shares_terminal():
-            return None
-        self._output = OutputAboveBar(self.console)
-        return cast(BinaryIO, self._output)
+        is_above = self._draws_bars and shares_terminal()
+        return cast(BinaryIO, OutputAboveBar(self.console)) if is_above else None
 
     def progress(
         self, task: str, total: int | None = None, *, initial: int = 0, unit: str = "rows"
     ) -> StageProgress:
         """The progress of a task: a bar on a terminal, lines in a log, nothing with `quiet`."""
-        from pgcli.cli.ui.progress import ProgressDisplay, ProgressLog, StageProgress
-        from pgcli.cli.ui.progress_bar import ProgressBar
+        from pgcli.cli.ui.progress import StageProgress
 
-        display = ProgressDisplay()
-        if self.quiet or self.style.no_progress:
-            pass
-        elif self.is_json:
-            from pgcli.cli.ui.event_log import ProgressEvents
+        def log(progress: StageProgress) -> None:
+            if not self.is_json:
+                self.info(f"{progress.task}: {progress.line()}")
+            self.event("progress", **progress.values())
 
-            display = ProgressEvents(self._print_event)
-        elif self.is_interactive:
-            display = ProgressBar(self.console, self._output)
-        else:
-            display = ProgressLog(self.info)
-        return StageProgress(task, total, initial=initial, unit=unit, display=display)
+        is_logged = not (self.quiet or self.style.no_progress or self._draws_bars)
+        return StageProgress(
+            task,
+            total,
+            initial=initial,
+            unit=unit,
+            console=self.console if self._draws_bars else None,
+            log=log if is_logged else None,
+            logs_ends=self.is_json,
+        )
 
-    def _print_event(self, line: str) -> None:
-        self.console.print(Text(printable(line)), soft_wrap=True)
+    @property
+    def _draws_bars(self) -> bool:
+        is_hidden = self.quiet or self.style.no_progress or self.console.is_dumb_terminal
+        return self.is_terminal and not is_hidden
 
     def _print(self, label: str, style: str, message: str, *, is_command: bool = False) -> None:
         """Print a line, except in a log of JSON lines, which has its event.
@@ -169,6 +167,31 @@ class Screen:
             return
         line = Text.assemble((label, style), shorten(printable(without_credentials(message))))
         self.console.print(line, soft_wrap=is_command or not self.is_terminal)
+
+
+class OutputAboveBar(RawIOBase):
+    """Standard output on the terminal that has the bar: rows are printed above it.
+
+    What writes the rows has made them printable.
+    """
+
+    def __init__(self, console: Console):
+        self._console = console
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, rows: Any) -> int:
+        text = Text(bytes(rows).decode(errors="replace"))
+        self._console.print(text, soft_wrap=True, end="")
+        return len(rows)
+
+
+def event_line(event: str, **values: object) -> str:
+    """The event with its time (UTC) as one line of ASCII; empty values are left out."""
+    time = datetime.now(UTC).isoformat(timespec="milliseconds")
+    given = {name: value for name, value in values.items() if value not in (None, "")}
+    return json.dumps({"time": time, "event": event, **given})
 
 
 def clean(value: object) -> object:

@@ -1,58 +1,35 @@
-"""Counts what a task has done and how fast, and shows the counts."""
+"""The progress of a task: a bar with rate and time left on a terminal, a line at times in a log."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from time import perf_counter
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
+from rich.console import Console, RenderableType
 from rich.filesize import decimal
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.table import Column
+from rich.text import Text
 
+from pgcli.printable import printable
 from pgcli.wording import count, duration
 
-LOG_SECONDS = 30.0
+LOG_SECONDS = 30.0  # between two lines of a log; a short task writes none
 #: The unit of downloads; every other unit is a plural noun, or empty where nothing is counted.
 BYTES = "bytes"
+NARROW = 60  # columns; a narrower terminal shows neither the task nor the time left
 
 T = TypeVar("T")
-
-
-class ProgressDisplay:
-    """Shows nothing, as with `--quiet`; the base of the displays that show something."""
-
-    def start(self, progress: StageProgress) -> None:
-        pass
-
-    def update(self, progress: StageProgress) -> None:
-        pass
-
-    def stop(self) -> None:
-        pass
-
-
-class ProgressLog(ProgressDisplay):
-    """Writes a line every `LOG_SECONDS`, and none in a short task."""
-
-    def __init__(self, write: Callable[[str], None]):
-        self._write = write
-        self._written = perf_counter()
-
-    def update(self, progress: StageProgress) -> None:
-        now = perf_counter()
-        if now - self._written >= LOG_SECONDS:
-            self._written = now
-            self._write(self.line(progress))
-
-    def line(self, progress: StageProgress) -> str:
-        """What is written of the progress."""
-        return f"{progress.task}: {progress.line()}"
 
 
 class StageProgress:
     """The progress of one task, shown from the beginning to the end of a `with` block.
 
     `initial` of the `total` were done before the task began. Until more are done, `waits_for` says
-    what the task is doing. `details` are shown below the bar, and after a line of a log.
+    what the task is doing. `details` are shown below the bar, and after a line of a log. It is
+    drawn on the `console`, or passed to `log` every LOG_SECONDS; with `logs_ends` also when the
+    task begins and ends.
     """
 
     def __init__(
@@ -62,26 +39,28 @@ class StageProgress:
         *,
         initial: int = 0,
         unit: str = "rows",
-        display: ProgressDisplay | None = None,
+        console: Console | None = None,
+        log: Callable[[StageProgress], None] | None = None,
+        logs_ends: bool = False,
     ):
         self.task, self.total, self.unit = task, total, unit
         self.initial = self.done = initial
         self.errors = 0
-        self.waits_for = ""
-        self.details = ""
-        self._display = display or ProgressDisplay()
-        self._seconds: float | None = None
-        self._began = perf_counter()
+        self.waits_for = self.details = ""
+        self._began = self._logged = perf_counter()
+        self._bar = None if console is None else Bar(self, console)
+        self._log, self._logs_ends = log, logs_ends
 
     def advance(self, steps: int = 1) -> None:
         """Add to what is done; a negative number where a part starts over."""
-        self.done += steps
-        self._display.update(self)
+        self.update(self.done + steps, errors=self.errors)
 
-    def update(self, done: int, *, errors: int, seconds: float) -> None:
-        """Set what is done, and the time it took without the pauses of the task."""
-        self.done, self.errors, self._seconds = done, errors, seconds
-        self._display.update(self)
+    def update(self, done: int, *, errors: int = 0) -> None:
+        """Set what is done."""
+        self.done, self.errors = done, errors
+        if self._log is not None and perf_counter() - self._logged >= LOG_SECONDS:
+            self._logged = perf_counter()
+            self._log(self)
 
     def track(self, items: Iterable[T]) -> Iterator[T]:
         """Yield the items and count each one."""
@@ -90,22 +69,19 @@ class StageProgress:
             self.advance()
 
     @property
-    def elapsed(self) -> float:
+    def seconds(self) -> float:
         """Seconds since the task began."""
         return perf_counter() - self._began
 
     @property
-    def seconds(self) -> float:
-        return self.elapsed if self._seconds is None else self._seconds
-
-    @property
     def rate(self) -> float | None:
         """What was done per second; None where nothing was."""
-        added, seconds = self.done - self.initial, self.seconds
-        return added / seconds if added > 0 and seconds > 0 else None
+        added = self.done - self.initial
+        return added / self.seconds if added > 0 else None
 
     @property
     def seconds_left(self) -> float | None:
+        """How long the rest takes; None where it is not known."""
         if self.total is None or self.rate is None:
             return None
         return max(0.0, (self.total - self.done) / self.rate)
@@ -129,17 +105,80 @@ class StageProgress:
         """`1 error` or `2 errors`; empty where there are none."""
         return count(self.errors, "error") if self.errors else ""
 
+    def time_left(self) -> str:
+        """`6.00 s left`; empty where it is not known."""
+        return "" if self.seconds_left is None else f"{duration(self.seconds_left)} left"
+
     def line(self) -> str:
         """All of it in one line: `25 of 100 rows (25%), 12.5/s, 2 errors, 6.00 s left`."""
         share = f" ({self.done / self.total:.0%})" if self.total else ""
         unit = "" if self.unit == BYTES else f" {self.unit}"
-        left = "" if self.seconds_left is None else f"{duration(self.seconds_left)} left"
-        parts = (f"{self.amount()}{unit}{share}", self.speed(), self.error_count(), left)
-        return "; ".join(filter(None, (", ".join(filter(None, parts)), self.details)))
+        amount = f"{self.amount()}{unit}{share}"
+        counts = filter(None, (amount, self.speed(), self.error_count(), self.time_left()))
+        return "; ".join(filter(None, (", ".join(counts), self.details)))
+
+    def values(self) -> dict[str, Any]:
+        """All of it as values of an event."""
+        return {
+            **{"task": self.task, "unit": self.unit, "done": self.done, "total": self.total},
+            **{"errors": self.errors, "details": self.details},
+            "per_second": self.rate and round(self.rate, 3),
+            "seconds": round(self.seconds, 3),
+            "seconds_left": self.seconds_left and round(self.seconds_left, 3),
+        }
 
     def __enter__(self) -> Self:
-        self._display.start(self)
+        if self._bar is not None:
+            self._bar.start()
+        if self._log is not None and self._logs_ends:
+            self._log(self)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._display.stop()
+        if self._bar is not None:
+            self._bar.stop()
+        if self._log is not None and self._logs_ends:
+            self._log(self)
+
+
+class Bar(Progress):
+    """Draws a progress on the last line of a terminal, where Rich redraws it at an even pace.
+
+    The task itself only sets numbers, so that the bar costs it next to nothing.
+    """
+
+    def __init__(self, progress: StageProgress, console: Console):
+        self._progress = progress
+        is_narrow = console.width < NARROW
+        super().__init__(
+            *([] if is_narrow else [TextColumn("{task.description}", style="bold", markup=False)]),
+            BarColumn(bar_width=max(4, min(40, console.width - NARROW))),
+            Counts(progress, is_narrow=is_narrow),
+            console=console,
+            transient=True,
+            redirect_stdout=False,
+        )
+        self.add_task(printable(progress.task), total=progress.total)
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        for task in self.tasks:
+            task.completed = self._progress.done
+        yield self.make_tasks_table(self.tasks)
+        if details := self._progress.details:
+            yield Text(printable(details), no_wrap=True, overflow="ellipsis")
+
+
+class Counts(ProgressColumn):
+    """What is done, the rate, the errors and the time left, as far as the line has room."""
+
+    def __init__(self, progress: StageProgress, *, is_narrow: bool):
+        super().__init__(Column(no_wrap=True))
+        self._progress, self._is_narrow = progress, is_narrow
+
+    def render(self, task: Task) -> Text:
+        progress = self._progress
+        text = Text(progress.amount())
+        left = "" if self._is_narrow else progress.time_left()
+        for part, style in ((progress.speed(), ""), (progress.error_count(), "red"), (left, "")):
+            text.append(f"  {part}" if part else "", style=style)
+        return text

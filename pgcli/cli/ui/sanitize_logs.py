@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pgcli
-from pgcli.cli.ui.console import Screen, traceback_lines
+from pgcli.cli.ui.console import Screen, event_line, traceback_lines
 from pgcli.printable import printable
 from pgcli.stores.urls import without_credentials
 
@@ -35,7 +35,7 @@ def sanitized_logs() -> Iterator[None]:
     ) -> str:
         text = printable(without_credentials(str(message)))
         if Screen.style.log_format == "json":
-            return json_line("warning", message=text, category=category.__name__) + "\n"
+            return event_line("warning", message=text, category=category.__name__) + "\n"
         if filename.startswith(PACKAGE):
             return f"pgcli: {text}\n"
         return format_warning(text, category, filename, *rest, **options)
@@ -54,19 +54,12 @@ def sanitized_logs() -> Iterator[None]:
         threading.excepthook, sys.unraisablehook = threading_hook, unraisable_hook
 
 
-def json_line(event: str, **values: object) -> str:
-    """An event of the log of JSON lines."""
-    from pgcli.cli.ui.event_log import event_line  # not at the top: --help has to be fast
-
-    return event_line(event, **values)
-
-
 def sanitize_record(record: logging.LogRecord) -> logging.LogRecord:
     """The record with its message on one line, and its traceback as printable text."""
     message, record.args = printable(without_credentials(record.getMessage())), None
     if Screen.style.log_format == "json":
         level, record.exc_info = record.levelname.lower(), None
-        record.msg = json_line("log", level=level, logger=record.name, message=message)
+        record.msg = event_line("log", level=level, logger=record.name, message=message)
         return record
     record.msg = message
     if record.exc_info:

@@ -42,7 +42,6 @@ class Progress:
 
     done: int
     errors: int = 0
-    seconds: float | None = None
     waits_for: str = ""
     is_asked: bool = False
 
