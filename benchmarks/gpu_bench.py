@@ -33,7 +33,8 @@ from pgcli.engine import model_runner
 from pgcli.engine.engine import InferenceEngine
 from pgcli.engine.memory import batch_bytes
 from pgcli.engine.tokenizer import Tokenizer
-from pgcli.model.cuda.fused_gemma import fuse_decoder, plain_decoder
+from pgcli.model.cuda.fused_gemma import FusedGemma, fuse_decoder
+from pgcli.model.gemma import Gemma
 from pgcli.model.optimize import optimize_for_device
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.quantized.gated_mlp import quantize_mlps
@@ -139,10 +140,11 @@ class Bench:
         """The programs that are compared."""
         ours = EngineRunner(self.engine)
         eager = partial(mock.patch.object, model_runner, "step_recorder", lambda model: None)
+        plain = partial(mock.patch.object, FusedGemma, "forward", Gemma.forward)
         return {
             "recorded": partial(_within, [nullcontext], ours.run_arrays),
             "eager": partial(_within, [eager], ours.run_arrays),
-            "plain": partial(_within, [eager, partial(plain_decoder, self.model)], ours.run_arrays),
+            "plain": partial(_within, [eager, plain], ours.run_arrays),
             "transformers": self.reference().run_arrays,
         }
 

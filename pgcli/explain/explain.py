@@ -1,45 +1,72 @@
-"""Answers one prompt about one image, and explains the answer."""
+"""Answers one prompt about one image, and explains the answer.
+
+The engine answers as always. Then one pass over image, prompt and answer, without a cache, computes
+what each token attended to: the same as the engine's prefill and decode steps computed.
+
+B rows, of which there is one · P patches · T text tokens · L tokens of the answer · S slots ·
+D width · N heads · V vocabulary
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, cast
 
+import torch
 from torch import Tensor
 
 from pgcli.engine.engine import InferenceEngine
 from pgcli.engine.sequence import Sequence as Generated
 from pgcli.errors import NoUsableDevice, UsageError
-from pgcli.explain.recorder import VISION, PassRecorder, TensorShape
-from pgcli.model.cuda.fused_gemma import plain_decoder
+from pgcli.model.gemma import GemmaDecoderLayer, RotaryEmbedding
+from pgcli.model.siglip import SiglipEncoderLayer, normalize_pixels
 from pgcli.records import Answer, DecodedImage
 from pgcli.tasks import Question
+from pgcli.training.answer_loss import AnswerTokens, TokenizedExample
 
 MAX_LAYERS = 8  # that are explained by default, so that the page stays small
+CANDIDATES = 5
+VISION, DECODER = "vision tower and projector", "decoder"
+PATCH, SLOT = "row, patch, value", "row, slot, value"  # the axes of most tensors
+
+
+class TensorShape(NamedTuple):
+    """A tensor on the way from pixels to tokens, and what its axes count."""
+
+    name: str
+    axes: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+Shapes = dict[str, Counter[TensorShape]]
 
 
 @dataclass(frozen=True, slots=True)
 class TokenExplanation:
     """A generated token: its probability, what else was probable, and what it attended to.
 
-    `attention` has for each of the explained layers the weights (S,) over image, prompt and earlier
-    tokens, averaged over heads; each sums to 1. They are those of the pass that generated it.
+    `attention` has for each of the explained layers and each head the weights (layers, N, S) over
+    image, prompt and earlier tokens, which sum to 1.
     """
 
     text: str
     probability: float
     candidates: tuple[tuple[str, float], ...]
-    attention: tuple[Tensor, ...]
+    attention: Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """An answer, its tokens, the explained layers (from 0) and the tensors of each stage.
+    """An answer, its tokens, the explained layers (from 0) and the tensors of both parts.
 
-    `shapes` has of each tensor how often it occurs. `difference` is the largest one between the
-    model's attention outputs and those that follow from the weights shown here, as a share of the
-    largest output.
+    `vision_attention` has for each of `vision_layers` and each head of the vision tower how much
+    all patches attended to each (layers, N, P), as shares that sum to 1. `shapes` has of each
+    tensor how often it occurs. `difference` is the largest one between the tokens' probabilities in
+    the engine and in the pass that explains them.
     """
 
     answer: Answer
@@ -47,8 +74,10 @@ class Explanation:
     tokens: tuple[TokenExplanation, ...]
     layers: tuple[int, ...]
     depth: int
+    vision_layers: tuple[int, ...]
+    vision_attention: Tensor
     grid: int
-    shapes: dict[str, dict[TensorShape, int]]
+    shapes: Shapes
     difference: float
 
 
@@ -60,58 +89,141 @@ def explain(
 ) -> Explanation:
     """The explanation of the engine's answer to the image's one prompt.
 
-    `layers` are explained, or some that are evenly spread and end with the last one. Raises
-    UsageError for an image that cannot be read, a prompt that is too long, and a layer that the
-    model does not have.
+    `layers` of the decoder are explained, or some that are evenly spread and end with the last one.
+    Raises UsageError for an image that cannot be read, a prompt that is too long, and a layer that
+    the model does not have.
     """
     if image.fault is not None:
         raise UsageError(f"{image.item.image}: {image.fault.message}", hint="name an image")
     config, tokenizer = engine.model.config, engine.tokenizer
     chosen = choose_layers(layers, config.decoder.depth)
     finished: list[Generated] = []
-    with (
-        plain_decoder(engine.model),
-        PassRecorder(engine.model, vocab_size=tokenizer.size) as recorder,
-    ):
-        ((_, answer),) = engine.ask([(0, image)], question, on_finish=finished.append)
+    ((_, answer),) = engine.ask([(0, image)], question, on_finish=finished.append)
     if answer.error == "oom":
         raise NoUsableDevice(f"{answer.error_message}", hint="try --device cpu")
     if answer.error is not None:
         raise UsageError(f"{answer.error_message}", hint="shorten it")
     (sequence,) = finished
-    tokens = tuple(explained_tokens(engine, sequence, recorder, chosen))
+    shapes: Shapes = {VISION: Counter(), DECODER: Counter()}
+    vision_layers = choose_layers(None, config.vision.depth)
+    patch_BPD, vision_NP = encode(engine, image, vision_layers, shapes[VISION])
+    weights_NLS, probability_LV = decode(engine, patch_BPD, sequence, chosen, shapes[DECODER])
+    prefix = config.image_tokens + len(sequence.prompt_ids)
+    tokens, difference = [], 0.0
+    for number, (token, logprob) in enumerate(zip(sequence.tokens, sequence.logprobs, strict=True)):
+        probability_V = probability_LV[number]
+        top = probability_V.topk(min(CANDIDATES, len(probability_V)))
+        candidates = zip(top.indices.tolist(), top.values.tolist(), strict=True)
+        probability = math.exp(logprob)
+        difference = max(difference, abs(probability - probability_V[token].item()))
+        tokens.append(
+            TokenExplanation(
+                text=tokenizer.token_text(token),
+                probability=probability,
+                candidates=tuple((tokenizer.token_text(id), p) for id, p in candidates),
+                attention=weights_NLS[:, :, number, : prefix + number],
+            )
+        )
     return Explanation(
         answer=answer,
         prompt_tokens=tuple(map(tokenizer.token_text, sequence.prompt_ids)),
-        tokens=tokens,
+        tokens=tuple(tokens),
         layers=chosen,
         depth=config.decoder.depth,
+        vision_layers=vision_layers,
+        vision_attention=vision_NP,
         grid=config.vision.resolution // config.vision.patch_size,
-        shapes=first_and_last_step(recorder, len(tokens)),
-        difference=recorder.difference,
+        shapes=shapes,
+        difference=difference,
     )
 
 
-def explained_tokens(
-    engine: InferenceEngine, sequence: Generated, recorder: PassRecorder, layers: Sequence[int]
-) -> Iterator[TokenExplanation]:
-    """The generated tokens, each with what was recorded of the pass that generated it."""
-    token_text = engine.tokenizer.token_text
-    passes = zip(
-        sequence.tokens,
-        sequence.logprobs,
-        recorder.weights,
-        recorder.candidates,
-        strict=False,  # on a GPU a pass more runs, whose token is dropped
+@torch.no_grad()
+def encode(
+    engine: InferenceEngine,
+    image: DecodedImage,
+    layers: Sequence[int],
+    shapes: Counter[TensorShape],
+) -> tuple[Tensor, Tensor]:
+    """The image features (B, P, D) for the decoder, and of these layers and each head how much the
+    patches attend to each on average (layers, N, P), in float32 on the CPU.
+    """
+    model, preprocessing = engine.model, engine.preprocessing
+    vision, weight = model.vision, model.projector.weight
+    mean, std = (
+        torch.tensor(values, device=weight.device)
+        for values in (preprocessing.mean, preprocessing.std)
     )
-    slots = engine.model.config.image_tokens + len(sequence.prompt_ids)
-    for number, (token, logprob, weights, candidates) in enumerate(passes):
-        yield TokenExplanation(
-            text=token_text(token),
-            probability=math.exp(logprob),
-            candidates=tuple((token_text(id), p) for id, p in candidates),
-            attention=tuple(weights[layer][: slots + number] for layer in layers),
-        )
+    pixels_BRRC = torch.from_numpy(image.pixels)[None].to(weight.device)
+    pixels_BCRR = normalize_pixels(pixels_BRRC, mean, std, weight.dtype)
+    see(shapes, "normalized pixels", "row, channel, y, x", pixels_BCRR)
+    x_BPD = vision.embeddings(pixels_BCRR)
+    see(shapes, "patches with positions", PATCH, x_BPD)
+    attention = []
+    for index, layer in enumerate(cast(Iterable[SiglipEncoderLayer], vision.layers)):
+        if index in layers:
+            weight_BNPP = layer.self_attn.weights(layer.layer_norm1(x_BPD))
+            see(shapes, "attention of all patches to all", "row, head, patch, patch", weight_BNPP)
+            attention.append(weight_BNPP[0].mean(dim=1).cpu())
+        x_BPD = layer(x_BPD)
+        see(shapes, "output of a layer", PATCH, x_BPD)
+    x_BPD = vision.post_layernorm(x_BPD)
+    see(shapes, "image features", PATCH, x_BPD)
+    patch_BPD: Tensor = model.projector(x_BPD)
+    see(shapes, "image features as wide as the decoder", PATCH, patch_BPD)
+    return patch_BPD, torch.stack(attention)
+
+
+@torch.no_grad()
+def decode(
+    engine: InferenceEngine,
+    patch_BPD: Tensor,
+    sequence: Generated,
+    layers: Sequence[int],
+    shapes: Counter[TensorShape],
+) -> tuple[Tensor, Tensor]:
+    """Of these layers and each head the attention of the slots whose outputs are the answer's
+    tokens (layers, N, L, S), and the probabilities of all tokens there (L, V), in float32 on the
+    CPU.
+    """
+    decoder, length = engine.model.decoder, len(sequence.tokens)
+    tokens = AnswerTokens.of(
+        [TokenizedExample(sequence.prompt_ids, sequence.tokens)],
+        patches=patch_BPD.shape[1],
+        window=decoder.config.sliding_window,
+        device=patch_BPD.device,
+    )
+    text_BTD = decoder.embed(tokens.token_BT)
+    see(shapes, "embeddings of prompt and answer", "row, token, value", text_BTD)
+    x_BSD = torch.cat([patch_BPD, text_BTD], dim=1)
+    see(shapes, "image, prompt and answer", SLOT, x_BSD)
+    see(shapes, "positions", "row, slot", tokens.position_BS)
+    rotary = RotaryEmbedding.of(tokens.position_BS, decoder.config, x_BSD.dtype)
+    attention = []
+    for index, layer in enumerate(cast(Iterable[GemmaDecoderLayer], decoder.layers)):
+        mask = tokens.masks.sliding if decoder.config.is_sliding(index) else tokens.masks.full
+        normed_BSD = layer.input_layernorm(x_BSD)
+        query_BSNH, key_BSKH, value_BSKH = layer.self_attn.project(normed_BSD, rotary, False)
+        see(shapes, "queries", "row, slot, head, value", query_BSNH)
+        see(shapes, "keys", "row, slot, head, value", key_BSKH)
+        see(shapes, "values", "row, slot, head, value", value_BSKH)
+        if index in layers:
+            weight_BNSS = layer.self_attn.weights(normed_BSD, rotary, mask)
+            see(shapes, "attention of all slots to all", "row, head, slot, slot", weight_BNSS)
+            attention.append(weight_BNSS[0, :, -length:].to("cpu", copy=True))
+        x_BSD = layer(x_BSD, rotary, mask, None)
+        see(shapes, "output of a layer", SLOT, x_BSD)
+    hidden_BLD = decoder.norm(x_BSD[:, -length:])
+    see(shapes, "slots of the answer after the last norm", SLOT, hidden_BLD)
+    logits_LV = decoder.logits(hidden_BLD)[0, :, : engine.tokenizer.size]
+    see(shapes, "logits of the answer's tokens", "token of the answer, token", logits_LV)
+    return torch.stack(attention), logits_LV.float().softmax(-1).cpu()
+
+
+def see(shapes: Counter[TensorShape], name: str, axes: str, tensor: Tensor) -> None:
+    """Count a tensor."""
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    shapes[TensorShape(name, axes, tuple(tensor.shape), dtype)] += 1
 
 
 def choose_layers(layers: Sequence[int] | None, depth: int) -> tuple[int, ...]:
@@ -129,10 +241,3 @@ def choose_layers(layers: Sequence[int] | None, depth: int) -> tuple[int, ...]:
                 hint=f"name layers from 1 to {depth}",
             )
     return tuple(sorted(set(layers or range(depth))))
-
-
-def first_and_last_step(recorder: PassRecorder, tokens: int) -> dict[str, dict[TensorShape, int]]:
-    """The recorded stages without the decode steps between the first and the last one."""
-    last = f"decode step {tokens - 1}"
-    shown = {VISION, "prefill", "decode step 1", last}
-    return {name: dict(found) for name, found in recorder.shapes.items() if name in shown}

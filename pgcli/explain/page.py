@@ -10,13 +10,12 @@ from typing import Any
 
 from torch import Tensor
 
-from pgcli.explain.explain import Explanation, TokenExplanation
-from pgcli.explain.recorder import TensorShape
+from pgcli.explain.explain import Explanation, TensorShape, TokenExplanation
 from pgcli.printable import encodable, printable
 from pgcli.records import DecodedImage
 from pgcli.results.gallery.page import inert, policy
 
-MILLION = 1_000_000  # the script reads weights as whole millionths, which are short
+ONE = 2**16 - 1  # the script reads weights as whole parts of this, in two bytes each
 
 
 def render_page(explanation: Explanation, image: DecodedImage, thumbnail: bytes) -> str:
@@ -54,6 +53,10 @@ def page_data(explanation: Explanation, image: DecodedImage) -> dict[str, Any]:
         "tokens": [*map(token_data, explanation.tokens)],
         "layers": [layer + 1 for layer in explanation.layers],
         "depth": explanation.depth,
+        "visionLayers": [layer + 1 for layer in explanation.vision_layers],
+        "visionHeads": explanation.vision_attention.shape[1],
+        "visionAttention": packed(explanation.vision_attention),
+        "heads": explanation.tokens[0].attention.shape[1],
         "stages": [
             {"name": name, "tensors": [*map(tensor_data, found.items())]}
             for name, found in explanation.shapes.items()
@@ -63,17 +66,18 @@ def page_data(explanation: Explanation, image: DecodedImage) -> dict[str, Any]:
 
 
 def token_data(token: TokenExplanation) -> dict[str, Any]:
-    """A token's values; its attention in millionths, for each layer."""
+    """A token's values; its attention by layer, head and slot."""
     return {
         "text": text(token.text),
         "probability": round(token.probability, 6),
-        "candidates": [(text(other), round(p, 6)) for other, p in token.candidates],
-        "attention": [*map(millionths, token.attention)],
+        "candidates": [(text(candidate), round(p, 6)) for candidate, p in token.candidates],
+        "attention": packed(token.attention),
     }
 
 
-def millionths(weights_S: Tensor) -> list[int]:
-    return [int(weight) for weight in (weights_S * MILLION).round().tolist()]
+def packed(weights: Tensor) -> str:
+    """Weights from 0 to 1 as little-endian integers of two bytes, in base64."""
+    return b64encode((weights * ONE).round().numpy().astype("<u2").tobytes()).decode("ascii")
 
 
 def tensor_data(entry: tuple[TensorShape, int]) -> list[Any]:

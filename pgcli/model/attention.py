@@ -71,6 +71,30 @@ def grouped_attention(
     return out.view(rows, kv_heads, length, groups, size).transpose(1, 2).flatten(2)
 
 
+def attention_weights(
+    query_BLNH: Tensor,
+    key_BKSH: Tensor,
+    mask_B1LS: Tensor | None = None,
+    *,
+    scale: float | None = None,
+    cap: float | None = None,
+) -> Tensor:
+    """The weights (B, N, L, S) by which `grouped_attention` mixes values, float32; rows sum to 1.
+
+    The kernels store no weights: these are computed from the same queries, keys and mask.
+    """
+    heads = (key_BKSH.shape[1], -1)
+    query_BKGLH = torch.unflatten(query_BLNH.transpose(1, 2), 1, heads).float()
+    scale = query_BLNH.shape[-1] ** -0.5 if scale is None else scale
+    score_BKGLS = query_BKGLH @ key_BKSH[:, :, None].float().transpose(3, 4) * scale
+    if cap is not None:
+        score_BKGLS = softcap(score_BKGLS, cap)
+    if mask_B1LS is not None:
+        score_BKGLS = score_BKGLS.masked_fill(~mask_B1LS[:, :, None], -torch.inf)
+    weight_BKGLS: Tensor = score_BKGLS.softmax(-1)
+    return weight_BKGLS.flatten(1, 2)
+
+
 def softcapped_attention(
     query_BKQH: Tensor,
     key_BKSH: Tensor,

@@ -14,7 +14,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from pgcli.model.attention import at_least_float32, grouped_attention, softcap
+from pgcli.model.attention import (
+    at_least_float32,
+    attention_weights,
+    grouped_attention,
+    softcap,
+)
 from pgcli.model.attention_masks import AttentionMasks
 from pgcli.model.config import DecoderConfig
 from pgcli.model.kv_cache import KVCache
@@ -132,6 +137,12 @@ class GemmaAttention(nn.Module):
         out_BLD: Tensor = self.o_proj(attention)
         return out_BLD
 
+    def weights(self, x_BLD: Tensor, rotary: RotaryEmbedding, mask: Tensor | None) -> Tensor:
+        """The attention weights (B, N, L, S) of a pass without a cache, in float32."""
+        query_BLNH, key_BLKH, _ = self.project(x_BLD, rotary, last_only=False)
+        key_BKSH = key_BLKH.transpose(1, 2)
+        return attention_weights(query_BLNH, key_BKSH, mask, scale=self.scale, cap=self.cap)
+
     def project(
         self, x_BLD: Tensor, rotary: RotaryEmbedding, last_only: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
@@ -227,9 +238,6 @@ class Gemma(nn.Module):
     """
 
     gradient_checkpointing = False
-
-    #: Whether decode steps may be recorded on CUDA; hooks on layers are not called in replays.
-    records_steps = True
 
     def __init__(self, config: DecoderConfig, *, tied: bool = True):
         super().__init__()

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from pgcli.model.attention import attention_weights
 from pgcli.model.config import Activation, TextConfig, VisionConfig
 
 
@@ -62,8 +63,7 @@ class SiglipAttention(nn.Module):
         self.dropout = config.attention_dropout
 
     def forward(self, x_BPD: Tensor) -> Tensor:
-        qkv = self.qkv_proj(x_BPD).unflatten(-1, (3, self.num_heads, -1))
-        query_BNPH, key_BNPH, value_BNPH = qkv.permute(2, 0, 3, 1, 4)
+        query_BNPH, key_BNPH, value_BNPH = self.project(x_BPD)
         out_BNPH = F.scaled_dot_product_attention(
             query_BNPH,
             key_BNPH,
@@ -73,6 +73,17 @@ class SiglipAttention(nn.Module):
         )
         out_BPD: Tensor = self.out_proj(out_BNPH.transpose(1, 2).flatten(2))
         return out_BPD
+
+    def weights(self, x_BPD: Tensor) -> Tensor:
+        """The attention weights (B, N, P, P) of all positions to all, in float32."""
+        query_BNPH, key_BNPH, _ = self.project(x_BPD)
+        return attention_weights(query_BNPH.transpose(1, 2), key_BNPH)
+
+    def project(self, x_BPD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, (B, N, P, H) each."""
+        qkv = self.qkv_proj(x_BPD).unflatten(-1, (3, self.num_heads, -1))
+        query_BNPH, key_BNPH, value_BNPH = qkv.permute(2, 0, 3, 1, 4)
+        return query_BNPH, key_BNPH, value_BNPH
 
 
 class SiglipMLP(nn.Module):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,12 +10,17 @@ from PIL import Image
 
 from pgcli import tasks
 from pgcli.checkpoints.find import Checkpoint
-from pgcli.engine import model_runner
 from pgcli.engine.engine import InferenceEngine
 from pgcli.engine.loader import load
 from pgcli.errors import UsageError
-from pgcli.explain.explain import MAX_LAYERS, Explanation, choose_layers, explain
-from pgcli.explain.recorder import VISION, attention_weights
+from pgcli.explain.explain import (
+    DECODER,
+    MAX_LAYERS,
+    VISION,
+    Explanation,
+    choose_layers,
+    explain,
+)
 from pgcli.images import ImageLimits, decode
 from pgcli.records import DecodedImage, Item
 
@@ -47,17 +51,20 @@ def test_every_row_of_attention_sums_to_1(
     made: tuple[Path, InferenceEngine, DecodedImage, Explanation],
 ) -> None:
     _, engine, _, explanation = made
-    assert explanation.layers == tuple(range(engine.model.config.decoder.depth))
+    decoder, vision = engine.model.config.decoder, engine.model.config.vision
+    assert explanation.layers == tuple(range(decoder.depth))
     prefix = engine.model.config.image_tokens + len(explanation.prompt_tokens)
     for number, token in enumerate(explanation.tokens):
-        for weights_S in token.attention:
-            assert weights_S.shape == (prefix + number,)
-            assert weights_S.dtype == torch.float32
-            assert weights_S.sum().item() == pytest.approx(1, abs=1e-5)
-            assert weights_S.min() >= 0
+        assert token.attention.shape == (decoder.depth, decoder.num_heads, prefix + number)
+        assert token.attention.dtype == torch.float32
+        torch.testing.assert_close(token.attention.sum(-1), torch.ones(token.attention.shape[:2]))
+        assert token.attention.min() >= 0
+    of_vision = explanation.vision_attention
+    assert of_vision.shape == (vision.depth, vision.num_heads, vision.num_patches)
+    torch.testing.assert_close(of_vision.sum(-1), torch.ones(of_vision.shape[:2]))
 
 
-def test_outputs_that_follow_from_the_weights_are_the_models_own(
+def test_probabilities_of_the_explaining_pass_are_those_of_the_engine(
     made: tuple[Path, InferenceEngine, DecodedImage, Explanation],
 ) -> None:
     *_, explanation = made
@@ -81,6 +88,7 @@ def test_attention_equals_that_of_transformers(
     ids = [engine.model.config.image_token_id] * patches + prompt + answer
     types = [0] * (patches + len(prompt)) + [1] * len(answer)
     with torch.no_grad():
+        seen = model.model.vision_tower(pixels_BCRR, output_attentions=True).attentions
         attentions = model(
             input_ids=torch.tensor([ids]),
             attention_mask=torch.ones(1, len(ids), dtype=torch.long),
@@ -90,9 +98,13 @@ def test_attention_equals_that_of_transformers(
         ).attentions
     for number, token in enumerate(explanation.tokens):
         slot = patches + len(prompt) - 1 + number  # the slot whose output is this token
-        for layer, weights_S in zip(explanation.layers, token.attention, strict=True):
-            expected = attentions[layer][0, :, slot, : slot + 1].mean(dim=0)
-            torch.testing.assert_close(weights_S, expected, rtol=1e-4, atol=1e-6)
+        for layer, weights_NS in zip(explanation.layers, token.attention, strict=True):
+            expected = attentions[layer][0, :, slot, : slot + 1]
+            torch.testing.assert_close(weights_NS, expected, rtol=1e-4, atol=1e-6)
+    for layer, weights_NP in zip(
+        explanation.vision_layers, explanation.vision_attention, strict=True
+    ):
+        torch.testing.assert_close(weights_NP, seen[layer][0].mean(dim=1), rtol=1e-3, atol=1e-5)
 
 
 def test_answer_and_probabilities_are_those_of_the_engine(
@@ -113,8 +125,8 @@ def test_shapes_are_those_of_the_tensors(
 ) -> None:
     _, engine, _, explanation = made
     sizes, vision = engine.model.config.decoder, engine.model.config.vision
-    patches, tokens = vision.num_patches, len(explanation.prompt_tokens)
-    slots = patches + tokens
+    patches = vision.num_patches
+    slots = patches + len(explanation.prompt_tokens) + TOKENS - 1
     found = {
         stage: {(tensor.name, tensor.shape): count for tensor, count in tensors.items()}
         for stage, tensors in explanation.shapes.items()
@@ -124,36 +136,13 @@ def test_shapes_are_those_of_the_tensors(
     assert found[VISION]["output of a layer", (1, patches, vision.width)] == vision.depth
     wide = (1, patches, sizes.width)
     assert found[VISION]["image features as wide as the decoder", wide] == 1
-    prefill, last = found["prefill"], found[f"decode step {TOKENS - 1}"]
+    decoder = found[DECODER]
     heads, kv_heads, size = sizes.num_heads, sizes.num_kv_heads, sizes.head_dim
-    assert prefill["both, concatenated", (1, slots, sizes.width)] == 1
-    # the last layer of a prefill computes the newest slot alone
-    assert prefill["queries", (1, slots, heads, size)] == sizes.depth - 1
-    assert prefill["queries", (1, 1, heads, size)] == 1
-    assert prefill["keys in the cache", (1, kv_heads, slots, size)] == sizes.depth
-    assert prefill["logits of the next token", (1, sizes.vocab_size)] == 1
-    assert last["queries", (1, 1, heads, size)] == sizes.depth
-    assert last["keys in the cache", (1, kv_heads, slots + TOKENS - 1, size)] == sizes.depth
-    assert last["attention of the newest slot", (1, heads, slots + TOKENS - 1)] == sizes.depth
-    assert list(found) == [VISION, "prefill", "decode step 1", f"decode step {TOKENS - 1}"]
-
-
-def test_the_model_is_as_before_afterwards(
-    made: tuple[Path, InferenceEngine, DecodedImage, Explanation],
-) -> None:
-    _, engine, _, _ = made
-    for module in engine.model.modules():
-        assert not module._forward_hooks
-        assert not module._forward_pre_hooks
-
-
-def test_masked_slots_have_no_weight() -> None:
-    query_BNH, key_BKSH = torch.randn(1, 4, 8), torch.randn(1, 2, 6, 8)
-    mask_B1S = torch.tensor([[[True, False, True, True, False, True]]])
-    weight_BNS = attention_weights(query_BNH, key_BKSH, mask_B1S, scale=0.3, cap=None)
-    assert weight_BNS.shape == (1, 4, 6)
-    assert (weight_BNS[..., [1, 4]] == 0).all()
-    torch.testing.assert_close(weight_BNS.sum(-1), torch.ones(1, 4))
+    assert decoder["image, prompt and answer", (1, slots, sizes.width)] == 1
+    assert decoder["queries", (1, slots, heads, size)] == sizes.depth
+    assert decoder["keys", (1, slots, kv_heads, size)] == sizes.depth
+    assert decoder["attention of all slots to all", (1, heads, slots, slots)] == sizes.depth
+    assert decoder["logits of the answer's tokens", (TOKENS, engine.tokenizer.size)] == 1
 
 
 def test_layers_are_spread_evenly_unless_they_are_named() -> None:
@@ -164,20 +153,3 @@ def test_layers_are_spread_evenly_unless_they_are_named() -> None:
     assert choose_layers((4, 1, 4), 18) == (1, 4)
     with pytest.raises(UsageError, match="no layer 19: the decoder has 18"):
         choose_layers((18,), 18)
-
-
-def test_attention_is_the_same_with_the_steps_of_a_gpu(
-    made: tuple[Path, InferenceEngine, DecodedImage, Explanation], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A GPU's steps read all allocated slots, under a mask, and one more runs than is needed."""
-    _, engine, image, expected = made
-    monkeypatch.setitem(model_runner.ASYNC_DEPTH, "cpu", 1)
-    monkeypatch.setattr(
-        engine.model, "kv_cache", partial(engine.model.kv_cache, fixed_shape=True), raising=True
-    )
-    found = explain(engine, image, tasks.ask([PROMPT], max_new_tokens=TOKENS))
-    assert [token.text for token in found.tokens] == [token.text for token in expected.tokens]
-    for token, other in zip(found.tokens, expected.tokens, strict=True):
-        torch.testing.assert_close(token.attention, other.attention)
-    slots = {shape.shape[2] for shape in found.shapes["decode step 1"] if "keys" in shape.name}
-    assert slots == {128}

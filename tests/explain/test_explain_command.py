@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from base64 import b64decode
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -31,6 +33,11 @@ def page_values(page: Path) -> dict[str, Any]:
     return dict(json.loads(found[1]))
 
 
+def attention(text: str, rows: int) -> np.ndarray:
+    """The weights of each layer and head, in parts of 65535."""
+    return np.frombuffer(b64decode(text), "<u2").reshape(rows, -1).astype(np.int64)
+
+
 def test_the_page_has_the_answer_of_ask(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     prompt = ["--prompt", "what colour is the triangle?"]
     assert main(["explain", "demo", str(IMAGE), *prompt, "-o", "page.html", "-q"]) == 0
@@ -43,8 +50,12 @@ def test_the_page_has_the_answer_of_ask(folder: Path, capsys: pytest.CaptureFixt
     assert len(values["tokens"]) == row["tokens"]
     assert values["layers"] == [1, 2, 3, 4]
     for token in values["tokens"]:
-        for weights in token["attention"]:
-            assert sum(weights) == pytest.approx(1e6, abs=len(weights))
+        for weights in attention(token["attention"], 4 * values["heads"]):
+            assert weights.sum() == pytest.approx(2**16 - 1, abs=len(weights))
+    of_vision = attention(
+        values["visionAttention"], len(values["visionLayers"]) * values["visionHeads"]
+    )
+    assert of_vision.shape[1] == values["grid"] ** 2
 
 
 def test_the_page_makes_no_requests_and_has_no_foreign_markup(folder: Path) -> None:
@@ -63,7 +74,8 @@ def test_layers_are_those_that_are_named(folder: Path) -> None:
     assert main(["explain", "demo", str(IMAGE), "--layers", "4,2", "-q"]) == 0
     values = page_values(folder / "explanation.html")
     assert (values["layers"], values["depth"]) == ([2, 4], 4)
-    assert {len(token["attention"]) for token in values["tokens"]} == {2}
+    slots = values["grid"] ** 2 + len(values["promptTokens"])
+    assert attention(values["tokens"][0]["attention"], 2 * values["heads"]).shape[1] == slots
 
 
 @pytest.mark.parametrize(
@@ -176,9 +188,13 @@ def test_pointing_at_a_token_shows_where_it_looked(folder: Path, tab: Any) -> No
     assert heat() != first
     tab.keyboard.press("ArrowLeft")
     assert tab.locator("#number").text_content() == f"5 of {len(values['tokens'])}"
-    before = heat()
-    tab.get_by_role("button", name="4", exact=True).click()
-    assert heat() != before
+    for name in ("4", "head 2", "Vision tower", "head 1"):
+        before = heat()
+        tab.get_by_role("button", name=name, exact=True).click()
+        assert heat() != before
+    assert not tab.locator("#attended").is_visible()
+    tab.get_by_role("button", name="Decoder", exact=True).click()
+    assert tab.locator("#attended").is_visible()
     tab.locator("#frame").hover(position={"x": 40, "y": 40})
     assert tab.locator("#patch").is_visible()
     assert problems == []

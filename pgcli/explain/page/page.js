@@ -12,14 +12,32 @@ const percent = (share) => {
   return share < 0.0995 || (share > 0.99 && share < 0.9995) ? `${(share * 100).toFixed(1)} %` : `${Math.round(share * 100)} %`;
 };
 const patches = data.grid * data.grid;
-const state = { token: 0, layer: -1, patch: null, timer: null };
+// -1 is the mean of the layers, or of the heads
+const state = { token: 0, tower: false, layer: -1, head: -1, patch: null, timer: null };
 
-// attention of a token over image, prompt and earlier tokens, as shares that sum to 1
-function attention(token, layer) {
-  const rows = data.tokens[token].attention;
-  if (layer >= 0) return rows[layer].map((share) => share / 1e6);
-  return rows[0].map((_, slot) => rows.reduce((sum, row) => sum + row[slot], 0) / rows.length / 1e6);
+// weights are whole parts of 65535, of two bytes each: all slots of each head of each layer
+const unpack = (text) => new Uint16Array(Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0)).buffer);
+for (const token of data.tokens) token.attention = unpack(token.attention);
+data.visionAttention = unpack(data.visionAttention);
+
+// the weights of a layer and a head, or their means, as shares that sum to 1
+function mean(weights, layers, heads) {
+  const slots = weights.length / layers / heads, sums = new Array(slots).fill(0);
+  let count = 0;
+  for (let layer = 0; layer < layers; layer += 1) {
+    for (let head = 0; head < heads; head += 1) {
+      if ((state.layer >= 0 && state.layer !== layer) || (state.head >= 0 && state.head !== head)) continue;
+      const start = (layer * heads + head) * slots;
+      for (let slot = 0; slot < slots; slot += 1) sums[slot] += weights[start + slot];
+      count += 1;
+    }
+  }
+  return sums.map((sum) => sum / count / 65535);
 }
+// attention of a token over image, prompt and earlier tokens, or of all patches of the vision tower over the image
+const attention = (token) => state.tower
+  ? mean(data.visionAttention, data.visionLayers.length, data.visionHeads)
+  : mean(data.tokens[token].attention, data.layers.length, data.heads);
 
 // a dark veil where little attention is, a warm glow where much is; between them the image is as it is
 const STOPS = [[10, 10, 22, 168], [16, 12, 30, 140], [60, 24, 40, 84], [200, 70, 30, 70], [255, 128, 24, 104], [255, 196, 66, 140], [255, 240, 150, 166]];
@@ -75,7 +93,7 @@ function drawShares(weights) {
 // what lies under each token: its attention to the patch under the pointer, else to the image
 function drawUnderlines() {
   const shares = data.tokens.map((_, token) => {
-    const weights = attention(token, state.layer);
+    const weights = attention(token);
     return state.patch === null ? weights.slice(0, patches).reduce((all, one) => all + one, 0) : weights[state.patch];
   });
   const most = state.patch === null ? 1 : Math.max(...shares, 1e-9);
@@ -105,7 +123,7 @@ function drawPatch() {
   const row = Math.floor(state.patch / data.grid), column = state.patch % data.grid, side = 100 / data.grid;
   Object.assign(mark.style, { left: `${column * side}%`, top: `${row * side}%`, width: `${side}%`, height: `${side}%` });
   mark.classList.toggle("low", row < 1);
-  mark.replaceChildren(make("span", percent(attention(state.token, state.layer)[state.patch])));
+  mark.replaceChildren(make("span", percent(attention(state.token)[state.patch])));
 }
 
 // a location token is a side's fraction in 1023rds; of four, the first and third are of the height
@@ -119,13 +137,16 @@ function drawLine() {
 }
 
 function draw() {
-  const token = data.tokens[state.token], weights = attention(state.token, state.layer);
+  const token = data.tokens[state.token], weights = attention(state.token);
   [...byId("answer").children].forEach((chip, index) => { chip.ariaPressed = String(index === state.token); });
-  [...byId("layers").children].forEach((button, index) => { button.ariaPressed = String(index - 1 === state.layer); });
+  for (const [id, chosen] of [["layers", state.layer], ["heads", state.head], ["parts", Number(state.tower) - 1]]) {
+    [...byId(id).children].forEach((button, index) => { button.ariaPressed = String(index - 1 === chosen); });
+  }
   byId("number").textContent = `${state.token + 1} of ${data.tokens.length}`;
   byId("chosen").textContent = shown(token.text);
   drawHeat(weights);
-  drawShares(weights);
+  if (!state.tower) drawShares(weights);
+  byId("attended").hidden = state.tower;
   drawCandidates(token);
   drawUnderlines();
   drawPatch();
@@ -157,14 +178,15 @@ function buildFlow() {
   };
   const vision = data.stages[0].name;
   const pixels = shape(vision, "normalized pixels"), patch = shape(vision, "image features");
-  const joined = shape("prefill", "both, concatenated"), keys = shape("prefill", "keys in the cache"), logits = shape("prefill", "logits of the next token");
+  const decoder = data.stages[1].name, prefix = patch[1] + data.promptTokens.length;
+  const joined = shape(decoder, "image, prompt and answer"), keys = shape(decoder, "keys"), logits = shape(decoder, "logits of the answer's tokens");
   byId("flow").append(
     step(`${data.width} × ${data.height}`, "image"),
     step(`${pixels[1]} × ${pixels[2]} × ${pixels[3]}`, "normalized pixels"),
     step(`${patch[1]} × ${patch[2]}`, "features of patches, from the vision tower"),
     step(`${patch[1]} × ${joined[2]}`, "the same, from the projector"),
-    step(`${patch[1]} + ${joined[1] - patch[1]} = ${joined[1]}`, "image and prompt in one prefill"),
-    step(`${joined[1]} × ${2 * data.depth * keys[1] * keys[3]}`, "slots in the cache and their values"),
+    step(`${patch[1]} + ${data.promptTokens.length} = ${prefix}`, "image and prompt in one prefill"),
+    step(`${prefix} × ${2 * data.depth * keys[2] * keys[3]}`, "slots in the cache and their values"),
     step(String(logits[logits.length - 1]), "logits of the next token"),
     step(String(data.tokens.length), "tokens, one pass each"),
   );
@@ -187,6 +209,25 @@ function buildStages() {
   }
 }
 
+function buttons(id, names, choose, label = "") {
+  byId(id).replaceChildren(...names.map((name, index) => {
+    const button = make("button", String(name));
+    button.type = "button";
+    if (label && index) button.ariaLabel = `${label} ${name}`;
+    button.addEventListener("click", () => { choose(index); draw(); });
+    return button;
+  }));
+}
+// the layers and heads of the decoder, or of the vision tower
+function buildChoices() {
+  const layers = state.tower ? data.visionLayers : data.layers, heads = state.tower ? data.visionHeads : data.heads;
+  buttons("layers", ["mean of these", ...layers], (index) => { state.layer = index - 1; });
+  buttons("heads", ["mean", ...Array.from({ length: heads }, (_, head) => head + 1)], (index) => { state.head = index - 1; }, "head");
+  byId("hint").textContent = state.tower
+    ? "How much all patches attended to each, on average. The weights of a patch sum to 1."
+    : `The weights of a token sum to 1. The decoder has ${data.depth} layers. Point at a token to see what it attended to, at a patch to see which tokens attended to it.`;
+}
+
 function build() {
   byId("answer").classList.toggle("long", data.tokens.length > 24);
   byId("prompt").textContent = data.prompt;
@@ -205,15 +246,9 @@ function build() {
     byId("answer").append(chip);
   });
   byId("prompt-tokens").append(...data.promptTokens.map((text) => make("span", shown(text))));
-  const names = data.layers.length > 1 ? ["mean", ...data.layers] : ["mean"];
-  names.forEach((name, index) => {
-    const button = make("button", index ? String(name) : data.layers.length > 1 ? "mean of these" : `${data.layers[0]}`);
-    button.type = "button";
-    button.addEventListener("click", () => { state.layer = index - 1; draw(); });
-    byId("layers").append(button);
-  });
-  byId("hint").textContent = `Weights are averaged over heads and sum to 1. The decoder has ${data.depth} layers. Point at a token to see what it attended to, at a patch to see which tokens attended to it.`;
-  byId("footer").textContent = `${data.id} · ${data.model} · The attention was computed again in float32; the outputs that follow from it are those of the model within ${data.difference.toExponential(0)} of the largest.`;
+  buttons("parts", ["Decoder", "Vision tower"], (index) => { Object.assign(state, { tower: index === 1, layer: -1, head: -1 }); buildChoices(); });
+  buildChoices();
+  byId("footer").textContent = `${data.id} · ${data.model} · The attention was computed in one pass over image, prompt and answer; the probabilities of the answer's tokens there are those of the run within ${data.difference.toExponential(0)}.`;
   buildFlow();
   buildStages();
 }

@@ -6,8 +6,7 @@ B rows · L new slots this pass · D width · S slots
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from functools import partial
 from typing import cast
 
@@ -35,7 +34,6 @@ class FusedGemma(Gemma):
 
     def __init__(self, decoder: Gemma):
         nn.Module.__init__(self)
-        self._plain = (decoder,)  # in a tuple it is not a module of this one, with weights again
         self.config = decoder.config
         for name, module in decoder.named_children():
             self.add_module(name, module)
@@ -179,17 +177,3 @@ def optimize_for_cuda(model: PaliGemma, quantize: str = "none") -> None:
 def fuse_decoder(model: PaliGemma) -> None:
     """Replace the model's decoder by a fused one, in place, on any device."""
     model.add_module("decoder", FusedGemma(model.decoder))
-
-
-@contextmanager
-def plain_decoder(model: PaliGemma) -> Iterator[None]:
-    """Within it, each step calls all modules of the model's plain decoder, and their hooks."""
-    decoder = model.decoder
-    plain = decoder._plain[0] if isinstance(decoder, FusedGemma) else decoder
-    model.add_module("decoder", plain)
-    plain.records_steps = False
-    try:
-        yield
-    finally:
-        plain.records_steps = True
-        model.add_module("decoder", decoder)
