@@ -86,9 +86,10 @@ def is_in_container(image: str) -> bool:
 class ImageLocator:
     """Finds the images of rows, best in the order of the rows.
 
-    `images` is the only folder to search for files, in place of the paths of the run. `url_reader`
-    fetches addresses. `reopen` reads the input of rows that have no record of their run. Problems
-    that concern many images go to `on_event`.
+    `images` is the only folder to search for files, by the paths of the run that lead into it, and
+    by the rows' paths and ids relative to it. `url_reader` fetches addresses. `reopen` reads the
+    input of rows that have no record of their run. Problems that concern many images go
+    to `on_event`.
     """
 
     def __init__(
@@ -150,10 +151,12 @@ class ImageLocator:
     def find_file(self, image: ImageRef) -> str | None:
         """The file that a row's path leads to, if it exists and may be an image."""
         root = None if self._images is None else os.path.realpath(self._images)
+        name, id_ = parse_path(image.image), parse_path(image.id)
         candidates = [self.path_in_run(image)]
+        if not self._input(image.output).is_recorded:  # merged, corrected or imported rows
+            candidates.append(os.path.join(image.output.parent, name))  # noqa: PTH118
         if self._images is not None:
-            names = (parse_path(image.image), parse_path(image.id))
-            candidates = [os.path.join(self._images, name) for name in names]  # noqa: PTH118
+            candidates += [os.path.join(self._images, part) for part in (name, id_)]  # noqa: PTH118
         for path in candidates:
             with suppress(ValueError):  # a NUL, which no file name has
                 if root is not None and not resolves_inside(path, root):
@@ -194,6 +197,7 @@ class RunInput:
         #: Why there are no items; empty as long as there is no such reason.
         self.problem = ""
         self._hint = ""
+        self.is_recorded = self._record is not None
         self._inventory: Inventory | None = None
         self._is_open = self._is_reported = False
         self._reason: Fault | None = None  # why the item that was asked for last is not there

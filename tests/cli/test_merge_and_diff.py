@@ -196,3 +196,34 @@ def test_detections_that_went_out_to_coco_and_come_back_are_equal(
     assert call(capsys, "import", "c.json", "--from", "coco", "-o", "again.jsonl", *root)[0] == 0
     code, out, err = call(capsys, "diff", "rows.jsonl", "again.jsonl")
     assert (code, out, "rows: 4 equal" in err) == (0, "", True), out[:2000]
+
+
+@pytest.mark.parametrize("root", [(), ("--root", "moved")])
+def test_images_of_rows_without_a_run_are_found_by_root_or_beside_the_file(
+    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root: tuple[str, ...]
+) -> None:
+    """Rows that were merged in another folder; all that reads images finds them."""
+    folder = tmp_path / (root[1] if root else "work") / "photos"
+    folder.mkdir(parents=True)
+    Image.new("RGB", (8, 6), "red").save(folder / "a.png")
+    Path("work").mkdir(exist_ok=True)
+    size = {"width": 8, "height": 6}
+    known = {"id": "a.png", "image": "photos/a.png", "task": "detect", "prompt": "detect a"}
+    box_ = type(BOX)("a", 1, 1, 5, 5, 0.5, 0.5)
+    file("work/one.jsonl", row(0, **known, **size, boxes=(box_,)))
+    assert call(capsys, "merge", "work/one.jsonl", "-o", "work/merged.jsonl")[0] == 0
+    words = ("work/merged.jsonl", "--overwrite")
+    out, _, err = call(capsys, "view", *words, "-o", "p.html", "--draw", "drawn", *root)
+    assert (out, "not shown" in err, [*Path("drawn").iterdir()]) == (
+        0,
+        False,
+        [Path("drawn/a.png")],
+    )
+    for name in ("yolo", "fiftyone", "webdataset"):
+        assert call(capsys, "export", *words, "--to", name, "-o", f"out-{name}", *root)[0] == 0
+    assert (tmp_path / "out-yolo/images/a.png").resolve() == folder / "a.png"
+    coco = ("--to", "coco", "-o", "c.json", "--root", str(folder))
+    assert call(capsys, "export", *words, *coco)[0] == 0
+    assert json.loads(Path("c.json").read_text())["images"][0]["file_name"] == "a.png"
+    code, _, err = call(capsys, "export", *words, "--to", "coco", "-o", "c.json", "--root", "none")
+    assert (code, "none is not a folder" in err) == (2, True)

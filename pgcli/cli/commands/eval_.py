@@ -72,7 +72,9 @@ class EvalOptions:
     )
     limit: int = _page("The number of worst rows.", default=300, min=1)
     overwrite: bool = _page("Replace a file that is not a page.", default=False)
-    images: str | None = images_option("Search the images of the page in this folder only.")
+    images: str | None = images_option(
+        "Search the images of the page in this folder only.", short=("--root",)
+    )
     quiet: bool = same(RunningOptions, "quiet")
 
 

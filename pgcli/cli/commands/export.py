@@ -50,7 +50,8 @@ class DeclaredExport:
         default_text="link",
     )
     root: str | None = _images(
-        "coco, labelstudio: write image paths relative to this folder.", metavar="DIR"
+        "Search the images in this folder only; coco, labelstudio: write paths relative to it.",
+        metavar="DIR",
     )
     image_prefix: str | None = _images(
         "labelstudio: the address of the images, without their names.", metavar="URL"

@@ -45,7 +45,9 @@ class ViewOptions:
     draw: str | None = _output(
         "Also draw boxes and masks on copies of the images in full size.", metavar="DIR"
     )
-    images: str | None = images_option("Search the images that rows name in this folder only.")
+    images: str | None = images_option(
+        "Search the images that rows name in this folder only.", short=("--root",)
+    )
     limit: int | None = opt(
         "Only the first N rows of each file.", panel="Which images", own=True, min=1
     )

@@ -51,7 +51,8 @@ def export(
     images = ExportEntries(paths, format, wanted, locator)
     if not format.is_merged:
         images.check_sources(target)
-    entries = images.entries(rows, options.prompt, options.root)
+    root = options.root if "root" in format.options else None  # the others write no paths
+    entries = images.entries(rows, options.prompt, root)
     counted = tracked(entries, on_event, "images", stats.images, unit="images")
     with closing(counted):
         write_export(format, target, counted, wanted, overwrite=options.overwrite)

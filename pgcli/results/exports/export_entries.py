@@ -114,7 +114,8 @@ class ExportEntries:
         """The path of the image relative to `root`. Raises UsageError if it is not in it."""
         image, path = wanted.image, ".."
         if image and not url_scheme(image):
-            path = os.path.relpath(self._locator.path_in_run(wanted), root)
+            file = self._locator.find_file(wanted) or self._locator.path_in_run(wanted)
+            path = os.path.relpath(file, root)
         if path == ".." or path.startswith("../"):
             raise UsageError(
                 f"{image} is not in {root}",

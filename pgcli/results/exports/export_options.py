@@ -27,7 +27,7 @@ from pgcli.wording import listed
 
 MAX_LABELS_SHOWN = 5  # labels that a message names
 #: Options of every format.
-COMMON_OPTIONS = {"prompt", "overwrite", "allow_urls", "allow_private_hosts"}
+COMMON_OPTIONS = {"prompt", "overwrite", "root", "allow_urls", "allow_private_hosts"}
 #: Options of every format except texts, which have no boxes.
 BOX_OPTIONS = {"min_score", "min_confidence", "nms"}
 
@@ -61,7 +61,7 @@ class ExportOptions:
         url_reader = make_reader(
             allow_urls=self.allow_urls, allow_private_hosts=self.allow_private_hosts
         )
-        return ImageLocator(on_event, url_reader=url_reader)
+        return ImageLocator(on_event, self.root, url_reader)
 
     def wanted(self, format: ExportFormat, stats: RowStats) -> ExportSettings:
         """What the format is to write. Raises UsageError for unsuitable labels."""
@@ -91,7 +91,9 @@ def find_format(name: str) -> ExportFormat:
 
 
 def check_options(to: str, format: ExportFormat, options: ExportOptions) -> None:
-    """Raise UsageError for an option that the format does not have."""
+    """Raise UsageError for an option that the format does not have, or that names no folder."""
+    if options.root is not None and not Path(options.root).is_dir():
+        raise UsageError(f"{options.root} is not a folder", hint="name the folder of the images")
     common = COMMON_OPTIONS if format.is_merged else COMMON_OPTIONS | BOX_OPTIONS
     for name in (field.name for field in fields(options)):
         is_given = getattr(options, name) is not None
