@@ -6,6 +6,7 @@ import base64
 import json
 import math
 import re
+import sys
 from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
@@ -38,6 +39,7 @@ from pgcli.records import (
 #: The numbers of a box, in their order.
 BOX_NUMBERS = ("xmin", "ymin", "xmax", "ymax", "score", "confidence")
 DIGEST_CHARACTERS = 16  # of an answer's digest
+MAX_FLOAT = sys.float_info.max  # a larger integer, which JSON may have, is not a float
 #: The columns that are lists of one kind of record with a text and numbers.
 LISTED: Mapping[str, type[Any]] = {
     "choices": Choice,
@@ -242,7 +244,7 @@ def answer_digest(row: Mapping[str, Any]) -> str:
 def _number(value: Any) -> Any:
     """The number as text with its six digits, whole or not; anything else unchanged."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return f"{value:.6g}" if is_number else value
+    return f"{value:.6g}" if is_number and abs(value) < MAX_FLOAT else value
 
 
 def fill_columns(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,6 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from pgcli.errors import OutputExists, OutputFailed, UsageError
 from pgcli.images import ImageLimits
@@ -20,6 +19,7 @@ from pgcli.results.gallery.page import is_page
 from pgcli.results.row_hook import NullHook, RowHook
 from pgcli.results.sidecars import Sidecars
 from pgcli.rows import RowSchema, json_text
+from pgcli.run.request.options import OutputOptions
 from pgcli.stores import Reader
 from pgcli.stores.writing import check_target
 from pgcli.tasks import AnyQuestion, Question
@@ -34,29 +34,8 @@ NOT_TEXTS = IMAGE_ENDINGS | READERS.keys()
 WritePage = Callable[[Path, Sequence[str]], object]
 
 
-class HookOptions(Protocol):
-    """The options of a run that hooks follow from."""
-
-    @property
-    def output(self) -> str: ...
-    @property
-    def format(self) -> str: ...
-    @property
-    def overwrite(self) -> bool: ...
-    @property
-    def draw(self) -> str | None: ...
-    @property
-    def view(self) -> str | None: ...
-    @property
-    def sidecar(self) -> str | None: ...
-    @property
-    def prepend(self) -> str | None: ...
-    @property
-    def append(self) -> str | None: ...
-
-
 def check_hooks(
-    options: HookOptions, sources: Sequence[str] = (), *, resumes: bool = False
+    options: OutputOptions, sources: Sequence[str] = (), *, resumes: bool = False
 ) -> None:
     """Raise for what hooks cannot write, before the input is opened.
 
@@ -74,7 +53,7 @@ def check_hooks(
 
 
 def make_hooks(
-    options: HookOptions,
+    options: OutputOptions,
     question: AnyQuestion,
     *,
     limits: ImageLimits | None = None,

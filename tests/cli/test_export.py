@@ -242,8 +242,6 @@ def test_images_are_found_from_the_folder_of_the_run(
         {"boxes": [{"label": 1, "xmin": 0, "ymin": 0, "xmax": 1, "ymax": 1}]},
         {"boxes": [{"label": "a", "xmin": float("nan"), "ymin": 0, "xmax": 1, "ymax": 1}]},
         {"boxes": None},
-        {"boxes": [{"label": "a", "xmin": 10**400, "ymin": 0, "xmax": 1, "ymax": 1}]},
-        {"boxes": [{"label": "a", "xmin": -1e308, "ymin": 0, "xmax": 1e308, "ymax": 1}]},
         {"boxes": [{"label": "a", "xmin": 0, "ymin": False, "xmax": 1, "ymax": True}]},
         {"width": 10**400},
         {"height": True},

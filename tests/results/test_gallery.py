@@ -117,7 +117,15 @@ def test_columns_are_as_the_rows_have_them() -> None:
     cards = Cards()
     strange = [
         row(0, boxes=[box("a\x1b"), {"label": "c", "xmin": float("nan")}, 3], logprob=0.123456789),
-        row(1, width="9", tokens=10**400, answer=[1], prompt=None, more={"deep": ["\x07"]}),
+        row(
+            1,
+            boxes=[box("b", 10**400, 0, 1, 1)],
+            width="9",
+            tokens=10**400,
+            answer=[1],
+            prompt=None,
+            more={"deep": ["\x07"]},
+        ),
         {"id": "e", "image": "e.png", "embedding": [0.5] * 2000, "error": None},
     ]
     cards.add(ResultFile("rows"), strange)
@@ -128,7 +136,7 @@ def test_columns_are_as_the_rows_have_them() -> None:
     assert (second["width"], second["tokens"], second["answer"]) == ("9", None, "[1]")
     assert (second["more"], "prompt" in second) == ({"deep": [r"\x07"]}, False)
     assert (third["answer"], "embedding" in third) == ("embedding of 2,000 values", False)
-    assert [label for label, *_ in cards.data()["labels"]] == [r"a\x1b", "c"]
+    assert [label for label, *_ in cards.data()["labels"]] == [r"a\x1b", "c", "b"]
     json.loads(inert(cards.data()))
 
 

@@ -10,12 +10,13 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pgcli.box_filter import NO_FILTER, BoxFilter
+from pgcli.box_filter import NO_FILTER, BoxFilter, box_of
 from pgcli.errors import UsageError
 from pgcli.output.reader import Row, read_results
 from pgcli.records import BOX_TASKS, Rle
 from pgcli.results.exports.entry import row_boxes
 from pgcli.results.images import image_index, image_key, saved_record
+from pgcli.rle import area
 from pgcli.rows import BASE_OF_TASK, json_safe, task_of
 
 
@@ -77,8 +78,7 @@ def input_of(output: Path) -> tuple[object, object]:
 ANSWER_COLUMNS = frozenset({"task", "prompt", "answer", "boxes"})
 MAX_PROMPTS_SHOWN = 5  # prompts that a message names
 TEXT_COLUMNS = ("id", "image", "task", "prompt")
-#: Limit of image sides and box corners; the difference of two is a finite number.
-MAX_COORDINATE = 2**31
+MAX_SIDE = 2**31
 
 
 @dataclass
@@ -181,40 +181,18 @@ def find_row_error(row: Row) -> str:
             return f"{name} is not a text"
     if not isinstance(row["answer"], str | None):
         return "answer is not a text"
-    sides = (row.get("width"), row.get("height"))
-    if not all(is_number(side) and isinstance(side, int) and side > 0 for side in sides):
+    sides = [row.get("height"), row.get("width")]
+    if not all(type(side) is int and 0 < side < MAX_SIDE for side in sides):
         return "width and height are not sizes"
     boxes = row["boxes"]
-    if not isinstance(boxes, list) or not all(map(is_box, boxes)):
+    if not isinstance(boxes, list) or None in map(box_of, boxes):
         return "boxes is not a list of boxes"
     try:
         for mask in row.get("masks") or ():
-            if mask is not None and mask["rle"] is not None:
-                check_mask(mask["rle"], sides)
+            if mask is not None and (rle := mask["rle"]) is not None:
+                if list(rle["size"]) != sides:
+                    raise ValueError("another size")
+                area(Rle(tuple(sides), rle["counts"]))
     except (ValueError, TypeError, KeyError, AttributeError):
         return "masks is not a list of masks"
     return ""
-
-
-def is_box(box: Any) -> bool:
-    """Whether the value is a box; score and confidence may be missing."""
-    if not isinstance(box, dict) or not isinstance(box.get("label"), str):
-        return False
-    corners = [box.get(name) for name in ("xmin", "ymin", "xmax", "ymax")]
-    optional = [box.get(name) for name in ("score", "confidence")]
-    return all(map(is_number, [*corners, *(one for one in optional if one is not None)]))
-
-
-def is_number(value: Any) -> bool:
-    """Whether the value is a number that can be a coordinate; NaN fails both comparisons."""
-    is_numeric = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_numeric and -MAX_COORDINATE <= value <= MAX_COORDINATE
-
-
-def check_mask(rle: Any, sides: tuple[Any, ...]) -> None:
-    """Raise ValueError if the runs are invalid, or of another size than the image."""
-    from pgcli.rle import area
-
-    if tuple(rle["size"]) != sides[::-1]:
-        raise ValueError("another size")
-    area(Rle(sides[::-1], rle["counts"]))

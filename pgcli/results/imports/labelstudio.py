@@ -1,8 +1,7 @@
-"""Reads Label Studio's JSON export: boxes, polygons, ellipses and texts of annotations."""
+"""Reads Label Studio's JSON export: boxes, polygons and texts of annotations."""
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
@@ -39,7 +38,7 @@ HINT = "export the project as JSON, not as JSON-MIN"
 #: What the server puts before the names of local and of uploaded files.
 LOCAL_FILES = "/data/local-files/?d="
 UPLOADED = re.compile(r"/data/upload/(?:\d+/)?(?:[0-9a-f]{8}-)?")
-REGIONS = ("rectanglelabels", "polygonlabels", "ellipselabels")
+REGIONS = ("rectanglelabels", "polygonlabels")
 Value = Mapping[str, Any]
 
 
@@ -157,15 +156,13 @@ def result_boxes(result: Value, size: Size, what: str, counts: ImportCounts) -> 
     kind = result.get("type")
     if kind in ("textarea", "choices"):
         return
-    if kind not in REGIONS or result.get("image_rotation"):
+    value = mapping(result.get("value") or {}, f"{what}: value")
+    is_turned = bool(result.get("image_rotation") or value.get("rotation"))
+    names = array(value.get(str(kind)), f"{what}: {kind}") if kind in REGIONS else []
+    if is_turned or not names:
         counts.others += 1
         return
-    value = mapping(result.get("value"), f"{what}: value")
-    names = array(value.get(kind), f"{what}: {kind}")
-    if not names:
-        counts.others += 1
-        return
-    box = region(kind, value, size, what)
+    box = region(str(kind), value, size, what)
     for name in names:
         score = share(result.get("score"))
         corners = (box.xmin, box.ymin, box.xmax, box.ymax)
@@ -179,23 +176,9 @@ def region(kind: str, value: Value, size: Size, what: str) -> TrueBox:
     if kind == "polygonlabels":
         polygon_n2 = percent_points(value.get("points"), what) / 100 * size
         return TrueBox("", *bounds([polygon_n2]), fill([polygon_n2], size, what))
-    names = (
-        ("x", "y", "width", "height")
-        if kind == "rectanglelabels"
-        else ("x", "y", "radiusX", "radiusY")
-    )
-    sides = np.array([number(value.get(name), f"{what}: {name}") for name in names]) / 100
-    x, y, across, down = (sides * (*size, *size)).tolist()
-    angle = math.radians(number(value.get("rotation", 0), f"{what}: rotation"))
-    cos, sin = math.cos(angle), math.sin(angle)
-    if kind == "ellipselabels":
-        half = math.hypot(across * cos, down * sin), math.hypot(across * sin, down * cos)
-        return TrueBox("", x - half[0], y - half[1], x + half[0], y + half[1])
-    if not angle:
-        return TrueBox("", x, y, x + across, y + down)
-    corners = [(0.0, 0.0), (across, 0.0), (across, down), (0.0, down)]  # turned about the first
-    turned = [(x + a * cos - b * sin, y + a * sin + b * cos) for a, b in corners]
-    return TrueBox("", *bounds([np.array(turned)]))
+    sides = [number(value.get(name), f"{what}: {name}") for name in ("x", "y", "width", "height")]
+    x, y, across, down = (np.array(sides) / 100 * (*size, *size)).tolist()
+    return TrueBox("", x, y, x + across, y + down)
 
 
 def percent_points(value: object, what: str) -> np.ndarray:
