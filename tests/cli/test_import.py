@@ -464,6 +464,14 @@ def test_large_files_and_wrong_options_are_refused(
     assert (code, "has too many points" in err) == (2, True)
 
 
+def test_import_without_any_image_is_refused(capsys: Capture) -> None:
+    write(coco())
+    code, err = imported(capsys, "coco", "--root", "photos/sub")
+    assert (code, "made.json has no image that is there: photos/a.png" in err) == (2, True)
+    assert "hint: --root" in err
+    assert not Path("truth.jsonl").exists()
+
+
 def test_file_of_another_tool_is_refused_with_what_coco_has(
     capsys: Capture, tmp_path: Path
 ) -> None:

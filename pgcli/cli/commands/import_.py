@@ -88,6 +88,9 @@ def import_(
         first = settings.counts.missing.first
         note = f"; the first image left out: {first}" if first else ""
         raise UsageError(f"{file} has no annotated image{note}", hint=ROOT_HINT)
+    absent = settings.counts.absent
+    if absent.count == len(annotations.images):
+        raise UsageError(f"{file} has no image that is there: {absent.first}", hint=ROOT_HINT)
     with screen.status("writing rows"):
         count = write_result_file(target, lambda: rows, rows.schema, overwrite=options.overwrite)
     report(options.output, count, annotations, settings, screen)
