@@ -60,10 +60,13 @@ def write_document(
 
 def document(rows: Sequence[Row]) -> dict[str, Any]:
     """The content of the file for rows without errors; rows of an image follow each other."""
+    prompts = {row["prompt"] for row in rows}
     labels = sorted({box["label"] for row in rows for box in row["boxes"]})
     has_boxes = any(row["task"] in BOX_TASKS or row["boxes"] for row in rows)
     settings = ExportSettings(
-        labels={label: n for n, label in enumerate(labels)}, has_boxes=has_boxes
+        prompt=prompts.pop() if len(prompts) == 1 else None,
+        labels={label: n for n, label in enumerate(labels)},
+        has_boxes=has_boxes,
     )
     groups = groupby(rows, key=itemgetter("index", "id", "image"))
     entries = (

@@ -77,6 +77,7 @@ function details(row, column) {
 
 function answer(row) {
   if (row.boxes && /<loc\d{4}>/.test(row.answer ?? "")) return null; // the boxes are listed, the text is under "raw answer"
+  if (shares(row) && !row.answer) return null; // they are listed
   if (!isCorrectable(row) || row.boxes || isBoxTask(row)) return make("p", { class: "full-answer" }, row.answer || shortAnswer(row).textContent);
   return answerEditor(row);
 }
