@@ -18,7 +18,7 @@ from pgcli.records import BOX_TASKS, Answer, DecodedImage, Task
 from pgcli.regions import region_of, split_locations
 from pgcli.tasks import MAX_NEW_TOKENS, Question
 from pgcli.training.data import ImageBatch
-from pgcli.training.training_row import TrainingRow
+from pgcli.training.rows import TrainingRow
 
 #: An answer is cut at this many times the tokens of the longest true one, and some more.
 LENGTH_FACTOR, LENGTH_MARGIN = 2, 8
@@ -49,7 +49,7 @@ class TrueAnswers:
         found = cls()
         for row in rows:
             key = key_of(row)
-            found.texts.setdefault(key, []).append(row.target)
+            found.texts.setdefault(key, []).extend(row.answers or (row.target,))
             found.ids.setdefault(key, row.item.id)
         return found
 

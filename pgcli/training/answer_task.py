@@ -22,9 +22,9 @@ from pgcli.training.answer_evaluation import SampleAnswer, TrueAnswers
 from pgcli.training.answer_loss import AnswerTokens, TokenizedExample, answer_loss
 from pgcli.training.data import ImageBatch
 from pgcli.training.features import FeatureBatch
+from pgcli.training.rows import TrainingRow
 from pgcli.training.sharding import compute
 from pgcli.training.task import ImageTask, Loss
-from pgcli.training.training_row import TrainingRow
 
 AnyBatch = ImageBatch | FeatureBatch
 SAMPLES = 8  # answers of an evaluation that are shown

@@ -15,8 +15,8 @@ from torch.nn import functional as F
 from pgcli.model.classifier import ImageClassifier
 from pgcli.training.data import ImageBatch
 from pgcli.training.features import FeatureBatch
+from pgcli.training.rows import TrainingRow
 from pgcli.training.task import ImageTask, Loss
-from pgcli.training.training_row import TrainingRow
 
 AnyBatch = ImageBatch | FeatureBatch
 

@@ -21,8 +21,8 @@ from pgcli.model.two_towers import TwoTowers
 from pgcli.training.contrastive import Meanings, sigmoid_contrastive, softmax_contrastive
 from pgcli.training.data import ImageBatch
 from pgcli.training.processes import ALONE, Processes
+from pgcli.training.rows import TrainingRow
 from pgcli.training.task import ImageTask, Loss
-from pgcli.training.training_row import TrainingRow
 
 ContrastiveLoss = Literal["sigmoid", "softmax"]
 CHUNK_ROWS = 1024  # of the loss: more rows at once would need a matrix of all pairs

@@ -21,9 +21,8 @@ from pgcli.records import DecodedImage
 from pgcli.stores import Reader
 from pgcli.training.processes import ALONE, Processes
 from pgcli.training.row_errors import RowErrors
-from pgcli.training.row_store import RowStore
+from pgcli.training.rows import RowStore, TrainingRow
 from pgcli.training.seeds import seed_of
-from pgcli.training.training_row import TrainingRow
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pgcli.stores.writing import wrap_write_errors
 from pgcli.training.processes import ALONE, Processes
-from pgcli.training.training_row import TrainingRow
+from pgcli.training.rows import TrainingRow
 
 FILES = "features-{}.part"  # by the ranks of processes
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from pgcli.records import Fault, Item
 from pgcli.run.progress.tally import ErrorBudget, Tally
-from pgcli.training.training_row import RowKey
+from pgcli.training.rows import RowKey
 
 
 @dataclass

@@ -1,48 +1,116 @@
-"""The rows that are trained on: an image each, and a text, a label or an answer."""
+"""The rows that are trained on, in a file: an image each, and a text, a label or an answer."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
+import tempfile
 from array import array
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import overload
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple, overload
 
 import numpy as np
 
-from pgcli.errors import NoInputError
-from pgcli.inputs import ReadOptions
 from pgcli.records import Item
-from pgcli.run.progress.tally import ErrorBudget
-from pgcli.training.row_errors import RowErrors
-from pgcli.training.row_store import RowStore
-from pgcli.training.targets import Targets, TrainingTarget, is_error_row
-from pgcli.training.training_row import IMAGE_ID, RowKey, TrainingRow
 
 #: One token each; other text has about a token for four bytes.
 SPECIAL_TOKEN = re.compile("<(?:loc[0-9]{4}|seg[0-9]{3})>")
 BYTES_OF_TOKEN = 4
+#: The id and the `image_key` of rows, and for a single row also its prompt and target.
+RowKey = tuple[str, ...]
+IMAGE_ID = 2  # values of a key that is of all rows of an image
+
+
+class Target(NamedTuple):
+    """What is learned of an image: a text, a label, or the answer to a prompt.
+
+    `answers` are all true ones, of which the `text` is the one that is learned.
+    """
+
+    text: str
+    prompt: str = ""
+    answers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingRow:
+    """An image and what is learned of it: its text, its label, or the answer to its `prompt`.
+
+    `image_key` is equal for rows of the same file or of the same bytes. Bytes from a table or a
+    compressed archive are not held here: they are `bytes_at`, start and size, in the store.
+    """
+
+    item: Item
+    target: str
+    image_key: str
+    bytes_at: tuple[int, int] | None = None
+    prompt: str = ""
+    answers: tuple[str, ...] = ()
+
+    @property
+    def image_id(self) -> RowKey:
+        """What the image's fault is known by: ids of several sources may be equal."""
+        return self.item.id, self.image_key
+
+
+class RowStore:
+    """Data that is appended to a temporary file, and read at random: rows, and bytes of images.
+
+    Rows are read in random order in every epoch, which tables and compressed archives do not allow.
+    """
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - closed with the store
+        self._size = 0
+        self._is_flushed = True
+
+    def add(self, data: bytes) -> tuple[int, int]:
+        """Append the data; return where it begins, and its size."""
+        self._file.write(data)
+        self._is_flushed = False
+        self._size += len(data)
+        return self._size - len(data), len(data)
+
+    def read(self, start: int, size: int) -> bytes:
+        """The data that was appended."""
+        if not self._is_flushed:
+            self._file.flush()
+            self._is_flushed = True
+        return os.pread(self._file.fileno(), size, start)
+
+    def item(self, row: TrainingRow) -> Item:
+        """The row's item, with its bytes where they are stored here."""
+        if row.bytes_at is None:
+            return row.item
+        return replace(row.item, data=self.read(*row.bytes_at))
+
+    def close(self) -> None:
+        self._file.close()
 
 
 class TrainingRows(Sequence[TrainingRow]):
     """Rows in a store, of which 24 bytes each are held in memory.
 
-    `left_out` counts rows by the reason: without a target, with an error in a result file, or with
-    an image's fault, of which the `first_fault` is named. `lengths` are estimates of the tokens of
-    prompt and target; `image_keys` are digests of the rows' `image_key`.
+    `left_out` counts rows by the reason: without a target, or with an error in a result file;
+    `faults` name those that cannot be used. `lengths` are estimates of the tokens of prompt and
+    target; `image_keys` are digests of the rows' `image_key`.
     """
 
     def __init__(self, store: RowStore):
         self.store = store
         self.left_out: Counter[str] = Counter()
-        self.first_fault = ""
+        self.faults: list[str] = []
         self.lengths, self.image_keys = array("I"), array("Q")
         self._starts, self._sizes = array("Q"), array("I")
         self._digest = hashlib.sha256()
 
-    def add(self, item: Item, target: TrainingTarget) -> None:
+    def add(self, item: Item, target: Target) -> None:
         """Append a row; bytes of its image that are not in a file are stored."""
         key, bytes_at = item.path or item.image, None
         if item.span is not None:
@@ -65,8 +133,8 @@ class TrainingRows(Sequence[TrainingRow]):
     def select(self, numbers: Iterable[int]) -> TrainingRows:
         """Some of the rows."""
         selected, chosen = TrainingRows(self.store), array("Q", numbers)
-        for own, other in zip(self._columns, selected._columns, strict=True):
-            other.extend(own[number] for number in chosen)
+        for own, column in zip(self._columns, selected._columns, strict=True):
+            column.extend(own[number] for number in chosen)
         return selected
 
     def images(self) -> TrainingRows:
@@ -79,10 +147,12 @@ class TrainingRows(Sequence[TrainingRow]):
         digests = [digest_of(key[1]) for key in faults if len(key) == IMAGE_ID]
         return int(np.isin(np.array(self.image_keys), np.array(digests, dtype=np.uint64)).sum())
 
-    def extend(self, others: TrainingRows) -> None:
-        """Append the rows of the same store."""
-        for own, other in zip(self._columns, others._columns, strict=True):
-            own.extend(other)
+    def joined(self, rows: TrainingRows) -> TrainingRows:
+        """These rows and then the others, of the same store."""
+        both = self.select(range(len(self)))
+        for own, column in zip(both._columns, rows._columns, strict=True):
+            own.extend(column)
+        return both
 
     @property
     def _columns(self) -> tuple[array[int], ...]:
@@ -97,11 +167,12 @@ class TrainingRows(Sequence[TrainingRow]):
     def __getitem__(self, number: slice) -> list[TrainingRow]: ...
     def __getitem__(self, number: int | slice) -> TrainingRow | list[TrainingRow]:
         if isinstance(number, slice):
-            return [self[one] for one in range(*number.indices(len(self)))]
-        stored = self.store.read(self._starts[number], self._sizes[number])
-        id_, image, path, root, span, text, prompt, key, bytes_at = json.loads(stored)
+            return [self[index] for index in range(*number.indices(len(self)))]
+        values = json.loads(self.store.read(self._starts[number], self._sizes[number]))
+        id_, image, path, root, span, text, prompt, answers, key, bytes_at = values
         item = Item(number % len(self), id_, image, path, root=root, span=span and tuple(span))
-        return TrainingRow(item, text, key, bytes_at and tuple(bytes_at), prompt)
+        bytes_at = bytes_at and tuple(bytes_at)
+        return TrainingRow(item, text, key, bytes_at, prompt, tuple(answers) or (text,))
 
     def __iter__(self) -> Iterator[TrainingRow]:
         return (self[number] for number in range(len(self)))
@@ -117,42 +188,3 @@ def text_length(text: str) -> int:
     """About how many tokens a text has. Equal texts have equal lengths with every model."""
     rest, special = SPECIAL_TOKEN.subn("", text)
     return special + -(-len(rest.encode("utf-8", "surrogatepass")) // BYTES_OF_TOKEN)
-
-
-def read_rows(
-    sources: Sequence[str],
-    options: ReadOptions,
-    store: RowStore,
-    targets: Targets,
-    *,
-    track: Callable[[Iterable[Item]], Iterable[Item]] = iter,
-    errors: RowErrors | None = None,
-) -> TrainingRows:
-    """The rows of the sources, which are stored; `errors` counts those with an image's fault.
-
-    Raises UsageError for images without columns, NoInputError if no row is left, and TooManyErrors.
-    """
-    errors = errors or RowErrors(ErrorBudget(max_share=1.0))
-    found = TrainingRows(store)
-    for name in sources:
-        items, find = targets.open(name, options)
-        for item in track(items):
-            if is_error_row(item):
-                found.left_out["with_error"] += 1
-            elif item.fault is not None:
-                errors.add((item.id, item.image), item, item.fault)
-                found.left_out["with_fault"] += 1
-                found.first_fault = found.first_fault or f"{item.id}: {item.fault.message}"
-            elif (target := find(item)) is None:
-                found.left_out["without_target"] += 1
-            else:
-                errors.add((item.id, item.image), item, None)
-                found.add(item, target)
-    errors.budget.check_share(errors.tally)
-    if not found:
-        raise NoInputError(
-            f"no row of {', '.join(sources)} has an image with {targets.name}"
-            + (f"; {found.first_fault}" if found.first_fault else ""),
-            hint=targets.hint,
-        )
-    return found

@@ -14,9 +14,7 @@ import numpy as np
 
 from pgcli.inputs.paths import url_scheme
 from pgcli.stores.files import open_regular
-from pgcli.training.row_store import RowStore
-from pgcli.training.rows import TrainingRows
-from pgcli.training.training_row import TrainingRow
+from pgcli.training.rows import RowStore, TrainingRow, TrainingRows
 
 #: What is read first of images of equal size: compressed images differ in their last bytes.
 END_BYTES = 4096

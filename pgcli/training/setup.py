@@ -10,7 +10,7 @@ import torch
 from pgcli.training.answer_task import AnswerTask
 from pgcli.training.classify_task import ClassifyTask
 from pgcli.training.contrastive_task import ContrastiveTask
-from pgcli.training.rows import TrainingRows
+from pgcli.training.rows import TrainingRow, TrainingRows
 from pgcli.training.settings import TrainingSettings
 from pgcli.training.setup_answers import make_answer_task
 from pgcli.training.split import check_apart, split_by_image
@@ -22,7 +22,6 @@ from pgcli.training.start_encoders import (
 )
 from pgcli.training.task import MicroBatches
 from pgcli.training.task_inputs import TaskInputs
-from pgcli.training.training_row import TrainingRow
 
 
 def split_rows(

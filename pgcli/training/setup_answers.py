@@ -18,13 +18,12 @@ from pgcli.errors import NoInputError
 from pgcli.model.config import PaliGemmaConfig
 from pgcli.stores.files import read_json
 from pgcli.training.answer_task import AnswerTask, tokenized
-from pgcli.training.rows import TrainingRows
+from pgcli.training.rows import RowKey, TrainingRow, TrainingRows
 from pgcli.training.sharding import shard
 from pgcli.training.start_answers import base_dtype, check_kind, start_answers
 from pgcli.training.task import MicroBatches
 from pgcli.training.task_inputs import TaskInputs
 from pgcli.training.trainer import SMALLER
-from pgcli.training.training_row import RowKey, TrainingRow
 
 SHARE_OF_DISK = 0.5  # of the free space, for the features of images
 MIN_USES = 2  # of an image, for its features to be stored

@@ -40,9 +40,7 @@ def split_by_image(
 
 def check_apart(train: TrainingRows, evaluation: TrainingRows, *, track: Track = iter) -> None:
     """Raise UsageError for images that are trained on and evaluated on, by their bytes."""
-    both = train.select(range(len(train)))
-    both.extend(evaluation)
-    numbers_N = image_numbers(both, len(train), track=track)
+    numbers_N = image_numbers(train.joined(evaluation), len(train), track=track)
     shared, train_numbers, evaluation_numbers = np.intersect1d(
         numbers_N[: len(train)], numbers_N[len(train) :], return_indices=True
     )

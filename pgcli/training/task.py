@@ -20,7 +20,7 @@ from pgcli.errors import NoUsableDevice
 from pgcli.model.siglip import normalize_pixels
 from pgcli.training.data import ImageBatch, RowOrder, TrainingData
 from pgcli.training.features import FeatureStore
-from pgcli.training.training_row import RowKey, TrainingRow
+from pgcli.training.rows import RowKey, TrainingRow
 
 Model = TypeVar("Model", bound=nn.Module)
 Result = TypeVar("Result")

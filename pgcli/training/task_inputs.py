@@ -19,10 +19,8 @@ from pgcli.stores import Reader
 from pgcli.training.data import RowOrder, TrainingData
 from pgcli.training.processes import ALONE, Processes
 from pgcli.training.row_errors import RowErrors
-from pgcli.training.row_store import RowStore
-from pgcli.training.rows import TrainingRows
+from pgcli.training.rows import RowStore, TrainingRow, TrainingRows
 from pgcli.training.settings import TrainingSettings
-from pgcli.training.training_row import TrainingRow
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from pgcli.parsing import boxes, text_spans
 from pgcli.records import Answer, DecodedImage, Item, unanswered
 from pgcli.training.answer_evaluation import Key, TrueAnswers
 from pgcli.training.data import ImageBatch
-from pgcli.training.training_row import TrainingRow
+from pgcli.training.rows import TrainingRow
 
 BOX = "<loc0100><loc0100><loc0500><loc0500> star"
 ELSEWHERE = "<loc0600><loc0600><loc0900><loc0900> star"
@@ -28,9 +28,9 @@ def answered(texts: dict[Key, str]) -> dict[Key, Answer]:
     """Answers as the engine gives them."""
     found = {}
     for (image, prompt), text in texts.items():
-        decoded = DecodedImage(Item(0, image, image), SIDE, SIDE, None, 0.0)
+        decoded = DecodedImage(Item(0, image, image), 1000, 1000, None, 0.0)
         answer = unanswered(decoded, prompt, task=task_of_prompt(prompt), model="")
-        place = boxes(text_spans(text), width=SIDE, height=SIDE)
+        place = boxes(text_spans(text), width=1000, height=1000)
         found[image, prompt] = replace(answer, answer=text, boxes=place)
     return found
 

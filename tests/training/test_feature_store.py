@@ -15,7 +15,7 @@ from pgcli.records import Item
 from pgcli.training.data import ImageBatch
 from pgcli.training.features import FeatureStore
 from pgcli.training.processes import ALONE, Processes
-from pgcli.training.training_row import TrainingRow
+from pgcli.training.rows import TrainingRow
 
 COUNT = 3
 ROWS = [TrainingRow(Item(n, f"{n}", f"{n}.png"), "red", f"{n}.png") for n in range(8)]

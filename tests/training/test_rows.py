@@ -17,23 +17,19 @@ from PIL import Image
 from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import BUILTIN
 from pgcli.cli.main import main
-from pgcli.cli.training.result_source import source_opener
 from pgcli.engine.loader import read_tokenizer
 from pgcli.errors import NoInputError, UsageError
+from pgcli.examples import ExampleColumns
 from pgcli.images import ImageLimits
 from pgcli.images.files import item_bytes
 from pgcli.inputs import ReadOptions
 from pgcli.records import Item
 from pgcli.regions import location_values, region_of, split_locations
 from pgcli.training import same_images
-from pgcli.training.answer_targets import AnswerTargets
 from pgcli.training.answer_task import tokenized
-from pgcli.training.row_store import RowStore
-from pgcli.training.rows import TrainingRows, read_rows
+from pgcli.training.rows import RowStore, Target, TrainingRow, TrainingRows
+from pgcli.training.sources import RowReader
 from pgcli.training.split import check_apart, split_by_image
-from pgcli.training.targets import TrainingTarget
-from pgcli.training.training_row import TrainingRow
-from tests.support.training_data import draw
 
 
 @pytest.fixture
@@ -41,16 +37,19 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RowStore]
     """A store; the folder that is the current one has images a.png and b.png."""
     monkeypatch.chdir(tmp_path)
     for number, name in enumerate("ab"):
-        draw(Path(f"{name}.png"), number)
+        Image.new("RGB", (200, 100), (number, 0, 0)).save(f"{name}.png")
     opened = RowStore(tmp_path)
     yield opened
     opened.close()
 
 
-def answers(store: RowStore, *sources: str, **targets: Any) -> TrainingRows:
+def answers(
+    store: RowStore, *sources: str, prompt: str | None = None, **columns: str
+) -> TrainingRows:
     """The rows with prompts and answers of sources."""
-    found = AnswerTargets(**targets, open_source=source_opener(lambda message, hint="": None))
-    return read_rows(sources, ReadOptions(), store, found)
+    named = {name.removesuffix("_column"): column for name, column in columns.items()}
+    reader = RowReader(ExampleColumns(**named), prompt)
+    return reader.read(sources, ReadOptions(), TrainingRows(store))
 
 
 def said(rows: TrainingRows) -> list[tuple[str, str, str]]:
@@ -209,15 +208,84 @@ def test_archives_and_folders_with_texts_are_read(store: RowStore) -> None:
     assert answers(store, ".", prompt="caption en").left_out == {"without_target": 1}
 
 
-def test_boxes_of_another_kind_are_refused_with_a_hint(store: RowStore) -> None:
-    row = {"image": "a.png", "prefix": "detect star", "boxes": [STAR]}
-    with pytest.raises(UsageError, match="no width and height") as problem:
-        answers(store, write_lines("rows.jsonl", row))
-    assert "add columns width and height" in problem.value.hint
-    with pytest.raises(UsageError, match="are not boxes"):
-        answers(store, write_lines("rows.jsonl", row | {"boxes": [[1, 2, 3, 4]]}))
+def test_boxes_of_another_kind_cost_their_row(store: RowStore) -> None:
+    row = {"image": "a.png", "prefix": "detect star"}
+    right = row | {"boxes": [STAR]}
+    bad = {
+        "'boxes' are not boxes": [[1, 2, 3, 4]],
+        "has no area: 100, 10, 20, 50": [STAR | {"xmin": 100.0, "xmax": 20.0}],
+        "has no area: 20, 10, 20, 50": [STAR, STAR | {"xmax": 20.0}],
+        "is not in its image of 200 x 100: 20, 10, 400, 50": [STAR | {"xmax": 400.0}],
+        "is not in its image of 200 x 100: -30, 10, 100, 50": [STAR | {"xmin": -30.0}],
+    }
+    rows = [row | {"id": text, "boxes": boxes} for text, boxes in bad.items()]
+    sized = right | {"width": 100, "height": 100}
+    found = answers(store, write_lines("rows.jsonl", right, *rows, sized))
+    assert said(found) == [("a.png", "detect star", STAR_TEXT)]  # the size is that of the image
+    for text, fault in zip([*bad, "100 x 100, and its image has 200 x 100"], found.faults):  # noqa: B905
+        assert text in fault
+    assert len(found.faults) == len(bad) + 1
+    with pytest.raises(NoInputError, match=r"a.png: Its width and height are 100 x 100"):
+        answers(store, write_lines("rows.jsonl", sized))
     table = row | {"boxes": json.dumps([STAR]), "width": "200", "height": "100"}
     assert answers(store, write_csv("rows.csv", table))[0].target == STAR_TEXT
+    corners = row | {name: STAR[name] for name in ("label", "xmin", "ymin", "xmax", "ymax")}
+    assert answers(store, write_lines("rows.jsonl", corners))[0].target == STAR_TEXT
+
+
+def test_sizes_are_those_of_upright_images(store: RowStore) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # a quarter turn
+    Image.new("RGB", (100, 200)).save("turned.jpg", exif=exif)
+    row = {"image": "turned.jpg", "prefix": "detect star", "boxes": [STAR]}
+    assert answers(store, write_lines("rows.jsonl", row))[0].target == STAR_TEXT
+
+
+def test_several_answers_are_one_row_with_the_most_frequent(store: RowStore) -> None:
+    row = {"image": "a.png", "question_id": 3, "prompt": "how many?", "answer": "2"}
+    found = answers(store, write_lines("rows.jsonl", row | {"answers": ["3", "two", "two"]}))
+    assert (found[0].target, found[0].answers) == ("two", ("3", "two", "two"))
+    objects = [{"answer": "two"}, {"answer": "two"}, {"answer": "3"}]
+    found = answers(store, write_lines("rows.jsonl", row | {"answers": objects}))
+    assert found[0].target == "two"
+    assert answers(store, write_lines("rows.jsonl", row | {"suffix": "one"}))[0].target == "one"
+
+
+def test_annotations_of_other_tools_are_read_where_they_are(store: RowStore) -> None:
+    coco = {"images": [{"id": 1, "file_name": "a.png", "width": 200, "height": 100}],
+            "categories": [{"id": 1, "name": "star"}],
+            "annotations": [{"id": 1, "image_id": 1, "category_id": 1,
+                             "bbox": [20, 10, 80, 40]}]}  # fmt: skip
+    Path("coco.json").write_text(json.dumps(coco))
+    assert said(answers(store, "coco.json")) == [("a.png", "detect star", STAR_TEXT)]
+    assert said(answers(store, "coco.json", prompt="find"))[0][1] == "find"
+    value = {"x": 10, "y": 10, "width": 40, "height": 40, "rotation": 0,
+             "rectanglelabels": ["star"]}  # fmt: skip
+    region = {"type": "rectanglelabels", "original_width": 200, "original_height": 100,
+              "from_name": "a", "to_name": "image", "value": value}  # fmt: skip
+    task = {"data": {"image": "a.png"}, "annotations": [{"result": [region]}]}
+    Path("tasks.json").write_text(json.dumps([task]))
+    assert said(answers(store, "tasks.json")) == [("a.png", "detect star", STAR_TEXT)]
+    for folder in ("images", "labels"):
+        Path("yolo", folder).mkdir(parents=True)
+    Path("a.png").rename("yolo/images/a.png")
+    Path("yolo/labels/a.txt").write_text("0 0.3 0.3 0.4 0.4\n")
+    Path("yolo/data.yaml").write_text("names: [star]\n")
+    assert [row[1:] for row in said(answers(store, "yolo"))] == [("detect star", STAR_TEXT)]
+
+
+def test_integers_of_classes_have_the_names_of_the_schema(store: RowStore) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    feature = {"_type": "ClassLabel", "names": ["cat", "dog"]}
+    metadata = {"huggingface": json.dumps({"info": {"features": {"label": feature}}})}
+    rows = [{"image": name, "label": label} for name, label in (("a.png", 1), ("b.png", -1))]
+    table = pyarrow.Table.from_pylist(rows).replace_schema_metadata(metadata)
+    pyarrow.parquet.write_table(table, "rows.parquet")
+    labels = RowReader(label="label").read(["rows.parquet"], ReadOptions(), TrainingRows(store))
+    assert [row.target for row in labels] == ["dog"]
+    assert answers(store, "rows.parquet", prompt="what is it?")[0].target == "dog"
 
 
 def test_rows_take_little_memory_and_are_read_from_the_store(store: RowStore) -> None:
@@ -225,7 +293,7 @@ def test_rows_take_little_memory_and_are_read_from_the_store(store: RowStore) ->
     tracemalloc.start()
     for number in range(count):
         item = Item(number, f"id {number}", f"{number}.png", f"photos/{number}.png")
-        rows.add(item, TrainingTarget("an answer of some words " * 4, f"question {number}?"))
+        rows.add(item, Target("an answer of some words " * 4, f"question {number}?"))
     used = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     assert used < count * 60
@@ -239,7 +307,7 @@ def test_rows_take_little_memory_and_are_read_from_the_store(store: RowStore) ->
 def files(store: RowStore, *names: str) -> TrainingRows:
     rows = TrainingRows(store)
     for number, name in enumerate(names):
-        rows.add(Item(number, name, name, name), TrainingTarget("x"))
+        rows.add(Item(number, name, name, name), Target("x"))
     return rows
 
 
@@ -249,7 +317,7 @@ def test_no_image_is_on_both_sides_of_the_split(store: RowStore) -> None:
         Path(f"copy-{number}.png").write_bytes(Path(f"{number}.png").read_bytes())
     names = [f"{prefix}{number}.png" for prefix in ("", "copy-", "") for number in range(20)]
     rows = files(store, *names)
-    rows.add(Item(60, "bytes", "table", data=Path("3.png").read_bytes()), TrainingTarget("x"))
+    rows.add(Item(60, "bytes", "table", data=Path("3.png").read_bytes()), Target("x"))
     train, held_out = split_by_image(rows, 0.1, seed=0)
     assert len(train) + len(held_out) == 61
     assert len(held_out) in (6, 7)
@@ -316,12 +384,11 @@ def test_files_are_read_where_sizes_are_equal(
 
 def test_regions_of_rows_are_location_tokens_of_prompts(store: RowStore) -> None:
     row = {"image": "a.png", "prefix": "caption", "suffix": "a wall", "region": [20, 10, 200, 50]}
-    found = answers(store, write_lines("rows.jsonl", row | {"width": 200, "height": 100}))
+    found = answers(store, write_lines("rows.jsonl", row))
     assert found[0].prompt == "caption <loc0102><loc0102><loc0512><loc1023>"
-    with pytest.raises(UsageError, match="a region in pixels, and no width and height"):
-        answers(store, write_lines("rows.jsonl", row))
-    with pytest.raises(UsageError, match="is not in its image"):
-        answers(store, write_lines("rows.jsonl", row | {"width": 10, "height": 100}))
+    outside = row | {"region": [300, 10, 400, 50]}
+    found = answers(store, write_lines("rows.jsonl", row, outside))
+    assert found.faults == ["a.png: The region is not in its image."]
 
 
 def test_region_at_the_end_of_a_prompt_is_read() -> None:

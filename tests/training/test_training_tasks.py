@@ -25,10 +25,9 @@ from pgcli.training.data import ImageBatch, RowOrder, TrainingData
 from pgcli.training.init_towers import init_towers
 from pgcli.training.learned_tokenizer import EOS, PAD, learn_tokenizer
 from pgcli.training.processes import ALONE
-from pgcli.training.row_store import RowStore
+from pgcli.training.rows import RowStore, TrainingRow
 from pgcli.training.task import MicroBatches
 from pgcli.training.trainer import Trainer, TrainerOptions
-from pgcli.training.training_row import TrainingRow
 
 SIZES: Any = {"width": 16, "depth": 2, "mlp_dim": 24, "num_heads": 2, "dropout": 0.1}
 VISION = VisionConfig(**SIZES, patch_size=8, resolution=16)

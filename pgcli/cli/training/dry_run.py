@@ -16,7 +16,7 @@ from pgcli.cli.ui.console import Facts, Screen
 
 if TYPE_CHECKING:
     from pgcli.training.processes import Processes
-    from pgcli.training.row_store import RowStore
+    from pgcli.training.rows import RowStore
     from pgcli.training.setup_answers import AnswerPlan
     from pgcli.training.task_inputs import TaskInputs
 
@@ -28,7 +28,7 @@ def dry_run(command: TrainOptions, screen: Screen, processes: Processes) -> int:
     """
     import tempfile
 
-    from pgcli.training.row_store import RowStore
+    from pgcli.training.rows import RowStore
 
     with tempfile.TemporaryDirectory() as folder, closing(RowStore(Path(folder))) as store:
         inputs, plan = plan_run(command, store, screen, processes)

@@ -12,13 +12,13 @@ from pgcli.cli.training.options import TrainOptions
 from pgcli.cli.ui.console import Screen
 from pgcli.images import ImageLimits
 
+MAX_NAMED = 3  # rows that are named in a message
+
 if TYPE_CHECKING:
     from pgcli.checkpoints.find import Checkpoint
     from pgcli.training.processes import Processes
-    from pgcli.training.row_store import RowStore
-    from pgcli.training.rows import TrainingRows
+    from pgcli.training.rows import RowStore, TrainingRow, TrainingRows
     from pgcli.training.task_inputs import TaskInputs
-    from pgcli.training.training_row import TrainingRow
 
 
 @dataclass(frozen=True)
@@ -37,29 +37,27 @@ class LearningRows:
 
     @property
     def with_fault(self) -> int:
-        """The number of rows that were left out, as their images cannot be used."""
-        return sum(rows.left_out["with_fault"] for rows in self.read)
+        """The number of rows that were left out, as they cannot be used."""
+        return sum(len(rows.faults) for rows in self.read)
 
 
 def read_run_rows(command: TrainOptions, store: RowStore, screen: Screen) -> LearningRows:
     """The rows of a run. Raises TooManyErrors, and UsageError for images of both sides."""
     from pgcli.training.row_errors import RowErrors
-    from pgcli.training.rows import read_rows
+    from pgcli.training.rows import TrainingRows
     from pgcli.training.setup import split_rows
 
-    targets, given = command.row_targets(screen), command.eval
-    read = partial(
-        read_rows,
-        options=command.read_options,
-        store=store,
-        targets=targets,
-        errors=RowErrors(command.error_budget),
-    )
+    reader, errors = command.row_reader(screen), RowErrors(command.error_budget)
+    rows, held_out = TrainingRows(store), None if command.eval is None else TrainingRows(store)
     with screen.progress("reading rows", unit="rows") as progress:
-        rows = read(command.sources, track=progress.track)
-        held_out = None if given is None else read([given], track=progress.track)
+        read = partial(
+            reader.read, options=command.read_options, errors=errors, track=progress.track
+        )
+        read(command.sources, rows=rows)
+        if command.eval is not None and held_out is not None:
+            read([command.eval], rows=held_out)
     for one in filter(None, (rows, held_out)):
-        report_left_out(one, targets.name, screen)
+        report_left_out(one, reader.missing, screen)
     with screen.progress("comparing images", unit="images") as progress:
         train, evaluation = split_rows(command.settings, rows, held_out, track=progress.track)
     return LearningRows(rows, held_out, train, evaluation)
@@ -71,9 +69,12 @@ def report_left_out(rows: TrainingRows, target: str, screen: Screen) -> None:
         screen.info(f"{count_of(without, 'row')} without {target} left out")
     if errors := rows.left_out["with_error"]:
         screen.info(f"{count_of(errors, 'row')} with an error in a result file left out")
-    if rows.first_fault:
-        faults = count_of(rows.left_out["with_fault"], "row")
-        screen.info(f"{faults} whose image cannot be used left out: {rows.first_fault}")
+    if rows.faults:
+        more = "; ..." * (len(rows.faults) > MAX_NAMED)
+        named = "; ".join(rows.faults[:MAX_NAMED])
+        screen.info(
+            f"{count_of(len(rows.faults), 'row')} that cannot be used left out: {named}{more}"
+        )
 
 
 def task_inputs(

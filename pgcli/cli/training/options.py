@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pgcli.inputs import ReadOptions
     from pgcli.stores import Reader
     from pgcli.training.settings import TrainingSettings
-    from pgcli.training.targets import Targets
+    from pgcli.training.sources import RowReader
 
 _learning = partial(opt, panel="Learning", own=True)
 _method = partial(opt, panel="PaliGemma", own=True)
@@ -176,7 +176,7 @@ class TrainOptions:
         panel="Which images",
         own=True,
         metavar="NAME",
-        default_text="suffix, answer or txt",
+        default_text="suffix, answers, answer, label, caption, text or txt",
     )
     text_column: str = opt(
         "Column of a manifest with the texts.", panel="Which images", default="text", metavar="NAME"
@@ -274,25 +274,18 @@ class TrainOptions:
         is_contrastive = self.task == "contrastive"
         return self.text_column if is_contrastive else self.label_column
 
-    def row_targets(self, screen: Screen) -> Targets:
-        """How the targets of rows are found."""
-        from pgcli.training.targets import ColumnTargets, LabelTargets
+    def row_reader(self, screen: Screen) -> RowReader:
+        """How rows are read, and what is learned of each."""
+        from pgcli.cli.run_command import RunOnScreen
+        from pgcli.examples import ExampleColumns
+        from pgcli.training.sources import RowReader
 
         self._check_columns()
         if self.task is not None:
             self._check_no_prompts()
-            is_contrastive = self.task == "contrastive"
-            return (ColumnTargets if is_contrastive else LabelTargets)(self.column)
-        from pgcli.cli.run_command import RunOnScreen
-        from pgcli.cli.training.result_source import source_opener
-        from pgcli.training.answer_targets import AnswerTargets
-
-        return AnswerTargets(
-            self.prompt_column,
-            self.answer_column,
-            self.prompt,
-            source_opener(RunOnScreen(screen)),
-        )
+            return RowReader(label=self.column, has_folders=self.task == "classify")
+        columns = ExampleColumns(self.prompt_column, self.answer_column)
+        return RowReader(columns, self.prompt, on_event=RunOnScreen(screen))
 
     def _check_no_prompts(self) -> None:
         """Raise UsageError for an option of prompts and answers."""

@@ -11,9 +11,8 @@ from pgcli.cli.ui.console import Screen
 from pgcli.wording import duration
 
 if TYPE_CHECKING:
-    from pgcli.training.rows import TrainingRows
+    from pgcli.training.rows import RowKey, TrainingRows
     from pgcli.training.trainer import Trainer
-    from pgcli.training.training_row import RowKey
 
 MAX_NAMED = 3  # images that are named in a message
 
@@ -42,7 +41,7 @@ def report(
         facts.append(("best", f"step {progress.best['step']:,}: {best}"))
     screen.table(facts)
     if faults:
-        from pgcli.training.training_row import IMAGE_ID
+        from pgcli.training.rows import IMAGE_ID
 
         lost = sum(one.count_lost(faults) for one in read)
         lost += sum(len(key) > IMAGE_ID for key in faults)

@@ -27,7 +27,7 @@ from pgcli.stores.writing import check_target, wrap_write_errors, write_json
 if TYPE_CHECKING:
     from pgcli.checkpoints.find import Checkpoint
     from pgcli.training.processes import Processes
-    from pgcli.training.row_store import RowStore
+    from pgcli.training.rows import RowStore
 
 
 def run_training(command: TrainOptions) -> int:
@@ -49,7 +49,7 @@ def train(command: TrainOptions, processes: Processes | None) -> int:
     if not command.overwrite and read_json(folder / RUN) is None:
         check_target(folder, "-o", is_folder=True, overwrite=False)
     from pgcli.training.processes import ALONE
-    from pgcli.training.row_store import RowStore
+    from pgcli.training.rows import RowStore
 
     if command.dry_run:
         return dry_run(command, screen, processes or ALONE) if is_first else 0

@@ -8,8 +8,9 @@ from typing import Any
 
 from pgcli.errors import UsageError
 from pgcli.evaluation.joined_row import RowTruth
+from pgcli.evaluation.truth.tables import group_values
 from pgcli.evaluation.truth.truths import Truths
-from pgcli.evaluation.truth.values import group_values, read_answers
+from pgcli.examples import read_answers
 from pgcli.inputs.readers import InputFile
 from pgcli.records import Box
 from pgcli.results.imports import coco

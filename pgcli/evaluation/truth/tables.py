@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from pgcli.errors import UsageError
 from pgcli.evaluation.joined_row import RowTruth
 from pgcli.evaluation.truth.truths import TruthColumns, Truths
-from pgcli.evaluation.truth.values import group_values, read_answers, read_boxes, read_masks
+from pgcli.examples import ExampleColumns, classes_of, without_blanks
 from pgcli.inputs import ReadOptions
 from pgcli.inputs.readers import InputFile, ManifestRow, Wanted, load_reader, manifest_ending
 from pgcli.inputs.rows import row_name
@@ -17,9 +17,7 @@ from pgcli.output.reader import read_results, state_folder
 from pgcli.tasks.question import normalize
 
 HINT = "--truth takes .jsonl, .csv, .tsv, .parquet, a folder of .parquet, and .json of COCO or VQA"
-#: The columns of prompts and of answers, the first of which that exists is read.
-PROMPT_COLUMNS = ("prompt", "prefix")
-ANSWER_COLUMNS = ("answers", "answer", "suffix", "label", "caption", "captions", "text", "texts")
+MAX_VALUE_CHARACTERS = 200  # of a value that rows are grouped by
 
 
 def add_tables(file: InputFile, columns: TruthColumns, truths: Truths) -> None:
@@ -45,31 +43,25 @@ def add_row(
     """Add the truth of a row; one with an error says nothing. Raises UsageError."""
     if row.get("error") is not None:
         return
-    prompt_name = first_column(columns.prompt or None, PROMPT_COLUMNS, row, where)
-    answer_name = first_column(columns.answer, ANSWER_COLUMNS, row, where)
-    prompt = row.get(prompt_name) if prompt_name else None
-    is_prompt = isinstance(prompt, str)
-    truths.has_prompts |= is_prompt
-    truth = RowTruth(
-        answers=read_answers(row.get(answer_name)) if answer_name else (),
-        boxes=read_boxes(row, where),
-        masks=read_masks(row.get("masks"), where),
-        columns=group_values(row),
-    )
-    truths.add((id_, normalize(str(prompt)) if is_prompt else None), truth)
+    for name in filter(None, (columns.prompt, columns.answer)):
+        if name not in row:
+            raise UsageError(
+                f"{where}: there is no {name!r}", hint=f"its columns are: {', '.join(row)}"
+            )
+    known = ExampleColumns(columns.prompt or None, columns.answer, truths.class_names)
+    example = known.read(row, where)
+    truths.has_prompts |= example.prompt is not None
+    truth = RowTruth(example.answers, example.boxes, example.masks, columns=group_values(row))
+    truths.add((id_, None if example.prompt is None else normalize(example.prompt)), truth)
 
 
-def first_column(
-    given: str | None, known: Sequence[str], row: Mapping[str, Any], where: str
-) -> str | None:
-    """The column that was named, or the first known one that the row has; None for no column."""
-    if given is None:
-        return next((name for name in known if row.get(name) is not None), None)
-    if given and given not in row:
-        raise UsageError(
-            f"{where}: there is no {given!r}", hint=f"its columns are: {', '.join(row)}"
-        )
-    return given or None
+def group_values(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The values that rows can be grouped by; a long text is cut."""
+    return {
+        name: value[:MAX_VALUE_CHARACTERS] if isinstance(value, str) else value
+        for name, value in row.items()
+        if isinstance(value, str | int | float | bool)
+    }
 
 
 def table_rows(file: InputFile, truths: Truths) -> Iterator[ManifestRow]:
@@ -96,11 +88,7 @@ def manifest_rows(file: InputFile, truths: Truths) -> Iterator[ManifestRow]:
     reader = load_reader(ending)
     names = frozenset(reader.columns(file) if reader.columns else ())
     truths.columns |= dict.fromkeys(sorted(names))
+    truths.class_names |= classes_of(file)
     is_text = ending in (".csv", ".tsv")
     for _, row in reader.rows(file, Wanted(names, images=False)):
         yield row._replace(values=without_blanks(row.values)) if is_text else row
-
-
-def without_blanks(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The cells of a row of CSV, None for blank ones: CSV has no other way to say nothing."""
-    return {name: value if str(value).strip() else None for name, value in row.items()}

@@ -28,13 +28,15 @@ class TruthColumns:
 class Truths:
     """The truth by id and prompt. `columns` are those of the file.
 
-    Rows are joined by their prompts as well where `has_prompts` is true.
+    Rows are joined by their prompts as well where `has_prompts` is true. `class_names` are those of
+    columns whose integers stand for classes.
     """
 
     name: str
     by_key: dict[Key, RowTruth] = field(default_factory=dict)
     columns: dict[str, None] = field(default_factory=dict)
     has_prompts: bool = False
+    class_names: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def are_results(self) -> bool:

@@ -1,0 +1,198 @@
+"""Labelled rows: what is true of an image, read from the columns of any manifest or result file.
+
+Training, the truth of `eval` and imports read the same columns, in the same order of preference.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from pgcli.box_filter import box_of, number
+from pgcli.errors import ManifestError, UsageError
+from pgcli.inputs.readers import InputFile
+from pgcli.records import Box, Rle
+from pgcli.regions import CORNERS
+from pgcli.rle import area
+
+#: The columns of prompts and of answers; the first one that a row has a value in is read. Those of
+#: data sets come before those of result files: a kept `suffix` is the truth about an `answer`.
+PROMPT_COLUMNS = ("prefix", "prompt")
+ANSWER_COLUMNS = (
+    *("suffix", "answers", "answer", "label", "caption", "captions", "text", "texts", "txt"),
+)
+LABEL = "label"  # also that of a box, in a row with corners of its own
+BOX_COLUMNS = ("boxes", "masks", *CORNERS)
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """What is true of an image: the answers to a prompt, and boxes with their masks.
+
+    `boxes` and `masks` are None where the row says nothing about them; a mask may be None as well.
+    """
+
+    prompt: str | None = None
+    answers: tuple[str, ...] = ()
+    boxes: tuple[Box, ...] | None = None
+    masks: tuple[Rle | None, ...] | None = None
+
+
+@dataclass(frozen=True)
+class ExampleColumns:
+    """The columns that are read: known ones, or those that a command names, "" for none.
+
+    `class_names` are those of columns whose integers stand for classes.
+    """
+
+    prompt: str | None = None
+    answer: str | None = None
+    class_names: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The columns that a command names, which a row has to have."""
+        return tuple(name for name in (self.prompt, self.answer) if name)
+
+    @property
+    def known(self) -> tuple[str, ...]:
+        """The other columns that are read."""
+        prompts = PROMPT_COLUMNS if self.prompt is None else ()
+        answers = ANSWER_COLUMNS if self.answer is None else ()
+        names = (*prompts, *answers, *BOX_COLUMNS, LABEL)
+        return tuple(dict.fromkeys(name for name in names if name not in self.named))
+
+    def read(self, row: Mapping[str, Any], where: str) -> Example:
+        """What a row says. Raises UsageError, which says `where`, for what is not a box or mask."""
+        boxes = read_boxes(row, where)
+        prompts = PROMPT_COLUMNS if self.prompt is None else self.named[: bool(self.prompt)]
+        answers: Sequence[str] = ANSWER_COLUMNS
+        if self.answer is not None:
+            answers = (self.answer,) if self.answer else ()
+        if boxes is not None and row.get("boxes") is None and self.answer is None:
+            answers = tuple(name for name in answers if name != LABEL)  # it is that of the box
+        texts = [str(row[name]) for name in prompts if is_text(row.get(name))]
+        prompt = next(filter(str.strip, texts), texts[0] if texts else None)
+        name = next((name for name in answers if row.get(name) is not None), None)
+        return Example(
+            prompt,
+            () if name is None else read_answers(self._named(name, row[name])),
+            boxes,
+            read_masks(row.get("masks"), where),
+        )
+
+    def _named(self, column: str, value: Any) -> Any:
+        """The value, or the name of the class that an integer stands for; None for no class."""
+        names = self.class_names.get(column)
+        if names is None or isinstance(value, bool) or not isinstance(value, int):
+            return value
+        return names[value] if 0 <= value < len(names) else None
+
+
+def class_names(metadata: Mapping[bytes, bytes] | None) -> dict[str, tuple[str, ...]]:
+    """The names of classes by column, as the `datasets` library writes them into a schema."""
+    with suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        features = json.loads((metadata or {})[b"huggingface"])["info"]["features"]
+        return {
+            column: tuple(map(str, feature["names"]))
+            for column, feature in features.items()
+            if isinstance(feature, dict) and feature.get("_type") == "ClassLabel"
+        }
+    return {}
+
+
+def classes_of(file: InputFile) -> dict[str, tuple[str, ...]]:
+    """The names of classes of the columns of a file, which a Parquet file may have."""
+    if not file.path.lower().endswith(".parquet"):
+        return {}
+    from pgcli.inputs.parquet import layout  # slow to import
+
+    try:
+        return class_names(layout(file).schema.metadata)
+    except ManifestError:  # which reading its rows says
+        return {}
+
+
+def without_blanks(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The cells of a row of CSV, None for blank ones: CSV has no other way to say nothing."""
+    return {name: value if str(value).strip() else None for name, value in row.items()}
+
+
+def is_text(value: Any) -> bool:
+    """Whether the value is a text or a number."""
+    return isinstance(value, str | int | float) and not isinstance(value, bool)
+
+
+def parsed(value: Any) -> Any:
+    """The value, or that of its JSON text, as CSV has lists."""
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        with suppress(ValueError, RecursionError):
+            return json.loads(value)
+    return value
+
+
+def read_answers(value: Any) -> tuple[str, ...]:
+    """The true answers: a text, a list of texts, or of objects with `answer`, as VQA has them."""
+    value = parsed(value)
+    if isinstance(value, Mapping):
+        value = value.get("answer")
+    if isinstance(value, list | tuple):
+        return tuple(text for one in value for text in read_answers(one))
+    return () if value is None else (str(value),)
+
+
+def read_boxes(row: Mapping[str, Any], where: str) -> tuple[Box, ...] | None:
+    """The boxes of a row, in `boxes` or in its own corners; None without. Raises UsageError.
+
+    Columns of corners that are all empty are of an image without boxes.
+    """
+    value = parsed(row.get("boxes"))
+    if value is None or value == "":
+        if any(name not in row for name in CORNERS):
+            return None
+        if all(row[name] in (None, "") for name in CORNERS):
+            return ()
+        corners = {name: as_number(row[name]) for name in CORNERS}
+        value = [{"label": str(row.get(LABEL, "")), **corners}]
+    boxes = [box_of(one) for one in value] if isinstance(value, list | tuple) else [None]
+    if None in boxes:
+        raise UsageError(
+            f"{where}: 'boxes' are not boxes",
+            hint="a box is {label, xmin, ymin, xmax, ymax} in pixels",
+        )
+    return tuple(box for box in boxes if box is not None)
+
+
+def as_number(value: Any) -> float | None:
+    """The value as a number; None for anything else."""
+    with suppress(TypeError, ValueError):
+        return number(float(value))
+    return None
+
+
+def read_masks(value: Any, where: str) -> tuple[Rle | None, ...] | None:
+    """The masks of a row, of result files or in COCO's form; None without. Raises UsageError."""
+    value = parsed(value)
+    if value is None or value == "":
+        return None
+    try:
+        return tuple(map(mask_of, value))
+    except (TypeError, KeyError, ValueError, AttributeError) as problem:
+        raise UsageError(
+            f"{where}: 'masks' are not masks",
+            hint="a mask is {size, counts} in COCO's compressed run-length encoding",
+        ) from problem
+
+
+def mask_of(value: Any) -> Rle | None:
+    """The run lengths of a mask. Raises ValueError and others for a value that is not one."""
+    runs = value.get("rle", value) if value is not None else None
+    if runs is None:
+        return None
+    height, width = runs["size"]
+    mask = Rle((int(height), int(width)), str(runs["counts"]))
+    area(mask)
+    return mask

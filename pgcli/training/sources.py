@@ -1,0 +1,417 @@
+"""Reads rows to train on: the images of sources, and what is learned of each."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from pgcli.errors import ManifestError, NoInputError, UsageError
+from pgcli.examples import (
+    Example,
+    ExampleColumns,
+    classes_of,
+    is_text,
+    parsed,
+    without_blanks,
+)
+from pgcli.images import ImageLimits
+from pgcli.images.errors import ImageError
+from pgcli.images.files import item_bytes
+from pgcli.images.formats import read_file_header, read_header
+from pgcli.inputs import Inventory, ReadOptions
+from pgcli.inputs.lines import MAX_LINE_BYTES
+from pgcli.inputs.paths import display_name, parse_path, url_scheme
+from pgcli.inputs.readers import InputFile, manifest_ending
+from pgcli.output.lines import parse_row
+from pgcli.output.reader import REQUIRED, read_results
+from pgcli.parsing import detection_text
+from pgcli.records import COLUMNS, Box, Fault, Item
+from pgcli.regions import location_values, with_locations
+from pgcli.results.images import ImageLocator, ImageRef
+from pgcli.run.progress.events import Message, OnEvent, ignore
+from pgcli.run.progress.tally import ErrorBudget
+from pgcli.stores.files import open_regular
+from pgcli.tasks.question import ask, normalize
+from pgcli.tasks.templates import render, template_columns
+from pgcli.training.row_errors import RowErrors
+from pgcli.training.rows import Target, TrainingRows
+
+#: The columns of result files that say why an image has no answer.
+ERROR_COLUMNS = ("error", "error_message")
+#: The columns by which a result file is known.
+COLUMNS_OF_RESULTS = REQUIRED.intersection(COLUMNS)
+#: Endings of a file with the answer, beside the image of the same name.
+SIDECARS = (".txt", ".caption")
+MAX_SIDECAR_BYTES = 2**20
+OUTSIDE_PIXELS = 1  # by which a box may be outside of its image: annotation tools round
+
+
+class UnusableRow(Exception):
+    """A row that cannot be trained on, with the reason."""
+
+
+@dataclass(frozen=True)
+class RowReader:
+    """Reads the rows of sources: prompts and answers, or with a `label` column that alone.
+
+    `columns` are read in place of the known ones. `prompt` is that of rows without one; a column in
+    braces is replaced by its value. With `has_folders`, labels may be the names of folders.
+    """
+
+    columns: ExampleColumns = field(default_factory=ExampleColumns)
+    prompt: str | None = None
+    label: str | None = None
+    has_folders: bool = False
+    on_event: OnEvent = ignore
+
+    @property
+    def missing(self) -> str:
+        """What a row without a target lacks, for messages."""
+        if self.label is not None:
+            return repr(self.label)
+        return f"a prompt and {repr(self.columns.answer) if self.columns.answer else 'an answer'}"
+
+    @property
+    def hint(self) -> str:
+        """What to do where no row has a target."""
+        if self.label is not None:
+            return "correct the manifest, or name another column"
+        return (
+            '--prompt "caption en" is the prompt of all rows; --prompt-column and --answer-column '
+            "name columns"
+        )
+
+    def read(
+        self,
+        sources: Sequence[str],
+        options: ReadOptions,
+        rows: TrainingRows,
+        *,
+        track: Callable[[Iterable[Item]], Iterable[Item]] = iter,
+        errors: RowErrors | None = None,
+    ) -> TrainingRows:
+        """Add the rows of the sources; `errors` counts those that cannot be used.
+
+        Raises UsageError for images without columns, NoInputError if no row is left, and
+        TooManyErrors.
+        """
+        errors = errors or RowErrors(ErrorBudget(max_share=1.0))
+        for name in sources:
+            items, target_of = self._open(name, options)
+            for item in track(items):
+                if is_error_row(item):
+                    rows.left_out["with_error"] += 1
+                    continue
+                fault, target = item.fault, None
+                try:
+                    target = None if fault else target_of(item)
+                except (UnusableRow, ImageError) as problem:
+                    fault = Fault("invalid_row", str(problem))
+                errors.add((item.id, item.image, str(item.index)), item, fault)
+                if fault is not None:
+                    rows.faults.append(f"{item.id}: {fault.message}")
+                elif target is None:
+                    rows.left_out["without_target"] += 1
+                else:
+                    rows.add(item, target)
+        errors.budget.check_share(errors.tally)
+        if not rows:
+            raise NoInputError(
+                f"no row of {', '.join(sources)} has an image with {self.missing}"
+                + (f"; {rows.faults[0]}" if rows.faults else ""),
+                hint=self.hint,
+            )
+        return rows
+
+    def _open(
+        self, name: str, options: ReadOptions
+    ) -> tuple[Iterable[Item], Callable[[Item], Target | None]]:
+        """The items of a source, and what finds the target of each. Raises UsageError."""
+        if self.has_folders:
+            source = Inventory.scan([name], replace(options, repeats_ids=True))
+            if not source.has_columns:
+                return source, partial(self._folder_of, name, is_folder=source.is_folder)
+        columns = self.columns
+        required, optional = [*columns.named], list[str]()
+        if self.label is not None:
+            required = [self.label]
+            columns = ExampleColumns(prompt="", answer=self.label)
+        else:
+            if self.prompt is not None:
+                required += template_columns(ask([self.prompt]))
+            known = (*columns.known, "width", "height", *ERROR_COLUMNS)
+            optional = [name for name in known if name not in required]
+        read = replace(
+            options,
+            fields=tuple(required),
+            optional_fields=tuple(optional),
+            repeats_ids=True,
+            allows_nulls=True,
+        )
+        reader = options.url_reader if url_scheme(name) else None
+        location = name if reader or name == "-" else str(parse_path(name))
+        columns = replace(columns, class_names=classes_of(InputFile(location, name, reader)))
+        is_table = manifest_ending(name) in (".csv", ".tsv")
+        target_of = self._label_of if self.label is not None else self._target_of
+        items = Inventory.scan([name], read) if self.label is not None else self._items(name, read)
+        return items, partial(target_of, columns, has_blanks=is_table)
+
+    def _items(self, name: str, options: ReadOptions) -> Iterable[Item]:
+        """The items of a manifest, a folder, a result file or a file of annotations."""
+        is_manifest = options.image_column != ReadOptions.image_column
+        if name == "-" or url_scheme(name) or is_manifest:
+            return Inventory.scan([name], options)
+        path = Path(parse_path(name))
+        if (format := annotation_format(path)) is not None:
+            return annotated_items(path, format, options, self.prompt, self.on_event)
+        if not is_result_file(path):
+            return Inventory.scan([name], options)
+        locator = ImageLocator(self.on_event, url_reader=options.url_reader)
+        return result_items(path, options, locator)
+
+    def _folder_of(self, source: str, item: Item, *, is_folder: bool) -> Target:
+        """The folder of an image, right below the source. Raises UsageError."""
+        hint = f"or name a manifest with a column {self.label!r}"
+        if not is_folder:
+            raise UsageError(
+                f"{display_name(source)} is not a folder, and labels are the names of folders in "
+                "one",
+                hint=f"name the folder that has a folder of each label, {hint}",
+            )
+        parts = PurePosixPath(item.id).parts
+        if len(parts) < 2:
+            raise UsageError(
+                f"{item.id} is in {source} itself, and labels are the names of folders in it",
+                hint=f"move it into a folder of its label, {hint}",
+            )
+        return Target(parts[0])
+
+    def _label_of(self, columns: ExampleColumns, item: Item, *, has_blanks: bool) -> Target | None:
+        """The text or number in the column."""
+        value = item.fields.get(self.label or "")
+        answers = columns.read(item.fields, item.id).answers if is_text(value) else ()
+        text = answers[0].strip() if answers else ""
+        return Target(text) if text else None
+
+    def _target_of(self, columns: ExampleColumns, item: Item, *, has_blanks: bool) -> Target | None:
+        """The prompt and the answer; None without them. Raises UnusableRow, UsageError."""
+        fields = without_blanks(item.fields) if has_blanks else item.fields
+        try:
+            example = columns.read(fields, item.id)
+        except UsageError as problem:
+            raise UnusableRow(str(problem)) from problem
+        prompt = self._prompt(item, example)
+        answers = self._answers(item, example, fields)
+        if prompt is None or not answers:
+            return None
+        return Target(Counter(answers).most_common(1)[0][0], prompt, answers)
+
+    def _prompt(self, item: Item, example: Example) -> str | None:
+        """The prompt as the model gets it; None if the row has none. Raises UsageError for two."""
+        given = (example.prompt or "").strip()
+        if given and self.prompt is not None:
+            raise UsageError(
+                f"--prompt is given, and {item.id} has a prompt of its own",
+                hint="leave out --prompt, or leave out the column",
+            )
+        if self.prompt is not None:
+            given = render(self.prompt, item)
+        if not given:
+            return None
+        prompt = normalize(given)
+        if item.region is None:
+            return prompt
+        width, height = upright_size(item, item.fields)
+        values = location_values(item.region, width, height)
+        if values is None:
+            raise UnusableRow("The region is not in its image.")
+        return with_locations(prompt, values)
+
+    def _answers(self, item: Item, example: Example, fields: Mapping[str, Any]) -> tuple[str, ...]:
+        """The true answers, of which boxes make one; with boxes, it may be empty as well."""
+        answers = tuple(text.strip() for text in example.answers)
+        if any(answers):
+            return answers
+        if self.columns.answer is None and example.boxes is not None:
+            return (box_text(item, example.boxes, fields),)
+        has_columns = any(name in fields for name in (*self.columns.known, *self.columns.named))
+        return answers or (() if has_columns else sidecar_text(item))
+
+
+def is_error_row(item: Item) -> bool:
+    """Whether an item is a row of a result file that has an error in place of an answer."""
+    fields = item.fields
+    return all(name in fields for name in ERROR_COLUMNS) and fields["error"] is not None
+
+
+def box_text(item: Item, boxes: Sequence[Box], fields: Mapping[str, Any]) -> str:
+    """The answer that has the boxes. Raises UnusableRow for one that is not in its image."""
+    if not boxes:
+        return ""
+    width, height = upright_size(item, fields)
+    for box in boxes:
+        corners = f"{box.xmin:g}, {box.ymin:g}, {box.xmax:g}, {box.ymax:g}"
+        if box.xmin >= box.xmax or box.ymin >= box.ymax:
+            raise UnusableRow(f"The box {box.label!r} has no area: {corners}.")
+        is_left = min(box.xmin, box.ymin) < -OUTSIDE_PIXELS
+        if is_left or box.xmax > width + OUTSIDE_PIXELS or box.ymax > height + OUTSIDE_PIXELS:
+            raise UnusableRow(
+                f"The box {box.label!r} is not in its image of {width} x {height}: {corners}."
+            )
+    masks = parsed(fields.get("masks"))
+    return detection_text(
+        [asdict(box) for box in boxes],
+        masks if isinstance(masks, list) else (),
+        width=width,
+        height=height,
+    )
+
+
+def upright_size(item: Item, fields: Mapping[str, Any]) -> tuple[int, int]:
+    """The size of the upright image, which a row's `width` and `height` have to be.
+
+    They are taken as they are for an image at an address. Raises ImageError and UnusableRow.
+    """
+    stated: tuple[int, int] | None = None
+    with suppress(TypeError, ValueError):
+        stated = (int(fields.get("width") or ""), int(fields.get("height") or ""))
+    if item.data is None and item.path is not None and url_scheme(item.path):
+        if stated is None:
+            raise UnusableRow("It has pixels, and no width and height of its image.")
+        return stated
+    if item.data is None and item.path is not None and item.span is None:
+        format, size = read_file_header(item.path, ImageLimits(), item.root)
+    else:
+        format, size = read_header(item_bytes(item, ImageLimits()))
+    # of a PNG, the orientation may stand after the pixels
+    is_turned = format == "PNG" and stated == (size.height, size.width)
+    if stated is not None and stated != (size.width, size.height) and not is_turned:
+        raise UnusableRow(
+            f"Its width and height are {stated[0]} x {stated[1]}, and its image has "
+            f"{size.width} x {size.height}."
+        )
+    return stated or (size.width, size.height)
+
+
+def sidecar_text(item: Item) -> tuple[str, ...]:
+    """The text of the file beside a local image, if there is one that has a text."""
+    if item.path is None or url_scheme(item.path):
+        return ()
+    stem = os.path.splitext(item.path)[0]  # noqa: PTH122 - Path would drop a leading ./
+    for ending in SIDECARS:
+        try:
+            with open_regular(f"{stem}{ending}", item.root) as file:
+                text = file.read(MAX_SIDECAR_BYTES).decode()
+        except (OSError, ValueError):
+            continue
+        if text.strip():
+            return (text.strip(),)
+    return ()
+
+
+def is_result_file(path: Path) -> bool:
+    """Whether the path is an output of an answering command, by its columns."""
+    if path.is_dir():
+        return any(map(is_result_file, sorted(path.glob("*.parquet"))[:1]))
+    names: Iterable[str] = ()
+    if path.is_file() and path.suffix.lower() == ".parquet":
+        from pgcli.inputs.parquet import columns  # slow to import
+
+        try:
+            names = columns(InputFile(str(path), str(path)))
+        except ManifestError:  # which opening it as a source says
+            return False
+    elif path.is_file() and path.suffix.lower() in (".jsonl", ".ndjson"):
+        with open_regular(path) as file:
+            names = parse_row(file.readline(MAX_LINE_BYTES)) or ()
+    return set(names) >= COLUMNS_OF_RESULTS
+
+
+def result_items(output: Path, options: ReadOptions, locator: ImageLocator) -> Iterator[Item]:
+    """The rows of a result file as items with their columns.
+
+    An image is searched for beside the file, as that of a manifest, and where its run found it.
+    Raises UsageError for a column that a row does not have.
+    """
+    for number, row in enumerate(read_results(output)):
+        if not options.names.accepts(str(row["id"])):
+            continue
+        fields = fields_of(row, options, str(output))
+        item = Item(number, str(row["id"]), str(row["image"]), fields=fields)
+        if is_error_row(item):
+            yield item
+            continue
+        located = image_beside(output, item) or locator.item(number, ImageRef.of(row, output))
+        yield replace(
+            item,
+            path=located.path,
+            data=located.data,
+            fault=located.fault,
+            root=located.root,
+        )
+
+
+def fields_of(row: Mapping[str, Any], options: ReadOptions, name: str) -> dict[str, object]:
+    """The columns of a row that are read."""
+    for column in options.fields:
+        if column not in row:
+            raise UsageError(
+                f"{name} has no column {column!r}", hint=f"its columns are: {', '.join(row)}"
+            )
+    return {name: row[name] for name in (*options.fields, *options.optional_fields) if name in row}
+
+
+def image_beside(output: Path, item: Item) -> Item | None:
+    """The image whose path is relative to the folder of the result file, if it exists."""
+    path = os.path.join(output.parent, parse_path(item.image))  # noqa: PTH118 - a path as written
+    try:
+        return Item(item.index, item.id, item.image, path) if os.path.isfile(path) else None  # noqa: PTH113
+    except ValueError:  # a NUL, which no file name has
+        return None
+
+
+def annotation_format(path: Path) -> str | None:
+    """The format of a file or folder of annotations; None for another source."""
+    if path.is_dir():
+        return "yolo" if (path / "data.yaml").is_file() else None
+    if path.suffix.lower() != ".json" or not path.is_file():
+        return None
+    with open_regular(path) as file:
+        start = file.read(MAX_LINE_BYTES).lstrip()
+    return "labelstudio" if start.startswith(b"[") else "coco"
+
+
+def annotated_items(
+    path: Path, format: str, options: ReadOptions, prompt: str | None, on_event: OnEvent
+) -> Iterator[Item]:
+    """The rows that `pgcli import` makes of annotations, as items with their columns."""
+    from pgcli.results.imports import reader_named
+    from pgcli.results.imports.rows import TruthRows
+    from pgcli.results.imports.truth import ImportSettings
+
+    root = path if path.is_dir() else path.parent
+    settings = ImportSettings(root)
+    annotations = reader_named(format)(path, settings)
+    images = {image.id: image.image for image in annotations.images}
+    for number, row in enumerate(TruthRows(annotations, root, prompt)):
+        if not options.names.accepts(str(row["id"])):
+            continue
+        fields = fields_of(row, options, str(path))
+        if prompt is not None:
+            fields = {name: value for name, value in fields.items() if name != "prompt"}
+        yield Item(number, row["id"], row["image"], images[row["id"]], fields=fields)
+    counts = settings.counts
+    for count, text in (
+        (counts.outside, "boxes without an area in their image"),
+        (counts.crowds, "crowds"),
+        (counts.others, "regions of other kinds"),
+        (counts.missing.count, "images"),
+    ):
+        if count:
+            on_event(Message(f"{path}: {count:,} {text} left out"))
