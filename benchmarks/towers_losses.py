@@ -38,7 +38,7 @@ def main() -> None:
             train(options.out / loss, loss)
     options.pictures.mkdir(parents=True, exist_ok=True)
     panels = [panel for loss in LOSSES for panel in loss_panels(options.out / loss, loss)]
-    draw_panels(panels, last_step=100).save(options.pictures / "losses.png", optimize=True)
+    draw_panels(panels, steps=(1, 100)).save(options.pictures / "losses.png", optimize=True)
     matrices = [similarity(options.out / name) for name in (START, *LOSSES)]
     titles = ("before training", *(f"after 100 steps, {loss}" for loss in LOSSES))
     draw_matrices(matrices, titles).save(options.pictures / "similarity.png", optimize=True)

@@ -12,12 +12,13 @@ from typing import Any, get_args
 
 from pgcli.api import Engine, load
 from pgcli.api.keywords import names_keywords
+from pgcli.api.row_manifest import as_sources
+from pgcli.api.sources import as_list
 from pgcli.checkpoints.find import DEMO
 from pgcli.checkpoints.json_file import ADAPTER_CONFIG
+from pgcli.cli.commands.train import run_training
 from pgcli.cli.config import ProgramOptions, outside_values
 from pgcli.cli.run_command import run_request
-from pgcli.cli.training.options import RECORDS, TrainOptions
-from pgcli.cli.training.run import run_training
 from pgcli.cli.ui.console import Screen, StderrStyle
 from pgcli.declare import parse_keywords
 from pgcli.errors import UsageError
@@ -29,6 +30,7 @@ from pgcli.run.request.make import command_words, make_request, records_of
 from pgcli.run.status import read_status
 from pgcli.stores.files import read_json
 from pgcli.training.metrics_file import METRICS, read_metrics
+from pgcli.training.options import RECORDS, TrainOptions
 
 PathName = str | os.PathLike[str]
 
@@ -112,7 +114,7 @@ def run(
 
 @names_keywords(RECORDS)
 def train(
-    sources: PathName | Iterable[PathName],
+    sources: PathName | Iterable[PathName | Mapping[str, Any]],
     *,
     output: PathName,
     progress: bool = False,
@@ -120,15 +122,25 @@ def train(
 ) -> TrainingReport:
     """Train as `pgcli train SOURCES -o OUTPUT` does; the same call again resumes the run.
 
-    Options are those of the command line with `_` in place of `-`: `model="demo"`, `epochs=10`,
-    `freeze=["vision", "projector"]`. `progress` shows progress, evaluations and the summary on
-    stderr. Ctrl-C ends after the update in progress and raises KeyboardInterrupt.
+    Rows may be dicts with an `image`, which may be in memory, a `prefix` and a `suffix`, or
+    whatever columns the task reads; those of `eval` too. Options are those of the command line with
+    `_` in place of `-`: `model="demo"`, `epochs=10`, `freeze=["vision", "projector"]`. `progress`
+    shows progress, evaluations and the summary on stderr. Ctrl-C ends after the update in progress
+    and raises KeyboardInterrupt.
 
     Raises the errors of `pgcli.errors`, each with a `hint` that says what to do.
     """
-    typed = given(options) | {"output": os.fspath(output)}
-    with read_values("train", RECORDS, typed, progress=progress) as values:
-        run_training(TrainOptions.of(source_names(sources), values, typed.keys()))
+    rows = as_list(sources)
+    with as_sources(rows) as names, as_sources(options.pop("eval", None) or []) as held_out:
+        if len(held_out) > 1:
+            raise UsageError("eval is one source", hint="give one manifest, or dicts")
+        typed = given(options) | {"output": os.fspath(output)}
+        if held_out:
+            typed["eval"] = held_out[0]
+        if any(isinstance(row, Mapping) for row in rows):  # in a manifest in a folder of its own
+            typed.setdefault("allow_outside_root", True)
+        with read_values("train", RECORDS, typed, progress=progress) as values:
+            run_training(TrainOptions.of(names, values, typed.keys()))
     folder = Path(output)
     result = (read_json(folder / "run.json") or {}).get("result", {})
     return TrainingReport(

@@ -59,6 +59,12 @@ def test_rows_in_memory_train_an_adapter_that_loads(rows: list[dict[str, Any]]) 
         trained.train(rows, output="more")
 
 
+def test_dicts_train_without_an_engine(rows: list[dict[str, Any]]) -> None:
+    report = pgcli.train(rows, output="runs/deep", model="demo", steps=1, eval=rows[:0], **OPTIONS)
+    assert report.steps == 1
+    assert report.unreadable == ()
+
+
 def test_rows_that_are_not_rows_are_refused(rows: list[dict[str, Any]]) -> None:
     engine = pgcli.load("demo", device="cpu", dtype="float32")
     for bad in ([{"suffix": "x"}], [rows[0], "0.png"]):

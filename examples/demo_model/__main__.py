@@ -31,12 +31,11 @@ from examples.demo_model.scenes import TOKENIZER_SEEDS, TRAINING_SEEDS, VALIDATI
 from examples.demo_model.task import HALF, DemoLearner, DrawingsTask
 from examples.demo_model.train_with_bar import train_with_bar
 from examples.demo_model.training_examples import mask_codes
-from pgcli.cli.training.processes import is_started_by_torchrun
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.siglip import normalize_pixels
-from pgcli.training.processes import ALONE, Processes, connect
+from pgcli.training.processes import ALONE, Processes, connect, is_started_by_torchrun
 from pgcli.training.task import TrainingTask
 from pgcli.training.trainer import Trainer, TrainerOptions
 

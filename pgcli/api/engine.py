@@ -244,7 +244,6 @@ class Engine(EmbeddingMethods):
         Raises the errors of `pgcli.errors`, each with a `hint` that says what to do.
         """
         from pgcli import train
-        from pgcli.api.row_manifest import as_sources
 
         if self._origin is None or self._has_adapter:
             raise UsageError(
@@ -252,23 +251,15 @@ class Engine(EmbeddingMethods):
                 hint="train an engine of the base model: pgcli.load(MODEL).train(...)",
             )
         model, revision = self._origin
-        held_out = options.pop("eval", None)
-        with as_sources(rows) as sources, as_sources(held_out or []) as evaluation:
-            if len(evaluation) > 1:
-                raise UsageError("eval is one source", hint="give one manifest, or dicts")
-            return train(
-                sources,
-                output=output,
-                progress=progress,
-                model=model,
-                revision=revision,
-                eval=evaluation[0] if evaluation else None,
-                allow_outside_root=True,
-                allow_urls=self._allow_urls,
-                allow_private_hosts=self._allow_private_hosts,
-                fast_decode=self._fast_decode,
-                **options,
-            )
+        own = {
+            "model": model,
+            "revision": revision,
+            "allow_outside_root": True,
+            "allow_urls": self._allow_urls,
+            "allow_private_hosts": self._allow_private_hosts,
+            "fast_decode": self._fast_decode,
+        }
+        return train(rows, output=output, progress=progress, **own, **options)
 
     def _answers(
         self, source: Source | Iterable[Source], question: Question, call: Call

@@ -48,6 +48,8 @@ def save_two_towers(
     if is_siglip:
         # transformers has one value for each, which it stores as a vector
         tensors |= {name: tensors[name].reshape(1) for name in ("logit_scale", "logit_bias")}
+        if not config.has_sigmoid:
+            values["contrastive_loss"] = "softmax"  # its sigmoid is no score
         text |= {"model_type": "siglip_text_model", "projection_size": config.embedding_dim}
         vision |= {"model_type": "siglip_vision_model"}
     else:

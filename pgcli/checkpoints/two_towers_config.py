@@ -46,8 +46,9 @@ def parse_two_towers(values: Mapping[str, Any]) -> TwoTowersConfig:
         raise ValueError(
             f"texts have embeddings of {embedding_dim} values, images of {vision.width}"
         )
+    loss = keys.pop("contrastive_loss", "sigmoid")  # CLIP's towers have no bias in any case
     keys.finish()
-    return TwoTowersConfig(kind, vision, text, embedding_dim)
+    return TwoTowersConfig(kind, vision, text, embedding_dim, has_sigmoid=loss == "sigmoid")
 
 
 def parse_classifier(values: Mapping[str, Any]) -> ClassifierConfig:

@@ -127,7 +127,7 @@ class RunOnScreen:
     def _update(self, event: events.Progress) -> None:
         if self._progress is None:
             return
-        self._progress.waits_for = event.waits_for
+        self._progress.waits_for, self._progress.details = event.waits_for, event.details
         self._progress.update(event.done, errors=event.errors)
         if event.is_asked:
             self._screen.info(f"{self._progress.task}: {self._progress.line()}")

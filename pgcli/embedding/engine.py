@@ -106,7 +106,9 @@ class EmbeddingEngine:
     @property
     def has_sigmoid(self) -> bool:
         """Whether the sigmoid of `scores` is a score, as for SigLIP."""
-        return isinstance(self.model, TwoTowers) and self.model.logit_bias is not None
+        if not isinstance(self.model, TwoTowers) or self.model.logit_bias is None:
+            return False
+        return self.model.config.has_sigmoid
 
     def encode(
         self, stream: Stream, *, should_stop: Callable[[], bool] = lambda: False

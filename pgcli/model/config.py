@@ -72,13 +72,15 @@ class TwoTowersConfig:
 
     `family` says how features become embeddings of `embedding_dim` values: SigLIP pools patches by
     attention from a learned probe, CLIP projects the class token, and "mean" is the mean of the
-    patches, of a vision tower without a head such as PaliGemma's.
+    patches, of a vision tower without a head such as PaliGemma's. The sigmoid of logits is a score
+    with `has_sigmoid`: SigLIP's towers have been trained by CLIP's loss without it.
     """
 
     family: Literal["siglip", "clip", "mean"]
     vision: VisionConfig
     text: TextConfig | None
     embedding_dim: int
+    has_sigmoid: bool = True
 
 
 @dataclass(frozen=True, slots=True)

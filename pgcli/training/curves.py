@@ -12,6 +12,7 @@ from PIL import Image, ImageDraw, ImageFont
 from pgcli.stores.writing import published
 
 WIDTH, HEIGHT = 420, 300  # of a panel
+PANELS_IN_A_ROW = 4
 LEFT, TOP, RIGHT, BOTTOM = 62, 40, 18, 40
 SUPERSAMPLING = 2
 FAINT, BLUE, ORANGE, GREY, BLACK = "#c5d6ea", "#1763b6", "#c0501e", "#cccccc", "#222222"
@@ -48,17 +49,19 @@ def write_curves(file: Path, lines: Sequence[Mapping[str, Any]]) -> None:
     for left in file.parent.glob(f".{file.name}.*"):
         left.unlink(missing_ok=True)
     panels = list(_panels(lines))
-    image = draw_panels(panels, last_step=lines[-1]["step"])
+    image = draw_panels(panels, steps=(lines[0]["step"], lines[-1]["step"]))
     with published(file, ending=".png") as path:
         image.save(path, optimize=True)
 
 
-def draw_panels(panels: Sequence[CurvesPanel], *, last_step: int) -> Image.Image:
-    """The panels side by side."""
-    scale = SUPERSAMPLING
-    canvas = Image.new("RGB", (WIDTH * len(panels) * scale, HEIGHT * scale), "white")
+def draw_panels(panels: Sequence[CurvesPanel], *, steps: tuple[int, int]) -> Image.Image:
+    """The panels side by side, in rows of four, from the first of the steps to the last."""
+    scale, columns = SUPERSAMPLING, min(len(panels), PANELS_IN_A_ROW)
+    size = WIDTH * columns * scale, HEIGHT * -(-len(panels) // columns) * scale
+    canvas = Image.new("RGB", size, "white")
     for number, panel in enumerate(panels):
-        _draw_panel(ImageDraw.Draw(canvas), panel, WIDTH * number, last_step)
+        row, column = divmod(number, columns)
+        _draw_panel(ImageDraw.Draw(canvas), panel, (WIDTH * column, HEIGHT * row), steps)
     return canvas.reduce(scale)
 
 
@@ -96,15 +99,17 @@ def _smoothed(points: Points, span: int) -> Points:
     return smoothed
 
 
-def _draw_panel(draw: ImageDraw.ImageDraw, panel: CurvesPanel, left: int, last_step: int) -> None:
-    scale, (low, high) = SUPERSAMPLING, panel.range()
+def _draw_panel(
+    draw: ImageDraw.ImageDraw, panel: CurvesPanel, corner: tuple[int, int], steps: tuple[int, int]
+) -> None:
+    scale, (low, high), (first, last) = SUPERSAMPLING, panel.range(), steps
     font = ImageFont.load_default(11 * scale)
     inner_width, inner_height = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
 
     def at(step: float, value: float) -> tuple[float, float]:
         share = min(1.0, max(0.0, (value - low) / (high - low)))
-        x = left + LEFT + inner_width * step / max(1, last_step)
-        return x * scale, (HEIGHT - BOTTOM - inner_height * share) * scale
+        x = corner[0] + LEFT + inner_width * (step - first) / max(1, last - first)
+        return x * scale, (corner[1] + HEIGHT - BOTTOM - inner_height * share) * scale
 
     def text(step: float, value: float, words: str, shift: tuple[int, int], anchor: str) -> None:
         x, y = at(step, value)
@@ -113,12 +118,12 @@ def _draw_panel(draw: ImageDraw.ImageDraw, panel: CurvesPanel, left: int, last_s
 
     for quarter in range(5):
         value = low + (high - low) * quarter / 4
-        draw.line([at(0, value), at(last_step, value)], fill=GREY, width=1)
-        text(0, value, f"{value:.3g}", (-6, 0), "rm")
-    for step in (0, last_step):
-        text(step, low, f"{step:,}", (0, 8), "lt" if step == 0 else "rt")
-    text(last_step / 2, low, "step", (0, 8), "mt")
-    text(0, high, panel.title, (0, -10), "ls")
+        draw.line([at(first, value), at(last, value)], fill=GREY, width=1)
+        text(first, value, f"{value:.3g}", (-6, 0), "rm")
+    for step, anchor in ((first, "lt"), (last, "rt")):
+        text(step, low, f"{step:,}", (0, 8), anchor)
+    text((first + last) / 2, low, "step", (0, 8), "mt")
+    text(first, high, panel.title, (0, -10), "ls")
     for points, colour, width in ((panel.faint, FAINT, 1), (panel.line, BLUE, 2)):
         if len(points) > 1:
             draw.line([at(*point) for point in points], fill=colour, width=width * scale)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
+import string
 from collections.abc import Iterable
 from pathlib import Path
 
 from tokenizers import (
     AddedToken,
+    Regex,
     Tokenizer,
     decoders,
     models,
@@ -48,7 +51,18 @@ def learn_tokenizer(texts: Iterable[str], *, max_tokens: int) -> Tokenizer:
 
 def _untrained(model: models.BPE) -> Tokenizer:
     tokenizer = Tokenizer(model)
-    tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
+    tokenizer.normalizer = normalizers.Sequence(
+        [
+            # as `canonical_text`, so that every program that reads the file has the same tokens
+            normalizers.Replace("_", " "),
+            normalizers.Lowercase(),
+            normalizers.Replace(Regex(f"[{re.escape(string.punctuation)}]"), ""),
+            normalizers.Replace(Regex(r"\s+"), " "),
+            normalizers.Strip(),
+            normalizers.NFKC(),
+            normalizers.Lowercase(),
+        ]
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Metaspace(prepend_scheme="always"),

@@ -11,20 +11,24 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 
 from pgcli.checkpoints import adapter_file
 from pgcli.checkpoints.json_file import ADAPTER_CONFIG
 from pgcli.checkpoints.names import PALIGEMMA_MODULES
 from pgcli.checkpoints.save import write_files
 from pgcli.checkpoints.weights import ParamSlice, meta_model, param_slices
-from pgcli.errors import UsageError
+from pgcli.errors import InvalidCheckpoint, UsageError
 from pgcli.model.lora import LoraAdapter, LoraLinear, LoraQKVProjection
 from pgcli.model.paligemma import PaliGemma
+from pgcli.stores.files import read_json
 from pgcli.training.seeds import seed_of
 
 #: Common with a rank of 8 (ms-swift), and the same for every rank: divided by the rank, it has the
 #: best learning rate depend little on it ("LoRA Without Regret", Schulman et al. 2025).
 ALPHA = 32.0
+#: What an adapter of another tool may have otherwise.
+SAME_IN_ADAPTERS = ("peft_type", "target_modules", "use_rslora", "use_dora", "bias", "rank_pattern")
 #: Layers by target, as they are named in checkpoints of PaliGemma; "vision" adds the vision tower.
 ATTENTION, MLP, VISION = "attention", "all", "vision"
 DECODER_LAYERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -157,6 +161,50 @@ def save_adapter(
                 tensors[f"{hub}{kind}.weight"] = matrix.detach().to("cpu").contiguous()
     values = _peft_values(settings, base_model, revision)
     write_files(folder, values, tensors, names=(ADAPTER_CONFIG, adapter_file.WEIGHTS))
+
+
+def load_adapter(model: PaliGemma, folder: Path) -> None:
+    """Fill the adapters of the model, which has `adapter_settings` of the folder.
+
+    Raises InvalidCheckpoint for a file with other layers.
+    """
+    tensors = load_file(folder / adapter_file.WEIGHTS)
+    with torch.no_grad():
+        for layer, module in _adapted(model):
+            for name, adapter in module.parts():
+                part = f"{layer.rpartition('.')[0]}.{name}."
+                hub = adapter_file.PREFIX + PALIGEMMA_MODULES.hub_name(part)
+                for kind, matrix in adapter.named_parameters():
+                    tensor = tensors.pop(f"{hub}{kind}.weight", None)
+                    if tensor is None or tensor.shape != matrix.shape:
+                        raise InvalidCheckpoint(
+                            f"{folder} has no {hub}{kind}.weight of {[*matrix.shape]}",
+                            hint="name an adapter that pgcli train has made of this model",
+                        )
+                    matrix.copy_(tensor)
+    if tensors:
+        raise InvalidCheckpoint(
+            f"{folder} has {min(tensors)}, which is no layer of the model",
+            hint="name an adapter that pgcli train has made of this model",
+        )
+
+
+def adapter_settings(folder: Path, dropout: float = 0.0) -> LoraSettings:
+    """The settings of an adapter that `save_adapter` wrote. Raises UsageError."""
+    values = read_json(folder / ADAPTER_CONFIG)
+    if values is None:
+        raise UsageError(f"{folder} has no {ADAPTER_CONFIG}", hint="--adapter runs/adapter")
+    for targets in (ATTENTION, MLP, f"{ATTENTION},{VISION}", f"{MLP},{VISION}"):
+        settings = LoraSettings(
+            values.get("r", 0), float(values.get("lora_alpha", 0)), dropout, targets
+        )
+        expected = _peft_values(settings, "", None)
+        if all(values.get(name) == expected[name] for name in SAME_IN_ADAPTERS):
+            return settings
+    raise UsageError(
+        f"{folder} is an adapter of another kind than pgcli train makes",
+        hint="merge it by pgcli.checkpoints.merged.merge_adapter, and train the result",
+    )
 
 
 def _peft_values(settings: LoraSettings, base_model: str, revision: str | None) -> dict[str, Any]:

@@ -196,12 +196,40 @@ class Processes:
 ALONE = Processes()
 
 
+def is_started_by_torchrun() -> bool:
+    """Whether this process is one of several of a run."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ
+
+
+@contextmanager
+def joined_processes(device: str) -> Iterator[Processes]:
+    """A block in which this process is one of those that torchrun started, each on its own device.
+
+    If processes fail, the first of them raises its error, and the others OtherProcessFailed.
+    """
+    if not is_started_by_torchrun():
+        yield ALONE
+        return
+    processes = connect()
+    try:
+        processes.join(device)
+        yield processes
+        processes.leave()
+    except OtherProcessFailed:
+        raise
+    except Exception as problem:
+        if not processes.is_first_failure():
+            raise OtherProcessFailed(getattr(problem, "exit_code", 1)) from None
+        if isinstance(problem, dist.DistError) or "gloo" in str(problem):
+            raise NoUsableDevice(
+                "another process of the run has ended without a message",
+                hint="the same command resumes; if the system has killed it, memory ran out: "
+                "--micro-batch with a smaller number, or fewer --workers",
+            ) from problem
+        raise
+
+
 def connect() -> Processes:
     """This process among those that torchrun started, which name it in the environment."""
     store, rank, count = next(rendezvous("env://", timeout=TIMEOUT))
     return Processes(rank, count, store)
-
-
-def is_lost_connection(error: BaseException) -> bool:
-    """Whether an exchange failed because another process is gone."""
-    return isinstance(error, dist.DistError) or "gloo" in str(error)

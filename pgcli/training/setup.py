@@ -1,19 +1,41 @@
-"""Makes the task of a run: its rows are split, and its model begins."""
+"""Makes the task of a run: rows that fit, a model of which a part is trained, and what is computed.
+
+B rows
+"""
 
 from __future__ import annotations
 
+import shutil
+from array import array
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
-from pgcli.training.answer_task import AnswerTask
+from pgcli.checkpoints.config import read_config
+from pgcli.checkpoints.find import Checkpoint
+from pgcli.checkpoints.preprocessing import Preprocessing
+from pgcli.checkpoints.weight_files import total_bytes
+from pgcli.device.select import choose_dtype
+from pgcli.engine.image_spec import image_spec
+from pgcli.engine.loader import read_tokenizer
+from pgcli.engine.tokenizer import Tokenizer
+from pgcli.errors import NoInputError, UsageError
+from pgcli.images import ImageDecoder
+from pgcli.model.config import PaliGemmaConfig
+from pgcli.run.progress.events import Facts
+from pgcli.stores.files import read_json
+from pgcli.training.answer_task import AnswerTask, tokenized
 from pgcli.training.classify_task import ClassifyTask
 from pgcli.training.contrastive_task import ContrastiveTask
-from pgcli.training.rows import TrainingRow, TrainingRows
-from pgcli.training.settings import TrainingSettings
-from pgcli.training.setup_answers import make_answer_task
-from pgcli.training.split import check_apart, split_by_image
+from pgcli.training.data import RowOrder, TrainingData
+from pgcli.training.options import TrainOptions
+from pgcli.training.processes import ALONE, Processes
+from pgcli.training.row_errors import RowErrors
+from pgcli.training.rows import RowKey, RowStore, TrainingRow, TrainingRows
+from pgcli.training.sharding import shard
+from pgcli.training.start_answers import base_dtype, check_kind, start_answers
 from pgcli.training.start_encoders import (
     chosen_loss,
     freeze_towers,
@@ -21,36 +43,247 @@ from pgcli.training.start_encoders import (
     start_towers,
 )
 from pgcli.training.task import MicroBatches
-from pgcli.training.task_inputs import TaskInputs
+from pgcli.training.trainer import SMALLER
+from pgcli.wording import count, file_size
+
+SHARE_OF_DISK = 0.5  # of the free space, for the features of images
+MIN_USES = 2  # of an image, for its features to be stored
+#: Tokens computed at once: more are not faster.
+CPU_TOKENS, GPU_TOKENS = 2048, 32_768
+#: Larger checkpoints are trained on a CPU with activations that are computed twice: where its
+#: memory runs out, the process ends.
+LARGE_BYTES = 10**9
 
 
-def split_rows(
-    settings: TrainingSettings,
-    given: TrainingRows,
-    held_out: TrainingRows | None,
-    *,
-    track: Callable[[Iterable[Any]], Iterable[Any]] = iter,
-) -> tuple[Sequence[TrainingRow], Sequence[TrainingRow]]:
-    """The rows to train on, and those to evaluate on, which may be none. Raises UsageError."""
-    if held_out is not None:
-        check_apart(given, held_out, track=track)
-        return given, held_out
-    if settings.eval_fraction:
-        return split_by_image(given, settings.eval_fraction, settings.seed, track=track)
-    return given, ()
+@dataclass(frozen=True)
+class TaskInputs:
+    """What a run's task is made of: options, rows, a checkpoint and a device.
+
+    `faults` are rows that were lost before their images are read. `track` shows the progress of
+    computing features. With `lengths`, rows of about the same length are computed together.
+    """
+
+    options: TrainOptions
+    train: TrainingRows
+    evaluation: TrainingRows
+    store: RowStore
+    checkpoint: Checkpoint | None
+    device: torch.device
+    faults: int = 0
+    track: Callable[[Iterable[Any]], Iterable[Any]] = iter
+    processes: Processes = ALONE
+    lengths: Sequence[int] | None = None
+
+    @property
+    def order(self) -> RowOrder:
+        """Which rows each update has. Raises UsageError if these are fewer than processes."""
+        size = min(self.options.recipe.batch_size, len(self.train))
+        if size < self.processes.count:
+            raise UsageError(
+                f"updates of {size} rows cannot be divided over {self.processes.count} processes",
+                hint="--batch-size with a larger number, more rows or fewer processes",
+            )
+        return RowOrder(len(self.train), size, self.options.seed, self.lengths)
+
+    def data(self, resolution: int, preprocessing: Preprocessing) -> TrainingData:
+        """The rows in order, with their images for a model."""
+        options = self.options
+        spec = replace(image_spec(resolution, preprocessing), fast_decode=options.fast_decode)
+        return TrainingData(
+            self.train,
+            self.evaluation,
+            self.order,
+            self.store,
+            ImageDecoder(spec, options.image_limits),
+            RowErrors(options.error_budget, len(self.train) + self.faults, self.faults),
+            options.workers,
+            options.make_reader,
+            self.processes,
+        )
+
+    @property
+    def shards(self) -> int:
+        """The processes over which the weights are divided: those of PaliGemma that are trained."""
+        is_full = self.options.task is None and self.options.method == "full"
+        return self.processes.count if is_full else 1
+
+    def products_of(self, weights: torch.dtype) -> torch.dtype:
+        """The dtype to which autocast converts weights for products; float32 if it does not.
+
+        Of float32 weights it is bfloat16 on GPUs that have it, on CPUs only if asked for. Weights
+        that are trained, gradients and the optimizer's moments are always in float32.
+        """
+        if weights != torch.float32:
+            return torch.float32
+        return choose_dtype(self.options.dtype, self.device, checkpoint_bytes=0)
+
+
+@dataclass(frozen=True)
+class AnswerPlan:
+    """What is known of a run before the weights are read.
+
+    `inputs` have the rows that fit into the model; `faults` are the others. `feature_bytes` are
+    those of the stored outputs of the vision tower, 0 if they are not stored.
+    """
+
+    inputs: TaskInputs
+    checkpoint: Checkpoint
+    config: PaliGemmaConfig
+    tokenizer: Tokenizer
+    dtype: torch.dtype
+    faults: dict[RowKey, str]
+    feature_bytes: int
+
+    def micro_batches(self) -> MicroBatches:
+        """The rows at once: as many as are fast. Processes of a divided model have equally many."""
+        inputs, given = self.inputs, self.inputs.options.micro_batch
+        assert inputs.lengths is not None
+        slots = self.config.image_tokens + max(inputs.lengths)
+        tokens = CPU_TOKENS if inputs.device.type == "cpu" else GPU_TOKENS
+        rows = given or max(1, tokens // slots)
+        if inputs.shards > 1:
+            saved = read_json(inputs.store.folder / SMALLER) or {}
+            rows = inputs.processes.smallest(rows if given else min(rows, saved.get("rows", rows)))
+        return MicroBatches(rows, is_fixed=given is not None)
+
+    @property
+    def computes_twice(self) -> bool:
+        """Whether activations are computed again in the backward pass from the first update on."""
+        checkpointing = self.inputs.options.gradient_checkpointing
+        if checkpointing != "auto":
+            return checkpointing == "on"
+        is_cpu = self.inputs.device.type == "cpu"
+        return self.inputs.shards > 1 or (
+            is_cpu and total_bytes(self.checkpoint.folder) > LARGE_BYTES
+        )
+
+
+@dataclass
+class FittingRows:
+    """Rows whose prompt and answer fit into the model's positions after the image.
+
+    The others are named in `faults`: nothing is cut, least of all the tokens of an image.
+    """
+
+    tokenizer: Tokenizer
+    config: PaliGemmaConfig
+    faults: dict[RowKey, str] = field(default_factory=dict)
+
+    def of(self, rows: TrainingRows) -> tuple[TrainingRows, array[int]]:
+        """The rows that fit, and how many text tokens each has."""
+        kept, lengths = array("Q"), array("I")
+        for number, row in enumerate(rows):
+            if length := self._length(row):
+                kept.append(number)
+                lengths.append(length)
+        if len(kept) == len(rows):
+            return rows, lengths
+        if not kept:
+            raise NoInputError("no row's prompt and answer fit into the model", hint="shorten them")
+        return rows.select(kept), lengths
+
+    def _length(self, row: TrainingRow) -> int:
+        """The number of text tokens of a row; 0 if they do not fit."""
+        room = self.config.decoder.max_positions - self.config.image_tokens
+        example = tokenized(row, self.tokenizer, self.config.stop_tokens[0])
+        length = len(example.prefix) + len(example.suffix)
+        if length > room:
+            self.faults[(*row.image_id, row.prompt, row.target)] = (
+                f"The prompt and the answer have {length:,} tokens; the model has room for "
+                f"{room:,}."
+            )
+            return 0
+        return length
+
+
+def plan_answers(inputs: TaskInputs) -> AnswerPlan:
+    """The plan of a run. Raises UsageError for a checkpoint of another kind."""
+    options, checkpoint = inputs.options, inputs.checkpoint
+    assert checkpoint is not None
+    check_kind(checkpoint)
+    config = read_config(checkpoint.folder)
+    tokenizer = read_tokenizer(checkpoint.folder, config)
+    fitting = FittingRows(tokenizer, config)
+    train, lengths = fitting.of(inputs.train)
+    evaluation, _ = fitting.of(inputs.evaluation)
+    inputs = replace(inputs, train=train, evaluation=evaluation, lengths=lengths)
+    dtype = base_dtype(options, checkpoint, inputs.device)
+    stored = feature_bytes(inputs, config, dtype)
+    return AnswerPlan(inputs, checkpoint, config, tokenizer, dtype, fitting.faults, stored)
+
+
+def feature_bytes(inputs: TaskInputs, config: PaliGemmaConfig, dtype: torch.dtype) -> int:
+    """The bytes of the vision tower's outputs of all images to train on; 0 if not worth storing.
+
+    They are stored where the tower stays as it is and has no dropout, images are seen twice or
+    more, and the disk has room.
+    """
+    options, vision = inputs.options, config.vision
+    if options.trains_vision or vision.dropout or vision.attention_dropout:
+        return 0
+    images, order = len(inputs.train.images()), inputs.order
+    steps = options.trainer_options(order.steps_per_epoch, is_evaluated=False).steps
+    if steps * order.batch_size < MIN_USES * images:
+        return 0
+    size = images * config.image_tokens * vision.width * dtype.itemsize
+    free = shutil.disk_usage(inputs.store.folder).free
+    return size if size <= SHARE_OF_DISK * free else 0
+
+
+def make_answer_task(inputs: TaskInputs) -> AnswerTask:
+    """The task of the settings, with its model on the device.
+
+    Raises UsageError for a checkpoint of another kind.
+    """
+    plan = plan_answers(inputs)
+    inputs, options = plan.inputs, plan.inputs.options
+    is_divided = inputs.shards > 1
+    stores_features = inputs.processes.smallest(plan.feature_bytes) > 0
+    start = start_answers(
+        options,
+        plan.checkpoint,
+        plan.config,
+        dtype=plan.dtype,
+        device=torch.device("cpu") if is_divided and not stores_features else inputs.device,
+    )
+    data = inputs.data(plan.config.vision.resolution, start.preprocessing)
+    data.errors.reasons.update(plan.faults)
+    micro_batches = plan.micro_batches()
+    if plan.computes_twice:
+        start.compute_twice()
+    elif options.gradient_checkpointing == "auto":
+        micro_batches.save_memory = start.compute_twice
+    task = AnswerTask(
+        model=start.model,
+        data=data,
+        preprocessing=start.preprocessing,
+        device=inputs.device,
+        dtype=inputs.products_of(plan.dtype),
+        micro_batches=micro_batches,
+        save_to=start.save,
+        tokenizer=plan.tokenizer,
+        label_smoothing=options.label_smoothing,
+    )
+    if stores_features:
+        task.fill_features([inputs.train.images()], task.encode, inputs.track)
+    if is_divided:
+        shard(start.model, inputs.device)
+    return task
 
 
 def make_task(inputs: TaskInputs) -> AnswerTask | ContrastiveTask | ClassifyTask:
-    """The task of the settings, with its model on the device.
+    """The task of the options, with its model on the device.
 
     Raises UsageError for a checkpoint or labels that do not fit the task, and for fewer rows in a
-    batch than processes; NoUsableDevice for too little memory.
+    batch than processes.
     """
-    settings = inputs.settings
-    if settings.task == "answer":
+    options = inputs.options
+    if options.task is None:
         return make_answer_task(inputs)
-    is_contrastive = settings.task == "contrastive"
-    start = (start_towers if is_contrastive else start_classifier)(inputs)
+    is_contrastive = options.task == "contrastive"
+    start = (start_towers if is_contrastive else start_classifier)(
+        options, inputs.checkpoint, inputs.device, inputs.train, inputs.evaluation
+    )
     # a process that repeats its part of a contrastive update would exchange vectors alone
     exchanges = inputs.processes.count > 1 and is_contrastive
     shared: dict[str, Any] = {
@@ -60,19 +293,51 @@ def make_task(inputs: TaskInputs) -> AnswerTask | ContrastiveTask | ClassifyTask
         "device": inputs.device,
         "dtype": inputs.products_of(torch.float32),
         "micro_batches": MicroBatches(
-            settings.micro_batch, is_fixed=bool(settings.micro_batch) or exchanges
+            options.micro_batch, is_fixed=bool(options.micro_batch) or exchanges
         ),
         "save_to": start.save,
     }
     if is_contrastive:
         assert start.texts is not None
-        loss = chosen_loss(settings, start.model)
-        if settings.probe:
+        loss = chosen_loss(options, start.model)
+        start.model.config = replace(start.model.config, has_sigmoid=loss == "sigmoid")
+        if options.probe:
             freeze_towers(start.model)
         return ContrastiveTask(**shared, texts=start.texts, loss_name=loss)
-    task = ClassifyTask(**shared, label_smoothing=settings.label_smoothing)
-    if settings.probe:
+    task = ClassifyTask(**shared, label_smoothing=options.label_smoothing)
+    if options.probe:
         start.model.vision.requires_grad_(requires_grad=False)
-        images = inputs.images(with_evaluation=True)
+        images = [rows.images() for rows in (inputs.train, inputs.evaluation) if rows]
         task.fill_features(images, task.encode, inputs.track)
     return task
+
+
+def plan_facts(inputs: TaskInputs) -> Facts:
+    """What is trained on which rows, and how; with PaliGemma on this machine, what is computed."""
+    options, plan = inputs.options, None
+    if options.task is None and inputs.checkpoint is not None:
+        plan = plan_answers(inputs)
+        inputs = plan.inputs
+    order = inputs.order
+    steps = options.trainer_options(order.steps_per_epoch, is_evaluated=bool(inputs.evaluation))
+    facts = [
+        ("task", options.task or f"answer, --method {options.method}"),
+        ("model", options.model or f"new, {options.init}"),
+        ("rows", f"{len(inputs.train):,} to train on, {len(inputs.evaluation):,} to evaluate on"),
+        ("steps", f"{steps.steps:,}, {order.steps_per_epoch:,} in an epoch"),
+        ("batch", f"{order.batch_size:,} rows"),
+        ("learning rate", f"{steps.learning_rate:g}, warm-up steps: {steps.warmup:,}"),
+        ("weight decay", f"{steps.weight_decay:g}"),
+        ("evaluation", f"every {steps.eval_every:,} steps" if steps.eval_every else "none"),
+    ]
+    if plan is None:
+        return facts
+    stored = f"computed once, {file_size(plan.feature_bytes)}"
+    facts += [
+        ("computed at once", f"{count(plan.micro_batches().rows or 0, 'row')}, or fewer"),
+        ("activations", "computed twice" if plan.computes_twice else "held"),
+        ("image features", stored if plan.feature_bytes else "computed with each row"),
+    ]
+    if plan.faults:
+        facts.append(("left out", f"{count(len(plan.faults), 'row')} longer than the model's text"))
+    return facts

@@ -21,8 +21,8 @@ from pgcli.model.config import PaliGemmaConfig
 from pgcli.model.gemma import GemmaDecoderLayer
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.quantized.frozen import freeze_in_int8
-from pgcli.training.answer_settings import AnswerSettings
-from pgcli.training.lora import add_lora, save_adapter
+from pgcli.training.lora import add_lora, load_adapter, save_adapter
+from pgcli.training.options import TrainOptions
 
 
 @dataclass(frozen=True)
@@ -44,42 +44,41 @@ class AnswerStart:
         return is_new
 
 
-def base_dtype(
-    settings: AnswerSettings, checkpoint: Checkpoint, dtype: str, device: torch.device
-) -> torch.dtype:
+def base_dtype(options: TrainOptions, checkpoint: Checkpoint, device: torch.device) -> torch.dtype:
     """The dtype of the weights: float32 where they are trained, that of inference beside LoRA."""
-    if settings.method == "full":
+    if options.method == "full":
         return torch.float32
-    return choose_dtype(dtype, device, total_bytes(checkpoint.folder))
+    return choose_dtype(options.dtype, device, total_bytes(checkpoint.folder))
 
 
 def start_answers(
-    settings: AnswerSettings,
+    options: TrainOptions,
     checkpoint: Checkpoint,
     config: PaliGemmaConfig,
     *,
     dtype: torch.dtype,
     device: torch.device,
-    seed: int,
 ) -> AnswerStart:
     """PaliGemma with weights of the dtype, and what is trained of it."""
     folder = checkpoint.folder
-    is_int8 = settings.quantize == "int8"
+    is_int8 = options.quantize == "int8"
     model = weights.load(folder, config, dtype=dtype, device="cpu" if is_int8 else device)
     if is_int8:
         freeze_in_int8(model)
         model.to(device)
     preprocessing = read_preprocessing(folder, config.vision.resolution)
-    if settings.method == "full":
-        train_all(model, settings)
+    if options.method == "full":
+        train_all(model, options)
         save = partial(save_checkpoint, model, source=folder, dtype=torch.float32)
         return AnswerStart(model, preprocessing, save)
-    add_lora(model, settings.lora, seed)
+    add_lora(model, options.lora, options.seed)
+    if options.adapter is not None:
+        load_adapter(model, Path(options.adapter))
 
     def save_lora(target: Path) -> None:
         save_adapter(
             model,
-            settings.lora,
+            options.lora,
             target,
             base_model=checkpoint.name,
             revision=checkpoint.revision,
@@ -98,11 +97,11 @@ def check_kind(checkpoint: Checkpoint) -> None:
         )
 
 
-def train_all(model: PaliGemma, settings: AnswerSettings) -> None:
+def train_all(model: PaliGemma, options: TrainOptions) -> None:
     """Train all weights but those of the parts that are frozen."""
     model.requires_grad_(requires_grad=True)
-    for name in settings.freeze:
+    for name in options.freeze:
         model.get_submodule(name).requires_grad_(requires_grad=False)
     for layer in model.decoder.layers:
         assert isinstance(layer, GemmaDecoderLayer)
-        layer.dropout = settings.dropout
+        layer.dropout = options.dropout

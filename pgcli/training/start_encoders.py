@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.model_description import image_preprocessing, read_description
 from pgcli.checkpoints.preprocessing import Preprocessing
 from pgcli.checkpoints.processor_files import (
@@ -34,8 +35,8 @@ from pgcli.training.new_models import (
     new_two_towers,
     two_towers_of,
 )
-from pgcli.training.settings import TrainingSettings
-from pgcli.training.task_inputs import TaskInputs
+from pgcli.training.options import TrainOptions
+from pgcli.training.rows import TrainingRow
 
 
 @dataclass(frozen=True)
@@ -48,9 +49,14 @@ class Start:
     texts: TextProcessor | None = None
 
 
-def start_towers(inputs: TaskInputs) -> Start:
+def start_towers(
+    options: TrainOptions,
+    checkpoint: Checkpoint | None,
+    device: torch.device,
+    train: Sequence[TrainingRow],
+    evaluation: Sequence[TrainingRow],
+) -> Start:
     """Two towers of a checkpoint, or new ones with a tokenizer learned from the texts."""
-    settings, checkpoint, device = inputs.settings, inputs.checkpoint, inputs.device
     if checkpoint is not None:
         folder, description = checkpoint.folder, read_description(checkpoint.folder)
         if description.kind != "two_towers":
@@ -64,17 +70,17 @@ def start_towers(inputs: TaskInputs) -> Start:
         preprocessing = image_preprocessing(folder, description)
         save = partial(_save_towers, model, texts.format.pad, folder, preprocessing)
         return Start(model, preprocessing, save, texts)
-    assert settings.init is not None
+    assert options.init is not None
     tokenizer = learn_tokenizer(
-        (canonical_text(row.target) for row in inputs.train), max_tokens=max_tokens(settings.init)
+        (canonical_text(row.target) for row in train), max_tokens=max_tokens(options.init)
     )
-    length = TEXT_SIZES[settings.init][1]
+    length = TEXT_SIZES[options.init][1]
     format = TextFormat(length, bos=None, eos=EOS, pad=PAD, clean=canonical_text)
     model = new_two_towers(
-        settings.init,
+        options.init,
         tokens=tokenizer.get_vocab_size(),
-        loss=settings.loss or "sigmoid",
-        seed=settings.seed,
+        loss=options.loss or "sigmoid",
+        seed=options.seed,
     ).to(device)
     preprocessing = Preprocessing()
 
@@ -85,24 +91,29 @@ def start_towers(inputs: TaskInputs) -> Start:
     return Start(model, preprocessing, save_new, TextProcessor(tokenizer, format))
 
 
-def start_classifier(inputs: TaskInputs) -> Start:
+def start_classifier(
+    options: TrainOptions,
+    checkpoint: Checkpoint | None,
+    device: torch.device,
+    train: Sequence[TrainingRow],
+    evaluation: Sequence[TrainingRow],
+) -> Start:
     """A classifier of the labels of the rows."""
-    settings, checkpoint, device = inputs.settings, inputs.checkpoint, inputs.device
-    labels = sorted({row.target for row in inputs.train})
+    labels = sorted({row.target for row in train})
     if len(labels) < 2:
         raise UsageError(
             f"all rows to train on have the label {labels[0]}",
             hint="a classifier needs two labels or more",
         )
-    if unknown := sorted({row.target for row in inputs.evaluation} - {*labels}):
+    if unknown := sorted({row.target for row in evaluation} - {*labels}):
         raise UsageError(
             f"rows to evaluate on have the label {unknown[0]}, and no row to train on has it",
             hint="give rows of it, or leave it out of --eval",
         )
     if checkpoint is None:
-        assert settings.init is not None
-        model = new_classifier(settings.init, labels, seed=settings.seed).to(device)
-        resolution = VISION[settings.init].resolution
+        assert options.init is not None
+        model = new_classifier(options.init, labels, seed=options.seed).to(device)
+        resolution = VISION[options.init].resolution
         preprocessing = Preprocessing(resample=2)  # bilinear, as ViT's image processor
         source = None
     else:
@@ -120,14 +131,15 @@ def start_classifier(inputs: TaskInputs) -> Start:
     return Start(model, preprocessing, save)
 
 
-def chosen_loss(settings: TrainingSettings, model: TwoTowers) -> Any:
+def chosen_loss(options: TrainOptions, model: TwoTowers) -> Any:
     """The loss that is asked for, or that of the model's family. Raises UsageError."""
-    if settings.loss == "sigmoid" and model.logit_bias is None:
+    if options.loss == "sigmoid" and model.logit_bias is None:
         raise UsageError(
             "--loss sigmoid learns a bias, which CLIP's checkpoints do not have",
             hint="--loss softmax, or a SigLIP checkpoint",
         )
-    return settings.loss or ("softmax" if model.logit_bias is None else "sigmoid")
+    has_sigmoid = model.logit_bias is not None and model.config.has_sigmoid
+    return options.loss or ("sigmoid" if has_sigmoid else "softmax")
 
 
 def freeze_towers(model: TwoTowers) -> None:

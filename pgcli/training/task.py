@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -194,11 +195,11 @@ class ImageTask(Generic[Model]):
 
     def fill_features(
         self,
-        images: Sequence[TrainingRow],
+        parts: Sequence[Sequence[TrainingRow]],
         encode: Callable[[ImageBatch], Tensor],
         track: Callable[[Iterable[ImageBatch]], Iterable[ImageBatch]] = iter,
     ) -> None:
-        """Store `encode` of the images, a row each, and take it from there in place of the images.
+        """Store `encode` of the images of `parts`, a row each, and take it from there from then on.
 
         Each is computed in one process, always in the same batches, so that a resumed run has the
         same features. Raises TooManyErrors if no image can be read.
@@ -207,12 +208,13 @@ class ImageTask(Generic[Model]):
         self.features = FeatureStore(self.data.store.folder, processes)
         self.model.eval()
         with processes.fail_together(), torch.no_grad(), self.autocast():
-            for batch in track(self.data.in_order(images, processes)):
+            batches = chain(*(self.data.in_order(images, processes) for images in parts))
+            for batch in track(batches):
                 encoded = self.in_parts(batch, lambda part: encode(part).cpu())
                 self.features.add(torch.cat(encoded), batch.rows)
         self.features.share()
         if not len(self.features):
-            raise self.data.none_read(images)
+            raise self.data.none_read(parts[0])
 
     def save(self, folder: Path) -> None:
         self.save_to(folder)

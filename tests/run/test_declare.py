@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pgcli.cli.training.options import RECORDS as TRAINING
 from pgcli.declare import fingerprint_values, options_of, parse_keywords
 from pgcli.errors import UsageError
 from pgcli.run.progress.tally import ErrorBudget
 from pgcli.run.request.make import command_words, make_request, records_of
 from pgcli.run.request.options import InputOptions, ModelOptions, OutputOptions, RunningOptions
 from pgcli.run.request.questions import COMMANDS
+from pgcli.training.options import RECORDS as TRAINING
 
 PIPES: dict[str, Any] = {"capture_output": True, "text": True}
 #: An option, a value as text, the same from Python, and what both are read as.

@@ -12,7 +12,7 @@ from pgcli.checkpoints import adapters
 from pgcli.checkpoints.adapter_file import AdapterTensors
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.paligemma import PaliGemma
-from pgcli.training import answer_loss, answer_task, setup_answers, start_answers, trainer
+from pgcli.training import answer_loss, answer_task, setup, start_answers, trainer
 from pgcli.training.answer_loss import AnswerTokens, TokenizedExample
 from pgcli.training.answer_task import AnswerTask
 from pgcli.training.data import TrainingData
@@ -87,7 +87,7 @@ def long_rows_are_cut(patch: Patch) -> None:
         return found._replace(suffix=found.suffix[: room - len(found.prefix)])
 
     patch.setattr(answer_task, "tokenized", cut)
-    patch.setattr(setup_answers, "tokenized", cut)
+    patch.setattr(setup, "tokenized", cut)
 
 
 def mean_of_the_means_of_parts(patch: Patch) -> None:
@@ -153,7 +153,7 @@ def merged_without_the_scale(patch: Patch) -> None:
 def half_precision_weights(patch: Patch) -> None:
     """The weights that are trained are in bfloat16."""
     patch.setattr(start_answers, "base_dtype", lambda *_: torch.bfloat16)
-    patch.setattr(setup_answers, "base_dtype", lambda *_: torch.bfloat16)
+    patch.setattr(setup, "base_dtype", lambda *_: torch.bfloat16)
     patch.setattr(trainer, "make_optimizer", plain_adamw)
 
 

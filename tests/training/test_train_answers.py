@@ -223,7 +223,7 @@ def test_stored_features_change_nothing(run: Run, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(FeatureStore, "batch", counted)
     assert run(f"questions.jsonl {LORA} -o stored") == 0
     assert read == [6] * 4
-    monkeypatch.setattr("pgcli.training.setup_answers.MIN_USES", 10)
+    monkeypatch.setattr("pgcli.training.setup.MIN_USES", 10)
     read.clear()
     assert run(f"questions.jsonl {LORA} -o encoded") == 0
     assert run(f"questions.jsonl {LORA} --targets attention,vision --seed 1 -o vision") == 0
@@ -320,3 +320,39 @@ def test_dry_run_prints_the_plan(run: Run, capsys: pytest.CaptureFixture[str]) -
     assert "activations: held" in err
     assert "image features: computed once" in err
     assert not Path("out").exists()
+
+
+def test_run_goes_on_from_an_adapter(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    first = f"{LORA} --rank 4 --alpha 6 --targets all"
+    assert run(f"questions.jsonl {first} -o first") == 0
+    assert (
+        run(f"questions.jsonl {LORA} --adapter first --steps 1 --learning-rate 1e-9 -o next") == 0
+    )
+    before, after = adapter("first"), adapter("next")
+    assert before.keys() == after.keys()
+    for name, tensor in before.items():
+        torch.testing.assert_close(after[name], tensor, rtol=0, atol=1e-7)
+    config = json.loads(Path("next/adapter_config.json").read_text())
+    assert (config["r"], config["lora_alpha"]) == (4, 6)
+    assert metrics("next")[0]["loss"] < metrics("first")[0]["loss"]
+    capsys.readouterr()
+    assert run(f"questions.jsonl {LORA} --adapter first --rank 8 -o more") == 2
+    assert "--adapter has a rank" in capsys.readouterr().err
+    assert run(f"questions.jsonl {LORA} --adapter base -o more") == 2
+    assert "base has no adapter_config.json" in capsys.readouterr().err
+    assert run(f"questions.jsonl {first} --epochs 3 -o first".replace("--steps 4 ", "")) == 13
+    assert "--adapter first and another -o" in capsys.readouterr().err
+
+
+def test_box_outside_of_its_image_costs_its_row_by_name(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    box = {"label": "wall", "xmin": 2, "ymin": 2, "xmax": 90, "ymax": 9}
+    row = {"image": "images/00.png", "prefix": "detect wall", "boxes": [box], "id": "wide"}
+    with Path("questions.jsonl").open("a") as file:
+        file.write(json.dumps(row) + "\n")
+    for options in ("--dry-run", ""):
+        code = run(f"questions.jsonl {LORA} {options} -o out")
+        assert code == (0 if options else 3)
+        message = "wide: The box 'wall' is not in its image of 20 x 16: 2, 2, 90, 9"
+        assert message in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -23,12 +24,11 @@ from pgcli.checkpoints.find import BUILTIN_TOWERS, DEMO, Checkpoint
 from pgcli.checkpoints.two_towers_config import parse_classifier, parse_two_towers
 from pgcli.checkpoints.weights import load_encoder
 from pgcli.cli.main import main
-from pgcli.cli.training import run as training_run
-from pgcli.cli.training.run_record import with_defaults
 from pgcli.embedding.loader import load
 from pgcli.run.progress.shutdown import GracefulShutdown
 from pgcli.run.state.record import differences
 from pgcli.training.processes import ALONE
+from pgcli.training.run_record import with_defaults
 from tests.support.training_data import write_folders, write_pairs
 
 TINY = "--init tiny --workers 0 --device cpu --dtype float32"
@@ -367,7 +367,7 @@ def test_same_image_is_not_trained_and_evaluated_on(
         ("walls --task classify --init tiny --loss sigmoid -o out", "--loss goes with"),
         ("pairs.jsonl --task contrastive --init tiny --label-smoothing 0.1 -o out", "goes with"),
         ("walls --task classify --init tiny --probe -o out", "--probe"),
-        ("walls --task classify --init tiny --prompt x -o out", "leave out --task"),
+        ("walls --task classify --init tiny --prompt x -o out", "--prompt goes with training PaliGemma, without --task"),
         ("walls --task classify --init tiny --epochs 1 --steps 1 -o out", "how long to train"),
         ("walls --task classify --init tiny --patience 2 -o out", "needs rows to evaluate on"),
         ("walls --task contrastive --init tiny -o out", "no columns"),
@@ -407,9 +407,8 @@ def test_plan_for_the_folder_of_another_run_is_refused(
 def test_plan_of_several_processes_is_theirs(
     run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(training_run, "is_started_by_torchrun", lambda: True)
     several = nullcontext(replace(ALONE, count=12))
-    monkeypatch.setattr(training_run, "joined_processes", lambda device: several)
+    monkeypatch.setattr("pgcli.training.processes.joined_processes", lambda device: several)
     assert run(f"walls {CLASSIFY} --dry-run -o out") == 2
     assert "updates of 6 rows cannot be divided over 12 processes" in capsys.readouterr().err
 
@@ -420,3 +419,73 @@ def test_plan_is_printed_and_nothing_written(run: Run, capsys: pytest.CaptureFix
     assert "rows: 9 to train on, 3 to evaluate on" in err
     assert "steps: 10, 1 in an epoch" in err
     assert not Path("out").exists()
+
+
+def test_plan_says_which_rows_are_left_out_and_which_images_are_missing(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open("pairs.jsonl", "a") as file:
+        file.write('{"image": "images/gone.png", "text": "a", "label": "red"}\n')
+        file.write('{"image": "../outside.png", "text": "a", "label": "red"}\n')
+        file.write('{"image": "images/00.png", "text": "a"}\n')
+    assert run("pairs.jsonl --task classify --init tiny --dry-run -o out") == 0
+    err = capsys.readouterr().err
+    assert "1 image cannot be opened: images/gone.png" in err
+    assert "1 row that cannot be used left out: ../outside.png: The path leads outside" in err
+    assert "1 row without 'label' left out" in err
+
+
+def test_evaluations_are_counted_in_epochs_too(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = "walls --task classify --init tiny --batch-size 4 --eval-fraction 0.25 --dry-run -o out"
+    assert run(f"{plan} --eval-every 2e") == 0
+    assert "evaluation: every 6 steps" in capsys.readouterr().err  # of 9 rows, in 3 updates
+    assert run(f"{plan} --eval-every 0e") == 2
+    assert "neither a number of steps nor" in capsys.readouterr().err
+
+
+def test_folders_above_are_made_and_status_says_how_a_run_stands(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = f"walls {CLASSIFY} --eval-fraction 0.25 --eval-every 2 -o runs/deep/out"
+    with monkeypatch.context() as patch:
+        stop_after(patch, 3)
+        run(command)
+    capsys.readouterr()
+    assert main(["status", "runs/deep/out"]) == 0
+    out = capsys.readouterr().out
+    assert "stopped" in out
+    assert "3 of 4" in out
+    assert "run the same command again" in out
+    assert run(command) == 0
+    capsys.readouterr()
+    assert main(["status", "runs/deep/out", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["state"], found["step"], found["steps"]) == ("complete", 4, 4)
+    assert found["best"]["accuracy"] >= 0
+    assert run(f"{command} --learning-rate 0.5") == 13
+    assert "to train it further: --model runs/deep/out and another -o" in capsys.readouterr().err
+
+
+def test_towers_of_the_softmax_loss_have_no_sigmoid_and_a_bounded_scale(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = f"{CONTRASTIVE} --loss softmax --learning-rate 5"
+    assert run(f"pairs.jsonl {options} -o out") == 0
+    assert weights("out")["logit_scale"].item() <= math.log(100) + 1e-6
+    capsys.readouterr()
+    score = "score images/00.png --model out --text red --text blue --workers 0 --device cpu"
+    assert main(score.split()) == 0
+    (row,) = map(json.loads, capsys.readouterr().out.splitlines())
+    assert [one["score"] for one in row["scores"]] == [None, None]
+    assert sum(one["probability"] for one in row["scores"]) == pytest.approx(1)
+
+
+def test_tokenizer_of_new_towers_removes_punctuation_itself(run: Run) -> None:
+    assert run(f"pairs.jsonl {CONTRASTIVE.replace('--steps 4', '--steps 1')} -o out") == 0
+    tokenizer = transformers.AutoTokenizer.from_pretrained("out")
+    typed, clean = "A red, wide_wall:  (still) red!", "a red wide wall still red"
+    assert tokenizer(typed).input_ids == tokenizer(clean).input_ids
+    engine = load(Checkpoint("out", Path("out")), dtype="float32", device="cpu")
+    assert (engine.encode_texts([typed]) == engine.encode_texts([clean])).all()

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from pgcli.cli.training.display import TrainingDisplay, details
+from pgcli.cli.run_command import RunOnScreen
 from pgcli.cli.ui.console import Screen
 from pgcli.cli.ui.progress import StageProgress
+from pgcli.run.progress.events import Progress
 from pgcli.training.overfitting import OverfittingWatch
+from pgcli.training.run import UpdateEvents, details
 
 LINE = {"step": 5, "loss": 0.51234, "learning_rate": 2e-05, "gradient_norm": 0.8, "rows": 4,
         "tokens": 40, "rows_per_second": 31.24, "tokens_per_second": 1312.4, "wait_ms": 1.0,
@@ -19,9 +21,9 @@ SAMPLE = {"id": "one.png", "prompt": "caption en", "answer": "two\nstars", "trut
 
 
 def shown(*lines: Mapping[str, Any], capsys: pytest.CaptureFixture[str]) -> str:
-    display = TrainingDisplay(Screen(), StageProgress("training", 10), OverfittingWatch())
+    updates = UpdateEvents(RunOnScreen(Screen()), Progress(0))
     for line in lines:
-        display.update(line)
+        updates(line)
     return capsys.readouterr().err
 
 

@@ -170,7 +170,7 @@ def test_rows_without_gradients_are_halved_where_memory_ends(
         task.model.eval()
         with torch.no_grad():
             if kind == "probe":
-                task.fill_features([], task.encode)
+                task.fill_features([[]], task.encode)
             return task.evaluate()
 
     def made(*, is_fixed: bool) -> Any:

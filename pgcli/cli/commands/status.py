@@ -30,7 +30,8 @@ STATES = {
 
 @command(
     "status",
-    "OUTPUT is the file or folder of its rows, as it was given to -o.",
+    "OUTPUT is the file or folder of its rows, or the folder of a training run, as it was given to "
+    "-o.",
     JsonOptions,
     examples="$ pgcli status captions.jsonl\n$ pgcli status captions.jsonl --json",
 )
@@ -40,14 +41,22 @@ def status(
     from pgcli.inputs.paths import url_scheme
     from pgcli.run.status import read_status
     from pgcli.stores.urls import is_in_object_store, without_credentials
+    from pgcli.training.status import read_training_status
 
     if url_scheme(output) is not None and not is_in_object_store(output):
         raise UsageError(
             f"no run writes to {without_credentials(output)}",
             hint="name a file, a folder, or a folder in an object store: s3://bucket/rows/",
         )
+    has_json = given.build(JsonOptions).json
+    if (training := read_training_status(output)) is not None:
+        if has_json:
+            stdout.print_json(asdict(training))
+        else:
+            stdout.print_facts(training.facts())
+        return
     run_status = read_status(output)
-    if given.build(JsonOptions).json:
+    if has_json:
         stdout.print_json(asdict(run_status))
     else:
         stdout.print_facts(facts(run_status))

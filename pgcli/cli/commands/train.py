@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Annotated
 
 import typer
 
 from pgcli.cli.options import Given, command
-from pgcli.cli.training.options import RECORDS, TrainOptions
+from pgcli.cli.ui.console import Screen
+from pgcli.training.options import RECORDS, TrainOptions
+
+MAX_NAMED = 3  # rows that are named in a message
 
 
 @command(
@@ -27,6 +31,51 @@ from pgcli.cli.training.options import RECORDS, TrainOptions
 def train(
     sources: Annotated[list[str], typer.Argument(metavar="SOURCE", hidden=True)], given: Given
 ) -> None:
-    from pgcli.cli.training.run import run_training
-
     raise typer.Exit(run_training(TrainOptions.of(sources, given.values, given.typed)))
+
+
+def run_training(options: TrainOptions) -> int:
+    """Train, and show how it goes; return 3 if rows could not be used, else 0."""
+    screen = Screen(quiet=options.quiet)
+    with screen.status("loading PyTorch"):
+        from pgcli.cli.run_command import RunOnScreen
+        from pgcli.training.processes import OtherProcessFailed, joined_processes
+        from pgcli.training.run import train
+    from pgcli.cli.find_model import find_model
+
+    try:
+        with joined_processes(options.device) as processes:
+            screen = Screen(quiet=options.quiet or not processes.is_first)
+            shown = RunOnScreen(screen)
+            summary = train(
+                options,
+                shown,
+                lambda name, revision: find_model(name, revision, screen),
+                processes,
+            )
+    except OtherProcessFailed as problem:
+        return problem.exit_code
+    if summary is None:
+        return 0
+    screen.table(summary.facts(options.folder))
+    if summary.unusable:
+        named = "; ".join(
+            f"{key[0]}: {why}" for key, why in [*summary.unusable.items()][:MAX_NAMED]
+        )
+        more = "; ..." * (len(summary.unusable) > MAX_NAMED)
+        lost = summary.count_unusable
+        screen.info(f"{lost:,} row{'s' * (lost != 1)} could not be used: {named}{more}")
+    screen.next_steps([("use it", use_of(options))])
+    return summary.exit_code
+
+
+def use_of(options: TrainOptions) -> str:
+    """A command that loads what was trained."""
+    name = shlex.quote(str(options.folder))
+    if options.task == "classify":
+        return f"pgcli classify photos --model {name}"
+    if options.task == "contrastive":
+        return f'pgcli score photos --model {name} --text "a red star"'
+    if options.method == "lora":
+        name = f"{shlex.quote(options.model or '')} --adapter {name}"
+    return f'pgcli ask photos --model {name} --prompt "..."'

@@ -37,12 +37,13 @@ class Stage:
 class Progress:
     """How far the stage is: what is done in all, and how many rows of it have errors.
 
-    `is_asked`: the user wants to see it now.
+    `details` say more in words. `is_asked`: the user wants to see it now.
     """
 
     done: int
     errors: int = 0
     waits_for: str = ""
+    details: str = ""
     is_asked: bool = False
 
 

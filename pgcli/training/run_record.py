@@ -2,77 +2,88 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from pgcli import __version__
-from pgcli.cli.training.inputs import LearningRows
-from pgcli.cli.training.options import TrainOptions
+from pgcli.checkpoints import adapter_file
+from pgcli.checkpoints.file_digests import digests, folder_digests
+from pgcli.checkpoints.find import Checkpoint
+from pgcli.checkpoints.generation_config import GENERATION
+from pgcli.checkpoints.json_file import ADAPTER_CONFIG
+from pgcli.checkpoints.processor_files import IMAGE_PROCESSOR_FILES, TOKENIZER_FILES
 from pgcli.errors import OutputExists
 from pgcli.run.state.record import differences
 from pgcli.stores.files import read_json
 from pgcli.stores.writing import wrap_write_errors, write_json
-
-if TYPE_CHECKING:
-    from pgcli.checkpoints.find import Checkpoint
+from pgcli.training.lora import LoraSettings
+from pgcli.training.metrics_file import METRICS
+from pgcli.training.options import TrainOptions
+from pgcli.training.rows import TrainingRows
+from pgcli.training.status import RUN
+from pgcli.training.trainer import CURVES, LAST, SMALLER, STATE
 
 OPEN = ("loss", "batch_size", "learning_rate", "weight_decay", "eval_every", "epochs")
-RUN, MERGED = "run.json", "merged"  # the latter is a folder, of --merge
+MERGED = "merged"  # the folder of --merge
 
 
 def run_record(
-    command: TrainOptions, rows: LearningRows, checkpoint: Checkpoint | None
+    options: TrainOptions, read: Sequence[TrainingRows], checkpoint: Checkpoint | None
 ) -> dict[str, Any]:
-    """What `run.json` says; a run is resumed by one of the same `settings`."""
-    import torch
+    """What `run.json` says; a run is resumed by one of the same `settings`.
 
-    from pgcli.checkpoints.file_digests import folder_digests
-
-    held_out = rows.held_out
-    fixed = command.settings.values | {
+    `read` are the rows of the sources, and those of `--eval`.
+    """
+    rows, held_out = read[0], read[1] if len(read) > 1 else None
+    fixed = options.fixed | {
         "checkpoint": None if checkpoint is None else folder_digests(checkpoint.folder),
-        "dtype": command.dtype,
-        "rows": rows.given.digest,
+        "adapter": options.adapter and digests([Path(options.adapter, adapter_file.WEIGHTS)]),
+        "rows": rows.digest,
         "eval_rows": None if held_out is None else held_out.digest,
-        "max_pixels": command.max_pixels,
-        "fast_decode": command.fast_decode,
     }
     return {
         "pgcli": __version__,
         "torch": torch.__version__,
-        "sources": [*command.sources],
-        "eval": command.eval,
+        "sources": [*options.sources],
+        "eval": options.eval,
         "counts": {
-            "rows": len(rows.given),
+            "rows": len(rows),
             "eval_rows": None if held_out is None else len(held_out),
-            **rows.given.left_out,
+            **rows.left_out,
         },
         "settings": fixed,
     }
 
 
-def check_run(command: TrainOptions, record: Mapping[str, Any]) -> bool:
+def check_run(options: TrainOptions, record: Mapping[str, Any]) -> bool:
     """Whether the folder has a run to resume. Raises OutputExists if it has other settings."""
-    folder = command.folder
+    folder = options.folder
     earlier = read_json(folder / RUN)
-    if earlier is None or command.overwrite:
+    if earlier is None or options.overwrite:
         return False
     settings = (with_defaults(one) for one in (earlier.get("settings", {}), record["settings"]))
     if changes := differences(*settings):
+        hint = (
+            "the command that made it resumes it; another -o leaves it alone; --overwrite begins "
+        )
+        hint += "again"
+        if earlier.get("result", {}).get("complete"):  # its learning rate has fallen to zero
+            option = "--adapter" if (folder / ADAPTER_CONFIG).exists() else "--model"
+            hint = (
+                f"to train it further: {option} {folder} and another -o; --overwrite begins again"
+            )
         raise OutputExists(
-            f"{folder} belongs to a run with other settings: {'; '.join(changes)}",
-            hint="the command that made it resumes it; another -o leaves it alone; "
-            "--overwrite begins again",
+            f"{folder} belongs to a run with other settings: {'; '.join(changes)}", hint=hint
         )
     return True
 
 
 def with_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings with the defaults of adapters, and `default` for those that tasks differ in."""
-    from pgcli.training.lora import LoraSettings
-
     lora = LoraSettings()
     known = {"rank": lora.rank, "alpha": lora.lora_alpha, "targets": lora.targets}
     defaults = dict.fromkeys(OPEN, "default") | known
@@ -81,25 +92,18 @@ def with_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def begin_run(command: TrainOptions, state: Path, record: Mapping[str, Any]) -> None:
+def begin_run(options: TrainOptions, state: Path, record: Mapping[str, Any]) -> None:
     """Create the folder of a new run, without what an earlier one left there."""
-    folder = command.folder
+    folder = options.folder
     with wrap_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        if command.overwrite:
+        if options.overwrite:
             remove_run(folder, state)
     write_json(folder / RUN, dict(record))
 
 
 def remove_run(folder: Path, state: Path) -> None:
     """Remove the files of an earlier run, and nothing else. Raises OSError."""
-    from pgcli.checkpoints import adapter_file
-    from pgcli.checkpoints.generation_config import GENERATION
-    from pgcli.checkpoints.json_file import ADAPTER_CONFIG
-    from pgcli.checkpoints.processor_files import IMAGE_PROCESSOR_FILES, TOKENIZER_FILES
-    from pgcli.training.metrics_file import METRICS
-    from pgcli.training.trainer import CURVES, LAST, SMALLER, STATE
-
     weights = ("config.json", "model.safetensors", ADAPTER_CONFIG, adapter_file.WEIGHTS)
     model = (*weights, *IMAGE_PROCESSOR_FILES, *TOKENIZER_FILES, GENERATION)
     for file in (

@@ -1,1 +1,0 @@
-"""The command `train`: its rows, record, plan, display and report."""

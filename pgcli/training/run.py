@@ -1,0 +1,379 @@
+"""One training run: rows and model are read, then the trainer runs until it ends or is ended."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from pgcli.checkpoints.find import Checkpoint, find, find_local
+from pgcli.checkpoints.merged import merge_adapter
+from pgcli.device.select import choose_device
+from pgcli.errors import OutputInUse
+from pgcli.inputs.paths import url_scheme
+from pgcli.output.reader import state_folder
+from pgcli.run.progress.events import (
+    FactTable,
+    Message,
+    OnEvent,
+    Progress,
+    Stage,
+    StageEnd,
+    ignore,
+    tracked,
+)
+from pgcli.run.progress.shutdown import GracefulShutdown
+from pgcli.run.state.folder import LOCK, LOCK_SECONDS
+from pgcli.stores import Held, LocalStore
+from pgcli.stores.files import read_json
+from pgcli.stores.writing import check_target, wrap_write_errors, write_json
+from pgcli.training.metrics_file import METRICS, read_metrics
+from pgcli.training.options import TrainOptions
+from pgcli.training.overfitting import OverfittingWatch
+from pgcli.training.processes import ALONE, Processes
+from pgcli.training.row_errors import RowErrors
+from pgcli.training.rows import IMAGE_ID, RowKey, RowStore, TrainingRows
+from pgcli.training.run_record import MERGED, begin_run, check_run, run_record
+from pgcli.training.same_images import UNKNOWN, check_apart, image_size, split_by_image
+from pgcli.training.setup import TaskInputs, make_task, plan_facts
+from pgcli.training.status import RUN
+from pgcli.training.trainer import Trainer
+from pgcli.wording import count, duration
+
+MAX_NAMED = 3  # rows that are named in a message
+SHOWN_UPDATES = 20  # the loss that is shown is the mean of so many
+MAX_MEASURES = 5
+
+#: Finds the files of a model and shows their download.
+FindModel = Callable[[str, str | None], Checkpoint]
+
+
+@dataclass(frozen=True)
+class LearningRows:
+    """The rows of the sources and of `--eval`, and those to train and to evaluate on."""
+
+    read: Sequence[TrainingRows]
+    train: TrainingRows
+    evaluation: TrainingRows
+
+    @property
+    def with_fault(self) -> int:
+        """The number of rows that were left out, as they cannot be used."""
+        return sum(len(rows.faults) for rows in self.read)
+
+
+@dataclass(frozen=True)
+class TrainingSummary:
+    """A run that ended: its updates, best evaluation and the rows that could not be used."""
+
+    rows: int
+    steps: int
+    best: Mapping[str, float]
+    unusable: Mapping[RowKey, str]
+    count_unusable: int
+    seconds: float
+    exit_code: int
+
+    def facts(self, folder: Path) -> list[tuple[str, str]]:
+        """What was learned, in words."""
+        facts = [
+            ("model", str(folder)),
+            ("rows", f"{self.rows:,}"),
+            ("steps", f"{self.steps:,} in {duration(self.seconds)}"),
+        ]
+        if self.best:
+            best = ", ".join(
+                f"{name.replace('_', ' ')} {value:.4g}"
+                for name, value in self.best.items()
+                if name != "step"
+            )
+            facts.append(("best", f"step {self.best['step']:,}: {best}"))
+        return facts
+
+
+def train(
+    options: TrainOptions,
+    on_event: OnEvent = ignore,
+    find_model: FindModel = find,
+    processes: Processes = ALONE,
+) -> TrainingSummary | None:
+    """Train as the options say, in this process or in one of several; resume where there is a run.
+
+    Of several processes the first writes. Returns None for a dry run. Raises UsageError for options
+    that do not go together, OutputExists for a folder of another run, and the errors of reading.
+    """
+    options.check()
+    folder = options.folder
+    if not options.overwrite and read_json(folder / RUN) is None:
+        check_target(folder, "-o", is_folder=True, overwrite=False)
+    if options.dry_run:
+        if processes.is_first:
+            dry_run(options, on_event, processes)
+        return None
+    with opened_state(folder, processes) as state, closing(RowStore(state)) as store:
+        return train_rows(options, state, store, on_event, find_model, processes)
+
+
+def dry_run(options: TrainOptions, on_event: OnEvent, processes: Processes) -> None:
+    """Read the rows and say what a run of so many processes would do. Writes nothing.
+
+    Raises OutputExists if the folder has another run.
+    """
+    with tempfile.TemporaryDirectory() as name, closing(RowStore(Path(name))) as store:
+        rows = read_learning_rows(options, store, on_event)
+        checkpoint = None if options.model is None else find_local(options.model, options.revision)
+        record = run_record(options, rows.read, checkpoint)
+        if checkpoint is None and options.model is not None:
+            del record["settings"]["checkpoint"]  # unknown before it is on this machine
+        check_run(options, record)
+        for part in (rows.train, rows.evaluation):
+            report_missing(part, on_event)
+        inputs = task_inputs(options, rows, store, checkpoint, processes)
+        on_event(FactTable([*plan_facts(inputs), ("output", str(options.folder))]))
+
+
+def report_missing(rows: TrainingRows, on_event: OnEvent) -> None:
+    """Say which images of the rows are not there; those at addresses are not asked for."""
+    missing = [
+        row.item.id
+        for row in rows.images()
+        if image_size(row) == UNKNOWN and not url_scheme(row.item.path or "")
+    ]
+    if missing:
+        on_event(Message(f"{count(len(missing), 'image')} cannot be opened: {named(missing)}"))
+
+
+def read_learning_rows(options: TrainOptions, store: RowStore, on_event: OnEvent) -> LearningRows:
+    """The rows of a run. Raises TooManyErrors, and UsageError for images of both sides."""
+    reader, errors = options.row_reader(on_event), RowErrors(options.error_budget)
+
+    def read(sources: Sequence[str]) -> TrainingRows:
+        rows = TrainingRows(store)
+        track = partial(tracked, on_event=on_event, task="reading rows", unit="rows")
+        reader.read(sources, options.read_options, rows, track=track, errors=errors)
+        for reason, lost in rows.left_out.items():
+            words = {
+                "without_target": f"without {reader.missing}",
+                "with_error": "with an error in a result file",
+            }
+            on_event(Message(f"{count(lost, 'row')} {words[reason]} left out"))
+        if rows.faults:
+            unusable = count(len(rows.faults), "row")
+            on_event(Message(f"{unusable} that cannot be used left out: {named(rows.faults)}"))
+        return rows
+
+    rows = read(options.sources)
+    track = partial(tracked, on_event=on_event, task="comparing images", unit="images")
+    if options.eval is not None:
+        held_out = read([options.eval])
+        check_apart(rows, held_out, track=track)
+        return LearningRows([rows, held_out], rows, held_out)
+    if options.eval_fraction:
+        parts = split_by_image(rows, options.eval_fraction, options.seed, track=track)
+        return LearningRows([rows], *parts)
+    return LearningRows([rows], rows, TrainingRows(store))
+
+
+def named(names: Sequence[str]) -> str:
+    """`a; b; c; ...`."""
+    return "; ".join(names[:MAX_NAMED]) + "; ..." * (len(names) > MAX_NAMED)
+
+
+def task_inputs(
+    options: TrainOptions,
+    rows: LearningRows,
+    store: RowStore,
+    checkpoint: Checkpoint | None,
+    processes: Processes,
+    on_event: OnEvent = ignore,
+) -> TaskInputs:
+    """What the run's task is made of."""
+    device = choose_device(options.device)
+    track = partial(tracked, on_event=on_event, task="computing features", unit="batches")
+    return TaskInputs(
+        options,
+        rows.train,
+        rows.evaluation,
+        store,
+        checkpoint,
+        device,
+        rows.with_fault,
+        track,
+        processes,
+    )
+
+
+def train_rows(
+    options: TrainOptions,
+    state: Path,
+    store: RowStore,
+    on_event: OnEvent,
+    find_model: FindModel,
+    processes: Processes,
+) -> TrainingSummary:
+    """Read the rows and the model, and train."""
+    rows = read_learning_rows(options, store, on_event)
+    checkpoint, model = None, options.model
+    if model is not None:
+        if processes.count > 1:  # the first downloads what is missing
+            processes.from_first(lambda: str(find_model(model, options.revision)))
+        checkpoint = find_model(model, options.revision)
+    record = run_record(options, rows.read, checkpoint)
+    resumes = check_run(options, record)
+    task = make_task(task_inputs(options, rows, store, checkpoint, processes, on_event))
+    trainer_options = options.trainer_options(
+        task.order.steps_per_epoch, is_evaluated=bool(rows.evaluation)
+    )
+    record["steps"] = trainer_options.steps
+    processes.from_first(lambda: None if resumes else begin_run(options, state, record))
+    trainer = Trainer(task, trainer_options, options.folder, state, processes)
+    began = perf_counter()
+    is_complete = run_trainer(trainer, on_event)
+    seconds = perf_counter() - began
+    faults: dict[RowKey, str] = {}
+    for share in processes.gather({**task.faults}):
+        faults |= share
+    earlier = (read_json(options.folder / RUN) or {}).get("result", {}).get("unreadable", [])
+    unreadable = [*dict.fromkeys([*earlier, *(key[0] for key in faults)])]
+
+    def end_run() -> None:
+        if is_complete and options.merge and checkpoint is not None:
+            with wrap_write_errors(options.folder / MERGED):
+                merge_adapter(checkpoint.folder, options.folder, options.folder / MERGED)
+        result = {"complete": is_complete, **asdict(trainer.progress), "unreadable": unreadable}
+        write_json(options.folder / RUN, record | {"result": result})
+
+    processes.from_first(end_run)
+    has_lost = any(line.get("lost") for line in read_metrics(options.folder / METRICS))
+    lost = sum(part.count_lost(faults) for part in rows.read)
+    return TrainingSummary(
+        len(rows.read[0]),
+        trainer.progress.step,
+        trainer.progress.best,
+        faults,
+        lost + sum(len(key) > IMAGE_ID for key in faults),
+        seconds,
+        3 if unreadable or has_lost or rows.with_fault else 0,
+    )
+
+
+@contextmanager
+def opened_state(folder: Path, processes: Processes) -> Iterator[Path]:
+    """The folder of the run's state, locked by the first process."""
+    state = state_folder(folder)
+    with ExitStack() as stack:
+        processes.from_first(lambda: stack.enter_context(locked(state)))
+        yield state
+
+
+@contextmanager
+def locked(state: Path) -> Iterator[None]:
+    """A block in which the folder is there and locked; it is removed where nothing was saved.
+
+    Raises OutputInUse.
+    """
+    store = LocalStore(state, create=True)
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(store.lock(LOCK, timeout_seconds=LOCK_SECONDS))
+        except Held:
+            raise OutputInUse(
+                f"{state.with_suffix('')} is in use by another run",
+                hint="wait for it, end it, or choose another -o",
+            ) from None
+        try:
+            yield
+        finally:
+            store.delete([LOCK])
+            store.remove_folders()
+
+
+def run_trainer(trainer: Trainer, on_event: OnEvent) -> bool:
+    """Run the trainer until it ends or a signal comes, and say how it stands."""
+    steps, done = trainer.options.steps, trainer.progress.step
+    if done:
+        on_event(Message(f"{done:,} of {steps:,} steps are done already"))
+    updates = UpdateEvents(on_event, Progress(done))
+    for line in read_metrics(trainer.folder / METRICS):
+        if line["step"] <= done:
+            updates.watch.add(line)
+
+    def on_signal() -> None:
+        on_event(Message("ending after this step; the same command goes on"))
+
+    def on_status() -> None:
+        on_event(replace(updates.latest, is_asked=True))
+
+    on_event(Stage("training", steps, initial=done, unit="steps"))
+    try:
+        with GracefulShutdown(on_signal, on_status, pipes=False) as shutdown:
+            is_complete = trainer.run(should_stop=shutdown.should_stop, on_update=updates)
+    finally:
+        on_event(StageEnd())
+    if not is_complete:  # any process may have had the signal
+        shutdown.signum = trainer.processes.largest(shutdown.signum or 0) or None
+    shutdown.raise_if_requested()
+    return is_complete
+
+
+@dataclass
+class UpdateEvents:
+    """Says of each line of the metrics how far the run is, and what an evaluation found."""
+
+    on_event: OnEvent
+    latest: Progress
+    watch: OverfittingWatch = field(default_factory=OverfittingWatch)
+    _losses: deque[float] = field(default_factory=lambda: deque(maxlen=SHOWN_UPDATES))
+
+    def __call__(self, line: Mapping[str, Any]) -> None:
+        if line["loss"] is not None:
+            self._losses.append(line["loss"])
+        self.latest = Progress(line["step"], details=details(line, self._losses))
+        self.on_event(self.latest)
+        is_overfitting = self.watch.add(line)
+        if "eval_loss" in line:
+            self.on_event(Message(evaluation_line(line)))
+        if is_overfitting:
+            text = (
+                f"the evaluation loss has risen {self.watch.rises} times in a row while the "
+                "training loss fell: the model overfits"
+            )
+            hint = (
+                "the best weights are kept; --patience 3 stops here, fewer --epochs or more rows "
+                "avoid it"
+            )
+            self.on_event(Message(text, hint))
+
+
+def details(line: Mapping[str, Any], losses: Sequence[float]) -> str:
+    """`loss 1.234, learning rate 1e-05, gradient norm 0.5, 900 tokens/s, 12 images/s, 3.1 GB`."""
+    norm, loss = line["gradient_norm"], sum(losses) / len(losses) if losses else None
+    parts = [
+        "" if loss is None else f"loss {loss:.4g}",
+        f"learning rate {line['learning_rate']:.3g}",
+        "" if norm is None else f"gradient norm {norm:.3g}",
+        *(
+            f"{line[name]:,.{0 if line[name] >= 100 else 1}f} {unit}/s"
+            for name, unit in (("tokens_per_second", "tokens"), ("rows_per_second", "images"))
+            if name in line
+        ),
+        f"{line['memory_mb'] / 1e3:.1f} GB",
+    ]
+    return ", ".join(filter(None, parts))
+
+
+def evaluation_line(line: Mapping[str, Any]) -> str:
+    """`step 100: loss 1.2; evaluation: loss 1.3, accuracy 0.7`, of many measures the first ones."""
+    names = [name for name in line if name.startswith("eval_")]
+    measures = ", ".join(
+        f"{name.removeprefix('eval_').replace('_', ' ')} {line[name]:.4g}"
+        for name in names[:MAX_MEASURES]
+    )
+    loss = "" if line["loss"] is None else f"loss {line['loss']:.4g}; "
+    return f"step {line['step']:,}: {loss}evaluation: {measures}"
