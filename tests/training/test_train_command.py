@@ -367,7 +367,10 @@ def test_same_image_is_not_trained_and_evaluated_on(
         ("walls --task classify --init tiny --loss sigmoid -o out", "--loss goes with"),
         ("pairs.jsonl --task contrastive --init tiny --label-smoothing 0.1 -o out", "goes with"),
         ("walls --task classify --init tiny --probe -o out", "--probe"),
-        ("walls --task classify --init tiny --prompt x -o out", "--prompt goes with training PaliGemma, without --task"),
+        (
+            "walls --task classify --init tiny --prompt x -o out",
+            "--prompt goes with training PaliGemma, without --task",
+        ),
         ("walls --task classify --init tiny --epochs 1 --steps 1 -o out", "how long to train"),
         ("walls --task classify --init tiny --patience 2 -o out", "needs rows to evaluate on"),
         ("walls --task contrastive --init tiny -o out", "no columns"),
