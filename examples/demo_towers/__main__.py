@@ -28,9 +28,8 @@ from pgcli.embedding.texts import TextFormat, TextProcessor, canonical_text
 from pgcli.model.config import TextConfig, TwoTowersConfig
 from pgcli.model.two_towers import TwoTowers
 from pgcli.training.contrastive import SIGLIP_BIAS, SIGLIP_SCALE
-from pgcli.training.init_towers import init_towers
 from pgcli.training.learned_tokenizer import EOS, PAD, learn_tokenizer
-from pgcli.training.new_models import two_towers_of
+from pgcli.training.new_models import init_towers, two_towers_of
 from pgcli.training.trainer import Trainer, TrainerOptions
 
 MAX_POSITIONS = 32

@@ -20,8 +20,7 @@ from pgcli.images.pool import decode_ahead
 from pgcli.records import DecodedImage
 from pgcli.stores import Reader
 from pgcli.training.processes import ALONE, Processes
-from pgcli.training.row_errors import RowErrors
-from pgcli.training.rows import RowStore, TrainingRow
+from pgcli.training.rows import RowErrors, RowStore, TrainingRow
 from pgcli.training.seeds import seed_of
 
 

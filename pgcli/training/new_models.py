@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from pgcli.checkpoints.model_description import ModelDescription
 from pgcli.embedding.loader import encoder_config, read_model
@@ -17,7 +17,6 @@ from pgcli.model.classifier import ImageClassifier
 from pgcli.model.config import ClassifierConfig, TextConfig, TwoTowersConfig, VisionConfig
 from pgcli.model.two_towers import TwoTowers
 from pgcli.training.contrastive import SIGLIP_BIAS, SIGLIP_SCALE
-from pgcli.training.init_towers import init_towers
 
 Model = TypeVar("Model", bound=nn.Module)
 ModelSize = Literal["tiny", "small", "base"]
@@ -41,6 +40,8 @@ TEXT_SIZES: Mapping[ModelSize, tuple[int, int, int]] = MappingProxyType(
     {"tiny": (2, 32, 4_000), "small": (12, 64, 16_000), "base": (12, 64, 32_000)}
 )
 CLIP_SCALE = 1 / 0.07  # at which CLIP's training starts
+RESIDUAL = ("out_proj", "fc2")  # the last layers of a residual branch
+POSITION_STD = 0.02
 
 
 def max_tokens(size: ModelSize) -> int:
@@ -124,3 +125,47 @@ def _trainable(model: Model) -> Model:
     """The model with gradients, which a loaded one does not have."""
     model.requires_grad_(requires_grad=True)
     return model
+
+
+def init_towers(model: nn.Module, *, seed: int, scale: float = 0.0, bias: float = 0.0) -> None:
+    """Fill the parameters with random numbers that keep the variance of activations.
+
+    Kernels have the standard deviation 1 / sqrt(inputs) (LeCun), those that end a residual branch
+    a smaller one by the square root of the number of branches (GPT-2). `scale`, a logarithm, and
+    `bias` are those of two towers' logits.
+    """
+    generator = torch.Generator().manual_seed(seed)
+
+    def fill(parameter: Tensor, std: float) -> None:
+        parameter.copy_(torch.randn(parameter.shape, generator=generator) * std)
+
+    with torch.no_grad():
+        for name, module in model.named_modules():
+            branches = 2 * _depth(model, name) if name.endswith(RESIDUAL) else 1
+            if isinstance(module, nn.Linear | nn.Conv2d):
+                fill(module.weight, (module.weight[0].numel() * branches) ** -0.5)
+                if module.bias is not None:
+                    module.bias.zero_()
+            elif isinstance(module, nn.Embedding):
+                fill(module.weight, POSITION_STD)
+            elif isinstance(module, nn.LayerNorm):
+                module.weight.fill_(1)
+                module.bias.zero_()
+        for name, parameter in model.named_parameters():
+            if name.endswith(("probe", "class_embedding")):
+                fill(parameter, POSITION_STD)
+            elif name.endswith("in_proj_weight"):
+                fill(parameter, parameter.shape[1] ** -0.5)
+            elif name.endswith("in_proj_bias"):
+                parameter.zero_()
+            elif name == "logit_scale":
+                parameter.fill_(scale)
+            elif name == "logit_bias":
+                parameter.fill_(bias)
+
+
+def _depth(model: nn.Module, name: str) -> int:
+    """The number of layers of the tower that the module is in; 1 outside of any."""
+    tower = dict(model.named_modules()).get(name.split(".")[0])
+    layers = getattr(tower, "layers", None)
+    return len(layers) if layers is not None else 1

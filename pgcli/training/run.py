@@ -33,12 +33,10 @@ from pgcli.run.state.folder import LOCK, LOCK_SECONDS
 from pgcli.stores import Held, LocalStore
 from pgcli.stores.files import read_json
 from pgcli.stores.writing import check_target, wrap_write_errors, write_json
-from pgcli.training.metrics_file import METRICS, read_metrics
+from pgcli.training.metrics_file import METRICS, OverfittingWatch, read_metrics
 from pgcli.training.options import TrainOptions
-from pgcli.training.overfitting import OverfittingWatch
 from pgcli.training.processes import ALONE, Processes
-from pgcli.training.row_errors import RowErrors
-from pgcli.training.rows import IMAGE_ID, RowKey, RowStore, TrainingRows
+from pgcli.training.rows import IMAGE_ID, RowErrors, RowKey, RowStore, TrainingRows
 from pgcli.training.run_record import MERGED, begin_run, check_run, run_record
 from pgcli.training.same_images import UNKNOWN, check_apart, image_size, split_by_image
 from pgcli.training.setup import TaskInputs, make_task, plan_facts

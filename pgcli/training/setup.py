@@ -32,8 +32,7 @@ from pgcli.training.contrastive_task import ContrastiveTask
 from pgcli.training.data import RowOrder, TrainingData
 from pgcli.training.options import TrainOptions
 from pgcli.training.processes import ALONE, Processes
-from pgcli.training.row_errors import RowErrors
-from pgcli.training.rows import RowKey, RowStore, TrainingRow, TrainingRows
+from pgcli.training.rows import RowErrors, RowKey, RowStore, TrainingRow, TrainingRows
 from pgcli.training.sharding import shard
 from pgcli.training.start_answers import base_dtype, check_kind, start_answers
 from pgcli.training.start_encoders import (

@@ -39,8 +39,7 @@ from pgcli.run.progress.tally import ErrorBudget
 from pgcli.stores.files import open_regular
 from pgcli.tasks.question import ask, normalize
 from pgcli.tasks.templates import render, template_columns
-from pgcli.training.row_errors import RowErrors
-from pgcli.training.rows import Target, TrainingRows
+from pgcli.training.rows import RowErrors, Target, TrainingRows
 
 #: The columns of result files that say why an image has no answer.
 ERROR_COLUMNS = ("error", "error_message")

@@ -11,7 +11,7 @@ from pgcli.cli.run_command import RunOnScreen
 from pgcli.cli.ui.console import Screen
 from pgcli.cli.ui.progress import StageProgress
 from pgcli.run.progress.events import Progress
-from pgcli.training.overfitting import OverfittingWatch
+from pgcli.training.metrics_file import OverfittingWatch
 from pgcli.training.run import UpdateEvents, details
 
 LINE = {"step": 5, "loss": 0.51234, "learning_rate": 2e-05, "gradient_norm": 0.8, "rows": 4,

@@ -22,8 +22,8 @@ from pgcli.records import Item
 from pgcli.training.classify_task import ClassifyTask
 from pgcli.training.contrastive_task import ContrastiveTask
 from pgcli.training.data import ImageBatch, RowOrder, TrainingData
-from pgcli.training.init_towers import init_towers
 from pgcli.training.learned_tokenizer import EOS, PAD, learn_tokenizer
+from pgcli.training.new_models import init_towers
 from pgcli.training.processes import ALONE
 from pgcli.training.rows import RowStore, TrainingRow
 from pgcli.training.task import MicroBatches
