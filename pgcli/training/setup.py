@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -32,7 +32,7 @@ from pgcli.training.contrastive_task import ContrastiveTask
 from pgcli.training.data import RowOrder, TrainingData
 from pgcli.training.options import TrainOptions
 from pgcli.training.processes import ALONE, Processes
-from pgcli.training.rows import RowErrors, RowKey, RowStore, TrainingRow, TrainingRows
+from pgcli.training.rows import RowErrors, RowKey, RowStore, TrainingRows
 from pgcli.training.sharding import shard
 from pgcli.training.start_answers import base_dtype, check_kind, start_answers
 from pgcli.training.start_encoders import (
@@ -157,42 +157,31 @@ class AnswerPlan:
         )
 
 
-@dataclass
-class FittingRows:
-    """Rows whose prompt and answer fit into the model's positions after the image.
+def fitting_rows(
+    rows: TrainingRows, tokenizer: Tokenizer, config: PaliGemmaConfig, faults: dict[RowKey, str]
+) -> tuple[TrainingRows, array[int]]:
+    """The rows whose prompt and answer fit into the model after the image, and their text tokens.
 
-    The others are named in `faults`: nothing is cut, least of all the tokens of an image.
+    The others are named in `faults`: nothing is cut, least of all the tokens of an image. Raises
+    NoInputError if no row is left.
     """
-
-    tokenizer: Tokenizer
-    config: PaliGemmaConfig
-    faults: dict[RowKey, str] = field(default_factory=dict)
-
-    def of(self, rows: TrainingRows) -> tuple[TrainingRows, array[int]]:
-        """The rows that fit, and how many text tokens each has."""
-        kept, lengths = array("Q"), array("I")
-        for number, row in enumerate(rows):
-            if length := self._length(row):
-                kept.append(number)
-                lengths.append(length)
-        if len(kept) == len(rows):
-            return rows, lengths
-        if not kept:
-            raise NoInputError("no row's prompt and answer fit into the model", hint="shorten them")
-        return rows.select(kept), lengths
-
-    def _length(self, row: TrainingRow) -> int:
-        """The number of text tokens of a row; 0 if they do not fit."""
-        room = self.config.decoder.max_positions - self.config.image_tokens
-        example = tokenized(row, self.tokenizer, self.config.stop_tokens[0])
-        length = len(example.prefix) + len(example.suffix)
-        if length > room:
-            self.faults[(*row.image_id, row.prompt, row.target)] = (
-                f"The prompt and the answer have {length:,} tokens; the model has room for "
-                f"{room:,}."
-            )
-            return 0
-        return length
+    room = config.decoder.max_positions - config.image_tokens
+    kept, lengths = array("Q"), array("I")
+    for number, row in enumerate(rows):
+        prefix, suffix = tokenized(row, tokenizer, config.stop_tokens[0])
+        length = len(prefix) + len(suffix)
+        if length <= room:
+            kept.append(number)
+            lengths.append(length)
+            continue
+        faults[(*row.image_id, row.prompt, row.target)] = (
+            f"The prompt and the answer have {length:,} tokens; the model has room for {room:,}."
+        )
+    if len(kept) == len(rows):
+        return rows, lengths
+    if not kept:
+        raise NoInputError("no row's prompt and answer fit into the model", hint="shorten them")
+    return rows.select(kept), lengths
 
 
 def plan_answers(inputs: TaskInputs) -> AnswerPlan:
@@ -202,13 +191,13 @@ def plan_answers(inputs: TaskInputs) -> AnswerPlan:
     check_kind(checkpoint)
     config = read_config(checkpoint.folder)
     tokenizer = read_tokenizer(checkpoint.folder, config)
-    fitting = FittingRows(tokenizer, config)
-    train, lengths = fitting.of(inputs.train)
-    evaluation, _ = fitting.of(inputs.evaluation)
+    faults: dict[RowKey, str] = {}
+    train, lengths = fitting_rows(inputs.train, tokenizer, config, faults)
+    evaluation, _ = fitting_rows(inputs.evaluation, tokenizer, config, faults)
     inputs = replace(inputs, train=train, evaluation=evaluation, lengths=lengths)
     dtype = base_dtype(options, checkpoint, inputs.device)
     stored = feature_bytes(inputs, config, dtype)
-    return AnswerPlan(inputs, checkpoint, config, tokenizer, dtype, fitting.faults, stored)
+    return AnswerPlan(inputs, checkpoint, config, tokenizer, dtype, faults, stored)
 
 
 def feature_bytes(inputs: TaskInputs, config: PaliGemmaConfig, dtype: torch.dtype) -> int:

@@ -65,7 +65,7 @@ def run_training(options: TrainOptions) -> int:
         more = "; ..." * (len(summary.unusable) > MAX_NAMED)
         lost = summary.count_unusable
         screen.info(f"{lost:,} row{'s' * (lost != 1)} could not be used: {named}{more}")
-    screen.next_steps([("use it", use_of(options))])
+    screen.info(f"{options.folder} has what was trained", hint=use_of(options))
     return summary.exit_code
 
 
