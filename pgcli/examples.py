@@ -140,7 +140,7 @@ def read_answers(value: Any) -> tuple[str, ...]:
     if isinstance(value, Mapping):
         value = value.get("answer")
     if isinstance(value, list | tuple):
-        return tuple(text for one in value for text in read_answers(one))
+        return tuple(text for answer in value for text in read_answers(answer))
     return () if value is None else (str(value),)
 
 
@@ -157,7 +157,7 @@ def read_boxes(row: Mapping[str, Any], where: str) -> tuple[Box, ...] | None:
             return ()
         corners = {name: as_number(row[name]) for name in CORNERS}
         value = [{"label": str(row.get(LABEL, "")), **corners}]
-    boxes = [box_of(one) for one in value] if isinstance(value, list | tuple) else [None]
+    boxes = [box_of(box) for box in value] if isinstance(value, list | tuple) else [None]
     if None in boxes:
         raise UsageError(
             f"{where}: 'boxes' are not boxes",

@@ -46,12 +46,12 @@ class TrueAnswers:
     @classmethod
     def of(cls, rows: Iterable[TrainingRow]) -> TrueAnswers:
         """The questions of these rows."""
-        found = cls()
+        questions = cls()
         for row in rows:
             key = key_of(row)
-            found.texts.setdefault(key, []).extend(row.answers or (row.target,))
-            found.ids.setdefault(key, row.item.id)
-        return found
+            questions.texts.setdefault(key, []).extend(row.answers or (row.target,))
+            questions.ids.setdefault(key, row.item.id)
+        return questions
 
     @property
     def main_metric(self) -> str | None:
@@ -98,7 +98,7 @@ class TrueAnswers:
 
     def _by_task(self, answers: Mapping[Key, Answer]) -> dict[Task, list[JoinedRow]]:
         """The questions with their answers and truths, by task."""
-        found: dict[Task, list[JoinedRow]] = {}
+        rows: dict[Task, list[JoinedRow]] = {}
         for key, texts in self.texts.items():
             answer = answers.get(key)
             row = None if answer is None else {"answer": answer.answer}
@@ -106,8 +106,8 @@ class TrueAnswers:
             size = {} if answer is None else {"width": answer.width, "height": answer.height}
             truth, task = with_boxes(truth_of(key, texts), size), task_of(key)
             joined = JoinedRow(key[0], key[1], row, truth, boxes, task=task)
-            found.setdefault(task, []).append(joined)
-        return found
+            rows.setdefault(task, []).append(joined)
+        return rows
 
     def _new_tokens(self, task: Task, engine: InferenceEngine) -> int:
         """The most tokens of an answer: enough for the true ones, and no more than a command's."""

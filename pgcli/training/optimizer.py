@@ -48,14 +48,14 @@ def make_optimizer(
 
     Raises ValueError for parameters in half precision: most updates are too small to change them.
     """
-    trained = [(name, one) for name, one in model.named_parameters() if one.requires_grad]
-    for name, one in trained:
-        if torch.finfo(one.dtype).bits < 32:
-            raise ValueError(f"{name} is trained in {one.dtype}, not in torch.float32")
-    decayed = [one for name, one in trained if is_decayed(name, one)]
-    rest = [one for name, one in trained if not is_decayed(name, one)]
+    trained = [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
+    for name, weight in trained:
+        if torch.finfo(weight.dtype).bits < 32:
+            raise ValueError(f"{name} is trained in {weight.dtype}, not in torch.float32")
+    decayed = [weight for name, weight in trained if is_decayed(name, weight)]
+    rest = [weight for name, weight in trained if not is_decayed(name, weight)]
     groups = [
         {"name": "decayed", "params": decayed, "weight_decay": weight_decay},
         {"name": "not decayed", "params": rest, "weight_decay": 0.0},
     ]
-    return kind([one for one in groups if one["params"]], betas=betas)
+    return kind([group for group in groups if group["params"]], betas=betas)

@@ -109,9 +109,9 @@ class Processes:
         """The largest value of all processes."""
         if self.store is None:
             return value
-        found = torch.tensor(value)
-        dist.all_reduce(found, dist.ReduceOp.MAX)
-        return int(found)
+        largest = torch.tensor(value)
+        dist.all_reduce(largest, dist.ReduceOp.MAX)
+        return int(largest)
 
     def smallest(self, value: int) -> int:
         """The smallest value of all processes."""
@@ -121,9 +121,9 @@ class Processes:
         """The values of all processes, in the order of their ranks."""
         if self.store is None:
             return [value]
-        found: list[Any] = [None] * self.count
-        dist.all_gather_object(found, value)
-        return found
+        values: list[Any] = [None] * self.count
+        dist.all_gather_object(values, value)
+        return values
 
     def add_gradients(self, parameters: Sequence[nn.Parameter], scale: float) -> None:
         """Replace each gradient by the sum of those of all processes, times `scale`.
@@ -133,19 +133,19 @@ class Processes:
         if self.store is not None and any(map(is_sharded, parameters)):
             scale *= self.count
         elif self.store is not None:
-            has_gradient = torch.tensor([one.grad is not None for one in parameters]).byte()
+            has_gradient = torch.tensor([weight.grad is not None for weight in parameters]).byte()
             dist.all_reduce(has_gradient, dist.ReduceOp.MAX)
             sums = []
-            for one, is_used in zip(parameters, has_gradient.tolist(), strict=True):
-                if is_used and one.grad is None:  # all of this process's images are lost
-                    one.grad = torch.zeros_like(one)
-                if one.grad is not None:
-                    sums.append(dist.all_reduce(one.grad, async_op=True))
+            for weight, is_used in zip(parameters, has_gradient.tolist(), strict=True):
+                if is_used and weight.grad is None:  # all of this process's images are lost
+                    weight.grad = torch.zeros_like(weight)
+                if weight.grad is not None:
+                    sums.append(dist.all_reduce(weight.grad, async_op=True))
             for work in sums:
                 work.wait()
-        for one in parameters:
-            if one.grad is not None:
-                one.grad.mul_(scale)
+        for weight in parameters:
+            if weight.grad is not None:
+                weight.grad.mul_(scale)
 
     def from_first(self, work: Callable[[], Result]) -> Result:
         """The result of `work`, a JSON value, which the first process alone does.
@@ -165,10 +165,10 @@ class Processes:
             return value
         while not self.store.check([name]):
             sleep(POLL_SECONDS)  # in Python, so that signals are handled
-        found = json.loads(self.store.get(name))
-        if FAILED in found:
-            raise OtherProcessFailed(found[FAILED])
-        value = found["value"]
+        result = json.loads(self.store.get(name))
+        if FAILED in result:
+            raise OtherProcessFailed(result[FAILED])
+        value = result["value"]
         return value
 
     @contextmanager

@@ -65,12 +65,10 @@ def check_run(options: TrainOptions, record: Mapping[str, Any]) -> bool:
     earlier = read_json(folder / RUN)
     if earlier is None or options.overwrite:
         return False
-    settings = (with_defaults(one) for one in (earlier.get("settings", {}), record["settings"]))
-    if changes := differences(*settings):
-        hint = (
-            "the command that made it resumes it; another -o leaves it alone; --overwrite begins "
-        )
-        hint += "again"
+    settings = earlier.get("settings", {}), record["settings"]
+    if changes := differences(*map(with_defaults, settings)):
+        hint = "the command that made it resumes it; another -o leaves it alone; "
+        hint += "--overwrite begins again"
         if earlier.get("result", {}).get("complete"):  # its learning rate has fallen to zero
             option = "--adapter" if (folder / ADAPTER_CONFIG).exists() else "--model"
             hint = (

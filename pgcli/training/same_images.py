@@ -73,22 +73,22 @@ def image_size(row: TrainingRow) -> int:
 
 def digest(row: TrainingRow, store: RowStore, read_bytes: int | None) -> int:
     """A digest of the last bytes of the row's image; None reads all of them."""
-    found = hashlib.sha256()
+    result = hashlib.sha256()
     if row.bytes_at is not None:
         data = store.read(*row.bytes_at)
-        found.update(data[-read_bytes:] if read_bytes else data)
+        result.update(data[-read_bytes:] if read_bytes else data)
     else:
         try:
             with open_regular(row.item.path or "", row.item.root) as file:
                 offset, size = row.item.span or (0, file.seek(0, os.SEEK_END))
-                left = min(read_bytes or size, size)
-                file.seek(offset + size - left)
-                while chunk := file.read(min(left, CHUNK_BYTES)):
-                    found.update(chunk)
-                    left -= len(chunk)
+                remaining = min(read_bytes or size, size)
+                file.seek(offset + size - remaining)
+                while chunk := file.read(min(remaining, CHUNK_BYTES)):
+                    result.update(chunk)
+                    remaining -= len(chunk)
         except (OSError, ValueError):  # it is told apart by its path
-            found.update(row.image_key.encode("utf-8", "surrogateescape"))
-    return int.from_bytes(found.digest()[:8], "big", signed=True)
+            result.update(row.image_key.encode("utf-8", "surrogateescape"))
+    return int.from_bytes(result.digest()[:8], "big", signed=True)
 
 
 def split_by_image(
@@ -97,7 +97,7 @@ def split_by_image(
     """The rows to train on and those to evaluate on: a fraction of the images, at least one.
 
     Rows of the same image bytes are on the same side. Which images are held out follows from the
-    seed and their names. Raises UsageError if no image is left to train on.
+    seed and their names. Raises UsageError if no image is remaining to train on.
     """
     numbers_N = image_numbers(rows, track=track)
     keys_N = np.array(rows.image_keys, dtype=np.uint64) ^ np.uint64(seed_of(seed, "split"))

@@ -135,15 +135,15 @@ class AnswerPlan:
 
     def micro_batches(self) -> MicroBatches:
         """The rows at once: as many as are fast. Processes of a divided model have equally many."""
-        inputs, given = self.inputs, self.inputs.options.micro_batch
+        inputs, fixed = self.inputs, self.inputs.options.micro_batch
         assert inputs.lengths is not None
         slots = self.config.image_tokens + max(inputs.lengths)
         tokens = CPU_TOKENS if inputs.device.type == "cpu" else GPU_TOKENS
-        rows = given or max(1, tokens // slots)
+        rows = fixed or max(1, tokens // slots)
         if inputs.shards > 1:
             saved = read_json(inputs.store.folder / SMALLER) or {}
-            rows = inputs.processes.smallest(rows if given else min(rows, saved.get("rows", rows)))
-        return MicroBatches(rows, is_fixed=given is not None)
+            rows = inputs.processes.smallest(rows if fixed else min(rows, saved.get("rows", rows)))
+        return MicroBatches(rows, is_fixed=fixed is not None)
 
     @property
     def computes_twice(self) -> bool:

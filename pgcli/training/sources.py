@@ -213,17 +213,17 @@ class RowReader:
 
     def _prompt(self, item: Item, example: Example) -> str | None:
         """The prompt as the model gets it; None if the row has none. Raises UsageError for two."""
-        given = (example.prompt or "").strip()
-        if given and self.prompt is not None:
+        text = (example.prompt or "").strip()
+        if text and self.prompt is not None:
             raise UsageError(
                 f"--prompt is given, and {item.id} has a prompt of its own",
                 hint="leave out --prompt, or leave out the column",
             )
         if self.prompt is not None:
-            given = render(self.prompt, item)
-        if not given:
+            text = render(self.prompt, item)
+        if not text:
             return None
-        prompt = normalize(given)
+        prompt = normalize(text)
         if item.region is None:
             return prompt
         width, height = upright_size(item, item.fields)

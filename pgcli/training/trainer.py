@@ -78,7 +78,7 @@ class Trainer:
             kind=options.optimizer,
         )
         self._schedule = CosineSchedule(options.steps, options.warmup, options.learning_rate)
-        self._trained = [one for one in task.model.parameters() if one.requires_grad]
+        self._trained = [weight for weight in task.model.parameters() if weight.requires_grad]
         self.progress = load_state(self._state_file, task.model, self._optimizer)
 
     def run(
@@ -234,28 +234,28 @@ class Trainer:
         """The metrics of an evaluation; the best weights so far are written to the folder."""
         self.task.model.eval()
         with torch.no_grad(), gathered(self.task.model):
-            found = self.processes.from_first(self._measure)
+            values = self.processes.from_first(self._measure)
         best = self.progress.best
-        if not best or self.task.rank(found) > self.task.rank(best):
-            self.progress.best = {"step": self.progress.step, **found}
+        if not best or self.task.rank(values) > self.task.rank(best):
+            self.progress.best = {"step": self.progress.step, **values}
             self.progress.waiting = 0
             self._save_model(self.folder)
         else:
             self.progress.waiting += 1
-        samples = [one._asdict() for one in getattr(self.task, "samples", ())]
-        line: dict[str, Any] = {f"eval_{name}": value for name, value in found.items()}
+        samples = [sample._asdict() for sample in getattr(self.task, "samples", ())]
+        line: dict[str, Any] = {f"eval_{name}": value for name, value in values.items()}
         return line | ({"samples": samples} if samples else {})
 
     def _measure(self) -> dict[str, float]:
         """The metrics of an evaluation. Raises TrainingDiverged if they are not finite."""
         step = self.progress.step
         try:
-            found = dict(self.task.evaluate())
+            values = dict(self.task.evaluate())
         except InvalidCheckpoint as problem:  # the engine's, of scores that are not numbers
             raise diverged(f"in the evaluation of step {step}, {problem}") from problem
-        if not math.isfinite(found["loss"]):
-            raise diverged(f"the evaluation's loss of step {step} is {found['loss']}")
-        return found
+        if not math.isfinite(values["loss"]):
+            raise diverged(f"the evaluation's loss of step {step} is {values['loss']}")
+        return values
 
     def _has_converged(self) -> bool:
         return 0 < self.options.patience <= self.progress.waiting

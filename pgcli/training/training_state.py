@@ -52,7 +52,7 @@ def save_state(
         for tensor in tensors.values():
             whole(tensor)
         return
-    specs = [TensorSpec(name, one.dtype, one.shape) for name, one in tensors.items()]
+    specs = [TensorSpec(name, tensor.dtype, tensor.shape) for name, tensor in tensors.items()]
     with published(file, temporary=f".{file.name}.part") as path:  # one: the folder is locked
         gathered = map(whole, tensors.values())
         write_tensors(path, specs, gathered, {KEY: json.dumps(asdict(progress))})
@@ -104,4 +104,4 @@ def _fill(stored: Any, model: nn.Module, optimizer: torch.optim.Optimizer) -> No
 
 
 def _trained(model: nn.Module) -> dict[str, nn.Parameter]:
-    return {name: one for name, one in model.named_parameters() if one.requires_grad}
+    return {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
