@@ -28,9 +28,9 @@ def answered(texts: dict[Key, str]) -> dict[Key, Answer]:
     """Answers as the engine gives them."""
     found = {}
     for (image, prompt), text in texts.items():
-        decoded = DecodedImage(Item(0, image, image), 1000, 1000, None, 0.0)
+        decoded = DecodedImage(Item(0, image, image), SIDE, SIDE, None, 0.0)
         answer = unanswered(decoded, prompt, task=task_of_prompt(prompt), model="")
-        place = boxes(text_spans(text), width=1000, height=1000)
+        place = boxes(text_spans(text), width=SIDE, height=SIDE)
         found[image, prompt] = replace(answer, answer=text, boxes=place)
     return found
 
