@@ -137,7 +137,11 @@ def _expected_shapes(
         shapes["lora_magnitude_vector"] = (1, rows, *ones) if ones else (rows,)
     if config.lora_bias:
         bias = PALIGEMMA.hub_name(name).removesuffix("weight") + "bias"
-        _model_name(bias, f"{lora.module}.lora_B.bias", slices)
+        if PALIGEMMA.canonical(bias) not in slices:
+            raise InvalidCheckpoint(
+                f"the adapter's lora_bias adds to the bias of {lora.module}, which has none",
+                hint="only PEFT runs such an adapter; train one without lora_bias",
+            )
         shapes["lora_B.bias"] = (rows,)
     return shapes
 

@@ -21,7 +21,8 @@ CLIP_BOS, CLIP_EOS = "<|startoftext|>", "<|endoftext|>"
 class TextTokenizer:
     """A text tower's tokenizer, and the ids of its control tokens; CLIP's texts have a `bos`.
 
-    With `is_gemma` it is SigLIP 2's, which is Gemma's; else that of SigLIP 1.
+    With `is_gemma` it is SigLIP 2's, which is Gemma's; else that of SigLIP 1. `adds_eos` says
+    whether the checkpoint's files end texts with `eos`, as the towers were trained on.
     """
 
     tokenizer: Tokenizer
@@ -29,6 +30,7 @@ class TextTokenizer:
     eos: int
     pad: int
     is_gemma: bool
+    adds_eos: bool
 
 
 def open_text_tokenizer(folder: Path, config: TextConfig) -> TextTokenizer:
@@ -58,6 +60,7 @@ def open_text_tokenizer(folder: Path, config: TextConfig) -> TextTokenizer:
             eos=eos,
             pad=eos if pad is None else _id(folder, tokenizer, [pad]),
             is_gemma=False,
+            adds_eos=_adds(folder, tokenizer, eos),
         )
     pad = _named_token(folder, "pad_token")
     eos = _id(folder, tokenizer, ["</s>", "<eos>"])
@@ -69,14 +72,24 @@ def open_text_tokenizer(folder: Path, config: TextConfig) -> TextTokenizer:
         eos=eos,
         pad=_id(folder, tokenizer, [default_pad if pad is None else pad]),
         is_gemma=is_gemma,
+        adds_eos=_adds(folder, tokenizer, eos),
     )
+
+
+def _adds(folder: Path, tokenizer: Tokenizer, eos: int) -> bool:
+    """Whether the checkpoint's own tokenizer ends texts with this token."""
+    ends = tokenizer.encode("a").ids[-1:] == [eos]
+    return ends or _setting(folder / "tokenizer_config.json", "add_eos_token") is True
+
+
+def _setting(file: Path, name: str) -> Any:
+    return read_json(file).get(name) if file.is_file() else None
 
 
 def _named_token(folder: Path, name: str) -> str | None:
     """A control token that the checkpoint's files name, or None."""
     for file in ("tokenizer_config.json", "special_tokens_map.json"):
-        path = folder / file
-        value: Any = read_json(path).get(name) if path.is_file() else None
+        value: Any = _setting(folder / file, name)
         value = value.get("content") if isinstance(value, dict) else value
         if isinstance(value, str):
             return value

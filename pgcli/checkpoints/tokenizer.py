@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Sequence
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,9 @@ from pgcli.errors import InvalidCheckpoint
 
 MAX_BYTES = 64 * 2**20  # Gemma's tokenizer.json has 17 MB, its SentencePiece model 4 MB
 MAX_GROWTH = 64
+STEPS = ("normalizer", "pre_tokenizer", "decoder")
+#: A token that is normalized while the tokenizer is built, or the key in letters that are escaped.
+NORMALIZED = re.compile(rb'"normalized"\s*:\s*true|\\u00[67]')
 _ATOM = r"(?:\\[\s\S](?:\{\w+\})?|\[(?:\\[\s\S]|[^\]\\\[])*\]|[^\\\[\](){}*+?|.^$])"
 _ALTERNATIVE = rf"{_ATOM}+(?:\+|\{{\d+,\}})?"
 #: Alternatives of characters and their classes, of which only the last may repeat: linear time.
@@ -70,23 +74,28 @@ def _read(file: Path) -> bytes:
 
 def _from_json(file: Path, data: bytes) -> Tokenizer:
     try:
+        if NORMALIZED.search(data):  # of large vocabularies, reading all of it takes a second
+            values = json.loads(data)
+            _check_steps(file, [values.get(name) for name in STEPS])
         tokenizer = Tokenizer.from_buffer(data)
+    except InvalidCheckpoint:
+        raise
     except BaseException as error:
         raise _translated(error, f"{file} is not a tokenizer") from error
-    _check_steps(file, tokenizer)
+    if getattr(tokenizer.model, "dropout", None):
+        raise InvalidCheckpoint(f"{file} uses dropout of merges, unlike Gemma's tokenizer")
+    steps = filter(None, (getattr(tokenizer, name) for name in STEPS))
+    _check_steps(file, [json.loads(step.__getstate__()) for step in steps])
     return tokenizer
 
 
-def _check_steps(file: Path, tokenizer: Tokenizer) -> None:
+def _check_steps(file: Path, steps: Sequence[Any]) -> None:
     """Raise InvalidCheckpoint for a step that could take hours or fill the memory.
 
     Gemma's steps replace a space and split at spaces. Regular expressions can take any time,
     unless they are as simple as CLIP's and SigLIP's.
     """
-    if getattr(tokenizer.model, "dropout", None):
-        raise InvalidCheckpoint(f"{file} uses dropout of merges, unlike Gemma's tokenizer")
-    for step in (tokenizer.normalizer, tokenizer.pre_tokenizer, tokenizer.decoder):
-        settings = json.loads(step.__getstate__()) if step is not None else {}
+    for settings in steps:
         if not all(map(SIMPLE_REGEX.fullmatch, _regexes(settings))):
             raise InvalidCheckpoint(f"{file} uses a regular expression, unlike Gemma's tokenizer")
         if _max_growth(settings) > MAX_GROWTH:

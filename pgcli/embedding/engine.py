@@ -104,6 +104,11 @@ class EmbeddingEngine:
         return len(self.labels)
 
     @property
+    def adds_eos(self) -> bool:
+        """Whether the checkpoint's own tokenizer ends texts with the end token, as done here."""
+        return self._texts is None or self._texts.format.adds_eos
+
+    @property
     def has_sigmoid(self) -> bool:
         """Whether the sigmoid of `scores` is a score, as for SigLIP."""
         if not isinstance(self.model, TwoTowers) or self.model.logit_bias is None:

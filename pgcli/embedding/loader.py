@@ -125,7 +125,9 @@ def text_processor(folder: Path, description: ModelDescription) -> TextProcessor
         clean = as_typed
     else:  # transformers' tokenizer of SigLIP 1 removes underscores, that of SigLIP 2 nothing
         clean = canonical_text if found.is_gemma else siglip_text
-    format = TextFormat(config.text.max_positions, found.bos, found.eos, found.pad, clean)
+    format = TextFormat(
+        config.text.max_positions, found.bos, found.eos, found.pad, clean, found.adds_eos
+    )
     return TextProcessor(found.tokenizer, format)
 
 

@@ -23,7 +23,8 @@ _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 class TextFormat:
     """The length of a text tower's inputs, and the tokens around a text.
 
-    `clean` is applied to texts first.
+    `clean` is applied to texts first. `adds_eos` says whether the checkpoint's own tokenizer adds
+    `eos`, as is done here in any case.
     """
 
     length: int
@@ -31,6 +32,7 @@ class TextFormat:
     eos: int
     pad: int
     clean: Callable[[str], str]
+    adds_eos: bool = True
 
 
 class TextProcessor:

@@ -6,7 +6,6 @@ lines that follow on the final form, or overlap with it and with each other.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,7 +17,6 @@ from pgcli.errors import UsageError
 from pgcli.output.lines import is_too_deep, parse_row, read_lines, read_rows
 from pgcli.records import EMBEDDING_TASK_COLUMNS
 from pgcli.rows import RowSchema, base_of, with_embedding_list
-from pgcli.stores.files import read_text
 
 Row = Mapping[str, Any]
 #: A row and its number in the output; None for a line that is not a row.
@@ -136,9 +134,7 @@ def find_sources(output: Path) -> list[RowSource]:
         sources += _parts(output)
     elif output.is_file():
         is_parquet = output.suffix.lower() == ".parquet"
-        # a file that is not of the run beside it is one that the run will replace
-        if not is_parquet or not sources or _is_of_run(output):
-            sources.append(RowSource(output, "parquet" if is_parquet else "lines"))
+        sources.append(RowSource(output, "parquet" if is_parquet else "lines"))
     return sorted(sources, key=lambda s: (s.first, s.form == "open", -s.end))
 
 
@@ -163,18 +159,6 @@ def _parts(folder: Path) -> Iterator[RowSource]:
         first = end if info is None else info.first
         end = first + (count_rows(file) if info is None else info.rows)
         yield RowSource(file, "parquet", first, end)
-
-
-def _is_of_run(output: Path) -> bool:
-    """Whether the run of the state folder wrote the Parquet file, or nothing is known of it."""
-    from pgcli.output.parquet import read_part_info
-
-    try:
-        record = json.loads(read_text(state_folder(output) / "run.json"))
-    except (OSError, ValueError, RecursionError):
-        return True
-    info = read_part_info(output)
-    return not isinstance(record, dict) or (info is not None and info.run == record.get("run_id"))
 
 
 def _valid_rows(path: Path, *, exact: bool) -> Iterator[Row]:

@@ -149,9 +149,15 @@ def embedding_dim(request: RunRequest, engine: Any) -> int | None:
 
 def model_facts(request: RunRequest, engine: Any) -> Iterator[tuple[str, str]]:
     """What the summary says of the model beside its name."""
-    if request.question.task == "embed":
+    question = request.question
+    if question.task == "embed":
         pooling = "the mean of the patches' features" if engine.kind == "paligemma" else "pooled"
         yield "embeddings", f"{engine.embedding_dim:,} values, {pooling}, with a length of 1"
+    has_texts = isinstance(question, EmbeddingQuestion) and (
+        question.needs_texts or question.labels
+    )
+    if has_texts and not engine.adds_eos:
+        yield "texts", "end with the end token, which the checkpoint's tokenizer does not add"
 
 
 def question_facts(request: RunRequest) -> Iterator[tuple[str, str]]:

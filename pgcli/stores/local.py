@@ -144,10 +144,15 @@ class LocalStore:
         return None
 
     def open_append(self, name: str) -> int:
-        """The descriptor of a file, at its end; the file is created if there is none."""
+        """The descriptor of a file, at its end; the file is created if there is none.
+
+        A hard link is refused, as the file may belong to another folder.
+        """
         with self._errors(name), self._within(name, create=True) as (leaf, folder):
             descriptor = open_descriptor(leaf, CREATE, folder)
             try:
+                if os.fstat(descriptor).st_nlink > 1:
+                    raise self._foreign(name, "a hard link")
                 os.lseek(descriptor, 0, os.SEEK_END)
                 os.fsync(folder)
             except BaseException:

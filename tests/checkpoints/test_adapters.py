@@ -239,7 +239,7 @@ def test_the_untouched_copy_is_merged(tiny, folder):
         ({"alpha_pattern": {".*.*.*.*c": 1}}, "alpha_pattern"),
         ({"modules_to_save": "lm_head"}, "modules_to_save"),
         ({"use_dora": True}, "lora_magnitude_vector"),
-        ({"lora_bias": True}, "lora_B.bias"),
+        ({"lora_bias": True}, "lora_bias adds to the bias of"),
     ],
     ids=str,
 )

@@ -377,3 +377,27 @@ def test_results_are_read_merged_and_compared(models: dict[str, Path]) -> None:
     assert pgcli.read("copy.parquet") == vectors
     assert pq.read_table("copy.parquet").schema.field("embedding").type.list_size == 40
     assert main(["status", "vectors.parquet"]) == 0
+
+
+def test_end_token_that_a_tokenizer_does_not_add_is_told_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Texts have it all the same, as the towers were trained on."""
+    model = towers.checkpoint_into(tmp_path / "model", "siglip2")
+    command = ["score", "photos", "--text", "a star", "--model", str(model), "--workers", "0"]
+    assert main([*command, "-o", "a.jsonl", "--no-timing"]) == 3
+    assert "end token" not in capsys.readouterr().err
+    file = model / "tokenizer.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"post_processor": None}))
+    assert main([*command, "-o", "b.jsonl", "--no-timing"]) == 3
+    assert capsys.readouterr().err.count("end token, which the checkpoint's tokenizer") == 1
+    assert Path("a.jsonl").read_text() == Path("b.jsonl").read_text()
+
+
+def test_blanks_around_texts_are_no_part_of_them() -> None:
+    """Also of raw ones, as the documentation says."""
+    Path("texts.txt").write_text(" A star \n\n")
+    assert main(["embed", "--texts-file", "texts.txt", "--raw-text", "-o", "a.jsonl", "-q"]) == 0
+    assert main(["score", "photos", "--text", " A ", "--raw-text", "-o", "b.jsonl", "-q"]) == 3
+    assert lines("a.jsonl")[0]["text"] == "A star"
+    assert lines("b.jsonl")[0]["scores"][0]["text"] == "A"

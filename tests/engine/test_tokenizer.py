@@ -228,6 +228,26 @@ def test_a_tokenizer_with_unbounded_work_is_refused(
         Tokenizer.from_folder(tmp_path)
 
 
+@pytest.mark.parametrize("key", ["normalized", "norm\\u0061lized"])
+def test_steps_of_a_tokenizer_are_checked_before_it_is_built(
+    file_tokenizer: tokenizers.Tokenizer, tmp_path: Path, key: str
+) -> None:
+    """Of three steps that write 200 letters for one, building it took over 6 GB."""
+    values = json.loads(file_tokenizer.to_str())
+    steps = [step(pattern={"String": a}, content=b * 200) for a, b in ("ab", "bc", "cd")]
+    values["normalizer"] = {"type": "Sequence", "normalizers": steps}
+    first = 1 + max(token["id"] for token in values["added_tokens"])
+    like = values["added_tokens"][0] | {"special": False, "normalized": True}
+    values["added_tokens"] += [
+        like | {"id": first + number, "content": "a" * 100 + str(number)} for number in range(1000)
+    ]
+    (tmp_path / "tokenizer.json").write_text(
+        json.dumps(values).replace('"normalized": true', f'"{key}": true')
+    )
+    with pytest.raises(InvalidCheckpoint, match="much longer text"):
+        Tokenizer.from_folder(tmp_path)
+
+
 def test_a_tokenizer_with_random_merges_is_refused(
     file_tokenizer: tokenizers.Tokenizer, tmp_path: Path
 ) -> None:

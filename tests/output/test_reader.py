@@ -173,15 +173,6 @@ def test_line_that_is_being_appended_is_read_from_the_open_file(tmp_path: Path) 
         assert numbers(output) == [*range(7)]
 
 
-def test_file_that_a_run_replaces_is_not_read_with_its_rows(tmp_path: Path) -> None:
-    output = write(tmp_path, "rows.parquet", 12, run="earlier")
-    assert numbers(output) == [*range(12)]
-    leave(output, 0, 2)
-    assert numbers(output) == [0, 1]
-    (state_folder(output) / "run.json").unlink()
-    assert numbers(output) == [*range(12)]
-
-
 def test_embeddings_of_open_files_are_lists(tmp_path: Path) -> None:
     values = array("f", [0.1, -2.5])
     schema = RowSchema(base=("index", "id", "image", "embedding", "error"), exact=True)

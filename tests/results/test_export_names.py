@@ -179,3 +179,19 @@ def test_renamed_text_files_are_reported(capsys: Capture, tmp_path: Path) -> Non
     for name in ("one-2.txt", "one.jpg.txt"):
         assert f"{output}/hh/one.txt is {output}/hh/{name}" in err
     assert err.count(".txt is ") == 2
+
+
+LONG = ["a" * 247 + ".png", "é" * 300, "x" * 300 + ".png", ("y" * 250 + "/") * 20 + "z.png"]
+
+
+@pytest.mark.parametrize(("to", "files"), [("txt", 4), ("caption", 2), ("yolo", 4)])
+def test_ids_longer_than_file_names_end_no_export(
+    capsys: Capture, tmp_path: Path, to: str, files: int
+) -> None:
+    """Ids of more than 247 characters leave no room for `.caption`: these are counted."""
+    make = detected if to == "yolo" else answered
+    rows = saved(tmp_path / "r.jsonl", make(tmp_path / "photos", LONG))
+    err = exported(capsys, rows, to, tmp_path / "out")[1]
+    names = [name for name in made(tmp_path / "out") if name.endswith((".txt", ".caption"))]
+    assert len(names) == files
+    assert ("2 texts not written" in err) == (files == 2)

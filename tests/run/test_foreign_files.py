@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ import pyarrow.parquet
 import pytest
 
 import pgcli.run.model
+from pgcli.cli.main import main
 from pgcli.errors import UsageError
 from tests.support.stub_runs import Calls, die, finish, make_images, rows_of, start, wait
 
@@ -23,6 +27,12 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "folder": ("rows/", FOLDER),
     "join": ("rows/", {"join": True, **FOLDER}),
 }
+RUNS = KINDS | {
+    "shard": ("rows/", {"shard": "0/1", **FOLDER}),
+    "engines": ("rows.jsonl", {"engines": 2}),
+    "engines, folder": ("rows/", {"engines": 2, **FOLDER}),
+}
+SECONDS = 30  # after which a command counts as hanging
 WAYS = (
     "link",
     "hard link",
@@ -39,11 +49,16 @@ WAYS = (
 def images(tmp_path: Path) -> Path:
     make_images(tmp_path / "images", 8, broken=[3])
     (tmp_path / "run").mkdir()
-    victim = tmp_path / "victim"
-    victim.mkdir()
-    for name in ("text", "part-000000.parquet", "sub"):
-        (victim / name).write_bytes(VICTIM)
+    make_victim(tmp_path)
     return tmp_path
+
+
+def make_victim(images: Path) -> None:
+    """A folder with files of somebody else."""
+    shutil.rmtree(images / "victim", ignore_errors=True)
+    (images / "victim").mkdir()
+    for name in ("text", "part-000000.parquet", "sub"):
+        (images / "victim" / name).write_bytes(VICTIM)
 
 
 def is_untouched(images: Path) -> bool:
@@ -60,7 +75,7 @@ def put(images: Path, path: Path, way: str) -> None:
     if way == "link":
         path.symlink_to(images / "victim/text")
     elif way == "hard link":
-        path.write_bytes(VICTIM)
+        path.hardlink_to(images / "victim/text")
     elif way == "dangling link":
         path.symlink_to(images / "victim/new")
     elif way == "fifo":
@@ -119,6 +134,30 @@ def test_a_folder_with_files_of_others_is_refused_and_left_alone(
         code, said = finish(images / "run", output, overwrite=overwrite, **options)
         assert code == 13, said
         assert (images / "run/rows" / name).read_bytes() == VICTIM
+
+
+@pytest.mark.parametrize("options", [{}, {"retry_errors": True}, {"overwrite": True}], ids=str)
+@pytest.mark.parametrize("kind", ["lines", "parquet"])
+def test_a_file_that_another_program_wrote_is_not_replaced(
+    images: Path, kind: str, options: dict[str, Any]
+) -> None:
+    """As an output that somebody corrected with pandas: the run has other rows to save in it."""
+    output, _ = KINDS[kind]
+    assert finish(images / "run", output)[0] == 3
+    file, rows = (
+        images / "run" / output,
+        [json.loads(row) for row in rows_of(images / "run", output)],
+    )
+    if kind == "lines":
+        file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    else:
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), file)
+    before = file.read_bytes()
+    code, said = finish(images / "run", output, **options)
+    if options == {"overwrite": True}:
+        assert code == 3, said
+    else:
+        assert (code, file.read_bytes()) == (13, before), said
 
 
 def test_overwriting_a_folder_removes_files_of_the_run_only(images: Path) -> None:
@@ -181,42 +220,69 @@ def test_a_folder_on_another_device_than_its_parent_is_written(images: Path) -> 
         shutil.rmtree(folder)
 
 
-STEPS = [4, pytest.param(1, marks=pytest.mark.nightly)]
+COMMANDS = ("status", "check", "view", "merge", "export")
+ACTIONS = ("again", "overwrite", "retry_errors", "read")
+#: Of the default tests, one of so many cases.
+STEPS = [61, pytest.param(1, marks=pytest.mark.nightly)]
+
+
+def read_all(output: str, sources: object) -> int:
+    """The codes of the commands that read an output, each of which is documented; else 99."""
+    made = {"view": "-o ../made.html", "merge": "-o ../made.jsonl", "export": "--to csv -o ../made"}
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    for command in COMMANDS:
+        signal.alarm(SECONDS)
+        overwrite = ["--overwrite"] if command in made else []
+        code = main([command, output, *made.get(command, "").split(), *overwrite])
+        if code not in (0, 2, 3, 4, 5, 13, 14):
+            sys.stderr.write(f"{command} {output} ended with {code}\n")
+            return 99
+    return 0
 
 
 @pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.parametrize("kind", RUNS)
 def test_every_file_of_a_run_replaced_by_something_foreign(
-    images: Path, kind: str, step: int
+    images: Path, kind: str, action: str, step: int
 ) -> None:
     """Complete or killed: exit code 13 or the right rows, and no victim is touched."""
-    output, options = KINDS[kind]
-    assert finish(images / "run", output, **options)[0] == 3
-    rows = rows_of(images / "run", output)
-    killed = images / "killed"
-    killed.mkdir()
-    wait(start(killed, output, before=Calls(34, die), **options))
+    output, options = RUNS[kind]
+    alone = {name: value for name, value in options.items() if name not in ("join", "shard")}
+    folder = images / "run"  # a run goes on in its folder only
+    assert finish(folder, output, **options)[0] == 3
+    rows = rows_of(folder, output)
+    shutil.copytree(folder, images / "complete")
+    wait(start(folder, output, before=Calls(8, die), retry_errors=True, **alone))
+    shutil.move(folder, images / "retried")
+    folder.mkdir()
+    wait(start(folder, output, before=Calls(34, die), **options))
+    shutil.move(folder, images / "killed")
+    extra = ("log.txt", "open/000000000000-aaaaaaaaaaaa.jsonl", "processes/aaaaaaaaaaaa.json")
+    extra += ("claims/0", "inputs/1.arrow", "open/retried.jsonl")
     cases, problems = [], []
-    for base in (images / "run", killed):
-        state = base / f"{output.rstrip('/')}.pgcli"
-        names = [p.relative_to(base) for p in base.rglob("*") if p.name != "images"]
-        extra = ("log.txt", "open/000000000000-aaaaaaaaaaaa.jsonl", "processes/aaaaaaaaaaaa.json")
-        names += [
-            (state / name).relative_to(base) for name in (*extra, "claims/0", "inputs/1.arrow")
-        ]
-        cases += [(base, name, way) for name in sorted(set(names)) for way in WAYS]
-    for base, name, way in cases[::step]:
-        folder = images / "fuzzed"
+    for base in (images / "complete", images / "retried", images / "killed"):
+        names = {p.relative_to(base) for p in base.rglob("*")}
+        names |= {Path(f"{output.rstrip('/')}.pgcli", name) for name in extra}
+        cases += [(base, name, way) for name in sorted(names) for way in WAYS]
+    if action in ("overwrite", "retry_errors"):
+        options = {**alone, action: True}
+    for base, name, way in cases[len(kind + action) % step :: step]:
         shutil.rmtree(folder, ignore_errors=True)
-        shutil.copytree(base, folder, symlinks=True)
+        shutil.copytree(base, folder)
         put(images, folder / name, way)
-        code, said = finish(folder, output, **options)
-        if code == 3:  # what is foreign in the state may stay there
-            shutil.rmtree(folder / f"{output.rstrip('/')}.pgcli")
-        is_right = code == 13 or (code == 3 and rows_of(folder, output) == rows)
-        is_right |= code == 2 and name == Path(output)  # -o names a folder in place of a file
+        if action == "read":
+            code, said = finish(folder, output, run=read_all)
+            is_right = code == 0
+        else:
+            code, said = finish(folder, output, before=lambda: signal.alarm(SECONDS), **options)
+            if code == 3:  # what is foreign in the state may stay there
+                shutil.rmtree(folder / f"{output.rstrip('/')}.pgcli")
+            is_right = code == 13 or (code == 3 and rows_of(folder, output) == rows)
+            is_right |= code == 2 and name == Path(output)  # -o names a folder in place of a file
         if not is_right or "Traceback" in said or not is_untouched(images):
             problems.append(f"{base.name} {name} {way}: {code} {said}")
+            make_victim(images)
     assert not problems, "\n".join(problems)
 
 

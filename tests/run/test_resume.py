@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ from PIL import Image
 from pgcli.run.status import read_status
 from tests.support.stub_runs import Calls, die, finish, make_images, rows_of, start, wait
 
+ROOT = Path(__file__).parents[2]
 FOLDER = {"rows_per_file": 5}
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "lines": ("rows.jsonl", {}),
@@ -219,6 +223,16 @@ def test_rows_that_engines_left_beyond_a_gap_come_after_it(
     left.write_bytes(b"".join(rows[first:end]))
     assert finish(folder, "rows.jsonl")[0] == 3
     assert (folder / "rows.jsonl").read_bytes().splitlines(keepends=True) == rows
+
+
+@pytest.mark.nightly
+def test_resuming_a_long_run_takes_less_than_its_start() -> None:
+    program = [sys.executable, "benchmarks/resume.py", "--rows", "200000"]
+    done = subprocess.run(
+        program, cwd=ROOT, check=True, capture_output=True, text=True, timeout=600
+    )
+    begun, resumed, _ = map(float, re.findall(r"(\S+) s of processor time", done.stdout))
+    assert resumed < begun
 
 
 def test_other_versions_are_told_once(images: Path) -> None:

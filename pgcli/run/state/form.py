@@ -55,7 +55,7 @@ class Form(Protocol):
         """Put lines in place of rows of a complete output, among them all that have errors."""
 
     def remove(self) -> None:
-        """Remove the output of the run, and nothing if there is a file of another one."""
+        """Remove the output, but nothing of a folder with a file that is not of the run."""
 
     def close(self) -> None:
         """Complete what rows were saved in."""

@@ -30,6 +30,11 @@ class LinesForm(LineReader):
 
     def segments(self) -> list[Segment]:
         lines = self.scan(self._name)
+        if lines.is_foreign:
+            raise OutputExists(
+                f"{self._output} has other lines than the run that it belongs to",
+                hint="move it away, or choose another -o; --overwrite replaces it",
+            )
         if lines.cut_lines > MAX_CUT_LINES:
             raise OutputExists(
                 f"{self._output} is damaged at row {lines.rows + 1:,}, with {lines.cut_lines:,} "

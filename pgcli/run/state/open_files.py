@@ -114,7 +114,8 @@ class Lines:
     """The whole lines of a file: how many, their bytes, and error rows by code.
 
     `probes` are some of the lines by their numbers, with which the input is compared. `cut_lines`
-    are whole lines after one that is not.
+    are whole lines after one that is not. A foreign file begins as no row does, nor what a power
+    loss leaves of one.
     """
 
     rows: int = 0
@@ -122,6 +123,7 @@ class Lines:
     errors: Counter[str] = field(default_factory=Counter)
     probes: Mapping[int, bytes] = field(default_factory=dict)
     cut_lines: int = 0
+    is_foreign: bool = False
 
 
 def scan_lines(stream: Iterable[bytes]) -> Lines:
@@ -130,7 +132,7 @@ def scan_lines(stream: Iterable[bytes]) -> Lines:
     A line that is not whole, or holds what a power loss left, ends them. Raises OSError.
     """
     rows = size = cut_lines = 0
-    is_cut = False
+    is_cut = is_foreign = False
     errors: Counter[str] = Counter()
     probes: dict[int, bytes] = {}
     last = b""
@@ -138,6 +140,9 @@ def scan_lines(stream: Iterable[bytes]) -> Lines:
         is_whole = is_row(line)
         if is_cut or not is_whole:
             cut_lines += is_cut and is_whole
+            if not (is_cut or rows):
+                start = line[: len(BEGINNING)]
+                is_foreign = not BEGINNING.startswith(start) and b"\0" not in start
             is_cut = True
             continue
         if code := error_of(line):
@@ -147,7 +152,7 @@ def scan_lines(stream: Iterable[bytes]) -> Lines:
         rows, size, last = rows + 1, size + len(line), line
     if rows:
         probes[rows - 1] = last
-    return Lines(rows, size, errors, probes, cut_lines)
+    return Lines(rows, size, errors, probes, cut_lines, is_foreign)
 
 
 def is_row(line: bytes) -> bool:

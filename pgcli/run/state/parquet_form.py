@@ -52,8 +52,7 @@ class ParquetForm:
     """Parquet files, each complete or not there, on this machine or in a store.
 
     File N of a folder has `file_rows` rows from row N * `file_rows` on. A single file has a `name`
-    and all rows: it takes the place of one that is not of the run, which the run may replace. Rows
-    are saved in open files until those of a file of the output are complete.
+    and all rows. Rows are saved in open files until those of a file of the output are complete.
     """
 
     def __init__(self, store: Store, context: FormContext, file_rows: int, name: str = ""):
@@ -70,9 +69,9 @@ class ParquetForm:
         with ThreadPoolExecutor(THREADS) as pool:
             parts = [*zip(numbers, pool.map(self.part, numbers), strict=True)]
         foreign = [number for number, segment in parts if segment is None]
-        if foreign and not self._name:
+        if foreign:
             raise OutputExists(
-                f"{self._label(foreign[0])} is not a file of the run that the folder belongs to",
+                f"{self._label(foreign[0])} is not a file of the run that it belongs to",
                 hint="move it away, or choose another -o",
             )
         self._parts = {number: segment for number, segment in parts if segment is not None}
@@ -153,9 +152,9 @@ class ParquetForm:
             self._write(number, partial(self._merged, segment, own), rows, replace=True)
 
     def remove(self) -> None:
-        if not self._name:  # a single file stays until it is replaced as a whole
+        if not self._name:
             self.segments()
-            self._store.delete(map(part_name, self._parts))
+        self._store.delete([self._name] if self._name else map(part_name, self._parts))
 
     def _publish(self, number: int, stop: int) -> None:
         """Write a file; rows of an earlier one with fewer rows are kept."""
@@ -171,7 +170,7 @@ class ParquetForm:
                 yield from chain((table for _, table in earlier), self._new(segments, start, stop))
 
             rows = Segment(first, stop - first, errors)
-            self._write(number, tables, rows, replace=saved is not None or bool(self._name))
+            self._write(number, tables, rows, replace=saved is not None)
             self._parts[number] = rows
         end = max(start, stop)
         self._context.files.remove(segment.name for segment in segments if segment.end <= end)
@@ -273,7 +272,7 @@ class ParquetForm:
     def _numbers(self) -> list[int]:
         """The numbers of the files that are there."""
         if self._name:
-            return [0]
+            return [] if self._store.read(self._name, last=0) is None else [0]
         matches = (PART.fullmatch(entry.name) for entry in self._store.list())
         return sorted(int(match[1]) for match in matches if match)
 
