@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -38,6 +39,16 @@ WINDOW_BYTES = 256 * 2**20
 GROUP_STEPS = 4  # decode steps on a GPU while the images of a group arrive
 
 
+class RunnerSettings(NamedTuple):
+    """What a model runner is made for: rows at once, rows of a group, and how tokens are chosen."""
+
+    rows: int
+    group: int
+    vocabulary: OutputVocabulary
+    sampling: SamplingParams
+    has_grammar: bool
+
+
 class RunParts(NamedTuple):
     """The parts of one run of the engine."""
 
@@ -52,7 +63,8 @@ class InferenceEngine:
     """A loaded model with its tokenizer and image preprocessing.
 
     `batch_limits` are the batch sizes reduced after OOM errors, `image_stats` the hits and misses
-    of the image-feature cache; both persist from one question to the next. `budget` is the memory
+    of the image-feature cache; both persist from one question to the next, and so do KV cache,
+    pinned buffers and recorded steps if the next question needs the same. `budget` is the memory
     from which an automatic `batch_size` is computed; None keeps the given batch size. Where
     `starts_small` is set, the next question begins with a small batch, whose rows come at once.
     """
@@ -83,6 +95,7 @@ class InferenceEngine:
         self._batch_size = batch_size
         self._budget = budget
         self._mask_decoder = mask_decoder
+        self._idle_runner: tuple[RunnerSettings, ModelRunner] | None = None
 
     @property
     def device(self) -> str:
@@ -127,16 +140,32 @@ class InferenceEngine:
         `on_finish` is called with every finished sequence. `batch_size` replaces the engine's for
         this question.
         """
-        parts = self._make_parts(question, sampling, batch_size, should_stop, on_finish)
-        inputs, scheduler = parts.inputs, parts.scheduler
-        for row_index, image in stream:
-            sequences, refused = inputs.process(row_index, image)
-            yield from refused
-            for sequence in sequences:
-                scheduler.add(sequence)
-                yield from self._run(parts)
-        scheduler.close()
-        yield from self._run(parts)
+        params, max_new_tokens = _common_params(sampling, question)
+        question = replace(question, max_new_tokens=max_new_tokens)
+        check_max_new_tokens(question, self.model.config.max_answer_tokens)
+        if self._budget is not None and batch_size is None:
+            self._batch_size = self._budget.batch_size(new_slots(question))
+        rows = batch_size or self._batch_size
+        settings = RunnerSettings(
+            *(rows, self._group_rows(question, rows), self._vocabulary(question), params),
+            has_grammar=question.strict,
+        )
+        grammar = self._grammar(question) if question.strict else None
+        with self._runner(settings, grammar) as runner:
+            inputs = self._inputs(question, sampling, grammar)
+            scheduler = self._scheduler(settings, question, should_stop)
+            outputs = OutputProcessor(
+                self.tokenizer, self._mask_decoder, question, model=self.label
+            )
+            parts = RunParts(inputs, scheduler, runner, outputs, on_finish)
+            for row_index, image in stream:
+                sequences, refused = inputs.process(row_index, image)
+                yield from refused
+                for sequence in sequences:
+                    scheduler.add(sequence)
+                    yield from self._run(parts)
+            scheduler.close()
+            yield from self._run(parts)
 
     def _run(self, parts: RunParts) -> Iterator[Row]:
         """Run batches until more input is needed, or until every sequence has ended."""
@@ -164,31 +193,53 @@ class InferenceEngine:
             self.batch_limits.count_row(is_lost=answer.error == "oom")
             yield row_index, answer
 
-    def _make_parts(
-        self,
-        question: Question,
-        sampling: Sampling,
-        batch_size: int | None,
-        should_stop: Callable[[], bool],
-        on_finish: Callable[[Sequence], None],
-    ) -> RunParts:
-        """The parts of a run; UsageError if `max_new_tokens` leaves no slots for a prompt."""
-        params, max_new_tokens = _common_params(sampling, question)
-        question = replace(question, max_new_tokens=max_new_tokens)
-        config = self.model.config
-        check_max_new_tokens(question, config.max_answer_tokens)
-        if self._budget is not None and batch_size is None:
-            self._batch_size = self._budget.batch_size(new_slots(question))
-        rows = batch_size or self._batch_size
-        group = self._group_rows(question, rows)
-        grammar = self._grammar(question) if question.strict else None
+    @contextmanager
+    def _runner(self, settings: RunnerSettings, grammar: Grammar | None) -> Iterator[ModelRunner]:
+        """A model runner for a question: that of the last one, if it was made for the same.
+
+        Questions that are answered in turns, by generators, have one each. After an error a runner
+        is not used again.
+        """
+        idle, self._idle_runner = self._idle_runner, None
+        if idle is not None and idle[0] == settings:
+            runner = idle[1]
+            runner.grammar = grammar
+        else:
+            del idle  # its memory is free before more is allocated
+            stager = pixel_stager(self._device, images=settings.group)
+            runner = ModelRunner(
+                *(self.model, settings.vocabulary, settings.sampling),
+                max_rows=settings.rows,
+                images=ImageFeatureCache(self.model, self.preprocessing, self.image_stats, stager),
+                grammar=grammar,
+            )
+        is_intact = False
+        try:
+            yield runner
+            is_intact = True
+        except GeneratorExit:  # the caller needs no more rows
+            is_intact = True
+            raise
+        finally:
+            if is_intact:
+                runner.clear()
+                self._idle_runner = settings, runner
+
+    def _inputs(
+        self, question: Question, sampling: Sampling, grammar: Grammar | None
+    ) -> InputProcessor:
         starts = grammar.starts if grammar else ()
-        inputs = InputProcessor(
-            *(self.tokenizer, config, sampling, question),
+        return InputProcessor(
+            *(self.tokenizer, self.model.config, sampling, question),
             model=self.label,
             starts=dict(zip(question.objects_of_prompts, starts, strict=False)),
         )
-        scheduler = Scheduler(
+
+    def _scheduler(
+        self, settings: RunnerSettings, question: Question, should_stop: Callable[[], bool]
+    ) -> Scheduler:
+        group, rows = settings.group, settings.rows
+        return Scheduler(
             RequestQueue(size=group, window=self._window(rows)),
             self.batch_limits,
             max_rows=rows,
@@ -196,16 +247,6 @@ class InferenceEngine:
             first_rows=self._first_rows(rows, 1 + question.alternatives),
             arrivals_per_step=-(-group // GROUP_STEPS) if runs_ahead(self._device) else 0,
         )
-        stager = pixel_stager(self._device, images=group)
-        images = ImageFeatureCache(self.model, self.preprocessing, self.image_stats, stager)
-        runner = ModelRunner(
-            *(self.model, self._vocabulary(question), params),
-            max_rows=rows,
-            images=images,
-            grammar=grammar,
-        )
-        outputs = OutputProcessor(self.tokenizer, self._mask_decoder, question, model=self.label)
-        return RunParts(inputs, scheduler, runner, outputs, on_finish)
 
     def _vocabulary(self, question: Question) -> OutputVocabulary:
         """The tokens of answers; where they have boxes, with the location tokens."""

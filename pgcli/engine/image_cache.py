@@ -139,6 +139,13 @@ class ImageFeatureCache:
         if self._stager is not None:
             self._stager.clear()
 
+    def forget(self) -> None:
+        """Forget all images: the keys of the next ones may be the same."""
+        self._counts.clear()
+        self._features.clear()
+        if self._stager is not None:
+            self._stager.forget()
+
     def _count(self, sequence: Sequence, prompts: int | None = None) -> RefCount:
         prompts = sequence.image_uses if prompts is None else prompts
         return self._counts.setdefault(sequence.image_key, RefCount(prompts, VisionTime()))

@@ -55,7 +55,7 @@ class ModelRunner:
     ):
         self.rows: list[Sequence] = []
         self._model, self._vocabulary = model, vocabulary
-        self._sampling, self._grammar = sampling, grammar
+        self._sampling, self.grammar = sampling, grammar
         self._images = images or ImageFeatureCache(model, Preprocessing(), ImageCacheStats())
         self._device = model.projector.weight.device
         self._watch = Stopwatch(self._device)
@@ -191,6 +191,15 @@ class ModelRunner:
         self._images.release(group)
 
     @torch.inference_mode()
+    def clear(self) -> None:
+        """Forget all sequences and images; memory and recorded steps are kept for the next ones."""
+        self._free([*range(self._cache.rows)])
+        self._in_flight.clear()
+        self._vision_times.clear()
+        self._upcoming = []
+        self._images.forget()
+
+    @torch.inference_mode()
     def preempt(self, sequences: list[Sequence]) -> None:
         """Free the rows of these sequences, and retain the images of those that run again.
 
@@ -223,8 +232,8 @@ class ModelRunner:
     def _select(self, logits_BV: Tensor, rows: slice, sequences: list[Sequence]) -> NextTokens:
         """The next token of each row and its log-probability."""
         mask = None
-        if self._grammar is not None:
-            mask = self._grammar.mask((one.state, one.tokens_left) for one in sequences)
+        if self.grammar is not None:
+            mask = self.grammar.mask((one.state, one.tokens_left) for one in sequences)
         return self._sampler.select(logits_BV, rows, mask)
 
     def _enqueue(
@@ -260,7 +269,7 @@ class ModelRunner:
             if sequence.finished or sequence.attempts != attempt:
                 continue  # it finished or was preempted while the step was in flight
             arrived.append(sequence)
-            sequence.append(token, logprob, self._vocabulary.stop_tokens, self._grammar)
+            sequence.append(token, logprob, self._vocabulary.stop_tokens, self.grammar)
             if near_logprob_B is not None:
                 sequence.near_logprobs.append(near)
         share_time(arrived, milliseconds, is_prefill=step.is_prefill)

@@ -97,6 +97,11 @@ class PixelStager:
         buffer.read.record(self._streams.compute())
         return result
 
+    def forget(self) -> None:
+        """Forget which images the buffers hold, and keep the buffers."""
+        for buffer in self._buffers:
+            buffer.positions.clear()
+
     def clear(self) -> None:
         """Free the buffers."""
         for buffer in self._buffers:

@@ -72,7 +72,11 @@ def test_an_evicted_image_is_encoded_again_and_answers_the_same(
         "ImageFeatureCache",
         lambda *given: Watched(*given, max_bytes=(room + 1) * BYTES - 1),
     )
-    engine.image_stats = ImageCacheStats()
+    engine = InferenceEngine(
+        *(engine.model, engine.tokenizer, engine.preprocessing),
+        label="tiny",
+        batch_size=engine.batch_size,
+    )
     found = asked(engine)
     assert [(row.answer, row.tokens) for _, row in found] == [
         (row.answer, row.tokens) for _, row in plain

@@ -17,6 +17,7 @@ from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.engine import model_runner as module
 from pgcli.engine import recorded_step
+from pgcli.engine.engine import InferenceEngine
 from pgcli.engine.loader import load
 from pgcli.engine.model_runner import ModelRunner
 from pgcli.engine.recorded_step import Recording, Step, StepRecorder
@@ -179,6 +180,48 @@ def test_answers_are_the_same_after_memory_ran_out(
     assert ask() == expected
     assert memory.failures
     assert recorders[0].recorded
+
+
+def test_ten_chunks_have_one_cache_and_record_no_step_after_the_first(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows are those of an engine for each chunk, though the keys of images repeat."""
+    loaded = load(Checkpoint("tiny", tiny), device="cpu", dtype="float32", batch_size=8)
+    question, images = Question("ask", None, 9), [image for _, image in stream(40)]
+    chunks = [[(3 * n, images[4 * k + n]) for n in range(4)] for k in range(10)]
+    caches, recorders, make_cache = [], [], PaliGemma.kv_cache
+
+    def ask(engine: InferenceEngine, chunk: int) -> list[tuple[int, str | None, float | None]]:
+        rows = engine.ask(chunks[chunk], question, GREEDY)
+        return sorted((row, answer.answer, answer.logprob) for row, answer in rows)
+
+    def counted(self: PaliGemma, *given: Any, **options: Any) -> KVCache:
+        caches.append(make_cache(self, *given, **options))
+        return caches[-1]
+
+    def make_recorder(model: PaliGemma) -> Recorder:
+        recorders.append(Recorder())
+        return recorders[-1]
+
+    expected = [ask(fresh(loaded), chunk) for chunk in range(10)]
+    assert expected[0] != expected[1]
+    monkeypatch.setattr(PaliGemma, "kv_cache", counted)
+    monkeypatch.setattr(module, "step_recorder", make_recorder)
+    engine, recorded = fresh(loaded), []
+    for chunk in range(10):
+        assert ask(engine, chunk) == expected[chunk]
+        recorded.append(recorders[0].recorded)
+    assert len(caches) == len(recorders) == 1
+    assert recorded[0] == recorded[-1] > 0
+    next(engine.ask(chunks[0], question, GREEDY))  # the caller needs one row only
+    assert ask(engine, 1) == expected[1]
+    assert len(caches) == 1
+    in_turns = zip(*(engine.ask(chunks[n], question, GREEDY) for n in (2, 3)), strict=True)
+    for number, rows in enumerate(zip(*in_turns, strict=True), start=2):
+        assert sorted((row, answer.answer) for row, answer in rows) == [
+            (row, text) for row, text, _ in expected[number]
+        ]
+    assert len(caches) == 2
 
 
 # --- the recorder
