@@ -129,6 +129,8 @@ class PixelStager:
         with self._streams.entered(copies):
             copies.wait_event(buffer.read)
             buffer.device_NRRC[: len(host)].copy_(buffer.host_NRRC[: len(host)], non_blocking=True)
+            if buffer.device_NRRC.is_cuda:  # freed memory is not reused before the copy is complete
+                buffer.device_NRRC.record_stream(copies)
         buffer.copied.record(copies)
         buffer.positions.update({key: number for number, key in enumerate(images)})
         return buffer

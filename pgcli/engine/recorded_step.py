@@ -92,11 +92,15 @@ class CudaGraphs:
         self._pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, step: Step) -> Recording:
-        graph = torch.cuda.CUDAGraph()
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
         # another thread may allocate meanwhile, as those that decode images do
         capture = torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local")
-        with _without_gc(), capture:
-            tokens = step()
+        try:
+            with _without_gc(), capture:
+                tokens = step()
+        except BaseException:
+            torch.cuda.set_stream(stream)  # a capture that fails to end leaves its own stream
+            raise
         return Recording(tokens, graph.replay)
 
 

@@ -112,7 +112,7 @@ def softcapped_attention(
     if can_compile(query_BKQH) and kind not in FLEX_UNSUPPORTED:
         try:
             return compiled_attention(query_BKQH, key_BKSH, value_BKSH, mask_B1QS, scale, cap)
-        except (RuntimeError, ImportError, OSError, torch._dynamo.exc.FailOnRecompileLimitHit) as e:
+        except Exception as e:  # Triton's errors are not RuntimeErrors
             raise_out_of_memory(e)
             if not is_unsupported(e):
                 raise
@@ -151,6 +151,17 @@ def flex() -> Callable[..., Tensor]:
     return compiled
 
 
+@cache
+def _as_tensors(scale: float, cap: float, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The numbers on the device: as Python numbers they would be compiled in, for one model only.
+
+    They are made once, as the host waits for a GPU to copy them.
+    """
+    with torch.inference_mode(False):  # training reads them too
+        scale_, cap_ = torch.tensor([scale, cap], device=device)
+    return scale_, cap_
+
+
 def compiled_attention(
     query_BKQH: Tensor,
     key_BKSH: Tensor,
@@ -160,8 +171,7 @@ def compiled_attention(
     cap: float,
 ) -> Tensor:
     """Attention with softcapped scores (B, K, Q, H) in one fused kernel, scores never in memory."""
-    # tensors, as Python numbers would be compiled in and another model's would recompile
-    scale_, cap_ = torch.tensor([scale, cap], device=query_BKQH.device)
+    scale_, cap_ = _as_tensors(scale, cap, query_BKQH.device)
 
     def score_mod(score: Tensor, row: Tensor, head: Tensor, query: Tensor, slot: Tensor) -> Tensor:
         score = cap_ * torch.tanh(score * scale_ / cap_)

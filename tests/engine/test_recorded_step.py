@@ -281,6 +281,28 @@ def test_recordings_are_made_again_when_memory_is_at_another_address() -> None:
     assert len(calls) == 4
 
 
+def test_a_capture_that_fails_to_end_leaves_the_stream_as_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    current = ["compute"]
+
+    class Capture:
+        def __enter__(self) -> None:
+            current[0] = "capture"
+
+        def __exit__(self, *error: object) -> None:
+            raise RuntimeError("operation failed due to a previous error during capture")
+
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: None)
+    monkeypatch.setattr(torch.cuda, "graph", lambda *given, **options: Capture())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: current[0])
+    monkeypatch.setattr(torch.cuda, "set_stream", lambda stream: current.__setitem__(0, stream))
+    with pytest.raises((RuntimeError, AttributeError)):
+        recorded_step.CudaGraphs()(counting_step([]))
+    assert current == ["compute"]
+
+
 def test_the_garbage_collector_pauses_while_a_graph_is_recorded() -> None:
     with recorded_step._without_gc():
         assert not gc.isenabled()

@@ -30,6 +30,7 @@ UNSUPPORTED = [
     NotImplementedError("no such kernel"),
     ImportError("No module named 'triton'"),
     FileNotFoundError("gcc"),
+    type("OutOfResources", (Exception,), {"__module__": "triton.runtime.errors"})("shared memory"),
     RuntimeError("flex_attention is not supported on this device"),
     raised_from(RuntimeError("backend failed"), InductorError(ValueError("lowering"), None)),
 ]
@@ -105,6 +106,14 @@ def test_out_of_memory_is_raised_and_disables_nothing(heads, monkeypatch, wrappe
     with pytest.raises(torch.OutOfMemoryError):
         softcapped_attention(query, key, key, None, 0.5, 2.0)
     assert set() == attention.FLEX_UNSUPPORTED
+
+
+def test_scale_and_cap_are_copied_to_a_device_once():
+    made = [attention._as_tensors(0.5, 2.0, torch.device("cpu")) for _ in range(2)]
+    assert made[0] is made[1]
+    scale, cap = made[0]
+    assert (scale.item(), cap.item()) == (0.5, 2.0)
+    assert not scale.is_inference()
 
 
 @pytest.mark.gpu

@@ -9,6 +9,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
@@ -106,13 +108,59 @@ def test_a_decoder_whose_kernels_are_wrong_or_missing_stays_plain(
     def fails(*given: Tensor) -> Tensor:
         raise NotImplementedError("no such instruction")
 
-    for kernel, reason in ((lambda x: x[..., :32] * 2, "geglu"), (fails, "no such instruction")):
+    for kernel, reason in (
+        (lambda x: x[..., : x.shape[-1] // 2] * 2, "geglu"),
+        (fails, "no such instruction"),
+    ):
         with torch.library._scoped_library("pgcli", "IMPL") as library:
             library.impl("geglu", kernel, "CPU")
             with pytest.warns(UserWarning, match=f"fused kernels.*{reason}"):
                 model = load()
         assert not isinstance(model.decoder, FusedGemma)
     check.kernel_problem.cache_clear()
+
+
+@pytest.mark.slow
+def test_interpreted_kernels_pass_the_check_of_both_generations(
+    folder: Path, kernels: ModuleType
+) -> None:
+    """The check runs attention with split slots and without, in the model's own shapes."""
+    config, programs = read_config(folder).decoder, []
+
+    def attend(*given: Tensor) -> Tensor:
+        programs.append(len(given[0]) * config.num_kv_heads)
+        return kernels.attend(*given)
+
+    check.kernel_problem.cache_clear()
+    with torch.library._scoped_library("pgcli", "IMPL") as library:
+        for name in operators.OPERATORS:
+            library.impl(name, attend if name == "attend" else getattr(kernels, name), "CPU")
+        assert check.kernel_problem(torch.device("cpu"), torch.float32, config) == ""
+    check.kernel_problem.cache_clear()
+    most = sys.modules[kernels.attend.__module__].PROGRAMS
+    assert min(programs) < most // 2 < max(programs)
+
+
+def test_a_kernel_is_launched_on_the_device_of_its_tensors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Triton launches on the current device, which may be another GPU."""
+    entered: list[torch.device] = []
+
+    @contextmanager
+    def device(name: torch.device) -> Iterator[None]:
+        entered.append(name)
+        yield
+        entered.pop()
+
+    launches = ModuleType("kernels")
+    launches.geglu = lambda x: entered.copy()
+    monkeypatch.setattr(torch.cuda, "device", device)
+    monkeypatch.setitem(sys.modules, "pgcli.model.cuda.kernels", launches)
+    monkeypatch.setattr("pgcli.model.cuda.kernels", launches, raising=False)
+    x = torch.zeros(2, 4)
+    assert operators._kernel_or_plain("geglu", operators.OPERATORS["geglu"])(x) == [x.device]
+    assert entered == []
 
 
 # --- each kernel beside its plain version

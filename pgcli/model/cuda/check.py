@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 
 import torch
 from torch import Tensor
 
 from pgcli.model.compiler_errors import is_unsupported, raise_out_of_memory
+from pgcli.model.config import DecoderConfig
 from pgcli.model.cuda import operators
 from pgcli.printable import first_line
 
 #: The largest relative difference of a kernel from its plain version.
 TOLERANCE = 0.05
+ROWS_WITHOUT_SPLITS = 160  # more than half of `kernels.attention.PROGRAMS`
 
 
 @cache
-def kernel_problem(device: torch.device, dtype: torch.dtype, head_dim: int) -> str:
-    """Why the kernels cannot be used; empty if small examples are right on this device.
+def kernel_problem(device: torch.device, dtype: torch.dtype, config: DecoderConfig) -> str:
+    """Why the kernels cannot be used; empty if examples of the model's shapes are right here.
 
     Errors of the device and of memory are raised: they say nothing about the kernels.
     """
     try:
         wrong = [
-            name for name in operators.OPERATORS if not _is_right(name, device, dtype, head_dim)
+            name
+            for name, examples in _examples(device, dtype, config).items()
+            if not all(_is_right(name, make) for make in examples)
         ]
     except Exception as error:
         raise_out_of_memory(error)
@@ -33,52 +38,65 @@ def kernel_problem(device: torch.device, dtype: torch.dtype, head_dim: int) -> s
     return f"wrong results of {', '.join(wrong)}" if wrong else ""
 
 
-def _is_right(name: str, device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
+#: Makes the arguments of an operator, which may write to them: the same at every call.
+Example = Callable[[], tuple[Tensor | float | None, ...]]
+
+
+def _is_right(name: str, make: Example) -> bool:
     """Whether an operator gives what its plain version gives."""
     plain = operators.OPERATORS[name].plain
-    found, expected = (
-        run(*_example(name, device, dtype, head_dim))
-        for run in (getattr(torch.ops.pgcli, name), plain)
-    )
-    if isinstance(found, Tensor):
-        found, expected = (found,), (expected,)
-    pairs = [(one.double(), other.double()) for one, other in zip(found, expected, strict=True)]
-    return all(bool((one - other).norm() <= TOLERANCE * other.norm()) for one, other in pairs)
+    results, expected = (run(*make()) for run in (getattr(torch.ops.pgcli, name), plain))
+    if isinstance(results, Tensor):
+        results, expected = (results,), (expected,)
+    pairs = [(x.double(), y.double()) for x, y in zip(results, expected, strict=True)]
+    return all(bool((x - y).norm() <= TOLERANCE * y.norm()) for x, y in pairs)
 
 
-def _example(
-    name: str, device: torch.device, dtype: torch.dtype, head_dim: int
-) -> tuple[Tensor | float | None, ...]:
-    """Small arguments of an operator, the same at every call."""
-    generator = torch.Generator().manual_seed(0)
+def _examples(
+    device: torch.device, dtype: torch.dtype, config: DecoderConfig
+) -> dict[str, list[Example]]:
+    """Examples of each operator, in the variants that a model of this configuration runs."""
+    width, size, heads = config.width, config.head_dim, config.num_kv_heads
+    outputs = (config.num_heads + 2 * heads) * size
 
     def drawn(*shape: int, like: torch.dtype = dtype) -> Tensor:
+        generator = torch.Generator().manual_seed(sum(shape))
         return torch.randn(shape, generator=generator).to(device, like)
 
-    scale_D, turn = drawn(64, like=torch.float32), drawn(2, 3, 1, head_dim // 2)
-    examples: dict[str, tuple[Tensor | float | None, ...]] = {
-        "rms_norm": (drawn(2, 64), scale_D, 1e-6),
-        "residual_norm": (drawn(2, 64), drawn(2, 64), scale_D, scale_D, 1e-6),
-        "geglu": (drawn(2, 64),),
-        "softcap": (drawn(2, 64), 2.0),
-        "select_greedy": (drawn(2, 300), 290, 3, 100, 150, 16),
-        "select_sampled": (
-            *(drawn(2, 300), torch.tensor([0.3, -1.0], device=device), 0.9, 100, 0.8),
-            *(290, 3, 0, 290, 16),  # all are near locations
-        ),
-        "rotate": (
-            *(drawn(2, 3, 4 * head_dim), drawn(2, 3, 1, head_dim)),
-            torch.cat([-turn, turn], dim=-1),
-            *(drawn(2, 1, 3, head_dim), drawn(2, 1, 3, head_dim)),
-        ),
-        "attend": (
-            drawn(2, 4 * head_dim),
-            torch.tensor([4, 70], device=device),
-            drawn(head_dim // 2, like=torch.float32),
-            *(drawn(2, 1, 80, head_dim), drawn(2, 1, 80, head_dim)),
-            torch.arange(80, device=device) <= torch.tensor([[3], [69]], device=device),
-            torch.tensor([3, 69], device=device),
-            *(head_dim**-0.5, 3.0),
-        ),
+    def attention(rows: int) -> tuple[Tensor | float | None, ...]:
+        slot_B = torch.arange(rows, device=device) * 79 // rows
+        return (
+            *(drawn(rows, outputs), slot_B + 1, drawn(size // 2, like=torch.float32)),
+            *(drawn(rows, heads, 80, size), drawn(rows, heads, 80, size)),
+            *(torch.arange(80, device=device) <= slot_B[:, None], slot_B),
+            *(config.query_scale, config.attn_softcap or 0.0),
+        )
+
+    def rotation() -> tuple[Tensor | float | None, ...]:
+        angle = drawn(2, 3, 1, size // 2)  # halves are equal, as in a `RotaryEmbedding`
+        cos, sin = angle.cos(), angle.sin()
+        return (
+            *(drawn(2, 3, outputs), torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)),
+            *(drawn(2, heads, 3, size), drawn(2, heads, 3, size)),
+        )
+
+    scale_D, columns = drawn(width, like=torch.float32), 20_000  # several blocks of the kernel
+    post_D = scale_D if config.post_norms else None
+    draws = torch.tensor([0.3, -1.0], device=device)
+    return {
+        "rms_norm": [lambda: (drawn(2, width), scale_D, config.norm_eps)],
+        "residual_norm": [
+            lambda: (drawn(2, width), drawn(2, width), post_D, scale_D, config.norm_eps)
+        ],
+        "geglu": [lambda: (drawn(2, 2 * config.mlp_dim),)],
+        "softcap": [lambda: (drawn(2, 64), config.final_softcap or 2.0)],
+        # all columns are locations, so that the token is near some
+        "select_greedy": [lambda: (drawn(2, columns), columns - 10, 3, 0, columns - 10, 16)],
+        "select_sampled": [
+            # few columns: among many, rounding may move a draw to the next token
+            lambda: (drawn(2, 300), draws, 0.9, 100, 0.8, 290, 3, 0, 290, 16)
+        ],
+        "rotate": [rotation],
+        # few rows, whose slots are split, and so many that they are not
+        "attend": [partial(attention, 2), partial(attention, ROWS_WITHOUT_SPLITS)],
     }
-    return examples[name]

@@ -163,8 +163,8 @@ def optimize_for_cuda(model: PaliGemma, quantize: str = "none") -> None:
     if quantize != "none":
         quantize_mlps(model, quantize)
         torch.cuda.empty_cache()  # the old weights' memory is free for batches
-    weight, head_dim = model.projector.weight, model.config.decoder.head_dim
-    if problem := kernel_problem(weight.device, weight.dtype, head_dim):
+    weight = model.projector.weight
+    if problem := kernel_problem(weight.device, weight.dtype, model.config.decoder):
         warnings.warn(
             f"the fused kernels do not work on {weight.device}; operations run one by one, which "
             f"is slower and gives the same answers ({problem})",

@@ -149,7 +149,11 @@ def _kernel_or_plain(name: str, operator: Operator) -> Callable[..., Any]:
         has_kernel = first.dtype in operator.dtypes and (
             name not in ("attend", "rotate") or others[2].shape[-1] in KERNEL_HEADS
         )
-        return (getattr(kernels, name) if has_kernel else operator.plain)(first, *others)
+        if not has_kernel:
+            return operator.plain(first, *others)
+        # Triton launches on the current device, and PyTorch guards only its own operators
+        with torch.cuda.device(first.device):
+            return getattr(kernels, name)(first, *others)
 
     return run
 
