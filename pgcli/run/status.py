@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from pgcli.run.rows import chunk, chunk_numbers
 from pgcli.run.state.form import FormContext
 from pgcli.run.state.forms import open_form, saved_segments
 from pgcli.run.state.open_files import Coverage, OpenFiles
-from pgcli.run.state.processes import RecordedProcess, recorded_processes
+from pgcli.run.state.processes import RecordedProcess, began_at, recorded_processes
 from pgcli.run.state.record import RUN, RunRecord
 
 MAX_SHARDS = 10_000  # that are listed
@@ -35,10 +36,11 @@ class ShardStatus:
 class RunStatus:
     """The status of a run. `state` is running, complete or stopped.
 
-    `runs` are the processes that write the output, `lost` those that were killed or that another
-    machine has not heard of for long. `exit_code` is that of the last command, of several shards
-    the highest; None while it runs and after it was killed. `surplus` rows belong to images that
-    are not in the input any more.
+    `runs` are the processes that write the output, `lost` those that were killed, or silent for
+    long on another machine, until another one begins in their place. `engines` run the model for
+    them, `dead_engines` did. `exit_code` is that of the last command, of several
+    shards the highest; None while it runs and after it was killed. `surplus` rows belong to images
+    that are not in the input any more.
     """
 
     output: str
@@ -50,6 +52,8 @@ class RunStatus:
     seconds_left: float | None = None
     runs: list[dict[str, Any]] = field(default_factory=list)
     lost: list[dict[str, Any]] = field(default_factory=list)
+    engines: int = 0
+    dead_engines: int = 0
     exit_code: int | None = None
     shards: list[ShardStatus] = field(default_factory=list)
     begun: str | None = None
@@ -90,6 +94,8 @@ def read_status(output: str) -> RunStatus:
     is_complete = is_ended or (status.total is not None and final.count() >= status.total)
     if status.state != "running":
         status.state = "complete" if is_complete else "stopped"
+    if status.state == "complete":
+        status.lost = []
     add_shards(status, processes, coverage, final, record)
     return status
 
@@ -101,8 +107,11 @@ def with_processes(status: RunStatus, processes: Sequence[RecordedProcess]) -> R
     status.lost = [
         {**shown(process.values), "silent_seconds": round(process.silent_seconds)}
         for process in commands
-        if not process.is_alive and process.values.get("exit_code") is None
+        if is_dead(process) and not is_replaced(process, commands)
     ]
+    engines = [process for process in processes if process.values.get("mode") == "engine"]
+    status.engines = sum(process.is_alive for process in engines)
+    status.dead_engines = sum(map(is_dead, engines))
     status.state = "running" if status.runs else "stopped"
     if not status.runs:
         codes = [process.values.get("exit_code") for process in commands]
@@ -117,6 +126,17 @@ def with_processes(status: RunStatus, processes: Sequence[RecordedProcess]) -> R
             left = status.total - status.rows
             status.seconds_left = round(left / status.rows_per_second, 1)
     return status
+
+
+def is_dead(process: RecordedProcess) -> bool:
+    """Whether a process was killed, or has been silent for long on another machine."""
+    return not process.is_alive and process.values.get("exit_code") is None
+
+
+def is_replaced(process: RecordedProcess, commands: Sequence[RecordedProcess]) -> bool:
+    """Whether a command with the same rows began after the last sign of life of a process."""
+    last_sign, shard = time.time() - process.silent_seconds, process.values.get("shard")
+    return any(c.values.get("shard") == shard and began_at(c) > last_sign for c in commands)
 
 
 def rate_of(values: Mapping[str, Any]) -> float:

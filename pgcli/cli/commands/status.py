@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pgcli.cli.exit_codes import exit_code_text
+from pgcli.cli.exit_codes import INCOMPLETE, exit_code_text
 from pgcli.cli.options import Given, JsonOptions, command
 from pgcli.cli.ui import stdout
-from pgcli.cli.ui.console import Facts
 from pgcli.errors import UsageError
 from pgcli.wording import count, duration, listed
 
@@ -59,57 +58,55 @@ def status(
     if has_json:
         stdout.print_json(asdict(run_status))
     else:
-        stdout.print_facts(facts(run_status))
+        for line in lines(run_status):
+            stdout.print_line(line)
 
 
-def facts(status: RunStatus) -> Facts:
-    """The status as the rows of a table."""
+def lines(status: RunStatus) -> Iterator[str]:
+    """How the run stands, then what computes it, then what to do about what is missing."""
     errors = ", ".join(f"{code} {rows:,}" for code, rows in sorted(status.errors.items()))
-    rows = [
-        ("output", status.output),
-        ("state", status.state),
-        ("rows", row_count(status)),
-        ("errors", errors or "none"),
-    ]
+    with_errors = (
+        f"{sum(status.errors.values()):,} with errors: {errors}" if errors else "no errors"
+    )
+    yield f"{status.output}: {status.state}, {row_count(status)}, {with_errors}"
     if status.surplus:
-        rows.append(("surplus", f"{count(status.surplus, 'row')} of images no longer in the input"))
-    if status.rows_per_second is not None:
-        rows.append(("speed", f"{status.rows_per_second:,.1f} rows/s"))
-    if status.seconds_left is not None:
-        rows.append(("time left", duration(status.seconds_left)))
-    rows += [("run by", process(run)) for run in status.runs]
-    rows += [
-        ("killed", f"{process(run)}, silent for {duration(run['silent_seconds'])}")
-        for run in status.lost
-    ]
-    if status.shards:
-        rows.append(("shards", shards(status.shards)))
-    if status.exit_code is not None:
-        rows.append(("exit code", exit_code_text(status.exit_code) + of_shards(status)))
+        yield f"{count(status.surplus, 'row')} of images that are not in the input any more"
+    if status.runs:
+        processes = f"{len(status.runs):,} processes: " if len(status.runs) > 1 else ""
+        yield f"run by {processes}{listed([process(run) for run in status.runs], MAX_NAMES)}"
+        if status.rows_per_second is not None:
+            left = "" if status.seconds_left is None else f", {duration(status.seconds_left)} left"
+            yield f"{status.rows_per_second:,.1f} rows/s{left}"
+        if status.engines or status.dead_engines:
+            dead = f", {status.dead_engines:,} died" if status.dead_engines else ""
+            yield f"{count(status.engines, 'engine')}{dead}"
+    for run in status.lost[-MAX_NAMES:]:
+        yield f"killed: {process(run)}, silent for {duration(run['silent_seconds'])}"
+    if status.shards and status.state != "complete":
+        yield shards(status.shards)
     if status.state == "stopped":
-        rows.append(("to resume", how_to_resume(status.shards)))
-    return rows
+        if status.exit_code is not None and not is_unfinished_shards(status):
+            yield f"exit code {exit_code_text(status.exit_code)}"
+        yield f"to resume: {how_to_resume(status.shards)}"
+
+
+def is_unfinished_shards(status: RunStatus) -> bool:
+    """Whether the exit code is of some shards, which ended as they should."""
+    return bool(status.shards) and status.exit_code in (0, INCOMPLETE)
 
 
 def row_count(status: RunStatus) -> str:
     """The rows that are saved, of how many, and their share."""
-    of = f" of {status.total:,}" if status.total is not None else ""
+    if status.total is None or status.state == "complete":
+        return count(status.rows, "row")
     share = f" ({status.rows / status.total:.1%})" if status.total else ""
-    return f"{status.rows:,}{of}{share}"
+    return f"{status.rows:,} of {count(status.total, 'row')}{share}"
 
 
 def process(run: dict[str, Any]) -> str:
     """The process and the host of a run, and its shard."""
     shard = f", shard {run['shard']}" if "shard" in run else ""
     return f"process {run.get('pid')} on {run.get('host')}{shard}"
-
-
-def of_shards(status: RunStatus) -> str:
-    """How many of the shards the exit code is of, unless all rows are there."""
-    ended, count = sum(shard.exit_code is not None for shard in status.shards), len(status.shards)
-    if status.state == "complete" or ended == count:
-        return ""
-    return f" ({ended:,} of {count:,} shards)"
 
 
 def how_to_resume(found: Sequence[ShardStatus]) -> str:
@@ -121,10 +118,10 @@ def how_to_resume(found: Sequence[ShardStatus]) -> str:
 
 
 def shards(found: Sequence[ShardStatus]) -> str:
-    """The shards in each state, by their names."""
+    """The shards in each state, by their names: `shards: 1 complete (0/2), 1 not begun (1/2)`."""
     parts = []
     for state, shown in STATES.items():
         names = [shard.shard for shard in found if shard.state == state]
         if names:
-            parts.append(f"{len(names):,} {shown}: {listed(names, MAX_NAMES)}")
-    return "; ".join(parts)
+            parts.append(f"{len(names):,} {shown} ({listed(names, MAX_NAMES)})")
+    return f"shards: {', '.join(parts)}"

@@ -81,8 +81,7 @@ class Process:
             if beat.ident is not None:
                 beat.join()
             if not self._is_removed:
-                with suppress(OutputFailed):
-                    self.write()
+                self._write_last()
             with suppress(OSError):
                 self._lock_file.unlink()
             os.close(descriptor)
@@ -102,6 +101,15 @@ class Process:
         with self._lock:
             data = json.dumps(self._values).encode()
             self._store.replace(f"{PROCESSES}{self.id}.json", data)
+
+    def _write_last(self) -> None:
+        """Write the values once more; on a full disk the file before makes room for them."""
+        try:
+            self.write()
+        except OutputFailed:
+            with suppress(OutputFailed):
+                self._store.delete([f"{PROCESSES}{self.id}.json"])
+                self.write()
 
     def remove_dead(self) -> None:
         """Remove the files of processes that have ended; this one has the output for itself."""
