@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from pgcli.checkpoints.find import Checkpoint, find
+from pgcli.checkpoints.find import DEMO, Checkpoint, find
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import UsageError
 from pgcli.run.request.applies import is_on_hub
@@ -19,6 +20,14 @@ def find_model(name: str, revision: str | None, screen: Screen) -> Checkpoint:
     from pgcli.cli.ui.downloads import Downloads
 
     return find(name, revision, progress=Downloads(screen))
+
+
+def default_model(command: str | None = None) -> str:
+    """The model of PGCLI_MODEL, if it can answer the command, where one is named; or else demo."""
+    from pgcli.run.request.make import is_able
+
+    model = os.environ.get("PGCLI_MODEL")
+    return model if model and (command is None or is_able(command, model)) else DEMO
 
 
 def revision_of(name: str | None, values: Mapping[str, Any], typed: Collection[str]) -> str | None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from pgcli.cli.find_model import default_model
 from pgcli.cli.main import main
 from pgcli.run import model as running
 from tests.support import pretend
@@ -95,6 +96,7 @@ def test_folders_above_a_page_and_an_export_are_made() -> None:
         ("demo-towers", "caption one.png"),
         ("demo", "score one.png --text a"),
         ("demo", "classify one.png --label a --label b"),
+        ("demo", "embed --text a"),
     ],
 )
 def test_variable_names_a_model_for_the_commands_that_can_use_it(
@@ -105,6 +107,16 @@ def test_variable_names_a_model_for_the_commands_that_can_use_it(
     monkeypatch.setenv("PGCLI_MODEL", model)
     assert main([*line.split(), "--dry-run"]) == 0
     assert "the built-in one" in capsys.readouterr().err
+
+
+def test_bench_and_info_take_the_model_of_the_variable_if_they_can(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PGCLI_MODEL", "demo-towers")
+    assert default_model() == "demo-towers"
+    assert default_model("caption") == "demo"
+    monkeypatch.setenv("PGCLI_MODEL", "google/paligemma-3b-mix-224")
+    assert default_model("caption") == "google/paligemma-3b-mix-224"
 
 
 def test_rows_of_a_pipe_are_viewed() -> None:

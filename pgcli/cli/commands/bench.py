@@ -10,7 +10,7 @@ from pgcli.cli.options import Given, JsonOptions, LoadOptions, command, images_o
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Screen
 from pgcli.declare import opt, same
-from pgcli.run.request.options import MODELS, ModelOptions
+from pgcli.run.request.options import ModelOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,14 +48,15 @@ class BenchOptions(JsonOptions):
     examples="$ pgcli bench demo --batch-size 8 --seconds 1\n"
     "$ pgcli bench google/paligemma-3b-mix-224 --images photos --natural",
 )
-def bench(given: Given, model: ModelArgument = MODELS[0]) -> None:
-    from pgcli.cli.find_model import find_model, revision_of
+def bench(given: Given, model: ModelArgument = None) -> None:
+    from pgcli.cli.find_model import default_model, find_model, revision_of
     from pgcli.cli.ui.bench_report import show
     from pgcli.inputs import Inventory
 
     options, loading = given.build(BenchOptions), given.build(LoadOptions)
     source = None if options.images is None else Inventory.scan([options.images])
     screen = Screen()
+    model = model or default_model("caption")
     revision = revision_of(model, given.values, given.typed)
     checkpoint = find_model(model, revision, screen)
     with screen.status("loading PyTorch and transformers"):

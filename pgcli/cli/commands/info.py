@@ -11,13 +11,12 @@ from rich.filesize import decimal
 from pgcli.cli.options import Given, JsonOptions, LoadOptions, command
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Facts, Screen
-from pgcli.run.request.options import MODELS, models
+from pgcli.run.request.options import models
 
 FAMILIES = {"siglip": "SigLIP", "clip": "CLIP", "vit": "ViT", "mean": "vision tower alone"}
 
 ModelArgument = Annotated[
-    str,
-    typer.Argument(metavar="MODEL", envvar="PGCLI_MODEL", hidden=True, autocompletion=models),
+    str | None, typer.Argument(metavar="MODEL", hidden=True, autocompletion=models)
 ]
 
 
@@ -29,10 +28,10 @@ ModelArgument = Annotated[
     LoadOptions,
     examples="$ pgcli info demo\n$ pgcli info google/paligemma-3b-mix-224 --device cuda",
 )
-def info(given: Given, model: ModelArgument = MODELS[0]) -> None:
-    from pgcli.cli.find_model import find_model, revision_of
+def info(given: Given, model: ModelArgument = None) -> None:
+    from pgcli.cli.find_model import default_model, find_model, revision_of
 
-    options = given.build(LoadOptions)
+    options, model = given.build(LoadOptions), model or default_model()
     checkpoint = find_model(model, revision_of(model, given.values, given.typed), Screen())
     from pgcli.checkpoints.model_description import read_description
     from pgcli.info.model_info import model_info

@@ -44,7 +44,8 @@ def make_request(
     sources, values = tuple(sources), {**values}
     if lines := text_lines(values.get("prompts_file"), noun="prompt"):
         values["prompt"] = (*values.get("prompt", ()), *lines)
-    if "model" not in typed and not is_able(command, values.get("model")):
+    texts = command == "embed" and not values.keys().isdisjoint(("text", "texts_file"))
+    if "model" not in typed and not is_able(command, values.get("model"), texts=texts):
         for name in {"model", "revision"}.difference(typed):  # the variable is for other commands
             values.pop(name, None)
     values, ignored = applying(command, sources, values, typed)
@@ -71,15 +72,21 @@ def make_request(
     )
 
 
-def is_able(command: str, model: str | None) -> bool:
-    """Whether a model can answer a command, as far as is known without a download."""
+def is_able(command: str, model: str | None, *, texts: bool = False) -> bool:
+    """Whether a model can answer a command, as far as is known without a download.
+
+    With `texts` the command embeds texts in place of images.
+    """
     from pgcli.checkpoints.find import find_local  # not at the top: --help has to be fast
     from pgcli.checkpoints.model_description import read_description
     from pgcli.embedding.abilities import COMMANDS as ABLE
 
     try:
         checkpoint = None if model is None else find_local(model)
-        return checkpoint is None or command in ABLE[read_description(checkpoint.folder).kind]
+        if checkpoint is None:
+            return True
+        kind = read_description(checkpoint.folder).kind
+        return command in ABLE[kind] and (kind == "two_towers" or not texts)
     except PgcliError:  # which the checks of the run say
         return True
 
