@@ -18,13 +18,20 @@ MAX_WEIGHTS = 4_000_000  # in memory at a time
 
 
 class Measure(Protocol):
-    """A number about rows. At most `max_resamples` resamples are computed, as some take long."""
+    """A number about rows, between 0 and 1 if `is_biased`.
+
+    At most `max_resamples` resamples are computed, as some take long. The values over resamples of
+    a measure that `is_biased` are shifted so that their mean is that of all rows.
+    """
 
     @property
     def name(self) -> str: ...
 
     @property
     def max_resamples(self) -> int: ...
+
+    @property
+    def is_biased(self) -> bool: ...
 
     def select(self, rows: np.ndarray) -> Self:
         """The measure of the rows with these numbers."""
@@ -46,6 +53,7 @@ class RowRatio:
     numerator_NK: np.ndarray
     denominator_N: np.ndarray
     max_resamples: int = RESAMPLES
+    is_biased: bool = False
 
     def select(self, rows: np.ndarray) -> Self:
         numerator_NK, denominator_N = self.numerator_NK[rows], self.denominator_N[rows]
@@ -129,7 +137,19 @@ def resampled(measures: Sequence[Measure], images: Sequence[Hashable]) -> list[n
             if (remaining := measure.max_resamples - done) > 0:
                 known.append(measure.values(weights_RU[:remaining, image_N]))
         done += len(weights_RU)
-    return [np.concatenate(known) for known in values]
+    return [
+        unbiased(measure, np.concatenate(known), len(images))
+        for measure, known in zip(measures, values, strict=True)
+    ]
+
+
+def unbiased(measure: Measure, values_R: np.ndarray, rows: int) -> np.ndarray:
+    """The resampled values of a measure of so many rows, without their bias."""
+    known_R = values_R[~np.isnan(values_R)]
+    if not measure.is_biased or not len(known_R):
+        return values_R
+    shifted_R: np.ndarray = values_R - known_R.mean() + value_of(measure, rows)
+    return shifted_R.clip(0.0, 1.0)
 
 
 def resamples(images: int, rows: int) -> Iterator[np.ndarray]:

@@ -104,6 +104,24 @@ def test_interval_of_ap_contains_it() -> None:
         assert estimate.rows == 40
 
 
+def test_interval_of_ap_contains_it_where_resamples_are_biased() -> None:
+    """Without the shift the interval of this AP, 0.25, is from 0.257 on."""
+    random = np.random.default_rng(0)
+    rows = []
+    for number in range(300):
+        true = tuple(box_at(random, 40.0 * place, 0.0) for place in range(4))
+        wrong = tuple(box_at(random, 40.0 * place, 50.0) for place in range(3))
+        rows.append(JoinedRow(str(number), "", {}, RowTruth(boxes=true), (*true[:2], *wrong)))
+    (estimate,) = estimates(average_precisions(rows)[:1], range(300))
+    assert estimate.low < estimate.value < estimate.high
+
+
+def box_at(random: np.random.Generator, left: float, top: float) -> Box:
+    """A box of one of many labels, with any confidence."""
+    label = str(random.integers(30))
+    return Box(label, left, top, left + 30, top + 30, 1.0, float(random.random()))
+
+
 def test_selected_rows_have_their_own_ap() -> None:
     rows = sample(9, 20, crowds=False)
     chosen = np.flatnonzero(np.arange(20) % 3)

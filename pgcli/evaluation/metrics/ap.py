@@ -83,12 +83,16 @@ class LabelBoxes:
 
 @dataclass(frozen=True)
 class MeanOverLabels:
-    """The mean of a value of each label that has true boxes; `work` is the cost of a resample."""
+    """The mean of a value of each label that has true boxes; `work` is the cost of a resample.
+
+    Images that a resample repeats raise the precision at many recalls: `is_biased` is true of it.
+    """
 
     name: str
     labels: tuple[LabelBoxes, ...]
     of_label: Callable[[LabelBoxes, np.ndarray], float]
     work: int
+    is_biased: bool = False
 
     @property
     def max_resamples(self) -> int:
@@ -142,7 +146,7 @@ def average_precisions(rows: Sequence[JoinedRow]) -> list[MeanOverLabels]:
 
     def measure(name: str, size: str, value: Callable[..., float], columns: int) -> MeanOverLabels:
         work = sum(len(label.row_D) + 300 for label in labels[size]) * columns
-        return MeanOverLabels(name, tuple(labels[size]), value, work)
+        return MeanOverLabels(name, tuple(labels[size]), value, work, name.startswith("ap"))
 
     at = {name: slice(column, column + 1) for name, column in (("ap50", 0), ("ap75", 5))}
     sizes = SIZES[1:]
@@ -160,69 +164,84 @@ def matched_boxes(rows: Sequence[JoinedRow]) -> dict[str, list[LabelBoxes]]:
 
     There are none for a size where the area of a true box is NaN: it might be of that size.
     """
-    names = [*dict.fromkeys(box.label for row in rows for box in row.true_boxes)]
-    true, answered = [], []
+    annotations = {box.label: LabelAnnotations([], []) for row in rows for box in row.true_boxes}
     for number, row in enumerate(rows):
         truth = row.truth or RowTruth()
         for box, object_area in zip(row.true_boxes, truth.box_areas, strict=True):
-            true.append(annotation(number, box, iscrowd=0, area=object_area))
-        true += [annotation(number, box, iscrowd=1) for box in truth.crowds]
-        answered += [annotation(number, box, score=confidence_of(box)) for box in row.boxes]
-    with redirect_stdout(io.StringIO()):  # where it reports its progress
-        evaluation = COCOeval(*(coco(len(rows), names, of) for of in (true, answered)), "bbox")
-        evaluation.evaluate()
-    matches = iter(evaluation.evalImgs)  # of each label, size and row, in this order
+            annotations[box.label].add_true(number, box, object_area)
+        for box in truth.crowds:
+            if box.label in annotations:
+                annotations[box.label].add_true(number, box, area(box), is_crowd=True)
+        for box in row.boxes:
+            if box.label in annotations:
+                annotations[box.label].add_answered(number, box)
     labels: dict[str, list[LabelBoxes]] = {size: [] for size in SIZES}
-    for _ in names:
-        for size in SIZES:
-            labels[size].append(label_boxes([next(matches) for _ in rows]))
-    if any(math.isnan(entry["area"]) for entry in true):
+    for label in annotations.values():
+        for size, matches in zip(SIZES, label.matches(), strict=True):
+            labels[size].append(label_boxes(matches, len(rows)))
+    if any(math.isnan(box["area"]) for label in annotations.values() for box in label.true):
         return {size: [] if size else labels[""] for size in SIZES}
     return labels
 
 
-def annotation(number: int, box: Box, **values: float) -> dict[str, Any]:
-    """A box of a row in COCO's form."""
+@dataclass(frozen=True)
+class LabelAnnotations:
+    """The true and the answered boxes of a label, as pycocotools takes them."""
+
+    true: list[dict[str, Any]]
+    answered: list[dict[str, Any]]
+
+    def add_true(
+        self, number: int, box: Box, object_area: float, *, is_crowd: bool = False
+    ) -> None:
+        """Add a true box of a row."""
+        known = annotation(number, box, len(self.true))
+        self.true.append(known | {"area": object_area, "iscrowd": int(is_crowd)})
+
+    def add_answered(self, number: int, box: Box) -> None:
+        """Add a box of a row's answer."""
+        known = annotation(number, box, len(self.answered))
+        self.answered.append(known | {"area": area(box), "score": confidence_of(box)})
+
+    def matches(self) -> list[list[Mapping[str, Any]]]:
+        """What pycocotools says of each row that has boxes of the label, for each of SIZES."""
+        numbers = sorted({box["image_id"] for box in (*self.true, *self.answered)})
+        with redirect_stdout(io.StringIO()):  # where it reports its progress
+            pair = (COCO(), COCO())
+            for dataset, boxes in zip(pair, (self.true, self.answered), strict=True):
+                images = [{"id": number} for number in numbers]
+                dataset.dataset = {"images": images, "categories": [{"id": 0}]}
+                dataset.dataset["annotations"] = boxes
+                dataset.createIndex()
+            evaluation = COCOeval(*pair, "bbox")
+            evaluation.evaluate()
+        count = len(numbers)
+        return [evaluation.evalImgs[n * count : (n + 1) * count] for n in range(len(SIZES))]
+
+
+def annotation(number: int, box: Box, index: int) -> dict[str, Any]:
+    """A box of a row in COCO's form, whose ids begin with 1."""
     sides = [box.xmin, box.ymin, box.xmax - box.xmin, box.ymax - box.ymin]
-    return {"image_id": number, "label": box.label, "bbox": sides, "area": area(box)} | values
+    return {"id": index + 1, "image_id": number, "category_id": 0, "bbox": sides}
 
 
-def coco(rows: int, names: Sequence[str], annotations: Sequence[dict[str, Any]]) -> COCO:
-    """The annotations of these labels as pycocotools takes them; others are left out."""
-    numbers = {name: number for number, name in enumerate(names)}
-    known = [one for one in annotations if one["label"] in numbers]
-    dataset = COCO()
-    dataset.dataset = {
-        "images": [{"id": number} for number in range(rows)],
-        "categories": [{"id": number} for number in numbers.values()],
-        "annotations": [
-            one | {"id": number, "category_id": numbers[one["label"]]}
-            for number, one in enumerate(known, 1)
-        ],
-    }
-    dataset.createIndex()
-    return dataset
-
-
-def label_boxes(matches: Sequence[Mapping[str, Any] | None]) -> LabelBoxes:
-    """The boxes of a label, from what pycocotools says of each row; None for one without any."""
-    known = [(number, match) for number, match in enumerate(matches) if match is not None]
-    counts = [len(match["dtScores"]) for _, match in known]
-    scores = np.array([score for _, match in known for score in match["dtScores"]], np.float64)
+def label_boxes(matches: Sequence[Mapping[str, Any]], rows: int) -> LabelBoxes:
+    """The boxes of a label, from what pycocotools says of each of the rows that have any."""
+    numbers = [match["image_id"] for match in matches]
+    counts = [len(match["dtScores"]) for match in matches]
+    scores = np.array([score for match in matches for score in match["dtScores"]], np.float64)
     order = np.argsort(-scores, kind="stable")
-    shape = (len(scores), THRESHOLDS)
     is_true_DT, is_ignored_DT = (
-        np.concatenate([np.zeros((0, THRESHOLDS)), *(match[name].T for _, match in known)]) > 0
+        np.concatenate([match[name].T for match in matches])[order] > 0
         for name in ("dtMatches", "dtIgnore")
     )
-    true_N = np.zeros(len(matches))
-    for number, match in known:
-        true_N[number] = np.count_nonzero(match["gtIgnore"] == 0)
+    true_N = np.zeros(rows)
+    true_N[numbers] = [np.count_nonzero(match["gtIgnore"] == 0) for match in matches]
     return LabelBoxes(
-        np.repeat([number for number, _ in known], counts).astype(np.int64)[order],
+        np.repeat(numbers, counts)[order],
         np.array([rank for count in counts for rank in range(count)], np.int64)[order],
-        is_true_DT.reshape(shape)[order],
-        ~is_ignored_DT.reshape(shape)[order],
+        is_true_DT,
+        ~is_ignored_DT,
         true_N,
     )
 
