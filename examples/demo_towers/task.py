@@ -16,9 +16,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from examples.demo_towers.dataset import CaptionedScenes, PairBatch, load_batches
-from pgcli.checkpoints.preprocessing import Preprocessing
-from pgcli.checkpoints.processor_files import write_image_processor
-from pgcli.checkpoints.save_towers import save_two_towers
+from pgcli.checkpoints.preprocessing import Preprocessing, write_image_processor
+from pgcli.checkpoints.save import save_two_towers
 from pgcli.model.siglip import normalize_pixels
 from pgcli.model.two_towers import TwoTowers
 from pgcli.training.contrastive import sigmoid_contrastive, softmax_contrastive

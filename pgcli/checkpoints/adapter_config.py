@@ -10,7 +10,8 @@ from pathlib import Path
 from reprlib import repr as brief
 from typing import Any
 
-from pgcli.checkpoints.json_file import ADAPTER_CONFIG, read_json
+from pgcli.checkpoints.files import read_json
+from pgcli.checkpoints.weight_files import ADAPTER_CONFIG
 from pgcli.errors import InvalidCheckpoint
 
 # Settings of training, which do not change what the adapter computes. PEFT ignores `fan_in_fan_out`

@@ -10,14 +10,14 @@ from typing import Any
 
 from pgcli.checkpoints.config_reader import ConfigReader
 from pgcli.checkpoints.decoder_config import TANH_GELU, read_decoder
+from pgcli.checkpoints.files import read_json
 from pgcli.checkpoints.generation_config import (
-    GENERATION,
     read_stop_tokens,
     settings_not_followed,
     warn_not_followed,
 )
-from pgcli.checkpoints.json_file import read_json
 from pgcli.checkpoints.known_keys import TEXT_KEYS, TOP_KEYS, VISION_KEYS
+from pgcli.checkpoints.weight_files import GENERATION
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.config import PaliGemmaConfig, VisionConfig
 

@@ -1,19 +1,27 @@
-"""Finds a checkpoint's files on disk by folder, Hub name, `demo` or `demo-towers`."""
+"""Finds a checkpoint's files by folder, Hub name, `demo` or `demo-towers`.
+
+It imports neither torch nor the client of the Hub, which are slow to import.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pgcli.checkpoints import conversion_hints
-from pgcli.checkpoints.file_digests import sha256
-from pgcli.checkpoints.hub.download_progress import DownloadProgress, TqdmProgress
-from pgcli.checkpoints.hub.required_files import Kind
+from pgcli.checkpoints.files import sha256
+from pgcli.checkpoints.weight_files import Kind
 from pgcli.errors import ModelUnavailable
+from pgcli.stores.files import read_json
+
+if TYPE_CHECKING:
+    from pgcli.checkpoints.hub import DownloadProgress
 
 DEMO, DEMO_TOWERS = "demo", "demo-towers"
 BUILTIN = Path(__file__).parent.parent / "builtin"
@@ -23,6 +31,8 @@ DIGEST_LENGTH = 12
 MASK_DECODER = "mask_decoder.safetensors"
 #: Downloads the mask decoder that PaliGemma was trained with.
 FETCH_DECODER = "curl -O https://storage.googleapis.com/big_vision/paligemma/vae-oid.npz"
+#: The types of models that are offered to a shell.
+MODEL_TYPES = ("paligemma", "siglip", "siglip_vision_model", "clip", "vit")
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
@@ -51,21 +61,21 @@ def find(
 
     An existing folder takes precedence over a Hub name. The kind `adapter` finds the two files of
     an adapter, and gives `demo` and `demo-towers` no special meaning. A download reports to
-    `progress`; the default is a bar on a terminal.
+    `progress`; without it the client of the Hub draws its bars.
 
     Raises ModelUnavailable with the remedy: licence not accepted, no token, offline and not cached,
     unknown name or revision; InvalidCheckpoint if the files on the Hub or in the cache are damaged.
     """
     folder = folder_of(name, kind)
-    for builtin, its_folder in builtin_models().items():
-        if folder == its_folder:
+    for builtin, builtin_folder in builtin_models().items():
+        if folder == builtin_folder:
             return Checkpoint(builtin, folder, digest(folder / "model.safetensors"))
     if folder is not None:
         return Checkpoint(name, folder)
-    from pgcli.checkpoints.hub.snapshot import snapshot  # slow to import
+    from pgcli.checkpoints import hub
 
-    found = snapshot(name, revision, kind=kind, progress=progress or TqdmProgress())
-    return Checkpoint(name, found, found.name)
+    snapshot = hub.snapshot(name, revision, kind=kind, progress=progress)
+    return Checkpoint(name, snapshot, snapshot.name)
 
 
 def builtin_models() -> dict[str, Path]:
@@ -86,10 +96,33 @@ def find_local(name: str, revision: str | None = None) -> Checkpoint | None:
     """
     if folder_of(name) is not None:
         return find(name, revision)
-    from pgcli.checkpoints.hub.repository import Repository
+    from pgcli.checkpoints import hub
 
-    cached = Repository(name, revision or "main", "model").cached()
+    cached = hub.cached_snapshot(name, revision or "main", kind="model")
     return None if cached is None else Checkpoint(name, cached, cached.name)
+
+
+def cached_models() -> list[str]:
+    """The sorted names of the models in the cache of the Hub, of types that are supported."""
+    names = set()
+    with suppress(OSError):  # shell completion cannot report errors
+        for config in hub_cache().glob("models--*--*/snapshots/*/config.json"):
+            if (read_json(config) or {}).get("model_type") in MODEL_TYPES:
+                names.add("/".join(config.parts[-4].split("--")[1:3]))
+    return sorted(names)
+
+
+def hub_cache() -> Path:
+    """The folder of the Hub's cache, from the same variables as in `huggingface_hub.constants`."""
+    default = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")) / "huggingface"
+    home = _expanded(os.environ.get("HF_HOME", str(default)))
+    older_variable = os.environ.get("HUGGINGFACE_HUB_CACHE", str(Path(home) / "hub"))
+    return Path(_expanded(os.environ.get("HF_HUB_CACHE", older_variable)))
+
+
+def _expanded(path: str) -> str:
+    """The path with `~` and variables such as `$USER` replaced."""
+    return os.path.expandvars(os.path.expanduser(path))  # noqa: PTH111 - Path raises for ~nobody
 
 
 def folder_of(name: str, kind: Kind = "model") -> Path | None:
@@ -132,7 +165,10 @@ def _no_name(name: str, kind: Kind) -> ModelUnavailable:
     if kind == "model" and os.path.isfile(name):  # noqa: PTH113 - Path raises for a NUL
         return ModelUnavailable(
             f"{name} is a file, and a model is a folder with config.json and safetensors files",
-            hint=conversion_hints.file_hint(name),
+            hint=f"name its folder: --model {shlex.quote(str(Path(name).parent))}"
+            if name.endswith(".safetensors")
+            else "name a checkpoint in the Hugging Face layout, such as "
+            "google/paligemma-3b-mix-224, which has the weights of big_vision's .npz files",
         )
     if kind == "adapter":
         hint = "name a folder with adapter_config.json, or a Hub name such as you/your-adapter"

@@ -10,9 +10,9 @@ from reprlib import repr as brief
 from typing import Any
 
 from pgcli.checkpoints.config_reader import ConfigReader
-from pgcli.checkpoints.json_file import read_json
+from pgcli.checkpoints.files import read_json
+from pgcli.checkpoints.weight_files import GENERATION
 
-GENERATION = "generation_config.json"
 #: Settings that change transformers' greedy answers, unless they are null or have this value.
 NEUTRAL: Mapping[str, Any] = {
     "begin_suppress_tokens": [],

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pgcli.checkpoints.files import open_model_file
 from pgcli.checkpoints.find import FETCH_DECODER
-from pgcli.checkpoints.model_file import open_model_file
 from pgcli.checkpoints.npz_files import ArrayInfo, InvalidNpz, read_npz_headers
 from pgcli.checkpoints.safetensors_files import read_headers, read_tensor
 from pgcli.checkpoints.weights import skip_init

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pgcli.checkpoints import open_clip_config
 from pgcli.checkpoints.config import read_config
-from pgcli.checkpoints.json_file import read_json
+from pgcli.checkpoints.files import read_json
 from pgcli.checkpoints.open_clip_config import OpenClipConfig
 from pgcli.checkpoints.preprocessing import Preprocessing, read_preprocessing
 from pgcli.checkpoints.two_towers_config import FAMILIES, parse_classifier, parse_two_towers

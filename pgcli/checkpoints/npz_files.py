@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from pgcli.checkpoints.model_file import open_model_file
+from pgcli.checkpoints.files import open_model_file
 
 MAX_ARRAYS = 1000
 MAX_ARRAY_BYTES = 8 * 2**20

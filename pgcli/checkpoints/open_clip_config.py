@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from pgcli.checkpoints.config_reader import ConfigReader
-from pgcli.checkpoints.json_file import read_json
+from pgcli.checkpoints.files import read_json
 from pgcli.checkpoints.preprocessing import CLIP_MEAN, CLIP_STD, Preprocessing
 from pgcli.checkpoints.weight_files import OPEN_CLIP_CONFIG
 from pgcli.errors import InvalidCheckpoint

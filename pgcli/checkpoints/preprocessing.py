@@ -1,7 +1,8 @@
-"""Reads how images are prepared for a checkpoint."""
+"""Reads and writes how images are prepared for a checkpoint: `preprocessor_config.json`."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -10,7 +11,8 @@ from reprlib import repr as brief
 from types import MappingProxyType
 from typing import Any
 
-from pgcli.checkpoints.json_file import read_json
+from pgcli.checkpoints.files import read_json
+from pgcli.checkpoints.tower_config import Family
 from pgcli.errors import InvalidCheckpoint
 
 Color = tuple[float, ...]
@@ -63,6 +65,13 @@ PROCESSORS: Mapping[str, ImageProcessor] = MappingProxyType(
 )
 #: The processor of a kind of checkpoint whose file names none.
 DEFAULT_PROCESSOR = MappingProxyType({"siglip": "Siglip", "clip": "CLIP", "vit": "ViT"})
+
+
+IMAGE_PROCESSORS: dict[Family, str] = {
+    "siglip": "SiglipImageProcessor",
+    "clip": "CLIPImageProcessor",
+    "vit": "ViTImageProcessor",
+}
 
 
 def read_preprocessing(folder: Path, resolution: int, family: str | None = None) -> Preprocessing:
@@ -202,3 +211,35 @@ def _is_color(value: Any) -> bool:
 
 def _is_number(value: Any) -> bool:
     return type(value) in (int, float) and abs(value) < 1e9
+
+
+def write_image_processor(
+    folder: Path, family: Family, resolution: int, preprocessing: Preprocessing
+) -> None:
+    """Write `preprocessor_config.json`, which `read_preprocessing` reads as the same values."""
+    square = {"height": resolution, "width": resolution}
+    values: dict[str, Any] = {
+        "image_processor_type": IMAGE_PROCESSORS[family],
+        "do_convert_rgb": True,
+        "do_resize": True,
+        "do_rescale": True,
+        "do_normalize": True,
+        "size": square,
+        "resample": preprocessing.resample,
+        "rescale_factor": 1 / 255,
+        "image_mean": list(preprocessing.mean),
+        "image_std": list(preprocessing.std),
+    }
+    if family == "siglip":
+        values["processor_class"] = "SiglipProcessor"
+    if preprocessing.resize_to is not None:
+        side = preprocessing.resize_to
+        whole = (
+            {"shortest_edge": side} if preprocessing.keeps_aspect else dict.fromkeys(square, side)
+        )
+        values |= {"size": whole, "do_center_crop": True, "crop_size": square}
+    elif family == "clip":
+        values["do_center_crop"] = False
+    folder.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(values, indent=2) + "\n"
+    (folder / "preprocessor_config.json").write_text(text, encoding="utf-8")

@@ -1,20 +1,21 @@
-"""Reads safetensors files: headers first, then each tensor into memory that the caller provides."""
+"""Reads and writes safetensors files a tensor at a time, so that no second copy is in memory."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 from reprlib import repr as brief
+from typing import NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from pgcli.checkpoints.model_file import descriptor_path, open_model_file, unreadable
+from pgcli.checkpoints.files import damage_hint, descriptor_path, open_model_file, unreadable
 from pgcli.errors import InvalidCheckpoint
 
 TORCH_DTYPES = {
@@ -23,6 +24,8 @@ TORCH_DTYPES = {
     "F16": torch.float16,
     "BF16": torch.bfloat16,
 }
+DTYPE_NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
+ALIGNMENT = 8  # of the header's length, in bytes
 #: Model weights and adapters are stored in one of these.
 WEIGHT_DTYPES = ("F32", "F16", "BF16")
 #: The largest PaliGemma needs a fiftieth of this; a parsed header takes 15 times its size.
@@ -57,7 +60,7 @@ def read_headers(file: Path) -> Iterator[TensorInfo]:
         raise unreadable(file, error) from error
     except (SafetensorError, ValueError) as error:
         raise InvalidCheckpoint(
-            f"{file} is not an intact safetensors file: {error}", hint="download it again"
+            f"{file} is not an intact safetensors file: {error}", hint=damage_hint(file)
         ) from error
     header.pop("__metadata__", None)
     for name, entry in header.items():
@@ -132,8 +135,42 @@ def _fill(flat: Tensor, file: BufferedReader, tensor: TensorInfo) -> None:
             count = file.readinto(left)
             if not count:
                 raise InvalidCheckpoint(
-                    f"{tensor.file} ends before {tensor.name} does", hint="download it again"
+                    f"{tensor.file} ends before {tensor.name} does",
+                    hint=damage_hint(tensor.file),
                 )
             left = left[count:]
     except OSError as error:
         raise unreadable(tensor.file, error) from error
+
+
+class TensorSpec(NamedTuple):
+    """The name, dtype and shape of a tensor."""
+
+    name: str
+    dtype: torch.dtype
+    shape: Sequence[int]
+
+
+def write_tensors(
+    file: Path, specs: Sequence[TensorSpec], tensors: Iterable[Tensor], metadata: Mapping[str, str]
+) -> None:
+    """Write the tensors of the specs, in their order, to disk. Raises OSError.
+
+    Tensors of one dtype in the order of their names make the bytes of safetensors' `save_file`,
+    which raises no OSError and leaves a temporary file behind if the process is killed.
+    """
+    header, end = {"__metadata__": {**metadata}}, 0
+    entries = {}
+    for name, dtype, shape in specs:
+        start, end = end, end + dtype.itemsize * torch.Size(shape).numel()
+        offsets = {"shape": [*shape], "data_offsets": [start, end]}
+        entries[name] = {"dtype": DTYPE_NAMES[dtype], **offsets}
+    text = json.dumps(header | entries, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % ALIGNMENT)
+    with file.open("wb") as stream:
+        stream.write(len(text).to_bytes(8, "little") + text)
+        for tensor in tensors:
+            flat = tensor.detach().cpu().contiguous().reshape(-1)
+            stream.write(flat.view(torch.uint8).numpy().data)
+        stream.flush()
+        os.fsync(stream.fileno())

@@ -13,7 +13,7 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer
 
-from pgcli.checkpoints.json_file import read_json
+from pgcli.checkpoints.files import read_json
 from pgcli.errors import InvalidCheckpoint
 
 MAX_PIECES = 2**20

@@ -9,7 +9,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from pgcli.checkpoints.json_file import read_json
+from pgcli.checkpoints.files import read_json
 from pgcli.checkpoints.tokenizer import open_tokenizer
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.config import TextConfig

@@ -12,7 +12,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from pgcli.checkpoints.model_file import open_model_file
+from pgcli.checkpoints.files import open_model_file
 from pgcli.checkpoints.sentencepiece_model import add_tokens, from_sentencepiece
 from pgcli.checkpoints.unigram_model import from_unigram
 from pgcli.errors import InvalidCheckpoint

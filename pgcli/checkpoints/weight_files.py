@@ -1,26 +1,49 @@
-"""Finds the files that hold a checkpoint's weights."""
+"""Selects the files of a checkpoint that are read: never a pickle, never code."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Collection
+import shlex
+from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import Literal
 
-from pgcli.checkpoints.conversion_hints import PICKLES, conversion_command
-from pgcli.checkpoints.json_file import read_json
+from pgcli.checkpoints.files import read_json
 from pgcli.errors import InvalidCheckpoint
 
+Kind = Literal["model", "adapter"]
+
+CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
+ADAPTER_CONFIG = "adapter_config.json"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
 OPEN_CLIP_CONFIG = "open_clip_config.json"
 OPEN_CLIP_SINGLE = "open_clip_model.safetensors"
+GENERATION = "generation_config.json"
+#: The newer file takes precedence.
+IMAGE_PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
+TOKENIZER = "tokenizer.json"
+# the names of the tokens that end and pad texts
+TOKEN_NAMES = ("tokenizer_config.json", "special_tokens_map.json")
+# the files of a tokenizer without a tokenizer.json
+SENTENCEPIECE = ("tokenizer.model", "spiece.model", "added_tokens.json", *TOKEN_NAMES)
+TOKENIZER_FILES = (TOKENIZER, *SENTENCEPIECE, "vocab.json", "merges.txt")
+
 SHARD_NAME = re.compile(r"[A-Za-z0-9._-]+\.safetensors")
+#: Suffixes of pickles, which can run code when they are read.
+PICKLES = (".bin", ".pt", ".ckpt", ".pth")
 
 
-def is_open_clip(names: Collection[str]) -> bool:
-    """Whether these are the files of open_clip's layout, and not those of transformers too."""
-    has_weights = SINGLE in names or INDEX in names
-    return OPEN_CLIP_CONFIG in names and not (has_weights and "config.json" in names)
+def weight_files(folder: Path) -> list[Path]:
+    """The files with the weights of a model in a folder.
+
+    They are the shards of the index; without an index `model.safetensors`, or else every
+    safetensors file. Raises InvalidCheckpoint if there are none, or if a shard is missing.
+    """
+    names = _weight_names(str(folder), file_names(folder), folder.joinpath)
+    return [folder / name for name in names]
 
 
 def total_bytes(folder: Path) -> int:
@@ -28,30 +51,48 @@ def total_bytes(folder: Path) -> int:
     return sum(file.stat().st_size for file in weight_files(folder))
 
 
-def weight_files(folder: Path) -> list[Path]:
-    """The shards of the index; without an index, `model.safetensors`, or else every safetensors.
-
-    In open_clip's layout it is `open_clip_model.safetensors`, if there is one.
-    """
-    if (folder / OPEN_CLIP_SINGLE).exists() and is_open_clip(file_names(folder)):
-        files = [folder / OPEN_CLIP_SINGLE]
-    elif (folder / INDEX).exists():
-        files = [folder / name for name in sorted(set(weight_map(folder / INDEX).values()))]
-    elif (folder / SINGLE).exists():  # other files may be an adapter or another model's weights
-        files = [folder / SINGLE]
-    else:
-        files = sorted(folder.glob("*.safetensors"))
-    if not files:
-        raise _no_weights(folder)
-    for file in files:
-        if not file.exists():
-            raise InvalidCheckpoint(f"{file} is missing", hint="download the model again")
-    return files
-
-
 def file_names(folder: Path) -> set[str]:
     """The names of the files in a folder."""
-    return {file.name for file in folder.glob("*") if file.is_file()}
+    return {file.name for file in folder.glob("*") if file.exists()}
+
+
+def is_open_clip(names: Collection[str]) -> bool:
+    """Whether these are the files of open_clip's layout, and not those of transformers too."""
+    has_weights = SINGLE in names or INDEX in names
+    return OPEN_CLIP_CONFIG in names and not (has_weights and CONFIG in names)
+
+
+def required_files(
+    repository: str, kind: Kind, names: Collection[str], path_of: Callable[[str], Path]
+) -> list[str]:
+    """The files that are read, among the names of a repository's files; weights come last.
+
+    `path_of` returns the path of a file; it is called for the index of the weights only.
+    Raises InvalidCheckpoint if the configuration or the weights are missing.
+    """
+    config = ADAPTER_CONFIG if kind == "adapter" else CONFIG
+    if kind == "model" and is_open_clip(names):
+        config = OPEN_CLIP_CONFIG
+    if config not in names:
+        if ADAPTER_CONFIG in names:
+            raise InvalidCheckpoint(
+                f"{repository} is an adapter, not a model",
+                hint="name the model it was made for with --model, and this one with --adapter",
+            )
+        raise InvalidCheckpoint(
+            f"{repository} has no {config}",
+            hint=f"{'an adapter' if kind == 'adapter' else 'a checkpoint'} is a folder or a "
+            "repository in the Hugging Face layout",
+        )
+    if kind == "adapter":
+        if ADAPTER_WEIGHTS not in names:
+            raise _no_weights(repository, names, kind)
+        return [ADAPTER_CONFIG, ADAPTER_WEIGHTS]
+    weights = _weight_names(repository, names, path_of)
+    described = [config, *((TOKENIZER, *TOKEN_NAMES) if TOKENIZER in names else SENTENCEPIECE)]
+    if config == CONFIG:
+        described += [GENERATION, *IMAGE_PROCESSOR_FILES, INDEX]
+    return [*(name for name in described if name in names), *weights]
 
 
 def weight_map(index: Path) -> dict[str, str]:
@@ -67,11 +108,55 @@ def weight_map(index: Path) -> dict[str, str]:
     return names
 
 
-def _no_weights(folder: Path) -> InvalidCheckpoint:
-    message = f"{folder} has no safetensors file"
-    for name in sorted(file.name for file in folder.iterdir() if file.suffix in PICKLES):
-        return InvalidCheckpoint(
-            f"{message}; {name} is a pickle, which can run code",
-            hint=f"convert it: {conversion_command(str(folder))}",
+def conversion_command(folder: str) -> str:
+    """The command that adds safetensors to a folder of pickles; transformers reads them safely."""
+    quoted = json.dumps(folder)
+    code = (
+        "from transformers import PaliGemmaForConditionalGeneration as P; "
+        f'P.from_pretrained({quoted}, dtype="auto").save_pretrained({quoted})'
+    )
+    return f"python -c {shlex.quote(code)}"
+
+
+def _weight_names(
+    repository: str, names: Collection[str], path_of: Callable[[str], Path]
+) -> list[str]:
+    """The names of a model's weight files; those of open_clip only where transformers' are not."""
+    if is_open_clip(names) and OPEN_CLIP_SINGLE in names:
+        return [OPEN_CLIP_SINGLE]
+    if INDEX in names:
+        shards = sorted(set(weight_map(path_of(INDEX)).values()))
+        for shard in shards:
+            if shard not in names:
+                raise InvalidCheckpoint(
+                    f"{repository} has no {shard}, which its {INDEX} names",
+                    hint="download the model again, choose another --revision, or report the "
+                    "missing file to the owner",
+                )
+        return shards
+    if SINGLE in names:  # other files may be an adapter or another model's weights
+        return [SINGLE]
+    files = [name for name in sorted(names) if SHARD_NAME.fullmatch(name)]
+    if not files:
+        raise _no_weights(repository, names, "model")
+    return files
+
+
+def _no_weights(repository: str, names: Collection[str], kind: Kind) -> InvalidCheckpoint:
+    """The error for a folder or a repository without safetensors; pickles can be converted."""
+    message = f"{repository} has no {ADAPTER_WEIGHTS if kind == 'adapter' else 'safetensors file'}"
+    hint = "download it again, name another folder, or look for a --revision with safetensors"
+    for name in sorted(names):
+        if not name.endswith(PICKLES):
+            continue
+        folder, fetch = repository, ""
+        if not Path(repository).is_dir():
+            folder = repository.rpartition("/")[2]
+            fetch = f"hf download {shlex.quote(repository)} --local-dir {shlex.quote(folder)} && "
+        convert = (
+            "save it again with PEFT: save_pretrained writes safetensors"
+            if kind == "adapter"
+            else f"convert it: {fetch}{conversion_command(folder)}"
         )
-    return InvalidCheckpoint(message, hint="download the model again, or name another folder")
+        return InvalidCheckpoint(f"{message}; {name} is a pickle, which can run code", hint=convert)
+    return InvalidCheckpoint(message, hint=hint)

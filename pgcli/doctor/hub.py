@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from pgcli.checkpoints.hub.login import environment_token
 from pgcli.doctor.finding import Finding, bad, ok, warn
 from pgcli.doctor.machine import GB, LARGE_MODEL_BYTES
 from pgcli.printable import first_line
@@ -46,13 +45,14 @@ def login() -> Finding:
     """Whether there is a token. The token itself is never shown."""
     from huggingface_hub import get_token
 
+    from pgcli.checkpoints.hub import token_source
+
     token = get_token()
     if token is None:
         return warn("login", "no token: gated models cannot be downloaded", "hf auth login")
     if not token.startswith("hf_"):
         return warn("login", "the token is not one of the Hub", "hf auth login --force")
-    found = environment_token()
-    return ok("login", f"a token, from {found[1]}" if found else "a token")
+    return ok("login", f"a token, from {token_source()}")
 
 
 def reachable() -> Finding:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pgcli import __version__
-from pgcli.checkpoints.file_digests import digests, folder_digests
+from pgcli.checkpoints.files import digests, folder_digests
 from pgcli.checkpoints.find import DIGEST_LENGTH, builtin_models, find_local, folder_of
 from pgcli.declare import fingerprint_values
 from pgcli.inputs.paths import absolute_source, display_name

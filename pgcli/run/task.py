@@ -18,7 +18,6 @@ from pgcli.checkpoints.find import (
     folder_of,
     own_mask_decoder,
 )
-from pgcli.checkpoints.hub.download_progress import DownloadProgress
 from pgcli.checkpoints.model_description import read_description, read_kind
 from pgcli.embedding.abilities import check_kind, check_question
 from pgcli.errors import ModelUnavailable, UsageError
@@ -27,6 +26,7 @@ from pgcli.run.workers.answer import Answers, Ask, answer
 from pgcli.tasks import EmbeddingQuestion, Question, check_max_new_tokens
 
 if TYPE_CHECKING:
+    from pgcli.checkpoints.hub import DownloadProgress
     from pgcli.run.request import RunRequest
 
 #: What the built-in models know, and the option that names another one.

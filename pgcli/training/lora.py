@@ -14,9 +14,9 @@ import torch
 from safetensors.torch import load_file
 
 from pgcli.checkpoints import adapter_file
-from pgcli.checkpoints.json_file import ADAPTER_CONFIG
 from pgcli.checkpoints.names import PALIGEMMA_MODULES
 from pgcli.checkpoints.save import write_files
+from pgcli.checkpoints.weight_files import ADAPTER_CONFIG
 from pgcli.checkpoints.weights import ParamSlice, meta_model, param_slices
 from pgcli.errors import InvalidCheckpoint, UsageError
 from pgcli.model.lora import LoraAdapter, LoraLinear, LoraQKVProjection

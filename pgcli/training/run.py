@@ -13,7 +13,7 @@ from time import perf_counter
 from typing import Any
 
 from pgcli.checkpoints.find import Checkpoint, find, find_local
-from pgcli.checkpoints.merged import merge_adapter
+from pgcli.checkpoints.save import merge_adapter
 from pgcli.device.select import choose_device
 from pgcli.errors import OutputInUse
 from pgcli.inputs.paths import url_scheme

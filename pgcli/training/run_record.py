@@ -11,11 +11,14 @@ import torch
 
 from pgcli import __version__
 from pgcli.checkpoints import adapter_file
-from pgcli.checkpoints.file_digests import digests, folder_digests
+from pgcli.checkpoints.files import digests, folder_digests
 from pgcli.checkpoints.find import Checkpoint
-from pgcli.checkpoints.generation_config import GENERATION
-from pgcli.checkpoints.json_file import ADAPTER_CONFIG
-from pgcli.checkpoints.processor_files import IMAGE_PROCESSOR_FILES, TOKENIZER_FILES
+from pgcli.checkpoints.weight_files import (
+    ADAPTER_CONFIG,
+    GENERATION,
+    IMAGE_PROCESSOR_FILES,
+    TOKENIZER_FILES,
+)
 from pgcli.errors import OutputExists
 from pgcli.run.state.record import differences
 from pgcli.stores.files import read_json

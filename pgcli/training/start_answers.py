@@ -11,9 +11,9 @@ import torch
 
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.find import Checkpoint
-from pgcli.checkpoints.merged import save_checkpoint
 from pgcli.checkpoints.model_description import read_description
 from pgcli.checkpoints.preprocessing import Preprocessing, read_preprocessing
+from pgcli.checkpoints.save import save_checkpoint
 from pgcli.checkpoints.weight_files import total_bytes
 from pgcli.device.select import choose_dtype
 from pgcli.errors import UsageError

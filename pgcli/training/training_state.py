@@ -12,7 +12,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from pgcli.checkpoints.tensor_file import TensorSpec, write_tensors
+from pgcli.checkpoints.safetensors_files import TensorSpec, write_tensors
 from pgcli.errors import OutputFailed
 from pgcli.stores.writing import published
 from pgcli.training.sharding import part_of, whole

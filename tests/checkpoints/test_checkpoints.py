@@ -218,7 +218,7 @@ class TestFiles:
         home = self.shards(folder, stored)
         self.index(folder, home)
         (folder / home[NORM]).unlink()
-        assert f"{home[NORM]} is missing" in refusal()
+        assert f"has no {home[NORM]}, which its model.safetensors.index.json names" in refusal()
 
     @pytest.mark.parametrize(
         "text", ["", "{", "[]", "{}", '{"weight_map": []}', "\xff", "[" * 9999]

@@ -3,6 +3,7 @@
 The Hub is a local server (tests/support/hub_server.py).
 """
 
+import hashlib
 import io
 import json
 import os
@@ -27,8 +28,8 @@ from rich.console import Console
 from safetensors.numpy import save
 
 from pgcli.checkpoints.find import find
-from pgcli.checkpoints.hub import verify
-from pgcli.checkpoints.hub.download_progress import DownloadPlan, NoProgress, TqdmProgress
+from pgcli.checkpoints.hub import DownloadPlan
+from pgcli.checkpoints.safetensors_files import read_headers
 from pgcli.cli.ui import progress as progress_module
 from pgcli.cli.ui.console import Screen
 from pgcli.cli.ui.downloads import Downloads
@@ -100,7 +101,7 @@ def point_to(monkeypatch, url):
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
 
 
-class RecordedProgress(NoProgress):
+class RecordedProgress:
     """Records the reported progress."""
 
     def __init__(self):
@@ -115,6 +116,9 @@ class RecordedProgress(NoProgress):
     def advance(self, byte_count):
         assert not self.ended
         self.counts.append(byte_count)
+
+    def __enter__(self):
+        return self
 
     def __exit__(self, *error):
         self.ended = True
@@ -196,7 +200,7 @@ class TestDownload:
         hub.add(NAME, MODEL)
         found = find(NAME)
         hub.requests.clear()
-        monkeypatch.setattr(verify, "hashlib", None)
+        monkeypatch.setattr(hashlib, "file_digest", None)
         recorded = RecordedProgress()
         assert find(NAME, progress=recorded) == found
         assert [path for _, path, _ in hub.requests] == [f"/api/models/{NAME}/revision/main"]
@@ -307,7 +311,7 @@ class TestRequiredFiles:
         hub.add(NAME, SMALL | NEVER_READ)
         message, hint = refusal(InvalidCheckpoint)
         assert message == (
-            f"{NAME} has no {WEIGHTS}; pytorch_model.bin is a pickle, which can run code"
+            f"{NAME} has no safetensors file; pytorch_model.bin is a pickle, which can run code"
         )
         assert "save_pretrained" in hint
         assert not hub.sent_bytes
@@ -623,7 +627,7 @@ class TestDamage:
         os.truncate(file_path.resolve(), 20)
         message, hint = refusal(InvalidCheckpoint)
         assert message == (
-            f"{file_path} is damaged: it has 20 bytes, and {len(MODEL[file]):,} on the Hub"
+            f"{file} in the cache is damaged: it has 20 bytes, and {len(MODEL[file]):,} on the Hub"
         )
         assert contents(self.mended(hint).folder) == MODEL
 
@@ -633,37 +637,41 @@ class TestDamage:
         file.parent.mkdir(parents=True)
         file.write_bytes(b"short")
         message, hint = refusal(InvalidCheckpoint)
-        assert message.startswith(f"{file} is damaged: it has 5 bytes")
+        assert message.startswith(f"{WEIGHTS} in the cache is damaged: it has 5 bytes")
         assert contents(self.mended(hint).folder) == MODEL
 
-    def test_cached_file_with_invalid_header_is_an_error(self, hub, monkeypatch):
+    def test_cached_file_with_invalid_header_is_to_be_deleted(self, hub):
         hub.add(NAME, MODEL)
-        file_path = find(NAME).folder / WEIGHTS
-        file_path.resolve().write_bytes(bytes(len(MODEL[WEIGHTS])))
-        message, hint = refusal(InvalidCheckpoint)
-        assert message.startswith(f"{file_path} is not an intact safetensors file: ")
-        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-        assert refusal(InvalidCheckpoint) == (message, hint)
-        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        file = find(NAME).folder / WEIGHTS
+        file.resolve().write_bytes(bytes(len(MODEL[WEIGHTS])))
+        message, hint = header_refusal(file)
+        assert message.startswith(f"{file} is not an intact safetensors file: ")
         assert contents(self.mended(hint).folder) == MODEL
 
     def test_truncated_cached_file_is_found_offline(self, hub, monkeypatch):
         hub.add(NAME, SHARDED)
-        file_path = find(NAME).folder / SHARDS[1]
-        os.truncate(file_path.resolve(), 200_000)
+        file = find(NAME).folder / SHARDS[1]
+        os.truncate(file.resolve(), 200_000)
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-        message, hint = refusal(InvalidCheckpoint)
-        assert str(file_path) in message
+        message, hint = header_refusal(find(NAME).folder / SHARDS[1])
+        assert str(file) in message
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
         assert contents(self.mended(hint).folder) == SHARDED
 
     @pytest.mark.parametrize("weights", [b"", b"words", MODEL[WEIGHTS][:-9], bytes(500)])
     def test_invalid_file_on_the_hub_is_not_to_be_deleted(self, hub, weights):
         hub.add(NAME, MODEL | {WEIGHTS: weights})
-        message, hint = refusal(InvalidCheckpoint)
+        message, hint = header_refusal(find(NAME).folder / WEIGHTS)
         assert f"{WEIGHTS} is not an intact safetensors file" in message
         assert "--revision" in hint
         assert "delete" not in hint
+
+
+def header_refusal(file):
+    """The message and the hint where the headers of the weights are read."""
+    with pytest.raises(InvalidCheckpoint) as refused:
+        list(read_headers(file))
+    return str(refused.value), refused.value.hint
 
 
 def environment(hub, tmp_path, **more):
@@ -807,23 +815,22 @@ class TestProgressDisplay:
             progress.advance(5)
         assert shown.getvalue() == ""
 
-    def test_python_interface_shows_a_tqdm_bar(self, monkeypatch):
-        class Terminal(io.StringIO):
-            def isatty(self):
-                return True
 
-        shown = Terminal()
-        monkeypatch.setattr(sys, "stderr", shown)
-        monkeypatch.setattr(constants, "HF_HUB_DISABLE_PROGRESS_BARS", False)
-        monkeypatch.setattr(
-            "huggingface_hub.utils.are_progress_bars_disabled", lambda: False, raising=False
-        )
-        with TqdmProgress() as progress:
-            progress.start(PLAN)
-            progress.advance(5_000_000_000)
-            progress.message("look")
-        assert "6.00G/6.00G" in shown.getvalue()
-        assert "look\n" in shown.getvalue()
+def test_python_interface_shows_the_bars_of_the_client(hub, monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    shown = Terminal()
+    monkeypatch.setattr(sys, "stderr", shown)
+    bars = sys.modules["huggingface_hub.utils.tqdm"]
+    monkeypatch.setattr(bars, "HF_HUB_DISABLE_PROGRESS_BARS", False)
+    hub.add(NAME, MODEL)
+    find(NAME)
+    assert "708kB /  708kB" in shown.getvalue()
+    point_to(monkeypatch, "http://127.0.0.1:9")
+    with pytest.warns(UserWarning, match=f"does not serve {NAME} now"):
+        find(NAME)
 
 
 OPEN_CLIP = {
@@ -863,9 +870,8 @@ class TestTowers:
         assert WEIGHTS in fetched
         assert "open_clip_model.safetensors" not in fetched
 
-    def test_two_towers_without_tokenizer_are_incomplete(self, hub, monkeypatch):
-        without = {name: data for name, data in SIGLIP.items() if name != "spiece.model"}
-        hub.add(NAME, without)
-        find(NAME)
+    def test_towers_without_a_tokenizer_are_complete(self, hub, monkeypatch):
+        hub.add(NAME, {name: data for name, data in SIGLIP.items() if name != "spiece.model"})
+        found = find(NAME)
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-        refusal()
+        assert find(NAME) == found

@@ -13,8 +13,7 @@ from torch import Tensor
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import Checkpoint
-from pgcli.checkpoints.merged import merge_adapter, save_checkpoint
-from pgcli.checkpoints.save import save
+from pgcli.checkpoints.save import merge_adapter, save, save_checkpoint
 from pgcli.engine import loader
 from pgcli.training.lora import LoraSettings, save_adapter
 from tests.support.adapted_models import adapted, hf_logits, pgcli_logits, reference

@@ -10,7 +10,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from pgcli.checkpoints.tensor_file import TensorSpec, write_tensors
+from pgcli.checkpoints.safetensors_files import TensorSpec, write_tensors
 
 
 def write(file: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from pgcli.checkpoints import file_digests
-from pgcli.checkpoints.file_digests import folder_digests
+from pgcli.checkpoints import files as checkpoint_files
+from pgcli.checkpoints.files import folder_digests
 from pgcli.cli.main import main
 from pgcli.errors import UsageError
 from pgcli.run.request.shard import Shard, parse_shard
@@ -398,12 +398,12 @@ def test_a_file_is_hashed_again_only_when_it_changed(
     folder, hashed = tmp_path / "model", []
     folder.mkdir()
     (folder / "model.safetensors").write_text("weights")
-    real = file_digests.sha256
-    monkeypatch.setattr(file_digests, "sha256", lambda file: hashed.append(file) or real(file))
+    real = checkpoint_files.sha256
+    monkeypatch.setattr(checkpoint_files, "sha256", lambda file: hashed.append(file) or real(file))
     first = folder_digests(folder)
     assert folder_digests(folder) == first
     assert len(hashed) == 1
-    file_digests.cache_file().write_text("{ not json")
+    checkpoint_files.cache_file().write_text("{ not json")
     assert folder_digests(folder) == first
     assert len(hashed) == 2
     os.utime(folder / "model.safetensors", ns=(1, 1))

@@ -301,7 +301,7 @@ class TestHub:
         monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(file))
         assert hub.login().remedy == "hf auth login"
         file.write_text(SECRET + "\n")
-        assert hub.login() == ok("login", "a token")
+        assert hub.login() == ok("login", "a token, from `hf auth login`")
         monkeypatch.setenv("HF_TOKEN", f"{SECRET}_of_somebody_else")
         assert hub.login() == ok("login", "a token, from HF_TOKEN")
         monkeypatch.setenv("HF_TOKEN", "password")

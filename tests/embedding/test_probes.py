@@ -12,7 +12,7 @@ from PIL import Image
 
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.model_description import read_description
-from pgcli.checkpoints.save_towers import save_classifier
+from pgcli.checkpoints.save import save_classifier
 from pgcli.embedding.loader import load
 from pgcli.images import ImageLimits, decode
 from pgcli.images.in_memory import encode_image

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from rich.filesize import decimal
 
-from pgcli.checkpoints.hub.download_progress import DownloadPlan
 from pgcli.cli.ui.console import Screen
 from pgcli.cli.ui.progress import BYTES, StageProgress
 from pgcli.run.progress.shutdown import Interrupted
+
+if TYPE_CHECKING:
+    from pgcli.checkpoints.hub import DownloadPlan
 
 
 class Downloads:

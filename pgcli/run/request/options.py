@@ -30,9 +30,9 @@ DEVICES = ("auto", "cpu", "cuda", "cuda:0", "mps")
 
 def models() -> list[str]:
     """Common names of models, and those on this machine."""
-    from pgcli.checkpoints.hub import cached_models
+    from pgcli.checkpoints.find import cached_models
 
-    return list(dict.fromkeys([*MODELS, *cached_models.cached_models()]))
+    return list(dict.fromkeys([*MODELS, *cached_models()]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,149 @@
+"""Opens, reads and digests the files of a checkpoint; an error says why one cannot be read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from io import BufferedReader
+from pathlib import Path
+from typing import Any
+
+from pgcli.errors import InvalidCheckpoint
+from pgcli.printable import encodable
+from pgcli.stores import files as regular_files
+from pgcli.stores.files import NotRegularFileError, open_regular
+
+MAX_JSON_BYTES = 8 * 2**20  # the largest published file has 1 MiB; parsing takes 30 times its size
+#: The files that answers depend on.
+SUFFIXES = (".safetensors", ".json", ".model", ".npz")
+DIGEST_LENGTH = 16
+MAX_CACHED = 1000
+
+
+def open_model_file(file: Path) -> BufferedReader:
+    """The file, opened for reading. Raises InvalidCheckpoint with the reason and the remedy."""
+    try:
+        return open_regular(file)
+    except FileNotFoundError as error:
+        raise InvalidCheckpoint(f"{file} is missing", hint="download the model again") from error
+    except NotRegularFileError as error:
+        raise InvalidCheckpoint(
+            f"{file} is not a regular file", hint="replace it by the file, or remove it"
+        ) from error
+    except OSError as error:
+        raise unreadable(file, error) from error
+
+
+def unreadable(file: Path, error: OSError) -> InvalidCheckpoint:
+    """The error of a file that the system does not let us read; its contents may be intact."""
+    hint = "check the disk"
+    if isinstance(error, PermissionError):
+        hint = f"change its permissions, or those of its folder: ls -la {file.parent}"
+    return InvalidCheckpoint(f"{file} cannot be read: {error.strerror or error}", hint=hint)
+
+
+def descriptor_path(stream: BufferedReader) -> str:
+    """A path to the open file, for libraries that open files by name."""
+    return f"/dev/fd/{stream.fileno()}"
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """The object in a JSON file of a checkpoint; InvalidCheckpoint if there is none."""
+    if not os.path.lexists(file):
+        hint = "a checkpoint is a folder in the Hugging Face layout"
+        if (file.parent / "adapter_config.json").is_file():
+            hint = "it is an adapter: name it with --adapter, and with --model what it was made for"
+        raise InvalidCheckpoint(f"{file.parent} has no {file.name}", hint=hint)
+    try:
+        with open_model_file(file) as stream:
+            data = stream.read(MAX_JSON_BYTES + 1)
+        if len(data) > MAX_JSON_BYTES:
+            raise InvalidCheckpoint(f"{file.name} is larger than {MAX_JSON_BYTES} bytes")
+        values = json.loads(data.decode())
+    except OSError as error:
+        raise unreadable(file, error) from error
+    except (ValueError, RecursionError) as error:
+        raise InvalidCheckpoint(f"{file} cannot be read: {error}") from error
+    if not isinstance(values, dict):
+        raise InvalidCheckpoint(f"{file} is not a JSON object")
+    return values
+
+
+def damage_hint(file: Path) -> str:
+    """What to do about a damaged file; in the Hub's cache, its contents are in another file."""
+    blob = file.resolve()
+    if not file.is_symlink() or blob.parent.name != "blobs":
+        return "download it again"
+    if sha256(blob) == blob.name:
+        return (
+            "the file on the Hub is the same: choose another --revision, or report it to the owner "
+            "of the model"
+        )
+    return f"delete {blob} and run the same command again, which downloads it"
+
+
+def folder_digests(folder: Path) -> dict[str, str]:
+    """The names of a checkpoint's files that answers depend on, with the start of their digests.
+
+    The path of the folder does not matter. Raises InvalidCheckpoint for a file that cannot be read.
+    """
+    files = sorted(one for one in folder.iterdir() if one.suffix in SUFFIXES and one.is_file())
+    pairs = zip(files, digests(files), strict=True)
+    return {encodable(file.name): digest[:DIGEST_LENGTH] for file, digest in pairs}
+
+
+def digests(files: Iterable[Path]) -> list[str]:
+    """The SHA-256 of each file, from the cache if the file is the same and has not changed.
+
+    The time of the last change (ctime) is compared, which no program can set back.
+    """
+    files, cached = list(files), regular_files.read_json(cache_file()) or {}
+    keys = [cache_key(file) for file in files]
+    unknown = [index for index, key in enumerate(keys) if key not in cached]
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        new = pool.map(sha256, (files[index] for index in unknown))
+        for index, digest in zip(unknown, new, strict=True):
+            cached[keys[index]] = digest
+    if unknown:
+        save_digests(cached)
+    return [cached[key] for key in keys]
+
+
+def sha256(file: Path) -> str:
+    """The SHA-256 of a file's bytes."""
+    with open_model_file(file) as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def cache_key(file: Path) -> str:
+    """The key of a file's digest in the cache."""
+    status = file.stat()
+    path = os.fsencode(os.path.realpath(file)).decode("utf-8", "replace")
+    times = f"{status.st_mtime_ns} {status.st_ctime_ns}"
+    return f"{path} {status.st_size} {times} {status.st_dev} {status.st_ino}"
+
+
+def cache_file() -> Path:
+    """The file of cached digests, which may be deleted at any time.
+
+    An empty or relative XDG_CACHE_HOME is ignored: other users could create such a folder.
+    """
+    folder = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if not folder.is_absolute():
+        folder = Path(os.path.expanduser("~/.cache"))  # noqa: PTH111 - Path raises without a home
+    return folder / "pgcli" / "digests.json"
+
+
+def save_digests(cached: dict[str, str]) -> None:
+    """Write the newest digests to the cache; a failure to write is ignored."""
+    file = cache_file()
+    temporary = file.with_name(f"{file.name}.{os.getpid()}.tmp")
+    with suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        newest = dict(list(cached.items())[-MAX_CACHED:])
+        temporary.write_text(json.dumps(newest, indent=1), encoding="utf-8")
+        temporary.replace(file)

@@ -1,1 +1,0 @@
-"""Checkpoints on the Hugging Face Hub: required files, download, checks and error messages."""
