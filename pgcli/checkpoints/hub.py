@@ -303,7 +303,7 @@ def _bar_class(progress: DownloadProgress | None, cancelled: threading.Event) ->
     lock = threading.Lock()
     counts: dict[int, int] = {}
 
-    class Bar(HubBar):
+    class ReportingBar(HubBar):
         def __init__(self, *values: Any, **options: Any):
             self.has_bytes = options.get("unit") == "B"
             super().__init__(  # type: ignore[no-untyped-call]
@@ -321,7 +321,7 @@ def _bar_class(progress: DownloadProgress | None, cancelled: threading.Event) ->
                         progress.advance(arrived)
             return super().update(n)
 
-    return Bar
+    return ReportingBar
 
 
 def _damaged(blobs: Path, files: Sequence[HubFile]) -> list[HubFile]:

@@ -81,8 +81,9 @@ def required_files(
             )
         raise InvalidCheckpoint(
             f"{repository} has no {config}",
-            hint=f"{'an adapter' if kind == 'adapter' else 'a checkpoint'} is a folder or a "
-            "repository in the Hugging Face layout",
+            hint="an adapter is written by PEFT's save_pretrained; use --model for a whole model"
+            if kind == "adapter"
+            else "a checkpoint is a folder or a repository in the Hugging Face layout",
         )
     if kind == "adapter":
         if ADAPTER_WEIGHTS not in names:
