@@ -24,7 +24,8 @@ def retry_errors(run: Run) -> None:
     form, store = output.form, output.state.store
     form.finish(output.total())
     numbers = list(error_rows(form, output.files, form.segments()))
-    answered = read_retried(store)
+    known = read_retried(store)
+    answered = {number: known[number] for number in numbers if number in known}
     run.progress.say(
         f"{len(numbers):,} rows with errors are asked again; {output.state.name} is replaced once "
         "all of them are answered"
@@ -59,7 +60,7 @@ def read_retried(store: Store) -> dict[int, bytes]:
     answered = {}
     for line in (store.read(RETRIED) or b"").splitlines(keepends=True):
         number, _, row = line.partition(b" ")
-        if not (number.isdigit() and is_row(row)):
+        if not (number.isdigit() and len(number) < 19 and is_row(row)):
             break  # the process or the power ended while it was written
         answered[int(number)] = row
     return answered

@@ -120,11 +120,10 @@ def with_processes(status: RunStatus, processes: Sequence[RecordedProcess]) -> R
     computed = [process for process in commands if rate_of(process.values)]
     measured = [process for process in computed if process.is_alive] or computed[-1:]
     if measured:
-        rates = (rate_of(process.values) for process in measured)
-        status.rows_per_second = round(sum(rates), 3)
+        rate = sum(rate_of(process.values) for process in measured)
+        status.rows_per_second = round(rate, 3)
         if status.runs and status.total is not None:
-            left = status.total - status.rows
-            status.seconds_left = round(left / status.rows_per_second, 1)
+            status.seconds_left = round((status.total - status.rows) / rate, 1)
     return status
 
 
@@ -164,7 +163,8 @@ def add_shards(
     named = [process for process in processes if isinstance(process.values.get("shard"), str)]
     if not named or status.total is None:
         return
-    count = int(str(named[-1].values["shard"]).partition("/")[2] or 0)
+    digits = str(named[-1].values["shard"]).partition("/")[2]
+    count = int(digits) if digits.isdecimal() and len(digits) < 10 else 0
     if not 0 < count <= MAX_SHARDS:
         return
     latest = {str(process.values["shard"]): process for process in named}

@@ -286,6 +286,42 @@ def test_every_file_of_a_run_replaced_by_something_foreign(
     assert not problems, "\n".join(problems)
 
 
+@pytest.mark.parametrize(
+    ("file", "values"),
+    [
+        ("run.json", {"arguments": None}),
+        ("run.json", {"versions": []}),
+        ("processes/aaaaaaaaaaaa.json", {"shard": "0/x", "total": 8}),
+        ("processes/aaaaaaaaaaaa.json", {"rows": 1, "seconds": 1e9, "total": 20}),
+        ("claims/0", {"process": [], "deaths": 2}),
+    ],
+)
+def test_any_values_in_the_state_have_documented_codes(
+    images: Path, file: str, values: dict[str, Any]
+) -> None:
+    output, options = KINDS["join"]
+    wait(start(images / "run", output, before=Calls(34, die), **options))
+    state = images / "run/rows.pgcli" / file
+    state.parent.mkdir(exist_ok=True)
+    known = json.loads(state.read_text()) if state.exists() else {}
+    state.write_text(json.dumps(known | values))
+    code, said = finish(images / "run", output, run=read_all)
+    assert code == 0, said
+    code, said = finish(images / "run", output, before=lambda: signal.alarm(SECONDS), **options)
+    assert code in (3, 12, 13), said
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, "99", "0"])
+def test_kept_answers_of_no_row_with_an_error_are_left_out(images: Path, number: str) -> None:
+    assert finish(images / "run", "rows.jsonl")[0] == 3
+    rows = rows_of(images / "run", "rows.jsonl")
+    state = images / "run/rows.jsonl.pgcli"
+    (state / "open").mkdir(exist_ok=True)
+    (state / "open/retried.jsonl").write_text(f'{number} {{"index":0,"id":"mine"}}\n')
+    code, said = finish(images / "run", "rows.jsonl", retry_errors=True)
+    assert (code, rows_of(images / "run", "rows.jsonl")) == (3, rows), said
+
+
 def test_run_that_saved_nothing_may_be_killed_while_it_cleans_up(images: Path) -> None:
     """Whatever is left of its state is no reason to refuse the next run."""
 

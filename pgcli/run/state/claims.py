@@ -108,7 +108,7 @@ class Claims:
         for number, values in claims.items():
             if self._is_done(values) or self._is_complete(number):
                 self._taken.discard(number)
-            elif values is None or values.get("process") not in alive:
+            elif values is None or str(values.get("process")) not in alive:
                 claim = self._inherited(number, values or {})
                 self._store.delete([f"{CLAIMS}{number}"])
                 if self._create(claim):

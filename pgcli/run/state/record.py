@@ -95,6 +95,7 @@ def read_record(store: Store) -> RunRecord | None:
         return None
     kinds: dict[str, type] = {"run_id": str, "settings": dict, "input": dict, "model": dict}
     kinds |= {"chunk_rows": int, "file_rows": int, "begun": str}
+    kinds |= {"versions": dict, "arguments": list}
     is_valid = all(isinstance(getattr(record, name), kind) for name, kind in kinds.items())
     return record if is_valid and record.chunk_rows > 0 and record.file_rows > 0 else None
 
