@@ -460,7 +460,7 @@ def test_rows_of_other_programs_are_drawn_as_far_as_they_are_valid():
     row = RowSchema(extras=("masks",)).row(
         answer(boxes=(STAR, STAR), masks=(None, Mask((), encode(np.ones((4, 4), bool)))), width=8)
     )
-    assert drawable_answer(row, "x").masks == (None, Mask(()))  # the mask has another size
+    assert drawable_answer(row, "x").masks is None  # the mask has another size
     row["boxes"] += [{"label": 3}, "box", {"label": "a", "xmin": float("nan")}]
     found = drawable_answer(row, "x")
     assert (len(found.boxes), found.masks) == (2, None)

@@ -7,9 +7,11 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from pgcli.box_filter import box_of
 from pgcli.errors import OutputFailed, UsageError
 from pgcli.images import ImageError, ImageLimits, load_image
 from pgcli.images.decode import silence_decoders
@@ -18,12 +20,11 @@ from pgcli.images.formats import identify_image
 from pgcli.inputs.paths import parse_path, resolves_inside, url_scheme
 from pgcli.inputs.readers import IMAGE_ENDINGS
 from pgcli.printable import printable
-from pgcli.records import BOX_TASKS, Answer, Item, Mask
+from pgcli.records import BOX_TASKS, Answer, Item, Mask, Rle
 from pgcli.results.drawings.colours import LabelColours
 from pgcli.results.drawings.formats import SUFFIXES, format_of, save_image, writable_suffixes
 from pgcli.results.drawings.overlay import draw_overlay
 from pgcli.results.file_names import FileName, FileNames
-from pgcli.results.gallery.sanitize import clean_box
 from pgcli.results.publish import draw_error, write_below
 from pgcli.results.row_hook import NullHook
 from pgcli.rle import spans
@@ -199,30 +200,29 @@ def drawable_answer(row: Mapping[str, Any], output: str) -> Answer:
     Raises UsageError for a row that is none.
     """
     try:
-        boxes = row["boxes"] or ()
-        valid = [box for box in boxes if clean_box(box) and isinstance(box.get("label"), str)]
-        answer = RowSchema.of(row).answer(fill_columns({**row, "boxes": valid}))
+        boxes = [box_of(value) for value in row["boxes"] or ()]
+        masks = [drawable_mask(value, row) for value in row.get("masks") or ()]
+        answer = RowSchema.of(row).answer(fill_columns({**row, "boxes": (), "masks": None}))
     except (ValueError, TypeError, KeyError) as problem:
         raise UsageError(
             f"{output}: row {row['id']!r} cannot be drawn: {problem}",
             hint="name a file or folder that detect or segment wrote",
         ) from problem
-    if answer.masks is None or len(valid) < len(boxes):
-        return replace(answer, masks=None)
-    return replace(answer, masks=tuple(_drawable(mask, answer) for mask in answer.masks))
+    pairs = [(box, mask) for box, mask in zip_longest(boxes, masks[: len(boxes)]) if box]
+    drawn, outlines = ([*side] for side in zip(*pairs, strict=True)) if pairs else ([], [])
+    return replace(answer, boxes=tuple(drawn), masks=tuple(outlines) if any(outlines) else None)
 
 
-def _drawable(mask: Mask | None, answer: Answer) -> Mask | None:
-    """The mask, without pixels if its size is not the image's: a short text encodes any size."""
-    if mask is None or mask.rle is None:
-        return mask
+def drawable_mask(value: Any, row: Mapping[str, Any]) -> Mask | None:
+    """The mask; None if its size is not the image's: a short text encodes any size."""
     try:
-        if mask.rle.size == (answer.height, answer.width):
-            spans(mask.rle)
-            return mask
-    except (ValueError, AttributeError, TypeError):
+        rle = Rle((value["rle"]["size"][0], value["rle"]["size"][1]), value["rle"]["counts"])
+        if rle.size == (row["height"], row["width"]):
+            spans(rle)
+            return Mask((), rle)
+    except (ValueError, AttributeError, TypeError, KeyError, IndexError):
         pass
-    return replace(mask, rle=None)
+    return None
 
 
 def _is_input(image: str, folder: str) -> UsageError:

@@ -53,7 +53,8 @@ class Cards:
         self.images: list[ImageRef] = []
         self.rows: list[dict[str, Any]] = []
         self._files: list[dict[str, Any]] = []
-        self._image_files: list[ImageFile | None] = []  # of each row
+        self._identities: list[str] = []  # what rows of an image have in common: the first's id
+        self._ids: dict[ImageFile, str] = {}
         self._distinct_labels: set[str] = set()
         self._image_numbers: dict[Hashable, int] = {}
 
@@ -68,9 +69,11 @@ class Cards:
                 image_file = find_image_file(row, file, places)
             else:
                 source = output = file.output_of(row)
-            self._image_files.append(image_file)
+            columns = page_row(row)
+            id_ = columns["id"]
+            self._identities.append(self._ids.setdefault(image_file, id_) if image_file else id_)
             image = self._image_number(ImageRef.of(row, output), image_file or source)
-            self.rows.append(page_row(row) | {FILE: number, IMAGE: image})
+            self.rows.append(columns | {FILE: number, IMAGE: image})
         settings = [[clean_line(name), clean_line(value)] for name, value in file.settings]
         self._files.append(
             {"name": clean_line(file.name), "settings": settings, "note": clean_line(file.note)}
@@ -89,13 +92,9 @@ class Cards:
             "files": self._files,
             "labels": [[label, *label_colours(colours, label)] for label in labels],
             "rows": self.rows,
-            "cards": self._cards() if len(self._files) > 1 else None,
+            "cards": group_cards(self.rows, self._identities) if len(self._files) > 1 else None,
             "images": len(self.images),
         }
-
-    def _cards(self) -> list[list[int]]:
-        files = [row[FILE] for row in self.rows]
-        return group_cards(self.rows, identities(self.rows, self._image_files, files))
 
     def _image_number(self, ref: ImageRef, source: Hashable) -> int:
         key = source if isinstance(source, ImageFile) else (source, ref.index, ref.image)
@@ -136,26 +135,6 @@ def find_image_file(
         return None
     indexes = places.setdefault(path, {})
     return ImageFile(path, indexes.setdefault(row.get("index"), len(indexes)))
-
-
-def identities(
-    rows: Sequence[Mapping[str, Any]], image_files: Sequence[ImageFile | None], files: Sequence[int]
-) -> list[Hashable]:
-    """What the rows of an image have in common: its path where several files have it, else its id.
-
-    A row whose path is not known has that of its id, if there is one.
-    """
-    files_with = Counter(image_file for image_file, _ in {*zip(image_files, files, strict=True)})
-    shared = [image_file if files_with[image_file] > 1 else None for image_file in image_files]
-    by_id: dict[str, set[ImageFile]] = {}
-    for row, image_file in zip(rows, shared, strict=True):
-        if image_file is not None:
-            by_id.setdefault(row["id"], set()).add(image_file)
-    found: list[Hashable] = []
-    for row, known, image_file in zip(rows, image_files, shared, strict=True):
-        alike = by_id.get(row["id"], set()) if known is None else set()
-        found.append(image_file or (next(iter(alike)) if len(alike) == 1 else row["id"]))
-    return found
 
 
 def group_cards(rows: Sequence[Mapping[str, Any]], images: Sequence[Hashable]) -> list[list[int]]:

@@ -49,18 +49,6 @@ def clean_number(value: object, digits: int = 6) -> float | int | None:
     return float(f"{value:.{digits}g}") if math.isfinite(value) else None
 
 
-def clean_box(value: object) -> tuple[str, list[float | None]] | None:
-    """A box's label, and its corners, score and confidence; None if the value is not a box."""
-    if not isinstance(value, Mapping):
-        return None
-    corners = [clean_number(value.get(name)) for name in ("xmin", "ymin", "xmax", "ymax")]
-    found = [corner for corner in corners if corner is not None]
-    if len(found) < 4:
-        return None
-    score, confidence = (clean_number(value.get(name)) for name in ("score", "confidence"))
-    return clean_line(value.get("label")), [*found, score or 0.0, confidence]
-
-
 def as_list(value: object) -> Sequence[Any]:
     """The value if it is a list, else an empty one."""
     return value if isinstance(value, list | tuple) else ()
