@@ -7,6 +7,7 @@ import re
 import unicodedata
 from collections.abc import Callable
 from hashlib import blake2b
+from itertools import count
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
@@ -47,35 +48,30 @@ class FileNames:
         self._sanitize = sanitize or (
             lambda name, is_folder: folder_name(name, endings, is_folder=is_folder)
         )
-        self._taken: set[bytes] = set()  # digests, as millions of names would take too much memory
-        self._next: dict[bytes, int] = {}  # the number that the next equal name gets
+        self._taken: dict[bytes, tuple[str, ...]] = {}  # the endings of each stem, by its digest
 
     def claim(self, id_: str, index: int) -> FileName:
         """The file name for the row with this id, or this index if the id has no usable name."""
         text = _CONTROL.sub("_", _NOT_BYTES.sub("\ufffd", parse_path(id_)))
         names = [name for name in _SLASHES.split(text) if name not in ("", ".", "..")]
         *folders, last = names or [str(index)]
-        folders = [shortened(folder, self._folder) for folder in folders[-MOST_FOLDERS:]]
+        folders = [shortened(name, self._folder) for name in folders[-MOST_FOLDERS:]]
         while len(os.fsencode("/".join(folders))) > LONGEST_PATH - LONGEST_NAME - 2:
             del folders[0]
-        prefix = "".join(f"{folder}/" for folder in folders)
         last = self._sanitize(last, False)
         ending = PurePosixPath(last).suffix
         ending = ending if ending.lower() in self._endings else ""
         stem, room = last.removesuffix(ending), LONGEST_NAME - (len(ending) or LONGEST_ENDING)
-        # a name without an ending may get any, and so excludes all others of its stem
-        mine, others = (ending, "*") if ending else ("*", "?")
-        first = _digest(prefix + shortened(stem, str, room), mine)
-        number = self._next.get(first, 1)
-        while True:
+        for number in count(1):
             tail = f"-{number}" if number > 1 else ""
-            name = prefix + shortened(stem, str, room - len(tail)) + tail
-            number += 1
-            if self._taken.isdisjoint({_digest(name, mine), _digest(name, others)}):
+            name = "/".join([*folders, shortened(stem, str, room - len(tail)) + tail])
+            folded = unicodedata.normalize("NFC", name).casefold()
+            key = blake2b(folded.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+            endings = self._taken.get(key, ())
+            # a name without an ending may get any, and so excludes all others of its stem
+            if not endings or (ending and not {"", ending.casefold()} & {*endings}):
+                self._taken[key] = (*endings, ending.casefold())
                 break
-        self._taken |= {_digest(name, mine), _digest(name, "?" if ending else "*")}
-        if number > 2:
-            self._next[first] = number
         return FileName(name, ending)
 
     def _folder(self, name: str) -> str:
@@ -94,8 +90,3 @@ def shortened(text: str, change: Callable[[str], str], limit: int = LONGEST_NAME
     while len(os.fsencode(changed := change(text))) > limit:
         text = text[:-1]
     return changed
-
-
-def _digest(stem: str, ending: str) -> bytes:
-    folded = unicodedata.normalize("NFC", f"{stem}\0{ending}").casefold()
-    return blake2b(folded.encode("utf-8", "surrogatepass"), digest_size=8).digest()

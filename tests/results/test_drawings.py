@@ -16,7 +16,6 @@ from PIL import Image, ImageCms
 from pgcli.errors import OutputExists, OutputFailed, UsageError
 from pgcli.images import ImageLimits
 from pgcli.records import Box, Fault, Item, Mask
-from pgcli.results import file_names
 from pgcli.results.drawings import drawings, formats
 from pgcli.results.drawings.colours import LabelColours
 from pgcli.results.drawings.drawings import Drawings, check_draw, drawable_answer, read_original
@@ -212,15 +211,6 @@ def test_equal_names_are_numbered_in_their_order():
     assert claimed("x.png", "x") == ["x.png", "x-2.jpg"]
     assert claimed("caf\u00e9.png", "cafe\u0301.png") == ["caf\u00e9.png", "cafe\u0301-2.png"]
     assert claimed("n" * 300, "n" * 301)[1].endswith("n-2.jpg")
-
-
-def test_many_equal_names_take_constant_time_each(monkeypatch):
-    digests = []
-    digest = file_names._digest
-    monkeypatch.setattr(file_names, "_digest", lambda *text: digests.append(text) or digest(*text))
-    names = FileNames(writable_suffixes())
-    assert [names.claim("a.png", 0).stem for _ in range(500)][-1] == "a-500"
-    assert len(digests) < 10 * 500
 
 
 def test_link_in_the_draw_folder_is_replaced_not_followed(tmp_path):
