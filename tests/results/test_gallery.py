@@ -120,6 +120,7 @@ def test_columns_are_as_the_rows_have_them() -> None:
         row(
             1,
             boxes=[box("b", 10**400, 0, 1, 1)],
+            **{"$digest": "x", "$price": 2},
             width="9",
             tokens=10**400,
             answer=[1],
@@ -134,6 +135,7 @@ def test_columns_are_as_the_rows_have_them() -> None:
     assert first["boxes"][1:] == [{"label": "c", "xmin": None}, 3]
     assert (first["logprob"], "error" in first) == (0.123457, False)
     assert (second["width"], second["tokens"], second["answer"]) == ("9", None, "[1]")
+    assert (second["$digest"] != "x", second["$price"]) == (True, 2)
     assert (second["more"], "prompt" in second) == ({"deep": [r"\x07"]}, False)
     assert (third["answer"], "embedding" in third) == ("embedding of 2,000 values", False)
     assert [label for label, *_ in cards.data()["labels"]] == [r"a\x1b", "c", "b"]

@@ -15,7 +15,7 @@ from pgcli.rows import answer_digest
 
 #: Columns that are text, whatever another program wrote into them.
 TEXTS = frozenset("id image task prompt answer finish model error error_message".split())
-#: What the page adds to the columns of a row; no script reads a kept column of these names.
+#: What the page adds to the columns of a row, in place of kept columns of these names.
 FILE, IMAGE, DIGEST = "$file", "$image", "$digest"
 
 
@@ -113,7 +113,7 @@ def page_row(row: Row) -> dict[str, Any]:
     for name, value in row.items():
         if name == "embedding" and isinstance(value, list):
             columns["answer"] = f"embedding of {len(value):,} values"
-        elif value is not None:
+        elif value is not None and name not in (FILE, IMAGE, DIGEST):
             columns[clean_line(name)] = clean_text(value) if name in TEXTS else clean(value)
     columns["id"] = columns.get("id", "")
     index = row.get("index")

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pgcli.errors import UsageError
+from pgcli.errors import OutputExists, UsageError
 from pgcli.inputs.paths import parse_path, url_scheme
 from pgcli.inputs.readers import IMAGE_ENDINGS, ending
 from pgcli.printable import is_deep
@@ -93,7 +93,7 @@ def incomplete_note(output: Path) -> str:
     """A note on a run that is not complete; empty for a complete or unknown one."""
     try:
         status = read_status(str(output))
-    except UsageError:
+    except (UsageError, OutputExists):  # OutputExists: the file is not of the run beside it
         return ""
     own = (os.getpid(), socket.gethostname())
     if status.runs and all((run.get("pid"), run.get("host")) == own for run in status.runs):

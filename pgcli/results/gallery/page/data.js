@@ -51,7 +51,8 @@ const TIMES = ["load_ms", "vision_ms", "prefill_ms", "decode_ms"];
 const NUMBERS = ["width", "height", "tokens", "logprob", "batch", ...TIMES];
 const LISTS = ["choices", "scores", "labels"]; // of objects
 /** The columns that are shown in a way of their own; all others are names and values. */
-const KNOWN = new Set([...NUMBERS, ...LISTS, "index", "id", "image", "task", "prompt", "answer", "boxes", "masks", "finish", "model", "error", "error_message", "embedding", "text"]);
+const KNOWN = new Set([...NUMBERS, ...LISTS, "index", "id", "image", "task", "prompt", "answer", "boxes", "masks", "finish", "model", "error", "error_message", "embedding", "text",
+  "$file", "$image", "$digest", "$isWhole"]);
 const CORNERS = ["xmin", "ymin", "xmax", "ymax"];
 
 /** Whether a value of a result file, which any program may have written, is a box. */
@@ -79,7 +80,7 @@ const promptText = (row) => row.prompt ?? "";
 const prompts = [...new Set(data.rows.map(promptText))];
 const cornersOf = (box) => CORNERS.map((name) => box[name]);
 /** The columns of a row that are shown as names and values. */
-const otherColumns = (row) => Object.entries(row).filter(([name]) => !KNOWN.has(name) && !name.startsWith("$"));
+const otherColumns = (row) => Object.entries(row).filter(([name]) => !KNOWN.has(name));
 const asText = (value) => (typeof value === "object" ? JSON.stringify(value) : String(value));
 
 const NEW_COLOURS = ["#cc79a7", "#56b4e9", "#f0e442", "#8fd16f", "#ff9e80", "#b39ddb"]; // of labels that a person adds
