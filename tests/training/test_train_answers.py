@@ -239,8 +239,9 @@ def test_gradient_checkpointing_changes_no_bit(run: Run) -> None:
     assert same_files("on", "off")
 
 
-def test_frozen_parts_stay_and_the_others_change(run: Run) -> None:
-    assert run(f"questions.jsonl {FULL} --freeze vision,projector -o out") == 0
+@pytest.mark.parametrize("freeze", ["vision,projector", "vision --freeze projector"])
+def test_frozen_parts_stay_and_the_others_change(run: Run, freeze: str) -> None:
+    assert run(f"questions.jsonl {FULL} --freeze {freeze} -o out") == 0
     before, after = load_file("base/model.safetensors"), load_file("out/model.safetensors")
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     assert changed

@@ -47,12 +47,15 @@ def run_training(options: TrainOptions) -> int:
         with joined_processes(options.device) as processes:
             screen = Screen(quiet=options.quiet or not processes.is_first)
             shown = RunOnScreen(screen)
-            summary = train(
-                options,
-                shown,
-                lambda name, revision: find_model(name, revision, screen),
-                processes,
-            )
+            try:
+                summary = train(
+                    options,
+                    shown,
+                    lambda name, revision: find_model(name, revision, screen),
+                    processes,
+                )
+            finally:
+                shown.close()
     except OtherProcessFailed as problem:
         return problem.exit_code
     if summary is None:
