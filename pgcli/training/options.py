@@ -76,11 +76,11 @@ SCOPES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 #: The options that change weights, by which a run is resumed.
 FIXED = (
-    *("task", "model", "init", "loss", "probe", "epochs", "steps", "batch_size", "learning_rate"),
-    *("warmup", "weight_decay", "label_smoothing", "max_grad_norm", "seed", "eval_fraction"),
+    *("model", "init", "loss", "probe", "epochs", "steps", "warmup", "label_smoothing"),
+    *("max_grad_norm", "seed", "eval_fraction"),
     *("eval_every", "patience", "dtype", "max_pixels", "fast_decode"),
 )
-FIXED_OF_ANSWERS = ("method", "rank", "alpha", "targets", "dropout", "quantize", "freeze")
+FIXED_OF_ANSWERS = ("method", "dropout", "quantize")
 
 _learning = partial(opt, panel="Learning", own=True)
 _method = partial(opt, panel="PaliGemma", own=True)
@@ -451,10 +451,20 @@ class TrainOptions:
     @property
     def fixed(self) -> dict[str, Any]:
         """The values that the weights follow from, but for rounding, as JSON has them."""
-        names = FIXED + (() if self.task else FIXED_OF_ANSWERS)
-        values = {name: getattr(self, name) for name in names}
-        values |= {"task": self.task_name, "column": self.column}
-        return values if self.task else values | {"freeze": [*self.freeze]}
+        values = {name: getattr(self, name) for name in FIXED}
+        values |= {"task": self.task_name, "column": self.column, **self.recipe._asdict()}
+        if self.task is None:
+            values |= {name: getattr(self, name) for name in FIXED_OF_ANSWERS}
+            values["freeze"] = [*self.freeze]
+        if self.task is None and self.method == "lora":
+            lora = self.lora
+            values |= {"rank": lora.rank, "alpha": lora.lora_alpha, "targets": lora.targets}
+        defaults = ("loss", "epochs", "eval_every")
+        return {
+            name: "default" if value is None and name in defaults else value
+            for name, value in values.items()
+            if name != "betas"
+        }
 
     @property
     def column(self) -> str | None:

@@ -23,14 +23,12 @@ from pgcli.errors import OutputExists
 from pgcli.run.state.record import differences
 from pgcli.stores.files import read_json
 from pgcli.stores.writing import wrap_write_errors, write_json
-from pgcli.training.lora import LoraSettings
 from pgcli.training.metrics_file import METRICS
 from pgcli.training.options import TrainOptions
 from pgcli.training.rows import TrainingRows
 from pgcli.training.status import RUN
 from pgcli.training.trainer import CURVES, LAST, SMALLER, STATE
 
-OPEN = ("loss", "batch_size", "learning_rate", "weight_decay", "eval_every", "epochs")
 MERGED = "merged"  # the folder of --merge
 
 
@@ -68,8 +66,7 @@ def check_run(options: TrainOptions, record: Mapping[str, Any]) -> bool:
     earlier = read_json(folder / RUN)
     if earlier is None or options.overwrite:
         return False
-    settings = earlier.get("settings", {}), record["settings"]
-    if changes := differences(*map(with_defaults, settings)):
+    if changes := differences(earlier.get("settings", {}), record["settings"]):
         hint = "the command that made it resumes it; another -o leaves it alone; "
         hint += "--overwrite begins again"
         if earlier.get("result", {}).get("complete"):  # its learning rate has fallen to zero
@@ -81,16 +78,6 @@ def check_run(options: TrainOptions, record: Mapping[str, Any]) -> bool:
             f"{folder} belongs to a run with other settings: {'; '.join(changes)}", hint=hint
         )
     return True
-
-
-def with_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings with the defaults of adapters, and `default` for those that tasks differ in."""
-    lora = LoraSettings()
-    known = {"rank": lora.rank, "alpha": lora.lora_alpha, "targets": lora.targets}
-    defaults = dict.fromkeys(OPEN, "default") | known
-    return {
-        name: defaults.get(name) if value is None else value for name, value in settings.items()
-    }
 
 
 def begin_run(options: TrainOptions, state: Path, record: Mapping[str, Any]) -> None:

@@ -27,8 +27,8 @@ from pgcli.cli.main import main
 from pgcli.embedding.loader import load
 from pgcli.run.progress.shutdown import GracefulShutdown
 from pgcli.run.state.record import differences
+from pgcli.training.options import TrainOptions
 from pgcli.training.processes import ALONE
-from pgcli.training.run_record import with_defaults
 from tests.support.training_data import write_folders, write_pairs
 
 TINY = "--init tiny --workers 0 --device cpu --dtype float32"
@@ -182,9 +182,9 @@ def test_complete_run_has_nothing_to_do_and_other_settings_are_refused(
 
 
 def test_changes_of_settings_name_the_defaults() -> None:
-    open_, given = ({"rank": rank, "loss": None, "model": None} for rank in (None, 4))
-    assert differences(with_defaults(open_), with_defaults(given)) == ["rank: 8 -> 4"]
-    assert with_defaults(open_) == {"rank": 8, "loss": "default", "model": None}
+    unset, given = (TrainOptions(rank=rank, epochs=rank).fixed for rank in (None, 4))
+    assert differences(unset, given) == ["epochs: default -> 4", "rank: 8 -> 4"]
+    assert TrainOptions(learning_rate=1e-4).fixed == unset
 
 
 def test_folder_of_others_is_left_alone(run: Run) -> None:
