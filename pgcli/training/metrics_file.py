@@ -1,10 +1,9 @@
-"""`metrics.jsonl`: a line for each update, and what its evaluations show."""
+"""`metrics.jsonl`: a line for each update, of which a resumed run keeps those before its state."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from pgcli.stores.files import read_text
 from pgcli.stores.writing import published, wrap_write_errors
 
 METRICS = "metrics.jsonl"
-RISES = 3  # of the evaluation loss in a row: the model learns its rows by heart
 
 
 def read_metrics(file: Path) -> list[dict[str, Any]]:
@@ -60,31 +58,3 @@ class MetricsFile:
 
 def _text(line: Mapping[str, Any]) -> str:
     return json.dumps(line) + "\n"
-
-
-@dataclass
-class OverfittingWatch:
-    """Compares each evaluation with the one before, given the lines of the metrics in order.
-
-    `rises` counts the evaluations in a row whose loss has risen while the mean training loss since
-    the evaluation before has fallen.
-    """
-
-    rises: int = 0
-    _loss_sum: float = 0.0
-    _updates: int = 0
-    _before: tuple[float, float] | None = None
-
-    def add(self, line: Mapping[str, Any]) -> bool:
-        """Whether this evaluation is the third in a row that has risen; said once for a series."""
-        if line["loss"] is not None:
-            self._loss_sum += line["loss"]
-            self._updates += 1
-        if "eval_loss" not in line or not self._updates:
-            return False
-        training, evaluation = self._loss_sum / self._updates, line["eval_loss"]
-        before, self._before = self._before, (training, evaluation)
-        self._loss_sum, self._updates = 0.0, 0
-        is_rise = before is not None and training < before[0] and evaluation > before[1]
-        self.rises = self.rises + 1 if is_rise else 0
-        return self.rises == RISES

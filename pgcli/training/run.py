@@ -6,7 +6,7 @@ import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -33,7 +33,7 @@ from pgcli.run.state.folder import LOCK, LOCK_SECONDS
 from pgcli.stores import Held, LocalStore
 from pgcli.stores.files import read_json
 from pgcli.stores.writing import check_target, wrap_write_errors, write_json
-from pgcli.training.metrics_file import METRICS, OverfittingWatch, read_metrics
+from pgcli.training.metrics_file import METRICS, read_metrics
 from pgcli.training.options import TrainOptions
 from pgcli.training.processes import ALONE, Processes
 from pgcli.training.rows import IMAGE_ID, RowErrors, RowKey, RowStore, TrainingRows
@@ -297,56 +297,33 @@ def run_trainer(trainer: Trainer, on_event: OnEvent) -> bool:
     steps, done = trainer.options.steps, trainer.progress.step
     if done:
         on_event(Message(f"{done:,} of {steps:,} steps are done already"))
-    updates = UpdateEvents(on_event, Progress(done))
-    for line in read_metrics(trainer.folder / METRICS):
-        if line["step"] <= done:
-            updates.watch.add(line)
+    losses, latest = deque[float](maxlen=SHOWN_UPDATES), Progress(done)
+
+    def on_update(line: Mapping[str, Any]) -> None:
+        nonlocal latest
+        if line["loss"] is not None:
+            losses.append(line["loss"])
+        latest = Progress(line["step"], details=details(line, losses))
+        on_event(latest)
+        if "eval_loss" in line:
+            on_event(Message(evaluation_line(line)))
 
     def on_signal() -> None:
         on_event(Message("ending after this step; the same command goes on"))
 
     def on_status() -> None:
-        on_event(replace(updates.latest, is_asked=True))
+        on_event(replace(latest, is_asked=True))
 
     on_event(Stage("training", steps, initial=done, unit="steps"))
     try:
         with GracefulShutdown(on_signal, on_status, pipes=False) as shutdown:
-            is_complete = trainer.run(should_stop=shutdown.should_stop, on_update=updates)
+            is_complete = trainer.run(should_stop=shutdown.should_stop, on_update=on_update)
     finally:
         on_event(StageEnd())
     if not is_complete:  # any process may have had the signal
         shutdown.signum = trainer.processes.largest(shutdown.signum or 0) or None
     shutdown.raise_if_requested()
     return is_complete
-
-
-@dataclass
-class UpdateEvents:
-    """Says of each line of the metrics how far the run is, and what an evaluation found."""
-
-    on_event: OnEvent
-    latest: Progress
-    watch: OverfittingWatch = field(default_factory=OverfittingWatch)
-    _losses: deque[float] = field(default_factory=lambda: deque(maxlen=SHOWN_UPDATES))
-
-    def __call__(self, line: Mapping[str, Any]) -> None:
-        if line["loss"] is not None:
-            self._losses.append(line["loss"])
-        self.latest = Progress(line["step"], details=details(line, self._losses))
-        self.on_event(self.latest)
-        is_overfitting = self.watch.add(line)
-        if "eval_loss" in line:
-            self.on_event(Message(evaluation_line(line)))
-        if is_overfitting:
-            text = (
-                f"the evaluation loss has risen {self.watch.rises} times in a row while the "
-                "training loss fell: the model overfits"
-            )
-            hint = (
-                "the best weights are kept; --patience 3 stops here, fewer --epochs or more rows "
-                "avoid it"
-            )
-            self.on_event(Message(text, hint))
 
 
 def details(line: Mapping[str, Any], losses: Sequence[float]) -> str:
