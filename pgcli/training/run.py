@@ -108,8 +108,12 @@ def train(
     """
     options.check()
     folder = options.folder
-    if not options.overwrite and read_json(folder / RUN) is None:
-        check_target(folder, "-o", is_folder=True, overwrite=False)
+
+    def check_folder() -> None:
+        if not options.overwrite and read_json(folder / RUN) is None:
+            check_target(folder, "-o", is_folder=True, overwrite=False)
+
+    processes.from_first(check_folder)  # which may have written there before another one looks
     if options.dry_run:
         if processes.is_first:
             dry_run(options, on_event, processes)
