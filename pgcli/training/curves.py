@@ -76,7 +76,7 @@ def _panels(lines: Sequence[Mapping[str, Any]]) -> Iterator[CurvesPanel]:
     )
     names = dict.fromkeys(name for line in lines for name in line if name.startswith("eval_"))
     for name in names:
-        if name not in ("eval_loss", "eval_rows"):
+        if name != "eval_loss":
             points = _points(lines, name)
             yield CurvesPanel(name.removeprefix("eval_").replace("_", " "), (), points, points)
     yield CurvesPanel("learning rate", (), _thinned(_points(lines, "learning_rate")))
