@@ -342,3 +342,17 @@ def test_image_without_objects_has_masks_in_coco_json(capsys: Capture, tmp_path:
     del document["annotations"][0]["segmentation"]
     Path("coco.json").write_text(json.dumps(document))
     assert "needs masks" in refused(capsys, *words)
+
+
+def test_truth_of_a_data_set_is_read_as_it_is_trained_on(capsys: Capture) -> None:
+    """A kept `suffix` is the truth about an `answer`; integers of classes have their names."""
+    rows = write("rows.jsonl", answers(("a", "red"), ("b", "blue")))
+    known = [{"id": id_, "answer": "?", "suffix": text} for id_, text in (("a", "red"), ("b", "x"))]
+    found = evaluate(capsys, rows, "--truth", write("truth.jsonl", known))
+    assert found["metrics"]["exact"]["value"] == 0.5
+    feature = {"_type": "ClassLabel", "names": ["red", "blue"]}
+    metadata = {"huggingface": json.dumps({"info": {"features": {"label": feature}}})}
+    table = pyarrow.table({"id": ["a", "b"], "label": [0, 0]}).replace_schema_metadata(metadata)
+    parquet.write_table(table, "truth.parquet")
+    found = evaluate(capsys, rows, "--truth", "truth.parquet", "--metric", "exact")
+    assert found["metrics"]["exact"]["value"] == 0.5
