@@ -139,6 +139,8 @@ def test_schema_has_every_error_code() -> None:
     codes = set(SCHEMA["properties"]["error"]["enum"]) - {None}
     named = set()
     for file in (ROOT / "pgcli").rglob("*.py"):
+        if file.parent.name == "training":  # which reads rows, and writes none
+            continue
         text = file.read_text(encoding="utf-8")
         named |= set(re.findall(r'Fault\(\s*"(\w+)"', text))
         named |= set(re.findall(r'BadValue\(.*, "(\w+)"\)', text))
