@@ -46,7 +46,7 @@ def main() -> None:
     for name, draw in LENGTHS.items():
         lengths = [draw() for _ in range(ROWS)]
         for batch, part in PARTS:
-            used = sum(lengths) * (ROWS // batch * batch) / ROWS
+            used = sum(lengths)
             random_slots = slots(RowOrder(ROWS, batch, 0), lengths, part)
             sorted_slots = slots(RowOrder(ROWS, batch, 0, lengths), lengths, part)
             saved = (random_slots - sorted_slots) / (random_slots + ROWS * IMAGE_TOKENS)

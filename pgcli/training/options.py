@@ -106,10 +106,9 @@ def layers(value: Any) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions:
-    """The options of a command line, and its `sources`; the names of `typed` were typed there."""
+    """The options of a command line, and its `sources`."""
 
     sources: Sequence[str] = ()
-    typed: frozenset[str] = frozenset()
 
     task: Literal["contrastive", "classify"] | None = _learning(
         "contrastive: two towers, from images and their texts; classify: labels, from folders of "
@@ -307,8 +306,8 @@ class TrainOptions:
         Those that were not typed, but set elsewhere, and do not apply are left out.
         """
         known = {field.name: field for field in fields(cls)}
-        given = {name: value for name, value in values.items() if name in known}
-        options = cls(sources=sources, typed=frozenset(typed), **given)
+        known_values = {name: value for name, value in values.items() if name in known}
+        options = cls(sources=sources, **known_values)
         unused: dict[str, Any] = {
             name: known[name].default
             for name, scopes in SCOPES.items()
@@ -360,9 +359,9 @@ class TrainOptions:
                 "--eval and --eval-fraction both say what to evaluate on", hint="give one"
             )
         if (self.eval_every or self.patience) and not (self.eval or self.eval_fraction):
-            given = "--eval-every" if self.eval_every else "--patience"
+            option = "--eval-every" if self.eval_every else "--patience"
             raise UsageError(
-                f"{given} needs rows to evaluate on", hint="--eval SOURCE or --eval-fraction 0.05"
+                f"{option} needs rows to evaluate on", hint="--eval SOURCE or --eval-fraction 0.05"
             )
         _ = self.lora  # checks its values
 
