@@ -46,7 +46,7 @@ class Evaluation:
     def bins(self) -> list[Bin]:
         """The calibration of boxes in bins of confidence; none where no boxes were measured."""
         numbers = [
-            number for part in self.measured if part.metric == "ap" for number in part.numbers
+            number for chosen in self.measured if chosen.metric == "ap" for number in chosen.numbers
         ]
         return calibration_bins([self.joined.rows[number] for number in numbers])
 
@@ -93,9 +93,9 @@ def measure_rows(
 def measured_values(rows: Sequence[JoinedRow], metric: str = "auto") -> dict[str, float]:
     """The value of each measure of a metric, by name; those without a value are left out."""
     values = {
-        measure.name: value_of(measure, len(part.numbers))
-        for part in measure_rows(rows, metric)
-        for measure in part.measures
+        measure.name: value_of(measure, len(chosen.numbers))
+        for chosen in measure_rows(rows, metric)
+        for measure in chosen.measures
     }
     return {name: value for name, value in values.items() if math.isfinite(value)}
 
@@ -124,11 +124,11 @@ def estimate_rows(
 ) -> dict[str, Estimate]:
     """The estimates of the rows with these numbers."""
     metrics: dict[str, Estimate] = {}
-    for part in measured:
-        chosen = np.flatnonzero(np.isin(part.numbers, numbers))
-        if len(chosen):
-            own = [measure.select(chosen) for measure in part.measures]
-            images = [rows[number].image for number in part.numbers[chosen]]
+    for chosen in measured:
+        wanted = np.flatnonzero(np.isin(chosen.numbers, numbers))
+        if len(wanted):
+            own = [measure.select(wanted) for measure in chosen.measures]
+            images = [rows[number].image for number in chosen.numbers[wanted]]
             names = [measure.name for measure in own]
             metrics |= dict(zip(names, estimates(own, images), strict=True))
     return metrics
@@ -175,8 +175,8 @@ def compare(
     Raises UsageError where their rows have different metrics.
     """
     pair = [measure_rows(file.rows, metric, texts) for file in (first, second)]
-    names = [[measure.name for part in parts for measure in part.measures] for parts in pair]
-    numbers = [[part.numbers.tolist() for part in parts] for parts in pair]
+    names = [[measure.name for chosen in parts for measure in chosen.measures] for parts in pair]
+    numbers = [[chosen.numbers.tolist() for chosen in parts] for parts in pair]
     if names[0] != names[1] or numbers[0] != numbers[1]:
         raise UsageError(
             f"the files have other metrics: {', '.join(names[0])}, and {', '.join(names[1])}",

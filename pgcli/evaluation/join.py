@@ -13,7 +13,7 @@ from pgcli.box_filter import box_of
 from pgcli.errors import NoInputError, UsageError
 from pgcli.evaluation.joined_row import JoinedRow, RowTruth
 from pgcli.evaluation.metrics import task_of_prompt
-from pgcli.evaluation.truth.truths import Key, Truths
+from pgcli.evaluation.truth import Key, Truths
 from pgcli.output.reader import Row, read_results
 from pgcli.parsing import boxes as parse_boxes
 from pgcli.parsing import has_locations, text_spans

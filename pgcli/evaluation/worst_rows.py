@@ -44,33 +44,33 @@ def write_worst_rows(
     true = [truth_row(row.row, row.truth) for row in worst if row.row and row.truth is not None]
     groups.append(RowGroup(last.joined.path, TRUTH, chosen=true))
     files = [
-        {"name": one.joined.name, **one.as_json(), "calibration": calibration(one)}
-        for one in evaluations
+        {"name": file.joined.name, **file.as_json(), "calibration": calibration(file)}
+        for file in evaluations
     ]
-    about = {
+    summary = {
         "scores": sorted({name for name, _ in row_scores(last).values()}),
         "files": files,
         "differences": {name: as_json(change) for name, change in differences.items()},
     }
-    write_gallery(groups, options, on_event, evaluation=about)
+    write_gallery(groups, options, on_event, evaluation=summary)
 
 
 def row_scores(evaluation: Evaluation) -> dict[tuple[str, str | None], tuple[str, float]]:
     """The name and the value of the score of each row that has one, by its key."""
     scores: dict[tuple[str, str | None], tuple[str, float]] = {}
-    for part in evaluation.measured:
-        measure = score_measure(part)
-        for number, score in zip(part.numbers, measure.row_scores().tolist(), strict=True):
+    for chosen in evaluation.measured:
+        measure = score_measure(chosen)
+        for number, score in zip(chosen.numbers, measure.row_scores().tolist(), strict=True):
             # nothing to find, and nothing found, is right
             value = 1.0 if np.isnan(score) else score
             scores.setdefault(evaluation.joined.rows[number].key, (measure.name, value))
     return scores
 
 
-def score_measure(part: MetricRows) -> RowRatio:
+def score_measure(chosen: MetricRows) -> RowRatio:
     """The measure that scores the rows of a metric."""
-    ratios = [measure for measure in part.measures if isinstance(measure, RowRatio)]
-    name = SCORES.get(part.metric, ratios[0].name)
+    ratios = [measure for measure in chosen.measures if isinstance(measure, RowRatio)]
+    name = SCORES.get(chosen.metric, ratios[0].name)
     return next(measure for measure in ratios if measure.name == name)
 
 

@@ -58,8 +58,8 @@ def page_data(explanation: Explanation, image: DecodedImage) -> dict[str, Any]:
         "visionAttention": packed(explanation.vision_attention),
         "heads": explanation.tokens[0].attention.shape[1],
         "stages": [
-            {"name": name, "tensors": [*map(tensor_data, found.items())]}
-            for name, found in explanation.shapes.items()
+            {"name": name, "tensors": [*map(tensor_data, tensors.items())]}
+            for name, tensors in explanation.shapes.items()
         ],
         "difference": explanation.difference,
     }

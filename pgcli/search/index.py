@@ -86,20 +86,22 @@ def description(file: Path) -> Path:
 
 def stamp(path: Path) -> list[list[object]]:
     """The names, sizes and modification times of the files of a path."""
-    parts = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
-    return [[part.name, part.stat().st_size, part.stat().st_mtime_ns] for part in parts]
+    files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+    return [[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in files]
 
 
 def load_index(path: Path) -> VectorIndex | None:
     """The index of a path; None if there is none of these vectors that can be read."""
     file, faiss = index_path(path), import_faiss()
-    about = read_json(description(file)) or {}
+    described = read_json(description(file)) or {}
     try:
-        is_current = about["version"] == VERSION and about["vectors"] == stamp(path)
-        if not is_current or about["bytes"] != file.stat().st_size:
+        is_current = described["version"] == VERSION and described["vectors"] == stamp(path)
+        if not is_current or described["bytes"] != file.stat().st_size:
             return None
         index = faiss.read_index(str(file), faiss.IO_FLAG_MMAP | faiss.IO_FLAG_READ_ONLY)
-        loaded = VectorIndex(index, about["model"], int(about["rows"]), int(about["nulls"]))
+        loaded = VectorIndex(
+            index, described["model"], int(described["rows"]), int(described["nulls"])
+        )
     except (KeyError, TypeError, OSError, RuntimeError):
         return None
     return searched_widely(loaded)
@@ -138,15 +140,15 @@ def sample_vectors(files: VectorFiles, track: Track) -> Vectors:
 
 def save_index(file: Path, index: VectorIndex, seen: list[list[object]]) -> None:
     """Write the index, then what it is of. Raises OutputFailed."""
-    about = {"version": VERSION, "vectors": seen, "model": index.model}
-    about |= {"rows": index.rows, "nulls": index.nulls}
+    described = {"version": VERSION, "vectors": seen, "model": index.model}
+    described |= {"rows": index.rows, "nulls": index.nulls}
     try:
         with published(file) as path:
             path.touch()
             import_faiss().write_index(index.index, str(path))
             description(file).unlink(missing_ok=True)
-            about["bytes"] = path.stat().st_size
-        write_json(description(file), about)
+            described["bytes"] = path.stat().st_size
+        write_json(description(file), described)
     except (OutputFailed, RuntimeError) as problem:  # faiss raises RuntimeError for a full disk
         raise OutputFailed(
             f"the index {file} cannot be written: {problem}",

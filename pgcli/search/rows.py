@@ -30,7 +30,7 @@ def hit_rows(queries: Sequence[str], hits: Hits, files: VectorFiles) -> list[Row
     return [
         {"query": query, "rank": rank, **names[row], "similarity": round6(similarity)}
         for query, rows, similarities in zip(
-            queries, *(part.tolist() for part in hits), strict=True
+            queries, *(values.tolist() for values in hits), strict=True
         )
         for rank, (row, similarity) in enumerate(zip(rows, similarities, strict=True), 1)
         if row >= 0
@@ -96,10 +96,10 @@ class SearchRows:
 
     def write_parquet(self, file: Path) -> None:
         """Write the rows as Parquet, with the settings of the search in its metadata."""
-        about = json_safe({"command": "search", **self.settings})
+        settings = json_safe({"command": "search", **self.settings})
         schema = pyarrow.schema(
             [(name, KINDS.get(name, pyarrow.string())) for name in self.columns],
-            metadata={SETTINGS: json.dumps(about).encode()},
+            metadata={SETTINGS: json.dumps(settings).encode()},
         )
         parquet.write_table(
             pyarrow.Table.from_pylist(self.values(), schema), file, compression="zstd"

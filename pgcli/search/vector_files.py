@@ -97,8 +97,7 @@ class VectorFiles:
                     inside = wanted[(wanted >= first) & (wanted < first + len(batch))]
                     for row in inside.tolist():
                         (values,) = batch.slice(row - first, 1).to_pylist()
-                        texts = (values["image"], values["text"])
-                        image, text = (one if isinstance(one, str) else None for one in texts)
+                        image, text = map(text_or_none, (values["image"], values["text"]))
                         id_ = str(row if values["id"] is None else values["id"])
                         named[row] = {"id": id_, "image": image, "text": text, "path": number}
                         named[row]["index"] = -1 if values["index"] is None else values["index"]
@@ -108,17 +107,16 @@ class VectorFiles:
     def _vectors(self, column: pyarrow.Array, file: Path, numbers: NDArray[np.int64]) -> Vectors:
         """The normalised vectors (N, E) of rows. Raises UsageError."""
 
-        def name(place: int) -> str:
-            return f"{file}: the vector of row {numbers[place] + 1:,}"
+        def name(index: int) -> str:
+            return f"{file}: the vector of row {numbers[index] + 1:,}"
 
         counts = compute.list_value_length(column).to_numpy(False)
         width = counts[0] if self._width is None else self._width
         if not width:
             raise UsageError(f"{name(0)} is empty", hint=HINT)
-        if len(other := np.flatnonzero(counts != width)):
-            place = int(other[0])
+        if len(odd := np.flatnonzero(counts != width)):
             raise UsageError(
-                f"{name(place)} has {counts[place]} numbers, those before have {width}",
+                f"{name(int(odd[0]))} has {counts[odd[0]]} numbers, those before have {width}",
                 hint=ONE_MODEL,
             )
         self._width = int(width)
@@ -226,3 +224,8 @@ def files_of(path: Path) -> list[Path]:
 
 def is_parquet(file: Path) -> bool:
     return file.suffix.lower() == ".parquet"
+
+
+def text_or_none(value: Any) -> str | None:
+    """The value if it is a text."""
+    return value if isinstance(value, str) else None

@@ -94,8 +94,8 @@ def eval_(results: Results, given: Given) -> None:
     from pgcli.cli.ui import evaluation_report as printed
     from pgcli.evaluation.evaluate import compare, evaluate
     from pgcli.evaluation.join import join, only_common, paired
-    from pgcli.evaluation.truth.read_truth import read_truth
-    from pgcli.evaluation.truth.truths import TruthColumns
+    from pgcli.evaluation.read_truth import read_truth
+    from pgcli.evaluation.truth import TruthColumns
     from pgcli.evaluation.worst_rows import write_worst_rows
     from pgcli.results.gallery.gallery_page import GalleryOptions
     from pgcli.run.checks import check_not_a_source

@@ -113,11 +113,11 @@ def search(
     if options.index:
         index.import_faiss()
     find = find_duplicates if options.duplicates else find_hits
-    found = find(files, options, screen)
-    report(files, found, screen)
-    write(found, options, screen)
+    results = find(files, options, screen)
+    report(files, results, screen)
+    write(results, options, screen)
     if options.view is not None:
-        write_page(found, options, screen)
+        write_page(results, options, screen)
 
 
 def check_options(options: SearchOptions) -> None:
@@ -237,8 +237,8 @@ def open_indexes(files: VectorFiles, screen: Screen) -> list[VectorIndex]:
 
     watch = partial(watched, screen=screen, task="building the index")
     indexes = index.open_indexes(files, screen.info, watch)
-    files.rows = sum(one.rows for one in indexes)
-    files.nulls = sum(one.nulls for one in indexes)
+    files.rows = sum(opened.rows for opened in indexes)
+    files.nulls = sum(opened.nulls for opened in indexes)
     return indexes
 
 
@@ -278,7 +278,7 @@ def load_engine(files: VectorFiles, options: SearchOptions, screen: Screen) -> E
     return engine
 
 
-def report(files: VectorFiles, found: SearchRows, screen: Screen) -> None:
+def report(files: VectorFiles, results: SearchRows, screen: Screen) -> None:
     """Report the rows that were left out or changed, and how many were found."""
     if files.nulls:
         has = "rows have" if files.nulls > 1 else "row has"
@@ -289,23 +289,23 @@ def report(files: VectorFiles, found: SearchRows, screen: Screen) -> None:
         vectors = "vectors were" if files.scaled > 1 else "vector was"
         screen.info(f"{files.scaled:,} {vectors} not normalised, and are searched as normalised")
     vectors = f"{files.rows - files.nulls:,} vectors"
-    if found.queries:
-        queries = f"{len(found.queries):,} quer{'ies' if len(found.queries) != 1 else 'y'}"
-        screen.info(f"{count(len(found.rows), 'hit')} of {queries} among {vectors}")
+    if results.queries:
+        queries = f"{len(results.queries):,} quer{'ies' if len(results.queries) != 1 else 'y'}"
+        screen.info(f"{count(len(results.rows), 'hit')} of {queries} among {vectors}")
     else:
-        groups = len({row["group"] for row in found.rows})
+        groups = len({row["group"] for row in results.rows})
         screen.info(
-            f"{count(groups, 'group')} of near-duplicates with {len(found.rows):,} of {vectors}"
+            f"{count(groups, 'group')} of near-duplicates with {len(results.rows):,} of {vectors}"
         )
 
 
-def write(found: SearchRows, options: SearchOptions, screen: Screen) -> None:
+def write(results: SearchRows, options: SearchOptions, screen: Screen) -> None:
     """Write the rows; a file appears as a whole. Raises OutputExists and OutputFailed."""
     if options.output == "-":
         on_terminal = is_terminal(sys.stdout)
         is_text = options.format == "text" or (options.format == "auto" and on_terminal)
         # some bytes control a terminal
-        lines = found.text_lines() if is_text else found.json_lines(ascii_only=on_terminal)
+        lines = results.text_lines() if is_text else results.json_lines(ascii_only=on_terminal)
         with wrap_write_errors("standard output"):
             sys.stdout.buffer.writelines(lines)
             sys.stdout.buffer.flush()
@@ -313,27 +313,27 @@ def write(found: SearchRows, options: SearchOptions, screen: Screen) -> None:
     kind = output_format(options.output, options.format)
     with published(Path(options.output), replace=options.overwrite) as part:
         if kind == "parquet":
-            found.write_parquet(part)
+            results.write_parquet(part)
         else:
-            lines = found.text_lines() if kind == "text" else found.json_lines()
+            lines = results.text_lines() if kind == "text" else results.json_lines()
             part.write_bytes(b"".join(lines))
-    screen.info(f"{options.output}: {count(len(found.rows), 'row')}")
+    screen.info(f"{options.output}: {count(len(results.rows), 'row')}")
 
 
-def write_page(found: SearchRows, options: SearchOptions, screen: Screen) -> None:
+def write_page(results: SearchRows, options: SearchOptions, screen: Screen) -> None:
     """Write the page of the rows, with the images that are queries above their hits."""
     from pgcli.cli.run_command import RunOnScreen
     from pgcli.results.gallery.gallery_page import GalleryOptions, RowGroup, write_gallery
 
-    if not found.rows:
+    if not results.rows:
         screen.info(f"nothing was found: {options.view} is not written")
         return
-    names = found.queries or [Path(name).name for name in options.vectors]
+    names = results.queries or [Path(name).name for name in options.vectors]
     title = listed(names, MAX_NAMES_IN_TITLE)
     group = RowGroup(
         Path(options.vectors[0]),
-        title if found.queries else f"Near-duplicates in {title}",
-        chosen=[*page_rows(found, options)],
+        title if results.queries else f"Near-duplicates in {title}",
+        chosen=[*page_rows(results, options)],
         output_of=lambda row: Path(row["vectors"]),
     )
     page = GalleryOptions(
@@ -347,11 +347,11 @@ def write_page(found: SearchRows, options: SearchOptions, screen: Screen) -> Non
     write_gallery([group], page, RunOnScreen(screen))
 
 
-def page_rows(found: SearchRows, options: SearchOptions) -> Iterator[Mapping[str, Any]]:
+def page_rows(results: SearchRows, options: SearchOptions) -> Iterator[Mapping[str, Any]]:
     """The rows as a page shows them, each with its file of vectors; a query image is a row too."""
     from pgcli.results.gallery.hits import hit_row
 
-    for row in found.rows:
+    for row in results.rows:
         known = {name: value for name, value in row.items() if name != "path"}
         known |= {"vectors": options.vectors[row["path"]]}
         if row.get("rank") == 1 and row["query"] in options.image:

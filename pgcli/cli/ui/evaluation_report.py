@@ -20,7 +20,7 @@ def print_as_json(evaluations: Sequence[Evaluation], differences: Mapping[str, E
     if len(evaluations) == 1:
         stdout.print_json(evaluations[0].as_json())
         return
-    files = [{"file": one.joined.name, **one.as_json()} for one in evaluations]
+    files = [{"file": file.joined.name, **file.as_json()} for file in evaluations]
     changes = {name: as_json(change) for name, change in differences.items()}
     stdout.print_json({"files": files, "differences": changes})
 
@@ -46,11 +46,11 @@ def print_as_text(
 def print_table(metrics: Mapping[str, Estimate], sign: str = "") -> None:
     """Print the metrics as lines of aligned cells; one without a value has a dash."""
     width = max(map(len, metrics), default=0)
-    for name, one in metrics.items():
+    for name, estimate in metrics.items():
         value = "-"
-        if not math.isnan(one.value):
-            bounds = f"{one.low:{sign}.4f} to {one.high:{sign}.4f}"
-            value = f"{one.value:{sign}.4f}  ({bounds})  {count(one.rows, 'row')}"
+        if not math.isnan(estimate.value):
+            bounds = f"{estimate.low:{sign}.4f} to {estimate.high:{sign}.4f}"
+            value = f"{estimate.value:{sign}.4f}  ({bounds})  {count(estimate.rows, 'row')}"
         stdout.print_line(f"  {name:{width}}  {value}")
 
 
@@ -58,10 +58,10 @@ def print_bins(bins: Sequence[Bin]) -> None:
     """Print the share of right boxes for each bin of confidence."""
     if bins:
         stdout.print_line("  confidence of boxes:")
-    for one in bins:
+    for bin in bins:
         stdout.print_line(
-            f"    {one.low:.1f} to {one.high:.1f}  mean {one.confidence:.2f}  "
-            f"right {one.right:.2f}  {count(one.boxes, 'box')}"
+            f"    {bin.low:.1f} to {bin.high:.1f}  mean {bin.confidence:.2f}  "
+            f"right {bin.right:.2f}  {count(bin.boxes, 'box')}"
         )
 
 

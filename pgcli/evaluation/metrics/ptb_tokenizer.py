@@ -76,8 +76,8 @@ TOKEN = re.compile(
 def caption_tokens(caption: str) -> list[str]:
     """The tokens of a caption in lower case, without punctuation."""
     text = caption.replace("\n", " ").translate(REPLACED)
-    found = " ".join(map(renamed, TOKEN.findall(text))).split()
-    return [token for token in found if token not in REMOVED and token.strip("-")]
+    tokens = " ".join(map(renamed, TOKEN.findall(text))).split()
+    return [token for token in tokens if token not in REMOVED and token.strip("-")]
 
 
 def renamed(token: str) -> str:

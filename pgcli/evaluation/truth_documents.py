@@ -8,8 +8,7 @@ from typing import Any
 
 from pgcli.errors import UsageError
 from pgcli.evaluation.joined_row import RowTruth
-from pgcli.evaluation.truth.tables import group_values
-from pgcli.evaluation.truth.truths import Truths
+from pgcli.evaluation.truth import Truths, group_values
 from pgcli.examples import read_answers
 from pgcli.inputs.readers import InputFile
 from pgcli.records import Box
@@ -58,10 +57,10 @@ def question_id(record: Any) -> str | None:
 
 def add_questions(records: Sequence[Any], truths: Truths) -> None:
     """Add the answers of each question, by the id of the question. Raises InvalidValue."""
-    for place, record in enumerate(records, start=1):
+    for number, record in enumerate(records, start=1):
         id_ = question_id(record)
         if id_ is None:
-            raise InvalidValue(f"record {place} has no question_id")
+            raise InvalidValue(f"record {number} has no question_id")
         answers = read_answers(record.get("answers", record.get("answer")))
         if not answers:
             raise InvalidValue(

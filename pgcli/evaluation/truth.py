@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +11,7 @@ from pgcli.evaluation.joined_row import RowTruth
 Key = tuple[str, str | None]
 #: Columns of every result file, by which it is known.
 RESULT_COLUMNS = frozenset({"index", "id", "model", "error", "error_message"})
+MAX_VALUE_CHARACTERS = 200  # of a value that rows are grouped by
 
 
 @dataclass(frozen=True)
@@ -49,17 +51,26 @@ class Truths:
         self.by_key[key] = truth if known is None else merged(known, truth)
 
 
-def merged(one: RowTruth, other: RowTruth) -> RowTruth:
+def merged(first: RowTruth, second: RowTruth) -> RowTruth:
     """Both truths in one."""
 
-    def both(first: Any, second: Any) -> Any:
-        return second if first is None else first if second is None else (*first, *second)
+    def both(values: Any, more: Any) -> Any:
+        return more if values is None else values if more is None else (*values, *more)
 
     return RowTruth(
-        one.answers + other.answers,
-        both(one.boxes, other.boxes),
-        both(one.masks, other.masks),
-        one.box_areas + other.box_areas,
-        one.crowds + other.crowds,
-        {**other.columns, **one.columns},
+        first.answers + second.answers,
+        both(first.boxes, second.boxes),
+        both(first.masks, second.masks),
+        first.box_areas + second.box_areas,
+        first.crowds + second.crowds,
+        {**second.columns, **first.columns},
     )
+
+
+def group_values(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The values that rows can be grouped by; a long text is cut."""
+    return {
+        name: value[:MAX_VALUE_CHARACTERS] if isinstance(value, str) else value
+        for name, value in row.items()
+        if isinstance(value, str | int | float | bool)
+    }

@@ -1,4 +1,4 @@
-"""Reads the truth in tables: a manifest, a folder of Parquet, or a result file."""
+"""Reads what is true of images and prompts: a manifest, a result file, or a JSON document."""
 
 from __future__ import annotations
 
@@ -8,16 +8,56 @@ from typing import Any
 
 from pgcli.errors import UsageError
 from pgcli.evaluation.joined_row import RowTruth
-from pgcli.evaluation.truth.truths import TruthColumns, Truths
+from pgcli.evaluation.truth import TruthColumns, Truths, group_values
+from pgcli.evaluation.truth_documents import add_document
 from pgcli.examples import ExampleColumns, classes_of, without_blanks
 from pgcli.inputs import ReadOptions
+from pgcli.inputs.listing import locate_source, usage_errors
+from pgcli.inputs.paths import display_path
 from pgcli.inputs.readers import InputFile, ManifestRow, Wanted, load_reader, manifest_ending
 from pgcli.inputs.rows import row_name
 from pgcli.output.reader import read_results, state_folder
+from pgcli.stores import Reader
 from pgcli.tasks.question import normalize
 
 HINT = "--truth takes .jsonl, .csv, .tsv, .parquet, a folder of .parquet, and .json of COCO or VQA"
-MAX_VALUE_CHARACTERS = 200  # of a value that rows are grouped by
+
+
+def read_truth(name: str, columns: TruthColumns, url_reader: Reader | None = None) -> Truths:
+    """The truth in a file or folder, or in a file at an address. Raises UsageError."""
+    file = locate_source(name, ReadOptions(url_reader=url_reader))
+    if file.url_reader is None and not Path(file.path).exists():
+        raise UsageError(f"{name} does not exist", hint="--truth names a manifest with answers")
+    truths = Truths(display_path(name))
+    with usage_errors(truths.name):
+        add_truth(file, columns, truths)
+    truths.has_prompts &= columns.prompt != ""
+    if not truths.by_key:
+        raise UsageError(f"{truths.name} has no rows", hint="--truth names a manifest with answers")
+    return truths
+
+
+def add_truth(file: InputFile, columns: TruthColumns, truths: Truths) -> None:
+    """Add what a file or folder says. Raises UsageError."""
+    if file.path.lower().endswith(".json"):
+        check_no_columns(columns, truths)
+        add_document(file, truths)
+    else:
+        add_tables(file, columns, truths)
+
+
+def check_no_columns(columns: TruthColumns, truths: Truths) -> None:
+    """Raise UsageError if columns of a document are named, which has none."""
+    for option, is_given in (
+        ("--id-column", columns.id != TruthColumns.id),
+        ("--prompt-column", bool(columns.prompt)),
+        ("--answer-column", columns.answer is not None),
+    ):
+        if is_given:
+            raise UsageError(
+                f"{option} has no effect on {truths.name}, which is not a table",
+                hint="leave it out",
+            )
 
 
 def add_tables(file: InputFile, columns: TruthColumns, truths: Truths) -> None:
@@ -53,15 +93,6 @@ def add_row(
     truths.has_prompts |= example.prompt is not None
     truth = RowTruth(example.answers, example.boxes, example.masks, columns=group_values(row))
     truths.add((id_, None if example.prompt is None else normalize(example.prompt)), truth)
-
-
-def group_values(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The values that rows can be grouped by; a long text is cut."""
-    return {
-        name: value[:MAX_VALUE_CHARACTERS] if isinstance(value, str) else value
-        for name, value in row.items()
-        if isinstance(value, str | int | float | bool)
-    }
 
 
 def table_rows(file: InputFile, truths: Truths) -> Iterator[ManifestRow]:

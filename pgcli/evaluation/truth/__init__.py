@@ -1,1 +1,0 @@
-"""Reads what is true of images and prompts from manifests, result files and documents."""
