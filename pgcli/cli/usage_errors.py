@@ -15,7 +15,10 @@ from pgcli.errors import UsageError
 #: Options that a command is often given and another one has.
 OWNERS = {"--prompt": "ask", "--object": "detect", "--text": "score", "--label": "classify"}
 #: Example values of required options.
-EXAMPLE_VALUES = {"--object": "cat", "--to": "coco"}
+EXAMPLE_VALUES = {
+    **{"--object": "cat", "--to": "coco", "--from": "coco"},
+    **{"--output": "rows.jsonl", "--truth": "truth.csv"},
+}
 
 
 def to_usage_error(problem: typer.TyperException, words: Sequence[str]) -> UsageError:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from time import perf_counter
 
 import torch
 
@@ -22,19 +21,13 @@ from pgcli.engine.tokenizer import Tokenizer
 from pgcli.errors import NoInputError
 from pgcli.images import ImageLimits, ImageSpec, decode
 from pgcli.proof import reference
-from pgcli.proof.compare import (
-    TensorComparison,
-    TokenComparison,
-    compare_tensors,
-    compare_tokens,
-)
+from pgcli.proof.compare import compare_tensors, compare_tokens
 from pgcli.proof.dtypes import choose_dtypes
 from pgcli.proof.engine_outputs import load_and_run
 from pgcli.proof.inputs import PROMPTS, Inputs, StageOutputs, make_inputs
 from pgcli.proof.preprocessing import compare_pixels, compare_prompts
 from pgcli.proof.reference_outputs import eager_outputs, reference_outputs
-from pgcli.proof.report import Comparison, Proof, Waiting
-from pgcli.proof.tower_report import TowerProof
+from pgcli.proof.report import Comparison, Proof, Stages, Waiting, compare_programs
 from pgcli.proof.towers import prove_towers
 from pgcli.records import DecodedImage, Item
 
@@ -48,7 +41,7 @@ def prove(
     device: str,
     dtype: str,
     waiting: Waiting,
-) -> Proof | TowerProof:
+) -> Proof:
     """Run both programs on the checkpoint, one after the other, in each requested dtype.
 
     `auto` is float32 and bfloat16, each if it fits into memory. Raises NoInputError if no image can
@@ -88,10 +81,10 @@ def _prove_paligemma(
         pixels = compare_pixels(folder, images, preprocessing)
     return Proof(
         device=str(torch_device),
-        transformers=version("transformers"),
+        program=f"transformers {version('transformers')}",
         images=len(images),
         rows=len(inputs.ids),
-        prompts=prompts,
+        texts=prompts,
         levels=pixels,
         comparisons=comparisons,
         left_out=tuple(skipped),
@@ -114,35 +107,25 @@ def _readable(items: Sequence[Item], spec: ImageSpec) -> list[DecodedImage]:
 def _compare(
     folder: Path, inputs: Inputs, dtype: torch.dtype, device: torch.device, waiting: Waiting
 ) -> Comparison:
-    """Both programs in one dtype. The first model is freed before the second is loaded."""
-    name = str(dtype).removeprefix("torch.")
-    start = perf_counter()
-    with waiting(f"{name}: running this code"):
-        mine = load_and_run(folder, inputs, dtype, device)
-    reference.free_memory()
-    middle = perf_counter()
-    # cuDNN would compute transformers' patch convolution in tf32
-    with waiting(f"{name}: running transformers"), torch.backends.cudnn.flags(allow_tf32=False):
-        model = reference.load_reference(folder, dtype, device)
-        other = reference_outputs(model, inputs)
-        vision, logits, tokens = _stages(mine, other, None, inputs, dtype)
-        if dtype != torch.float32 or not (vision.same and logits.same):
-            eager = eager_outputs(model, inputs)
-            vision, logits, tokens = _stages(mine, other, eager, inputs, dtype)
-        del model
-    reference.free_memory()
-    end = perf_counter()
-    return Comparison(name, vision, logits, tokens, middle - start, end - middle)
+    """Both programs in one dtype."""
+    return compare_programs(
+        dtype,
+        waiting,
+        ours=lambda: load_and_run(folder, inputs, dtype, device),
+        load=lambda: reference.load_reference(folder, dtype, device),
+        theirs=lambda model: reference_outputs(model, inputs),
+        eager=lambda model: eager_outputs(model, inputs),
+        stages=partial(_stages, inputs.vocabulary.image_token, dtype == torch.float32),
+    )
 
 
 def _stages(
+    image_token: int,
+    exact: bool,
     mine: StageOutputs,
     other: StageOutputs,
     eager: StageOutputs | None,
-    inputs: Inputs,
-    dtype: torch.dtype,
-) -> tuple[TensorComparison, TensorComparison, TokenComparison]:
-    exact = dtype == torch.float32
+) -> Stages:
     features = None if eager is None else eager.features_BPD
     logits = None if eager is None else eager.logits_BV
     return (
@@ -150,5 +133,5 @@ def _stages(
             "vision features", mine.features_BPD, other.features_BPD, features, exact=exact
         ),
         compare_tensors("prefill logits", mine.logits_BV, other.logits_BV, logits, exact=exact),
-        compare_tokens(mine, other, eager, inputs.vocabulary.image_token, exact=exact),
+        compare_tokens(mine, other, eager, image_token, exact=exact),
     )

@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, TypeVar
 
+import torch
+
+from pgcli.proof import reference
 from pgcli.proof.compare import TensorComparison, TokenComparison
 from pgcli.proof.preprocessing import PixelComparison, PromptComparison
 
+Outputs = TypeVar("Outputs")
+Stages = tuple[TensorComparison | TokenComparison, ...]
 #: Shows, while it is entered, what the program is doing.
 Waiting = Callable[[str], AbstractContextManager[object]]
 
@@ -18,31 +25,30 @@ class Comparison:
     """The stages of one dtype in their order, and each program's time."""
 
     dtype: str
-    vision: TensorComparison
-    logits: TensorComparison
-    tokens: TokenComparison
+    stages: Stages
     our_seconds: float
     their_seconds: float
 
     @property
     def first_difference(self) -> str | None:
         """The first stage that differs, or None."""
-        stages = (self.vision, self.logits, self.tokens)
-        return next((stage.stage for stage in stages if not stage.same), None)
+        return next((stage.stage for stage in self.stages if not stage.same), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """All comparisons; `left_out` lists skipped ones with reasons. `levels` is informative.
+    """All comparisons with the `program`, named with its version; `left_out` has reasons.
 
+    `rows` are those of images and prompts, None where no text is generated. `texts` are the tokens
+    of prompts or texts, None without a text tower; `levels`, which is informative, the pixels.
     `not_followed` are settings of the checkpoint that change transformers' answers only.
     """
 
     device: str
-    transformers: str
+    program: str
     images: int
-    rows: int
-    prompts: PromptComparison
+    rows: int | None
+    texts: PromptComparison | None
     levels: PixelComparison | None
     comparisons: tuple[Comparison, ...]
     left_out: tuple[str, ...]
@@ -50,15 +56,14 @@ class Proof:
 
     @property
     def same(self) -> bool:
-        return self.prompts.same is not False and not any(
-            c.first_difference for c in self.comparisons
-        )
+        has_same_tokens = self.texts is None or self.texts.same is not False
+        return has_same_tokens and not any(c.first_difference for c in self.comparisons)
 
     @property
     def verdict(self) -> str:
         """The result in a sentence."""
-        if self.prompts.same is False:
-            return f"different: prompt {self.prompts.first!r} has other tokens in transformers"
+        if self.texts is not None and self.texts.same is False:
+            return f"different: {self.texts.first!r} has other tokens in {self.program}"
         differing = [
             f"{c.first_difference} differ in {c.dtype}"
             for c in self.comparisons
@@ -66,9 +71,44 @@ class Proof:
         ]
         if differing:
             return f"different: {', '.join(differing)}"
-        tokens = sum(c.tokens.agreeing for c in self.comparisons)
+        stages = [stage for comparison in self.comparisons for stage in comparison.stages]
+        tokens = sum(stage.agreeing for stage in stages if isinstance(stage, TokenComparison))
+        *names, last = [stage.stage for stage in self.comparisons[0].stages]
+        last = f"{tokens} {last}" if tokens else last
+        names_text = f"{', '.join(names)} and {last}" if names else last
         dtypes = " and ".join(c.dtype for c in self.comparisons)
-        return (
-            f"same: vision features, prefill logits and {tokens} generated tokens are those of "
-            f"transformers {self.transformers} in {dtypes}"
-        )
+        return f"same: {names_text} are those of {self.program} in {dtypes}"
+
+
+def compare_programs(
+    dtype: torch.dtype,
+    waiting: Waiting,
+    *,
+    ours: Callable[[], Outputs],
+    load: Callable[[], Any],
+    theirs: Callable[[Any], Outputs],
+    eager: Callable[[Any], Outputs | None],
+    stages: Callable[[Outputs, Outputs, Outputs | None], Stages],
+) -> Comparison:
+    """Both programs in one dtype. The first model is freed before the second is loaded.
+
+    The outputs of `eager` attention, whose differences are rounding noise, are compared too in
+    bfloat16, and where float32 differs.
+    """
+    name = str(dtype).removeprefix("torch.")
+    start = perf_counter()
+    with waiting(f"{name}: running this code"):
+        mine = ours()
+    reference.free_memory()
+    middle = perf_counter()
+    # cuDNN would compute the reference's patch convolution in tf32
+    with waiting(f"{name}: running the reference"), torch.backends.cudnn.flags(allow_tf32=False):
+        model = load()
+        other = theirs(model)
+        compared = stages(mine, other, None)
+        is_exact = dtype == torch.float32 and all(stage.same for stage in compared)
+        if not is_exact and (noisy := eager(model)) is not None:
+            compared = stages(mine, other, noisy)
+        del model
+    reference.free_memory()
+    return Comparison(name, compared, middle - start, perf_counter() - middle)

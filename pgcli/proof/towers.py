@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -26,9 +25,9 @@ from pgcli.errors import UsageError
 from pgcli.model.cpu.optimize import optimize_encoders_for_cpu
 from pgcli.model.siglip import normalize_pixels
 from pgcli.proof import reference
-from pgcli.proof.compare import TensorComparison, compare_tensors
+from pgcli.proof.compare import compare_tensors
 from pgcli.proof.preprocessing import PromptComparison, compare_pixels, compare_prompts
-from pgcli.proof.report import Waiting
+from pgcli.proof.report import Comparison, Proof, Stages, Waiting, compare_programs
 from pgcli.proof.tower_outputs import (
     Outputs,
     TowerInputs,
@@ -36,7 +35,6 @@ from pgcli.proof.tower_outputs import (
     our_outputs,
     reference_outputs,
 )
-from pgcli.proof.tower_report import TowerComparison, TowerProof
 from pgcli.records import DecodedImage
 
 #: Texts of different lengths; the last is cut.
@@ -57,7 +55,7 @@ def prove_towers(
     device: str,
     dtype: str,
     waiting: Waiting,
-) -> TowerProof:
+) -> Proof:
     """Run both programs on the checkpoint, one after the other, in each requested dtype.
 
     `decoded` prepares the images for an ImageSpec. Raises as `proof.prove`.
@@ -76,8 +74,8 @@ def prove_towers(
         is_own = description.open_clip is None
         tokens = None if texts is None else _compare_tokens(folder, texts)
         levels = compare_pixels(folder, images, preprocessing) if is_own else None
-    return TowerProof(
-        str(torch_device), program, len(images), tokens, levels, comparisons, tuple(left_out)
+    return Proof(
+        str(torch_device), program, len(images), None, tokens, levels, comparisons, tuple(left_out)
     )
 
 
@@ -131,36 +129,32 @@ def _compare(
     dtype: torch.dtype,
     device: torch.device,
     waiting: Waiting,
-) -> TowerComparison:
-    """Both programs in one dtype. The first model is freed before the second is loaded."""
-    name, is_exact = str(dtype).removeprefix("torch."), dtype == torch.float32
-    start = perf_counter()
-    with waiting(f"{name}: running this code"):
-        ours = read_model(folder, description, dtype=dtype, device=device)
-        optimize_encoders_for_cpu(ours)
-        mine = our_outputs(ours, inputs)
-    del ours
-    reference.free_memory()
-    middle = perf_counter()
-    # cuDNN would compute the patch convolution in tf32
-    with waiting(f"{name}: running the reference"), torch.backends.cudnn.flags(allow_tf32=False):
-        model = load_reference(folder, description, dtype, device)
-        other = reference_outputs(model, inputs)
-        stages = _stages(mine, other, None, is_exact=is_exact)
-        if hasattr(model, "set_attn_implementation") and not (
-            is_exact and all(stage.same for stage in stages)
-        ):
-            model.set_attn_implementation("eager")
-            eager = reference_outputs(model, inputs)
-            stages = _stages(mine, other, eager, is_exact=is_exact)
-        del model
-    reference.free_memory()
-    return TowerComparison(name, stages, middle - start, perf_counter() - middle)
+) -> Comparison:
+    """Both programs in one dtype."""
+
+    def ours() -> Outputs:
+        model = read_model(folder, description, dtype=dtype, device=device)
+        optimize_encoders_for_cpu(model)
+        return our_outputs(model, inputs)
+
+    def eager(model: Any) -> Outputs | None:
+        if not hasattr(model, "set_attn_implementation"):
+            return None
+        model.set_attn_implementation("eager")
+        return reference_outputs(model, inputs)
+
+    return compare_programs(
+        dtype,
+        waiting,
+        ours=ours,
+        load=lambda: load_reference(folder, description, dtype, device),
+        theirs=lambda model: reference_outputs(model, inputs),
+        eager=eager,
+        stages=partial(_stages, dtype == torch.float32),
+    )
 
 
-def _stages(
-    mine: Outputs, other: Outputs, eager: Outputs | None, *, is_exact: bool
-) -> tuple[TensorComparison, ...]:
+def _stages(is_exact: bool, mine: Outputs, other: Outputs, eager: Outputs | None) -> Stages:
     return tuple(
         compare_tensors(
             stage,

@@ -71,17 +71,20 @@ class TestSame:
         proof = proof_of(tiny if generation == 1 else paligemma2)
         assert proof.same, proof.verdict
         assert proof.verdict.startswith("same: vision features, prefill logits and ")
-        assert proof.prompts.same is True
+        assert proof.texts.same is True
         assert proof.levels.largest < 1
         assert (proof.rows, proof.images) == (len(PROMPTS), len(SIZES))
         exact, rounded = proof.comparisons
         assert (exact.dtype, rounded.dtype) == ("float32", "bfloat16")
-        assert 0 < exact.vision.largest < exact.vision.largest_bound < 1e-3
-        assert 0 < exact.logits.mean < exact.logits.largest < 1e-4
-        assert exact.tokens.tokens > 2 * len(PROMPTS)
-        assert rounded.vision.floor.largest > rounded.vision.largest
-        assert rounded.tokens.floor_partings is not None
-        assert json.loads(json.dumps(asdict(proof)))["comparisons"][0]["logits"]["same"] is True
+        vision, logits, tokens = exact.stages
+        assert 0 < vision.largest < vision.largest_bound < 1e-3
+        assert 0 < logits.mean < logits.largest < 1e-4
+        assert tokens.tokens > 2 * len(PROMPTS)
+        vision, _, tokens = rounded.stages
+        assert vision.floor.largest > vision.largest
+        assert tokens.floor_partings is not None
+        printed = json.loads(json.dumps(asdict(proof)))
+        assert printed["comparisons"][0]["stages"][1]["same"] is True
 
     @pytest.mark.slow
     def test_prompts_of_several_lengths_share_a_batch(self, tiny, monkeypatch):
@@ -133,7 +136,7 @@ class TestDifferent:
         proof = proof_of(tiny, dtype=dtype)
         assert not proof.same
         assert proof.verdict == f"different: {stage} differ in {dtype}"
-        compared = getattr(proof.comparisons[0], "vision" if "vision" in stage else "logits")
+        compared = proof.comparisons[0].stages["vision" not in stage]
         assert len(compared.first) == (3 if "vision" in stage else 2)
 
     @pytest.mark.slow
@@ -142,7 +145,7 @@ class TestDifferent:
         monkeypatch.setattr(engine_outputs, "left_pad", lambda prompts: (padded(prompts)[0], None))
         proof = proof_of(tiny, dtype="float32")
         assert proof.comparisons[0].first_difference == "prefill logits"
-        assert proof.comparisons[0].vision.same
+        assert proof.comparisons[0].stages[0].same
 
     @pytest.mark.slow
     def test_wrong_decode_step_is_found_in_the_tokens(self, tiny, monkeypatch):
@@ -150,7 +153,7 @@ class TestDifferent:
         monkeypatch.setattr(PaliGemma, "step_logits", lambda *given: -step(*given))
         proof = proof_of(tiny, dtype="float32")
         assert proof.verdict == "different: generated tokens differ in float32"
-        assert [p.step for p in proof.comparisons[0].tokens.partings] == [1] * len(PROMPTS)
+        assert [p.step for p in proof.comparisons[0].stages[2].partings] == [1] * len(PROMPTS)
 
     @pytest.mark.slow
     def test_different_prompt_ids_are_reported_first(self, tiny, monkeypatch):
@@ -159,7 +162,7 @@ class TestDifferent:
             reference, "prompt_ids", lambda *given: [ids[:-1] for ids in other(*given)]
         )
         proof = proof_of(tiny, dtype="float32")
-        assert "prompt 'caption en' has other tokens" in proof.verdict
+        assert "'caption en' has other tokens" in proof.verdict
 
     @pytest.mark.slow
     def test_unreadable_tokenizer_leaves_prompts_uncompared(self, tiny, monkeypatch):
@@ -168,7 +171,7 @@ class TestDifferent:
 
         monkeypatch.setattr(reference, "prompt_ids", fail)
         proof = proof_of(tiny, dtype="float32")
-        assert (proof.prompts.same, proof.prompts.reason) == (None, "no tokenizer here")
+        assert (proof.texts.same, proof.texts.reason) == (None, "no tokenizer here")
         assert proof.same
 
 
@@ -268,7 +271,7 @@ class TestCommand:
         reported = json.loads(run.stdout)
         assert reported["same"] is True
         assert reported["path"] == str(tiny)
-        assert reported["comparisons"][0]["logits"]["largest"] < 1e-4
+        assert reported["comparisons"][0]["stages"][1]["largest"] < 1e-4
 
     def test_difference_exits_with_5_and_names_the_stage(self, tiny, change_model, capsys):
         change_model(change_weight("decoder.norm.weight", 1.5))

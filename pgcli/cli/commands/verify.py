@@ -53,21 +53,16 @@ def verify(
     with screen.status("loading PyTorch and transformers"):
         from pgcli.proof import MAX_IMAGES, prove
         from pgcli.proof.generated_images import default_images
-        from pgcli.proof.tower_report import TowerProof
 
         items = default_images() if source is None else [*source.items(0, MAX_IMAGES)]
     proof = prove(
         checkpoint, items, device=loading.device, dtype=loading.dtype, waiting=screen.status
     )
-    if isinstance(proof, TowerProof):
-        facts, hint = proof_report.tower_facts(proof), proof_report.tower_hint(proof)
-    else:
-        facts, hint = proof_report.facts(proof), proof_report.hint(proof)
     if options.json:
         named = {"name": model, "path": str(checkpoint.folder), "revision": checkpoint.revision}
         verdict = {"pgcli": __version__, "same": proof.same, "verdict": proof.verdict}
         stdout.print_json(named | verdict | asdict(proof))
     else:
-        stdout.print_facts([*facts])
+        stdout.print_facts([*proof_report.facts(proof)])
     if not proof.same:
-        raise Difference(proof.verdict, hint=hint)
+        raise Difference(proof.verdict, hint=proof_report.hint(proof))

@@ -5,63 +5,40 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from pgcli.wording import count
+
 if TYPE_CHECKING:
     from pgcli.proof.compare import TensorComparison, TokenComparison
     from pgcli.proof.preprocessing import PixelComparison, PromptComparison
     from pgcli.proof.report import Proof
-    from pgcli.proof.tower_report import TowerProof
 
 
 def facts(proof: Proof) -> Iterator[tuple[str, str]]:
     """The proof as names and values, the verdict last."""
-    yield "device", proof.device
-    yield (
-        "rows",
-        f"{proof.rows} on {proof.images} images: one batch here, one by one in transformers",
-    )
-    yield "prompts", same_tokens(proof.prompts)
-    if proof.levels is not None:
-        yield "preparation", pixels(proof.levels)
-    for run in proof.comparisons:
-        yield f"{run.dtype}: vision features", numbers(run.vision)
-        yield f"{run.dtype}: prefill logits", numbers(run.logits)
-        yield f"{run.dtype}: generated tokens", tokens(run.tokens)
-        yield (
-            f"{run.dtype}: time",
-            f"{run.our_seconds:.1f} s here, {run.their_seconds:.1f} s in transformers",
-        )
-    for reason in proof.left_out:
-        yield "not compared", reason
-    if proof.not_followed:
-        yield "not followed", ", ".join(proof.not_followed)
-    yield "verdict", proof.verdict
+    from pgcli.proof.compare import TokenComparison
 
-
-def tower_facts(proof: TowerProof) -> Iterator[tuple[str, str]]:
-    """The proof of two towers or a classifier as names and values, the verdict last."""
     yield "device", proof.device
-    yield "images", f"{proof.images}: one batch here, one by one in {proof.program}"
+    images = count(proof.images, "image")
+    inputs = images if proof.rows is None else f"{proof.rows} on {images}"
+    name, texts = ("images", "texts") if proof.rows is None else ("rows", "prompts")
+    yield name, f"{inputs}: one batch here, one by one in {proof.program}"
     if proof.texts is not None:
-        yield "texts", same_tokens(proof.texts)
+        yield texts, same_tokens(proof.texts)
     if proof.levels is not None:
         yield "preparation", pixels(proof.levels)
     for run in proof.comparisons:
         for stage in run.stages:
-            yield f"{run.dtype}: {stage.stage}", numbers(stage)
+            text = tokens(stage) if isinstance(stage, TokenComparison) else numbers(stage)
+            yield f"{run.dtype}: {stage.stage}", text
         yield (
             f"{run.dtype}: time",
             f"{run.our_seconds:.1f} s here, {run.their_seconds:.1f} s in {proof.program}",
         )
     for reason in proof.left_out:
         yield "not compared", reason
+    if proof.not_followed:
+        yield "not followed", ", ".join(proof.not_followed)
     yield "verdict", proof.verdict
-
-
-def tower_hint(proof: TowerProof) -> str:
-    """What to do about a difference."""
-    if any(run.first_difference for run in proof.comparisons):
-        return "please report it, with the output of --json and the name of the model"
-    return f"texts have other tokens than in {proof.program}: please report it"
 
 
 def same_tokens(prompts: PromptComparison) -> str:
@@ -125,4 +102,4 @@ def hint(proof: Proof) -> str:
         return f"the checkpoint's generation_config.json sets {names}, which pgcli does not follow"
     if any(run.first_difference for run in proof.comparisons):
         return "please report it, with the output of --json and the name of the model"
-    return "the prompts are not those that transformers sends to the model: please report it"
+    return f"texts have other tokens than in {proof.program}: please report it"
