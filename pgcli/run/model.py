@@ -46,17 +46,6 @@ def engine_info(request: RunRequest, engine: Any) -> EngineInfo:
     )
 
 
-def load_here(request: RunRequest, device: str, *, starts_small: bool) -> Any:
-    """The model of a run in this process, which is one of several.
-
-    Raises the errors of the model and of the device.
-    """
-    checkpoint, adapter = find_checkpoints(request)
-    engine = load_engine(request, checkpoint, adapter, device)
-    engine.starts_small = starts_small and getattr(engine, "is_large", False)
-    return engine
-
-
 class RunModel:
     """The model of a run in this process, or what is known of those in others."""
 

@@ -10,7 +10,6 @@ from signal import Signals
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from pgcli.engine.image_spec import read_image_spec
 from pgcli.errors import NoInputError, OutputExists, OutputFailed, PgcliError, UsageError
 from pgcli.inputs import Inventory
 from pgcli.records import Answer, Item
@@ -299,15 +298,18 @@ class Run:
             return
         self.find_model()
         output.begin()
-        engine = self.model.load(output.record)
-        output.note_model(self.model.info)
-        # the input as it was recorded first: another process may have scanned it differently
-        joined = join_output(self.request, output.state.store, process)
+        folder, device = self.model.checkpoint.folder, self.request.model.device
         should_stop = self.progress.should_stop
-        worker = ChunkWorker(joined, process, publishes=True, should_stop=should_stop)
-        with self.progress.answering():
-            for report in worker.work(engine, shard.has if shard else lambda number: True):
-                self.on_report(report)
+        numbers = shard.has if shard else lambda number: True
+        with RowImages(self.request, folder, device, should_stop, total=None) as images:
+            engine = self.model.load(output.record)
+            output.note_model(self.model.info)
+            # as it was recorded first: another process may have scanned the input differently
+            joined = join_output(self.request, output.state.store, process)
+            worker = ChunkWorker(joined, process, publishes=True, should_stop=should_stop)
+            with self.progress.answering():
+                for report in worker.work(engine, images, numbers):
+                    self.on_report(report)
 
     def count_rows_of_others(self) -> None:
         """Count the errors of rows that other processes have added to the output meanwhile.
@@ -348,15 +350,10 @@ class Run:
 
     def decoding(self, items: Numbered, images: int | None) -> RowImages:
         """The images of items, which are decoded from now on."""
-        request, device = self.request, self.request.model.device
-        if device == "auto":
-            from pgcli.device.nvidia_driver import visible_gpus
-
-            device = "cuda" if visible_gpus() else "cpu"
         decoded = RowImages(
-            request,
-            read_image_spec(self.model.checkpoint.folder),
-            device,
+            self.request,
+            self.model.checkpoint.folder,
+            self.request.model.device,
             self.progress.should_stop,
             total=images,
             pauses=self.rows.inventory.total is None,

@@ -16,7 +16,7 @@ from typing import Any
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.cli.main import main
 from pgcli.records import Answer, DecodedImage
-from pgcli.run import model
+from pgcli.run import task
 from pgcli.run.workers import ray_run
 from pgcli.tasks import Question
 from tests.support import pretend
@@ -57,7 +57,7 @@ class LightActor(ray_run.Actor):
         os.chdir(self._request.folder)
         NOTES.mkdir(exist_ok=True)
         (NOTES / f"actor {os.getpid()}").touch()
-        model.load_engine = load_light_engine  # type: ignore[assignment]
+        task.load_engine = load_light_engine  # type: ignore[assignment]
         yield from super().work()
 
 

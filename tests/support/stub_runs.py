@@ -31,6 +31,7 @@ import pgcli.images.pool
 import pgcli.run.model
 import pgcli.run.progress.plan
 import pgcli.run.run
+import pgcli.run.task
 import pgcli.run.workers.engine_process
 import pgcli.run.workers.engines
 import pgcli.stores.local
@@ -235,7 +236,8 @@ def run_here(
 def replace_model(seconds: float, seed: int | None = None) -> None:
     """Have this process answer with a function in place of a model."""
     engine = StubEngine(seconds, os.getpid() if seed is None else seed)
-    pgcli.run.model.load_engine = engine.loaded  # type: ignore[assignment]
+    for module in (pgcli.run.model, pgcli.run.task):  # of this process, and of engine processes
+        module.load_engine = engine.loaded  # type: ignore[attr-defined]
 
 
 def said(event: events.Event) -> None:

@@ -138,24 +138,31 @@ def compute(
     """Load the model and compute chunks; what is loaded and each chunk are reported."""
     import torch
 
-    from pgcli.run.model import engine_info, load_here
+    from pgcli.run.model import engine_info
     from pgcli.run.output import join_output
     from pgcli.run.state.processes import Process
     from pgcli.run.state.record import state_folder
+    from pgcli.run.task import find_checkpoints, load_engine
+    from pgcli.run.workers.row_images import RowImages
     from pgcli.run.workers.worker import ChunkWorker
     from pgcli.stores import open_folder
 
     torch.set_num_threads(slot.threads)
-    request = task.request
+    request, should_stop = task.request, stop.is_set
+    checkpoint, adapter = find_checkpoints(request)
     store = open_folder(state_folder(request.output.output))
     process = Process(store, "engine", {"run": task.run})
-    with process.registered():
-        engine = load_here(request, slot.device, starts_small=False)
+    with (
+        process.registered(),
+        RowImages(request, checkpoint.folder, slot.device, should_stop, total=None) as images,
+    ):
+        engine = load_engine(request, checkpoint, adapter, slot.device)
         connection.send((process.id, engine_info(request, engine)))
         output = join_output(request, store, process)
-        should_stop, saved = stop.is_set, task.saved
-        worker = ChunkWorker(output, process, publishes=False, should_stop=should_stop, saved=saved)
-        for report in worker.work(engine):
+        worker = ChunkWorker(
+            output, process, publishes=False, should_stop=should_stop, saved=task.saved
+        )
+        for report in worker.work(engine, images):
             connection.send(report)
     process.remove()
 

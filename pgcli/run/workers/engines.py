@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any
 
+from pgcli.device.cgroup import processors
+from pgcli.images.pool import DEFAULT_WORKERS
 from pgcli.run.state.claims import free_chunks
 from pgcli.run.state.open_files import Coverage, Segment
 from pgcli.run.workers.engine_process import (
@@ -58,7 +61,8 @@ class Engines:
         process: Process,
         take: Callable[[Segment], None],
     ):
-        self._run, self._request, self._process, self._take = run, request, process, take
+        self._run, self._process, self._take = run, process, take
+        self._request = with_own_decoding(request, slots)
         self._context = start_method(slots)
         self._deaths = Deaths("fewer --engines need less memory; --engines 1 --debug shows more")
         self._reported: set[int] = set()  # chunks whose rows are taken
@@ -112,6 +116,14 @@ class Engines:
     def _start(self, slot: EngineSlot) -> EngineProcess:
         task = EngineTask(self._request, self._process.id, self._run.output.coverage.ranges)
         return EngineProcess(task, slot, self._context)
+
+
+def with_own_decoding(request: RunRequest, slots: Sequence[EngineSlot]) -> RunRequest:
+    """The request for each of these engines, which decodes images on its share of the cores."""
+    if request.input.workers is not None or slots[0].device != "cpu":
+        return request
+    workers = max(1, min(DEFAULT_WORKERS, int(processors()) // len(slots)))
+    return replace(request, input=replace(request.input, workers=workers))
 
 
 class OrderedRows:

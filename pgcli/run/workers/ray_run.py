@@ -88,25 +88,31 @@ class Actor:
         """Load the model and compute chunks; what is loaded and each chunk are reported."""
         import torch
 
-        from pgcli.run.model import engine_info, load_here
+        from pgcli.run.model import engine_info
         from pgcli.run.output import join_output
         from pgcli.run.state.processes import Process
         from pgcli.run.state.record import state_folder
+        from pgcli.run.task import load_engine
+        from pgcli.run.workers.row_images import RowImages
         from pgcli.run.workers.worker import ChunkWorker
         from pgcli.stores import open_folder
 
-        request = self._request
+        request, should_stop = self._request, self._stop.is_set
+        device = request.model.device
         os.chdir(request.folder)
         torch.set_num_threads(self._threads)
+        checkpoint, adapter = find_checkpoints(request)
         store = open_folder(state_folder(request.output.output))
         process = Process(store, "engine")
-        with process.registered():
-            engine = load_here(request, request.model.device, starts_small=True)
+        with (
+            process.registered(),
+            RowImages(request, checkpoint.folder, device, should_stop, total=None) as images,
+        ):
+            engine = load_engine(request, checkpoint, adapter, device)
             yield engine_info(request, engine)
             output = join_output(request, store, process)
-            should_stop = self._stop.is_set
             worker = ChunkWorker(output, process, publishes=True, should_stop=should_stop)
-            yield from worker.work(engine)
+            yield from worker.work(engine, images)
         process.remove()
 
     def stop(self) -> None:

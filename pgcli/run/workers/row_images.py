@@ -9,18 +9,20 @@ from queue import SimpleQueue
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from pgcli.engine.image_spec import read_image_spec
 from pgcli.records import DecodedImage, Item
 from pgcli.run.checks import image_limits
 from pgcli.run.progress.tally import Tally
 from pgcli.run.rows import Numbered
 
 if TYPE_CHECKING:
-    from pgcli.images import ImageSpec
+    from pathlib import Path
+
     from pgcli.run.request import RunRequest
 
 
 class RowImages:
-    """The images of rows, decoded ahead of the model in processes of their own.
+    """The images of rows, decoded ahead of the model of a folder in processes of their own.
 
     `prepare` has the images of some rows decoded, after those prepared before, also while the model
     is loaded; `take` returns them. Leaving the `with` block ends the processes. With `keeps_items`
@@ -31,7 +33,7 @@ class RowImages:
     def __init__(
         self,
         request: RunRequest,
-        spec: ImageSpec,
+        model_folder: Path,
         device: str,
         should_stop: Callable[[], bool],
         *,
@@ -43,7 +45,7 @@ class RowImages:
         self._queue: SimpleQueue[Numbered | None] = SimpleQueue()
         # the first row of each image that is being decoded, and its item if that is kept
         self._decoding: deque[tuple[int, Item | None]] = deque()
-        self._images = self._decode(request, spec, device, total)
+        self._images = self._decode(request, model_folder, device, total)
 
     def __enter__(self) -> RowImages:
         return self
@@ -82,7 +84,7 @@ class RowImages:
                 yield item
 
     def _decode(
-        self, request: RunRequest, spec: ImageSpec, device: str, total: int | None
+        self, request: RunRequest, model_folder: Path, device: str, total: int | None
     ) -> Generator[DecodedImage | None, None, None]:
         """The decoded images of the items, in worker processes unless they are few.
 
@@ -94,11 +96,14 @@ class RowImages:
         from PIL import Image
 
         from pgcli.device.decoding import decoding_processes
+        from pgcli.device.nvidia_driver import visible_gpus
         from pgcli.images import ImageDecoder
         from pgcli.images.pool import decode_ahead
 
+        if device == "auto":  # the model is not loaded yet
+            device = "cuda" if visible_gpus() else "cpu"
         Image.MAX_IMAGE_PIXELS = None  # --max-pixels is the limit that counts in this process
-        options = request.input
+        options, spec = request.input, read_image_spec(model_folder)
         reader = options.url_reader
         return decode_ahead(
             self._items(),

@@ -74,12 +74,13 @@ class ChunkWorker:
     def work(
         self,
         engine: Any,
+        images: RowImages,
         numbers: Callable[[int], bool] = lambda number: True,
     ) -> Iterator[Report]:
         """Compute free chunks with these numbers until none is left, or the run is to stop.
 
-        A chunk is saved when its report comes. Raises OutputFailed, OutputExists, and what the
-        engine raises.
+        The processes that decode the images have started while the engine was loaded. A chunk is
+        saved when its report comes. Raises OutputFailed, OutputExists, and what the engine raises.
         """
         output, request = self._output, self._output.request
         output.name_model(engine_info(request, engine))
@@ -90,35 +91,32 @@ class ChunkWorker:
         chunks = chunk_numbers(output.record.chunk_rows, self._total)
         pending = [number for number in filter(numbers, chunks) if self._missing(number)]
         claims = Claims(output.state.store, self._process, pending, self._is_there)
-        with RowImages(
-            request, engine.spec, engine.device, self._should_stop, total=None
-        ) as images:
-            answers = answer_function(request, engine, self._should_stop)
-            claim, is_prepared = claims.next(self._should_stop), False
-            while claim is not None:
-                ahead = claims.next(self._should_stop, waits=False) if claims.has_many else None
-                if claim.deaths:
-                    left = output.files.segments({*self._alive(), self._process.id})
-                report = Report(claim.number, [], self._left_in(claim.number, left))
-                missing = self._missing(claim.number, report.left)
-                if not (claim.is_split or is_prepared):
-                    self._prepare(images, missing)
-                is_prepared = ahead is not None and not claim.is_split
-                if ahead is not None and is_prepared:
-                    next_left = self._left_in(ahead.number, left)
-                    self._prepare(images, self._missing(ahead.number, next_left))
-                is_whole = self._compute(claim, claims, missing, images, answers, report)
-                report.hits, report.prompts = engine.image_stats.hits, engine.image_stats.prompts
-                report.limits = engine.batch_limits.summary()
-                if not is_whole:
-                    claims.release(claim.number)
-                    if ahead is not None:
-                        claims.release(ahead.number)
-                    yield report
-                    return
-                self._complete(claim, claims, [*report.left, *report.segments])
+        answers = answer_function(request, engine, self._should_stop)
+        claim, is_prepared = claims.next(self._should_stop), False
+        while claim is not None:
+            ahead = claims.next(self._should_stop, waits=False) if claims.has_many else None
+            if claim.deaths:
+                left = output.files.segments({*self._alive(), self._process.id})
+            report = Report(claim.number, [], self._left_in(claim.number, left))
+            missing = self._missing(claim.number, report.left)
+            if not (claim.is_split or is_prepared):
+                self._prepare(images, missing)
+            is_prepared = ahead is not None and not claim.is_split
+            if ahead is not None and is_prepared:
+                next_left = self._left_in(ahead.number, left)
+                self._prepare(images, self._missing(ahead.number, next_left))
+            is_whole = self._compute(claim, claims, missing, images, answers, report)
+            report.hits, report.prompts = engine.image_stats.hits, engine.image_stats.prompts
+            report.limits = engine.batch_limits.summary()
+            if not is_whole:
+                claims.release(claim.number)
+                if ahead is not None:
+                    claims.release(ahead.number)
                 yield report
-                claim = ahead or claims.next(self._should_stop)
+                return
+            self._complete(claim, claims, [*report.left, *report.segments])
+            yield report
+            claim = ahead or claims.next(self._should_stop)
 
     def _prepare(self, images: RowImages, missing: Iterable[range]) -> None:
         for rows in missing:
