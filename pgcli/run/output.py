@@ -23,7 +23,7 @@ from pgcli.run.state.folder import INPUTS, State, inventory_name, recorded_input
 from pgcli.run.state.form import FormContext
 from pgcli.run.state.forms import error_rows, open_form, saved_rows, saved_segments
 from pgcli.run.state.open_files import Coverage, OpenFiles, Segment
-from pgcli.run.state.processes import Process, living
+from pgcli.run.state.processes import Process, living, recorded_processes
 from pgcli.run.state.record import RunRecord, now, read_record
 from pgcli.stores import Store
 
@@ -329,6 +329,21 @@ class RunOutput:
         with suppress(OutputFailed):
             self.files.remove(name for name in self.files.names(alive) if name not in beyond)
             remove_claims(store)
+
+    def remove_claims(self, segments: list[Segment]) -> None:
+        """Remove the claims if the output is complete with these rows, and all processes know it.
+
+        One that does not know it would take a chunk without a claim for one to compute.
+        """
+        total, store, process = self.rows.total or 0, self.state.store, self._process
+        if Coverage(segments).count(total) < total:
+            return
+        with suppress(OutputFailed):
+            process.note(sees_end=True)
+            process.write()
+            others = recorded_processes(store, process.id)
+            if not any(other.is_alive and not other.values.get("sees_end") for other in others):
+                remove_claims(store)
 
     def close(self) -> None:
         """Flush and close the output."""

@@ -305,8 +305,8 @@ class Run:
             engine = self.model.load(output.record)
             output.note_model(self.model.info)
             # as it was recorded first: another process may have scanned the input differently
-            joined = join_output(self.request, output.state.store, process)
-            worker = ChunkWorker(joined, process, publishes=True, should_stop=should_stop)
+            self.output = join_output(self.request, output.state.store, process)
+            worker = ChunkWorker(self.output, process, publishes=True, should_stop=should_stop)
             with self.progress.answering():
                 for report in worker.work(engine, images, numbers):
                     self.on_report(report)
@@ -317,11 +317,12 @@ class Run:
         Of a shard only its own rows count: its exit code is not that of the others.
         """
         shard, file_rows = checks.shard_of(self.request), self.output.record.file_rows
-        errors = Counter[str]()
-        for segment in self.output.form.segments():
+        errors, segments = Counter[str](), self.output.form.segments()
+        for segment in segments:
             if shard is None or shard.has(segment.first // file_rows):
                 errors += segment.errors
         self.tally.errors_before = errors - self.tally.errors
+        self.output.remove_claims(segments)
 
     def find_model(self) -> None:
         """Find the files of the model. Raises ModelUnavailable and InvalidCheckpoint."""

@@ -62,7 +62,7 @@ class LocalStore:
         with self._errors(""):
             return sorted(name for name in self._names("") if not name.startswith("."))
 
-    def list(self, prefix: str = "") -> Iterator[Entry]:
+    def list(self, prefix: str = "", *, after: str = "") -> Iterator[Entry]:
         """The files whose names begin so. Hidden ones, which are temporary, are left out."""
         parent, slash, start = prefix.rpartition("/")
         with (
@@ -72,14 +72,14 @@ class LocalStore:
             os.scandir(folder) as files,
         ):
             for file in files:
-                if file.name.startswith(start) and not file.name.startswith("."):
+                name, is_hidden = parent + slash + file.name, file.name.startswith(".")
+                if file.name.startswith(start) and name > after and not is_hidden:
                     with suppress(FileNotFoundError):  # removed meanwhile
                         status = file.stat(follow_symlinks=False)
                         if stat.S_ISREG(status.st_mode):
-                            name = parent + slash + file.name
                             yield Entry(name, status.st_size, status.st_mtime)
 
-    def read(self, name: str, *, last: int | None = None) -> bytes | None:
+    def read(self, name: str, *, last: int | None = None, size: int | None = None) -> bytes | None:
         file = self.open(name)
         if file is None:
             return None

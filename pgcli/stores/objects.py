@@ -122,21 +122,22 @@ class ObjectStore:
             self.delete([name])
         return False
 
-    def list(self, prefix: str = "") -> Iterator[Entry]:
+    def list(self, prefix: str = "", *, after: str = "") -> Iterator[Entry]:
         """The files whose names begin so. Hidden ones, which are temporary, are left out."""
         parent, slash, start = prefix.rpartition("/")
         with self._errors():
-            for entries in list_pages(self._objects, parent):
+            for entries in list_pages(self._objects, parent, after=after):
                 for entry in entries:
                     is_hidden = "/" in entry.name or entry.name.startswith(".")
                     if entry.name.startswith(start) and not is_hidden:
                         yield entry._replace(name=parent + slash + entry.name)
 
-    def read(self, name: str, *, last: int | None = None) -> bytes | None:
+    def read(self, name: str, *, last: int | None = None, size: int | None = None) -> bytes | None:
         with self._errors(), suppress(FileNotFoundError):
             if last is None:
                 return bytes(self._objects.get(name).bytes())
-            end = self._objects.head(name)["size"]  # Azure has no ranges from the end
+            # Azure has no ranges from the end
+            end = self._objects.head(name)["size"] if size is None else size
             start = max(0, end - last)
             return bytes(self._objects.get_range(name, start=start, end=end)) if end else b""
         return None
@@ -149,10 +150,10 @@ class ObjectStore:
                 with self._errors(), suppress(AlreadyExistsError):
                     self._objects.put(name, data, mode="create", use_multipart=False)
                     return True
-            # a store may answer that there is one while another process still creates it
+            # a store may take an object, fail, and refuse the retry; and it may say that there is
+            # one while another process still creates it
             with self._errors(), suppress(FileNotFoundError):
-                self._objects.head(name)
-                return False
+                return bytes(self._objects.get(name).bytes()) == data
             if not self.is_conditional:
                 self.replace(name, data)
                 return True
@@ -297,13 +298,15 @@ def profile_keys() -> dict[str, str]:
     return {key: keys[f"aws_{key}"] for key in names if f"aws_{key}" in keys}
 
 
-def list_pages(bucket: Any, folder: str, size: int = PAGE) -> Iterator[list[Entry]]:
-    """The objects below a folder as the store lists them, by their paths in it."""
+def list_pages(
+    bucket: Any, folder: str, size: int = PAGE, *, after: str = ""
+) -> Iterator[list[Entry]]:
+    """The objects below a folder, after a name, as the store lists them: by their paths in it."""
     from obstore.exceptions import BaseError
 
     start = len(folder) + 1 if folder else 0
     try:
-        for page in bucket.list(folder or None, chunk_size=size):
+        for page in bucket.list(folder or None, offset=after or None, chunk_size=size):
             entries = (
                 Entry(meta["path"][start:], meta["size"], meta["last_modified"].timestamp())
                 for meta in page

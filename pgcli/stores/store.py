@@ -30,17 +30,23 @@ class Store(Protocol):
         Without it, only one process may write the folder.
         """
 
-    def list(self, prefix: str = "") -> Iterator[Entry]:
-        """The files whose names begin so, in no particular order.
+    def list(self, prefix: str = "", *, after: str = "") -> Iterator[Entry]:
+        """The files whose names begin so and come `after` a name, in no particular order.
 
         Those of one folder: of `claims` for `claims/`, and not of it for `` or `cl`.
         """
 
-    def read(self, name: str, *, last: int | None = None) -> bytes | None:
-        """The content of a file, or its `last` bytes; None if there is none."""
+    def read(self, name: str, *, last: int | None = None, size: int | None = None) -> bytes | None:
+        """The content of a file, or its `last` bytes; None if there is none.
+
+        The `size` that a listing says saves a request.
+        """
 
     def create(self, name: str, data: bytes) -> bool:
-        """Write a file; False if there is one of this name. It is absent or complete, always."""
+        """Write a file; False if there is one of this name. It is absent or complete, always.
+
+        In a store, a file of the same content counts as this one.
+        """
 
     def replace(self, name: str, data: bytes) -> None:
         """Write a file in place of the one of this name. Readers find the old one or the new."""

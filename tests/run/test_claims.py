@@ -2,24 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
-from pgcli.run.state.claims import CLAIMS, Claims
+from pgcli.run.state.claims import CLAIMS, Claims, claim_name
 from pgcli.run.state.processes import Process
 from pgcli.stores import LocalStore
 
 
-def test_a_chunk_that_another_completes_meanwhile_is_not_claimed(tmp_path: Path) -> None:
-    """It was not complete at a look, and its claim was removed before the next one."""
+def nothing(numbers: Collection[int]) -> set[int]:
+    return set()
+
+
+def claims_of(store: LocalStore, chunks: int = 3) -> Claims:
+    return Claims(store, Process(store, "shared"), range(chunks), nothing)
+
+
+def test_each_chunk_is_claimed_by_one_process(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
-    looks: list[int] = []
+    first, second = claims_of(store), claims_of(store)
+    claims = [taker.next(lambda: False) for taker in (first, second, first)]
+    assert [claim and claim.number for claim in claims] == [0, 1, 2]
+    names = sorted(entry.name for entry in store.list(CLAIMS))
+    assert names == [claim_name(number) for number in range(3)]
 
-    def is_complete(number: int) -> bool:
-        looks.append(number)
-        return looks.count(number) > 1 and number == 0
 
-    claims = Claims(store, Process(store, "run"), [0, 1], is_complete)
+def test_a_chunk_whose_process_has_died_is_free_unless_it_is_complete(tmp_path: Path) -> None:
+    store, complete = LocalStore(tmp_path), {0}
+    dead = claims_of(store, 2)  # it is not registered: it does not run
+    assert all(dead.next(lambda: False) for _ in range(2))
+    claims = Claims(store, Process(store, "shared"), range(2), complete.intersection)
     claim = claims.next(lambda: False)
     assert claim is not None
-    assert claim.number == 1
-    assert [entry.name for entry in store.list(CLAIMS)] == [f"{CLAIMS}1"]
+    assert (claim.number, claim.deaths) == (1, 1)
+    complete.add(1)
+    assert claims.next(lambda: False) is None
+
+
+def test_a_released_chunk_is_free(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    first, second = claims_of(store, 1), claims_of(store, 1)
+    claim = first.next(lambda: False)
+    assert claim is not None
+    assert second.next(lambda: False, waits=False) is None
+    first.release(claim.number)
+    freed = second.next(lambda: False)
+    assert freed is not None
+    assert (freed.number, freed.deaths) == (0, 0)

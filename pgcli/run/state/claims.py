@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,8 @@ from pgcli.run.state.record import parse_object
 from pgcli.stores import Store
 
 CLAIMS = "claims/"
-POLL_SECONDS = 1.0  # between two looks for chunks that other processes leave
+#: Between two looks for chunks that other processes leave: at first, and after many.
+POLL_SECONDS, MAX_POLL_SECONDS = 1.0, 8.0
 #: A chunk whose process died so often is computed row by row; such a row is an error row then.
 MAX_DEATHS = 2
 AHEAD = 4  # chunks that are left where a process prepares another one
@@ -38,9 +39,10 @@ class Claim:
 class Claims:
     """The chunks of an output, of which each process computes those that it claims first.
 
-    `claims/N` holds the process that computes chunk N. A chunk whose process has died is free.
-    Should two processes compute one chunk all the same, the first that is complete stays.
-    `is_complete` says whether the rows of a chunk are there.
+    `claims/N` holds the process that computes chunk N. It stays until the output is complete: who
+    creates it knows that nobody has computed the chunk, but for a process that has died. The chunk
+    of such a process is free. Should two processes compute one chunk all the same, the first that
+    is complete stays. `complete` says of which of some chunks the rows are there.
     """
 
     def __init__(
@@ -48,9 +50,9 @@ class Claims:
         store: Store,
         process: Process,
         numbers: Iterable[int],
-        is_complete: Callable[[int], bool],
+        complete: Callable[[Collection[int]], Collection[int]],
     ):
-        self._store, self._process, self._is_complete = store, process, is_complete
+        self._store, self._process, self._complete = store, process, complete
         self._unseen = list(reversed(list(numbers)))  # the next one last
         self._taken: set[int] = set()  # by others, when they were looked at
 
@@ -64,56 +66,65 @@ class Claims:
 
         Raises OutputFailed.
         """
+        pause = POLL_SECONDS
         while not should_stop():
-            while self._unseen:
-                number = self._unseen.pop()
-                if self._is_complete(number):
-                    continue
-                if not self._create(Claim(number)):
-                    self._taken.add(number)
-                elif self._is_complete(number):  # another process completed it between both
-                    self.release(number)
-                else:
-                    return Claim(number)
-            if not waits:
-                return None
+            claim = self._unclaimed()
+            if claim is not None or not waits:
+                return claim
             if (claim := self._take_over()) is not None:
                 return claim
             if not self._taken:
                 return None
-            time.sleep(POLL_SECONDS)
+            time.sleep(pause)
+            pause = min(2 * pause, MAX_POLL_SECONDS)
         return None
 
     def update(self, claim: Claim) -> None:
         """Write what is known of a claimed chunk. Raises OutputFailed."""
-        self._store.replace(f"{CLAIMS}{claim.number}", self._content(claim))
+        self._store.replace(claim_name(claim.number), self._content(claim))
 
     def release(self, number: int) -> None:
-        """Remove the claim of a chunk. Raises OutputFailed."""
-        self._store.delete([f"{CLAIMS}{number}"])
+        """Remove the claim of a chunk that is not complete. Raises OutputFailed."""
+        self._store.delete([claim_name(number)])
+
+    def _unclaimed(self) -> Claim | None:
+        """The next chunk that no process has claimed."""
+        if not self._unseen:
+            return None
+        before = claim_name(max(0, self._unseen[-1] - 1))
+        names = {entry.name for entry in self._store.list(CLAIMS, after=before)}
+        while self._unseen:
+            number = self._unseen.pop()
+            if claim_name(number) not in names and self._create(Claim(number)):
+                return Claim(number)
+            self._taken.add(number)
+        return None
 
     def _create(self, claim: Claim) -> bool:
-        name, data = f"{CLAIMS}{claim.number}", self._content(claim)
-        # a store may take an object, fail, and refuse the retry
-        return self._store.create(name, data) or self._store.read(name) == data
+        return self._store.create(claim_name(claim.number), self._content(claim))
 
     def _take_over(self) -> Claim | None:
         """A chunk whose process has died or has left it."""
+        self._taken.difference_update(self._complete(self._taken))
         claims = {
-            number: parse_object(self._store.read(f"{CLAIMS}{number}"))
+            number: parse_object(self._store.read(claim_name(number)))
             for number in sorted(self._taken)
         }
         # after the claims were read: each process is registered before it claims
-        alive = living(self._store, self._process.id)
+        alive = living(self._store, self._process.id) if claims else set()
+        free = []
         for number, values in claims.items():
-            if self._is_done(values) or self._is_complete(number):
+            if self._is_done(values):
                 self._taken.discard(number)
             elif values is None or str(values.get("process")) not in alive:
-                claim = self._inherited(number, values or {})
-                self._store.delete([f"{CLAIMS}{number}"])
-                if self._create(claim):
-                    self._taken.discard(number)
-                    return claim
+                free.append(number)
+        # its process may have completed it since the first look, and ended
+        for number in sorted(set(free).difference(self._complete(free))):
+            claim = self._inherited(number, claims[number] or {})
+            self._store.delete([claim_name(number)])
+            if self._create(claim):
+                self._taken.discard(number)
+                return claim
         return None
 
     def _is_done(self, values: Mapping[str, Any] | None) -> bool:
@@ -150,6 +161,11 @@ class Claims:
             "done": claim.is_done,
         }
         return json.dumps(values).encode()
+
+
+def claim_name(number: int) -> str:
+    """The name of the file that says who computes a chunk. Names sort as their numbers do."""
+    return f"{CLAIMS}{number:012}"
 
 
 def remove_claims(store: Store) -> None:

@@ -220,17 +220,17 @@ class RowFile:
 
 
 class HeldRows:
-    """Rows for an object store, put as one object when it is closed."""
+    """Rows for an object store, which are among the `held` files once this one is closed."""
 
-    def __init__(self, store: Store, name: str):
-        self.name, self._store = name, store
+    def __init__(self, held: dict[str, bytes], name: str):
+        self.name, self._held = name, held
         self._lines: list[bytes] = []
 
     def append(self, line: bytes) -> None:
         self._lines.append(line)
 
     def close(self) -> None:
-        self._store.replace(self.name, b"".join(self._lines))
+        self._held[self.name] = b"".join(self._lines)
 
 
 class LineReader:
@@ -241,7 +241,7 @@ class LineReader:
 
     def scan(self, name: str) -> Lines:
         """The whole rows in a file; none where there is no file. Raises OutputFailed."""
-        stream = open_stream(self._store, name)
+        stream = self._stream(name)
         if stream is None:
             return Lines()
         with stream, wrap_write_errors(name):
@@ -250,7 +250,7 @@ class LineReader:
     def lines(self, segment: Segment, start: int, stop: int) -> Iterator[bytes]:
         """The lines of some of a segment's rows. Raises OutputFailed."""
         name = self._name or segment.name
-        stream = open_stream(self._store, name)
+        stream = self._stream(name)
         if stream is None:
             raise removed(name)
         with stream:
@@ -265,17 +265,21 @@ class LineReader:
         lines = self.lines(segment, start, segment.end)
         return (number for number, line in enumerate(lines, start) if error_of(line))
 
+    def _stream(self, name: str) -> BinaryIO | None:
+        return open_stream(self._store, name)
+
 
 class OpenFiles(LineReader):
     """The files of lines in a state folder: `open/FIRST-ID.jsonl`, from row FIRST on.
 
-    In an object store, which has no files to append to, their rows are held in memory and put when
-    the file is closed.
+    For an object store, which has no files to append to, their rows are held in memory. They are
+    put where they do not go into the output at once.
     """
 
     def __init__(self, store: Store, process_id: str):
         super().__init__(store)
         self._id = process_id
+        self._held: dict[str, bytes] = {}
 
     def segments(self, alive: Collection[str] = ()) -> list[Segment]:
         """The rows in files that processes left, those that are `alive` apart.
@@ -296,25 +300,35 @@ class OpenFiles(LineReader):
 
     def begin(self, first: int) -> OpenFile:
         """A new file for rows from `first` on."""
-        return OpenFile(self._store, f"{OPEN}{first:012}-{self._id}.jsonl", first)
+        name = f"{OPEN}{first:012}-{self._id}.jsonl"
+        if not isinstance(self._store, LocalStore):
+            return OpenFile(HeldRows(self._held, name), first)
+        self._store.delete([name])  # of this process, which answers the rows again
+        return OpenFile(RowFile(self._store.open_append(name), name), first)
+
+    def put_held(self) -> None:
+        """Put the rows that are held for an object store. Raises OutputFailed."""
+        while self._held:
+            name = next(iter(self._held))
+            self._store.replace(name, self._held[name])
+            del self._held[name]
 
     def remove(self, names: Iterable[str]) -> None:
         """Remove files whose rows are in the output."""
-        self._store.delete(names)
+        if put := [name for name in names if self._held.pop(name, None) is None]:
+            self._store.delete(put)
+
+    def _stream(self, name: str) -> BinaryIO | None:
+        data = self._held.get(name)
+        return super()._stream(name) if data is None else BytesIO(data)
 
 
 class OpenFile:
     """A new file of consecutive rows from `first` on."""
 
-    def __init__(self, store: Store, name: str, first: int):
-        self._first, self._rows = first, 0
+    def __init__(self, file: RowFile | HeldRows, first: int):
+        self._file, self._first, self._rows = file, first, 0
         self._errors: Counter[str] = Counter()
-        self._file: RowFile | HeldRows
-        if isinstance(store, LocalStore):
-            store.delete([name])  # of this process, which answers the rows again
-            self._file = RowFile(store.open_append(name), name)
-        else:
-            self._file = HeldRows(store, name)
 
     @property
     def end(self) -> int:

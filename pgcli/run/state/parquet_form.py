@@ -65,36 +65,33 @@ class ParquetForm:
     # the rows that are there
 
     def segments(self) -> list[Segment]:
-        numbers = self._numbers()
+        sizes = self._sizes()
+        parts: dict[int, Segment | None] = {n: self._parts[n] for n in sizes if self._is_full(n)}
+        new = [number for number in sizes if number not in parts]
         with ThreadPoolExecutor(THREADS) as pool:
-            parts = [*zip(numbers, pool.map(self.part, numbers), strict=True)]
-        foreign = [number for number, segment in parts if segment is None]
+            parts |= zip(new, pool.map(self.part, new, map(sizes.get, new)), strict=True)
+        foreign = [number for number in new if parts[number] is None]
         if foreign:
             raise OutputExists(
                 f"{self._label(foreign[0])} is not a file of the run that it belongs to",
                 hint="move it away, or choose another -o",
             )
-        self._parts = {number: segment for number, segment in parts if segment is not None}
+        self._parts = {n: segment for n in sizes if (segment := parts[n]) is not None}
         for segment in self._parts.values():
             self._ready.add(segment.first, segment.end)
         return list(self._parts.values())
 
-    def part(self, number: int) -> Segment | None:
+    def part(self, number: int, size: int | None = None) -> Segment | None:
         """The rows in a file, as any process of this run wrote it; None if none did."""
-        info = read_part_info(self._read_end(self._name_of(number)))
+        info = read_part_info(self._read_end(self._name_of(number), size))
         if info is None or info.run != self._context.record().run_id:
             return None
         return Segment(number * self._file_rows, info.rows, Counter(info.errors))
 
-    def is_complete(self, number: int, total: int) -> bool:
-        """Whether a file has all of its rows, of an output of so many."""
-        end = min((number + 1) * self._file_rows, total)
+    def _is_full(self, number: int) -> bool:
+        """Whether a file had all rows when it was read: nothing changes it any more."""
         segment = self._parts.get(number)
-        if segment is None or segment.end < end:
-            segment = self.part(number)
-            if segment is not None:
-                self._parts[number] = segment
-        return segment is not None and segment.end >= end
+        return segment is not None and segment.rows == self._file_rows
 
     def rows(self, segment: Segment, start: int) -> Iterator[Mapping[str, Any]]:
         for first, table in self._tables(segment):
@@ -128,6 +125,7 @@ class ParquetForm:
             file, self._file = self._file, None
             file.close()
             self.take(file.segment)
+            self._context.files.put_held()
 
     def take(self, segment: Segment) -> None:
         number = segment.first // self._file_rows
@@ -150,6 +148,7 @@ class ParquetForm:
             own = {row: line for row, line in lines.items() if segment.first <= row < segment.end}
             rows = Segment(segment.first, segment.rows, errors_in(own.values()))
             self._write(number, partial(self._merged, segment, own), rows, replace=True)
+            self._parts[number] = rows
 
     def remove(self) -> None:
         if not self._name:
@@ -158,7 +157,7 @@ class ParquetForm:
 
     def _publish(self, number: int, stop: int) -> None:
         """Write a file; rows of an earlier one with fewer rows are kept."""
-        segments, saved = self._waiting.pop(number, []), self.part(number)
+        segments, saved = self._waiting.pop(number, []), self._parts.get(number)
         first = number * self._file_rows
         start = first if saved is None else saved.end
         if start < stop or (self._name and saved is None):
@@ -269,15 +268,15 @@ class ParquetForm:
         """A file as messages name it."""
         return f"{self._store.url.rstrip('/')}/{self._name_of(number)}"
 
-    def _numbers(self) -> list[int]:
-        """The numbers of the files that are there."""
+    def _sizes(self) -> dict[int, int | None]:
+        """The numbers of the files that are there, in order, with their bytes."""
         if self._name:
-            return [] if self._store.read(self._name, last=0) is None else [0]
-        matches = (PART.fullmatch(entry.name) for entry in self._store.list())
-        return sorted(int(match[1]) for match in matches if match)
+            return {} if self._store.read(self._name, last=0) is None else {0: None}
+        pairs = ((PART.fullmatch(entry.name), entry.size) for entry in self._store.list())
+        return dict(sorted((int(match[1]), size) for match, size in pairs if match))
 
-    def _read_end(self, name: str) -> bytes:
+    def _read_end(self, name: str, size: int | None) -> bytes:
         """The end of a file, with its metadata; empty where there is no file."""
-        end = self._store.read(name, last=END_BYTES) or b""
+        end = self._store.read(name, last=END_BYTES, size=size) or b""
         length = int.from_bytes(end[-8:-4], "little") + 8 if end else 0
-        return end if length <= len(end) else self._store.read(name, last=length) or b""
+        return end if length <= len(end) else self._store.read(name, last=length, size=size) or b""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -85,12 +85,10 @@ class ChunkWorker:
         output, request = self._output, self._output.request
         output.name_model(engine_info(request, engine))
         left = output.files.segments(self._alive())
-        if self._folder is not None:
-            for segment in self._folder.segments():  # the last file may have only some of its rows
-                self._saved.add(segment.first, segment.end)
-        chunks = chunk_numbers(output.record.chunk_rows, self._total)
-        pending = [number for number in filter(numbers, chunks) if self._missing(number)]
-        claims = Claims(output.state.store, self._process, pending, self._is_there)
+        pending = [*filter(numbers, chunk_numbers(output.record.chunk_rows, self._total))]
+        complete = self._complete(pending)  # the last file may have only some of its rows
+        pending = [n for n in pending if n not in complete and self._missing(n)]
+        claims = Claims(output.state.store, self._process, pending, self._complete)
         answers = answer_function(request, engine, self._should_stop)
         claim, is_prepared = claims.next(self._should_stop), False
         while claim is not None:
@@ -114,7 +112,7 @@ class ChunkWorker:
                     claims.release(ahead.number)
                 yield report
                 return
-            self._complete(claim, claims, [*report.left, *report.segments])
+            self._commit(claim, claims, [*report.left, *report.segments])
             yield report
             claim = ahead or claims.next(self._should_stop)
 
@@ -152,6 +150,8 @@ class ChunkWorker:
             finally:
                 file.close()
                 report.tally.add(tally)
+                if self._folder is None or tally.rows < len(rows):
+                    output.files.put_held()
             report.segments.append(file.segment)
             if tally.rows < len(rows):
                 return False
@@ -181,7 +181,7 @@ class ChunkWorker:
         images.prepare(iter(items))
         yield from images.take(1, tally)
 
-    def _complete(self, claim: Claim, claims: Claims, segments: list[Segment]) -> None:
+    def _commit(self, claim: Claim, claims: Claims, segments: list[Segment]) -> None:
         """Publish a chunk, or leave it to the process that started this one."""
         if self._folder is None:
             claim.is_done = True
@@ -190,7 +190,6 @@ class ChunkWorker:
         for segment in segments:
             self._folder.take(segment)
         self._folder.finish(self._total)
-        claims.release(claim.number)
 
     def _rows_of(self, number: int) -> range:
         return chunk(number, self._output.record.chunk_rows, self._total)
@@ -207,9 +206,13 @@ class ChunkWorker:
             coverage.add(first, end)
         return list(coverage.missing(rows.start, rows.stop))
 
-    def _is_there(self, number: int) -> bool:
-        """Whether the output has all rows of a chunk."""
-        return self._folder is not None and self._folder.is_complete(number, self._total)
+    def _complete(self, numbers: Collection[int]) -> set[int]:
+        """Those of some chunks whose rows the output has all, as it is now."""
+        if self._folder is None or not numbers:
+            return set()
+        for segment in self._folder.segments():
+            self._saved.add(segment.first, segment.end)
+        return {number for number in numbers if not self._missing(number)}
 
     def _alive(self) -> set[str]:
         """The other processes that run."""
