@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import pyarrow
-from pyarrow import parquet
 
 from pgcli.arrow_types import MISMATCHES, Kinds, add_kinds, cast_table, common_type
 from pgcli.arrow_values import to_values
@@ -85,6 +84,8 @@ def read_part_info(source: Path | bytes) -> PartInfo | None:
 
 def count_rows(file: Path) -> int:
     """The number of rows of a Parquet file."""
+    from pyarrow import parquet
+
     with open_regular(file) as stream:
         return int(parquet.read_metadata(stream).num_rows)
 
@@ -143,6 +144,8 @@ def iter_tables(file: BinaryIO, columns: Sequence[str] | None = None) -> Iterato
 
     With `columns`, those of these names that it has.
     """
+    from pyarrow import parquet
+
     with parquet.ParquetFile(file) as opened:
         for number in range(opened.num_row_groups):
             yield opened.read_row_group(number, columns)
@@ -157,6 +160,8 @@ def read_parquet(file: Path, *, exact: bool = False) -> Iterator[Row]:
     `rows_table` makes columns of the same types again. Raises ValueError for columns that nest
     deeper than any row.
     """
+    from pyarrow import parquet
+
     with open_regular(file) as stream, parquet.ParquetFile(stream) as opened:
         kept = {*RowSchema.of(opened.schema_arrow.names).keep}
         if max(map(_levels, opened.schema_arrow.types), default=0) >= MAX_LEVELS:
@@ -196,6 +201,8 @@ def _write(
     schema: pyarrow.Schema | None,
 ) -> int:
     """Write the tables under the schema, or under that of the first if all others fit into it."""
+    from pyarrow import parquet
+
     kinds: Kinds = {}
     common: Any = schema
     writer, rows = None, 0
@@ -232,6 +239,8 @@ def _groups(table: pyarrow.Table) -> Iterator[pyarrow.Table]:
 
 def _metadata(source: Path | bytes) -> Mapping[bytes, bytes]:
     """The metadata of a Parquet file; empty for anything else."""
+    from pyarrow import parquet
+
     try:
         if isinstance(source, bytes):
             schema = parquet.read_schema(pyarrow.BufferReader(source))

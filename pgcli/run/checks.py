@@ -153,8 +153,11 @@ def check_addressable(request: RunRequest, rows: RunRows) -> None:
         return
     names = {"--shard": request.input.shard, "--join": request.model.join, "--ray": True}
     option = next(name for name, value in names.items() if value)
+    if rows.inventory.total is None:
+        why, hint = "", "name folders or manifests in place of standard input"
+    else:
+        why = ": of several prompts that name columns, equal ones of an image are one row"
+        hint = "ask one prompt that names columns in each run"
     raise UsageError(
-        f"{option} needs an input whose rows are known before it is read",
-        hint="name folders or manifests in place of standard input, and one prompt where prompts "
-        "name columns",
+        f"{option} needs an input whose rows are known before it is read{why}", hint=hint
     )

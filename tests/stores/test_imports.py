@@ -38,3 +38,11 @@ def test_libraries_are_imported_when_they_are_needed() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=100
     )
     assert run.stdout == "[]\n", run.stderr
+
+
+def test_a_run_into_lines_needs_no_parquet_files() -> None:
+    code = "import sys, pgcli.run.run; print([m for m in sys.modules if m == 'pyarrow.parquet'])"
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=100
+    )
+    assert run.stdout == "[]\n", run.stderr
