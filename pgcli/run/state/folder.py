@@ -52,7 +52,9 @@ OWN = re.compile(
     r"|open/\d{12}-[0-9a-f]+\.jsonl|open/retried\.jsonl"
 )
 FOLDERS = (INPUTS, CLAIMS, PROCESSES, OPEN)
-LOCK_SECONDS = 0.1  # covers the moment in which another process looks whether the lock is held
+#: Covers the moments in which another process looks whether the lock is held, and in which engines
+#: of a command that was killed end.
+LOCK_SECONDS = 1.0
 
 
 class State:
