@@ -5,33 +5,118 @@
 The sum is computed in float32 and rounded once to the weight's dtype. PEFT's merge does the same
 with its defaults, which keep an adapter's matrices in float32. If the embedding and the LM head are
 tied, a change to one of them leaves the other as it was, as in PEFT's unmerged model; PEFT's merge
-changes both.
+changes both. Supported are LoRA, rsLoRA and modules that are stored whole (`modules_to_save`).
 """
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from reprlib import repr as brief
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from pgcli.checkpoints.adapter_config import AdapterConfig, read_adapter_config
-from pgcli.checkpoints.adapter_file import (
-    AdapterTensors,
-    LoraTensors,
-    check_adapter,
-    read_adapter,
-    weights_file,
+from pgcli.checkpoints.files import read_json
+from pgcli.checkpoints.names import PALIGEMMA
+from pgcli.checkpoints.safetensors_files import (
+    TensorInfo,
+    check_dtype,
+    read_headers,
+    read_tensor,
+    tensors_equal,
 )
-from pgcli.checkpoints.safetensors_files import TensorInfo, read_tensor, tensors_equal
+from pgcli.checkpoints.weight_files import (
+    ADAPTER_CONFIG,
+    ADAPTER_WEIGHTS,
+    file_names,
+    required_files,
+)
 from pgcli.checkpoints.weights import EMBEDDING, HEAD, ParamSlice, param_slices
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.paligemma import PaliGemma
 
+# Settings that are read, and those of training, which do not change what the adapter computes. PEFT
+# ignores `fan_in_fan_out` for the layers that PaliGemma has. Any other that is on is refused.
+KNOWN_KEYS = frozenset(
+    """
+    alpha_pattern auto_mapping base_model_name_or_path corda_config ensure_weight_tying eva_config
+    exclude_modules fan_in_fan_out inference_mode init_lora_weights layers_pattern
+    layers_to_transform loftq_config lora_alpha lora_dropout lora_ga_config megatron_core
+    modules_to_save peft_type peft_version qalora_group_size r rank_pattern revision runtime_config
+    target_modules task_type use_rslora
+    """.split()
+)
+OFF_VALUES: tuple[Any, ...] = (None, False, "", "none", [], {})
+# With these initializations PEFT changes the base weights too, which the adapter does not store.
+BASE_CHANGING_INIT = re.compile(r"pissa|corda|olora|loftq", re.IGNORECASE)
+MERGE = "merge it into its model with PEFT's merge_and_unload"
+MAX_RANK = 2**16
+PREFIX = "base_model.model."
+LORA_NAME = re.compile(
+    r"(?P<module>.+?)\.(?P<matrix>lora_[AB]|lora_embedding_[AB])(\.(?!weight$|bias$)[^.]+)?(\.weight)?"
+)
+POSITIONS = "vision.embeddings.position_embedding.weight"
 CHUNK = 2**20  # elements: 4 MiB of float32, whatever the size of a weight
+Slices = dict[str, ParamSlice]
+Patterns = tuple[tuple[re.Pattern[str], float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterConfig:
+    """A LoRA adapter's settings, as PEFT names them.
+
+    `ranks` and `alphas` are those of modules whose names match an expression, the first that does.
+    `base` is the model it was trained on, or empty; `has_every_layer` says whether each adapted
+    projection is adapted in all layers.
+    """
+
+    rank: int
+    alpha: float
+    ranks: Patterns
+    alphas: Patterns
+    use_rslora: bool
+    ensure_weight_tying: bool
+    modules_to_save: tuple[str, ...]
+    base: str
+    has_every_layer: bool
+
+    def rank_of(self, module: str) -> int:
+        """The rank of a module's two matrices."""
+        return int(_first_match(self.ranks, module, self.rank))
+
+    def scale_of(self, module: str) -> float:
+        """The factor of the product of a module's two matrices."""
+        rank = self.rank_of(module)
+        alpha = _first_match(self.alphas, module, self.alpha)
+        return alpha / (math.sqrt(rank) if self.use_rslora else rank)
+
+    def saves(self, tensor: str) -> bool:
+        """Whether a tensor belongs to a module of `modules_to_save`, which is stored whole."""
+        names = tensor.split(".")
+        modules = [".".join(names[:end]) for end in range(1, len(names))]
+        return any(module.endswith(name) for module in modules for name in self.modules_to_save)
+
+
+@dataclass(slots=True)
+class LoraMatrices:
+    """The stored matrices of one adapted weight; `module` is its name in the file."""
+
+    module: str
+    matrices: dict[str, TensorInfo] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class AdapterTensors:
+    """An adapter's tensors by the model's names: LoRA matrices, and weights stored whole."""
+
+    loras: dict[str, LoraMatrices] = field(default_factory=dict)
+    whole: dict[str, TensorInfo] = field(default_factory=dict)
 
 
 @torch.no_grad()
@@ -45,8 +130,9 @@ def merge(model: PaliGemma, folder: Path) -> None:
     slices = param_slices(model)
     slices.setdefault(HEAD, ParamSlice(HEAD, 0, slices[EMBEDDING].shape))
     with _adapter_named(folder):
+        required_files(str(folder), "adapter", file_names(folder), folder.joinpath)
         config = read_adapter_config(folder)
-        adapter = read_adapter(weights_file(folder), slices)
+        adapter = read_adapter(folder / ADAPTER_WEIGHTS, slices)
         check_adapter(adapter, config, slices)
         _merge_all(model, adapter, config)
 
@@ -61,48 +147,213 @@ def _adapter_named(folder: Path) -> Iterator[None]:
         raise InvalidCheckpoint(f"the adapter {folder.name}: {problem}", hint=hint) from problem
 
 
-def _merge_all(model: PaliGemma, adapter: AdapterTensors, config: AdapterConfig) -> None:
-    own = {name for name, tensor in adapter.whole.items() if config.saves(tensor.name)}
-    if model.config.tied and HEAD in adapter.whole and HEAD not in own:
-        _drop_equal_head(adapter)
-    weights = _stored_weights(model)
-    for name in adapter.whole.keys() - own - {HEAD}:
-        weights[name].copy_(_read_finite(adapter.whole[name]))
-    if model.config.tied and _unties(adapter, own, config):
-        _untie(model)
-        weights = _stored_weights(model)
-    for name in adapter.whole.keys() & (own | {HEAD}):
-        weights[name].copy_(_read_finite(adapter.whole[name]))
+# --- its settings
+
+
+def read_adapter_config(folder: Path) -> AdapterConfig:
+    """The settings of the adapter in a folder.
+
+    Raises InvalidCheckpoint for an adapter other than LoRA, and for every setting that changes the
+    result and is not supported.
+    """
+    values = read_json(folder / ADAPTER_CONFIG)
+    if values.get("peft_type") != "LORA":
+        raise _unsupported("peft_type", values.get("peft_type"))
+    for key, value in values.items():
+        if key not in KNOWN_KEYS and value not in OFF_VALUES:
+            raise _unsupported(key, value)
+    for key in ("use_rslora", "ensure_weight_tying"):
+        if values.get(key) not in (None, True, False):
+            raise _unsupported(key, values[key])
+    init = values.get("init_lora_weights")
+    if isinstance(init, str) and BASE_CHANGING_INIT.match(init):
+        raise InvalidCheckpoint(
+            f"{ADAPTER_CONFIG}: init_lora_weights = {brief(init)} is not supported, because it "
+            "changes the base weights too",
+            hint="save it as plain LoRA: PEFT's save_pretrained with "
+            "path_initial_model_for_weight_conversion",
+        )
+    saved, base = values.get("modules_to_save") or [], values.get("base_model_name_or_path")
+    if not isinstance(saved, list) or not all(isinstance(name, str) and name for name in saved):
+        raise _unsupported("modules_to_save", saved)
+    return AdapterConfig(
+        rank=int(_number(values, "r", 8, whole=True)),
+        alpha=_number(values, "lora_alpha", 8),
+        ranks=_patterns(values, "rank_pattern", whole=True),
+        alphas=_patterns(values, "alpha_pattern"),
+        use_rslora=bool(values.get("use_rslora")),
+        ensure_weight_tying=bool(values.get("ensure_weight_tying")),
+        modules_to_save=tuple(saved),
+        base=base if isinstance(base, str) else "",
+        has_every_layer=isinstance(values.get("target_modules"), list)
+        and values.get("layers_to_transform") is None
+        and values.get("exclude_modules") in OFF_VALUES,
+    )
+
+
+def _unsupported(key: str, value: object) -> InvalidCheckpoint:
+    return InvalidCheckpoint(
+        f"{ADAPTER_CONFIG}: {key} = {brief(value)} is not supported; supported are LoRA, rsLoRA "
+        "and modules_to_save",
+        hint=MERGE,
+    )
+
+
+def _number(values: dict[str, Any], key: str, default: float, *, whole: bool = False) -> float:
+    value = values.get(key, default)
+    kinds, least = ((int,), 1) if whole else ((int, float), -math.inf)
+    if type(value) not in kinds or not least <= value <= MAX_RANK or math.isinf(value):
+        raise InvalidCheckpoint(f"{ADAPTER_CONFIG}: {key} = {brief(value)} is out of range")
+    return float(value)
+
+
+def _patterns(values: dict[str, Any], key: str, *, whole: bool = False) -> Patterns:
+    """The numbers by the patterns that PEFT makes of expressions, which match ends of names.
+
+    An expression that could take hours to match is refused: with a repeated group, or more than a
+    few groups or repetitions.
+    """
+    expressions = values.get(key) or {}
+    if not isinstance(expressions, dict):
+        raise InvalidCheckpoint(f"{ADAPTER_CONFIG}: {key} = {brief(expressions)} is not an object")
+    patterns = []
+    for expression in expressions:
+        repeats = len(re.findall(r"(?<![\\(])[*+?{]", expression))
+        is_slow = max(repeats, expression.count("(")) > 3 or re.search(r"\)[*+?{]", expression)
+        try:
+            if is_slow or len(expression) > 500:
+                raise ValueError("too complex")
+            pattern = re.compile(rf"(.*\.)?({expression})$")
+        except (re.error, ValueError, OverflowError, RecursionError) as error:
+            raise InvalidCheckpoint(
+                f"{ADAPTER_CONFIG}: {key} has the expression {brief(expression)}: {error}"
+            ) from error
+        patterns.append((pattern, _number(expressions, expression, 1, whole=whole)))
+    return tuple(patterns)
+
+
+def _first_match(patterns: Patterns, module: str, default: float) -> float:
+    return next((value for pattern, value in patterns if pattern.match(module)), default)
+
+
+# --- its tensors
+
+
+def read_adapter(file: Path, slices: Slices) -> AdapterTensors:
+    """The tensors in the header of an adapter's file, assigned to the weights that they change.
+
+    Raises InvalidCheckpoint for an unknown name, a tensor stored twice, and an unsupported dtype.
+    """
+    adapter = AdapterTensors()
+    for tensor in sorted(read_headers(file), key=lambda tensor: tensor.name):
+        check_dtype(tensor)
+        plain = tensor.name.removeprefix(PREFIX)
+        lora = LORA_NAME.fullmatch(plain)
+        if lora:
+            weight = _model_name(lora["module"] + ".weight", tensor, slices)
+            tensors = adapter.loras.setdefault(weight, LoraMatrices(lora["module"])).matrices
+            key = lora["matrix"]
+        else:
+            key, tensors = _whole_weight(plain, tensor, slices), adapter.whole
+        if key in tensors:
+            raise InvalidCheckpoint(f"{tensor.name} is stored twice, also as {tensors[key].name}")
+        tensors[key] = tensor
+    if not adapter.loras:
+        raise InvalidCheckpoint(f"{ADAPTER_WEIGHTS} has no LoRA matrices")
+    return adapter
+
+
+def _whole_weight(plain: str, tensor: TensorInfo, slices: Slices) -> str:
+    """The model's name of a weight that is stored whole, not as LoRA matrices."""
+    module, saved, rest = plain.replace(".base_layer.", ".").partition(".modules_to_save.")
+    if not saved:
+        return _model_name(module, tensor, slices)
+    name = PALIGEMMA.canonical(f"{module}.{rest}")
+    if name in slices:  # else the name of the adapter stands first
+        return name
+    return _model_name(f"{module}.{rest.partition('.')[2]}", tensor, slices)
+
+
+def _model_name(plain: str, tensor: TensorInfo, slices: Slices) -> str:
+    name = PALIGEMMA.canonical(plain)
+    if name not in slices:
+        raise InvalidCheckpoint(f"{tensor.name} in {ADAPTER_WEIGHTS} is not a tensor of the model")
+    return name
+
+
+def check_adapter(adapter: AdapterTensors, config: AdapterConfig, slices: Slices) -> None:
+    """Raise InvalidCheckpoint for a matrix without its pair, a wrong shape, a missing layer."""
+
+    def check_shape(tensor: TensorInfo, shape: tuple[int, ...]) -> None:
+        if tensor.shape != shape:
+            raise InvalidCheckpoint(
+                f"{tensor.name} has the shape {tensor.shape}; the model needs {shape}",
+                hint=f"the adapter was trained on {config.base}" if config.base else "",
+            )
+
+    for name, tensor in adapter.whole.items():
+        check_shape(tensor, slices[name].shape)
     for name, lora in adapter.loras.items():
-        _add_lora(weights, name, lora, config)
+        rank, (rows, *rest) = config.rank_of(lora.module), slices[name].shape
+        if not rest:
+            raise InvalidCheckpoint(f"{lora.module} is not a matrix, and LoRA needs one")
+        shapes = {"lora_A": (rank, *rest), "lora_B": (rows, rank, *[1] * (len(rest) - 1))}
+        if name in (EMBEDDING, POSITIONS):
+            shapes = {"lora_embedding_A": (rank, rows), "lora_embedding_B": (rest[0], rank)}
+        for matrix in sorted(shapes.keys() - lora.matrices.keys()):
+            raise InvalidCheckpoint(f"{lora.module} has no {matrix} in {ADAPTER_WEIGHTS}")
+        for matrix, tensor in lora.matrices.items():
+            if matrix not in shapes:
+                raise InvalidCheckpoint(f"{tensor.name} is not a matrix of {lora.module}")
+            check_shape(tensor, shapes[matrix])
+    if not config.has_every_layer:
+        return
+    kinds = {_without_index(name) for name in adapter.loras}
+    for name in slices:
+        if name not in adapter.loras and _without_index(name) in kinds:
+            raise InvalidCheckpoint(
+                f"{PALIGEMMA.hub_name(name)} has no adapter in {ADAPTER_WEIGHTS}, "
+                "but other layers have one"
+            )
 
 
-def _drop_equal_head(adapter: AdapterTensors) -> None:
-    """Ignore an LM head that is equal to the embedding: PEFT saves both of tied weights."""
-    if EMBEDDING in adapter.whole and tensors_equal(adapter.whole[HEAD], adapter.whole[EMBEDDING]):
-        del adapter.whole[HEAD]
+def _without_index(name: str) -> str:
+    return re.sub(r"\.\d+\.", ".#.", name)
 
 
-def _unties(adapter: AdapterTensors, own: set[str], config: AdapterConfig) -> bool:
-    """Whether the embedding and the LM head differ once the adapter is merged."""
-    if HEAD in adapter.whole or HEAD in adapter.loras:
-        return True
-    return not config.ensure_weight_tying and (EMBEDDING in own or EMBEDDING in adapter.loras)
+# --- the sums
 
 
-def _untie(model: PaliGemma) -> None:
-    """Give the LM head a copy of the embedding's weight."""
-    weight = model.decoder.embed_tokens.weight
-    model.decoder.lm_head.weight = nn.Parameter(weight.detach().clone(), requires_grad=False)
-    model.config = replace(model.config, tied=False)
+def _merge_all(model: PaliGemma, adapter: AdapterTensors, config: AdapterConfig) -> None:
+    whole = adapter.whole
+    own = {name for name, tensor in whole.items() if config.saves(tensor.name)}
+    is_copy = model.config.tied and HEAD not in own and {HEAD, EMBEDDING} <= whole.keys()
+    if is_copy and tensors_equal(whole[HEAD], whole[EMBEDDING]):  # PEFT saves both of tied weights
+        del whole[HEAD]
+    weights = _stored_weights(model)
+    for name in whole.keys() - own - {HEAD}:
+        weights[name].copy_(_read_finite(whole[name]))
+    changes_head = HEAD in whole or HEAD in adapter.loras
+    changes_embedding = EMBEDDING in own or EMBEDDING in adapter.loras
+    if model.config.tied and (
+        changes_head or (changes_embedding and not config.ensure_weight_tying)
+    ):
+        head = model.decoder.embed_tokens.weight.detach().clone()
+        model.decoder.lm_head.weight = nn.Parameter(head, requires_grad=False)
+        model.config = replace(model.config, tied=False)
+        weights = _stored_weights(model)
+    for name in whole.keys() & (own | {HEAD}):
+        weights[name].copy_(_read_finite(whole[name]))
+    for name, lora in adapter.loras.items():
+        _add_lora(weights[name].flatten(1), lora, config)
 
 
 def _stored_weights(model: PaliGemma) -> dict[str, Tensor]:
     """The weight of each stored tensor: a parameter, or its rows of a fused parameter."""
     parameters = dict(model.named_parameters())
     return {
-        name: parameters[part.parameter].narrow(0, part.start, part.shape[0])
-        for name, part in param_slices(model).items()
+        name: parameters[rows.parameter].narrow(0, rows.start, rows.shape[0])
+        for name, rows in param_slices(model).items()
     }
 
 
@@ -119,43 +370,26 @@ def _max_abs(values: Tensor) -> Tensor:
     return torch.maximum(-low, high)
 
 
-def _add_lora(
-    weights: dict[str, Tensor], name: str, lora: LoraTensors, config: AdapterConfig
-) -> None:
-    weight = weights[name].flatten(1)
+def _add_lora(weight: Tensor, lora: LoraMatrices, config: AdapterConfig) -> None:
     wide = torch.promote_types(weight.dtype, torch.float32)
-    parts = {
-        part: _read_finite(tensor).to(weight.device, wide) for part, tensor in lora.parts.items()
+    matrices = {
+        name: _read_finite(tensor).to(weight.device, wide) for name, tensor in lora.matrices.items()
     }
-    if "lora_embedding_A" in parts:
-        up, down = parts["lora_embedding_A"].T, parts["lora_embedding_B"].T
+    if "lora_embedding_A" in matrices:
+        up, down = matrices["lora_embedding_A"].T, matrices["lora_embedding_B"].T
     else:
-        up, down = parts["lora_B"].flatten(1), parts["lora_A"].flatten(1)
-    scale, magnitude = config.scale_of(lora.module), parts.get("lora_magnitude_vector")
-    if not merge_product(weight, up, down, scale, magnitude):
+        up, down = matrices["lora_B"].flatten(1), matrices["lora_A"].flatten(1)
+    if not merge_product(weight, up, down, config.scale_of(lora.module)):
         raise InvalidCheckpoint(f"{lora.module}: the merged weight is not finite")
-    if "lora_B.bias" in parts:
-        weights[name.removesuffix("weight") + "bias"].add_(parts["lora_B.bias"], alpha=scale)
 
 
-def merge_product(
-    weight: Tensor, up: Tensor, down: Tensor, scale: float, magnitude: Tensor | None = None
-) -> bool:
-    """Add `scale * up @ down` to a matrix in place; return whether the sums are finite.
-
-    With DoRA's `magnitude` the rows of the sum are scaled to these lengths.
-    """
+def merge_product(weight: Tensor, up: Tensor, down: Tensor, scale: float) -> bool:
+    """Add `scale * up @ down` to a matrix in place; return whether the sums are finite."""
     largest = torch.zeros((), dtype=up.dtype, device=weight.device)
-    for chunk in _chunks(weight):
+    rows = max(1, CHUNK // weight.shape[1])
+    for start in range(0, len(weight), rows):
+        chunk = slice(start, start + rows)
         merged = torch.addmm(weight[chunk].to(up.dtype), up[chunk], down, alpha=scale)
-        if magnitude is not None:
-            merged *= (magnitude.flatten()[chunk] / merged.norm(dim=1))[:, None]
         weight[chunk] = merged
         largest = torch.maximum(largest, _max_abs(merged))
     return bool(largest <= torch.finfo(weight.dtype).max)
-
-
-def _chunks(weight: Tensor) -> Iterator[slice]:
-    step = max(1, CHUNK // weight.shape[1])
-    for start in range(0, weight.shape[0], step):
-        yield slice(start, start + step)

@@ -13,7 +13,7 @@ from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.files import read_json
 from pgcli.checkpoints.open_clip_config import OpenClipConfig
 from pgcli.checkpoints.preprocessing import Preprocessing, read_preprocessing
-from pgcli.checkpoints.two_towers_config import FAMILIES, parse_classifier, parse_two_towers
+from pgcli.checkpoints.towers_config import FAMILIES, parse_classifier, parse_two_towers
 from pgcli.checkpoints.weight_files import file_names, is_open_clip
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.config import ClassifierConfig, PaliGemmaConfig, TwoTowersConfig, VisionConfig

@@ -24,12 +24,16 @@ SUPPORTED = (
 TIMM_NAME = re.compile(r"vit_([a-z0-9]+)_patch(\d{1,3})_siglip_(\d{1,4})")
 INTERPOLATIONS = MappingProxyType({"bicubic": 3, "bilinear": 2, "random": 3})
 #: Settings of training, and the names of what the checkpoint itself has.
-TRAINING_KEYS = frozenset(
+HARMLESS_KEYS = frozenset(
     """
-    hf_tokenizer_name patch_dropout timm_drop timm_drop_path timm_model_pretrained timm_proj_bias
+    custom_text eos_id fill_color hf_tokenizer_name init_logit_scale nonscalar_logit_scale pad_id
+    patch_dropout timm_drop timm_drop_path timm_model_pretrained timm_proj_bias
     """.split()
 )
 CleanName = Literal["canonicalize", "lower", "whitespace"]
+CLEAN_NAMES: Mapping[str, CleanName] = MappingProxyType(
+    {"canonicalize": "canonicalize", "lower": "lower", "whitespace": "whitespace"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +85,10 @@ def parse_open_clip(values: Mapping[str, Any]) -> OpenClipConfig:
     text_keys = ConfigReader("text_cfg", keys.pop("text_cfg"))
     is_quick = keys.boolean("quick_gelu", False)
     embedding_dim = keys.integer("embed_dim")
-    keys.discard({"custom_text", "init_logit_scale", "nonscalar_logit_scale"})
     is_siglip = "timm_model_name" in vision_keys.given
     if is_siglip:
         keys.pop("init_logit_bias")
-    keys.finish()
+    _finish(keys)
     vision = _timm(vision_keys) if is_siglip else _vision(vision_keys, is_quick)
     clean = _clean(text_keys)
     text = _text(text_keys, is_siglip=is_siglip, is_quick=is_quick)
@@ -150,7 +153,6 @@ def _text(keys: ConfigReader, *, is_siglip: bool, is_quick: bool) -> TextConfig:
     keys.expect("no_causal_mask", is_siglip)
     keys.expect("proj_bias", is_siglip)
     keys.expect("pool_type", "last" if is_siglip else "argmax")
-    keys.discard({"pad_id", "eos_id"})  # of pooling at the first end token
     width = keys.integer("width", 512)
     config = TextConfig(
         **_sizes(keys, width, keys.integer("heads", 8, high=4096), is_quick),
@@ -166,11 +168,11 @@ def _sizes(keys: ConfigReader, width: int, heads: int, is_quick: bool) -> dict[s
     """The fields that both towers have."""
     norm = ConfigReader(f"{keys.level}.norm_kwargs", keys.pop("norm_kwargs", {}))
     eps = norm.positive("eps", 1e-5)
-    norm.finish()
+    _finish(norm)
     gelu = ConfigReader(f"{keys.level}.act_kwargs", keys.pop("act_kwargs", {}))
     is_tanh = gelu.values.get("approximate") == "tanh"
     gelu.expect("approximate", "tanh", "none")
-    gelu.finish()
+    _finish(gelu)
     if width % heads:
         raise ValueError(f"{keys.level}: {heads} heads do not divide the width {width}")
     return {
@@ -191,10 +193,10 @@ def _resolution(keys: ConfigReader) -> int:
 
 
 def _finish(keys: ConfigReader) -> None:
-    """Raise ValueError for a setting that is on and not supported; off is open_clip's default."""
-    keys.discard(TRAINING_KEYS)
-    keys.discard([key for key, value in keys.values.items() if value is False])
-    keys.finish()
+    """Refuse settings that are on and not supported; off is open_clip's default."""
+    for key, value in keys.values.items():
+        if key not in HARMLESS_KEYS and value is not None and value is not False:
+            raise ValueError(f"{keys.name(key)} = {brief(value)} is not supported")
 
 
 def _clean(keys: ConfigReader) -> CleanName:
@@ -202,27 +204,23 @@ def _clean(keys: ConfigReader) -> CleanName:
     is_named = keys.pop("hf_tokenizer_name") is not None
     settings = ConfigReader("text_cfg.tokenizer_kwargs", keys.pop("tokenizer_kwargs", {}))
     clean = settings.pop("clean", "whitespace" if is_named else "lower")
-    settings.finish()
-    names: dict[str, CleanName] = {
-        "canonicalize": "canonicalize",
-        "lower": "lower",
-        "whitespace": "whitespace",
-    }
-    if clean not in names:
-        raise ValueError(f"text_cfg.tokenizer_kwargs.clean is {brief(clean)}")
-    return names[clean]
+    _finish(settings)
+    if str(clean) not in CLEAN_NAMES:
+        raise settings.refuse("clean", clean, f"; supported: {', '.join(CLEAN_NAMES)}")
+    return CLEAN_NAMES[clean]
 
 
 def _preprocessing(keys: ConfigReader, vision: VisionConfig) -> Preprocessing:
     keys.expect("mode", "RGB")
     keys.expect("size", vision.resolution, [vision.resolution] * 2)
-    keys.discard({"fill_color"})
     interpolation = keys.pop("interpolation", "bicubic")
-    if interpolation not in INTERPOLATIONS:
-        raise ValueError(f"preprocess_cfg.interpolation is {brief(interpolation)}")
+    if str(interpolation) not in INTERPOLATIONS:
+        raise keys.refuse(
+            "interpolation", interpolation, f"; supported: {', '.join(INTERPOLATIONS)}"
+        )
     mode = keys.pop("resize_mode", "shortest")
     if mode not in ("shortest", "squash"):
-        raise ValueError(f"preprocess_cfg.resize_mode is {brief(mode)}")
+        raise keys.refuse("resize_mode", mode, "; supported: shortest, squash")
     is_cropped = mode == "shortest"
     preprocessing = Preprocessing(
         INTERPOLATIONS[interpolation],
@@ -232,7 +230,7 @@ def _preprocessing(keys: ConfigReader, vision: VisionConfig) -> Preprocessing:
         keeps_aspect=is_cropped,
         rounds_margin=is_cropped,
     )
-    keys.finish()
+    _finish(keys)
     return preprocessing
 
 

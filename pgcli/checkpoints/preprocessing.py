@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from pgcli.checkpoints.files import read_json
-from pgcli.checkpoints.tower_config import Family
+from pgcli.checkpoints.towers_config import Family
 from pgcli.errors import InvalidCheckpoint
 
 Color = tuple[float, ...]

@@ -13,7 +13,7 @@ from torch import nn
 
 from pgcli.checkpoints import adapters, weights
 from pgcli.checkpoints.config import read_config
-from pgcli.checkpoints.names import CLASSIFIER, PALIGEMMA, SIGLIP, TWO_TOWERS, VIT, TensorNames
+from pgcli.checkpoints.names import CLASSIFIER, CLIP, PALIGEMMA, SIGLIP, VIT, TensorNames
 from pgcli.checkpoints.safetensors_files import (
     TORCH_DTYPES,
     TensorSpec,
@@ -114,7 +114,7 @@ def save_two_towers(
     if config.text is None:
         raise ValueError("this model has no text tower")
     is_siglip = config.family == "siglip"
-    tensors = stored_tensors(model, SIGLIP if is_siglip else TWO_TOWERS, dtype)
+    tensors = stored_tensors(model, SIGLIP if is_siglip else CLIP, dtype)
     text = _sizes(config.text) | {
         "vocab_size": config.text.vocab_size,
         "max_position_embeddings": config.text.max_positions,

@@ -1,4 +1,4 @@
-"""Converts a SentencePiece model of Gemma's kind into a tokenizer."""
+"""Converts a SentencePiece model into a tokenizer: Gemma's by transformers, and SigLIP's."""
 
 from __future__ import annotations
 
@@ -6,27 +6,86 @@ import os
 import re
 import tempfile
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from reprlib import repr as brief
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 from pgcli.checkpoints.files import read_json
 from pgcli.errors import InvalidCheckpoint
 
 MAX_PIECES = 2**20
 MAX_PIECE_LENGTH = 256  # finding the merges of a piece takes time quadratic in its length
-BPE = 2  # TrainerSpec.ModelType in SentencePiece's protocol
+UNIGRAM, BPE = 1, 2  # TrainerSpec.ModelType in SentencePiece's protocol
+CONTROL = 3  # SentencePiece.Type
+NEVER = -1e9  # the score of pieces that no text contains
 
 
-def from_sentencepiece(file: Path, data: bytes) -> Tokenizer:
-    """The tokenizer that transformers converts from the bytes of the model file.
+def convert_sentencepiece(file: Path, data: bytes) -> Tokenizer:
+    """The tokenizer of the bytes of `tokenizer.model` (Gemma's) or `spiece.model` (SigLIP's).
 
-    transformers gets a copy in an empty folder, so that it reads none of the checkpoint's settings.
+    Raises InvalidCheckpoint for a file that is not such a model, and if the packages that read it
+    are not installed.
     """
-    _check_model(file, data)
+    model = _parse(file, data)
+    pieces = [piece.piece for piece in model.pieces]
+    problems = {
+        "it has no pieces": not pieces,
+        "it has too many pieces": len(pieces) > MAX_PIECES,
+        "a piece is too long": max(map(len, pieces), default=0) > MAX_PIECE_LENGTH,
+    }
+    kind = model.trainer_spec.model_type
+    if file.name == "spiece.model":
+        problems |= {
+            "it is cut short, or not a unigram model": kind != UNIGRAM,
+            "it has no unknown token": not 0 <= model.trainer_spec.unk_id < len(pieces),
+        }
+    else:
+        problems |= {
+            "it is cut short, or not a byte-pair encoding": kind != BPE,
+            "it has no byte fallback": not model.trainer_spec.byte_fallback,
+            "it rewrites characters": bool(model.normalizer_spec.precompiled_charsmap),
+            "a piece is repeated": len(set(pieces)) < len(pieces),
+        }
+    for problem, is_found in problems.items():
+        if is_found:
+            raise InvalidCheckpoint(
+                f"{file} is not a tokenizer of Gemma's or SigLIP's kind: {problem}",
+                hint="save the processor again with transformers: save_pretrained writes "
+                "tokenizer.json",
+            )
+    if kind == UNIGRAM:
+        return _from_unigram(model)
+    tokenizer = _from_bpe(file, data)
+    _add_tokens(tokenizer, file.parent)
+    return tokenizer
+
+
+def _parse(file: Path, data: bytes) -> Any:
+    """The model as a message of SentencePiece's protocol."""
+    try:
+        model: Any = import_module("sentencepiece.sentencepiece_model_pb2").ModelProto()
+    except ImportError as error:
+        raise InvalidCheckpoint(
+            f"{file.parent} has no tokenizer.json, and converting its {file.name} needs "
+            f"sentencepiece and protobuf: {error}",
+            hint="pip install sentencepiece protobuf",
+        ) from error
+    try:
+        model.ParseFromString(data)
+    except Exception as error:  # protobuf's own class, from a package that is optional
+        raise InvalidCheckpoint(
+            f"{file} is not a SentencePiece model: {error}", hint="download the model again"
+        ) from error
+    return model
+
+
+def _from_bpe(file: Path, data: bytes) -> Tokenizer:
+    """The tokenizer that transformers makes of a copy of the file in an empty folder.
+
+    So it reads none of the checkpoint's settings.
+    """
     from transformers import GemmaTokenizer
 
     with tempfile.TemporaryDirectory() as empty:
@@ -39,61 +98,30 @@ def from_sentencepiece(file: Path, data: bytes) -> Tokenizer:
     return tokenizer
 
 
-def _is_installed(name: str) -> bool:
-    try:
-        return find_spec(name) is not None
-    except ModuleNotFoundError:  # the parent package is missing
-        return False
+def _from_unigram(model: Any) -> Tokenizer:
+    """The tokenizer with the pieces, scores and normalization of the model.
 
-
-def parse_sentencepiece(file: Path, data: bytes) -> Any:
-    """The SentencePiece model of a file, as a message of its protocol.
-
-    Raises InvalidCheckpoint if it is none, or if the packages that read it are not installed.
+    transformers has no conversion of SigLIP's.
     """
-    missing = [name for name in ("sentencepiece", "google.protobuf") if not _is_installed(name)]
-    if missing:
-        raise InvalidCheckpoint(
-            f"{file.parent} has no tokenizer.json, and converting its {file.name} needs "
-            + " and ".join(missing),
-            hint="pip install sentencepiece protobuf",
-        )
-    model: Any = import_module("sentencepiece.sentencepiece_model_pb2").ModelProto()
-    try:
-        model.ParseFromString(data)
-    except Exception as error:  # protobuf's own class, from a package that is optional
-        raise InvalidCheckpoint(
-            f"{file} is not a SentencePiece model: {error}", hint="download the model again"
-        ) from error
-    return model
+    pieces = [
+        (piece.piece, NEVER if piece.type == CONTROL else piece.score) for piece in model.pieces
+    ]
+    trainer, charsmap = model.trainer_spec, model.normalizer_spec.precompiled_charsmap
+    tokenizer = Tokenizer(
+        models.Unigram(pieces, unk_id=trainer.unk_id, byte_fallback=trainer.byte_fallback)
+    )
+    tokenizer.normalizer = normalizers.Sequence(
+        [
+            *([normalizers.Precompiled(charsmap)] if charsmap else []),
+            normalizers.Strip(),
+            normalizers.Replace(Regex(" {2,}"), " "),
+        ]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    return tokenizer
 
 
-def _check_model(file: Path, data: bytes) -> None:
-    """Raise InvalidCheckpoint unless the file is a SentencePiece model that GemmaTokenizer can use.
-
-    transformers takes a file that it cannot parse for a tiktoken file.
-    """
-    model = parse_sentencepiece(file, data)
-    pieces, kind = [piece.piece for piece in model.pieces], model.trainer_spec.model_type
-    problems = {
-        "it has no pieces": not pieces,
-        "it is cut short, or not a byte-pair encoding": kind != BPE,
-        "it has no byte fallback": not model.trainer_spec.byte_fallback,
-        "it rewrites characters": bool(model.normalizer_spec.precompiled_charsmap),
-        "it has too many pieces": len(pieces) > MAX_PIECES,
-        "a piece is too long": max(map(len, pieces), default=0) > MAX_PIECE_LENGTH,
-        "a piece is repeated": len(set(pieces)) < len(pieces),
-    }
-    for problem, is_found in problems.items():
-        if is_found:
-            raise InvalidCheckpoint(
-                f"{file} is not a tokenizer of Gemma's kind: {problem}",
-                hint="save the processor again with transformers: save_pretrained writes "
-                "tokenizer.json",
-            )
-
-
-def add_tokens(tokenizer: Tokenizer, folder: Path) -> None:
+def _add_tokens(tokenizer: Tokenizer, folder: Path) -> None:
     """Add the tokens of the checkpoint's JSON files, which must get the ids given there."""
     added = _added_tokens(folder)
     tokenizer.add_tokens([added[token_id] for token_id in sorted(added)])

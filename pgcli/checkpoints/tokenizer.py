@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
 
-from pgcli.checkpoints.files import open_model_file
-from pgcli.checkpoints.sentencepiece_model import add_tokens, from_sentencepiece
-from pgcli.checkpoints.unigram_model import from_unigram
+from pgcli.checkpoints.files import open_model_file, read_json
+from pgcli.checkpoints.sentencepiece_model import convert_sentencepiece
+from pgcli.checkpoints.weight_files import SENTENCEPIECE, TOKEN_NAMES, TOKENIZER
 from pgcli.errors import InvalidCheckpoint
+from pgcli.model.config import TextConfig
 
+#: The first of these that a checkpoint has is its tokenizer.
+FILES = (TOKENIZER, *SENTENCEPIECE[:2])
 MAX_BYTES = 64 * 2**20  # Gemma's tokenizer.json has 17 MB, its SentencePiece model 4 MB
 MAX_GROWTH = 64
 STEPS = ("normalizer", "pre_tokenizer", "decoder")
@@ -26,6 +30,12 @@ _ATOM = r"(?:\\[\s\S](?:\{\w+\})?|\[(?:\\[\s\S]|[^\]\\\[])*\]|[^\\\[\](){}*+?|.^
 _ALTERNATIVE = rf"{_ATOM}+(?:\+|\{{\d+,\}})?"
 #: Alternatives of characters and their classes, of which only the last may repeat: linear time.
 SIMPLE_REGEX = re.compile(rf"{_ALTERNATIVE}(?:\|{_ALTERNATIVE})*")
+CLIP_BOS, CLIP_EOS = "<|startoftext|>", "<|endoftext|>"
+
+
+def has_tokenizer(folder: Path) -> bool:
+    """Whether a checkpoint has the file of a tokenizer, which images alone do not need."""
+    return any(os.path.lexists(folder / name) for name in FILES)
 
 
 def open_tokenizer(folder: Path) -> Tokenizer:
@@ -34,20 +44,20 @@ def open_tokenizer(folder: Path) -> Tokenizer:
     Raises InvalidCheckpoint if there is none, if it is broken, or if there is only a SentencePiece
     model and the packages that convert it are not installed.
     """
-    json_file, model_file = folder / "tokenizer.json", folder / "tokenizer.model"
-    siglip_file = folder / "spiece.model"
-    if os.path.lexists(json_file):
-        tokenizer = _from_json(json_file, _read(json_file))
-    elif os.path.lexists(model_file):
-        tokenizer = from_sentencepiece(model_file, _read(model_file))
-        add_tokens(tokenizer, folder)
-    elif os.path.lexists(siglip_file):
-        tokenizer = from_unigram(siglip_file, _read(siglip_file))
+    for name in FILES:
+        if os.path.lexists(folder / name):
+            break
     else:
         raise InvalidCheckpoint(
             f"{folder} has no tokenizer.json, and no tokenizer.model either",
             hint="save the processor again with transformers: save_pretrained writes it",
         )
+    file = folder / name
+    with open_model_file(file) as stream:
+        data = stream.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise InvalidCheckpoint(f"{file} is larger than {MAX_BYTES} bytes")
+    tokenizer = _from_json(file, data) if name == TOKENIZER else convert_sentencepiece(file, data)
     tokenizer.no_truncation()
     tokenizer.no_padding()
     try:
@@ -55,21 +65,6 @@ def open_tokenizer(folder: Path) -> Tokenizer:
     except BaseException as error:  # some broken tokenizers fail only when they encode
         raise _translated(error, f"the tokenizer of {folder} cannot encode") from error
     return tokenizer
-
-
-def _translated(error: BaseException, message: str) -> BaseException:
-    """An InvalidCheckpoint for errors of tokenizers: a bare Exception, or a Rust panic."""
-    if isinstance(error, Exception) or type(error).__name__ == "PanicException":
-        return InvalidCheckpoint(f"{message}: {error}")
-    return error
-
-
-def _read(file: Path) -> bytes:
-    with open_model_file(file) as stream:
-        data = stream.read(MAX_BYTES + 1)
-    if len(data) > MAX_BYTES:
-        raise InvalidCheckpoint(f"{file} is larger than {MAX_BYTES} bytes")
-    return data
 
 
 def _from_json(file: Path, data: bytes) -> Tokenizer:
@@ -89,30 +84,40 @@ def _from_json(file: Path, data: bytes) -> Tokenizer:
     return tokenizer
 
 
+def _translated(error: BaseException, message: str) -> BaseException:
+    """An InvalidCheckpoint for errors of tokenizers: a bare Exception, or a Rust panic."""
+    if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+        return InvalidCheckpoint(f"{message}: {error}")
+    return error
+
+
 def _check_steps(file: Path, steps: Sequence[Any]) -> None:
     """Raise InvalidCheckpoint for a step that could take hours or fill the memory.
 
     Gemma's steps replace a space and split at spaces. Regular expressions can take any time,
     unless they are as simple as CLIP's and SigLIP's.
     """
-    for settings in steps:
-        if not all(map(SIMPLE_REGEX.fullmatch, _regexes(settings))):
+    for step in steps:
+        if not all(map(SIMPLE_REGEX.fullmatch, _regexes(step))):
             raise InvalidCheckpoint(f"{file} uses a regular expression, unlike Gemma's tokenizer")
-        if _max_growth(settings) > MAX_GROWTH:
+        if _max_growth(step) > MAX_GROWTH:
             raise InvalidCheckpoint(
                 f"{file} replaces text by much longer text, unlike Gemma's tokenizer"
             )
 
 
-def _regexes(step: Any) -> list[str]:
-    """The regular expressions of this step and its parts."""
-    parts = step.values() if isinstance(step, dict) else step if isinstance(step, list) else ()
-    own = [step["Regex"]] if isinstance(step, dict) and isinstance(step.get("Regex"), str) else []
-    return own + [regex for part in parts for regex in _regexes(part)]
+def _regexes(step: Any) -> Iterator[str]:
+    """The regular expressions of this step and the steps in it."""
+    if isinstance(step, dict) and isinstance(step.get("Regex"), str):
+        yield step["Regex"]
+    for inner in (
+        step.values() if isinstance(step, dict) else step if isinstance(step, list) else ()
+    ):
+        yield from _regexes(inner)
 
 
 def _max_growth(step: Any) -> int:
-    """The largest factor by which this step and its parts can lengthen a text."""
+    """The largest factor by which this step and the steps in it can lengthen a text."""
     if isinstance(step, list):
         return min(prod(map(_max_growth, step)), MAX_GROWTH + 1)
     if not isinstance(step, dict):
@@ -120,3 +125,75 @@ def _max_growth(step: Any) -> int:
     inserted = (step.get(name) for name in ("content", "prepend"))
     longest = max((len(text) for text in inserted if isinstance(text, str)), default=1)
     return max(1, longest) * prod(_max_growth(value) for value in step.values())
+
+
+# --- the tokenizer of a text tower
+
+
+@dataclass(frozen=True, slots=True)
+class TextTokenizer:
+    """A text tower's tokenizer, and the ids of its control tokens; CLIP's texts have a `bos`.
+
+    With `is_gemma` it is SigLIP 2's, which is Gemma's; else that of SigLIP 1. `adds_eos` says
+    whether the checkpoint's files end texts with `eos`, as the towers were trained on.
+    """
+
+    tokenizer: Tokenizer
+    bos: int | None
+    eos: int
+    pad: int
+    is_gemma: bool
+    adds_eos: bool
+
+
+def open_text_tokenizer(folder: Path, config: TextConfig) -> TextTokenizer:
+    """The tokenizer of a folder with a text tower.
+
+    SigLIP pads with its end token `</s>`, SigLIP 2 with Gemma's `<pad>`, and CLIP with its end
+    token, unless the checkpoint's files name another one. Raises InvalidCheckpoint for a tokenizer
+    that lacks these tokens or has more tokens than the model.
+    """
+    tokenizer = open_tokenizer(folder)
+
+    def token_id(names: Sequence[str]) -> int:
+        for name in names:
+            number = tokenizer.token_to_id(name)
+            if number is not None:
+                return int(number)
+        raise InvalidCheckpoint(
+            f"the tokenizer of {folder} has no token {' or '.join(map(repr, names))}; it is not "
+            "that of SigLIP or CLIP"
+        )
+
+    size = tokenizer.get_vocab_size(with_added_tokens=True)
+    if size > config.vocab_size:
+        raise InvalidCheckpoint(
+            f"{folder}: the tokenizer has {size} tokens, the model {config.vocab_size}"
+        )
+    pad = _setting(folder, "pad_token")
+    eos = token_id([CLIP_EOS] if config.causal else ["</s>", "<eos>"])
+    is_gemma = not config.causal and tokenizer.token_to_id("<eos>") == eos
+    if config.causal and config.eos_token not in (None, eos):
+        raise InvalidCheckpoint(
+            f"{folder}: the tokenizer ends texts with token {eos}, the model with "
+            f"{config.eos_token}"
+        )
+    adds_eos = _setting(folder, "add_eos_token") is True
+    return TextTokenizer(
+        tokenizer,
+        bos=token_id([CLIP_BOS]) if config.causal else None,
+        eos=eos,
+        pad=token_id([pad]) if isinstance(pad, str) else token_id(["<pad>"]) if is_gemma else eos,
+        is_gemma=is_gemma,
+        adds_eos=adds_eos or tokenizer.encode("a").ids[-1:] == [eos],
+    )
+
+
+def _setting(folder: Path, name: str) -> Any:
+    """A control token or a setting that the checkpoint's files name, or None."""
+    for file in TOKEN_NAMES:
+        value: Any = read_json(folder / file).get(name) if (folder / file).is_file() else None
+        value = value.get("content") if isinstance(value, dict) else value
+        if value is not None:
+            return value
+    return None

@@ -15,13 +15,13 @@ from torch.overrides import TorchFunctionMode
 
 from pgcli.checkpoints.names import (
     CLASSIFIER,
+    CLIP,
     OPEN_CLIP,
     OPEN_CLIP_SIGLIP,
     PALIGEMMA,
     PALIGEMMA_VISION,
     QKV,
     SIGLIP,
-    TWO_TOWERS,
     VIT,
     TensorNames,
 )
@@ -46,7 +46,7 @@ Layout = Literal["transformers", "open_clip"]
 NAMES: Mapping[tuple[Layout, str], TensorNames] = MappingProxyType(
     {
         ("transformers", "siglip"): SIGLIP,
-        ("transformers", "clip"): TWO_TOWERS,
+        ("transformers", "clip"): CLIP,
         ("transformers", "mean"): PALIGEMMA_VISION,
         ("open_clip", "siglip"): OPEN_CLIP_SIGLIP,
         ("open_clip", "clip"): OPEN_CLIP,

@@ -21,7 +21,7 @@ from pgcli.embedding.texts import TextProcessor
 from pgcli.engine.image_cache import ImageCacheStats
 from pgcli.engine.image_spec import image_spec
 from pgcli.engine.oom import BatchLimits, OutOfMemory, run_in_chunks, run_or_free
-from pgcli.errors import NoUsableDevice, UsageError
+from pgcli.errors import InvalidCheckpoint, NoUsableDevice, PgcliError, UsageError
 from pgcli.model.classifier import ImageClassifier
 from pgcli.model.siglip import normalize_pixels
 from pgcli.model.transfer import to_device
@@ -147,10 +147,11 @@ class EmbeddingEngine:
         """The embeddings (B, E) of texts, in float32; each distinct text is encoded once.
 
         With `raw`, texts are not lower-cased and keep their punctuation. Raises UsageError if the
-        model has no text tower, NoUsableDevice if memory does not suffice for one text.
+        model has no text tower, InvalidCheckpoint if it has no tokenizer, and NoUsableDevice if
+        memory does not suffice for one text.
         """
         if self._texts is None or not isinstance(self.model, TwoTowers):
-            raise self._no_text_tower()
+            raise self._no_texts()
         distinct = {text: number for number, text in enumerate(dict.fromkeys(texts))}
         token_BT = self._texts(distinct, raw=raw)
         rows = [
@@ -174,12 +175,17 @@ class EmbeddingEngine:
     def scores(self, cosine: np.ndarray) -> np.ndarray:
         """Cosines scaled, and biased where the model has a bias, for a sigmoid and a softmax."""
         if not isinstance(self.model, TwoTowers) or self.model.logit_scale is None:
-            raise self._no_text_tower()
+            raise self._no_texts()
         values = torch.as_tensor(cosine, dtype=torch.float32, device=self._device)
         scaled: np.ndarray = self.model.logits(values).float().cpu().numpy()
         return scaled
 
-    def _no_text_tower(self) -> UsageError:
+    def _no_texts(self) -> PgcliError:
+        if self.kind == "two_towers":
+            return InvalidCheckpoint(
+                f"{self.label} has no tokenizer.json, which texts need",
+                hint="save the processor again with transformers: save_pretrained writes it",
+            )
         return UsageError(
             f"{self.label} has no text tower",
             hint="name SigLIP, SigLIP 2 or CLIP with both of its towers",

@@ -13,7 +13,7 @@ from pgcli.checkpoints.model_description import (
     image_preprocessing,
     read_description,
 )
-from pgcli.checkpoints.text_tokenizer import open_text_tokenizer
+from pgcli.checkpoints.tokenizer import has_tokenizer, open_text_tokenizer
 from pgcli.checkpoints.weight_files import total_bytes
 from pgcli.checkpoints.weights import Layout
 from pgcli.device.select import choose_device, choose_dtype, free_bytes
@@ -65,7 +65,8 @@ def load(
     chosen_dtype = choose_dtype(dtype, chosen_device, total_bytes(folder))
     config = encoder_config(description)
     preprocessing = image_preprocessing(folder, description)
-    texts = text_processor(folder, description)
+    # images are embedded without a tokenizer
+    texts = text_processor(folder, description) if has_tokenizer(folder) else None
     parameters = weights.count_parameters(config)
     check_fits(parameters, chosen_dtype, chosen_device, "none")
     name = str(chosen_dtype).removeprefix("torch.")

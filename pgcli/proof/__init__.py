@@ -9,9 +9,8 @@ from pathlib import Path
 
 import torch
 
-from pgcli.checkpoints.config import read_config
+from pgcli.checkpoints.config import read_config, settings_not_followed
 from pgcli.checkpoints.find import Checkpoint
-from pgcli.checkpoints.generation_config import settings_not_followed
 from pgcli.checkpoints.model_description import read_description
 from pgcli.checkpoints.preprocessing import read_preprocessing
 from pgcli.checkpoints.weight_files import total_bytes

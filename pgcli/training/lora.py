@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from pgcli.checkpoints import adapter_file
+from pgcli.checkpoints import adapters
 from pgcli.checkpoints.names import PALIGEMMA_MODULES
 from pgcli.checkpoints.save import write_files
-from pgcli.checkpoints.weight_files import ADAPTER_CONFIG
+from pgcli.checkpoints.weight_files import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from pgcli.checkpoints.weights import ParamSlice, meta_model, param_slices
 from pgcli.errors import InvalidCheckpoint, UsageError
 from pgcli.model.lora import LoraAdapter, LoraLinear, LoraQKVProjection
@@ -156,11 +156,11 @@ def save_adapter(
     for layer, module in _adapted(model):
         for name, adapter in module.parts():
             part = f"{layer.rpartition('.')[0]}.{name}."
-            hub = adapter_file.PREFIX + PALIGEMMA_MODULES.hub_name(part)
+            hub = adapters.PREFIX + PALIGEMMA_MODULES.hub_name(part)
             for kind, matrix in adapter.named_parameters():
                 tensors[f"{hub}{kind}.weight"] = matrix.detach().to("cpu").contiguous()
     values = _peft_values(settings, base_model, revision)
-    write_files(folder, values, tensors, names=(ADAPTER_CONFIG, adapter_file.WEIGHTS))
+    write_files(folder, values, tensors, names=(ADAPTER_CONFIG, ADAPTER_WEIGHTS))
 
 
 def load_adapter(model: PaliGemma, folder: Path) -> None:
@@ -168,12 +168,12 @@ def load_adapter(model: PaliGemma, folder: Path) -> None:
 
     Raises InvalidCheckpoint for a file with other layers.
     """
-    tensors = load_file(folder / adapter_file.WEIGHTS)
+    tensors = load_file(folder / ADAPTER_WEIGHTS)
     with torch.no_grad():
         for layer, module in _adapted(model):
             for name, adapter in module.parts():
                 part = f"{layer.rpartition('.')[0]}.{name}."
-                hub = adapter_file.PREFIX + PALIGEMMA_MODULES.hub_name(part)
+                hub = adapters.PREFIX + PALIGEMMA_MODULES.hub_name(part)
                 for kind, matrix in adapter.named_parameters():
                     tensor = tensors.pop(f"{hub}{kind}.weight", None)
                     if tensor is None or tensor.shape != matrix.shape:
@@ -203,7 +203,7 @@ def adapter_settings(folder: Path, dropout: float = 0.0) -> LoraSettings:
             return settings
     raise UsageError(
         f"{folder} is an adapter of another kind than pgcli train makes",
-        hint="merge it by pgcli.checkpoints.merged.merge_adapter, and train the result",
+        hint="merge it by pgcli.checkpoints.save.merge_adapter, and train the result",
     )
 
 

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 
 from pgcli import __version__
-from pgcli.checkpoints import adapter_file
 from pgcli.checkpoints.files import digests, folder_digests
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.weight_files import (
     ADAPTER_CONFIG,
+    ADAPTER_WEIGHTS,
     GENERATION,
     IMAGE_PROCESSOR_FILES,
     TOKENIZER_FILES,
@@ -42,7 +42,7 @@ def run_record(
     rows, held_out = read[0], read[1] if len(read) > 1 else None
     fixed = options.fixed | {
         "checkpoint": None if checkpoint is None else folder_digests(checkpoint.folder),
-        "adapter": options.adapter and digests([Path(options.adapter, adapter_file.WEIGHTS)]),
+        "adapter": options.adapter and digests([Path(options.adapter, ADAPTER_WEIGHTS)]),
         "rows": rows.digest,
         "eval_rows": None if held_out is None else held_out.digest,
     }
@@ -92,7 +92,7 @@ def begin_run(options: TrainOptions, state: Path, record: Mapping[str, Any]) -> 
 
 def remove_run(folder: Path, state: Path) -> None:
     """Remove the files of an earlier run, and nothing else. Raises OSError."""
-    weights = ("config.json", "model.safetensors", ADAPTER_CONFIG, adapter_file.WEIGHTS)
+    weights = ("config.json", "model.safetensors", ADAPTER_CONFIG, ADAPTER_WEIGHTS)
     model = (*weights, *IMAGE_PROCESSOR_FILES, *TOKENIZER_FILES, GENERATION)
     for file in (
         state / STATE,

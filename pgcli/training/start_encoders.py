@@ -14,7 +14,7 @@ from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.model_description import image_preprocessing, read_description
 from pgcli.checkpoints.preprocessing import Preprocessing, write_image_processor
 from pgcli.checkpoints.save import copy_files, save_classifier, save_two_towers
-from pgcli.checkpoints.tower_config import Family
+from pgcli.checkpoints.towers_config import Family
 from pgcli.checkpoints.weight_files import IMAGE_PROCESSOR_FILES, TOKENIZER_FILES
 from pgcli.embedding.loader import text_processor
 from pgcli.embedding.texts import TextFormat, TextProcessor, canonical_text

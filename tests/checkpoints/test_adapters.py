@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from pgcli.checkpoints import adapters, weights
-from pgcli.checkpoints.adapter_config import read_adapter_config
+from pgcli.checkpoints.adapters import read_adapter_config
 from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.engine import loader
@@ -97,7 +97,7 @@ def older(name):
 
 
 def with_adapter_name(name):
-    for part in ("lora_A", "lora_B", "lora_magnitude_vector"):
+    for part in ("lora_A", "lora_B"):
         name = name.replace(part, part + ".default")
     return name.replace("projector.linear", "projector.modules_to_save.default.linear")
 
@@ -110,9 +110,7 @@ def with_adapter_name(name):
 def test_every_naming_scheme_is_read_the_same(base, tmp_path, rename):
     modules = [*DECODER, "fc1", "patch_embedding"]
     saved = ["multi_modal_projector"]
-    peft_model = trained(
-        base, tmp_path, target_modules=modules, modules_to_save=saved, use_dora=True
-    )
+    peft_model = trained(base, tmp_path, target_modules=modules, modules_to_save=saved)
     renamed(tmp_path, rename)
     assert_same_logits(peft_model, merged_model(base, tmp_path), base)
 
@@ -136,7 +134,7 @@ def test_bfloat16_weights_equal_those_of_peft(base, tmp_path):
 
 
 def test_a_large_weight_is_merged_in_chunks(tiny, tmp_path, monkeypatch):
-    trained(tiny, tmp_path, target_modules=DECODER, use_dora=True)
+    trained(tiny, tmp_path, target_modules=DECODER)
     whole = pgcli_logits(merged_model(tiny, tmp_path))
     monkeypatch.setattr(adapters, "CHUNK", 100)
     torch.testing.assert_close(pgcli_logits(merged_model(tiny, tmp_path)), whole, rtol=0, atol=1e-5)
@@ -238,8 +236,9 @@ def test_the_untouched_copy_is_merged(tiny, folder):
         ({"alpha_pattern": {"(a|b)*c": 1}}, "alpha_pattern"),
         ({"alpha_pattern": {".*.*.*.*c": 1}}, "alpha_pattern"),
         ({"modules_to_save": "lm_head"}, "modules_to_save"),
-        ({"use_dora": True}, "lora_magnitude_vector"),
-        ({"lora_bias": True}, "lora_bias adds to the bias of"),
+        ({"use_dora": True}, "use_dora = True"),
+        ({"lora_bias": True}, "lora_bias = True"),
+        ({"bias": "all"}, "bias = 'all'"),
     ],
     ids=str,
 )

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from pgcli.checkpoints.config import read_config
+from pgcli.checkpoints.config import NEUTRAL, read_config
 from pgcli.checkpoints.find import BUILTIN
-from pgcli.checkpoints.generation_config import NEUTRAL, warn_not_followed
 from pgcli.cli.main import main
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.errors import InvalidCheckpoint
@@ -21,11 +20,6 @@ from pgcli.proof.reference import import_transformers, load_reference
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "images" / "one.png"
 ABSENT = object()
-
-
-@pytest.fixture(autouse=True)
-def unwarned() -> None:
-    warn_not_followed.cache_clear()
 
 
 def changed(folder: Path, model: Path, generation: Any, **eos: Any) -> Path:
@@ -113,6 +107,7 @@ class TestSettings:
         settings = {"repetition_penalty": 1.3, "min_new_tokens": 4, "suppress_tokens": [7]}
         folder = changed(tmp_path / "model", tiny, {"eos_token_id": 1} | settings)
         with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("default")
             for _ in range(2):
                 read_config(folder)
         (message,) = [str(one.message) for one in told]

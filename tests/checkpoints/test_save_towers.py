@@ -12,7 +12,7 @@ import transformers
 from torch import nn
 
 from pgcli.checkpoints.save import save_classifier, save_two_towers
-from pgcli.checkpoints.two_towers_config import parse_classifier, parse_two_towers
+from pgcli.checkpoints.towers_config import parse_classifier, parse_two_towers
 from pgcli.checkpoints.weights import load_encoder
 from pgcli.model.classifier import ImageClassifier
 from pgcli.model.config import ClassifierConfig, TextConfig, TwoTowersConfig, VisionConfig

@@ -329,8 +329,7 @@ ALLOWED_CALLS = {
     "sys.stdout.write": set(),
     "sys.stderr.write": set(),
     "warnings.warn": {
-        "checkpoints/config_reader.py",
-        "checkpoints/generation_config.py",
+        "checkpoints/config.py",
         "checkpoints/hub.py",
         "engine/recorded_step.py",
         "model/attention.py",

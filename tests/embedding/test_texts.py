@@ -11,9 +11,10 @@ import sentencepiece
 import torch
 import transformers
 
+from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.model_description import read_description
-from pgcli.checkpoints.text_tokenizer import open_text_tokenizer
-from pgcli.embedding.loader import text_processor
+from pgcli.checkpoints.tokenizer import open_text_tokenizer
+from pgcli.embedding.loader import load, text_processor
 from pgcli.embedding.texts import TextProcessor, canonical_text
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.config import TextConfig
@@ -170,3 +171,13 @@ def test_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
     towers.tokenizer_into(folder, "siglip2")
     with pytest.raises(InvalidCheckpoint, match=r"the tokenizer has \d+ tokens, the model "):
         processor_of(folder)
+
+
+def test_towers_without_a_tokenizer_embed_images_only(tmp_path: Path) -> None:
+    folder = towers.checkpoint_into(tmp_path / "model", "siglip")
+    for file in ("tokenizer.json", "tokenizer.model", "spiece.model"):
+        (folder / file).unlink(missing_ok=True)
+    engine = load(Checkpoint("tiny", folder), device="cpu", batch_size=2)
+    assert engine.embedding_dim > 0
+    with pytest.raises(InvalidCheckpoint, match=r"tiny has no tokenizer\.json"):
+        engine.encode_texts(["a red circle"])

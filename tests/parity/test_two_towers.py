@@ -11,7 +11,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from pgcli.checkpoints.two_towers_config import parse_classifier, parse_two_towers
+from pgcli.checkpoints.towers_config import parse_classifier, parse_two_towers
 from pgcli.checkpoints.weights import load_encoder
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.classifier import ImageClassifier

@@ -28,7 +28,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import parquet as pq
 
-from pgcli.checkpoints import adapter_config, safetensors_files
+from pgcli.checkpoints import adapters, safetensors_files
 from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import BUILTIN
 from pgcli.checkpoints.tokenizer import open_tokenizer
@@ -96,7 +96,7 @@ def checkpoints(data: bytes) -> None:
             case 3:
                 open_tokenizer(root)
             case 4:
-                adapter_config.read_adapter_config(root).scale_of("a.b.q_proj")
+                adapters.read_adapter_config(root).scale_of("a.b.q_proj")
             case _:
                 for one in safetensors_files.read_headers(root / ADAPTER[1]):
                     assert one.dtype

@@ -29,7 +29,7 @@ TARGETS: list[dict[str, Any]] = [
     {"target_modules": r".*language_model.*\.(q|k|v|o|gate|up|down)_proj"},
     {"target_modules": ["q_proj"], "layers_to_transform": [1]},
 ]
-#: Ranks, scales, biases, DoRA and modules that are stored whole.
+#: Ranks, scales and modules that are stored whole.
 LORA_OPTIONS: list[dict[str, Any]] = [
     {"r": 2, "lora_alpha": 3},
     {"use_rslora": True, "r": 8},
@@ -37,12 +37,7 @@ LORA_OPTIONS: list[dict[str, Any]] = [
     {"alpha_pattern": {r"layers\.(0|2)\.self_attn\.(q|v)_proj": 30, "q_proj": 1}},
     {"alpha_pattern": {"v_proj": 9}, "rank_pattern": {"q_proj": 3}, "use_rslora": True},
     {"alpha_pattern": {"proj": 40, "q_": 50, "model.v_proj": 60, "q_proj": 7}},
-    {"use_dora": True},
-    {"use_dora": True, "target_modules": ["patch_embedding", "fc1", "gate_proj"]},
     {"fan_in_fan_out": True},
-    {"bias": "all"},
-    {"bias": "lora_only", "target_modules": ["q_proj", "fc1", "linear"]},
-    {"lora_bias": True, "target_modules": ["fc1", "out_proj", "patch_embedding"]},
     {"modules_to_save": ["multi_modal_projector"]},
     {"modules_to_save": ["linear", "post_layernorm"]},
     {"modules_to_save": ["vision_tower"], "target_modules": ["o_proj"]},
@@ -73,8 +68,6 @@ def trained(
         for name, parameter in model.named_parameters():
             if parameter.requires_grad and ".lora_" not in name:
                 parameter.add_(torch.randn_like(parameter) * 0.05)
-            elif "magnitude" in name:
-                parameter.mul_(torch.rand_like(parameter) + 0.5)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model.save_pretrained(folder)

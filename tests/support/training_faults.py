@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pgcli.checkpoints import adapters
-from pgcli.checkpoints.adapter_file import AdapterTensors
+from pgcli.checkpoints.adapters import AdapterTensors
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.paligemma import PaliGemma
 from pgcli.training import answer_loss, answer_task, setup, start_answers, trainer

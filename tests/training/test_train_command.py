@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from pgcli.checkpoints.find import BUILTIN_TOWERS, DEMO, Checkpoint
-from pgcli.checkpoints.two_towers_config import parse_classifier, parse_two_towers
+from pgcli.checkpoints.towers_config import parse_classifier, parse_two_towers
 from pgcli.checkpoints.weights import load_encoder
 from pgcli.cli.main import main
 from pgcli.embedding.loader import load
