@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from reprlib import repr as brief
+from tokenize import TokenError
 
 import numpy as np
 import torch
@@ -15,8 +18,7 @@ from torch import Tensor
 
 from pgcli.checkpoints.files import open_model_file
 from pgcli.checkpoints.find import FETCH_DECODER
-from pgcli.checkpoints.npz_files import ArrayInfo, InvalidNpz, read_npz_headers
-from pgcli.checkpoints.safetensors_files import read_headers, read_tensor
+from pgcli.checkpoints.safetensors_files import TORCH_DTYPES, read_headers, read_tensor
 from pgcli.checkpoints.weights import skip_init
 from pgcli.errors import InvalidCheckpoint, ModelUnavailable
 from pgcli.model.mask_decoder import NUM_CODES, MaskDecoder
@@ -25,18 +27,16 @@ from pgcli.model.mask_decoder import NUM_CODES, MaskDecoder
 HINT = f"the published file is gs://big_vision/paligemma/vae-oid.npz: {FETCH_DECODER}"
 CODEBOOK = "_vq_vae._embedding"
 ENCODER = ("encoder.", "_vq_vae.")  # the published file has the encoder too, which is not read
-DTYPES = ("float16", "float32", "float64", "F16", "BF16", "F32", "F64")
 MAX_CODE_WIDTH = 4096  # published: 512
 MAX_FILE_BYTES = 256 * 2**20
-
-
-@dataclass(frozen=True, slots=True)
-class MaskTensor:
-    """A tensor's header, and a function that reads the tensor in its stored dtype."""
-
-    shape: tuple[int, ...]
-    dtype: str
-    read: Callable[[], Tensor]
+MAX_ARRAYS = 1000
+MAX_ARRAY_BYTES = 8 * 2**20
+# the errors that zipfile and NumPy raise for invalid files
+NPZ_ERRORS = (
+    *(zipfile.BadZipFile, zlib.error, OSError, EOFError, NotImplementedError, ValueError),
+    *(TypeError, SyntaxError, TokenError, RecursionError, MemoryError, OverflowError, KeyError),
+)
+Readers = Mapping[str, Callable[[], Tensor]]
 
 
 def load(file: Path, *, device: torch.device | str = "cpu") -> MaskDecoder:
@@ -44,29 +44,54 @@ def load(file: Path, *, device: torch.device | str = "cpu") -> MaskDecoder:
 
     The file is .npz without pickles or safetensors, whatever its suffix, with the names of the
     published file. Raises ModelUnavailable if it does not exist, InvalidCheckpoint with the
-    tensor's name if it is invalid. All headers are checked before a tensor is read.
+    tensor's name if it is invalid. All names are checked before a tensor is read.
     """
     if not file.is_file():
         raise ModelUnavailable(f"there is no mask decoder file {file}", hint=HINT)
     try:
-        return _load(file, torch.device(device))
-    except InvalidNpz as error:
-        raise _invalid(file, str(error)) from error
-
-
-def _load(file: Path, device: torch.device) -> MaskDecoder:
-    tensors = _read_all_headers(file)
-    shape = tensors[CODEBOOK].shape if CODEBOOK in tensors else ()
-    code_width = shape[1] if len(shape) == 2 and shape[1] <= MAX_CODE_WIDTH else 512
-    with skip_init():
-        decoder = MaskDecoder(code_width)
-    shapes = {_published(name): tensor.shape for name, tensor in decoder.named_parameters()}
-    _check_tensors(file, tensors, shapes)
-    weights = {name: _read(file, _published(name), tensors) for name in decoder.state_dict()}
-    decoder.load_state_dict(weights, assign=True)
+        decoder = _load(_readers(file))
+    except _Invalid as error:
+        raise InvalidCheckpoint(f"the mask decoder {file} {error}", hint=HINT) from error
     # float64: a mask must not depend on its batch, and decoding takes a thousandth of its tokens
-    dtype = torch.float32 if device.type == "mps" else torch.float64
+    dtype = torch.float32 if torch.device(device).type == "mps" else torch.float64
     return decoder.requires_grad_(False).eval().to(device, dtype)
+
+
+class _Invalid(Exception):
+    """What is wrong with the file; the message continues "the mask decoder ..."."""
+
+
+def _load(readers: Readers) -> MaskDecoder:
+    """The decoder with the tensors, whose names, shapes and values must be its own."""
+    with skip_init():
+        names = [_published(name) for name in MaskDecoder(1).state_dict()]
+    for name in names:
+        if name not in readers:
+            raise _Invalid(f"has no tensor {name}")
+    for name in readers:
+        if name not in names:
+            raise _Invalid(f"has {brief(name)}, which is not a tensor of a mask decoder")
+    tensors = {name: readers[name]() for name in names}
+    codes = tensors[CODEBOOK]
+    if codes.ndim != 2 or len(codes) != NUM_CODES or codes.shape[1] > MAX_CODE_WIDTH:
+        expected = f"({NUM_CODES}, at most {MAX_CODE_WIDTH})"
+        raise _Invalid(f"has {CODEBOOK} in the shape {tuple(codes.shape)}, not {expected}")
+    with skip_init():
+        decoder = MaskDecoder(codes.shape[1])
+    weights = {}
+    for name, parameter in decoder.state_dict().items():
+        published = _published(name)
+        tensor, shape = tensors[published], tuple(parameter.shape)
+        if tensor.shape != parameter.shape:
+            raise _Invalid(f"has {published} in the shape {tuple(tensor.shape)}, not {shape}")
+        if not tensor.is_floating_point():
+            dtype = str(tensor.dtype).removeprefix("torch.")
+            raise _Invalid(f"has {published} as {dtype}, which is not a float")
+        weights[name] = tensor.to(torch.float32)
+        if not bool(weights[name].isfinite().all()):
+            raise _Invalid(f"has values in {published} that are not finite")
+    decoder.load_state_dict(weights, assign=True)
+    return decoder
 
 
 def _published(name: str) -> str:
@@ -77,55 +102,55 @@ def _is_needed(name: str) -> bool:
     return name == CODEBOOK or not name.startswith(ENCODER)
 
 
-def _read_all_headers(file: Path) -> dict[str, MaskTensor]:
-    """The file's tensors by name, without the encoder's."""
+def _readers(file: Path) -> Readers:
+    """Functions that read the file's tensors, by name; those of the encoder are left out."""
     with open_model_file(file) as stream:
         if os.fstat(stream.fileno()).st_size > MAX_FILE_BYTES:
-            raise _invalid(file, f"is larger than {MAX_FILE_BYTES} bytes, the most that is read")
-        is_zip = stream.read(2) == b"PK"
-    if is_zip:
-        return {
-            name: MaskTensor(array.shape, array.dtype, partial(_to_tensor, array))
-            for name, array in read_npz_headers(file, _is_needed)
-        }
+            raise _Invalid(f"is larger than {MAX_FILE_BYTES} bytes, the most that is read")
+        if stream.peek(2).startswith(b"PK"):
+            return _read_npz(stream.read())
+    readers = {}
     try:
-        return {
-            tensor.name: MaskTensor(tensor.shape, tensor.dtype, partial(read_tensor, tensor))
-            for tensor in read_headers(file)
-            if _is_needed(tensor.name)
-        }
+        for tensor in read_headers(file):
+            if not _is_needed(tensor.name):
+                continue
+            if tensor.dtype not in TORCH_DTYPES:
+                raise _Invalid(f"has {tensor.name} as {tensor.dtype}, which is not a float")
+            readers[tensor.name] = partial(read_tensor, tensor)
     except InvalidCheckpoint as error:
-        raise _invalid(file, f"is neither .npz nor safetensors: {error}") from error
+        raise _Invalid(f"is neither .npz nor safetensors: {error}") from error
+    return readers
 
 
-def _to_tensor(array: ArrayInfo) -> Tensor:
-    with np.errstate(over="ignore"):  # overflow gives infinity, which is refused later
-        return torch.from_numpy(array.read().astype(np.float32))
+def _read_npz(data: bytes) -> Readers:
+    """Functions that read the arrays of a .npz file, without pickles; each is bounded."""
+    readers: dict[str, Callable[[], Tensor]] = {}
+    try:
+        archive = zipfile.ZipFile(io.BytesIO(data))
+        members = archive.infolist()
+    except NPZ_ERRORS as error:
+        raise _Invalid(f"is not an intact .npz file: {error}") from error
+    if len(members) > MAX_ARRAYS:
+        raise _Invalid(f"has {len(members)} arrays, more than a mask decoder has")
+    for member in members:
+        name = member.filename.removesuffix(".npy")
+        if name == member.filename or name in readers:
+            raise _Invalid(f"has {brief(member.filename)}, which is not an array or a second one")
+        if not _is_needed(name):
+            continue
+        if member.file_size > MAX_ARRAY_BYTES or member.flag_bits & 1:
+            size = member.file_size
+            raise _Invalid(f"has {brief(name)}, which is encrypted or has {size} bytes")
+        readers[name] = partial(_read_array, archive, member)
+    return readers
 
 
-def _check_tensors(
-    file: Path, tensors: dict[str, MaskTensor], shapes: dict[str, torch.Size]
-) -> None:
-    for name in shapes:
-        if name not in tensors:
-            raise _invalid(file, f"has no tensor {name}")
-    for name, tensor in tensors.items():
-        if name not in shapes:
-            raise _invalid(file, f"has {brief(name)}, which is not a tensor of a mask decoder")
-        if tensor.shape != shapes[name]:
-            codebook = f"({NUM_CODES}, at most {MAX_CODE_WIDTH})"
-            expected = codebook if name == CODEBOOK else tuple(shapes[name])
-            raise _invalid(file, f"has {name} in the shape {tensor.shape}, not {expected}")
-        if tensor.dtype not in DTYPES:
-            raise _invalid(file, f"has {name} as {tensor.dtype}, which is not a float")
-
-
-def _read(file: Path, name: str, tensors: dict[str, MaskTensor]) -> Tensor:
-    weights = tensors[name].read().to(torch.float32)
-    if not bool(weights.isfinite().all()):
-        raise _invalid(file, f"has values in {name} that are not finite")
-    return weights
-
-
-def _invalid(file: Path, problem: str) -> InvalidCheckpoint:
-    return InvalidCheckpoint(f"the mask decoder {file} {problem}", hint=HINT)
+def _read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Tensor:
+    try:
+        array = np.load(io.BytesIO(archive.read(member)), allow_pickle=False)
+        native = array.dtype.newbyteorder("=")
+        return torch.from_numpy(np.ascontiguousarray(array, dtype=native))
+    except NPZ_ERRORS as error:
+        raise _Invalid(
+            f"has {brief(member.filename)}, which is cut short or damaged: {error}"
+        ) from error

@@ -244,7 +244,7 @@ def test_a_pickle_is_never_unpickled(tmp_path):
     (tmp_path / "b.npz").write_bytes(pickle.dumps(Trap(sprung)))
     torch.save({"decoder.8.bias": torch.ones(32)}, tmp_path / "c.npz")
     for name, message in (
-        ("a", "decoder.8.bias as object"),
+        ("a", "allow_pickle=False"),
         ("b", "neither"),
         ("c", "not an array"),
     ):
@@ -275,9 +275,6 @@ def npy_claiming(shape):
         ([("decoder.8.bias.npy", npy_claiming((10**15,)))], "has no tensor"),
         ([(f"decoder.{n}.bias.npy", npy_claiming((1,))) for n in range(1001)], "1001 arrays"),
         ([("a.txt", b"")], "has 'a.txt', which is not an array"),
-        ([("decoder.8.bias.npy", b"no array")], "'decoder.8.bias', which is not an array"),
-        ([("decoder.8.bias.npy", b"\x93NUMPY\x01\x00\xff\x00" + b"(" * 255)], "is not an array"),
-        ([("decoder.8.bias.npy", b"\x93NUMPY\x09\x00\xff\x00" + b"(" * 255)], "is not an array"),
         ([(f"{'x' * 60_000}.txt", b"")], "has 'xxxxxxxxxxxx.*not an array"),
     ],
 )
@@ -300,13 +297,22 @@ def test_an_archive_with_an_invalid_name_is_refused(tmp_path):
         mask_decoder.load(tmp_path / "a.npz")
 
 
-def test_a_truncated_array_is_named(tmp_path):
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        npy_claiming((32,)),
+        npy_claiming((10**15,)),
+        b"no array",
+        b"\x93NUMPY\x01\x00\xff\x00" + b"(" * 255,
+        b"\x93NUMPY\x09\x00\xff\x00" + b"(" * 255,
+    ],
+)
+def test_a_damaged_array_is_named(tmp_path, damaged):
     members = []
     for name, array in WEIGHTS.items():
         made = io.BytesIO()
         np.save(made, array)
-        short = npy_claiming((32,)) if name == "decoder.8.bias" else made.getvalue()
-        members.append((f"{name}.npy", short))
+        members.append((f"{name}.npy", damaged if name == "decoder.8.bias" else made.getvalue()))
     (tmp_path / "a.npz").write_bytes(npz(members))
     with pytest.raises(InvalidCheckpoint, match=r"decoder\.8\.bias.* cut short or damaged"):
         mask_decoder.load(tmp_path / "a.npz")

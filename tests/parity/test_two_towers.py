@@ -195,7 +195,10 @@ def test_missing_tensor_has_the_name_of_the_checkpoint(tmp_path: Path) -> None:
         ({"model_type": "clip", "vision_config": {"hidden_act": "relu"}}, "vision_config.hidden_a"),
         ({"model_type": "clip", "vision_config": {"patch_size": 233}}, "vision_config.patch_size"),
         ({"model_type": "siglip", "text_config": {"hidden_size": 3}}, "text_config.num_attention"),
-        ({"model_type": "siglip", "text_config": {"new": 3}}, "text_config.new = 3"),
+        (
+            {"model_type": "siglip", "text_config": {"rope_scaling": 3}},
+            "text_config.rope_scaling = 3",
+        ),
         ({"model_type": "siglip", "text_config": {"projection_size": 5}}, "embeddings of 5"),
     ],
 )
