@@ -185,10 +185,21 @@ def read_adapter_config(folder: Path) -> AdapterConfig:
         ensure_weight_tying=bool(values.get("ensure_weight_tying")),
         modules_to_save=tuple(saved),
         base=base if isinstance(base, str) else "",
-        has_every_layer=isinstance(values.get("target_modules"), list)
-        and values.get("layers_to_transform") is None
-        and values.get("exclude_modules") in OFF_VALUES,
+        has_every_layer=_has_every_layer(values),
     )
+
+
+def _has_every_layer(values: dict[str, Any]) -> bool:
+    """Whether the adapter has all layers of each projection that it has.
+
+    A regular expression may choose layers by their numbers; one with no other digits than those in
+    names of projections does not.
+    """
+    targets = values.get("target_modules")
+    names = re.sub(r"\\d|fc[12]", "", targets) if isinstance(targets, str) else ""
+    if not isinstance(targets, str | list) or re.search(r"[0-9\[]", names):
+        return False
+    return values.get("layers_to_transform") is None and values.get("exclude_modules") in OFF_VALUES
 
 
 def _unsupported(key: str, value: object) -> InvalidCheckpoint:
