@@ -479,36 +479,11 @@ def test_dry_run_prints_the_plan_and_creates_nothing(capsys, images, tmp_path):
     assert not list(tmp_path.glob("rows*"))
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("rows.jsonl", "JSON lines"),
-        ("rows.parquet", "Parquet"),
-        ("rows/", "Parquet"),
-        ("rows.txt", "text"),
-    ],
-)
-def test_dry_run_estimates_time_and_size(capsys, pretended, tmp_path, name, kind):
-    manifest, output = tmp_path / "many.jsonl", tmp_path / "out" / name
-    (tmp_path / "out").mkdir()
-    images = 20 * [str(file) for file in sorted(Path(EXAMPLES).iterdir())]
-    rows = [{"image": file, "n": f"{n}" * 40} for n, file in enumerate(images)]
-    manifest.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    words = ("caption", manifest, "-o", f"{output}/" if name == "rows/" else output)
-    words += ("--model", "demo", "--allow-outside-root", "--keep", "n")
-    words += ("--format", "text") if kind == "text" else ()
-    code, out, err = call(capsys, *words, "--dry-run")
+def test_dry_run_estimates_the_time(capsys, pretended, tmp_path):
+    code, out, err = call(capsys, "caption", *many(5), "-o", tmp_path / "rows.jsonl", "--dry-run")
     assert (code, out) == (0, ""), err
     assert re.search(r"^pgcli: time: about .* s; [\d.,]+ rows/s, by 16 images$", err, re.M)
-    assert not list(output.parent.iterdir())
-    size = re.search(rf"^pgcli: size: about ([\d.]+) kB as {kind}", err, re.M)
-    free = re.search(rf"^pgcli: free: ([\d.]+) ([GT])B on the disk of {output}", err, re.M)
-    disk = shutil.disk_usage(tmp_path).free / {"G": 1e9, "T": 1e12}[free[2]]
-    assert float(free[1]) == pytest.approx(disk, rel=0.2)
-    assert call(capsys, *words)[0] == 0
-    files = [output] if output.is_file() else [*output.iterdir()]
-    written = sum(file.stat().st_size for file in files)
-    assert float(size[1]) * 1e3 == pytest.approx(written, rel=0.15 if kind != "Parquet" else 1)
+    assert not list(tmp_path.glob("rows*"))
 
 
 def test_dry_run_downloads_no_model(capsys):
