@@ -135,9 +135,7 @@ def roofs(setup: Setup) -> Values:
         x = torch.randn(rows, inner, device=setup.device, dtype=setup.dtype)
         weight = torch.randn(outer, inner, device=setup.device, dtype=setup.dtype)
         yield name, _rate(partial(F.linear, x, weight), rows * inner * outer, setup)
-    copied, read = _memory(setup.device)
-    yield "copy", copied / 1e12
-    yield "read", read / 1e12
+    yield "memory", _memory(setup.device) / 1e12
 
 
 def row_counts(setup: Setup) -> tuple[int, ...]:

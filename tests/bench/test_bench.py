@@ -18,7 +18,7 @@ from pgcli.bench import benchmark, peak_rates, roofline
 from pgcli.bench.bench_images import BenchImages
 from pgcli.bench.engine_runner import EngineRunner, TokenRecorder
 from pgcli.bench.measure import agreement, in_turns, speed, speedup
-from pgcli.bench.peak_rates import MachineRates, MatmulRate
+from pgcli.bench.peak_rates import MachineRates
 from pgcli.bench.reference_runner import ReferenceRunner
 from pgcli.bench.roofline import PeakRates, Stages, Workload, limit
 from pgcli.bench.runner import BenchInputs, BenchRun
@@ -45,9 +45,7 @@ SLEPT = 0.5  # seconds: far more than a run of the tiny model takes
 @pytest.fixture(autouse=True)
 def fixed_machine_rates(monkeypatch):
     """Replaces the measured rates of the machine; a test can undo it."""
-    reported = MachineRates(
-        "a machine", 1, (MatmulRate("large", "float32", 1, 1, 1, 1e12),), 1e10, 1e10
-    )
+    reported = MachineRates("a machine", 1, PeakRates(1e12, 1e10))
     monkeypatch.setattr(peak_rates, "measure_rates", lambda *given: reported)
 
 
@@ -344,27 +342,28 @@ class TestRoofline:
         assert uneven.decode == pytest.approx(equal.decode * 10 / 28, rel=0.05)
         assert limit(config, Workload(4, 5, [1] * 4, 4), roof).decode == 0
 
-    def test_matmul_rates_are_measured_at_the_models_shapes(self, tiny, monkeypatch):
+    def test_the_highest_rates_of_the_models_shapes_are_the_peak(self, tiny, monkeypatch):
         monkeypatch.undo()
         monkeypatch.setattr(peak_rates, "PRODUCT_SECONDS", 0.0)
         monkeypatch.setattr(peak_rates, "BUFFER_BYTES", 2**20)
-        monkeypatch.setattr(peak_rates, "LARGE", ("large", 32, 64, 64))
-        config = read_config(tiny)
-        reported = peak_rates.measure_rates(config, 2, torch.device("cpu"), torch.bfloat16)
-        names = [product.name for product in reported.products]
-        assert names[0] == "large"
-        assert len(names) == 8
-        assert {product.dtype for product in reported.products} == {"bfloat16"}
-        assert reported.products[-1].inner == config.decoder.mlp_dim
-        assert reported.peak.flops_per_second == max(p.flops_per_second for p in reported.products)
-        assert reported.peak.bytes_per_second > 1e6
-        slow = replace(
-            reported,
-            products=tuple(replace(p, flops_per_second=1.0) for p in reported.products),
-            read_bytes_per_second=1e18,
-        )
-        assert peak_rates.highest_rates(slow, reported).products == reported.products
-        assert peak_rates.highest_rates(reported, slow).peak.bytes_per_second == 1e18
+        monkeypatch.setattr(peak_rates, "LARGE", (32, 64, 64))
+        config, product = read_config(tiny), peak_rates._product
+        rates = {}
+
+        def recorded(*shape):
+            rates[shape[:3]] = product(*shape)
+            return rates[shape[:3]]
+
+        monkeypatch.setattr(peak_rates, "_product", recorded)
+        measured = peak_rates.measure_rates(config, 2, torch.device("cpu"), torch.bfloat16)
+        assert (32, 64, 64) in rates
+        assert list(rates)[-1][1:] == (config.decoder.mlp_dim, config.decoder.width)
+        assert measured.peak.flops_per_second == max(rates.values())
+        assert measured.peak.bytes_per_second > 1e6
+        other = replace(measured, peak=PeakRates(1.0, 1e18))
+        highest = PeakRates(measured.peak.flops_per_second, 1e18)
+        assert peak_rates.highest_rates(other, measured).peak == highest
+        assert peak_rates.highest_rates(measured, other).peak == highest
 
 
 def counted(act):

@@ -75,20 +75,15 @@ def milliseconds(seconds: Stages, rows: int) -> tuple[str, ...]:
 
 def facts(report: BenchReport) -> Facts:
     """How and on what machine the tables were measured."""
-    machine = report.machine
-    flops = sorted(product.flops_per_second for product in machine.products)
+    machine, peak = report.machine, report.machine.peak
     attention = ", ".join(f"{kind} in {tower}" for tower, kind in report.attention.items())
     facts = [
         ("answers", f"{report.answers}; batches of {report.batch_size}"),
         ("device", f"{machine.device}, {machine.threads} threads, {report.dtype}"),
         (
-            "matrix products",
-            f"{flops[0] / 1e9:,.0f} to {flops[-1] / 1e9:,.0f} GFLOP/s, by shape",
-        ),
-        (
-            "memory",
-            f"{machine.copied_bytes_per_second / 1e9:.1f} GB/s copying, "
-            f"{machine.read_bytes_per_second / 1e9:.1f} GB/s reading",
+            "limit",
+            f"{peak.flops_per_second / 1e9:,.0f} GFLOP/s, {peak.bytes_per_second / 1e9:.1f} GB/s, "
+            "the highest that were measured",
         ),
         ("transformers", f"{report.transformers}; attention: {attention}"),
         ("rounds", f"{report.rounds}, in turns; speeds are medians, ranges cover all rounds"),
