@@ -824,7 +824,9 @@ def test_python_interface_shows_the_bars_of_the_client(hub, monkeypatch):
     shown = Terminal()
     monkeypatch.setattr(sys, "stderr", shown)
     bars = sys.modules["huggingface_hub.utils.tqdm"]
-    monkeypatch.setattr(bars, "HF_HUB_DISABLE_PROGRESS_BARS", False)
+    # whatever other tests have told the client
+    monkeypatch.setattr(bars, "are_progress_bars_disabled", lambda name=None: False)
+    monkeypatch.setattr(bars, "is_tqdm_disabled", lambda log_level: None)
     hub.add(NAME, MODEL)
     find(NAME)
     assert "708kB /  708kB" in shown.getvalue()
