@@ -166,7 +166,7 @@ def test_ctrl_z_pauses_and_the_pause_is_not_counted(tmp_path: Path) -> None:
     time.sleep(2)
     assert saved(output) == before
     terminal.type("fg\n")
-    terminal.wait_for("hint: pgcli view")
+    terminal.wait_for("pgcli view")
     terminal.type("exit\n")
     shown = terminal.finished()
     assert saved(output) == list(range(ROWS // 4))
