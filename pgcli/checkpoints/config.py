@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from reprlib import repr as brief
 from typing import Any
@@ -84,12 +85,18 @@ def read_config(folder: Path) -> PaliGemmaConfig:
     except ValueError as error:
         raise InvalidCheckpoint(f"{folder / GENERATION}: {error}") from error
     if settings := settings_not_followed(folder, never_generated={config.image_token_id}):
-        warnings.warn(
-            f"{GENERATION}: transformers' greedy answers follow {', '.join(settings)}, "
-            "and pgcli's do not",
-            stacklevel=1,
-        )
+        warn_not_followed(settings)
     return replace(config, stop_tokens=stop_tokens or config.stop_tokens)
+
+
+@cache  # one run reads the file several times
+def warn_not_followed(settings: tuple[str, ...]) -> None:
+    """Warn of settings of a checkpoint that are not followed."""
+    warnings.warn(
+        f"{GENERATION}: transformers' greedy answers follow {', '.join(settings)}, "
+        "and pgcli's do not",
+        stacklevel=1,
+    )
 
 
 def settings_not_followed(folder: Path, *, never_generated: Collection[int]) -> tuple[str, ...]:

@@ -81,7 +81,7 @@ def test_export_and_page_leave_out_boxes():
     assert len(found) == len(boxes) - 2
     assert main(["view", "twice.jsonl", "-o", "p.html", *options, "-q"]) == 0
     data = Path("p.html").read_text().partition('id="data">')[2].partition("</script>")[0]
-    assert sum(len(row.get("b", ())) for row in json.loads(data)["rows"]) == len(boxes) - 2
+    assert sum(len(row.get("boxes", ())) for row in json.loads(data)["rows"]) == len(boxes) - 2
 
 
 @pytest.mark.usefixtures("photos")

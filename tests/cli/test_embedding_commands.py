@@ -352,7 +352,11 @@ def test_pages_show_scores_labels_and_embeddings(models: dict[str, Path], capsys
     run("score", models["siglip"], "photos", "--text", "a <b>", "--text", "c", "-o", "s.jsonl")
     run("classify", models["vit"], "photos", "-o", "c.jsonl")
     run("embed", models["clip"], "photos", "-o", "e.parquet", "--view", "e.html")
-    for name, shown in (("s", "cosine "), ("c", '["star",'), ("e", "embedding of 40 values")):
+    for name, shown in (
+        ("s", "cosine "),
+        ("c", '"labels":[{"label":"star"'),
+        ("e", "embedding of 40 values"),
+    ):
         if name != "e":
             assert main(["view", f"{name}.jsonl"]) == 0
         assert shown in Path(f"{name}.html").read_text()

@@ -42,7 +42,7 @@ ENDINGS = (
     "images end in .avif, .bmp, .gif, .jfif, .jpe, .jpeg, .jpg, .pbm, .pgm, .png, .pnm, .ppm, "
     ".tif, .tiff, .webp; folders are searched recursively"
 )
-AUTHENTICATE = "as the user that `hf auth whoami` names; or name a local folder: --model DIR"
+AUTHENTICATE = "as the user that `hf auth whoami` names; name a local folder: --model DIR"
 
 
 class Stage:
@@ -171,25 +171,26 @@ SITUATIONS = [
         "the licence is not accepted by the user of the token",
         lambda stage: stage.gated(stored="hf_other"),
         10,
-        f"{MODEL} needs its licence accepted by the user whose token is set on this machine (that "
-        "of `hf auth login`)",
+        f"{MODEL} needs its licence accepted by the user whose token is set on this machine "
+        "(`hf auth login`)",
         f"open {{hub}}/{MODEL} and accept it {AUTHENTICATE}",
     ),
     Situation(
         "a token in the environment hides that of a user who has accepted the licence",
         lambda stage: stage.gated(stored="hf_member", HF_TOKEN="hf_other"),
         10,
-        f"{MODEL} needs its licence accepted by the user whose token is in HF_TOKEN, which hides "
-        "that of `hf auth login`",
-        "`unset HF_TOKEN` if the other user has accepted it; else open "
-        f"{{hub}}/{MODEL} and accept it {AUTHENTICATE}",
+        f"{MODEL} needs its licence accepted by the user whose token is set on this machine "
+        "(HF_TOKEN)",
+        f"open {{hub}}/{MODEL} and accept it as the user that `hf auth whoami` names; `unset "
+        "HF_TOKEN` to use the token of `hf auth login`, or name a local folder: --model DIR",
     ),
     Situation(
         "a token in the environment is not valid and hides one that is",
         lambda stage: stage.gated(stored="hf_member", HF_TOKEN="hf_old"),
         10,
         f"{MODEL} could not be downloaded: 401 Unauthorized",
-        "the token in HF_TOKEN is not valid, and hides that of `hf auth login`: `unset HF_TOKEN`",
+        "the token of HF_TOKEN is not valid: `unset HF_TOKEN`, then `hf auth login` if that has "
+        "none",
     ),
     Situation(
         "offline, and the model is not in the cache",

@@ -321,9 +321,9 @@ ALLOWED_CALLS = {
         "cli/commands/doctor.py",
         "cli/ui/bench_report.py",
         "cli/ui/console.py",
-        "cli/ui/progress_bar.py",
+        "cli/ui/progress.py",
     },
-    "TextColumn": {"cli/ui/progress_bar.py"},
+    "TextColumn": {"cli/ui/progress.py"},
     "tqdm": {"api/embeddings.py"},
     "tqdm.write": set(),
     "sys.stdout.write": set(),
@@ -348,8 +348,9 @@ NOT_FOREIGN = {
     "cli/main.py: typer.echo(f'pgcli {__version__}')",
     "cli/main.py: typer.echo(context.get_help())",
     "cli/ui/stdout.py: typer.echo(json.dumps(value, indent=2))",
-    "cli/ui/progress_bar.py: Text(progress.amount())",  # numbers
-    "cli/ui/progress_bar.py: Text(buffered.decode(errors='replace'))",  # made printable by a sink
+    "cli/ui/progress.py: Text(progress.amount())",  # numbers
+    "cli/ui/console.py: Text(line)",  # JSON of clean values
+    "cli/ui/console.py: Text(bytes(rows).decode(errors='replace'))",  # made printable by a sink
     "cli/commands/doctor.py: Text(f.state, colour)",  # ok, warn or bad
 }
 OUTPUT_CALLS = ("typer.echo", "Text", "Text.assemble", "TextColumn", "tqdm.write", "SystemExit")

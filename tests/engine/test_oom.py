@@ -748,14 +748,14 @@ PROMPT = ("--prompt", "caption en", "--prompt", "how many circles are there?")
 def test_a_run_reports_smaller_batches_once_and_at_its_end(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code, expected, err = called(capsys, *PROMPT)
+    code, expected, err = called(capsys, *PROMPT, "--verbose")
     assert code == 0
     images = len(expected) // 2
     assert f"pgcli: images reused: {images} of {2 * images} prompts\n" in err
     assert "memory ran out" not in err
     LimitedMemory(monkeypatch, "decode", 2)
     assert called(capsys, *PROMPT)[:2] == (0, expected)
-    code, _, err = called(capsys, *PROMPT)
+    code, _, err = called(capsys, *PROMPT, "--verbose")
     notices = [line for line in err.splitlines() if "memory ran out" in line]
     assert len(notices) == 2
     assert notices[0].endswith("; no row is lost")
