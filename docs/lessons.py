@@ -1,4 +1,4 @@
-"""Writes what the lessons print into docs/lessons.md, and draws their pictures.
+"""Writes what the lessons print into docs/lessons.md, and draws their figures.
 
 python docs/lessons.py
 """
@@ -15,8 +15,8 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "lessons.md"
 #: A lesson's block on the page: its command and what it prints.
 BLOCK = re.compile(r"^```text\n\$ python (examples/lessons/(\w+)\.py)\n(.*?)^```$", re.M | re.S)
-#: Lessons that draw, and their pictures.
-PICTURES = {"rope": "rotary-scores.png", "contrastive": "contrastive-losses.png"}
+#: Lessons that draw, and their figures.
+FIGURES = {"rope": "rotary-scores.png", "contrastive": "contrastive-losses.png"}
 
 
 def run(*arguments: str) -> str:
@@ -38,5 +38,5 @@ def with_outputs(page: str) -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(with_outputs(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-    for lesson, picture in PICTURES.items():
-        run(f"examples/lessons/{lesson}.py", str(ROOT / "docs" / picture))
+    for lesson, figure in FIGURES.items():
+        run(f"examples/lessons/{lesson}.py", str(ROOT / "docs" / figure))

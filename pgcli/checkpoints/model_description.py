@@ -82,12 +82,6 @@ def image_preprocessing(folder: Path, description: ModelDescription) -> Preproce
     return read_preprocessing(folder, config.vision.resolution, family)
 
 
-def has_text_tower(values: Mapping[str, Any]) -> bool:
-    """Whether the model of a `config.json` reads texts, for which it has a tokenizer."""
-    is_image_only = values.get("model_type") in ("vit", "siglip_vision_model")
-    return not is_image_only and not _is_classifier(values)
-
-
 def read_kind(folder: Path) -> ModelKind | None:
     """The kind of a checkpoint by its type alone; None for other models.
 

@@ -138,11 +138,7 @@ class Summary:
         if errors:
             codes = ", ".join(f"{code} {number:,}" for code, number in errors.most_common())
             text += f", {errors.total():,} with errors: {codes}"
-        if self.ignored:
-            from pgcli.inputs import describe_endings
-
-            text += f"; skipped {', '.join(describe_endings(self.ignored))}"
-        return text
+        return text + "".join(f"; {name} {kinds}" for name, kinds in ignored_facts(self.ignored))
 
     def _speed(self) -> str:
         tally, info = self.tally, self.engine
