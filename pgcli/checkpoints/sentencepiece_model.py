@@ -16,6 +16,7 @@ from pgcli.checkpoints.files import read_json
 from pgcli.errors import InvalidCheckpoint
 
 MAX_PIECES = 2**20
+MAX_GROWTH = 64  # letters that are written for one
 MAX_PIECE_LENGTH = 256  # finding the merges of a piece takes time quadratic in its length
 UNIGRAM, BPE = 1, 2  # TrainerSpec.ModelType in SentencePiece's protocol
 CONTROL = 3  # SentencePiece.Type
@@ -37,8 +38,10 @@ def convert_sentencepiece(file: Path, data: bytes) -> Tokenizer:
     }
     kind = model.trainer_spec.model_type
     if file.name == "spiece.model":
+        charsmap = model.normalizer_spec.precompiled_charsmap
         problems |= {
             "it is cut short, or not a unigram model": kind != UNIGRAM,
+            "it replaces text by much longer text": longest_replacement(charsmap) > MAX_GROWTH,
             "it has no unknown token": not 0 <= model.trainer_spec.unk_id < len(pieces),
         }
     else:
@@ -60,6 +63,15 @@ def convert_sentencepiece(file: Path, data: bytes) -> Tokenizer:
     tokenizer = _from_bpe(file, data)
     _add_tokens(tokenizer, file.parent)
     return tokenizer
+
+
+def longest_replacement(charsmap: bytes) -> int:
+    """The letters of the longest text that a model's table writes for one letter.
+
+    The table is a trie behind its size, and the texts, each with a NUL at its end.
+    """
+    texts = charsmap[4 + int.from_bytes(charsmap[:4], "little") :].split(b"\0")
+    return max(len(text.decode(errors="replace")) for text in texts)
 
 
 def _parse(file: Path, data: bytes) -> Any:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
 
 from pgcli.checkpoints.files import open_model_file, read_json
-from pgcli.checkpoints.sentencepiece_model import convert_sentencepiece
+from pgcli.checkpoints.sentencepiece_model import (
+    MAX_GROWTH,
+    convert_sentencepiece,
+    longest_replacement,
+)
 from pgcli.checkpoints.weight_files import SENTENCEPIECE, TOKEN_NAMES, TOKENIZER
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.config import TextConfig
@@ -22,13 +26,16 @@ from pgcli.model.config import TextConfig
 #: The first of these that a checkpoint has is its tokenizer.
 FILES = (TOKENIZER, *SENTENCEPIECE[:2])
 MAX_BYTES = 64 * 2**20  # Gemma's tokenizer.json has 17 MB, its SentencePiece model 4 MB
-MAX_GROWTH = 64
+#: The factors of steps that do not state what they write: by Unicode's tables, or a blank more.
+GROWTH = {"NFC": 3, "NFD": 4, "NFKC": 18, "NFKD": 18, "BertNormalizer": 18, "Lowercase": 2}
+GROWTH |= {"ByteLevel": 3, "Metaspace": 2, "WordPiece": 2}
 STEPS = ("normalizer", "pre_tokenizer", "decoder")
 #: A token that is normalized while the tokenizer is built, or the key in letters that are escaped.
 NORMALIZED = re.compile(rb'"normalized"\s*:\s*true|\\u00[67]')
-_ATOM = r"(?:\\[\s\S](?:\{\w+\})?|\[(?:\\[\s\S]|[^\]\\\[])*\]|[^\\\[\](){}*+?|.^$])"
-_ALTERNATIVE = rf"{_ATOM}+(?:\+|\{{\d+,\}})?"
+_ATOM = r"(?:\\[^AbBGKyYzZ](?:\{[a-zA-Z_]\w*\})?|\[(?:\\[\s\S]|[^\]\\\[])*\]|[^\\\[\](){}*+?|.^$])"
+_ALTERNATIVE = rf"{_ATOM}+(?:\+|\{{[1-9]\d*,\}})?"
 #: Alternatives of characters and their classes, of which only the last may repeat: linear time.
+#: None matches without a character, as `\b` does: each pass of a replacement would double a text.
 SIMPLE_REGEX = re.compile(rf"{_ALTERNATIVE}(?:\|{_ALTERNATIVE})*")
 CLIP_BOS, CLIP_EOS = "<|startoftext|>", "<|endoftext|>"
 
@@ -57,7 +64,13 @@ def open_tokenizer(folder: Path) -> Tokenizer:
         data = stream.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
         raise InvalidCheckpoint(f"{file} is larger than {MAX_BYTES} bytes")
-    tokenizer = _from_json(file, data) if name == TOKENIZER else convert_sentencepiece(file, data)
+    try:
+        convert = _from_json if name == TOKENIZER else convert_sentencepiece
+        tokenizer = convert(file, data)
+    except InvalidCheckpoint:
+        raise
+    except BaseException as error:
+        raise _translated(error, f"{file} is not a tokenizer") from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
     try:
@@ -68,19 +81,14 @@ def open_tokenizer(folder: Path) -> Tokenizer:
 
 
 def _from_json(file: Path, data: bytes) -> Tokenizer:
-    try:
-        if NORMALIZED.search(data):  # of large vocabularies, reading all of it takes a second
-            values = json.loads(data)
-            _check_steps(file, [values.get(name) for name in STEPS])
-        tokenizer = Tokenizer.from_buffer(data)
-    except InvalidCheckpoint:
-        raise
-    except BaseException as error:
-        raise _translated(error, f"{file} is not a tokenizer") from error
-    if getattr(tokenizer.model, "dropout", None):
-        raise InvalidCheckpoint(f"{file} uses dropout of merges, unlike Gemma's tokenizer")
+    if NORMALIZED.search(data):  # of large vocabularies, reading all of it takes a second
+        values = json.loads(data)
+        _check_steps(file, [values.get(name) for name in STEPS])
+    tokenizer = Tokenizer.from_buffer(data)
     steps = filter(None, (getattr(tokenizer, name) for name in STEPS))
     _check_steps(file, [json.loads(step.__getstate__()) for step in steps])
+    if getattr(tokenizer.model, "dropout", None):
+        raise InvalidCheckpoint(f"{file} uses dropout of merges, unlike Gemma's tokenizer")
     return tokenizer
 
 
@@ -110,21 +118,31 @@ def _regexes(step: Any) -> Iterator[str]:
     """The regular expressions of this step and the steps in it."""
     if isinstance(step, dict) and isinstance(step.get("Regex"), str):
         yield step["Regex"]
-    for inner in (
-        step.values() if isinstance(step, dict) else step if isinstance(step, list) else ()
-    ):
+    for inner in _inner_steps(step):
         yield from _regexes(inner)
 
 
 def _max_growth(step: Any) -> int:
     """The largest factor by which this step and the steps in it can lengthen a text."""
-    if isinstance(step, list):
-        return min(prod(map(_max_growth, step)), MAX_GROWTH + 1)
-    if not isinstance(step, dict):
-        return 1
-    inserted = (step.get(name) for name in ("content", "prepend"))
-    longest = max((len(text) for text in inserted if isinstance(text, str)), default=1)
-    return max(1, longest) * prod(_max_growth(value) for value in step.values())
+    growth = 1
+    if isinstance(step, dict):
+        content, prepend, charsmap = map(step.get, ("content", "prepend", "precompiled_charsmap"))
+        factors = [GROWTH.get(str(step.get("type")), 1)]
+        factors += [len(content)] if isinstance(content, str) else []
+        factors += [len(prepend) + 1] if isinstance(prepend, str) else []
+        factors += (
+            [longest_replacement(base64.b64decode(charsmap))] if isinstance(charsmap, str) else []
+        )
+        factors += [MAX_GROWTH + 1] if step.get("String") == "" else []  # found everywhere
+        growth = max(factors)
+    for inner in _inner_steps(step):
+        growth = min(growth * _max_growth(inner), MAX_GROWTH + 1)
+    return growth
+
+
+def _inner_steps(step: Any) -> Iterable[Any]:
+    """The values of an object or an array."""
+    return step.values() if isinstance(step, dict) else step if isinstance(step, list) else ()
 
 
 # --- the tokenizer of a text tower

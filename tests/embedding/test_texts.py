@@ -10,10 +10,11 @@ import pytest
 import sentencepiece
 import torch
 import transformers
+from sentencepiece import sentencepiece_model_pb2
 
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.model_description import read_description
-from pgcli.checkpoints.tokenizer import open_text_tokenizer
+from pgcli.checkpoints.tokenizer import open_text_tokenizer, open_tokenizer
 from pgcli.embedding.loader import load, text_processor
 from pgcli.embedding.texts import TextProcessor, canonical_text
 from pgcli.errors import InvalidCheckpoint
@@ -146,6 +147,22 @@ def test_sentencepiece_model_of_siglip_gives_the_same_tokens(tmp_path: Path) -> 
         cleaned = own.canonicalize_text(text)
         ids = found.tokenizer.encode(cleaned, add_special_tokens=False).ids
         assert ids == own(text, add_special_tokens=False).input_ids, text
+
+
+@pytest.mark.parametrize(
+    ("charsmap", "message"),
+    [(b"\0" * 4 + b"b" * 65, "replaces text by much longer"), (b"\xff", "is not a tokenizer")],
+)
+def test_hostile_table_of_a_sentencepiece_model_is_refused(
+    tmp_path: Path, charsmap: bytes, message: str
+) -> None:
+    model = sentencepiece_model_pb2.ModelProto()
+    model.trainer_spec.model_type, model.trainer_spec.unk_id = 1, 0
+    model.pieces.add(piece="<unk>", score=0.0)
+    model.normalizer_spec.precompiled_charsmap = charsmap
+    (tmp_path / "spiece.model").write_bytes(model.SerializeToString())
+    with pytest.raises(InvalidCheckpoint, match=message):
+        open_tokenizer(tmp_path)
 
 
 def tokenizer_of(folder: Path) -> dict[str, Any]:

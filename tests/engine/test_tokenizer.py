@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -202,6 +204,29 @@ ENDLESS = {"Regex": "(a+)+$"}
 SPLIT = {"type": "Split", "pattern": ENDLESS, "behavior": "Isolated", "invert": False}
 
 
+def doubling(step: dict[str, Any]) -> dict[str, Any]:
+    """Steps that each write about two letters for one: 2 ** 40 in all."""
+    return {"type": "Sequence", "normalizers": [step] * 40}
+
+
+def charsmap(text: str) -> dict[str, Any]:
+    """A step in SentencePiece's form: a trie of the letter a, which becomes the text."""
+    trie = [0] * 512
+    trie[0] = 256 << 10  # the children are at 256 xor their letter
+    trie[256 ^ ord("a")] = ord("a") | 1 << 8 | 1 << 10  # with a value, next to it
+    data = struct.pack("<I512I", 4 * len(trie), *trie) + text.encode() + b"\0"
+    return {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(data).decode()}
+
+
+def test_the_table_of_a_usual_tokenizer_is_used(
+    file_tokenizer: tokenizers.Tokenizer, tmp_path: Path
+) -> None:
+    values = json.loads(file_tokenizer.to_str()) | {"normalizer": charsmap("bcd")}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(values))
+    tokenizer = Tokenizer.from_folder(tmp_path)
+    assert tokenizer.encode_text("aa") == tokenizer.encode_text("bcdbcd")
+
+
 @pytest.mark.parametrize(
     ("part", "value", "message"),
     [
@@ -216,8 +241,16 @@ SPLIT = {"type": "Split", "pattern": ENDLESS, "behavior": "Isolated", "invert": 
             {"type": "Sequence", "normalizers": [step(content="aa")] * 40},
             "much longer text",
         ),
+        ("normalizer", charsmap("b" * 10**5), "much longer text"),
+        ("normalizer", doubling(step(pattern={"String": ""})), "much longer text"),
+        ("normalizer", doubling(step(pattern={"Regex": r"\B"})), "regular expression"),
+        ("normalizer", doubling(step(pattern={"Regex": "c{0,}"})), "regular expression"),
+        ("normalizer", doubling(step(pattern={"Regex": r"\w{0}"})), "regular expression"),
+        ("normalizer", doubling({"type": "Prepend", "prepend": "b"}), "much longer text"),
+        ("normalizer", doubling({"type": "ByteLevel"}), "much longer text"),
+        ("normalizer", doubling({"type": "NFKD"}), "much longer text"),
     ],
-    ids=range(7),
+    ids=range(15),
 )
 def test_a_tokenizer_with_unbounded_work_is_refused(
     file_tokenizer: tokenizers.Tokenizer, tmp_path: Path, part: str, value: Any, message: str
