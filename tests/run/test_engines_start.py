@@ -10,20 +10,13 @@ import pytest
 
 from pgcli.run import task
 from pgcli.run.request.make import make_request
-from pgcli.run.workers import engine_process, engines
+from pgcli.run.workers import engines, worker
 from pgcli.run.workers.slots import EngineSlot
 from pgcli.stores import LocalStore
 
 
 class Loads(Exception):
     """The model is to be loaded."""
-
-
-class NoConnection:
-    """Takes messages."""
-
-    def send(self, message: object) -> None:
-        pass
 
 
 def test_decoding_processes_start_before_the_model_is_loaded(
@@ -39,12 +32,10 @@ def test_decoding_processes_start_before_the_model_is_loaded(
     LocalStore(tmp_path / "rows.jsonl.pgcli", create=True)
     values = {"model": "demo", "workers": 1, "output": str(tmp_path / "rows.jsonl")}
     request = make_request("caption", (str(tmp_path),), values)
-    work = engine_process.EngineTask(request, "run", ())
+    work = worker.EngineTask(request, EngineSlot(1), "run")
     before = len(psutil.Process().children())
     with pytest.raises(Loads):
-        engine_process.compute(
-            NoConnection(), work, EngineSlot(1), engine_process.threading.Event()
-        )  # type: ignore[arg-type]
+        next(worker.compute(work, lambda: False))
     assert decoding == [before + 1]
 
 

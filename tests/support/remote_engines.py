@@ -54,7 +54,7 @@ class LightActor(ray_run.Actor):
     """An actor without a model that notes its process."""
 
     def work(self) -> Iterator[Any]:
-        os.chdir(self._request.folder)
+        os.chdir(self._task.request.folder)
         NOTES.mkdir(exist_ok=True)
         (NOTES / f"actor {os.getpid()}").touch()
         task.load_engine = load_light_engine  # type: ignore[assignment]

@@ -22,6 +22,7 @@ from pgcli.run.workers.slots import EngineSlot
 
 if TYPE_CHECKING:
     from pgcli.run.request import RunRequest
+    from pgcli.run.workers.worker import EngineTask
 
 #: Python's variable that keeps the current folder off the module path.
 SAFE_PATH = "PYTHONSAFEPATH"
@@ -29,18 +30,6 @@ SPAWN = multiprocessing.get_context("spawn")
 CAN_FORK = sys.platform == "linux"
 #: The signals that ask a program to end. A terminal and `kill` send them to its processes, too.
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-@dataclass(frozen=True, slots=True)
-class EngineTask:
-    """What an engine process computes: the rows of a request that are not `saved`.
-
-    `run` is the id of the process that puts them into the output.
-    """
-
-    request: RunRequest
-    run: str
-    saved: tuple[tuple[int, int], ...]
 
 
 def import_ahead(request: RunRequest) -> None:
@@ -61,12 +50,12 @@ class EngineDied(Exception):
 class EngineProcess:
     """An engine process of a run. Closing it ends it."""
 
-    def __init__(self, task: EngineTask, slot: EngineSlot, context: BaseContext):
-        self.slot = slot
+    def __init__(self, task: EngineTask, context: BaseContext):
+        self.slot = task.slot
         self.process_id = ""  # that of its file, once the model is loaded
         self.connection, theirs = context.Pipe()
         make: Any = context.Process  # type: ignore[attr-defined]
-        self._process = make(target=serve, args=(theirs, task, slot), daemon=True)
+        self._process = make(target=serve, args=(theirs, task), daemon=True)
         self._problem = "it ended"  # for a process without an exit code
         atexit.register(self.close)  # multiprocessing would send SIGTERM and wait
         try:
@@ -116,9 +105,10 @@ def how_it_ended(code: int) -> str:
     return f"signal {-code} ended it" if code < 0 else f"it ended with exit code {code}"
 
 
-def serve(connection: Connection, task: EngineTask, slot: EngineSlot) -> None:
-    """Compute chunks of a run until none is left. Errors are sent, not raised."""
+def serve(connection: Connection, task: EngineTask) -> None:
+    """Compute chunks of a run until none is left, and send what is reported, also errors."""
     from pgcli.images.limits import die_with_parent
+    from pgcli.run.workers.worker import compute
 
     die_with_parent()
     ignore_signals()
@@ -126,45 +116,11 @@ def serve(connection: Connection, task: EngineTask, slot: EngineSlot) -> None:
     threading.Thread(target=wait_for_stop, args=(connection, stop), daemon=True).start()
     with suppress(BrokenPipeError, ConnectionResetError):
         try:
-            compute(connection, task, slot, stop)
+            for message in compute(task, stop.is_set):
+                connection.send(message)
             connection.send(None)
         except Exception as error:  # noqa: BLE001 - the program raises it
             connection.send(EngineFailed(error, traceback.format_exc()))
-
-
-def compute(
-    connection: Connection, task: EngineTask, slot: EngineSlot, stop: threading.Event
-) -> None:
-    """Load the model and compute chunks; what is loaded and each chunk are reported."""
-    import torch
-
-    from pgcli.run.model import engine_info
-    from pgcli.run.output import join_output
-    from pgcli.run.state.processes import Process
-    from pgcli.run.state.record import state_folder
-    from pgcli.run.task import find_checkpoints, load_engine
-    from pgcli.run.workers.row_images import RowImages
-    from pgcli.run.workers.worker import ChunkWorker
-    from pgcli.stores import open_folder
-
-    torch.set_num_threads(slot.threads)
-    request, should_stop = task.request, stop.is_set
-    checkpoint, adapter = find_checkpoints(request)
-    store = open_folder(state_folder(request.output.output))
-    process = Process(store, "engine", {"run": task.run})
-    with (
-        process.registered(),
-        RowImages(request, checkpoint.folder, slot.device, should_stop, total=None) as images,
-    ):
-        engine = load_engine(request, checkpoint, adapter, slot.device)
-        connection.send((process.id, engine_info(request, engine)))
-        output = join_output(request, store, process)
-        worker = ChunkWorker(
-            output, process, publishes=False, should_stop=should_stop, saved=task.saved
-        )
-        for report in worker.work(engine, images):
-            connection.send(report)
-    process.remove()
 
 
 def wait_for_stop(connection: Connection, stop: threading.Event) -> None:

@@ -14,11 +14,10 @@ from pgcli.run.state.open_files import Coverage, Segment
 from pgcli.run.workers.engine_process import (
     EngineDied,
     EngineProcess,
-    EngineTask,
     start_method,
 )
 from pgcli.run.workers.slots import EngineSlot
-from pgcli.run.workers.worker import Deaths, Report
+from pgcli.run.workers.worker import Deaths, EngineTask, Report
 
 if TYPE_CHECKING:
     from pgcli.run.request import RunRequest
@@ -97,8 +96,8 @@ class Engines:
             self._reported.add(message.number)
             self._run.on_report(message, self._take)
         else:
-            engine.process_id, info = message
-            self._run.on_engine(info)
+            engine.process_id = message.process_id
+            self._run.on_engine(message.info)
 
     def _remove(self, engine: EngineProcess) -> None:
         engine.close()
@@ -114,8 +113,10 @@ class Engines:
         self._engines.append(self._start(engine.slot))
 
     def _start(self, slot: EngineSlot) -> EngineProcess:
-        task = EngineTask(self._request, self._process.id, self._run.output.coverage.ranges)
-        return EngineProcess(task, slot, self._context)
+        saved = self._run.output.coverage.ranges
+        return EngineProcess(
+            EngineTask(self._request, slot, self._process.id, saved), self._context
+        )
 
 
 def with_own_decoding(request: RunRequest, slots: Sequence[EngineSlot]) -> RunRequest:

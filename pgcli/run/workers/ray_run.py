@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 from pgcli.checkpoints.weight_files import total_bytes
 from pgcli.errors import NoUsableDevice
 from pgcli.printable import first_line
-from pgcli.run.model import EngineInfo
 from pgcli.run.task import find_checkpoints
-from pgcli.run.workers.slots import SINGLE_THREAD_BYTES
-from pgcli.run.workers.worker import Deaths, Report
+from pgcli.run.workers.slots import SINGLE_THREAD_BYTES, EngineSlot
+from pgcli.run.workers.worker import Deaths, EngineLoaded, EngineTask, Report, compute
 
 if TYPE_CHECKING:
     from pgcli.run.request import RunRequest
@@ -80,40 +79,13 @@ class Resources:
 class Actor:
     """A process of the cluster with a model of its own."""
 
-    def __init__(self, request: RunRequest, threads: int):
-        self._request, self._threads = request, threads
-        self._stop = threading.Event()
+    def __init__(self, task: EngineTask):
+        self._task, self._stop = task, threading.Event()
 
-    def work(self) -> Iterator[EngineInfo | Report]:
-        """Load the model and compute chunks; what is loaded and each chunk are reported."""
-        import torch
-
-        from pgcli.run.model import engine_info
-        from pgcli.run.output import join_output
-        from pgcli.run.state.processes import Process
-        from pgcli.run.state.record import state_folder
-        from pgcli.run.task import load_engine
-        from pgcli.run.workers.row_images import RowImages
-        from pgcli.run.workers.worker import ChunkWorker
-        from pgcli.stores import open_folder
-
-        request, should_stop = self._request, self._stop.is_set
-        device = request.model.device
-        os.chdir(request.folder)
-        torch.set_num_threads(self._threads)
-        checkpoint, adapter = find_checkpoints(request)
-        store = open_folder(state_folder(request.output.output))
-        process = Process(store, "engine")
-        with (
-            process.registered(),
-            RowImages(request, checkpoint.folder, device, should_stop, total=None) as images,
-        ):
-            engine = load_engine(request, checkpoint, adapter, device)
-            yield engine_info(request, engine)
-            output = join_output(request, store, process)
-            worker = ChunkWorker(output, process, publishes=True, should_stop=should_stop)
-            yield from worker.work(engine, images)
-        process.remove()
+    def work(self) -> Iterator[EngineLoaded | Report]:
+        """Load the model and compute chunks; what is done is reported."""
+        os.chdir(self._task.request.folder)
+        yield from compute(self._task, self._stop.is_set)
 
     def stop(self) -> None:
         """Finish the rows in progress only."""
@@ -179,7 +151,7 @@ class Fleet:
             self._deaths.reset()
             run.on_report(message)
         else:
-            run.on_engine(message)
+            run.on_engine(message.info)
 
     def _grow(self) -> None:
         """Request actors: twice as many as fit on the cluster as it is."""
@@ -197,9 +169,10 @@ class Fleet:
             "max_task_retries": 0,
             "max_concurrency": 2,  # work and stop
         }
+        slot = EngineSlot(max(1, int(self._resources.cpus)), run.request.model.device)
         while len(self._actors) < most:
             remote = self._ray.remote(Actor).options(**options)
-            actor = remote.remote(run.request, max(1, int(self._resources.cpus)))
+            actor = remote.remote(EngineTask(run.request, slot))
             stream = actor.work.options(num_returns="streaming").remote()
             self._actors[stream] = actor
         run.summary.engines = max(run.summary.engines, min(len(self._actors), fitting))

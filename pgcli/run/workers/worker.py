@@ -8,19 +8,24 @@ from typing import TYPE_CHECKING, Any
 
 from pgcli.errors import NoUsableDevice
 from pgcli.records import DecodedImage, Fault
-from pgcli.run.model import engine_info
+from pgcli.run import task as tasks
+from pgcli.run.model import EngineInfo, engine_info
+from pgcli.run.output import join_output
 from pgcli.run.progress.tally import Tally
 from pgcli.run.rows import chunk, chunk_numbers
 from pgcli.run.state.claims import MAX_DEATHS, Claim, Claims
 from pgcli.run.state.open_files import Coverage, Segment
 from pgcli.run.state.parquet_form import ParquetForm
 from pgcli.run.state.processes import Process, living
-from pgcli.run.task import answer_function
+from pgcli.run.state.record import state_folder
 from pgcli.run.workers.answer import Answers
 from pgcli.run.workers.row_images import RowImages
+from pgcli.run.workers.slots import EngineSlot
+from pgcli.stores import open_folder
 
 if TYPE_CHECKING:
     from pgcli.run.output import RunOutput
+    from pgcli.run.request import RunRequest
 
 CRASHED = Fault("worker_crashed", "The process of the model died of the image, twice.")
 #: Engines that may end, one after the other, while no chunk is computed.
@@ -42,6 +47,52 @@ class Report:
     hits: int = 0
     prompts: int = 0
     limits: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineTask:
+    """What an engine in a process of its own computes: the chunks of a request's output.
+
+    Its rows are put into the output by the process with the id `run`, which does so with those that
+    are `saved`; without one, the engine saves its chunks in the output itself.
+    """
+
+    request: RunRequest
+    slot: EngineSlot
+    run: str | None = None
+    saved: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLoaded:
+    """An engine has loaded its model; `process_id` is that of its process among the output's."""
+
+    process_id: str
+    info: EngineInfo
+
+
+def compute(task: EngineTask, should_stop: Callable[[], bool]) -> Iterator[EngineLoaded | Report]:
+    """Load the model and compute chunks until none is left; what is done is reported."""
+    import torch
+
+    request, slot = task.request, task.slot
+    torch.set_num_threads(slot.threads)
+    checkpoint, adapter = tasks.find_checkpoints(request)
+    store = open_folder(state_folder(request.output.output))
+    process = Process(store, "engine", {} if task.run is None else {"run": task.run})
+    with (
+        process.registered(),
+        RowImages(request, checkpoint.folder, slot.device, should_stop, total=None) as images,
+    ):
+        engine = tasks.load_engine(request, checkpoint, adapter, slot.device)
+        yield EngineLoaded(process.id, engine_info(request, engine))
+        output = join_output(request, store, process)
+        publishes = task.run is None
+        worker = ChunkWorker(
+            output, process, publishes=publishes, should_stop=should_stop, saved=task.saved
+        )
+        yield from worker.work(engine, images)
+    process.remove()
 
 
 class ChunkWorker:
@@ -89,7 +140,7 @@ class ChunkWorker:
         complete = self._complete(pending)  # the last file may have only some of its rows
         pending = [n for n in pending if n not in complete and self._missing(n)]
         claims = Claims(output.state.store, self._process, pending, self._complete)
-        answers = answer_function(request, engine, self._should_stop)
+        answers = tasks.answer_function(request, engine, self._should_stop)
         claim, is_prepared = claims.next(self._should_stop), False
         while claim is not None:
             ahead = claims.next(self._should_stop, waits=False) if claims.has_many else None
