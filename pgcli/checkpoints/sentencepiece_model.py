@@ -82,7 +82,7 @@ def _parse(file: Path, data: bytes) -> Any:
         raise InvalidCheckpoint(
             f"{file.parent} has no tokenizer.json, and converting its {file.name} needs "
             f"sentencepiece and protobuf: {error}",
-            hint="pip install sentencepiece protobuf",
+            hint="pip install 'paligemma-cli[sentencepiece]'",
         ) from error
     try:
         model.ParseFromString(data)

@@ -184,7 +184,7 @@ def test_missing_packages_are_named_with_a_hint(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "sentencepiece.sentencepiece_model_pb2", None)
     with pytest.raises(InvalidCheckpoint, match="needs sentencepiece and protobuf") as caught:
         open_tokenizer(folder)
-    assert caught.value.hint == "pip install sentencepiece protobuf"
+    assert caught.value.hint == "pip install 'paligemma-cli[sentencepiece]'"
 
 
 def test_a_folder_without_a_tokenizer_is_refused(tmp_path):

@@ -49,7 +49,7 @@ def test_files_that_the_dockerfile_copies_are_sent_to_docker():
             assert target.startswith("/src/")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     copied = " ".join(of_kind("COPY"))
-    assert all(name in copied for name in (project["readme"], *project["license-files"], "pgcli"))
+    assert all(name in copied for name in ("README.md", *project["license-files"], "pgcli"))
 
 
 def test_container_runs_offline_as_a_user_without_a_name():

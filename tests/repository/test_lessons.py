@@ -207,7 +207,7 @@ def test_the_spatial_block_needs_norm_and_sum(mistake: str) -> None:
 
 
 def test_each_claim_is_shown_by_a_lesson_or_test() -> None:
-    page = (DOCS / "claims.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parent / "claims.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| T(\d+) \| .+ \| (.+) \|$", page, re.M)
     assert [int(key) for key, _ in rows] == list(range(1, 79))
     for key, shown in rows:
