@@ -14,20 +14,16 @@ from examples.demo_model.average import average
 from examples.demo_model.dataset import SceneDataset
 from examples.demo_model.init import init_weights, whiten_patches
 from examples.demo_model.mask_autoencoder import MaskAutoencoder, MaskTask, load_autoencoder
-from examples.demo_model.packing import IGNORE_INDEX
 from examples.demo_model.patch_targets import patch_targets
 from examples.demo_model.scenes import BACKGROUNDS, COLOURS, SHAPES, VALIDATION_SEEDS, Scene
-from examples.demo_model.task import PATCH_HEAD, DemoLearner, DrawingsTask, examples_right
+from examples.demo_model.task import PATCH_HEAD, DemoLearner, DrawingsTask
 from examples.demo_model.training_examples import mask_codes
-from examples.demo_model.words import LETTERS, Word
 from pgcli.checkpoints import mask_decoder, weights
 from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import own_mask_decoder
-from pgcli.checkpoints.save import save
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
 from pgcli.model.paligemma import PaliGemma
-from pgcli.training.processes import Processes
 from pgcli.training.trainer import Trainer, TrainerOptions
 from tests.support.tiny import PATCH, RESOLUTION, tokenizer_into
 
@@ -76,33 +72,6 @@ def scene_dataset(
     )
 
 
-def test_a_batch_follows_from_its_index(vocabulary: Tokenizer) -> None:
-    one, same, other = (scene_dataset(vocabulary, 9)[index] for index in (3, 3, 4))
-    assert torch.equal(one.pixels_BRRC, same.pixels_BRRC)
-    assert all(torch.equal(a, b) for a, b in zip(one.row, same.row, strict=True))
-    assert one.kinds == same.kinds
-    assert not torch.equal(one.pixels_BRRC, other.pixels_BRRC)
-
-
-def test_rows_have_captions_detections_masks_and_words(vocabulary: Tokenizer) -> None:
-    rows = [kinds for index in range(8) for kinds in scene_dataset(vocabulary, 16)[index].kinds]
-    assert all({"caption", "detect"} < set(kinds) for kinds in rows)
-    assert 0.3 < sum(kinds[0] == "segment" for kinds in rows) / len(rows) < 0.7
-    lettered = scene_dataset(vocabulary, 16, (0, 1, 0))
-    assert {kinds[0] for index in range(8) for kinds in lettered[index].kinds} == {"ocr"}
-    assert {len(kinds) for kinds in scene_dataset(vocabulary, 1)[0].kinds} == {1}
-
-
-def test_first_tokens_of_answers_weigh_more_than_words_of_captions(vocabulary: Tokenizer) -> None:
-    batch = scene_dataset(vocabulary, 9)[0]
-    for row, kinds in enumerate(batch.kinds):
-        for number, kind in enumerate(kinds, 1):
-            mine = (batch.row.example_T[row] == number) & (batch.row.target_T[row] != IGNORE_INDEX)
-            first, *later = batch.row.weight_T[row][mine].tolist()
-            assert first == (1.0 if kind == "caption" else 4.0)
-            assert set(later) <= {1.0}
-
-
 def test_patch_targets_describe_the_object_at_the_centre() -> None:
     for seed in VALIDATION_SEEDS[:50]:
         scene = Scene.from_seed(seed)
@@ -125,17 +94,6 @@ def test_patch_targets_describe_the_object_at_the_centre() -> None:
             assert targets.side_P4[patch] == pytest.approx(sides, abs=1e-6)
 
 
-def test_patch_targets_have_the_letters_of_each_patch() -> None:
-    word = Word("IT", "DejaVuSans", 100.0, (0, 0, 0), 50.0, 300.0)
-    scene = Scene(0, 400, 400, "white", (247, 247, 247), (), (word,))
-    targets = patch_targets(scene, 8)
-    letter, index = targets.letter_P3.reshape(8, 24), targets.index_P3.reshape(8, 24)
-    assert set(letter.nonzero()[0]) == {5}  # 227 to 300 pixels, in patches of 50
-    i, t = (LETTERS.index(one) + 1 for one in "IT")
-    assert letter[5].tolist() == [0] * 3 + [i, i] + [t] * 3 + [0] * 16
-    assert index[5].tolist() == [0] * 3 + [1, 1] + [2] * 3 + [0] * 16
-
-
 def test_a_new_embedding_whitens_patches() -> None:
     torch.manual_seed(0)
     embedding = nn.Conv2d(3, 8, kernel_size=4, stride=4)
@@ -150,24 +108,6 @@ def test_a_new_embedding_whitens_patches() -> None:
     assert variance_D[0].item() == pytest.approx(1 / 1.1, rel=2e-2)  # of the least component
     assert (variance_D.diff() > 0).all()
     assert variance_D[-1] < 1.001
-
-
-def test_processes_have_the_batches_of_a_step_in_turn(
-    model: PaliGemma, vocabulary: Tokenizer, tmp_path: Path
-) -> None:
-    data = scene_dataset(vocabulary, 0)
-    pixels = [
-        [
-            batch.pixels_BRRC
-            for batch in DrawingsTask(
-                DemoLearner(model), data, data, tmp_path, processes=Processes(rank, 2)
-            ).batches(1, 3)
-        ]
-        for rank in range(2)
-    ]
-    for step in range(2):
-        for rank in range(2):
-            assert torch.equal(pixels[rank][step], data[2 * (step + 1) + rank].pixels_BRRC)
 
 
 def trainer(vocabulary: Tokenizer, folder: Path) -> Trainer:
@@ -238,30 +178,3 @@ def test_the_commands_train_resume_and_save_a_checkpoint(tmp_path: Path) -> None
         tmp_path / "single", read_config(tmp_path / "single"), dtype=torch.bfloat16
     )
     assert all(weight.isfinite().all() for weight in model.state_dict().values())
-
-
-def test_examples_are_right_if_every_token_is(vocabulary: Tokenizer) -> None:
-    batch = scene_dataset(vocabulary, 3)[0]
-    targets = batch.row.target_T[batch.row.target_T != IGNORE_INDEX]
-    logits = torch.nn.functional.one_hot(targets, vocabulary.size).float()
-    assert {is_right for _, is_right in examples_right(batch, logits)} == {True}
-    logits[0] = 0
-    logits[0, 5] = 1
-    assert [is_right for _, is_right in examples_right(batch, logits)].count(False) == 1
-
-
-def test_saved_models_load_here_and_in_transformers(
-    model: PaliGemma, vocabulary: Tokenizer, tmp_path: Path
-) -> None:
-    from transformers import PaliGemmaForConditionalGeneration
-
-    save(model, tmp_path, dtype=torch.float32)
-    config = read_config(tmp_path)
-    assert config == model.config
-    again = weights.load(tmp_path, config, dtype=torch.float32)
-    for name, weight in model.state_dict().items():
-        torch.testing.assert_close(again.state_dict()[name], weight, rtol=0, atol=0)
-    reference = PaliGemmaForConditionalGeneration.from_pretrained(tmp_path)
-    torch.testing.assert_close(
-        reference.model.language_model.embed_tokens.weight, model.decoder.embed_tokens.weight
-    )

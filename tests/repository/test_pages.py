@@ -17,7 +17,11 @@ from pgcli.rows import answer_digest
 from tests.support import forkserver
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md")), *Path(__file__).parent.glob("*.md")]
+PAGES = [
+    ROOT / "SECURITY.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *Path(__file__).parent.glob("*.md"),
+]
 NAMED = re.compile(r"(?:tests/)?((?:\w+/)*test_\w+\.py)((?:::\w+)*)")
 
 

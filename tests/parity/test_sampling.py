@@ -1,4 +1,4 @@
-"""Published claims about sampling: greedy, temperature, top-k and top-p."""
+"""Sampling: what transformers keeps of each distribution, greedy, and draws of each row alone."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
+from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config
@@ -22,12 +23,9 @@ DRAWS = 100_000
 PROBABILITY = torch.tensor([0.1, 0.05, 0.5, 0.1, 0.2, 0.05])
 
 
-def shares(
-    probability: Tensor, sampling: SamplingParams, draw_B: Tensor | None = None
-) -> list[float]:
+def shares(probability: Tensor, sampling: SamplingParams) -> list[float]:
     """The relative frequency of each token over evenly spaced draws."""
-    if draw_B is None:
-        draw_B = torch.linspace(0, 1, DRAWS + 1)[:-1]
+    draw_B = torch.linspace(0, 1, DRAWS + 1)[:-1]
     logits_BV = probability.log().expand(len(draw_B), -1)
     token_B = sample(logits_BV, draw_B, sampling.temperature, sampling.top_k, sampling.top_p)
     counts = torch.bincount(token_B, minlength=len(probability))
@@ -64,11 +62,6 @@ def test_without_a_temperature_filters_have_no_effect(sampling: SamplingParams) 
 # Sampling
 
 
-def test_token_frequencies_equal_probabilities() -> None:
-    found = shares(PROBABILITY, SamplingParams(temperature=1))
-    assert found == pytest.approx(PROBABILITY.tolist(), abs=2e-5)
-
-
 @pytest.mark.parametrize(
     ("top_p", "expected"),
     [
@@ -85,53 +78,18 @@ def test_top_p_keeps_tokens_until_their_mass_reaches_p(top_p: float, expected: s
     assert kept(PROBABILITY, SamplingParams(temperature=1, top_p=top_p)) == expected
 
 
-def test_top_p_of_1_keeps_every_token() -> None:
-    """Here one of a probability of 4e-8, which a margin for rounding would have dropped."""
-    logits_BV = torch.tensor([[17.0, 0.0, 0.0]])
-    almost_one = torch.tensor([1 - 2**-24])
-    assert sample(logits_BV, almost_one, 1.0, 0, 1.0).tolist() != [0]
-
-
-def test_filtered_probabilities_are_renormalized() -> None:
-    """0.5 and 0.2 become 5/7 and 2/7; a second softmax would give 0.574 and 0.426."""
-    found = shares(PROBABILITY, SamplingParams(temperature=1, top_p=0.7))
-    assert found == pytest.approx([0, 0, 5 / 7, 0, 2 / 7, 0], abs=2e-5)
-
-
-@pytest.mark.parametrize(
-    ("top_k", "expected"), [(1, {2}), (2, {2, 4}), (3, {2, 4, 0}), (6, set(range(6)))]
-)
-def test_top_k_keeps_the_k_most_probable(top_k: int, expected: set[int]) -> None:
-    assert kept(PROBABILITY, SamplingParams(temperature=1, top_k=top_k)) == expected
-    assert kept(PROBABILITY, SamplingParams(temperature=1, top_k=0)) == set(range(6))
-
-
-def test_top_p_applies_after_top_k() -> None:
-    """Of 0.5, 0.2 and 0.1 the first two have 7/8 of the mass, enough for a p of 0.8."""
-    assert kept(PROBABILITY, SamplingParams(temperature=1, top_p=0.8, top_k=3)) == {2, 4}
-    assert kept(PROBABILITY, SamplingParams(temperature=1, top_p=0.8)) == {2, 4, 0}
-
-
-def test_filtered_tokens_are_never_drawn() -> None:
-    """In 100,000 random draws, and not at either end of the range of draws."""
-    generator = torch.Generator().manual_seed(0)
-    ends = torch.tensor([0.0, 1 - 2**-24, 1.0])  # a draw just below 1 rounds to it in float32
-    draw_B = torch.cat([torch.rand(DRAWS, generator=generator), ends])
-    found = shares(PROBABILITY, SamplingParams(temperature=1, top_p=0.7), draw_B)
-    assert [token for token, share in enumerate(found) if share] == [2, 4]
-    found = shares(PROBABILITY, SamplingParams(temperature=1, top_k=1), draw_B)
-    assert [token for token, share in enumerate(found) if share] == [2]
-
-
-def test_a_temperature_above_one_flattens_and_below_one_sharpens() -> None:
-    entropies = []
-    for temperature in (0.2, 0.5, 1, 2, 5):
-        found = torch.tensor(shares(PROBABILITY, SamplingParams(temperature=temperature)))
-        expected = (PROBABILITY.log() / temperature).softmax(-1)
-        torch.testing.assert_close(found, expected, rtol=0, atol=3e-5)
-        entropies.append(torch.special.entr(found).sum().item())
-    assert entropies == sorted(entropies)
-    assert len(set(entropies)) == 5
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 2.5])
+@pytest.mark.parametrize(("top_k", "top_p"), [(0, 1.0), (4, 1.0), (0, 0.8), (5, 0.6), (1, 0.9)])
+def test_shares_are_those_of_transformers(temperature: float, top_k: int, top_p: float) -> None:
+    """Its warpers in the order of `generate`: temperature, top-k, and top-p of what is left."""
+    logits_BV = normal(1, 9, dtype=torch.float32) * 2
+    expected_BV = TemperatureLogitsWarper(temperature)(None, logits_BV)
+    if top_k:
+        expected_BV = TopKLogitsWarper(top_k)(None, expected_BV)
+    if top_p < 1:
+        expected_BV = TopPLogitsWarper(top_p)(None, expected_BV)
+    found = shares(logits_BV[0].softmax(-1), SamplingParams(temperature, top_p, top_k))
+    assert found == pytest.approx(expected_BV[0].softmax(-1).tolist(), abs=3e-5)
 
 
 @pytest.mark.parametrize("temperature", [0.01, 1e-6, 1e-30, 1e-46, 5e-324])

@@ -13,18 +13,14 @@ import transformers
 from PIL import Image
 from safetensors import safe_open
 
-from benchmarks.towers_quality import choose_threshold, distinct_groups, encode
+from benchmarks.towers_quality import encode
 from examples.demo_model.examples import caption
 from examples.demo_model.render import render
 from examples.demo_model.scenes import EVAL_SEEDS, Scene
-from examples.demo_towers.augment import augment
-from examples.demo_towers.captions import draw_captions, full_meaning, true_meanings
-from examples.demo_towers.dataset import CaptionedScenes
+from examples.demo_towers.captions import draw_captions, true_meanings
 from pgcli.checkpoints.find import BUILTIN_TOWERS, DEMO_TOWERS, find
 from pgcli.embedding.engine import EmbeddingEngine
 from pgcli.embedding.loader import load
-from pgcli.embedding.texts import TextFormat, TextProcessor, canonical_text
-from pgcli.training.learned_tokenizer import EOS, PAD, learn_tokenizer
 
 IMAGES = Path(__file__).parents[2] / "examples" / "images"
 DRAWINGS = 60
@@ -45,12 +41,6 @@ def test_files_are_small_and_in_bfloat16() -> None:
     assert sum(file.stat().st_size for file in BUILTIN_TOWERS.iterdir()) < 12 * 2**20
     with safe_open(BUILTIN_TOWERS / "model.safetensors", framework="pt") as stored:
         assert {stored.get_slice(name).get_dtype() for name in stored.keys()} == {"BF16"}  # noqa: SIM118
-
-
-def test_name_has_a_revision_from_the_weights() -> None:
-    found = find(DEMO_TOWERS)
-    assert found.folder == BUILTIN_TOWERS
-    assert found.label == f"demo-towers@{found.revision}"
 
 
 def test_transformers_loads_them_and_agrees(engine: EmbeddingEngine) -> None:
@@ -110,61 +100,4 @@ def test_every_caption_is_true_of_its_drawing(scenes: list[Scene]) -> None:
     assert set(kinds) == {"all", "has", "count", "background"}
 
 
-def test_equal_texts_have_one_meaning() -> None:
-    """Else a text would be a negative of an image that it describes."""
-    meanings: dict[str, object] = {}
-    for seed in range(300):
-        for text, meaning in draw_captions(Scene.from_seed(seed), Random(seed), 6):
-            words = " ".join(sorted(canonical_text(text).split()))
-            if meaning[0] == "has":
-                assert meanings.setdefault(words, meaning) == meaning, text
-
-
-def test_rearranged_scene_has_the_same_captions(scenes: list[Scene]) -> None:
-    for scene in scenes[:10]:
-        other = scene.rearranged(Random(0))
-        assert other.objects != scene.objects
-        for with_background in (True, False):
-            meanings = {
-                full_meaning(one, with_background=with_background) for one in (scene, other)
-            }
-            assert len(meanings) == 1
-
-
-def test_batches_follow_from_their_step_and_know_what_is_true() -> None:
-    tokenizer = learn_tokenizer(["a red star on a white background"], max_tokens=300)
-    texts = TextProcessor(tokenizer, TextFormat(16, None, EOS, PAD, canonical_text))
-    scenes = CaptionedScenes(texts, range(50), 28, batch_size=4, captions=3, copies=2)
-    batch, again = scenes[1], scenes[1]
-    assert torch.equal(batch.pixels_BRRC, again.pixels_BRRC)
-    assert torch.equal(batch.token_NT, again.token_NT)
-    assert batch.pixels_BRRC.shape == (4, 28, 28, 3)
-    assert batch.copy_VRRC.shape == batch.rearranged_VRRC.shape == (2, 28, 28, 3)
-    own = batch.meanings.image_NS == batch.meanings.text_N[:, None]
-    assert own.any(dim=1).all()
-    for first in range(0, 12, 3):  # what is true of a drawing is the same for each of its texts
-        assert torch.equal(batch.meanings.image_NS[first], batch.meanings.image_NS[first + 2])
-
-
-def test_augmented_drawings_keep_their_background(scenes: list[Scene]) -> None:
-    for scene in scenes[:8]:
-        image = augment(render(scene, 60, 60), scene.background_rgb, Random(scene.seed))
-        corner = np.asarray(image)[0, 0].astype(int)
-        assert np.abs(corner - np.array(scene.background_rgb)).max() < 30
-
-
 # --- the benchmark
-
-
-def test_threshold_has_the_precision_that_is_asked_for() -> None:
-    cosines = np.array([0.99, 0.98, 0.97, 0.5, 0.4])
-    assert choose_threshold(cosines, np.array([True, True, True, False, True])) == 0.97
-    assert choose_threshold(cosines, np.array([False, True, True, True, True])) == 1.0
-
-
-def test_drawings_of_a_group_have_different_captions() -> None:
-    scenes = [Scene.from_seed(seed) for seed in range(250)]
-    groups = list(distinct_groups(scenes))
-    assert groups
-    for group in groups:
-        assert len({caption(scenes[index]) for index in group}) == len(group) == 100
