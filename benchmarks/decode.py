@@ -3,7 +3,6 @@
     python benchmarks/decode.py                              # 224 px, three sizes of photographs
     python benchmarks/decode.py --resolution 448 --rounds 20
     python benchmarks/decode.py --differences                # what --fast-decode changes
-    python benchmarks/decode.py --handover                   # time between processes
 
 The images are generated and encoded as JPEGs: noise at all scales as in photographs, shapes and
 lines of text. The variants run in turns on one core, in alternating order, and are compared by CPU
@@ -30,14 +29,12 @@ from importlib.metadata import version
 from io import BytesIO
 from pathlib import Path
 from statistics import median
-from time import process_time, thread_time
+from time import thread_time
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from benchmarks.ready_pixels import ReadyPixels
 from pgcli.images import ImageLimits, ImageSpec, decode
-from pgcli.images.pool import decode_ahead
 from pgcli.records import Item
 
 SIZES = {"224 px": (224, 224), "0.5 MP": (816, 612), "12 MP": (4000, 3000)}
@@ -57,8 +54,6 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         if options.differences:
             report["differences"] = differences(Path(folder))
-        elif options.handover:
-            report["handover_milliseconds"] = {side: handover(side) for side in (224, 448, 896)}
         else:
             report["sizes"] = {
                 name: compared(Path(folder), name, options) for name in options.sizes or SIZES
@@ -153,22 +148,6 @@ def differences(folder: Path) -> list[dict[str, object]]:
     return found
 
 
-def handover(side: int, images: int = 500) -> float:
-    """The core's time that a ready square takes from a worker process to the caller, both ends."""
-    ready = ReadyPixels(side)
-    items = (Item(n, str(n), "image.jpg", "image.jpg") for n in range(images + 100))
-    coming = decode_ahead(items, ready, workers=1, total=None)
-    next(coming)
-    child = min(map(int, Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()))
-    spent = Path(f"/proc/{child}/schedstat")  # nanoseconds on a core come first
-    began = process_time() + int(spent.read_text().split()[0]) / 1e9
-    for _ in range(images):
-        next(coming)
-    ended = process_time() + int(spent.read_text().split()[0]) / 1e9
-    coming.close()
-    return round((ended - began) / images * 1000, 3)
-
-
 def jpeg(image: Image.Image) -> bytes:
     file = BytesIO()
     image.save(file, "JPEG", quality=85)
@@ -225,7 +204,6 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--core", type=int, default=0, help="the CPU core to run on")
     parser.add_argument("--differences", action="store_true", help="pixels instead of times")
-    parser.add_argument("--handover", action="store_true", help="worker to caller instead")
     return parser.parse_args()
 
 

@@ -1,8 +1,7 @@
-"""Measures `pgcli embed` beside transformers and open_clip: JPEG files to a file of vectors.
+"""Measures `pgcli embed` beside transformers: JPEG files to a file of vectors.
 
     python benchmarks/embed.py --kind siglip               # random weights of base size
     python benchmarks/embed.py --model folder --images 500 --dtype bfloat16
-    python benchmarks/embed.py --kind open_clip            # needs open_clip_torch
 
 Each program runs as a process of its own, in turns, with the same checkpoint, files, batch size
 and dtype. The reference is a plain loop: Pillow opens, the library's processor prepares, the model
@@ -18,7 +17,6 @@ import json
 import os
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from resource import RUSAGE_CHILDREN, getrusage
 from statistics import median
@@ -52,23 +50,6 @@ with torch.inference_mode():
         vectors += torch.nn.functional.normalize(features, dim=-1).cpu().tolist()
 pq.write_table(pa.table({"embedding": vectors}), out)
 """
-OPEN_CLIP = """
-import sys
-import open_clip, pyarrow as pa, pyarrow.parquet as pq, torch
-from PIL import Image
-
-folder, out, dtype, batch, *files = sys.argv[1:]
-device = "cuda" if torch.cuda.is_available() else "cpu"
-model, prepare = open_clip.create_model_from_pretrained(f"local-dir:{folder}", device=device)
-model = model.to(getattr(torch, dtype)).eval()
-vectors = []
-with torch.inference_mode():
-    for start in range(0, len(files), int(batch)):
-        images = [prepare(Image.open(file)) for file in files[start : start + int(batch)]]
-        pixels = torch.stack(images).to(device, getattr(torch, dtype))
-        vectors += model.encode_image(pixels, normalize=True).float().cpu().tolist()
-pq.write_table(pa.table({"embedding": vectors}), out)
-"""
 
 
 def main() -> None:
@@ -76,10 +57,6 @@ def main() -> None:
     with TemporaryDirectory() as scratch:
         folder = Path(options.model or _random_model(Path(scratch) / "model", options.kind))
         files = _photos(Path(scratch) / "photos", options.images)
-        is_open_clip = (folder / "open_clip_config.json").exists()
-        if is_open_clip and find_spec("open_clip") is None:
-            sys.exit("this checkpoint is compared with open_clip: pip install open_clip_torch")
-        program = OPEN_CLIP if is_open_clip else TRANSFORMERS
         settings = [options.dtype, str(options.batch_size)]
         outputs = [str(Path(scratch) / f"{name}.parquet") for name in ("pgcli", "reference")]
 
@@ -88,7 +65,15 @@ def main() -> None:
             mine = [sys.executable, "-m", "pgcli", "embed", *few, "--model", str(folder)]
             mine += ["--dtype", options.dtype, "--batch-size", str(options.batch_size)]
             mine += ["-o", outputs[0], "--overwrite", "--quiet"]
-            reference = [sys.executable, "-c", program, str(folder), outputs[1], *settings, *few]
+            reference = [
+                sys.executable,
+                "-c",
+                TRANSFORMERS,
+                str(folder),
+                outputs[1],
+                *settings,
+                *few,
+            ]
             return [mine, reference]
 
         first = min(options.batch_size, len(files) // 2)
@@ -96,7 +81,6 @@ def main() -> None:
             _rounds(commands(count), options.rounds) for count in (first, len(files))
         )
         vectors = [_vectors(Path(output)) for output in outputs]
-    name = "open_clip" if is_open_clip else "transformers"
     rates = [
         (len(files) - first) / max(1e-9, _median(long, 0) - _median(short, 0))
         for long, short in zip(seconds, starts, strict=True)
@@ -106,10 +90,10 @@ def main() -> None:
         "batch_size": options.batch_size,
         "dtype": options.dtype,
         "pgcli_seconds": seconds[0],
-        f"{name}_seconds": seconds[1],
+        "transformers_seconds": seconds[1],
         "seconds_of_the_first_batch": starts,
         "pgcli_images_per_second": round(rates[0], 2),
-        f"{name}_images_per_second": round(rates[1], 2),
+        "transformers_images_per_second": round(rates[1], 2),
         "ratio": round(rates[0] / rates[1], 2),
         "ratio_of_whole_runs": round(_median(seconds[1], 0) / _median(seconds[0], 0), 2),
         "ratio_of_processor_time": round(_median(seconds[1], 1) / _median(seconds[0], 1), 2),
@@ -158,27 +142,15 @@ def _photos(folder: Path, count: int) -> list[str]:
 
 def _random_model(folder: Path, kind: str) -> Path:
     """A checkpoint of base size with random weights."""
-    from tests.support import open_clip_layout, towers
+    from tests.support import towers
 
-    if kind != "open_clip":
-        return towers.checkpoint_into(folder, kind, sizes=towers.BASE, image=towers.BASE_IMAGE)
-    import open_clip
-    from safetensors.torch import save_file
-
-    folder.mkdir()
-    config = open_clip.get_model_config("ViT-B-16")
-    vocab_size = towers.tokenizer_into(folder, "clip").get_vocab_size()
-    text = config["text_cfg"] | {"vocab_size": vocab_size}
-    model = open_clip.CLIP(**config | {"text_cfg": text})
-    save_file(model.state_dict(), folder / "open_clip_model.safetensors")
-    open_clip_layout.write_config(folder, config, vocab_size)
-    return folder
+    return towers.checkpoint_into(folder, kind, sizes=towers.BASE, image=towers.BASE_IMAGE)
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--model", help="a checkpoint folder in place of random weights")
-    parser.add_argument("--kind", default="siglip", choices=("siglip", "clip", "open_clip"))
+    parser.add_argument("--kind", default="siglip", choices=("siglip", "clip"))
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--images", type=int, default=64)

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from benchmarks.driver_overhead import ready
 from pgcli.cli.main import main
 from pgcli.images import pool
+from pgcli.records import DecodedImage, Item
 from pgcli.run import model as running
 from tests.support import pretend
 
@@ -29,10 +33,7 @@ FIRST, FEW, MANY = 8, 40, 140
 def test_a_row_takes_few_calls(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str, options: list[str], most: int
 ) -> None:
-    """`benchmarks/driver_overhead.py` measures their time; this notices what it would notice.
-
-    The first run is not counted, as it imports modules.
-    """
+    """The first run is not counted, as it imports modules."""
     monkeypatch.setattr(running, "load_engine", pretend.load_engine)
     monkeypatch.setattr(pool, "decode_ahead", partial(ready, 8))
     monkeypatch.chdir(tmp_path)
@@ -41,6 +42,13 @@ def test_a_row_takes_few_calls(
         words = ["caption", table(rows), "--model", "demo", "-o", f"{rows}-{output}", "--quiet"]
         counts.append(calls([*words, *options]))
     assert (counts[2] - counts[1]) / (MANY - FEW) < most
+
+
+def ready(resolution: int, items: Iterable[Item], *_: object, **__: object) -> Iterator[Any]:
+    """The items with pixels that take no time."""
+    pixels = np.zeros((resolution, resolution, 3), np.uint8)
+    for item in items:
+        yield DecodedImage(replace(item, data=None), 8, 8, pixels.copy(), 1.0)
 
 
 def table(rows: int) -> str:
