@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 from typer.models import CommandInfo
@@ -15,6 +15,10 @@ from pgcli.cli.config import Program, ProgramOptions, outside_values, typed_valu
 from pgcli.cli.usage_errors import missing
 from pgcli.declare import REQUIRED, Option, opt, options_of, same
 from pgcli.run.request.options import InputOptions, ModelOptions, RunningOptions
+
+if TYPE_CHECKING:
+    from pgcli.cli.ui.console import Screen
+    from pgcli.stores import Reader
 
 Record = TypeVar("Record")
 Function = TypeVar("Function", bound=Callable[..., None])
@@ -53,6 +57,12 @@ class Given:
         """Whether only errors are printed."""
         return bool(self.values.get("quiet"))
 
+    def report_unused(self, names: Collection[str], where: str, screen: Screen) -> None:
+        """Say of each of these options that was typed that it has no effect there."""
+        for name in sorted(self.typed & {*names}):
+            flag = "-" * (1 + (len(name) > 1)) + name.replace("_", "-")
+            screen.info(f"ignored: {flag} has no effect {where}")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileOptions:
@@ -85,6 +95,20 @@ class AddressOptions:
 
     allow_urls: bool = same(InputOptions, "allow_urls")
     allow_private_hosts: bool = same(InputOptions, "allow_private_hosts")
+
+    @property
+    def url_reader(self) -> Reader | None:
+        """The reader of addresses, if these are allowed."""
+        from pgcli.stores import make_reader
+
+        return make_reader(allow_urls=self.allow_urls, allow_private_hosts=self.allow_private_hosts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuietOptions:
+    """Whether a command says what it does."""
+
+    quiet: bool = same(RunningOptions, "quiet")
 
 
 def images_option(help: str, **more: Any) -> Any:

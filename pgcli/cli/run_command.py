@@ -67,7 +67,9 @@ def hooks_of(request: RunRequest, screen: Screen) -> list[RowHook]:
 
 def write_page(request: RunRequest, screen: Screen, rows: Path, prompts: Sequence[str]) -> None:
     """Write the page of `--view`. Raises the errors of `pgcli view`."""
-    from pgcli.results.gallery.gallery_page import GalleryOptions, RowGroup, write_gallery
+    from pgcli.results.gallery.gallery_page import RowGroup, write_gallery
+    from pgcli.results.gallery.options import GalleryOptions
+    from pgcli.results.images import ImageLocator
 
     def reopen() -> Inventory | None:
         """The input of rows that were not saved."""
@@ -75,16 +77,10 @@ def write_page(request: RunRequest, screen: Screen, rows: Path, prompts: Sequenc
             return None
         return Inventory.scan(request.sources, read_options(request))
 
-    options = GalleryOptions(
-        output=request.output.view,
-        option="--view",
-        overwrite=True,
-        allow_urls=request.input.allow_urls,
-        allow_private_hosts=request.input.allow_private_hosts,
-        reopen=reopen,
-    )
+    options = GalleryOptions(output=request.output.view, option="--view", overwrite=True)
+    locator = ImageLocator(RunOnScreen(screen), url_reader=request.input.url_reader, reopen=reopen)
     groups = [RowGroup(rows, prompt, prompt) for prompt in prompts]
-    write_gallery(groups or [RowGroup(rows, rows.name)], options, RunOnScreen(screen))
+    write_gallery(groups or [RowGroup(rows, rows.name)], options, locator)
 
 
 class RunOnScreen:

@@ -14,9 +14,10 @@ from pgcli.evaluation.joined_row import JoinedRow, RowTruth
 from pgcli.evaluation.measures import Estimate, RowRatio
 from pgcli.output.reader import Row
 from pgcli.records import BOX_TASKS
-from pgcli.results.gallery.gallery_page import GalleryOptions, RowGroup, write_gallery
+from pgcli.results.gallery.gallery_page import RowGroup, write_gallery
+from pgcli.results.gallery.options import GalleryOptions
+from pgcli.results.images import ImageLocator
 from pgcli.rows import box_to_dict, round6
-from pgcli.run.progress.events import OnEvent
 
 TRUTH = "truth"
 HIDDEN = frozenset({"embedding"})  # columns that a page does not show
@@ -28,7 +29,7 @@ def write_worst_rows(
     evaluations: Sequence[Evaluation],
     differences: Mapping[str, Estimate],
     options: GalleryOptions,
-    on_event: OnEvent,
+    locator: ImageLocator,
 ) -> None:
     """Write the page: the rows with the lowest scores of the last file first.
 
@@ -52,7 +53,7 @@ def write_worst_rows(
         "files": files,
         "differences": {name: as_json(change) for name, change in differences.items()},
     }
-    write_gallery(groups, options, on_event, evaluation=summary)
+    write_gallery(groups, options, locator, evaluation=summary)
 
 
 def row_scores(evaluation: Evaluation) -> dict[tuple[str, str | None], tuple[str, float]]:

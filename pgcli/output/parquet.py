@@ -168,14 +168,10 @@ def read_parquet(file: Path, *, exact: bool = False) -> Iterator[Row]:
             raise ValueError("its columns are nested too deeply")
         for batch in opened.iter_batches(READ_ROWS):
             names = batch.schema.names
-            try:
-                columns = [
-                    _values(column, is_kept=name in kept, exact=exact)
-                    for name, column in zip(names, batch.columns, strict=True)
-                ]
-            except LookupError as problem:  # pytz's, where it is installed; else ArrowInvalid
-                message = f"a column has an unknown time zone: {problem}"
-                raise pyarrow.ArrowInvalid(message) from problem
+            columns = [
+                _values(column, is_kept=name in kept, exact=exact)
+                for name, column in zip(names, batch.columns, strict=True)
+            ]
             for values in zip(*columns, strict=True):
                 yield dict(zip(names, values, strict=True))
 

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pgcli.errors import PgcliError
+from pgcli.errors import PgcliError, UsageError
 from pgcli.inputs.paths import locate_url, parse_path, resolves_inside, url_scheme
 from pgcli.inputs.readers import READERS
 from pgcli.inputs.tables import GONE
 from pgcli.inputs.walk import expand_source
 from pgcli.records import Fault, Item
-from pgcli.results.missing_images import MissingImages
 from pgcli.run.progress.events import Message, OnEvent, ignore
 from pgcli.run.reopen import reopened_rows
 from pgcli.run.state.record import RunRecord, read_record, state_folder
@@ -42,6 +42,23 @@ NO_RUN_RECORD = Fault(
 #: Reads the input of a run again; None if it was standard input.
 Reopen = Callable[[], "Inventory | None"]
 Row = Mapping[str, Any]
+
+
+@dataclass
+class MissingImages:
+    """The number of unreadable images by fault, and a description of the first one."""
+
+    faults: Counter[Fault] = field(default_factory=Counter)
+    first: str = ""
+
+    @property
+    def count(self) -> int:
+        return self.faults.total()
+
+    def add(self, image: str, fault: Fault) -> None:
+        """Count one more."""
+        self.faults[fault] += 1
+        self.first = self.first or f"{image}: {fault.message}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +106,7 @@ class ImageLocator:
     `images` is the only folder to search for files, by the paths of the run that lead into it, and
     by the rows' paths and ids relative to it. `url_reader` fetches addresses. `reopen` reads the
     input of rows that have no record of their run. Problems that concern many images go
-    to `on_event`.
+    to `on_event`. Raises UsageError for `images` that are not a folder.
     """
 
     def __init__(
@@ -99,13 +116,15 @@ class ImageLocator:
         url_reader: Reader | None = None,
         reopen: Reopen | None = None,
     ):
-        self.url_reader = url_reader
-        self._on_event, self._images, self._reopen = on_event, images, reopen
+        if images is not None and not os.path.isdir(images):  # noqa: PTH112 - a NUL is no error
+            raise UsageError(f"{images} is not a folder", hint="name the folder of the images")
+        self.on_event, self.url_reader = on_event, url_reader
+        self._images, self._reopen = images, reopen
         self._input = lru_cache(maxsize=None)(self._open_input)
 
     def say(self, message: str, hint: str = "") -> None:
         """Tell the user something that concerns many images."""
-        self._on_event(Message(message, hint))
+        self.on_event(Message(message, hint))
 
     def hint(self, missing: MissingImages, moved: str = "") -> str:
         """The options that would find the missing images; `moved` is the hint for moved files."""

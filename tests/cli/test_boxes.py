@@ -89,7 +89,7 @@ def test_texts_have_no_thresholds(capsys):
     detect("rows.jsonl")
     words = ["export", "rows.jsonl", "--to", "txt", "-o", "texts", "--min-confidence", "0.5"]
     assert main(words) == 2
-    assert "--min-confidence has no effect on txt" in capsys.readouterr().err
+    assert "hint: leave out --min-confidence" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("photos")

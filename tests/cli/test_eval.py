@@ -192,12 +192,13 @@ def test_truth_that_does_not_fit_is_an_error_with_a_hint(capsys: Capture) -> Non
     assert "are not boxes" in refused(capsys, rows, "--truth", wrong)
 
 
-def test_options_without_effect_are_refused(capsys: Capture) -> None:
+def test_options_without_effect_are_ignored_or_refused(capsys: Capture) -> None:
     rows = write("rows.jsonl", answers(("a", "red")))
     truth = truth_of(("a", "red"))
-    for words in (("--limit", "3"), ("--images", "."), ("--overwrite",)):
-        message = refused(capsys, rows, "--truth", truth, *words)
-        assert f"{words[0]} has no effect without --view" in message
+    assert main(["eval", rows, "--truth", truth, "--limit", "3", "--images", "."]) == 0
+    ignored = capsys.readouterr().err
+    assert "ignored: --images has no effect without --view" in ignored
+    assert "ignored: --limit has no effect without --view" in ignored
     Path("defaults.toml").write_text('[eval]\nlimit = 5\nimages = "."\n')
     assert evaluate(capsys, rows, "--truth", truth, "--config", "defaults.toml")["missing"] == 0
     assert "on exact" in refused(capsys, rows, "--truth", truth, "--texts", "no.jsonl")

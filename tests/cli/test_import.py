@@ -440,8 +440,6 @@ def test_large_files_and_wrong_options_are_refused(
 ) -> None:
     write(coco())
     for words, message in (
-        (("--labels", "a"), "--labels has no effect on coco"),
-        (("--image-prefix", "a"), "--image-prefix has no effect on coco"),
         (("--each", "--prompt", "p"), "exclude each other"),
         (("--prompt", " "), "--prompt is empty"),
         (("--root", "nowhere"), "nowhere is not a folder"),

@@ -371,9 +371,6 @@ def test_view_refuses_a_file_of_two_kinds_of_rows(capsys: Capture) -> None:
     [
         ("", "nothing to search"),
         ("--text a --duplicates", "--duplicates compares the vectors with each other"),
-        ("--duplicates -k 3", "-k has no effect on --duplicates"),
-        ("--duplicates --raw-text", "--raw-text has no effect without --text"),
-        ("--text a --images photos", "--images has no effect without --view"),
         ("--text a --revision main", "no model is named that has revisions"),
         ("--text=", "a text is empty"),
         ("--image none.png", "none.png is not an image file"),

@@ -446,13 +446,17 @@ def test_input_in_the_draw_folder_is_refused(tmp_path):
     assert not hook.skips(Item(0, "b", "b", path="no\0name"))
 
 
-def test_rows_of_other_programs_are_drawn_as_far_as_they_are_valid():
+BARE = {"label": "star", "xmin": 1, "ymin": 1, "xmax": 5, "ymax": 5}
+
+
+def test_rows_of_other_programs_are_drawn_if_they_are_valid():
     row = RowSchema(extras=("masks",)).row(
         answer(boxes=(STAR, STAR), masks=(None, Mask((), encode(np.ones((4, 4), bool)))), width=8)
     )
-    assert drawable_answer(row, "x").masks is None  # the mask has another size
-    row["boxes"] += [{"label": 3}, "box", {"label": "a", "xmin": float("nan")}]
-    found = drawable_answer(row, "x")
-    assert (len(found.boxes), found.masks) == (2, None)
-    with pytest.raises(UsageError, match="cannot be drawn"):
-        drawable_answer({"id": "a", "boxes": 3}, "x")
+    drawn = drawable_answer(row | {"masks": None, "boxes": [BARE]})
+    assert (len(drawn.boxes), drawn.boxes[0].score, drawn.masks) == (1, None, None)
+    with pytest.raises(UsageError, match="cannot be drawn: masks"):
+        drawable_answer(row)  # the mask has another size
+    for boxes in ([{"label": 3}], ["box"], [BARE | {"xmin": float("nan")}], 3):
+        with pytest.raises(UsageError, match="cannot be drawn: boxes"):
+            drawable_answer(row | {"masks": None, "boxes": boxes})

@@ -16,7 +16,9 @@ import pytest
 from PIL import Image
 
 from pgcli.cli.main import main
-from pgcli.results.gallery.gallery_page import GalleryOptions, RowGroup, write_gallery
+from pgcli.results.gallery.gallery_page import RowGroup, write_gallery
+from pgcli.results.gallery.options import GalleryOptions
+from pgcli.results.images import ImageLocator
 from pgcli.rle import encode
 from pgcli.rows import answer_digest
 from tests.support.galleries import CANARY, HOSTILE, box, drawn, failed, hostile, row, saved
@@ -414,7 +416,7 @@ def by_prompt(folder: Path, rows: list[dict[str, Any]], prompts: Sequence[str] =
     """The page that a run of several prompts writes when it ends."""
     file, page = saved(folder / "rows.jsonl", rows), folder / "prompts.html"
     parts = [RowGroup(file, prompt, prompt) for prompt in prompts]
-    write_gallery(parts, GalleryOptions(output=str(page), images=str(folder)))
+    write_gallery(parts, GalleryOptions(output=str(page)), ImageLocator(images=str(folder)))
     return page
 
 

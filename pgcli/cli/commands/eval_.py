@@ -97,23 +97,27 @@ def eval_(results: Results, given: Given) -> None:
     from pgcli.evaluation.read_truth import read_truth
     from pgcli.evaluation.truth import TruthColumns
     from pgcli.evaluation.worst_rows import write_worst_rows
-    from pgcli.results.gallery.gallery_page import GalleryOptions
+    from pgcli.results.gallery.options import GalleryOptions
+    from pgcli.results.images import ImageLocator
     from pgcli.run.checks import check_not_a_source
-    from pgcli.stores import make_reader
 
     options, screen = given.build(EvalOptions), Screen(quiet=given.quiet)
     metric, texts, truth, view = options.metric, options.texts, options.truth, options.view
-    check_options(results, given, view)
-    if view is not None:
+    locator = ImageLocator(
+        RunOnScreen(screen), options.images, given.build(AddressOptions).url_reader
+    )
+    if len(results) > 2:
+        raise UsageError(
+            f"{len(results)} result files are given", hint="name one, or two to compare"
+        )
+    if view is None:
+        given.report_unused(("limit", "images", "overwrite"), "without --view", screen)
+    else:
         read = filter(None, (*results, truth, texts))
         check_not_a_source(view, read, "--view")
     with screen.status("reading rows"):
-        addresses = given.build(AddressOptions)
-        urls = make_reader(
-            allow_urls=addresses.allow_urls, allow_private_hosts=addresses.allow_private_hosts
-        )
         columns = TruthColumns(options.id_column, options.prompt_column, options.answer_column)
-        truths = read_truth(truth, columns, urls)
+        truths = read_truth(truth, columns, locator.url_reader)
         joined = [join(name, truths) for name in results]
     if options.only_common:
         joined = only_common(joined)
@@ -126,26 +130,13 @@ def eval_(results: Results, given: Given) -> None:
             differences = compare(before, after, metric, texts)
     if view is not None:
         page = given.build(GalleryOptions, output=view, option="--view", limit=options.limit)
-        write_worst_rows(evaluations, differences, page, RunOnScreen(screen))
+        write_worst_rows(evaluations, differences, page, locator)
     if given.build(JsonOptions).json:
         printed.print_as_json(evaluations, differences)
     else:
         printed.print_as_text(evaluations, differences, options.by)
     for evaluation in evaluations:
         printed.report(evaluation, screen, only_common=options.only_common)
-
-
-def check_options(results: Sequence[str], given: Given, view: str | None) -> None:
-    """Raise UsageError for too many files, and for a typed option of the page without a page."""
-    if len(results) > 2:
-        raise UsageError(
-            f"{len(results)} result files are given", hint="name one, or two to compare"
-        )
-    for name in ("limit", "images", "overwrite"):
-        if view is None and name in given.typed:
-            raise UsageError(
-                f"--{name} has no effect without --view", hint="--view FILE writes a page"
-            )
 
 
 def check_texts(texts: str | None, evaluations: Sequence[Evaluation]) -> None:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _rows = partial(opt, panel="Rows", own=True)
 _images = partial(opt, panel="Images", own=True)
 
+#: The option that only one format has.
+OPTION_OF_FORMAT = {"labelstudio": "image_prefix", "yolo": "labels"}
 ROOT_HINT = "--root names the folder of the images, to which names are relative"
 
 
@@ -74,12 +76,15 @@ def import_(
     from pgcli.output.result_file import check_result_file, write_result_file
     from pgcli.results.imports.rows import TruthRows
     from pgcli.results.imports.truth import ImportSettings
+    from pgcli.results.label_list import read_labels
 
     options, screen = given.build(ImportOptions), Screen(quiet=given.quiet)
     target = Path(options.output)
     check_options(options)
+    unused = {"labels", "image_prefix"} - {OPTION_OF_FORMAT.get(options.from_)}
+    given.report_unused(unused, f"on {options.from_}", screen)
     check_result_file(target, overwrite=options.overwrite)
-    names = read_labels(options.labels)
+    names = read_labels(options.labels) if options.labels and options.from_ == "yolo" else []
     settings = ImportSettings(Path(options.root or "."), options.image_prefix, names)
     annotations = read_annotations(Path(file), options.from_, settings, screen)
     rows = TruthRows(annotations, target.parent, options.prompt, options.each)
@@ -99,37 +104,15 @@ def import_(
 
 
 def check_options(options: ImportOptions) -> None:
-    """Raise UsageError for options that are wrong, or have no effect."""
+    """Raise UsageError for options that are wrong."""
     format, prompt, each, root = options.from_, options.prompt, options.each, options.root
     if format not in FORMATS:
         raise UsageError(f"{format} is not a format", hint=f"--from takes {', '.join(FORMATS)}")
-    for value, flag, name in (
-        (options.image_prefix, "--image-prefix", "labelstudio"),
-        (options.labels, "--labels", "yolo"),
-    ):
-        if value is not None and format != name:
-            raise UsageError(f"{flag} has no effect on {format}", hint=f"leave {flag} out")
     if prompt is not None and (each or not prompt.strip()):
         message = "--prompt and --each exclude each other" if each else "--prompt is empty"
         raise UsageError(message, hint="leave one of them out" if each else "name a prompt")
     if root is not None and not Path(root).is_dir():
         raise UsageError(f"{root} is not a folder", hint="--root names the folder of the images")
-
-
-def read_labels(given: str | None) -> list[str]:
-    """The labels of the option, or of the file that it names."""
-    from pgcli.results.imports.json_values import InvalidValue, label
-    from pgcli.stores.files import read_text
-
-    if given is None:
-        return []
-    try:
-        parts = read_text(given).splitlines() if Path(given).is_file() else given.split(",")
-        return [label(part, "a label") for part in parts if part.strip()]
-    except (OSError, ValueError, InvalidValue) as problem:
-        raise UsageError(
-            f"--labels {given}: {problem}", hint="name labels: --labels a,b"
-        ) from problem
 
 
 def read_annotations(

@@ -13,18 +13,25 @@ import typer
 
 from pgcli.checkpoints.find import DEMO_TOWERS
 from pgcli.cli.find_model import find_model, revision_of, warn_unused_gpu
-from pgcli.cli.options import Given, LoadOptions, command, images_option
+from pgcli.cli.options import (
+    AddressOptions,
+    Given,
+    LoadOptions,
+    QuietOptions,
+    command,
+    images_option,
+)
 from pgcli.cli.ui.console import Screen, is_terminal
-from pgcli.declare import opt, same
+from pgcli.declare import opt
 from pgcli.errors import UsageError
 from pgcli.output import output_format
-from pgcli.run.request.options import InputOptions, RunningOptions
 from pgcli.stores.writing import check_target, published, wrap_write_errors
 from pgcli.tasks.question import normalize
 from pgcli.wording import count, listed
 
 if TYPE_CHECKING:
     from pgcli.embedding.engine import EmbeddingEngine
+    from pgcli.results.images import ImageLocator
     from pgcli.search.index import VectorIndex
     from pgcli.search.nearest import Block
     from pgcli.search.rows import SearchRows
@@ -79,9 +86,6 @@ class SearchOptions(LoadOptions):
         "With --view, search the images that rows name in this folder only."
     )
     overwrite: bool = _output("Replace existing files.", default=False)
-    allow_urls: bool = same(InputOptions, "allow_urls")
-    allow_private_hosts: bool = same(InputOptions, "allow_private_hosts")
-    quiet: bool = same(RunningOptions, "quiet")
 
 
 @command(
@@ -89,6 +93,8 @@ class SearchOptions(LoadOptions):
     "VECTORS are files and folders of embeddings that `pgcli embed` wrote. The similarity is the "
     "cosine; all vectors are compared unless there is an --index.",
     SearchOptions,
+    AddressOptions,
+    QuietOptions,
     examples='$ pgcli search photos.parquet --text "a red star"\n'
     "$ pgcli search photos.parquet --image photo.jpg --view page.html\n"
     "$ pgcli search photos.parquet --duplicates -o groups.jsonl",
@@ -96,14 +102,21 @@ class SearchOptions(LoadOptions):
 def search(
     vectors: Annotated[list[str], typer.Argument(metavar="VECTORS", hidden=True)], given: Given
 ) -> None:
+    from pgcli.cli.run_command import RunOnScreen
     from pgcli.results.gallery.run_info import incomplete_note
+    from pgcli.results.images import ImageLocator
     from pgcli.search import index
     from pgcli.search.vector_files import VectorFiles
 
     revision = revision_of(given.values.get("model"), given.values, given.typed)
     options = given.build(SearchOptions, vectors=vectors, revision=revision)
-    screen = Screen(quiet=options.quiet)
+    screen = Screen(quiet=given.quiet)
     check_options(options)
+    given.report_unused(("k",) if options.duplicates else (), "on --duplicates", screen)
+    given.report_unused(() if options.text else ("raw_text",), "without --text", screen)
+    given.report_unused(() if options.view else ("images",), "without --view", screen)
+    url_reader = given.build(AddressOptions).url_reader
+    locator = ImageLocator(RunOnScreen(screen), options.images, url_reader)
     check_outputs(options)
     paths = [Path(name) for name in vectors]
     files = VectorFiles(paths)
@@ -117,7 +130,7 @@ def search(
     report(files, results, screen)
     write(results, options, screen)
     if options.view is not None:
-        write_page(results, options, screen)
+        write_page(results, options, locator, screen)
 
 
 def check_options(options: SearchOptions) -> None:
@@ -130,20 +143,11 @@ def check_options(options: SearchOptions) -> None:
             else "nothing to search",
             hint='write --text "a red car", --image photo.jpg or --duplicates',
         )
-    for option, is_without_effect, reason in (
-        ("-k", options.k is not None and options.duplicates, "on --duplicates"),
-        ("--raw-text", options.raw_text and not options.text, "without --text"),
-        ("--images", options.images is not None and options.view is None, "without --view"),
-    ):
-        if is_without_effect:
-            raise UsageError(f"{option} has no effect {reason}", hint="leave it out")
     if "" in map(normalize, options.text):
         raise UsageError("a text is empty", hint='write --text "a red car"')
     for image in options.image:
         if not Path(image).is_file():
             raise UsageError(f"{image} is not an image file", hint="--image takes a file")
-    if options.images is not None and not Path(options.images).is_dir():
-        raise UsageError(f"{options.images} is not a folder", hint="name the folder of the images")
 
 
 def check_outputs(options: SearchOptions) -> None:
@@ -320,10 +324,12 @@ def write(results: SearchRows, options: SearchOptions, screen: Screen) -> None:
     screen.info(f"{options.output}: {count(len(results.rows), 'row')}")
 
 
-def write_page(results: SearchRows, options: SearchOptions, screen: Screen) -> None:
+def write_page(
+    results: SearchRows, options: SearchOptions, locator: ImageLocator, screen: Screen
+) -> None:
     """Write the page of the rows, with the images that are queries above their hits."""
-    from pgcli.cli.run_command import RunOnScreen
-    from pgcli.results.gallery.gallery_page import GalleryOptions, RowGroup, write_gallery
+    from pgcli.results.gallery.gallery_page import RowGroup, write_gallery
+    from pgcli.results.gallery.options import GalleryOptions
 
     if not results.rows:
         screen.info(f"nothing was found: {options.view} is not written")
@@ -336,15 +342,8 @@ def write_page(results: SearchRows, options: SearchOptions, screen: Screen) -> N
         chosen=[*page_rows(results, options)],
         output_of=lambda row: Path(row["vectors"]),
     )
-    page = GalleryOptions(
-        output=options.view,
-        option="--view",
-        images=options.images,
-        overwrite=options.overwrite,
-        allow_urls=options.allow_urls,
-        allow_private_hosts=options.allow_private_hosts,
-    )
-    write_gallery([group], page, RunOnScreen(screen))
+    page = GalleryOptions(output=options.view, option="--view", overwrite=options.overwrite)
+    write_gallery([group], page, locator)
 
 
 def page_rows(results: SearchRows, options: SearchOptions) -> Iterator[Mapping[str, Any]]:

@@ -6,52 +6,30 @@ import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
-from pgcli.cli.options import AddressOptions, Given, Results, command, images_option
+from pgcli.cli.options import AddressOptions, Given, QuietOptions, Results, command, images_option
 from pgcli.cli.ui.console import Screen
-from pgcli.declare import opt, same
+from pgcli.declare import opt
 from pgcli.errors import UsageError
-from pgcli.run.request.options import RunningOptions
+from pgcli.results.gallery.options import GalleryOptions
 from pgcli.run.request.questions import BoxOptions
-
-if TYPE_CHECKING:
-    from pgcli.results.gallery.gallery_page import Gallery, GalleryOptions
-
-_output = partial(opt, panel="Where to", own=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ViewOptions:
+class ViewOptions(GalleryOptions):
     """The options of `view`."""
 
-    output: str | None = _output(
-        "The page.", metavar="FILE", short=("-o",), default_text="RESULTS.html"
-    )
-    assets: str | None = _output(
-        "Put the images in a folder next to the page, if there are many.", metavar="DIR"
-    )
-    overwrite: bool = _output("Replace a file that is not a page of pgcli.", default=False)
-    size: int | None = _output(
-        "Longest side of the images.",
-        min=16,
-        max=4096,
-        default_text="1024 to 320, by their number",
-    )
-    draw: str | None = _output(
-        "Also draw boxes and masks on copies of the images in full size.", metavar="DIR"
+    draw: str | None = opt(
+        "Also draw boxes and masks on copies of the images in full size.",
+        panel="Where to",
+        own=True,
+        metavar="DIR",
     )
     images: str | None = images_option(
         "Search the images that rows name in this folder only.", short=("--root",)
     )
-    limit: int | None = opt(
-        "Only the first N rows of each file.", panel="Which images", own=True, min=1
-    )
-    quiet: bool = same(RunningOptions, "quiet")
 
 
 @command(
@@ -62,6 +40,7 @@ class ViewOptions:
     ViewOptions,
     BoxOptions,
     AddressOptions,
+    QuietOptions,
     examples="$ pgcli view captions.jsonl\n$ pgcli view captions.jsonl boxes.jsonl -o gallery.html",
 )
 def view(results: Results, given: Given) -> None:
@@ -78,47 +57,31 @@ def view(results: Results, given: Given) -> None:
 
 
 def view_files(outputs: list[Path], given: Given) -> None:
-    """Write the page of result files."""
+    """Write the page of result files, and draw the boxes of one."""
     from pgcli.cli.run_command import RunOnScreen
-    from pgcli.results.gallery.gallery_page import GalleryOptions, RowGroup, write_gallery
+    from pgcli.results.drawings.drawings import check_draw, draw_rows
+    from pgcli.results.gallery.gallery_page import RowGroup, write_gallery
+    from pgcli.results.images import ImageLocator
+    from pgcli.run.progress.events import tracked
 
-    options = given.build(GalleryOptions, box_filter=given.build(BoxOptions).box_filter)
-    draw, overwrite = given.values.get("draw"), options.overwrite
+    options, box_filter = given.build(ViewOptions), given.build(BoxOptions).box_filter
     screen = Screen(quiet=given.quiet)
-    names = unique_names(outputs)
-    groups = [RowGroup(path, name) for path, name in zip(outputs, names, strict=True)]
-    if draw is not None:
-        from pgcli.results.drawings.drawings import check_draw
-
+    url_reader = given.build(AddressOptions).url_reader
+    on_event = RunOnScreen(screen)
+    locator = ImageLocator(on_event, options.images, url_reader)
+    groups = [
+        RowGroup(path, name, box_filter=box_filter)
+        for path, name in zip(outputs, unique_names(outputs), strict=True)
+    ]
+    if options.draw is not None:
         if len(outputs) > 1:
             raise UsageError("--draw draws the rows of one result file", hint="name one of them")
-        check_draw(draw, overwrite=overwrite)
-    gallery = write_gallery(groups, options, RunOnScreen(screen))
-    if draw is not None:
-        draw_boxes(outputs[0], draw, gallery, options, screen)
-
-
-def draw_boxes(
-    output: Path, folder: str, gallery: Gallery, options: GalleryOptions, screen: Screen
-) -> None:
-    """Draw the boxes and masks of the gallery's rows on copies of their images in full size."""
-    from pgcli.cli.run_command import RunOnScreen
-    from pgcli.output.reader import read_results
-    from pgcli.results.drawings.drawings import Drawings, drawable_answer
-
-    locator = options.locator(RunOnScreen(screen))
-    rows = map(options.box_filter.row, islice(read_results(output), options.limit))
-    drawings = Drawings(folder, labels=gallery.labels, reader=locator.url_reader)
-    with screen.progress("drawings", gallery.rows, unit="drawings") as progress:
-        try:
-            for row, item in locator.with_items(progress.track(rows), output):
-                drawings.on_row(drawable_answer(row, str(output)), item, is_saved=False)
-        except BaseException:
-            drawings.finish(complete=False)
-            raise
-        facts = drawings.finish(complete=True)
-    for name, text in facts:
-        screen.info(f"{name}: {text}")
+        check_draw(options.draw, overwrite=options.overwrite)
+    gallery = write_gallery(groups, options, locator)
+    if options.draw is not None:
+        rows = tracked(groups[0].rows(options.limit), on_event, "drawings", gallery.rows)
+        for name, text in draw_rows(rows, outputs[0], options.draw, locator, gallery.labels):
+            screen.info(f"{name}: {text}")
 
 
 def unique_names(outputs: Sequence[Path]) -> list[str]:

@@ -4,31 +4,32 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from itertools import zip_longest
 from pathlib import Path
-from typing import Any
 
 from pgcli.box_filter import box_of
 from pgcli.errors import OutputFailed, UsageError
+from pgcli.examples import mask_of
 from pgcli.images import ImageError, ImageLimits, load_image
 from pgcli.images.decode import silence_decoders
 from pgcli.images.files import checked_bytes, item_bytes
 from pgcli.images.formats import identify_image
 from pgcli.inputs.paths import parse_path, resolves_inside, url_scheme
 from pgcli.inputs.readers import IMAGE_ENDINGS
+from pgcli.output.reader import Row
 from pgcli.printable import printable
-from pgcli.records import BOX_TASKS, Answer, Item, Mask, Rle
+from pgcli.records import BOX_TASKS, Answer, Item, Mask
+from pgcli.results import answer_of
 from pgcli.results.drawings.colours import LabelColours
 from pgcli.results.drawings.formats import SUFFIXES, format_of, save_image, writable_suffixes
 from pgcli.results.drawings.overlay import draw_overlay
+from pgcli.results.exports.rows import find_row_error, with_answer_columns
 from pgcli.results.file_names import FileName, FileNames
+from pgcli.results.images import ImageLocator
 from pgcli.results.publish import draw_error, write_below
 from pgcli.results.row_hook import NullHook
-from pgcli.rle import spans
-from pgcli.rows import RowSchema, fill_columns
 from pgcli.stores import Reader, RemoteError
 from pgcli.stores.writing import check_target
 
@@ -194,35 +195,42 @@ def read_original(item: Item, limits: ImageLimits, reader: Reader | None) -> byt
     return item_bytes(item, limits)
 
 
-def drawable_answer(row: Mapping[str, Any], output: str) -> Answer:
-    """The answer of a saved row, also of another program, with what of it can be drawn.
+def draw_rows(
+    rows: Iterable[Row],
+    output: Path,
+    folder: str,
+    locator: ImageLocator,
+    labels: Iterable[str] = (),
+) -> Sequence[tuple[str, str]]:
+    """Draw the boxes and masks of saved rows of an output, as its run draws them.
 
-    Raises UsageError for a row that is none.
+    Returns what `finish` returns. Raises UsageError for a row that is not one, and OutputFailed.
     """
+    drawings = Drawings(folder, labels=labels, reader=locator.url_reader)
+    complete = False
     try:
-        boxes = [box_of(value) for value in row["boxes"] or ()]
-        masks = [drawable_mask(value, row) for value in row.get("masks") or ()]
-        answer = RowSchema.of(row).answer(fill_columns({**row, "boxes": (), "masks": None}))
-    except (ValueError, TypeError, KeyError) as problem:
+        for row, item in locator.with_items(rows, output):
+            drawings.on_row(drawable_answer(row), item, is_saved=False)
+        complete = True
+    finally:
+        facts = drawings.finish(complete=complete)
+    return facts
+
+
+def drawable_answer(row: Row) -> Answer:
+    """The answer of a saved row, also of another program. Raises UsageError for an invalid one."""
+    row = with_answer_columns(row)
+    row = {**row, "boxes": row["boxes"] or []}
+    if row["error"] is None and (problem := find_row_error(row)):
         raise UsageError(
-            f"{output}: row {row['id']!r} cannot be drawn: {problem}",
+            f"the row of {row['id']!r} cannot be drawn: {problem}",
             hint="name a file or folder that detect or segment wrote",
-        ) from problem
-    pairs = [(box, mask) for box, mask in zip_longest(boxes, masks[: len(boxes)]) if box]
-    drawn, outlines = ([*side] for side in zip(*pairs, strict=True)) if pairs else ([], [])
-    return replace(answer, boxes=tuple(drawn), masks=tuple(outlines) if any(outlines) else None)
-
-
-def drawable_mask(value: Any, row: Mapping[str, Any]) -> Mask | None:
-    """The mask; None if its size is not the image's: a short text encodes any size."""
-    try:
-        rle = Rle((value["rle"]["size"][0], value["rle"]["size"][1]), value["rle"]["counts"])
-        if rle.size == (row["height"], row["width"]):
-            spans(rle)
-            return Mask((), rle)
-    except (ValueError, AttributeError, TypeError, KeyError, IndexError):
-        pass
-    return None
+        )
+    boxes = tuple(box for box in map(box_of, row["boxes"]) if box is not None)
+    runs = map(mask_of, row.get("masks") or ())
+    masks = tuple(None if rle is None else Mask((), rle) for rle in runs)
+    answer = answer_of({**row, "boxes": (), "masks": None})
+    return replace(answer, boxes=boxes, masks=masks if any(masks) else None)
 
 
 def _is_input(image: str, folder: str) -> UsageError:

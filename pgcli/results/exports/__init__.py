@@ -20,12 +20,12 @@ FORMATS: Mapping[str, str] = {
     "csv": "tables.CSV",
     "parquet": "tables.PARQUET",
     "webdataset": "webdataset.WEBDATASET",
-    "fiftyone": "fiftyone.FIFTYONE",
+    "fiftyone": "coco.FIFTYONE",
 }
 
 
 def format_named(name: str) -> ExportFormat:
     """The format of this name, one of FORMATS."""
     module, _, attribute = FORMATS[name].partition(".")
-    found: ExportFormat = getattr(import_module(f"{__name__}.{module}"), attribute)
-    return found
+    format: ExportFormat = getattr(import_module(f"{__name__}.{module}"), attribute)
+    return format

@@ -1,4 +1,4 @@
-"""Exports COCO JSON: images, annotations and categories, or captions."""
+"""Exports COCO JSON: images, annotations and categories, or captions; also for FiftyOne."""
 
 from __future__ import annotations
 
@@ -6,100 +6,92 @@ import json
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from pgcli.records import BOX_TASKS
-from pgcli.results.exports.entry import ExportBox, ExportEntry, ExportFormat, ExportSettings, Row
+from pgcli.output.reader import Row
+from pgcli.results.exports.entry import Export, ExportEntry, ExportFormat, without_leading_dot
+from pgcli.results.exports.image_files import store_image
+from pgcli.results.exports.options import ExportOptions
+from pgcli.results.exports.rows import ExportBox, FileRow, collect_stats
+from pgcli.rle import area
 from pgcli.rows import json_text
 
 
-def write(target: Path, entries: Iterable[ExportEntry], options: ExportSettings) -> None:
-    """Write the file; images have the names of the rows."""
-    write_document(target, ((entry, entry.image) for entry in entries), options)
-
-
-def write_document(
-    target: Path, entries: Iterable[tuple[ExportEntry, str]], options: ExportSettings
-) -> None:
-    """Write entries, each with its file name, keeping one in memory at a time.
+def write(target: Path, entries: Iterable[ExportEntry], export: Export) -> None:
+    """Write the file, keeping one entry in memory at a time.
 
     Rows of tasks with boxes make an instances file, others a captions file. Annotations are first
     written to a temporary file, since COCO lists all images before them.
     """
+    has_boxes, counts = export.stats.has_boxes, export.counts
     with (
         open(target, "w", encoding="utf-8") as file,
         tempfile.TemporaryFile("w+", encoding="utf-8", dir=target.parent) as pending,
     ):
         info = {"description": "made by pgcli"}
-        if options.has_boxes and options.prompt is not None:
-            info["prompt"] = options.prompt  # which `pgcli import` gives its rows
+        if has_boxes and export.prompt is not None:
+            info["prompt"] = export.prompt  # which `pgcli import` gives its rows
         file.write(f'{{"info":{json_text(info)},"images":[')
-        for entry, name in entries:
-            file.write(",\n" if options.counts.images else "\n")
-            image = {"id": entry.number, "file_name": name}
+        for entry in entries:
+            file.write(",\n" if counts.images else "\n")
+            image = {"id": entry.number, "file_name": entry.image}
             image |= {"width": entry.width, "height": entry.height}
             id_ = entry.rows[0]["id"]
-            file.write(json_text(image if id_ == name else image | {"row_id": id_}))
-            options.counts.images += 1
-            annotate = instance_annotations if options.has_boxes else caption_annotations
-            for one in annotate(entry, options):
-                pending.write(",\n" if one["id"] > 1 else "\n")
-                pending.write(json_text(one))
+            file.write(json_text(image if id_ == entry.image else image | {"row_id": id_}))
+            counts.images += 1
+            for annotation in image_annotations(entry, export):
+                pending.write(",\n" if annotation["id"] > 1 else "\n")
+                pending.write(json_text(annotation))
         file.write('\n],"annotations":[')
         pending.seek(0)
         shutil.copyfileobj(pending, file)
         file.write("\n]")
-        if options.has_boxes:  # with categories, pycocotools expects one in every annotation
-            categories = [{"id": index + 1, "name": name} for name, index in options.labels.items()]
+        if has_boxes:  # with categories, pycocotools expects one in every annotation
+            categories = [{"id": index + 1, "name": name} for name, index in export.labels.items()]
             file.write(f',"categories":{json_text(categories)}')
         file.write("}\n")
 
 
 def document(rows: Sequence[Row]) -> dict[str, Any]:
     """The content of the file for rows without errors; rows of an image follow each other."""
-    prompts = {row["prompt"] for row in rows}
-    labels = sorted({box["label"] for row in rows for box in row["boxes"]})
-    has_boxes = any(row["task"] in BOX_TASKS or row["boxes"] for row in rows)
-    settings = ExportSettings(
-        prompt=prompts.pop() if len(prompts) == 1 else None,
-        labels={label: n for n, label in enumerate(labels)},
-        has_boxes=has_boxes,
-    )
+    stats = collect_stats((FileRow(row, 0, 0) for row in rows), None)
+    labels = {label: number for number, label in enumerate(sorted(stats.labels))}
     groups = groupby(rows, key=itemgetter("index", "id", "image"))
     entries = (
-        ExportEntry(number, image, image, image, image, None, bytes, tuple(same))
+        ExportEntry(number, image, tuple(same))
         for number, ((_, _, image), same) in enumerate(groups, start=1)
     )
     with tempfile.TemporaryDirectory() as folder:
-        write(Path(folder) / "coco.json", entries, settings)
-        made: dict[str, Any] = json.loads((Path(folder) / "coco.json").read_bytes())
-    return made
+        file = Path(folder) / "coco.json"
+        write(file, entries, Export(ExportOptions(to="coco"), stats, labels))
+        content: dict[str, Any] = json.loads(file.read_bytes())
+    return content
 
 
-def caption_annotations(entry: ExportEntry, options: ExportSettings) -> Iterator[dict[str, Any]]:
-    """The image's answers as COCO captions, each with its prompt."""
+def image_annotations(entry: ExportEntry, export: Export) -> Iterator[dict[str, Any]]:
+    """The image's boxes as COCO's instances, or its answers as captions, each with its prompt."""
+    counts = export.counts
+    if export.stats.has_boxes:
+        for box in entry.boxes():
+            counts.boxes += 1
+            yield instance(box, entry, export)
+        return
     for row in entry.rows:
-        options.counts.captions += 1
-        ids = {"id": options.counts.captions, "image_id": entry.number}
+        counts.captions += 1
+        ids = {"id": counts.captions, "image_id": entry.number}
         yield ids | {"caption": row["answer"] or "", "prompt": row["prompt"]}
 
 
-def instance_annotations(entry: ExportEntry, options: ExportSettings) -> Iterator[dict[str, Any]]:
-    """The image's boxes as COCO instances."""
-    for box in entry.boxes():
-        options.counts.boxes += 1
-        yield annotation(box, entry, options)
-
-
-def annotation(box: ExportBox, entry: ExportEntry, options: ExportSettings) -> dict[str, Any]:
+def instance(box: ExportBox, entry: ExportEntry, export: Export) -> dict[str, Any]:
     """A box as a COCO annotation; with a mask, the area is the mask's."""
-    made: dict[str, Any] = {
-        "id": options.counts.boxes,
+    values: dict[str, Any] = {
+        "id": export.counts.boxes,
         "image_id": entry.number,
-        "category_id": options.labels[box.label] + 1,  # 0 is the background
+        "category_id": export.labels[box.label] + 1,  # 0 is the background
         "bbox": [box.left, box.top, box.width, box.height],
         "area": round(box.width * box.height, 2),
         "iscrowd": 0,
@@ -107,11 +99,29 @@ def annotation(box: ExportBox, entry: ExportEntry, options: ExportSettings) -> d
         "confidence": box.confidence,
     }
     if box.mask is not None:
-        from pgcli.rle import area
-
-        made["segmentation"] = {"size": list(box.mask.size), "counts": box.mask.counts}
-        made["area"] = area(box.mask)
-    return made
+        values["segmentation"] = {"size": list(box.mask.size), "counts": box.mask.counts}
+        values["area"] = area(box.mask)
+    return values
 
 
-COCO = ExportFormat(write, options=frozenset({"labels", "root"}))
+def write_fiftyone(target: Path, entries: Iterable[ExportEntry], export: Export) -> None:
+    """Fill a folder that FiftyOne imports as a COCODetectionDataset: data/ and labels.json.
+
+    An unreadable image is skipped with its boxes.
+    """
+    folder = target / "data"
+    folder.mkdir()
+    stored = (entry for entry in entries if store_image(folder, entry, export))
+    named = (replace(entry, image=entry.name) for entry in stored)
+    write(target / "labels.json", named, export)
+
+
+COCO = ExportFormat(write, writes_paths=True, options=frozenset({"labels"}))
+FIFTYONE = ExportFormat(
+    write_fiftyone,
+    is_folder=True,
+    needs_boxes=True,
+    reads_images=True,
+    sanitize_name=without_leading_dot,
+    options=frozenset({"labels", "store_images"}),
+)

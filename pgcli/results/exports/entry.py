@@ -1,35 +1,19 @@
-"""Records of an export: an image with its rows, the options, the counts, and a format."""
+"""Records of an export: an image with its rows, what is exported, the counts, and a format."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
-from pgcli.records import BOX_TASKS, Rle
-from pgcli.results.missing_images import MissingImages
-
-Row = Mapping[str, Any]
-#: How images are stored in an export that is a folder.
-StoreImages = Literal["link", "copy", "none"]
+from pgcli.output.reader import Row
+from pgcli.records import BOX_TASKS
+from pgcli.results.exports.options import ExportOptions
+from pgcli.results.exports.rows import ExportBox, RowStats, row_boxes
+from pgcli.results.images import MissingImages
 
 MAX_EXAMPLES = 5  # renamed files that a message lists
-
-
-class ExportBox(NamedTuple):
-    """A box: label, left, top, width and height in pixels, score, mask if it was decoded, and
-    confidence if it is known.
-    """
-
-    label: str
-    left: float
-    top: float
-    width: float
-    height: float
-    score: float | None
-    mask: Rle | None
-    confidence: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +29,12 @@ class ExportEntry:
 
     number: int
     image: str
-    name: str
-    stem: str
-    own_name: str
-    path: str | None
-    read: Callable[[], bytes]
     rows: tuple[Row, ...]
+    name: str = ""
+    stem: str = ""
+    own_name: str = ""
+    path: str | None = None
+    read: Callable[[], bytes] = bytes
     is_address: bool = False
 
     @property
@@ -72,33 +56,15 @@ class ExportEntry:
             yield from row_boxes(row)
 
 
-def row_boxes(row: Row) -> Iterator[ExportBox]:
-    """A row's boxes, clipped to the image, each with its mask if that was decoded.
-
-    A box without an area in the image, as other tools may write it, is skipped.
-    """
-    masks = row.get("masks") or []
-    for number, box in enumerate(row["boxes"]):
-        rle = masks[number]["rle"] if number < len(masks) and masks[number] else None
-        mask = rle and Rle((rle["size"][0], rle["size"][1]), rle["counts"])
-        left, right = (min(max(box[name], 0), row["width"]) for name in ("xmin", "xmax"))
-        top, bottom = (min(max(box[name], 0), row["height"]) for name in ("ymin", "ymax"))
-        # corners have six digits; further digits of a difference are float rounding
-        width, height = round(right - left, 9), round(bottom - top, 9)
-        if width > 0 and height > 0:
-            numbers = (left, top, width, height, box.get("score"))
-            yield ExportBox(box["label"], *numbers, mask, box.get("confidence"))
-
-
 @dataclass
 class ExportCounts:
     """What an export wrote and what it skipped.
 
-    `boxes_without_mask` are written as rectangles where others are polygons; `boxes_outside` have
-    no area in their image. `missing` images could not be read, `copied` ones could not be linked,
-    `unsupported` ones are not read by the target tool, `rotated` ones were stored with another EXIF
-    orientation. `kept` texts existed before, `unnamed` ones have no free file name. `renamed`
-    counts images and texts under another name than their own, `renamed_examples` are the first.
+    `boxes_without_mask` are written as rectangles where others are polygons. `missing` images could
+    not be read, `copied` ones could not be linked, `unsupported` ones are not read by the target
+    tool, `rotated` ones were stored with another EXIF orientation. `kept` texts existed before,
+    `unnamed` ones have no free file name. `renamed` counts images and texts under another name than
+    their own, `renamed_examples` are the first.
     """
 
     images: int = 0
@@ -106,7 +72,6 @@ class ExportCounts:
     captions: int = 0
     boxes_without_mask: int = 0
     missing: MissingImages = field(default_factory=MissingImages)
-    boxes_outside: int = 0
     unsupported: int = 0
     copied: int = 0
     rotated: int = 0
@@ -123,29 +88,22 @@ class ExportCounts:
 
 
 @dataclass(frozen=True)
-class ExportSettings:
-    """The options of an export, and what all rows have in common.
+class Export:
+    """What a format writes: the options, what the rows have in common, and what was written.
 
-    `prompt` is the only prompt of the rows, None if they have several.
-    `labels` maps every label to its index from 0; `columns` are the rows'. `has_boxes` is true if
-    any row is of a task with boxes, `has_masks` if any box has a mask, `has_labels_alone` if the
-    rows are of `classify`. `image_prefix` precedes an image's address; `prepend` and `append` are
-    the words around each text, of which `overwrite` replaces existing ones.
+    `labels` maps every label to its number from 0.
     """
 
-    prompt: str | None = None
-    labels: Mapping[str, int] = field(default_factory=dict)
-    columns: tuple[str, ...] = ()
-    has_boxes: bool = False
-    has_masks: bool = False
-    has_labels_alone: bool = False
-    images: StoreImages = "link"
-    image_prefix: str = ""
-    prepend: str = ""
-    append: str = ""
-    overwrite: bool = False
-    csv_raw: bool = False
+    options: ExportOptions
+    stats: RowStats
+    labels: Mapping[str, int]
     counts: ExportCounts = field(default_factory=ExportCounts)
+
+    @property
+    def prompt(self) -> str | None:
+        """The only prompt of the rows; None if they have several."""
+        only = next(iter(self.stats.prompts)) if len(self.stats.prompts) == 1 else None
+        return only if self.options.prompt is None else self.options.prompt
 
 
 def keep_name(part: str, is_folder: bool) -> str:
@@ -156,6 +114,10 @@ def keep_name(part: str, is_folder: bool) -> str:
 def without_leading_dot(part: str, is_folder: bool) -> str:
     """The name with an underscore before a leading dot, for tools that skip hidden files."""
     return f"_{part}" if part.startswith(".") else part
+
+
+#: The options that apply to formats that name them.
+FORMAT_OPTIONS = frozenset("labels store_images image_prefix prepend append csv_raw".split())
 
 
 @dataclass(frozen=True)
@@ -169,11 +131,11 @@ class ExportFormat:
     that the format adds to folders of images. `sanitize_name` makes a folder's or file's name one
     that the tool reads; `suffix_aliases` replaces image suffixes that it does not know. With
     `has_label_folders`, images with a label of `classify` are in the folder of that label. With
-    `keeps_types`, kept columns of Parquet files have cells of their types.
-    `options` are the command-line options that apply to the format.
+    `keeps_types`, kept columns of Parquet files have cells of their types, and with `writes_paths`
+    those of images are relative to the root. `options` are those of FORMAT_OPTIONS that apply.
     """
 
-    write: Callable[[Path, Iterable[ExportEntry], ExportSettings], None]
+    write: Callable[[Path, Iterable[ExportEntry], Export], None]
     is_folder: bool = False
     is_merged: bool = False
     needs_boxes: bool = False
@@ -182,7 +144,18 @@ class ExportFormat:
     unique_stems: bool = False
     has_label_folders: bool = False
     keeps_types: bool = False
+    writes_paths: bool = False
     suffixes: frozenset[str] = frozenset()
     sanitize_name: Callable[[str, bool], str] = keep_name
     suffix_aliases: Mapping[str, str] = field(default_factory=dict)
     options: frozenset[str] = frozenset()
+
+    @property
+    def unused(self) -> frozenset[str]:
+        """The names of options that have no effect on the format."""
+        return FORMAT_OPTIONS - self.options
+
+    def applied(self, options: ExportOptions) -> ExportOptions:
+        """The options, with the defaults of those that have no effect on the format."""
+        defaults: dict[str, Any] = {field.name: field.default for field in fields(options)}
+        return replace(options, **{name: defaults[name] for name in defaults.keys() & self.unused})

@@ -3,82 +3,150 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from pgcli.errors import UsageError
+from pgcli.box_filter import NO_FILTER, BoxFilter
+from pgcli.errors import NoInputError, UsageError
 from pgcli.inputs.paths import resolves_inside
-from pgcli.results.exports.entry import ExportCounts, ExportEntry, ExportFormat, ExportSettings
+from pgcli.results.exports import FORMATS, format_named
+from pgcli.results.exports.entry import Export, ExportCounts, ExportEntry, ExportFormat
 from pgcli.results.exports.export_entries import ExportEntries
-from pgcli.results.exports.export_options import (
-    ExportOptions,
-    check_options,
-    check_output,
-    check_rows,
-    find_format,
-)
+from pgcli.results.exports.options import ExportOptions
 from pgcli.results.exports.rows import RowStats, SeveralFiles, collect_stats
 from pgcli.results.gallery.run_info import incomplete_note
 from pgcli.results.images import ImageLocator
-from pgcli.results.publish import publish
+from pgcli.results.label_list import read_labels
+from pgcli.results.publish import check_target, publish
 from pgcli.run.progress.events import OnEvent, ignore, tracked
+from pgcli.stores import Reader
 from pgcli.stores.writing import wrap_write_errors
-from pgcli.wording import count, with_notes
+from pgcli.wording import count, listed, with_notes
+
+MAX_LABELS_SHOWN = 5  # labels that a message names
 
 
 def export(
     results: Sequence[str],
-    to: str,
-    output: str | None,
     options: ExportOptions,
+    box_filter: BoxFilter = NO_FILTER,
+    url_reader: Reader | None = None,
     on_event: OnEvent = ignore,
 ) -> ExportCounts:
     """Write the rows of result files in another format, and return what was written and left out.
 
-    The rows are read twice: first for statistics. Raises UsageError, NoInputError, OutputExists
-    and OutputFailed.
+    Boxes are those that `box_filter` keeps, and images at addresses are read by `url_reader`.
+    Options that the format does not have are ignored. The rows are read twice: first for
+    statistics. Raises UsageError, NoInputError, OutputExists and OutputFailed.
     """
-    format = find_format(to)
-    check_options(to, format, options)
-    target = check_output(to, format, results, output, overwrite=options.overwrite)
+    format = find_format(options.to)
+    options = format.applied(options)
+    locator = ImageLocator(on_event, options.root, url_reader)
+    target = check_output(format, results, options)
     paths = [Path(name) for name in results]
     notes = [note for note in map(incomplete_note, paths) if note]
-    rows = SeveralFiles(paths, options.box_filter, exact=format.keeps_types)
+    rows = SeveralFiles(paths, box_filter, exact=format.keeps_types)
     stats = collect_stats(tracked(rows, on_event, "reading rows", unit="rows"), options.prompt)
-    check_rows(to, format, ", ".join(results), stats, options)
-    wanted, locator = options.wanted(format, stats), options.locator(on_event)
-    images = ExportEntries(paths, format, wanted, locator)
+    check_rows(format, ", ".join(results), stats, options)
+    exported = Export(options, stats, label_numbers(options.labels, stats))
+    images = ExportEntries(paths, format, exported, locator)
     if not format.is_merged:
         images.check_sources(target)
-    root = options.root if "root" in format.options else None  # the others write no paths
-    entries = images.entries(rows, options.prompt, root)
-    counted = tracked(entries, on_event, "images", stats.images, unit="images")
+    counted = tracked(images.entries(rows), on_event, "images", stats.images, unit="images")
     with closing(counted):
-        write_export(format, target, counted, wanted, overwrite=options.overwrite)
-    report_export(to, output or "files next to the images", stats, wanted.counts, locator)
+        write_export(format, target, counted, exported)
+    report_export(format, exported, locator)
     for note in notes:
         locator.say(f"{note}; the export ends there")
-    return wanted.counts
+    return exported.counts
+
+
+def find_format(name: str) -> ExportFormat:
+    """The format of this name. Raises UsageError if there is none."""
+    if name not in FORMATS:
+        raise UsageError(f"{name} is not a format", hint=f"--to takes {', '.join(FORMATS)}")
+    return format_named(name)
+
+
+def check_output(format: ExportFormat, results: Sequence[str], options: ExportOptions) -> Path:
+    """The path of the export. Raises UsageError and OutputExists if it cannot be written."""
+    output, overwrite = options.output, options.overwrite
+    if output is None and format.is_merged:
+        return Path()
+    if not output or output == "-":
+        kind = "folder" if format.is_folder else "file"
+        raise UsageError(f"{options.to} is written to a {kind}", hint=f"name the {kind} with -o")
+    target = Path(output)
+    for name in results:
+        if target.exists() and resolves_inside(name, os.path.realpath(target)):
+            raise UsageError(f"{name} is in {output}, which is written", hint="name another -o")
+    if not format.is_merged:
+        check_target(target, is_folder=format.is_folder, overwrite=overwrite)
+    elif not target.parent.is_dir() or (os.path.lexists(target) and not target.is_dir()):
+        raise UsageError(f"{output} cannot be a folder of texts", hint="name a folder with -o")
+    return target
+
+
+def check_rows(format: ExportFormat, results: str, stats: RowStats, options: ExportOptions) -> None:
+    """Raise UsageError if the rows do not suit the format, NoInputError if there are none."""
+    to = options.to
+    prompts = ", ".join(map(repr, stats.prompts))
+    if not stats.exported:
+        if stats.other_prompts:
+            raise NoInputError(
+                f"no row of {results} has the prompt {options.prompt!r}",
+                hint=f"its prompts are {prompts}",
+            )
+        errors = f": {stats.errors:,} rows have errors" if stats.errors else ""
+        raise NoInputError(f"no row of {results} has an answer{errors}", hint="name another file")
+    if stats.task in ("score", "embed") and to not in ("csv", "parquet"):
+        raise UsageError(
+            f"{to} is for answers, and {results} has rows of {stats.task}",
+            hint="--to csv and --to parquet take them",
+        )
+    if format.needs_boxes and not stats.has_boxes:
+        raise UsageError(
+            f"{to} is for boxes, and {results} has no rows of detect or segment",
+            hint="coco, csv, txt and imagefolder take other answers",
+        )
+    most = {"answers": stats.answers, "texts": stats.texts, None: 0}[format.max_one]
+    if most > 1:
+        raise UsageError(
+            f"{to} takes one answer for each image, and {results} has up to {most}",
+            hint=f"choose one with --prompt TEXT: {prompts}",
+        )
+
+
+def label_numbers(given: str | None, stats: RowStats) -> Mapping[str, int]:
+    """Every label with its number: in the order given, otherwise sorted.
+
+    Raises UsageError for an invalid list, and for rows with a label that is not in it.
+    """
+    if given is None:
+        return {label: number for number, label in enumerate(sorted(stats.labels))}
+    labels = read_labels(given)
+    if unknown := sorted(stats.labels - set(labels)):
+        raise UsageError(
+            f"the rows have labels that are not in --labels: {listed(unknown, MAX_LABELS_SHOWN)}",
+            hint="add them to --labels, or leave it out to take all labels, sorted",
+        )
+    return {label: number for number, label in enumerate(labels)}
 
 
 def write_export(
-    format: ExportFormat,
-    target: Path,
-    entries: Iterator[ExportEntry],
-    wanted: ExportSettings,
-    *,
-    overwrite: bool,
+    format: ExportFormat, target: Path, entries: Iterator[ExportEntry], export: Export
 ) -> None:
     """Write the export: into a folder that has other files, or as a whole."""
     if format.is_merged:
         with wrap_write_errors(target):
             target.mkdir(parents=True, exist_ok=True)
-        format.write(target, entries, wanted)
+        format.write(target, entries, export)
         return
-    with publish(target, is_folder=format.is_folder, overwrite=overwrite) as part:
+    overwrite = export.options.overwrite
+    with publish(target, is_folder=format.is_folder, overwrite=overwrite) as temporary:
         checked = outside_target(entries, target) if format.is_folder else entries
-        format.write(part, checked, wanted)
+        format.write(temporary, checked, export)
 
 
 def outside_target(entries: Iterator[ExportEntry], target: Path) -> Iterator[ExportEntry]:
@@ -96,17 +164,18 @@ def outside_target(entries: Iterator[ExportEntry], target: Path) -> Iterator[Exp
         yield entry
 
 
-def report_export(
-    to: str, output: str, stats: RowStats, counts: ExportCounts, locator: ImageLocator
-) -> None:
+def report_export(format: ExportFormat, export: Export, locator: ImageLocator) -> None:
     """Report what was written and what was left out."""
+    options, stats, counts = export.options, export.stats, export.counts
+    output = options.output or "files next to the images"
+    outside = stats.outside if "labels" in format.options else 0  # the others have these boxes
     captions = f" with {counts.captions:,} captions" if counts.captions else ""
     boxes = f" with {count(counts.boxes, 'box')}" if stats.has_boxes else captions
     notes = [
         (counts.copied, "images copied, as they are not files that can be linked to"),
         (counts.unsupported, "images that Ultralytics does not read: GIF and PPM"),
         (counts.rotated, "images turned upright, as their EXIF says"),
-        (counts.boxes_outside, "boxes left out, as they have no area in their image"),
+        (outside, "boxes left out, as they have no area in their image"),
         (stats.errors, "rows with errors left out"),
         (stats.other_prompts, "rows of other prompts left out"),
         (counts.boxes_without_mask, "boxes without a mask written as rectangles"),
@@ -114,7 +183,7 @@ def report_export(
         (counts.missing.count, "images left out, as they cannot be read"),
         (counts.unnamed, "texts not written, as no name was free"),
     ]
-    exported = f"exported {count(counts.images, 'image')}{boxes} as {to} to {output}"
+    exported = f"exported {count(counts.images, 'image')}{boxes} as {options.to} to {output}"
     locator.say(with_notes(exported, notes))
     if counts.missing.count:
         hint = locator.hint(counts.missing)

@@ -14,11 +14,12 @@ from pgcli.images import ImageError, ImageLimits, Size, read_file_header, read_h
 from pgcli.images.decode import silence_decoders
 from pgcli.inputs.paths import parse_path, resolves_inside, url_scheme
 from pgcli.inputs.readers import IMAGE_ENDINGS
+from pgcli.output.reader import Row
 from pgcli.printable import encodable
 from pgcli.records import Fault, Item
 from pgcli.results.drawings.drawings import read_original
 from pgcli.results.drawings.formats import SUFFIXES
-from pgcli.results.exports.entry import ExportEntry, ExportFormat, ExportSettings, Row, keep_name
+from pgcli.results.exports.entry import Export, ExportEntry, ExportFormat, keep_name
 from pgcli.results.exports.rows import FileRow, RowStats, valid_rows
 from pgcli.results.file_names import FileNames, folder_name
 from pgcli.results.images import ImageLocator, ImageRef
@@ -32,10 +33,10 @@ class ExportEntries:
         self,
         outputs: Sequence[Path],
         format: ExportFormat,
-        given: ExportSettings,
+        export: Export,
         locator: ImageLocator,
     ):
-        self._outputs, self._format, self._given = outputs, format, given
+        self._outputs, self._format, self._export = outputs, format, export
         self._locator = locator
         self._endings = frozenset[str]() if format.unique_stems else IMAGE_ENDINGS
         self._names = FileNames(self._endings, self._sanitize)
@@ -50,34 +51,34 @@ class ExportEntries:
                     hint="name another -o",
                 )
 
-    def entries(
-        self, rows: Iterable[FileRow], prompt: str | None, root: str | None
-    ) -> Iterator[ExportEntry]:
+    def entries(self, rows: Iterable[FileRow]) -> Iterator[ExportEntry]:
         """One entry for each image, with a unique name.
 
-        Raises UsageError for an image that is not in the folder `root`.
+        Raises UsageError for an image that is not in the root that paths are relative to.
         """
         silence_decoders()
-        valid = valid_rows(rows, prompt, RowStats())
+        options = self._export.options
+        root = options.root if self._format.writes_paths else None
+        valid = valid_rows(rows, options.prompt, RowStats())
         for number, (_, same) in enumerate(groupby(valid, key=attrgetter("image")), start=1):
-            found = tuple(same)
-            group = tuple(one.row for one in found)
-            wanted = ImageRef.of(group[0], self._outputs[found[0].file])
-            image = self._locate(number, group[0], wanted)
+            file_rows = tuple(same)
+            group = tuple(file_row.row for file_row in file_rows)
+            ref = ImageRef.of(group[0], self._outputs[file_rows[0].file])
+            image = self._locate(number, group[0], ref)
             names = self._claim_names(number, group[0], image)
-            address = wanted.image if root is None else self._relative_path(root, wanted)
+            address = ref.image if root is None else self._relative_path(root, ref)
             is_url = url_scheme(address) is not None
-            yield ExportEntry(number, address, *names, image.path, image.read, group, is_url)
+            yield ExportEntry(number, address, group, *names, image.path, image.read, is_url)
 
-    def _locate(self, number: int, row: Row, wanted: ImageRef) -> RowImage:
+    def _locate(self, number: int, row: Row, ref: ImageRef) -> RowImage:
         """The image, as far as the format needs it: its bytes, or only its file."""
         format = self._format
-        if format.reads_images and self._given.images != "none":
-            item = self._locator.item(number, wanted)
+        if format.reads_images and self._export.options.store_images != "none":
+            item = self._locator.item(number, ref)
         else:
-            needs_file = format.is_merged and not url_scheme(wanted.image)
-            path = self._locator.find_file(wanted) if needs_file else None
-            item = Item(number, wanted.id, wanted.image, path)
+            needs_file = format.is_merged and not url_scheme(ref.image)
+            path = self._locator.find_file(ref) if needs_file else None
+            item = Item(number, ref.id, ref.image, path)
         # a text file is written next to the image even if the image has changed
         size = None if format.is_merged else (row["width"], row["height"])
         return RowImage(item, size, self._locator.url_reader)
@@ -107,14 +108,14 @@ class ExportEntries:
         full_name = name.with_ending(format.suffix_aliases.get(ending.lower(), ending))
         own_name = own.with_ending(ending)
         if full_name != own_name and not format.is_merged and format.reads_images:
-            self._given.counts.add_renamed(own_name, full_name)
+            self._export.counts.add_renamed(own_name, full_name)
         return full_name, name.stem, own_name
 
-    def _relative_path(self, root: str, wanted: ImageRef) -> str:
+    def _relative_path(self, root: str, ref: ImageRef) -> str:
         """The path of the image relative to `root`. Raises UsageError if it is not in it."""
-        image, path = wanted.image, ".."
+        image, path = ref.image, ".."
         if image and not url_scheme(image):
-            file = self._locator.find_file(wanted) or self._locator.path_in_run(wanted)
+            file = self._locator.find_file(ref) or self._locator.path_in_run(ref)
             path = os.path.relpath(file, root)
         if path == ".." or path.startswith("../"):
             raise UsageError(

@@ -13,7 +13,7 @@ from PIL.JpegImagePlugin import JpegImageFile, get_sampling
 from pgcli.images import ImageError, ImageLimits, stored_and_upright
 from pgcli.images.errors import wrap_image_errors
 from pgcli.results.drawings.formats import SAVE_OPTIONS, can_write
-from pgcli.results.exports.entry import ExportEntry, ExportSettings
+from pgcli.results.exports.entry import Export, ExportEntry
 
 SUBSAMPLING_420 = 2  # symmetric, so that rotation loses no colour resolution
 
@@ -42,15 +42,15 @@ def save_options(stored: ImageFile.ImageFile, upright: Image.Image) -> dict[str,
     return options | {name: upright.info[name] for name in names if upright.info.get(name)}
 
 
-def store_image(folder: Path, entry: ExportEntry, options: ExportSettings) -> bool:
+def store_image(folder: Path, entry: ExportEntry, export: Export) -> bool:
     """Link or copy the entry's image into the folder; return False if it cannot be read.
 
     Images that are not files, such as bytes, are copied.
     """
-    if options.images == "none":
+    if export.options.store_images == "none":
         return True
-    is_linked = options.images == "link" and entry.path is not None
-    data = b"" if is_linked else image_bytes(entry, options)
+    is_linked = export.options.store_images == "link" and entry.path is not None
+    data = b"" if is_linked else image_bytes(entry, export)
     if data is None:
         return False
     target = folder / entry.name
@@ -59,11 +59,11 @@ def store_image(folder: Path, entry: ExportEntry, options: ExportSettings) -> bo
         target.symlink_to(os.path.realpath(str(entry.path)))
     else:
         target.write_bytes(data)
-        options.counts.copied += options.images == "link"
+        export.counts.copied += export.options.store_images == "link"
     return True
 
 
-def image_bytes(entry: ExportEntry, options: ExportSettings) -> bytes | None:
+def image_bytes(entry: ExportEntry, export: Export) -> bytes | None:
     """The bytes of the entry's image, upright as its boxes expect.
 
     Returns None if it cannot be read, and counts it as missing.
@@ -71,8 +71,8 @@ def image_bytes(entry: ExportEntry, options: ExportSettings) -> bytes | None:
     try:
         data = entry.read()
         upright = upright_file(data)
-        options.counts.rotated += upright is not None
+        export.counts.rotated += upright is not None
         return data if upright is None else upright
     except ImageError as problem:
-        options.counts.missing.add(entry.image, problem.fault)
+        export.counts.missing.add(entry.image, problem.fault)
         return None

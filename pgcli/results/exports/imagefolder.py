@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from pgcli.results.exports.entry import (
+    Export,
     ExportEntry,
     ExportFormat,
-    ExportSettings,
     without_leading_dot,
 )
 from pgcli.results.exports.image_files import store_image
@@ -24,24 +24,24 @@ SPECIAL = re.compile(
 )
 
 
-def write(target: Path, entries: Iterable[ExportEntry], options: ExportSettings) -> None:
+def write(target: Path, entries: Iterable[ExportEntry], export: Export) -> None:
     """Fill the folder. An unreadable image is skipped.
 
     Images with a label of `classify` are in a folder for each label: they need no metadata.
     """
-    if options.has_labels_alone:
+    if export.stats.task == "classify":
         for entry in entries:
-            options.counts.images += store_image(target, entry, options)
+            export.counts.images += store_image(target, entry, export)
         return
     with open(target / "metadata.jsonl", "w", encoding="utf-8") as file:
         for entry in entries:
-            if not store_image(target, entry, options):
+            if not store_image(target, entry, export):
                 continue
-            file.write(json_text(metadata(entry, options)) + "\n")
-            options.counts.images += 1
+            file.write(json_text(metadata(entry, export)) + "\n")
+            export.counts.images += 1
 
 
-def metadata(entry: ExportEntry, options: ExportSettings) -> dict[str, Any]:
+def metadata(entry: ExportEntry, export: Export) -> dict[str, Any]:
     """The image's line: its text, and its boxes if the rows are of tasks with boxes.
 
     `categories` are indices into the list of all labels, `labels` their names.
@@ -49,12 +49,12 @@ def metadata(entry: ExportEntry, options: ExportSettings) -> dict[str, Any]:
     line: dict[str, Any] = {"file_name": entry.name}
     if texts := entry.texts:
         line["text"] = texts[0]
-    if options.labels or len(texts) < len(entry.rows):
+    if export.labels or len(texts) < len(entry.rows):
         boxes = list(entry.boxes())
-        options.counts.boxes += len(boxes)
+        export.counts.boxes += len(boxes)
         line["objects"] = {
             "bbox": [[float(number) for number in box[1:5]] for box in boxes],
-            "categories": [options.labels[box.label] for box in boxes],
+            "categories": [export.labels[box.label] for box in boxes],
             "labels": [box.label for box in boxes],
             "scores": [box.score for box in boxes],
         }

@@ -8,36 +8,31 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from pgcli.output.reader import Row
 from pgcli.records import BOX_TASKS
-from pgcli.results.exports.entry import (
-    ExportBox,
-    ExportEntry,
-    ExportFormat,
-    ExportSettings,
-    Row,
-    row_boxes,
-)
+from pgcli.results.exports.entry import Export, ExportEntry, ExportFormat
+from pgcli.results.exports.rows import ExportBox, row_boxes
 from pgcli.rows import json_text
 
 
-def write(target: Path, entries: Iterable[ExportEntry], options: ExportSettings) -> None:
+def write(target: Path, entries: Iterable[ExportEntry], export: Export) -> None:
     """Write the file: a task for each image."""
     with open(target, "w", encoding="utf-8") as file:
         file.write("[")
         for entry in entries:
-            file.write(",\n" if options.counts.images else "\n")
-            file.write(json_text(task(entry, options)))
-            options.counts.images += 1
+            file.write(",\n" if export.counts.images else "\n")
+            file.write(json_text(task(entry, export)))
+            export.counts.images += 1
         file.write("\n]\n")
 
 
-def task(entry: ExportEntry, options: ExportSettings) -> dict[str, Any]:
+def task(entry: ExportEntry, export: Export) -> dict[str, Any]:
     """An image with one prediction for each model."""
-    is_prefixed = options.image_prefix and not entry.is_address
-    address = options.image_prefix + quote(entry.image) if is_prefixed else entry.image
+    prefix = None if entry.is_address else export.options.image_prefix
+    address = prefix + quote(entry.image) if prefix else entry.image
     predictions = []
     for model, rows in groupby(sorted(entry.rows, key=model_of), key=model_of):
-        results = [result for row in rows for result in row_results(row, entry, options)]
+        results = [result for row in rows for result in row_results(row, entry, export)]
         for number, result in enumerate(results, start=1):
             result["id"] = f"{entry.number}-{number}"
         predictions.append({"model_version": model, "result": results})
@@ -49,13 +44,13 @@ def model_of(row: Row) -> str:
     return str(row["model"])
 
 
-def row_results(row: Row, entry: ExportEntry, options: ExportSettings) -> Iterator[dict[str, Any]]:
+def row_results(row: Row, entry: ExportEntry, export: Export) -> Iterator[dict[str, Any]]:
     """A row's text, or its boxes; a box with a mask is a polygon instead of a rectangle."""
     if row["task"] not in BOX_TASKS:
         value: dict[str, Any] = {"text": [row["answer"] or ""]}
         yield {"from_name": "answer", "to_name": "image", "type": "textarea", "value": value}
     for box in row_boxes(row):
-        options.counts.boxes += 1
+        export.counts.boxes += 1
         outline = polygon_region(box, entry)
         yield {
             "from_name": "mask" if outline else "label",
@@ -92,4 +87,4 @@ def polygon_region(box: ExportBox, entry: ExportEntry) -> dict[str, Any] | None:
     return value if len(points_n2) else None
 
 
-LABEL_STUDIO = ExportFormat(write, options=frozenset({"labels", "root", "image_prefix"}))
+LABEL_STUDIO = ExportFormat(write, writes_paths=True, options=frozenset({"labels", "image_prefix"}))

@@ -1,4 +1,4 @@
-"""The rows of an export: of several files in one order, valid, and counted."""
+"""The rows of an export: of several files in one order, valid, with their boxes, and counted."""
 
 from __future__ import annotations
 
@@ -14,10 +14,42 @@ from pgcli.box_filter import NO_FILTER, BoxFilter, box_of
 from pgcli.errors import UsageError
 from pgcli.output.reader import Row, read_results
 from pgcli.records import BOX_TASKS, Rle
-from pgcli.results.exports.entry import row_boxes
 from pgcli.results.images import image_index, image_key, saved_record
 from pgcli.rle import area
 from pgcli.rows import BASE_OF_TASK, json_safe, task_of
+
+
+class ExportBox(NamedTuple):
+    """A box: label, left, top, width and height in pixels, score, mask if it was decoded, and
+    confidence if it is known.
+    """
+
+    label: str
+    left: float
+    top: float
+    width: float
+    height: float
+    score: float | None
+    mask: Rle | None
+    confidence: float | None = None
+
+
+def row_boxes(row: Row) -> Iterator[ExportBox]:
+    """A row's boxes, clipped to the image, each with its mask if that was decoded.
+
+    A box without an area in the image, as other tools may write it, is skipped.
+    """
+    masks = row.get("masks") or []
+    for number, box in enumerate(row["boxes"]):
+        rle = masks[number]["rle"] if number < len(masks) and masks[number] else None
+        mask = rle and Rle((rle["size"][0], rle["size"][1]), rle["counts"])
+        left, right = (min(max(box[name], 0), row["width"]) for name in ("xmin", "xmax"))
+        top, bottom = (min(max(box[name], 0), row["height"]) for name in ("ymin", "ymax"))
+        # corners have six digits; further digits of a difference are float rounding
+        width, height = round(right - left, 9), round(bottom - top, 9)
+        if width > 0 and height > 0:
+            numbers = (left, top, width, height, box.get("score"))
+            yield ExportBox(box["label"], *numbers, mask, box.get("confidence"))
 
 
 class FileRow(NamedTuple):

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from pgcli.output.reader import Row
 from pgcli.output.result_file import row_tables
-from pgcli.results.exports.entry import ExportEntry, ExportFormat, ExportSettings, Row
+from pgcli.results.exports.entry import Export, ExportEntry, ExportFormat
 from pgcli.rows import RowSchema, json_text
 
 #: A spreadsheet evaluates a text that starts with one of these signs, also in full width, after
@@ -20,17 +21,17 @@ _FORMULA = re.compile(
 )
 
 
-def write_csv(target: Path, entries: Iterable[ExportEntry], options: ExportSettings) -> None:
+def write_csv(target: Path, entries: Iterable[ExportEntry], export: Export) -> None:
     """Write the file, a line for each row."""
+    names, is_raw = [*export.stats.columns], export.options.csv_raw
     with open(target, "w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)  # lines end in \r\n, so that texts with either are quoted
-        writer.writerow(cell(name, is_raw=options.csv_raw) for name in options.columns)
+        writer.writerow(cell(name, is_raw=is_raw) for name in names)
         for entry in entries:
             for row in entry.rows:
-                cells = (cell(row.get(name), is_raw=options.csv_raw) for name in options.columns)
-                writer.writerow(cells)
-                options.counts.boxes += len(row["boxes"])
-            options.counts.images += 1
+                writer.writerow(cell(row.get(name), is_raw=is_raw) for name in names)
+                export.counts.boxes += len(row["boxes"])
+            export.counts.images += 1
 
 
 def cell(value: Any, *, is_raw: bool) -> Any:
@@ -44,7 +45,7 @@ def cell(value: Any, *, is_raw: bool) -> Any:
 CSV = ExportFormat(write_csv, options=frozenset({"csv_raw"}))
 
 
-def write_table(target: Path, entries: Iterable[ExportEntry], options: ExportSettings) -> None:
+def write_table(target: Path, entries: Iterable[ExportEntry], export: Export) -> None:
     """Write the file. Rows are first written to a temporary file, for the types of their columns
     to be known.
     """
@@ -52,13 +53,13 @@ def write_table(target: Path, entries: Iterable[ExportEntry], options: ExportSet
 
     def rows() -> Iterator[Row]:
         for entry in entries:
-            options.counts.images += 1
+            export.counts.images += 1
             for row in entry.rows:
-                options.counts.boxes += len(row["boxes"])
+                export.counts.boxes += len(row["boxes"])
                 yield row
 
     with tempfile.TemporaryFile(dir=target.parent) as spool:
-        tables = spool_tables(row_tables(rows(), RowSchema.of(options.columns)), spool)
+        tables = spool_tables(row_tables(rows(), RowSchema.of(export.stats.columns)), spool)
         with target.open("xb") as file:
             write_parquet(file, tables)
 

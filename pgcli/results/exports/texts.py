@@ -7,19 +7,18 @@ from functools import partial
 from pathlib import Path
 
 from pgcli.records import Fault
-from pgcli.results.exports.entry import ExportEntry, ExportFormat, ExportSettings
+from pgcli.results.exports.entry import Export, ExportEntry, ExportFormat
 from pgcli.results.sidecars import Sidecars
 
 NO_FILE = Fault("missing", "There is no image file here to put a text next to.")
 
 
-def write(
-    target: Path, entries: Iterable[ExportEntry], options: ExportSettings, *, suffix: str
-) -> None:
+def write(target: Path, entries: Iterable[ExportEntry], export: Export, *, suffix: str) -> None:
     """Write a text for each image below the folder, or next to the images if it is `Path()`.
 
     Each file is written atomically. If `a.jpg` has `a.txt`, `a.png` gets `a.png.txt`.
     """
+    options = export.options
     texts = Sidecars(suffix, options.prepend, options.append, overwrite=options.overwrite)
     is_next_to_images = target == Path()
     for entry in entries:
@@ -28,18 +27,18 @@ def write(
         # a row may name any path: texts are written only next to existing images
         is_missing = is_next_to_images and image is not None and not Path(image).is_file()
         if image is None or own_image is None or is_missing:
-            options.counts.missing.add(entry.image, NO_FILE)
+            export.counts.missing.add(entry.image, NO_FILE)
             continue
         name = texts.claim(image)
         if name is None:
-            options.counts.unnamed += 1
+            export.counts.unnamed += 1
             continue
         if name != texts.own_name(own_image):
-            options.counts.add_renamed(texts.own_name(own_image), name)
+            export.counts.add_renamed(texts.own_name(own_image), name)
         below = None if is_next_to_images else str(target)
         texts.write(name, entry.rows[0]["answer"], below=below)
-    options.counts.images += texts.counts["written"]
-    options.counts.kept += texts.counts["kept"]
+    export.counts.images += texts.counts["written"]
+    export.counts.kept += texts.counts["kept"]
 
 
 def text_format(suffix: str) -> ExportFormat:

@@ -7,27 +7,27 @@ import tarfile
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
-from pgcli.results.exports.entry import ExportEntry, ExportFormat, ExportSettings
+from pgcli.results.exports.entry import Export, ExportEntry, ExportFormat
 from pgcli.results.exports.image_files import image_bytes
 from pgcli.rows import json_text
 
 
-def write(target: Path, entries: Iterable[ExportEntry], options: ExportSettings) -> None:
+def write(target: Path, entries: Iterable[ExportEntry], export: Export) -> None:
     """Write the tar. Keys are the images' numbers, which are unique and contain no dot.
 
     An unreadable image is skipped.
     """
     with tarfile.open(target, "w", format=tarfile.USTAR_FORMAT) as tar:
         for entry in entries:
-            data = image_bytes(entry, options)
+            data = image_bytes(entry, export)
             if data is None:
                 continue
             (row,) = entry.rows
             add_file(tar, entry, PurePosixPath(entry.name).suffix.lower(), data)
             add_file(tar, entry, ".txt", (row["answer"] or "").encode())
             add_file(tar, entry, ".json", json_text(row).encode())
-            options.counts.images += 1
-            options.counts.boxes += len(row["boxes"])
+            export.counts.images += 1
+            export.counts.boxes += len(row["boxes"])
 
 
 def add_file(tar: tarfile.TarFile, entry: ExportEntry, suffix: str, data: bytes) -> None:

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from pgcli.results.exports.entry import (
-    ExportBox,
+    Export,
     ExportEntry,
     ExportFormat,
-    ExportSettings,
     without_leading_dot,
 )
 from pgcli.results.exports.image_files import store_image
+from pgcli.results.exports.rows import ExportBox
 from pgcli.rows import json_text
 
 #: Characters that JSON leaves unescaped and that YAML reads as line ends or rejects.
@@ -24,7 +24,7 @@ UNSUPPORTED = (".gif", ".ppm", ".pgm", ".pbm", ".pnm")
 SUFFIX_ALIASES = {".jpe": ".jpg", ".jfif": ".jpg"}
 
 
-def write(target: Path, entries: Iterable[ExportEntry], options: ExportSettings) -> None:
+def write(target: Path, entries: Iterable[ExportEntry], export: Export) -> None:
     """Fill the folder. An image without boxes has an empty label file.
 
     If any box has a mask, all boxes are polygons, since Ultralytics rejects labels of both kinds.
@@ -33,31 +33,31 @@ def write(target: Path, entries: Iterable[ExportEntry], options: ExportSettings)
     (target / "images").mkdir()
     (target / "labels").mkdir()
     for entry in entries:
-        if not store_image(target / "images", entry, options):
+        if not store_image(target / "images", entry, export):
             continue
-        lines = [line(box, entry, options) for box in entry.boxes()]
+        lines = [line(box, entry, export) for box in entry.boxes()]
         file = target / "labels" / f"{entry.stem}.txt"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("".join(lines), encoding="utf-8")
-        options.counts.images += 1
-        options.counts.unsupported += entry.name.lower().endswith(UNSUPPORTED)
-        options.counts.boxes += len(lines)
-    names = "".join(f"  {index}: {yaml_quoted(label)}\n" for label, index in options.labels.items())
+        export.counts.images += 1
+        export.counts.unsupported += entry.name.lower().endswith(UNSUPPORTED)
+        export.counts.boxes += len(lines)
+    names = "".join(f"  {index}: {yaml_quoted(label)}\n" for label, index in export.labels.items())
     head = "train: images\nval: images\nnames:"
     (target / "data.yaml").write_text(f"{head}\n{names}" if names else f"{head} {{}}\n", "utf-8")
 
 
-def line(box: ExportBox, entry: ExportEntry, options: ExportSettings) -> str:
+def line(box: ExportBox, entry: ExportEntry, export: Export) -> str:
     """The class, and the centre and size of a box or the points of a polygon, as fractions."""
     left, right = fractions(box.left, box.left + box.width, entry.width)
     top, bottom = fractions(box.top, box.top + box.height, entry.height)
     numbers: Sequence[float]
-    if not options.has_masks:
+    if not export.stats.has_masks:
         numbers = ((left + right) / 2, (top + bottom) / 2, right - left, bottom - top)
     elif not (numbers := mask_polygon(box, entry)):
-        options.counts.boxes_without_mask += 1
+        export.counts.boxes_without_mask += 1
         numbers = (left, top, right, top, right, bottom, left, bottom)
-    return f"{options.labels[box.label]} " + " ".join(f"{one:.6f}" for one in numbers) + "\n"
+    return f"{export.labels[box.label]} " + " ".join(f"{one:.6f}" for one in numbers) + "\n"
 
 
 def mask_polygon(box: ExportBox, entry: ExportEntry) -> list[float]:

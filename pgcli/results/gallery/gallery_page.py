@@ -19,6 +19,7 @@ from pgcli.output.reader import Row
 from pgcli.records import DecodedImage, Item
 from pgcli.results.gallery.cards import Cards
 from pgcli.results.gallery.hits import page_rows
+from pgcli.results.gallery.options import GalleryOptions
 from pgcli.results.gallery.page import is_page, render_page
 from pgcli.results.gallery.run_info import read_run_info
 from pgcli.results.gallery.thumbnails import (
@@ -28,11 +29,9 @@ from pgcli.results.gallery.thumbnails import (
     thumbnail_entry,
     thumbnail_path,
 )
-from pgcli.results.images import ImageLocator, Reopen
-from pgcli.results.missing_images import MissingImages
+from pgcli.results.images import ImageLocator, MissingImages
 from pgcli.results.publish import check_folder, check_target, publish, write_below
-from pgcli.run.progress.events import OnEvent, ignore, tracked
-from pgcli.stores import make_reader
+from pgcli.run.progress.events import tracked
 from pgcli.stores.writing import wrap_write_errors
 from pgcli.wording import count, file_size, listed
 
@@ -40,53 +39,33 @@ LARGE_PAGE = 300 * 2**20  # bytes of a page that browsers open slowly
 MAX_NAMES_IN_TITLE = 3
 
 
-@dataclass(frozen=True, kw_only=True)
-class GalleryOptions:
-    """The options of a page: where it and its images go, where images come from, its size.
-
-    `option` is that of the command line which names the page, for hints. `reopen` opens the input
-    of rows that have no record of their run, `box_filter` says which boxes are shown.
-    """
-
-    output: str | None = None
-    option: str = "-o"
-    assets: str | None = None
-    images: str | None = None
-    limit: int | None = None
-    size: int | None = None
-    overwrite: bool = False
-    allow_urls: bool = False
-    allow_private_hosts: bool = False
-    reopen: Reopen | None = None
-    box_filter: BoxFilter = NO_FILTER
-
-    def locator(self, on_event: OnEvent) -> ImageLocator:
-        """What finds the images; each has a reader of addresses of its own."""
-        url_reader = make_reader(
-            allow_urls=self.allow_urls, allow_private_hosts=self.allow_private_hosts
-        )
-        return ImageLocator(on_event, self.images, url_reader, self.reopen)
-
-
 @dataclass(frozen=True)
 class RowGroup:
     """The rows of a result file, those of one prompt in it, or `chosen` ones, under a name.
 
-    `output_of` returns the output that has the image of a row in its input, if not all have one.
+    They have the boxes that `box_filter` keeps. `output_of` returns the output that has the image
+    of a row in its input, if not all have one.
     """
 
     output: Path
     name: str
     prompt: str | None = None
     chosen: Sequence[Row] | None = None
+    box_filter: BoxFilter = NO_FILTER
     output_of: Callable[[Row], Path] | None = None
 
     def rows(self, limit: int | None) -> Iterator[Row]:
-        """The rows, at most `limit`."""
+        """The rows, at most `limit`. Raises UsageError for rows of texts."""
         rows = page_rows(self.output) if self.chosen is None else iter(self.chosen)
         if self.prompt is not None:
             rows = (row for row in rows if row["prompt"] == self.prompt)
-        return islice(rows, limit)
+        for row in islice(rows, limit):
+            if "image" not in row:
+                raise UsageError(
+                    f"{self.output} has embeddings of texts, and a page shows images",
+                    hint="pgcli search VECTORS --text TEXT --view PAGE shows the images of a text",
+                )
+            yield self.box_filter.row(row)
 
 
 class Gallery(NamedTuple):
@@ -99,28 +78,28 @@ class Gallery(NamedTuple):
 def write_gallery(
     groups: Sequence[RowGroup],
     options: GalleryOptions,
-    on_event: OnEvent = ignore,
+    locator: ImageLocator,
     evaluation: Mapping[str, Any] | None = None,
 ) -> Gallery:
     """Write the page of the groups, side by side, below the metrics of an evaluation if given.
 
     Raises UsageError, NoInputError, OutputExists and OutputFailed.
     """
+    on_event = locator.on_event
     outputs = [group.output for group in groups]
     target = Path(options.output) if options.output is not None else default_page(outputs[0])
     check_page(target, outputs, options)
     cards, labels = Cards(), dict[str, None]()
     for group in tracked(groups, on_event, "reading rows"):
-        rows = map(options.box_filter.row, with_images(group.rows(options.limit), group.output))
         info = replace(read_run_info(group.output, group.name), output_of=group.output_of)
         labels |= dict.fromkeys(info.labels)
-        cards.add(info, rows)
+        cards.add(info, group.rows(options.limit))
     if not cards.rows:
         raise NoInputError(f"no rows in {', '.join(map(str, outputs))} yet", hint="try again later")
     by = "file" if groups[0].prompt is None else "prompt"
     about: dict[str, Any] = {"assets": relative_address(target, options.assets), "by": by}
     about |= {} if evaluation is None else {"evaluation": evaluation}
-    locator, total = options.locator(on_event), len(cards.images)
+    total = len(cards.images)
     copied = small_copies(locator.items(cards.images), total, locator, size=options.size)
     missing, tracking = MissingImages(), tracked(copied, on_event, "images", total, unit="images")
     publishing = publish(target, is_folder=False, overwrite=options.overwrite or is_page(target))
@@ -153,17 +132,6 @@ def small_copies(
         yield from copied
 
 
-def with_images(rows: Iterator[Row], output: Path) -> Iterator[Row]:
-    """The same rows. Raises UsageError for rows of texts."""
-    for row in rows:
-        if "image" not in row:
-            raise UsageError(
-                f"{output} has embeddings of texts, and a page shows images",
-                hint="pgcli search VECTORS --text TEXT --view PAGE shows the images of a text",
-            )
-        yield row
-
-
 def check_page(target: Path, outputs: Sequence[Path], options: GalleryOptions) -> None:
     """Raise if the page or its images cannot be written, before anything is read."""
     if str(target) == "-":
@@ -176,8 +144,6 @@ def check_page(target: Path, outputs: Sequence[Path], options: GalleryOptions) -
         )
     is_replaced = options.overwrite or is_page(target)
     check_target(target, is_folder=False, overwrite=is_replaced, option=options.option)
-    if options.images is not None and not Path(options.images).is_dir():
-        raise UsageError(f"{options.images} is not a folder", hint="name the folder of the images")
     if options.assets is not None:
         check_folder(options.assets, "--assets", overwrite=options.overwrite)
         with wrap_write_errors(options.assets):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pgcli.records import Rle
-from pgcli.results.missing_images import MissingImages
+from pgcli.results.images import MissingImages
 
 
 @dataclass(frozen=True, slots=True)
