@@ -108,10 +108,10 @@ def classes_of(file: InputFile) -> dict[str, tuple[str, ...]]:
     """The names of classes of the columns of a file, which a Parquet file may have."""
     if not file.path.lower().endswith(".parquet"):
         return {}
-    from pgcli.inputs.parquet import layout  # slow to import
+    from pgcli.inputs.parquet import ParquetTable  # slow to import
 
     try:
-        return class_names(layout(file).schema.metadata)
+        return class_names(ParquetTable(file).layout.schema.metadata)
     except ManifestError:  # which reading its rows says
         return {}
 

@@ -14,8 +14,9 @@ from pgcli.examples import ExampleColumns, classes_of, without_blanks
 from pgcli.inputs import ReadOptions
 from pgcli.inputs.listing import locate_source, usage_errors
 from pgcli.inputs.paths import display_path
-from pgcli.inputs.readers import InputFile, ManifestRow, Wanted, load_reader, manifest_ending
+from pgcli.inputs.readers import InputFile, ManifestRow, manifest_ending
 from pgcli.inputs.rows import row_name
+from pgcli.inputs.tables import open_table
 from pgcli.output.reader import read_results, state_folder
 from pgcli.stores import Reader
 from pgcli.tasks.question import normalize
@@ -116,10 +117,11 @@ def manifest_rows(file: InputFile, truths: Truths) -> Iterator[ManifestRow]:
     ending = manifest_ending(file.path)
     if ending is None or ending.startswith((".tar", ".tgz")):
         raise UsageError(f"{file.name} is not a table", hint=HINT)
-    reader = load_reader(ending)
-    names = frozenset(reader.columns(file) if reader.columns else ())
+    table = open_table(file)
+    schema = table.schema()
+    names = frozenset(() if schema is None else schema.names)
     truths.columns |= dict.fromkeys(sorted(names))
     truths.class_names |= classes_of(file)
     is_text = ending in (".csv", ".tsv")
-    for _, row in reader.rows(file, Wanted(names, images=False)):
+    for _, row in table.read(names, images=False):
         yield row._replace(values=without_blanks(row.values)) if is_text else row

@@ -6,18 +6,14 @@ import codecs
 import csv
 import json
 from collections.abc import Iterator
-from functools import partial
+from itertools import islice
 from typing import Any, NoReturn
 
+import pyarrow as pa
+
 from pgcli.errors import ManifestError
-from pgcli.inputs.readers import (
-    InputFile,
-    ManifestReader,
-    ManifestRow,
-    Mark,
-    Wanted,
-    error_text,
-)
+from pgcli.inputs.readers import START, ManifestRow, Mark, error_text
+from pgcli.inputs.tables import Table
 from pgcli.printable import MAX_DEPTH, is_deep
 
 #: JSON takes up to fifty times its bytes in memory.
@@ -26,50 +22,124 @@ TOO_LONG = f"is longer than {MAX_LINE_BYTES >> 20} MiB"
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
-def raw_lines(file: InputFile, mark: Mark) -> Iterator[tuple[int, bytes]]:
-    """The lines from a mark on, each with its number, a byte order mark as part of the first.
+class LineTable(Table):
+    """A table of lines: what is appended to the file are more rows."""
 
-    Raises ManifestError.
-    """
-    number, name, left = mark.number, file.name, file.size - mark.offset
-    try:
-        with file.open() as opened:
-            opened.seek(mark.offset)
-            while line := opened.readline(min(MAX_LINE_BYTES + 1, left)):
-                number += 1
-                left -= len(line)
-                if number == 1 and line.startswith(_UTF16):
-                    hint = "convert it: iconv -f UTF-16 -t UTF-8"
-                    raise ManifestError(f"{name} is UTF-16, not UTF-8", hint=hint)
-                if len(line) > MAX_LINE_BYTES:
-                    raise ManifestError(f"{name}, line {number}: it {TOO_LONG}")
-                yield number, line
-    except OSError as problem:
-        raise ManifestError(f"{name} cannot be read: {error_text(problem)}") from problem
+    grows = True
 
+    def raw_lines(self, mark: Mark) -> Iterator[tuple[int, bytes]]:
+        """The lines from a mark on, each with its number, a byte order mark as part of the first.
 
-def lines(file: InputFile, mark: Mark) -> Iterator[tuple[Mark, bytes]]:
-    """The lines from a mark on that are not blank, each with its mark, without a byte order mark.
-
-    Raises ManifestError.
-    """
-    offset = mark.offset
-    for number, line in raw_lines(file, mark):
-        begin, offset = offset, offset + len(line)
-        if number == 1:
-            line = line.removeprefix(codecs.BOM_UTF8)
-        if not line.isspace() and line:
-            yield Mark(begin, number - 1), line
-
-
-def json_rows(file: InputFile, wanted: Wanted) -> Iterator[tuple[Mark, ManifestRow]]:
-    """A row for each line that is not blank. Raises ManifestError."""
-    for mark, line in lines(file, wanted.mark):
-        position = f"{file.name}, line {mark.number + 1}"
+        Raises ManifestError.
+        """
+        number, name, remaining = mark.number, self.name, self.file.size - mark.offset
         try:
-            yield mark, ManifestRow(position, parse_object(line))
-        except ValueError as problem:
-            raise ManifestError(f"{position}: {problem}") from problem
+            with self.file.open() as opened:
+                opened.seek(mark.offset)
+                while line := opened.readline(min(MAX_LINE_BYTES + 1, remaining)):
+                    number += 1
+                    remaining -= len(line)
+                    if number == 1 and line.startswith(_UTF16):
+                        hint = "convert it: iconv -f UTF-16 -t UTF-8"
+                        raise ManifestError(f"{name} is UTF-16, not UTF-8", hint=hint)
+                    if len(line) > MAX_LINE_BYTES:
+                        raise ManifestError(f"{name}, line {number}: it {TOO_LONG}")
+                    yield number, line
+        except OSError as problem:
+            raise ManifestError(f"{name} cannot be read: {error_text(problem)}") from problem
+
+    def read(
+        self, columns: frozenset[str], mark: Mark = START, *, images: bool = True
+    ) -> Iterator[tuple[Mark, ManifestRow]]:
+        """See `Table`. A row for each line that is not blank."""
+        offset = mark.offset
+        for number, line in self.raw_lines(mark):
+            begin, offset = offset, offset + len(line)
+            if number == 1:
+                line = line.removeprefix(codecs.BOM_UTF8)
+            if line.isspace() or not line:
+                continue
+            position = f"{self.name}, line {number}"
+            try:
+                yield Mark(begin, number - 1), ManifestRow(position, self.values(line))
+            except ValueError as problem:
+                raise ManifestError(f"{position}: {problem}") from problem
+
+    def values(self, line: bytes) -> dict[str, Any]:
+        """The columns of a line. Raises ValueError, with the reason, for an invalid one."""
+        raise NotImplementedError
+
+
+class JsonTable(LineTable):
+    """A JSON object on each line."""
+
+    def values(self, line: bytes) -> dict[str, Any]:
+        return parse_object(line)
+
+
+class CsvTable(LineTable):
+    """Rows of cells, each of which may span several lines, under those of the first one."""
+
+    delimiter = ","
+
+    def schema(self) -> pa.Schema:
+        _, _, header = next(self._cells(START), (None, None, None))
+        if header is None:
+            raise ManifestError(f"{self.name} has no rows", hint="the first line names the columns")
+        if len(set(header)) < len(header):
+            raise ManifestError(f"{self.name}, line 1: it names a column twice")
+        return pa.schema([(name, pa.string()) for name in header])
+
+    def read(
+        self, columns: frozenset[str], mark: Mark = START, *, images: bool = True
+    ) -> Iterator[tuple[Mark, ManifestRow]]:
+        header = self.schema().names
+        for begin, position, cells in islice(self._cells(mark), mark == START, None):
+            if len(cells) != len(header):
+                message = f"it has {len(cells)} columns, and the first line {len(header)}"
+                raise ManifestError(f"{position}: {message}")
+            yield begin, ManifestRow(position, dict(zip(header, cells, strict=True)))
+
+    def _cells(self, mark: Mark) -> Iterator[tuple[Mark, str, list[str]]]:
+        """The rows that are not empty, with mark and position. Raises ManifestError."""
+        csv.field_size_limit(MAX_LINE_BYTES)  # the csv module has this setting per process only
+        offset, number = mark
+        row_bytes = 0
+
+        def position() -> str:
+            return f"{self.name}, line {number}"
+
+        def lines() -> Iterator[str]:
+            nonlocal offset, number, row_bytes
+            for number, line in self.raw_lines(mark):
+                offset += len(line)
+                row_bytes += len(line)
+                if row_bytes > MAX_LINE_BYTES:
+                    raise ManifestError(f"{position()}: the row {TOO_LONG}")
+                if b"\0" in line:
+                    raise ManifestError(f"{position()}: it holds a NUL byte")
+                try:
+                    yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+                except UnicodeDecodeError as problem:
+                    raise ManifestError(f"{position()}: it is not UTF-8") from problem
+
+        rows = csv.reader(lines(), delimiter=self.delimiter, strict=True)
+        while True:
+            begin, row_bytes = Mark(offset, number), 0
+            try:
+                cells = next(rows, None)
+            except csv.Error as problem:
+                raise ManifestError(f"{position()}: {problem}") from problem
+            if cells is None:
+                return
+            if cells:
+                yield begin, position(), cells
+
+
+class TsvTable(CsvTable):
+    """The same, with tabs between cells."""
+
+    delimiter = "\t"
 
 
 def parse_object(line: bytes) -> dict[str, Any]:
@@ -130,82 +200,3 @@ def _has_lone_surrogate(row: Any) -> bool:
     except UnicodeEncodeError:
         return True
     return False
-
-
-class CsvTable:
-    """A table from a mark on; `number` and `offset` are where reading stands."""
-
-    def __init__(self, file: InputFile, mark: Mark, delimiter: str):
-        csv.field_size_limit(MAX_LINE_BYTES)  # the csv module has this setting per process only
-        self._name, self.number, self.offset = file.name, mark.number, mark.offset
-        self._row_bytes = 0  # of the current row, which may span several lines
-        self._rows = csv.reader(self._lines(file, mark), delimiter=delimiter, strict=True)
-
-    def row(self) -> list[str] | None:
-        """The next row that is not empty; None at the end. Raises ManifestError."""
-        cells: list[str] | None = []
-        while cells == []:
-            self._row_bytes = 0
-            try:
-                cells = next(self._rows, None)
-            except csv.Error as problem:
-                raise ManifestError(f"{self._name}, line {self.number}: {problem}") from problem
-        return cells
-
-    def _lines(self, file: InputFile, mark: Mark) -> Iterator[str]:
-        """Decoded lines, each counted as it is taken."""
-        for self.number, line in raw_lines(file, mark):
-            self.offset += len(line)
-            self._row_bytes += len(line)
-            place = f"{self._name}, line {self.number}"
-            if self._row_bytes > MAX_LINE_BYTES:
-                raise ManifestError(f"{place}: the row {TOO_LONG}")
-            if b"\0" in line:
-                raise ManifestError(f"{place}: it holds a NUL byte")
-            try:
-                yield line.decode("utf-8-sig" if self.number == 1 else "utf-8")
-            except UnicodeDecodeError as problem:
-                raise ManifestError(f"{place}: it is not UTF-8") from problem
-
-
-def csv_columns(file: InputFile, *, delimiter: str) -> tuple[str, ...]:
-    """The columns that the first line names. Raises ManifestError."""
-    header = CsvTable(file, Mark(), delimiter).row()
-    if header is None:
-        raise ManifestError(f"{file.name} has no rows", hint="the first line names the columns")
-    if len(set(header)) < len(header):
-        raise ManifestError(f"{file.name}, line 1: it names a column twice")
-    return tuple(header)
-
-
-def csv_rows(
-    file: InputFile, wanted: Wanted, *, delimiter: str
-) -> Iterator[tuple[Mark, ManifestRow]]:
-    """A row for each that is not empty; one may span several lines. Raises ManifestError."""
-    header = csv_columns(file, delimiter=delimiter)
-    table = CsvTable(file, wanted.mark, delimiter)
-    if wanted.mark == Mark():
-        table.row()
-    while True:
-        mark = Mark(table.offset, table.number)
-        cells = table.row()
-        if cells is None:
-            return
-        position = f"{file.name}, line {table.number}"
-        if len(cells) != len(header):
-            message = f"it has {len(cells)} columns, and the first line {len(header)}"
-            raise ManifestError(f"{position}: {message}")
-        yield mark, ManifestRow(position, dict(zip(header, cells, strict=True)))
-
-
-def csv_reader(delimiter: str) -> ManifestReader:
-    """The reader of tables with this delimiter."""
-    return ManifestReader(
-        partial(csv_rows, delimiter=delimiter),
-        partial(csv_columns, delimiter=delimiter),
-        grows=True,
-    )
-
-
-JSON_LINES = ManifestReader(json_rows, grows=True)
-CSV, TSV = csv_reader(","), csv_reader("\t")

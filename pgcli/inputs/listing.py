@@ -26,7 +26,7 @@ from pgcli.inputs.readers import (
     no_input_hint,
     supported_files_hint,
 )
-from pgcli.inputs.tables import Table
+from pgcli.inputs.tables import Table, open_table
 from pgcli.inputs.walk import (
     FOLDER,
     LINKED,
@@ -85,7 +85,7 @@ class SourceFiles:
         path, options = self.path_of(record.place, record.name), options or self._options
         name = self.name if record.place == NAMED and not self.is_url else display_path(path)
         reader = check_readable(path, options) if self.is_url else None
-        return Table(InputFile(path, display_name(name), reader), options, record)
+        return open_table(InputFile(path, display_name(name), reader), options, record)
 
     def located(self, place: int, name: bytes) -> tuple[str, str, str]:
         """The path or the URL of an image, its id by that name, and the path that its rows show."""

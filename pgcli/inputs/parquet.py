@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator
-from functools import lru_cache
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyarrow import types
 
+from pgcli.arrow_types import cast_column
 from pgcli.arrow_values import to_values
 from pgcli.errors import ManifestError
 from pgcli.images.child_process import ProcessFailed
+from pgcli.inputs.options import SOURCE
 from pgcli.inputs.parquet_process import MAX_RATIO, MAX_ROW_BYTES, PROCESS, plain_type
-from pgcli.inputs.readers import InputFile, ManifestReader, ManifestRow, Mark, Wanted
+from pgcli.inputs.readers import START, ManifestRow, Mark
+from pgcli.inputs.tables import Table
 from pgcli.printable import MAX_DEPTH
 from pgcli.records import Fault
 from pgcli.stores import RemoteError
@@ -53,185 +56,186 @@ class Part(NamedTuple):
     fault: Fault | None = None
 
 
-def columns(file: InputFile) -> tuple[str, ...]:
-    """The columns that the file's footer names, each once. Raises ManifestError."""
-    names = layout(file).schema.names
-    name, count = max(Counter(names).items(), key=lambda pair: pair[1], default=("", 0))
-    if count > 1:
-        raise ManifestError(f"{file.name} names the column {name!r} twice")
-    return tuple(names)
+class ParquetTable(Table):
+    """A table whose footer states its columns, their types, and its rows."""
 
-
-def total(file: InputFile) -> int:
-    """The number of rows. Raises ManifestError."""
-    return (0, *layout(file).ends)[-1]
-
-
-def schema(file: InputFile, wanted: Wanted) -> pa.Schema:
-    """The types of those wanted columns that exist.
-
-    Raises ManifestError for a column that has no values in Python.
-    """
-    found = pa.schema([field for field in layout(file).schema if field.name in wanted.columns])
-    for field in found:
-        for kind in leaf_types(field.type, file):
-            if types.is_timestamp(kind) and not is_known_zone(kind):
-                raise ManifestError(
-                    f"{file.name}: the column {field.name!r} has an unknown time zone {kind.tz!r}",
-                    hint="write its times in UTC or without a zone, or leave the column out",
-                )
-        if field.name == wanted.image_column:
-            kind = plain_type(field.type)
-            pair = (
-                {inner.name: inner.type for inner in kind} if types.is_struct(kind) else {"": kind}
-            )
-            if not pair.keys() <= {"", "bytes", "path"} or not all(map(is_image, pair.values())):
-                message = f"{file.name}: the image in {field.name!r} is neither a path nor bytes"
-                raise ManifestError(message)
-    return found
-
-
-def rows(file: InputFile, wanted: Wanted) -> Iterator[tuple[Mark, ManifestRow]]:
-    """Rows from the number of the mark on, with those wanted columns that exist.
-
-    A row that cannot be read has a fault. Raises ManifestError.
-    """
-    known, number = layout(file), wanted.mark.offset
-    names = [name for name in known.schema.names if name in wanted.columns]
-    image = wanted.image_column
-    if not wanted.images and image in names:
-        names.remove(image)
-        kind = plain_type(known.schema.field(image).type)
-        if types.is_struct(kind) and kind.get_field_index("path") >= 0:
-            names.append(f"{image}.path")
-        elif not any(check(kind) for check in BINARY_TYPES):
-            names.append(image)
-    for part in parts(file, names, image, number, total(file)):
-        found: list[str] = []
-        cells = iter([()] * part.rows)
-        if part.batch is not None and part.batch.num_columns:
-            found = part.batch.schema.names
-            cells = zip(*map(to_values, part.batch.columns), strict=True)
-        for values in cells:
-            position = f"{file.name}, row {number + 1}"
-            row = ManifestRow(position, dict(zip(found, values, strict=True)), part.fault)
-            yield Mark(number, number), row
-            number += 1
-
-
-def arrays(file: InputFile, wanted: Wanted, start: int, stop: int) -> pa.Table:
-    """Those wanted columns that exist, from row `start` to before `stop`; null for a row's fault.
-
-    Raises ManifestError.
-    """
-    known = layout(file)
-    names = [name for name in known.schema.names if name in wanted.columns]
-    kinds = pa.schema([(name, plain_type(known.schema.field(name).type)) for name in names])
-    size = file.size if file.url_reader is None else 0
-    found, free = [kinds.empty_table()], max(MAX_TABLE_BYTES, MAX_RATIO * size)
-    for part in parts(file, names, wanted.image_column, start, stop):
-        table = pa.table([pa.nulls(part.rows, kind) for kind in kinds.types], schema=kinds)
-        if part.batch is not None and part.fault is None:
-            free -= part.batch.nbytes
-            if free >= 0:
-                table = pa.Table.from_batches([part.batch.select(names)]).cast(kinds)
-        found.append(table)
-    return pa.concat_tables(found)
-
-
-def parts(file: InputFile, names: list[str], image: str, start: int, stop: int) -> Iterator[Part]:
-    """The rows of columns from `start` to before `stop`, in parts that fit into memory.
-
-    Each part is of one row group. Raises ManifestError.
-    """
-    known = layout(file)
-    while start < stop:
-        part = Part(min(stop - start, 2**16))
-        if names:
-            end = min(stop, known.ends[bisect_right(known.ends, start)])
-            request = {"columns": names, "start": start, "stop": stop, "image": image}
-            try:
-                header, data = ask(file, request)
-                if "problem" in header:
-                    fault = LARGE_GROUP if header["problem"] == "too_large" else DAMAGED
-                    part = Part(end - start, None, fault)
-                else:
-                    batch = pa.ipc.open_stream(data).read_next_batch()
-                    batch.validate(full=True)  # texts that are not UTF-8, for one
-                    part = Part(header["rows"], batch, LARGE_ROW if header["is_large"] else None)
-            except ProcessFailed:
-                part = Part(end - start, None, LARGE_GROUP)
-            except pa.ArrowException:
-                part = Part(end - start, None, DAMAGED)
-        start += part.rows
-        yield part
-
-
-def layout(file: InputFile) -> Layout:
-    """What the footer says. Raises ManifestError for a file that is not readable."""
-    return _layout(file, stamp(file))
-
-
-@lru_cache(maxsize=16)
-def _layout(file: InputFile, stamp: tuple[int, ...]) -> Layout:
-    try:
-        header, data = ask(file, {"columns": None})
-        if "problem" in header:
-            raise ManifestError(f"{file.name} is not a readable Parquet file")
-        found = Layout(pa.ipc.read_schema(pa.py_buffer(data)), tuple(header["ends"]))
-    except (ProcessFailed, pa.ArrowException) as problem:
-        raise ManifestError(f"{file.name} is not a readable Parquet file") from problem
-    if found.ends and found.ends[-1] > MAX_ROWS:
-        raise ManifestError(f"{file.name} says that it has {found.ends[-1]:,} rows")
-    return found
-
-
-def ask(file: InputFile, request: dict[str, Any]) -> tuple[dict[str, Any], bytearray]:
-    """The reply of the process. Raises ProcessFailed, and ManifestError for an address."""
-    path, is_stored = file.location, file.url_reader is not None and not is_web(file.location)
-    if file.url_reader is None:  # this process may have changed its folder since the other began
-        path = str(Path.cwd() / path)
-    elif not is_stored:
+    @cached_property
+    def layout(self) -> Layout:
+        """What the footer says. Raises ManifestError for a file that is not readable."""
+        unreadable = f"{self.name} is not a readable Parquet file"
         try:
-            path = str(file.url_reader.local_copy(path))
+            header, data = self._ask({"columns": None})
+            if "problem" in header:
+                raise ManifestError(unreadable)
+            layout = Layout(pa.ipc.read_schema(pa.py_buffer(data)), tuple(header["ends"]))
+        except (ProcessFailed, pa.ArrowException) as problem:
+            raise ManifestError(unreadable) from problem
+        if layout.ends and layout.ends[-1] > MAX_ROWS:
+            raise ManifestError(f"{self.name} says that it has {layout.ends[-1]:,} rows")
+        return layout
+
+    def schema(self) -> pa.Schema:
+        schema = self.layout.schema
+        for name, count in Counter(schema.names).items():
+            if count > 1:
+                raise ManifestError(f"{self.name} names the column {name!r} twice")
+        return schema
+
+    def stated_rows(self) -> int:
+        return (0, *self.layout.ends)[-1]
+
+    def mark_before(self, row: int) -> tuple[Mark, int]:
+        return Mark(row, row), 0
+
+    def check_columns(self) -> None:
+        """See `Table`. Raises ManifestError for a column that has no values in Python."""
+        super().check_columns()
+        for field in filter(lambda field: field.name in self.columns, self.layout.schema):
+            for kind in leaf_types(field.type, self.name):
+                if types.is_timestamp(kind) and not is_known_zone(kind):
+                    raise ManifestError(
+                        f"{self.name}: the column {field.name!r} has an unknown time zone "
+                        f"{kind.tz!r}",
+                        hint="write its times in UTC or without a zone, or leave the column out",
+                    )
+            if field.name == self.image_column and not is_image(plain_type(field.type)):
+                message = f"{self.name}: the image in {field.name!r} is neither a path nor bytes"
+                raise ManifestError(message)
+
+    def read(
+        self, columns: frozenset[str], mark: Mark = START, *, images: bool = True
+    ) -> Iterator[tuple[Mark, ManifestRow]]:
+        """See `Table`. A row that cannot be read has a fault."""
+        number, image = mark.offset, self.image_column
+        schema = self._plain_schema(columns)
+        names = schema.names
+        if not images and image in names:
+            names.remove(image)
+            kind = schema.field(image).type
+            if types.is_struct(kind) and kind.get_field_index("path") >= 0:
+                names.append(f"{image}.path")
+            elif not any(check(kind) for check in BINARY_TYPES):
+                names.append(image)
+        for part in self._parts(names, number, self.stated_rows()):
+            found: list[str] = []
+            cells = iter([()] * part.rows)
+            if part.batch is not None and part.batch.num_columns:
+                found = part.batch.schema.names
+                cells = zip(*map(to_values, part.batch.columns), strict=True)
+            for values in cells:
+                position = f"{self.name}, row {number + 1}"
+                row = ManifestRow(position, dict(zip(found, values, strict=True)), part.fault)
+                yield Mark(number, number), row
+                number += 1
+
+    def kept_arrays(self, start: int, stop: int) -> pa.Table | None:
+        """See `Table`. A row with a fault has nulls."""
+        if self.is_gone:
+            return None
+        rows = (self.record.chosen or range(stop))[start:stop]
+        schema = self._plain_schema(column.source for column in self.kept)
+        size = self.file.size if self.file.url_reader is None else 0
+        tables, free = [schema.empty_table()], max(MAX_TABLE_BYTES, MAX_RATIO * size)
+        for part in self._parts(schema.names, rows[0], rows[-1] + 1):
+            table = pa.table([pa.nulls(part.rows, kind) for kind in schema.types], schema=schema)
+            if part.batch is not None and part.fault is None:
+                free -= part.batch.nbytes
+                if free >= 0:
+                    table = pa.Table.from_batches([part.batch.select(schema.names)]).cast(schema)
+            tables.append(table)
+        table = pa.concat_tables(tables).take([row - rows[0] for row in rows])
+        columns: dict[str, Any] = {
+            SOURCE: pa.array(f"{self.name}, row {row + 1}" for row in rows),
+            **{name: pa.array([value] * len(rows)) for name, value in self.partitions.items()},
+            **dict(zip(schema.names, table.columns, strict=True)),
+        }
+        kept = self.kept_schema
+        return pa.table(
+            [
+                cast_column(columns[column.source], kind)
+                for column, kind in zip(self.kept, kept.types, strict=True)
+            ],
+            schema=kept,
+        )
+
+    def _plain_schema(self, columns: Iterable[str]) -> pa.Schema:
+        """Those of the columns that the file has, in plain types."""
+        wanted = frozenset(columns)
+        return pa.schema(
+            [
+                (field.name, plain_type(field.type))
+                for field in self.layout.schema
+                if field.name in wanted
+            ]
+        )
+
+    def _parts(self, names: list[str], start: int, stop: int) -> Iterator[Part]:
+        """The rows of columns from `start` to before `stop`, in parts that fit into memory.
+
+        Each part is of one row group. Raises ManifestError.
+        """
+        while start < stop:
+            part = Part(min(stop - start, 2**16))
+            if names:
+                ends = self.layout.ends
+                rows = min(stop, ends[bisect_right(ends, start)]) - start
+                request = {"columns": names, "start": start, "stop": stop}
+                try:
+                    header, data = self._ask({**request, "image": self.image_column})
+                    if "problem" in header:
+                        is_large = header["problem"] == "too_large"
+                        part = Part(rows, None, LARGE_GROUP if is_large else DAMAGED)
+                    else:
+                        batch = pa.ipc.open_stream(data).read_next_batch()
+                        batch.validate(full=True)  # texts that are not UTF-8, for one
+                        is_large = header["is_large"]
+                        part = Part(header["rows"], batch, LARGE_ROW if is_large else None)
+                except ProcessFailed:
+                    part = Part(rows, None, LARGE_GROUP)
+                except pa.ArrowException:
+                    part = Part(rows, None, DAMAGED)
+            start += part.rows
+            yield part
+
+    def _ask(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytearray]:
+        """The reply of the process. Raises ProcessFailed, and ManifestError for an address."""
+        path, reader = self.file.location, self.file.url_reader
+        is_stored, stamp = reader is not None and not is_web(path), None
+        try:
+            if reader is None:
+                path = str(Path.cwd() / path)  # of this process, which may have changed its folder
+                with suppress(OSError):
+                    status = Path(path).stat()  # a file that changes is opened anew
+                    stamp = [status.st_ino, status.st_size, status.st_mtime_ns]
+            elif not is_stored:
+                path = str(reader.local_copy(path))
+            opened = {"file": path, "is_stored": is_stored, "stamp": stamp}
+            header, data = PROCESS.ask({**opened, **request})
+            if "remote" in header:
+                raise RemoteError(Fault(*header["remote"]))
         except RemoteError as problem:
-            raise unreadable(file, problem) from problem
-    place = {"file": path, "is_stored": is_stored, "stamp": stamp(file)}
-    header, data = PROCESS.ask({**place, **request})
-    if "remote" in header:
-        raise unreadable(file, RemoteError(Fault(*header["remote"])))
-    return header, data
-
-
-def unreadable(file: InputFile, problem: RemoteError) -> ManifestError:
-    """The error for a file at an address that cannot be read now."""
-    message = f"{file.name} cannot be read: {problem}"
-    return ManifestError(message, hint="the same command tries again")
-
-
-def stamp(file: InputFile) -> tuple[int, ...]:
-    """What changes with a local file, so that it is opened again."""
-    try:
-        status = os.stat(file.location) if file.url_reader is None else None  # noqa: PTH116
-    except OSError:
-        status = None
-    return () if status is None else (status.st_ino, status.st_size, status.st_mtime_ns)
+            message = f"{self.name} cannot be read: {problem}"
+            raise ManifestError(message, hint="the same command tries again") from problem
+        return header, data
 
 
 def is_image(kind: pa.DataType) -> bool:
-    """Whether values of the type may be paths or the bytes of images."""
+    """Whether values of the type may be paths or the bytes of images, or structs of both."""
+    if types.is_struct(kind):
+        names = {field.name for field in kind}
+        return names <= {"bytes", "path"} and all(is_image(field.type) for field in kind)
     return any(check(kind) for check in (*IMAGE_TYPES, *BINARY_TYPES))
 
 
-def leaf_types(kind: pa.DataType, file: InputFile, depth: int = 0) -> Iterator[pa.DataType]:
+def leaf_types(kind: pa.DataType, name: str, depth: int = 0) -> Iterator[pa.DataType]:
     """The types of the values in lists and structs. Raises ManifestError for too many levels."""
     if depth > MAX_DEPTH:
-        raise ManifestError(f"{file.name}: a column is nested too deeply")
+        raise ManifestError(f"{name}: a column is nested too deeply")
     kind = kind.value_type if types.is_dictionary(kind) else kind
     if not types.is_nested(kind):
         yield kind
     for number in range(kind.num_fields):
-        yield from leaf_types(kind.field(number).type, file, depth + 1)
+        yield from leaf_types(kind.field(number).type, name, depth + 1)
 
 
 def is_known_zone(kind: pa.TimestampType) -> bool:
@@ -241,6 +245,3 @@ def is_known_zone(kind: pa.TimestampType) -> bool:
     except pa.ArrowException:
         return False
     return True
-
-
-PARQUET = ManifestReader(rows, columns, schema, total, arrays)

@@ -12,7 +12,6 @@ import os
 import threading
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from itertools import accumulate
 from typing import Any
 
@@ -36,6 +35,7 @@ MAX_REPLY_BYTES = MAX_ROW_BYTES + MAX_BATCH_BYTES
 #: A batch that takes more than `MAX_ROW_BYTES` and this many times its bytes in the file is a bomb.
 MAX_RATIO = 200
 MAX_BATCH_ROWS = 2**16
+NO_ROWS = pa.record_batch([], names=[])
 HEADER_BYTES = 2**16  # read at once at an address: footers and headers of pages are short
 
 #: What reading a damaged file raises.
@@ -141,12 +141,13 @@ class OpenTable:
         self._file = pq.ParquetFile(source, pre_buffer=False, buffer_size=2**20)
         metadata = self._file.metadata
         groups = (metadata.row_group(number).num_rows for number in range(metadata.num_row_groups))
-        self._ends = list(accumulate(groups))
+        self._ends = list(accumulate(groups))  # the number of the row behind each group
         if self._ends != sorted(self._ends) or min(self._ends, default=0) < 0:
             raise ValueError("a row group states less than no rows")
+        # the batches of some columns of a group, and of these the last one, with its first row
         self._key: tuple[Any, ...] = ()
         self._batches: Iterator[pa.RecordBatch] = iter(())
-        self._first, self._batch = 0, None
+        self._first, self._batch = 0, NO_ROWS
 
     def answer(self, request: Mapping[str, Any]) -> tuple[dict[str, Any], pa.Buffer]:
         """The schema and the ends of the row groups, or the first of the rows that are asked for.
@@ -172,50 +173,49 @@ class OpenTable:
 
     def read_ahead(self, request: Mapping[str, Any], rows: int) -> None:
         """Read the batch behind the rows of a reply, where it will be asked for."""
-        next_row = request["start"] + rows
-        if self._batch is not None and next_row < request["stop"]:
-            with suppress(MemoryError, TooLarge, *BROKEN):  # they are raised when it is asked for
-                if next_row == self._first + len(self._batch):
-                    self._batch_at(next_row, request["columns"])
+        row = request["start"] + rows
+        if row < request["stop"] and row == self._first + len(self._batch):
+            try:
+                self._batch_at(row, request["columns"])
+            except (MemoryError, TooLarge, *BROKEN):
+                self._key = ()  # the group is read again, and this is raised, when it is asked for
 
     def _batch_at(self, row: int, columns: Sequence[str]) -> pa.RecordBatch:
-        """The batch with a row, in plain types; it begins with row `_first`.
+        """The batch with a row, which begins with row `_first`.
 
         The batches of a row group are the same wherever reading begins.
         """
         group = bisect_right(self._ends, row)
+        if self._key != (group, *columns) or row < self._first:
+            self._batches = self._group_batches(group, columns)
+            self._first, self._batch = self._ends[group - 1] if group else 0, NO_ROWS
+            self._key = (group, *columns)
+        while row >= self._first + len(self._batch):
+            self._first, self._batch = self._first + len(self._batch), NO_ROWS
+            limit_processor_time(PROCESSOR_SECONDS)
+            self._batch = next(self._batches)
+        return self._batch
+
+    def _group_batches(self, group: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """The rows of a row group, in plain types, about BATCH_BYTES at a time."""
         metadata = self._file.metadata.row_group(group)
         chunks = [
             chunk
             for chunk in map(metadata.column, range(metadata.num_columns))
             if any(f"{chunk.path_in_schema}.".startswith(f"{name}.") for name in columns)
         ]
-        if self._key != (group, *columns) or row < self._first:
-            size = sum(chunk.total_uncompressed_size for chunk in chunks) // metadata.num_rows
-            rows = min(MAX_BATCH_ROWS, max(1, BATCH_BYTES // max(1, size)))
-            self._batches = self._file.iter_batches(
-                rows, row_groups=[group], columns=columns, use_threads=False
-            )
-            self._first, self._batch = self._ends[group - 1] if group else 0, None
-            self._key = (group, *columns)
-        while self._batch is None or row >= self._first + len(self._batch):
-            self._first += 0 if self._batch is None else len(self._batch)
-            self._batch = None
-            limit_processor_time(PROCESSOR_SECONDS)
-            batch = next(self._batches, None)
-            if batch is None:
-                raise ValueError("a row group has fewer rows than it states")
-            self._batch = plain_batch(batch)
         packed = sum(chunk.total_compressed_size for chunk in chunks)
-        if self._batch.nbytes > max(MAX_ROW_BYTES, MAX_RATIO * packed):
-            raise TooLarge
-        return self._batch
-
-
-def plain_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch with its columns in plain types."""
-    schema = pa.schema([(field.name, plain_type(field.type)) for field in batch.schema])
-    return batch if batch.schema.equals(schema) else batch.cast(schema)
+        row_bytes = sum(chunk.total_uncompressed_size for chunk in chunks) // metadata.num_rows
+        rows = min(MAX_BATCH_ROWS, max(1, BATCH_BYTES // max(1, row_bytes)))
+        for batch in self._file.iter_batches(
+            rows, row_groups=[group], columns=columns, use_threads=False
+        ):
+            schema = pa.schema([(field.name, plain_type(field.type)) for field in batch.schema])
+            batch = batch if batch.schema.equals(schema) else batch.cast(schema)
+            if batch.nbytes > max(MAX_ROW_BYTES, MAX_RATIO * packed):
+                raise TooLarge
+            yield batch
+        raise ValueError("a row group has fewer rows than it states")
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:

@@ -1,32 +1,27 @@
-"""Kinds of files by the endings of their names: images, and manifests with their readers."""
+"""Kinds of files by the endings of their names: images, and tables, each of which has a class."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from importlib import import_module
+from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from pgcli.records import Fault
 from pgcli.stores import Reader
 from pgcli.stores.files import open_regular
 from pgcli.stores.urls import url_path
 
-if TYPE_CHECKING:
-    import pyarrow
-
-#: Endings with the module and the name of their reader, which is imported on first use.
+#: Endings of tables with the module and the name of their class, which is imported on first use.
 READERS: Mapping[str, str] = {
-    ".jsonl": "lines.JSON_LINES",
-    ".ndjson": "lines.JSON_LINES",
-    ".csv": "lines.CSV",
-    ".tsv": "lines.TSV",
-    ".parquet": "parquet.PARQUET",
-    ".tar": "tar.TAR",
-    ".tar.gz": "tar.TAR",
-    ".tgz": "tar.TAR",
+    ".jsonl": "lines.JsonTable",
+    ".ndjson": "lines.JsonTable",
+    ".csv": "lines.CsvTable",
+    ".tsv": "lines.TsvTable",
+    ".parquet": "parquet.ParquetTable",
+    ".tar": "tar.TarTable",
+    ".tar.gz": "tar.TarTable",
+    ".tgz": "tar.TarTable",
 }
 IMAGE_ENDINGS = frozenset(
     "." + ending
@@ -90,50 +85,10 @@ class Mark(NamedTuple):
 START = Mark()
 
 
-class Wanted(NamedTuple):
-    """What is read of a file: `columns` at least, from a row's mark on.
-
-    Without `images` the bytes of images need not be read.
-    """
-
-    columns: frozenset[str] = frozenset()
-    image_column: str = "image"
-    mark: Mark = START
-    images: bool = True
-
-
-@dataclass(frozen=True)
-class ManifestReader:
-    """How a kind of manifest is read.
-
-    `rows` yields rows with their marks, in memory that does not grow with the file, and raises
-    ManifestError, with the position, for a file that cannot be read on. `columns` returns the
-    columns that the file states; without it each row names its own. With `grows`, what is appended
-    to the file are more rows. Of a file that states its types and the number of its rows, `schema`
-    returns the types of those wanted columns that it has, `total` the number of its rows, and
-    `arrays` the columns of some rows, from a number to before another; its marks are numbers of
-    rows, and any row can be the first.
-    """
-
-    rows: Callable[[InputFile, Wanted], Iterator[tuple[Mark, ManifestRow]]]
-    columns: Callable[[InputFile], tuple[str, ...]] | None = None
-    schema: Callable[[InputFile, Wanted], pyarrow.Schema] | None = None
-    total: Callable[[InputFile], int] | None = None
-    arrays: Callable[[InputFile, Wanted, int, int], pyarrow.Table] | None = None
-    grows: bool = False
-
-
 def manifest_ending(name: str) -> str | None:
     """The ending of READERS that a file name has; None for a file that is not a manifest."""
     last = PurePosixPath(name).name.lower()
     return next((end for end in READERS if last.endswith(end) and last != end), None)
-
-
-def load_reader(ending: str) -> ManifestReader:
-    """The reader of files with this ending, one of READERS."""
-    module, _, attribute = READERS[ending].partition(".")
-    reader: ManifestReader = getattr(import_module(f"pgcli.inputs.{module}"), attribute)
-    return reader
 
 
 def error_text(problem: Any) -> str:

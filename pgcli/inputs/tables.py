@@ -1,4 +1,4 @@
-"""A manifest or an archive among the sources: its rows are counted, and read from any row on."""
+"""A manifest or an archive: its rows are counted, and read from any row on."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ import sys
 from array import array
 from collections.abc import Iterable, Iterator
 from hashlib import sha256
+from importlib import import_module
 from itertools import islice
 from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
 
-from pgcli.arrow_types import NULL, can_cast, cast_column, common_type, json_column
+from pgcli.arrow_types import NULL, can_cast, common_type, json_column
 from pgcli.errors import ManifestError
 from pgcli.inputs import paths
-from pgcli.inputs.file_table import FileRecord
+from pgcli.inputs.file_table import NAMED, TABLE, FileRecord
 from pgcli.inputs.options import (
     ALL,
     REGION,
@@ -27,13 +28,12 @@ from pgcli.inputs.options import (
     needed_columns,
 )
 from pgcli.inputs.readers import (
+    READERS,
     START,
     InputFile,
     ManifestRow,
     Mark,
-    Wanted,
     error_text,
-    load_reader,
     manifest_ending,
 )
 from pgcli.inputs.rows import (
@@ -53,19 +53,40 @@ MAX_COLUMNS = 10_000
 #: What stands for null in the name of a folder such as `shop=de`.
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 GONE = ManifestRow("", {}, Fault("missing", "The file of the row does not exist any more."))
+#: Of a table that is read outside an inventory.
+DEFAULT_OPTIONS, NO_RECORD = ReadOptions(), FileRecord(0, NAMED, TABLE)
+
+
+def open_table(
+    file: InputFile, options: ReadOptions = DEFAULT_OPTIONS, record: FileRecord = NO_RECORD
+) -> Table:
+    """The table in a file that has one of the endings of tables."""
+    module, _, name = READERS[manifest_ending(file.path) or ""].partition(".")
+    table: Table = getattr(import_module(f"pgcli.inputs.{module}"), name)(file, options, record)
+    return table
 
 
 class Table:
-    """A table in a file that has the record, or is scanned to get one."""
+    """A table in a file that has the record, or is scanned to get one; a subclass for each format.
 
-    def __init__(self, file: InputFile, options: ReadOptions, record: FileRecord):
+    `read` is what a format has to have. With `grows`, what is appended to the file are more rows.
+    """
+
+    grows = False
+
+    def __init__(
+        self,
+        file: InputFile,
+        options: ReadOptions = DEFAULT_OPTIONS,
+        record: FileRecord = NO_RECORD,
+    ):
         self.name, self.record, self._options = file.name, record, options
         self._is_local = file.url_reader is None
         if self._is_local and record.size is not None:
             file = file._replace(size=record.size)
-        self._file, path = file, file.path
-        self._reader = load_reader(manifest_ending(path) or "")
-        self._partitions = partition_columns(path)
+        self.file, path = file, file.path
+        self.image_column = options.image_column
+        self.partitions = partition_columns(path)
         self._set_columns(record.columns or ())
         self.has_excluded = False  # whether names left out rows when it was scanned
         # what read the last rows of some columns: the number of the next row, and the rows
@@ -77,13 +98,46 @@ class Table:
             is_free = options.allow_outside_root
             self._root = None if is_free else os.path.realpath(self._folder or ".")
 
+    # --- of a format
+
+    def read(
+        self, columns: frozenset[str], mark: Mark = START, *, images: bool = True
+    ) -> Iterator[tuple[Mark, ManifestRow]]:
+        """Rows from a mark on, with these columns at least, in memory that does not grow.
+
+        Without `images` the bytes of images need not be read. Raises ManifestError, with the
+        position, for a file that cannot be read on.
+        """
+        raise NotImplementedError
+
+    def schema(self) -> pa.Schema | None:
+        """The columns that the file states; None where each row names its own.
+
+        Raises ManifestError.
+        """
+        return None
+
+    def stated_rows(self) -> int | None:
+        """The number of rows that the file states. Its marks are numbers of rows then."""
+        return None
+
+    def kept_arrays(self, start: int, stop: int) -> pa.Table | None:
+        """The kept columns of chosen rows, of a file whose columns are Arrow's; else None."""
+        return None
+
+    def mark_before(self, row: int) -> tuple[Mark, int]:
+        """The last mark at or before a row, and the number of rows between them."""
+        offsets, numbers = self.record.offsets or (0,), self.record.numbers or (0,)
+        number = min(row // EVERY, len(offsets) - 1)
+        return Mark(offsets[number], numbers[number]), row - number * EVERY
+
     def _set_columns(self, columns: Iterable[str]) -> None:
         """Set the columns that there are, which of them are kept, and all that are needed."""
         self.record = self.record._replace(columns=tuple(columns))
         options = self._options
         self.kept = kept_columns(options.keep, columns, options.image_column)
         self._needed = needed_columns(options, self.kept) | {options.id_column, REGION}
-        self._columns = frozenset(self._needed.union(options.optional_fields))
+        self.columns = frozenset(self._needed.union(options.optional_fields))
 
     def close(self) -> None:
         """Close what reads the file, unless rows are just being read."""
@@ -92,7 +146,7 @@ class Table:
     @property
     def is_gone(self) -> bool:
         """Whether there is no such local file any more."""
-        return self._is_local and not os.path.lexists(self._file.path)
+        return self._is_local and not os.path.lexists(self.file.path)
 
     @property
     def kept_schema(self) -> pa.Schema:
@@ -112,7 +166,7 @@ class Table:
         """
         rows: Iterator[ManifestRow] = iter([GONE] * (stop - start))
         if not self.is_gone:
-            rows = self._chosen_rows(start, stop, self._columns, images=images)
+            rows = self._chosen_rows(start, stop, self.columns, images=images)
         for number, row in enumerate(rows, index):
             yield row_to_item(
                 row,
@@ -129,7 +183,7 @@ class Table:
         """The chosen rows; what read the last ones reads on, if it ended shortly before them."""
         chosen = self.record.chosen or range(stop)
         next_row, rows = self._streams.pop((columns, images), (sys.maxsize, iter(())))
-        is_far = self._reader.grows and chosen[start] - next_row >= EVERY  # lines have marks
+        is_far = self.grows and chosen[start] - next_row >= EVERY  # lines have marks
         if next_row > chosen[start] or is_far:
             rows = self._read(chosen[start], columns, images=images)
         for number, row in rows:
@@ -149,29 +203,20 @@ class Table:
         self, first: int, columns: frozenset[str], *, images: bool
     ) -> Iterator[tuple[int, ManifestRow]]:
         """The rows of the table from a number on, with the columns that their place stands for."""
-        mark, skip = Mark(first, first), 0
-        if self._reader.total is None:
-            offsets, numbers = self.record.offsets or (0,), self.record.numbers or (0,)
-            begin = min(first // EVERY, len(offsets) - 1)
-            mark, skip = Mark(offsets[begin], numbers[begin]), first - begin * EVERY
-        rows = self._reader.rows(self._file, self._wanted(columns, mark, images=images))
-        for number, (_, row) in enumerate(islice(rows, skip, None), first):
-            place: dict[str, str | None] = self._partitions
+        mark, skip = self.mark_before(first)
+        rows = islice(self.read(columns, mark, images=images), skip, None)
+        for number, (_, row) in enumerate(rows, first):
+            place: dict[str, str | None] = self.partitions
             if SOURCE in columns:
                 place = {SOURCE: row.position, **place}
             yield number, row._replace(values={**place, **row.values}) if place else row
-
-    def _wanted(
-        self, columns: frozenset[str], mark: Mark = START, *, images: bool = True
-    ) -> Wanted:
-        return Wanted(columns, self._options.image_column, mark, images)
 
     def _locate(self, path: str) -> paths.ImageLocation:
         allow_urls = self._options.url_reader is not None
         return paths.locate_below(self._folder, path, self._root, allow_urls=allow_urls)
 
     def _locate_member(self, name: str) -> paths.ImageLocation:
-        return paths.ImageLocation(paths.display_name(name), self._file.path)
+        return paths.ImageLocation(paths.display_name(name), self.file.path)
 
     def ids(self) -> Iterator[tuple[str, str]]:
         """The own ids of the chosen rows, each with its position."""
@@ -183,31 +228,6 @@ class Table:
             if name is not None:
                 yield name, row.position
 
-    def kept_arrays(self, start: int, stop: int) -> pa.Table | None:
-        """The kept columns of chosen rows, of a file whose columns are Arrow's; else None."""
-        if self._reader.arrays is None or self.is_gone:
-            return None
-        numbers = (self.record.chosen or range(stop))[start:stop]
-        first, columns = numbers[0], frozenset(column.source for column in self.kept)
-        wanted = self._wanted(columns)
-        found = self._reader.arrays(self._file, wanted, first, numbers[-1] + 1)
-        found = found.take([number - first for number in numbers])
-        places: dict[str, list[str | None]] = {
-            SOURCE: [f"{self.name}, row {number + 1}" for number in numbers],
-            **{name: [value] * len(numbers) for name, value in self._partitions.items()},
-        }
-        columns_of_file = set(found.column_names)
-        schema = self.kept_schema
-        return pa.table(
-            [
-                cast_column(found[column.source], kind)
-                if column.source in columns_of_file
-                else pa.array(places[column.source], kind)
-                for column, kind in zip(self.kept, schema.types, strict=True)
-            ],
-            schema=schema,
-        )
-
     # --- scanning
 
     def scan(self, mark: Mark = START) -> array[int]:
@@ -216,23 +236,22 @@ class Table:
         Raises ManifestError for rows that cannot be read or named, and UsageError for columns that
         do not exist.
         """
-        options, reader, total, counted = self._options, self._reader, 0, 0
-        header = reader.columns(self._file) if reader.columns is not None else None
-        known = dict.fromkeys([*(header or self.record.columns or ()), *self._partitions])
+        options, schema, stated = self._options, self.schema(), self.stated_rows()
+        columns = self.record.columns or () if schema is None else schema.names
+        known = dict.fromkeys([*columns, *self.partitions])
         self._set_columns(known)
-        if header is not None:
-            self._check_columns()
+        if schema is not None:
+            self.check_columns()
         checked = {options.id_column} | ({options.image_column} if options.names else set())
         checked |= {REGION} if options.refuses_regions else set()
-        kept = named_columns(options.keep) if header is None else ()
+        kept = named_columns(options.keep) if schema is None else ()
         guesses = {column.source: GuessedType() for column in kept}
         hashes, offsets, numbers, chosen = (array("q") for _ in range(4))
         rows: Iterator[tuple[Mark, ManifestRow]] = iter(())
-        if reader.total is not None and checked.isdisjoint(known):
-            total = reader.total(self._file)
-        else:
-            columns = frozenset(checked.union(guesses))
-            rows = reader.rows(self._file, self._wanted(columns, mark, images=False))
+        is_read = stated is None or not checked.isdisjoint(known)
+        if is_read:
+            rows = self.read(frozenset(checked.union(guesses)), mark, images=False)
+        total, counted = 0 if is_read else stated or 0, 0
         for total, (begin, row) in enumerate(rows, 1):
             if (total - 1) % EVERY == 0:
                 options.track(total - counted)
@@ -240,7 +259,7 @@ class Table:
                 offsets.append(begin.offset)
                 numbers.append(begin.number)
             if (
-                header is None
+                schema is None
                 and len(known) < MAX_COLUMNS
                 and not row.values.keys() <= known.keys()
             ):
@@ -259,24 +278,23 @@ class Table:
         options.track(total - counted)
         self._set_columns(known)
         if total:
-            self._check_columns()
+            self.check_columns()
         types = {name: guess.kind() for name, guess in guesses.items()}
-        if reader.schema is not None:
-            schema = reader.schema(self._file, self._wanted(self._columns))
+        if schema is not None:
             types = dict(zip(schema.names, schema.types, strict=True))
         sources = {column.source for column in self.kept} & types.keys()
         self.has_excluded = bool(options.names) and len(chosen) < total
         self.record = self.record._replace(
             rows=len(chosen) if options.names else total,
             types=pa.schema([(name, types[name]) for name in sources]).serialize().to_pybytes(),
-            offsets=None if reader.total else tuple(offsets),
-            numbers=None if reader.total else tuple(numbers),
+            offsets=tuple(offsets) if stated is None else None,
+            numbers=tuple(numbers) if stated is None else None,
             chosen=tuple(chosen) if options.names else None,
-            digest=self._digest(self._file.size)[0] if reader.grows and self._is_local else None,
+            digest=self._digest(self.file.size)[0] if self.grows and self._is_local else None,
         )
         return hashes
 
-    def _check_columns(self) -> None:
+    def check_columns(self) -> None:
         """Raise UsageError for a needed column that does not exist."""
         known = self.record.columns or ()
         optional = {ReadOptions.id_column, REGION, SOURCE, *known}
@@ -286,7 +304,7 @@ class Table:
     def grown_from(self, earlier: FileRecord) -> Mark | None:
         """Where the lines after those of an earlier record begin; None if it had other lines."""
         size = earlier.size or 0
-        if not (self._reader.grows and self._is_local and size <= self._file.size):
+        if not (self.grows and self._is_local and size <= self.file.size):
             return None
         digest, count, ends_line = self._digest(size)
         return Mark(size, count) if digest == earlier.digest and ends_line else None
@@ -298,7 +316,7 @@ class Table:
         """
         digest, count, last = sha256(), 0, b"\n"
         try:
-            with self._file.open() as file:
+            with self.file.open() as file:
                 while size > 0 and (chunk := file.read(min(size, 2**20))):
                     digest.update(chunk)
                     size -= len(chunk)

@@ -16,14 +16,8 @@ from typing import Any, BinaryIO
 
 from pgcli.errors import ManifestError
 from pgcli.inputs.lines import MAX_LINE_BYTES, TOO_LONG, parse_json
-from pgcli.inputs.readers import (
-    IMAGE_ENDINGS,
-    InputFile,
-    ManifestReader,
-    ManifestRow,
-    Mark,
-    Wanted,
-)
+from pgcli.inputs.readers import IMAGE_ENDINGS, START, ManifestRow, Mark
+from pgcli.inputs.tables import Table
 from pgcli.records import MAX_IMAGE_BYTES, Fault
 
 #: Headers may state lengths of their own, and tarfile would read as much at once.
@@ -39,68 +33,74 @@ _TOO_LARGE = Fault("too_large", f"The member is larger than {MAX_IMAGE_BYTES} by
 _EMPTY = Fault("not_an_image", "The member is empty.")
 
 
-def rows(file: InputFile, wanted: Wanted) -> Iterator[tuple[Mark, ManifestRow]]:
-    """A row for each sample with an image; a span of the file, of one that is not compressed here.
+class TarTable(Table):
+    """An archive as a table of samples."""
 
-    Raises ManifestError for an archive that is cut off or damaged.
-    """
-    is_compressed = not file.path.lower().endswith(".tar")
-    has_spans = not is_compressed and file.url_reader is None
-    json_names = wanted.columns - {wanted.image_column, "txt"}
-    number, sample = wanted.mark.number, Sample("", wanted.mark)
-    try:
-        with ExitStack() as stack:
-            raw = stack.enter_context(file.open())
-            unpacked: Any = (
-                stack.enter_context(gzip.GzipFile(fileobj=raw)) if is_compressed else raw
-            )
-            bounded: Any = BoundedFile(unpacked, raw)
-            archive: Any = stack.enter_context(
-                tarfile.open(fileobj=bounded, mode="r:", errorlevel=0)
-            )
-            if wanted.mark.offset:
-                archive.firstmember, archive.offset = None, wanted.mark.offset
-            while (member := archive.next()) is not None:
-                archive.members = []  # it would keep a million of them
-                number += 1
-                key, ending = split_name(member.name)
-                if member.isdir() or key is None:
-                    continue
-                if key != sample.key:
-                    if sample.image is not None:
-                        yield sample.mark, sample.row(file.name, wanted.image_column)
-                    sample = Sample(key, Mark(member.offset, number - 1))
-                if ending in IMAGE_ENDINGS and sample.image is None:
-                    sample.image = {"path": f"{file.name}/{member.name}", "bytes": None}
-                    sample.image_fault = member_fault(member)
-                    if has_spans:
-                        sample.span = member.offset_data, member.size
-                    elif wanted.images and sample.image_fault is None:
-                        sample.image["bytes"] = read_member(archive, member, MAX_IMAGE_BYTES)
-                elif ending in (".json", ".txt") and member.isreg():
-                    names = {"txt"} if ending == ".txt" else json_names
-                    if names.isdisjoint(wanted.columns):
-                        sample.values |= dict.fromkeys(names)
-                    elif member.size > MAX_LINE_BYTES:
-                        message = f"The sample's {ending} {TOO_LONG}."
-                        sample.text_fault = Fault("too_large", message)
-                    else:
-                        sample.parse(read_member(archive, member, MAX_LINE_BYTES), ending)
-            if bounded.last.strip(b"\0"):
-                raise tarfile.ReadError("the archive is damaged")
-    except FileNotFoundError:
-        raise ManifestError(
-            f"{file.name} does not exist", hint="check the spelling and the folder"
-        ) from None
-    except _BROKEN as problem:
-        place = f", behind member {number}" if number else " is not a readable tar archive"
-        raise ManifestError(
-            f"{file.name}{place}: {problem}",
-            hint="copy or download it again, or leave it out; `tar -tf FILE` lists its whole "
-            "members",
-        ) from problem
-    if sample.image is not None:
-        yield sample.mark, sample.row(file.name, wanted.image_column)
+    def read(
+        self, columns: frozenset[str], mark: Mark = START, *, images: bool = True
+    ) -> Iterator[tuple[Mark, ManifestRow]]:
+        """A row for each sample with an image; in a local file that is not compressed, its span.
+
+        Raises ManifestError for an archive that is cut off or damaged.
+        """
+        file, image_column = self.file, self.image_column
+        is_compressed = not file.path.lower().endswith(".tar")
+        has_spans = not is_compressed and file.url_reader is None
+        json_names = columns - {image_column, "txt"}
+        number, sample = mark.number, Sample("", mark)
+        try:
+            with ExitStack() as stack:
+                raw = stack.enter_context(file.open())
+                unpacked: Any = (
+                    stack.enter_context(gzip.GzipFile(fileobj=raw)) if is_compressed else raw
+                )
+                bounded: Any = BoundedFile(unpacked, raw)
+                archive: Any = stack.enter_context(
+                    tarfile.open(fileobj=bounded, mode="r:", errorlevel=0)
+                )
+                if mark.offset:
+                    archive.firstmember, archive.offset = None, mark.offset
+                while (member := archive.next()) is not None:
+                    archive.members = []  # it would keep a million of them
+                    number += 1
+                    key, ending = split_name(member.name)
+                    if member.isdir() or key is None:
+                        continue
+                    if key != sample.key:
+                        if sample.image is not None:
+                            yield sample.mark, sample.row(file.name, image_column)
+                        sample = Sample(key, Mark(member.offset, number - 1))
+                    if ending in IMAGE_ENDINGS and sample.image is None:
+                        sample.image = {"path": f"{file.name}/{member.name}", "bytes": None}
+                        sample.image_fault = member_fault(member)
+                        if has_spans:
+                            sample.span = member.offset_data, member.size
+                        elif images and sample.image_fault is None:
+                            sample.image["bytes"] = read_member(archive, member, MAX_IMAGE_BYTES)
+                    elif ending in (".json", ".txt") and member.isreg():
+                        names = {"txt"} if ending == ".txt" else json_names
+                        if names.isdisjoint(columns):
+                            sample.values |= dict.fromkeys(names)
+                        elif member.size > MAX_LINE_BYTES:
+                            message = f"The sample's {ending} {TOO_LONG}."
+                            sample.text_fault = Fault("too_large", message)
+                        else:
+                            sample.parse(read_member(archive, member, MAX_LINE_BYTES), ending)
+                if bounded.last.strip(b"\0"):
+                    raise tarfile.ReadError("the archive is damaged")
+        except FileNotFoundError:
+            raise ManifestError(
+                f"{file.name} does not exist", hint="check the spelling and the folder"
+            ) from None
+        except _BROKEN as problem:
+            place = f", behind member {number}" if number else " is not a readable tar archive"
+            raise ManifestError(
+                f"{file.name}{place}: {problem}",
+                hint="copy or download it again, or leave it out; `tar -tf FILE` lists its whole "
+                "members",
+            ) from problem
+        if sample.image is not None:
+            yield sample.mark, sample.row(file.name, image_column)
 
 
 class Sample:
@@ -202,6 +202,3 @@ def member_fault(member: tarfile.TarInfo) -> Fault | None:
     if member.size > MAX_IMAGE_BYTES:
         return _TOO_LARGE
     return None if member.size else _EMPTY
-
-
-TAR = ManifestReader(rows)

@@ -320,10 +320,10 @@ def is_result_file(path: Path) -> bool:
         return any(map(is_result_file, sorted(path.glob("*.parquet"))[:1]))
     names: Iterable[str] = ()
     if path.is_file() and path.suffix.lower() == ".parquet":
-        from pgcli.inputs.parquet import columns  # slow to import
+        from pgcli.inputs.parquet import ParquetTable  # slow to import
 
         try:
-            names = columns(InputFile(str(path), str(path)))
+            names = ParquetTable(InputFile(str(path), str(path))).schema().names
         except ManifestError:  # which opening it as a source says
             return False
     elif path.is_file() and path.suffix.lower() in (".jsonl", ".ndjson"):

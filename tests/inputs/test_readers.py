@@ -3,36 +3,33 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
-from pgcli.errors import ManifestError
 from pgcli.inputs import Inventory, readers, tables
-from pgcli.inputs.lines import lines
-from pgcli.inputs.readers import InputFile, ManifestReader, ManifestRow, Mark, Wanted
+from pgcli.inputs.lines import LineTable
 from tests.inputs.items import items
 
 
-def rows(file: InputFile, wanted: Wanted) -> Iterator[tuple[Mark, ManifestRow]]:
-    """A row for each line that is not blank. Raises ManifestError."""
-    for mark, line in lines(file, wanted.mark):
-        position = f"{file.name}, line {mark.number + 1}"
+class ListTable(LineTable):
+    """A table whose lines are paths of images."""
+
+    def values(self, line: bytes) -> dict[str, Any]:
         try:
-            path = line.decode().strip()
+            return {self.image_column: line.decode().strip()}
         except UnicodeDecodeError as problem:
-            raise ManifestError(f"{position}: it is not UTF-8") from problem
-        yield mark, ManifestRow(position, {wanted.image_column: path})
+            raise ValueError("it is not UTF-8") from problem
 
 
 @pytest.fixture(autouse=True)
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("pgcli.inputs.lst")
-    module.__dict__["LST"] = ManifestReader(rows, grows=True)
+    module.__dict__["ListTable"] = ListTable
     monkeypatch.setitem(sys.modules, "pgcli.inputs.lst", module)
-    monkeypatch.setitem(readers.READERS, ".lst", "lst.LST")  # type: ignore[arg-type]
+    monkeypatch.setitem(readers.READERS, ".lst", "lst.ListTable")  # type: ignore[arg-type]
     monkeypatch.setattr(tables, "EVERY", 2)
     monkeypatch.chdir(tmp_path)
 

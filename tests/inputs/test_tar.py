@@ -17,8 +17,8 @@ import pytest
 
 from pgcli.errors import ManifestError, NoInputError, UsageError
 from pgcli.inputs import Inventory, ReadOptions
-from pgcli.inputs.readers import InputFile, Wanted
-from pgcli.inputs.tar import TAR
+from pgcli.inputs.readers import InputFile
+from pgcli.inputs.tar import TarTable
 from tests.inputs.items import data_of, faults, ids, items
 from tests.support.awkward import drawing, encoded
 from tests.support.time_limits import processor_time_below
@@ -287,8 +287,8 @@ def test_undecodable_text_costs_one_row_if_it_is_wanted() -> None:
 
 def test_json_is_not_read_if_no_column_of_it_is_wanted() -> None:
     tar(("1.jpg", JPEG), ("1.json", b"{"), ("1.txt", b"a"))
-    wanted = Wanted(frozenset({"image", "txt"}))
-    ((_, row),) = TAR.rows(InputFile("x.tar", "x.tar"), wanted)
+    table = TarTable(InputFile("x.tar", "x.tar"))
+    ((_, row),) = table.read(frozenset({"image", "txt"}))
     assert (row.fault, row.values["txt"]) == (None, "a")
 
 
