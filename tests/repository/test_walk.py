@@ -35,6 +35,8 @@ def test_calls_happen_in_the_documented_order(tmp_path: Path) -> None:
     walk = page.split("**The way of a row**")[1].split("**The engine**")[0]
     documented = re.findall(r"^\d+\. `([\w.]+)`", walk, re.M)
     assert 15 < len(documented) <= 20
+    functions = (name.rpartition(".")[0] for name in documented)
+    assert len({re.sub(r"\.[A-Z]\w*", "", module) for module in functions}) <= 15  # files
     command = [
         "caption",
         str(EXAMPLES),
