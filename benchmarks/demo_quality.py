@@ -3,6 +3,7 @@
     python benchmarks/demo_quality.py                      # 1,000 drawings, the installed model
     python benchmarks/demo_quality.py --model runs/demo --scenes 200
     python benchmarks/demo_quality.py --first-seed 20000 --scenes 2500  # other drawings
+    python benchmarks/demo_quality.py --dtype bfloat16
 
 Every drawing is rendered in its own size and encoded as a PNG file, which is then read as any
 other image. Prints one JSON object with the metrics of `pgcli eval`: the share of right answers
@@ -55,7 +56,12 @@ NO_QUESTIONS = ("caption", "detect")
 
 def main() -> None:
     options = parse_options()
-    engine = load(find(options.model), device=options.device, batch_size=options.batch_size)
+    engine = load(
+        find(options.model),
+        device=options.device,
+        dtype=options.dtype,
+        batch_size=options.batch_size,
+    )
     seeds = range(options.first_seed, options.first_seed + options.scenes)
     scenes = [Scene.from_seed(seed) for seed in seeds]
     examples = [[x for x in eval_examples(scene) if x.kind != "ocr"] for scene in scenes]
@@ -201,6 +207,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--first-seed", type=int, default=EVAL_SEEDS.start)
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--dtype", default="auto")
     return parser.parse_args()
 
 

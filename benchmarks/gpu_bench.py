@@ -112,7 +112,7 @@ class Bench:
         if setup.device.type == "cuda":
             optimize_for_device(self.model, quantize)
         elif quantize != "none":
-            quantize_mlps(self.model, quantize)
+            quantize_mlps(self.model)
             fuse_decoder(self.model)
         self.engine = InferenceEngine(
             self.model, Tokenizer.from_folder(folder), Preprocessing(), label="random", batch_size=1

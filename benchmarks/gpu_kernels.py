@@ -22,8 +22,8 @@ from pgcli.model.attention import softcapped_attention
 from pgcli.model.config import PaliGemmaConfig
 from pgcli.model.cuda.fused_gemma import fuse_decoder
 from pgcli.model.paligemma import PaliGemma
-from pgcli.model.quantized.gated_mlp import QUANTIZED_DTYPES, QuantizedLinear
-from pgcli.model.quantized.quantize import quantize_per_row
+from pgcli.model.quantized.gated_mlp import QuantizedLinear
+from pgcli.model.quantized.quantize import FLOAT8, quantize_per_row
 
 Values = Iterator[tuple[str, Any]]
 PACKAGES = ("torch", "triton", "transformers", "numpy", "pillow")
@@ -170,18 +170,13 @@ def quantized_rates(setup: Setup, rows: int, inner: int, outer: int) -> Values:
     x = torch.randn(rows, inner, device=setup.device, dtype=setup.dtype)
     weight = torch.randn(outer, inner, device=setup.device, dtype=setup.dtype)
     acts: dict[str, Callable[[], Any]] = {"exact": partial(F.linear, x, weight)}
-    for name, dtype in QUANTIZED_DTYPES.items():
-        quantized, scale = quantize_per_row(x, dtype)
-        linear = QuantizedLinear(weight.bfloat16(), dtype).to(setup.device)
-        acts[name] = partial(linear, quantized, scale)
-        if name == "int8":
-            acts["int8 sums of PyTorch"] = partial(torch._int_mm, quantized, linear.quantized_ND.T)
-        else:
-            scales = (scale, linear.scale_N[None])
-            acts["fp8, summed in float32"] = partial(
-                *(torch._scaled_mm, quantized, linear.quantized_ND.T, *scales),
-                out_dtype=torch.bfloat16,
-            )
+    quantized, scale = quantize_per_row(x, FLOAT8)
+    linear = QuantizedLinear(weight.bfloat16()).to(setup.device)
+    acts["fp8"] = partial(linear, quantized, scale)
+    acts["fp8, summed in float32"] = partial(
+        *(torch._scaled_mm, quantized, linear.quantized_ND.T, scale, linear.scale_N[None]),
+        out_dtype=torch.bfloat16,
+    )
     for name, act in acts.items():
         try:
             yield name, _rate(act, rows * inner * outer, setup)

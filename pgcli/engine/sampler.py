@@ -16,7 +16,7 @@ from pgcli.model.sampling import ARGMAX, sample
 from pgcli.model.transfer import to_device, to_host
 
 LOGSUMEXP_CHUNK = 2**15  # columns of 257k, converted to float32 at a time
-ONE_KERNEL = ("cuda", "meta")  # devices whose choice is one kernel
+ONE_KERNEL = ("cuda", "meta")  # devices whose greedy choice is one kernel
 NEAR = 16  # of 1,024 locations: a box's confidence sums the probabilities of those as close
 
 
@@ -135,8 +135,9 @@ def select_tokens(
 
     `draw_B` holds each row's random number from [0, 1), or ARGMAX; greedy selection needs none.
     """
-    if grammar_mask is None and logits_BV.device.type in ONE_KERNEL:
-        return _chosen_in_one_kernel(logits_BV, sampling, vocabulary, draw_B)
+    is_greedy = draw_B is None or sampling.temperature <= 0
+    if is_greedy and grammar_mask is None and logits_BV.device.type in ONE_KERNEL:
+        return _greedy_in_one_kernel(logits_BV, vocabulary)
     logits_BV = mask_invalid(logits_BV, vocabulary)
     if grammar_mask is None:
         token_B = _select(logits_BV, draw_B, sampling)
@@ -153,22 +154,13 @@ def select_tokens(
     )
 
 
-def _chosen_in_one_kernel(
-    logits_BV: Tensor,
-    sampling: SamplingParams,
-    vocabulary: OutputVocabulary,
-    draw_B: Tensor | None,
-) -> NextTokens:
+def _greedy_in_one_kernel(logits_BV: Tensor, vocabulary: OutputVocabulary) -> NextTokens:
     from pgcli.model.cuda import operators  # noqa: F401, registers torch.ops.pgcli
 
     places = vocabulary.locations
-    columns = (vocabulary.size, vocabulary.image_token, places.start, len(places), NEAR)
-    if draw_B is None or sampling.temperature <= 0:
-        token_B, logprob_B, near_logprob_B = torch.ops.pgcli.select_greedy(logits_BV, *columns)
-    else:
-        token_B, logprob_B, near_logprob_B = torch.ops.pgcli.select_sampled(
-            logits_BV, draw_B, sampling.temperature, sampling.top_k, sampling.top_p, *columns
-        )
+    token_B, logprob_B, near_logprob_B = torch.ops.pgcli.select_greedy(
+        logits_BV, vocabulary.size, vocabulary.image_token, places.start, len(places), NEAR
+    )
     return NextTokens(token_B, logprob_B, near_logprob_B if places else None)
 
 
@@ -184,9 +176,7 @@ def log_mass_near(logits_BV: Tensor, token_B: Tensor, locations: range) -> Tenso
 def _select(logits_BV: Tensor, draw_B: Tensor | None, sampling: SamplingParams) -> Tensor:
     if draw_B is None or sampling.temperature <= 0:
         return logits_BV.argmax(-1)
-    sampled_B = sample(
-        logits_BV.float(), draw_B, sampling.temperature, sampling.top_k, sampling.top_p
-    )
+    sampled_B = sample(logits_BV, draw_B, sampling.temperature, sampling.top_k, sampling.top_p)
     return torch.where(draw_B == ARGMAX, logits_BV.argmax(-1), sampled_B)
 
 

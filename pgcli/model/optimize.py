@@ -10,7 +10,7 @@ def optimize_for_device(model: PaliGemma, quantize: str = "none") -> None:
     """Replace the model's parts by the fastest that its device has, in place.
 
     On the CPU weights are packed, and quantized if `quantize` is "int8"; on CUDA the decoder is
-    fused, and its MLPs are quantized if it is "int8" or "fp8". Elsewhere nothing changes.
+    fused, and its MLPs are quantized if it is "fp8". Elsewhere nothing changes.
     """
     device = model.projector.weight.device.type
     if device == "cpu":

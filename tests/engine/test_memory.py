@@ -204,7 +204,7 @@ def test_a_batch_with_recorded_steps_takes_no_more_than_is_computed(
     torch.manual_seed(0)
     model = PaliGemma(config).to(torch.bfloat16).eval().requires_grad_(False)
     if quantize != "none":
-        quantize_mlps(model, quantize)
+        quantize_mlps(model)
     fuse_decoder(model)
     monkeypatch.setitem(model_runner.ASYNC_DEPTH, "cpu", 1)
     monkeypatch.setattr(model, "kv_cache", partial(model.kv_cache, fixed_shape=True))

@@ -270,45 +270,6 @@ def test_choice(kernels: ModuleType, dtype: torch.dtype) -> None:
         close(one[is_number], other[is_number], torch.float32)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("dtype", "top_k", "top_p"), [(torch.bfloat16, 40, 0.8), (torch.float32, 0, 0.6)], ids=str
-)
-def test_drawn_tokens_are_those_of_sorted_probabilities(
-    kernels: ModuleType,
-    monkeypatch: pytest.MonkeyPatch,
-    dtype: torch.dtype,
-    top_k: int,
-    top_p: float,
-) -> None:
-    """Also among equal logits, at both ends of the distribution, and for the likeliest token."""
-    monkeypatch.setattr(kernels.sampled, "COLUMNS_AT_ONCE", 64)
-    logits_BV = normal(6, 100, dtype=dtype) * 2
-    logits_BV[1], logits_BV[2] = logits_BV[1].round(), 0.5
-    logits_BV[5, 20] = torch.nan
-    draw_B = torch.tensor([1 - 2**-24, 0.45, 0.375, -1.0, 0.0, 0.5])
-    arguments = (draw_B, 0.9, top_k, top_p, 90, 7, 20, 60, 16)
-    token_B, *others = kernels.select_sampled(logits_BV, *arguments)
-    expected_B, *expected = plain.select_sampled(logits_BV, *arguments)
-    assert torch.equal(token_B[:5], expected_B[:5])
-    assert 0 <= token_B[5] < 90
-    for one, other in zip(others, expected, strict=True):
-        assert one[5].isnan()
-        close(one[:5], other[:5], torch.float32)
-
-
-@pytest.mark.parametrize(("temperature", "place"), [(1e-46, 0), (float("inf"), 9)])
-def test_a_temperature_beyond_float32_is_sampled_as_the_nearest_one(
-    kernels: ModuleType, monkeypatch: pytest.MonkeyPatch, temperature: float, place: int
-) -> None:
-    """The likeliest of 19 tokens, and the middle one; the draw is 0.5, and 7 is excluded."""
-    monkeypatch.setattr(kernels.sampled, "COLUMNS_AT_ONCE", 64)
-    logits_BV, draw_B = normal(1, 20, dtype=torch.float32), torch.tensor([0.5])
-    token_B, *_ = kernels.select_sampled(logits_BV, draw_B, temperature, 0, 1.0, 20, 7, 10, 5, 2)
-    ordered = [token for token in logits_BV[0].argsort(descending=True).tolist() if token != 7]
-    assert token_B.tolist() == [ordered[place]]
-
-
 @pytest.mark.nightly
 @pytest.mark.parametrize("capability", ["80", "90"])
 def test_the_kernels_compile_for_gpus(kernels: ModuleType, capability: str) -> None:
@@ -318,5 +279,5 @@ def test_the_kernels_compile_for_gpus(kernels: ModuleType, capability: str) -> N
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=800)
     assert done.returncode == 0, done.stderr
     shared = json.loads(done.stdout)
-    assert len(shared) == (26 if capability == "80" else 28)
+    assert len(shared) == (20 if capability == "80" else 22)
     assert max(shared.values()) <= 99 * 1024, shared

@@ -22,13 +22,8 @@ from pgcli.model.cuda import plain
 from pgcli.model.cuda.fused_gemma import fuse_decoder, optimize_for_cuda
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.quantized import support
-from pgcli.model.quantized.gated_mlp import (
-    QUANTIZED_DTYPES,
-    QuantizedLinear,
-    QuantizedMLP,
-    quantize_mlps,
-)
-from pgcli.model.quantized.quantize import MAX_VALUE, quantize_per_channel, quantize_per_row
+from pgcli.model.quantized.gated_mlp import QuantizedLinear, QuantizedMLP, quantize_mlps
+from pgcli.model.quantized.quantize import FLOAT8, MAX_VALUE, quantize_per_channel, quantize_per_row
 from tests.support.fake_device import FakeDevice
 from tests.support.interpreted_kernels import interpreted_kernels
 from tests.support.random_weights import normal
@@ -36,10 +31,9 @@ from tests.support.runs import EXAMPLES
 from tests.support.tiny import PATCHES
 
 kernels = pytest.fixture(interpreted_kernels, scope="module")
-NAMES = pytest.mark.parametrize("name", QUANTIZED_DTYPES)
 CUDA, CPU = torch.device("cuda"), torch.device("cpu")
 #: The largest relative error of a quantized value: half of the last of three digits, or near zero.
-STEPS = {torch.int8: (0.0, 0.5), torch.float8_e4m3fn: (2**-4, 2**-10)}
+STEPS = {torch.int8: (0.0, 0.5), FLOAT8: (2**-4, 2**-10)}
 
 
 def distance(found: Tensor, expected: Tensor) -> float:
@@ -50,45 +44,43 @@ def restored(quantized: Tensor, scale: Tensor) -> Tensor:
     return quantized.double() * scale.double()
 
 
-@NAMES
+@pytest.mark.parametrize("dtype", STEPS, ids=str)
 @given(st.lists(st.floats(-(2.0**99), 2.0**99, width=32), min_size=1, max_size=40))
-def test_quantized_values_are_the_nearest_for_any_values(name: str, numbers: list[float]) -> None:
+def test_quantized_values_are_the_nearest_for_any_values(
+    dtype: torch.dtype, numbers: list[float]
+) -> None:
     x = torch.tensor([numbers])
-    quantized, scale = quantize_per_row(x, QUANTIZED_DTYPES[name])
+    quantized, scale = quantize_per_row(x, dtype)
     assert quantized.float().abs().max() <= MAX_VALUE[quantized.dtype]
     relative, absolute = STEPS[quantized.dtype]
     error = (restored(quantized, scale) - x.double()).abs()
     assert (error <= 1.001 * (relative * x.abs() + absolute * scale)).all()
 
 
-@NAMES
-def test_a_row_that_is_not_finite_stays_so(name: str) -> None:
+def test_a_row_that_is_not_finite_stays_so() -> None:
     x = normal(4, 32, dtype=torch.float32)
     x[1, 3], x[2, 0], x[3] = torch.nan, torch.inf, 0
-    linear = QuantizedLinear(
-        normal(16, 32, seed=1, dtype=torch.float32).bfloat16(), QUANTIZED_DTYPES[name]
-    )
-    product = linear(*quantize_per_row(x, QUANTIZED_DTYPES[name]))
+    linear = QuantizedLinear(normal(16, 32, seed=1, dtype=torch.float32).bfloat16())
+    product = linear(*quantize_per_row(x, FLOAT8))
     assert product[[0, 3]].isfinite().all()
     assert product[1:3].isnan().all()
     assert not product[3].any()
 
 
-@NAMES
 @pytest.mark.parametrize("rows", [1, 3, 40])
-def test_products_are_those_of_the_restored_values(name: str, rows: int) -> None:
+def test_products_are_those_of_the_restored_values(rows: int) -> None:
     """Exact but for the rounding of the output, and near those of the numbers themselves."""
     x, weight = normal(rows, 1, 64).float(), normal(48, 64, seed=1).bfloat16()
     weight[7] *= 1e4  # a large channel does not affect the others
-    quantized, scale = quantize_per_row(x, QUANTIZED_DTYPES[name])
-    quantized_weight, weight_scale = quantize_per_channel(weight, QUANTIZED_DTYPES[name])
-    found = QuantizedLinear(weight, QUANTIZED_DTYPES[name])(quantized, scale)
+    quantized, scale = quantize_per_row(x, FLOAT8)
+    quantized_weight, weight_scale = quantize_per_channel(weight, FLOAT8)
+    found = QuantizedLinear(weight)(quantized, scale)
     assert (found.dtype, found.shape) == (torch.bfloat16, (rows, 1, 48))
     exact = F.linear(restored(quantized, scale), restored(quantized_weight, weight_scale[:, None]))
     assert distance(found, exact) < 4e-3
     wanted = F.linear(x.double(), weight.double())
     others = torch.arange(48) != 7
-    assert distance(found[..., others], wanted[..., others]) < (0.02 if name == "int8" else 0.06)
+    assert distance(found[..., others], wanted[..., others]) < 0.06
 
 
 def logits_of(model: PaliGemma) -> Tensor:
@@ -102,16 +94,15 @@ def logits_of(model: PaliGemma) -> Tensor:
     return torch.cat([*found, model.decode_step(token_BT[:, 2].clone(), cache)])
 
 
-@NAMES
 @pytest.mark.parametrize("folder", ["tiny", "tiny2"])
 @torch.inference_mode()
 def test_the_fused_decoder_and_the_plain_one_quantize_alike(
-    name: str, folder: str, request: pytest.FixtureRequest
+    folder: str, request: pytest.FixtureRequest
 ) -> None:
     path: Path = request.getfixturevalue(folder)
     model = weights.load(path, read_config(path), dtype=torch.bfloat16)
     exact = logits_of(model)
-    quantize_mlps(model, name)
+    quantize_mlps(model)
     assert all(isinstance(layer.mlp, QuantizedMLP) for layer in model.decoder.layers)
     assert not any("mlp" in name for name, _ in model.decoder.named_parameters())
     expected = logits_of(model)
@@ -121,11 +112,10 @@ def test_the_fused_decoder_and_the_plain_one_quantize_alike(
     assert 0 < distance(found, exact) < 0.15
 
 
-@NAMES
 @torch.inference_mode()
-def test_a_quantized_step_waits_for_nothing(tiny: Path, name: str) -> None:
+def test_a_quantized_step_waits_for_nothing(tiny: Path) -> None:
     model = weights.load(tiny, read_config(tiny), dtype=torch.bfloat16)
-    quantize_mlps(model, name)
+    quantize_mlps(model)
     fuse_decoder(model)
     cache = model.kv_cache(2, fixed_shape=True)
     patch_BPD = normal(2, PATCHES, model.config.decoder.width).bfloat16()
@@ -135,9 +125,9 @@ def test_a_quantized_step_waits_for_nothing(tiny: Path, name: str) -> None:
         model.decode_step(token_B, cache)
 
 
-@pytest.mark.parametrize(("generation", "name"), [(1, "fp8"), (2, "int8")])
-def test_a_quantized_step_has_no_more_launches(generation: int, name: str) -> None:
-    exact, quantized = (meta_model(generation, quantize=kind) for kind in ("none", name))
+@pytest.mark.parametrize("generation", [1, 2])
+def test_a_quantized_step_has_no_more_launches(generation: int) -> None:
+    exact, quantized = (meta_model(generation, quantize=kind) for kind in ("none", "fp8"))
     count_step(exact, 64)  # computes the rotary frequencies
     found = count_step(quantized, 64).launches
     assert found.total() == count_step(exact, 64).launches.total()
@@ -147,18 +137,17 @@ def test_a_quantized_step_has_no_more_launches(generation: int, name: str) -> No
 # --- kernels beside their plain versions
 
 
-@NAMES
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_kernels_quantize_as_the_plain_operators(
-    kernels: ModuleType, monkeypatch: pytest.MonkeyPatch, name: str, dtype: torch.dtype
+    kernels: ModuleType, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
 ) -> None:
     monkeypatch.setattr(kernels.activations, "COLUMNS_AT_ONCE", 32)  # a row takes several turns
     x, delta = normal(3, 2, 48).to(dtype), normal(3, 2, 48, seed=2).to(dtype)
     scale = 1 + normal(48, seed=3).float() / 10
     for operator, arguments in (
-        ("residual_norm_quantized", (x, delta, None, scale, 1e-6, QUANTIZED_DTYPES[name])),
-        ("residual_norm_quantized", (x, delta, scale, scale, 1e-6, QUANTIZED_DTYPES[name])),
-        ("geglu_quantized", (normal(3, 2, 2 * 72).to(dtype) * 3, QUANTIZED_DTYPES[name])),
+        ("residual_norm_quantized", (x, delta, None, scale, 1e-6)),
+        ("residual_norm_quantized", (x, delta, scale, scale, 1e-6)),
+        ("geglu_quantized", (normal(3, 2, 2 * 72).to(dtype) * 3,)),
     ):
         *one, quantized, by = getattr(kernels, operator)(*arguments)
         *other, plain_quantized, plain_by = getattr(plain, operator)(*arguments)
@@ -174,21 +163,6 @@ def test_kernels_quantize_as_the_plain_operators(
         assert all(distance(a, b) < 0.04 for a, b in zip(one, other, strict=True))
 
 
-@pytest.mark.parametrize(("rows", "columns", "inner"), [(3, 40, 136), (300, 200, 264)])
-def test_the_int8_kernel_sums_exactly(
-    kernels: ModuleType, rows: int, columns: int, inner: int
-) -> None:
-    generator = torch.Generator().manual_seed(0)
-    quantized, weight = (
-        torch.randint(-127, 128, (count, inner), generator=generator).to(torch.int8)
-        for count in (rows, columns)
-    )
-    scale, by_channel = normal(rows, 1).float(), normal(columns, seed=1).float()
-    found = kernels.int8_product(quantized, scale, weight, by_channel, torch.float32)
-    expected = (quantized.double() @ weight.double().T) * scale * by_channel
-    torch.testing.assert_close(found.double(), expected, rtol=1e-6, atol=0)
-
-
 # --- refusals
 
 
@@ -202,11 +176,16 @@ def refusal(name: str, device: torch.device, dtype: torch.dtype) -> tuple[str, s
 @pytest.mark.parametrize(
     ("name", "capability", "dtype", "problem", "remedy"),
     [
-        ("fp8", (8, 0), torch.bfloat16, "needs compute capability 8.9, and cuda has 8.0", "int8"),
-        ("fp8", (7, 5), torch.bfloat16, "needs compute capability 8.9", "leave it out"),
-        ("int8", (7, 5), torch.float32, "needs compute capability 8.0", "leave it out"),
+        ("fp8", (8, 0), torch.bfloat16, "capability 8.9, and cuda has 8.0", "leave it out"),
+        (
+            "int8",
+            (9, 0),
+            torch.bfloat16,
+            "int8 is for CPUs, and the model would run on cuda",
+            "fp8",
+        ),
         ("fp8", (9, 0), torch.float32, "computes in bfloat16, and the dtype is float32", "dtype"),
-        ("fp8", (9, 0), torch.bfloat16, "does not work on cuda with this PyTorch", "int8"),
+        ("fp8", (9, 0), torch.bfloat16, "does not work on cuda with this PyTorch", "leave it out"),
     ],
 )
 def test_gpus_without_such_products_are_refused(
@@ -224,23 +203,22 @@ def test_gpus_without_such_products_are_refused(
     assert remedy in hint
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(support, "mlp_problem", lambda *given: "")
-    loader.check_quantization(name, CUDA, torch.bfloat16)
+    loader.check_quantization("fp8", CUDA, torch.bfloat16)
 
 
 def test_other_devices_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert "NVIDIA GPUs" in refusal("fp8", CPU, torch.bfloat16)[0]
-    assert "CPUs and NVIDIA GPUs" in refusal("int8", torch.device("mps"), torch.float32)[0]
+    assert "for CPUs" in refusal("int8", torch.device("mps"), torch.float32)[0]
     assert main(["caption", str(EXAMPLES), "--model", "demo", "--quantize", "fp8"]) == 17
     assert "--quantize int8, or leave it out" in capsys.readouterr().err
 
 
-@NAMES
 def test_products_that_fail_or_are_wrong_are_found(
-    name: str, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def problem() -> str:
         support.mlp_problem.cache_clear()
-        return support.mlp_problem(name, CPU, torch.bfloat16)
+        return support.mlp_problem(CPU, torch.bfloat16)
 
     assert problem() == ""
     right = QuantizedLinear.forward
@@ -253,5 +231,5 @@ def test_products_that_fail_or_are_wrong_are_found(
 
 def test_a_gpu_model_is_quantized_before_it_is_fused(tiny: Path) -> None:
     model = weights.load(tiny, read_config(tiny), dtype=torch.float32)
-    optimize_for_cuda(model, "int8")
+    optimize_for_cuda(model, "fp8")
     assert all(isinstance(layer.mlp, QuantizedMLP) for layer in model.decoder.layers)

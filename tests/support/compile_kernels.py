@@ -17,18 +17,16 @@ from pgcli.model.cuda.kernels import (
     attention,
     greedy,
     norms,
-    quantization,
     rotation,
-    sampled,
 )
 
 INTEGERS = (
     "width inner rows columns count stride size excluded start_location stop_location near".split()
 )
-INTEGERS += "top_k length qkv_stride row_stride head_stride mask_stride".split()
+INTEGERS += "length qkv_stride row_stride head_stride mask_stride".split()
 SPECIAL = {"token_ptr": "*i64", "position_ptr": "*i64", "slot_ptr": "*i64", "mask_ptr": "*i1"}
 FLOATS = "post_ptr scale_ptr frequency_ptr peak_ptr total_ptr logprob_ptr near_ptr part_ptr".split()
-TRITON_TYPES = {"int8": "i8", "float8": "fp8e4nv"}
+FLOAT8 = "fp8e4nv"  # of Triton
 ATTENTION = {"H": 256, "BLOCK_G": 16, "HAS_CAP": True, "DOT_FLOAT32": False}
 
 
@@ -73,11 +71,6 @@ def main() -> None:
         found[f"select_greedy {dtype}"] = compiled(
             greedy._select_greedy, dtype, 8, BLOCK=greedy.COLUMNS_AT_ONCE, BLOCK_NEAR=64
         )
-        found[f"select_sampled {dtype}"] = compiled(
-            *(sampled._select_sampled, dtype, 8, [*FLOATS, "draw_ptr"]),
-            **{"BLOCK": greedy.COLUMNS_AT_ONCE, "BLOCK_NEAR": 64},
-            **{"HAS_TOP_K": True, "HAS_TOP_P": True},
-        )
         found[f"rotate {dtype}"] = compiled(
             *(rotation._rotate, dtype, 4, []),
             **{"N": 8, "K": 4, "H": 256, "BLOCK": 16, "BLOCK_K": 4},
@@ -92,26 +85,13 @@ def main() -> None:
         found[f"merge {dtype}"] = compiled(
             attention._merge, dtype, 4, G=8, H=256, SPLITS=8, BLOCK=8
         )
-    for name, kind in TRITON_TYPES.items():
-        if name == "float8" and int(sys.argv[1]) < 89:
-            continue  # these GPUs have no float8
-        found[f"norm {name}"] = compiled(
-            *(norms._norm, "bf16", 8, norm_floats, kind),
-            **{"BLOCK": 4096, "HAS_DELTA": True, "HAS_POST": True, "MAX_QUANTIZED": 127.0},
+    if int(sys.argv[1]) >= 89:  # older GPUs have no float8
+        found["norm float8"] = compiled(
+            *(norms._norm, "bf16", 8, norm_floats, FLOAT8),
+            **{"BLOCK": 4096, "HAS_DELTA": True, "HAS_POST": True, "MAX_QUANTIZED": 448.0},
         )
-        found[f"geglu {name}"] = compiled(
-            activations._geglu_quantized, "bf16", 8, ["scale_ptr"], kind, BLOCK=4096
-        )
-    for rows in (16, 128):
-        found[f"int8 product {rows}"] = compiled(
-            *(
-                quantization._int8_product,
-                "bf16",
-                4 if rows < 128 else 8,
-                ["scale_ptr", "channel_scale_ptr"],
-                "i8",
-            ),
-            **{"BLOCK_M": rows, "BLOCK_N": quantization.BLOCK_N, "BLOCK_D": quantization.BLOCK_D},
+        found["geglu float8"] = compiled(
+            activations._geglu_quantized, "bf16", 8, ["scale_ptr"], FLOAT8, BLOCK=4096
         )
     json.dump(found, sys.stdout)
 

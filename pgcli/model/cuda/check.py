@@ -82,7 +82,6 @@ def _examples(
 
     scale_D, columns = drawn(width, like=torch.float32), 20_000  # several blocks of the kernel
     post_D = scale_D if config.post_norms else None
-    draws = torch.tensor([0.3, -1.0], device=device)
     return {
         "rms_norm": [lambda: (drawn(2, width), scale_D, config.norm_eps)],
         "residual_norm": [
@@ -92,10 +91,6 @@ def _examples(
         "softcap": [lambda: (drawn(2, 64), config.final_softcap or 2.0)],
         # all columns are locations, so that the token is near some
         "select_greedy": [lambda: (drawn(2, columns), columns - 10, 3, 0, columns - 10, 16)],
-        "select_sampled": [
-            # few columns: among many, rounding may move a draw to the next token
-            lambda: (drawn(2, 300), draws, 0.9, 100, 0.8, 290, 3, 0, 290, 16)
-        ],
         "rotate": [rotation],
         # few rows, whose slots are split, and so many that they are not
         "attend": [partial(attention, 2), partial(attention, ROWS_WITHOUT_SPLITS)],

@@ -70,7 +70,7 @@ class FusedGemma(Gemma):
                 attention = _prefill_attention(index, layer, normed, rotary, mask, kv_cache)
             norm = (x, attention, post_attention, before_mlp, eps)
             if isinstance(layer.mlp, QuantizedMLP):
-                x, quantized, scale = kernels.residual_norm_quantized(*norm, layer.mlp.dtype)
+                x, quantized, scale = kernels.residual_norm_quantized(*norm)
                 mlp = layer.mlp.forward_quantized(quantized, scale)
             else:
                 x, normed = kernels.residual_norm(*norm)
@@ -158,10 +158,10 @@ def _layer_scales(
 def optimize_for_cuda(model: PaliGemma, quantize: str = "none") -> None:
     """Replace the model's decoder by a fused one, in place; warn where its kernels do not work.
 
-    Its MLPs are quantized first if `quantize` is "int8" or "fp8".
+    Its MLPs are quantized first if `quantize` is "fp8".
     """
     if quantize != "none":
-        quantize_mlps(model, quantize)
+        quantize_mlps(model)
         torch.cuda.empty_cache()  # the old weights' memory is free for batches
     weight = model.projector.weight
     if problem := kernel_problem(weight.device, weight.dtype, model.config.decoder):

@@ -18,6 +18,7 @@ from torch import Tensor
 from pgcli.model.attention import softcap
 from pgcli.model.cuda import plain
 from pgcli.model.gemma import rms_norm
+from pgcli.model.quantized.quantize import FLOAT8
 
 LIBRARY = torch.library.Library("pgcli", "DEF")  # type: ignore[no-untyped-call]
 #: The dtypes of the kernels, and the head sizes of those that multiply matrices.
@@ -29,9 +30,9 @@ def _half(gate_up: Tensor) -> Tensor:
     return gate_up.new_empty(*gate_up.shape[:-1], gate_up.shape[-1] // 2)
 
 
-def _fake_quantized(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def _fake_quantized(x: Tensor) -> tuple[Tensor, Tensor]:
     scale = x.new_empty(*x.shape[:-1], 1, dtype=torch.float32)
-    return torch.empty_like(x, dtype=dtype), scale
+    return torch.empty_like(x, dtype=FLOAT8), scale
 
 
 def _fake_select(logits_BV: Tensor, *_: object) -> tuple[Tensor, Tensor, Tensor]:
@@ -53,15 +54,11 @@ def _fake_attend(
 
 
 class Operator(NamedTuple):
-    """An operator's arguments, its plain version, and its shapes on tensors without data.
-
-    Its kernel takes a first tensor of one of `dtypes`.
-    """
+    """An operator's arguments, its plain version, and its shapes on tensors without data."""
 
     schema: str
     plain: Callable[..., Any]
     fake: Callable[..., Any]
-    dtypes: tuple[torch.dtype, ...] = KERNEL_DTYPES
 
 
 OPERATORS: dict[str, Operator] = {
@@ -98,34 +95,19 @@ OPERATORS: dict[str, Operator] = {
         plain.select_greedy,
         _fake_select,
     ),
-    "select_sampled": Operator(
-        "(Tensor logits, Tensor draw, float temperature, int top_k, float top_p, int size,"
-        " int excluded, int first_location, int locations, int near) -> (Tensor, Tensor, Tensor)",
-        plain.select_sampled,
-        _fake_select,
-    ),
 }
-#: Of models whose MLPs are quantized to 8 bits.
+#: Of models whose MLPs are quantized to float8.
 QUANTIZED_OPERATORS: dict[str, Operator] = {
     "residual_norm_quantized": Operator(
-        "(Tensor x, Tensor delta, Tensor? post_scale, Tensor scale, float eps, ScalarType dtype)"
+        "(Tensor x, Tensor delta, Tensor? post_scale, Tensor scale, float eps)"
         " -> (Tensor, Tensor, Tensor)",
         plain.residual_norm_quantized,
-        lambda x, *others: (torch.empty_like(x), *_fake_quantized(x, others[-1])),
+        lambda x, *_: (torch.empty_like(x), *_fake_quantized(x)),
     ),
     "geglu_quantized": Operator(
-        "(Tensor gate_up, ScalarType dtype) -> (Tensor, Tensor)",
+        "(Tensor gate_up) -> (Tensor, Tensor)",
         plain.geglu_quantized,
-        lambda gate_up, dtype: _fake_quantized(_half(gate_up), dtype),
-    ),
-    "int8_product": Operator(
-        "(Tensor quantized, Tensor scale, Tensor weight, Tensor channel_scale, ScalarType dtype)"
-        " -> Tensor",
-        plain.int8_product,
-        lambda quantized, _, weight, __, dtype: quantized.new_empty(
-            len(quantized), len(weight), dtype=dtype
-        ),
-        dtypes=(torch.int8,),
+        lambda gate_up: _fake_quantized(_half(gate_up)),
     ),
 }
 
@@ -146,7 +128,7 @@ def _kernel_or_plain(name: str, operator: Operator) -> Callable[..., Any]:
     def run(first: Tensor, *others: Any) -> Any:
         from pgcli.model.cuda import kernels
 
-        has_kernel = first.dtype in operator.dtypes and (
+        has_kernel = first.dtype in KERNEL_DTYPES and (
             name not in ("attend", "rotate") or others[2].shape[-1] in KERNEL_HEADS
         )
         if not has_kernel:

@@ -16,8 +16,7 @@ from torch.nn import functional as F
 
 from pgcli.model.attention import at_least_float32, grouped_attention
 from pgcli.model.gemma import RotaryEmbedding, rms_norm, rotated
-from pgcli.model.quantized.quantize import quantize_per_row
-from pgcli.model.sampling import ARGMAX, sample
+from pgcli.model.quantized.quantize import FLOAT8, quantize_per_row
 
 
 def residual_norm(
@@ -42,28 +41,15 @@ def residual_norm_quantized(
     post_scale_D: Tensor | None,
     scale_D: Tensor,
     eps: float,
-    dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """As `residual_norm`, the norm quantized to this dtype, and each row's scale."""
+    """As `residual_norm`, the norm quantized to float8, and each row's scale."""
     total, normed = residual_norm(x, delta, post_scale_D, scale_D, eps)
-    return total, *quantize_per_row(normed, dtype)
+    return total, *quantize_per_row(normed, FLOAT8)
 
 
-def geglu_quantized(gate_up: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """As `geglu`, quantized to this dtype, and each row's scale."""
-    return quantize_per_row(geglu(gate_up), dtype)
-
-
-def int8_product(
-    quantized_MD: Tensor,
-    scale_M1: Tensor,
-    weight_ND: Tensor,
-    channel_scale_N: Tensor,
-    dtype: torch.dtype,
-) -> Tensor:
-    """The product of int8 values, summed in int32, times the scales of rows and channels."""
-    total_MN = torch._int_mm(quantized_MD, weight_ND.T)
-    return (total_MN * scale_M1 * channel_scale_N).to(dtype)
+def geglu_quantized(gate_up: Tensor) -> tuple[Tensor, Tensor]:
+    """As `geglu`, quantized to float8, and each row's scale."""
+    return quantize_per_row(geglu(gate_up), FLOAT8)
 
 
 def attend(
@@ -127,25 +113,6 @@ def select_greedy(
     """
     wide_BV = _valid(logits_BV, size, excluded)
     return _chosen(wide_BV, wide_BV.argmax(-1), first_location, locations, near)
-
-
-def select_sampled(
-    logits_BV: Tensor,
-    draw_B: Tensor,
-    temperature: float,
-    top_k: int,
-    top_p: float,
-    size: int,
-    excluded: int,
-    first_location: int,
-    locations: int,
-    near: int,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """As `select_greedy`, a token drawn by `sample`; the likeliest where the number is ARGMAX."""
-    wide_BV = _valid(logits_BV, size, excluded)
-    drawn_B = sample(wide_BV, draw_B, temperature, top_k, top_p)
-    token_B = torch.where(draw_B == ARGMAX, wide_BV.argmax(-1), drawn_B)
-    return _chosen(wide_BV, token_B, first_location, locations, near)
 
 
 def _valid(logits_BV: Tensor, size: int, excluded: int) -> Tensor:

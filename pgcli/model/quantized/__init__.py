@@ -1,1 +1,1 @@
-"""Weights and activations of 8 bits: int8 on CPUs and GPUs, float8 on GPUs; frozen in training."""
+"""Weights and activations of 8 bits: int8 on CPUs, float8 on GPUs; frozen in training."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+FLOAT8 = torch.float8_e4m3fn
 #: The largest quantized value of each dtype.
-MAX_VALUE = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
+MAX_VALUE = {torch.int8: 127.0, FLOAT8: 448.0}
 MIN_SCALE = 1e-12  # of a row of zeros
 CHANNELS_AT_ONCE = 8192  # converted to float32 at a time: an LM head of 257k would take 2 GB
 

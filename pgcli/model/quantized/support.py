@@ -13,8 +13,7 @@ from pgcli.model.cpu.optimize import supports_int8
 from pgcli.model.gemma import GemmaMLP, rms_norm
 from pgcli.printable import first_line
 
-#: The compute capability of the first GPUs whose tensor cores multiply these dtypes.
-MIN_CAPABILITY = {"int8": (8, 0), "fp8": (8, 9)}
+MIN_CAPABILITY = (8, 9)  # of the first GPUs whose tensor cores multiply float8
 TOLERANCE = 0.1  # of an MLP's output; float8 rounds to a sixteenth
 
 
@@ -25,39 +24,37 @@ def quantization_problem(
 
     `name` is "int8" or "fp8". On a GPU small products are computed.
     """
-    if device.type == "cpu" and name == "int8":
+    if name == "int8":
+        if device.type != "cpu":
+            fp8 = "--quantize fp8, or leave it out" if device.type == "cuda" else "leave it out"
+            return f"--quantize int8 is for CPUs, and the model would run on {device}", fp8
         if supports_int8(dtype):
             return None
         problem = "this build of PyTorch does not support int8 matrix multiplication on this CPU"
         return problem, "leave --quantize out"
     if device.type != "cuda":
-        kinds = "CPUs and NVIDIA GPUs" if name == "int8" else "NVIDIA GPUs"
         remedy = "--quantize int8, or leave it out" if device.type == "cpu" else "leave it out"
-        return f"--quantize {name} is for {kinds}, and the model would run on {device}", remedy
-    least, found = MIN_CAPABILITY[name], torch.cuda.get_device_capability(device)
-    remedy = "leave it out"
-    if name == "fp8" and found >= MIN_CAPABILITY["int8"]:
-        remedy = "--quantize int8, or leave it out"
-    if found < least:
-        needed, has = (f"{major}.{minor}" for major, minor in (least, found))
-        return (
-            f"--quantize {name} needs compute capability {needed}, and {device} has {has}",
-            remedy,
-        )
-    if name == "fp8" and dtype != torch.bfloat16:
+        return f"--quantize fp8 is for NVIDIA GPUs, and the model would run on {device}", remedy
+    found = torch.cuda.get_device_capability(device)
+    if found < MIN_CAPABILITY:
+        needed, has = (f"{major}.{minor}" for major, minor in (MIN_CAPABILITY, found))
+        problem = f"--quantize fp8 needs compute capability {needed}, and {device} has {has}"
+        return problem, "leave it out"
+    if dtype != torch.bfloat16:
         given = str(dtype).removeprefix("torch.")
         problem = f"--quantize fp8 computes in bfloat16, and the dtype is {given}"
-        return problem, "--dtype bfloat16, or --quantize int8"
-    if problem := mlp_problem(name, device, dtype):
-        return f"--quantize {name} does not work on {device} with this PyTorch: {problem}", remedy
+        return problem, "--dtype bfloat16"
+    if problem := mlp_problem(device, dtype):
+        message = f"--quantize fp8 does not work on {device} with this PyTorch: {problem}"
+        return message, "leave it out"
     return None
 
 
 @cache
 @torch.inference_mode()
-def mlp_problem(name: str, device: torch.device, dtype: torch.dtype) -> str:
+def mlp_problem(device: torch.device, dtype: torch.dtype) -> str:
     """Why a small quantized MLP is wrong or fails on this device; empty if it is right."""
-    from pgcli.model.quantized.gated_mlp import QUANTIZED_DTYPES, QuantizedMLP
+    from pgcli.model.quantized.gated_mlp import QuantizedMLP
 
     config = DecoderConfig(64, 1, 128, 4, 1, 16, vocab_size=1)
     with torch.device("cpu"):
@@ -70,10 +67,8 @@ def mlp_problem(name: str, device: torch.device, dtype: torch.dtype) -> str:
     expected = mlp(rms_norm(2 * x, scale_D, 1e-6))
     mlp, x, scale_D = mlp.to(device, dtype), x.to(device, dtype), scale_D.to(device)
     try:
-        norm = torch.ops.pgcli.residual_norm_quantized(
-            x, x, None, scale_D, 1e-6, QUANTIZED_DTYPES[name]
-        )
-        found = QuantizedMLP(mlp, QUANTIZED_DTYPES[name]).forward_quantized(*norm[1:]).cpu()
+        norm = torch.ops.pgcli.residual_norm_quantized(x, x, None, scale_D, 1e-6)
+        found = QuantizedMLP(mlp).forward_quantized(*norm[1:]).cpu()
     except Exception as error:  # noqa: BLE001, it becomes the reason of a refusal
         raise_out_of_memory(error)
         return first_line(error)

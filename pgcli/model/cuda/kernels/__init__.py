@@ -4,20 +4,16 @@ from pgcli.model.cuda.kernels.activations import geglu, geglu_quantized, softcap
 from pgcli.model.cuda.kernels.attention import attend
 from pgcli.model.cuda.kernels.greedy import select_greedy
 from pgcli.model.cuda.kernels.norms import residual_norm, residual_norm_quantized, rms_norm
-from pgcli.model.cuda.kernels.quantization import int8_product
 from pgcli.model.cuda.kernels.rotation import rotate
-from pgcli.model.cuda.kernels.sampled import select_sampled
 
 __all__ = [
     "attend",
     "geglu",
     "geglu_quantized",
-    "int8_product",
     "residual_norm",
     "residual_norm_quantized",
     "rms_norm",
     "rotate",
     "select_greedy",
-    "select_sampled",
     "softcap",
 ]

@@ -10,8 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from pgcli.model.cuda.kernels.quantization import rounded, row_scale
-from pgcli.model.quantized.quantize import MAX_VALUE
+from pgcli.model.cuda.kernels.norms import row_scale
+from pgcli.model.quantized.quantize import FLOAT8, MAX_VALUE
 
 ELEMENTS_AT_ONCE = 1024
 COLUMNS_AT_ONCE = 4096  # of a row
@@ -48,13 +48,13 @@ def _gated(row_ptr, column, inner):
     return (gelu * up.to(tl.float32)).to(gate.dtype)
 
 
-def geglu_quantized(gate_up: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def geglu_quantized(gate_up: Tensor) -> tuple[Tensor, Tensor]:
     gate_up = gate_up.contiguous()
     inner = gate_up.shape[-1] // 2
-    quantized = gate_up.new_empty(*gate_up.shape[:-1], inner, dtype=dtype)
+    quantized = gate_up.new_empty(*gate_up.shape[:-1], inner, dtype=FLOAT8)
     scale = gate_up.new_empty(*gate_up.shape[:-1], 1, dtype=torch.float32)
     _geglu_quantized[(scale.numel(),)](
-        gate_up, quantized, scale, inner, MAX_VALUE[dtype], COLUMNS_AT_ONCE, num_warps=8
+        gate_up, quantized, scale, inner, MAX_VALUE[FLOAT8], COLUMNS_AT_ONCE, num_warps=8
     )
     return quantized, scale
 
@@ -73,7 +73,7 @@ def _geglu_quantized(gate_up_ptr, quantized_ptr, scale_ptr, inner, most, BLOCK: 
     for start in range(0, inner, BLOCK):
         column = start + tl.arange(0, BLOCK)
         out = _gated(gate_up_ptr + row * 2 * inner, column, inner).to(tl.float32)
-        quantized = rounded(out / by, quantized_ptr.dtype.element_ty)
+        quantized = (out / by).to(quantized_ptr.dtype.element_ty)
         tl.store(quantized_ptr + row * inner + column, quantized, mask=column < inner)
 
 

@@ -13,8 +13,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from pgcli.model.cuda.kernels.quantization import rounded, row_scale
-from pgcli.model.quantized.quantize import MAX_VALUE
+from pgcli.model.quantized.quantize import FLOAT8, MAX_VALUE, MIN_SCALE
+
+LEAST = tl.constexpr(MIN_SCALE)
+
+
+@triton.jit
+def row_scale(largest, total, most):
+    """The scale of a row: NaN if a value is not finite, as their sum `total` is then."""
+    return tl.maximum(largest / most, LEAST) + total * 0
 
 
 def rms_norm(x: Tensor, scale_D: Tensor, eps: float) -> Tensor:
@@ -40,9 +47,8 @@ def residual_norm_quantized(
     post_scale_D: Tensor | None,
     scale_D: Tensor,
     eps: float,
-    dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return _residual_norm(x, delta, post_scale_D, scale_D, eps, dtype, MAX_VALUE[dtype])
+    return _residual_norm(x, delta, post_scale_D, scale_D, eps, FLOAT8, MAX_VALUE[FLOAT8])
 
 
 def _residual_norm(
@@ -110,5 +116,5 @@ def _norm(
         wide = normed.to(tl.float32)
         by = row_scale(tl.max(tl.abs(wide), axis=0), tl.sum(wide, axis=0), MAX_QUANTIZED)
         tl.store(row_scale_ptr + tl.program_id(0), by)
-        normed = rounded(wide / by, normed_ptr.dtype.element_ty)
+        normed = (wide / by).to(normed_ptr.dtype.element_ty)
     tl.store(normed_ptr + row + column, normed, mask=inside)
