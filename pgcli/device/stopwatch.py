@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from time import perf_counter
+from typing import NamedTuple
 
 import torch
 
@@ -37,3 +38,16 @@ class Stopwatch:
             return (second - first) * 1000
         second.synchronize()
         return float(first.elapsed_time(second))
+
+
+class TimedPass(NamedTuple):
+    """A pass over `rows` rows, between two marks."""
+
+    watch: Stopwatch
+    start: Mark
+    end: Mark
+    rows: int
+
+    def ms_of_row(self) -> float:
+        """Each row's share of its time in milliseconds, for which the host waits."""
+        return self.watch.between(self.start, self.end) / self.rows

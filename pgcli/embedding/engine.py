@@ -59,7 +59,7 @@ class EmbeddingEngine:
     """A loaded model with its image and text preprocessing.
 
     `kind` is "two_towers", "vision_tower", "classifier" or "paligemma"; `labels` are the classes of
-    a classifier. `batch_limits` are the batch sizes reduced after OOM errors; they persist from one
+    a classifier. `batch_limits` are the rows at once after OOM errors; they persist from one
     call to the next.
     """
 
@@ -195,7 +195,7 @@ class EmbeddingEngine:
         rows: list[tuple[int, DecodedImage]] = []
         for row in stream:
             rows.append(row)
-            if len(rows) >= min(self.batch_size, self.batch_limits.running.value):
+            if len(rows) >= min(self.batch_size, self.batch_limits.rows):
                 yield rows
                 rows = []
         if rows:
@@ -205,19 +205,17 @@ class EmbeddingEngine:
         self, rows: Sequence[tuple[int, DecodedImage]]
     ) -> Iterator[InFlightBatch | tuple[int, DecodedImage]]:
         """The batch, or smaller batches where memory runs out; a row that does not fit alone."""
-        limit, left = self.batch_limits.running, list(rows)
+        left = list(rows)
         while left:
-            batch = left[: limit.value]
+            batch = left[: self.batch_limits.rows]
             try:
                 launched = run_or_free(partial(self._encode_rows, batch))
             except OutOfMemory:
                 if len(batch) > 1:
-                    self.batch_limits.check_may_shrink(len(batch))
-                    limit.failed(len(batch))
+                    self.batch_limits.shrink(len(batch))
                     continue
                 yield batch[0]
             else:
-                limit.succeeded(len(batch))
                 yield launched
             del left[: len(batch)]
 

@@ -24,7 +24,6 @@ from pgcli.engine.memory import (
 from pgcli.engine.model_runner import ModelRunner
 from pgcli.engine.oom import BatchLimits, OutOfMemory
 from pgcli.engine.output import OutputProcessor, Row
-from pgcli.engine.pixel_staging import pixel_stager
 from pgcli.engine.sampler import GREEDY, OutputVocabulary, SamplingParams
 from pgcli.engine.scheduler import FIRST_ROWS, RequestQueue, Scheduler
 from pgcli.engine.sequence import Sequence
@@ -40,10 +39,9 @@ GROUP_STEPS = 4  # decode steps on a GPU while the images of a group arrive
 
 
 class RunnerSettings(NamedTuple):
-    """What a model runner is made for: rows at once, rows of a group, and how tokens are chosen."""
+    """What a model runner is made for: rows at once, and how tokens are chosen."""
 
     rows: int
-    group: int
     vocabulary: OutputVocabulary
     sampling: SamplingParams
     has_grammar: bool
@@ -62,9 +60,9 @@ class RunParts(NamedTuple):
 class InferenceEngine:
     """A loaded model with its tokenizer and image preprocessing.
 
-    `batch_limits` are the batch sizes reduced after OOM errors, `image_stats` the hits and misses
-    of the image-feature cache; both persist from one question to the next, and so do KV cache,
-    pinned buffers and recorded steps if the next question needs the same. `budget` is the memory
+    `batch_limits` are the rows at once after OOM errors, `image_stats` the hits and misses of the
+    image-feature cache; both persist from one question to the next, and so do the KV cache and
+    recorded steps if the next question needs the same. `budget` is the memory
     from which an automatic `batch_size` is computed; None keeps the given batch size. Where
     `starts_small` is set, the next question begins with a small batch, whose rows come at once.
     """
@@ -146,14 +144,11 @@ class InferenceEngine:
         if self._budget is not None and batch_size is None:
             self._batch_size = self._budget.batch_size(new_slots(question))
         rows = batch_size or self._batch_size
-        settings = RunnerSettings(
-            *(rows, self._group_rows(question, rows), self._vocabulary(question), params),
-            has_grammar=question.strict,
-        )
+        settings = RunnerSettings(rows, self._vocabulary(question), params, question.strict)
         grammar = self._grammar(question) if question.strict else None
         with self._runner(settings, grammar) as runner:
             inputs = self._inputs(question, sampling, grammar)
-            scheduler = self._scheduler(settings, question, should_stop)
+            scheduler = self._scheduler(rows, question, should_stop)
             outputs = OutputProcessor(
                 self.tokenizer, self._mask_decoder, question, model=self.label
             )
@@ -174,7 +169,6 @@ class InferenceEngine:
         while batch := scheduler.schedule():  # a group to prefill if rows are free, else decode
             try:
                 runner.run(batch)
-                scheduler.on_success(batch)
             except OutOfMemory:
                 yield from self._report(parts, late)
                 late = []
@@ -206,11 +200,10 @@ class InferenceEngine:
             runner.grammar = grammar
         else:
             del idle  # its memory is free before more is allocated
-            stager = pixel_stager(self._device, images=settings.group)
             runner = ModelRunner(
                 *(self.model, settings.vocabulary, settings.sampling),
                 max_rows=settings.rows,
-                images=ImageFeatureCache(self.model, self.preprocessing, self.image_stats, stager),
+                images=ImageFeatureCache(self.model, self.preprocessing, self.image_stats),
                 grammar=grammar,
             )
         is_intact = False
@@ -236,9 +229,9 @@ class InferenceEngine:
         )
 
     def _scheduler(
-        self, settings: RunnerSettings, question: Question, should_stop: Callable[[], bool]
+        self, rows: int, question: Question, should_stop: Callable[[], bool]
     ) -> Scheduler:
-        group, rows = settings.group, settings.rows
+        group = self._group_rows(question, rows)
         return Scheduler(
             RequestQueue(size=group, window=self._window(rows)),
             self.batch_limits,

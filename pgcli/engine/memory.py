@@ -110,15 +110,14 @@ def batch_bytes(
 
 
 def cuda_bytes(config: PaliGemmaConfig, itemsize: int, rows: int, group: int) -> int:
-    """What only a batch on CUDA holds: recorded steps, two groups' pixels, and `CUDA_BYTES`.
+    """What only a batch on CUDA holds: recorded steps, a group's pixels, and `CUDA_BYTES`.
 
     A recorded step keeps the memory of its activations and of its logits, which are in two dtypes.
     Recordings for other numbers of rows share it.
     """
     decoder = config.decoder
     recorded = 6 * decoder.vocab_size + (8 * decoder.width + 4 * decoder.mlp_dim) * itemsize
-    staged = 2 * 3 * config.vision.resolution**2
-    return CUDA_BYTES + rows * recorded + group * staged
+    return CUDA_BYTES + rows * recorded + group * 3 * config.vision.resolution**2
 
 
 def needed_bytes(config: PaliGemmaConfig, itemsize: int, rows: int, *, device: str = "cpu") -> int:

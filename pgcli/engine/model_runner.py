@@ -21,7 +21,7 @@ from pgcli.engine.choices import (
     sum_logprobs,
 )
 from pgcli.engine.grammar import Grammar
-from pgcli.engine.image_cache import ImageCacheStats, ImageFeatureCache, VisionTime
+from pgcli.engine.image_cache import ImageCacheStats, ImageFeatureCache
 from pgcli.engine.in_flight import ASYNC_DEPTH, InFlightStep, share_time
 from pgcli.engine.oom import run_or_free
 from pgcli.engine.recorded_step import step_recorder
@@ -62,8 +62,6 @@ class ModelRunner:
         self._depth = 0 if grammar else ASYNC_DEPTH.get(self._device.type, 0)
         self._recorder = None if grammar else step_recorder(model)
         self._max_rows = max_rows
-        self._vision_times: dict[Sequence, VisionTime] = {}
-        self._upcoming: list[Sequence] = []
         self._in_flight: deque[InFlightStep] = deque()
         self._reset()
 
@@ -93,11 +91,9 @@ class ModelRunner:
     @torch.inference_mode()
     def _run(self, batch: Batch) -> None:
         if batch.kind == "decode":
-            self._upcoming = batch.upcoming
             self.decode()
             return
-        patch_BPD, times = self._images.get(batch.sequences)
-        self._vision_times.update(zip(batch.sequences, times, strict=True))
+        patch_BPD = self._images.get(batch.sequences)
         run = self.score if batch.kind == "score" else self.prefill
         run(patch_BPD, batch.sequences)
         for sequence in batch.sequences:
@@ -133,8 +129,7 @@ class ModelRunner:
         """Compute and sample the next token of every row, without waiting for the device.
 
         Steps in flight are read first if one of them is the last of a sequence, so that no step is
-        computed whose tokens would be dropped. The images of the sequences that come next are
-        copied to a GPU meanwhile.
+        computed whose tokens would be dropped.
         """
         if self._ends_in_flight():
             self._read_steps(0)
@@ -149,7 +144,6 @@ class ModelRunner:
             memory = (self._token_R, *self._cache.tensors, *self._sampler.tensors)
             tokens = self._recorder.run(partial(self._step, rows), rows, memory)
         self._enqueue(self.rows, tokens, start, is_prefill=False)
-        self._images.stage(self._upcoming)
         self._read_steps(self._depth)
 
     def _step(self, rows: int) -> NextTokens:
@@ -186,8 +180,7 @@ class ModelRunner:
             share_time(in_pass, milliseconds, is_prefill=number == 0)
         for sequence, logprobs_of_row in zip(group, sums, strict=True):
             sequence.candidate_logprobs = logprobs_of_row
-            self._add_vision_time(sequence)
-            sequence.finished = True
+            sequence.status = "finished"
         self._images.release(group)
 
     @torch.inference_mode()
@@ -195,8 +188,6 @@ class ModelRunner:
         """Forget all sequences and images; memory and recorded steps are kept for the next ones."""
         self._free([*range(self._cache.rows)])
         self._in_flight.clear()
-        self._vision_times.clear()
-        self._upcoming = []
         self._images.forget()
 
     @torch.inference_mode()
@@ -209,11 +200,10 @@ class ModelRunner:
         gone = set(sequences)
         rows = [row for row, sequence in enumerate(self.rows) if sequence in gone]
         held = {self.rows[row] for row in rows}
-        self._images.retain(one for one in sequences if one in held and not one.out_of_memory)
-        self._images.release(one for one in sequences if one not in held and one.out_of_memory)
+        lost = {one for one in sequences if one.status == "out_of_memory"}
+        self._images.retain(one for one in sequences if one in held - lost)
+        self._images.release(one for one in sequences if one in lost - held)
         self._free([*rows, *range(len(self.rows), self._cache.rows)])
-        for sequence in sequences:
-            self._vision_times.pop(sequence, None)
         if not self.rows:
             self._reset()
             if len(sequences) == 1:
@@ -257,8 +247,6 @@ class ModelRunner:
     def _fetch_tokens(self, step: InFlightStep) -> None:
         """Append a step's tokens to its sequences, and free the rows of those that finish."""
         milliseconds = self._watch.between(step.start, step.end)  # waits for the step
-        for sequence, _ in step.rows if step.is_prefill else ():
-            self._add_vision_time(sequence)
         token_B, logprob_B, near_logprob_B = step.tokens
         logprobs = logprob_B.tolist()
         near_logprobs = logprobs if near_logprob_B is None else near_logprob_B.tolist()
@@ -266,19 +254,14 @@ class ModelRunner:
         for (sequence, attempt), token, logprob, near in zip(
             step.rows, token_B.tolist(), logprobs, near_logprobs, strict=True
         ):
-            if sequence.finished or sequence.attempts != attempt:
+            if sequence.has_ended or sequence.attempts != attempt:
                 continue  # it finished or was preempted while the step was in flight
             arrived.append(sequence)
             sequence.append(token, logprob, self._vocabulary.stop_tokens, self.grammar)
             if near_logprob_B is not None:
                 sequence.near_logprobs.append(near)
         share_time(arrived, milliseconds, is_prefill=step.is_prefill)
-        self._free([row for row, sequence in enumerate(self.rows) if sequence.finished])
-
-    def _add_vision_time(self, sequence: Sequence) -> None:
-        """Add a sequence's share of the time of encoding, which is known once its tokens are."""
-        if time := self._vision_times.pop(sequence, None):
-            sequence.vision_ms += time.ms
+        self._free([row for row, sequence in enumerate(self.rows) if sequence.has_ended])
 
     def _free(self, rows: list[int]) -> None:
         """Free rows of the cache; the last rows fill the holes."""

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import gc
-import math
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -25,8 +23,6 @@ OOM_MESSAGES = (
     "out of memory",  # the CUDA driver, called by a library, and MPS
     "CUBLAS_STATUS_ALLOC_FAILED",
 )
-BATCHES_BEFORE_GROWTH = 64  # consecutive batches of the largest size
-GROWTH = 1.25
 MAX_LOST_AT_START = 3  # rows lost before any is answered
 
 
@@ -70,74 +66,29 @@ def memory_named(purpose: str, remedy: str) -> Iterator[None]:
 
 
 @dataclass(eq=False, slots=True)
-class Limit:
-    """A maximum number of rows: unlimited until a batch fails, then half of that batch.
-
-    It grows again slowly, and never to a size that failed twice. `lowest` is its lowest value.
-    """
-
-    value: int = sys.maxsize
-    lowest: int = sys.maxsize
-    _failures: Counter[int] = field(default_factory=Counter)
-    _successes: int = 0
-
-    @property
-    def largest_failure(self) -> int:
-        """The largest size that failed."""
-        return max(self._failures, default=0)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The limit as JSON values; empty if no batch has failed."""
-        if not self._failures:
-            return {}
-        failures = {str(rows): times for rows, times in self._failures.items()}
-        return {"now": self.value, "failures": failures}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Start from the `state_dict` of another process on the same device."""
-        self.value = max(1, int(state.get("now", self.value)))
-        self._failures.update({int(rows): n for rows, n in state.get("failures", {}).items()})
-
-    def failed(self, rows: int) -> None:
-        """Reduce the limit to half of `rows`, a batch that ran out of memory."""
-        self._failures[rows] += 1
-        self._successes = 0
-        self.value = min(self.value, max(1, rows // 2))
-        self.lowest = min(self.lowest, self.value)
-
-    def succeeded(self, rows: int) -> None:
-        """Count a batch that succeeded, if it was as large as the limit."""
-        if rows < self.value:
-            return
-        self._successes += 1
-        if self._successes == BATCHES_BEFORE_GROWTH:
-            self._successes = 0
-            refused = (rows - 1 for rows, times in self._failures.items() if times > 1)
-            self.value = max(self.value, min([math.ceil(GROWTH * self.value), *refused]))
-
-
-@dataclass(eq=False, slots=True)
 class BatchLimits:
-    """The batch sizes of an engine, reduced after OOM errors.
+    """The most `rows` at once, halved when a batch of so many runs out of memory.
 
-    `running` limits the running rows, `prefill` the rows prefilled together, and `score` the rows
-    whose candidates are scored together. With `is_fixed`, as in a benchmark, batches never shrink.
+    `failed` is the largest batch that did, 0 if none has. With `is_fixed`, as in a benchmark,
+    batches never shrink.
     """
 
-    running: Limit = field(default_factory=Limit)
-    prefill: Limit = field(default_factory=Limit)
-    score: Limit = field(default_factory=Limit)
+    rows: int = sys.maxsize
+    failed: int = 0
     is_fixed: bool = False
     _has_answered: bool = False
     _lost: int = 0
 
-    def check_may_shrink(self, rows: int) -> None:
-        """Raise NoUsableDevice if the batch size is fixed."""
+    def shrink(self, rows: int) -> None:
+        """Halve the limit, after a batch of `rows`. Raises NoUsableDevice if it is fixed."""
         if self.is_fixed:
             raise NoUsableDevice(
                 f"the device has no memory left for {rows} rows at once",
                 hint="--batch-size with a smaller number",
             )
+        if rows > 1:
+            self.failed = max(self.failed, rows)
+            self.rows = min(self.rows, rows // 2)
 
     def count_row(self, *, is_lost: bool) -> None:
         """Count an answered row, or one that is lost because it runs out of memory alone.
@@ -154,29 +105,17 @@ class BatchLimits:
                 hint="free some, take --dtype bfloat16, name a smaller model or another --device",
             )
 
-    def state_dict(self) -> dict[str, Any]:
-        """The limits as JSON values, for the next process on the same device."""
-        limits = {"at_once": self.running, "read": self.prefill, "scored": self.score}
-        return {name: state for name, limit in limits.items() if (state := limit.state_dict())}
+    def state_dict(self) -> dict[str, int]:
+        """The limit for the next process on the same device; empty if memory has not run out."""
+        return {"rows": self.rows} if self.rows < sys.maxsize else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Start from the `state_dict` of another process."""
-        limits = {"at_once": self.running, "read": self.prefill, "scored": self.score}
-        for name, limit in limits.items():
-            limit.load_state_dict(state.get(name, {}))
+        self.rows = max(1, int(state.get("rows", self.rows)))
 
     def summary(self) -> str:
-        """The reduced limits as text; empty if memory has not run out."""
-        limits = (
-            (self.running, "rows at once"),
-            (self.prefill, "read together"),
-            (self.score, "scored together"),
-        )
-        return ", ".join(
-            f"{limit.lowest} {kind} instead of {limit.largest_failure}"
-            for limit, kind in limits
-            if limit.lowest < sys.maxsize
-        )
+        """The reduced limit as text; empty if memory has not run out in this process."""
+        return f"{self.rows} rows at once instead of {self.failed}" if self.failed else ""
 
 
 def run_in_chunks(
@@ -186,14 +125,15 @@ def run_in_chunks(
 
     The result is None for an input that runs out of memory alone.
     """
-    limit, left = Limit(), list(inputs)
+    left = list(inputs)
+    size = len(left)
     while left:
-        chunk = left[: limit.value]
+        chunk = left[:size]
         try:
             yield from run_or_free(partial(work, chunk))
         except OutOfMemory:
             if len(chunk) > 1:
-                limit.failed(len(chunk))
+                size = len(chunk) // 2
                 continue
             yield None
         del left[: len(chunk)]

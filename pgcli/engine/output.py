@@ -71,7 +71,7 @@ class OutputProcessor:
         self, sequence: Sequence, spans: list[Span], masks: tuple[Mask | None, ...] | None
     ) -> Answer:
         row, all_answers = self._unanswered(sequence), [sequence, *sequence.alternatives]
-        if any(one.out_of_memory for one in all_answers):
+        if any(one.status == "out_of_memory" for one in all_answers):
             return oom_answer(row)
         row = replace(
             row,

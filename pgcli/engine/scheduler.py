@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import islice, takewhile
 from typing import Literal, NamedTuple
 
-from pgcli.engine.oom import BatchLimits, Limit
+from pgcli.engine.oom import BatchLimits
 from pgcli.engine.sequence import Sequence
 
 #: Waiting sequences join once this fraction of the rows is free, or enough rows for all of them.
@@ -18,14 +17,10 @@ FIRST_ROWS = 4
 
 
 class Batch(NamedTuple):
-    """The next call of the model: a group to prefill or to score, or all rows to decode.
-
-    `upcoming` are the sequences that wait for free rows.
-    """
+    """The next call of the model: a group to prefill or to score, or all rows to decode."""
 
     kind: Literal["prefill", "decode", "score"]
     sequences: list[Sequence]
-    upcoming: list[Sequence]
 
 
 class RequestQueue:
@@ -73,15 +68,15 @@ class RequestQueue:
 class Scheduler:
     """Holds all sequences until they finish, and selects the next batch.
 
-    A sequence waits in the queue, then in `_ready` with its group, then runs. On OOM during prefill
-    the group is retried in halves, in order; if a single sequence does not fit next to running
-    ones, the number of running rows is reduced. On OOM during decode, all sequences are preempted
-    and retried with half the batch. Per-sequence random streams make the retried tokens identical.
-    A sequence that runs out of memory alone twice ends as `out_of_memory`. Once `should_stop()` is
-    true, only sequences that have run are finished. The first group has `first_rows` sequences, if
-    that is not 0, and runs to its end before others join: its rows do not wait for further images.
-    With `arrivals_per_step`, running rows take a step after every so many new sequences, so that a
-    GPU does not wait for the host to take images; which steps these are depends on no clock.
+    A sequence waits in the queue, then in `_ready` with its group, then runs. On OOM the most rows
+    at once are half of those that there were, and the rows of the batch wait again, in order: a
+    group that was to join, or in a decode step all. Per-sequence random streams make the retried
+    tokens identical. A sequence that runs out of memory alone twice is `out_of_memory`. Once
+    `should_stop()` is true, only sequences that have run are finished. The first group has
+    `first_rows` sequences, if that is not 0, and runs to its end before others join: its rows do
+    not wait for further images. With `arrivals_per_step`, running rows take a step after every so
+    many new sequences, so that a GPU does not wait for the host to take images; which steps these
+    are depends on no clock.
     """
 
     def __init__(
@@ -104,7 +99,6 @@ class Scheduler:
         self._first_rows = first_rows
         self._arrivals_per_step, self._arrivals = arrivals_per_step, 0
         self._runs_first_group = False
-        self._limit_before_failures: Limit | None = None
 
     def add(self, sequence: Sequence) -> None:
         """Add a new sequence to the queue."""
@@ -123,7 +117,7 @@ class Scheduler:
         """
         if self._should_stop():
             self._queue.clear()
-            self._ready = deque(one for one in self._ready if one.has_run)
+            self._ready = deque(one for one in self._ready if one.status == "preempted")
             self._is_open = False
         self._runs_first_group &= bool(self.running or self._ready)
         if self._first_rows and len(self._queue) >= self._first_rows:
@@ -136,11 +130,11 @@ class Scheduler:
             return None
         group = self._next_group()
         if not group:
-            return Batch("decode", list(self.running), list(self._ready))
+            return Batch("decode", list(self.running))
         for _ in group:
             self._ready.popleft()
         self.running += group
-        return Batch("score" if group[0].candidates else "prefill", group, list(self._ready))
+        return Batch("score" if group[0].candidates else "prefill", group)
 
     def _is_due(self) -> bool:
         """Whether the next group is taken from the queue."""
@@ -163,79 +157,38 @@ class Scheduler:
         if not self._ready:
             return []
         first = self._ready[0]
-        max_running = min(self._max_rows, self._limits.running.value)
-        limit = self._limits.score if first.candidates else self._limits.prefill
-        size = 1 if first.is_last_attempt else min(max_running, limit.value)
+        max_running = min(self._max_rows, self._limits.rows)
+        size = 1 if first.failed_alone else max_running
         alike = takewhile(lambda one: bool(one.candidates) == bool(first.candidates), self._ready)
         group = list(islice(alike, size))
         free = max_running - len(self.running)
         enough = min(len(group), max(1, round(MIN_REFILL_FRACTION * max_running)))
         return group[:free] if free >= enough else []
 
-    def on_success(self, batch: Batch) -> None:
-        """Count a batch that did not run out of memory."""
-        if batch.kind == "decode":
-            return
-        self._limit_before_failures = None
-        if batch.kind == "score":
-            self._limits.score.succeeded(len(batch.sequences))
-        else:
-            self._limits.prefill.succeeded(len(batch.sequences))
-            self._limits.running.succeeded(len(self.running))
-
     def on_out_of_memory(self, batch: Batch) -> list[Sequence]:
-        """Reduce the batch limits and return the preempted sequences.
+        """Halve the limit of rows and return the preempted sequences.
 
-        Those that are not finished run again first.
+        Those that have not ended run again first.
         """
-        self._limits.check_may_shrink(len(self.running))
-        preempted = [sequence for sequence in batch.sequences if not sequence.finished]
-        others = len(self.running) - len(batch.sequences)
-        if batch.kind == "decode":
-            for sequence in preempted:
-                sequence.has_run = True
-            if len(preempted) > 1:
-                self._limits.running.failed(len(preempted))
-        elif len(preempted) > 1:
-            self._group_failed(batch)
-        elif others:
-            self._limits.running.failed(1 + others)
-            self._restore_group_limit(batch)
-        if len(preempted) == 1 and not others:
-            self._failed_alone(preempted[0])
-        again = [sequence for sequence in preempted if not sequence.finished]
+        preempted = [sequence for sequence in batch.sequences if not sequence.has_ended]
+        self._limits.shrink(len(self.running))
+        if len(preempted) == len(self.running) == 1:
+            preempted[0].failed_alone += 1
+            if preempted[0].failed_alone == 2:
+                preempted[0].status = "out_of_memory"
+        again = [sequence for sequence in preempted if not sequence.has_ended]
+        for sequence in again:
+            if batch.kind == "decode":
+                sequence.status = "preempted"
+            sequence.restart()
         removed = set(again)
         self.running = [one for one in self.running if one not in removed]
-        for sequence in again:
-            sequence.restart()
         self._ready.extendleft(reversed(again))
         return preempted
 
-    def _group_failed(self, batch: Batch) -> None:
-        limit = self._limits.score if batch.kind == "score" else self._limits.prefill
-        if self._limit_before_failures is None:
-            self._limit_before_failures = copy.deepcopy(limit)
-        limit.failed(len(batch.sequences))
-
-    def _restore_group_limit(self, batch: Batch) -> None:
-        """Undo this group's failures, as running rows took the memory."""
-        if self._limit_before_failures is None:
-            return
-        if batch.kind == "score":
-            self._limits.score = self._limit_before_failures
-        else:
-            self._limits.prefill = self._limit_before_failures
-        self._limit_before_failures = None
-
-    def _failed_alone(self, sequence: Sequence) -> None:
-        """Allow one more attempt, after which the sequence ends as out of memory."""
-        if sequence.is_last_attempt:
-            sequence.finished = sequence.out_of_memory = True
-        sequence.is_last_attempt = True
-
     def pop_finished(self) -> Iterator[Sequence]:
         """Remove and return the finished sequences."""
-        ended = [sequence for sequence in self.running if sequence.finished]
+        ended = [sequence for sequence in self.running if sequence.has_ended]
         if ended:
-            self.running = [sequence for sequence in self.running if not sequence.finished]
+            self.running = [sequence for sequence in self.running if not sequence.has_ended]
         return iter(ended)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from random import Random
+from typing import Literal
 
+from pgcli.device.stopwatch import TimedPass
 from pgcli.engine.grammar import START, Grammar, GrammarState
 from pgcli.engine.sampler import GREEDY, SamplingParams
 from pgcli.errors import InvalidCheckpoint
@@ -19,6 +21,10 @@ class Candidate:
 
     text: str
     ids: tuple[int, ...]
+
+
+#: A preempted sequence was running, and is finished even after a stop.
+Status = Literal["waiting", "preempted", "finished", "out_of_memory"]
 
 
 @dataclass(eq=False, slots=True)
@@ -58,26 +64,33 @@ class Sequence:
     #: answer because no further object fits.
     has_stop_token: bool = False
     finish: Finish = "length"
-    finished: bool = False
+    status: Status = "waiting"
 
-    vision_ms: float = 0.0
+    #: The passes in which its image was encoded for it, and for the rest of a batch.
+    encode_passes: list[TimedPass] = field(default_factory=list)
     prefill_ms: float = 0.0
     decode_ms: float = 0.0
     batch: int = 0
-    #: It was running when it was preempted, so that it is finished after a stop.
-    has_run: bool = False
     #: The number of preemptions; tokens of earlier attempts are dropped.
     attempts: int = 0
-    #: Memory ran out for this sequence alone; the next attempt is the last one.
-    is_last_attempt: bool = False
-    out_of_memory: bool = False
+    #: The attempts that ran out of memory with no other row beside it; the second is the last.
+    failed_alone: int = 0
 
     def __post_init__(self) -> None:
         self.state = self.start
 
     @property
+    def has_ended(self) -> bool:
+        return self.status in ("finished", "out_of_memory")
+
+    @property
     def tokens_left(self) -> int:
         return self.max_new_tokens - len(self.tokens)
+
+    @property
+    def vision_ms(self) -> float:
+        """Its share of the time of encoding, for which the host waits."""
+        return sum(one.ms_of_row() for one in self.encode_passes)
 
     def draws(self) -> list[float]:
         """Random numbers from [0, 1), one per token; they depend only on seed and key.
@@ -98,11 +111,11 @@ class Sequence:
         self.tokens.append(token)
         self.logprobs.append(logprob)
         if token in stop_tokens and not self.sampling.ignore_eos:
-            self.finished = self.has_stop_token = True
+            self.status, self.has_stop_token = "finished", True
             if grammar is None or not grammar.truncated_by_limit(self.state, left):
                 self.finish = "stop"
         elif left <= 1:
-            self.finished = True
+            self.status = "finished"
         elif grammar is not None:
             self.state = grammar.advance(self.state, token)
 

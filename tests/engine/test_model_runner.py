@@ -296,7 +296,7 @@ def test_tokens_are_the_same_however_late_they_are_read(
         while runner.rows:
             runner.decode()
             steps += 1
-        assert all(sequence.finished for sequence in sequences)
+        assert all(sequence.has_ended for sequence in sequences)
         assert steps <= 40 + 9 * depth
         found.append(
             [(one.tokens, one.logprobs, one.finish, one.has_stop_token) for one in sequences]

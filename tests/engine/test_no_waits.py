@@ -18,7 +18,6 @@ from pgcli.engine import image_cache
 from pgcli.engine import model_runner as module
 from pgcli.engine.image_cache import ImageCacheStats, ImageFeatureCache
 from pgcli.engine.model_runner import ModelRunner
-from pgcli.engine.pixel_staging import PixelStager
 from pgcli.engine.sampler import GREEDY, SamplingParams
 from pgcli.engine.scheduler import Batch
 from pgcli.engine.sequence import Sequence
@@ -26,7 +25,6 @@ from pgcli.model.kv_cache import KVCache
 from pgcli.model.paligemma import PaliGemma
 from pgcli.records import DecodedImage, Item
 from tests.support.fake_device import FakeDevice, FakeStopwatch
-from tests.support.fake_streams import FakeStreams
 from tests.support.random_weights import normal
 from tests.support.sequences import make_sequences, prompts_of_many_lengths, vocabulary_of
 from tests.support.tiny import PATCHES
@@ -158,8 +156,7 @@ def test_a_group_with_images_joins_without_a_wait_for_its_vision_pass(
     """Their time is read with their tokens."""
     monkeypatch.setattr(image_cache, "Stopwatch", FakeStopwatch)
     side = model.config.vision.resolution
-    stager = PixelStager(torch.device("cpu"), FakeStreams(), images=2)
-    images = ImageFeatureCache(model, Preprocessing(), ImageCacheStats(), stager)
+    images = ImageFeatureCache(model, Preprocessing(), ImageCacheStats())
     runner, sequences = make_runner(GREEDY), of_lengths(GREEDY, [3, 4])
     runner._images = images
     for number, one in enumerate(sequences):
@@ -167,12 +164,12 @@ def test_a_group_with_images_joins_without_a_wait_for_its_vision_pass(
         pixels = np.zeros((side, side, 3), np.uint8)
         one.image = DecodedImage(Item(number, "", ""), side, side, pixels, 0.0)
     with FakeDevice() as device:
-        runner.run(Batch("prefill", sequences[:1], []))
-        runner.run(Batch("decode", sequences[:1], sequences[1:]))
-        runner.run(Batch("prefill", sequences[1:], []))
+        runner.run(Batch("prefill", sequences[:1]))
+        runner.run(Batch("decode", sequences[:1]))
+        runner.run(Batch("prefill", sequences[1:]))
         assert device.reached < device.marks - 2
         while runner.rows:
-            runner.run(Batch("decode", list(runner.rows), []))
+            runner.run(Batch("decode", list(runner.rows)))
     assert [one.vision_ms for one in sequences] == [1, 1]
 
 

@@ -28,10 +28,8 @@ from pgcli.engine.image_cache import ImageFeatureCache
 from pgcli.engine.loader import load
 from pgcli.engine.model_runner import ModelRunner
 from pgcli.engine.oom import (
-    BATCHES_BEFORE_GROWTH,
     MAX_LOST_AT_START,
     BatchLimits,
-    Limit,
     OutOfMemory,
     is_oom,
     run_in_chunks,
@@ -273,7 +271,7 @@ def test_oom_scores_candidates_of_fewer_rows_at_once(
                     sums = [choice.logprob for choice in other.choices or ()]
                     assert [c.logprob for c in mine.choices or ()] == pytest.approx(sums, abs=1e-4)
                 assert memory.asked.count(8) == 1, "a size that failed is not tried again"
-                assert engine.batch_limits.score.value <= size
+                assert engine.batch_limits.rows <= size
 
 
 # --- batch limits
@@ -289,21 +287,17 @@ def test_batch_limits_hold_for_later_questions(
     failures = memory.failures
     list(engine.ask(stream(), QUESTIONS["free"]))
     assert memory.failures == failures == 2
-    what = {"prefill": "read together", "decode": "rows at once"}[site]
-    assert engine.batch_limits.summary() == f"2 {what} instead of 8"
+    assert engine.batch_limits.summary() == "2 rows at once instead of 8"
 
 
-def test_oom_next_to_running_rows_limits_rows_not_groups(
+def test_oom_next_to_running_rows_limits_rows(
     loaded: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(memory_module.GROUP_TOKENS, "cpu", 2 * (16 + memory_module.USUAL_PROMPT))
     memory, engine = LimitedMemory(monkeypatch, "insert", 4), fresh(loaded)
     list(engine.ask(stream(), QUESTIONS["free"]))
     assert memory.failures
-    assert engine.batch_limits.running.value <= 4
-    assert engine.batch_limits.prefill.value > 2
-    assert "rows at once" in engine.batch_limits.summary()
-    assert "read" not in engine.batch_limits.summary()
+    assert engine.batch_limits.rows <= 4
 
 
 @pytest.mark.parametrize("site", ["prefill", "decode"])
@@ -327,59 +321,18 @@ def test_batch_limits_without_oom_have_no_state() -> None:
     assert BatchLimits().state_dict() == {}
     limits = BatchLimits()
     limits.load_state_dict({})
-    assert limits.running.value == sys.maxsize
+    assert limits.rows == sys.maxsize
 
 
-class TestLimit:
-    def test_the_first_oom_sets_it_to_half_the_failed_size(self) -> None:
-        limit = Limit()
-        for _ in range(200):
-            limit.succeeded(10**6)
-        assert limit.value > 10**6
-        limit.failed(25)
-        assert (limit.value, limit.lowest, limit.largest_failure) == (12, 12, 25)
-        limit.failed(1)
-        assert limit.value == 1
-
-    def test_a_larger_failure_does_not_raise_it(self) -> None:
-        limit = Limit()
-        limit.failed(8)
-        limit.failed(30)
-        assert limit.value == 4
-
-    def test_it_grows_by_a_quarter_after_enough_full_batches(self) -> None:
-        limit = Limit()
-        limit.failed(20)
-        for _ in range(BATCHES_BEFORE_GROWTH - 1):
-            limit.succeeded(10)
-            limit.succeeded(9)
-        assert limit.value == 10
-        limit.succeeded(10)
-        assert limit.value == 13
-        assert limit.lowest == 10
-
-    def test_a_failure_resets_the_count_of_successes(self) -> None:
-        limit = Limit()
-        limit.failed(20)
-        for _ in range(BATCHES_BEFORE_GROWTH - 1):
-            limit.succeeded(10)
-        limit.failed(10)
-        limit.succeeded(5)
-        assert limit.value == 5
-
-    @pytest.mark.parametrize("fits", [1, 2, 9, 31, 60])
-    def test_it_converges_below_a_size_that_failed_twice(self, fits: int) -> None:
-        limit, failed = Limit(), []
-        for _ in range(400 * BATCHES_BEFORE_GROWTH):
-            rows = min(64, limit.value)
-            if rows > fits:
-                failed.append(rows)
-                limit.failed(rows)
-            else:
-                limit.succeeded(rows)
-        assert max(map(failed.count, failed)) <= 2
-        assert len(failed) < 40
-        assert limit.value > fits / 2
+@pytest.mark.parametrize(
+    ("failed", "rows"), [([25], 12), ([25, 1], 12), ([8, 30], 4), ([30, 8], 4), ([3, 2], 1)]
+)
+def test_each_oom_halves_the_rows_and_none_raises_them(failed: list[int], rows: int) -> None:
+    limits = BatchLimits()
+    for size in failed:
+        limits.shrink(size)
+    assert limits.rows == rows
+    assert limits.summary() == f"{rows} rows at once instead of {max(failed)}"
 
 
 # --- a single row
@@ -698,14 +651,6 @@ def test_an_input_that_runs_out_of_memory_alone_gives_none() -> None:
     assert list(run_in_chunks(work, "abc")) == ["a", None, "c"]
 
 
-def test_the_summary_lists_reduced_limits_only() -> None:
-    limits = BatchLimits()
-    assert limits.summary() == ""
-    limits.running.failed(64)
-    limits.prefill.failed(7)
-    assert limits.summary() == "32 rows at once instead of 64, 3 read together instead of 7"
-
-
 # --- times
 
 
@@ -714,7 +659,7 @@ def test_row_times_include_failed_passes(
 ) -> None:
     monkeypatch.setattr(model_runner, "Stopwatch", Clock)
     monkeypatch.setattr("pgcli.engine.image_cache.Stopwatch", Clock)
-    monkeypatch.setattr(Clock, "measured", 0)
+    monkeypatch.setattr(Clock, "measured", set())
     steps = iter(range(1000))
     # OOM in the fourth step, when some rows have ended and others have three tokens
     monkeypatch.setattr(LimitedMemory, "runs_out", lambda self, rows: next(steps) == 3)
@@ -723,7 +668,7 @@ def test_row_times_include_failed_passes(
     spent = sum(
         (row.vision_ms or 0) + (row.prefill_ms or 0) + (row.decode_ms or 0) for _, row in found
     )
-    assert spent == pytest.approx(10 * Clock.measured)
+    assert spent == pytest.approx(10 * len(Clock.measured))
 
 
 # --- on the command line
@@ -781,20 +726,6 @@ def test_one_prompt_per_image_reports_no_reuse(capsys: pytest.CaptureFixture[str
 
 
 # --- regressions
-
-
-def test_a_learnt_limit_survives_a_later_oom(
-    loaded: InferenceEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A group that fails next to running rows does not change the limit of groups read alone."""
-    monkeypatch.setitem(memory_module.GROUP_TOKENS, "cpu", 4 * (16 + memory_module.USUAL_PROMPT))
-    engine = fresh(loaded)
-    engine.batch_limits.prefill.failed(6)
-    learnt = engine.batch_limits.state_dict()["read"]
-    LimitedMemory(monkeypatch, "insert", 4)
-    list(engine.ask(stream(), QUESTIONS["free"]))
-    assert engine.batch_limits.running.value <= 4
-    assert engine.batch_limits.state_dict()["read"] == learnt
 
 
 @pytest.mark.parametrize("site", ["decode", "prefill"])

@@ -438,7 +438,7 @@ def test_masks_from_a_decoder_file_reach_the_rows(tiny, file, monkeypatch):
     def scripted(runner, patch, group):
         for sequence in group:
             sequence.tokens, sequence.logprobs = [*tokens], [0.0] * len(tokens)
-            sequence.finished = True
+            sequence.status = "finished"
         return group
 
     monkeypatch.setattr(ModelRunner, "prefill", scripted)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 
 
 class Clock:
-    """A watch on which every pass takes ten milliseconds; `measured` counts passes."""
+    """A watch on which every pass takes ten milliseconds; `measured` has each pass."""
 
-    measured = 0
+    measured: ClassVar[set[tuple[int, float, float]]] = set()
 
     def __init__(self, device: torch.device):
         self.now = 0.0
@@ -18,5 +20,5 @@ class Clock:
         return self.now
 
     def between(self, first: float, second: float) -> float:
-        Clock.measured += 1
+        Clock.measured.add((id(self), first, second))
         return second - first
