@@ -102,7 +102,7 @@ class ImageFeatureCache:
     def _encoded(self, batch: list[Sequence]) -> dict[int, Tensor]:
         """The features of each image (P, D) by its key, from the cache or encoded now."""
         pixels = {
-            one.image_key: torch.from_numpy(one.image.pixels)
+            one.image_key: torch.as_tensor(one.image.pixels)
             for one in batch
             if one.image_key not in self._features
             and one.image is not None

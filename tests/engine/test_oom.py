@@ -347,14 +347,14 @@ def oom_for_images(monkeypatch: pytest.MonkeyPatch, site: str, row_indices: set[
 
     wrong = set(pixels_of(row_indices))
     if site == "encode":
-        from_numpy = torch.from_numpy
+        as_tensor = torch.as_tensor
 
         def failing(array: Any) -> Tensor:
             if array.tobytes() in wrong:
                 raise MemoryError
-            return from_numpy(array)
+            return as_tensor(array)
 
-        monkeypatch.setattr("pgcli.engine.image_cache.torch.from_numpy", failing)
+        monkeypatch.setattr("pgcli.engine.image_cache.torch.as_tensor", failing)
         return
     decode = ModelRunner.decode
 

@@ -14,11 +14,15 @@ MOST_LAUNCHES = 260
 
 @pytest.mark.parametrize("generation", [1, 2])
 @pytest.mark.parametrize(
-    "sampling", [GREEDY, SamplingParams(temperature=1, top_p=0.9)], ids=["greedy", "sampled"]
+    ("sampling", "more"),
+    [(GREEDY, 0), (SamplingParams(temperature=1, top_p=0.9), 40)],
+    ids=["greedy", "sampled"],
 )
-def test_a_step_of_a_3b_model_has_few_launches(generation: int, sampling: SamplingParams) -> None:
+def test_a_step_of_a_3b_model_has_few_launches(
+    generation: int, sampling: SamplingParams, more: int
+) -> None:
     counter = count_step(meta_model(generation), 64, sampling)
-    assert 0 < counter.launches.total() <= MOST_LAUNCHES, counter.launches
+    assert 0 < counter.launches.total() <= MOST_LAUNCHES + more, counter.launches
 
 
 def test_a_prefill_of_the_first_generation_has_few_launches() -> None:
