@@ -52,7 +52,7 @@ def load(
         device: auto, cpu, cuda, cuda:N or mps.
         dtype: auto, bfloat16 or float32.
         batch_size: Rows in one batch; by default as many as fit into memory.
-        quantize: "int8", or "fp8" on new GPUs, rounds the decoder to 8 bits.
+        quantize: "int8" on CPUs, "fp8" on new GPUs: rounds the decoder to 8 bits.
         fast_decode: Decode large JPEGs at reduced size, which changes pixels slightly.
         allow_urls: Read images at s3://, gs://, hf:// and http(s):// addresses too.
         allow_private_hosts: Allow addresses on this machine and its private network.

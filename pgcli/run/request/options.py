@@ -69,7 +69,7 @@ class ModelOptions:
         choices=DTYPES,
     )
     quantize: Literal["none", "int8", "fp8"] = _model(
-        "int8, or fp8 (new GPUs): an 8-bit decoder, less exact.", default="none", affects_rows=True
+        "int8 (CPUs) or fp8 (new GPUs): an 8-bit decoder, less exact.", default="none", affects_rows=True
     )
     batch_size: int | None = _model(
         "Rows in one batch, or auto: as many as fit into memory.",
@@ -212,7 +212,7 @@ class AnsweringOptions:
         seldom=True,
     )
     top_k: int = _answering(
-        "Sample among the N most likely tokens; 0: among all.", default=0, min=0, seldom=True
+        "Sample among the N most likely tokens; 0: among 1,024.", default=0, min=0, seldom=True
     )
     seed: int = _answering(
         "Equal seeds sample equal answers at every batch size.", default=0, min=0
