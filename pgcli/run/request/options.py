@@ -69,7 +69,9 @@ class ModelOptions:
         choices=DTYPES,
     )
     quantize: Literal["none", "int8", "fp8"] = _model(
-        "int8 (CPUs) or fp8 (new GPUs): an 8-bit decoder, less exact.", default="none", affects_rows=True
+        "int8 (CPUs) or fp8 (new GPUs): an 8-bit decoder, less exact.",
+        default="none",
+        affects_rows=True,
     )
     batch_size: int | None = _model(
         "Rows in one batch, or auto: as many as fit into memory.",
