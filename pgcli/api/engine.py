@@ -18,6 +18,7 @@ from pgcli.checkpoints.model_description import read_kind
 from pgcli.embedding.abilities import check_kind
 from pgcli.errors import UsageError
 from pgcli.records import Answer
+from pgcli.run.request.applies import is_on_hub
 from pgcli.tasks import Question
 
 if TYPE_CHECKING:
@@ -62,7 +63,17 @@ def load(
     from pgcli.checkpoints.find import find
 
     check_batch_size(batch_size)
-    checkpoint, origin = find(os.fspath(model), revision), (os.fspath(model), revision)
+    name, lora = os.fspath(model), None if adapter is None else os.fspath(adapter)
+    checkpoint = find(name, revision)
+    found_adapter = None if lora is None else find(lora, kind="adapter")
+    # the files and the device of this engine, in the words of `train`; what is automatic stays so
+    origin = {
+        "model": name,
+        "revision": checkpoint.revision if is_on_hub(name) else None,
+        "adapter": None if found_adapter is None else str(found_adapter.folder),
+        "device": None if device == "auto" else device,
+        "dtype": None if dtype == "auto" else dtype,
+    }
     urls = {"allow_urls": allow_urls, "allow_private_hosts": allow_private_hosts}
     if read_kind(checkpoint.folder) not in ("paligemma", None):
         from pgcli.embedding.loader import load as load_towers
@@ -78,16 +89,14 @@ def load(
 
     loaded = load_engine(
         checkpoint,
-        adapter=None if adapter is None else find(os.fspath(adapter), kind="adapter"),
+        adapter=found_adapter,
         mask_decoder_file=None if mask_decoder is None else Path(mask_decoder),
         device=device,
         dtype=dtype,
         batch_size=batch_size,
         quantize=quantize,
     )
-    return Engine(
-        loaded, fast_decode=fast_decode, has_adapter=adapter is not None, origin=origin, **urls
-    )
+    return Engine(loaded, fast_decode=fast_decode, origin=origin, **urls)
 
 
 class Engine(EmbeddingMethods):
@@ -111,11 +120,9 @@ class Engine(EmbeddingMethods):
         fast_decode: bool = False,
         allow_urls: bool = False,
         allow_private_hosts: bool = False,
-        has_adapter: bool = False,
-        origin: tuple[str, str | None] | None = None,
+        origin: Mapping[str, str | None] | None = None,
     ):
-        self._engine = engine
-        self._has_adapter, self._origin = has_adapter, origin
+        self._engine, self._origin = engine, origin
         self._allow_urls, self._allow_private_hosts = allow_urls, allow_private_hosts
         self._fast_decode = fast_decode
 
@@ -232,6 +239,10 @@ class Engine(EmbeddingMethods):
         """Train the engine's model, as `pgcli train ROWS -o OUTPUT` does; this engine stays as it
         is. The same call again resumes the run.
 
+        It begins with the files that the engine was loaded from, of the same commit of the Hub, and
+        with the engine's adapter, on its device and in its dtype: the loaded weights themselves are
+        packed for inference, which cannot be trained.
+
         Args:
             rows: Manifests, result files, folders or archives; or dicts with an `image`, which may
                 be in memory, a `prefix` and a `suffix`, or whatever columns the task reads.
@@ -245,21 +256,19 @@ class Engine(EmbeddingMethods):
         """
         from pgcli import train
 
-        if self._origin is None or self._has_adapter:
+        if self._origin is None:
             raise UsageError(
-                "the engine's model has an adapter or is not from a checkpoint",
-                hint="train an engine of the base model: pgcli.load(MODEL).train(...)",
+                "the engine's model is not from a checkpoint",
+                hint="train an engine that pgcli.load returns",
             )
-        model, revision = self._origin
         own = {
-            "model": model,
-            "revision": revision,
+            **self._origin,
             "allow_outside_root": True,
             "allow_urls": self._allow_urls,
             "allow_private_hosts": self._allow_private_hosts,
             "fast_decode": self._fast_decode,
         }
-        return train(rows, output=output, progress=progress, **own, **options)
+        return train(rows, output=output, progress=progress, **own | options)
 
     def _answers(
         self, source: Source | Iterable[Source], question: Question, call: Call
