@@ -25,19 +25,25 @@ import numpy
 from PIL import Image, ImageDraw
 from tqdm import tqdm
 
-from examples.demo_model.examples import Example, detection_example, eval_examples, matching
+from examples.demo_model.examples import (
+    Example,
+    detection_example,
+    eval_examples,
+    matching,
+    ocr_example,
+)
 from examples.demo_model.lettered import lettered_scene
-from examples.demo_model.phrases import Phrase, phrase_counts
-from examples.demo_model.render import SUPERSAMPLING, render
+from examples.demo_model.questions import Phrase, phrase_counts
 from examples.demo_model.scenes import (
     COLOURS,
     EVAL_SEEDS,
     SHAPES,
+    SUPERSAMPLING,
     RelativeBox,
     Scene,
     SceneObject,
+    render,
 )
-from examples.demo_model.training_examples import ocr_example
 from pgcli import rle
 from pgcli.checkpoints.find import find
 from pgcli.engine.engine import InferenceEngine

@@ -11,8 +11,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from examples.demo_model.render import render
-from examples.demo_model.scenes import EVAL_SEEDS, Scene
+from examples.demo_model.scenes import EVAL_SEEDS, Scene, render
 
 
 def main() -> None:

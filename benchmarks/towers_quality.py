@@ -17,8 +17,7 @@ import numpy as np
 from PIL import Image
 
 from examples.demo_model.examples import caption
-from examples.demo_model.render import render
-from examples.demo_model.scenes import COLOURS, EVAL_SEEDS, SHAPES, Scene
+from examples.demo_model.scenes import COLOURS, EVAL_SEEDS, SHAPES, Scene, render
 from examples.demo_towers.augment import recompressed, scaled, turned
 from pgcli.checkpoints.find import find
 from pgcli.embedding.engine import EmbeddingEngine

@@ -10,8 +10,7 @@ from PIL import Image
 
 from examples.demo_model.examples import caption
 from examples.demo_model.lettered import lettered_scene
-from examples.demo_model.render import render
-from examples.demo_model.scenes import EXAMPLE_SEEDS, Scene
+from examples.demo_model.scenes import EXAMPLE_SEEDS, Scene, render
 
 HERE = Path(__file__).parent
 

@@ -1,12 +1,16 @@
-"""Training and evaluation examples of a scene: captions, detections and questions."""
+"""Prompts about a scene with their answers: captions, detections, questions, masks and words.
+
+The tokenizer is learned from `draw_examples` alone; `training_examples` adds masks and words.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from examples.demo_model.phrases import (
+from examples.demo_model.questions import (
+    QUESTIONS,
     Phrase,
     absent_phrase,
     article,
@@ -14,10 +18,13 @@ from examples.demo_model.phrases import (
     phrase_counts,
     phrase_text,
     plural,
+    vary_style,
 )
-from examples.demo_model.questions import QUESTIONS, vary_style
 from examples.demo_model.scenes import COLOURS, SHAPES, RelativeBox, Scene, SceneObject
 
+#: The codes of a shape in a tilt, which is rounded to steps.
+MaskCodes = Mapping[tuple[str, int], str]
+TILT_STEP = 0.25  # degrees
 GRID = 1023  # a location token is a side's fraction times 1023, rounded (big_vision trains it so)
 NUMBERS = ("no", "one", "two", "three", "four")
 CAPTION_PREFIXES = ("caption en",) * 8 + ("cap en", "describe en")
@@ -27,6 +34,10 @@ DETECTIONS_PER_SCENE = 3
 LABEL_COUNTS = (50, 34, 16)  # of 100 detections, those with one, two and three labels
 ABSENT_RATE = 0.28  # of the labels to detect
 KIND_RATES = {"background": 0.4, "ocr": 0.08}
+#: Of the detections and masks that are added for training.
+DETECT_COUNTS, DETECT_ABSENT = (20, 40, 40), 0.4
+SEGMENT_COUNTS, SEGMENT_ABSENT = (70, 25, 5), 0.2
+ANY_SHAPES_RATE = 0.4  # of the added detections: labels such as `star ; circle`
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +88,7 @@ def eval_examples(scene: Scene) -> list[Example]:
     ]
 
 
-def caption(scene: Scene) -> str:
+def caption(scene: Scene, shapes: Sequence[str] = SHAPES) -> str:
     """The caption of the scene.
 
     Equal objects are counted together, in the order of colours, then of shapes; the background
@@ -87,7 +98,7 @@ def caption(scene: Scene) -> str:
     groups = [
         _counted(f"{colour} {shape}", found[shape, colour])
         for colour in COLOURS
-        for shape in SHAPES
+        for shape in shapes
         if (shape, colour) in found
     ]
     listed = " and ".join([", ".join(groups[:-1]), groups[-1]] if len(groups) > 1 else groups)
@@ -122,6 +133,49 @@ def location_tokens(box: RelativeBox) -> str:
     """The four location tokens of a box."""
     sides = (box.ymin, box.xmin, box.ymax, box.xmax)  # y before x
     return "".join(f"<loc{min(GRID, max(0, round(side * GRID))):04d}>" for side in sides)
+
+
+def training_examples(scene: Scene, codes: MaskCodes, rng: Random) -> list[Example]:
+    """Examples of a drawing in random order; the ones that must not be left out come first.
+
+    Those are the word, if the drawing has one, or else a caption, a detection with several labels,
+    and in half of the drawings masks.
+    """
+    if not scene.objects:
+        question = QUESTIONS["background"](scene, rng)
+        assert question is not None
+        return [ocr_example(scene), Example("background", *question)]
+    segmented = segment_example(
+        random_phrases(scene, rng, counts=SEGMENT_COUNTS, absent=SEGMENT_ABSENT), scene, codes
+    )
+    detected = detection_example(_labels(scene, rng), scene)
+    captioned, *others = draw_examples(scene, rng)
+    rng.shuffle(others)
+    if not scene.words:
+        first = [captioned, detected]
+        return [segmented, *first, *others] if rng.random() < 0.5 else [*first, *others, segmented]
+    rest = [captioned, detected, segmented, *(x for x in others if x.kind != "ocr")]
+    rng.shuffle(rest)
+    return [ocr_example(scene), *rest]
+
+
+def ocr_example(scene: Scene) -> Example:
+    """The word on the drawing; the answer is empty if it has none."""
+    return Example("ocr", "ocr", " ".join(word.text for word in scene.words))
+
+
+def segment_example(labels: Sequence[Phrase], scene: Scene, codes: MaskCodes) -> Example:
+    """The boxes of the labels, each with the codes of its mask."""
+    found = [
+        f"{location_tokens(box)}{codes[code_key(drawn)]} {phrase_text(label)}"
+        for label, drawn, box in matching(labels, scene)
+    ]
+    return Example("segment", f"segment {' ; '.join(map(phrase_text, labels))}", " ; ".join(found))
+
+
+def code_key(drawn: SceneObject) -> tuple[str, int]:
+    """The object's shape and its tilt in steps."""
+    return drawn.shape, round(drawn.tilt / TILT_STEP)
 
 
 def _question_examples(kinds: Sequence[str], scene: Scene, rng: Random) -> list[Example]:
@@ -159,3 +213,10 @@ def _two_or_more_phrases(scene: Scene, rng: Random) -> list[Phrase]:
 
 def _counted(words: str, number: int) -> str:
     return article(words) if number == 1 else f"{NUMBERS[number]} {plural(words)}"
+
+
+def _labels(scene: Scene, rng: Random) -> list[Phrase]:
+    """Labels to detect: shapes whether present or not, or phrases of the scene's own kind."""
+    if rng.random() < ANY_SHAPES_RATE:
+        return [(shape, None) for shape in rng.sample(SHAPES, rng.choice((1, 2, 3, 3)))]
+    return random_phrases(scene, rng, counts=DETECT_COUNTS, absent=DETECT_ABSENT)

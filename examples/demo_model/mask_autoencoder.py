@@ -6,7 +6,6 @@ B masks · R resolution · W width of a code · K codes
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping
-from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -18,16 +17,18 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from examples.demo_model.examples import TILT_STEP, MaskCodes
 from examples.demo_model.scenes import SHAPES, TILT_DEGREES, outline
 from pgcli.checkpoints.find import MASK_DECODER
 from pgcli.checkpoints.mask_decoder import CODEBOOK
 from pgcli.model.mask_decoder import NUM_CODES, RESOLUTION, SIDE, MaskDecoder
 from pgcli.training.seeds import seed_of
-from pgcli.training.task import Loss, MicroBatches
+from pgcli.training.task import Loss, TrainingTask
 
 CODE_WIDTH = 32
 COMMITMENT = 0.25  # weight of the loss that keeps the encoder's output near its code
 SUPERSAMPLING = 4
+TILT_RESOLUTION = 4.0  # degrees between the masks that answers have codes of
 
 
 def shape_mask(shape: str, tilt: float) -> numpy.ndarray:
@@ -87,64 +88,58 @@ class MaskAutoencoder(nn.Module):
         return F.mse_loss(decoded_BRR, mask_BRR) + to_codes + COMMITMENT * to_vectors
 
 
-@dataclass
-class MaskTask:
+class MaskTask(TrainingTask):
     """Learns to write the shapes of the drawings as codes, and to draw them from their codes."""
 
-    model: MaskAutoencoder
-    batch_size: int
-    micro_batches: MicroBatches = field(default_factory=lambda: MicroBatches(is_fixed=True))
+    def __init__(self, model: MaskAutoencoder, batch_size: int):
+        self.model, self.batch_size = model, batch_size
 
-    def batches(self, first: int, stop: int) -> Generator[Tensor]:
+    def batches(self, first: int, stop: int) -> Generator[tuple[Tensor]]:
         for step in range(first, stop):
             rng = Random(seed_of("masks", step))
-            yield masks_of((rng.choice(SHAPES), _tilt(rng)) for _ in range(self.batch_size))
+            shapes = ((rng.choice(SHAPES), _tilt(rng)) for _ in range(self.batch_size))
+            yield (masks_of(shapes),)
 
-    def size(self, batch: Tensor) -> int:
-        return len(batch)
-
-    def parts(self, batch: Tensor, largest: int) -> list[Tensor]:
-        return [batch]
-
-    def loss(self, part: Tensor) -> Loss:
-        return Loss(self.model.loss(part) * len(part), len(part))
+    def loss(self, batch: tuple[Tensor]) -> Loss:
+        rows = len(batch[0])
+        return Loss(self.model.loss(batch[0]) * rows, rows)
 
     def evaluate(self) -> Mapping[str, float]:
         """The loss, and the mean IoU of shapes with the masks that are decoded from their codes."""
         rng = Random("masks that are not trained on")
         true_BRR = masks_of((rng.choice(SHAPES), _tilt(rng)) for _ in range(200))
-        found_BRR = self.model.masks(self.model.encode(true_BRR)[1]) > 0
-        both, either = found_BRR & (true_BRR > 0), found_BRR | (true_BRR > 0)
-        return {
-            "loss": self.model.loss(true_BRR).item(),
-            "mean_iou": (both.sum((1, 2)) / either.sum((1, 2))).mean().item(),
-            "codes": len(set(self.model.encode(true_BRR)[1].flatten().tolist())),
-        }
-
-    def rank(self, found: Mapping[str, float]) -> tuple[float, ...]:
-        return (found["mean_iou"],)
+        mask_BRR = self.model.masks(self.model.encode(true_BRR)[1]) > 0
+        both, either = mask_BRR & (true_BRR > 0), mask_BRR | (true_BRR > 0)
+        mean_iou = (both.sum((1, 2)) / either.sum((1, 2))).mean().item()
+        return {"loss": self.model.loss(true_BRR).item(), "mean_iou": mean_iou}
 
     def save(self, folder: Path) -> None:
         """Write the file that `--mask-decoder` reads; the encoder's tensors are there too."""
         folder.mkdir(parents=True, exist_ok=True)
-        tensors = {f"encoder.{name}": one for name, one in self.model.encoder.state_dict().items()}
-        for name, one in self.model.masks.state_dict().items():
-            tensors[CODEBOOK if name == "codebook" else name] = one
-        save_file(
-            {k: v.to(torch.bfloat16).contiguous() for k, v in tensors.items()},
-            folder / MASK_DECODER,
-        )
+        tensors = {name.removeprefix("masks."): x for name, x in self.model.state_dict().items()}
+        tensors[CODEBOOK] = tensors.pop("codebook")
+        rounded = {name: x.to(torch.bfloat16).contiguous() for name, x in tensors.items()}
+        save_file(rounded, folder / MASK_DECODER)
 
 
-def load_autoencoder(folder: Path) -> MaskAutoencoder:
-    """The autoencoder that MaskTask saved in the folder."""
+def mask_codes(folder: Path, resolution: float = TILT_RESOLUTION) -> MaskCodes:
+    """The codes of every shape in every tilt, as text, by the autoencoder saved in the folder.
+
+    They are those of the nearest multiple of the resolution: a coarse one has fewer codes to learn.
+    """
     model = MaskAutoencoder()
-    tensors = {name: one.float() for name, one in load_file(folder / MASK_DECODER).items()}
-    model.masks.codebook.data.copy_(tensors.pop(CODEBOOK))
-    names = {name: f"masks.{name}" for name in tensors if name.startswith("decoder.")}
-    weights = {names.get(name, name): one for name, one in tensors.items()}
-    model.load_state_dict({**weights, "masks.codebook": model.masks.codebook.data})
-    return model.eval()
+    tensors = {name: x.float() for name, x in load_file(folder / MASK_DECODER).items()}
+    tensors["codebook"] = tensors.pop(CODEBOOK)
+    known = {n if n.startswith("encoder.") else f"masks.{n}": x for n, x in tensors.items()}
+    model.load_state_dict(known)
+    steps = round(TILT_DEGREES / TILT_STEP)
+    keys = [(shape, step) for shape in SHAPES for step in range(-steps, steps + 1)]
+    masks_BRR = masks_of(
+        (shape, round(step * TILT_STEP / resolution) * resolution) for shape, step in keys
+    )
+    code_B16 = model.encode(masks_BRR)[1].tolist()
+    texts = ("".join(f"<seg{code:03d}>" for code in row) for row in code_B16)
+    return dict(zip(keys, texts, strict=True))
 
 
 def masks_of(drawn: Iterable[tuple[str, float]]) -> Tensor:

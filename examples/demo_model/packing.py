@@ -1,20 +1,20 @@
-"""Packs examples about one image into a row of tokens, and makes the row's attention mask.
+"""Examples about one image packed into a row of tokens: its attention mask and its loss.
 
-B rows · P patches · T text tokens · S all slots
+B rows · P patches · T text tokens · S all slots · M answer tokens · V vocabulary · O offsets
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Generic, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 
-IGNORE_INDEX = -100  # targets without a loss, as in torch's cross_entropy
-
-
-Values = TypeVar("Values")
+SMOOTHING_STD = 1.5  # in location tokens: neighbours of the true location get part of its weight
+SMOOTHING_RADIUS = 4
 
 
 class TokenizedExample(NamedTuple):
@@ -25,67 +25,50 @@ class TokenizedExample(NamedTuple):
 
     prefix: Sequence[int]
     suffix: Sequence[int]
-    weight: float = 1.0
+    weight: int = 1
 
 
-class PackedRow(NamedTuple, Generic[Values]):
-    """Examples one after another, each `[bos prompt newline answer]`.
+class PackedRow(NamedTuple):
+    """Examples one after another, each `[bos prompt newline answer]`; padding is 0 everywhere.
 
-    `example` numbers them from 1, 0 on padding; `position` counts the tokens of each from 1.
-    `target` is the next token if it belongs to an answer, else IGNORE_INDEX; `weight` is its loss
-    weight.
+    `example` numbers them from 1; `position` counts the tokens of each from 1. `target` is the next
+    token and `weight` its loss weight, which is 0 of tokens that belong to no answer.
     """
 
-    token_T: Values
-    example_T: Values
-    position_T: Values
-    is_prefix_T: Values
-    target_T: Values
-    weight_T: Values
+    token_BT: Tensor
+    example_BT: Tensor
+    position_BT: Tensor
+    is_prefix_BT: Tensor
+    target_BT: Tensor
+    weight_BT: Tensor
+
+    @classmethod
+    def of(cls, rows: Sequence[Tensor]) -> PackedRow:
+        """The rows that `pack` made, padded on the right."""
+        return cls(*pad_sequence([*rows], batch_first=True).unbind(-1))
 
 
-def pack(
-    examples: Sequence[TokenizedExample], *, slots: int, max_examples: int
-) -> tuple[PackedRow[list[float]], tuple[int, ...]]:
-    """Pack the first `max_examples` examples that fit into `slots` tokens; return their indices."""
-    packed: list[int] = []
-    row: PackedRow[list[float]] = PackedRow([], [], [], [], [], [])
-    for index, (prefix, suffix, weight) in enumerate(examples):
+def pack(examples: Sequence[TokenizedExample], *, slots: int, max_examples: int) -> Tensor:
+    """The columns of a PackedRow (T, 6) of the first `max_examples` that fit into `slots`."""
+    rows: list[Tensor] = []
+    for prefix, suffix, weight in examples:
         length = len(prefix) + len(suffix) - 1
-        if len(row.token_T) + length > slots or len(packed) == max_examples:
+        if sum(map(len, rows)) + length > slots or len(rows) == max_examples:
             continue
-        packed.append(index)
-        unscored = len(prefix) - 1
-        row.token_T.extend([*prefix, *suffix[:-1]])
-        row.example_T.extend([len(packed)] * length)
-        row.position_T.extend(range(1, length + 1))
-        row.is_prefix_T.extend([1] * len(prefix) + [0] * (length - len(prefix)))
-        row.target_T.extend([*[IGNORE_INDEX] * unscored, *suffix])
-        row.weight_T.extend([*[0.0] * unscored, weight, *[1.0] * (len(suffix) - 1)])
-    return row, tuple(packed)
+        unscored = [0] * (len(prefix) - 1)
+        columns = (
+            [*prefix, *suffix[:-1]],
+            [len(rows) + 1] * length,
+            range(1, length + 1),
+            [1] * len(prefix) + [0] * (length - len(prefix)),
+            [*unscored, *suffix],
+            [*unscored, weight, *[1] * (len(suffix) - 1)],
+        )
+        rows.append(torch.tensor(columns).T)
+    return torch.cat(rows) if rows else torch.zeros(0, 6, dtype=torch.long)
 
 
-def collate(rows: Sequence[PackedRow[list[float]]], slots: int) -> PackedRow[Tensor]:
-    """Stack rows of any lengths as tensors (B, T), padded on the right."""
-
-    def column(lists: Sequence[list[float]], dtype: torch.dtype, fill: int = 0) -> Tensor:
-        padded = [values + [fill] * (slots - len(values)) for values in lists]
-        return torch.tensor(padded, dtype=dtype)
-
-    token, example, position, is_prefix, target, weight = zip(*rows, strict=True)
-    return PackedRow(
-        token_T=column(token, torch.long),
-        example_T=column(example, torch.long),
-        position_T=column(position, torch.long),
-        is_prefix_T=column(is_prefix, torch.bool),
-        target_T=column(target, torch.long, IGNORE_INDEX),
-        weight_T=column(weight, torch.float32),
-    )
-
-
-def packed_prefix_lm_mask(
-    example_BT: Tensor, is_prefix_BT: Tensor, *, patches: int, image_attends_to_prompt: bool
-) -> Tensor:
+def packed_mask(row: PackedRow, *, patches: int, image_attends_to_prompt: bool) -> Tensor:
     """The attention mask (B, 1, S, S) that keeps the examples of a row apart.
 
     Every slot attends to the image; a token attends to its own example's whole prompt and to the
@@ -93,6 +76,7 @@ def packed_prefix_lm_mask(
     only possible with one example a row; with more, the image attends to itself alone, so that its
     slots are computed once a row and not once an example.
     """
+    example_BT, is_prefix_BT = row.example_BT, row.is_prefix_BT.bool()
     slots = example_BT.shape[1]
     same_BTT = (example_BT[:, :, None] == example_BT[:, None, :]) & (example_BT > 0)[:, None, :]
     causal_TT = torch.ones(slots, slots, dtype=torch.bool, device=example_BT.device).tril()
@@ -103,7 +87,31 @@ def packed_prefix_lm_mask(
     return torch.cat([image_keys_BSP, text_keys_BST], dim=2)[:, None]
 
 
-def packed_positions(position_BT: Tensor, *, patches: int) -> Tensor:
+def packed_positions(row: PackedRow, *, patches: int) -> Tensor:
     """Positions (B, S): the text of every example starts after the image."""
-    image_P = torch.arange(1, patches + 1, device=position_BT.device)
-    return torch.cat([image_P.expand(len(position_BT), -1), position_BT + patches], dim=1)
+    image_P = torch.arange(1, patches + 1, device=row.position_BT.device)
+    image_BP = image_P.expand(len(row.position_BT), -1)
+    return torch.cat([image_BP, row.position_BT + patches], dim=1)
+
+
+def smoothed_loss(
+    logits_MV: Tensor, target_M: Tensor, weight_M: Tensor, locations: range
+) -> Tensor:
+    """The weighted mean cross-entropy of the answer tokens.
+
+    Targets that are location tokens are smoothed with a Gaussian over the neighbouring locations,
+    since a box that is off by one location is almost right.
+    """
+    log_probability_MV = F.log_softmax(logits_MV.float(), dim=-1)
+    hard_M = -log_probability_MV.gather(1, target_M[:, None])[:, 0]
+    offset_O = torch.arange(-SMOOTHING_RADIUS, SMOOTHING_RADIUS + 1, device=target_M.device)
+    gaussian_O = torch.exp(-0.5 * (offset_O / SMOOTHING_STD) ** 2)
+    neighbour_MO = target_M[:, None] + offset_O
+    is_inside_MO = (neighbour_MO >= locations.start) & (neighbour_MO < locations.stop)
+    share_MO = gaussian_O * is_inside_MO
+    share_MO = share_MO / share_MO.sum(1, keepdim=True).clamp(min=1e-9)
+    neighbour_MO = neighbour_MO.clamp(locations.start, locations.stop - 1)
+    smooth_M = -(log_probability_MV.gather(1, neighbour_MO) * share_MO).sum(1)
+    is_location_M = (target_M >= locations.start) & (target_M < locations.stop)
+    loss_M = torch.where(is_location_M, smooth_M, hard_M)
+    return (loss_M * weight_M).sum() / weight_M.sum()

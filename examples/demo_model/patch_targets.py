@@ -3,13 +3,10 @@
 The tower learns shapes, colours and positions from patches in minutes, and from answers in hours.
 The head is discarded after training.
 
-B images · P patches · D width
+B images · P patches · D width · X columns of targets
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
-from typing import Generic, NamedTuple, TypeVar
 
 import numpy
 import torch
@@ -24,70 +21,37 @@ LETTER_CLASSES = len(LETTERS) + 1
 INDEX_CLASSES = MAX_LETTERS + 1
 THIRDS = 3  # of a patch's width, each with a letter
 EMPTY_WEIGHT = 0.2  # of patches without an object, which are the majority
+#: The columns of targets: shape and colour from 1, 0 for none; the background; the object's sides,
+#: distances from the patch's centre in fractions of the image: up, left, down and right; the
+#: letters, from 1, in the middle of each third of the patch; their places in the word, from 1.
+COLUMNS = [1, 1, 1, SIDES, THIRDS, THIRDS]
 
 
-Values = TypeVar("Values")
-
-
-class PatchTargets(NamedTuple, Generic[Values]):
-    """Per patch: shape and colour from 1, 0 for none; the background; the object's sides; letters.
-
-    The sides are distances from the patch's centre in fractions of the image: up, left, down and
-    right. The letters, from 1, are those in the middle of each third of the patch, and the indices,
-    from 1, their places in the word.
-    """
-
-    shape_P: Values
-    colour_P: Values
-    background_P: Values
-    side_P4: Values
-    letter_P3: Values
-    index_P3: Values
-
-
-def patch_targets(scene: Scene, patches_per_side: int) -> PatchTargets[numpy.ndarray]:
-    """The targets at the centre of each patch of a square grid, row by row."""
+def patch_targets(scene: Scene, patches_per_side: int) -> Tensor:
+    """The targets (P, X) at the centre of each patch of a square grid, row by row."""
     centre = (numpy.arange(patches_per_side) + 0.5) / patches_per_side
-    patches = patches_per_side**2
     y_P, x_P = numpy.repeat(centre, patches_per_side), numpy.tile(centre, patches_per_side)
-    shape_P, colour_P = numpy.zeros(patches, int), numpy.zeros(patches, int)
-    side_P4 = numpy.zeros((patches, SIDES), numpy.float32)
+    target_PX = numpy.zeros((patches_per_side**2, sum(COLUMNS)), numpy.float32)
+    target_PX[:, 2] = list(BACKGROUNDS).index(scene.background)
     for drawn, box in zip(scene.objects, scene.boxes, strict=True):
-        side = numpy.stack([y_P - box.ymin, x_P - box.xmin, box.ymax - y_P, box.xmax - x_P], 1)
-        is_inside_P = (side > 0).all(1)
-        shape_P[is_inside_P] = SHAPES.index(drawn.shape) + 1
-        colour_P[is_inside_P] = list(COLOURS).index(drawn.colour) + 1
-        side_P4[is_inside_P] = side[is_inside_P]
-    background_P = numpy.full(patches, list(BACKGROUNDS).index(scene.background))
-    letters = _letters(scene, patches_per_side)
-    return PatchTargets(shape_P, colour_P, background_P, side_P4, *letters)
-
-
-def _letters(scene: Scene, patches_per_side: int) -> tuple[numpy.ndarray, numpy.ndarray]:
-    """The letters (P, 3) of words and their indices (P, 3).
-
-    They are in the rows of patches that have the middle of a word or lie within it.
-    """
-    cells = numpy.zeros((patches_per_side, patches_per_side * THIRDS), int)
-    indices = cells.copy()
-    row_centre = (numpy.arange(patches_per_side) + 0.5) / patches_per_side
-    centre = (numpy.arange(cells.shape[1]) + 0.5) / cells.shape[1]
-    for word in scene.words:
+        side_P4 = numpy.stack([y_P - box.ymin, x_P - box.xmin, box.ymax - y_P, box.xmax - x_P], 1)
+        inside = (side_P4 > 0).all(1)
+        target_PX[inside, 0] = SHAPES.index(drawn.shape) + 1
+        target_PX[inside, 1] = list(COLOURS).index(drawn.colour) + 1
+        target_PX[inside, 3 : 3 + SIDES] = side_P4[inside]
+    cells = numpy.zeros((2, patches_per_side, patches_per_side * THIRDS))
+    centre_x = (numpy.arange(patches_per_side * THIRDS) + 0.5) / (patches_per_side * THIRDS)
+    for word in scene.words:  # in the rows of patches that have its middle or lie within it
         top, bottom = word.top / scene.height, word.y / scene.height
-        is_word = (row_centre > top) & (row_centre < bottom)
+        is_word = (centre > top) & (centre < bottom)
         is_word[int((top + bottom) / 2 * patches_per_side)] = True
-        index = numpy.searchsorted(numpy.array(word.edges) / scene.width, centre) - 1
+        index = numpy.searchsorted(numpy.array(word.edges) / scene.width, centre_x) - 1
         is_letter = (index >= 0) & (index < len(word.text))
         classes = numpy.array([LETTERS.index(letter) + 1 for letter in word.text])
-        cells[numpy.ix_(is_word, is_letter)] = classes[index[is_letter]]
-        indices[numpy.ix_(is_word, is_letter)] = index[is_letter] + 1
-    return cells.reshape(-1, THIRDS), indices.reshape(-1, THIRDS)
-
-
-def collate(targets: Sequence[PatchTargets[numpy.ndarray]]) -> PatchTargets[Tensor]:
-    """The targets of many images as tensors (B, P), (B, P, 4) and (B, P, 3)."""
-    columns = zip(*targets, strict=True)
-    return PatchTargets(*(torch.from_numpy(numpy.stack(column)) for column in columns))
+        cells[0][numpy.ix_(is_word, is_letter)] = classes[index[is_letter]]
+        cells[1][numpy.ix_(is_word, is_letter)] = index[is_letter] + 1
+    target_PX[:, -2 * THIRDS :] = numpy.concatenate(cells.reshape(2, -1, THIRDS), axis=1)
+    return torch.from_numpy(target_PX)
 
 
 class PatchHead(nn.Module):
@@ -95,45 +59,50 @@ class PatchHead(nn.Module):
 
     def __init__(self, width: int):
         super().__init__()
-        self.sizes = (
+        self.sizes = [
             len(SHAPES) + 1,
             len(COLOURS) + 1,
             len(BACKGROUNDS),
             SIDES,
             THIRDS * LETTER_CLASSES,
             THIRDS * INDEX_CLASSES,
-        )
+        ]
         self.read = nn.Linear(width, sum(self.sizes))
         nn.init.zeros_(self.read.weight)  # not random, so that a run follows from its seed
         nn.init.zeros_(self.read.bias)
 
-    def loss(
-        self, patch_BPD: Tensor, targets: PatchTargets[Tensor]
-    ) -> tuple[Tensor, dict[str, float]]:
+    def loss(self, patch_BPD: Tensor, target_BPX: Tensor) -> tuple[Tensor, dict[str, float]]:
         """The loss, and the shares of patches with an object, of letters and of indices right."""
-        read_BPx = self.read(patch_BPD).float()
-        shape, colour, background, side, letter, index = read_BPx.split(self.sizes, dim=-1)
-        letter = letter.unflatten(-1, (THIRDS, LETTER_CLASSES))
-        index = index.unflatten(-1, (THIRDS, INDEX_CLASSES))
-        has_object_BP = targets.shape_P > 0
+        read = torch.split(self.read(patch_BPD).float(), self.sizes, dim=-1)
+        true = torch.split(target_BPX, COLUMNS, dim=-1)
+        shape, colour, background = (
+            (logits, classes[..., 0].long())
+            for logits, classes in zip(read[:3], true[:3], strict=True)
+        )
+        letter, index = (
+            (logits.reshape(*logits.shape[:2], THIRDS, -1), classes.long())
+            for logits, classes in zip(read[4:], true[4:], strict=True)
+        )
+        has_object_BP = shape[1] > 0
         loss = (
-            _class_loss(shape, targets.shape_P)
-            + _class_loss(colour, targets.colour_P)
-            + 0.2 * F.cross_entropy(background.flatten(0, 1), targets.background_P.flatten())
-            + _class_loss(letter.flatten(1, 2), targets.letter_P3.flatten(1))
-            + 0.3 * _class_loss(index.flatten(1, 2), targets.index_P3.flatten(1))
+            _class_loss(*shape)
+            + _class_loss(*colour)
+            + 0.2 * F.cross_entropy(background[0].flatten(0, 1), background[1].flatten())
+            + _class_loss(*letter)
+            + 0.3 * _class_loss(*index)
         )
         if bool(has_object_BP.any()):  # the mean of nothing is not a number
-            loss = loss + 8 * F.l1_loss(side[has_object_BP], targets.side_P4[has_object_BP])
-        is_right_BP = (shape.argmax(-1) == targets.shape_P) & (
-            colour.argmax(-1) == targets.colour_P
-        )
-        is_letter_BP3 = targets.letter_P3 > 0
+            loss = loss + 8 * F.l1_loss(read[3][has_object_BP], true[3][has_object_BP])
+        is_right_BP = _is_right(*shape) & _is_right(*colour)
         return loss, {
             "patches": _share(is_right_BP[has_object_BP]),
-            "letters": _share((letter.argmax(-1) == targets.letter_P3)[is_letter_BP3]),
-            "indices": _share((index.argmax(-1) == targets.index_P3)[is_letter_BP3]),
+            "letters": _share(_is_right(*letter)[letter[1] > 0]),
+            "indices": _share(_is_right(*index)[letter[1] > 0]),
         }
+
+
+def _is_right(logits: Tensor, classes: Tensor) -> Tensor:
+    return logits.argmax(-1) == classes
 
 
 def _share(is_right: Tensor) -> float:
@@ -141,8 +110,8 @@ def _share(is_right: Tensor) -> float:
     return is_right.float().mean().item() if len(is_right) else 1.0
 
 
-def _class_loss(logits_BPx: Tensor, class_BP: Tensor) -> Tensor:
+def _class_loss(logits: Tensor, classes: Tensor) -> Tensor:
     """Cross-entropy with a lower weight for class 0, patches without an object."""
-    weight = torch.ones(logits_BPx.shape[-1], device=logits_BPx.device)
+    weight = torch.ones(logits.shape[-1], device=logits.device)
     weight[0] = EMPTY_WEIGHT
-    return F.cross_entropy(logits_BPx.flatten(0, 1), class_BP.flatten(), weight=weight)
+    return F.cross_entropy(logits.flatten(0, -2), classes.flatten(), weight=weight)

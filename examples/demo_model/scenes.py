@@ -1,4 +1,4 @@
-"""Random scenes of coloured shapes: each follows from its seed alone."""
+"""Random scenes of coloured shapes, each of which follows from its seed alone, as images."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from random import Random
 
-from examples.demo_model.words import Word
+from PIL import Image, ImageDraw
+
+from examples.demo_model.words import Word, font_of
 
 Rgb = tuple[int, int, int]
 Point = tuple[float, float]
@@ -41,6 +43,7 @@ LONGER_SIDE = (360, 720)  # pixels
 MIN_ASPECT = 0.6  # the shorter side over the longer
 RADIUS = (0.14, 0.24)  # of the shorter side
 TILT_DEGREES = 12.0
+SUPERSAMPLING = 3  # drawn at this multiple of the size and averaged, for smooth edges
 GAP = 0.025  # of the shorter side, between two objects and between an object and the edge
 
 
@@ -131,7 +134,7 @@ def _cross(arm: float, half: float) -> list[Point]:
 
 #: The corners of each shape inside the unit circle, y downwards. The circle and the square are
 #: scaled down to look as large as the other shapes.
-OUTLINES: Mapping[str, list[Point]] = {
+OUTLINES = {
     "circle": _polygon(72, (0.85,)),
     "square": _polygon(4, turn=45.0),
     "triangle": _polygon(3),
@@ -206,3 +209,24 @@ def jittered(rgb: Rgb, rng: Random) -> Rgb:
     """The colour with small random changes."""
     red, green, blue = (min(255, max(0, c + rng.randint(-JITTER, JITTER))) for c in rgb)
     return red, green, blue
+
+
+def render(scene: Scene, width: int | None = None, height: int | None = None) -> Image.Image:
+    """The scene as an RGB image with smooth edges, in its own size unless a size is given."""
+    width, height = width or scene.width, height or scene.height
+    size = (width * SUPERSAMPLING, height * SUPERSAMPLING)
+    scale_x, scale_y = size[0] / scene.width, size[1] / scene.height
+    canvas = Image.new("RGB", size, scene.background_rgb)
+    draw = ImageDraw.Draw(canvas)
+    for drawn in scene.objects:
+        draw.polygon([(x * scale_x, y * scale_y) for x, y in drawn.outline], fill=drawn.rgb)
+    for word in scene.words:
+        font = font_of(word.font, word.size * scale_y)
+        draw.text((word.x * scale_x, word.y * scale_y), word.text, word.rgb, font, anchor="ls")
+    return canvas.reduce(SUPERSAMPLING)
+
+
+def scaled_size(scene: Scene, longer: int) -> tuple[int, int]:
+    """Width and height with the scene's aspect ratio and a longer side of `longer` pixels."""
+    scale = longer / max(scene.width, scene.height)
+    return round(scene.width * scale), round(scene.height * scale)

@@ -1,37 +1,122 @@
-"""The training task of the built-in model: drawings with their examples and patch targets.
+"""What the built-in model learns: batches of drawings, their loss, and how the model is saved.
 
-B rows · P patches · M answer tokens · V vocabulary
+B rows, each of one image · P patches · M answer tokens · R resolution · C channels
 """
 
 from __future__ import annotations
 
 import shutil
-from collections import defaultdict
-from collections.abc import Generator, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
 
+import numpy
 import torch
+from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
 
-from examples.demo_model.dataset import Batch, SceneDataset, load_batches
-from examples.demo_model.packing import IGNORE_INDEX, packed_positions, packed_prefix_lm_mask
-from examples.demo_model.patch_targets import PatchHead
-from examples.demo_model.smoothed_loss import smoothed_loss
+from examples.demo_model.examples import Example, MaskCodes, training_examples
+from examples.demo_model.lettered import lettered_scene, page_of_words
+from examples.demo_model.packing import (
+    PackedRow,
+    TokenizedExample,
+    pack,
+    packed_mask,
+    packed_positions,
+    smoothed_loss,
+)
+from examples.demo_model.patch_targets import PatchHead, patch_targets
+from examples.demo_model.phases import Phase
+from examples.demo_model.scenes import VALIDATION_SEEDS, Scene, render, scaled_size
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.save import save
+from pgcli.engine.tokenizer import Tokenizer
 from pgcli.model.attention_masks import AttentionMasks
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.siglip import normalize_pixels
 from pgcli.training.processes import ALONE, Processes
-from pgcli.training.task import Loss, MicroBatches
+from pgcli.training.task import Loss, TrainingTask
 
 HALF = torch.tensor(0.5)  # PaliGemma's mean and standard deviation of every channel
+LONGER_SIDE = (120, 200)  # pixels; the scenes' own sizes are larger and take longer to draw
+SHORT_ANSWER_WEIGHT = 4  # loss weight of an answer's first token, except in captions
 EVAL_BATCHES = range(8)
 PATCH_HEAD = "patch_head.safetensors"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "preprocessor_config.json")
+
+
+class Batch(NamedTuple):
+    """Images, a packed row of examples about each, and their patch targets."""
+
+    pixels_BRRC: Tensor
+    row: PackedRow
+    target_BPX: Tensor
+
+
+@dataclass(frozen=True)
+class SceneDataset(Dataset[Batch]):
+    """Batches of scenes with consecutive seeds; a batch follows from its index.
+
+    `codes` are those of masks. Examples that fit are packed into rows as the phase says; without
+    examples, a batch has only images and patch targets.
+    """
+
+    phase: Phase
+    vocabulary: Tokenizer
+    stop_token: int
+    seeds: range
+    resolution: int
+    patches_per_side: int
+    batch_size: int
+    codes: MaskCodes
+
+    def __len__(self) -> int:
+        return len(self.seeds) // (self.batch_size * self.phase.scene_choices)
+
+    def __getitem__(self, index: int) -> Batch:
+        numbers = range(index * self.batch_size, (index + 1) * self.batch_size)
+        pixels, rows, targets = zip(*map(self._sample, numbers), strict=True)
+        return Batch(
+            torch.from_numpy(numpy.stack(pixels)), PackedRow.of(rows), torch.stack(targets)
+        )
+
+    def _sample(self, number: int) -> tuple[numpy.ndarray, Tensor, Tensor]:
+        phase, first = self.phase, number * self.phase.scene_choices
+        seeds = self.seeds[first : first + phase.scene_choices]
+        rng = Random(f"lessons {seeds[0]}")  # another text would draw other examples
+        draw = rng.choices((Scene.from_seed, lettered_scene, page_of_words), phase.scene_rates)[0]
+        scene = max(map(draw, seeds), key=_objects_and_letters)
+        pixels = square_pixels(scene, self.resolution, rng)
+        examples = training_examples(scene, self.codes, rng) if phase.max_examples else []
+        if phase.max_examples == 1:
+            rates = [phase.example_rates.get(example.kind, 1.0) for example in examples]
+            chosen = rng.choices(examples, rates)[0]
+            examples = [chosen, *(example for example in examples if example is not chosen)]
+        tokenized = [self._tokenize(example) for example in examples]
+        row = pack(tokenized, slots=phase.text_slots, max_examples=phase.max_examples)
+        return pixels, row, patch_targets(scene, self.patches_per_side)
+
+    def _tokenize(self, example: Example) -> TokenizedExample:
+        return TokenizedExample(
+            self.vocabulary.encode_prompt(example.prefix),
+            [*self.vocabulary.encode_answer(example.suffix), self.stop_token],
+            1 if example.kind == "caption" else SHORT_ANSWER_WEIGHT,
+        )
+
+
+def square_pixels(scene: Scene, resolution: int, rng: Random) -> numpy.ndarray:
+    """The scene in a random size, as a square image (R, R, C) of the model's resolution."""
+    image = render(scene, *scaled_size(scene, rng.randint(*LONGER_SIDE)))
+    return numpy.asarray(image.resize((resolution, resolution), Image.Resampling.BICUBIC))
+
+
+def _objects_and_letters(scene: Scene) -> int:
+    return len(scene.objects) + sum(len(word.text) for word in scene.words)
 
 
 class DemoLearner(nn.Module):
@@ -43,143 +128,102 @@ class DemoLearner(nn.Module):
         self.head = PatchHead(paligemma.config.decoder.width)
 
     @classmethod
-    def load(cls, folder: Path) -> DemoLearner:
-        """The model and the head of an earlier run; a new head if the folder has none."""
-        model = weights.load(folder, read_config(folder), dtype=torch.float32)
-        learner = cls(model.requires_grad_(True))
-        if (folder / PATCH_HEAD).exists():
-            learner.head.load_state_dict(load_file(folder / PATCH_HEAD))
-        return learner
+    def load(cls, *folders: Path) -> DemoLearner:
+        """The model and the head of an earlier run, or the mean of those of several runs.
 
-    def save(self, folder: Path, *, dtype: torch.dtype) -> None:
+        What a run learned last from a few rows is noise, of which the mean has less, while its loss
+        is no higher, as long as the runs are near each other (Izmailov et al., 2018,
+        arXiv:1803.05407).
+        """
+        learners = []
+        for folder in folders:
+            model = weights.load(folder, read_config(folder), dtype=torch.float32)
+            learner = cls(model.requires_grad_(True))
+            learner.head.load_state_dict(load_file(folder / PATCH_HEAD))
+            learners.append(learner)
+        with torch.no_grad():
+            for values in zip(*(learner.parameters() for learner in learners), strict=True):
+                values[0].copy_(torch.stack(values).mean(0))
+        return learners[0]
+
+    def save(self, folder: Path, tokenizer: Path, dtype: torch.dtype) -> None:
+        """Write the model, the head, and the tokenizer's files that are in another folder."""
         save(self.paligemma, folder, dtype=dtype)
         save_file(self.head.state_dict(), folder / PATCH_HEAD)
-
-
-def copy_tokenizer(source: Path, folder: Path) -> None:
-    """Copy what a checkpoint has beside its weights."""
-    for name in TOKENIZER_FILES if folder != source else ():
-        shutil.copyfile(source / name, folder / name)
+        for name in TOKENIZER_FILES if folder != tokenizer else ():
+            shutil.copyfile(tokenizer / name, folder / name)
 
 
 @dataclass
-class DrawingsTask:
-    """Learns to answer about drawings.
+class DrawingsTask(TrainingTask):
+    """Learns to answer about drawings, in one phase; without examples, the vision tower alone.
 
-    Without `has_text`, only the vision tower is trained, on patch targets. With
-    `training.max_examples` of 1 the mask is PaliGemma's own; with more, examples share an image.
-    `tokenizer` is the folder whose tokenizer is saved with the model, in `dtype`. An update has one
-    of the batches of `training` from each of the `processes`, whose rows are computed in
-    `length_groups` groups of similar length, if they have text.
+    With one example in a row the mask is PaliGemma's own; with more, they share an image.
+    `tokenizer` is the folder whose tokenizer is saved with the model. An update has one of the
+    batches of `training` from each of the `processes`; `workers` draw.
     """
 
     model: DemoLearner
     training: SceneDataset
-    validation: SceneDataset
     tokenizer: Path
-    has_text: bool = True
-    patch_weight: float = 1.0
-    length_groups: int = 1
-    dtype: torch.dtype = torch.float32
     workers: int = 0
     processes: Processes = ALONE
-    micro_batches: MicroBatches = field(default_factory=lambda: MicroBatches(is_fixed=True))
 
     def batches(self, first: int, stop: int) -> Generator[Batch]:
         count, rank = self.processes.count, self.processes.rank
-        indices = range(first * count + rank, stop * count, count)
-        yield from load_batches(self.training, indices, workers=self.workers)
+        numbers = range(first * count + rank, stop * count, count)
+        yield from load_batches(self.training, numbers, workers=self.workers)
 
-    def size(self, batch: Batch) -> int:
-        return len(batch.pixels_BRRC)
-
-    def parts(self, batch: Batch, largest: int) -> Iterator[tuple[Batch, float]]:
-        """Groups of rows of similar length, and how many rows the loss of each stands for."""
+    def loss(self, batch: Batch) -> Loss:
+        loss, metrics = self._loss(batch)
         rows = len(batch.pixels_BRRC)
-        if self.length_groups == 1:
-            yield batch, rows
-            return
-        for group, share in batch.groups_of_length(self.length_groups):
-            yield group, share * rows
-
-    def loss(self, part: tuple[Batch, float]) -> Loss:
-        group, rows = part
-        loss, metrics, _ = self._loss(group)
-        sums = {name: value * rows for name, value in metrics.items()}
-        return Loss(loss * rows, rows, sums)
+        return Loss(loss * rows, rows, {name: value * rows for name, value in metrics.items()})
 
     def evaluate(self) -> Mapping[str, float]:
-        """The loss, and the share of examples of each kind whose every token is predicted."""
-        losses, shares = [], []
-        right: dict[str, list[bool]] = defaultdict(list)
-        for index in EVAL_BATCHES:
-            batch = self.validation[index]
-            loss, found, logits_MV = self._loss(batch)
-            losses.append(loss)
-            shares.append(found)
-            if logits_MV is not None:
-                for kind, is_right in examples_right(batch, logits_MV):
-                    right[kind].append(is_right)
-        return {
-            "loss": torch.stack(losses).mean().item(),
-            **{name: sum(one[name] for one in shares) / len(shares) for name in shares[0]},
-            **{kind: sum(of_kind) / len(of_kind) for kind, of_kind in sorted(right.items())},
-        }
-
-    def rank(self, found: Mapping[str, float]) -> tuple[float, ...]:
-        return (-found["loss"],)
+        """The mean loss and metrics of drawings that are not trained on."""
+        validation = replace(self.training, seeds=VALIDATION_SEEDS)
+        metrics = [
+            {"loss": loss.item(), **values}
+            for loss, values in (self._loss(validation[index]) for index in EVAL_BATCHES)
+        ]
+        return {name: sum(row[name] for row in metrics) / len(metrics) for name in metrics[0]}
 
     def save(self, folder: Path) -> None:
-        self.model.save(folder, dtype=self.dtype)
-        copy_tokenizer(self.tokenizer, folder)
+        self.model.save(folder, self.tokenizer, self.training.phase.dtype)
 
-    def _loss(self, batch: Batch) -> tuple[Tensor, dict[str, float], Tensor | None]:
-        """The loss, its metrics, and the logits (M, V) of the answers' tokens; in bfloat16."""
+    def _loss(self, batch: Batch) -> tuple[Tensor, dict[str, float]]:
+        """The loss and its metrics, computed in bfloat16."""
+        phase, model, row = self.training.phase, self.model.paligemma, batch.row
         with torch.autocast("cpu", torch.bfloat16):
             pixels = normalize_pixels(batch.pixels_BRRC, HALF, HALF, torch.float32)
-            patch_BPD = self.model.paligemma.encode(pixels)
-            patch_loss, found = self.model.head.loss(patch_BPD, batch.targets)
-            if not self.has_text:
-                return patch_loss, found, None
-            is_single = self.training.max_examples == 1
-            logits_MV = answer_logits(
-                self.model.paligemma, patch_BPD, batch, image_attends_to_prompt=is_single
+            patch_BPD = model.encode(pixels)
+            patch_loss, metrics = self.model.head.loss(patch_BPD, batch.target_BPX)
+            if not phase.max_examples:
+                return patch_loss, metrics
+            patches = patch_BPD.shape[1]
+            mask = packed_mask(
+                row, patches=patches, image_attends_to_prompt=phase.max_examples == 1
             )
-            is_answer_BT = batch.row.target_T != IGNORE_INDEX
-            target_M, weight_M = batch.row.target_T[is_answer_BT], batch.row.weight_T[is_answer_BT]
-            locations = self.training.vocabulary.locations
-            answer_loss = smoothed_loss(logits_MV, target_M, weight_M, locations)
-        found["answer_loss"] = answer_loss.item()
-        return self.patch_weight * patch_loss + answer_loss, found, logits_MV
+            positions = packed_positions(row, patches=patches)
+            hidden_BTD = model(patch_BPD, row.token_BT, positions, AttentionMasks(mask, mask))
+            is_answer_BT = row.weight_BT > 0
+            logits_MV = model.decoder.logits(hidden_BTD[is_answer_BT])
+            answer_loss = smoothed_loss(
+                logits_MV,
+                row.target_BT[is_answer_BT],
+                row.weight_BT[is_answer_BT].float(),
+                self.training.vocabulary.locations,
+            )
+        metrics["answer_loss"] = answer_loss.item()
+        return phase.patch_weight * patch_loss + answer_loss, metrics
 
 
-def answer_logits(
-    model: PaliGemma, patch_BPD: Tensor, batch: Batch, *, image_attends_to_prompt: bool
-) -> Tensor:
-    """Logits (M, V) of every answer token of a batch, row by row."""
-    row, patches = batch.row, patch_BPD.shape[1]
-    mask = packed_prefix_lm_mask(
-        row.example_T,
-        row.is_prefix_T,
-        patches=patches,
-        image_attends_to_prompt=image_attends_to_prompt,
+def load_batches(dataset: Dataset[Any], numbers: range, *, workers: int) -> Generator[Any]:
+    """The batches with these numbers, prefetched by worker processes."""
+    yield from DataLoader(
+        dataset,
+        batch_size=None,
+        sampler=numbers,
+        num_workers=workers,
+        prefetch_factor=4 if workers else None,
     )
-    positions = packed_positions(row.position_T, patches=patches)
-    hidden_BTD = model(patch_BPD, row.token_T, positions, AttentionMasks(mask, mask))
-    return model.decoder.logits(hidden_BTD[row.target_T != IGNORE_INDEX])
-
-
-def examples_right(batch: Batch, logits_MV: Tensor) -> Generator[tuple[str, bool]]:
-    """The kind of each example, and whether its every token is predicted.
-
-    Such an example is what greedy decoding answers, so the share of them is the exact-match rate
-    without decoding.
-    """
-    row = batch.row
-    is_wrong_BT = torch.zeros_like(row.is_prefix_T)
-    is_answer_BT = row.target_T != IGNORE_INDEX
-    is_wrong_BT[is_answer_BT] = logits_MV.argmax(-1) != row.target_T[is_answer_BT]
-    for row_index, kinds in enumerate(batch.kinds):
-        for number, kind in enumerate(kinds, 1):
-            is_example_T = row.example_T[row_index] == number
-            yield kind, not bool(is_wrong_BT[row_index][is_example_T].any())

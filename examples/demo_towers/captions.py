@@ -8,7 +8,7 @@ from itertools import product
 from random import Random
 from typing import NamedTuple
 
-from examples.demo_model.phrases import Phrase, article, phrase_counts, plural
+from examples.demo_model.questions import Phrase, article, phrase_counts, plural
 from examples.demo_model.scenes import COLOURS, SHAPES, Scene
 from pgcli.embedding.texts import canonical_text
 

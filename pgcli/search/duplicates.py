@@ -58,6 +58,8 @@ def join_similar(
     Pairs that the rounding of float32 could have put on the wrong side are scored in float64.
     """
     error = rounding_error(vectors.shape[1])
+    if scores.max() < min_similarity - error:
+        return
     places_2P = np.stack(np.nonzero(scores >= min_similarity - error))
     pairs_2P = places_2P + np.array(firsts)[:, None]
     places_2P, pairs_2P = (some[:, pairs_2P[0] < pairs_2P[1]] for some in (places_2P, pairs_2P))

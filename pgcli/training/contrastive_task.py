@@ -82,9 +82,6 @@ class ContrastiveTask(ImageTask[TwoTowers]):
             "text_to_image": share_of(said.image_NS[image_found_N] == said.text_N[:, None]),
         }
 
-    def rank(self, metrics: Mapping[str, float]) -> tuple[float, ...]:
-        return (-metrics["loss"],)
-
     def save(self, folder: Path) -> None:
         self._bound_scale()
         super().save(folder)

@@ -5,12 +5,13 @@ B rows · R resolution · C channels
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -99,50 +100,55 @@ def no_memory(purpose: str, rows: int) -> str:
     return f"the device has no memory left to {purpose} {rows} row{'s' * (rows != 1)} at once"
 
 
-class TrainingTask(Protocol):
+class TrainingTask(ABC):
     """What is learned from what. The trainer knows nothing else about the model or its data.
 
-    A task that generates text may have `samples`, a few answers of its last evaluation.
+    A task has a `model`, batches, their loss, an evaluation, and how the model is saved. Parameters
+    of the model that require no gradient stay as they are and are not saved. A task that generates
+    text may have `samples`, a few answers of its last evaluation.
     """
 
-    @property
-    def model(self) -> nn.Module:
-        """The model; parameters that require no gradient stay as they are and are not saved."""
+    model: Any
+    #: How many rows are computed at once.
+    micro_batches = MicroBatches(is_fixed=True)
 
+    @abstractmethod
     def batches(self, first: int, stop: int) -> Generator[Any]:
         """The batches of the steps from `first` to before `stop`, each a function of its step.
 
         Of several processes each has its share of an update's rows.
         """
 
-    @property
-    def micro_batches(self) -> MicroBatches:
-        """How many rows are computed at once."""
+    @abstractmethod
+    def loss(self, part: Any) -> Loss:
+        """The sum of the rows' losses, and its weight; an update has the mean of all parts."""
+
+    @abstractmethod
+    def evaluate(self) -> Mapping[str, float]:
+        """`loss` and the task's metrics on rows that are not trained on."""
+
+    @abstractmethod
+    def save(self, folder: Path) -> None:
+        """Write the model into the folder as the commands load it."""
 
     def size(self, batch: Any) -> int:
         """The number of rows of the batch."""
+        return len(batch[0])
 
     def parts(self, batch: Any, largest: int) -> Iterable[Any]:
         """The batch in parts that are computed one after another.
 
         There are as many as of a batch of `largest` rows, of which the last may be empty.
         """
-
-    def loss(self, part: Any) -> Loss:
-        """The sum of the rows' losses, and its weight; an update has the mean of all parts."""
-
-    def evaluate(self) -> Mapping[str, float]:
-        """`loss` and the task's metrics on rows that are not trained on."""
+        return [batch]
 
     def rank(self, metrics: Mapping[str, float]) -> tuple[float, ...]:
         """What evaluations are compared by: the best one has the largest."""
-
-    def save(self, folder: Path) -> None:
-        """Write the model into the folder as the commands load it."""
+        return (-metrics["loss"],)
 
 
 @dataclass(kw_only=True)
-class ImageTask(Generic[Model]):
+class ImageTask(TrainingTask, Generic[Model]):
     """What the tasks on images share beside their losses; `save_to` writes the model.
 
     Weights are in float32, products in the `dtype`. With `features`, what the vision tower has of

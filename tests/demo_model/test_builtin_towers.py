@@ -15,8 +15,7 @@ from safetensors import safe_open
 
 from benchmarks.towers_quality import encode
 from examples.demo_model.examples import caption
-from examples.demo_model.render import render
-from examples.demo_model.scenes import EVAL_SEEDS, Scene
+from examples.demo_model.scenes import EVAL_SEEDS, Scene, render
 from examples.demo_towers.captions import draw_captions, true_meanings
 from pgcli.checkpoints.find import BUILTIN_TOWERS, DEMO_TOWERS, find
 from pgcli.embedding.engine import EmbeddingEngine

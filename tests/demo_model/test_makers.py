@@ -17,15 +17,14 @@ from examples import new_shape
 from examples.demo_model.lettered import lettered_scene
 from examples.demo_model.muon import Muon
 from examples.demo_model.packing import (
+    PackedRow,
     TokenizedExample,
-    collate,
     pack,
+    packed_mask,
     packed_positions,
-    packed_prefix_lm_mask,
+    smoothed_loss,
 )
-from examples.demo_model.render import render, scaled_size
-from examples.demo_model.scenes import TRAINING_SEEDS
-from examples.demo_model.smoothed_loss import smoothed_loss
+from examples.demo_model.scenes import TRAINING_SEEDS, render, scaled_size
 from pgcli.engine.tokenizer import left_pad
 from pgcli.model.attention_masks import AttentionMasks
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
@@ -98,8 +97,8 @@ def test_rows_are_about_hearts_and_about_known_shapes(
 SLOTS = 64
 EXAMPLES = [
     TokenizedExample([2, 50, 51, 108], [60, 61, 62, 63, 1]),
-    TokenizedExample([2, 52, 108], [70, 71, 1], 4.0),
-    TokenizedExample([2, 53, 54, 55, 108], [80, 1], 4.0),
+    TokenizedExample([2, 52, 108], [70, 71, 1], 4),
+    TokenizedExample([2, 53, 54, 55, 108], [80, 1], 4),
 ]
 
 
@@ -119,13 +118,11 @@ def image_features(model: PaliGemma) -> Tensor:
 def forward(model: PaliGemma, examples: list[TokenizedExample], *, is_single: bool) -> Tensor:
     """Logits at every text slot of one packed row, in float64."""
     patch_BPD = image_features(model)
-    row = collate([pack(examples, slots=SLOTS, max_examples=9)[0]], SLOTS)
+    row = PackedRow.of([pack(examples, slots=SLOTS, max_examples=9)])
     patches = patch_BPD.shape[1]
-    mask = packed_prefix_lm_mask(
-        row.example_T, row.is_prefix_T, patches=patches, image_attends_to_prompt=is_single
-    )
-    positions = packed_positions(row.position_T, patches=patches)
-    hidden_BTD = model(patch_BPD, row.token_T, positions, AttentionMasks(mask, mask))
+    mask = packed_mask(row, patches=patches, image_attends_to_prompt=is_single)
+    positions = packed_positions(row, patches=patches)
+    hidden_BTD = model(patch_BPD, row.token_BT, positions, AttentionMasks(mask, mask))
     return model.decoder.logits(hidden_BTD)[0]
 
 
@@ -148,8 +145,8 @@ def test_examples_of_a_row_do_not_affect_each_other(model: PaliGemma) -> None:
     alone = forward(model, EXAMPLES[2:], is_single=False)
     together = forward(model, EXAMPLES, is_single=False)
     length = len(EXAMPLES[2].prefix) + len(EXAMPLES[2].suffix) - 1
-    row, _ = pack(EXAMPLES, slots=SLOTS, max_examples=9)
-    start = row.example_T.index(3)
+    row = PackedRow.of([pack(EXAMPLES, slots=SLOTS, max_examples=9)])
+    start = row.example_BT[0].tolist().index(3)
     torch.testing.assert_close(together[start : start + length], alone[:length])
 
 

@@ -20,8 +20,7 @@ from examples.demo_model.examples import (
     draw_examples,
     eval_examples,
 )
-from examples.demo_model.render import render, scaled_size
-from examples.demo_model.scenes import TRAINING_SEEDS, Scene
+from examples.demo_model.scenes import TRAINING_SEEDS, Scene, render, scaled_size
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NUMBERS = {"a": 1, "an": 1, "two": 2, "three": 3, "four": 4}

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 from torch.nn import functional as F
 
-from examples.demo_model.render import render
-from examples.demo_model.scenes import EVAL_SEEDS, Scene
+from examples.demo_model.scenes import EVAL_SEEDS, Scene, render
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.cli.main import main
 from pgcli.engine.loader import check_quantization, load

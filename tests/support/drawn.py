@@ -7,8 +7,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from examples.demo_model.render import render
-from examples.demo_model.scenes import Scene
+from examples.demo_model.scenes import Scene, render
 from pgcli.checkpoints.find import BUILTIN
 from pgcli.checkpoints.preprocessing import read_preprocessing
 from pgcli.model.paligemma import PaliGemma
