@@ -31,7 +31,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 hypothesis.settings.register_profile("unhurried", deadline=None)  # tests run on busy machines
-hypothesis.settings.load_profile("unhurried")
+hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)  # the same each time
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "unhurried")
 
 
 @pytest.fixture(scope="session", autouse=True)
