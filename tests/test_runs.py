@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -187,10 +185,3 @@ def test_messages_are_written_as_asked(
     assert "progress" not in {event["event"] for event in events}
     pgcli.run("caption", "photos", output="b.jsonl", model="demo", progress=True)
     assert capfd.readouterr().err.startswith("pgcli: 6 rows in ")
-
-
-def test_import_of_pgcli_does_not_import_the_command_line() -> None:
-    code = (
-        "import sys, pgcli, pgcli.api; assert not {'typer', 'rich', 'pgcli.cli'} & {*sys.modules}"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=100)

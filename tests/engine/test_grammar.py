@@ -329,17 +329,6 @@ def test_logprobs_are_computed_before_the_grammar_mask(
     torch.testing.assert_close(logprob_B, expected, rtol=0, atol=1e-5)
 
 
-def test_greedy_takes_the_best_allowed_token(tokenizer: Tokenizer, grammar: Grammar) -> None:
-    logits_BV = scores(tokenizer, 20)
-    first, last = tokenizer.locations[0], tokenizer.locations[-1]
-    expected = []
-    for logits_V in logits_BV:
-        best = max([STOP, *range(first, last)], key=logits_V.tolist().__getitem__)
-        expected.append(best)
-    rows = waiting(20, 50, GREEDY)
-    assert next_tokens(logits_BV, rows, output_of(tokenizer), grammar)[0].tolist() == expected
-
-
 def test_temperature_and_filters_apply_to_allowed_tokens(
     tokenizer: Tokenizer, grammar: Grammar
 ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -22,7 +21,7 @@ from pgcli.checkpoints.find import Checkpoint
 from pgcli.cli.main import main
 from pgcli.engine import engine as engines
 from pgcli.engine import memory as memory_module
-from pgcli.engine import model_runner, output, sampler, scheduler
+from pgcli.engine import model_runner, output, sampler
 from pgcli.engine.engine import InferenceEngine
 from pgcli.engine.image_cache import ImageFeatureCache
 from pgcli.engine.loader import load
@@ -241,15 +240,6 @@ def test_preempted_rows_run_first_and_in_order(
     assert [key for group in joined[1:] for key in group] == keys
 
 
-def test_groups_are_full_without_oom(
-    loaded: InferenceEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(scheduler, "MIN_REFILL_FRACTION", 1.0)
-    memory = LimitedMemory(monkeypatch, "prefill", 99)
-    list(fresh(loaded, 4).ask(stream(11, ["a"]), QUESTIONS["free"]))
-    assert memory.asked == [4, 4, 3]
-
-
 # --- candidates
 
 
@@ -317,13 +307,6 @@ def test_another_process_can_load_the_batch_limits(
     assert another.batch_limits.state_dict() == known
 
 
-def test_batch_limits_without_oom_have_no_state() -> None:
-    assert BatchLimits().state_dict() == {}
-    limits = BatchLimits()
-    limits.load_state_dict({})
-    assert limits.rows == sys.maxsize
-
-
 @pytest.mark.parametrize(
     ("failed", "rows"), [([25], 12), ([25, 1], 12), ([8, 30], 4), ([30, 8], 4), ([3, 2], 1)]
 )
@@ -376,26 +359,18 @@ def test_oom_of_a_single_row_costs_that_row_only(
     engine.model.config = replace(engine.model.config, stop_tokens=(0,))  # every row decodes
     expected = comparable(engine.ask(images, question))
     oom_for_images(monkeypatch, site, {2, 5})
-    found = comparable(engine.ask(images, question))
+    rows = list(engine.ask(images, question))
+    found = comparable(rows)
     assert [row_index for row_index, row in found if row.error] == [2, 5]
     for (row_index, row), (_, other) in zip(found, expected, strict=True):
         if row_index not in (2, 5):
             assert row == other
-    lost = dict(found)[2]
+    lost = dict(rows)[2]
     assert (lost.error, lost.answer, lost.boxes) == ("oom", None, ())
     assert lost.error_message
     assert lost.error_message[0].isupper()
     assert lost.error_message.endswith(".")
     assert (lost.id, lost.width, lost.load_ms) == ("2", RESOLUTION, 0.5)
-
-
-def test_an_oom_error_row_has_no_times(
-    loaded: InferenceEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    oom_for_images(monkeypatch, "decode", {0})
-    engine = fresh(loaded)
-    engine.model.config = replace(engine.model.config, stop_tokens=(0,))
-    (lost,) = [row for _, row in engine.ask(stream(2, ["a"]), QUESTIONS["free"]) if row.error]
     assert (lost.vision_ms, lost.prefill_ms, lost.decode_ms, lost.batch) == (None,) * 4
 
 
@@ -441,17 +416,6 @@ def test_oom_after_an_answered_row_does_not_end_the_run(
     LimitedMemory(monkeypatch, "prefill", 0)
     found = list(engine.ask(stream(), QUESTIONS["free"]))
     assert [row.error for _, row in found] == ["oom"] * 21
-
-
-def test_oom_after_a_chosen_answer_does_not_end_the_run(
-    loaded: InferenceEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine, choices = fresh(loaded), ("red", "blue")
-    question = tasks.ask(["a"], choices=choices)
-    images = stream(9, ["a"], choices)
-    assert [row.error for _, row in engine.ask(images[:1], question)] == [None]
-    LimitedMemory(monkeypatch, "branch", 0)
-    assert [row.error for _, row in engine.ask(images, question)] == ["oom"] * 9
 
 
 def test_a_single_row_is_retried_with_an_empty_kv_cache(
@@ -719,10 +683,6 @@ def test_a_device_without_memory_for_any_row_is_exit_code_17(
     code, found, err = called(capsys, *PROMPT, "--limit", "2")
     assert (code, [error for *_, error in found]) == (3, ["oom", "oom"])
     assert "2 with errors: oom 2" in err
-
-
-def test_one_prompt_per_image_reports_no_reuse(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "reused" not in called(capsys, *PROMPT[:2])[2]
 
 
 # --- regressions

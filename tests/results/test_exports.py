@@ -14,7 +14,7 @@ import yaml
 from PIL import Image
 from pycocotools.coco import COCO
 
-from pgcli.results.exports import FORMATS, format_named
+from pgcli.results.exports import FORMATS
 from tests.support.exporting import (
     SIZES,
     captioned,
@@ -27,10 +27,6 @@ from tests.support.exporting import (
 )
 
 Capture = pytest.CaptureFixture[str]
-
-
-def test_every_format_is_registered_under_its_name() -> None:
-    assert all(callable(format_named(name).write) for name in FORMATS)
 
 
 # COCO
@@ -58,22 +54,6 @@ def test_pycocotools_reads_boxes_masks_scores_and_labels(
     assert mask[4:14, 8:28].sum() == mask.sum() == first["area"] == 199
     assert mask[4, 8] == 0
     assert coco.getAnnIds(imgIds=[2]) == []
-
-
-def test_pycocotools_scores_an_export_against_itself_as_perfect(
-    capsys: Capture, boxes: Path, tmp_path: Path
-) -> None:
-    from pycocotools.cocoeval import COCOeval
-
-    output = tmp_path / "coco.json"
-    exported(capsys, boxes, "coco", output)
-    truth = COCO(output)
-    measured = COCOeval(truth, truth.loadRes(truth.dataset["annotations"]), "bbox")
-    measured.evaluate()
-    measured.accumulate()
-    measured.summarize()
-    capsys.readouterr()
-    assert measured.stats[0] == pytest.approx(1)
 
 
 def test_root_makes_names_relative_and_refuses_other_paths(
@@ -423,18 +403,6 @@ def test_boxes_are_clipped_and_boxes_outside_the_image_are_reported(
     wanted = [inside for _, inside in STRANGE if inside is not None]
     found = corners(tmp_path / "out", to)
     assert numpy.array(found) == pytest.approx(numpy.array(wanted), abs=1e-4)
-
-
-def test_boxes_of_a_run_are_exported_unchanged(
-    capsys: Capture, boxes: Path, tmp_path: Path
-) -> None:
-    err = exported(capsys, boxes, "coco", tmp_path / "o.json")[1]
-    assert "left out" not in err
-    given = [box for line in boxes.read_text().splitlines() for box in json.loads(line)["boxes"]]
-    made = json.loads((tmp_path / "o.json").read_text())["annotations"]
-    assert [one["bbox"] for one in made] == [
-        [b["xmin"], b["ymin"], b["xmax"] - b["xmin"], b["ymax"] - b["ymin"]] for b in given
-    ]
 
 
 def test_boxes_of_several_prompts_belong_to_one_image(

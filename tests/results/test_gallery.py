@@ -109,10 +109,6 @@ def test_data_contains_no_markup_characters() -> None:
     assert json.loads(inert(HOSTILE[0])) == HOSTILE[0]
 
 
-def test_the_same_rows_make_the_same_page() -> None:
-    assert made(hostile()[:9]) == made(hostile()[:9])
-
-
 def test_columns_are_as_the_rows_have_them() -> None:
     cards = Cards()
     strange = [

@@ -274,19 +274,6 @@ def test_rows_that_were_lost_before_a_run_resumed_are_in_its_exit_code(
     assert [line["lost"] for line in metrics("out")] == [1, 1, 0, 0]
 
 
-def test_images_in_a_table_train_as_those_in_files(run: Run) -> None:
-    import pyarrow
-    import pyarrow.parquet
-
-    rows = [json.loads(line) for line in Path("pairs.jsonl").read_text().splitlines()]
-    for row in rows:
-        row["image"] = Path(row["image"]).read_bytes()
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), "pairs.parquet")
-    for source in ("pairs.jsonl", "pairs.parquet"):
-        assert run(f"{source} {CLASSIFY} -o {source}.out".replace("--steps 4", "--steps 1")) == 0
-    assert same("pairs.jsonl.out", "pairs.parquet.out")
-
-
 def test_checkpoint_is_trained_further(run: Run) -> None:
     options = CONTRASTIVE.replace("--init tiny", "--model demo-towers")
     assert run(f"pairs.jsonl {options} --steps 1 -o out --loss softmax") == 0
@@ -337,15 +324,6 @@ def test_classifier_with_the_same_labels_keeps_its_head(run: Run) -> None:
     first, second = weights("first"), weights("second")
     torch.testing.assert_close(second["classifier.weight"], first["classifier.weight"])
     assert second["classifier.weight"].abs().max() > 0
-
-
-def test_loss_that_is_not_finite_ends_with_its_step(
-    run: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(f"walls {CLASSIFY} --learning-rate 1e17 -o out") == 15
-    err = capsys.readouterr().err
-    assert "of step 2 is nan" in err or "of step 3 is nan" in err
-    assert "--learning-rate" in err
 
 
 def test_same_image_is_not_trained_and_evaluated_on(

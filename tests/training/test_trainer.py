@@ -158,13 +158,6 @@ def test_patience_ends_a_run_that_no_longer_improves(tmp_path: Path) -> None:
     assert trainer(tmp_path, LineFit(), options).progress.is_complete
 
 
-def test_complete_run_has_nothing_left_to_do(tmp_path: Path) -> None:
-    assert trainer(tmp_path).run()
-    task = LineFit()
-    assert trainer(tmp_path, task).run()
-    assert task.seen == []
-
-
 @pytest.mark.parametrize("broken_step", [0, 6])
 def test_loss_that_is_not_finite_stops_and_names_the_step(tmp_path: Path, broken_step: int) -> None:
     task = LineFit(broken_step=broken_step)
@@ -333,14 +326,6 @@ def test_gradient_that_is_not_finite_changes_no_weight(tmp_path: Path) -> None:
     with pytest.raises(TrainingDiverged, match="the gradient norm of step 1 is nan"):
         found.run()
     assert all(map(torch.equal, before, task.model.parameters()))
-
-
-def test_deterministic_algorithms_suffice(tmp_path: Path) -> None:
-    torch.use_deterministic_algorithms(True)
-    try:
-        assert trainer(tmp_path).run()
-    finally:
-        torch.use_deterministic_algorithms(False)
 
 
 @pytest.mark.nightly
