@@ -6,8 +6,8 @@ import ctypes
 import resource
 import signal
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 #: For one image: the largest that is decoded by default, 89 million pixels, takes one gigabyte.
@@ -30,10 +30,21 @@ def limit_memory(size: int | None = None) -> None:
     """Make allocations fail beyond `size` bytes (MEMORY_LIMIT_BYTES) on top of those of now."""
     with suppress(OSError, ValueError):
         allocated = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        hard_limit = resource.getrlimit(resource.RLIMIT_AS)[1]
+        soft_limit, hard_limit = resource.getrlimit(resource.RLIMIT_AS)
         limit = allocated + (MEMORY_LIMIT_BYTES if size is None else size)
-        if hard_limit == resource.RLIM_INFINITY or limit < hard_limit:
+        if soft_limit == resource.RLIM_INFINITY or limit < soft_limit:
             resource.setrlimit(resource.RLIMIT_AS, (limit, hard_limit))
+
+
+@contextmanager
+def memory_limit(size: int) -> Iterator[None]:
+    """A block in which allocations of this process fail beyond `size` bytes: MemoryError."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    limit_memory(size)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 def limit_processor_time(seconds: float) -> None:

@@ -14,6 +14,8 @@ from pgcli.stores.files import open_regular
 
 #: Levels of nesting in a line: those of a manifest's values, and the row around them.
 MAX_LEVELS = 2 * MAX_DEPTH
+#: Of a row with kept columns of 64 MiB as base64, and more.
+MAX_LINE_BYTES = 128 * 2**20
 
 
 def json_line(answer: Answer, schema: RowSchema, *, ascii_only: bool = False) -> str:
@@ -46,9 +48,15 @@ def is_too_deep(line: bytes, value: object = None) -> bool:
 
 
 def read_lines(file: Path) -> Iterator[bytes]:
-    """The file's lines with their newlines, which the last line may lack."""
+    """The file's lines with their newlines, which the last line may lack.
+
+    Raises ValueError for a line that is longer than any row.
+    """
     with open_regular(file) as stream:
-        yield from stream
+        while line := stream.readline(MAX_LINE_BYTES + 1):
+            if len(line) > MAX_LINE_BYTES:
+                raise ValueError(f"a line is longer than {MAX_LINE_BYTES >> 20} MiB")
+            yield line
 
 
 def read_rows(file: Path) -> Iterator[dict[str, Any]]:

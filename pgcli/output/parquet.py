@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -13,6 +13,7 @@ import pyarrow
 
 from pgcli.arrow_types import MISMATCHES, Kinds, add_kinds, cast_table, common_type
 from pgcli.arrow_values import to_values
+from pgcli.images.limits import memory_limit
 from pgcli.output.lines import MAX_LEVELS
 from pgcli.output.promote import (
     Cell,
@@ -28,6 +29,8 @@ Row = Mapping[str, Any]
 #: The most bytes, in memory, of a row group that has several rows.
 MAX_GROUP_BYTES = 64 * 2**20
 READ_ROWS = 1000  # that are made Python values at a time
+#: For those rows: a column of a few kilobytes in the file can unpack to any number of bytes.
+READ_BYTES = 2**30
 #: The keys of the metadata: the settings, which are part of the contract, and what `PartInfo` has.
 SETTINGS = b"pgcli"
 RUN, FIRST, ROWS, ERRORS = (b"pgcli." + name for name in (b"run", b"first", b"rows", b"errors"))
@@ -166,14 +169,27 @@ def read_parquet(file: Path, *, exact: bool = False) -> Iterator[Row]:
         kept = {*RowSchema.of(opened.schema_arrow.names).keep}
         if max(map(_levels, opened.schema_arrow.types), default=0) >= MAX_LEVELS:
             raise ValueError("its columns are nested too deeply")
-        for batch in opened.iter_batches(READ_ROWS):
-            names = batch.schema.names
-            columns = [
-                _values(column, is_kept=name in kept, exact=exact)
-                for name, column in zip(names, batch.columns, strict=True)
-            ]
-            for values in zip(*columns, strict=True):
-                yield dict(zip(names, values, strict=True))
+        batches = opened.iter_batches(READ_ROWS, use_threads=False)
+        while columns := _read_columns(batches, kept, exact=exact):
+            for values in zip(*columns.values(), strict=True):
+                yield dict(zip(columns, values, strict=True))
+
+
+def _read_columns(
+    batches: Iterator[pyarrow.RecordBatch], kept: Set[str], *, exact: bool
+) -> dict[str, list[Any]]:
+    """The columns of the next rows; none at the end. Raises ValueError."""
+    try:
+        with memory_limit(READ_BYTES):
+            batch = next(batches, None)
+            if batch is None:
+                return {}
+            return {
+                name: _values(column, is_kept=name in kept, exact=exact)
+                for name, column in zip(batch.schema.names, batch.columns, strict=True)
+            }
+    except MemoryError:
+        raise ValueError(f"{READ_ROWS:,} rows take over {READ_BYTES >> 30} GiB") from None
 
 
 def _values(column: pyarrow.Array, *, is_kept: bool, exact: bool) -> list[Any]:

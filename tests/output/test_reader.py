@@ -9,10 +9,12 @@ from array import array
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -360,3 +362,33 @@ def test_a_run_that_saves_rows_is_read_while_it_does(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pgcli.output.reader, "find_sources", find)
         assert numbers(output) == [*range(12)]
+
+
+@pytest.mark.parametrize("kind", ["dictionary", "text"])
+@pytest.mark.parametrize("exact", [False, True])
+def test_few_bytes_that_unpack_to_gigabytes_are_refused(
+    tmp_path: Path, kind: str, exact: bool
+) -> None:
+    texts = pa.array(["z" * 2**24])
+    answers = pa.DictionaryArray.from_arrays(pa.array([0] * 300, pa.int32()), texts)
+    table = rows_table([ROWS[0]] * 300, SCHEMA)
+    place = table.schema.get_field_index("answer")
+    file = tmp_path / "rows.parquet"
+    pa.parquet.write_table(
+        table.set_column(place, "answer", answers),
+        file,
+        compression="zstd",
+        store_schema=kind == "dictionary",  # without it, the column is read as texts
+    )
+    assert file.stat().st_size < 2**17
+    with pytest.raises(UsageError, match="1,000 rows take over 1 GiB"):
+        next(read_results(file, exact=exact))
+
+
+def test_endless_line_is_not_read_to_its_end(tmp_path: Path) -> None:
+    file = write(tmp_path, "rows.jsonl", 3)
+    os.truncate(file, 2**36)
+    rows = read_results(file)
+    assert [row["index"] for row in islice(rows, 3)] == [0, 1, 2]
+    with pytest.raises(UsageError, match="a line is longer than 128 MiB"):
+        next(rows)
