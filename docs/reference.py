@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pgcli.cli.app import PANELS, declared
 from pgcli.cli.config import ProgramOptions
 from pgcli.cli.options import value_name
-from pgcli.declare import REQUIRED, Option, options_of
+from pgcli.declare import Option, options_of
 from pgcli.run.request.options import RECORDS
 from pgcli.run.request.questions import COMMANDS
 
@@ -60,12 +60,8 @@ def row(option: Option) -> str:
     """The row of an option."""
     names = ", ".join(f"`{name}`" for name in (option.flag, *option.short))
     value = "" if option.kind is bool else f" `{value_name(option)}`"
-    default = option.default_text
-    if not default and option.default not in (None, REQUIRED, ()) and option.kind is not bool:
-        default = str(option.default)
-    default = "required" if option.default is REQUIRED else default
     variable = f"`{option.variable}`" if option.variable else ""
-    cells = (names + value, option.help, default, variable)
+    cells = (names + value, option.help, option.shown_default, variable)
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 

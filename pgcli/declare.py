@@ -68,6 +68,15 @@ class Option:
         is_once = not self.repeat or self.commas
         return f"PGCLI_{self.name.upper()}" if is_once and not self.own else None
 
+    @property
+    def shown_default(self) -> str:
+        """Its default in the help: empty for none, and for a flag that is off."""
+        if self.default is REQUIRED:
+            return "required"
+        if self.default_text or self.default in (None, False, ()):
+            return self.default_text
+        return f"{self.default:g}" if self.kind is float else str(self.default)
+
     def read(self, value: object) -> Any:
         """The value, from text or from Python. Raises ValueError with the reason."""
         if not self.repeat:
@@ -153,10 +162,12 @@ def opt(
     return field(default=default, metadata={"option": option})
 
 
-def same(record: type, name: str) -> Any:
-    """A field that is the option of another record, which has the same meaning."""
+def same(record: type, name: str, help: str = "") -> Any:
+    """A field that is the option of another record; `help` says what it means here."""
     (declaration,) = (f for f in fields(record) if f.name == name)
-    return field(default=declaration.default, metadata=declaration.metadata)
+    option: Option = declaration.metadata["option"]
+    option = replace(option, help=help) if help else option
+    return field(default=declaration.default, metadata={"option": option})
 
 
 #: The options of each record, once they were asked for.

@@ -27,8 +27,7 @@ from pgcli.engine.engine import InferenceEngine
 from pgcli.engine.loader import load
 from pgcli.engine.memory import batch_bytes, parameters
 from pgcli.errors import NoUsableDevice
-from pgcli.proof import reference
-from pgcli.proof.report import Waiting
+from pgcli.proof import Waiting, reference
 from pgcli.records import Item
 
 ROUNDS = 5  # runs of each program, in turns

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
@@ -93,7 +94,9 @@ class LoadOptions:
 class AddressOptions:
     """Whether images at addresses are read."""
 
-    allow_urls: bool = same(InputOptions, "allow_urls")
+    allow_urls: bool = same(
+        InputOptions, "allow_urls", "Read images at s3://, gs://, az://, hf:// and http(s)://."
+    )
     allow_private_hosts: bool = same(InputOptions, "allow_private_hosts")
 
     @property
@@ -130,11 +133,13 @@ def command(
     examples: str,
     reads_config: bool = True,
     unused: Collection[str] = (),
+    defaults: Mapping[str, str] = MappingProxyType({}),
 ) -> Callable[[Function], Function]:
     """Declares a command of `PANELS`; in its help, the details follow the sentence there.
 
     Its function has the arguments as parameters, and `given`, the options of the records. The help
-    leaves out those that are `unused`: they do not apply to this command.
+    leaves out those that are `unused`: they do not apply to this command. `defaults` are those that
+    the command alone has.
     """
     records = (*records, ProgramOptions)
     options = sorted((one for record in records for one in options_of(record)), key=panel_order)
@@ -154,7 +159,10 @@ def command(
                 for one in inspect.signature(function).parameters.values()
                 if one.name != "given"
             ),
-            *(parameter(option, is_used=option.name not in unused) for option in options),
+            *(
+                parameter(option, defaults.get(option.name, ""), is_used=option.name not in unused)
+                for option in options
+            ),
         ]
         call.__annotations__ = {one.name: one.annotation for one in parameters}
         call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -180,16 +188,13 @@ def panel_order(option: Option) -> int:
     return SHARED_PANELS.index(option.panel) if option.panel in SHARED_PANELS else -1
 
 
-def parameter(option: Option, *, is_used: bool = True) -> inspect.Parameter:
+def parameter(option: Option, default: str = "", *, is_used: bool = True) -> inspect.Parameter:
     """The parameter of a function that Typer makes the option of: of its words, which are read
-    later.
+    later. The help shows `default` where the command has another one.
     """
     help, choices = option.help, option.choices
-    default = option.default_text
-    if not default and option.default not in (None, REQUIRED, False, ()):
-        default = str(option.default)
-    if default:
-        help += rf" [dim]\[default: {default}][/]"
+    if default := default or option.shown_default:
+        help += rf" [dim]\[{'' if option.default is REQUIRED else 'default: '}{default}][/]"
     is_flag = option.kind is bool
     kind: Any = bool if is_flag else list[str] if option.repeat else str
     declared = typer.Option(

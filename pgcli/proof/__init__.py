@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
-from importlib.metadata import version
-from pathlib import Path
+from time import perf_counter
 
 import torch
 
-from pgcli.checkpoints.config import read_config, settings_not_followed
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.model_description import read_description
-from pgcli.checkpoints.preprocessing import read_preprocessing
 from pgcli.checkpoints.weight_files import total_bytes
 from pgcli.device.select import choose_device
-from pgcli.engine.image_spec import image_spec
-from pgcli.engine.tokenizer import Tokenizer
 from pgcli.errors import NoInputError
 from pgcli.images import ImageLimits, ImageSpec, decode
 from pgcli.proof import reference
+from pgcli.proof.case import Case, Outputs
 from pgcli.proof.compare import compare_tensors, compare_tokens
 from pgcli.proof.dtypes import choose_dtypes
-from pgcli.proof.engine_outputs import load_and_run
-from pgcli.proof.inputs import PROMPTS, Inputs, StageOutputs, make_inputs
-from pgcli.proof.preprocessing import compare_pixels, compare_prompts
-from pgcli.proof.reference_outputs import eager_outputs, reference_outputs
-from pgcli.proof.report import Comparison, Proof, Stages, Waiting, compare_programs
-from pgcli.proof.towers import prove_towers
+from pgcli.proof.paligemma import paligemma_case
+from pgcli.proof.preprocessing import compare_pixels
+from pgcli.proof.report import Comparison, Proof, Stages
+from pgcli.proof.towers import towers_case
 from pgcli.records import DecodedImage, Item
 
 MAX_IMAGES = 8  # that are compared, of all given
+#: Shows, while it is entered, what the program is doing.
+Waiting = Callable[[str], AbstractContextManager[object]]
 
 
 def prove(
@@ -47,51 +44,34 @@ def prove(
     be read, NoUsableDevice if there is too little memory, UsageError without transformers, and
     InvalidCheckpoint for a broken checkpoint.
     """
-    description = read_description(checkpoint.folder)
+    folder, torch_device = checkpoint.folder, choose_device(device)
+    description, read_images = read_description(folder), partial(readable_images, items)
     if description.kind == "paligemma":
-        return _prove_paligemma(checkpoint.folder, items, device, dtype, waiting)
-    return prove_towers(
-        checkpoint,
-        description,
-        partial(_readable, items),
-        device=device,
-        dtype=dtype,
-        waiting=waiting,
-    )
-
-
-def _prove_paligemma(
-    folder: Path, items: Sequence[Item], device: str, dtype: str, waiting: Waiting
-) -> Proof:
-    reference.import_transformers()
-    torch_device, config = choose_device(device), read_config(folder)
-    tokenizer = Tokenizer.from_folder(folder)
-    preprocessing = read_preprocessing(folder, config.vision.resolution)
-    images = _readable(items, image_spec(config.vision.resolution, preprocessing))
-    inputs = make_inputs(images, tokenizer, config, preprocessing)
-    dtypes, skipped = choose_dtypes(
-        dtype, config, torch_device, len(inputs.ids), total_bytes(folder)
-    )
+        case = paligemma_case(folder, read_images, torch_device)
+    else:
+        case = towers_case(folder, description, read_images, torch_device)
+    dtypes, left_out = choose_dtypes(dtype, torch_device, case, total_bytes(folder))
     with reference.quiet_transformers():
-        comparisons = tuple(_compare(folder, inputs, one, torch_device, waiting) for one in dtypes)
-        ours = [*map(tokenizer.encode_prompt, PROMPTS)]
-        theirs = partial(reference.prompt_ids, folder, PROMPTS)
-        prompts = compare_prompts(PROMPTS, ours, theirs)
-        pixels = compare_pixels(folder, images, preprocessing)
+        comparisons = tuple(compare_programs(case, dtype, waiting) for dtype in dtypes)
+        texts = None if case.texts is None else case.texts()
+        levels = None
+        if case.has_processor:
+            levels = compare_pixels(folder, case.images, case.preprocessing)
     return Proof(
         device=str(torch_device),
-        program=f"transformers {version('transformers')}",
-        images=len(images),
-        rows=len(inputs.ids),
-        texts=prompts,
-        levels=pixels,
+        program=case.program,
+        images=len(case.images),
+        rows=case.rows,
+        texts=texts,
+        levels=levels,
         comparisons=comparisons,
-        left_out=tuple(skipped),
-        not_followed=settings_not_followed(folder, never_generated={config.image_token_id}),
+        left_out=tuple(left_out),
+        not_followed=case.not_followed,
     )
 
 
-def _readable(items: Sequence[Item], spec: ImageSpec) -> list[DecodedImage]:
+def readable_images(items: Sequence[Item], spec: ImageSpec) -> list[DecodedImage]:
+    """The first images, without those that cannot be read. Raises NoInputError for none."""
     images = [decode(item, spec, ImageLimits()) for item in items[:MAX_IMAGES]]
     readable = [image for image in images if image.fault is None]
     if not readable:
@@ -103,34 +83,46 @@ def _readable(items: Sequence[Item], spec: ImageSpec) -> list[DecodedImage]:
     return readable
 
 
-def _compare(
-    folder: Path, inputs: Inputs, dtype: torch.dtype, device: torch.device, waiting: Waiting
-) -> Comparison:
-    """Both programs in one dtype."""
-    return compare_programs(
-        dtype,
-        waiting,
-        ours=lambda: load_and_run(folder, inputs, dtype, device),
-        load=lambda: reference.load_reference(folder, dtype, device),
-        theirs=lambda model: reference_outputs(model, inputs),
-        eager=lambda model: eager_outputs(model, inputs),
-        stages=partial(_stages, inputs.vocabulary.image_token, dtype == torch.float32),
-    )
+def compare_programs(case: Case, dtype: torch.dtype, waiting: Waiting) -> Comparison:
+    """Both programs in one dtype. The first model is freed before the second is loaded.
+
+    The outputs of `eager` attention, whose differences are rounding noise, are compared too in
+    bfloat16, and where float32 differs.
+    """
+    name, exact = str(dtype).removeprefix("torch."), dtype == torch.float32
+    start = perf_counter()
+    with waiting(f"{name}: running this code"):
+        ours = case.ours(dtype)
+    reference.free_memory()
+    middle = perf_counter()
+    # cuDNN would compute the reference's patch convolution in tf32
+    with waiting(f"{name}: running the reference"), torch.backends.cudnn.flags(allow_tf32=False):
+        model = case.load(dtype)
+        theirs = case.theirs(model)
+        stages = compare_stages(case, ours, theirs, None, exact=exact)
+        is_same = exact and all(stage.same for stage in stages)
+        if not is_same and (eager := case.eager(model)) is not None:
+            stages = compare_stages(case, ours, theirs, eager, exact=exact)
+        del model
+    reference.free_memory()
+    return Comparison(name, stages, middle - start, perf_counter() - middle)
 
 
-def _stages(
-    image_token: int,
-    exact: bool,
-    mine: StageOutputs,
-    other: StageOutputs,
-    eager: StageOutputs | None,
+def compare_stages(
+    case: Case, ours: Outputs, theirs: Outputs, eager: Outputs | None, *, exact: bool
 ) -> Stages:
-    features = None if eager is None else eager.features_BPD
-    logits = None if eager is None else eager.logits_BV
-    return (
+    """The tensors of each stage compared, then the tokens if there are any."""
+    stages: Stages = tuple(
         compare_tensors(
-            "vision features", mine.features_BPD, other.features_BPD, features, exact=exact
-        ),
-        compare_tensors("prefill logits", mine.logits_BV, other.logits_BV, logits, exact=exact),
-        compare_tokens(mine, other, eager, image_token, exact=exact),
+            stage,
+            tensor,
+            theirs.tensors[stage],
+            None if eager is None else eager.tensors[stage],
+            exact=exact,
+            exact_bound=case.bound,
+        )
+        for stage, tensor in ours.tensors.items()
     )
+    if not ours.tokens:
+        return stages
+    return (*stages, compare_tokens(ours, theirs, eager, case.image_token, exact=exact))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pgcli.proof.inputs import StageOutputs
+from pgcli.proof.case import Outputs
 
 # The documented bound in float32 for values around 1. Rounding errors are proportional to the
 # summed values, so for larger values (logits of real checkpoints reach 30 to 100) the bound is
@@ -138,9 +138,9 @@ def _first(difference: Tensor, bound: float) -> tuple[int, ...]:
 
 
 def compare_tokens(
-    ours: StageOutputs,
-    reference: StageOutputs,
-    eager: StageOutputs | None,
+    ours: Outputs,
+    reference: Outputs,
+    eager: Outputs | None,
     image_token: int,
     *,
     exact: bool,
@@ -169,7 +169,7 @@ def compare_tokens(
 
 
 def _divergences(
-    ours: Sequence[tuple[int, ...]], reference: StageOutputs, image_token: int, bound: float
+    ours: Sequence[tuple[int, ...]], reference: Outputs, image_token: int, bound: float
 ) -> tuple[Divergence, ...]:
     assert reference.steps is not None
     found = []
@@ -196,7 +196,7 @@ def _first_different(first: tuple[int, ...], second: tuple[int, ...]) -> int | N
     return next((n for n in range(shared) if first[n] != second[n]), shared)
 
 
-def _noise(reference: StageOutputs, eager: StageOutputs, image_token: int) -> tuple[float, int]:
+def _noise(reference: Outputs, eager: Outputs, image_token: int) -> tuple[float, int]:
     """The largest gap of two logits that is a tie in bfloat16, and the number of divergent rows.
 
     Each of the two logits may be off by the largest difference of transformers' two attention

@@ -5,28 +5,28 @@ from __future__ import annotations
 import torch
 
 from pgcli.device.select import choose_dtype, cpu_has_bfloat16, free_bytes
-from pgcli.engine.memory import LARGE_PARAMETERS, LONG_PROMPT, NEW_TOKENS, needed_bytes, parameters
+from pgcli.engine.memory import LARGE_PARAMETERS
 from pgcli.errors import NoUsableDevice
-from pgcli.model.config import PaliGemmaConfig
+from pgcli.proof.case import Case
 
 
 def choose_dtypes(
-    requested: str, config: PaliGemmaConfig, device: torch.device, rows: int, stored_bytes: int
+    requested: str, device: torch.device, case: Case, stored_bytes: int
 ) -> tuple[list[torch.dtype], list[str]]:
     """The dtypes to compare in, and the reasons for those that are skipped."""
-    free, chosen, skipped = free_bytes(device), [], []
+    free, chosen, skipped = free_bytes(device), list[torch.dtype](), list[str]()
     candidates = [torch.float32, torch.bfloat16]
     if requested != "auto":
         candidates = [choose_dtype(requested, device, stored_bytes)]
     for dtype in candidates:
         name = str(dtype).removeprefix("torch.")
-        needed = _needed(config, dtype.itemsize, rows, device.type)
+        needed = case.memory(dtype.itemsize)
         is_slow = dtype == torch.bfloat16 and device.type == "cpu" and not cpu_has_bfloat16()
         if needed > free:
             skipped.append(
                 f"{name}: it needs {needed / 1e9:.1f} GB, and {device} has {free / 1e9:.1f} GB free"
             )
-        elif requested == "auto" and is_slow and parameters(config) > LARGE_PARAMETERS:
+        elif requested == "auto" and is_slow and case.parameters > LARGE_PARAMETERS:
             skipped.append(f"{name}: slow on this processor; add --dtype {name} to compare in it")
         else:
             chosen.append(dtype)
@@ -36,12 +36,3 @@ def choose_dtypes(
             hint="close other programs, or run it on a larger machine",
         )
     return chosen, skipped
-
-
-def _needed(config: PaliGemmaConfig, itemsize: int, rows: int, device: str) -> int:
-    """Memory for this code's batch, or for a row in transformers with all attention scores."""
-    decoder, vision = config.decoder, config.vision
-    slots = config.image_tokens + LONG_PROMPT + NEW_TOKENS
-    scores = 12 * max(decoder.num_heads * slots**2, vision.num_heads * vision.num_patches**2)
-    reference = needed_bytes(config, itemsize, 1, device=device) + scores
-    return max(needed_bytes(config, itemsize, rows, device=device), reference)

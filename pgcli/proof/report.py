@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from time import perf_counter
-from typing import Any, TypeVar
 
-import torch
-
-from pgcli.proof import reference
 from pgcli.proof.compare import TensorComparison, TokenComparison
 from pgcli.proof.preprocessing import PixelComparison, PromptComparison
 
-Outputs = TypeVar("Outputs")
 Stages = tuple[TensorComparison | TokenComparison, ...]
-#: Shows, while it is entered, what the program is doing.
-Waiting = Callable[[str], AbstractContextManager[object]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,37 +68,3 @@ class Proof:
         names_text = f"{', '.join(names)} and {last}" if names else last
         dtypes = " and ".join(c.dtype for c in self.comparisons)
         return f"same: {names_text} are those of {self.program} in {dtypes}"
-
-
-def compare_programs(
-    dtype: torch.dtype,
-    waiting: Waiting,
-    *,
-    ours: Callable[[], Outputs],
-    load: Callable[[], Any],
-    theirs: Callable[[Any], Outputs],
-    eager: Callable[[Any], Outputs | None],
-    stages: Callable[[Outputs, Outputs, Outputs | None], Stages],
-) -> Comparison:
-    """Both programs in one dtype. The first model is freed before the second is loaded.
-
-    The outputs of `eager` attention, whose differences are rounding noise, are compared too in
-    bfloat16, and where float32 differs.
-    """
-    name = str(dtype).removeprefix("torch.")
-    start = perf_counter()
-    with waiting(f"{name}: running this code"):
-        mine = ours()
-    reference.free_memory()
-    middle = perf_counter()
-    # cuDNN would compute the reference's patch convolution in tf32
-    with waiting(f"{name}: running the reference"), torch.backends.cudnn.flags(allow_tf32=False):
-        model = load()
-        other = theirs(model)
-        compared = stages(mine, other, None)
-        is_exact = dtype == torch.float32 and all(stage.same for stage in compared)
-        if not is_exact and (noisy := eager(model)) is not None:
-            compared = stages(mine, other, noisy)
-        del model
-    reference.free_memory()
-    return Comparison(name, compared, middle - start, perf_counter() - middle)

@@ -1,8 +1,14 @@
-"""Compares this code with transformers or open_clip on two towers and classifiers."""
+"""Embeddings and logits of two towers and classifiers in both programs.
+
+This code computes them in one batch, transformers or open_clip image by image.
+
+B images · C channels · R resolution · N texts · T tokens · E embedding
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -10,32 +16,23 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
+from torch.nn import functional as F
 
-from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.model_description import ModelDescription, image_preprocessing
-from pgcli.checkpoints.preprocessing import Preprocessing
-from pgcli.checkpoints.weight_files import total_bytes
 from pgcli.checkpoints.weights import count_parameters
-from pgcli.device.select import choose_device, choose_dtype, cpu_has_bfloat16
 from pgcli.embedding.loader import encoder_config, read_model, text_processor
 from pgcli.embedding.texts import TextProcessor
 from pgcli.engine.image_spec import image_spec
-from pgcli.engine.memory import LARGE_PARAMETERS, check_fits
-from pgcli.errors import UsageError
+from pgcli.errors import Difference, UsageError
+from pgcli.model.classifier import ImageClassifier
 from pgcli.model.cpu.optimize import optimize_encoders_for_cpu
 from pgcli.model.siglip import normalize_pixels
+from pgcli.model.two_towers import TwoTowers
+from pgcli.printable import first_line
 from pgcli.proof import reference
-from pgcli.proof.compare import compare_tensors
-from pgcli.proof.preprocessing import PromptComparison, compare_pixels, compare_prompts
-from pgcli.proof.report import Comparison, Proof, Stages, Waiting, compare_programs
-from pgcli.proof.tower_outputs import (
-    Outputs,
-    TowerInputs,
-    load_reference,
-    our_outputs,
-    reference_outputs,
-)
-from pgcli.records import DecodedImage
+from pgcli.proof.case import Case, Outputs, ReadImages
+from pgcli.proof.preprocessing import PromptComparison, compare_prompts
 
 #: Texts of different lengths; the last is cut.
 TEXTS = (
@@ -44,42 +41,64 @@ TEXTS = (
     "three blue circles to the left of a small yellow square, seen from above",
     "a text that has more tokens than any text tower has positions for " * 12,
 )
-EXACT = 1e-5  # the bound of float32, of values up to 1
+BOUND = 1e-5  # of values up to 1 in float32
 
 
-def prove_towers(
-    checkpoint: Checkpoint,
-    description: ModelDescription,
-    decoded: Callable[[Any], list[DecodedImage]],
-    *,
-    device: str,
-    dtype: str,
-    waiting: Waiting,
-) -> Proof:
-    """Run both programs on the checkpoint, one after the other, in each requested dtype.
+@dataclass(frozen=True, slots=True)
+class TowerInputs:
+    """Normalized pixels in float32, and the tokens of texts, if there is a text tower."""
 
-    `decoded` prepares the images for an ImageSpec. Raises as `proof.prove`.
+    pixels_BCRR: Tensor
+    token_NT: Tensor | None
+
+
+def towers_case(
+    folder: Path, description: ModelDescription, read_images: ReadImages, device: torch.device
+) -> Case:
+    """Both programs on two towers or a classifier.
+
+    Raises UsageError without the reference, NoInputError and InvalidCheckpoint.
     """
-    folder, torch_device = checkpoint.folder, choose_device(device)
-    program = _program(description)
+    program = program_of(description)
     preprocessing = image_preprocessing(folder, description)
-    images = decoded(image_spec(description.vision.resolution, preprocessing))
+    images = read_images(image_spec(description.vision.resolution, preprocessing))
     texts = text_processor(folder, description)
-    inputs = _inputs(images, preprocessing, texts)
-    dtypes, left_out = _dtypes(dtype, torch_device, folder, description)
-    with reference.quiet_transformers():
-        comparisons = tuple(
-            _compare(folder, description, inputs, one, torch_device, waiting) for one in dtypes
-        )
-        is_own = description.open_clip is None
-        tokens = None if texts is None else _compare_tokens(folder, texts)
-        levels = compare_pixels(folder, images, preprocessing) if is_own else None
-    return Proof(
-        str(torch_device), program, len(images), None, tokens, levels, comparisons, tuple(left_out)
+    pixels = [image.pixels for image in images if image.pixels is not None]
+    mean, std = torch.tensor(preprocessing.mean), torch.tensor(preprocessing.std)
+    inputs = TowerInputs(
+        normalize_pixels(torch.from_numpy(np.stack(pixels)), mean, std, torch.float32),
+        None if texts is None else texts(TEXTS),
+    )
+    parameters = count_parameters(encoder_config(description))
+
+    def ours(dtype: torch.dtype) -> Outputs:
+        model = read_model(folder, description, dtype=dtype, device=device)
+        optimize_encoders_for_cpu(model)
+        return our_outputs(model, inputs)
+
+    def eager(model: Any) -> Outputs | None:
+        if not hasattr(model, "set_attn_implementation"):
+            return None
+        model.set_attn_implementation("eager")
+        return reference_outputs(model, inputs)
+
+    return Case(
+        program=program,
+        images=images,
+        preprocessing=preprocessing,
+        parameters=parameters,
+        memory=lambda itemsize: parameters * itemsize,
+        ours=ours,
+        load=lambda dtype: load_reference(folder, description, dtype, device),
+        theirs=lambda model: reference_outputs(model, inputs),
+        eager=eager,
+        bound=BOUND,
+        texts=None if texts is None else partial(compare_texts, folder, texts),
+        has_processor=description.open_clip is None,
     )
 
 
-def _program(description: ModelDescription) -> str:
+def program_of(description: ModelDescription) -> str:
     """The reference's name and version; UsageError if it is not installed."""
     if description.open_clip is None:
         reference.import_transformers()
@@ -94,81 +113,85 @@ def _program(description: ModelDescription) -> str:
     return f"open_clip {open_clip.__version__}"
 
 
-def _inputs(
-    images: Sequence[DecodedImage], preprocessing: Preprocessing, texts: TextProcessor | None
-) -> TowerInputs:
-    pixels = [image.pixels for image in images if image.pixels is not None]
-    mean, std = torch.tensor(preprocessing.mean), torch.tensor(preprocessing.std)
-    stacked = torch.from_numpy(np.stack(pixels))
-    return TowerInputs(
-        normalize_pixels(stacked, mean, std, torch.float32),
-        None if texts is None else texts(TEXTS),
-    )
+@torch.inference_mode()
+def our_outputs(model: TwoTowers | ImageClassifier, inputs: TowerInputs) -> Outputs:
+    """The embeddings of images and texts and their logits, or a classifier's logits."""
+    weight = model.vision.post_layernorm.weight
+    pixels_BCRR = inputs.pixels_BCRR.to(weight.device, weight.dtype)
+    if isinstance(model, ImageClassifier):
+        return on_cpu({"classifier logits": model(pixels_BCRR)})
+    image_BE = model.encode_images(pixels_BCRR)
+    if inputs.token_NT is None:
+        return on_cpu({"image embeddings": image_BE})
+    text_NE = model.encode_texts(inputs.token_NT.to(weight.device))
+    logits_BN = model.logits(image_BE @ text_NE.T)
+    return on_cpu({"image embeddings": image_BE, "text embeddings": text_NE, "logits": logits_BN})
 
 
-def _dtypes(
-    requested: str, device: torch.device, folder: Path, description: ModelDescription
-) -> tuple[list[torch.dtype], list[str]]:
-    """The dtypes to compare in, and the reasons for those that are skipped."""
-    parameters = count_parameters(encoder_config(description))
-    if requested != "auto":
-        chosen = [choose_dtype(requested, device, total_bytes(folder))]
-    else:
-        chosen = [torch.float32, torch.bfloat16]
-    check_fits(parameters, chosen[0], device, "none")
-    is_slow = device.type == "cpu" and not cpu_has_bfloat16() and parameters > LARGE_PARAMETERS
-    if requested == "auto" and is_slow:
-        return chosen[:1], ["bfloat16: slow on this processor; add --dtype bfloat16"]
-    return chosen, []
+def load_reference(
+    folder: Path, description: ModelDescription, dtype: torch.dtype, device: torch.device
+) -> Any:
+    if description.open_clip is None:
+        is_classifier = description.kind == "classifier"
+        name = "AutoModelForImageClassification" if is_classifier else "AutoModel"
+        return reference.load_reference(folder, dtype, device, name)
+    import open_clip
+
+    try:
+        model = open_clip.create_model(f"local-dir:{folder}", device=device)
+    except (OSError, ValueError, RuntimeError, LookupError, TypeError) as error:
+        reason = first_line(error)
+        raise Difference(
+            f"different: open_clip does not read this checkpoint: {reason}",
+            hint="this code does; with an older open_clip, try a newer one",
+        ) from error
+    return model.to(dtype).eval().requires_grad_(False)
 
 
-def _compare(
-    folder: Path,
-    description: ModelDescription,
-    inputs: TowerInputs,
-    dtype: torch.dtype,
-    device: torch.device,
-    waiting: Waiting,
-) -> Comparison:
-    """Both programs in one dtype."""
-
-    def ours() -> Outputs:
-        model = read_model(folder, description, dtype=dtype, device=device)
-        optimize_encoders_for_cpu(model)
-        return our_outputs(model, inputs)
-
-    def eager(model: Any) -> Outputs | None:
-        if not hasattr(model, "set_attn_implementation"):
-            return None
-        model.set_attn_implementation("eager")
-        return reference_outputs(model, inputs)
-
-    return compare_programs(
-        dtype,
-        waiting,
-        ours=ours,
-        load=lambda: load_reference(folder, description, dtype, device),
-        theirs=lambda model: reference_outputs(model, inputs),
-        eager=eager,
-        stages=partial(_stages, dtype == torch.float32),
-    )
+@torch.inference_mode()
+def reference_outputs(model: Any, inputs: TowerInputs) -> Outputs:
+    """The reference's outputs, one image at a time."""
+    weight = next(model.parameters())
+    texts = None if inputs.token_NT is None else inputs.token_NT.to(weight.device)
+    rows = [
+        reference_row(model, pixels_1CRR.to(weight.device, weight.dtype), texts)
+        for pixels_1CRR in inputs.pixels_BCRR[:, None]
+    ]
+    outputs = {name: torch.cat([row[name] for row in rows]) for name in rows[0]}
+    if texts is not None:  # all rows have the same
+        outputs["text embeddings"] = rows[0]["text embeddings"]
+    return on_cpu(outputs)
 
 
-def _stages(is_exact: bool, mine: Outputs, other: Outputs, eager: Outputs | None) -> Stages:
-    return tuple(
-        compare_tensors(
-            stage,
-            ours,
-            other[stage],
-            None if eager is None else eager[stage],
-            exact=is_exact,
-            exact_bound=EXACT,
-        )
-        for stage, ours in mine.items()
-    )
+def reference_row(model: Any, pixels_1CRR: Tensor, texts: Tensor | None) -> Mapping[str, Tensor]:
+    if texts is None:
+        out = model(pixels_1CRR)
+        if "logits" in out:
+            return {"classifier logits": out.logits}
+        pooled: Tensor = out.pooler_output
+        return {"image embeddings": F.normalize(pooled.float(), dim=-1)}
+    if not hasattr(model, "encode_image"):
+        out = model(input_ids=texts, pixel_values=pixels_1CRR)
+        return {
+            "image embeddings": out.image_embeds,
+            "text embeddings": out.text_embeds,
+            "logits": out.logits_per_image,
+        }
+    image_1E = model.encode_image(pixels_1CRR, normalize=True)
+    text_NE = model.encode_text(texts, normalize=True)
+    return {
+        "image embeddings": image_1E,
+        "text embeddings": text_NE,
+        "logits": model.get_logits(pixels_1CRR, texts)[0],
+    }
 
 
-def _compare_tokens(folder: Path, texts: TextProcessor) -> PromptComparison:
+def on_cpu(tensors: Mapping[str, Tensor]) -> Outputs:
+    """The outputs of stages, in float32 on the CPU."""
+    return Outputs({stage: tensor.float().cpu() for stage, tensor in tensors.items()})
+
+
+def compare_texts(folder: Path, texts: TextProcessor) -> PromptComparison:
     """Compare the tokens of each text."""
     given = [*TEXTS]
     if not texts(TEXTS, raw=True).equal(texts(TEXTS)):  # else the file makes them clean itself

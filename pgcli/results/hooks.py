@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from pgcli.errors import OutputExists, OutputFailed, UsageError
+from pgcli.errors import OutputFailed, UsageError
 from pgcli.images import ImageLimits
-from pgcli.inputs.paths import parse_path, url_scheme
 from pgcli.inputs.readers import IMAGE_ENDINGS, READERS
-from pgcli.printable import printable
 from pgcli.records import Answer, Item
 from pgcli.results.drawings.drawings import Drawings, check_draw
-from pgcli.results.gallery.page import is_page
+from pgcli.results.gallery.page import check_page
 from pgcli.results.row_hook import NullHook, RowHook
 from pgcli.results.sidecars import Sidecars
 from pgcli.rows import RowSchema, json_text
 from pgcli.run.request.options import OutputOptions
 from pgcli.stores import Reader
-from pgcli.stores.writing import check_target
-from pgcli.tasks import AnyQuestion, Question
+from pgcli.tasks import AnyQuestion
 
 MAX_PROMPTS = 6  # side by side; with more, the columns of the page are too narrow
-MAX_LABELS = 1000  # more distinct ones are counted without their names
-LABELS_SHOWN = 5
 ENDING = re.compile(r"\.[A-Za-z0-9_-]{1,16}")
 NOT_TEXTS = IMAGE_ENDINGS | READERS.keys()
 
@@ -49,7 +43,8 @@ def check_hooks(
     if options.draw is not None:
         check_draw(options.draw, sources, overwrite=options.overwrite, resumes=resumes)
     if options.view is not None:
-        check_page(options.view, options.output, sources, overwrite=options.overwrite)
+        rows = [] if options.output == "-" else [options.output]
+        check_page(options.view, "--view", rows=rows, sources=sources, overwrite=options.overwrite)
 
 
 def make_hooks(
@@ -82,8 +77,6 @@ def make_hooks(
     if options.view is not None and write_page is not None:
         is_kept = options.output == "-" or options.format == "text"
         hooks.append(Page(None if is_kept else Path(options.output), question, write_page))
-    if isinstance(question, Question) and question.objects:
-        hooks.append(OtherLabels(question))
     return hooks
 
 
@@ -133,55 +126,3 @@ class Page(NullHook):
             if self._folder is not None:
                 self._folder.cleanup()
         return ()
-
-
-class OtherLabels(NullHook):
-    """Counts the boxes of each label that is not in its row's prompt, as models answer them."""
-
-    def __init__(self, question: Question):
-        self._objects, self._of_prompts = question.objects, question.objects_of_prompts
-        self._counts: Counter[str] = Counter()
-        self._boxes = self._others = 0
-
-    def on_row(self, answer: Answer, item: Item, *, is_saved: bool) -> None:
-        if is_saved:
-            return
-        prompt = answer.prompt.partition(" <loc")[0]  # without the region
-        asked = {name.casefold() for name in self._of_prompts.get(prompt, self._objects)}
-        self._boxes += len(answer.boxes)
-        for box in answer.boxes:
-            if box.label.casefold() not in asked:
-                self._others += 1
-                if box.label in self._counts or len(self._counts) < MAX_LABELS:
-                    self._counts[box.label] += 1
-
-    def finish(self, *, complete: bool) -> Sequence[tuple[str, str]]:
-        """How many boxes have other labels, and the most frequent of these."""
-        if not self._others:
-            return ()
-        shown = self._counts.most_common(LABELS_SHOWN)
-        names = ", ".join(f"{printable(label)} {count:,}" for label, count in shown)
-        more = ", ..." if len(self._counts) > LABELS_SHOWN else ""
-        text = f"{self._others:,} of {self._boxes:,} boxes were not asked for: {names}{more}"
-        return [("labels", text)]
-
-
-def check_page(page: str, output: str, sources: Sequence[str] = (), *, overwrite: bool) -> None:
-    """Raise UsageError, OutputExists or OutputFailed for a page that `--view` cannot write."""
-    path = Path(page)
-    if page in ("", "-") or path.absolute() == Path(output).absolute():
-        raise UsageError(
-            f"--view {page} is not a file of its own", hint="name a page: --view a.html"
-        )
-    for source in sources:
-        file = Path(parse_path(source))
-        is_here = url_scheme(source) is None and path.exists() and file.exists()
-        if is_here and file.samefile(path):
-            raise UsageError(
-                f"{page} is an input and would be overwritten", hint="choose another --view"
-            )
-    try:
-        check_target(path, "--view", is_folder=False, overwrite=overwrite or is_page(path))
-    except OutputExists as problem:
-        hint = "name another page with --view, or remove this one"
-        raise OutputExists(str(problem), hint=hint) from problem

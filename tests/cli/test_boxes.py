@@ -153,20 +153,6 @@ def test_mistake_in_objects_is_named_with_a_hint(capsys, options, message, hint)
     assert hint in err
 
 
-def test_summary_counts_labels_that_nobody_asked_for(capsys):
-    words = ["--model", "demo", "-v"]
-    assert main(["detect", str(EXAMPLES / "few.jpg"), "--object", "square", *words]) == 0
-    assert "not asked for" not in capsys.readouterr().err
-    assert main(["detect", str(EXAMPLES), "--object", "bright star", *words]) == 0
-    captured = capsys.readouterr()
-    rows = [json.loads(line) for line in captured.out.splitlines()]
-    boxes = [box["label"] for row in rows for box in row["boxes"]]
-    odd = [name for name in boxes if name != "bright star"]
-    shown = " ".join(captured.err.split())
-    assert odd
-    assert f"{len(odd)} of {len(boxes)} boxes were not asked for: {odd[0]}" in shown
-
-
 def test_text_output_says_that_nothing_was_found(capsys):
     words = [
         "detect",

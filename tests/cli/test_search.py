@@ -382,7 +382,7 @@ def test_view_refuses_a_file_of_two_kinds_of_rows(capsys: Capture) -> None:
         ("--text a --view -", "not written to standard output"),
         ("--text a --view v.parquet --overwrite", "v.parquet is an input"),
         ("--text a -o ./v.parquet --overwrite", "v.parquet is an input"),
-        ("--text a -o a.jsonl --view a.jsonl", "a.jsonl is the file of the rows"),
+        ("--text a -o a.jsonl --view a.jsonl", "--view a.jsonl is not a file of its own"),
         ("--text a --view p.html --images none", "none is not a folder"),
     ],
 )

@@ -122,7 +122,7 @@ def test_other_files_are_not_replaced_and_pages_are(
     assert page_values(folder / "notes.html")["prompt"] == "what is there?"
     (folder / "one.jpg").write_bytes(IMAGE.read_bytes())
     assert main(["explain", "demo", "one.jpg", "-o", "one.jpg", "--overwrite"]) == 2
-    assert "is the image itself" in capsys.readouterr().err
+    assert "is an input and would be overwritten" in capsys.readouterr().err
     assert (folder / "one.jpg").read_bytes() == IMAGE.read_bytes()
 
 

@@ -21,10 +21,17 @@ from pgcli.engine.tokenizer import Tokenizer
 from pgcli.errors import NoInputError, NoUsableDevice, UsageError
 from pgcli.images import ImageLimits, ImageSpec, decode
 from pgcli.model.paligemma import PaliGemma
-from pgcli.proof import compare, dtypes, engine_outputs, prove, reference
+from pgcli.proof import compare, dtypes, paligemma, prove, reference
+from pgcli.proof.case import Outputs
 from pgcli.proof.generated_images import SIZES, default_images
-from pgcli.proof.inputs import PROMPTS, StageOutputs, make_inputs
-from pgcli.proof.reference_outputs import eager_outputs, reference_outputs
+from pgcli.proof.paligemma import (
+    FEATURES,
+    LOGITS,
+    PROMPTS,
+    eager_outputs,
+    make_inputs,
+    reference_outputs,
+)
 from pgcli.records import Item
 
 ROOT = Path(__file__).parents[2]
@@ -94,8 +101,8 @@ class TestSame:
             lengths.extend(map(len, prompts))
             return padded(prompts)
 
-        padded = engine_outputs.left_pad
-        monkeypatch.setattr(engine_outputs, "left_pad", left_pad)
+        padded = paligemma.left_pad
+        monkeypatch.setattr(paligemma, "left_pad", left_pad)
         proof_of(tiny, dtype="float32")
         assert len(set(lengths)) == len(PROMPTS)
 
@@ -141,8 +148,8 @@ class TestDifferent:
 
     @pytest.mark.slow
     def test_unmasked_padding_is_found_in_the_logits(self, tiny, monkeypatch):
-        padded = engine_outputs.left_pad
-        monkeypatch.setattr(engine_outputs, "left_pad", lambda prompts: (padded(prompts)[0], None))
+        padded = paligemma.left_pad
+        monkeypatch.setattr(paligemma, "left_pad", lambda prompts: (padded(prompts)[0], None))
         proof = proof_of(tiny, dtype="float32")
         assert proof.comparisons[0].first_difference == "prefill logits"
         assert proof.comparisons[0].stages[0].same
@@ -176,7 +183,7 @@ class TestDifferent:
 
 
 def outputs(tokens, steps=None):
-    return StageOutputs(torch.zeros(1), torch.zeros(1), tuple(tokens), steps)
+    return Outputs({}, tuple(tokens), steps)
 
 
 class TestTokens:
@@ -240,7 +247,7 @@ class TestNumbers:
 class TestMemory:
     @pytest.mark.slow
     def test_dtype_that_does_not_fit_is_skipped_and_reported(self, tiny, monkeypatch):
-        monkeypatch.setattr(dtypes, "_needed", lambda config, itemsize, *_: itemsize)
+        monkeypatch.setattr(paligemma, "needed_memory", lambda *given: given[-1])
         monkeypatch.setattr(dtypes, "free_bytes", lambda device: 2)
         proof = proof_of(tiny)
         assert [run.dtype for run in proof.comparisons] == ["bfloat16"]
@@ -313,6 +320,6 @@ def test_eager_only_models_have_the_noise_of_one_rounding_step(tiny2):
     model = reference.load_reference(tiny2, torch.bfloat16, torch.device("cpu"))
     first, other = reference_outputs(model, given), eager_outputs(model, given)
     again = reference_outputs(model, given)  # the model is unchanged
-    assert torch.equal(again.features_BPD, other.features_BPD)
-    noise = (first.logits_BV - other.logits_BV).abs().mean()
-    assert 0 < noise < 0.1 * first.logits_BV.std()
+    assert torch.equal(again.tensors[FEATURES], other.tensors[FEATURES])
+    noise = (first.tensors[LOGITS] - other.tensors[LOGITS]).abs().mean()
+    assert 0 < noise < 0.1 * first.tensors[LOGITS].std()

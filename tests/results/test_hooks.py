@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from pgcli.errors import OutputExists, OutputFailed, UsageError
-from pgcli.records import Box, Item
+from pgcli.records import Item
 from pgcli.results.drawings.drawings import Drawings
-from pgcli.results.hooks import OtherLabels, Page, check_hooks, make_hooks
+from pgcli.results.hooks import Page, check_hooks, make_hooks
 from pgcli.results.row_hook import NullHook
 from pgcli.results.sidecars import Sidecars
 from pgcli.tasks import ask, caption, detect, embed
@@ -39,7 +39,7 @@ def test_hooks_follow_from_the_options(tmp_path: Path) -> None:
     assert make_hooks(Options(), embed()) == []
     options = Options(draw=str(tmp_path / "drawn"), view=str(tmp_path / "a.html"), sidecar=".txt")
     hooks = make_hooks(options, detect(["star"]), write_page=print)
-    assert [type(hook) for hook in hooks] == [Sidecars, Drawings, Page, OtherLabels]
+    assert [type(hook) for hook in hooks] == [Sidecars, Drawings, Page]
     for hook in hooks:
         hook.finish(complete=False)
     assert list(tmp_path.iterdir()) == []
@@ -102,7 +102,7 @@ def test_page_replaces_pages_only(tmp_path: Path) -> None:
     page.write_text("<title>thesis</title>")
     with pytest.raises(OutputExists, match="exists") as problem:
         check_hooks(Options(view=str(page)))
-    assert problem.value.hint == "name another page with --view, or remove this one"
+    assert "another --view leaves it alone" in problem.value.hint
     check_hooks(Options(view=str(page), overwrite=True))
     with pytest.raises(UsageError, match="is an input"):
         check_hooks(Options(view=str(page), overwrite=True), ["-", str(page)])
@@ -172,19 +172,3 @@ def test_prompts_of_every_image_are_side_by_side(
         page.on_row(answer(prompt=prompt), ITEM, is_saved=False)
     page.finish(complete=True)
     assert write.pages == [("rows.jsonl", [], shown)]
-
-
-def test_boxes_of_labels_that_were_not_asked_for_are_counted() -> None:
-    hook = OtherLabels(detect(["star", "Circle"]))
-    boxes = [Box(name, 0, 0, 1, 1, 0.5) for name in ("Star", "circle", "moon", "\x1b[2J", "moon")]
-    row = answer(prompt="detect star ; Circle <loc0000><loc0000><loc1023><loc1023>", boxes=boxes)
-    hook.on_row(row, ITEM, is_saved=False)
-    hook.on_row(row, ITEM, is_saved=True)
-    text = r"3 of 5 boxes were not asked for: moon 2, \x1b[2J 1"
-    assert hook.finish(complete=True) == [("labels", text)]
-    each = OtherLabels(detect(["star", "circle"], each=True))
-    each.on_row(answer(prompt="detect star", boxes=boxes[:2]), ITEM, is_saved=False)
-    assert each.finish(complete=True) == [
-        ("labels", "1 of 2 boxes were not asked for: circle 1"),
-    ]
-    assert OtherLabels(detect(["star"])).finish(complete=True) == ()

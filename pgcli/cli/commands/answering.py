@@ -10,14 +10,18 @@ from collections.abc import Mapping, Sequence
 
 import typer
 
+from pgcli.checkpoints.find import DEMO, DEMO_TOWERS
 from pgcli.cli.options import Given, Sources, command
 from pgcli.cli.usage_errors import missing
 from pgcli.errors import UsageError
 from pgcli.run.request.make import make_request, records_of
+from pgcli.run.request.questions import WITHOUT_ANSWERS
+from pgcli.tasks.question import MAX_NEW_TOKENS
 
 DETAILS = """SOURCE is any number of folders (searched recursively), image files, quoted globs, \
-manifests (.parquet, .csv, .tsv, .jsonl), WebDataset archives (.tar), and - for standard input: a \
-path or a JSON object on each line, or the bytes of one image. Without it, a pipe is read."""
+manifests (.parquet, .csv, .tsv, .jsonl), WebDataset archives (.tar), addresses of any of these \
+(--allow-urls), and - for standard input: a path or a JSON object on each line, or the bytes of \
+one image. Without it, a pipe is read."""
 EXAMPLES: Mapping[str, str] = {
     "caption": "$ pgcli caption photo.jpg\n"
     "$ pgcli caption photos -o captions.jsonl\n"
@@ -54,6 +58,12 @@ def declare(name: str, examples: str) -> None:
         *records_of(name),
         examples=examples,
         unused=UNUSED.get(name, ()),
+        defaults={
+            "model": DEMO_TOWERS if name in WITHOUT_ANSWERS else DEMO,
+            "max_new_tokens": next(
+                (str(n) for task, n in MAX_NEW_TOKENS.items() if task == name), ""
+            ),
+        },
     )
     def call(given: Given, sources: Sources = None) -> None:
         answer(name, sources or [], given)

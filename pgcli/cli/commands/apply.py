@@ -26,8 +26,9 @@ class ApplyOptions(FileOptions):
     """The options of `apply`."""
 
     rows: Literal["not-rejected", "accepted", "all"] = opt(
-        "accepted leaves out rows that nobody reviewed too; all keeps rejected ones.",
+        "not-rejected, or accepted, which leaves out rows that nobody reviewed too, or all.",
         panel="Where to",
+        metavar="WHICH",
         default="not-rejected",
         own=True,
     )

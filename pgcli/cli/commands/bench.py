@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from typing import Literal
 
 from pgcli import __version__
 from pgcli.cli.commands.info import ModelArgument
@@ -34,7 +35,7 @@ class BenchOptions(JsonOptions):
         min=0.0,
     )
     batch_size: int | None = same(ModelOptions, "batch_size")
-    quantize: str = same(ModelOptions, "quantize")
+    quantize: Literal["none", "int8", "fp8"] = same(ModelOptions, "quantize")
 
 
 @command(

@@ -98,8 +98,8 @@ def eval_(results: Results, given: Given) -> None:
     from pgcli.evaluation.truth import TruthColumns
     from pgcli.evaluation.worst_rows import write_worst_rows
     from pgcli.results.gallery.options import GalleryOptions
+    from pgcli.results.gallery.page import check_page
     from pgcli.results.images import ImageLocator
-    from pgcli.run.checks import check_not_a_source
 
     options, screen = given.build(EvalOptions), Screen(quiet=given.quiet)
     metric, texts, truth, view = options.metric, options.texts, options.truth, options.view
@@ -114,7 +114,7 @@ def eval_(results: Results, given: Given) -> None:
         given.report_unused(("limit", "images", "overwrite"), "without --view", screen)
     else:
         read = filter(None, (*results, truth, texts))
-        check_not_a_source(view, read, "--view")
+        check_page(view, "--view", sources=read, overwrite=options.overwrite)
     with screen.status("reading rows"):
         columns = TruthColumns(options.id_column, options.prompt_column, options.answer_column)
         truths = read_truth(truth, columns, locator.url_reader)

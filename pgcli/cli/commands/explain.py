@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass
 from functools import partial
@@ -74,19 +73,21 @@ def explain(
     given: Given,
 ) -> None:
     from pgcli.cli.find_model import find_model, revision_of
+    from pgcli.results.gallery.page import check_page, publish_page
 
     options, loading = given.build(ExplainOptions), given.build(LoadOptions)
     if not options.prompt.strip():
         raise UsageError("the prompt is empty", hint='write --prompt "what is this?"')
     question = tasks.ask([options.prompt], max_new_tokens=options.max_new_tokens)
     target, item = Path(options.output), one_item(image, question)
-    check_target(target, item, overwrite=options.overwrite)
+    check_page(target, sources=[image], overwrite=options.overwrite)
     screen = Screen(quiet=given.quiet)
     checkpoint = find_model(model, revision_of(model, given.values, given.typed), screen)
     check_kind(checkpoint)
     with screen.status(f"explaining {item.id}"):
         page = make_page(checkpoint, item, question, options.layers, loading)
-    write_page(page, target, overwrite=options.overwrite)
+    with publish_page(target, overwrite=options.overwrite) as temporary:
+        temporary.write_bytes(page)
     screen.info(f"{target}: {len(page) / 1e3:.1f} kB")
 
 
@@ -101,18 +102,6 @@ def one_item(image: str, question: Question) -> Item:
     if len(items) > 1:
         raise UsageError(f"{image} has several images", hint="name one: explain is about one image")
     return items[0]
-
-
-def check_target(target: Path, item: Item, *, overwrite: bool) -> None:
-    """Raise if the page cannot be written, before anything is computed."""
-    from pgcli.results.gallery.page import is_page
-    from pgcli.stores import writing
-
-    if str(target) == "-":
-        raise UsageError("a page is not written to standard output", hint="name a file with -o")
-    if item.path is not None and os.path.realpath(target) == os.path.realpath(item.path):
-        raise UsageError(f"{target} is the image itself", hint=f"name a page: -o {PAGE}")
-    writing.check_target(target, "-o", is_folder=False, overwrite=overwrite or is_page(target))
 
 
 def check_kind(checkpoint: Checkpoint) -> None:
@@ -149,16 +138,3 @@ def make_page(
     thumbnail = ThumbnailMaker(THUMBNAIL_SIDE, ImageLimits())(item).pixels
     assert thumbnail is not None  # the image has been decoded
     return render_page(explanation, image, thumbnail.tobytes()).encode()
-
-
-def write_page(page: bytes, target: Path, *, overwrite: bool) -> None:
-    """Write the page under a temporary name, which becomes the target in one step."""
-    from pgcli.results.gallery.page import is_page
-    from pgcli.stores import LocalStore
-    from pgcli.stores.writing import already_exists
-
-    folder = LocalStore(target.parent, create=True, follow=True)
-    if overwrite or is_page(target):
-        folder.replace(target.name, page)
-    elif not folder.create(target.name, page):
-        raise already_exists(target)

@@ -152,7 +152,7 @@ def check_options(options: SearchOptions) -> None:
 
 def check_outputs(options: SearchOptions) -> None:
     """Raise UsageError, OutputExists or OutputFailed where rows or page cannot be written."""
-    from pgcli.results.gallery.page import is_page
+    from pgcli.results.gallery.page import check_page
     from pgcli.run.checks import check_not_a_source
 
     sources, overwrite = [*options.vectors, *options.image], options.overwrite
@@ -163,14 +163,8 @@ def check_outputs(options: SearchOptions) -> None:
             raise UsageError(f"{options.output} is the name of a folder", hint=hint)
         check_target(Path(options.output), "-o", is_folder=False, overwrite=overwrite)
     if options.view is not None:
-        hint = "name a file: --view page.html"
-        if options.view == "-":
-            raise UsageError("a page is not written to standard output", hint=hint)
-        if options.view == options.output:
-            raise UsageError(f"{options.view} is the file of the rows", hint=hint)
-        check_not_a_source(options.view, sources, "--view")
-        is_replaced = overwrite or is_page(Path(options.view))
-        check_target(Path(options.view), "--view", is_folder=False, overwrite=is_replaced)
+        rows = [] if options.output == "-" else [options.output]
+        check_page(options.view, "--view", rows=rows, sources=sources, overwrite=overwrite)
 
 
 def find_hits(files: VectorFiles, options: SearchOptions, screen: Screen) -> SearchRows:

@@ -11,6 +11,7 @@ from pgcli import __version__
 from pgcli.cli.options import Given, JsonOptions, LoadOptions, command, images_option
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Screen
+from pgcli.declare import same
 from pgcli.errors import Difference
 from pgcli.run.request.options import models
 
@@ -22,16 +23,18 @@ class VerifyOptions(JsonOptions):
     images: str | None = images_option(
         "Compare on the first 8 images of a folder.", default_text="drawn images"
     )
+    revision: str | None = same(LoadOptions, "revision")
+    device: str = same(LoadOptions, "device")
+    dtype: str = same(LoadOptions, "dtype", "auto compares in float32 and in bfloat16.")
 
 
 @command(
     "verify",
     "Runs both on the same inputs and reports the differences of vision features, prefill logits "
     "and generated tokens; of embeddings and logits for SigLIP, CLIP and image classifiers.\n\n"
-    "MODEL is a folder, a name on the Hub, or demo, the built-in model. --dtype auto compares in "
-    "float32 and also in bfloat16. Exits with 5 if they differ by more than rounding.",
+    "MODEL is a folder, a name on the Hub, or demo, the built-in model. Exits with 5 if they "
+    "differ by more than rounding.",
     VerifyOptions,
-    LoadOptions,
     examples="$ pgcli verify demo\n$ pgcli verify google/paligemma-3b-mix-224 --images photos",
 )
 def verify(
@@ -45,7 +48,7 @@ def verify(
     from pgcli.cli.ui import proof_report
     from pgcli.inputs import Inventory
 
-    options, loading = given.build(VerifyOptions), given.build(LoadOptions)
+    options = given.build(VerifyOptions)
     source = None if options.images is None else Inventory.scan([options.images])
     screen = Screen()
     revision = revision_of(model, given.values, given.typed)
@@ -56,7 +59,7 @@ def verify(
 
         items = default_images() if source is None else [*source.items(0, MAX_IMAGES)]
     proof = prove(
-        checkpoint, items, device=loading.device, dtype=loading.dtype, waiting=screen.status
+        checkpoint, items, device=options.device, dtype=options.dtype, waiting=screen.status
     )
     if options.json:
         named = {"name": model, "path": str(checkpoint.folder), "revision": checkpoint.revision}

@@ -35,7 +35,8 @@ class ExportOptions:
         "Only the rows of this prompt.", panel="Rows", own=True, metavar="TEXT"
     )
     labels: str | None = opt(
-        "The labels in order, or a file with one on each line.",
+        "coco, yolo, labelstudio, imagefolder, fiftyone: the labels in order, or a file with one "
+        "on each line.",
         panel="Boxes",
         own=True,
         metavar="A,B|FILE",
@@ -53,8 +54,8 @@ class ExportOptions:
     image_prefix: str | None = _images(
         "labelstudio: the address of the images, without their names.", metavar="URL"
     )
-    prepend: str = _texts("Start each text with this.", default="", metavar="TEXT")
-    append: str = _texts("End each text with this.", default="", metavar="TEXT")
+    prepend: str = _texts("txt, caption: start each text with this.", default="", metavar="TEXT")
+    append: str = _texts("txt, caption: end each text with this.", default="", metavar="TEXT")
     csv_raw: bool = _texts(
-        "Write texts unchanged, even if a spreadsheet takes them for formulas.", default=False
+        "csv: write texts unchanged, even if a spreadsheet takes them for formulas.", default=False
     )

@@ -20,7 +20,7 @@ from pgcli.records import DecodedImage, Item
 from pgcli.results.gallery.cards import Cards
 from pgcli.results.gallery.hits import page_rows
 from pgcli.results.gallery.options import GalleryOptions
-from pgcli.results.gallery.page import is_page, render_page
+from pgcli.results.gallery.page import check_page, publish_page, render_page
 from pgcli.results.gallery.run_info import read_run_info
 from pgcli.results.gallery.thumbnails import (
     ThumbnailEntry,
@@ -30,7 +30,7 @@ from pgcli.results.gallery.thumbnails import (
     thumbnail_path,
 )
 from pgcli.results.images import ImageLocator, MissingImages
-from pgcli.results.publish import check_folder, check_target, publish, write_below
+from pgcli.results.publish import check_folder, write_below
 from pgcli.run.progress.events import tracked
 from pgcli.stores.writing import wrap_write_errors
 from pgcli.wording import count, file_size, listed
@@ -88,7 +88,11 @@ def write_gallery(
     on_event = locator.on_event
     outputs = [group.output for group in groups]
     target = Path(options.output) if options.output is not None else default_page(outputs[0])
-    check_page(target, outputs, options)
+    check_page(target, options.option, rows=outputs, overwrite=options.overwrite)
+    if options.assets is not None:
+        check_folder(options.assets, "--assets", overwrite=options.overwrite)
+        with wrap_write_errors(options.assets):
+            Path(options.assets).mkdir(parents=True, exist_ok=True)
     cards, labels = Cards(), dict[str, None]()
     for group in tracked(groups, on_event, "reading rows"):
         info = replace(read_run_info(group.output, group.name), output_of=group.output_of)
@@ -102,11 +106,10 @@ def write_gallery(
     total = len(cards.images)
     copied = small_copies(locator.items(cards.images), total, locator, size=options.size)
     missing, tracking = MissingImages(), tracked(copied, on_event, "images", total, unit="images")
-    publishing = publish(target, is_folder=False, overwrite=options.overwrite or is_page(target))
     with (
         closing(copied),
         closing(tracking),
-        publishing as part,
+        publish_page(target, overwrite=options.overwrite) as part,
         part.open("w", encoding="utf-8") as file,
     ):
         entries = page_entries(tracking, options.assets, missing)
@@ -130,24 +133,6 @@ def small_copies(
     )
     with closing(copied):
         yield from copied
-
-
-def check_page(target: Path, outputs: Sequence[Path], options: GalleryOptions) -> None:
-    """Raise if the page or its images cannot be written, before anything is read."""
-    if str(target) == "-":
-        raise UsageError(
-            "a page is not written to standard output", hint=f"name a file with {options.option}"
-        )
-    if any(os.path.realpath(target) == os.path.realpath(output) for output in outputs):
-        raise UsageError(
-            f"{target} is a result file itself", hint=f"name a page: {options.option} gallery.html"
-        )
-    is_replaced = options.overwrite or is_page(target)
-    check_target(target, is_folder=False, overwrite=is_replaced, option=options.option)
-    if options.assets is not None:
-        check_folder(options.assets, "--assets", overwrite=options.overwrite)
-        with wrap_write_errors(options.assets):
-            Path(options.assets).mkdir(parents=True, exist_ok=True)
 
 
 def page_entries(

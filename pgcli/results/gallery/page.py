@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from base64 import b64encode
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 from hashlib import sha256
 from html import escape
 from importlib.resources import files
@@ -13,9 +15,13 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+from pgcli.errors import UsageError
 from pgcli.printable import encodable, printable
 from pgcli.results.gallery.thumbnails import ThumbnailEntry
+from pgcli.results.publish import publish
+from pgcli.run.checks import check_not_a_source
 from pgcli.stores.files import open_regular
+from pgcli.stores.writing import check_target
 
 #: The script's files, in the order in which they are concatenated.
 SCRIPTS = (
@@ -56,6 +62,33 @@ def render_page(
     for number, chunk in enumerate(chunks(images)):
         yield f'<script type="application/json" id="images-{number}">{inert(chunk)}</script>\n'
     yield "</body>\n</html>\n"
+
+
+def check_page(
+    page: str | Path,
+    option: str = "-o",
+    *,
+    rows: Iterable[str | Path] = (),
+    sources: Iterable[str] = (),
+    overwrite: bool = False,
+) -> None:
+    """Raise UsageError, OutputExists or OutputFailed for a page that cannot be written.
+
+    `rows` are the files of its rows, and `sources` what its images are read from. Another page is
+    replaced.
+    """
+    path, hint = Path(page), f"name a page: {option} page.html"
+    if str(page) == "-":
+        raise UsageError("a page is not written to standard output", hint=hint)
+    if not str(page) or any(os.path.realpath(page) == os.path.realpath(file) for file in rows):
+        raise UsageError(f"{option} {page} is not a file of its own", hint=hint)
+    check_not_a_source(str(page), sources, option)
+    check_target(path, option, is_folder=False, overwrite=overwrite or is_page(path))
+
+
+def publish_page(target: Path, *, overwrite: bool) -> AbstractContextManager[Path]:
+    """A temporary path that becomes the page, as `publish` has it; another page is replaced."""
+    return publish(target, is_folder=False, overwrite=overwrite or is_page(target))
 
 
 def is_page(file: Path) -> bool:
@@ -110,6 +143,3 @@ def _script() -> str:
 
 def _digest(text: str) -> str:
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
-
-
-__all__ = ["SCRIPTS", "asset", "inert", "policy", "render_page"]
