@@ -108,7 +108,7 @@ class Box(Record):
     """A detected object, in pixels of the upright image from its top left.
 
     `score` is the probability of exactly these corners, `confidence` of corners near them; None in
-    rows of versions that did not compute it.
+    rows of other programs.
     """
 
     label: str

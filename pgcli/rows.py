@@ -75,16 +75,15 @@ class RowSchema:
     """The columns of a run's rows: those of its command, `extras`, and the columns to `keep`.
 
     `base` are the columns of the command, `extras` those that only some of its runs have, as masks
-    and choices. Without `timing` the timing columns are null; without `confidence` boxes have none,
-    as in files of older versions. Embeddings have the precision of float16 where `float16` says so.
-    Kept values that JSON does not have are text, or null; with `exact` they are text from which the
-    values of a Parquet column are made again, as are embeddings.
+    and choices. Without `timing` the timing columns are null. Embeddings have the precision of
+    float16 where `float16` says so. Kept values that JSON does not have are text, or null; with
+    `exact` they are text from which the values of a Parquet column are made again, as are
+    embeddings.
     """
 
     timing: bool = True
     extras: tuple[str, ...] = ()
     keep: tuple[str, ...] = ()
-    confidence: bool = True
     exact: bool = False
     base: tuple[str, ...] = COLUMNS
     float16: bool = False
@@ -122,7 +121,7 @@ class RowSchema:
         """
         row: dict[str, Any] = {name: getattr(answer, name) for name in self.columns}
         if "boxes" in row:
-            row["boxes"] = [box_to_dict(box, confidence=self.confidence) for box in answer.boxes]
+            row["boxes"] = [*map(box_to_dict, answer.boxes)]
             row["logprob"] = round6(answer.logprob)
         if answer.embedding is not None and "embedding" in row:
             row["embedding"] = self._embedding(answer.embedding)
@@ -252,10 +251,9 @@ def fill_columns(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**dict.fromkeys(base_of(row)), **row}
 
 
-def box_to_dict(box: Box, *, confidence: bool = True) -> dict[str, Any]:
+def box_to_dict(box: Box) -> dict[str, Any]:
     """A box as plain values."""
-    numbers = BOX_NUMBERS if confidence else BOX_NUMBERS[:-1]
-    return {"label": box.label} | {name: round6(getattr(box, name)) for name in numbers}
+    return {"label": box.label} | {name: round6(getattr(box, name)) for name in BOX_NUMBERS}
 
 
 def mask_to_dict(mask: Mask) -> dict[str, Any]:

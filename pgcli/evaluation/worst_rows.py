@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -99,7 +100,7 @@ def truth_row(row: Row, truth: RowTruth) -> dict[str, Any]:
         "task": row.get("task"),
         "prompt": row.get("prompt"),
         "answer": None if is_boxes else answer_text(truth),
-        "boxes": [box_to_dict(box, confidence=False) for box in truth.boxes or ()],
+        "boxes": [box_to_dict(replace(box, confidence=None)) for box in truth.boxes or ()],
         "masks": masks,
         "model": TRUTH,
         "error": None,

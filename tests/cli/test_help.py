@@ -166,8 +166,9 @@ def test_help_shows_the_actual_defaults():
     shown = CliRunner().invoke(app, ["ocr", "--help"], env={"COLUMNS": "250"}).output
     assert f"[default: {ImageLimits().max_pixels:,}]" in shown
     assert f"[default: up to {DEFAULT_WORKERS}; for a GPU all cores but 2]" in shown
-    longest = ", ".join(f"{task} {most}" for task, most in MAX_NEW_TOKENS.items())
-    assert f"[default: {longest}]" in shown
+    assert f"[default: {MAX_NEW_TOKENS['ocr']}]" in shown
+    assert "[default: demo]" in shown
+    assert "[required]" in CliRunner().invoke(app, ["detect", "--help"]).output
 
 
 @pytest.mark.parametrize(

@@ -55,13 +55,14 @@ class Cards:
         self._files: list[dict[str, Any]] = []
         self._identities: list[str] = []  # what rows of an image have in common: the first's id
         self._ids: dict[ImageFile, str] = {}
-        self._distinct_labels: set[str] = set()
+        self._prompt_labels: set[str] = set()
+        self._labels: dict[str, None] = {}  # of the boxes
         self._image_numbers: dict[Hashable, int] = {}
 
     def add(self, file: ResultFile, rows: Iterable[Row]) -> None:
         """Add the rows of a file."""
         number = len(self._files)
-        self._distinct_labels.update(file.labels)
+        self._prompt_labels.update(file.labels)
         places: dict[str, dict[Any, int]] = {}  # of each path, by the indexes that have it
         for row in rows:
             image_file, output, source = None, file.output, file.source
@@ -74,6 +75,9 @@ class Cards:
             self._identities.append(self._ids.setdefault(image_file, id_) if image_file else id_)
             image = self._image_number(ImageRef.of(row, output), image_file or source)
             self.rows.append(columns | {FILE: number, IMAGE: image})
+            boxes = (box for box in as_list(columns.get("boxes")) if isinstance(box, Mapping))
+            texts = (box.get("label") for box in boxes)
+            self._labels |= {text: None for text in texts if isinstance(text, str)}
         settings = [[clean_line(name), clean_line(value)] for name, value in file.settings]
         self._files.append(
             {"name": clean_line(file.name), "settings": settings, "note": clean_line(file.note)}
@@ -81,20 +85,19 @@ class Cards:
 
     def data(self) -> dict[str, Any]:
         """The JSON that the script reads."""
-        colours = LabelColours(self._distinct_labels)
-        boxes = (box for row in self.rows for box in as_list(row.get("boxes")))
-        labels = dict.fromkeys(
-            box["label"]
-            for box in boxes
-            if isinstance(box, Mapping) and isinstance(box.get("label"), str)
-        )
+        colours = LabelColours(self.distinct_labels)
         return {
             "files": self._files,
-            "labels": [[label, *label_colours(colours, label)] for label in labels],
+            "labels": [[label, *label_colours(colours, label)] for label in self._labels],
             "rows": self.rows,
             "cards": group_cards(self.rows, self._identities) if len(self._files) > 1 else None,
             "images": len(self.images),
         }
+
+    @property
+    def distinct_labels(self) -> tuple[str, ...]:
+        """The labels of the runs' prompts, or of the boxes where there is no record of a run."""
+        return tuple(self._prompt_labels or self._labels)
 
     def _image_number(self, ref: ImageRef, source: Hashable) -> int:
         key = source if isinstance(source, ImageFile) else (source, ref.index, ref.image)

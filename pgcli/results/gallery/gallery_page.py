@@ -69,7 +69,7 @@ class RowGroup:
 
 
 class Gallery(NamedTuple):
-    """What a page shows: the number of its rows, and the labels of their prompts."""
+    """What a page shows: the number of its rows, and labels that differ in their colours."""
 
     rows: int
     labels: tuple[str, ...]
@@ -93,10 +93,9 @@ def write_gallery(
         check_folder(options.assets, "--assets", overwrite=options.overwrite)
         with wrap_write_errors(options.assets):
             Path(options.assets).mkdir(parents=True, exist_ok=True)
-    cards, labels = Cards(), dict[str, None]()
+    cards = Cards()
     for group in tracked(groups, on_event, "reading rows"):
         info = replace(read_run_info(group.output, group.name), output_of=group.output_of)
-        labels |= dict.fromkeys(info.labels)
         cards.add(info, group.rows(options.limit))
     if not cards.rows:
         raise NoInputError(f"no rows in {', '.join(map(str, outputs))} yet", hint="try again later")
@@ -116,7 +115,7 @@ def write_gallery(
         names = [group.name for group in groups]
         file.writelines(render_page(cards.data() | about, entries, title=title(names)))
     report_page(target, cards, missing, locator)
-    return Gallery(len(cards.rows), tuple(labels))
+    return Gallery(len(cards.rows), cards.distinct_labels)
 
 
 def small_copies(

@@ -166,7 +166,8 @@ class Summary:
             return ""
         if self.tally.all_errors:
             return f"to ask the rows with errors again: {retry_command(self.request)}"
-        return "" if self.request.output.format == "text" else f"pgcli view {shlex.quote(output)}"
+        is_seen = self.request.output.view is not None or self.request.output.format == "text"
+        return "" if is_seen else f"pgcli view {shlex.quote(output)}"
 
 
 def retry_command(request: RunRequest) -> str:
