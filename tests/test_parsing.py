@@ -31,28 +31,17 @@ def labels(spans):
     return [box.label for box in boxes(spans, width=10, height=10)]
 
 
+CODES = tuple(range(100, 116))
+
+
+def codes(spans):
+    return [segment.codes for segment in segments(spans, width=10, height=10)]
+
+
 def test_corners_are_y_before_x_and_reach_the_far_edge():
-    found = boxes([*corners(0, 341, 682, 1023), text(" cat")], width=300, height=600)
-    assert found == (Box("cat", 100.0, 0.0, 300.0, 400.0, 1.0),)
-
-
-def test_objects_are_boxes_in_the_order_of_the_answer():
-    answer = [*corners(1, 2, 3, 4), text(" cat ; "), *corners(5, 6, 7, 8), text(" dog")]
-    assert labels(answer) == ["cat", "dog"]
-
-
-def test_one_label_may_have_several_boxes():
-    answer = [*corners(1, 2, 3, 4), text(" cat ; "), *corners(5, 6, 7, 8), text(" cat")]
-    assert labels(answer) == ["cat", "cat"]
-
-
-@pytest.mark.parametrize("label", ["cat's toy (red)", "R&B", "赤い車", "a <b> c", "x, y: z", "🐈"])
-def test_label_is_kept_whole(label):
-    assert labels([*corners(1, 2, 3, 4), text(f" {label} ;")]) == [label]
-
-
-def test_label_may_be_split_or_without_a_blank():
-    assert labels([*corners(1, 2, 3, 4), text("red"), text(" car;")]) == ["red car"]
+    answer = [*corners(0, 341, 682, 1023), *map(mask, CODES), text(" cat")]
+    found = segments(answer, width=300, height=600)
+    assert found == (SegmentedBox(Box("cat", 100.0, 0.0, 300.0, 400.0, 1.0), CODES),)
 
 
 def test_score_is_the_product_of_four_probabilities():
@@ -61,110 +50,76 @@ def test_score_is_the_product_of_four_probabilities():
     assert box.score == pytest.approx(0.2)
 
 
-def test_mask_tokens_are_not_part_of_the_label():
-    assert labels([*corners(1, 2, 3, 4), *map(mask, range(16)), text(" cat")]) == ["cat"]
+BOX, OTHER, MASK = corners(1, 2, 3, 4), corners(5, 6, 7, 8), [*map(mask, CODES)]
+GOOD = [*BOX, text(" good")]
+#: What an answer has: its spans and its labels.
+LABELS = {
+    "nothing": ([], []),
+    "two objects": ([*BOX, text(" cat ; "), *OTHER, text(" dog")], ["cat", "dog"]),
+    "a label twice": ([*BOX, text(" cat ; "), *OTHER, text(" cat")], ["cat", "cat"]),
+    "a label in two spans": ([*BOX, text("red"), text(" car;")], ["red car"]),
+    "an incomplete label": ([*BOX, text(" red c")], ["red c"]),
+    "text outside of groups": ([text("here: "), *BOX, text(" cat ; and more")], ["cat"]),
+    "text like locations": ([text("<loc0001><loc0002><loc0003><loc0004> cat")], []),
+    "y swapped": ([*corners(3, 2, 1, 4), text(" bad ; "), *GOOD], ["good"]),
+    "x swapped": ([*corners(1, 4, 3, 2), text(" bad ; "), *GOOD], ["good"]),
+    "no height": ([*corners(2, 2, 2, 4), text(" bad ; "), *GOOD], ["good"]),
+    "no width": ([*corners(1, 2, 3, 2), text(" bad ; "), *GOOD], ["good"]),
+    "a mask between corners": ([*BOX[:2], mask(1), *BOX[2:], text(" cat")], []),
+    "a blank between corners": ([*BOX[:2], text(" "), *BOX[2:], text(" cat")], []),
+    "cut before a label": ([*GOOD, text(" ; "), *OTHER], ["good"]),
+    "cut in corners": ([*GOOD, text(" ; "), *OTHER[:3]], ["good"]),
+    "cut in a label": ([*GOOD, text(" ; "), *OTHER, text(" ")], ["good"]),
+}
+LABELS |= {
+    f"{count} locations": ([*map(location, range(count)), text(" bad ; "), *GOOD], ["good"])
+    for count in (1, 2, 3, 5, 8)
+}
+LABELS |= {
+    name: ([*BOX, text(f" {name} ;")], [name])
+    for name in ("cat's toy (red)", "R&B", "赤い車", "a <b> c", "x, y: z", "🐈")
+}
+for token in ("<loc1024>", "<loc9999>", "<loc-001>", "<seg128>"):  # beyond the grid: text
+    LABELS[f"{token} in corners"] = ([*BOX[:3], text(f"{token} dog ; "), *GOOD], ["good"])
+    LABELS[f"{token} in a label"] = ([*BOX, text(f"{token} cat")], [f"{token} cat"])
 
 
-CODES = tuple(range(100, 116))
+@pytest.mark.parametrize("name", LABELS)
+def test_answer_has_its_labels(name):
+    spans, expected = LABELS[name]
+    assert labels(spans) == expected
 
 
-def codes(spans):
-    return [segment.codes for segment in segments(spans, width=10, height=10)]
+#: Answers with codes of masks: their spans, labels and masks.
+MASKS = {
+    "before the label": ([*BOX, *MASK, text(" cat")], ["cat"], [CODES]),
+    "between blanks": ([*BOX, text(" "), *MASK, text("  cat ; ")], ["cat"], [CODES]),
+    "after the label": ([*BOX, text(" cat "), *MASK], ["cat"], [None]),
+    "in two runs": ([*BOX, *MASK[:8], text(" "), *MASK[8:], text(" cat")], ["cat"], [None]),
+    "in two runs, no label": ([*BOX, *MASK[:8], text(" "), *MASK[8:]], [], []),
+    "no label": ([*BOX, *MASK], [""], [CODES]),
+    "no label, then a box": ([*BOX, *MASK, text(" ; "), *GOOD], ["", "good"], [CODES, None]),
+    "cut": ([*BOX, *MASK, text(" cat ; "), *BOX, *MASK[:9]], ["cat"], [CODES]),
+    "of some boxes": (
+        [
+            *(*BOX, *MASK, text(" cat ; "), *OTHER, text(" dog ; ")),
+            *(*corners(3, 2, 1, 4), *MASK, text(" corners out of order ; ")),
+            *(*BOX, *MASK[::-1], text(" cat")),
+        ],
+        ["cat", "dog", "cat"],
+        [CODES, None, CODES[::-1]],
+    ),
+}
+MASKS |= {
+    f"{count} codes": ([*BOX, *map(mask, range(count)), text(" cat")], ["cat"], [None])
+    for count in (0, 1, 15, 17, 32)
+}
 
 
-def test_sixteen_codes_before_the_label_are_the_mask():
-    answer = [*corners(0, 341, 682, 1023), *map(mask, CODES), text(" cat")]
-    found = segments(answer, width=300, height=600)
-    assert found == (SegmentedBox(Box("cat", 100.0, 0.0, 300.0, 400.0, 1.0), CODES),)
-
-
-def test_each_box_has_its_own_mask_or_none():
-    answer = [*corners(1, 2, 3, 4), *map(mask, CODES), text(" cat ; ")]
-    answer += [*corners(5, 6, 7, 8), text(" dog ; ")]
-    answer += [*corners(3, 2, 1, 4), *map(mask, range(16)), text(" corners out of order ; ")]
-    answer += [*corners(1, 2, 3, 4), *map(mask, CODES[::-1]), text(" cat")]
-    assert labels(answer) == ["cat", "dog", "cat"]
-    assert codes(answer) == [CODES, None, CODES[::-1]]
-
-
-@pytest.mark.parametrize("count", [0, 1, 15, 17, 32])
-def test_wrong_number_of_codes_keeps_the_box_without_mask(count):
-    answer = [*corners(1, 2, 3, 4), *map(mask, range(count)), text(" cat")]
-    assert labels(answer) == ["cat"]
-    assert codes(answer) == [None]
-
-
-def test_blanks_around_the_codes_are_ignored():
-    answer = [*corners(1, 2, 3, 4), text(" "), *map(mask, CODES), text("  cat ; ")]
-    assert codes(answer) == [CODES]
-
-
-def test_codes_after_the_label_or_in_two_runs_are_ignored():
-    where = corners(1, 2, 3, 4)
-    assert codes([*where, text(" cat "), *map(mask, CODES)]) == [None]
-    assert codes([*where, *map(mask, CODES[:8]), text(" "), *map(mask, CODES[8:])]) == []
-    halves = [*map(mask, CODES[:8]), text(" "), *map(mask, CODES[8:])]
-    assert codes([*where, *halves, text(" cat")]) == [None]
-
-
-def test_mask_without_a_label_is_kept():
-    answer = [*corners(1, 2, 3, 4), *map(mask, CODES)]
-    assert labels(answer) == [""]
-    assert codes(answer) == [CODES]
-    assert codes([*answer, text(" ; "), *corners(1, 2, 3, 4), text(" cat")]) == [CODES, None]
-
-
-def test_answer_cut_in_a_mask_loses_only_that_box():
-    whole = [*corners(1, 2, 3, 4), *map(mask, CODES), text(" cat ; ")]
-    assert codes([*whole, *corners(1, 2, 3, 4), *map(mask, CODES[:9])]) == [CODES]
-
-
-@pytest.mark.parametrize(
-    "values",
-    [(3, 2, 1, 4), (1, 4, 3, 2), (2, 2, 2, 4), (1, 2, 3, 2)],
-    ids=["y swapped", "x swapped", "no height", "no width"],
-)
-def test_box_with_corners_out_of_order_is_dropped(values):
-    answer = [*corners(*values), text(" bad ; "), *corners(1, 2, 3, 4), text(" good")]
-    assert labels(answer) == ["good"]
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 5, 8])
-def test_run_of_other_than_four_locations_is_dropped(count):
-    answer = [*map(location, range(count)), text(" bad ; "), *corners(1, 2, 3, 4), text(" good")]
-    assert labels(answer) == ["good"]
-
-
-def test_mask_or_blank_between_corners_breaks_them():
-    first = corners(1, 2, 3, 4)
-    for between in (mask(1), text(" ")):
-        assert labels([*first[:2], between, *first[2:], text(" cat")]) == []
-
-
-def test_answer_cut_before_a_label_loses_only_that_box():
-    whole = [*corners(1, 2, 3, 4), text(" cat ; ")]
-    assert labels([*whole, *corners(5, 6, 7, 8)]) == ["cat"]
-    assert labels([*whole, *corners(5, 6, 7, 8)[:3]]) == ["cat"]
-    assert labels([*whole, *corners(5, 6, 7, 8), text(" ")]) == ["cat"]
-
-
-def test_incomplete_label_is_kept():
-    assert labels([*corners(1, 2, 3, 4), text(" red c")]) == ["red c"]
-
-
-def test_text_outside_a_group_is_not_a_label():
-    assert labels([text("here: "), *corners(1, 2, 3, 4), text(" cat ; and more")]) == ["cat"]
-
-
-def test_text_like_a_location_is_text():
-    assert labels([text("<loc0001><loc0002><loc0003><loc0004> cat")]) == []
-
-
-@pytest.mark.parametrize("token", ["<loc1024>", "<loc9999>", "<loc-001>", "<seg128>"])
-def test_location_beyond_the_grid_is_text(token):
-    whole = [*corners(1, 2, 3, 4), text(" cat ; ")]
-    assert labels([*corners(1, 2, 3, 4)[:3], text(f"{token} dog ; "), *whole]) == ["cat"]
-    assert labels([*corners(1, 2, 3, 4), text(f"{token} cat")]) == [f"{token} cat"]
+@pytest.mark.parametrize("name", MASKS)
+def test_sixteen_codes_before_the_label_are_the_mask(name):
+    spans, expected, masks = MASKS[name]
+    assert (labels(spans), codes(spans)) == (expected, masks)
 
 
 def test_answer_of_thousands_of_boxes_is_parsed_fast():
@@ -172,10 +127,6 @@ def test_answer_of_thousands_of_boxes_is_parsed_fast():
     answer = [*one * 5000, *corners(1, 2, 3, 4)[:3]]
     with processor_time_below(4):
         assert labels(answer) == ["cat"] * 5000
-
-
-def test_no_spans_make_no_boxes():
-    assert boxes([], width=10, height=10) == ()
 
 
 spans = st.lists(
