@@ -135,8 +135,12 @@ def _max_growth(step: Any) -> int:
         )
         factors += [MAX_GROWTH + 1] if step.get("String") == "" else []  # found everywhere
         growth = max(factors)
+    lowered = False
     for inner in _inner_steps(step):
-        growth = min(growth * _max_growth(inner), MAX_GROWTH + 1)
+        lowers = isinstance(inner, dict) and inner.get("type") == "Lowercase"
+        if not (lowers and lowered):  # learned tokenizers lower a text twice: the last adds nothing
+            growth = min(growth * _max_growth(inner), MAX_GROWTH + 1)
+        lowered |= lowers
     return growth
 
 
