@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pgcli.inputs import Change, Inventory
 from pgcli.inputs.readers import manifest_ending
 from pgcli.output.reader import IndexedRow, indexed_rows
 from pgcli.records import Item
-from pgcli.regions import split_locations
 from pgcli.rows import prompt_of
 from pgcli.run.checks import read_options
 from pgcli.run.reopen import check_folder, open_store, record_of, recorded_rows, reopened_request
 from pgcli.run.request import RunRequest
 from pgcli.run.request.questions import text_lines
 from pgcli.run.rows import RunRows
-from pgcli.run.state.compare import difference, quoted
+from pgcli.run.state.compare import difference
 from pgcli.run.state.processes import recorded_processes
 from pgcli.stores import Store
-from pgcli.tasks import EmbeddingQuestion, Question, template_columns, with_prompts
+from pgcli.tasks import EmbeddingQuestion
 from pgcli.wording import count
 
 MAX_DIFFERENCES_SHOWN = 10
@@ -85,7 +84,7 @@ def check_rows(output: str, found: RowComparison) -> Iterator[IndexedRow]:
     rows = whole_rows(indexed_rows(Path(output)), found)
     if "-" in request.sources:
         found.is_stdin = True
-        return compare_with_each_other(rows, known_prompts(request), rows_saved(store), found)
+        return compare_with_each_other(rows, rows_saved(store), found)
     check_folder(request)
     expected = present_rows(store, request, found)
     return compare_with_input(rows, expected, request.input.limit, found)
@@ -185,19 +184,13 @@ def skip_to(
 
 
 def compare_with_each_other(
-    rows: Iterable[IndexedRow], prompts: Sequence[str], saved: int, found: RowComparison
+    rows: Iterable[IndexedRow], saved: int, found: RowComparison
 ) -> Iterator[IndexedRow]:
     """The rows, whose input was standard input: every image has them in order, and none twice.
 
-    Those of each image have the `prompts`, if these are known. `saved` rows or more are there.
+    `saved` rows or more are there.
     """
-    index, seen = -1, list[str]()  # prompts of the rows of this image
-
-    def end_image() -> None:
-        if seen and len(seen) < len(prompts):
-            found.add(f"a row of image {index + 1:,} is missing", missing=True)
-        seen.clear()
-
+    index, prompts = -1, set[str]()  # of the rows of this image
     for position, row in rows:
         yield position, row
         if row is None:
@@ -209,29 +202,14 @@ def compare_with_each_other(
         if not isinstance(number, int) or number < index:
             found.add(f"row {position + 1:,} is out of order")
         elif number != index:
-            end_image()
             for missing in range(index + 1, min(number, index + 1 + MAX_MISSING)):
                 found.add(f"image {missing + 1:,} has no row", missing=True)
-            index = number
-        if prompt in seen:
+            index, prompts = number, set()
+        if prompt in prompts:
             found.add(f"row {position + 1:,} is there twice: {row.get('id')!r}")
-        elif prompts and not {prompt, split_locations(prompt)[0]} & {*prompts}:
-            found.add(f"row {position + 1:,} has the prompt {quoted(prompt)}")
-        else:
-            seen.append(prompt)
-    end_image()
+        prompts.add(prompt)
     if found.rows < saved and not found.differences:
         found.add(f"the run saved {saved:,} rows, and {found.rows:,} are left", missing=True)
-
-
-def known_prompts(request: RunRequest) -> Sequence[str]:
-    """The prompts about every image; none if they follow from the input."""
-    question = request.question
-    if question.templates is None or template_columns(question):
-        return ()
-    if isinstance(question, Question):
-        question = replace(question, region=None)
-    return next(with_prompts([Item(0, "", "")], question)).prompts
 
 
 def rows_saved(store: Store) -> int:

@@ -150,4 +150,5 @@ def test_variables_mean_the_same_in_all_commands():
     for command in (*ANSWERING, *COMMANDS):
         for option in (one for record in declared(command).records for one in options_of(record)):
             if option.variable and (command in ANSWERING or option.variable in shared):
-                assert shared.setdefault(option.variable, option.help) == option.help, command
+                meaning = (option.kind, option.parse, option.panel, option.default)
+                assert shared.setdefault(option.variable, meaning) == meaning, command

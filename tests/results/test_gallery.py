@@ -166,7 +166,7 @@ def test_rows_of_several_files_share_cards_by_image_and_prompt() -> None:
 def test_rows_of_the_same_image_file_share_a_card_whatever_their_ids(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Runs of other folders name the file otherwise; a file named twice is two images."""
+    """Runs of other folders name the file otherwise; a file named twice has two cards."""
     monkeypatch.setattr("pgcli.engine.loader.load", pretend.load_model)
     for name in ("photos", "elsewhere"):
         (tmp_path / name).mkdir()
@@ -190,7 +190,7 @@ def test_rows_of_the_same_image_file_share_a_card_whatever_their_ids(
         [f"../photos/{names[0]}", f"photos/{names[0]}"],
         [f"../photos/{names[1]}"],
     ]
-    assert data["images"] == 4
+    assert data["images"] == 2
 
 
 # Images

@@ -38,14 +38,6 @@ class ResultFile:
     output_of: Callable[[Row], Path] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ImageFile:
-    """An image file by its absolute path, and which of the rows with that path it is."""
-
-    path: str
-    place: int
-
-
 class Cards:
     """The page's data except the images, collected row by row."""
 
@@ -54,7 +46,7 @@ class Cards:
         self.rows: list[dict[str, Any]] = []
         self._files: list[dict[str, Any]] = []
         self._identities: list[str] = []  # what rows of an image have in common: the first's id
-        self._ids: dict[ImageFile, str] = {}
+        self._ids: dict[str, str] = {}  # of image files, by their paths
         self._prompt_labels: set[str] = set()
         self._labels: dict[str, None] = {}  # of the boxes
         self._image_numbers: dict[Hashable, int] = {}
@@ -63,17 +55,19 @@ class Cards:
         """Add the rows of a file."""
         number = len(self._files)
         self._prompt_labels.update(file.labels)
-        places: dict[str, dict[Any, int]] = {}  # of each path, by the indexes that have it
         for row in rows:
-            image_file, output, source = None, file.output, file.source
+            path, output, source = None, file.output, file.source
             if file.output_of is None:
-                image_file = find_image_file(row, file, places)
+                path = file.absolute(str(row.get("image") or ""))
             else:
                 source = output = file.output_of(row)
-            columns = page_row(row)
+            columns, ref = page_row(row), ImageRef.of(row, output)
             id_ = columns["id"]
-            self._identities.append(self._ids.setdefault(image_file, id_) if image_file else id_)
-            image = self._image_number(ImageRef.of(row, output), image_file or source)
+            self._identities.append(self._ids.setdefault(path, id_) if path else id_)
+            key = path or (source, ref.index, ref.image)
+            image = self._image_numbers.setdefault(key, len(self.images))
+            if image == len(self.images):
+                self.images.append(ref)
             self.rows.append(columns | {FILE: number, IMAGE: image})
             boxes = (box for box in as_list(columns.get("boxes")) if isinstance(box, Mapping))
             texts = (box.get("label") for box in boxes)
@@ -99,13 +93,6 @@ class Cards:
         """The labels of the runs' prompts, or of the boxes where there is no record of a run."""
         return tuple(self._prompt_labels or self._labels)
 
-    def _image_number(self, ref: ImageRef, source: Hashable) -> int:
-        key = source if isinstance(source, ImageFile) else (source, ref.index, ref.image)
-        number = self._image_numbers.setdefault(key, len(self.images))
-        if number == len(self.images):
-            self.images.append(ref)
-        return number
-
 
 def page_row(row: Row) -> dict[str, Any]:
     """The row without control characters and without the columns that are null.
@@ -124,20 +111,6 @@ def page_row(row: Row) -> dict[str, Any]:
     if is_named and row.get("answer") is not None and row.get("error") is None:
         columns[DIGEST] = answer_digest(row)
     return columns
-
-
-def find_image_file(
-    row: Row, file: ResultFile, places: dict[str, dict[Any, int]]
-) -> ImageFile | None:
-    """The image file of a row; None where its path is not known.
-
-    `places` are those of the rows before it: a path that a manifest repeats is several images.
-    """
-    path = file.absolute(str(row.get("image") or ""))
-    if path is None:
-        return None
-    indexes = places.setdefault(path, {})
-    return ImageFile(path, indexes.setdefault(row.get("index"), len(indexes)))
 
 
 def group_cards(rows: Sequence[Mapping[str, Any]], images: Sequence[Hashable]) -> list[list[int]]:
