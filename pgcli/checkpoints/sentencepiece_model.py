@@ -16,7 +16,7 @@ from pgcli.checkpoints.files import read_json
 from pgcli.errors import InvalidCheckpoint
 
 MAX_PIECES = 2**20
-MAX_GROWTH = 64  # letters that are written for one
+MAX_GROWTH = 128  # letters for one: compatibility forms have 18, each lower-casing may double them
 MAX_PIECE_LENGTH = 256  # finding the merges of a piece takes time quadratic in its length
 UNIGRAM, BPE = 1, 2  # TrainerSpec.ModelType in SentencePiece's protocol
 CONTROL = 3  # SentencePiece.Type
