@@ -25,8 +25,7 @@ from pgcli.rows import prompt_of, task_of
 class JoinedFile:
     """The rows of a result file with their truth, and the truths that have no row.
 
-    `repeated` rows were left out, as a later one has the same id and prompt. With `is_reviewed`,
-    surplus rows were, as they are those that a review has rejected.
+    `repeated` rows were left out, as a later one has the same id and prompt.
     """
 
     name: str
@@ -35,15 +34,13 @@ class JoinedFile:
     missing: int
     surplus: int
     repeated: int = 0
-    is_reviewed: bool = False
 
 
 def join(name: str, truths: Truths) -> JoinedFile:
     """The rows of the result file, in its order, then a row for each truth that has none.
 
     Rows are joined by id and prompt, or by id where the truth has no prompts, or the rows do not.
-    Where the truth is a result file, a row that it lacks was rejected in a review: it is counted
-    and left out. Raises UsageError where no row has a truth, and NoInputError without rows.
+    Raises UsageError where no row has a truth, and NoInputError without rows.
     """
     path = Path(name)
     every = list(read_results(path))
@@ -60,12 +57,8 @@ def join(name: str, truths: Truths) -> JoinedFile:
         raise nothing_joined(name, truths, rows[0], by_prompt)
     unanswered = {key: truth for key, truth in by_key.items() if key not in {*keys}}
     missing = missing_rows(unanswered, joined, by_prompt=by_prompt)
-    is_reviewed = truths.are_results
-    measured = [row for row in joined if row.truth is not None or not is_reviewed]
     repeated = len(every) - len(rows)
-    return JoinedFile(
-        name, path, [*measured, *missing], len(missing), surplus, repeated, is_reviewed
-    )
+    return JoinedFile(name, path, [*joined, *missing], len(missing), surplus, repeated)
 
 
 def only_common(files: Sequence[JoinedFile]) -> list[JoinedFile]:

@@ -9,8 +9,6 @@ from typing import Any
 from pgcli.evaluation.joined_row import RowTruth
 
 Key = tuple[str, str | None]
-#: Columns of every result file, by which it is known.
-RESULT_COLUMNS = frozenset({"index", "id", "model", "error", "error_message"})
 MAX_VALUE_CHARACTERS = 200  # of a value that rows are grouped by
 
 
@@ -39,11 +37,6 @@ class Truths:
     columns: dict[str, None] = field(default_factory=dict)
     has_prompts: bool = False
     class_names: dict[str, tuple[str, ...]] = field(default_factory=dict)
-
-    @property
-    def are_results(self) -> bool:
-        """Whether the file is a result file, as a person has corrected it."""
-        return self.columns.keys() >= RESULT_COLUMNS
 
     def add(self, key: Key, truth: RowTruth) -> None:
         """Add what is true; rows of the same id and prompt, as captions of an image, are joined."""

@@ -21,12 +21,10 @@ from pgcli.regions import split_locations
 from pgcli.training.answer_evaluation import SampleAnswer, TrueAnswers
 from pgcli.training.answer_loss import AnswerTokens, TokenizedExample, answer_loss
 from pgcli.training.data import ImageBatch
-from pgcli.training.features import FeatureBatch
 from pgcli.training.rows import TrainingRow
 from pgcli.training.sharding import compute
 from pgcli.training.task import ImageTask, Loss
 
-AnyBatch = ImageBatch | FeatureBatch
 SAMPLES = 8  # answers of an evaluation that are shown
 
 
@@ -35,7 +33,7 @@ class AnswerTask(ImageTask[PaliGemma]):
     """Trains PaliGemma: the cross-entropy of answers, given images and prompts.
 
     An evaluation has the loss, and the metrics of the model's greedy answers; `samples` are some of
-    the last one. `features` are the vision tower's outputs.
+    the last one.
     """
 
     tokenizer: Tokenizer
@@ -46,7 +44,7 @@ class AnswerTask(ImageTask[PaliGemma]):
         self.truths = TrueAnswers.of(self.data.evaluation)
         self._main_metric = self.truths.main_metric
 
-    def loss(self, batch: AnyBatch) -> Loss:
+    def loss(self, batch: ImageBatch) -> Loss:
         if batch.rows:
             return self._loss(batch)
         # the weights of a divided model are gathered for as many parts in each process
@@ -75,13 +73,7 @@ class AnswerTask(ImageTask[PaliGemma]):
             return (-metrics["loss"],)
         return metrics.get(self._main_metric, -math.inf), -metrics["loss"]
 
-    def encode(self, batch: ImageBatch) -> Tensor:
-        """The outputs of the vision tower (B, P, D)."""
-        pixels_BCRR = self.pixels(batch).to(self.model.projector.weight.dtype)
-        patch_BPD: Tensor = self.model.vision(pixels_BCRR)
-        return patch_BPD
-
-    def _loss(self, batch: AnyBatch) -> Loss:
+    def _loss(self, batch: ImageBatch) -> Loss:
         """The loss of the rows; tokens of images are counted too."""
         config = self.model.config
         examples = [tokenized(row, self.tokenizer, config.stop_tokens[0]) for row in batch.rows]
@@ -93,11 +85,8 @@ class AnswerTask(ImageTask[PaliGemma]):
         )
 
         def loss_of_rows() -> Tensor:
-            if isinstance(batch, FeatureBatch):
-                feature_BPD = batch.feature_BPD.to(self.device)
-            else:
-                feature_BPD = self.encode(batch)
-            patch_BPD = self.model.projector(feature_BPD)
+            pixels_BCRR = self.pixels(batch).to(self.model.projector.weight.dtype)
+            patch_BPD = self.model.encode(pixels_BCRR)
             return answer_loss(self.model, patch_BPD, tokens, label_smoothing=self.label_smoothing)
 
         with self.autocast():

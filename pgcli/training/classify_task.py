@@ -1,12 +1,13 @@
 """The task of a classifier: all of it, or its linear layer alone on features computed once.
 
-B rows · D width · K classes
+B rows · N images · D width · K classes
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,9 +15,22 @@ from torch.nn import functional as F
 
 from pgcli.model.classifier import ImageClassifier
 from pgcli.training.data import ImageBatch
-from pgcli.training.features import FeatureBatch
 from pgcli.training.rows import TrainingRow
 from pgcli.training.task import ImageTask, Loss
+
+
+@dataclass(frozen=True)
+class FeatureBatch:
+    """What the linear layer classifies (B, D), and the rows; `lost` counts rows without."""
+
+    feature_BD: Tensor
+    rows: Sequence[TrainingRow]
+    lost: int = 0
+
+    def part(self, start: int, stop: int) -> FeatureBatch:
+        """The rows from `start` to before `stop`."""
+        return FeatureBatch(self.feature_BD[start:stop], self.rows[start:stop])
+
 
 AnyBatch = ImageBatch | FeatureBatch
 
@@ -25,10 +39,19 @@ AnyBatch = ImageBatch | FeatureBatch
 class ClassifyTask(ImageTask[ImageClassifier]):
     """Trains a classifier by the mean cross-entropy of the labels, over the rows of a batch.
 
-    `features`, where there are any, are what the linear layer classifies, of all rows.
+    `feature_ND`, where there are any, are what the linear layer classifies, by `image_key` in the
+    order of `feature_keys`.
     """
 
     label_smoothing: float = 0.0
+    feature_ND: Tensor | None = None
+    feature_keys: Mapping[str, int] = field(default_factory=dict)
+
+    def batches(self, first: int, stop: int) -> Generator[AnyBatch]:
+        if self.feature_ND is None:
+            yield from self.data.batches(first, stop)
+        else:
+            yield from map(self._feature_batch, self.data.row_batches(first, stop))
 
     def loss(self, batch: AnyBatch) -> Loss:
         label_B, logit_BK = self._labels(batch.rows), self._logits(batch)
@@ -53,21 +76,49 @@ class ClassifyTask(ImageTask[ImageClassifier]):
         """The accuracy, and of equal ones the loss."""
         return metrics["accuracy"], -metrics["loss"]
 
-    def encode(self, batch: ImageBatch) -> Tensor:
-        """What the linear layer classifies (B, D)."""
-        with self.autocast():
-            return self.model.features(self.pixels(batch)).float()
+    def fill_features(self, track: Callable[[Iterable[Any]], Iterable[Any]] = iter) -> None:
+        """Compute what the linear layer classifies of all images, and take it from there then on.
+
+        Each process computes a part, always in the same batches, so that a resumed run has the same
+        features. Raises TooManyErrors if no image can be read.
+        """
+        data, processes = self.data, self.data.processes
+        keys, features = list[str](), list[Tensor]()
+        self.model.eval()
+        with processes.fail_together(), torch.no_grad(), self.autocast():
+            for rows in filter(None, (data.train, data.evaluation)):
+                images = [*{row.image_key: row for row in rows}.values()]
+                for batch in track(data.in_order(images, processes)):
+                    features += self.in_parts(batch, self._encode)
+                    keys += [row.image_key for row in batch.rows]
+        shares = processes.gather((keys, torch.cat(features) if features else torch.empty(0)))
+        known = [key for keys, _ in shares for key in keys]
+        if not known:
+            raise data.none_read(data.train)
+        self.feature_keys = {key: number for number, key in enumerate(known)}
+        self.feature_ND = torch.cat([share_ND for _, share_ND in shares if len(share_ND)])
+
+    def _feature_batch(self, rows: Sequence[TrainingRow]) -> FeatureBatch:
+        """The rows with their features, without those whose image could not be read."""
+        assert self.feature_ND is not None
+        known = [row for row in rows if row.image_key in self.feature_keys]
+        numbers = [self.feature_keys[row.image_key] for row in known]
+        return FeatureBatch(self.feature_ND[numbers], known, len(rows) - len(known))
+
+    def _encode(self, batch: ImageBatch) -> Tensor:
+        """What the linear layer classifies (B, D), on the CPU."""
+        return self.model.features(self.pixels(batch)).float().cpu()
 
     def _evaluation_batches(self) -> Iterable[AnyBatch]:
         rows, size = self.data.evaluation, self.data.order.batch_size
-        if self.features is None:
+        if self.feature_ND is None:
             return self.data.in_order(rows)
         parts = (rows[start : start + size] for start in range(0, len(rows), size))
-        return filter(lambda batch: batch.rows, map(self.features.batch, parts))
+        return filter(lambda batch: batch.rows, map(self._feature_batch, parts))
 
     def _logits(self, batch: AnyBatch) -> Tensor:
         if isinstance(batch, FeatureBatch):
-            return self.model.classifier(batch.feature_BPD.to(self.device))  # type: ignore[no-any-return]
+            return self.model.classifier(batch.feature_BD.to(self.device))  # type: ignore[no-any-return]
         with self.autocast():
             logit_BK: Tensor = self.model(self.pixels(batch))
         return logit_BK.float()

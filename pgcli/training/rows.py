@@ -1,27 +1,19 @@
-"""The rows that are trained on, in a file: an image each, and a text, a label or an answer."""
+"""The rows that are trained on: an image each, and a text, a label or an answer."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-import re
 import tempfile
-from array import array
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple, overload
-
-import numpy as np
+from typing import NamedTuple
 
 from pgcli.records import Fault, Item
 from pgcli.run.progress.tally import ErrorBudget, Tally
 
-#: One token each; other text has about a token for four bytes.
-SPECIAL_TOKEN = re.compile("<(?:loc[0-9]{4}|seg[0-9]{3})>")
-BYTES_OF_TOKEN = 4
 #: The id and the `image_key` of rows, and for a single row also its prompt and target.
 RowKey = tuple[str, ...]
 IMAGE_ID = 2  # values of a key that is of all rows of an image
@@ -60,29 +52,25 @@ class TrainingRow:
 
 
 class RowStore:
-    """Data that is appended to a temporary file, and read at random: rows, and bytes of images.
+    """A temporary file with the bytes of images in tables and compressed archives.
 
-    Rows are read in random order in every epoch, which tables and compressed archives do not allow.
+    These are read at random in every epoch, which their sources do not allow.
     """
 
     def __init__(self, folder: Path):
         self.folder = folder
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - closed with the store
         self._size = 0
-        self._is_flushed = True
 
     def add(self, data: bytes) -> tuple[int, int]:
         """Append the data; return where it begins, and its size."""
         self._file.write(data)
-        self._is_flushed = False
         self._size += len(data)
         return self._size - len(data), len(data)
 
     def read(self, start: int, size: int) -> bytes:
         """The data that was appended."""
-        if not self._is_flushed:
-            self._file.flush()
-            self._is_flushed = True
+        self._file.flush()
         return os.pread(self._file.fileno(), size, start)
 
     def item(self, row: TrainingRow) -> Item:
@@ -95,21 +83,18 @@ class RowStore:
         self._file.close()
 
 
-class TrainingRows(Sequence[TrainingRow]):
-    """Rows in a store, of which 24 bytes each are held in memory.
+class TrainingRows(list[TrainingRow]):
+    """The rows of sources; bytes of their images that are not in a file are in the store.
 
     `left_out` counts rows by the reason: without a target, or with an error in a result file;
-    `faults` name those that cannot be used. `lengths` are estimates of the tokens of prompt and
-    target; `image_keys` are digests of the rows' `image_key`.
+    `faults` name those that cannot be used.
     """
 
-    def __init__(self, store: RowStore):
+    def __init__(self, store: RowStore, rows: Iterable[TrainingRow] = ()):
+        super().__init__(rows)
         self.store = store
         self.left_out: Counter[str] = Counter()
         self.faults: list[str] = []
-        self.lengths, self.image_keys = array("I"), array("Q")
-        self._starts, self._sizes = array("Q"), array("I")
-        self._digest = hashlib.sha256()
 
     def add(self, item: Item, target: Target) -> None:
         """Append a row; bytes of its image that are not in a file are stored."""
@@ -118,65 +103,34 @@ class TrainingRows(Sequence[TrainingRow]):
             key = f"{key}, {item.span[0]}"
         elif item.data is not None:
             key, bytes_at = hashlib.sha256(item.data).hexdigest(), self.store.add(item.data)
-        values = (item.id, item.image, item.path, item.root, item.span, *target, key, bytes_at)
-        start, size = self.store.add(json.dumps(values).encode())
-        self._starts.append(start)
-        self._sizes.append(size)
-        self.lengths.append(text_length(target.prompt) + text_length(target.text))
-        self.image_keys.append(digest_of(key))
-        self._digest.update(repr((key, *target)).encode("utf-8", "surrogateescape"))
+        plain = Item(len(self), item.id, item.image, item.path, root=item.root, span=item.span)
+        text, prompt, answers = target
+        self.append(TrainingRow(plain, text, key, bytes_at, prompt, answers))
 
     @property
     def digest(self) -> str:
         """A digest of the images' names and the targets, in order."""
-        return self._digest.hexdigest()[:16]
+        result = hashlib.sha256()
+        for row in self:
+            values = (row.image_key, row.target, row.prompt, row.answers)
+            result.update(repr(values).encode("utf-8", "surrogateescape"))
+        return result.hexdigest()[:16]
 
-    def select(self, numbers: Iterable[int]) -> TrainingRows:
+    def select(self, rows: Iterable[TrainingRow]) -> TrainingRows:
         """Some of the rows."""
-        selected, chosen = TrainingRows(self.store), array("Q", numbers)
-        for own, column in zip(self._columns, selected._columns, strict=True):
-            column.extend(own[number] for number in chosen)
-        return selected
+        return TrainingRows(self.store, rows)
 
     def images(self) -> TrainingRows:
         """The first row of each image."""
-        _, first = np.unique(np.array(self.image_keys), return_index=True)
-        return self.select(np.sort(first).tolist())
+        first: dict[str, TrainingRow] = {}
+        for row in self:
+            first.setdefault(row.image_key, row)
+        return self.select(first.values())
 
     def count_lost(self, faults: Collection[RowKey]) -> int:
         """The number of rows whose image has one of the faults."""
-        digests = [digest_of(key[1]) for key in faults if len(key) == IMAGE_ID]
-        return int(np.isin(np.array(self.image_keys), np.array(digests, dtype=np.uint64)).sum())
-
-    def joined(self, rows: TrainingRows) -> TrainingRows:
-        """These rows and then the others, of the same store."""
-        both = self.select(range(len(self)))
-        for own, column in zip(both._columns, rows._columns, strict=True):
-            own.extend(column)
-        return both
-
-    @property
-    def _columns(self) -> tuple[array[int], ...]:
-        return self.lengths, self.image_keys, self._starts, self._sizes
-
-    def __len__(self) -> int:
-        return len(self._starts)
-
-    @overload
-    def __getitem__(self, number: int) -> TrainingRow: ...
-    @overload
-    def __getitem__(self, number: slice) -> list[TrainingRow]: ...
-    def __getitem__(self, number: int | slice) -> TrainingRow | list[TrainingRow]:
-        if isinstance(number, slice):
-            return [self[index] for index in range(*number.indices(len(self)))]
-        values = json.loads(self.store.read(self._starts[number], self._sizes[number]))
-        id_, image, path, root, span, text, prompt, answers, key, bytes_at = values
-        item = Item(number % len(self), id_, image, path, root=root, span=span and tuple(span))
-        bytes_at = bytes_at and tuple(bytes_at)
-        return TrainingRow(item, text, key, bytes_at, prompt, tuple(answers) or (text,))
-
-    def __iter__(self) -> Iterator[TrainingRow]:
-        return (self[number] for number in range(len(self)))
+        lost = {key[1] for key in faults if len(key) == IMAGE_ID}
+        return sum(row.image_key in lost for row in self)
 
 
 @dataclass
@@ -214,15 +168,3 @@ class RowErrors:
         self.budget.check(tally)
         if tally.rows == self.rows:
             self.budget.check_share(tally)
-
-
-def digest_of(image_key: str) -> int:
-    """The digest of a row's `image_key`."""
-    digest = hashlib.sha256(image_key.encode("utf-8", "surrogateescape")).digest()
-    return int.from_bytes(digest[:8], "big")
-
-
-def text_length(text: str) -> int:
-    """About how many tokens a text has. Equal texts have equal lengths with every model."""
-    rest, special = SPECIAL_TOKEN.subn("", text)
-    return special + -(-len(rest.encode("utf-8", "surrogatepass")) // BYTES_OF_TOKEN)

@@ -38,7 +38,7 @@ from pgcli.training.options import TrainOptions
 from pgcli.training.processes import ALONE, Processes
 from pgcli.training.rows import IMAGE_ID, RowErrors, RowKey, RowStore, TrainingRows
 from pgcli.training.run_record import MERGED, begin_run, check_run, run_record
-from pgcli.training.same_images import UNKNOWN, check_apart, image_size, split_by_image
+from pgcli.training.same_images import check_apart, image_size, split_by_image
 from pgcli.training.setup import TaskInputs, make_task, plan_facts
 from pgcli.training.status import RUN
 from pgcli.training.trainer import Trainer
@@ -145,7 +145,7 @@ def report_missing(rows: TrainingRows, on_event: OnEvent) -> None:
     missing = [
         row.item.id
         for row in rows.images()
-        if image_size(row) == UNKNOWN and not url_scheme(row.item.path or "")
+        if image_size(row) is None and not url_scheme(row.item.path or "")
     ]
     if missing:
         on_event(Message(f"{count(len(missing), 'image')} cannot be opened: {named(missing)}"))

@@ -5,7 +5,6 @@ B rows
 
 from __future__ import annotations
 
-import shutil
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -32,7 +31,7 @@ from pgcli.training.contrastive_task import ContrastiveTask
 from pgcli.training.data import RowOrder, TrainingData
 from pgcli.training.options import TrainOptions
 from pgcli.training.processes import ALONE, Processes
-from pgcli.training.rows import RowErrors, RowKey, RowStore, TrainingRows
+from pgcli.training.rows import RowErrors, RowKey, RowStore, TrainingRow, TrainingRows
 from pgcli.training.sharding import shard
 from pgcli.training.start_answers import base_dtype, check_kind, start_answers
 from pgcli.training.start_encoders import (
@@ -43,10 +42,8 @@ from pgcli.training.start_encoders import (
 )
 from pgcli.training.task import MicroBatches
 from pgcli.training.trainer import SMALLER
-from pgcli.wording import count, file_size
+from pgcli.wording import count
 
-SHARE_OF_DISK = 0.5  # of the free space, for the features of images
-MIN_USES = 2  # of an image, for its features to be stored
 #: Tokens computed at once: more are not faster.
 CPU_TOKENS, GPU_TOKENS = 2048, 32_768
 #: Larger checkpoints are trained on a CPU with activations that are computed twice: where its
@@ -121,8 +118,7 @@ class TaskInputs:
 class AnswerPlan:
     """What is known of a run before the weights are read.
 
-    `inputs` have the rows that fit into the model; `faults` are the others. `feature_bytes` are
-    those of the stored outputs of the vision tower, 0 if they are not stored.
+    `inputs` have the rows that fit into the model; `faults` are the others.
     """
 
     inputs: TaskInputs
@@ -131,7 +127,6 @@ class AnswerPlan:
     tokenizer: Tokenizer
     dtype: torch.dtype
     faults: dict[RowKey, str]
-    feature_bytes: int
 
     def micro_batches(self) -> MicroBatches:
         """The rows at once: as many as are fast. Processes of a divided model have equally many."""
@@ -166,12 +161,13 @@ def fitting_rows(
     NoInputError if no row is left.
     """
     room = config.decoder.max_positions - config.image_tokens
-    kept, lengths = array("Q"), array("I")
-    for number, row in enumerate(rows):
+    kept: list[TrainingRow] = []
+    lengths = array("I")
+    for row in rows:
         prefix, suffix = tokenized(row, tokenizer, config.stop_tokens[0])
         length = len(prefix) + len(suffix)
         if length <= room:
-            kept.append(number)
+            kept.append(row)
             lengths.append(length)
             continue
         faults[(*row.image_id, row.prompt, row.target)] = (
@@ -196,26 +192,7 @@ def plan_answers(inputs: TaskInputs) -> AnswerPlan:
     evaluation, _ = fitting_rows(inputs.evaluation, tokenizer, config, faults)
     inputs = replace(inputs, train=train, evaluation=evaluation, lengths=lengths)
     dtype = base_dtype(options, checkpoint, inputs.device)
-    stored = feature_bytes(inputs, config, dtype)
-    return AnswerPlan(inputs, checkpoint, config, tokenizer, dtype, faults, stored)
-
-
-def feature_bytes(inputs: TaskInputs, config: PaliGemmaConfig, dtype: torch.dtype) -> int:
-    """The bytes of the vision tower's outputs of all images to train on; 0 if not worth storing.
-
-    They are stored where the tower stays as it is and has no dropout, images are seen twice or
-    more, and the disk has room.
-    """
-    options, vision = inputs.options, config.vision
-    if options.trains_vision or vision.dropout or vision.attention_dropout:
-        return 0
-    images, order = len(inputs.train.images()), inputs.order
-    steps = options.trainer_options(order.steps_per_epoch, is_evaluated=False).steps
-    if steps * order.batch_size < MIN_USES * images:
-        return 0
-    size = images * config.image_tokens * vision.width * dtype.itemsize
-    free = shutil.disk_usage(inputs.store.folder).free
-    return size if size <= SHARE_OF_DISK * free else 0
+    return AnswerPlan(inputs, checkpoint, config, tokenizer, dtype, faults)
 
 
 def make_answer_task(inputs: TaskInputs) -> AnswerTask:
@@ -226,13 +203,12 @@ def make_answer_task(inputs: TaskInputs) -> AnswerTask:
     plan = plan_answers(inputs)
     inputs, options = plan.inputs, plan.inputs.options
     is_divided = inputs.shards > 1
-    stores_features = inputs.processes.smallest(plan.feature_bytes) > 0
     start = start_answers(
         options,
         plan.checkpoint,
         plan.config,
         dtype=plan.dtype,
-        device=torch.device("cpu") if is_divided and not stores_features else inputs.device,
+        device=torch.device("cpu") if is_divided else inputs.device,
     )
     data = inputs.data(plan.config.vision.resolution, start.preprocessing)
     data.errors.reasons.update(plan.faults)
@@ -252,8 +228,6 @@ def make_answer_task(inputs: TaskInputs) -> AnswerTask:
         tokenizer=plan.tokenizer,
         label_smoothing=options.label_smoothing,
     )
-    if stores_features:
-        task.fill_features([inputs.train.images()], task.encode, inputs.track)
     if is_divided:
         shard(start.model, inputs.device)
     return task
@@ -295,8 +269,7 @@ def make_task(inputs: TaskInputs) -> AnswerTask | ContrastiveTask | ClassifyTask
     task = ClassifyTask(**shared, label_smoothing=options.label_smoothing)
     if options.probe:
         start.model.vision.requires_grad_(requires_grad=False)
-        images = [rows.images() for rows in (inputs.train, inputs.evaluation) if rows]
-        task.fill_features(images, task.encode, inputs.track)
+        task.fill_features(inputs.track)
     return task
 
 
@@ -320,11 +293,9 @@ def plan_facts(inputs: TaskInputs) -> Facts:
     ]
     if plan is None:
         return facts
-    stored = f"computed once, {file_size(plan.feature_bytes)}"
     facts += [
         ("computed at once", f"{count(plan.micro_batches().rows or 0, 'row')}, or fewer"),
         ("activations", "computed twice" if plan.computes_twice else "held"),
-        ("image features", stored if plan.feature_bytes else "computed with each row"),
     ]
     if plan.faults:
         facts.append(("left out", f"{count(len(plan.faults), 'row')} longer than the model's text"))

@@ -137,7 +137,8 @@ class RowReader:
             if not source.has_columns:
                 return source, partial(self._folder_of, name, is_folder=source.is_folder)
         columns = self.columns
-        required, optional = [*columns.named], list[str]()
+        known: tuple[str, ...] = ERROR_COLUMNS
+        required = [*columns.named]
         if self.label is not None:
             required = [self.label]
             columns = ExampleColumns(prompt="", answer=self.label)
@@ -145,7 +146,7 @@ class RowReader:
             if self.prompt is not None:
                 required += template_columns(ask([self.prompt]))
             known = (*columns.known, "width", "height", *ERROR_COLUMNS)
-            optional = [name for name in known if name not in required]
+        optional = [name for name in known if name not in required]
         read = replace(
             options,
             fields=tuple(required),
@@ -158,8 +159,7 @@ class RowReader:
         columns = replace(columns, class_names=classes_of(InputFile(location, name, reader)))
         is_table = manifest_ending(name) in (".csv", ".tsv")
         target_of = self._label_of if self.label is not None else self._target_of
-        items = Inventory.scan([name], read) if self.label is not None else self._items(name, read)
-        return items, partial(target_of, columns, has_blanks=is_table)
+        return self._items(name, read), partial(target_of, columns, has_blanks=is_table)
 
     def _items(self, name: str, options: ReadOptions) -> Iterable[Item]:
         """The items of a manifest, a folder, a result file or a file of annotations."""

@@ -6,10 +6,9 @@ B rows · R resolution · C channels
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -21,8 +20,7 @@ from pgcli.engine.oom import OutOfMemory, run_or_free
 from pgcli.errors import NoUsableDevice
 from pgcli.model.siglip import normalize_pixels
 from pgcli.training.data import ImageBatch, RowOrder, TrainingData
-from pgcli.training.features import FeatureStore
-from pgcli.training.rows import RowKey, TrainingRow
+from pgcli.training.rows import RowKey
 
 Model = TypeVar("Model", bound=nn.Module)
 Result = TypeVar("Result")
@@ -151,8 +149,7 @@ class TrainingTask(ABC):
 class ImageTask(TrainingTask, Generic[Model]):
     """What the tasks on images share beside their losses; `save_to` writes the model.
 
-    Weights are in float32, products in the `dtype`. With `features`, what the vision tower has of
-    the rows to train on is read from them.
+    Weights are in float32, products in the `dtype`.
     """
 
     model: Model
@@ -162,13 +159,9 @@ class ImageTask(TrainingTask, Generic[Model]):
     dtype: torch.dtype
     save_to: Callable[[Path], None]
     micro_batches: MicroBatches = field(default_factory=MicroBatches)
-    features: FeatureStore | None = None
 
     def batches(self, first: int, stop: int) -> Generator[Any]:
-        if self.features is None:
-            yield from self.data.batches(first, stop)
-        else:
-            yield from map(self.features.batch, self.data.row_batches(first, stop))
+        yield from self.data.batches(first, stop)
 
     def size(self, batch: Any) -> int:
         return len(batch.rows)
@@ -198,29 +191,6 @@ class ImageTask(TrainingTask, Generic[Model]):
             len(batch.rows), lambda start, stop: compute(batch.part(start, stop))
         )
         return [*parts]
-
-    def fill_features(
-        self,
-        parts: Sequence[Sequence[TrainingRow]],
-        encode: Callable[[ImageBatch], Tensor],
-        track: Callable[[Iterable[ImageBatch]], Iterable[ImageBatch]] = iter,
-    ) -> None:
-        """Store `encode` of the images of `parts`, a row each, and take it from there from then on.
-
-        Each is computed in one process, always in the same batches, so that a resumed run has the
-        same features. Raises TooManyErrors if no image can be read.
-        """
-        processes = self.data.processes
-        self.features = FeatureStore(self.data.store.folder, processes)
-        self.model.eval()
-        with processes.fail_together(), torch.no_grad(), self.autocast():
-            batches = chain(*(self.data.in_order(images, processes) for images in parts))
-            for batch in track(batches):
-                encoded = self.in_parts(batch, lambda part: encode(part).cpu())
-                self.features.add(torch.cat(encoded), batch.rows)
-        self.features.share()
-        if not len(self.features):
-            raise self.data.none_read(parts[0])
 
     def save(self, folder: Path) -> None:
         self.save_to(folder)

@@ -128,16 +128,17 @@ def test_corrected_result_file_is_a_truth(capsys: Capture) -> None:
     assert found["metrics"]["exact"]["value"] == 0.5
 
 
-def test_row_that_a_review_rejected_is_left_out(capsys: Capture) -> None:
+def test_row_that_a_review_rejected_is_wrong(capsys: Capture) -> None:
     rows = answers(("a", "red"), ("b", "blue"), ("c", "green"))
     write("rows.jsonl", rows)
     write("truth.jsonl", [rows[0], rows[1] | {"answer": "black"}])  # as `apply` writes them
     found = evaluate(capsys, "rows.jsonl", "--truth", "truth.jsonl")
     assert (found["missing"], found["surplus"]) == (0, 1)
-    assert found["metrics"]["exact"]["value"] == 0.5
-    assert found["metrics"]["exact"]["rows"] == 2
+    assert found["metrics"]["exact"]["value"] == pytest.approx(1 / 3)
+    accepted = evaluate(capsys, "rows.jsonl", "--truth", "truth.jsonl", "--only-common")
+    assert (accepted["metrics"]["exact"]["value"], accepted["surplus"]) == (0.5, 1)
     assert main(["eval", "rows.jsonl", "--truth", "truth.jsonl"]) == 0
-    assert "surplus ones, as a review rejects, are left out" in capsys.readouterr().err
+    assert "missing and surplus rows are counted as wrong" in capsys.readouterr().err
 
 
 def test_coco_json_is_a_truth_of_the_labels_that_were_asked(

@@ -22,7 +22,6 @@ from pgcli.run.progress.shutdown import GracefulShutdown
 from pgcli.training.answer_task import AnswerTask
 from pgcli.training.classify_task import ClassifyTask
 from pgcli.training.data import ImageBatch
-from pgcli.training.features import FeatureStore
 from pgcli.training.trainer import Trainer
 
 
@@ -131,21 +130,14 @@ def out_of_memory() -> Iterator[None]:
 
 @contextmanager
 def counted() -> Iterator[None]:
-    """The images that are encoded, and the rows of parts of updates, are counted and printed."""
-    share, loss, sizes = FeatureStore.share, AnswerTask._loss, set()
-
-    def counted_share(self: FeatureStore) -> None:
-        share(self)
-        sys.stderr.write(f"encoded {len(self._keys)} images\n")
+    """The rows of parts of updates are counted and printed."""
+    loss, sizes = AnswerTask._loss, set()
 
     def counted_loss(self: AnswerTask, batch: Any) -> Any:
         sizes.add(len(batch.rows))
         return loss(self, batch)
 
-    with (
-        patch.object(FeatureStore, "share", counted_share),
-        patch.object(AnswerTask, "_loss", counted_loss),
-    ):
+    with patch.object(AnswerTask, "_loss", counted_loss):
         yield
     sys.stderr.write(f"parts of {sorted(sizes)} rows\n")
 

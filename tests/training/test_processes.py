@@ -74,7 +74,7 @@ def test_two_processes_train_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         main(f"{FULL} -o continued".split())
     *same, continued, stopped, small, no_data, no_memory = run_in_processes(
         [
-            *(Command(f"{words} -o both-{name}", "count") for name, words in COMMANDS.items()),
+            *(Command(f"{words} -o both-{name}") for name, words in COMMANDS.items()),
             Command(f"{FULL} -o continued"),
             Command(f"{FULL} -o stopped", event="stop"),
             Command(f"{COMMANDS['classify']} --batch-size 1 -o small"),
@@ -86,8 +86,6 @@ def test_two_processes_train_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for outcome, name in zip(same, COMMANDS, strict=True):
         assert outcome.codes == [3, 3], outcome
         assert "1 row could not be used" in outcome.messages[0]
-        assert ("encoded 5 images" in outcome.messages[1]) == (name in ("lora", "frozen")), outcome
-        assert not [*Path(f"both-{name}.pgcli").glob("features*")]
         assert_same_run(Path(f"both-{name}"), Path(f"alone-{name}"))
     assert continued.codes == [3, 3], continued
     assert len(metrics(Path("stopped"))) == 1, stopped

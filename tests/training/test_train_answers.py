@@ -18,7 +18,6 @@ from pgcli.cli.main import main
 from pgcli.engine import oom
 from pgcli.run.progress.shutdown import GracefulShutdown
 from pgcli.training.answer_task import AnswerTask
-from pgcli.training.features import FeatureStore
 from pgcli.training.trainer import Trainer
 from tests.support.tiny_paligemma import write_checkpoint
 from tests.support.training_data import write_questions
@@ -211,27 +210,6 @@ def test_run_goes_on_with_another_micro_batch(run: Run, monkeypatch: pytest.Monk
     assert run(f"questions.jsonl {LORA} --batch-size 5 -o parts") == 13
 
 
-def test_stored_features_change_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are not used where the tower is trained."""
-    read: list[int] = []
-    batch = FeatureStore.batch
-
-    def counted(store: FeatureStore, rows: Any) -> Any:
-        read.append(len(rows))
-        return batch(store, rows)
-
-    monkeypatch.setattr(FeatureStore, "batch", counted)
-    assert run(f"questions.jsonl {LORA} -o stored") == 0
-    assert read == [6] * 4
-    monkeypatch.setattr("pgcli.training.setup.MIN_USES", 10)
-    read.clear()
-    assert run(f"questions.jsonl {LORA} -o encoded") == 0
-    assert run(f"questions.jsonl {LORA} --targets attention,vision --seed 1 -o vision") == 0
-    assert not read
-    for one, other in zip(metrics("stored"), metrics("encoded"), strict=True):
-        assert one["loss"] == pytest.approx(other["loss"], rel=1e-5)
-
-
 def test_gradient_checkpointing_changes_no_bit(run: Run) -> None:
     for value in ("on", "off"):
         options = f"{FULL} --gradient-checkpointing {value} --dropout 0.1"
@@ -319,7 +297,6 @@ def test_dry_run_prints_the_plan(run: Run, capsys: pytest.CaptureFixture[str]) -
     assert "steps: 4, 2 in an epoch" in err
     assert "computed at once: " in err
     assert "activations: held" in err
-    assert "image features: computed once" in err
     assert not Path("out").exists()
 
 

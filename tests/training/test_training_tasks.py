@@ -170,7 +170,7 @@ def test_rows_without_gradients_are_halved_where_memory_ends(
         task.model.eval()
         with torch.no_grad():
             if kind == "probe":
-                task.fill_features([[]], task.encode)
+                task.fill_features()
             return task.evaluate()
 
     def made(*, is_fixed: bool) -> Any:
@@ -179,7 +179,7 @@ def test_rows_without_gradients_are_halved_where_memory_ends(
         rows = [] if kind == "contrastive" else batch().rows
         order = RowOrder(len(WORDS), len(WORDS), 0)
         store: Any = RowStore(tmp_path)
-        task.data = replace(task.data, evaluation=rows, order=order, store=store)
+        task.data = replace(task.data, train=rows, evaluation=rows, order=order, store=store)
         return task
 
     expected, task = evaluated(made(is_fixed=False)), made(is_fixed=False)

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Screen
 from pgcli.evaluation.evaluate import Evaluation, as_json
-from pgcli.evaluation.join import JoinedFile
 from pgcli.evaluation.measures import Estimate
 from pgcli.evaluation.metrics.ap import Bin
 from pgcli.wording import count
@@ -72,7 +71,8 @@ def report(evaluation: Evaluation, screen: Screen, *, only_common: bool) -> None
     counts = f"{joined.missing:,} missing, {joined.surplus:,} surplus, {errors:,} with errors"
     is_complete = not joined.missing and not joined.surplus
     hint = "" if is_complete or only_common else "--only-common leaves them out"
-    note = "" if is_complete else f"; {fate(joined, only_common=only_common)}"
+    fate = "left out" if only_common else "counted as wrong"
+    note = "" if is_complete else f"; missing and surplus rows are {fate}"
     screen.info(f"{shlex.quote(joined.name)}: rows {counts}{note}", hint=hint)
     if joined.repeated:
         repeated = f"{joined.repeated:,} row{'s' * (joined.repeated != 1)}"
@@ -82,12 +82,3 @@ def report(evaluation: Evaluation, screen: Screen, *, only_common: bool) -> None
         )
     if "cider" in evaluation.metrics and len({row.image for row in joined.rows}) == 1:
         screen.info("CIDEr of one image is 0, as its words are in every image")
-
-
-def fate(joined: JoinedFile, *, only_common: bool) -> str:
-    """What becomes of missing and surplus rows."""
-    if only_common:
-        return "missing and surplus rows are left out"
-    if joined.is_reviewed:
-        return "missing rows are counted as wrong, surplus ones, as a review rejects, are left out"
-    return "missing and surplus rows are counted as wrong"
