@@ -14,7 +14,6 @@ from typing import Any
 
 from pgcli.checkpoints.find import Checkpoint, find, find_local
 from pgcli.checkpoints.save import merge_adapter
-from pgcli.device.select import choose_device
 from pgcli.errors import OutputInUse
 from pgcli.inputs.paths import url_scheme
 from pgcli.output.reader import state_folder
@@ -136,7 +135,7 @@ def dry_run(options: TrainOptions, on_event: OnEvent, processes: Processes) -> N
         check_run(options, record)
         for part in (rows.train, rows.evaluation):
             report_missing(part, on_event)
-        inputs = task_inputs(options, rows, store, checkpoint, processes)
+        inputs = TaskInputs(options, rows.train, rows.evaluation, checkpoint, processes=processes)
         on_event(FactTable([*plan_facts(inputs), ("output", str(options.folder))]))
 
 
@@ -187,30 +186,6 @@ def named(names: Sequence[str]) -> str:
     return "; ".join(names[:MAX_NAMED]) + "; ..." * (len(names) > MAX_NAMED)
 
 
-def task_inputs(
-    options: TrainOptions,
-    rows: LearningRows,
-    store: RowStore,
-    checkpoint: Checkpoint | None,
-    processes: Processes,
-    on_event: OnEvent = ignore,
-) -> TaskInputs:
-    """What the run's task is made of."""
-    device = choose_device(options.device)
-    track = partial(tracked, on_event=on_event, task="computing features", unit="batches")
-    return TaskInputs(
-        options,
-        rows.train,
-        rows.evaluation,
-        store,
-        checkpoint,
-        device,
-        rows.with_fault,
-        track,
-        processes,
-    )
-
-
 def train_rows(
     options: TrainOptions,
     state: Path,
@@ -228,7 +203,10 @@ def train_rows(
         checkpoint = find_model(model, options.revision)
     record = run_record(options, rows.read, checkpoint)
     resumes = check_run(options, record)
-    task = make_task(task_inputs(options, rows, store, checkpoint, processes, on_event))
+    inputs = TaskInputs(
+        options, rows.train, rows.evaluation, checkpoint, rows.with_fault, on_event, processes
+    )
+    task = make_task(inputs)
     trainer_options = options.trainer_options(
         task.order.steps_per_epoch, is_evaluated=bool(rows.evaluation)
     )

@@ -27,7 +27,7 @@ from pgcli.training.metrics_file import METRICS
 from pgcli.training.options import TrainOptions
 from pgcli.training.rows import TrainingRows
 from pgcli.training.status import RUN
-from pgcli.training.trainer import CURVES, LAST, SMALLER, STATE
+from pgcli.training.trainer import CURVES, LAST, STATE
 
 MERGED = "merged"  # the folder of --merge
 
@@ -96,7 +96,6 @@ def remove_run(folder: Path, state: Path) -> None:
     model = (*weights, *IMAGE_PROCESSOR_FILES, *TOKENIZER_FILES, GENERATION)
     for file in (
         state / STATE,
-        state / SMALLER,
         *(folder / name for name in (RUN, METRICS, CURVES, *model)),
         *(folder / inner / name for inner in (LAST, MERGED) for name in model),
     ):

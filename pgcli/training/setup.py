@@ -6,8 +6,9 @@ B rows
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -16,24 +17,23 @@ from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.preprocessing import Preprocessing
 from pgcli.checkpoints.weight_files import total_bytes
-from pgcli.device.select import choose_dtype
+from pgcli.device.select import choose_device, choose_dtype
 from pgcli.engine.image_spec import image_spec
 from pgcli.engine.loader import read_tokenizer
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.errors import NoInputError, UsageError
 from pgcli.images import ImageDecoder
 from pgcli.model.config import PaliGemmaConfig
-from pgcli.run.progress.events import Facts
-from pgcli.stores.files import read_json
+from pgcli.run.progress.events import Facts, OnEvent, ignore, tracked
 from pgcli.training.answer_task import AnswerTask, tokenized
 from pgcli.training.classify_task import ClassifyTask
 from pgcli.training.contrastive_task import ContrastiveTask
 from pgcli.training.data import RowOrder, TrainingData
 from pgcli.training.options import TrainOptions
 from pgcli.training.processes import ALONE, Processes
-from pgcli.training.rows import RowErrors, RowKey, RowStore, TrainingRow, TrainingRows
+from pgcli.training.rows import RowErrors, RowKey, TrainingRow, TrainingRows
 from pgcli.training.sharding import shard
-from pgcli.training.start_answers import base_dtype, check_kind, start_answers
+from pgcli.training.start_answers import base_dtype, check_kind, compute_twice, start_answers
 from pgcli.training.start_encoders import (
     chosen_loss,
     freeze_towers,
@@ -41,7 +41,6 @@ from pgcli.training.start_encoders import (
     start_towers,
 )
 from pgcli.training.task import MicroBatches
-from pgcli.training.trainer import SMALLER
 from pgcli.wording import count
 
 #: Tokens computed at once: more are not faster.
@@ -53,22 +52,25 @@ LARGE_BYTES = 10**9
 
 @dataclass(frozen=True)
 class TaskInputs:
-    """What a run's task is made of: options, rows, a checkpoint and a device.
+    """What a run's task is made of: options, rows and a checkpoint.
 
-    `faults` are rows that were lost before their images are read. `track` shows the progress of
-    computing features. With `lengths`, rows of about the same length are computed together.
+    `faults` are rows that were lost before their images are read. `on_event` is told how far the
+    computing of features is. With `lengths`, rows of about the same length are computed together.
     """
 
     options: TrainOptions
     train: TrainingRows
     evaluation: TrainingRows
-    store: RowStore
     checkpoint: Checkpoint | None
-    device: torch.device
     faults: int = 0
-    track: Callable[[Iterable[Any]], Iterable[Any]] = iter
+    on_event: OnEvent = ignore
     processes: Processes = ALONE
     lengths: Sequence[int] | None = None
+
+    @cached_property
+    def device(self) -> torch.device:
+        """The device of the options. Raises NoUsableDevice."""
+        return choose_device(self.options.device)
 
     @property
     def order(self) -> RowOrder:
@@ -89,7 +91,7 @@ class TaskInputs:
             self.train,
             self.evaluation,
             self.order,
-            self.store,
+            self.train.store,
             ImageDecoder(spec, options.image_limits),
             RowErrors(options.error_budget, len(self.train) + self.faults, self.faults),
             options.workers,
@@ -136,8 +138,7 @@ class AnswerPlan:
         tokens = CPU_TOKENS if inputs.device.type == "cpu" else GPU_TOKENS
         rows = fixed or max(1, tokens // slots)
         if inputs.shards > 1:
-            saved = read_json(inputs.store.folder / SMALLER) or {}
-            rows = inputs.processes.smallest(rows if fixed else min(rows, saved.get("rows", rows)))
+            rows = inputs.processes.smallest(rows)
         return MicroBatches(rows, is_fixed=fixed is not None)
 
     @property
@@ -214,9 +215,9 @@ def make_answer_task(inputs: TaskInputs) -> AnswerTask:
     data.errors.reasons.update(plan.faults)
     micro_batches = plan.micro_batches()
     if plan.computes_twice:
-        start.compute_twice()
+        compute_twice(start.model)
     elif options.gradient_checkpointing == "auto":
-        micro_batches.save_memory = start.compute_twice
+        micro_batches.save_memory = partial(compute_twice, start.model)
     task = AnswerTask(
         model=start.model,
         data=data,
@@ -269,7 +270,9 @@ def make_task(inputs: TaskInputs) -> AnswerTask | ContrastiveTask | ClassifyTask
     task = ClassifyTask(**shared, label_smoothing=options.label_smoothing)
     if options.probe:
         start.model.vision.requires_grad_(requires_grad=False)
-        task.fill_features(inputs.track)
+        task.fill_features(
+            partial(tracked, on_event=inputs.on_event, task="computing features", unit="batches")
+        )
     return task
 
 

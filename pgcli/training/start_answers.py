@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +10,7 @@ import torch
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.model_description import read_description
-from pgcli.checkpoints.preprocessing import Preprocessing, read_preprocessing
+from pgcli.checkpoints.preprocessing import read_preprocessing
 from pgcli.checkpoints.save import save_checkpoint
 from pgcli.checkpoints.weight_files import total_bytes
 from pgcli.device.select import choose_dtype
@@ -23,25 +21,19 @@ from pgcli.model.paligemma import PaliGemma
 from pgcli.model.quantized.frozen import freeze_in_int8
 from pgcli.training.lora import add_lora, load_adapter, save_adapter
 from pgcli.training.options import TrainOptions
+from pgcli.training.start_encoders import Start
 
 
-@dataclass(frozen=True)
-class AnswerStart:
-    """The model at its beginning, its image preprocessing, and how it is saved."""
+def compute_twice(model: PaliGemma) -> bool:
+    """Compute activations again in the backward pass; return whether that saves memory now.
 
-    model: PaliGemma
-    preprocessing: Preprocessing
-    save: Callable[[Path], None]
-
-    def compute_twice(self) -> bool:
-        """Compute activations again in the backward pass; return whether that saves memory now.
-
-        It does in the towers that gradients pass.
-        """
-        vision, is_new = self.model.vision, not self.model.decoder.gradient_checkpointing
-        self.model.decoder.gradient_checkpointing = True
-        vision.gradient_checkpointing = any(one.requires_grad for one in vision.parameters())
-        return is_new
+    It does in the towers that gradients pass.
+    """
+    is_new = not model.decoder.gradient_checkpointing
+    model.decoder.gradient_checkpointing = True
+    trains_vision = any(weight.requires_grad for weight in model.vision.parameters())
+    model.vision.gradient_checkpointing = trains_vision
+    return is_new
 
 
 def base_dtype(options: TrainOptions, checkpoint: Checkpoint, device: torch.device) -> torch.dtype:
@@ -58,7 +50,7 @@ def start_answers(
     *,
     dtype: torch.dtype,
     device: torch.device,
-) -> AnswerStart:
+) -> Start:
     """PaliGemma with weights of the dtype, and what is trained of it."""
     folder = checkpoint.folder
     is_int8 = options.quantize == "int8"
@@ -70,7 +62,7 @@ def start_answers(
     if options.method == "full":
         train_all(model, options)
         save = partial(save_checkpoint, model, source=folder, dtype=torch.float32)
-        return AnswerStart(model, preprocessing, save)
+        return Start(model, preprocessing, save)
     add_lora(model, options.lora, options.seed)
     if options.adapter is not None:
         load_adapter(model, Path(options.adapter))
@@ -84,7 +76,7 @@ def start_answers(
             revision=checkpoint.revision,
         )
 
-    return AnswerStart(model, preprocessing, save_lora)
+    return Start(model, preprocessing, save_lora)
 
 
 def check_kind(checkpoint: Checkpoint) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from pgcli.engine.oom import OutOfMemory, run_or_free
 from pgcli.errors import InvalidCheckpoint, NoUsableDevice, TrainingDiverged
-from pgcli.stores.writing import wrap_write_errors, write_json
+from pgcli.stores.writing import wrap_write_errors
 from pgcli.training.curves import write_curves
 from pgcli.training.metrics_file import METRICS, MetricsFile
 from pgcli.training.optimizer import CosineSchedule, make_optimizer
@@ -27,7 +27,6 @@ from pgcli.training.task import TrainingTask, no_memory
 from pgcli.training.training_state import load_state, save_state
 
 STATE, CURVES, LAST = "state.safetensors", "curves.png", "last"
-SMALLER = "micro_batch.json"  # the rows at once with which a divided run goes on
 MAX_NAMED = 40  # rows of a step that are named in a message
 
 
@@ -174,8 +173,8 @@ class Trainer:
 
         The batch is computed in parts that fit into memory: they are halved, and computed again,
         when memory runs out. If the model is divided over processes, these are within the update
-        then, so the run ends, and its next start takes the half. `largest` is the largest number of
-        rows of a process. Raises NoUsableDevice.
+        then, so the run ends. `largest` is the largest number of rows of a process. Raises
+        NoUsableDevice.
         """
         micro_batches, size = self.task.micro_batches, self.task.size(batch)
         while True:
@@ -186,12 +185,9 @@ class Trainer:
                 rows = min(micro_batches.rows or size, size)
                 micro_batches.halve(rows)
             if is_divided(self.task.model):
-                half = {"rows": micro_batches.rows}
-                write_json(self._state_file.with_name(SMALLER), half)
                 raise NoUsableDevice(
                     no_memory("train on", rows),
-                    hint="the same command goes on from its last state, with "
-                    f"{micro_batches.rows} at once",
+                    hint=f"--micro-batch {micro_batches.rows} goes on from the last state",
                 )
             self.task.model.zero_grad(set_to_none=True)
         total = reduce(added, self.processes.gather(sums))

@@ -119,9 +119,9 @@ def test_divided_run_goes_on_with_fewer_rows_after_a_lack_of_memory(
     (ended,) = run_in_processes([Command(f"{full} -o both", "out of memory")], tmp_path)
     assert ended.codes[1] == 17, ended
     assert "no memory left to train on 2 rows at once" in ended.messages[1], ended
-    assert "the same command goes on from its last state, with 1 at once" in ended.messages[1]
+    assert "--micro-batch 1 goes on from the last state" in ended.messages[1]
     assert len(metrics(Path("both"))) == 1
-    (outcome,) = run_in_processes([Command(f"{full} -o both", "count")], tmp_path)
+    (outcome,) = run_in_processes([Command(f"{full} --micro-batch 1 -o both", "count")], tmp_path)
     assert outcome.codes == [0, 0], outcome
     assert "parts of [1] rows" in outcome.messages[1], outcome
     assert_same_run(Path("both"), Path("alone"))
