@@ -36,7 +36,7 @@ class CurvesPanel:
         values = [y for _, y in (*self.line, *self.dots)] or [0.0]
         low, high = min(values), max(values)
         margin = (high - low or abs(high) or 1.0) * 0.06
-        return low - margin, high + margin
+        return max(low - margin, min(low, 0.0)), high + margin
 
 
 def write_curves(file: Path, lines: Sequence[Mapping[str, Any]]) -> None:
