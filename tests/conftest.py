@@ -22,6 +22,11 @@ import pytest
 
 from tests.support.skips import unexpected
 
+#: Variables of the user that the program, or what it prints on, would follow.
+OF_THE_USER = ("FORCE_COLOR", "NO_COLOR", "COLUMNS")
+for name in [one for one in os.environ if one.startswith("PGCLI_") or one in OF_THE_USER]:
+    del os.environ[name]
+
 # without bytecode, each process of a test would compile pgcli again, and each pytest the tests
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -36,9 +41,10 @@ hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "unhurried")
 
 
 @pytest.fixture(scope="session", autouse=True)
-def state_home(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The digests of texts that tests write are not kept with those of the user."""
-    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+def own_home(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Tests read no configuration of the user, and keep no digests with those of the user."""
+    for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME"):
+        os.environ[name] = str(tmp_path_factory.mktemp(name))
 
 
 @pytest.fixture(scope="session")
@@ -77,7 +83,7 @@ def device(request: pytest.FixtureRequest) -> str:
 def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No settings of the user, and fixed terminal settings, also in subprocesses."""
     for name in os.environ:
-        if name.startswith("PGCLI_") or name in ("FORCE_COLOR", "NO_COLOR", "COLUMNS"):
+        if name.startswith("PGCLI_") or name in OF_THE_USER:
             monkeypatch.delenv(name)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
