@@ -68,8 +68,8 @@ def make(folder: Path, generation: int, resolution: int) -> None:
     import torch
 
     from pgcli.checkpoints.config import parse_config
+    from pgcli.checkpoints.families.paligemma import NAMES as PALIGEMMA
     from pgcli.checkpoints.find import BUILTIN
-    from pgcli.checkpoints.names import PALIGEMMA
     from pgcli.checkpoints.weights import meta_model, param_slices
 
     folder.mkdir(parents=True, exist_ok=True)

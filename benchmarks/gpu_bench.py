@@ -24,8 +24,8 @@ from pgcli.bench.measure import agreement
 from pgcli.bench.reference_runner import ReferenceRunner
 from pgcli.bench.runner import BenchInputs, BenchRun
 from pgcli.checkpoints.config import parse_config
+from pgcli.checkpoints.families.paligemma import NAMES as PALIGEMMA
 from pgcli.checkpoints.find import BUILTIN
-from pgcli.checkpoints.names import PALIGEMMA
 from pgcli.checkpoints.preprocessing import Preprocessing
 from pgcli.checkpoints.weights import meta_model, param_slices
 from pgcli.device.select import choose_device

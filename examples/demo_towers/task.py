@@ -24,7 +24,7 @@ from examples.demo_model.task import HALF, load_batches
 from examples.demo_towers.augment import augment
 from examples.demo_towers.captions import Caption, Meaning, draw_captions, true_meanings
 from pgcli.checkpoints.preprocessing import Preprocessing, write_image_processor
-from pgcli.checkpoints.save import save_two_towers
+from pgcli.checkpoints.save import save_encoder
 from pgcli.embedding.texts import TextProcessor
 from pgcli.model.siglip import normalize_pixels
 from pgcli.model.two_towers import TwoTowers
@@ -150,7 +150,7 @@ class CaptionedScenesTask(TrainingTask):
         return {"loss": loss, "image_to_text": to_text, "text_to_image": to_image}
 
     def save(self, folder: Path) -> None:
-        save_two_towers(self.model, folder, dtype=torch.bfloat16, pad_token=PAD)
+        save_encoder(self.model, folder, dtype=torch.bfloat16, pad_token=PAD)
         texts = self.training.processor
         write_tokenizer(folder, texts.tokenizer, max_positions=texts.format.length)
         write_image_processor(folder, "siglip", self.training.resolution, Preprocessing())

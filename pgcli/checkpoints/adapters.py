@@ -22,8 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pgcli.checkpoints.families.paligemma import NAMES as PALIGEMMA
 from pgcli.checkpoints.files import read_json
-from pgcli.checkpoints.names import PALIGEMMA
 from pgcli.checkpoints.safetensors_files import (
     TensorInfo,
     check_dtype,

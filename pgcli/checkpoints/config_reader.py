@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from reprlib import repr as brief
-from typing import Any
+from typing import Any, NamedTuple
 
 # Settings that change answers or weights wherever they stand. Others that are not read are ignored,
 # as transformers ignores them; what they imply for weights is checked with the weights' shapes.
@@ -94,3 +94,38 @@ class ConfigReader:
         for key in sorted(REFUSED_KEYS & self.values.keys()):
             if self.values[key] is not None:
                 raise ValueError(f"{self.name(key)} = {brief(self.values[key])} is not supported")
+
+
+class Size(NamedTuple):
+    """A whole number of a model's configuration: our name, the checkpoint's, and the largest."""
+
+    name: str
+    key: str
+    high: int = 1 << 20
+
+
+#: The sizes that every tower has.
+LAYERS = (
+    Size("width", "hidden_size"),
+    Size("depth", "num_hidden_layers", 1000),
+    Size("mlp_dim", "intermediate_size"),
+    Size("num_heads", "num_attention_heads", 4096),
+)
+
+
+def read_sizes(
+    keys: ConfigReader, sizes: Sequence[Size], defaults: Mapping[str, int]
+) -> dict[str, int]:
+    """The values of the sizes by our names. Raises ValueError as `ConfigReader.integer`."""
+    found = {x.name: keys.integer(x.key, defaults.get(x.name), high=x.high) for x in sizes}
+    heads = found["num_heads"]
+    if found["width"] % heads and "head_dim" not in found:
+        raise keys.refuse(
+            "num_attention_heads", heads, f", which does not divide the width {found['width']}"
+        )
+    return found
+
+
+def write_sizes(config: object, sizes: Sequence[Size]) -> dict[str, int]:
+    """The values of the sizes by the checkpoint's names."""
+    return {size.key: getattr(config, size.name) for size in sizes}

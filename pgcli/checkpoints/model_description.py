@@ -1,24 +1,22 @@
-"""Reads which kind of model a folder has: PaliGemma, two towers, a vision tower or a classifier."""
+"""Reads which model a folder has: PaliGemma, two towers, a vision tower or a classifier."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from reprlib import repr as brief
-from typing import Any, Literal
 
 from pgcli.checkpoints import open_clip_config
 from pgcli.checkpoints.config import read_config
+from pgcli.checkpoints.families import ModelConfig, ModelKind, family_of
 from pgcli.checkpoints.files import read_json
+from pgcli.checkpoints.names import TensorNames
 from pgcli.checkpoints.open_clip_config import OpenClipConfig
 from pgcli.checkpoints.preprocessing import Preprocessing, read_preprocessing
-from pgcli.checkpoints.towers_config import FAMILIES, parse_classifier, parse_two_towers
-from pgcli.checkpoints.weight_files import file_names, is_open_clip
+from pgcli.checkpoints.weight_files import CONFIG, file_names, is_open_clip
 from pgcli.errors import InvalidCheckpoint
-from pgcli.model.config import ClassifierConfig, PaliGemmaConfig, TwoTowersConfig, VisionConfig
+from pgcli.model.config import ClassifierConfig, PaliGemmaConfig, VisionConfig
 
-ModelKind = Literal["two_towers", "vision_tower", "classifier", "paligemma"]
 SUPPORTED = (
     "supported are PaliGemma, SigLIP, SigLIP 2 of fixed resolution, CLIP, and ViT, SigLIP and CLIP "
     "with a classification head"
@@ -31,10 +29,11 @@ NAFLEX = (
 
 @dataclass(frozen=True, slots=True)
 class ModelDescription:
-    """The kind of a model, its sizes, and what else its folder says in open_clip's layout."""
+    """The kind of a model, its sizes, the names of its tensors, and what open_clip's file says."""
 
     kind: ModelKind
-    config: PaliGemmaConfig | TwoTowersConfig | ClassifierConfig
+    config: ModelConfig
+    names: TensorNames
     open_clip: OpenClipConfig | None = None
 
     @property
@@ -51,15 +50,17 @@ def read_description(folder: Path) -> ModelDescription:
     """The kind and the sizes of a checkpoint. Raises InvalidCheckpoint for other models."""
     if is_open_clip(file_names(folder)):
         found = open_clip_config.read_open_clip(folder)
-        return ModelDescription("two_towers", found.towers, found)
-    values = read_json(folder / "config.json")
-    kind = _kind(values)
-    if kind is None:
+        return ModelDescription("two_towers", found.towers, found.names, found)
+    values = read_json(folder / CONFIG)
+    family = family_of(values)
+    if family is None:
         raise _unsupported(folder, values.get("model_type"))
-    if kind == "paligemma":
-        return ModelDescription(kind, read_config(folder))
-    parse = parse_classifier if kind == "classifier" else parse_two_towers
-    return ModelDescription(kind, _parsed(folder, values, parse))
+    if family.kind == "paligemma":
+        return ModelDescription(family.kind, read_config(folder), family.names)
+    try:
+        return ModelDescription(family.kind, family.read(values), family.names)
+    except ValueError as error:
+        raise InvalidCheckpoint(f"{folder / CONFIG}: {error}", hint=SUPPORTED) from error
 
 
 def _unsupported(folder: Path, model_type: object) -> InvalidCheckpoint:
@@ -69,7 +70,7 @@ def _unsupported(folder: Path, model_type: object) -> InvalidCheckpoint:
             hint="name one of fixed resolution, for example google/siglip2-base-patch16-224",
         )
     return InvalidCheckpoint(
-        f"{folder / 'config.json'}: model_type is {brief(model_type)}", hint=SUPPORTED
+        f"{folder / CONFIG}: model_type is {brief(model_type)}", hint=SUPPORTED
     )
 
 
@@ -89,33 +90,5 @@ def read_kind(folder: Path) -> ModelKind | None:
     """
     if is_open_clip(file_names(folder)):
         return "two_towers"
-    return _kind(read_json(folder / "config.json"))
-
-
-def _kind(values: Mapping[str, Any]) -> ModelKind | None:
-    model_type = values.get("model_type")
-    if model_type == "paligemma":
-        return "paligemma"
-    if not isinstance(model_type, str) or model_type not in FAMILIES:
-        return None
-    if _is_classifier(values):
-        return "classifier"
-    return "vision_tower" if model_type == "siglip_vision_model" else "two_towers"
-
-
-def _is_classifier(values: Mapping[str, Any]) -> bool:
-    named = values.get("architectures")
-    names = named if isinstance(named, list) else []
-    is_classifier = any(str(name).endswith("ForImageClassification") for name in names)
-    return is_classifier or values.get("model_type") == "vit"
-
-
-def _parsed(
-    folder: Path,
-    values: Mapping[str, Any],
-    parse: Callable[[Mapping[str, Any]], Any],
-) -> Any:
-    try:
-        return parse(values)
-    except ValueError as error:
-        raise InvalidCheckpoint(f"{folder / 'config.json'}: {error}", hint=SUPPORTED) from error
+    family = family_of(read_json(folder / CONFIG))
+    return None if family is None else family.kind

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from pgcli.checkpoints.config_reader import ConfigReader
 from pgcli.checkpoints.files import read_json
+from pgcli.checkpoints.names import Pairs, TensorNames
 from pgcli.checkpoints.preprocessing import CLIP_MEAN, CLIP_STD, Preprocessing
 from pgcli.checkpoints.weight_files import OPEN_CLIP_CONFIG
 from pgcli.errors import InvalidCheckpoint
@@ -64,6 +65,10 @@ class OpenClipConfig:
     towers: TwoTowersConfig
     preprocessing: Preprocessing
     clean: CleanName
+
+    @property
+    def names(self) -> TensorNames:
+        return OPEN_CLIP_SIGLIP if self.towers.family == "siglip" else OPEN_CLIP
 
 
 def read_open_clip(folder: Path) -> OpenClipConfig:
@@ -242,3 +247,74 @@ def _color(keys: ConfigReader, key: str, default: tuple[float, ...]) -> tuple[fl
     if len(values) != 3 or not is_number or (key == "std" and min(values) <= 0):
         raise ValueError(f"preprocess_cfg.{key} is {brief(value)}")
     return tuple(map(float, values))
+
+
+# --- the names of tensors
+
+_OPEN_CLIP_TEXT: Pairs = (
+    ("text.transformer.resblocks.", "text.layers."),
+    ("text.token_embedding.", "text.token_embedding."),
+    ("text.positional_embedding", "text.position_embedding.weight"),
+    ("text.ln_final.", "text.final_layer_norm."),
+    # CLIP's first files
+    ("transformer.resblocks.", "text.layers."),
+    ("token_embedding.", "text.token_embedding."),
+    ("positional_embedding", "text.position_embedding.weight"),
+    ("ln_final.", "text.final_layer_norm."),
+    ("logit_", "logit_"),
+)
+_OPEN_CLIP_PARTS: Pairs = (
+    (".attn.in_proj_", ".self_attn.qkv_proj."),
+    (".attn.out_proj.", ".self_attn.out_proj."),
+    (".ln_1.", ".layer_norm1."),
+    (".ln_2.", ".layer_norm2."),
+    (".mlp.c_fc.", ".mlp.fc1."),
+    (".mlp.c_proj.", ".mlp.fc2."),
+)
+OPEN_CLIP = TensorNames(
+    prefixes=(
+        ("text_projection", "text_projection.weight"),
+        ("text.text_projection", "text_projection.weight"),
+        ("visual.proj", "image_projection.weight"),
+        ("visual.class_embedding", "vision.embeddings.class_embedding"),
+        ("visual.positional_embedding", "vision.embeddings.position_embedding.weight"),
+        ("visual.conv1.", "vision.embeddings.patch_embedding."),
+        ("visual.ln_pre.", "vision.pre_layernorm."),
+        ("visual.ln_post.", "vision.post_layernorm."),
+        ("visual.transformer.resblocks.", "vision.layers."),
+        *_OPEN_CLIP_TEXT,
+    ),
+    parts=_OPEN_CLIP_PARTS,
+    unused=r"^(text\.)?attn_mask$",
+    fused=(),
+    transposed=("text_projection.weight", "image_projection.weight"),
+)
+OPEN_CLIP_SIGLIP = TensorNames(
+    prefixes=(
+        ("text.text_projection.", "text_projection."),
+        ("visual.trunk.attn_pool.latent", "image_pooling.probe"),
+        ("visual.trunk.attn_pool.q.", "image_pooling.attention.q_"),
+        ("visual.trunk.attn_pool.kv.", "image_pooling.attention.kv_"),
+        ("visual.trunk.attn_pool.proj.", "image_pooling.attention.out_proj."),
+        ("visual.trunk.attn_pool.norm.", "image_pooling.layernorm."),
+        ("visual.trunk.attn_pool.", "image_pooling."),
+        ("visual.trunk.pos_embed", "vision.embeddings.position_embedding.weight"),
+        ("visual.trunk.patch_embed.proj.", "vision.embeddings.patch_embedding."),
+        ("visual.trunk.norm.", "vision.post_layernorm."),
+        ("visual.trunk.blocks.", "vision.layers."),
+        *_OPEN_CLIP_TEXT,
+    ),
+    parts=(
+        (".attn.qkv.", ".self_attn.qkv_proj."),
+        (".attn.proj.", ".self_attn.out_proj."),
+        (".norm1.", ".layer_norm1."),
+        (".norm2.", ".layer_norm2."),
+        *_OPEN_CLIP_PARTS,
+    ),
+    fused=(
+        (
+            "image_pooling.attention.in_proj_",
+            (("image_pooling.attention.q_", 1), ("image_pooling.attention.kv_", 2)),
+        ),
+    ),
+)

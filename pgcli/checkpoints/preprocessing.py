@@ -11,8 +11,8 @@ from reprlib import repr as brief
 from types import MappingProxyType
 from typing import Any
 
+from pgcli.checkpoints.families.encoders import FamilyName
 from pgcli.checkpoints.files import read_json
-from pgcli.checkpoints.towers_config import Family
 from pgcli.errors import InvalidCheckpoint
 
 Color = tuple[float, ...]
@@ -67,7 +67,7 @@ PROCESSORS: Mapping[str, ImageProcessor] = MappingProxyType(
 DEFAULT_PROCESSOR = MappingProxyType({"siglip": "Siglip", "clip": "CLIP", "vit": "ViT"})
 
 
-IMAGE_PROCESSORS: dict[Family, str] = {
+IMAGE_PROCESSORS: dict[FamilyName, str] = {
     "siglip": "SiglipImageProcessor",
     "clip": "CLIPImageProcessor",
     "vit": "ViTImageProcessor",
@@ -214,7 +214,7 @@ def _is_number(value: Any) -> bool:
 
 
 def write_image_processor(
-    folder: Path, family: Family, resolution: int, preprocessing: Preprocessing
+    folder: Path, family: FamilyName, resolution: int, preprocessing: Preprocessing
 ) -> None:
     """Write `preprocessor_config.json`, which `read_preprocessing` reads as the same values."""
     square = {"height": resolution, "width": resolution}

@@ -13,7 +13,9 @@ from torch import nn
 
 from pgcli.checkpoints import adapters, weights
 from pgcli.checkpoints.config import read_config
-from pgcli.checkpoints.names import CLASSIFIER, CLIP, PALIGEMMA, SIGLIP, VIT, TensorNames
+from pgcli.checkpoints.families import family_of_model
+from pgcli.checkpoints.families.paligemma import PALIGEMMA
+from pgcli.checkpoints.names import TensorNames
 from pgcli.checkpoints.safetensors_files import (
     TORCH_DTYPES,
     TensorSpec,
@@ -29,21 +31,8 @@ from pgcli.checkpoints.weight_files import (
 )
 from pgcli.checkpoints.weights import meta_model, param_slices
 from pgcli.model.classifier import ImageClassifier
-from pgcli.model.config import (
-    Activation,
-    DecoderConfig,
-    PaliGemmaConfig,
-    TextConfig,
-    VisionConfig,
-)
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.two_towers import TwoTowers
-
-HIDDEN_ACT: Mapping[Activation, str] = {
-    "gelu": "gelu",
-    "gelu_tanh": "gelu_pytorch_tanh",
-    "quick_gelu": "quick_gelu",
-}
 
 
 def save(model: PaliGemma, folder: Path, *, dtype: torch.dtype) -> None:
@@ -55,8 +44,9 @@ def save(model: PaliGemma, folder: Path, *, dtype: torch.dtype) -> None:
     missing = dict(meta_model(model.config).named_parameters()).keys() - names
     if missing:
         raise ValueError(f"{min(missing)} is packed, quantized or adapted, and cannot be saved")
-    tensors = stored_tensors(model, PALIGEMMA, dtype)
-    write_files(folder, config_values(model.config, dtype), tensors)
+    _write_model(
+        folder, PALIGEMMA.write(model.config), stored_tensors(model, PALIGEMMA.names, dtype), dtype
+    )
 
 
 def save_checkpoint(
@@ -103,165 +93,24 @@ def copy_files(source: Path, folder: Path, names: tuple[str, ...]) -> bool:
     return bool(found)
 
 
-def save_two_towers(
-    model: TwoTowers, folder: Path, *, dtype: torch.dtype, pad_token: int = 1
+def save_encoder(
+    model: TwoTowers | ImageClassifier, folder: Path, *, dtype: torch.dtype, pad_token: int = 1
 ) -> None:
-    """Write `config.json` and `model.safetensors` of SigLIP or CLIP.
+    """Write `config.json` and `model.safetensors` of SigLIP, CLIP, ViT or a classifier.
 
-    Raises ValueError for a vision tower without a text tower.
+    `pad_token` is that of a text tower. Raises ValueError for a vision tower without one.
     """
-    config = model.config
-    if config.text is None:
-        raise ValueError("this model has no text tower")
-    is_siglip = config.family == "siglip"
-    tensors = stored_tensors(model, SIGLIP if is_siglip else CLIP, dtype)
-    text = _sizes(config.text) | {
-        "vocab_size": config.text.vocab_size,
-        "max_position_embeddings": config.text.max_positions,
-        "pad_token_id": pad_token,
-        "bos_token_id": None,
-    }
-    vision = _vision_values(config.vision)
-    values: dict[str, Any] = {
-        "architectures": ["SiglipModel" if is_siglip else "CLIPModel"],
-        "model_type": config.family,
-        "dtype": str(dtype).removeprefix("torch."),
-    }
-    if is_siglip:
-        # transformers has one value for each, which it stores as a vector
-        tensors |= {name: tensors[name].reshape(1) for name in ("logit_scale", "logit_bias")}
-        if not config.has_sigmoid:
-            values["contrastive_loss"] = "softmax"  # its sigmoid is no score
-        text |= {"model_type": "siglip_text_model", "projection_size": config.embedding_dim}
-        vision |= {"model_type": "siglip_vision_model"}
-    else:
-        eos = 2 if config.text.eos_token is None else config.text.eos_token
-        text |= {"model_type": "clip_text_model", "eos_token_id": eos}
-        vision |= {"model_type": "clip_vision_model"}
-        values["projection_dim"] = config.embedding_dim
-    values |= {"text_config": text, "vision_config": vision}
-    write_files(folder, values, tensors)
+    family = family_of_model(model.config)
+    values = family.write(model.config)
+    if isinstance(model, TwoTowers):
+        values["text_config"] |= {"pad_token_id": pad_token, "bos_token_id": None}
+    _write_model(folder, values, stored_tensors(model, family.names, dtype), dtype)
 
 
-def save_classifier(model: ImageClassifier, folder: Path, *, dtype: torch.dtype) -> None:
-    """Write `config.json` and `model.safetensors` of a ViT, or of SigLIP or CLIP with a head."""
-    config = model.config
-    tensors = stored_tensors(model, VIT if config.family == "vit" else CLASSIFIER, dtype)
-    vision = _vision_values(config.vision)
-    labels = {str(number): label for number, label in enumerate(config.labels)}
-    values: dict[str, Any] = {
-        "model_type": config.family,
-        "dtype": str(dtype).removeprefix("torch."),
-        "id2label": labels,
-        "label2id": {label: int(number) for number, label in labels.items()},
-    }
-    if config.family == "vit":
-        for name in ("vit.embeddings.cls_token", "vit.embeddings.position_embeddings"):
-            tensors[name] = tensors[name].reshape(1, -1, config.vision.width)
-        vision["hidden_dropout_prob"] = vision.pop("dropout")
-        vision["attention_probs_dropout_prob"] = vision.pop("attention_dropout")
-        values |= {"architectures": ["ViTForImageClassification"], **vision, "qkv_bias": True}
-    elif config.family == "siglip":
-        vision |= {"model_type": "siglip_vision_model", "vision_use_head": False}
-        values |= {"architectures": ["SiglipForImageClassification"], "vision_config": vision}
-    else:
-        vision |= {"model_type": "clip_vision_model"}
-        values |= {"architectures": ["CLIPForImageClassification"], "vision_config": vision}
-    write_files(folder, values, tensors)
-
-
-def config_values(config: PaliGemmaConfig, dtype: torch.dtype) -> dict[str, Any]:
-    """The values of a `config.json` that `parse_config` reads as the same configuration."""
-    decoder, stop = config.decoder, list(config.stop_tokens)
-    return {
-        "architectures": ["PaliGemmaForConditionalGeneration"],
-        "model_type": "paligemma",
-        "bos_token_id": 2,
-        "eos_token_id": stop[0] if len(stop) == 1 else stop,
-        "pad_token_id": 0,
-        "dtype": str(dtype).removeprefix("torch."),
-        "hidden_size": decoder.width,
-        "image_token_index": config.image_token_id,
-        "projection_dim": decoder.width,
-        "tie_word_embeddings": config.tied,
-        "vocab_size": decoder.vocab_size,
-        "text_config": _text_values(config),
-        "vision_config": _paligemma_vision(config),
-    }
-
-
-def _text_values(config: PaliGemmaConfig) -> dict[str, Any]:
-    decoder = config.decoder
-    return {
-        "model_type": "gemma",
-        **_gemma2_values(decoder),
-        "hidden_size": decoder.width,
-        "num_hidden_layers": decoder.depth,
-        "intermediate_size": decoder.mlp_dim,
-        "num_attention_heads": decoder.num_heads,
-        "num_key_value_heads": decoder.num_kv_heads,
-        "head_dim": decoder.head_dim,
-        "vocab_size": decoder.vocab_size,
-        "rms_norm_eps": decoder.norm_eps,
-        "rope_theta": decoder.rope_theta,
-        "max_position_embeddings": decoder.max_positions,
-        "num_image_tokens": config.image_tokens,
-        "hidden_act": "gelu_pytorch_tanh",
-        "tie_word_embeddings": config.tied,
-    }
-
-
-def _paligemma_vision(config: PaliGemmaConfig) -> dict[str, Any]:
-    vision = config.vision
-    return {
-        "model_type": "siglip_vision_model",
-        "hidden_size": vision.width,
-        "num_hidden_layers": vision.depth,
-        "intermediate_size": vision.mlp_dim,
-        "num_attention_heads": vision.num_heads,
-        "patch_size": vision.patch_size,
-        "image_size": vision.resolution,
-        "layer_norm_eps": vision.norm_eps,
-        "num_image_tokens": config.image_tokens,
-        "projection_dim": config.decoder.width,
-        "vision_use_head": False,
-    }
-
-
-def _gemma2_values(decoder: DecoderConfig) -> dict[str, Any]:
-    """The settings of Gemma 2, if the decoder is one."""
-    if not decoder.post_norms:
-        return {}
-    kinds = {True: "sliding_attention", False: "full_attention"}
-    return {
-        "model_type": "gemma2",
-        "query_pre_attn_scalar": decoder.query_pre_attn_scalar,
-        "attn_logit_softcapping": decoder.attn_softcap,
-        "final_logit_softcapping": decoder.final_softcap,
-        "sliding_window": decoder.sliding_window,
-        "layer_types": [kinds[is_sliding] for is_sliding in decoder.sliding_layers],
-    }
-
-
-def _vision_values(config: VisionConfig) -> dict[str, Any]:
-    return _sizes(config) | {
-        "image_size": config.resolution,
-        "patch_size": config.patch_size,
-        "num_channels": 3,
-    }
-
-
-def _sizes(config: VisionConfig | TextConfig) -> dict[str, Any]:
-    return {
-        "hidden_size": config.width,
-        "num_hidden_layers": config.depth,
-        "intermediate_size": config.mlp_dim,
-        "num_attention_heads": config.num_heads,
-        "layer_norm_eps": config.norm_eps,
-        "hidden_act": HIDDEN_ACT[config.activation],
-        "dropout": config.dropout,
-        "attention_dropout": config.attention_dropout,
-    }
+def _write_model(
+    folder: Path, values: dict[str, Any], tensors: dict[str, torch.Tensor], dtype: torch.dtype
+) -> None:
+    write_files(folder, values | {"dtype": str(dtype).removeprefix("torch.")}, tensors)
 
 
 def stored_tensors(
@@ -273,7 +122,10 @@ def stored_tensors(
     for name, part in param_slices(model).items():
         value = parameters[part.parameter].detach()
         rows = value.narrow(0, part.start, part.shape[0]) if part.shape else value
-        tensors[names.hub_name(name)] = rows.to("cpu", dtype).contiguous()
+        ones = (1,) * (names.dimensions.get(name, 0) - rows.ndim)
+        tensors[names.hub_name(name)] = (
+            rows.to("cpu", dtype).reshape(ones + rows.shape).contiguous()
+        )
     return tensors
 
 

@@ -6,25 +6,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from pgcli.checkpoints.names import (
-    CLASSIFIER,
-    CLIP,
-    OPEN_CLIP,
-    OPEN_CLIP_SIGLIP,
-    PALIGEMMA,
-    PALIGEMMA_VISION,
-    QKV,
-    SIGLIP,
-    VIT,
-    TensorNames,
-)
+from pgcli.checkpoints.families.paligemma import NAMES as PALIGEMMA
+from pgcli.checkpoints.names import QKV, TensorNames
 from pgcli.checkpoints.safetensors_files import (
     TensorInfo,
     check_dtype,
@@ -40,18 +29,6 @@ from pgcli.model.config import ClassifierConfig, PaliGemmaConfig, TwoTowersConfi
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.two_towers import TwoTowers
 
-#: How a checkpoint's files are named and arranged.
-Layout = Literal["transformers", "open_clip"]
-#: The names of two towers, by their layout and family.
-NAMES: Mapping[tuple[Layout, str], TensorNames] = MappingProxyType(
-    {
-        ("transformers", "siglip"): SIGLIP,
-        ("transformers", "clip"): CLIP,
-        ("transformers", "mean"): PALIGEMMA_VISION,
-        ("open_clip", "siglip"): OPEN_CLIP_SIGLIP,
-        ("open_clip", "clip"): OPEN_CLIP,
-    }
-)
 HEAD = "decoder.lm_head.weight"
 EMBEDDING = "decoder.embed_tokens.weight"
 
@@ -116,19 +93,15 @@ def load(
 def load_encoder(
     folder: Path,
     config: TwoTowersConfig | ClassifierConfig,
+    names: TensorNames,
     *,
     dtype: torch.dtype,
     device: torch.device | str = "cpu",
-    layout: Layout = "transformers",
 ) -> TwoTowers | ImageClassifier:
-    """Two towers or an image classifier with a checkpoint's weights.
+    """Two towers or an image classifier with a checkpoint's weights, by the names of its tensors.
 
-    Of the family "mean" it is PaliGemma's vision tower. Raises as `load`.
+    Raises as `load`.
     """
-    if isinstance(config, ClassifierConfig):
-        names = VIT if config.family == "vit" else CLASSIFIER
-    else:
-        names = NAMES[layout, config.family]
     stored, model = _find_tensors(folder, names), meta_encoder(config)
     _check_tensors(stored, param_slices(model, names), names)
     return _read_weights(model, stored, names, dtype, device)

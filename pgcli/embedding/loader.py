@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from pgcli.checkpoints import weights
+from pgcli.checkpoints.families.paligemma import VISION_NAMES
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.model_description import (
     ModelDescription,
@@ -15,7 +16,6 @@ from pgcli.checkpoints.model_description import (
 )
 from pgcli.checkpoints.tokenizer import has_tokenizer, open_text_tokenizer
 from pgcli.checkpoints.weight_files import total_bytes
-from pgcli.checkpoints.weights import Layout
 from pgcli.device.select import choose_device, choose_dtype, free_bytes
 from pgcli.embedding.engine import EmbeddingEngine
 from pgcli.embedding.texts import (
@@ -83,7 +83,7 @@ def load(
 
 def of_paligemma(engine: InferenceEngine) -> EmbeddingEngine:
     """An engine that embeds images with the vision tower of a loaded PaliGemma."""
-    description = ModelDescription("paligemma", engine.model.config)
+    description = ModelDescription("paligemma", engine.model.config, VISION_NAMES)
     config = encoder_config(description)
     assert isinstance(config, TwoTowersConfig)
     with weights.skip_init():
@@ -109,9 +109,10 @@ def read_model(
     folder: Path, description: ModelDescription, *, dtype: torch.dtype, device: torch.device
 ) -> TwoTowers | ImageClassifier:
     """The model with the checkpoint's weights."""
+    is_paligemma = description.kind == "paligemma"
+    names = VISION_NAMES if is_paligemma else description.names
     config = encoder_config(description)
-    layout: Layout = "transformers" if description.open_clip is None else "open_clip"
-    return weights.load_encoder(folder, config, dtype=dtype, device=device, layout=layout)
+    return weights.load_encoder(folder, config, names, dtype=dtype, device=device)
 
 
 def text_processor(folder: Path, description: ModelDescription) -> TextProcessor | None:

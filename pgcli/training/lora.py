@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from pgcli.checkpoints import adapters
-from pgcli.checkpoints.names import PALIGEMMA_MODULES
+from pgcli.checkpoints.families.paligemma import NAMES_OF_MODULES
 from pgcli.checkpoints.save import write_files
 from pgcli.checkpoints.weight_files import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from pgcli.checkpoints.weights import ParamSlice, meta_model, param_slices
@@ -135,7 +135,7 @@ def _targets(model: PaliGemma, settings: LoraSettings) -> dict[str, dict[str, Pa
     found: dict[str, dict[str, ParamSlice]] = defaultdict(dict)
     for name, part in param_slices(meta_model(model.config)).items():
         module, _, kind = name.rpartition(".")
-        if kind == "weight" and pattern.fullmatch(PALIGEMMA_MODULES.hub_name(module + ".")[:-1]):
+        if kind == "weight" and pattern.fullmatch(NAMES_OF_MODULES.hub_name(module + ".")[:-1]):
             found[part.parameter.removesuffix(".weight")][module.rpartition(".")[2]] = part
     return found
 
@@ -156,7 +156,7 @@ def save_adapter(
     for layer, module in _adapted(model):
         for name, adapter in module.parts():
             part = f"{layer.rpartition('.')[0]}.{name}."
-            hub = adapters.PREFIX + PALIGEMMA_MODULES.hub_name(part)
+            hub = adapters.PREFIX + NAMES_OF_MODULES.hub_name(part)
             for kind, matrix in adapter.named_parameters():
                 tensors[f"{hub}{kind}.weight"] = matrix.detach().to("cpu").contiguous()
     values = _peft_values(settings, base_model, revision)
@@ -173,7 +173,7 @@ def load_adapter(model: PaliGemma, folder: Path) -> None:
         for layer, module in _adapted(model):
             for name, adapter in module.parts():
                 part = f"{layer.rpartition('.')[0]}.{name}."
-                hub = adapters.PREFIX + PALIGEMMA_MODULES.hub_name(part)
+                hub = adapters.PREFIX + NAMES_OF_MODULES.hub_name(part)
                 for kind, matrix in adapter.named_parameters():
                     tensor = tensors.pop(f"{hub}{kind}.weight", None)
                     if tensor is None or tensor.shape != matrix.shape:

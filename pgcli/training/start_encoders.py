@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
+from pgcli.checkpoints.families.encoders import FamilyName
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.model_description import image_preprocessing, read_description
 from pgcli.checkpoints.preprocessing import Preprocessing, write_image_processor
-from pgcli.checkpoints.save import copy_files, save_classifier, save_two_towers
-from pgcli.checkpoints.towers_config import Family
+from pgcli.checkpoints.save import copy_files, save_encoder
 from pgcli.checkpoints.weight_files import IMAGE_PROCESSOR_FILES, TOKENIZER_FILES
 from pgcli.embedding.loader import text_processor
 from pgcli.embedding.texts import TextFormat, TextProcessor, canonical_text
@@ -120,7 +120,7 @@ def start_classifier(
             source = None  # its files are those of PaliGemma's processor
 
     def save(folder: Path) -> None:
-        save_classifier(model, folder, dtype=torch.float32)
+        save_encoder(model, folder, dtype=torch.float32)
         _write_image_files(source, folder, model.config.family, resolution, preprocessing)
 
     return Start(model, preprocessing, save)
@@ -147,7 +147,7 @@ def freeze_towers(model: TwoTowers) -> None:
 def _save_towers(
     model: TwoTowers, pad: int, source: Path | None, preprocessing: Preprocessing, folder: Path
 ) -> None:
-    save_two_towers(model, folder, dtype=torch.float32, pad_token=pad)
+    save_encoder(model, folder, dtype=torch.float32, pad_token=pad)
     if source is not None:
         copy_files(source, folder, TOKENIZER_FILES)
     is_clip = model.config.family == "clip"
@@ -158,7 +158,7 @@ def _save_towers(
 def _write_image_files(
     source: Path | None,
     folder: Path,
-    family: Family,
+    family: FamilyName,
     resolution: int,
     preprocessing: Preprocessing,
 ) -> None:

@@ -11,12 +11,11 @@ import torch
 import transformers
 from torch import nn
 
-from pgcli.checkpoints.save import save_classifier, save_two_towers
-from pgcli.checkpoints.towers_config import parse_classifier, parse_two_towers
-from pgcli.checkpoints.weights import load_encoder
+from pgcli.checkpoints.save import save_encoder
 from pgcli.model.classifier import ImageClassifier
 from pgcli.model.config import ClassifierConfig, TextConfig, TwoTowersConfig, VisionConfig
 from pgcli.model.two_towers import TwoTowers
+from tests.support.towers import load_from
 
 SIZES: Any = {"width": 32, "depth": 2, "mlp_dim": 48, "num_heads": 4}
 CLIP: Any = {"norm_eps": 1e-5, "activation": "quick_gelu"}
@@ -63,8 +62,8 @@ def test_saved_towers_are_loaded_by_transformers(
     tmp_path: Path, family: Literal["siglip", "clip"]
 ) -> None:
     model = towers(family)
-    save_two_towers(model, tmp_path, dtype=torch.float32)
-    again = load_encoder(tmp_path, parse_two_towers(config_values(tmp_path)), dtype=torch.float32)
+    save_encoder(model, tmp_path, dtype=torch.float32)
+    again = load_from(tmp_path)
     assert again.config == model.config
     tokens = torch.randint(3, 50, (3, 9), generator=torch.Generator().manual_seed(2))
     tokens[:, 6:] = 55
@@ -91,8 +90,8 @@ def test_saved_classifiers_are_loaded_by_transformers(
     }[family]
     vision = VisionConfig(**SIZES, **IMAGE, **options, dropout=0.1 if family != "clip" else 0.0)
     model = filled(ImageClassifier(ClassifierConfig(family, vision, ("circle", "star", "cross"))))
-    save_classifier(model, tmp_path, dtype=torch.float32)
-    again = load_encoder(tmp_path, parse_classifier(config_values(tmp_path)), dtype=torch.float32)
+    save_encoder(model, tmp_path, dtype=torch.float32)
+    again = load_from(tmp_path)
     assert again.config == model.config
     assert torch.equal(again(PIXELS), model(PIXELS))
     kind = {
@@ -108,7 +107,7 @@ def test_saved_classifiers_are_loaded_by_transformers(
 def test_weights_are_stored_in_the_dtype_that_is_asked_for(tmp_path: Path) -> None:
     from safetensors.torch import load_file
 
-    save_two_towers(towers("siglip"), tmp_path, dtype=torch.bfloat16)
+    save_encoder(towers("siglip"), tmp_path, dtype=torch.bfloat16)
     tensors = load_file(tmp_path / "model.safetensors")
     assert {tensor.dtype for tensor in tensors.values()} == {torch.bfloat16}
     assert config_values(tmp_path)["dtype"] == "bfloat16"

@@ -12,7 +12,7 @@ from PIL import Image
 
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.model_description import read_description
-from pgcli.checkpoints.save import save_classifier
+from pgcli.checkpoints.save import save_encoder
 from pgcli.embedding.loader import load
 from pgcli.images import ImageLimits, decode
 from pgcli.images.in_memory import encode_image
@@ -41,7 +41,7 @@ def test_probe_of_any_tower_is_read_by_both_programs(tmp_path: Path, kind: str) 
         probe.classifier.weight.normal_(std=0.05)
         probe.classifier.bias.normal_()
     out.mkdir()
-    save_classifier(probe, out, dtype=torch.float32)
+    save_encoder(probe, out, dtype=torch.float32)
     side = description.vision.resolution
     processor = towers.image_processor(kind, side)
     processor.save_pretrained(out)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +10,11 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from pgcli.checkpoints.towers_config import parse_classifier, parse_two_towers
-from pgcli.checkpoints.weights import load_encoder
+from pgcli.checkpoints.families import family_of
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.classifier import ImageClassifier
 from pgcli.model.two_towers import TwoTowers
-from tests.support.towers import BASE, BASE_IMAGE, LABELS, TINY, TINY_IMAGE, spread
+from tests.support.towers import BASE, BASE_IMAGE, LABELS, TINY, TINY_IMAGE, load_from, spread
 
 TEXTS = {"vocab_size": 60, "max_position_embeddings": 9}
 ATOL = 1e-5
@@ -33,14 +31,12 @@ def two_towers(kind: str, sizes: dict[str, int], image: dict[str, int], **text: 
 
 def loaded(reference: Any, folder: Path) -> TwoTowers:
     reference.save_pretrained(folder)
-    values = json.loads((folder / "config.json").read_text())
-    return load_encoder(folder, parse_two_towers(values), dtype=torch.float32)
+    return load_from(folder)
 
 
 def loaded_classifier(reference: Any, folder: Path) -> ImageClassifier:
     reference.save_pretrained(folder)
-    values = json.loads((folder / "config.json").read_text())
-    return load_encoder(folder, parse_classifier(values), dtype=torch.float32)
+    return load_from(folder)
 
 
 def pixels(count: int, image: dict[str, int]) -> Tensor:
@@ -168,8 +164,7 @@ def test_both_generations_of_vit_names_are_read(tmp_path: Path) -> None:
 
 
 def loaded_in_place(folder: Path) -> ImageClassifier:
-    values = json.loads((folder / "config.json").read_text())
-    return load_encoder(folder, parse_classifier(values), dtype=torch.float32)
+    return load_from(folder)
 
 
 # --- refusals
@@ -183,15 +178,19 @@ def test_missing_tensor_has_the_name_of_the_checkpoint(tmp_path: Path) -> None:
     tensors = load_file(tmp_path / "model.safetensors")
     del tensors["vision_model.head.probe"]
     save_file(tensors, tmp_path / "model.safetensors")
-    values = json.loads((tmp_path / "config.json").read_text())
     with pytest.raises(InvalidCheckpoint, match=r"vision_model\.head\.probe is missing"):
-        load_encoder(tmp_path, parse_two_towers(values), dtype=torch.float32)
+        load_from(tmp_path)
+
+
+def read(values: dict[str, Any]) -> Any:
+    family = family_of(values)
+    assert family is not None
+    return family.read(values)
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"model_type": "siglip2"}, "model_type is 'siglip2'"),
         ({"model_type": "clip", "vision_config": {"hidden_act": "relu"}}, "vision_config.hidden_a"),
         ({"model_type": "clip", "vision_config": {"patch_size": 233}}, "vision_config.patch_size"),
         ({"model_type": "siglip", "text_config": {"hidden_size": 3}}, "text_config.num_attention"),
@@ -204,10 +203,10 @@ def test_missing_tensor_has_the_name_of_the_checkpoint(tmp_path: Path) -> None:
 )
 def test_unsupported_settings_are_named(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        parse_two_towers(values)
+        read(values)
 
 
 @pytest.mark.parametrize("id2label", [{"0": "a", "2": "b"}, {"x": "a"}, {"0": 1}, ["a"]])
 def test_labels_are_complete(id2label: Any) -> None:
     with pytest.raises(ValueError, match="id2label does not name"):
-        parse_classifier({"model_type": "vit", "id2label": id2label})
+        read({"model_type": "vit", "id2label": id2label})

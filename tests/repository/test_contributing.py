@@ -10,8 +10,12 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
+import transformers
 
 from pgcli import inputs
+from pgcli.checkpoints import families
+from pgcli.checkpoints.model_description import read_kind
 from pgcli.cli.main import main
 from pgcli.evaluation import metrics
 from pgcli.evaluation.evaluate import measured_values
@@ -19,6 +23,7 @@ from pgcli.evaluation.joined_row import JoinedRow, RowTruth
 from pgcli.inputs import Inventory, readers
 from pgcli.results import exports
 from tests.support.exporting import detected, make_images, saved
+from tests.support.towers import LABELS, TINY, TINY_IMAGE, load_from, spread
 
 PAGE = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
 
@@ -69,3 +74,15 @@ def test_metric_needs_a_file_and_a_line(monkeypatch):
     truth = RowTruth(("cat",))
     rows = [JoinedRow(answer, "what?", {"answer": answer}, truth) for answer in ("A cat.", "a dog")]
     assert measured_values(rows, "contains") == {"contains": 0.5}
+
+
+def test_family_of_checkpoints_needs_a_file_and_a_line(tmp_path, monkeypatch):
+    installed("One more family of checkpoints", families, families.FAMILIES, monkeypatch)
+    config = transformers.ViTMSNConfig(**TINY, **TINY_IMAGE, **LABELS)
+    reference = spread(transformers.ViTMSNForImageClassification(config))
+    reference.save_pretrained(tmp_path)
+    assert read_kind(tmp_path) == "classifier"
+    pixels = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        found = load_from(tmp_path)(pixels)
+        torch.testing.assert_close(found, reference(pixels).logits, atol=1e-5, rtol=0)

@@ -12,6 +12,9 @@ import transformers
 from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 from torch import nn
 
+from pgcli.checkpoints.model_description import read_description
+from pgcli.checkpoints.weights import load_encoder
+
 TINY = {
     "hidden_size": 48,
     "intermediate_size": 96,
@@ -46,6 +49,12 @@ KINDS = (
     "siglip_classifier",
     "clip_classifier",
 )
+
+
+def load_from(folder: Path) -> Any:
+    """The model of a checkpoint, in float32."""
+    description = read_description(folder)
+    return load_encoder(folder, description.config, description.names, dtype=torch.float32)
 
 
 def spread(model: nn.Module) -> Any:

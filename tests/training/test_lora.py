@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from pgcli.checkpoints import adapters, weights
 from pgcli.checkpoints.config import read_config
-from pgcli.checkpoints.names import PALIGEMMA_MODULES
+from pgcli.checkpoints.families.paligemma import NAMES_OF_MODULES
 from pgcli.checkpoints.weights import param_slices
 from pgcli.errors import InvalidCheckpoint, UsageError
 from pgcli.model.attention_masks import AttentionMasks
@@ -105,7 +105,7 @@ def test_targets_are_layers_of_the_tower_that_is_named(
 def test_the_pattern_matches_names_of_all_versions(tiny: Path) -> None:
     """With `q_proj` alone PEFT would adapt the vision tower's queries too."""
     modules = [name.rpartition(".")[0] for name in param_slices(load(tiny))]
-    present = [PALIGEMMA_MODULES.hub_name(f"{module}.")[:-1] for module in modules]
+    present = [NAMES_OF_MODULES.hub_name(f"{module}.")[:-1] for module in modules]
     older = [re.sub(r"^model\.language_model", "language_model.model", one) for one in present]
     pattern = re.compile(LoraSettings().pattern)
     for names in (present, older):

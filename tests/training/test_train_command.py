@@ -21,14 +21,13 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from pgcli.checkpoints.find import BUILTIN_TOWERS, DEMO, Checkpoint
-from pgcli.checkpoints.towers_config import parse_classifier, parse_two_towers
-from pgcli.checkpoints.weights import load_encoder
 from pgcli.cli.main import main
 from pgcli.embedding.loader import load
 from pgcli.run.progress.shutdown import GracefulShutdown
 from pgcli.run.state.record import differences
 from pgcli.training.options import TrainOptions
 from pgcli.training.processes import ALONE
+from tests.support.towers import load_from
 from tests.support.training_data import write_folders, write_pairs
 
 TINY = "--init tiny --workers 0 --device cpu --dtype float32"
@@ -76,7 +75,7 @@ def test_towers_learn_and_transformers_loads_them(run: Run) -> None:
     keys = {"learning_rate", "gradient_norm", "rows_per_second", "rows", "memory_mb"}
     assert keys <= lines[0].keys()
     assert {"eval_loss", "eval_image_to_text", "eval_text_to_image"} <= lines[3].keys()
-    model = load_encoder(Path("out"), parse_two_towers(config("out")), dtype=torch.float32)
+    model = load_from(Path("out"))
     reference, info = transformers.SiglipModel.from_pretrained("out", output_loading_info=True)
     assert not any(info.values()), info
     processor = transformers.AutoProcessor.from_pretrained("out", backend="pil")
@@ -108,7 +107,7 @@ def test_classifier_learns_the_names_of_folders(run: Run) -> None:
     lines = metrics("out")
     assert lines[-1]["accuracy"] > 0.9
     assert lines[-1]["loss"] < lines[0]["loss"]
-    model = load_encoder(Path("out"), parse_classifier(config("out")), dtype=torch.float32)
+    model = load_from(Path("out"))
     assert model.config.labels == ("blue", "green", "red")
     reference = transformers.ViTForImageClassification.from_pretrained("out").eval()
     processor = transformers.AutoImageProcessor.from_pretrained("out", backend="pil")
