@@ -7,8 +7,8 @@
 All programs get the same files, of more than 1,000 some repeatedly, and run in turns in fresh
 processes. transformers' program follows its documentation, with the dtype of this code and token
 types that make prompts bidirectional. With `--engines`, a third program has so many engines, and
-the first has one, on all cores. Prints one JSON object: seconds of every run, the ratios of
-medians, and how many captions agree.
+the first has one, on all cores. Prints one JSON object: seconds of every run on the clock and of
+processors, the ratios of medians, and how many captions agree.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import subprocess
 import sys
 from itertools import cycle, islice
@@ -90,15 +91,18 @@ def main() -> None:
             engines = ["--engines", str(options.engines), "-o", str(outputs["engines"])]
             commands["engines"] = [sys.executable, "-m", "pgcli", *caption, *engines]
         seconds: dict[str, list[float]] = {name: [] for name in commands}
+        spent: dict[str, list[float]] = {name: [] for name in commands}
         for number in range(options.rounds + 1):  # the first is a warm-up
             for name in commands if number % 2 else reversed(commands):
-                taken = timed(commands[name])
+                taken, of_processors = timed(commands[name])
                 if number:
                     seconds[name].append(round(taken, 3))
+                    spent[name].append(round(of_processors, 3))
         captions = {name: answers(file) for name, file in outputs.items()}
     typical = {name: median(some) for name, some in seconds.items()}
     report = {"model": options.model, "images": len(files), "dtype": options.dtype}
-    report["seconds"] = seconds
+    report |= {"seconds": seconds, "processor_seconds": spent}
+    costs = {name: median(some) for name, some in spent.items()}
     for name in captions:
         if name != "transformers":
             report[name] = {
@@ -107,18 +111,23 @@ def main() -> None:
                     for other in typical
                     if other != name
                 },
+                "times_as_little_processor_time_as_transformers": round(
+                    costs["transformers"] / costs[name], 2
+                ),
                 "captions_alike": sum(map(str.__eq__, captions[name], captions["transformers"])),
             }
     print(json.dumps(report, indent=2))
 
 
-def timed(command: list[str]) -> float:
-    """The seconds that a process takes from its start to its end."""
-    began = perf_counter()
+def timed(command: list[str]) -> tuple[float, float]:
+    """The seconds of a process from its start to its end, and those of processors."""
+    began, before = perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(
         command, check=True, stderr=subprocess.DEVNULL, env=os.environ | {"HF_HUB_OFFLINE": "1"}
     )
-    return perf_counter() - began
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return perf_counter() - began, spent
 
 
 def answers(file: Path) -> list[str]:

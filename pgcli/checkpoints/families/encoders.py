@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
 
 from pgcli.checkpoints.config_reader import LAYERS, ConfigReader, Size, read_sizes, write_sizes
-from pgcli.checkpoints.names import Pairs
-from pgcli.model.config import Activation, TextConfig, VisionConfig
+from pgcli.checkpoints.families import Family
+from pgcli.checkpoints.names import Pairs, TensorNames
+from pgcli.model.config import Activation, ClassifierConfig, TextConfig, VisionConfig
 
 FamilyName = Literal["siglip", "clip", "vit"]
 
@@ -55,24 +57,26 @@ BESIDE_CLASSIFIER = (
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What transformers assumes where the configuration of a tower has no value."""
+    """What transformers assumes where the configuration of a tower has no value.
+
+    `features` are the fields of a vision tower in which its family differs from SigLIP.
+    """
 
     activation: str
     norm_eps: float
-    sizes: MappingProxyType[str, int]
+    sizes: Mapping[str, int]
+    features: Mapping[str, Any] = field(default_factory=dict)
 
 
-def defaults(activation: str, norm_eps: float, **sizes: int) -> Defaults:
-    """Defaults with the sizes that a base model has, but for those that are given."""
-    base = {"width": 768, "depth": 12, "mlp_dim": 3072, "num_heads": 12, "resolution": 224}
-    return Defaults(activation, norm_eps, MappingProxyType(base | sizes))
+#: The sizes of a base model.
+BASE = {"width": 768, "depth": 12, "mlp_dim": 3072, "num_heads": 12, "resolution": 224}
 
 
-def read_vision(keys: ConfigReader, default: Defaults, **features: bool) -> VisionConfig:
-    """The sizes of a vision tower, with the `features` of its family."""
+def read_vision(keys: ConfigReader, default: Defaults) -> VisionConfig:
+    """The sizes of a vision tower."""
     keys.expect("num_channels", 3)
     keys.expect("qkv_bias", True)
-    config = VisionConfig(**_read(keys, VISION, default), **features)
+    config = VisionConfig(**_read(keys, VISION, default), **default.features)
     if config.patch_size > config.resolution:
         raise keys.refuse(
             "patch_size", config.patch_size, f", and the image size is {config.resolution}"
@@ -115,6 +119,31 @@ def write_tower(config: VisionConfig | TextConfig) -> dict[str, Any]:
         "dropout": config.dropout,
         "attention_dropout": config.attention_dropout,
     }
+
+
+def classifier(
+    family: FamilyName, architecture: str, default: Defaults, vision: Mapping[str, Any]
+) -> Family:
+    """The family of classifiers with this vision tower, whose values have those of `vision` too."""
+
+    def read(values: Mapping[str, Any]) -> ClassifierConfig:
+        keys = ConfigReader("", values)
+        labels = read_labels(keys)
+        keys.finish()
+        return ClassifierConfig(
+            family, read_vision(read_level(keys, "vision_config"), default), labels
+        )
+
+    def write(config: ClassifierConfig) -> dict[str, Any]:
+        return {
+            "architectures": [architecture],
+            "model_type": family,
+            **write_labels(config.labels),
+            "vision_config": write_tower(config.vision) | vision,
+        }
+
+    names = TensorNames((*VISION_NAMES, ("classifier.", "classifier.")), unused=BESIDE_CLASSIFIER)
+    return Family("classifier", names, read, write)
 
 
 def write_labels(labels: tuple[str, ...]) -> dict[str, Any]:

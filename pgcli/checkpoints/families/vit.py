@@ -6,18 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from pgcli.checkpoints.config_reader import ConfigReader
-from pgcli.checkpoints.families import Family
-from pgcli.checkpoints.families.encoders import (
-    defaults,
-    read_labels,
-    read_vision,
-    write_labels,
-    write_tower,
-)
+from pgcli.checkpoints.families import Family, encoders
 from pgcli.checkpoints.names import TensorNames
 from pgcli.model.config import ClassifierConfig
 
-DEFAULTS = defaults("gelu", 1e-12, patch_size=16)
+DEFAULTS = encoders.Defaults(
+    "gelu", 1e-12, encoders.BASE | {"patch_size": 16}, {"class_token": True}
+)
 CLASS_TOKEN = "vision.embeddings.class_embedding"
 POSITIONS = "vision.embeddings.position_embedding.weight"
 NAMES = TensorNames(
@@ -54,12 +49,12 @@ NAMES = TensorNames(
 
 def read(values: Mapping[str, Any]) -> ClassifierConfig:
     keys = ConfigReader("", values)
-    labels = read_labels(keys)
-    return ClassifierConfig("vit", read_vision(keys, DEFAULTS, class_token=True), labels)
+    labels = encoders.read_labels(keys)
+    return ClassifierConfig("vit", encoders.read_vision(keys, DEFAULTS), labels)
 
 
 def write(config: ClassifierConfig) -> dict[str, Any]:
-    vision = write_tower(config.vision)
+    vision = encoders.write_tower(config.vision)
     vision["hidden_dropout_prob"] = vision.pop("dropout")
     vision["attention_probs_dropout_prob"] = vision.pop("attention_dropout")
     return {
@@ -67,7 +62,7 @@ def write(config: ClassifierConfig) -> dict[str, Any]:
         "model_type": "vit",
         **vision,
         "qkv_bias": True,
-        **write_labels(config.labels),
+        **encoders.write_labels(config.labels),
     }
 
 
