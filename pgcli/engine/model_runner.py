@@ -6,7 +6,9 @@ B rows · R rows allocated · P patches · T prompt tokens · D width · V vocab
 from __future__ import annotations
 
 from collections import abc, deque
+from collections.abc import Callable
 from functools import partial
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -32,6 +34,8 @@ from pgcli.engine.tokenizer import left_pad
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.transfer import current, to_device
 
+Output = TypeVar("Output")
+
 
 class ModelRunner:
     """Runs batches; owns the KV cache and the sampling state of its rows.
@@ -40,7 +44,8 @@ class ModelRunner:
     cache's indices, which are updated in-place; on CUDA the step is recorded once and replayed.
     Tokens are copied to the host without waiting for them and read ASYNC_DEPTH steps later; a
     sequence that a stop token ends takes part in that many more steps, whose tokens are dropped.
-    With a grammar, whose mask depends on the previous token, each step is read at once.
+    With a grammar, whose mask depends on the previous token, each step is read at once, and what is
+    recorded ends with the logits.
     """
 
     def __init__(
@@ -60,7 +65,7 @@ class ModelRunner:
         self._device = model.projector.weight.device
         self._watch = Stopwatch(self._device)
         self._depth = 0 if grammar else ASYNC_DEPTH.get(self._device.type, 0)
-        self._recorder = None if grammar else step_recorder(model)
+        self._recorder = step_recorder(model)
         self._max_rows = max_rows
         self._in_flight: deque[InFlightStep] = deque()
         self._reset()
@@ -137,18 +142,30 @@ class ModelRunner:
             return
         start = self._watch.mark()
         self._cache.begin_step()
-        if self._recorder is None:
-            tokens = self._step(len(self.rows))
-        else:
-            rows = self._cache.padded_rows
-            memory = (self._token_R, *self._cache.tensors, *self._sampler.tensors)
-            tokens = self._recorder.run(partial(self._step, rows), rows, memory)
+        if self.grammar is None:
+            tokens = self._run_step(self._step)
+        else:  # its mask depends on the tokens before, which the host has read
+            tokens = self._choose(self._run_step(self._logits)[: len(self.rows)])
         self._enqueue(self.rows, tokens, start, is_prefill=False)
         self._read_steps(self._depth)
 
+    def _run_step(self, step: Callable[[int], Output]) -> Output:
+        """The device's part of a step; it is recorded for padded rows, with those not in use."""
+        if self._recorder is None:
+            return step(len(self.rows))
+        rows = self._cache.padded_rows
+        memory = (self._token_R, *self._cache.tensors, *self._sampler.tensors)
+        return self._recorder.run(partial(step, rows), rows, memory)
+
     def _step(self, rows: int) -> NextTokens:
-        """The device's part of a step; it is recorded for `rows` rows, with those not in use."""
-        logits_BV = self._model.step_logits(self._token_R, self._cache)[:rows]
+        return self._choose(self._logits(rows))
+
+    def _logits(self, rows: int) -> Tensor:
+        return self._model.step_logits(self._token_R, self._cache)[:rows]
+
+    def _choose(self, logits_BV: Tensor) -> NextTokens:
+        """The next tokens, from which the next step goes on."""
+        rows = len(logits_BV)
         tokens = self._select(logits_BV, slice(rows), self.rows)
         self._token_R[:rows] = tokens.token_B
         return tokens

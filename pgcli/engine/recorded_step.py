@@ -6,24 +6,24 @@ import gc
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from pgcli.engine.oom import is_oom
-from pgcli.engine.sampler import NextTokens
 from pgcli.model.paligemma import PaliGemma
 from pgcli.printable import first_line
 
+Output = TypeVar("Output")
 #: The device's part of a decode step: reads and writes tensors at fixed addresses only.
-Step = Callable[[], NextTokens]
+Step = Callable[[], Any]
 
 
 class Recording(NamedTuple):
-    """A recorded step: `replay` computes it again, and writes these tokens."""
+    """A recorded step: `replay` computes it again, and writes this output."""
 
-    tokens: NextTokens
+    output: Any
     replay: Callable[[], None]
 
 
@@ -44,15 +44,15 @@ class StepRecorder:
         self._too_large: set[int] = set()
         self._memory: tuple[tuple[int, torch.Size], ...] = ()
 
-    def run(self, step: Step, rows: int, memory: Iterable[Tensor]) -> NextTokens:
-        """The step's tokens, which the next step of the same number of rows overwrites."""
+    def run(self, step: Callable[[], Output], rows: int, memory: Iterable[Tensor]) -> Output:
+        """The step's output, which the next step of the same number of rows overwrites."""
         places = tuple((one.data_ptr(), one.shape) for one in memory)
         if places != self._memory:
             self.drop()
             self._memory = places
         if recording := self._recordings.get(rows):
             recording.replay()
-            return recording.tokens
+            return cast(Output, recording.output)
         is_first = rows not in self._recordings
         self._recordings[rows] = None
         if is_first or self._has_failed or rows in self._too_large:
@@ -64,7 +64,7 @@ class StepRecorder:
         if recording is None:  # after the `except` block, whose traceback holds tensors
             return step()
         recording.replay()
-        return recording.tokens
+        return cast(Output, recording.output)
 
     def drop(self) -> None:
         """Free the recordings and their memory; they are made again when steps follow."""
@@ -97,11 +97,11 @@ class CudaGraphs:
         capture = torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local")
         try:
             with _without_gc(), capture:
-                tokens = step()
+                output = step()
         except BaseException:
             torch.cuda.set_stream(stream)  # a capture that fails to end leaves its own stream
             raise
-        return Recording(tokens, graph.replay)
+        return Recording(output, graph.replay)
 
 
 @contextmanager

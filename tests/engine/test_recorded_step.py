@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from pgcli import tasks
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import Checkpoint
@@ -222,6 +223,31 @@ def test_ten_chunks_have_one_cache_and_record_no_step_after_the_first(
             (row, text) for row, text, _ in expected[number]
         ]
     assert len(caches) == 2
+
+
+def test_answers_of_a_grammar_are_those_of_eager_steps(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is recorded ends with the logits: the mask of the next token is the host's."""
+    monkeypatch.setattr("pgcli.engine.oom.gc.collect", lambda: 0)
+    loaded = load(Checkpoint("tiny", tiny), device="cpu", dtype="float32", batch_size=4)
+    question, recorders = tasks.detect(("a", "is it red?"), strict=True, max_new_tokens=24), []
+    images = stream(6, question.templates)
+
+    def ask() -> list[tuple[int, str | None, float | None]]:
+        rows = fresh(loaded).ask(images, question)
+        return sorted((row, answer.answer, answer.logprob) for row, answer in rows)
+
+    expected = ask()
+
+    def make(model: PaliGemma) -> Recorder:
+        recorders.append(Recorder())
+        return recorders[-1]
+
+    monkeypatch.setattr(module, "step_recorder", make)
+    assert ask() == expected
+    assert any(text for _, text, _ in expected)
+    assert recorders[0].replayed > recorders[0].recorded > 0
 
 
 # --- the recorder

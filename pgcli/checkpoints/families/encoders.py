@@ -122,7 +122,7 @@ def write_tower(config: VisionConfig | TextConfig) -> dict[str, Any]:
 
 
 def classifier(
-    family: FamilyName, architecture: str, default: Defaults, vision: Mapping[str, Any]
+    family: FamilyName, architecture: str, default: Defaults, vision: dict[str, Any]
 ) -> Family:
     """The family of classifiers with this vision tower, whose values have those of `vision` too."""
 
