@@ -115,7 +115,7 @@ LAYERS = (
 
 def read_sizes(
     keys: ConfigReader, sizes: Sequence[Size], defaults: Mapping[str, int]
-) -> dict[str, int]:
+) -> dict[str, Any]:
     """The values of the sizes by our names. Raises ValueError as `ConfigReader.integer`."""
     found = {x.name: keys.integer(x.key, defaults.get(x.name), high=x.high) for x in sizes}
     heads = found["num_heads"]
