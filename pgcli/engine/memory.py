@@ -8,7 +8,6 @@ from math import ceil
 
 import torch
 
-from pgcli.device import gpu_processes
 from pgcli.device.select import free_bytes
 from pgcli.engine.image_cache import MAX_BYTES as MAX_FEATURE_BYTES
 from pgcli.errors import NoUsableDevice
@@ -173,16 +172,11 @@ def check_fits(parameters: int, dtype: torch.dtype, device: torch.device, quanti
     free = free_bytes(device)
     if needed <= free:
         return
-    holder = gpu_processes.largest_process(device)
-    hints = [*_alternatives(parameters, dtype, device, quantize)]
-    if holder:
-        hints.append("end the process that holds it")
-    hints.append(SMALLER_MODEL)
     name = str(dtype).removeprefix("torch.")
     raise NoUsableDevice(
         f"the weights take {needed / 1e9:.1f} GB in {name}, and {device} has {free / 1e9:.1f} GB "
-        f"free" + (f"; {holder}" if holder else ""),
-        hint="; ".join(hints),
+        "free",
+        hint="; ".join([*_alternatives(parameters, dtype, device, quantize), SMALLER_MODEL]),
     )
 
 

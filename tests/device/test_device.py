@@ -1,17 +1,15 @@
 """Where the model runs, in which numbers, and why not elsewhere."""
 
-import os
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import psutil
 import pytest
 import torch
 
 from pgcli.device import cgroup as container
-from pgcli.device import decoding, gpu_processes
+from pgcli.device import decoding
 from pgcli.device import nvidia_driver as driver
 from pgcli.device import select as device_module
 from pgcli.device.select import (
@@ -284,54 +282,13 @@ def test_the_stopwatch_tells_milliseconds(device):
     assert watch.between(second, third) >= 0
 
 
-class TestHolders:
-    """Who else holds a device's memory, as NVIDIA's program and the system tell it."""
-
-    @pytest.fixture
-    def smi(self, tmp_path, monkeypatch):
-        """NVIDIA's program, answering this."""
-
-        def smi(*lines, fails=False):
-            program = tmp_path / "nvidia-smi"
-            told = "\n".join(f"echo '{line}'" for line in lines)
-            program.write_text(f"#!/bin/sh\n{told}\nexit {int(fails)}\n")
-            program.chmod(0o755)
-            monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-
-        properties = SimpleNamespace(uuid="aaaa-1")
-        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-        return smi
-
-    def test_of_a_gpu_it_is_the_process_that_holds_most_of_this_one(self, smi):
-        smi(
-            "GPU-aaaa-1, 4711, 71680 MiB, /usr/bin/python3",
-            f"GPU-aaaa-1, {os.getpid()}, 80000 MiB, python",
-            "GPU-aaaa-1, 12, 2000 MiB, other",
-            "GPU-bbbb-2, 13, 79000 MiB, elsewhere",
-            "GPU-aaaa-1, 14, [N/A], who knows",
-        )
-        assert gpu_processes.largest_process(CUDA) == "process 4711 (python3) holds 75.2 GB"
-
-    def test_where_it_cannot_be_known_nothing_is_said(self, smi):
-        smi("no such field", fails=True)
-        assert gpu_processes.largest_process(CUDA) == ""
-        smi("GPU-aaaa-1, 4711, 10 MiB, small")
-        assert gpu_processes.largest_process(CUDA) == ""
-
-    def test_of_a_machine_it_is_the_largest_other_process(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(gpu_processes, "PROCESSES", tmp_path)
-        for process, name, held in ((7, "large (one)", 5 * 10**6), (8, "small", 10**6), (9, "", 0)):
-            (tmp_path / str(process)).mkdir()
-            status = f"Name:\t{name}\nRssAnon:\t {held} kB\n"
-            (tmp_path / str(process) / "status").write_text(status if name else "Name:\tkernel\n")
-        assert gpu_processes.largest_process(CPU) == "process 7 (large (one)) holds 5.1 GB"
-
-    def test_the_driver_is_asked_of_its_program_where_the_kernel_does_not_tell(
-        self, smi, tmp_path, monkeypatch
-    ):
-        monkeypatch.setattr(driver, "DRIVER_FILE", tmp_path / "none")
-        smi("535.129.03")
-        assert driver.nvidia_driver() == "535.129.03"
+def test_the_driver_is_asked_of_its_program_where_the_kernel_does_not_tell(tmp_path, monkeypatch):
+    monkeypatch.setattr(driver, "DRIVER_FILE", tmp_path / "none")
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho 535.129.03\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert driver.nvidia_driver() == "535.129.03"
 
 
 @pytest.mark.parametrize(
