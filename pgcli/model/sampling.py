@@ -49,7 +49,9 @@ def first_tokens(logits_BV: Tensor, count: int) -> Tensor:
     order among equal values.
     """
     last = logits_BV.shape[1] - 1
-    bits_BV = (logits_BV.float() + 0.0).view(torch.int32)  # -0 is 0
-    order_BV = bits_BV ^ ((bits_BV >> 31) & 0x7FFFFFFF)
-    key_BV = (order_BV.long() << 32) + (last - torch.arange(last + 1, device=logits_BV.device))
+    order_BV = (logits_BV.float() + 0.0).view(torch.int32)  # -0 is 0
+    order_BV ^= (order_BV >> 31) & 0x7FFFFFFF
+    key_BV = order_BV.long()
+    key_BV <<= 32
+    key_BV += last - torch.arange(last + 1, device=logits_BV.device)
     return last - (key_BV.topk(count).values & 0xFFFFFFFF)
