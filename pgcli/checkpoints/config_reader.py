@@ -96,7 +96,7 @@ class ConfigReader:
                 raise ValueError(f"{self.name(key)} = {brief(self.values[key])} is not supported")
 
 
-class Size(NamedTuple):
+class SizeKey(NamedTuple):
     """A whole number of a model's configuration: our name, the checkpoint's, and the largest."""
 
     name: str
@@ -106,15 +106,15 @@ class Size(NamedTuple):
 
 #: The sizes that every tower has.
 LAYERS = (
-    Size("width", "hidden_size"),
-    Size("depth", "num_hidden_layers", 1000),
-    Size("mlp_dim", "intermediate_size"),
-    Size("num_heads", "num_attention_heads", 4096),
+    SizeKey("width", "hidden_size"),
+    SizeKey("depth", "num_hidden_layers", 1000),
+    SizeKey("mlp_dim", "intermediate_size"),
+    SizeKey("num_heads", "num_attention_heads", 4096),
 )
 
 
 def read_sizes(
-    keys: ConfigReader, sizes: Sequence[Size], defaults: Mapping[str, int]
+    keys: ConfigReader, sizes: Sequence[SizeKey], defaults: Mapping[str, int]
 ) -> dict[str, Any]:
     """The values of the sizes by our names. Raises ValueError as `ConfigReader.integer`."""
     found = {x.name: keys.integer(x.key, defaults.get(x.name), high=x.high) for x in sizes}
@@ -126,6 +126,6 @@ def read_sizes(
     return found
 
 
-def write_sizes(config: object, sizes: Sequence[Size]) -> dict[str, int]:
+def write_sizes(config: object, sizes: Sequence[SizeKey]) -> dict[str, int]:
     """The values of the sizes by the checkpoint's names."""
     return {size.key: getattr(config, size.name) for size in sizes}

@@ -7,18 +7,22 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
 
-from pgcli.checkpoints.config_reader import LAYERS, ConfigReader, Size, read_sizes, write_sizes
+from pgcli.checkpoints.config_reader import LAYERS, ConfigReader, SizeKey, read_sizes, write_sizes
 from pgcli.checkpoints.families import Family
 from pgcli.checkpoints.names import Pairs, TensorNames
 from pgcli.model.config import Activation, ClassifierConfig, TextConfig, VisionConfig
 
 FamilyName = Literal["siglip", "clip", "vit"]
 
-VISION = (*LAYERS, Size("patch_size", "patch_size", 1024), Size("resolution", "image_size", 8192))
+VISION = (
+    *LAYERS,
+    SizeKey("patch_size", "patch_size", 1024),
+    SizeKey("resolution", "image_size", 8192),
+)
 TEXT = (
     *LAYERS,
-    Size("vocab_size", "vocab_size", 1 << 24),
-    Size("max_positions", "max_position_embeddings", 1 << 16),
+    SizeKey("vocab_size", "vocab_size", 1 << 24),
+    SizeKey("max_positions", "max_position_embeddings", 1 << 16),
 )
 #: The names of activations in configurations; the first of each is that which is written.
 ACTIVATIONS: MappingProxyType[str, Activation] = MappingProxyType(
@@ -154,7 +158,7 @@ def write_labels(labels: tuple[str, ...]) -> dict[str, Any]:
     }
 
 
-def _read(keys: ConfigReader, sizes: tuple[Size, ...], default: Defaults) -> dict[str, Any]:
+def _read(keys: ConfigReader, sizes: tuple[SizeKey, ...], default: Defaults) -> dict[str, Any]:
     """The fields that both kinds of towers have."""
     keys.finish()
     activation = str(keys.pop("hidden_act", default.activation))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from reprlib import repr as brief
 from typing import Any
 
-from pgcli.checkpoints.config_reader import LAYERS, ConfigReader, Size, read_sizes, write_sizes
+from pgcli.checkpoints.config_reader import LAYERS, ConfigReader, SizeKey, read_sizes, write_sizes
 from pgcli.checkpoints.families import Family
 from pgcli.checkpoints.families.encoders import VISION
 from pgcli.checkpoints.families.siglip import DEFAULTS as SIGLIP_DEFAULTS
@@ -19,10 +19,10 @@ TANH_GELU = ("gelu_pytorch_tanh", "gelu_fast", "gelu_new")
 GEMMA_GELU = (*TANH_GELU, "gelu")
 DECODER = (
     *LAYERS,
-    Size("num_kv_heads", "num_key_value_heads", 4096),
-    Size("head_dim", "head_dim", 4096),
-    Size("vocab_size", "vocab_size", 1 << 24),
-    Size("max_positions", "max_position_embeddings", 1 << 24),
+    SizeKey("num_kv_heads", "num_key_value_heads", 4096),
+    SizeKey("head_dim", "head_dim", 4096),
+    SizeKey("vocab_size", "vocab_size", 1 << 24),
+    SizeKey("max_positions", "max_position_embeddings", 1 << 24),
 )
 GEMMA = {"head_dim": 256, "vocab_size": 256_000, "max_positions": 8192}
 #: What transformers assumes where the configuration has no value, for each generation of Gemma.
