@@ -117,7 +117,7 @@ def eval_(results: Results, given: Given) -> None:
         check_page(view, "--view", sources=read, overwrite=options.overwrite)
     with screen.status("reading rows"):
         columns = TruthColumns(options.id_column, options.prompt_column, options.answer_column)
-        truths = read_truth(truth, columns, locator.url_reader)
+        truths = read_truth(truth, columns, given.build(AddressOptions).url_reader)
         joined = [join(name, truths) for name in results]
     if options.only_common:
         joined = only_common(joined)

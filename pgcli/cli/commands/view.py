@@ -66,9 +66,13 @@ def view_files(outputs: list[Path], given: Given) -> None:
 
     options, box_filter = given.build(ViewOptions), given.build(BoxOptions).box_filter
     screen = Screen(quiet=given.quiet)
-    url_reader = given.build(AddressOptions).url_reader
     on_event = RunOnScreen(screen)
-    locator = ImageLocator(on_event, options.images, url_reader)
+
+    def make_locator() -> ImageLocator:
+        """What finds the images; its reader of addresses is closed after a pass through them."""
+        return ImageLocator(on_event, options.images, given.build(AddressOptions).url_reader)
+
+    locator = make_locator()
     groups = [
         RowGroup(path, name, box_filter=box_filter)
         for path, name in zip(outputs, unique_names(outputs), strict=True)
@@ -80,7 +84,7 @@ def view_files(outputs: list[Path], given: Given) -> None:
     gallery = write_gallery(groups, options, locator)
     if options.draw is not None:
         rows = tracked(groups[0].rows(options.limit), on_event, "drawings", gallery.rows)
-        for name, text in draw_rows(rows, outputs[0], options.draw, locator, gallery.labels):
+        for name, text in draw_rows(rows, outputs[0], options.draw, make_locator(), gallery.labels):
             screen.info(f"{name}: {text}")
 
 
