@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,7 @@ from pgcli.errors import UsageError
 from pgcli.output.reader import Row, read_results
 from pgcli.parsing import detection_text
 from pgcli.records import BOX_TASKS
+from pgcli.regions import CORNERS
 from pgcli.results.gallery.sanitize import clean_line, clean_text
 from pgcli.results.images import image_index
 from pgcli.results.imports.json_values import (
@@ -30,7 +32,6 @@ FORMAT, VERSION = "pgcli edits", 1
 MAX_BYTES = 128 * 2**20
 HINT = "name the file that the page of pgcli view saved with 'Save edits'"
 EDIT_KEYS = {"file", "index", "id", "prompt", "digest", "state", "answer", "boxes"}
-CORNERS = ("xmin", "ymin", "xmax", "ymax")
 BOX_KEYS = {"label", "source", *CORNERS}
 #: The page writes corners to a tenth of a pixel: a box that differs by less was not moved.
 SAME_PIXELS = 0.06
@@ -38,22 +39,14 @@ SAME_PIXELS = 0.06
 
 @dataclass(frozen=True, slots=True)
 class EditedBox:
-    """A box of a corrected row, in pixels of the upright image.
+    """A box of a corrected row; its corners are those of a row, in pixels of the upright image.
 
     `source` is the number of the model's box that it was, None for one that a person drew.
     """
 
     label: str
-    xmin: float
-    ymin: float
-    xmax: float
-    ymax: float
+    corners: Mapping[str, float]
     source: int | None = None
-
-    @property
-    def corners(self) -> dict[str, float]:
-        """The corners, as a row has them."""
-        return {"xmin": self.xmin, "ymin": self.ymin, "xmax": self.xmax, "ymax": self.ymax}
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,12 +132,11 @@ def read_boxes(value: object, what: str) -> tuple[EditedBox, ...]:
         values = mapping(entry, name)
         if unknown := values.keys() - BOX_KEYS:
             raise InvalidValue(f"{name} has an unknown key, {min(unknown)!r}")
-        left, top, right, bottom = (number(values.get(key), f"{name}: {key}") for key in CORNERS)
+        corners = {key: number(values.get(key), f"{name}: {key}") for key in CORNERS}
         source = values.get("source")
         if source is not None:
             source = whole_number(source, f"{name}: source")
-        name_of_box = label(values.get("label"), f"{name}: label")
-        boxes.append(EditedBox(name_of_box, left, top, right, bottom, source))
+        boxes.append(EditedBox(label(values.get("label"), f"{name}: label"), corners, source))
     return tuple(boxes)
 
 
@@ -213,17 +205,6 @@ WantedRows = Literal["not-rejected", "accepted", "all"]
 
 
 @dataclass
-class EditStats:
-    """How many rows are written, and how many of all rows have which review."""
-
-    rows: int = 0
-    accepted: int = 0
-    corrected: int = 0
-    rejected: int = 0
-    open: int = 0
-
-
-@dataclass
 class MatchedEdits:
     """The edits by the row that they are of, and those that cannot be applied.
 
@@ -266,28 +247,32 @@ def row_key(row: Row) -> tuple[int, str, str]:
 
 
 class EditedRows:
-    """The rows with their edits applied, in their order. `stats` are of the last pass."""
+    """The rows with their edits applied, in their order.
+
+    `counts` are of the last pass: the `rows` that are written, and those of all rows that are
+    `accepted`, `rejected` and `open`, and of the accepted ones those that are `corrected`.
+    """
 
     def __init__(self, output: Path, edits: MatchedEdits, wanted: WantedRows):
         self._output, self._edits, self._wanted = output, edits.applied, wanted
-        self.stats = EditStats()
+        self.counts: Counter[str] = Counter()
 
     def __iter__(self) -> Iterator[Row]:
         """The wanted rows. Raises UsageError for an edit that its row cannot have."""
-        stats = self.stats = EditStats()
+        self.counts.clear()
         for row in read_results(self._output, exact=True):
             edit = self._edits.get(row_key(row))
             state = "open" if edit is None else edit.state
-            setattr(stats, state, getattr(stats, state) + 1)
+            self.counts[state] += 1
             if self._wanted == "accepted" and state != "accepted":
                 continue
             if self._wanted == "not-rejected" and state == "rejected":
                 continue
-            stats.rows += 1
+            self.counts["rows"] += 1
             if edit is None or state == "rejected":
                 yield row
                 continue
-            stats.corrected += edit.is_correction
+            self.counts["corrected"] += edit.is_correction
             try:
                 yield corrected(row, edit)
             except (InvalidValue, TypeError, KeyError, AttributeError) as problem:

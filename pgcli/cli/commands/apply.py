@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -16,7 +17,7 @@ from pgcli.errors import UsageError
 from pgcli.wording import count, listed, with_notes
 
 if TYPE_CHECKING:
-    from pgcli.results.edits import EditStats, MatchedEdits, WantedRows
+    from pgcli.results.edits import MatchedEdits, WantedRows
 
 MAX_EXAMPLES = 5  # edits that a message names
 
@@ -73,21 +74,21 @@ def run_apply(edits: Path, results: Path, options: ApplyOptions, screen: Screen)
     schema = RowSchema.of(matched.columns)
     with screen.status("writing rows"):
         write_result_file(target, lambda: reviewed, schema, overwrite=options.overwrite)
-    screen.info(f"{target}: {report(reviewed.stats, matched, wanted)}")
+    screen.info(f"{target}: {report(reviewed.counts, matched, wanted)}")
     return report_left_out(matched, screen)
 
 
-def report(stats: EditStats, matched: MatchedEdits, wanted: WantedRows) -> str:
+def report(counts: Mapping[str, int], matched: MatchedEdits, wanted: WantedRows) -> str:
     """How many rows were written, and how many have which review."""
     is_left_out = " and left out"
     notes = [
-        (stats.accepted - stats.corrected, "accepted"),
-        (stats.corrected, "corrected"),
-        (stats.rejected, f"rejected{is_left_out if wanted != 'all' else ''}"),
-        (stats.open, f"not reviewed{is_left_out if wanted == 'accepted' else ''}"),
+        (counts["accepted"] - counts["corrected"], "accepted"),
+        (counts["corrected"], "corrected"),
+        (counts["rejected"], f"rejected{is_left_out if wanted != 'all' else ''}"),
+        (counts["open"], f"not reviewed{is_left_out if wanted == 'accepted' else ''}"),
         (matched.elsewhere, "edits of other files"),
     ]
-    return with_notes(count(stats.rows, "row"), notes)
+    return with_notes(count(counts["rows"], "row"), notes)
 
 
 def report_left_out(matched: MatchedEdits, screen: Screen) -> int:

@@ -28,10 +28,9 @@ from pgcli.results.drawings.overlay import draw_overlay
 from pgcli.results.exports.rows import find_row_error, with_answer_columns
 from pgcli.results.file_names import FileName, FileNames
 from pgcli.results.images import ImageLocator
-from pgcli.results.publish import draw_error, write_below
+from pgcli.results.publish import check_folder, draw_error, write_below
 from pgcli.results.row_hook import NullHook
 from pgcli.stores import Reader, RemoteError
-from pgcli.stores.writing import check_target
 
 THREADS = 2  # each holds one or two images in full size
 MAX_PENDING = 8  # images that wait for a thread; beyond that the run waits
@@ -162,9 +161,7 @@ def check_draw(
     It may be a link to a folder. A resumed run draws into the folder that it filled before. Images
     in the folder that only the content of a source names are refused when they are reached.
     """
-    if not folder:
-        raise UsageError("there is no folder ''", hint="name a folder with --draw")
-    for source in sources:
+    for source in sources if folder else ():
         if source == "-" or url_scheme(source):
             continue
         path = os.path.realpath(parse_path(source))
@@ -177,9 +174,7 @@ def check_draw(
         is_image = is_folder or Path(path).suffix.lower() in IMAGE_ENDINGS
         if is_image and resolves_inside(path, os.path.realpath(folder)):
             raise _is_input(source, folder)
-    target = Path(folder)
-    target = target.resolve() if target.is_symlink() and target.is_dir() else target
-    check_target(target, "--draw", is_folder=True, overwrite=overwrite or resumes)
+    check_folder(folder, "--draw", overwrite=overwrite or resumes)
 
 
 def read_original(item: Item, limits: ImageLimits, reader: Reader | None) -> bytes:
