@@ -286,7 +286,11 @@ class TrainOptions:
         metavar="DIR",
         short=("-o",),
     )
-    on_error: Literal["record", "stop"] = same(RunningOptions, "on_error")
+    on_error: Literal["record", "stop"] = same(
+        RunningOptions,
+        "on_error",
+        "record: a row that cannot be read is left out; stop: end there.",
+    )
     max_errors: ErrorBudget | None = same(RunningOptions, "max_errors")
     overwrite: bool = opt(
         "Begin again, in place of the run that is there.",

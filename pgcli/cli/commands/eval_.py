@@ -41,8 +41,9 @@ class EvalOptions:
         metavar="FILE",
     )
     metric: str = _metrics(
-        "auto chooses by the task of the rows and what the truth says.",
+        f"{', '.join(METRICS)}; auto chooses by the task of the rows and what the truth says.",
         default="auto",
+        metavar="NAME",
         choices=("auto", *METRICS),
     )
     by: str | None = _metrics(
