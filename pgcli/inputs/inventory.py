@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -344,29 +344,18 @@ class Inventory:
             found.append(cast_table(known, schema))
         return pa.concat_tables(found)
 
-    def find(self, row: Mapping[str, Any]) -> Item | None:
-        """The item of a saved row: that of its index if it has its id, else the one that has."""
-        index, row_id = row["index"], row["id"]
-        indices = [index] if isinstance(index, int) and 0 <= index < (self.total or 0) else []
-        for place in chain(indices, self._indices(row_id)):
-            item = next(self.items(place, place + 1))
-            if item.id == row_id:
-                return item
-        return None
-
-    def _indices(self, row_id: str) -> Iterator[int]:
-        """The indices of the items whose ids have the same hash."""
-        hashes, order = self._hashes
-        first, last = (np.searchsorted(hashes, hash(row_id), side) for side in ("left", "right"))
-        yield from order[first:last].tolist()
+    def find(self, row_id: str) -> Item | None:
+        """The first item of an id."""
+        index = self._indices.get(row_id)
+        return None if index is None else next(self.items(index, index + 1))
 
     @cached_property
-    def _hashes(self) -> tuple[np.ndarray, np.ndarray]:
-        """The sorted hashes of all ids, and the indices of their items."""
-        items = () if self._arrives else self._items(images=False)
-        hashes = np.fromiter((hash(item.id) for item in items), np.int64)
-        order = np.argsort(hashes, kind="stable")
-        return hashes[order], order
+    def _indices(self) -> dict[str, int]:
+        """The index of the first item of each id."""
+        indices: dict[str, int] = {}
+        for item in () if self._arrives else self._items(images=False):
+            indices.setdefault(item.id, item.index)
+        return indices
 
     # --- what changed
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from fnmatch import fnmatchcase
 from functools import cached_property
 from glob import has_magic
 from pathlib import Path
@@ -30,6 +29,7 @@ from pgcli.inputs.tables import Table, open_table
 from pgcli.inputs.walk import (
     FOLDER,
     LINKED,
+    Glob,
     WalkedFile,
     file_status,
     fixed_part,
@@ -179,10 +179,9 @@ class SourceFiles:
             entries = reader.entries(url)
             return BELOW, (remote_file(entry) for entry in entries if is_visible(entry.name))
         if has_magic(path):
-            pieces = url[len(self._fixed) :].split("/")
+            glob = Glob(url.removeprefix(self._fixed))
             entries = reader.entries(self._fixed.rstrip("/"))
-            found = (entry for entry in entries if glob_matches(entry.name.split("/"), pieces))
-            return MATCHED, map(remote_file, found)
+            return MATCHED, (remote_file(entry) for entry in entries if glob.matches(entry.name))
         raise UsageError(f"there is nothing at {display_path(url)}", hint=_HINTS["missing"])
 
     def _accepts(self, place: int, file: WalkedFile) -> bool:
@@ -253,29 +252,6 @@ def is_visible(name: str) -> bool:
     *folders, last = name.split("/")
     hidden = any(piece.startswith(".") for piece in (*folders, last))
     return not hidden and not any(piece.endswith(".pgcli") for piece in folders)
-
-
-def glob_matches(path: Sequence[str], wanted: Sequence[str]) -> bool:
-    """Whether a glob matches a path; `**` stands for any number of folders that are not hidden."""
-    # the pieces of the pattern that may match the next piece of the path
-    places = {0}
-    for number, piece in enumerate(path):
-        is_last, following = number == len(path) - 1, set[int]()
-        for place in places:
-            while place < len(wanted) and wanted[place] == "**":
-                if not is_last and not piece.startswith("."):
-                    following.add(place)
-                if place == len(wanted) - 1 and is_last and not piece.startswith("."):
-                    return True  # `**` at the end stands for files as well
-                place += 1
-            if place == len(wanted) or (
-                piece.startswith(".") and not wanted[place].startswith(".")
-            ):
-                continue
-            if fnmatchcase(piece, wanted[place]):
-                following.add(place + 1)
-        places = following
-    return len(wanted) in places
 
 
 def fixed_url(url: str) -> str:

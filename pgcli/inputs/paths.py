@@ -10,7 +10,7 @@ from typing import NamedTuple
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from pgcli.records import OUTSIDE_FOLDER, Fault
-from pgcli.stores.urls import SCHEMES, has_credentials, join_url, without_credentials
+from pgcli.stores.urls import join_url, url_fault, without_credentials
 
 _SCHEME = re.compile(r"(?!file:)([A-Za-z][A-Za-z0-9+.-]+)://|(data):", re.IGNORECASE)
 _DRIVE_OR_SHARE = re.compile(r"[A-Za-z]:[\\/]|\\\\")
@@ -20,8 +20,6 @@ TOO_LONG = Fault("missing", "The path is longer than file systems allow.")
 _URL_BLOCKED = Fault(
     "url_blocked", "The row names a URL, and URLs are not fetched without --allow-urls."
 )
-_UNKNOWN_SCHEME = Fault("url_blocked", "The row names a URL of an unsupported scheme.")
-_CREDENTIALS = Fault("url_blocked", "The URL in the row holds a user name or a password.")
 _OUTSIDE_URL = Fault("path_not_allowed", "The path leads outside the folder of the manifest's URL.")
 #: Linux's PATH_MAX. The time to resolve the links of a path is quadratic in its length.
 MAX_PATH = 4096
@@ -108,14 +106,8 @@ def locate_anywhere(text: str, *, allow_urls: bool = False) -> ImageLocation:
 
 def locate_url(text: str, *, allow_urls: bool) -> ImageLocation:
     """The location of a URL, which is shown without its credentials."""
-    fault = None
-    if not allow_urls:
-        fault = _URL_BLOCKED
-    elif url_scheme(text) not in SCHEMES:
-        fault = _UNKNOWN_SCHEME
-    elif has_credentials(text):
-        fault = _CREDENTIALS
-    elif len(text) > MAX_PATH * 3:
+    fault = url_fault(text) if allow_urls else _URL_BLOCKED
+    if fault is None and len(text) > MAX_PATH * 3:
         fault = TOO_LONG
     return ImageLocation(display_path(text), None if fault else text, fault)
 

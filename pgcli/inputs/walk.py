@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from glob import has_magic
 from pathlib import Path
@@ -138,6 +138,44 @@ def expand_source(source: str) -> list[str]:
     return [parse_path(source), *(path for path in matches if not is_output(path))]
 
 
+class Glob:
+    """A pattern of paths, matched name by name; `**` stands for any number of visible folders.
+
+    A state is the numbers of the pieces that the next name may match; `end`: that none is left.
+    """
+
+    def __init__(self, pattern: str):
+        pieces = [piece for piece in pattern.split("/") if piece]
+        # `**/**` matches the same as `**`, and at the end it stands for files as well
+        pieces = [piece for n, piece in enumerate(pieces) if pieces[n : n + 2] != ["**", "**"]]
+        self.pieces = [*pieces, "*"] if pieces[-1:] == ["**"] else pieces
+        self.start, self.end = self._with_none({0}), len(self.pieces)
+
+    def follow(self, state: set[int], name: str, *, is_link: bool = False) -> set[int]:
+        """The state behind one more name of a path; `**` does not follow links."""
+        is_hidden, following = name.startswith("."), set[int]()
+        for number in state - {self.end}:
+            piece = self.pieces[number]
+            if piece == "**":
+                following |= set() if is_hidden or is_link else {number}
+            elif fnmatchcase(name, piece) and (piece.startswith(".") or not is_hidden):
+                following.add(number + 1)
+        return self._with_none(following)
+
+    def matches(self, path: str) -> bool:
+        """Whether the pattern matches a path as a whole."""
+        state = self.start
+        for name in path.split("/"):
+            state = self.follow(state, name)
+        return self.end in state
+
+    def _with_none(self, state: set[int]) -> set[int]:
+        """The state, in which a `**` may stand for no folder."""
+        return state | {
+            number + 1 for number in state if self.pieces[number : number + 1] == ["**"]
+        }
+
+
 def glob_files(pattern: str) -> list[str]:
     """The paths that match a pattern, sorted, each once.
 
@@ -146,32 +184,18 @@ def glob_files(pattern: str) -> list[str]:
     the paths, with a slash at its end.
     """
     found: set[str] = set()
-    start = "/" if pattern.startswith("/") else ""
-    pieces = [piece for piece in pattern.split("/") if piece]
-    # `**/**` matches the same as `**` and would be walked twice
-    once = [piece for n, piece in enumerate(pieces) if pieces[n : n + 2] != ["**", "**"]]
-    steps: list[tuple[str, Sequence[str]]] = [(start, once)] if once else []
-    while steps:
-        folder, (head, *rest) = steps.pop()
-        if head == "**":
-            steps.append((folder, rest or ["*"]))
-            for entry in _entries(folder, found):
-                if not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False):
-                    steps.append((f"{folder}{entry.name}/", [head, *rest]))
-            continue
-        names = [head]
-        if has_magic(head):
-            is_hidden = head.startswith(".")
-            names = [
-                entry.name
-                for entry in _entries(folder, found)
-                if (is_hidden or not entry.name.startswith(".")) and fnmatchcase(entry.name, head)
-            ]
-        for name in names:
-            if rest:
-                steps.append((f"{folder}{name}/", rest))
-            elif has_magic(head) or os.path.lexists(folder + name):
-                found.add(folder + name)
+    pattern = "/" * pattern.startswith("/") + "/".join(filter(None, pattern.split("/")))
+    start = fixed_part(pattern)
+    glob = Glob(pattern.removeprefix(start))
+    folders = [(start, glob.start)] if glob.pieces else []
+    while folders:
+        folder, state = folders.pop()
+        for entry in _entries(folder, found):
+            following = glob.follow(state, entry.name, is_link=entry.is_symlink())
+            if glob.end in following:
+                found.add(folder + entry.name)
+            if following - {glob.end} and _is_folder(entry):
+                folders.append((f"{folder}{entry.name}/", following))
     return sorted(found)
 
 

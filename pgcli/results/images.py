@@ -237,7 +237,7 @@ class RunInput:
                 if match is not None:
                     is_gone = match.fault == GONE.fault  # the file, which says nothing of its rows
                     self._reason = match.fault if is_gone else INPUT_CHANGED
-                match = self._inventory.find({"index": image.index, "id": image.id})
+                match = self._inventory.find(image.id)
         except (PgcliError, OSError, ValueError) as problem:
             self.problem, self._hint = str(problem), getattr(problem, "hint", "")
             self._inventory = None

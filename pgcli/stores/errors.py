@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import monotonic
+
 from pgcli.records import Fault
 
 MISSING = Fault("missing", "There is nothing at the address.")
@@ -24,6 +28,11 @@ NO_ROOM = Fault(
 )
 STOPPED = Fault("io_error", "The run ended while the address was read.")
 
+#: Exceptions of `obstore` for what may not be read.
+DENIALS = ("PermissionDeniedError", "UnauthenticatedError")
+#: A store that failed after so long did not answer in time; `obstore` has no exception for that.
+SLOW_SECONDS = 30.0
+
 
 class RemoteError(OSError):
     """A remote file that cannot be read, and its fault."""
@@ -39,6 +48,41 @@ class TransientError(RemoteError):
     def __init__(self, fault: Fault, retry_after: float = 0.0):
         super().__init__(fault)
         self.retry_after = retry_after
+
+
+@contextmanager
+def remote_errors(kind: type[Exception]) -> Iterator[None]:
+    """Turn what a storage library raises, of this kind, into RemoteError.
+
+    By types and the status of the response alone: messages may hold addresses.
+    """
+    began = monotonic()
+    try:
+        yield
+    except RemoteError:
+        raise
+    except (kind, OSError, ValueError) as error:
+        name = type(error).__name__
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        if isinstance(error, FileNotFoundError) or status == 404:
+            fault = MISSING
+        elif isinstance(error, PermissionError) or name in DENIALS or status in (401, 403):
+            fault = DENIED
+        elif (
+            isinstance(error, TimeoutError)
+            or "Timeout" in name
+            or monotonic() - began >= SLOW_SECONDS
+        ):
+            fault = TOO_SLOW
+        else:
+            fault = failed(f"the server answered {status}" if status else reason(error))
+        raise RemoteError(fault) from error
+
+
+def reason(error: Exception) -> str:
+    """What went wrong, for display only: the end of the message, without the URL before it."""
+    text = (str(error).splitlines() or [""])[0].rpartition(" - ")[2].rstrip(". :")
+    return text if text and "://" not in text else f"the store failed with {type(error).__name__}"
 
 
 def too_large(limit: int) -> Fault:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from pgcli.stores.errors import DENIED, MISSING, TOO_SLOW, RemoteError, failed, too_large
+from pgcli.stores.errors import RemoteError, remote_errors, too_large
 from pgcli.stores.store import Entry
 
 if TYPE_CHECKING:
@@ -16,34 +16,13 @@ if TYPE_CHECKING:
 CHUNK_BYTES = 4 * 2**20
 
 
-@contextmanager
-def hub_errors() -> Iterator[None]:
-    """Turn the exceptions of the Hub's client into RemoteError, by type and status."""
-    from huggingface_hub.errors import HfHubHTTPError
-
-    transport_error: Any = HfHubHTTPError.__bases__[0]
-    try:
-        yield
-    except RemoteError:
-        raise
-    except (transport_error, OSError, ValueError) as error:
-        response = getattr(error, "response", None)
-        status = getattr(response, "status_code", None)
-        if isinstance(error, FileNotFoundError) or status == 404:
-            fault = MISSING
-        elif isinstance(error, PermissionError) or status in (401, 403):
-            fault = DENIED
-        elif isinstance(error, TimeoutError) or "Timeout" in type(error).__name__:
-            fault = TOO_SLOW
-        else:
-            fault = failed(f"the Hub answered {status or type(error).__name__}")
-        raise RemoteError(fault) from error
-
-
 class HubFiles:
     """Files at `hf://` URLs, by the file system of `huggingface_hub`. As `ObjectFiles`."""
 
-    errors = staticmethod(hub_errors)
+    def errors(self) -> AbstractContextManager[None]:
+        from huggingface_hub.errors import HfHubHTTPError
+
+        return remote_errors(HfHubHTTPError.__bases__[0])  # of the library that it reads with
 
     def kind(self, url: str) -> str:
         try:

@@ -7,24 +7,16 @@ import time
 from collections.abc import Iterable, Iterator
 from configparser import ConfigParser
 from configparser import Error as ConfigError
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
 from secrets import token_hex
-from time import monotonic
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from pgcli.errors import OutputFailed
 from pgcli.records import Fault
-from pgcli.stores.errors import (
-    DENIED,
-    MISSING,
-    TOO_SLOW,
-    RemoteError,
-    failed,
-    too_large,
-)
+from pgcli.stores.errors import DENIED, RemoteError, failed, remote_errors, too_large
 from pgcli.stores.files import read_text
 from pgcli.stores.store import Entry
 from pgcli.stores.urls import scheme_of
@@ -56,8 +48,6 @@ REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
 CHUNK_BYTES = 4 * 2**20  # most images are one
 BUFFER_BYTES = 2**20
 PAGE = 1000  # objects of a listing
-#: A store that failed after so long did not answer in time; `obstore` has no exception for that.
-SLOW_SECONDS = 30.0
 #: Times that an object is created again which the store says exists, and then has not.
 MAX_CONFLICTS = 10
 CONFLICT_SECONDS = 0.2
@@ -65,30 +55,11 @@ CONFLICT_SECONDS = 0.2
 NOT_IMPLEMENTED = ("NotImplemented", "501 Not Implemented")
 
 
-@contextmanager
-def store_errors() -> Iterator[None]:
-    """Turn the exceptions of `obstore` into RemoteError, by their types alone."""
-    from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
+def store_errors() -> AbstractContextManager[None]:
+    """A block that turns the exceptions of `obstore` into RemoteError."""
+    from obstore.exceptions import BaseError
 
-    began = monotonic()
-    try:
-        yield
-    except RemoteError:
-        raise
-    except FileNotFoundError as error:
-        raise RemoteError(MISSING) from error
-    except (PermissionError, PermissionDeniedError, UnauthenticatedError) as error:
-        raise RemoteError(DENIED) from error
-    except (BaseError, OSError, ValueError) as error:
-        if isinstance(error, TimeoutError) or monotonic() - began >= SLOW_SECONDS:
-            raise RemoteError(TOO_SLOW) from error
-        raise RemoteError(failed(reason(error))) from error
-
-
-def reason(error: Exception) -> str:
-    """What went wrong, for display only: the end of the message, without the URL before it."""
-    text = (str(error).splitlines() or [""])[0].rpartition(" - ")[2].rstrip(". :")
-    return text if text and "://" not in text else f"the store failed with {type(error).__name__}"
+    return remote_errors(BaseError)
 
 
 class ObjectStore:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from urllib.parse import quote, unquote, unquote_plus, urlsplit
 
+from pgcli.records import Fault
 from pgcli.stores.errors import CREDENTIALS, UNKNOWN_SCHEME, RemoteError
 
 WEB_SCHEMES = frozenset({"http", "https"})
@@ -54,12 +55,17 @@ def has_credentials(url: str) -> bool:
     return _CREDENTIALS.match(url) is not None
 
 
-def check_url(url: str) -> None:
-    """Raise RemoteError for a URL of another scheme, or one that holds credentials."""
+def url_fault(url: str) -> Fault | None:
+    """Why a URL is not read: it is of another scheme, or holds credentials."""
     if scheme_of(url) not in SCHEMES:
-        raise RemoteError(UNKNOWN_SCHEME)
-    if has_credentials(url):
-        raise RemoteError(CREDENTIALS)
+        return UNKNOWN_SCHEME
+    return CREDENTIALS if has_credentials(url) else None
+
+
+def check_url(url: str) -> None:
+    """Raise RemoteError for a URL that is not read."""
+    if fault := url_fault(url):
+        raise RemoteError(fault)
 
 
 def without_credentials(text: str) -> str:

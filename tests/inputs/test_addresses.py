@@ -14,10 +14,9 @@ import pytest
 
 from pgcli.errors import NoInputError, PgcliError, UsageError
 from pgcli.inputs import Inventory, ReadOptions
-from pgcli.inputs.listing import glob_matches
 from pgcli.inputs.options import NameFilter
 from pgcli.inputs.parquet_process import PROCESS
-from pgcli.inputs.walk import glob_files
+from pgcli.inputs.walk import Glob, glob_files
 from pgcli.stores import Reader
 from tests.inputs.items import reloaded
 from tests.support.stored_images import FILES, IMAGES, JPEG, locate_store, parquet
@@ -187,7 +186,7 @@ def test_folder_of_a_store_with_tables_is_a_data_set(s3: Files) -> None:
 def test_pattern_of_a_store_matches_as_a_local_one(
     pattern: str, path: str, matches: bool, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    assert glob_matches(path.split("/"), pattern.split("/")) == matches
+    assert Glob(pattern).matches(path) == matches
     monkeypatch.chdir(tmp_path)
     (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / path).touch()

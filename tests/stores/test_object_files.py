@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pgcli.records import Item
-from pgcli.stores import Reader, RemoteError, objects, reader
+from pgcli.stores import Reader, RemoteError, errors, objects, reader
 from pgcli.stores.objects import profile_keys
 from tests.support.stored_images import (
     FILES,
@@ -260,7 +260,7 @@ def test_stalled_store_times_out(monkeypatch: Any) -> None:
     short = {"read_timeout": timedelta(seconds=0.2), "timeout": timedelta(seconds=0.3)}
     monkeypatch.setattr(objects, "CLIENT", objects.CLIENT | short)
     monkeypatch.setattr(objects, "RETRIES", {"max_retries": 0})
-    monkeypatch.setattr(objects, "SLOW_SECONDS", 0.1)
+    monkeypatch.setattr(errors, "SLOW_SECONDS", 0.1)
     with serve(Stalling, {}) as endpoint:
         for name, value in locate_store("s3", endpoint).environment.items():
             monkeypatch.setenv(name, value)
