@@ -10,6 +10,7 @@ import sys
 from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
+from datetime import date, time
 from hashlib import sha256
 from typing import Any
 
@@ -289,9 +290,14 @@ def round3(milliseconds: float | None) -> float | None:
 
 
 def json_safe(value: Any) -> Any:
-    """The value as JSON represents it, without NaN, infinity and lone surrogates, at any depth."""
-    if value is None or isinstance(value, int) or (isinstance(value, str) and value.isascii()):
+    """The value as JSON represents it, at any depth.
+
+    Without NaN, infinity and lone surrogates; integers beyond 64 bits and other objects are text.
+    """
+    if value is None or (isinstance(value, str) and value.isascii()):
         return value  # as most values are
+    if isinstance(value, int):
+        return value if -(2**63) <= value < 2**64 else str(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -300,7 +306,7 @@ def json_safe(value: Any) -> Any:
         return [json_safe(inner) for inner in value]
     if isinstance(value, bytes):
         return to_json(value)
-    return encodable(str(value))
+    return value.isoformat() if isinstance(value, date | time) else encodable(str(value))
 
 
 def json_text(value: Any, *, ascii_only: bool = False) -> str:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import ctypes
 import logging
 import warnings
-from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any, Self
 
 import numpy as np
 from PIL import Image, ImageFile, _imaging
@@ -43,16 +41,6 @@ class ImageDecoder:
     def __call__(self, item: Item) -> DecodedImage:
         """The decoded item; see `decode`."""
         return decode(item, self.spec, self.limits)
-
-    def settings(self) -> dict[str, Any]:
-        """The settings as JSON, from which a worker process makes its own decoder."""
-        return asdict(self)
-
-    @classmethod
-    def from_settings(cls, settings: Mapping[str, Any]) -> Self:
-        """The decoder with these `settings`."""
-        spec, limits = ImageSpec(**settings["spec"]), ImageLimits(**settings["limits"])
-        return cls(spec, limits)
 
     def produces(self, shape: tuple[int, ...]) -> bool:
         """Whether this is the shape of the model's pixels."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib import import_module
-from typing import Any, Protocol, Self
+from typing import Any, ClassVar, Protocol, get_type_hints
 
 import numpy as np
 
@@ -19,36 +19,42 @@ MAX_PIXEL_BYTES = 64 * 2**20
 
 
 class Decoder(Protocol):
-    """Decodes items. A decoding process makes its own from the class's name and the settings."""
+    """Decodes items. It is a dataclass of plain values, of which a process makes its own."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
 
     def __call__(self, item: Item) -> DecodedImage:
         """The decoded item, or its fault. Raises nothing for a bad image."""
-
-    def settings(self) -> dict[str, Any]:
-        """What `from_settings` needs, as JSON."""
-
-    @classmethod
-    def from_settings(cls, settings: Mapping[str, Any]) -> Self:
-        """The decoder that `settings` describe."""
 
     def produces(self, shape: tuple[int, ...]) -> bool:
         """Whether pixels of this decoder may have the shape."""
 
 
 def describe_decoder(decoder: Decoder) -> dict[str, Any]:
-    """The decoder's class and settings as JSON."""
+    """The decoder's class and fields as JSON."""
     kind = type(decoder)
     if kind.__module__ == "__main__":
         raise TypeError(f"{kind.__qualname__} is not in a module that another process can import")
     names = {"module": kind.__module__, "class": kind.__qualname__}
-    return {**names, "settings": decoder.settings()}
+    return {**names, "fields": asdict(decoder)}
 
 
 def load_decoder(description: Mapping[str, Any]) -> Decoder:
     """The decoder that `describe_decoder` described, imported by its name."""
     kind = getattr(import_module(description["module"]), description["class"])
-    decoder: Decoder = kind.from_settings(description["settings"])
+    decoder: Decoder = from_fields(kind, description["fields"])
     return decoder
+
+
+def from_fields(kind: type[Any], values: Mapping[str, Any]) -> Any:
+    """The dataclass of which `asdict` made the values."""
+    kinds = get_type_hints(kind)
+    return kind(
+        **{
+            name: from_fields(kinds[name], value) if isinstance(value, dict) else value
+            for name, value in values.items()
+        }
+    )
 
 
 def item_header(item: Item) -> dict[str, Any]:

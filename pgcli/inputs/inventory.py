@@ -35,7 +35,7 @@ from pgcli.inputs.options import ReadOptions, named_columns
 from pgcli.inputs.paths import TOO_LONG, display_name
 from pgcli.inputs.readers import ending, manifest_ending
 from pgcli.inputs.rows import repeated_id
-from pgcli.inputs.scan import ChangedFile, Scan
+from pgcli.inputs.scan import Scan
 from pgcli.inputs.stdin import Stdin
 from pgcli.inputs.tables import Table
 from pgcli.inputs.walk import OUTSIDE, UNREADABLE
@@ -78,8 +78,9 @@ class Inventory:
     ):
         self._options, self.generations = options, tuple(generations)
         self._sources = source_files(sources, options)
-        self._changed: Sequence[ChangedFile] = scan.changed if scan else ()
-        self._gone: list[int] = scan.gone if scan else []
+        self._changed: Mapping[int, bool] = scan.changed if scan else {}
+        #: The number of items of known files that are not there any more.
+        self.gone = scan.gone if scan else 0
         self.ignored: Mapping[str, int] = scan.ignored if scan else Counter()
         self._files = pa.concat_tables(self.generations or [make_table([])])
         self._kinds = self._files["kind"].to_numpy()
@@ -365,17 +366,12 @@ class Inventory:
         With `moved` a file of the same size is the same. A table of which no rows are saved is a
         change all the same, as it may have other numbers of rows.
         """
-        for record, is_touched in sorted(self._changed):
+        for record, is_touched in sorted(self._changed.items()):
             items = self._range(record)
             is_image = self._kinds[record] == IMAGE
             if not (moved and is_touched) and (not is_image or saved(items)):
                 return Change(self._shown(record), items, is_touched)
         return None
-
-    @property
-    def gone(self) -> int:
-        """The number of items of known files that are not there any more."""
-        return int(self._rows[self._gone].sum())
 
     def _range(self, number: int) -> range:
         end = int(self._ends[number])
@@ -407,10 +403,9 @@ class Inventory:
 
     def _ids(self, tables: int | None = None) -> Iterator[tuple[str, str]]:
         """The ids that are given, each with its position; of the first records alone in tables."""
-        changed = {file.record for file in self._changed}
         for number, _, items in self._blocks():
             if self._kinds[number] == TABLE:
-                if number not in changed and (tables is None or number < tables):
+                if number not in self._changed and (tables is None or number < tables):
                     yield from self._table(number).ids()
                 continue
             for _, record in self._numbered(number, items):

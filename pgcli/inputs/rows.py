@@ -6,20 +6,18 @@ nor a number, raise ManifestError when a manifest is counted.
 
 from __future__ import annotations
 
-import datetime
 import json
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from pgcli import regions
-from pgcli.arrow_values import to_json
 from pgcli.errors import ManifestError, UsageError
 from pgcli.inputs.options import REGION, KeptColumn, ReadOptions
 from pgcli.inputs.paths import MISSING, ImageLocation, display_name
 from pgcli.inputs.readers import ManifestRow
 from pgcli.records import Fault, Item, Region
+from pgcli.rows import json_safe
 from pgcli.stores.urls import without_credentials
 
 #: Finds the image that a row names by path or URL.
@@ -54,7 +52,7 @@ def row_to_item(
     choices: tuple[str, ...] = ()
     region: Region | None = None
     fields = {
-        name: to_json_value(row.values.get(name))
+        name: json_safe(row.values.get(name))
         for name in (*options.fields, *options.optional_fields)
         if name in options.fields or name in row.values
     }
@@ -88,10 +86,7 @@ def row_to_item(
         choices=choices,
         region=region,
         fields=fields,
-        kept={
-            column.output: to_json_value(row.values.get(column.source), exact=True)
-            for column in kept
-        },
+        kept={column.output: row.values.get(column.source) for column in kept},
         fault=faults[0] if faults else None,
         root=location.root,
     )
@@ -236,23 +231,3 @@ def read_region(row: ManifestRow) -> Region | None:
         return regions.parse_region(value)
     except ValueError as problem:
         raise BadValue(f"The {REGION!r} is {problem}.") from problem
-
-
-def to_json_value(value: Any, *, exact: bool = False) -> Any:
-    """The value without integers beyond 64 bits, and without NaN and bytes unless it is `exact`."""
-    match value:
-        case None | bool() | str():
-            return value
-        case int():
-            return value if -(2**63) <= value < 2**64 else str(value)
-        case float():
-            return value if exact or math.isfinite(value) else None
-        case Mapping():
-            return {str(key): to_json_value(inner, exact=exact) for key, inner in value.items()}
-        case list() | tuple():
-            return [to_json_value(inner, exact=exact) for inner in value]
-        case datetime.date() | datetime.time():
-            return value.isoformat()
-        case bytes():
-            return value if exact else to_json(value)
-    return str(value)

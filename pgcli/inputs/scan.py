@@ -8,7 +8,6 @@ from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -37,25 +36,19 @@ PATTERNS_HINT = (
 )
 
 
-class ChangedFile(NamedTuple):
-    """The first record of a known file that is another one now; `is_touched`: by its time only."""
-
-    record: int
-    is_touched: bool
-
-
 class Scan:
     """The files of sources that are new to the `known` ones, and what became of those.
 
-    After `records`: `changed` and `gone` are the known files that are other ones now, or none;
-    `ignored` counts other files by ending; `has_excluded` tells of images that names left out;
-    `hashes` are those of the ids that rows of the new files give.
+    After `records`: `changed` has the first record of each known file that is another one now, with
+    whether only its time is; `gone` is the number of items of known files that are not there any
+    more; `ignored` counts other files by ending; `has_excluded` tells of images that names left
+    out; `hashes` are those of the ids that rows of the new files give.
     """
 
     def __init__(self, sources: Sequence[SourceFiles], options: ReadOptions, known: pa.Table):
         self._sources, self._options, self._known = sources, options, known
-        self.changed: list[ChangedFile] = []
-        self.gone: list[int] = []
+        self.changed: dict[int, bool] = {}
+        self.gone = 0
         self.ignored: Counter[str] = Counter()
         self.has_excluded = False
         self.hashes = array("q")
@@ -139,7 +132,7 @@ class Scan:
         is_same = pc.equal(before[:count], listed["name"][:count]).to_numpy()
         if count < len(before) or not is_same.all():
             first = int(np.argmin([*is_same, False]))
-            self.changed.append(ChangedFile(int(known[first]), is_touched=False))
+            self.changed[int(known[first])] = False
         return listed.slice(len(before))
 
     def _compared(
@@ -149,7 +142,7 @@ class Scan:
         before = self._known.take(pa.array(known))
         names = before["name"].combine_chunks()
         is_here = pc.is_in(names, value_set=listed["name"].combine_chunks())
-        self.gone += known[(before["rows"].to_numpy() > 0) & ~np.asarray(is_here)].tolist()
+        self.gone += int(before["rows"].to_numpy()[~np.asarray(is_here)].sum())
         # a file may have several records, of which the last one has its newest size and time
         firsts = pc.index_in(listed["name"], value_set=names)
         lasts = pc.index_in(listed["name"], value_set=names[::-1])
@@ -176,7 +169,7 @@ class Scan:
             mark = table.grown_from(earlier)
             if mark is not None:
                 return self._scan(table, mark)
-        self.changed.append(ChangedFile(first, record.size == earlier.size))
+        self.changed[first] = record.size == earlier.size
         return record._replace(rows=0, digest=earlier.digest, columns=earlier.columns)
 
 

@@ -118,16 +118,14 @@ def temporary_name(name: str, ending: str = ".part") -> str:
 
 
 @contextmanager
-def published(
-    file: Path, *, replace: bool = True, temporary: str | None = None, ending: str = ".part"
-) -> Iterator[Path]:
+def published(file: Path, *, replace: bool = True, temporary: str | None = None) -> Iterator[Path]:
     """A temporary path for the block to write, which becomes the file, durably, when it ends.
 
     It is removed if the block fails; a process that is killed leaves it. Its name is `temporary`,
     or one of its own. Raises OutputFailed, and without `replace` OutputExists where the file
     exists by then: of several processes the first one wins.
     """
-    path = file.with_name(temporary or temporary_name(file.name, ending))
+    path = file.with_name(temporary or temporary_name(file.name))
     with wrap_write_errors(file):
         make_folder(file.parent)
         try:

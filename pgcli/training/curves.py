@@ -50,8 +50,8 @@ def write_curves(file: Path, lines: Sequence[Mapping[str, Any]]) -> None:
         left.unlink(missing_ok=True)
     panels = list(_panels(lines))
     image = draw_panels(panels, steps=(lines[0]["step"], lines[-1]["step"]))
-    with published(file, ending=".png") as path:
-        image.save(path, optimize=True)
+    with published(file) as path:
+        image.save(path, "PNG", optimize=True)
 
 
 def draw_panels(panels: Sequence[CurvesPanel], *, steps: tuple[int, int]) -> Image.Image:

@@ -9,9 +9,8 @@ import signal
 import struct
 import sys
 import time
-from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
 
 import numpy as np
 import psutil
@@ -28,6 +27,7 @@ REPLY = {
 }
 
 
+@dataclass(frozen=True)
 class ScriptedDecoder:
     """A decoder with behaviour chosen by the item's id. Every image has one pixel."""
 
@@ -55,13 +55,6 @@ class ScriptedDecoder:
             case "fault":
                 return DecodedImage(item, None, None, None, 0.0, Fault("missing", "No file."))
         return DecodedImage(item, 1, 1, np.zeros((1, 1, 3), np.uint8), 0.0)
-
-    def settings(self) -> dict[str, Any]:
-        return {}
-
-    @classmethod
-    def from_settings(cls, settings: Mapping[str, Any]) -> Self:
-        return cls()
 
     def produces(self, shape: tuple[int, ...]) -> bool:
         return shape == (1, 1, 3)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from io import BytesIO
 from time import perf_counter
-from typing import Any, Self
 
 import numpy as np
 
@@ -51,15 +49,6 @@ class ThumbnailMaker:
         pixels = np.frombuffer(file.getvalue(), np.uint8)
         milliseconds = (perf_counter() - started) * 1000
         return DecodedImage(item, size.width, size.height, pixels, milliseconds)
-
-    def settings(self) -> dict[str, Any]:
-        """The settings as JSON, from which a worker process makes its own."""
-        return asdict(self)
-
-    @classmethod
-    def from_settings(cls, settings: Mapping[str, Any]) -> Self:
-        """The maker with these `settings`."""
-        return cls(settings["side"], ImageLimits(**settings["limits"]))
 
     def produces(self, shape: tuple[int, ...]) -> bool:
         """Whether this is the shape of a file's bytes."""
