@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from copy import copy
 from dataclasses import replace
 from queue import Empty, SimpleQueue
 from time import perf_counter
@@ -176,7 +177,7 @@ class _Pool:
         self._idle: SimpleQueue[Worker] = SimpleQueue()
         for worker in self._workers:
             self._idle.put(worker)
-        self._reader = reader
+        self._reader = copy(reader)  # it ends with the pool, and others go on reading
         fetch_threads = reader.fetch_threads if reader else 0
         self._fetching = threading.Semaphore(fetch_threads or count)
         self._threads = ThreadPoolExecutor(count + fetch_threads, "pgcli-decode")
