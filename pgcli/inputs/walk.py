@@ -190,20 +190,27 @@ def glob_files(pattern: str) -> list[str]:
     folders = [(start, glob.start)] if glob.pieces else []
     while folders:
         folder, state = folders.pop()
-        for entry in _entries(folder, found):
-            following = glob.follow(state, entry.name, is_link=entry.is_symlink())
+        pieces = [glob.pieces[number] for number in state - {glob.end}]
+        for name, is_link, is_folder in _entries(folder, pieces, found):
+            following = glob.follow(state, name, is_link=is_link)
             if glob.end in following:
-                found.add(folder + entry.name)
-            if following - {glob.end} and _is_folder(entry):
-                folders.append((f"{folder}{entry.name}/", following))
+                found.add(folder + name)
+            if following - {glob.end} and is_folder:
+                folders.append((f"{folder}{name}/", following))
     return sorted(found)
 
 
-def _entries(folder: str, found: set[str]) -> list[os.DirEntry[str]]:
-    """The entries of a folder; a folder whose path is too long is `found` instead."""
+def _entries(folder: str, pieces: list[str], found: set[str]) -> list[tuple[str, bool, bool]]:
+    """The names in a folder that pieces may match, with whether it is a link, and a folder.
+
+    A folder whose path is too long is `found` instead.
+    """
+    if not any(map(has_magic, pieces)):  # they are looked up, `..` too, in a folder of any size
+        named = [piece for piece in pieces if os.path.lexists(folder + piece)]
+        return [(name, False, os.path.isdir(folder + name)) for name in named]  # noqa: PTH112
     try:
         with os.scandir(folder or ".") as entries:
-            return list(entries)
+            return [(entry.name, entry.is_symlink(), _is_folder(entry)) for entry in entries]
     except OSError as problem:  # not a folder, or an unreadable one: nothing in it matches
         if problem.errno == errno.ENAMETOOLONG:
             found.add(folder)

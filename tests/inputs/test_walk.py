@@ -78,6 +78,15 @@ def test_excluded_folder_is_not_walked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ids("i", reading=ReadOptions(names=names)) == ["a.png"]
 
 
+def test_pattern_has_names_of_folders_behind_a_star() -> None:
+    for name in ("i/a/x.png", "i/b/y.png", "j/x.png"):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).touch()
+    assert glob_files("i/*/x.png") == ["i/a/x.png"]
+    assert glob_files("i/*/../../j/*.png") == ["i/a/../../j/x.png", "i/b/../../j/x.png"]
+    assert glob_files(".//i//*/x.png") == ["./i/a/x.png"]
+
+
 def test_source_is_expanded_without_the_output_of_runs() -> None:
     Path("rows.jsonl.pgcli").mkdir()
     for name in ("rows.jsonl", "m.jsonl"):
