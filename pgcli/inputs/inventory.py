@@ -32,21 +32,15 @@ from pgcli.inputs.file_table import (
 )
 from pgcli.inputs.listing import SourceFiles
 from pgcli.inputs.options import ReadOptions, named_columns
-from pgcli.inputs.paths import TOO_LONG, display_name
+from pgcli.inputs.paths import display_name
 from pgcli.inputs.readers import ending, manifest_ending
 from pgcli.inputs.rows import repeated_id
 from pgcli.inputs.scan import Scan
 from pgcli.inputs.stdin import Stdin
 from pgcli.inputs.tables import Table
-from pgcli.inputs.walk import OUTSIDE, UNREADABLE
-from pgcli.inputs.walk import TOO_LONG as LONG
-from pgcli.records import OUTSIDE_FOLDER, Fault, Item
+from pgcli.inputs.walk import FAULTS
+from pgcli.records import Item
 
-FAULTS = {
-    OUTSIDE: OUTSIDE_FOLDER,
-    UNREADABLE: Fault("permission_denied", "The folder may not be read."),
-    LONG: TOO_LONG,
-}
 OPEN_TABLES = 4
 #: Records of images that are Python objects at a time.
 BLOCK = 4096

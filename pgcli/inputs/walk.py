@@ -12,11 +12,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pgcli.inputs.options import NameFilter
-from pgcli.inputs.paths import parse_path, resolves_inside, url_scheme
+from pgcli.inputs.paths import TOO_LONG, parse_path, resolves_inside, url_scheme
+from pgcli.records import OUTSIDE_FOLDER, Fault
 
 #: What a walk notes of an entry in place of its file: an error of its row, or why it is no row.
-OUTSIDE, UNREADABLE, TOO_LONG = "outside", "unreadable", "long"
+OUTSIDE, UNREADABLE, LONG = "outside", "unreadable", "long"
 LINKED, FOLDER = "linked", "folder"
+FAULTS = {
+    OUTSIDE: OUTSIDE_FOLDER,
+    UNREADABLE: Fault("permission_denied", "The folder may not be read."),
+    LONG: TOO_LONG,
+}
 
 
 class WalkedFile(NamedTuple):
@@ -75,7 +81,7 @@ def walk_folder(path: str, names: NameFilter, *, allow_outside_root: bool) -> It
                 levels.append(_level(entry.path, f"{name}/", is_inside=is_inside))
         except OSError as problem:
             is_long = problem.errno == errno.ENAMETOOLONG
-            yield WalkedFile(f"{name}/", problem=TOO_LONG if is_long else UNREADABLE)
+            yield WalkedFile(f"{name}/", problem=LONG if is_long else UNREADABLE)
 
 
 def _level(path: str, prefix: str, *, is_inside: bool) -> _Level:
@@ -99,7 +105,7 @@ def file_status(path: str, name: str) -> WalkedFile:
         status = os.stat(path)  # noqa: PTH116 - Path is slow, and this is called for each file
     except (OSError, ValueError) as error:
         is_long = isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG
-        return WalkedFile(name, problem=TOO_LONG if is_long else None)
+        return WalkedFile(name, problem=LONG if is_long else None)
     is_folder = stat.S_ISDIR(status.st_mode)
     return WalkedFile(name, status.st_size, status.st_mtime_ns, FOLDER if is_folder else None)
 
@@ -148,19 +154,22 @@ class Glob:
         pieces = [piece for piece in pattern.split("/") if piece]
         # `**/**` matches the same as `**`, and at the end it stands for files as well
         pieces = [piece for n, piece in enumerate(pieces) if pieces[n : n + 2] != ["**", "**"]]
-        self.pieces = [*pieces, "*"] if pieces[-1:] == ["**"] else pieces
-        self.start, self.end = self._with_none({0}), len(self.pieces)
+        pieces += ["*"] if pieces[-1:] == ["**"] else []
+        self.pieces, self.end = [*pieces, ""], len(pieces)  # no name matches the last one
+        self.start = {0, 1} if self.pieces[0] == "**" else {0}
 
     def follow(self, state: set[int], name: str, *, is_link: bool = False) -> set[int]:
         """The state behind one more name of a path; `**` does not follow links."""
-        is_hidden, following = name.startswith("."), set[int]()
-        for number in state - {self.end}:
+        is_hidden, following = name.startswith("."), set()
+        for number in state:
             piece = self.pieces[number]
             if piece == "**":
-                following |= set() if is_hidden or is_link else {number}
+                following |= set() if is_hidden or is_link else {number, number + 1}
             elif fnmatchcase(name, piece) and (piece.startswith(".") or not is_hidden):
                 following.add(number + 1)
-        return self._with_none(following)
+                if self.pieces[number + 1] == "**":  # which may stand for no folder
+                    following.add(number + 2)
+        return following
 
     def matches(self, path: str) -> bool:
         """Whether the pattern matches a path as a whole."""
@@ -168,12 +177,6 @@ class Glob:
         for name in path.split("/"):
             state = self.follow(state, name)
         return self.end in state
-
-    def _with_none(self, state: set[int]) -> set[int]:
-        """The state, in which a `**` may stand for no folder."""
-        return state | {
-            number + 1 for number in state if self.pieces[number : number + 1] == ["**"]
-        }
 
 
 def glob_files(pattern: str) -> list[str]:
@@ -187,7 +190,7 @@ def glob_files(pattern: str) -> list[str]:
     pattern = "/" * pattern.startswith("/") + "/".join(filter(None, pattern.split("/")))
     start = fixed_part(pattern)
     glob = Glob(pattern.removeprefix(start))
-    folders = [(start, glob.start)] if glob.pieces else []
+    folders = [(start, glob.start)] if glob.end else []
     while folders:
         folder, state = folders.pop()
         pieces = [glob.pieces[number] for number in state - {glob.end}]
