@@ -51,6 +51,16 @@ def test_read_returns_the_answers_of_the_run(file: Path) -> None:
     assert pgcli.read(str(file)) == results == pgcli.Results(iter(ANSWERS))
 
 
+def test_parquet_is_read_by_a_program_that_has_read_nothing_before(tmp_path: Path) -> None:
+    """The first memory that pyarrow's allocator takes is not that of the rows."""
+    pgcli.Results(ANSWERS).save(tmp_path / "x.parquet")
+    code = f"import pgcli; print(len(pgcli.read({str(tmp_path / 'x.parquet')!r})))"
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, check=False, timeout=100
+    )
+    assert run.stdout == b"3\n", run.stderr
+
+
 def test_masks_and_choices_come_back(tmp_path: Path) -> None:
     masks = (Mask(tuple(range(16)), Rle((480, 640), "PPYg0")), None)
     kinds: list[dict[str, Any]] = [

@@ -163,6 +163,7 @@ def read_parquet(file: Path, *, exact: bool = False) -> Iterator[Row]:
     `rows_table` makes columns of the same types again. Raises ValueError for columns that nest
     deeper than any row.
     """
+    import pyarrow
     from pyarrow import parquet
 
     with open_regular(file) as stream, parquet.ParquetFile(stream) as opened:
@@ -170,6 +171,7 @@ def read_parquet(file: Path, *, exact: bool = False) -> Iterator[Row]:
         if max(map(_levels, opened.schema_arrow.types), default=0) >= MAX_LEVELS:
             raise ValueError("its columns are nested too deeply")
         batches = opened.iter_batches(READ_ROWS, use_threads=False)
+        pyarrow.allocate_buffer(1)  # its allocator reserves a gigabyte first, which is not limited
         while columns := _read_columns(batches, kept, exact=exact):
             for values in zip(*columns.values(), strict=True):
                 yield dict(zip(columns, values, strict=True))
