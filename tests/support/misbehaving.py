@@ -24,7 +24,6 @@ class Server:
         self.files: dict[str, bytes] = {}
         self.redirects: dict[str, str] = {}
         self.requests: list[tuple[str, dict[str, str]]] = []
-        self.times: list[float] = []
         self.counts: Counter[str] = Counter()
         self.supports_ranges = True
         self.cut_at: list[int] = []
@@ -73,7 +72,6 @@ class Answering(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         owner, name = self.owner, self.path.lstrip("/").partition("?")[0].partition(".")[0]
         owner.requests.append((self.path, {k.lower(): v for k, v in self.headers.items()}))
-        owner.times.append(time.monotonic())
         owner.counts[self.path] += 1
         owner.at_once += 1
         owner.most_at_once = max(owner.most_at_once, owner.at_once)
