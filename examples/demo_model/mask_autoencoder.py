@@ -113,6 +113,9 @@ class MaskTask(TrainingTask):
         mean_iou = (both.sum((1, 2)) / either.sum((1, 2))).mean().item()
         return {"loss": self.model.loss(true_BRR).item(), "mean_iou": mean_iou}
 
+    def rank(self, metrics: Mapping[str, float]) -> tuple[float, ...]:
+        return (metrics["mean_iou"],)
+
     def save(self, folder: Path) -> None:
         """Write the file that `--mask-decoder` reads; the encoder's tensors are there too."""
         folder.mkdir(parents=True, exist_ok=True)

@@ -60,7 +60,7 @@ def train(
         batch_size,
         copies=copies,
     )
-    task = CaptionedScenesTask(model, training, loss, copy_weight, workers=1)
+    task = CaptionedScenesTask(model, tokenizer, training, loss, copy_weight, workers=1)
     run_trainer(task, folder, steps=steps, **{"warmup": 50, "eval_every": 100} | options)
 
 

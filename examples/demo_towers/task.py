@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 import numpy
 import torch
 from PIL import Image
+from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import Dataset
@@ -118,6 +119,7 @@ class CaptionedScenesTask(TrainingTask):
     """The contrastive loss of pairs, and beside it with `copy_weight` that of finding copies."""
 
     model: TwoTowers
+    tokenizer: Tokenizer
     training: CaptionedScenes
     loss_name: Literal["sigmoid", "softmax"]
     copy_weight: float = 0.5
@@ -151,8 +153,8 @@ class CaptionedScenesTask(TrainingTask):
 
     def save(self, folder: Path) -> None:
         save_encoder(self.model, folder, dtype=torch.bfloat16, pad_token=PAD)
-        texts = self.training.processor
-        write_tokenizer(folder, texts.tokenizer, max_positions=texts.format.length)
+        length = self.training.processor.format.length
+        write_tokenizer(folder, self.tokenizer, max_positions=length)
         write_image_processor(folder, "siglip", self.training.resolution, Preprocessing())
 
     def _encode(self, batch: PairBatch) -> tuple[Tensor, Tensor]:

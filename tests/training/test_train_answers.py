@@ -181,24 +181,6 @@ def test_lack_of_memory_halves_the_micro_batch_and_keeps_the_updates(
     assert run(f"questions.jsonl {LORA} --micro-batch 4 -o fixed") == 17
 
 
-@pytest.mark.slow
-def test_features_are_computed_in_halves_where_memory_ends(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(oom.gc, "collect", lambda: 0)
-    encode = AnswerTask.encode
-
-    def limited(task: AnswerTask, batch: Any) -> Tensor:
-        if len(batch.rows) > 2:
-            raise torch.OutOfMemoryError("no memory")
-        return encode(task, batch)
-
-    monkeypatch.setattr(AnswerTask, "encode", limited)
-    options = LORA.replace("--steps 4", "--epochs 2")
-    assert run(f"questions.jsonl {options} -o out") == 0
-    assert run(f"questions.jsonl {options} --micro-batch 4 -o other") == 17
-
-
 def test_run_goes_on_with_another_micro_batch(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(f"questions.jsonl {LORA} -o whole") == 0
     with monkeypatch.context() as patch:
