@@ -14,11 +14,13 @@ processors, the ratios of medians, and how many captions agree.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import os
 import resource
 import subprocess
 import sys
+from contextlib import suppress
 from itertools import cycle, islice
 from pathlib import Path
 from statistics import median
@@ -63,8 +65,12 @@ sys.exit(main())
 """
 
 
+PR_SET_CHILD_SUBREAPER = 36  # of Linux: a process that loses its parent becomes our child
+
+
 def main() -> None:
     options = _options()
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
     with TemporaryDirectory() as scratch:
         images = Path(scratch) / "images"
         subprocess.run(
@@ -125,9 +131,13 @@ def timed(command: list[str]) -> tuple[float, float]:
     subprocess.run(
         command, check=True, stderr=subprocess.DEVNULL, env=os.environ | {"HF_HUB_OFFLINE": "1"}
     )
+    seconds = perf_counter() - began
+    with suppress(ChildProcessError):  # engines end by themselves once their command has
+        while True:
+            os.wait()
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return perf_counter() - began, spent
+    return seconds, spent
 
 
 def answers(file: Path) -> list[str]:
