@@ -14,6 +14,7 @@ from sentencepiece import sentencepiece_model_pb2
 
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.model_description import read_description
+from pgcli.checkpoints.sentencepiece_model import MAX_GROWTH
 from pgcli.checkpoints.tokenizer import open_text_tokenizer, open_tokenizer
 from pgcli.embedding.loader import load, text_processor
 from pgcli.embedding.texts import TextProcessor, canonical_text
@@ -151,7 +152,10 @@ def test_sentencepiece_model_of_siglip_gives_the_same_tokens(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("charsmap", "message"),
-    [(b"\0" * 4 + b"b" * 65, "replaces text by much longer"), (b"\xff", "is not a tokenizer")],
+    [
+        (b"\0" * 4 + b"b" * (MAX_GROWTH + 1), "replaces text by much longer"),
+        (b"\xff", "is not a tokenizer"),
+    ],
 )
 def test_hostile_table_of_a_sentencepiece_model_is_refused(
     tmp_path: Path, charsmap: bytes, message: str

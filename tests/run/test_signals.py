@@ -68,6 +68,7 @@ def test_a_second_signal_ends_a_run_at_once(images: Path, kind: str) -> None:
     output, options = KINDS[kind]
     pid = start(images / "run", output, seconds=3, **options)
     wait_for(lambda: computed(images))
+    time.sleep(0.5)  # the next image, of three seconds, is under way
     os.kill(pid, signal.SIGINT)
     wait_for(lambda: "press again" in (images / "said").read_text())
     os.kill(pid, signal.SIGINT)
