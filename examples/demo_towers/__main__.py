@@ -24,9 +24,9 @@ from pgcli.checkpoints.model_description import read_description
 from pgcli.embedding.texts import TextFormat, TextProcessor, canonical_text
 from pgcli.model.config import TextConfig, TwoTowersConfig
 from pgcli.model.two_towers import TwoTowers
-from pgcli.training.contrastive import SIGLIP_BIAS, SIGLIP_SCALE
-from pgcli.training.learned_tokenizer import EOS, PAD, learn_tokenizer
-from pgcli.training.new_models import init_towers, two_towers_of
+from pgcli.training.encoders.contrastive import SIGLIP_BIAS, SIGLIP_SCALE
+from pgcli.training.encoders.learned_tokenizer import EOS, PAD, learn_tokenizer
+from pgcli.training.encoders.new_models import init_towers, two_towers_of
 
 MAX_POSITIONS = 32
 TOKENS = 600

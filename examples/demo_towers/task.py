@@ -29,9 +29,9 @@ from pgcli.checkpoints.save import save_encoder
 from pgcli.embedding.texts import TextProcessor
 from pgcli.model.siglip import normalize_pixels
 from pgcli.model.two_towers import TwoTowers
-from pgcli.training.contrastive import Meanings, sigmoid_contrastive, softmax_contrastive
-from pgcli.training.contrastive_task import NO_MEANING
-from pgcli.training.learned_tokenizer import PAD, write_tokenizer
+from pgcli.training.encoders.contrastive import Meanings, sigmoid_contrastive, softmax_contrastive
+from pgcli.training.encoders.contrastive_task import NO_MEANING
+from pgcli.training.encoders.learned_tokenizer import PAD, write_tokenizer
 from pgcli.training.task import Loss, TrainingTask
 
 LONGER_SIDE = (120, 240)  # pixels; the scenes' own sizes are larger and take longer to draw

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pgcli.training.contrastive import sigmoid_contrastive, softmax_contrastive
+from pgcli.training.encoders.contrastive import sigmoid_contrastive, softmax_contrastive
 
 LOGITS = torch.tensor([2, 1, 0.5, -1, -2])  # of one image with five texts; the first is its own
 PAIRS, WIDTH, STEPS = 8, 16, 200

@@ -15,6 +15,7 @@ from pgcli.checkpoints.open_clip_config import OpenClipConfig
 from pgcli.checkpoints.preprocessing import Preprocessing, read_preprocessing
 from pgcli.checkpoints.weight_files import CONFIG, file_names, is_open_clip
 from pgcli.errors import InvalidCheckpoint
+from pgcli.images import ImageSpec
 from pgcli.model.config import ClassifierConfig, PaliGemmaConfig, VisionConfig
 
 SUPPORTED = (
@@ -81,6 +82,15 @@ def image_preprocessing(folder: Path, description: ModelDescription) -> Preproce
     config = description.config
     family = None if isinstance(config, PaliGemmaConfig) else config.family
     return read_preprocessing(folder, config.vision.resolution, family)
+
+
+def read_image_spec(folder: Path) -> ImageSpec:
+    """How decoding workers prepare images for the model of a checkpoint, which is not loaded.
+
+    Raises InvalidCheckpoint.
+    """
+    description = read_description(folder)
+    return image_preprocessing(folder, description).image_spec(description.vision.resolution)
 
 
 def read_kind(folder: Path) -> ModelKind | None:

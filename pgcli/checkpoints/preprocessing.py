@@ -14,6 +14,7 @@ from typing import Any
 from pgcli.checkpoints.families.encoders import FamilyName
 from pgcli.checkpoints.files import read_json
 from pgcli.errors import InvalidCheckpoint
+from pgcli.images import ImageSpec
 
 Color = tuple[float, ...]
 
@@ -33,6 +34,16 @@ class Preprocessing:
     resize_to: int | None = None
     keeps_aspect: bool = False
     rounds_margin: bool = False
+
+    def image_spec(self, resolution: int) -> ImageSpec:
+        """How decoding workers prepare images for a model of this resolution."""
+        return ImageSpec(
+            resolution,
+            self.resample,
+            resize_to=self.resize_to,
+            keeps_aspect=self.keeps_aspect,
+            rounds_margin=self.rounds_margin,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,6 @@ from pgcli.checkpoints.preprocessing import Preprocessing
 from pgcli.device.stopwatch import Mark, Stopwatch
 from pgcli.embedding.texts import TextProcessor
 from pgcli.engine.image_cache import ImageCacheStats
-from pgcli.engine.image_spec import image_spec
 from pgcli.engine.oom import BatchLimits, OutOfMemory, run_in_chunks, run_or_free
 from pgcli.errors import InvalidCheckpoint, NoUsableDevice, PgcliError, UsageError
 from pgcli.model.classifier import ImageClassifier
@@ -80,7 +79,7 @@ class EmbeddingEngine:
         self.batch_size = batch_size
         self.batch_limits = BatchLimits()
         self.image_stats = ImageCacheStats()
-        self.spec = image_spec(description.vision.resolution, preprocessing)
+        self.spec = preprocessing.image_spec(description.vision.resolution)
         weight = model.vision.post_layernorm.weight
         self._device, self._dtype = weight.device, weight.dtype
         self._watch = Stopwatch(self._device)

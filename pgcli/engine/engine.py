@@ -11,8 +11,6 @@ from pgcli.checkpoints.families import ModelKind
 from pgcli.checkpoints.preprocessing import Preprocessing
 from pgcli.engine.grammar import Grammar
 from pgcli.engine.image_cache import ImageCacheStats, ImageFeatureCache
-from pgcli.engine.image_spec import image_spec
-from pgcli.engine.in_flight import runs_ahead
 from pgcli.engine.input_processor import DEFAULT_TEMPERATURE, InputProcessor, Sampling
 from pgcli.engine.memory import (
     LARGE_PARAMETERS,
@@ -21,7 +19,7 @@ from pgcli.engine.memory import (
     new_slots,
     parameters,
 )
-from pgcli.engine.model_runner import ModelRunner
+from pgcli.engine.model_runner import ModelRunner, runs_ahead
 from pgcli.engine.oom import BatchLimits, OutOfMemory
 from pgcli.engine.output import OutputProcessor, Row
 from pgcli.engine.sampler import GREEDY, OutputVocabulary, SamplingParams
@@ -86,7 +84,7 @@ class InferenceEngine:
         self.label = label
         self.batch_limits = BatchLimits()
         self.image_stats = ImageCacheStats()
-        self.spec = image_spec(model.config.vision.resolution, preprocessing)
+        self.spec = preprocessing.image_spec(model.config.vision.resolution)
         self._device = model.projector.weight.device
         self._dtype = model.projector.weight.dtype
         self.preprocessing = preprocessing

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import abc, deque
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -24,7 +24,6 @@ from pgcli.engine.choices import (
 )
 from pgcli.engine.grammar import Grammar
 from pgcli.engine.image_cache import ImageCacheStats, ImageFeatureCache
-from pgcli.engine.in_flight import ASYNC_DEPTH, InFlightStep, share_time
 from pgcli.engine.oom import run_or_free
 from pgcli.engine.recorded_step import step_recorder
 from pgcli.engine.sampler import NextTokens, OutputVocabulary, Sampler, SamplingParams
@@ -35,6 +34,18 @@ from pgcli.model.paligemma import PaliGemma
 from pgcli.model.transfer import current, to_device
 
 Output = TypeVar("Output")
+#: How many steps may be in flight when the tokens of a step are read, so that a GPU does not wait.
+ASYNC_DEPTH = {"cuda": 1}
+
+
+class InFlightStep(NamedTuple):
+    """A step that was launched: its rows, its sampled tokens and its time marks."""
+
+    rows: list[tuple[Sequence, int]]
+    tokens: NextTokens
+    start: Mark
+    end: Mark
+    is_prefill: bool
 
 
 class ModelRunner:
@@ -307,3 +318,17 @@ def generate(
     while runner.rows:
         runner.decode()
     return group
+
+
+def runs_ahead(device: torch.device) -> bool:
+    """Whether the device computes while the host goes on."""
+    return device.type in ASYNC_DEPTH
+
+
+def share_time(sequences: list[Sequence], milliseconds: float, *, is_prefill: bool) -> None:
+    """Divide the time of a pass equally among its sequences."""
+    for sequence in sequences:
+        if is_prefill:
+            sequence.prefill_ms += milliseconds / len(sequences)
+        else:
+            sequence.decode_ms += milliseconds / len(sequences)

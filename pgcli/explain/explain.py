@@ -25,7 +25,7 @@ from pgcli.model.gemma import GemmaDecoderLayer, RotaryEmbedding
 from pgcli.model.siglip import SiglipEncoderLayer, normalize_pixels
 from pgcli.records import Answer, DecodedImage
 from pgcli.tasks import Question
-from pgcli.training.answer_loss import AnswerTokens, TokenizedExample
+from pgcli.training.answers.loss import AnswerTokens, TokenizedExample
 
 MAX_LAYERS = 8  # that are explained by default, so that the page stays small
 CANDIDATES = 5

@@ -23,7 +23,6 @@ from torch import Tensor
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config, settings_not_followed
 from pgcli.checkpoints.preprocessing import Preprocessing, read_preprocessing
-from pgcli.engine.image_spec import image_spec
 from pgcli.engine.memory import LONG_PROMPT, NEW_TOKENS, needed_bytes, parameters
 from pgcli.engine.model_runner import generate as generate_here
 from pgcli.engine.sampler import OutputVocabulary
@@ -68,7 +67,7 @@ def paligemma_case(folder: Path, read_images: ReadImages, device: torch.device) 
     reference.import_transformers()
     config, tokenizer = read_config(folder), Tokenizer.from_folder(folder)
     preprocessing = read_preprocessing(folder, config.vision.resolution)
-    images = read_images(image_spec(config.vision.resolution, preprocessing))
+    images = read_images(preprocessing.image_spec(config.vision.resolution))
     inputs = make_inputs(images, tokenizer, config, preprocessing)
 
     def ours(dtype: torch.dtype) -> Outputs:

@@ -23,7 +23,6 @@ from pgcli.checkpoints.model_description import ModelDescription, image_preproce
 from pgcli.checkpoints.weights import count_parameters
 from pgcli.embedding.loader import encoder_config, read_model, text_processor
 from pgcli.embedding.texts import TextProcessor
-from pgcli.engine.image_spec import image_spec
 from pgcli.errors import Difference, UsageError
 from pgcli.model.classifier import ImageClassifier
 from pgcli.model.cpu.optimize import optimize_encoders_for_cpu
@@ -61,7 +60,7 @@ def towers_case(
     """
     program = program_of(description)
     preprocessing = image_preprocessing(folder, description)
-    images = read_images(image_spec(description.vision.resolution, preprocessing))
+    images = read_images(preprocessing.image_spec(description.vision.resolution))
     texts = text_processor(folder, description)
     pixels = [image.pixels for image in images if image.pixels is not None]
     mean, std = torch.tensor(preprocessing.mean), torch.tensor(preprocessing.std)

@@ -25,7 +25,7 @@ from pgcli.stores import Reader, make_reader
 
 if TYPE_CHECKING:
     from pgcli.run.progress.events import OnEvent
-    from pgcli.training.lora import LoraSettings
+    from pgcli.training.answers.lora import LoraSettings
     from pgcli.training.sources import RowReader
     from pgcli.training.trainer import TrainerOptions
 
@@ -434,7 +434,7 @@ class TrainOptions:
     @property
     def lora(self) -> LoraSettings:
         """The adapters. Raises UsageError."""
-        from pgcli.training.lora import LoraSettings, adapter_settings
+        from pgcli.training.answers.lora import LoraSettings, adapter_settings
 
         if self.adapter is not None:
             return adapter_settings(Path(self.adapter), self.dropout)

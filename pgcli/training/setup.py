@@ -18,28 +18,27 @@ from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.preprocessing import Preprocessing
 from pgcli.checkpoints.weight_files import total_bytes
 from pgcli.device.select import choose_device, choose_dtype
-from pgcli.engine.image_spec import image_spec
 from pgcli.engine.loader import read_tokenizer
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.errors import NoInputError, UsageError
 from pgcli.images import ImageDecoder
 from pgcli.model.config import PaliGemmaConfig
 from pgcli.run.progress.events import Facts, OnEvent, ignore, tracked
-from pgcli.training.answer_task import AnswerTask, tokenized
-from pgcli.training.classify_task import ClassifyTask
-from pgcli.training.contrastive_task import ContrastiveTask
+from pgcli.training.answers.start import base_dtype, check_kind, compute_twice, start_answers
+from pgcli.training.answers.task import AnswerTask, tokenized
 from pgcli.training.data import RowOrder, TrainingData
-from pgcli.training.options import TrainOptions
-from pgcli.training.processes import ALONE, Processes
-from pgcli.training.rows import RowErrors, RowKey, TrainingRow, TrainingRows
-from pgcli.training.sharding import shard
-from pgcli.training.start_answers import base_dtype, check_kind, compute_twice, start_answers
-from pgcli.training.start_encoders import (
+from pgcli.training.encoders.classify_task import ClassifyTask
+from pgcli.training.encoders.contrastive_task import ContrastiveTask
+from pgcli.training.encoders.start import (
     chosen_loss,
     freeze_towers,
     start_classifier,
     start_towers,
 )
+from pgcli.training.options import TrainOptions
+from pgcli.training.processes import ALONE, Processes
+from pgcli.training.rows import RowErrors, RowKey, TrainingRow, TrainingRows
+from pgcli.training.sharding import shard
 from pgcli.training.task import MicroBatches
 from pgcli.wording import count
 
@@ -86,7 +85,7 @@ class TaskInputs:
     def data(self, resolution: int, preprocessing: Preprocessing) -> TrainingData:
         """The rows in order, with their images for a model."""
         options = self.options
-        spec = replace(image_spec(resolution, preprocessing), fast_decode=options.fast_decode)
+        spec = replace(preprocessing.image_spec(resolution), fast_decode=options.fast_decode)
         return TrainingData(
             self.train,
             self.evaluation,

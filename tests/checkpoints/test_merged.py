@@ -15,7 +15,7 @@ from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.save import merge_adapter, save, save_checkpoint
 from pgcli.engine import loader
-from pgcli.training.lora import LoraSettings, save_adapter
+from pgcli.training.answers.lora import LoraSettings, save_adapter
 from tests.support.adapted_models import adapted, hf_logits, pgcli_logits, reference
 from tests.support.peft_adapters import (
     EMBEDDINGS,

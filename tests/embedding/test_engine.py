@@ -13,10 +13,10 @@ import transformers
 from PIL import Image
 
 from pgcli.checkpoints.find import Checkpoint
+from pgcli.checkpoints.model_description import read_image_spec
 from pgcli.embedding import loader
 from pgcli.embedding.engine import EmbeddingEngine
 from pgcli.embedding.loader import load
-from pgcli.engine.image_spec import read_image_spec
 from pgcli.errors import NoUsableDevice, UsageError
 from pgcli.images import ImageLimits, decode
 from pgcli.images.in_memory import encode_image

@@ -14,10 +14,10 @@ from PIL import Image
 
 from pgcli.checkpoints import open_clip_config
 from pgcli.checkpoints.find import Checkpoint
+from pgcli.checkpoints.model_description import read_image_spec
 from pgcli.checkpoints.open_clip_config import TimmSizes, parse_open_clip
 from pgcli.embedding.engine import EmbeddingEngine
 from pgcli.embedding.loader import load
-from pgcli.engine.image_spec import read_image_spec
 from pgcli.errors import InvalidCheckpoint
 from pgcli.images import ImageLimits, ImageSpec, decode
 from pgcli.images.in_memory import encode_image

@@ -12,7 +12,6 @@ import transformers
 from PIL import Image
 
 from pgcli.checkpoints.preprocessing import read_preprocessing
-from pgcli.engine.image_spec import image_spec
 from pgcli.errors import InvalidCheckpoint
 from pgcli.images import ImageLimits, ImageSpec, decode
 from pgcli.images import image_spec as image_spec_module
@@ -49,7 +48,7 @@ def test_pixels_are_those_of_transformers_bit_for_bit(tmp_path: Path, name: str)
     processor.save_pretrained(tmp_path)
     family = name.partition(" ")[0].replace("deit", "vit")
     preprocessing = read_preprocessing(tmp_path, SIDE, family)
-    spec = image_spec(SIDE, preprocessing)
+    spec = preprocessing.image_spec(SIDE)
     for size in SIZES:
         given = image(size)
         found = decode(Item(0, "", "", data=encode_image(given)), spec, ImageLimits()).pixels
@@ -66,7 +65,7 @@ def test_fast_decode_crops_the_same_part(tmp_path: Path) -> None:
     from io import BytesIO
 
     PROCESSORS["clip"].save_pretrained(tmp_path)
-    spec = image_spec(SIDE, read_preprocessing(tmp_path, SIDE, "clip"))
+    spec = read_preprocessing(tmp_path, SIDE, "clip").image_spec(SIDE)
     file = BytesIO()
     smooth = image((4, 3)).resize((640, 480), Image.Resampling.BICUBIC)
     smooth.save(file, "JPEG", quality=95)
@@ -124,7 +123,7 @@ def test_settings_of_earlier_versions_are_read(
 
 @pytest.mark.parametrize("family", ["siglip", "clip", "vit"])
 def test_without_a_file_images_have_the_models_resolution(tmp_path: Path, family: str) -> None:
-    spec = image_spec(48, read_preprocessing(tmp_path, 48, family))
+    spec = read_preprocessing(tmp_path, 48, family).image_spec(48)
     assert spec.resized(60, 120) == ((48, 96) if family == "clip" else (48, 48))
     assert spec.resample == (2 if family == "vit" else 3)
 

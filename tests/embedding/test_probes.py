@@ -17,7 +17,7 @@ from pgcli.embedding.loader import load
 from pgcli.images import ImageLimits, decode
 from pgcli.images.in_memory import encode_image
 from pgcli.records import Item
-from pgcli.training.new_models import classifier_of
+from pgcli.training.encoders.new_models import classifier_of
 from tests.support import tiny, towers
 
 LABELS = ("cat", "dog", "bird")

@@ -21,7 +21,7 @@ from pgcli.checkpoints.config import read_config
 from pgcli.cli.main import main
 from pgcli.model.paligemma import PaliGemma
 from pgcli.proof.reference import generate, prompt_ids
-from pgcli.training.lora import LoraSettings, add_lora, save_adapter
+from pgcli.training.answers.lora import LoraSettings, add_lora, save_adapter
 from tests.support.adapted_models import (
     adapted,
     hf_logits,

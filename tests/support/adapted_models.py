@@ -12,7 +12,7 @@ from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config
 from pgcli.model.attention_masks import AttentionMasks
 from pgcli.model.paligemma import PaliGemma
-from pgcli.training.lora import LoraSettings, add_lora
+from pgcli.training.answers.lora import LoraSettings, add_lora
 from tests.support.random_weights import normal
 from tests.support.tiny import PATCHES, RESOLUTION
 

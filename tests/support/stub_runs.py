@@ -36,7 +36,7 @@ import pgcli.run.workers.engine_process
 import pgcli.run.workers.engines
 import pgcli.stores.local
 from pgcli.checkpoints.find import find
-from pgcli.engine.image_spec import read_image_spec
+from pgcli.checkpoints.model_description import read_image_spec
 from pgcli.errors import PgcliError
 from pgcli.output.reader import indexed_rows
 from pgcli.records import Answer, DecodedImage, unanswered

@@ -19,9 +19,9 @@ import torch.multiprocessing as mp
 from pgcli.cli.main import main
 from pgcli.errors import NoUsableDevice, PgcliError, TooManyErrors
 from pgcli.run.progress.shutdown import GracefulShutdown
-from pgcli.training.answer_task import AnswerTask
-from pgcli.training.classify_task import ClassifyTask
+from pgcli.training.answers.task import AnswerTask
 from pgcli.training.data import ImageBatch
+from pgcli.training.encoders.classify_task import ClassifyTask
 from pgcli.training.trainer import Trainer
 
 

@@ -12,9 +12,12 @@ from pgcli.checkpoints import adapters
 from pgcli.checkpoints.adapters import AdapterTensors
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.paligemma import PaliGemma
-from pgcli.training import answer_loss, answer_task, setup, start_answers, trainer
-from pgcli.training.answer_loss import AnswerTokens, TokenizedExample
-from pgcli.training.answer_task import AnswerTask
+from pgcli.training import setup, trainer
+from pgcli.training.answers import loss as answer_loss
+from pgcli.training.answers import start as start_answers
+from pgcli.training.answers import task as answer_task
+from pgcli.training.answers.loss import AnswerTokens, TokenizedExample
+from pgcli.training.answers.task import AnswerTask
 from pgcli.training.data import TrainingData
 from pgcli.training.task import Loss
 from tests.support.training_checks import (

@@ -11,7 +11,7 @@ import torch
 from pgcli.evaluation.metrics import task_of_prompt
 from pgcli.parsing import boxes, text_spans
 from pgcli.records import Answer, DecodedImage, Item, unanswered
-from pgcli.training.answer_evaluation import Key, TrueAnswers
+from pgcli.training.answers.evaluation import Key, TrueAnswers
 from pgcli.training.data import ImageBatch
 from pgcli.training.rows import TrainingRow
 

@@ -14,7 +14,7 @@ import torch.multiprocessing as mp
 from torch import Tensor
 from torch.nn import functional as F
 
-from pgcli.training.contrastive import Meanings, sigmoid_contrastive, softmax_contrastive
+from pgcli.training.encoders.contrastive import Meanings, sigmoid_contrastive, softmax_contrastive
 
 ROWS, WIDTH = 12, 8
 LOSSES = ["softmax", "sigmoid"]

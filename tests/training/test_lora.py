@@ -22,7 +22,7 @@ from pgcli.model.lora import LoraLinear
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.quantized.frozen import freeze_in_int8
 from pgcli.model.quantized.quantize import quantize_per_channel
-from pgcli.training.lora import LoraSettings, add_lora, save_adapter
+from pgcli.training.answers.lora import LoraSettings, add_lora, save_adapter
 from tests.support.adapted_models import PROMPTS, adapted, training_logits, with_adapters
 from tests.support.random_weights import normal
 from tests.support.tiny import RESOLUTION

@@ -25,7 +25,7 @@ from pgcli.inputs import ReadOptions
 from pgcli.records import Item
 from pgcli.regions import location_values, region_of, split_locations
 from pgcli.training import same_images
-from pgcli.training.answer_task import tokenized
+from pgcli.training.answers.task import tokenized
 from pgcli.training.rows import RowStore, Target, TrainingRow, TrainingRows
 from pgcli.training.same_images import check_apart, split_by_image
 from pgcli.training.sources import RowReader

@@ -17,7 +17,7 @@ from torch import Tensor
 from pgcli.cli.main import main
 from pgcli.engine import oom
 from pgcli.run.progress.shutdown import GracefulShutdown
-from pgcli.training.answer_task import AnswerTask
+from pgcli.training.answers.task import AnswerTask
 from pgcli.training.trainer import Trainer
 from tests.support.tiny_paligemma import write_checkpoint
 from tests.support.training_data import write_questions

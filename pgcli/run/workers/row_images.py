@@ -9,7 +9,7 @@ from queue import SimpleQueue
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from pgcli.engine.image_spec import read_image_spec
+from pgcli.checkpoints.model_description import read_image_spec
 from pgcli.records import DecodedImage, Item
 from pgcli.run.checks import image_limits
 from pgcli.run.progress.tally import Tally

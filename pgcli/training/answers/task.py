@@ -18,8 +18,8 @@ from pgcli.engine.memory import MemoryBudget
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.model.paligemma import PaliGemma
 from pgcli.regions import split_locations
-from pgcli.training.answer_evaluation import SampleAnswer, TrueAnswers
-from pgcli.training.answer_loss import AnswerTokens, TokenizedExample, answer_loss
+from pgcli.training.answers.evaluation import SampleAnswer, TrueAnswers
+from pgcli.training.answers.loss import AnswerTokens, TokenizedExample, answer_loss
 from pgcli.training.data import ImageBatch
 from pgcli.training.rows import TrainingRow
 from pgcli.training.sharding import compute

@@ -16,7 +16,7 @@ from pgcli.embedding.loader import encoder_config, read_model
 from pgcli.model.classifier import ImageClassifier
 from pgcli.model.config import ClassifierConfig, TextConfig, TwoTowersConfig, VisionConfig
 from pgcli.model.two_towers import TwoTowers
-from pgcli.training.contrastive import SIGLIP_BIAS, SIGLIP_SCALE
+from pgcli.training.encoders.contrastive import SIGLIP_BIAS, SIGLIP_SCALE
 
 Model = TypeVar("Model", bound=nn.Module)
 ModelSize = Literal["tiny", "small", "base"]

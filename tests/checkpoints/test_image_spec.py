@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from pgcli.checkpoints.find import Checkpoint
-from pgcli.engine.image_spec import read_image_spec
+from pgcli.checkpoints.model_description import read_image_spec
 from pgcli.engine.loader import load
 
 

@@ -20,8 +20,8 @@ from pgcli.embedding.loader import text_processor
 from pgcli.embedding.texts import TextFormat, TextProcessor, canonical_text
 from pgcli.errors import UsageError
 from pgcli.model.two_towers import TwoTowers
-from pgcli.training.learned_tokenizer import EOS, PAD, learn_tokenizer, write_tokenizer
-from pgcli.training.new_models import (
+from pgcli.training.encoders.learned_tokenizer import EOS, PAD, learn_tokenizer, write_tokenizer
+from pgcli.training.encoders.new_models import (
     TEXT_SIZES,
     VISION,
     classifier_of,

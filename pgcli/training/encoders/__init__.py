@@ -1,0 +1,1 @@
+"""Two towers and classifiers learn: their losses, and the models they begin with."""
