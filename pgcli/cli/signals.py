@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 from pgcli.run.progress.shutdown import SIGNALS, Interrupted
+
+#: Between two looks whether an import has ended, or whether an exception was lost.
+RETRY_SECONDS = 0.05
 
 
 @contextmanager
@@ -17,15 +21,56 @@ def raise_on_signals() -> Iterator[None]:
 
     A signal that is ignored, as under `nohup`, stays ignored.
     """
-    before = {signum: signal.getsignal(signum) for signum in (*SIGNALS, signal.SIGUSR1)}
-    for signum, handler in before.items():
-        if handler is not signal.SIG_IGN:
-            signal.signal(signum, _raise if signum in SIGNALS else _ignore)
+    handlers = dict.fromkeys(SIGNALS, SignalRaiser()) | {signal.SIGUSR1: _ignore}
+    before = {signum: signal.getsignal(signum) for signum in (*handlers, signal.SIGALRM)}
+    for signum, handler in handlers.items():
+        if before[signum] is not signal.SIG_IGN:
+            signal.signal(signum, handler)
     try:
         yield
     finally:
-        for signum, handler in before.items():
-            signal.signal(signum, handler)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for signum, earlier in before.items():
+            signal.signal(signum, earlier)
+
+
+class SignalRaiser:
+    """Raises Interrupted after a signal, once no module is being imported.
+
+    An import that fails halfway leaves a module that is half there, and what imports modules from C
+    may drop the exception, as pyarrow does with pandas. So it waits for the end of imports, and
+    raises again if the exception was lost.
+    """
+
+    def __init__(self) -> None:
+        self._signum: int | None = None
+        self._raised: weakref.ref[Interrupted] | None = None
+
+    def __call__(self, signum: int, frame: FrameType | None) -> None:
+        """Handle a signal, or the alarm some time after it."""
+        if self._signum is None:
+            self._signum = signum
+            signal.signal(signum, signal.SIG_DFL)
+            signal.signal(signal.SIGALRM, self)
+        signal.setitimer(signal.ITIMER_REAL, RETRY_SECONDS)
+        is_underway = self._raised is not None and self._raised() is not None
+        if is_underway or is_importing(frame):
+            return
+        interrupted = Interrupted(self._signum)
+        self._raised = weakref.ref(interrupted)
+        try:
+            raise interrupted
+        finally:
+            del interrupted  # this frame, which the exception holds, must not hold the exception
+
+
+def is_importing(frame: FrameType | None) -> bool:
+    """Whether a module is being imported by the code of this frame, or by what called it."""
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def end_process_by(signum: int) -> None:
@@ -38,8 +83,3 @@ def _ignore(signum: int, frame: FrameType | None) -> None:
     """SIGUSR1 asks for the progress of a run; before the run there is none, and the default handler
     would end the process.
     """
-
-
-def _raise(signum: int, frame: FrameType | None) -> None:
-    signal.signal(signum, signal.SIG_DFL)
-    raise Interrupted(signum)

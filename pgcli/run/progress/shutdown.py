@@ -52,7 +52,7 @@ class GracefulShutdown:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._handlers_before:
+        if self.signum is not None:
             signal.setitimer(signal.ITIMER_REAL, 0)
         for signum, handler in self._handlers_before.items():
             signal.signal(signum, handler)  # type: ignore[arg-type]
@@ -79,6 +79,9 @@ class GracefulShutdown:
 
     def _end_grace(self, signum: int, frame: FrameType | None) -> None:
         self.raise_if_requested()
+        earlier = self._handlers_before.get(signum)
+        if callable(earlier):  # the alarm of a signal that came before this block
+            earlier(signum, frame)
 
     def _report_status(self, signum: int, frame: FrameType | None) -> None:
         threading.Thread(target=self._on_status, daemon=True).start()
