@@ -266,14 +266,15 @@ class ModelRunner:
     def _read_steps(self, left: int) -> None:
         """Read the oldest steps in flight until `left` are."""
         while len(self._in_flight) > left:
-            step = self._in_flight[0]
-            self._fetch_tokens(step)
-            # removed once read, so that OOM loses no tokens; `_free` may have cleared the queue
-            if any(one is step for one in self._in_flight):
-                self._in_flight.popleft()
+            self._fetch_tokens()
 
-    def _fetch_tokens(self, step: InFlightStep) -> None:
-        """Append a step's tokens to its sequences, and free the rows of those that finish."""
+    def _fetch_tokens(self) -> None:
+        """Append the tokens of the oldest step in flight, and free the rows of what finishes.
+
+        Memory may run out before the tokens are there and when rows are freed: the step is removed
+        in between, so that its tokens are neither lost nor appended twice.
+        """
+        step = self._in_flight[0]
         milliseconds = self._watch.between(step.start, step.end)  # waits for the step
         token_B, logprob_B, near_logprob_B = step.tokens
         logprobs = logprob_B.tolist()
@@ -288,6 +289,7 @@ class ModelRunner:
             sequence.append(token, logprob, self._vocabulary.stop_tokens, self.grammar)
             if near_logprob_B is not None:
                 sequence.near_logprobs.append(near)
+        self._in_flight.popleft()
         share_time(arrived, milliseconds, is_prefill=step.is_prefill)
         self._free([row for row, sequence in enumerate(self.rows) if sequence.has_ended])
 

@@ -75,12 +75,6 @@ def test_alternatives_differ_from_each_other_and_by_seed(loaded: InferenceEngine
     assert all(len(set(of_row)) > 1 for of_row in first)
 
 
-def test_top_k_applies_to_alternatives(loaded: InferenceEngine) -> None:
-    """With one token to sample from, they are the greedy answer."""
-    for row in rows(loaded, sampling=SamplingParams(temperature=1.5, top_k=1)):
-        assert {one.text for one in row.alternatives or ()} == {row.answer}
-
-
 def test_a_prompt_is_prefilled_once_for_all_its_answers(
     loaded: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

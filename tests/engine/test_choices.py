@@ -156,31 +156,6 @@ def test_each_candidate_scores_as_transformers_scores_it_alone(folder: Path) -> 
         assert row.logprobs == pytest.approx(expected, abs=1e-4, rel=0)
 
 
-# --- independence of the batch
-
-
-def test_a_rows_scores_do_not_depend_on_its_batch(model: PaliGemma, patch_BPD: Tensor) -> None:
-    """Padding for longer prompts and candidates of other rows does not change the scores either."""
-    together = sums_of(scored(model, patch_BPD))
-    for n in range(4):
-        assert sums_of(scored(model, patch_BPD, [n]))[0] == pytest.approx(together[n], abs=1e-5)
-    for order in ([3, 2, 1, 0], [1, 3], [2, 0]):
-        other = sums_of(scored(model, patch_BPD, order))
-        for n, sums in zip(order, other, strict=True):
-            assert sums == pytest.approx(together[n], abs=1e-5)
-
-
-def test_a_candidates_score_does_not_depend_on_the_others(
-    model: PaliGemma, patch_BPD: Tensor
-) -> None:
-    some = CHOICES[1]
-    expected = dict(zip(some, sums_of(scored(model, patch_BPD, [1]))[0], strict=True))
-    for group in ([some[3]], some[::-1], [some[2], some[0]]):
-        (row,) = score(model, patch_BPD[1:2], [PROMPTS[1]], [group], output_of(model))
-        assert row.logprobs == pytest.approx([expected[one] for one in group], abs=1e-5)
-        assert [choice.text for choice in row.choices] == [one.text for one in group]
-
-
 @pytest.mark.parametrize("tokens", [1, 2, 5, 11])
 def test_candidates_too_many_for_one_pass_score_the_same(
     model: PaliGemma, patch_BPD: Tensor, monkeypatch: pytest.MonkeyPatch, tokens: int
@@ -225,15 +200,12 @@ def test_hundreds_of_candidates_share_one_prefix_in_a_few_passes(
 
 def test_probabilities_are_a_softmax_of_the_sums() -> None:
     some = [candidate(3), candidate(4, 5), candidate(6), candidate(7)]
-    row = ChoiceOutput(some, [math.log(0.02), math.log(0.06), -1e5, math.log(0.12)])
+    shift = -9000  # whose exponential is 0
+    sums = [shift + math.log(0.02), shift + math.log(0.06), -1e5, shift + math.log(0.12)]
+    row = ChoiceOutput(some, sums)
     assert [choice.probability for choice in row.choices] == pytest.approx([0.1, 0.3, 0, 0.6])
     assert [choice.logprob for choice in row.choices] == row.logprobs
     assert row.best == 3
-
-
-def test_probabilities_of_unlikely_candidates_sum_to_1() -> None:
-    row = ChoiceOutput([candidate(n) for n in range(3)], [-9000.0, -9000.5, -12000.0])
-    assert sum(choice.probability for choice in row.choices) == pytest.approx(1)
 
 
 def test_the_first_of_equal_candidates_is_chosen() -> None:
@@ -244,20 +216,6 @@ def test_the_first_of_equal_candidates_is_chosen() -> None:
 def test_logprob_is_the_mean_over_the_best_candidates_tokens() -> None:
     row = ChoiceOutput([candidate(3), candidate(4, 5, 6)], [-9.0, -8.0])
     assert row.logprob == -2
-
-
-def test_probabilities_are_normalised_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not once for each candidate, which takes quadratic time."""
-    sums: list[int] = []
-    monkeypatch.setattr(
-        module,
-        "sum",
-        lambda weights: sums.append(len(weights)) or math.fsum(weights),
-        raising=False,
-    )
-    row = ChoiceOutput([candidate(n) for n in range(1000)], [-float(n) for n in range(1000)])
-    assert len(row.choices) == 1000
-    assert sums == [1000]
 
 
 # --- candidates as tokens

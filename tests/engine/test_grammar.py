@@ -11,19 +11,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from examples.demo_model.examples import eval_examples
-from examples.demo_model.scenes import EVAL_SEEDS, Scene
 from pgcli import parsing
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config
-from pgcli.checkpoints.find import BUILTIN
 from pgcli.engine.grammar import START, Grammar
 from pgcli.engine.sampler import GREEDY, OutputVocabulary, SamplingParams
 from pgcli.engine.sequence import Sequence
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.paligemma import PaliGemma
-from tests.support.drawn import seen
 from tests.support.random_weights import normal
 from tests.support.sequences import make_sequences, next_tokens, run_together
 from tests.support.tiny import PATCHES
@@ -240,35 +236,6 @@ def test_an_object_begins_only_if_its_longest_label_fits(tokenizer: Tokenizer) -
     assert not grammar.truncated_by_limit(START, fits)
 
 
-def test_the_limit_does_not_restrict_the_choice_of_labels(
-    tokenizer: Tokenizer, grammar: Grammar
-) -> None:
-    """Where an object may begin, every label may end it."""
-    corners = tokenizer.encode_answer("<loc0001><loc0002><loc0003><loc0004>")
-    before = tokenizer.encode_answer("<loc0001><loc0002><loc0003><loc0004> cat ; ")
-    for name in OBJECTS:
-        whole = [*corners, *tokenizer.encode_text(f" {name}"), STOP]
-        for most in range(1, 60):
-            begins = allows(grammar, corners[:1], most)
-            assert allows(grammar, whole, most) == begins
-            begins = allows(grammar, [*before, *corners[:1]], most)
-            assert allows(grammar, [*before, *whole], most) == begins
-
-
-def test_each_row_is_constrained_by_its_own_tokens(tokenizer: Tokenizer, grammar: Grammar) -> None:
-    """A batch of one row at the start, one that must end, and one within a box."""
-    rows = waiting(3, 20, GREEDY)
-    rows[1].tokens = [STOP] * 18
-    rows[2].tokens = tokenizer.encode_answer("<loc0009><loc0007>")
-    for token in rows[2].tokens:
-        rows[2].state = grammar.advance(rows[2].state, token)
-    logits_BV = torch.zeros(3, tokenizer.size)
-    logits_BV[:, tokenizer.locations[8]] = 9
-    logits_BV[:, tokenizer.locations[12]] = 8
-    token_B, _ = next_tokens(logits_BV, rows, output_of(tokenizer), grammar)
-    assert token_B.tolist() == [tokenizer.locations[8], STOP, tokenizer.locations[12]]
-
-
 def test_an_answer_ended_by_the_limit_has_finish_length(
     model: PaliGemma, tokenizer: Tokenizer, grammar: Grammar
 ) -> None:
@@ -366,40 +333,4 @@ def test_answers_with_a_grammar_do_not_depend_on_the_batch(
     assert len({tuple(row.tokens) for row in together}) > 1
 
 
-def test_allowed_tokens_are_computed_once_per_state(grammar: Grammar) -> None:
-    state = grammar.advance(grammar.advance(START, 770), 780)
-    assert grammar.allowed(state, 30) is grammar.allowed(state, 17)
-
-
 # --- the demo model
-
-
-@pytest.fixture(scope="module")
-def demo() -> PaliGemma:
-    return weights.load(BUILTIN, read_config(BUILTIN), dtype=torch.float32)
-
-
-@torch.inference_mode()
-@pytest.mark.slow
-def test_well_formed_demo_answers_are_the_same_with_the_grammar(
-    demo: PaliGemma,
-) -> None:
-    tokenizer = Tokenizer.from_folder(BUILTIN)
-    output = output_of(tokenizer)
-    compared = 0
-    for seed in EVAL_SEEDS[:20]:
-        scene = Scene.from_seed(seed)
-        patch_BPD = seen(demo, scene)
-        for prefix in (one.prefix for one in eval_examples(scene) if one.kind == "detect"):
-            objects = tuple(prefix.removeprefix("detect ").split(" ; "))
-            grammar = Grammar(tokenizer, [objects], {STOP})
-            prompts = [tokenizer.encode_prompt(prefix)]
-            (free,) = run_together(demo, patch_BPD, prompts, output, 64)
-            (bound,) = run_together(demo, patch_BPD, prompts, output, 64, grammar=grammar)
-            assert is_well_formed(tokenizer, bound.tokens, objects)
-            if is_well_formed(tokenizer, free.tokens, objects):
-                assert bound.tokens == free.tokens
-                assert bound.logprobs == free.logprobs
-                assert bound.finish == free.finish == "stop"
-                compared += len(free.tokens) > 1
-    assert compared > 20

@@ -86,20 +86,6 @@ def test_an_evicted_image_is_encoded_again_and_answers_the_same(
     assert engine.image_stats.prompts == 18
 
 
-def test_the_cache_is_empty_after_the_last_prompt(
-    engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for max_bytes in (10**9, BYTES):
-        monkeypatch.setattr(
-            engines,
-            "ImageFeatureCache",
-            lambda *given, most=max_bytes: Watched(*given, max_bytes=most),
-        )
-        asked(engine)
-        assert not Watched.last._features
-        assert not Watched.last._counts
-
-
 def request(number: int, image: DecodedImage, shares: int) -> Sequence:
     return Sequence(
         number,

@@ -1,11 +1,8 @@
 """The memory computed for a model and a batch, compared with their measured memory."""
 
-import subprocess
-import sys
 import weakref
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
@@ -230,66 +227,6 @@ def test_a_batch_with_recorded_steps_takes_no_more_than_is_computed(
     if generation == 1:  # the other has blocks of scores, whose number is a constant
         assert taken > computed / 4
     assert held[0] > (cuda_bytes(config, itemsize, rows, 0) - CUDA_BYTES) / 2
-
-
-MEASURE = """
-import gc, re, sys, torch
-from pathlib import Path
-from pgcli.engine.model_runner import generate
-from pgcli.engine.sequence import Sequence
-from pgcli.engine.sampler import OutputVocabulary
-from pgcli.engine.memory import NEW_TOKENS, needed_bytes
-from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
-from pgcli.model.paligemma import PaliGemma
-
-def resident(key):
-    return int(re.search(rf"{key}:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) * 1024
-
-rows, dtype = 8, getattr(torch, sys.argv[1])
-second = {"attn_softcap": 50.0, "post_norms": True} if sys.argv[2] == "2" else {}
-decoder = DecoderConfig(384, 4, 3072, 8, 4, 64, vocab_size=16000, **second)
-vision = VisionConfig(256, 2, 1024, 4, patch_size=14, resolution=224)
-config = PaliGemmaConfig(vision, decoder, image_token_id=15999)
-torch.manual_seed(0)
-model = PaliGemma(config).to(dtype).eval().requires_grad_(False)
-
-def go(rows, stop):
-    prompts = [[2, *range(200, 262 - row % 5), 108] for row in range(rows)]
-    with torch.inference_mode():
-        patch_BPD = model.encode(torch.rand(rows, 3, 224, 224).to(dtype))
-        sequences = [Sequence(n, "", tuple(ids), NEW_TOKENS) for n, ids in enumerate(prompts)]
-        return generate(model, patch_BPD, sequences, OutputVocabulary(15999, 15999, stop))
-
-any_token = tuple(range(16000))
-go(1, any_token)
-gc.collect()
-before = resident("VmRSS")
-Path("/proc/self/clear_refs").write_text("5")
-go(rows, any_token)
-print(resident("VmHWM") - before, needed_bytes(config, dtype.itemsize, rows)
-      - needed_bytes(config, dtype.itemsize, 0))
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/status")
-@pytest.mark.parametrize("generation", ["1", "2"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.nightly
-def test_a_process_grows_by_no_more_than_is_computed(dtype, generation):
-    """Resident memory, including the scratch memory of kernels."""
-    run = subprocess.run(
-        [sys.executable, "-c", MEASURE, dtype, generation],
-        capture_output=True,
-        text=True,
-        cwd=Path(__file__).parents[2],
-        check=False,
-        timeout=100,
-    )
-    assert run.returncode == 0, run.stderr
-    measured, computed = map(int, run.stdout.split())
-    block = BLOCK_BYTES if generation == "2" else 0
-    assert measured < computed + block
-    assert measured > computed / 4
 
 
 class TestBatchSize:

@@ -18,7 +18,6 @@ from pgcli.engine import model_runner as module
 from pgcli.engine.model_runner import ModelRunner
 from pgcli.engine.sampler import GREEDY, OutputVocabulary, SamplingParams
 from pgcli.engine.sequence import Sequence
-from pgcli.engine.tokenizer import left_pad
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.paligemma import PaliGemma
 from tests.support.clock import Clock
@@ -114,38 +113,9 @@ def test_a_sequence_ends_at_its_stop_token_or_at_the_limit() -> None:
     assert [len(row.logprobs) for row in rows] == [3, 5, 1, 5]
 
 
-def test_any_of_several_stop_tokens_ends_a_sequence() -> None:
-    vocabulary = VOCABULARY._replace(stop_tokens=(1, 7))
-    rows = answers(Scripted([3, 7, 4], [1, 3], [3, 4, 5, 6, 8]), vocabulary=vocabulary)
-    assert [row.tokens for row in rows] == [[3, 7], [1], [3, 4, 5, 6, 8]]
-
-
 def test_ignored_stop_tokens_do_not_end_a_sequence() -> None:
     rows = answers(Scripted([3, STOP, 4, STOP]), 4, sampling=SamplingParams(ignore_eos=True))
     assert [(row.tokens, row.finish) for row in rows] == [([3, STOP, 4, STOP], "length")]
-
-
-def test_no_step_is_made_once_every_sequence_has_ended() -> None:
-    model = Scripted([3, 4, STOP], [3, STOP])
-    answers(model)
-    assert model.read == [[3, 3], [4]]
-    model = Scripted([3, 4, 5], [3, 4, 5])
-    answers(model, 1)
-    assert model.read == []
-
-
-def test_a_finished_sequence_frees_its_row_at_once() -> None:
-    """The others continue with their own tokens."""
-    model = Scripted([3, STOP], [4, 5, 6, 7], [8, 9, STOP], [10, 2, 3, 4], [5, 6, 7, 8])
-    rows = answers(model, 4)
-    assert model.order == []
-    assert model.read[0] == [3, 4, 8, 10, 5]
-    assert model.read[1] == [5, 9, 2, 6]
-    assert model.read[2] == [6, 3, 7]
-    assert rows[1].tokens == [4, 5, 6, 7]
-    assert rows[3].tokens == [10, 2, 3, 4]
-    assert rows[4].tokens == [5, 6, 7, 8]
-    assert rows[0].tokens == [3, STOP]
 
 
 def test_a_prefill_reserves_slots_for_the_longest_answer() -> None:
@@ -219,24 +189,6 @@ def test_nan_logits_are_refused_with_a_hint(tiny: Path, sampling: SamplingParams
     with pytest.raises(InvalidCheckpoint, match="NaN") as caught:
         run_together(damaged, patch_BPD, [[2, 108]], vocabulary, 6, sampling=sampling)
     assert "float32" in caught.value.hint
-
-
-def test_padding_reaches_the_model_as_padding() -> None:
-    calls = []
-
-    class Watched(Scripted):
-        def prefill(
-            self, patch_BPD: Tensor, token_BT: Tensor, is_real: Any, cache: Any, *, new_slots: int
-        ) -> Tensor:
-            calls.append((token_BT, is_real))
-            return super().prefill(patch_BPD, token_BT, is_real, cache, new_slots=new_slots)
-
-    prompts = [[2, 108], [2, 5, 6, 108]]
-    watched: Any = Watched([STOP], [STOP])
-    run_together(watched, torch.zeros(2, 2, 4), prompts, VOCABULARY, 5)
-    token_BT, is_real_BT = left_pad(prompts)
-    assert torch.equal(calls[0][0], token_BT)
-    assert torch.equal(calls[0][1], is_real_BT)
 
 
 # --- times

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ from pgcli.engine.model_runner import ModelRunner
 from pgcli.engine.sampler import GREEDY, SamplingParams
 from pgcli.engine.scheduler import Batch
 from pgcli.engine.sequence import Sequence
-from pgcli.model.kv_cache import KVCache
 from pgcli.model.paligemma import PaliGemma
 from pgcli.records import DecodedImage, Item
 from tests.support.fake_device import FakeDevice, FakeStopwatch
@@ -84,52 +83,6 @@ def test_joins_steps_and_departures_wait_for_nothing(
             runner.decode()
     assert [len(one.tokens) for one in sequences] == [9, 2, 5, 4, 3]
     assert device.copies_to_host > 9
-
-
-@pytest.fixture
-def running(make_runner: Any, model: PaliGemma) -> Iterator[ModelRunner]:
-    """A runner with three running rows."""
-    runner = make_runner(SAMPLED)
-    with torch.inference_mode():
-        runner.prefill(images(model, 3), make_sequences(prompts_of_many_lengths(3), 50, SAMPLED))
-        runner.decode()
-        yield runner
-
-
-FAULTS = {
-    "creation": lambda runner: torch.tensor([1.0], device=torch.device("cpu")),
-    "host": lambda runner: runner._token_R + torch.tensor([1, 2, 3, 4]),
-    "index": lambda runner: runner._token_R[[0, 1]],
-    "item": lambda runner: runner._token_R[0].item(),
-    "bool": lambda runner: bool(runner._token_R[0] > 3),
-    "tolist": lambda runner: runner._token_R.tolist(),
-    "cpu": lambda runner: runner._token_R.to("cpu"),
-    "nonzero": lambda runner: runner._token_R[runner._token_R > 3],
-    "early": lambda runner: torch.zeros(4).copy_(runner._token_R, non_blocking=True).tolist(),
-}
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("where", ["advance", "write", "remove"])
-def test_a_planted_wait_is_found(
-    running: ModelRunner, monkeypatch: pytest.MonkeyPatch, fault: str, where: str
-) -> None:
-    real = getattr(KVCache, where)
-
-    def faulty(*args: Any) -> Any:
-        FAULTS[fault](running)
-        return real(*args)
-
-    monkeypatch.setattr(KVCache, where, faulty)
-    running.rows[0].max_new_tokens = 2
-    with pytest.raises(AssertionError, match=r"device|Python data|complete"):
-        decode_thrice(running)
-
-
-def decode_thrice(runner: ModelRunner) -> None:
-    with FakeDevice():
-        for _ in range(3):
-            runner.decode()
 
 
 @torch.inference_mode()

@@ -74,40 +74,49 @@ def groups(lengths: abc.Sequence[int], size: int, window: int) -> list[list[int]
 
 @UNHURRIED
 @given(lengths_of_prompts, sizes_and_windows())
-def test_every_sequence_is_in_exactly_one_group(lengths: list[int], how: tuple[int, int]) -> None:
-    found = groups(lengths, *how)
-    assert sorted(row_index for batch in found for row_index in batch) == list(range(len(lengths)))
-
-
-@UNHURRIED
-@given(lengths_of_prompts, sizes_and_windows())
-def test_every_group_but_the_last_is_full(lengths: list[int], how: tuple[int, int]) -> None:
-    found = groups(lengths, *how)
-    assert all(1 <= len(batch) <= how[0] for batch in found)
-    assert all(len(batch) == how[0] for batch in found[:-1])
-
-
-@UNHURRIED
-@given(lengths_of_prompts, sizes_and_windows())
-def test_each_group_forms_around_the_oldest_sequence(
+def test_full_groups_form_around_the_oldest_sequence(
     lengths: list[int], how: tuple[int, int]
 ) -> None:
-    waiting = set(range(len(lengths)))
-    for batch in groups(lengths, *how):
+    """Each sequence is in one group, and only the last group is not full."""
+    waiting, found = set(range(len(lengths))), groups(lengths, *how)
+    for batch in found:
         assert batch[0] == min(waiting)
+        assert waiting >= set(batch)
         waiting -= set(batch)
+    assert not waiting
+    assert all(len(batch) == how[0] for batch in found[:-1])
+    assert all(1 <= len(batch) <= how[0] for batch in found[-1:])
 
 
 @UNHURRIED
 @given(lengths_of_prompts, sizes_and_windows())
-def test_no_more_requests_wait_than_the_window_holds(
+def test_lengths_mix_only_in_a_full_window_or_at_the_end(
     lengths: list[int], how: tuple[int, int]
 ) -> None:
-    """The images in memory are limited, and no more are read than needed."""
+    """No more sequences wait than the window holds."""
     arrivals, answered = Arrivals(lengths), 0
     for batch in batches(arrivals, size=how[0], window=how[1]):
-        assert arrivals.taken - answered <= how[1]
+        waiting = arrivals.taken - answered
+        assert waiting <= how[1]
+        if len({len(request.prompt_ids) for request in batch}) > 1:
+            assert waiting == how[1] or arrivals.taken == len(lengths)
         answered += len(batch)
+
+
+@UNHURRIED
+@given(st.integers(0, 40), st.integers(1, 9), sizes_and_windows())
+def test_prompts_of_one_length_keep_their_order(
+    count: int, length: int, how: tuple[int, int]
+) -> None:
+    size, window = how
+    arrivals = Arrivals([length] * count)
+    row_index = 0
+    for batch in batches(arrivals, size=size, window=window):
+        assert [request.row_index for request in batch] == list(
+            range(row_index, row_index + len(batch))
+        )
+        row_index += len(batch)
+        assert arrivals.taken == row_index, "a full group does not wait"
 
 
 @UNHURRIED
@@ -143,35 +152,6 @@ def test_groups_follow_from_the_lengths_alone(lengths: list[int], how: tuple[int
     assert row_indices == plain
 
 
-@UNHURRIED
-@given(st.integers(0, 40), st.integers(1, 9), sizes_and_windows())
-def test_prompts_of_one_length_keep_their_order(
-    count: int, length: int, how: tuple[int, int]
-) -> None:
-    size, window = how
-    arrivals = Arrivals([length] * count)
-    row_index = 0
-    for batch in batches(arrivals, size=size, window=window):
-        assert [request.row_index for request in batch] == list(
-            range(row_index, row_index + len(batch))
-        )
-        row_index += len(batch)
-        assert arrivals.taken == row_index, "a full group does not wait"
-
-
-@UNHURRIED
-@given(lengths_of_prompts, sizes_and_windows())
-def test_lengths_mix_only_in_a_full_window_or_at_the_end(
-    lengths: list[int], how: tuple[int, int]
-) -> None:
-    arrivals, answered = Arrivals(lengths), 0
-    for batch in batches(arrivals, size=how[0], window=how[1]):
-        if len({len(request.prompt_ids) for request in batch}) > 1:
-            full = arrivals.taken - answered >= how[1]
-            assert full or arrivals.taken == len(lengths)
-        answered += len(batch)
-
-
 @pytest.mark.parametrize("kinds", [2, 3, 4])
 def test_a_few_prompts_asked_of_every_image_need_no_padding(kinds: int) -> None:
     """A window of four batches collects each prompt's rows; only the last batches are mixed."""
@@ -184,10 +164,6 @@ def test_a_few_prompts_asked_of_every_image_need_no_padding(kinds: int) -> None:
 def test_the_nearest_lengths_fill_an_incomplete_batch() -> None:
     lengths = [5, 20, 6, 19, 4, 21]
     assert groups(lengths, size=3, window=6) == [[0, 2, 4], [1, 3, 5]]
-
-
-def test_no_sequences_make_no_group() -> None:
-    assert groups([], size=4, window=16) == []
 
 
 # --- refill before decode

@@ -40,6 +40,7 @@ def tokenizer(file_tokenizer: tokenizers.Tokenizer) -> Tokenizer:
 
 FRAGMENTS = ["<", ">", "loc", "0001", "<loc0001>", "<seg1", "27>", "<image>", "<eos", "[@BOS@]"]
 FRAGMENTS += ["[", "\n", "\n\n", " ", "a", "red circle", "é", "🟥", "<unused3>", "<0x41>"]
+FRAGMENTS += ["\0", "{__class__}", "{0}"]
 
 
 @UNHURRIED
@@ -124,14 +125,6 @@ def test_no_tokens_decode_to_no_spans(tokenizer: Tokenizer) -> None:
 # --- padding
 
 
-def test_prompts_are_padded_on_the_left_so_that_all_end_in_one_column() -> None:
-    token_BT, is_real_BT = left_pad([[2, 7, 108], [2, 108], [2, 7, 8, 9, 108]])
-    assert token_BT.tolist() == [[0, 0, 2, 7, 108], [0, 0, 0, 2, 108], [2, 7, 8, 9, 108]]
-    assert is_real_BT is not None
-    assert is_real_BT.int().tolist() == [[0, 0, 1, 1, 1], [0, 0, 0, 1, 1], [1, 1, 1, 1, 1]]
-    assert (token_BT.dtype, is_real_BT.dtype) == (torch.long, torch.bool)
-
-
 @pytest.mark.parametrize("prompts", [[[2, 108]], [[2, 7, 108], [2, 8, 108]], [[0, 0], [2, 0]]])
 def test_prompts_of_equal_length_need_no_padding(prompts: list[list[int]]) -> None:
     """For any ids: a real token may have the id of the padding."""
@@ -166,13 +159,6 @@ def test_truncation_and_padding_of_the_file_are_ignored(
     changed.post_processor = processors.TemplateProcessing("<bos> $A", None, [("<bos>", BOS)])
     changed.save(str(tmp_path / "tokenizer.json"))
     assert Tokenizer.from_folder(tmp_path).encode_prompt("answer en how many red circles?") == plain
-
-
-def test_the_size_counts_added_tokens(
-    tokenizer: Tokenizer, file_tokenizer: tokenizers.Tokenizer
-) -> None:
-    assert tokenizer.size == tokenizer.id("<image>") + 1
-    assert tokenizer.size == max(file_tokenizer.get_vocab().values()) + 1
 
 
 def test_a_folder_without_a_tokenizer_is_refused_with_a_hint(tmp_path: Path) -> None:
@@ -312,20 +298,6 @@ def test_a_tokenizer_of_a_gigabyte_is_not_read(tmp_path: Path) -> None:
         file.truncate(2**30)
     with pytest.raises(InvalidCheckpoint, match=r"tokenizer\.json is larger than"):
         Tokenizer.from_folder(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "\0", "<image>" * 1000, "<eos>", "{__class__}", "{a.b}", "{0}", "<bos><pad>", "a" * 10**5],
-    ids=lambda text: text[:12].encode("unicode_escape").decode(),
-)
-def test_a_hostile_prompt_is_text_between_begin_and_newline(
-    tokenizer: Tokenizer, file_tokenizer: tokenizers.Tokenizer, text: str
-) -> None:
-    first, *ids, last = tokenizer.encode_prompt(text)
-    assert (first, last) == (BOS, NEWLINE)
-    assert file_tokenizer.decode(ids, skip_special_tokens=False) == text
-    assert not {BOS, NEWLINE, tokenizer.id("<image>"), tokenizer.id("<eos>")} & set(ids)
 
 
 Edit = Callable[[list[dict[str, Any]]], Any]
