@@ -22,7 +22,7 @@ from pgcli.cli.run_command import run_request
 from pgcli.cli.ui.console import Screen, StderrStyle
 from pgcli.declare import parse_keywords
 from pgcli.errors import UsageError
-from pgcli.output import output_format
+from pgcli.output import FORMATS, TEXT, output_format
 from pgcli.records import Task
 from pgcli.results import Results, read
 from pgcli.run.progress.shutdown import Interrupted
@@ -100,9 +100,9 @@ def run(
     if command not in get_args(Task):
         raise UsageError(f"{command} is not a task", hint=f"one of {', '.join(get_args(Task))}")
     target = os.fspath(output)
-    if target == "-" or output_format(target, options.get("format") or "auto") == "text":
+    if target == "-" or output_format(target, options.get("format") or "auto") == TEXT:
         raise UsageError(
-            f"{target} cannot be resumed", hint="name a .jsonl or .parquet file, or a folder/"
+            f"{target} cannot be resumed", hint=f"name a {' or '.join(FORMATS)} file, or a folder/"
         )
     names, typed = source_names(sources), given(options) | {"output": target}
     with read_values(command, records_of(command), typed, progress=progress) as values:

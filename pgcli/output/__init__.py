@@ -1,18 +1,29 @@
-"""Rows as lines and as Parquet, and result files read back."""
+"""Rows in files: the table of their formats, and the names of outputs."""
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pgcli.errors import UsageError
 
-FormatOption = Literal["auto", "jsonl", "text"]
-OutputFormat = Literal["jsonl", "parquet", "folder", "text"]
+if TYPE_CHECKING:
+    from pgcli.output.lines import LineFormat
+    from pgcli.output.tables import TableFormat
 
-ENDINGS: Mapping[str, OutputFormat] = {".jsonl": "jsonl", ".parquet": "parquet"}
+FormatOption = Literal["auto", "jsonl", "text"]
+
+#: The endings of files of rows, each with the module here and the name of its format.
+FORMATS: Mapping[str, str] = {".jsonl": "lines.LINES", ".parquet": "parquet.PARQUET"}
+#: What `output_format` has besides the endings: a folder, and text.
+FOLDER, TEXT = "/", "text"
+#: The files of a folder.
+PART_ENDING = ".parquet"
+PART = re.compile(rf"part-(\d{{6}}|[1-9]\d{{6,}}){re.escape(PART_ENDING)}")
 #: The commands that make files of these endings from rows.
 EXPORTED = {
     ".csv": ("export", "rows.jsonl", "--to", "csv"),
@@ -21,24 +32,53 @@ EXPORTED = {
 }
 
 
-def output_format(name: str, option: FormatOption) -> OutputFormat:
-    """The format that the output's name or the `--format` option chooses. Raises UsageError."""
-    by_name = "folder" if name.endswith("/") else ENDINGS.get(Path(name).suffix.lower())
+def load_format(file: str | Path) -> LineFormat | TableFormat:
+    """The format of a file of rows by the ending of its name; lines if it has another one."""
+    target = FORMATS.get(Path(file).suffix.lower(), FORMATS[".jsonl"])
+    module, _, attribute = target.partition(".")
+    format: LineFormat | TableFormat = getattr(import_module(f"{__name__}.{module}"), attribute)
+    return format
+
+
+def part_format() -> TableFormat:
+    """The format of the files of a folder."""
+    from pgcli.output.parquet import PARQUET  # imports pyarrow
+
+    return PARQUET
+
+
+def part_name(number: int) -> str:
+    """The name of a file of a folder."""
+    return f"part-{number:06}{PART_ENDING}"
+
+
+def named_format(name: str) -> str | None:
+    """The ending of FORMATS that a name has, or FOLDER; None for another name."""
+    ending = FOLDER if name.endswith("/") else Path(name).suffix.lower()
+    return ending if ending == FOLDER or ending in FORMATS else None
+
+
+def output_format(name: str, option: FormatOption) -> str:
+    """The ending of FORMATS, FOLDER or TEXT that an output's name or `--format` chooses.
+
+    Raises UsageError.
+    """
+    by_name = named_format(name)
     if not name or (option == "auto" and by_name is None):
         command = EXPORTED.get(Path(name).suffix.lower())
         raise UsageError(
             f"the name {name!r} does not choose a format",
-            hint="end it in .jsonl or .parquet, or in / for a folder of Parquet files"
+            hint=f"end it in {' or '.join(FORMATS)}, or in / for a folder of Parquet files"
             + (
                 f"; of rows in rows.jsonl, `pgcli {shlex.join([*command, '-o', name])}` makes it"
                 if command
                 else "; or add --format jsonl or --format text"
             ),
         )
-    if option != "auto" and by_name not in (None, option):
-        kind = "folder" if by_name == "folder" else f"{by_name} file"
+    if option != "auto" and by_name not in (None, f".{option}"):
+        kind = "folder" if by_name == FOLDER else f"{by_name.removeprefix('.')} file"
         raise UsageError(
             f"{name} is the name of a {kind}, and --format says {option}",
             hint="leave out one of the two",
         )
-    return by_name or ("text" if option == "text" else "jsonl")
+    return by_name or (TEXT if option == "text" else ".jsonl")

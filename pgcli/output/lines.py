@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from pgcli.printable import MAX_DEPTH, is_deep
 from pgcli.records import Answer
-from pgcli.rows import RowSchema, json_text
+from pgcli.rows import RowSchema, json_safe, json_text
 from pgcli.stores.files import open_regular
 
+#: Starts a pass through rows.
+ReadRows = Callable[[], Iterable[Mapping[str, Any]]]
 #: Levels of nesting in a line: those of a manifest's values, and the row around them.
 MAX_LEVELS = 2 * MAX_DEPTH
 #: Of a row with kept columns of 64 MiB as base64, and more.
@@ -66,3 +68,33 @@ def read_rows(file: Path) -> Iterator[dict[str, Any]]:
         if row is None:
             return
         yield row
+
+
+class LineFormat:
+    """Files of JSON lines, whose rows can be appended one by one."""
+
+    def write(self, file: BinaryIO, rows: ReadRows, schema: RowSchema) -> int:
+        """Write the rows of a result file; return their number."""
+        names, count = (*schema.columns, *schema.keep), 0
+        for row in rows():
+            values = {name: row.get(name) for name in names}
+            for name in schema.keep:
+                values[name] = getattr(values[name], "json", values[name])  # of a cell
+            file.write(f"{json_text(json_safe(values))}\n".encode())
+            count += 1
+        return count
+
+    def read(self, file: Path, *, exact: bool = False) -> Iterator[dict[str, Any] | None]:
+        """The rows in order; None for a line that is not a row. Raises ValueError."""
+        for number, line in enumerate(read_lines(file)):
+            row = parse_row(line)
+            if row is None and is_too_deep(line):
+                raise ValueError(f"row {number + 1:,}: it is nested too deeply")
+            yield row
+
+    def settings(self, file: Path) -> Mapping[str, Any]:
+        """None: lines have no settings in them."""
+        return {}
+
+
+LINES = LineFormat()

@@ -1,275 +1,29 @@
-"""Parquet files of rows: written with what they hold in their metadata, and read back."""
+"""Parquet files, by their row groups."""
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, BinaryIO
+from collections.abc import Iterator, Sequence
+from typing import BinaryIO
 
 import pyarrow
+from pyarrow import parquet
 
-from pgcli.arrow_types import MISMATCHES, Kinds, add_kinds, cast_table, common_type
-from pgcli.arrow_values import to_values
-from pgcli.images.limits import memory_limit
-from pgcli.output.lines import MAX_LEVELS
-from pgcli.output.promote import (
-    Cell,
-    ReadTables,
-    common_schema,
-)
-from pgcli.printable import is_deep
-from pgcli.rows import RowSchema, json_safe
-from pgcli.stores.files import open_regular
-
-Row = Mapping[str, Any]
-
-#: The most bytes, in memory, of a row group that has several rows.
-MAX_GROUP_BYTES = 64 * 2**20
-READ_ROWS = 1000  # that are made Python values at a time
-#: For those rows: a column of a few kilobytes in the file can unpack to any number of bytes.
-READ_BYTES = 2**30
-#: The keys of the metadata: the settings, which are part of the contract, and what `PartInfo` has.
-SETTINGS = b"pgcli"
-RUN, FIRST, ROWS, ERRORS = (b"pgcli." + name for name in (b"run", b"first", b"rows", b"errors"))
-#: The files of a folder.
-PART = re.compile(r"part-(\d{6}|[1-9]\d{6,})\.parquet")
+from pgcli.output.tables import TableFormat
 
 
-@dataclass(frozen=True)
-class PartInfo:
-    """What a Parquet file of a run holds: `rows` rows from the run's row `first` on.
-
-    `errors` counts its error rows by code.
-    """
-
-    run: str
-    first: int
-    rows: int
-    errors: Mapping[str, int] = field(default_factory=dict)
-    settings: Mapping[str, Any] = field(default_factory=dict)
+def writer(file: BinaryIO, schema: pyarrow.Schema) -> parquet.ParquetWriter:
+    """What writes tables under the schema, each as a row group."""
+    return parquet.ParquetWriter(file, schema, compression="zstd")
 
 
-def part_name(number: int) -> str:
-    """The name of a file of a folder."""
-    return f"part-{number:06}.parquet"
-
-
-def part_metadata(info: PartInfo) -> dict[bytes, bytes]:
-    """The metadata of a file, for `write_parquet`."""
-    return {
-        SETTINGS: json.dumps(dict(info.settings), default=str).encode(),
-        RUN: info.run.encode(),
-        FIRST: str(info.first).encode(),
-        ROWS: str(info.rows).encode(),
-        ERRORS: json.dumps(dict(info.errors)).encode(),
-    }
-
-
-def read_part_info(source: Path | bytes) -> PartInfo | None:
-    """What a file holds; None for anything but a whole Parquet file that a run wrote.
-
-    Bytes are the end of a file, with its whole footer, as read from a store.
-    """
-    metadata = _metadata(source)
-    try:
-        errors = {str(code): int(n) for code, n in json.loads(metadata[ERRORS]).items()}
-        first, rows = int(metadata[FIRST]), int(metadata[ROWS])
-        run = metadata[RUN].decode()
-    except (KeyError, ValueError, TypeError, AttributeError, RecursionError):
-        return None
-    if min(first, rows, *errors.values()) < 0:
-        return None
-    return PartInfo(run, first, rows, errors, _settings(metadata))
-
-
-def count_rows(file: Path) -> int:
-    """The number of rows of a Parquet file."""
-    from pyarrow import parquet
-
-    with open_regular(file) as stream:
-        return int(parquet.read_metadata(stream).num_rows)
-
-
-def read_settings(output: Path) -> Mapping[str, Any]:
-    """The settings in a Parquet file, or in the first one of a folder; empty where there are none.
-
-    Files of a search have them too.
-    """
-    file = next(iter(sorted(output.glob("*.parquet"))), output) if output.is_dir() else output
-    return _settings(_metadata(file)) if file.suffix.lower() == ".parquet" else {}
-
-
-def write_parquet(
-    file: BinaryIO,
-    tables: Iterable[pyarrow.Table] | ReadTables,
-    metadata: Mapping[bytes, bytes] | None = None,
-) -> int:
-    """Write the tables, one after the other, as they come; return the number of their rows.
-
-    The first table decides the types, and others are promoted to them. Where they cannot be, the
-    file begins anew with the types that all tables have in common: a function that starts another
-    pass is called again then, and for an iterator one of MISMATCHES is raised.
-    """
-    start: ReadTables = tables if callable(tables) else lambda: tables
-    is_iterator = isinstance(tables, Iterator)
-    try:
-        return _write(file, start(), metadata, None)
-    except MISMATCHES:
-        if is_iterator:
-            raise
-    file.seek(0)
-    file.truncate()
-    return _write(file, start(), metadata, common_schema(start))
-
-
-def spool_tables(tables: Iterable[pyarrow.Table], file: BinaryIO) -> ReadTables:
-    """Write tables of any types to a temporary file, from which they can be read several times."""
-    count = 0
-    for table in tables:
-        with pyarrow.ipc.new_stream(file, table.schema) as stream:
-            stream.write_table(table)
-        count += 1
-
-    def read() -> Iterator[pyarrow.Table]:
-        file.seek(0)
-        for _ in range(count):
-            with pyarrow.ipc.open_stream(file) as stream:
-                yield stream.read_all()
-
-    return read
-
-
-def iter_tables(file: BinaryIO, columns: Sequence[str] | None = None) -> Iterator[pyarrow.Table]:
-    """The row groups of a Parquet file, one at a time; a file without any has an empty one.
-
-    With `columns`, those of these names that it has.
-    """
-    from pyarrow import parquet
-
+def batches(
+    file: BinaryIO, columns: Sequence[str] | None, rows: int
+) -> Iterator[pyarrow.RecordBatch]:
+    """The row groups, in batches of at most so many rows."""
     with parquet.ParquetFile(file) as opened:
-        for number in range(opened.num_row_groups):
-            yield opened.read_row_group(number, columns)
-        if not opened.num_row_groups:
-            yield opened.schema_arrow.empty_table()
+        for group in range(opened.num_row_groups):
+            most = min(rows, max(1, opened.metadata.row_group(group).num_rows))
+            yield from opened.iter_batches(most, [group], columns, use_threads=False)
 
 
-def read_parquet(file: Path, *, exact: bool = False) -> Iterator[Row]:
-    """The rows of a Parquet file.
-
-    Kept columns have the values that JSON has for theirs, or with `exact` cells, from which
-    `rows_table` makes columns of the same types again. Raises ValueError for columns that nest
-    deeper than any row.
-    """
-    import pyarrow
-    from pyarrow import parquet
-
-    with open_regular(file) as stream, parquet.ParquetFile(stream) as opened:
-        kept = {*RowSchema.of(opened.schema_arrow.names).keep}
-        if max(map(_levels, opened.schema_arrow.types), default=0) >= MAX_LEVELS:
-            raise ValueError("its columns are nested too deeply")
-        batches = opened.iter_batches(READ_ROWS, use_threads=False)
-        pyarrow.allocate_buffer(1)  # its allocator reserves a gigabyte first, which is not limited
-        while columns := _read_columns(batches, kept, exact=exact):
-            for values in zip(*columns.values(), strict=True):
-                yield dict(zip(columns, values, strict=True))
-
-
-def _read_columns(
-    batches: Iterator[pyarrow.RecordBatch], kept: Set[str], *, exact: bool
-) -> dict[str, list[Any]]:
-    """The columns of the next rows; none at the end. Raises ValueError."""
-    try:
-        with memory_limit(READ_BYTES):
-            batch = next(batches, None)
-            if batch is None:
-                return {}
-            return {
-                name: _values(column, is_kept=name in kept, exact=exact)
-                for name, column in zip(batch.schema.names, batch.columns, strict=True)
-            }
-    except MemoryError:
-        raise ValueError(f"{READ_ROWS:,} rows take over {READ_BYTES >> 30} GiB") from None
-
-
-def _values(column: pyarrow.Array, *, is_kept: bool, exact: bool) -> list[Any]:
-    if not is_kept:
-        return to_values(column)
-    if exact:
-        return [Cell(column, number) for number in range(len(column))]
-    return [json_safe(value) for value in to_values(column)]
-
-
-def _levels(kind: pyarrow.DataType) -> int:
-    """The levels of nesting of values of the type."""
-    fields = range(kind.num_fields)
-    return 1 + max((_levels(kind.field(number).type) for number in fields), default=0)
-
-
-def _write(
-    file: BinaryIO,
-    tables: Iterable[pyarrow.Table],
-    metadata: Mapping[bytes, bytes] | None,
-    schema: pyarrow.Schema | None,
-) -> int:
-    """Write the tables under the schema, or under that of the first if all others fit into it."""
-    from pyarrow import parquet
-
-    kinds: Kinds = {}
-    common: Any = schema
-    writer, rows = None, 0
-    try:
-        for table in tables:
-            if schema is None:
-                add_kinds(kinds, table.schema)
-                fields = [(name, common_type(found)) for name, found in kinds.items()]
-                if common is not None and common != pyarrow.schema(fields):
-                    raise pyarrow.ArrowInvalid("columns of the tables have types that differ")
-                common = pyarrow.schema(fields)
-            if writer is None:
-                described = common.with_metadata(dict(metadata or {}))
-                writer = parquet.ParquetWriter(file, described, compression="zstd")
-            for group in _groups(cast_table(table, common)):
-                writer.write_table(group, len(group))
-            rows += len(table)
-    finally:
-        if writer is not None:
-            writer.close()
-    return rows
-
-
-def _groups(table: pyarrow.Table) -> Iterator[pyarrow.Table]:
-    """The table in row groups of at most MAX_GROUP_BYTES, or of a single row."""
-    if table.nbytes <= MAX_GROUP_BYTES or len(table) <= 1:
-        if len(table):
-            yield table
-        return
-    half = len(table) // 2
-    yield from _groups(table.slice(0, half))
-    yield from _groups(table.slice(half))
-
-
-def _metadata(source: Path | bytes) -> Mapping[bytes, bytes]:
-    """The metadata of a Parquet file; empty for anything else."""
-    from pyarrow import parquet
-
-    try:
-        if isinstance(source, bytes):
-            schema = parquet.read_schema(pyarrow.BufferReader(source))
-        else:
-            with open_regular(source) as stream:
-                schema = parquet.read_schema(stream)
-    except (OSError, pyarrow.ArrowException):
-        return {}
-    metadata: Mapping[bytes, bytes] = schema.metadata or {}
-    return metadata
-
-
-def _settings(metadata: Mapping[bytes, bytes]) -> Mapping[str, Any]:
-    try:
-        settings = json.loads(metadata.get(SETTINGS, b"{}"))
-    except (ValueError, RecursionError):
-        return {}
-    return settings if isinstance(settings, dict) and not is_deep(settings) else {}
+PARQUET = TableFormat(writer, parquet.read_schema, batches)

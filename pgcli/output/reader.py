@@ -11,10 +11,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pgcli.errors import UsageError
-from pgcli.output.lines import is_too_deep, parse_row, read_lines, read_rows
+from pgcli.output import FORMATS, PART, PART_ENDING, load_format, part_format
+from pgcli.output.lines import read_lines, read_rows
 from pgcli.records import EMBEDDING_TASK_COLUMNS
 from pgcli.rows import RowSchema, base_of, with_embedding_list
 
@@ -45,7 +46,7 @@ def read_results(path: Path, *, exact: bool = False) -> Iterator[Row]:
     except (OSError, ValueError, RecursionError) as problem:  # includes those of pyarrow
         raise UsageError(
             f"{path} cannot be read: {problem}",
-            hint="name a .jsonl or .parquet file, or a folder of Parquet files",
+            hint=f"name a {' or '.join(FORMATS)} file, or a folder of Parquet files",
         ) from problem
 
 
@@ -56,7 +57,7 @@ def check_results(path: Path) -> None:
         raise UsageError(f"{path} does not exist", hint=HINT)
     if path.exists() and not path.is_file() and not path.is_dir():
         raise UsageError(f"{path} is not a regular file", hint=HINT)
-    if path.is_dir() and not has_state and not any(path.glob("*.parquet")):
+    if path.is_dir() and not has_state and not any(path.glob(f"*{PART_ENDING}")):
         raise UsageError(f"{path} is a folder without rows", hint=HINT)
 
 
@@ -70,7 +71,6 @@ def indexed_rows(path: Path, *, exact: bool = False) -> Iterator[IndexedRow]:
     kept: Row | None = None  # the kept columns, which open files may lack
     while sources:
         source = sources.pop(0)
-        is_open = source.form == "open"
         try:
             for number, row in enumerate(source.read(exact=exact), source.first):
                 if number < next_row:
@@ -78,16 +78,25 @@ def indexed_rows(path: Path, *, exact: bool = False) -> Iterator[IndexedRow]:
                 if row is None:
                     if any(other.first <= number < other.end for other in sources):
                         break  # the line is being appended, from a file that has the row
-                elif is_open:
+                elif source.is_open:
                     row = {**(kept or {}), **with_embedding_list(row)}
                 elif kept is None:
                     kept = dict.fromkeys(RowSchema.of(row).keep)
                 yield number, row
                 next_row = number + 1
         except FileNotFoundError:  # its rows have gone to the final form meanwhile
-            if not is_open:
+            if not source.is_open:
                 raise
             sources = [other for other in find_sources(path) if other.end > next_row]
+
+
+def read_settings(output: Path) -> Mapping[str, Any]:
+    """The settings in a file of tables, or in the first one of a folder; empty without any.
+
+    Files of a search have them too.
+    """
+    parts = sorted(output.glob(f"*{PART_ENDING}")) if output.is_dir() else [output]
+    return load_format(parts[0]).settings(parts[0]) if parts else {}
 
 
 def state_folder(output: Path) -> Path:
@@ -100,30 +109,19 @@ def state_folder(output: Path) -> Path:
 class RowSource:
     """A file with consecutive rows from row `first` to before `end`, infinity if that is not known.
 
-    `lines` and `parquet` are forms of outputs, `open` are lines that are not yet in one.
+    An open one has lines that are not yet in the output.
     """
 
     path: Path
-    form: Literal["lines", "parquet", "open"]
     first: int = 0
     end: float = inf
+    is_open: bool = False
 
     def read(self, *, exact: bool = False) -> Iterator[Row | None]:
         """The rows in order; None for a line of an output that is not a row."""
-        if self.form == "open":
+        if self.is_open:
             return read_rows(self.path)
-        if self.form == "lines":
-            return self._lines()
-        from pgcli.output.parquet import read_parquet  # pyarrow is slow to import
-
-        return read_parquet(self.path, exact=exact)
-
-    def _lines(self) -> Iterator[Row | None]:
-        for number, line in enumerate(read_lines(self.path)):
-            row = parse_row(line)
-            if row is None and is_too_deep(line):
-                raise ValueError(f"row {number + 1:,}: it is nested too deeply")
-            yield row
+        return load_format(self.path).read(self.path, exact=exact)
 
 
 def find_sources(output: Path) -> list[RowSource]:
@@ -133,9 +131,8 @@ def find_sources(output: Path) -> list[RowSource]:
     if output.is_dir():
         sources += _parts(output)
     elif output.is_file():
-        is_parquet = output.suffix.lower() == ".parquet"
-        sources.append(RowSource(output, "parquet" if is_parquet else "lines"))
-    return sorted(sources, key=lambda s: (s.first, s.form == "open", -s.end))
+        sources.append(RowSource(output))
+    return sorted(sources, key=lambda s: (s.first, s.is_open, -s.end))
 
 
 def _open_files(folder: Path) -> Iterator[RowSource]:
@@ -146,19 +143,17 @@ def _open_files(folder: Path) -> Iterator[RowSource]:
             except FileNotFoundError:
                 continue
             first = int(match[1])
-            yield RowSource(file, "open", first, first + rows)
+            yield RowSource(file, first, first + rows, is_open=True)
 
 
 def _parts(folder: Path) -> Iterator[RowSource]:
     """The files of a folder in order; one that a run did not write follows the one before it."""
-    from pgcli.output.parquet import PART, count_rows, read_part_info
-
-    end = 0
+    end, format = 0, part_format()
     for file in sorted(file for file in folder.iterdir() if PART.fullmatch(file.name)):
-        info = read_part_info(file)
+        info = format.part_info(file)
         first = end if info is None else info.first
-        end = first + (count_rows(file) if info is None else info.rows)
-        yield RowSource(file, "parquet", first, end)
+        end = first + (format.count(file) if info is None else info.rows)
+        yield RowSource(file, first, end)
 
 
 def _valid_rows(path: Path, *, exact: bool) -> Iterator[Row]:

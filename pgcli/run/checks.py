@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable
 from glob import has_magic, iglob
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from pgcli.errors import OutputFailed, UsageError
 from pgcli.images import ImageLimits
 from pgcli.inputs import ReadOptions
 from pgcli.inputs.paths import parse_path, url_scheme
-from pgcli.output import OutputFormat, output_format
+from pgcli.output import FOLDER, TEXT, output_format
 from pgcli.run.request.shard import Shard, parse_shard
 from pgcli.run.rows import RunRows
 from pgcli.run.task import KNOWS, check_model, default_model
@@ -24,16 +24,17 @@ from pgcli.tasks import template_columns
 if TYPE_CHECKING:
     from pgcli.run.request import RunRequest
 
-#: Where rows go; `stream` is standard output.
-Format = Literal["stream"] | OutputFormat
 #: The most images that a built-in model answers unless it is named: it exists to be tried out.
 DEMO_IMAGES = 100
 
 
-def format_of(request: RunRequest) -> Format:
-    """The format of the output, by its name or `--format`. Raises UsageError."""
+def is_stream(request: RunRequest) -> bool:
+    """Whether rows go to standard output or are text: no later run resumes them.
+
+    Raises UsageError if the name of the output chooses no format.
+    """
     output = request.output
-    return "stream" if output.output == "-" else output_format(output.output, output.format)
+    return output.output == "-" or output_format(output.output, output.format) == TEXT
 
 
 def shard_of(request: RunRequest) -> Shard | None:
@@ -97,12 +98,13 @@ def check_request(request: RunRequest) -> None:
 
 def check_output(request: RunRequest) -> None:
     """Raise UsageError or OutputFailed for an output that no run writes."""
-    output, format = request.output.output, format_of(request)
-    if format == "stream" and sys.stdout is None:
+    output = request.output.output
+    is_stream(request)
+    if output == "-" and sys.stdout is None:
         raise OutputFailed("standard output is closed", hint="name a file: -o rows.jsonl")
     if url_scheme(output) is not None:
         bucket, _, path = output.partition("://")[2].partition("/")
-        is_folder = bucket.rpartition("@")[2] and path.strip("/") and format == "folder"
+        is_folder = bucket.rpartition("@")[2] and path.strip("/") and output.endswith(FOLDER)
         if not is_in_object_store(output) or not is_folder or has_credentials(output):
             raise UsageError(
                 f"rows cannot be written to {without_credentials(output)}",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pgcli.errors import OutputFailed
 from pgcli.inputs import Inventory
-from pgcli.output.lines import json_line
+from pgcli.output.lines import LineFormat, json_line
 from pgcli.records import Answer, Item
 from pgcli.run import checks
 from pgcli.run.progress.tally import Tally
@@ -61,9 +61,7 @@ def recorded_inventory(state: State, request: RunRequest) -> Inventory | None:
 
 def join_output(request: RunRequest, store: Store, process: Process) -> RunOutput:
     """The output of a run that another process has begun: its record and its input are there."""
-    format = checks.format_of(request)
-    assert format != "stream"
-    state = State(request.output.output, format, overwrite=False, store=store)
+    state = State(request.output.output, overwrite=False, store=store)
     assert state.record is not None, "the run has not begun"
     options = checks.read_options(request)
     inventory = Inventory.load(recorded_inputs(store), request.sources, options)
@@ -83,7 +81,7 @@ class RunOutput:
         self._process = process
         self.record = state.record or self._new_record()
         self.files = OpenFiles(state.store, process.id)
-        is_lines, keep = state.format == "jsonl", rows.inventory.kept
+        is_lines, keep = isinstance(state.format, LineFormat), rows.inventory.kept
         self.schema = row_schema(request, keep, exact=not is_lines)
         has_columns = is_lines or not rows.is_addressable
         self.line_schema = self.schema if has_columns else replace(self.schema, keep=())

@@ -90,15 +90,14 @@ class Run:
         """Check, open the input and the output, load the model, compute, complete the output."""
         request = self.request
         checks.check_request(request)
-        name = checks.format_of(request)
         import_ahead(request)
-        if name == "stream" or name == "text":
+        if checks.is_stream(request):
             if request.running.dry_run:
                 return self.show_plan()
             self.rows = self.read_input()
             answer_to_stream(self)
         else:
-            state = open_state(request, name)
+            state = open_state(request)
             if request.running.dry_run:
                 check_record(state, request)
                 return self.show_plan()

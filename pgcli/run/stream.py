@@ -63,7 +63,7 @@ def stream_from_engines(run: Run, slots: Sequence[EngineSlot], save: Save) -> No
             run.request.output, output=f"{folder}/rows.jsonl", format="auto", overwrite=False
         )
         request = replace(run.request, output=options)
-        state = open_state(request, "jsonl")
+        state = open_state(request)
         process = Process(state.store, "run")
         with process.registered():
             output = run.output = RunOutput(state, request, run.rows, process)

@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow
-from pyarrow import parquet
 
-from pgcli.output.parquet import SETTINGS
+from pgcli.output.tables import SETTINGS, TableFormat
 from pgcli.printable import printable
 from pgcli.rows import json_safe, json_text, round6
 from pgcli.search.duplicates import similarities_to_first
@@ -94,13 +93,12 @@ class SearchRows:
         if not titles:
             yield f"{NOTHING}\n".encode()
 
-    def write_parquet(self, file: Path) -> None:
-        """Write the rows as Parquet, with the settings of the search in its metadata."""
+    def write_table(self, file: Path, format: TableFormat) -> None:
+        """Write the rows as a table, with the settings of the search in its metadata."""
         settings = json_safe({"command": "search", **self.settings})
         schema = pyarrow.schema(
-            [(name, KINDS.get(name, pyarrow.string())) for name in self.columns],
-            metadata={SETTINGS: json.dumps(settings).encode()},
+            [(name, KINDS.get(name, pyarrow.string())) for name in self.columns]
         )
-        parquet.write_table(
-            pyarrow.Table.from_pylist(self.values(), schema), file, compression="zstd"
-        )
+        table = pyarrow.Table.from_pylist(self.values(), schema)
+        with file.open("wb") as stream:
+            format.write_tables(stream, [table], {SETTINGS: json.dumps(settings).encode()})

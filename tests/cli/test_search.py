@@ -413,7 +413,7 @@ def test_output_that_cannot_be_written_exits_with_14(
     def full(*arguments: object, **options: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(parquet, "write_table", full)
+    monkeypatch.setattr(parquet.ParquetWriter, "write_table", full)
     code, _, err = call(capsys, vectors, "--text", "row 1", "-o", "hits.parquet")
     assert code == 14
     assert "cannot write hits.parquet: No space left on device" in err

@@ -208,11 +208,11 @@ def test_no_control_character_reaches_a_terminal() -> None:
 @pytest.mark.parametrize(
     ("name", "option", "expected"),
     [
-        ("a.jsonl", "auto", "jsonl"),
-        ("A.PARQUET", "auto", "parquet"),
-        ("a.parquet/", "auto", "folder"),
-        ("a", "jsonl", "jsonl"),
-        ("a.ndjson", "jsonl", "jsonl"),
+        ("a.jsonl", "auto", ".jsonl"),
+        ("A.PARQUET", "auto", ".parquet"),
+        ("a.parquet/", "auto", "/"),
+        ("a", "jsonl", ".jsonl"),
+        ("a.ndjson", "jsonl", ".jsonl"),
         ("notes", "text", "text"),
         ("notes.txt", "text", "text"),
     ],

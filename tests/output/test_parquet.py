@@ -21,19 +21,12 @@ from pyarrow import parquet as pq
 
 from pgcli.arrow_types import as_text, common_type
 from pgcli.cli.main import main
-from pgcli.output import parquet
-from pgcli.output.parquet import (
-    PartInfo,
-    iter_tables,
-    part_metadata,
-    read_parquet,
-    read_part_info,
-    read_settings,
-    spool_tables,
-    write_parquet,
-)
+from pgcli.output import tables as table_files
+from pgcli.output.parquet import PARQUET
 from pgcli.output.promote import Cell
+from pgcli.output.reader import read_settings
 from pgcli.output.schema import MISMATCHES, TYPES, rows_table
+from pgcli.output.tables import PartInfo, part_metadata, spool_tables
 from pgcli.records import COLUMNS, Answer, Mask, Rle
 from pgcli.rows import RowSchema
 from tests.support.answers import BOX, answer, refused
@@ -79,7 +72,7 @@ def table_of(answers: Sequence[Answer], kept: Any = None, **columns: Any) -> pa.
 
 def written(path: Path, tables: Any, metadata: Any = None) -> Path:
     with path.open("w+b") as file:
-        write_parquet(file, tables, metadata)
+        PARQUET.write_tables(file, tables, metadata)
     return path
 
 
@@ -113,7 +106,7 @@ def test_masks_and_kept_columns_are_read_back(tmp_path: Path) -> None:
     ]
     schema = RowSchema(extras=("masks",), keep=("a",))
     table = table_of(answers, extras=("masks",), keep=("a",))
-    rows = [*read_parquet(written(tmp_path / "rows.parquet", [table]))]
+    rows = [*PARQUET.read(written(tmp_path / "rows.parquet", [table]))]
     assert rows == [schema.row(each) for each in answers]
 
 
@@ -146,11 +139,12 @@ def test_embeddings_are_lists_of_one_length(tmp_path: Path, dim: int | None) -> 
 
 def test_metadata_tell_what_a_file_holds(tmp_path: Path) -> None:
     file = written(tmp_path / "a.parquet", [table_of([answer()])], part_metadata(INFO))
-    assert read_part_info(file) == INFO
+    assert PARQUET.part_info(file) == INFO
     assert json.loads(pq.read_schema(file).metadata[b"pgcli"]) == {"task": "ask", "seed": None}
     assert read_settings(file) == read_settings(tmp_path) == INFO.settings
     end = file.read_bytes()[-8:]
-    assert read_part_info(file.read_bytes()[-int.from_bytes(end[:4], "little") - 8 :]) == INFO
+    data = file.read_bytes()[-int.from_bytes(end[:4], "little") - 8 :]
+    assert PARQUET.part_info(io.BytesIO(data)) == INFO
 
 
 def test_other_files_have_no_part_info(tmp_path: Path) -> None:
@@ -165,19 +159,19 @@ def test_other_files_have_no_part_info(tmp_path: Path) -> None:
         part_metadata(INFO) | {b"pgcli.run": b"\xff"},
     ]
     for metadata in bad:
-        assert read_part_info(written(tmp_path / "x", [table_of([answer()])], metadata)) is None
+        assert PARQUET.part_info(written(tmp_path / "x", [table_of([answer()])], metadata)) is None
     (tmp_path / "y").write_text("text")
     for source in (
         tmp_path / "x" / "nothing",
         tmp_path / "none",
         tmp_path,
         tmp_path / "y",
-        b"",
-        b"PAR1",
+        io.BytesIO(b""),
+        io.BytesIO(b"PAR1"),
     ):
-        assert read_part_info(source) is None
+        assert PARQUET.part_info(source) is None
     deep = part_metadata(INFO) | {b"pgcli": b"[" * 100_000}
-    info = read_part_info(written(tmp_path / "x", [table_of([answer()])], deep))
+    info = PARQUET.part_info(written(tmp_path / "x", [table_of([answer()])], deep))
     assert info is not None
     assert info.settings == {}
 
@@ -194,7 +188,7 @@ def test_kept_columns_are_copied_as_they_are(tmp_path: Path, sizes: list[int]) -
         tables.append(table_of(answers, KEPT.slice(start, size), keep=keep))
         start += size
     file = written(tmp_path / "rows.parquet", iter(tables))
-    rows = [*read_parquet(file, exact=True)]
+    rows = [*PARQUET.read(file, exact=True)]
     again = written(tmp_path / "again.parquet", [rows_table(rows, RowSchema(keep=keep))])
     source = pq.read_table(written(tmp_path / "source.parquet", [KEPT]))  # which has no seconds
     for path in (file, again):
@@ -207,7 +201,7 @@ def test_kept_columns_are_copied_as_they_are(tmp_path: Path, sizes: list[int]) -
 def test_kept_columns_are_read_as_json_has_them(tmp_path: Path) -> None:
     keep = tuple(KEPT.column_names)
     table = table_of([answer(index) for index in range(4)], KEPT, keep=keep)
-    first, second, third, fourth = read_parquet(written(tmp_path / "rows.parquet", [table]))
+    first, second, third, fourth = PARQUET.read(written(tmp_path / "rows.parquet", [table]))
     expected = {
         "moment ns": "2001-09-09T01:46:40.000000001",
         "in a zone": "2001-09-09T03:46:40.000000001+02:00",
@@ -234,7 +228,7 @@ def test_unknown_time_zone_is_an_error(tmp_path: Path, capsys: pytest.CaptureFix
     times = pa.array([0], pa.timestamp("s", tz="Nowhere/Atlantis"))
     file = written(tmp_path / "rows.parquet", [pa.table({"id": ["a"], "when": times})])
     with pytest.raises(pa.ArrowInvalid):
-        list(read_parquet(file))
+        list(PARQUET.read(file))
     assert main(["view", str(file), "-o", str(tmp_path / "page.html")]) == 2
     assert "cannot be read" in capsys.readouterr().err
 
@@ -362,7 +356,7 @@ def test_text_of_values_that_are_no_text() -> None:
 
 
 def test_row_groups_are_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet, "MAX_GROUP_BYTES", 10_000)
+    monkeypatch.setattr(table_files, "MAX_GROUP_BYTES", 10_000)
     answers = [answer(k, answer="x" * (4000 if k < 6 else 20_000)) for k in range(7)]
     file = pq.ParquetFile(written(tmp_path / "a.parquet", [table_of(answers)]))
     rows = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
@@ -375,11 +369,11 @@ def test_row_groups_are_read_one_at_a_time(tmp_path: Path) -> None:
     tables = [table_of([answer(k), answer(k + 1)]) for k in (0, 2)]
     file = written(tmp_path / "a.parquet", iter(tables))
     with file.open("rb") as stream:
-        assert [table["index"].to_pylist() for table in iter_tables(stream)] == [[0, 1], [2, 3]]
+        assert [table["index"].to_pylist() for table in PARQUET.tables(stream)] == [[0, 1], [2, 3]]
     data = io.BytesIO()
-    assert write_parquet(data, [table_of([])]) == 0
-    assert [len(table) for table in iter_tables(data)] == [0]
-    assert TYPES["boxes"] == next(iter_tables(data)).schema.field("boxes").type
+    assert PARQUET.write_tables(data, [table_of([])]) == 0
+    assert [len(table) for table in PARQUET.tables(data)] == [0]
+    assert TYPES["boxes"] == next(PARQUET.tables(data)).schema.field("boxes").type
 
 
 json_values = st.recursive(

@@ -21,10 +21,12 @@ from hypothesis import strategies as st
 
 import pgcli.output.reader
 from pgcli.errors import UsageError
+from pgcli.output import part_name
 from pgcli.output.lines import json_line
-from pgcli.output.parquet import PartInfo, part_metadata, part_name, write_parquet
+from pgcli.output.parquet import PARQUET
 from pgcli.output.reader import indexed_rows, read_results, state_folder
 from pgcli.output.schema import rows_table
+from pgcli.output.tables import PartInfo, part_metadata
 from pgcli.records import Answer
 from pgcli.rows import RowSchema
 from tests.support.answers import BOX, answer, refused
@@ -46,7 +48,7 @@ def lines(answers: Iterable[Answer], schema: RowSchema = SCHEMA) -> bytes:
 def write_part(file: Path, first: int, rows: Sequence[Any], run: str = "run") -> None:
     info = PartInfo(run, first, len(rows), {}, {"task": "ask"})
     with file.open("wb") as stream:
-        write_parquet(stream, [rows_table(rows, SCHEMA)], part_metadata(info))
+        PARQUET.write_tables(stream, [rows_table(rows, SCHEMA)], part_metadata(info))
 
 
 def write(folder: Path, name: str, count: int, run: str = "run") -> Path:
@@ -106,7 +108,7 @@ def test_parts_are_read_by_their_first_rows(tmp_path: Path) -> None:
     """Also where another program has written one of them again; others are no parts."""
     output = write(tmp_path, "rows/", 12)
     with (output / part_name(1)).open("wb") as stream:
-        write_parquet(stream, [rows_table(ROWS[4:8], SCHEMA)])
+        PARQUET.write_tables(stream, [rows_table(ROWS[4:8], SCHEMA)])
     for foreign in ("part-00000-x.snappy.parquet", "part-1.parquet", "other.parquet"):
         (output / foreign).write_bytes(b"")
     assert numbers(output) == [*range(12)]
@@ -284,7 +286,7 @@ def test_columns_nested_too_deeply_are_refused(tmp_path: Path, levels: int) -> N
         kind = pa.list_(kind)
     table = pa.table({"id": ["a"], "deep": pa.nulls(1, kind)})
     with (tmp_path / "rows.parquet").open("wb") as file:
-        write_parquet(file, [table])
+        PARQUET.write_tables(file, [table])
     with pytest.raises(UsageError, match="cannot be read"):
         list(read_results(tmp_path / "rows.parquet"))
 

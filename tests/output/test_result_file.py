@@ -23,12 +23,13 @@ from hypothesis import strategies as st
 from pyarrow import parquet as pq
 
 from pgcli.errors import OutputExists, OutputFailed, UsageError
-from pgcli.output import result_file
+from pgcli.output import tables
 from pgcli.output.lines import json_line
-from pgcli.output.parquet import write_parquet
+from pgcli.output.parquet import PARQUET
 from pgcli.output.reader import read_results, state_folder
-from pgcli.output.result_file import check_result_file, row_tables, write_result_file
+from pgcli.output.result_file import check_result_file, write_result_file
 from pgcli.output.schema import rows_table
+from pgcli.output.tables import row_tables
 from pgcli.records import COLUMNS, EMBED_COLUMNS, Answer, Box, Mask
 from pgcli.rows import RowSchema
 from tests.support.answers import BOX, answer, refused
@@ -78,7 +79,7 @@ def typed(folder: Path, name: str, first: int, unit: str = "ms") -> Path:
     schema = RowSchema(keep=KEEP)
     rows = [schema.row(answer(first + number)) for number in (0, 1)]
     with (folder / name).open("wb") as file:
-        write_parquet(file, [rows_table(rows, schema, pa.table(columns))])
+        PARQUET.write_tables(file, [rows_table(rows, schema, pa.table(columns))])
     return folder / name
 
 
@@ -157,7 +158,7 @@ def test_columns_of_all_files_are_there(target: Path) -> None:
 def test_values_of_rows_have_one_type(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int
 ) -> None:
-    monkeypatch.setattr(result_file, "TABLE_ROWS", batch)
+    monkeypatch.setattr(tables, "TABLE_ROWS", batch)
     kept = [{"a": 1, "b": None}, {"a": 2.5, "b": 3}, {"a": None, "b": "x"}, {"a": 4, "b": None}]
     rows = [answer(number, kept=values) for number, values in enumerate(kept)]
     table = pq.read_table(write(tmp_path / "a.parquet", rows, keep=("a", "b")))
@@ -168,7 +169,7 @@ def test_values_of_rows_have_one_type(
 def test_embeddings_of_any_batch_have_one_length(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(result_file, "TABLE_ROWS", 1)
+    monkeypatch.setattr(tables, "TABLE_ROWS", 1)
     values = array("f", [0.5, 0.25])
     rows = [refused(0, task="embed"), answer(1, task="embed", embedding=values)]
     path = write(tmp_path / "a.parquet", rows, base=EMBED_COLUMNS)
@@ -178,7 +179,7 @@ def test_embeddings_of_any_batch_have_one_length(
 
 def test_value_that_its_column_cannot_hold_is_named(tmp_path: Path) -> None:
     row = RowSchema().row(answer()) | {"width": "wide"}
-    with pytest.raises(UsageError, match="does not fit the columns of Parquet"):
+    with pytest.raises(UsageError, match="does not fit the columns of a table"):
         write_result_file(tmp_path / "a.parquet", lambda: [row], RowSchema())
     assert list(tmp_path.iterdir()) == []
     assert write_result_file(tmp_path / "a.jsonl", lambda: [row], RowSchema()) == 1
@@ -371,7 +372,7 @@ def test_names_that_cannot_be_written_are_refused(tmp_path: Path) -> None:
 
 
 def test_tables_of_rows_are_made_as_rows_come() -> None:
-    tables = row_tables(map(RowSchema().row, map(answer, range(25_000))), RowSchema())
-    assert len(next(tables)) == result_file.TABLE_ROWS
-    assert sum(map(len, tables)) == 15_000
+    made = row_tables(map(RowSchema().row, map(answer, range(25_000))), RowSchema())
+    assert len(next(made)) == tables.TABLE_ROWS
+    assert sum(map(len, made)) == 15_000
     assert [len(table) for table in row_tables([], RowSchema())] == [0]

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import pyarrow
 import pytest
 import torch
 import transformers
 
-from pgcli import inputs
+from pgcli import inputs, output
 from pgcli.checkpoints import families
 from pgcli.checkpoints.model_description import read_kind
 from pgcli.cli.main import main
@@ -23,6 +25,8 @@ from pgcli.evaluation.joined_row import JoinedRow, RowTruth
 from pgcli.inputs import Inventory, readers
 from pgcli.results import exports
 from tests.support.exporting import detected, make_images, saved
+from tests.support.stub_runs import Calls, die, finish, rows_of, start, wait
+from tests.support.stub_runs import make_images as make_broken_images
 from tests.support.towers import LABELS, TINY, TINY_IMAGE, load_from, spread
 
 PAGE = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
@@ -55,6 +59,29 @@ def test_manifest_kind_needs_a_file_and_a_line(tmp_path, monkeypatch):
         assert [item.path for item in items] == paths
         assert items[2].fault is not None
         assert items[2].fault.code == "path_not_allowed"
+
+
+def test_output_format_needs_a_file_and_a_line(tmp_path, monkeypatch):
+    """Runs that are killed before a write go on, in one process and in two engines."""
+    installed("One more output format", output, output.FORMATS, monkeypatch)
+    make_broken_images(tmp_path / "images", 8, broken=[3])
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    whole.mkdir()
+    assert finish(whole, "rows.jsonl")[0] == 3
+    rows = rows_of(whole, "rows.jsonl")
+    for options in ({}, {"engines": 2}):
+        for number in range(5, 70, 13):
+            shutil.rmtree(killed, ignore_errors=True)
+            killed.mkdir()
+            wait(start(killed, "rows.arrows", before=Calls(number, die), **options))
+            assert set(rows_of(killed, "rows.arrows")) <= set(rows)
+            code, said = finish(killed, "rows.arrows", **options)
+            assert (code, rows_of(killed, "rows.arrows")) == (3, rows), said
+    with pyarrow.ipc.open_stream(killed / "rows.arrows") as stream:
+        assert stream.read_all()["answer"].null_count == 2
+    assert finish(killed, "rows.arrows", limit=3)[0] == 3
+    assert main(["merge", str(killed / "rows.arrows"), "-o", str(tmp_path / "all.arrows")]) == 3
+    assert rows_of(tmp_path, "all.arrows") == rows
 
 
 def test_export_format_needs_a_file_and_a_line(tmp_path, monkeypatch):

@@ -17,7 +17,7 @@ from pgcli.declare import option_named, options_of, parse_keywords
 from pgcli.errors import UsageError
 from pgcli.results import read
 from pgcli.run import model as running
-from pgcli.run.checks import format_of
+from pgcli.run.checks import is_stream
 from pgcli.run.request import RunRequest
 from pgcli.run.request.applies import RULES
 from pgcli.run.request.make import make_request, records_of
@@ -125,7 +125,7 @@ def test_typed_option_that_contradicts_is_refused(
     command: str, option: dict[str, Any], rest: dict[str, Any]
 ) -> None:
     with pytest.raises(UsageError) as refused:
-        format_of(request(command, rest | option, {}))
+        is_stream(request(command, rest | option, {}))
     assert refused.value.hint
     (name,) = option
     assert f"--{name.replace('_', '-')}" in f"{refused.value} {refused.value.hint}"

@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pgcli.output.parquet import PartInfo, part_metadata, write_parquet
+from pgcli.output.parquet import PARQUET
 from pgcli.output.result_file import write_result_file
 from pgcli.output.schema import rows_table
+from pgcli.output.tables import PartInfo, part_metadata
 from pgcli.records import Answer
 from pgcli.rows import RowSchema
 from pgcli.run.state.record import RUN, RunRecord, state_folder
@@ -37,7 +38,7 @@ def saving(path: Path | str, **schema: Any) -> Iterator[SavedRows]:
         target.mkdir()
         table = rows_table(values, columns)
         with (target / "part-000000.parquet").open("wb") as file:
-            write_parquet(file, [table], part_metadata(PartInfo("1", 0, len(values))))
+            PARQUET.write_tables(file, [table], part_metadata(PartInfo("1", 0, len(values))))
     else:
         write_result_file(target, lambda: values, columns)
     state = LocalStore(Path(state_folder(str(path))), create=True)

@@ -24,7 +24,8 @@ from pgcli.cli.options import (
 from pgcli.cli.ui.console import Screen, is_terminal
 from pgcli.declare import opt
 from pgcli.errors import UsageError
-from pgcli.output import output_format
+from pgcli.output import FOLDER, FORMATS, TEXT, load_format, output_format
+from pgcli.output.lines import LineFormat
 from pgcli.stores.writing import check_target, published, wrap_write_errors
 from pgcli.tasks.question import normalize
 from pgcli.wording import count, listed
@@ -158,8 +159,8 @@ def check_outputs(options: SearchOptions) -> None:
     sources, overwrite = [*options.vectors, *options.image], options.overwrite
     if options.output != "-":
         check_not_a_source(options.output, sources)
-        if output_format(options.output, options.format) == "folder":
-            hint = "name a .jsonl or .parquet file"
+        if output_format(options.output, options.format) == FOLDER:
+            hint = f"name a {' or '.join(FORMATS)} file"
             raise UsageError(f"{options.output} is the name of a folder", hint=hint)
         check_target(Path(options.output), "-o", is_folder=False, overwrite=overwrite)
     if options.view is not None:
@@ -308,12 +309,13 @@ def write(results: SearchRows, options: SearchOptions, screen: Screen) -> None:
             sys.stdout.buffer.writelines(lines)
             sys.stdout.buffer.flush()
         return
-    kind = output_format(options.output, options.format)
+    is_text = output_format(options.output, options.format) == TEXT
+    format = load_format(options.output)
     with published(Path(options.output), replace=options.overwrite) as part:
-        if kind == "parquet":
-            results.write_parquet(part)
+        if not isinstance(format, LineFormat):
+            results.write_table(part, format)
         else:
-            lines = results.text_lines() if kind == "text" else results.json_lines()
+            lines = results.text_lines() if is_text else results.json_lines()
             part.write_bytes(b"".join(lines))
     screen.info(f"{options.output}: {count(len(results.rows), 'row')}")
 

@@ -18,7 +18,7 @@ FORMATS: Mapping[str, str] = {
     "txt": "texts.TXT",
     "caption": "texts.CAPTION",
     "csv": "tables.CSV",
-    "parquet": "tables.PARQUET",
+    "parquet": "tables.TABLE",
     "webdataset": "webdataset.WEBDATASET",
     "fiftyone": "coco.FIFTYONE",
 }

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from pgcli.output.reader import Row
-from pgcli.output.result_file import row_tables
 from pgcli.results.exports.entry import Export, ExportEntry, ExportFormat
 from pgcli.rows import RowSchema, json_text
 
@@ -49,7 +48,8 @@ def write_table(target: Path, entries: Iterable[ExportEntry], export: Export) ->
     """Write the file. Rows are first written to a temporary file, for the types of their columns
     to be known.
     """
-    from pgcli.output.parquet import spool_tables, write_parquet  # imports pyarrow
+    from pgcli.output.parquet import PARQUET  # imports pyarrow
+    from pgcli.output.tables import row_tables, spool_tables
 
     def rows() -> Iterator[Row]:
         for entry in entries:
@@ -61,7 +61,7 @@ def write_table(target: Path, entries: Iterable[ExportEntry], export: Export) ->
     with tempfile.TemporaryFile(dir=target.parent) as spool:
         tables = spool_tables(row_tables(rows(), RowSchema.of(export.stats.columns)), spool)
         with target.open("xb") as file:
-            write_parquet(file, tables)
+            PARQUET.write_tables(file, tables)
 
 
-PARQUET = ExportFormat(write_table, keeps_types=True)
+TABLE = ExportFormat(write_table, keeps_types=True)

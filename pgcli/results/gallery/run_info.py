@@ -13,7 +13,7 @@ from typing import Any
 from pgcli.errors import OutputExists, UsageError
 from pgcli.inputs.paths import parse_path, url_scheme
 from pgcli.inputs.readers import IMAGE_ENDINGS, ending
-from pgcli.printable import is_deep
+from pgcli.output.reader import read_settings
 from pgcli.results.gallery.cards import ResultFile
 from pgcli.results.images import saved_record
 from pgcli.run.status import read_status
@@ -26,7 +26,7 @@ def read_run_info(output: Path, name: str) -> ResultFile:
     """The result file under this name, with what is known of its run."""
     record = saved_record(output)
     if record is None:
-        settings, folder = settings_in_parquet(output), None
+        settings, folder = read_settings(output), None
         facts = [*flatten(settings)]
     else:
         settings, folder = record.settings, record.input.get("folder")
@@ -56,16 +56,6 @@ def absolute_image(folder: object, image: str) -> str | None:
     if not isinstance(folder, str):
         return None
     return os.path.normpath(os.path.join(folder, parse_path(image)))  # noqa: PTH118 - may have a NUL
-
-
-def settings_in_parquet(output: Path) -> Mapping[str, Any]:
-    """The settings in a Parquet file, or in the first one of a folder; empty without any."""
-    if not output.is_dir() and output.suffix.lower() != ".parquet":
-        return {}
-    from pgcli.output.parquet import read_settings  # imports pyarrow
-
-    settings = read_settings(output)
-    return {} if is_deep(settings) else settings
 
 
 def flatten(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

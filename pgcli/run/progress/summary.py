@@ -7,11 +7,12 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pgcli import __version__
 from pgcli.inputs.paths import url_scheme
+from pgcli.output import FOLDER, load_format
+from pgcli.output.lines import LineFormat
 from pgcli.printable import encodable
 from pgcli.run.progress.tally import Tally
 from pgcli.stores.urls import without_credentials
@@ -199,7 +200,8 @@ def interrupted_notice(output: str, saved: int, *, is_resumable: bool, is_beside
     where = f"saved in {output}"
     if is_beside:
         where = f"saved in {output} and {output.rstrip('/')}.pgcli/"
-    if is_beside and Path(output).suffix.lower() == ".parquet":
+    is_appended = output.endswith(FOLDER) or isinstance(load_format(output), LineFormat)
+    if is_beside and not is_appended:
         where = f"saved in {output}.pgcli/; {output} appears when it is complete"
     resumes = "; the same command resumes the run" if is_resumable else ""
     return f"stopped after {rows}, {where}{resumes}"

@@ -18,7 +18,7 @@ from pgcli.checkpoints.find import DEMO, DEMO_TOWERS, builtin_models
 from pgcli.declare import build, options_of
 from pgcli.errors import PgcliError, UsageError
 from pgcli.inputs.options import SOURCE, ReadOptions
-from pgcli.output import ENDINGS
+from pgcli.output import named_format
 from pgcli.run.request.options import RECORDS, InputOptions
 from pgcli.run.request.questions import COMMANDS, WITHOUT_ANSWERS
 from pgcli.stores.urls import is_in_object_store
@@ -63,11 +63,6 @@ def is_generated(o: Options) -> bool:
 def is_folder(o: Options) -> bool:
     """Whether the output is a folder of Parquet files."""
     return str(o.output).endswith("/")
-
-
-def format_of_name(o: Options) -> str | None:
-    """The format that the name of the output chooses, if it does."""
-    return "folder" if is_folder(o) else ENDINGS.get(Path(o.output).suffix.lower())
 
 
 def has_images(o: Options) -> bool:
@@ -153,7 +148,7 @@ RULES = (
     Rule("overwrite", never, EXCLUDES, "leave out {flag}", excludes="retry_errors"),
     Rule(
         "retry_errors",
-        lambda o: o.output != "-" and (format_of_name(o) is not None or o.format == "jsonl"),
+        lambda o: o.output != "-" and (named_format(o.output) is not None or o.format == "jsonl"),
         "{flag} goes through all rows of an output that can be resumed",
         "name the output with the errors: -o rows.jsonl",
     ),
@@ -173,7 +168,7 @@ RULES = (
         "name a folder of this machine with -o",
     ),
     # the output
-    Rule("format", lambda o: format_of_name(o) in (None, o.format)),
+    Rule("format", lambda o: named_format(o.output) in (None, f".{o.format}")),
     Rule("rows_per_file", is_folder, "{flag} applies to a folder of Parquet files"),
     Rule("draw", is_text, "{flag} draws boxes" + NO_COLUMN, LEAVE_OUT),
     Rule(

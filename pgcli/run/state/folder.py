@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pgcli.errors import OutputExists, OutputInUse
 from pgcli.inputs.paths import url_scheme
-from pgcli.output import OutputFormat
-from pgcli.output.parquet import PART
+from pgcli.output import FOLDER, PART, PART_ENDING, load_format, part_format
 from pgcli.printable import printable
 from pgcli.run.state.claims import CLAIMS
 from pgcli.run.state.form import Form, FormContext
@@ -40,6 +39,8 @@ from pgcli.stores.urls import is_in_object_store, without_credentials
 from pgcli.stores.writing import already_exists, check_target
 
 if TYPE_CHECKING:
+    from pgcli.output.lines import LineFormat
+    from pgcli.output.tables import TableFormat
     from pgcli.run.request import RunRequest
 
 #: How a process takes part: it has the output for itself, or shares it with others.
@@ -67,10 +68,8 @@ class State:
     record: RunRecord | None = None
     replaced: RunRecord | None = None
 
-    def __init__(
-        self, output: str, format: OutputFormat, *, overwrite: bool, store: Store | None = None
-    ):
-        self.output, self.format, self.overwrite = output, format, overwrite
+    def __init__(self, output: str, *, overwrite: bool, store: Store | None = None):
+        self.output, self.overwrite = output, overwrite
         self.name = without_credentials(output)
         self._store = store
         self._held: list[str] = []
@@ -84,6 +83,16 @@ class State:
         if self._store is None:
             self._store = open_folder(state_folder(self.output), create=True)
         return self._store
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether the output is a folder of files."""
+        return self.output.endswith(FOLDER)
+
+    @property
+    def format(self) -> LineFormat | TableFormat:
+        """The format of the output's files."""
+        return part_format() if self.is_folder else load_format(self.output)
 
     @property
     def is_stored(self) -> bool:
@@ -102,7 +111,7 @@ class State:
             return
         if self._store is not None and self.replaced is None:
             self._check_state(self._store)
-        if self.format == "folder":
+        if self.is_folder:
             self._check_names(names)
         elif names and not self.overwrite:
             why = f" and cannot be resumed: there is no {state_folder(self.output)}/{RUN}"
@@ -118,7 +127,7 @@ class State:
 
     def _output_names(self) -> list[str]:
         """The files of the output: those in a folder, or the one that it is."""
-        if self.format != "folder":
+        if not self.is_folder:
             return [self.output] if os.path.lexists(self.output) else []
         with suppress(FileNotFoundError):
             return [entry.name for entry in open_folder(self.output, follow=True).list()]
@@ -141,7 +150,9 @@ class State:
                 f"{self.name} is not empty, and there is no record of a run that wrote it",
                 hint="move its files away, or choose another -o",
             )
-        foreign = [name for name in names if not PART.fullmatch(name) and name.endswith(".parquet")]
+        foreign = [
+            name for name in names if not PART.fullmatch(name) and name.endswith(PART_ENDING)
+        ]
         if foreign:
             raise OutputExists(
                 f"{self.name} has files that no run wrote: {foreign[0]}",
@@ -176,7 +187,7 @@ class State:
         for folder in ("", *FOLDERS):
             store.remove_abandoned(folder.rstrip("/"))
         output = Path(self.output)
-        if self.format != "folder":
+        if not self.is_folder:
             LocalStore(output.parent, follow=True).remove_abandoned(start=f".{output.name}.")
         elif output.is_dir():
             LocalStore(output, follow=True).remove_abandoned(start=".part-")
@@ -294,15 +305,15 @@ def foreign_names(store: Store) -> Iterator[str]:
             yield entry.name
 
 
-def open_state(request: RunRequest, format: OutputFormat) -> State:
+def open_state(request: RunRequest) -> State:
     """The state of the request's output, checked as far as nothing else is needed.
 
     Nothing is created. Raises UsageError, OutputExists and OutputFailed.
     """
     output = request.output.output
+    state = State(output, overwrite=request.output.overwrite)
     if url_scheme(output) is None:
-        check_target(Path(output), "-o", is_folder=format == "folder", overwrite=True)
-    state = State(output, format, overwrite=request.output.overwrite)
+        check_target(Path(output), "-o", is_folder=state.is_folder, overwrite=True)
     state.check()
     return state
 

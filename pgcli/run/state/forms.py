@@ -6,10 +6,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from pgcli.output import FOLDER, load_format, part_format
+from pgcli.output.lines import LineFormat
 from pgcli.run.state.form import Form, FormContext
 from pgcli.run.state.lines_form import LinesForm
 from pgcli.run.state.open_files import ALL_ROWS, OpenFiles, Segment, in_order
-from pgcli.run.state.parquet_form import ParquetForm
+from pgcli.run.state.table_form import TableForm
 from pgcli.stores import LocalStore, open_folder
 from pgcli.stores.urls import is_in_object_store
 
@@ -21,13 +23,14 @@ def open_form(output: str, context: FormContext, *, create: bool = False) -> For
     """
     path, rows = Path(output), context.record().file_rows
     if is_in_object_store(output):
-        return ParquetForm(open_folder(output), context, rows)
-    if output.endswith("/") or path.is_dir():
-        return ParquetForm(LocalStore(path, create=create, follow=True), context, rows)
-    folder = LocalStore(path.parent, follow=True)
-    if path.suffix.lower() == ".parquet":
-        return ParquetForm(folder, context, ALL_ROWS, path.name)
-    return LinesForm(folder, path, context.files)
+        return TableForm(open_folder(output), part_format(), context, rows)
+    if output.endswith(FOLDER) or path.is_dir():
+        store = LocalStore(path, create=create, follow=True)
+        return TableForm(store, part_format(), context, rows)
+    folder, format = LocalStore(path.parent, follow=True), load_format(path)
+    if isinstance(format, LineFormat):
+        return LinesForm(folder, path, context.files)
+    return TableForm(folder, format, context, ALL_ROWS, path.name)
 
 
 def saved_segments(form: Form, files: OpenFiles, alive: Collection[str] = ()) -> list[Segment]:

@@ -15,7 +15,6 @@ from pgcli.run.progress.tally import Tally
 from pgcli.run.rows import chunk, chunk_numbers
 from pgcli.run.state.claims import MAX_DEATHS, Claim, Claims
 from pgcli.run.state.open_files import Coverage, Segment
-from pgcli.run.state.parquet_form import ParquetForm
 from pgcli.run.state.processes import Process, living
 from pgcli.run.state.record import state_folder
 from pgcli.run.workers.answer import Answers
@@ -114,10 +113,7 @@ class ChunkWorker:
         assert output.rows.total is not None
         self._output, self._process = output, process
         self._should_stop, self._total = should_stop, output.rows.total
-        self._folder: ParquetForm | None = None  # where chunks are published
-        if publishes:
-            assert isinstance(output.form, ParquetForm)
-            self._folder = output.form
+        self._folder = output.form if publishes else None  # where chunks are published
         self._saved = Coverage([])
         for first, end in saved:
             self._saved.add(first, end)

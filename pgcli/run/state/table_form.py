@@ -1,4 +1,4 @@
-"""An output of Parquet files: a folder of them, or a single one."""
+"""An output of files of tables: a folder of them, or a single one."""
 
 from __future__ import annotations
 
@@ -14,16 +14,9 @@ from typing import Any, BinaryIO
 import pyarrow
 
 from pgcli.errors import OutputExists, OutputFailed
-from pgcli.output.parquet import (
-    PART,
-    PartInfo,
-    iter_tables,
-    part_metadata,
-    part_name,
-    read_part_info,
-    write_parquet,
-)
+from pgcli.output import PART, part_name
 from pgcli.output.schema import MISMATCHES, rows_table
+from pgcli.output.tables import TABLE_ROWS, PartInfo, TableFormat, part_metadata
 from pgcli.run.state.form import FormContext
 from pgcli.run.state.open_files import (
     Coverage,
@@ -36,8 +29,6 @@ from pgcli.run.state.open_files import (
 )
 from pgcli.stores import LocalStore, Store
 
-#: Rows that are made a table at once.
-TABLE_ROWS = 10_000
 #: The end of a Parquet file in which its metadata mostly is.
 END_BYTES = 2**16
 THREADS = 32  # that read the ends of files at one time
@@ -48,15 +39,23 @@ PROBED = ("index", "id", "image", "text", "prompt", "width", "height", "error", 
 ReadTables = Callable[[], Iterable[pyarrow.Table]]
 
 
-class ParquetForm:
-    """Parquet files, each complete or not there, on this machine or in a store.
+class TableForm:
+    """Files of tables, each complete or not there, on this machine or in a store.
 
     File N of a folder has `file_rows` rows from row N * `file_rows` on. A single file has a `name`
     and all rows. Rows are saved in open files until those of a file of the output are complete.
     """
 
-    def __init__(self, store: Store, context: FormContext, file_rows: int, name: str = ""):
-        self._store, self._context, self._file_rows, self._name = store, context, file_rows, name
+    def __init__(
+        self,
+        store: Store,
+        format: TableFormat,
+        context: FormContext,
+        file_rows: int,
+        name: str = "",
+    ):
+        self._store, self._format, self._context = store, format, context
+        self._file_rows, self._name = file_rows, name
         self._parts: dict[int, Segment] = {}
         self._waiting: dict[int, list[Segment]] = {}
         self._ready = Coverage([])  # rows in files of the output, and in those that are waiting
@@ -83,7 +82,8 @@ class ParquetForm:
 
     def part(self, number: int, size: int | None = None) -> Segment | None:
         """The rows in a file, as any process of this run wrote it; None if none did."""
-        info = read_part_info(self._read_end(self._name_of(number), size))
+        stream = self._open_end(self._name_of(number), size)
+        info = None if stream is None else self._format.part_info(stream)
         if info is None or info.run != self._context.record().run_id:
             return None
         return Segment(number * self._file_rows, info.rows, Counter(info.errors))
@@ -180,7 +180,7 @@ class ParquetForm:
         info = PartInfo(record.run_id, rows.first, rows.rows, rows.errors, settings)
 
         def write(file: BinaryIO) -> None:
-            write_parquet(file, tables, part_metadata(info))
+            self._format.write_tables(file, tables, part_metadata(info))
 
         if isinstance(self._store, LocalStore):
             is_written = self._store.publish(name, write, replace=replace)
@@ -255,7 +255,7 @@ class ParquetForm:
         if stream is None:
             raise removed(self._label(number))
         with stream:
-            for table in iter_tables(stream, columns):
+            for table in self._format.tables(stream, columns):
                 yield first, table
                 first += len(table)
 
@@ -275,8 +275,12 @@ class ParquetForm:
         pairs = ((PART.fullmatch(entry.name), entry.size) for entry in self._store.list())
         return dict(sorted((int(match[1]), size) for match, size in pairs if match))
 
-    def _read_end(self, name: str, size: int | None) -> bytes:
-        """The end of a file, with its metadata; empty where there is no file."""
+    def _open_end(self, name: str, size: int | None) -> BinaryIO | None:
+        """A file with its metadata, of an object store the end of it; None where there is none."""
+        if isinstance(self._store, LocalStore):
+            return self._store.open(name)
         end = self._store.read(name, last=END_BYTES, size=size) or b""
         length = int.from_bytes(end[-8:-4], "little") + 8 if end else 0
-        return end if length <= len(end) else self._store.read(name, last=length, size=size) or b""
+        if length > len(end):
+            end = self._store.read(name, last=length, size=size) or b""
+        return BytesIO(end)

@@ -1,0 +1,286 @@
+"""Files of tables of rows: written with what they hold in their metadata, and read back."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pyarrow
+
+from pgcli.arrow_types import MISMATCHES, Kinds, add_kinds, cast_table, common_type
+from pgcli.arrow_values import to_values
+from pgcli.errors import UsageError
+from pgcli.images.limits import memory_limit
+from pgcli.output.lines import MAX_LEVELS, ReadRows
+from pgcli.output.promote import Cell, ReadTables, common_schema
+from pgcli.output.schema import EMBEDDING, embedding_dim_of, rows_table
+from pgcli.printable import is_deep
+from pgcli.rows import RowSchema, json_safe
+from pgcli.stores.files import open_regular
+
+Row = Mapping[str, Any]
+
+#: The most bytes, in memory, of a table in a file that has several rows.
+MAX_GROUP_BYTES = 64 * 2**20
+TABLE_ROWS = 10_000  # that are made a table at once
+READ_ROWS = 1000  # that are made Python values at a time
+#: For those rows: a column of a few kilobytes in the file can unpack to any number of bytes.
+READ_BYTES = 2**30
+#: The keys of the metadata: the settings, which are part of the contract, and what `PartInfo` has.
+SETTINGS = b"pgcli"
+RUN, FIRST, ROWS, ERRORS = (b"pgcli." + name for name in (b"run", b"first", b"rows", b"errors"))
+
+
+@dataclass(frozen=True)
+class PartInfo:
+    """What a file of a run holds: `rows` rows from the run's row `first` on.
+
+    `errors` counts its error rows by code.
+    """
+
+    run: str
+    first: int
+    rows: int
+    errors: Mapping[str, int] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+def part_metadata(info: PartInfo) -> dict[bytes, bytes]:
+    """The metadata of a file, for `TableFormat.write_tables`."""
+    return {
+        SETTINGS: json.dumps(dict(info.settings), default=str).encode(),
+        RUN: info.run.encode(),
+        FIRST: str(info.first).encode(),
+        ROWS: str(info.rows).encode(),
+        ERRORS: json.dumps(dict(info.errors)).encode(),
+    }
+
+
+@dataclass(frozen=True)
+class TableFormat:
+    """A format of files of Arrow tables whose schema may have metadata.
+
+    `writer` opens a file for tables of a schema, which it has as `write_table` and `close`;
+    `read_schema` reads the schema; `batches` reads some columns, or all, in the batches that were
+    written, or in parts of these of at most so many rows.
+    """
+
+    writer: Callable[[BinaryIO, pyarrow.Schema], Any]
+    read_schema: Callable[[BinaryIO], pyarrow.Schema]
+    batches: Callable[[BinaryIO, Sequence[str] | None, int], Iterator[pyarrow.RecordBatch]]
+
+    def write(self, file: BinaryIO, rows: ReadRows, schema: RowSchema) -> int:
+        """Write the rows of a result file; return their number. Raises UsageError."""
+        dim = embedding_dim_of(rows()) if EMBEDDING in schema.columns else None
+        return self.write_tables(file, lambda: row_tables(rows(), schema, dim))
+
+    def write_tables(
+        self,
+        file: BinaryIO,
+        tables: Iterable[pyarrow.Table] | ReadTables,
+        metadata: Mapping[bytes, bytes] | None = None,
+    ) -> int:
+        """Write the tables, one after the other, as they come; return the number of their rows.
+
+        The first table decides the types, and others are promoted to them. Where they cannot be,
+        the file begins anew with the types that all tables have in common: a function that starts
+        another pass is called again then, and for an iterator one of MISMATCHES is raised.
+        """
+        start: ReadTables = tables if callable(tables) else lambda: tables
+        is_iterator = isinstance(tables, Iterator)
+        try:
+            return self._write(file, start(), metadata, None)
+        except MISMATCHES:
+            if is_iterator:
+                raise
+        file.seek(0)
+        file.truncate()
+        return self._write(file, start(), metadata, common_schema(start))
+
+    def tables(
+        self, file: BinaryIO, columns: Sequence[str] | None = None
+    ) -> Iterator[pyarrow.Table]:
+        """The tables that were written, one at a time; a file without any has an empty one.
+
+        With `columns`, those of these names that it has.
+        """
+        is_empty = True
+        for batch in self.batches(file, columns, sys.maxsize):
+            is_empty = False
+            yield pyarrow.Table.from_batches([batch])
+        if is_empty:
+            file.seek(0)
+            yield self.read_schema(file).empty_table()
+
+    def read(self, file: Path, *, exact: bool = False) -> Iterator[Row]:
+        """The rows of a file.
+
+        Kept columns have the values that JSON has for theirs, or with `exact` cells, from which
+        `rows_table` makes columns of the same types again. Raises ValueError for columns that nest
+        deeper than any row.
+        """
+        with open_regular(file) as stream:
+            schema = self.read_schema(stream)
+            kept = {*RowSchema.of(schema.names).keep}
+            if max(map(_levels, schema.types), default=0) >= MAX_LEVELS:
+                raise ValueError("its columns are nested too deeply")
+            stream.seek(0)
+            batches = self.batches(stream, None, READ_ROWS)
+            pyarrow.allocate_buffer(1)  # its allocator reserves a gigabyte first: not limited
+            while columns := _read_columns(batches, kept, exact=exact):
+                for values in zip(*columns.values(), strict=True):
+                    yield dict(zip(columns, values, strict=True))
+
+    def count(self, file: Path) -> int:
+        """The number of rows of a file."""
+        with open_regular(file) as stream:
+            names = self.read_schema(stream).names[:1]
+            stream.seek(0)
+            return sum(map(len, self.tables(stream, names)))
+
+    def settings(self, file: Path) -> Mapping[str, Any]:
+        """The settings of the run, or of the search, that wrote a file; empty for another file."""
+        return _settings(self._metadata(file))
+
+    def part_info(self, source: Path | BinaryIO) -> PartInfo | None:
+        """What a file holds; None for anything but a whole file that a run wrote."""
+        metadata = self._metadata(source)
+        try:
+            errors = {str(code): int(n) for code, n in json.loads(metadata[ERRORS]).items()}
+            first, rows = int(metadata[FIRST]), int(metadata[ROWS])
+            run = metadata[RUN].decode()
+        except (KeyError, ValueError, TypeError, AttributeError, RecursionError):
+            return None
+        if min(first, rows, *errors.values()) < 0:
+            return None
+        return PartInfo(run, first, rows, errors, _settings(metadata))
+
+    def _metadata(self, source: Path | BinaryIO) -> Mapping[bytes, bytes]:
+        """The metadata of a file; empty for one of another format."""
+        try:
+            with open_regular(source) if isinstance(source, Path) else source as stream:
+                schema = self.read_schema(stream)
+        except (OSError, pyarrow.ArrowException):
+            return {}
+        metadata: Mapping[bytes, bytes] = schema.metadata or {}
+        return metadata
+
+    def _write(
+        self,
+        file: BinaryIO,
+        tables: Iterable[pyarrow.Table],
+        metadata: Mapping[bytes, bytes] | None,
+        schema: pyarrow.Schema | None,
+    ) -> int:
+        """Write the tables under the schema, or under that of the first if all fit into it."""
+        kinds: Kinds = {}
+        common: Any = schema
+        writer, rows = None, 0
+        try:
+            for table in tables:
+                if schema is None:
+                    add_kinds(kinds, table.schema)
+                    fields = [(name, common_type(found)) for name, found in kinds.items()]
+                    if common is not None and common != pyarrow.schema(fields):
+                        raise pyarrow.ArrowInvalid("columns of the tables have types that differ")
+                    common = pyarrow.schema(fields)
+                if writer is None:
+                    writer = self.writer(file, common.with_metadata(dict(metadata or {})))
+                for group in _groups(cast_table(table, common)):
+                    writer.write_table(group, len(group))
+                rows += len(table)
+        finally:
+            if writer is not None:
+                writer.close()
+        return rows
+
+
+def row_tables(
+    rows: Iterable[Row], schema: RowSchema, embedding_dim: int | None = None
+) -> Iterator[pyarrow.Table]:
+    """The rows as tables, whose kept columns may differ in their types; at least one table.
+
+    Raises UsageError for a value that its column cannot hold.
+    """
+    iterator, is_first = iter(rows), True
+    while (batch := list(islice(iterator, TABLE_ROWS))) or is_first:
+        is_first = False
+        try:
+            table = rows_table(batch, schema, None, embedding_dim)
+        except MISMATCHES as problem:
+            raise UsageError(
+                f"a row does not fit the columns of a table: {problem}", hint="write a .jsonl file"
+            ) from problem
+        yield table
+
+
+def spool_tables(tables: Iterable[pyarrow.Table], file: BinaryIO) -> ReadTables:
+    """Write tables of any types to a temporary file, from which they can be read several times."""
+    count = 0
+    for table in tables:
+        with pyarrow.ipc.new_stream(file, table.schema) as stream:
+            stream.write_table(table)
+        count += 1
+
+    def read() -> Iterator[pyarrow.Table]:
+        file.seek(0)
+        for _ in range(count):
+            with pyarrow.ipc.open_stream(file) as stream:
+                yield stream.read_all()
+
+    return read
+
+
+def _read_columns(
+    batches: Iterator[pyarrow.RecordBatch], kept: Set[str], *, exact: bool
+) -> dict[str, list[Any]]:
+    """The columns of the next rows; none at the end. Raises ValueError."""
+    try:
+        with memory_limit(READ_BYTES):
+            batch = next(batches, None)
+            if batch is None:
+                return {}
+            return {
+                name: _values(column, is_kept=name in kept, exact=exact)
+                for name, column in zip(batch.schema.names, batch.columns, strict=True)
+            }
+    except MemoryError:
+        raise ValueError(f"{READ_ROWS:,} rows take over {READ_BYTES >> 30} GiB") from None
+
+
+def _values(column: pyarrow.Array, *, is_kept: bool, exact: bool) -> list[Any]:
+    if not is_kept:
+        return to_values(column)
+    if exact:
+        return [Cell(column, number) for number in range(len(column))]
+    return [json_safe(value) for value in to_values(column)]
+
+
+def _levels(kind: pyarrow.DataType) -> int:
+    """The levels of nesting of values of the type."""
+    fields = range(kind.num_fields)
+    return 1 + max((_levels(kind.field(number).type) for number in fields), default=0)
+
+
+def _groups(table: pyarrow.Table) -> Iterator[pyarrow.Table]:
+    """The table in parts of at most MAX_GROUP_BYTES, or of a single row."""
+    if table.nbytes <= MAX_GROUP_BYTES or len(table) <= 1:
+        if len(table):
+            yield table
+        return
+    half = len(table) // 2
+    yield from _groups(table.slice(0, half))
+    yield from _groups(table.slice(half))
+
+
+def _settings(metadata: Mapping[bytes, bytes]) -> Mapping[str, Any]:
+    try:
+        settings = json.loads(metadata.get(SETTINGS, b"{}"))
+    except (ValueError, RecursionError):
+        return {}
+    return settings if isinstance(settings, dict) and not is_deep(settings) else {}
