@@ -90,13 +90,6 @@ def test_rows_in_a_file_do_not_interrupt_the_bar(images, tmp_path):
     assert (tmp_path / "rows.jsonl").read_bytes().count(b"\n") == 13
 
 
-def test_json_on_a_terminal_is_ascii(images):
-    (images / "image-00.png").rename(images / "caf\u00e9\u009b.png")
-    shown = on_terminal("caption", images, "--format", "jsonl", "-q")
-    assert r"caf\u00e9\u009b.png" in shown
-    assert shown.isascii()
-
-
 def test_no_color_removes_colours_and_keeps_the_bar(images):
     arguments = ("caption", images, "--model", "demo")
     assert COLOUR.search(on_terminal(*arguments))
@@ -110,12 +103,6 @@ def test_a_dumb_terminal_gets_plain_lines(images):
     assert "\x1b" not in shown
     assert "━" not in shown
     assert "images/s" in shown
-
-
-def test_quiet_shows_rows_only(images):
-    shown = on_terminal("caption", images, "-q")
-    assert "\x1b" not in shown
-    assert len(shown.splitlines()) == 13
 
 
 @pytest.mark.nightly
@@ -323,11 +310,6 @@ def test_one_image_gets_an_answer_line_and_one_sentence(images, columns, environ
         r"pgcli: [\d.]+ s, of which [\d.]+ s to load demo@\w+ on cpu in float32$", text
     )
     assert "model waited" not in shown
-
-
-def test_verbose_shows_the_whole_summary_of_one_image(images):
-    shown = on_terminal("caption", images / "image-00.png", "--model", "demo", "--verbose")
-    assert "model busy" in shown
 
 
 def test_unsaved_rows_come_with_the_command_that_saves_them(images, tmp_path):

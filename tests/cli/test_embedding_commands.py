@@ -16,7 +16,7 @@ from pgcli.checkpoints.find import Checkpoint
 from pgcli.cli.main import main
 from pgcli.embedding.answers import TextVectors
 from pgcli.embedding.loader import load
-from pgcli.records import CLASSIFY_COLUMNS, EMBED_COLUMNS, SCORE_COLUMNS, TEXT_COLUMNS
+from pgcli.records import CLASSIFY_COLUMNS, SCORE_COLUMNS, TEXT_COLUMNS
 from tests.support import tiny, towers
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
@@ -55,18 +55,6 @@ def run(command: str, model: Path, *words: str, code: int = 3) -> None:
 
 def lines(name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in Path(name).read_text().splitlines()]
-
-
-def test_embedding_rows_have_the_columns_of_the_contract(models: dict[str, Path]) -> None:
-    run("embed", models["siglip"], "photos", "-o", "rows.jsonl")
-    rows = lines("rows.jsonl")
-    assert [tuple(row) for row in rows] == [EMBED_COLUMNS] * COUNT
-    broken = rows.pop(3)
-    assert (broken["embedding"], broken["error"]) == (None, "not_an_image")
-    vectors = np.array([row["embedding"] for row in rows], np.float32)
-    assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
-    engine = load(Checkpoint("m", models["siglip"]), device="cpu")
-    assert vectors.shape[1] == engine.embedding_dim
 
 
 def test_embeddings_in_every_format_are_equal_to_the_last_bit(models: dict[str, Path]) -> None:
@@ -305,47 +293,11 @@ def test_other_texts_and_options_are_another_run(models: dict[str, Path], capsys
     run("score", models["siglip"], *same)
 
 
-def test_rows_do_not_depend_on_the_batch(models: dict[str, Path]) -> None:
-    for size in ("1", "4"):
-        run("embed", models["siglip"], "photos", "-o", f"{size}.jsonl", "--batch-size", size)
-    one, four = (
-        np.array([row["embedding"] for row in lines(f"{size}.jsonl") if row["embedding"]])
-        for size in (1, 4)
-    )
-    assert np.allclose(one, four, atol=1e-6)
-
-
-def test_text_on_a_terminal_shows_scores_and_labels(
-    models: dict[str, Path], capsysbinary: Any
-) -> None:
-    run("score", models["siglip"], "photos/0.png", "--text", "a", "--format", "text", code=0)
-    run("classify", models["vit"], "photos/0.png", "--format", "text", code=0)
-    run("embed", models["clip"], "photos/0.png", "--format", "text", code=0)
-    shown = capsysbinary.readouterr().out.decode()
-    assert "100.0% a (cosine " in shown
-    assert "% star" in shown
-    assert "... (40 values)" in shown
-
-
 def test_probabilities_of_extreme_logits_are_finite(models: dict[str, Path]) -> None:
     from pgcli.embedding.answers import sigmoid, softmax
 
     assert softmax(np.array([1e4, -1e4])) == [1, 0]
     assert sigmoid(np.array([1e4, -1e4, 0])) == [1, 0, 0.5]
-
-
-def test_labels_become_folders_and_tables(models: dict[str, Path]) -> None:
-    run("classify", models["vit"], "photos", "-o", "labels.parquet")
-    rows = [row for row in pq.read_table("labels.parquet").to_pylist() if not row["error"]]
-    assert main(["export", "labels.parquet", "--to", "imagefolder", "-o", "folder"]) == 0
-    found = {str(path.relative_to("folder")) for path in Path("folder").rglob("*.png")}
-    assert found == {f"{row['answer']}/{row['id']}" for row in rows}
-    assert main(["export", "labels.parquet", "--to", "csv", "-o", "labels.csv"]) == 0
-    table = list(csv.DictReader(Path("labels.csv").read_text().splitlines()))
-    assert tuple(table[0]) == CLASSIFY_COLUMNS
-    assert [line["answer"] for line in table] == [row["answer"] for row in rows]
-    run("score", models["siglip"], "photos", "--text", "a", "-o", "scores.jsonl")
-    assert main(["export", "scores.jsonl", "--to", "coco", "-o", "coco.json"]) == 2
 
 
 def test_pages_show_scores_labels_and_embeddings(models: dict[str, Path], capsys: Any) -> None:

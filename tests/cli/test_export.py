@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -47,29 +46,6 @@ def files(folder: Path) -> dict[str, str]:
 
 
 # --- texts
-
-
-def test_texts_are_written_next_to_their_images(
-    capsys: Capture, captions: Path, folder: Path
-) -> None:
-    code, err = exported(capsys, captions, "caption", None, "--prepend", "photo, ", "--append", "!")
-    assert code == 0
-    assert "exported 3 images as caption to files next to the images" in err
-    expected = {name: f"photo, {text}!\n" for name, text in zip("ab", ("one", "two"), strict=True)}
-    assert files(folder) == {
-        "a.caption": expected["a"],
-        "b.caption": expected["b"],
-        "sub/c.caption": "photo, three!\n",
-    }
-
-
-def test_texts_in_a_folder_have_the_names_of_the_images(
-    capsys: Capture, captions: Path, folder: Path, tmp_path: Path
-) -> None:
-    assert exported(capsys, captions, "txt", tmp_path / "texts")[0] == 0
-    expected = {"a.txt": "one\n", "b.txt": "two\n", "sub/c.txt": "three\n"}
-    assert files(tmp_path / "texts") == expected
-    assert files(folder) == {}
 
 
 def test_existing_texts_are_kept_unless_they_are_overwritten(
@@ -472,10 +448,6 @@ def test_captions_are_refused_by_formats_of_boxes(
         assert "coco, csv, txt and imagefolder take other answers" in err
 
 
-def test_quiet_export_writes_no_messages(capsys: Capture, boxes: Path, tmp_path: Path) -> None:
-    assert exported(capsys, boxes, "csv", tmp_path / "o.csv", "--quiet") == (0, "")
-
-
 @pytest.mark.nightly
 def test_memory_does_not_grow_with_the_number_of_rows(tmp_path: Path) -> None:
     found = tuple(box(label, 1.0, 2.0, 30.0, 40.0) for label in ("cat", "dog"))
@@ -512,24 +484,6 @@ def test_csv_of_hostile_names_is_valid_and_the_terminal_is_clean(
         err = exported(capsys, file, to, tmp_path / to, *options)[1]
         assert "\x1b" not in err
         assert "\u202e" not in err
-
-
-def test_format_of_the_contributing_page_works(
-    capsys: Capture, boxes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from pgcli.results import exports
-
-    page = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    (source,) = re.findall(r'```python\n("""A line of JSON for each box.*?)```', page, re.DOTALL)
-    (name, home) = re.findall(r'`"(\w+)": "([\w.]+)"`', page)[0]
-    (tmp_path / "more").mkdir()
-    (tmp_path / "more" / "boxes.py").write_text(source, encoding="utf-8")
-    monkeypatch.setattr(exports, "__path__", [*exports.__path__, str(tmp_path / "more")])
-    monkeypatch.setitem(exports.FORMATS, name, home)  # type: ignore[arg-type]
-    assert exported(capsys, boxes, name, tmp_path / "o.jsonl")[0] == 0
-    lines = [json.loads(line) for line in (tmp_path / "o.jsonl").read_text().splitlines()]
-    assert [line["label"] for line in lines] == ["dog", "cat", "cat"]
-    assert lines[0]["box"] == [8, 4, 20, 10]
 
 
 # --- several files, and Parquet
@@ -598,10 +552,3 @@ def test_parquet_of_boxes_and_masks_is_read_back(
 ) -> None:
     assert exported(capsys, boxes, "parquet", tmp_path / "rows.parquet")[0] == 0
     assert pgcli.read(tmp_path / "rows.parquet") == pgcli.read(boxes)
-
-
-def test_name_of_a_format_may_be_in_capitals(
-    capsys: Capture, captions: Path, tmp_path: Path
-) -> None:
-    assert exported(capsys, captions, "COCO", tmp_path / "x.json")[0] == 0
-    assert exported(capsys, captions, "Csv", tmp_path / "x.csv")[0] == 0

@@ -61,16 +61,6 @@ def test_option_of_another_command_is_answered_by_that_command(
         assert json.loads(capsys.readouterr().out)["error"] is None
 
 
-def test_missing_source_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
-    with open("/dev/null") as nothing, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "stdin", nothing)
-        assert main(["caption"]) == 2
-    assert capsys.readouterr().err == (
-        "pgcli: missing argument 'SOURCE'\n"
-        "hint: for example: pgcli caption photo.jpg; see pgcli caption --help\n"
-    )
-
-
 @pytest.mark.parametrize(
     "output", ["r/s/x.parquet", "r/s/x.jsonl", "r/s/parts/", "r/s/x.txt --format text"]
 )
@@ -140,9 +130,3 @@ def test_text_shows_which_of_several_prompts_was_asked(capsys: pytest.CaptureFix
     assert main(words.split()) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(":")[0] for line in lines] == ["one.png, a", "one.png, b"]
-
-
-def test_output_below_a_file_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    for output in ("one.png/rows.jsonl", "one.png/rows/", "one.png/r/x.parquet"):
-        assert main(["caption", "one.png", "--model", "demo", "-o", output]) == 2
-        assert "one.png is not a folder" in capsys.readouterr().err

@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from pgcli import __version__
 from pgcli.cli.app import PANELS, typer_command
 from pgcli.cli.main import app, command_group, main
 from pgcli.cli.options import SHARED_PANELS
@@ -124,10 +123,6 @@ def test_the_exit_codes_are_in_the_help():
 def test_no_command_shows_the_help(capsys):
     assert call(capsys) == call(capsys, "-h") == call(capsys, "--help")
     assert call(capsys)[0] == 0
-
-
-def test_version(capsys):
-    assert call(capsys, "--version") == (0, f"pgcli {__version__}\n", "")
 
 
 @pytest.mark.parametrize("command", ANSWERING)

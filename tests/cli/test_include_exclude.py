@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import tarfile
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,8 +13,6 @@ import pytest
 from PIL import Image
 
 from pgcli.cli.main import main
-from pgcli.inputs import Inventory, ReadOptions
-from pgcli.inputs.options import NameFilter
 from pgcli.run import model as running
 from tests.support import pretend
 
@@ -99,21 +95,6 @@ def test_standard_input_is_selected_as_it_arrives(
         assert found == [(0, "photos/a.png"), (1, "photos/e.png")]
 
 
-def test_files_of_a_data_set_are_selected_as_a_whole(capsys: pytest.CaptureFixture[str]) -> None:
-    """A file's path or a row's id may match."""
-    for name in ("train/0", "train/1", "test/0"):
-        table = pa.table({"image": [Path("photos/a.png").read_bytes()] * 2, "id": ["x", "y"]})
-        Path("set", name).parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(table, f"set/{name}.parquet")
-    assert run(capsys, "set", "--include", "test/") == [(0, "x"), (1, "y")]
-    assert run(capsys, "set", "--exclude", "train/", "--include", "y") == [(0, "y")]
-    assert run(capsys, "set", "--include", "train/1.*", "--exclude", "x") == [(0, "y")]
-    assert main(["caption", "set", "--include", "y", "--model", "demo"]) == 2
-    assert "the id 'y' is given twice" in capsys.readouterr().err
-    assert main(["caption", "set", "--exclude", "*.parquet", "--model", "demo"]) == 4
-    assert "--include and --exclude leave no image of set" in capsys.readouterr().err
-
-
 def test_patterns_are_settings_of_the_run(capsys: pytest.CaptureFixture[str]) -> None:
     """Another run is refused, this one resumes with new files, and its input is reopened."""
     first = ["--include", "*.png", "--limit", "1"]
@@ -151,26 +132,3 @@ def test_nothing_left_is_no_input(capsys: pytest.CaptureFixture[str]) -> None:
         shown = capsys.readouterr().err
         assert f"--include and --exclude leave no image of {source}" in shown
         assert "whole relative paths or ids" in shown
-
-
-def test_images_of_rows_that_are_left_out_are_not_read() -> None:
-    names = NameFilter(exclude=("draft/*",))
-    source = Inventory.scan(["images.parquet"], ReadOptions(names=names))
-    assert [item.id for item in source.items(0, 3)] == ["a.png", "b.jpg", "e.png"]
-    assert [item.index for item in source.items(1, 3, images=False)] == [1, 2]
-
-
-def test_excluded_folder_is_not_walked(monkeypatch: pytest.MonkeyPatch) -> None:
-    walked: list[str] = []
-
-    def scandir(path: str, scan: Any = os.scandir) -> Any:
-        walked.append(path)
-        return scan(path)
-
-    monkeypatch.setattr(os, "scandir", scandir)
-    source = Inventory.scan(["photos"], ReadOptions(names=NameFilter(exclude=("draft/",))))
-    assert [item.id for item in source] == ["a.png", "b.jpg", "e.png"]
-    assert set(walked) == {"photos"}
-    assert not source.ignored
-    source = Inventory.scan(["photos"], ReadOptions(names=NameFilter(exclude=("draft/*.png",))))
-    assert [item.id for item in source] == ["a.png", "b.jpg", "draft/old/d.jpg", "e.png"]

@@ -11,7 +11,6 @@ from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.cli.commands.info import facts as info_facts
-from pgcli.cli.main import main
 from pgcli.engine.memory import needed_bytes
 from pgcli.info import model_info as facts_module
 from pgcli.info.model_info import BATCH_SIZES, model_info
@@ -93,14 +92,3 @@ def test_files_are_listed_and_folders_are_not(tiny, tmp_path):
     values = model_info(Checkpoint("model", folder), device="cpu")
     assert list(values["files"]) == sorted(file.name for file in tiny.iterdir())
     assert values["files"]["config.json"] == (tiny / "config.json").stat().st_size
-
-
-def test_table_has_units_and_json_is_one_object(tiny, capsys):
-    assert main(["info", str(tiny), "--device", "cpu"]) == 0
-    shown = dict(line.split("\t") for line in capsys.readouterr().out.splitlines())
-    assert shown["image tokens"] == "16"
-    assert shown["batch of 512"].endswith("B")
-    assert shown["cache per token"].endswith(("bytes", "kB"))
-    assert main(["info", str(tiny), "--device", "cpu", "--json"]) == 0
-    values = json.loads(capsys.readouterr().out)
-    assert {"path", "revision", "parameters", "resolution", "image_tokens"} <= values.keys()

@@ -186,38 +186,3 @@ def test_star_keeps_all_columns_but_images(capsys: pytest.CaptureFixture[str]) -
     Path("m.jsonl").write_text(json.dumps(row | {"c": 3}))
     assert caption("m.jsonl", "-o", "rows.jsonl", "--keep", "*") == 13
     assert "m.jsonl has changed" in capsys.readouterr().err
-
-
-def test_folders_of_a_data_set_are_columns(capsys: pytest.CaptureFixture[str]) -> None:
-    for shop, year in (("de", "2024"), ("a b", "__HIVE_DEFAULT_PARTITION__")):
-        part = Path(f"sales/shop={shop.replace(' ', '%20')}/year={year}")
-        part.mkdir(parents=True)
-        table = pa.table({"image": [Path("a.png").read_bytes()], "n": [1]})
-        pq.write_table(table, part / "0.parquet")
-    assert caption("sales", "--keep", "shop,year,n") == 0
-    found = [(row["shop"], row["year"], row["n"]) for row in json_rows(capsys)]
-    assert found == [("a b", None, 1), ("de", "2024", 1)]
-    assert caption("sales", "--keep", "*", "-o", "rows.parquet") == 0
-    table = pq.read_table("rows.parquet")
-    assert table.column_names[-3:] == ["n", "shop", "year"]
-    assert [str(table.schema.field(name).type) for name in ("shop", "n")] == ["string", "int64"]
-    assert main(["ask", "sales", "--prompt", "made in {shop}?", "--model", "demo", "-q"]) == 0
-    assert json_rows(capsys)[1]["prompt"] == "made in de?"
-
-
-def test_types_of_several_files_are_joined_where_nothing_is_lost() -> None:
-    for name, kind in (("a", pa.int8()), ("b", pa.int32())):
-        moments = pa.array([5], pa.int64()).view(pa.timestamp("ms" if name == "a" else "ns"))
-        columns = {"image": ["a.png"], "n": pa.array([1], kind), "at": moments}
-        pq.write_table(
-            pa.table(columns | {"x": [1] if name == "a" else ["one"]}), f"{name}.parquet"
-        )
-    assert caption("a.parquet", "b.parquet", "-o", "rows/", "--keep", "n,at,x") == 0
-    table = pq.read_table("rows")
-    assert [str(table.schema.field(name).type) for name in ("n", "at", "x")] == [
-        "int32",
-        "timestamp[ns]",
-        "string",
-    ]
-    assert table["at"].cast(pa.int64()).to_pylist() == [5_000_000, 5]
-    assert table["x"].to_pylist() == ["1", "one"]

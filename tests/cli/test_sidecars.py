@@ -31,18 +31,6 @@ def texts(folder: Path, ending: str = ".txt") -> dict[str, str]:
 ALL = {"a.txt", "a.png.txt", "b.txt", "sub/a.txt", "c.tar.txt"}
 
 
-def test_each_image_has_a_sidecar_and_errors_have_none(folder: Path) -> None:
-    run = finished("caption", folder, "--sidecar", ".txt", stdout=subprocess.PIPE)
-    assert run.returncode == 3
-    assert texts(folder).keys() == ALL
-    for text in texts(folder).values():
-        assert text.startswith("an image of ")
-        assert text.endswith("\n")
-    assert b"5 files ending in .txt" in run.stderr
-    assert not list(folder.rglob(".pgcli*"))
-    assert len(run.stdout.splitlines()) == 6
-
-
 def test_resumed_run_uses_the_same_sidecar_names(folder: Path, tmp_path: Path) -> None:
     output = tmp_path / "rows.jsonl"
     for limit in (1, 3, 99):
@@ -59,14 +47,6 @@ def test_path_without_a_name_is_an_error_row(folder: Path) -> None:
     codes = [json.loads(line)["error"] for line in out.splitlines()]
     assert codes == [*["not_a_regular_file"] * 3, "missing", "missing", None]
     assert texts(folder).keys() == {"a.txt"}
-
-
-def test_images_of_a_manifest_have_sidecars_next_to_them(folder: Path, tmp_path: Path) -> None:
-    manifest = folder / "m.jsonl"
-    rows = [{"image": "sub/a.png"}, {"image": "sub/a.png"}, {"image": "b.PNG"}]
-    manifest.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert finished("caption", manifest, "--sidecar", ".txt").returncode == 0
-    assert texts(folder).keys() == {"sub/a.txt", "sub/a.png.txt", "b.txt"}
 
 
 @pytest.mark.parametrize(
@@ -86,13 +66,6 @@ def test_invalid_sidecar_options_are_refused(folder: Path, options: tuple[str, .
     assert run.returncode == 2
     assert b"--sidecar" in run.stderr
     assert not texts(folder)
-
-
-def test_unwritable_folder_ends_the_run(folder: Path) -> None:
-    (folder / "a.txt").mkdir()
-    run = finished("caption", folder, "--sidecar", ".txt", "--overwrite")
-    assert run.returncode == 14
-    assert b"cannot write" in run.stderr
 
 
 def images(folder: Path, *names: str) -> Path:
@@ -119,21 +92,6 @@ def test_images_with_a_text_are_not_asked(tmp_path: Path) -> None:
     assert b"0 files ending in .txt; 2 that exist are kept" in err
 
 
-@pytest.mark.parametrize("other", [("-o", "rows.jsonl"), ("--view", "a.html"), ("--draw", "d")])
-def test_other_outputs_have_rows_of_images_with_a_text(
-    tmp_path: Path, other: tuple[str, str]
-) -> None:
-    folder = images(tmp_path / "photos", "a.png", "b.png")
-    (folder / "a.txt").write_text("mine")
-    finished("caption", folder, "--sidecar", ".txt", other[0], tmp_path / other[1])
-    output = finished("caption", folder, "--sidecar", ".txt", "--format", "jsonl").stdout
-    assert len(output.splitlines()) == 2
-    assert (folder / "a.txt").read_text() == "mine"
-    assert (folder / "b.txt").read_text().startswith("an image of")
-    if other[0] == "-o":
-        assert len((tmp_path / other[1]).read_text().splitlines()) == 2
-
-
 @pytest.mark.parametrize("output", ["rows.jsonl", "rows.parquet", "rows/"])
 def test_resuming_writes_texts_of_saved_rows(tmp_path: Path, output: str) -> None:
     folder = images(tmp_path / "photos", *(f"{name}.png" for name in "abcde"))
@@ -149,12 +107,3 @@ def test_resuming_writes_texts_of_saved_rows(tmp_path: Path, output: str) -> Non
     assert texts(folder)["c.txt"].startswith("sks an image of")
     assert b"1 file ending in .txt; 3 that exist are kept" in run.stderr
     assert b"nothing to do: all 5 rows are saved" in run.stderr
-
-
-def test_overwriting_writes_every_text_anew(tmp_path: Path) -> None:
-    folder = images(tmp_path / "photos", "a.png", "b.png")
-    (folder / "a.txt").write_text("mine")
-    run = finished("caption", folder, "--sidecar", ".txt", "--overwrite", stdout=subprocess.PIPE)
-    assert len(run.stdout.splitlines()) == 2
-    assert texts(folder)["a.txt"].startswith("an image of")
-    assert b"2 files ending in .txt" in run.stderr

@@ -128,18 +128,6 @@ def test_finished_run_is_complete_and_passes_check(
     assert "complete" in out
 
 
-def test_errors_are_counted_by_their_codes(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    folder, output = tmp_path / "images", tmp_path / "rows.jsonl"
-    folder.mkdir()
-    for name in ("a.png", "b.png"):
-        (folder / name).write_text("not an image")
-    assert finished("caption", folder, "-o", output).returncode == 3
-    assert status(capsys, output)["errors"] == {"not_an_image": 2}
-    assert "2 of them with errors" in run_main(capsys, "check", output)[1]
-
-
 def test_unwritten_rows_are_missing(capsys: pytest.CaptureFixture[str], output: Path) -> None:
     assert finished("caption", EXAMPLES, "-o", named(output), "--limit", 5).returncode == 0
     assert run_main(capsys, "check", output)[0] == 0

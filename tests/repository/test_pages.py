@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import re
 import shutil
 import subprocess
-from functools import cache
 from pathlib import Path
 
 import pytest
 
 from pgcli.rows import answer_digest
 from tests.support import forkserver
+from tests.support.named_tests import known_in
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -23,20 +22,6 @@ PAGES = [
     *Path(__file__).parent.glob("*.md"),
 ]
 NAMED = re.compile(r"(?:tests/)?((?:\w+/)*test_\w+\.py)((?:::\w+)*)")
-
-
-@cache
-def known_in(name: str) -> set[tuple[str, ...]]:
-    """The tests in a file of tests/, or in all of its name, by their classes and names."""
-    known: set[tuple[str, ...]] = set()
-    for file in (ROOT / "tests").rglob(name):
-        for node in ast.parse(file.read_text()).body:
-            if isinstance(node, ast.FunctionDef):
-                known.add((node.name,))
-            elif isinstance(node, ast.ClassDef):
-                known.add((node.name,))
-                known |= {(node.name, f.name) for f in node.body if isinstance(f, ast.FunctionDef)}
-    return known
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -52,34 +52,6 @@ def read_rows(output: Path) -> list[dict[str, Any]]:
 # --- the same names in another folder
 
 
-@pytest.mark.parametrize("limit", [8, 12])
-def test_same_names_in_another_folder_are_refused(tmp_path: Path, limit: int) -> None:
-    output = tmp_path / "rows.jsonl"
-    folder_of(12, tmp_path / "A" / "photos")
-    folder_of(12, tmp_path / "B" / "photos", first=50)
-    command = ("caption", "photos", "-o", output)
-    assert outcome(*command, "--limit", limit, cwd=tmp_path / "A")[0] == 0
-    before = output.read_bytes()
-    code, err = outcome(*command, cwd=tmp_path / "B")
-    assert code == 13
-    assert f"other images: {tmp_path / 'A' / 'photos'} -> {tmp_path / 'B' / 'photos'}" in err
-    assert "--moved" in err
-    assert output.read_bytes() == before
-
-
-@pytest.mark.parametrize("limit", [8, 12])
-@pytest.mark.parametrize("name", NAMES)
-def test_moved_data_set_resumes_with_moved(tmp_path: Path, name: str, limit: int) -> None:
-    old, new = tmp_path / "old", tmp_path / "new"
-    folder_of(12, old / "photos")
-    command = ("caption", "photos", "-o", f"{tmp_path}/{name}")
-    assert outcome(*command, "--limit", limit, cwd=old)[0] == 0
-    old.rename(new)
-    assert outcome(*command, cwd=new)[0] == 13
-    assert outcome(*command, "--moved", cwd=new)[0] == 0
-    assert [row["width"] for row in read_rows(tmp_path / name)] == [8 + k for k in range(12)]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_moved_images_have_other_names(tmp_path: Path, name: str) -> None:
@@ -97,19 +69,6 @@ def test_moved_images_have_other_names(tmp_path: Path, name: str) -> None:
     assert outcome("caption", new, "-o", output, "--moved")[0] == 13
 
 
-def test_record_without_sources_has_those_of_its_metadata(tmp_path: Path) -> None:
-    folder_of(4, tmp_path / "A" / "photos")
-    folder_of(4, tmp_path / "B" / "photos")
-    output, record = tmp_path / "rows.jsonl", tmp_path / "rows.jsonl.pgcli" / "run.json"
-    command = ("caption", "photos", "-o", output)
-    assert outcome(*command, "--limit", 2, cwd=tmp_path / "A")[0] == 0
-    values = json.loads(record.read_text())
-    del values["settings"]["sources"]
-    record.write_text(json.dumps(values))
-    assert outcome(*command, cwd=tmp_path / "B")[0] == 13
-    assert outcome(*command, cwd=tmp_path / "A")[0] == 0
-
-
 def test_sources_may_be_appended(tmp_path: Path) -> None:
     one, two = tmp_path / "1.png", tmp_path / "2.png"
     draw(one, 1)
@@ -122,14 +81,6 @@ def test_sources_may_be_appended(tmp_path: Path) -> None:
 
 
 # --- images that are gone
-
-
-def test_a_resume_without_its_images_goes_on_with_max_errors(tmp_path: Path) -> None:
-    folder_of(12, tmp_path / "photos")
-    command = ("caption", write_paths(tmp_path / "m.jsonl", 12), "-o", tmp_path / "rows.jsonl")
-    assert outcome(*command, "--limit", 8)[0] == 0
-    (tmp_path / "photos").rename(tmp_path / "away")
-    assert outcome(*command, "--max-errors", "100%")[0] == 3
 
 
 @pytest.mark.parametrize("gone", [range(8), range(8, 12)])
@@ -232,25 +183,6 @@ def test_changed_manifest_is_refused(tmp_path: Path, name: str, change: str, sta
     assert len(read_rows(output)) == 6
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("saved", [4, 6])
-def test_other_pixels_under_the_same_name_are_refused(
-    tmp_path: Path, name: str, saved: int
-) -> None:
-    folder, output = folder_of(6, tmp_path / "photos"), f"{tmp_path}/{name}"
-    assert outcome("caption", folder, "-o", output, "--limit", saved)[0] == 0
-    kept, made = (folder / "02.png").read_bytes(), (folder / "02.png").stat().st_mtime_ns
-    draw(folder / "02.png", 90)
-    code, err = outcome("caption", folder, "-o", output)
-    assert code == 13
-    assert "02.png has changed" in err
-    (folder / "02.png").write_bytes(kept)
-    os.utime(folder / "02.png", ns=(made, made))
-    assert outcome("caption", folder, "-o", output)[0] == 0
-    (folder / "02.png").unlink()
-    assert outcome("caption", folder, "-o", output)[0] == 0  # an image that is gone keeps its row
-
-
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.parquet"])
 def test_replaced_bytes_of_a_table_are_refused_after_a_retry_too(tmp_path: Path, name: str) -> None:
     table, output = tmp_path / "t.parquet", f"{tmp_path}/{name}"
@@ -273,19 +205,6 @@ def write_table(file: Path, images: list[bytes]) -> None:
 
 def images_in(folder: Path) -> list[bytes]:
     return [file.read_bytes() for file in sorted(folder.iterdir())]
-
-
-def test_error_rows_may_have_other_images(tmp_path: Path) -> None:
-    folder, output = folder_of(6, tmp_path / "photos"), tmp_path / "rows.jsonl"
-    kept = (folder / "01.png").read_bytes()
-    (folder / "01.png").write_bytes(b"broken")
-    assert outcome("caption", folder, "-o", output, "--limit", 4)[0] == 3
-    (folder / "01.png").write_bytes(kept)
-    assert outcome("caption", folder, "-o", output)[0] == 3
-    assert outcome("caption", folder, "-o", output, "--retry-errors")[0] == 0
-    assert [row["width"] for row in read_rows(output)] == [8 + k for k in range(6)]
-    draw(folder / "01.png", 90)
-    assert outcome("caption", folder, "-o", output)[0] == 13
 
 
 def test_images_that_change_after_a_kill_are_noticed(tmp_path: Path) -> None:

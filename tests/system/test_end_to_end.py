@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import select
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,13 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
 from pgcli.inputs import Inventory
-from pgcli.records import COLUMNS, TIMING_COLUMNS
+from pgcli.records import COLUMNS
 from tests.support import awkward, forkserver
 from tests.support.awkward import noisy
 
@@ -29,13 +26,6 @@ IMAGES = ROOT / "examples" / "images"
 NAMES = sorted(file.name for file in IMAGES.iterdir())
 PROGRAM = (sys.executable, "-m", "pgcli")
 DEMO = ("--model", "demo", "--device", "cpu", "--dtype", "float32")
-#: Prompts of three lengths that the built-in model understands. For other prompts its best tokens
-#: are within 1e-4 of one another, and the contract does not determine the order of such ties.
-QUESTIONS = (
-    "what colour is the background?",
-    "caption en",
-    "how many circles of any colour are there in this image?",
-)
 LIMIT_SECONDS = 600  # more than any of these runs takes on a busy machine: a timeout means a hang
 
 Row = dict[str, Any]
@@ -78,23 +68,6 @@ def pgcli(clean_env: dict[str, str]) -> Any:
     return run
 
 
-@pytest.fixture(scope="module")
-def shell(clean_env: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A function that runs a shell line in which `pgcli` is the program."""
-    environment = clean_env | forkserver.install(tmp_path_factory.mktemp("bin"))
-
-    def run(line: str, cwd: Path = ROOT) -> Done:
-        return subprocess.run(
-            ["bash", "-o", "pipefail", "-c", line],
-            cwd=cwd,
-            env=environment,
-            capture_output=True,
-            timeout=LIMIT_SECONDS,
-        )
-
-    return run
-
-
 def text_or_path(argument: object) -> str | Path:
     return argument if isinstance(argument, str | Path) else str(argument)
 
@@ -111,12 +84,6 @@ def assert_tidy(done: Done, code: int) -> None:
     assert "Traceback" not in stderr
     assert all(line.isprintable() for line in stderr.split("\n")), stderr
     assert all(line.startswith(("pgcli: ", "hint: ")) for line in stderr.splitlines()), stderr
-
-
-def answers_of(rows: list[Row]) -> list[tuple[Any, ...]]:
-    """The columns that depend only on the model and its input."""
-    columns = ("index", "prompt", "answer", "boxes", "tokens", "finish")
-    return [tuple(row[name] for name in columns) for row in rows]
 
 
 # --- a folder of awkward files ---
@@ -180,13 +147,6 @@ def test_rows_are_the_same_without_worker_processes(
         assert line.endswith(f": error {row['error']}: {row['error_message']}")
 
 
-def test_a_few_noisy_files_leave_the_terminal_clean(pgcli: Any, tmp_path: Path) -> None:
-    for voice, data in noisy().items():
-        (tmp_path / f"{voice}.tif").write_bytes(data)
-    rows = rows_of(pgcli("caption", tmp_path, *DEMO), code=3)
-    assert [row["error"] for row in rows] == ["decode_failed", "decode_failed", None]
-
-
 def test_paths_in_rows_open_their_images(pgcli: Any, awkward_rows: list[Row]) -> None:
     answered = [row for row in awkward_rows if row["error"] is None]
     paths = b"\0".join(os.fsencode(row["image"]) for row in answered)
@@ -196,15 +156,6 @@ def test_paths_in_rows_open_their_images(pgcli: Any, awkward_rows: list[Row]) ->
 
 
 # --- pipes ---
-
-
-def test_captions_go_through_a_pipe(shell: Any) -> None:
-    reader = "import json, sys; print(*[json.loads(line)['id'] for line in sys.stdin])"
-    done = shell(f'pgcli caption examples/images | "$PYTHON" -c "{reader}"')
-    assert_tidy(done, 0)
-    assert done.stdout.decode().split() == NAMES
-    # a notice about the built-in model, which was not named
-    assert "--model google/paligemma" in done.stderr.decode()
 
 
 @pytest.mark.parametrize(
@@ -228,222 +179,6 @@ def test_row_of_a_slow_pipe_is_shown_before_the_next_arrives(workers: list[str])
     finally:
         run.kill()
         run.wait(timeout=60)
-
-
-def test_images_named_by_find_are_answered(shell: Any) -> None:
-    found = "find examples/images -name '*.png' | sort"
-    line = f"{found} | pgcli ask - --prompt 'how many shapes are there?' {' '.join(DEMO)}"
-    rows = rows_of(shell(line))
-    pngs = [f"examples/images/{name}" for name in NAMES if name.endswith("png")]
-    assert [(row["id"], row["image"]) for row in rows] == [(png, png) for png in pngs]
-    assert {row["prompt"] for row in rows} == {"how many shapes are there?"}
-
-
-def test_closed_pipe_ends_the_run_quietly(shell: Any) -> None:
-    done = shell(f"pgcli caption examples/images {' '.join(DEMO)} --batch-size 1 -q | head -n 1")
-    assert len(done.stdout.splitlines()) == 1
-    assert (done.returncode, done.stderr) == (128 + 13, b"")  # SIGPIPE, as for any filter
-    done = shell("pgcli --help | true")
-    assert (done.returncode, done.stderr) == (128 + 13, b"")
-
-
-# --- manifests ---
-
-
-@pytest.fixture(scope="module")
-def manifests(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the images, and three Parquet manifests that name or hold them."""
-    folder = tmp_path_factory.mktemp("manifests")
-    shutil.copytree(IMAGES, folder / "images")
-    data = [(IMAGES / name).read_bytes() for name in NAMES]
-    paths = [f"images/{name}" for name in NAMES]
-    structs = [{"bytes": one, "path": path} for one, path in zip(data, paths, strict=True)]
-    for kind, column in {"path": paths, "bytes": data, "struct": structs}.items():
-        columns = {
-            "id": [f"№ {name}" for name in NAMES],
-            "image": column,
-            "note": list(range(len(NAMES))),
-        }
-        pq.write_table(pa.table(columns), folder / f"{kind}.parquet", row_group_size=5)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def answered(pgcli: Any, manifests: Path) -> Path:
-    """The folder with the answers to each manifest, as Parquet."""
-    for kind in ("path", "bytes", "struct"):
-        done = pgcli(*ask_arguments(manifests, kind), "-o", manifests / f"{kind} answers.parquet")
-        assert_tidy(done, 0)
-        assert done.stdout == b""
-    return manifests
-
-
-def ask_arguments(manifests: Path, kind: str) -> list[Any]:
-    manifest = manifests / f"{kind}.parquet"
-    prompt = "what is №{note}?"
-    return ["ask", manifest, "--prompt", prompt, "--keep", "note", "--no-timing", *DEMO]
-
-
-def parquet_rows(file: Path) -> list[Row]:
-    return pq.read_table(file).to_pylist()
-
-
-def test_paths_bytes_and_structs_in_parquet_are_answered_alike(answered: Path) -> None:
-    rows = {
-        kind: parquet_rows(answered / f"{kind} answers.parquet")
-        for kind in ("path", "bytes", "struct")
-    }
-    assert answers_of(rows["path"]) == answers_of(rows["bytes"]) == answers_of(rows["struct"])
-    assert [row["id"] for row in rows["bytes"]] == [f"№ {name}" for name in NAMES]
-    assert [row["image"] for row in rows["path"]] == [f"{answered}/images/{name}" for name in NAMES]
-    assert [row["width"] for row in rows["path"]] == [row["width"] for row in rows["bytes"]]
-    assert [row["prompt"] for row in rows["struct"]][:2] == ["what is №0?", "what is №1?"]
-
-
-def test_parquet_and_json_lines_hold_the_same_rows(pgcli: Any, answered: Path) -> None:
-    rows = rows_of(pgcli(*ask_arguments(answered, "struct")))
-    assert rows == parquet_rows(answered / "struct answers.parquet")
-    assert [row["note"] for row in rows] == list(range(len(NAMES)))
-    assert tuple(rows[0]) == (*COLUMNS, "note")
-    assert all(row[name] is None for row in rows for name in TIMING_COLUMNS)
-
-
-def test_other_tools_read_the_parquet(answered: Path) -> None:
-    duckdb, pandas, polars = map(pytest.importorskip, ("duckdb", "pandas", "polars"))
-    file = answered / "path answers.parquet"
-    expected = [(row["id"], row["answer"], len(row["boxes"])) for row in parquet_rows(file)]
-    frame = pandas.read_parquet(file)
-    assert list(zip(frame.id, frame.answer, frame.boxes.map(len), strict=True)) == expected
-    table = polars.read_parquet(file)
-    assert table.select("id", "answer", polars.col("boxes").list.len()).rows() == expected
-    query = f"select id, answer, len(boxes) from '{file}' order by index"
-    assert duckdb.sql(query).fetchall() == expected
-
-
-def test_parquet_metadata_describes_the_run(answered: Path) -> None:
-    settings = json.loads(pq.read_schema(answered / "path answers.parquet").metadata[b"pgcli"])
-    row = parquet_rows(answered / "path answers.parquet")[0]
-    assert settings["model"] == row["model"]
-    assert settings["versions"].keys() >= {"pgcli", "torch"}
-
-
-# --- rows and options ---
-
-
-def ask_all(pgcli: Any, size: int) -> list[Row]:
-    prompts = [word for question in QUESTIONS for word in ("--prompt", question)]
-    return rows_of(pgcli("ask", IMAGES, *prompts, *DEMO, "--batch-size", size))
-
-
-@pytest.fixture(scope="module")
-def one_by_one(pgcli: Any) -> list[Row]:
-    return ask_all(pgcli, 1)
-
-
-@pytest.mark.parametrize("size", [7, 64])
-def test_no_batch_size_changes_an_answer(pgcli: Any, size: int, one_by_one: list[Row]) -> None:
-    rows = ask_all(pgcli, size)
-    keys = [(index, question) for index in range(len(NAMES)) for question in QUESTIONS]
-    assert [(row["index"], row["prompt"]) for row in rows] == keys
-    # so many were read together; a large batch is filled by several such groups
-    assert max(row["batch"] for row in rows) == min(size, 32)
-    assert answers_of(rows) == answers_of(one_by_one)
-    logprobs = [row["logprob"] for row in one_by_one]
-    assert [row["logprob"] for row in rows] == pytest.approx(logprobs, abs=1e-4)
-
-
-def test_a_limit_counts_rows(pgcli: Any) -> None:
-    prompts = ("--prompt", "one", "--prompt", "two")
-    rows = rows_of(pgcli("ask", IMAGES, *prompts, *DEMO, "--limit", 3))
-    keys = [(row["index"], row["id"], row["prompt"]) for row in rows]
-    assert keys == [(0, NAMES[0], "one"), (0, NAMES[0], "two"), (1, NAMES[1], "one")]
-
-
-# --- exit codes ---
-
-
-def lines(*rows: Row) -> bytes:
-    return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
-
-
-@pytest.fixture(scope="module")
-def bad_inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with an invalid input of each kind."""
-    folder = tmp_path_factory.mktemp("bad_inputs")
-    shutil.copy(IMAGES / "one.png", folder / "one.png")
-    one = {"image": "one.png"}
-    (folder / "empty").mkdir()
-    (folder / "twice.jsonl").write_bytes(lines(one | {"id": 1}, one | {"id": 1}))
-    (folder / "prompts.jsonl").write_bytes(lines(one | {"prompt": "what?"}))
-    (folder / "broken.jsonl").write_bytes(lines(one) + b'{"image": "one.png"\n')
-    (folder / "kept.jsonl").write_bytes(b"an older answer")
-    (folder / "pickled").mkdir()
-    (folder / "pickled" / "config.json").write_bytes((BUILTIN / "config.json").read_bytes())
-    (folder / "pickled" / "pytorch_model.bin").write_bytes(b"\x80\x04.")
-    shutil.copytree(BUILTIN, folder / "cut")
-    whole = (BUILTIN / "model.safetensors").read_bytes()
-    (folder / "cut" / "model.safetensors").write_bytes(whole[: len(whole) // 2])
-    many = Image.new("RGB", (4, 4))
-    (folder / "many").mkdir()
-    for number in range(101):
-        many.save(folder / "many" / f"{number}.bmp")
-    return folder
-
-
-BUILTIN = ROOT / "pgcli" / "builtin"
-
-
-@pytest.mark.parametrize(
-    ("code", "line"),
-    [
-        (4, "caption empty"),
-        (4, "caption *.gif"),
-        (2, "caption nowhere.png"),
-        (2, "caption s3://bucket/images"),
-        (4, "caption"),  # which reads an empty pipe
-        (2, "paint one.png"),
-        (2, "caption one.png --no-such-option"),
-        (2, "caption one.png --batch-size 0"),
-        (2, "caption one.png --dtype float16"),
-        (2, "caption one.png --region 5,5,5,9"),
-        (2, "caption one.png --keep note"),
-        (2, "caption one.png -o rows/ --format jsonl"),
-        (2, "caption twice.jsonl"),
-        (2, "caption many"),
-        (2, "ask one.png"),
-        (2, "ask prompts.jsonl --prompt hello"),
-        (2, "ask prompts.jsonl --prompt {colour}"),
-        (10, "caption one.png --model no-one/no-such-model"),
-        (10, "caption one.png --model ./no/such/folder"),
-        (13, "caption one.png -o kept.jsonl"),
-        (16, "caption one.png --model pickled"),
-        (16, "caption one.png --model cut"),
-    ],
-)
-def test_mistakes_have_a_message_a_hint_and_an_exit_code(
-    pgcli: Any, bad_inputs: Path, code: int, line: str
-) -> None:
-    done = pgcli(*line.split(), cwd=bad_inputs)
-    assert_tidy(done, code)
-    assert done.stdout == b""
-    stderr = done.stderr.decode().splitlines()
-    assert [text.split(":")[0] for text in stderr[-2:]] == ["pgcli", "hint"]
-    assert (bad_inputs / "kept.jsonl").read_bytes() == b"an older answer"
-
-
-def test_broken_manifest_line_is_named(pgcli: Any, bad_inputs: Path) -> None:
-    done = pgcli("caption", "broken.jsonl", cwd=bad_inputs)
-    assert_tidy(done, 2)
-    assert done.stdout == b""
-    assert "broken.jsonl, line 2: " in done.stderr.decode()
-
-
-def test_a_run_may_stop_at_the_first_error(pgcli: Any, bad_inputs: Path) -> None:
-    names = b"one.png\ngone.png\none.png\n"
-    options = (*DEMO, "--on-error", "stop", "--batch-size", 1)
-    done = pgcli("caption", "-", *options, cwd=bad_inputs, stdin=names)
-    rows = rows_of(done, code=15)
-    assert [row["error"] for row in rows] == [None, "missing"]
 
 
 # --- memory ---
@@ -498,17 +233,6 @@ def sampled(command: list[str], env: dict[str, str], *, every: int) -> Iterator[
 def resident_bytes(program: psutil.Process) -> int:
     processes = (program, *program.children(recursive=True))
     return sum(process.memory_info().rss for process in processes)
-
-
-def test_output_that_is_an_input_is_refused_and_unchanged(pgcli: Any, tmp_path: Path) -> None:
-    manifest = tmp_path / "rows.jsonl"
-    manifest.write_text(json.dumps({"image": str(IMAGES / NAMES[0])}) + "\n")
-    before = manifest.read_bytes()
-    for name in (manifest, tmp_path / "*.jsonl"):
-        done = pgcli("caption", name, *DEMO, "-o", manifest, "--overwrite")
-        assert done.returncode == 2
-        assert b"is an input" in done.stderr
-        assert manifest.read_bytes() == before
 
 
 def test_empty_standard_input_is_refused(pgcli: Any, tmp_path: Path) -> None:

@@ -165,28 +165,6 @@ def test_no_worker_outlives_a_killed_run(tmp_path: Path) -> None:
     assert not alive
 
 
-@pytest.mark.slow
-def test_full_disk_costs_no_saved_row(tmp_path: Path) -> None:
-    output = tmp_path / "rows.jsonl"
-    limited = ["bash", "-c", 'ulimit -f 64; trap "" XFSZ; exec "$@"', "bash"]
-    run = subprocess.run(
-        [*limited, *PRETEND, "caption", *MANY, "-o", output, "--model", "demo"],
-        capture_output=True,
-        check=False,
-        timeout=100,
-    )
-    stderr = run.stderr.decode()
-    assert run.returncode == 14, stderr
-    rows = len(saved(output))
-    assert rows > 5
-    assert (
-        f"stopped after {rows} rows, saved in {output}; the same command resumes the run" in stderr
-    )
-    assert "File too large" in stderr
-    assert finished("caption", *MANY, "-o", output).returncode == 0
-    assert saved(output) == list(range(ROWS))
-
-
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of 256 KiB."""
@@ -244,24 +222,6 @@ def test_removed_output_folder_is_noticed_in_seconds(tmp_path: Path) -> None:
     assert saved(folder / "rows.jsonl") == list(range(ROWS))
 
 
-def test_retry_errors_keeps_the_other_rows(tmp_path: Path) -> None:
-    folder, output = tmp_path / "images", tmp_path / "rows.jsonl"
-    folder.mkdir()
-    for name in ("a.png", "c.png"):
-        (folder / name).write_bytes((EXAMPLES / "one.png").read_bytes())
-    (folder / "b.png").write_text("not an image")
-    assert finished("caption", folder, "-o", output).returncode == 3
-    again = finished("caption", folder, "-o", output)
-    assert again.returncode == 3
-    assert b"--retry-errors" in again.stderr
-    before = output.read_bytes().splitlines()
-    (folder / "b.png").write_bytes((EXAMPLES / "tall.jpg").read_bytes())
-    assert finished("caption", folder, "-o", output, "--retry-errors").returncode == 0
-    after = output.read_bytes().splitlines()
-    assert [after[0], after[2]] == [before[0], before[2]]
-    assert json.loads(after[1])["answer"].startswith("an image of")
-
-
 def test_fifty_errors_in_a_row_stop_a_resumable_run(tmp_path: Path) -> None:
     folder, output = tmp_path / "images", tmp_path / "rows.jsonl"
     folder.mkdir()
@@ -273,31 +233,6 @@ def test_fifty_errors_in_a_row_stop_a_resumable_run(tmp_path: Path) -> None:
     assert saved(output) == list(range(50))
     assert finished("caption", folder, "-o", output).returncode == 3
     assert saved(output) == list(range(70))
-
-
-@pytest.mark.nightly
-def test_killed_and_resumed_shards_make_one_folder(tmp_path: Path) -> None:
-    code = "import sys; from pgcli.state import shard; shard.CHUNK_ROWS = 7\n"
-    code += "from tests.support.pretend import main; sys.exit(main())"
-    output = f"{tmp_path}/rows/"
-
-    def begun(number: int) -> subprocess.Popen[bytes]:
-        arguments = ["caption", *MANY, "-o", output, "--model", "demo", "--no-timing"]
-        command = [sys.executable, "-c", code, *arguments, "--shard", f"{number}/3"]
-        environment = os.environ | {"PRETEND_SECONDS": "0.01"}
-        return subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE)
-
-    running = [begun(number) for number in range(3)]
-    time.sleep(1.2)
-    running[1].kill()
-    running[1].communicate(timeout=100)
-    stderr = [one.communicate(timeout=120)[1] for n, one in enumerate(running) if n != 1]
-    assert [one.returncode for n, one in enumerate(running) if n != 1] == [0, 0], stderr
-    again = begun(1)
-    assert again.wait(timeout=120) == 0
-    again.communicate(timeout=100)
-    rows = pq.read_table(output).to_pylist()
-    assert [row["index"] for row in rows] == list(range(ROWS))
 
 
 # --- a folder that changes between runs
@@ -314,77 +249,6 @@ def folder(tmp_path: Path) -> Path:
 
 def ids(output: Path) -> list[str]:
     return [json.loads(line)["id"] for line in output.read_bytes().splitlines()]
-
-
-def test_new_files_follow_old_ones_and_removed_ones_keep_rows(tmp_path: Path, folder: Path) -> None:
-    output = tmp_path / "rows.jsonl"
-    assert finished("caption", folder, "-o", output, "--limit", 2).returncode == 0
-    for name in ("a.png", "m/a.png", "c\udcff\n.png"):
-        (folder / name).write_bytes((EXAMPLES / "one.png").read_bytes())
-    (folder / "b.png").unlink()
-    (folder / "m" / "x.png").unlink()
-    assert finished("caption", folder, "-o", output).returncode == 3
-    assert ids(output)[:5] == ["b.png", "d.png", "m/x.png", "a.png", "file:c%FF%0A.png"]
-    errors = [json.loads(line)["error"] for line in output.read_bytes().splitlines()]
-    assert errors == [None, None, "missing", None, None, None]
-    assert saved(output) == list(range(6))
-    before = output.read_bytes()
-    assert finished("caption", folder, "-o", output).returncode == 3
-    assert output.read_bytes() == before
-    (folder / "z.png").write_bytes((EXAMPLES / "one.png").read_bytes())
-    assert finished("caption", folder, "-o", output).returncode == 3
-    assert output.read_bytes().startswith(before)
-    assert ids(output)[-1] == "z.png"
-
-
-@pytest.mark.slow
-def test_new_files_of_several_sources_follow_all_old_ones(tmp_path: Path, folder: Path) -> None:
-    output, other = tmp_path / "rows.jsonl", tmp_path / "other"
-    manifest = tmp_path / "more.jsonl"
-    manifest.write_text("".join(manifest_lines(2)))
-    other.mkdir()
-
-    def add(*names: str) -> None:
-        for name in names:
-            (tmp_path / name).write_bytes((EXAMPLES / "one.png").read_bytes())
-
-    add("other/1.png", "x2.jpg", "x4.jpg")
-    sources = ("images", "x*.jpg", "more.jsonl", "other")
-    arguments = ("caption", *sources, "-o", output, "--allow-outside-root")
-    assert finished(*arguments, cwd=tmp_path).returncode == 0
-    first = ids(output)
-    assert first[3:] == ["x2.jpg", "x4.jpg", "0", "1", "other/1.png"]
-    add("images/a.png", "x3.jpg", "other/0.png")
-    assert finished(*arguments, cwd=tmp_path).returncode == 0
-    second = [*first, "images/a.png", "x3.jpg", "other/0.png"]
-    assert ids(output) == second
-    add("x1.jpg", "x5.jpg")
-    (tmp_path / "x4.jpg").unlink()
-    assert finished(*arguments, cwd=tmp_path).returncode == 0
-    assert ids(output) == [*second, "x1.jpg", "x5.jpg"]
-    assert saved(output) == list(range(len(second) + 2))
-    before = output.read_bytes()
-    assert finished(*arguments, cwd=tmp_path).returncode == 0
-    assert output.read_bytes() == before
-    check = [sys.executable, "-m", "pgcli", "check", str(output)]
-    assert (
-        subprocess.run(
-            check, cwd=tmp_path, capture_output=True, check=False, timeout=100
-        ).returncode
-        == 0
-    )
-    add("other/zz.png")
-    run = subprocess.run(check, cwd=tmp_path, capture_output=True, check=False, timeout=100)
-    assert run.returncode == 5
-    assert run.stdout == b"row 14 is missing: 'other/zz.png'\n"
-
-
-def test_input_folder_with_other_files_is_refused(tmp_path: Path, folder: Path) -> None:
-    output = tmp_path / "rows.jsonl"
-    assert finished("caption", folder, "-o", output).returncode == 0
-    other = tmp_path / "other"
-    folder.rename(other)
-    assert finished("caption", other, "-o", output).returncode == 13
 
 
 @pytest.mark.slow
@@ -425,26 +289,6 @@ def test_failed_overwrite_leaves_the_old_run_unchanged(tmp_path: Path, folder: P
     assert ids(output)[-1] == "A.png"
 
 
-def manifest_lines(rows: int) -> list[str]:
-    image = str(EXAMPLES / "one.png")
-    return [json.dumps({"image": image, "id": str(number)}) + "\n" for number in range(rows)]
-
-
-def test_shorter_input_is_refused(tmp_path: Path) -> None:
-    manifest, output = tmp_path / "m.jsonl", tmp_path / "rows.jsonl"
-    lines = [
-        json.dumps({"image": str(EXAMPLES / "one.png"), "id": str(k)}) + "\n" for k in range(5)
-    ]
-    manifest.write_text("".join(lines))
-    arguments = ("caption", manifest, "-o", output, "--allow-outside-root")
-    assert finished(*arguments).returncode == 0
-    manifest.write_text("".join(lines[:3]))
-    run = finished(*arguments)
-    assert run.returncode == 13
-    assert b"m.jsonl has changed" in run.stderr
-    assert len(saved(output)) == 5
-
-
 def test_usr1_before_the_first_row_does_not_end_the_run(tmp_path: Path) -> None:
     output = tmp_path / "rows.jsonl"
     run = started("caption", "-", "-o", output, stdin=subprocess.PIPE)
@@ -452,30 +296,6 @@ def test_usr1_before_the_first_row_does_not_end_the_run(tmp_path: Path) -> None:
     run.send_signal(signal.SIGUSR1)
     run.communicate(f"{EXAMPLES / 'one.png'}\n".encode(), timeout=60)
     assert run.returncode == 0
-
-
-@pytest.mark.slow
-def test_complete_file_is_kept_after_a_kill(tmp_path: Path) -> None:
-    manifest, output = tmp_path / "m.jsonl", tmp_path / "rows.parquet"
-    lines = [
-        json.dumps({"image": str(EXAMPLES / "one.png"), "id": str(k)}) + "\n" for k in range(90)
-    ]
-    arguments = ("caption", manifest, "-o", output, "--allow-outside-root")
-    manifest.write_text("".join(lines[:5]))
-    assert finished(*arguments).returncode == 0
-    manifest.write_text("".join(lines))
-    run = started(*arguments)
-    state = tmp_path / "rows.parquet.pgcli"
-
-    def kept() -> int:
-        return sum(len(saved(file)) for file in state.glob("open/*"))
-
-    wait_until(lambda: kept() > 20)
-    run.kill()
-    run.communicate(timeout=100)
-    rows = 5 + kept()
-    assert f"{rows} rows are saved".encode() in finished(*arguments).stderr
-    assert pq.read_table(output).column("id").to_pylist() == [str(k) for k in range(90)]
 
 
 @pytest.mark.slow
@@ -502,35 +322,6 @@ def test_shard_without_rows_does_not_stop_the_others(tmp_path: Path) -> None:
     assert finished("caption", image, "-o", output, "--shard", "0/2").returncode == 0
     assert pq.read_table(output).num_rows == 1
     assert finished("caption", image, "-o", output, "--shard", "1/2").returncode == 0
-
-
-@pytest.mark.slow
-def test_repeated_standard_input_resumes_the_run(tmp_path: Path) -> None:
-    output, files = tmp_path / "rows.jsonl", sorted(EXAMPLES.iterdir())
-    lines = "".join(f"{file}\n" for file in files).encode()
-
-    def piped(data: bytes) -> subprocess.CompletedProcess[bytes]:
-        run = started("caption", "-", "-o", output, stdin=subprocess.PIPE, seconds=0)
-        _, err = run.communicate(data, timeout=60)
-        return subprocess.CompletedProcess(run.args, run.returncode, b"", err)
-
-    run = started("caption", "-", "-o", output, stdin=subprocess.PIPE)
-    assert run.stdin is not None
-    run.stdin.write(b"".join(lines.splitlines(keepends=True)[:5]))
-    run.stdin.flush()
-    wait_until(lambda: len(saved(output)) == 5)
-    run.kill()
-    run.communicate(timeout=100)
-    before = output.read_bytes()
-    other = piped(b"".join(reversed(lines.splitlines(keepends=True))))
-    assert other.returncode == 13
-    assert b"the input is not the one" in other.stderr
-    assert output.read_bytes() == before
-    assert piped(lines).returncode == 0
-    assert output.read_bytes().startswith(before)
-    assert ids(output) == [str(file) for file in files]
-    assert piped(lines).returncode == 0
-    assert saved(output) == list(range(len(files)))
 
 
 @pytest.mark.nightly
@@ -561,31 +352,6 @@ def test_built_in_model_gives_the_same_rows_after_kills(tmp_path: Path) -> None:
             assert mine == theirs | near
 
 
-@pytest.mark.nightly
-def test_refused_run_leaves_the_output_to_its_owner(tmp_path: Path) -> None:
-    """Runs are refused before and after the first row is saved; then new files are added."""
-    folder, output = tmp_path / "images", tmp_path / "rows.jsonl"
-    folder.mkdir()
-    for number in range(6):
-        (folder / f"{number}.png").write_bytes((EXAMPLES / "one.png").read_bytes())
-    run = started("caption", folder, "-o", output, seconds=1)
-    wait_until(lambda: list((tmp_path / "rows.jsonl.pgcli").glob("owner*")))
-    for _ in range(3):
-        again = finished("caption", folder, "-o", output)
-        assert again.returncode == 12, again.stderr
-    command = [sys.executable, "-m", "pgcli", "status", str(output)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, check=True, timeout=100)
-    assert b"running" in done.stdout
-    wait_until(lambda: saved(output))
-    assert finished("caption", folder, "-o", output).returncode == 12
-    run.communicate(timeout=60)
-    assert run.returncode == 0
-    assert saved(output) == list(range(6))
-    (folder / "0 first.png").write_bytes((EXAMPLES / "one.png").read_bytes())
-    assert finished("caption", folder, "-o", output).returncode == 0
-    assert ids(output)[-1] == "0 first.png"
-
-
 def test_shorter_standard_input_is_refused(tmp_path: Path) -> None:
     output, names = tmp_path / "rows.jsonl", [f"{file}\n" for file in sorted(EXAMPLES.iterdir())]
 
@@ -599,27 +365,3 @@ def test_shorter_standard_input_is_refused(tmp_path: Path) -> None:
     assert piped(names[:3]) == 13
     assert piped(names[:3], "--limit", "3") == 0
     assert output.read_bytes() == before
-
-
-@pytest.mark.slow
-def test_existing_view_page_does_not_stop_a_resumed_run(tmp_path: Path) -> None:
-    output, page = tmp_path / "rows.jsonl", tmp_path / "page.html"
-    arguments = ("caption", *MANY[:3], "-o", output, "--view", page)
-    run = started(*arguments)
-    wait_until(lambda: len(saved(output)) > 3)
-    run.kill()
-    run.communicate(timeout=100)
-    assert not page.exists()
-    assert finished(*arguments).returncode == 0
-    assert page.exists()
-    page.unlink()
-    assert finished(*arguments).returncode == 0, "all rows are saved, and the page is made"
-    assert page.exists()
-    assert finished(*arguments).returncode == 0
-    page.write_text("of somebody else")
-    other = finished("caption", *MANY[:3], "-o", tmp_path / "other.jsonl", "--view", page)
-    assert other.returncode == 13
-    assert b"another page with --view" in other.stderr
-    same = tmp_path / "same.jsonl"
-    assert finished("caption", *MANY[:3], "-o", same, "--view", same).returncode == 2
-    assert not same.exists()

@@ -137,28 +137,6 @@ def test_full_disk_ends_the_run_and_the_command_resumes(
     assert [line["step"] for line in metrics("full")] == [1, 2, 3, 4]
 
 
-def test_damaged_state_has_a_message_and_overwrite_begins_again(
-    run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        stop_after(patch, 2)
-        run(f"questions.jsonl {LORA} -o out")
-    state = Path("out.pgcli/state.safetensors")
-    state.write_bytes(state.read_bytes()[:-100])
-    capsys.readouterr()
-    assert run(f"questions.jsonl {LORA} -o out") == 14
-    assert re.search(r"state\.safetensors cannot be resumed from", capsys.readouterr().err)
-    assert run(f"questions.jsonl {LORA} --overwrite -o out") == 0
-
-
-def test_parts_of_an_update_add_up(run: Run) -> None:
-    for micro in (6, 4):
-        assert run(f"questions.jsonl {LORA} --steps 2 --micro-batch {micro} -o {micro}") == 0
-    for one, other in zip(metrics("6"), metrics("4"), strict=True):
-        assert one["loss"] == pytest.approx(other["loss"], rel=1e-4)
-        assert one["gradient_norm"] == pytest.approx(other["gradient_norm"], rel=1e-3)
-
-
 def test_lack_of_memory_halves_the_micro_batch_and_keeps_the_updates(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,15 +203,6 @@ def test_complete_run_is_merged_and_answers_as_its_adapter(
     found = answers("--model base --adapter out", capsys)
     assert run(f"questions.jsonl {LORA} --merge -o out") == 0
     assert answers("--model out/merged", capsys) == found
-
-
-def test_row_that_is_too_long_costs_itself(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    long = {"image": "images/00.png", "prefix": "colour", "suffix": "red " * 200, "id": "long"}
-    with Path("questions.jsonl").open("a") as file:
-        file.write(json.dumps(long) + "\n")
-    assert run(f"questions.jsonl {LORA} -o out") == 3
-    assert "long: The prompt and the answer have" in capsys.readouterr().err
-    assert json.loads(Path("out/run.json").read_text())["result"]["unreadable"] == ["long"]
 
 
 def test_loss_that_is_not_finite_names_the_rows(

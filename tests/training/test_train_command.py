@@ -325,15 +325,6 @@ def test_classifier_with_the_same_labels_keeps_its_head(run: Run) -> None:
     assert second["classifier.weight"].abs().max() > 0
 
 
-def test_same_image_is_not_trained_and_evaluated_on(
-    run: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shutil.copy("pairs.jsonl", "same.jsonl")
-    assert run(f"pairs.jsonl {CONTRASTIVE} --eval same.jsonl -o out") == 2
-    assert "in --eval and in the sources, by the bytes: images/00.png" in capsys.readouterr().err
-    assert not Path("out").exists()
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [

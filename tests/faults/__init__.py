@@ -1,0 +1,1 @@
+"""Planted faults: what a mistake would be in each room, and the tests that must fall."""
