@@ -14,12 +14,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from PIL import Image
+import transformers
 from safetensors.torch import load_file, save_file
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import pgcli
-from pgcli import tasks
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import parse_config, read_config
 from pgcli.checkpoints.families.paligemma import NAMES as PALIGEMMA
@@ -31,9 +30,7 @@ from pgcli.checkpoints.weight_files import INDEX, total_bytes
 from pgcli.checkpoints.weights import HEAD
 from pgcli.engine import loader
 from pgcli.errors import InvalidCheckpoint
-from pgcli.images import ImageLimits, decode
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
-from pgcli.records import Item
 from tests.support.awkward import drawing, encoded
 from tests.support.time_limits import processor_time_below
 
@@ -137,24 +134,6 @@ class TestNames:
             model.decoder.lm_head.weight = None
         assert_same(model, loaded(tiny))
 
-    def test_names_translate_in_both_directions(self, stored):
-        for name in [*stored, LM_HEAD]:
-            assert PALIGEMMA.hub_name(PALIGEMMA.canonical(name)) == name
-        with pytest.raises(ValueError, match="not a tensor of the model"):
-            PALIGEMMA.hub_name("vae.weight")
-
-    def test_fused_parameters_hold_their_parts_in_order(self, tiny, stored):
-        found = parameters(loaded(tiny))
-        for tower, trunk in (("vision", QUERY.rpartition("q_proj")[0]), ("decoder", "")):
-            fused = f"{tower}.layers.1.self_attn.qkv_proj."
-            trunk = trunk or "language_model.model.layers.1.self_attn."
-            for kind in ("weight", "bias") if tower == "vision" else ("weight",):
-                parts = [stored[f"{trunk}{x}_proj.{kind}"] for x in "qkv"]
-                assert torch.equal(found[fused + kind], torch.cat(parts))
-        mlp = "language_model.model.layers.2.mlp."
-        parts = [stored[mlp + "gate_proj.weight"], stored[mlp + "up_proj.weight"]]
-        assert torch.equal(found["decoder.layers.2.mlp.gate_up_proj.weight"], torch.cat(parts))
-
 
 class TestFiles:
     def shards(self, folder, stored, count=3):
@@ -222,16 +201,13 @@ class TestFiles:
         assert f"has no {home[NORM]}, which its model.safetensors.index.json names" in refusal()
 
     @pytest.mark.parametrize(
-        "text", ["", "{", "[]", "{}", '{"weight_map": []}', "\xff", "[" * 9999]
+        "text",
+        ["", "{", "[]", "{}", '{"weight_map": []}', '{"weight_map": {}}', "\xff", "[" * 9999],
     )
     def test_a_broken_index_is_named(self, folder, stored, refusal, text):
         self.shards(folder, stored)
         (folder / INDEX).write_text(text, encoding="latin-1")
         assert INDEX in refusal()
-
-    def test_an_empty_index_is_refused(self, folder, refusal):
-        self.index(folder, {})
-        assert "has no weight_map" in refusal()
 
     @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "last.ckpt"])
     def test_pickles_are_refused_with_a_hint_to_convert_them(self, folder, name):
@@ -288,10 +264,6 @@ class TestStoredDtypes:
         found = parameters(model)
         assert {parameter.dtype for parameter in found.values()} == {wanted}
         assert torch.equal(found["decoder.norm.weight"], stored[NORM].to(kept).to(wanted))
-
-    def test_a_file_may_mix_dtypes(self, write, stored):
-        model = loaded(write(**{NORM: stored[NORM].bfloat16()}))
-        assert torch.equal(model.decoder.norm.weight, stored[NORM].bfloat16().float())
 
     @pytest.mark.parametrize(
         "dtype", [torch.int8, torch.int64, torch.bool, torch.float64, torch.float8_e4m3fn]
@@ -359,11 +331,6 @@ class TestHead:
         head = embedding.clone().view(torch.float16)
         model = loaded(write(**{EMBEDDING: embedding, LM_HEAD: head}))
         assert torch.equal(model.decoder.lm_head.weight, head.float())
-
-    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-    def test_head_in_another_dtype_is_used(self, write, stored, dtype):
-        model = loaded(write(**{LM_HEAD: stored[EMBEDDING].to(dtype)}))
-        assert torch.equal(model.decoder.lm_head.weight, stored[EMBEDDING].to(dtype).float())
 
     def test_untied_config_requires_a_head(self, write, configure, refusal):
         configure(tie_word_embeddings=False)
@@ -455,10 +422,6 @@ class TestTensors:
         assert total_bytes(folder) == size
         assert torch.equal(loaded(folder).decoder.norm.weight, stored[NORM])
 
-    def test_thousands_of_unknown_tensors_are_refused_quickly(self, write, refusal):
-        write({f"tensor.{n}": torch.zeros(1) for n in range(5000)})
-        assert "is not a tensor of the model" in refusal()
-
     def test_a_header_of_a_million_tensors_is_refused_unparsed(self, folder, refusal):
         entries = b",".join(b'"t%d":{}' % n for n in range(10**6))
         (folder / "model.safetensors").write_bytes(safetensors_file(b"{" + entries + b"}"))
@@ -474,14 +437,6 @@ class TestTensors:
         )
         assert "has an unknown tensor" in (message := refusal())
         assert len(message) < 500
-
-    def test_nan_weights_are_an_error_at_the_first_answer(self, write, stored):
-        folder = write(**{NORM: torch.full_like(stored[NORM], torch.nan)})
-        engine = loader.load(Checkpoint("model", folder), device="cpu", batch_size=1)
-        item = Item(0, "a", "a", data=encoded(drawing(), "PNG"), prompts=("ocr",))
-        image = decode(item, engine.spec, ImageLimits())
-        with pytest.raises(InvalidCheckpoint, match="NaN"):
-            list(engine.ask([(0, image)], tasks.ocr()))
 
 
 def safetensors_file(header, data=b""):
@@ -553,47 +508,22 @@ class TestBrokenFiles:
             file.truncate(2**40)
         assert "config.json is larger than" in refusal()
 
-    def test_tokenizer_of_another_model_is_refused(self, write, refusal):
-        from tokenizers import Tokenizer, models
-
-        Tokenizer(models.BPE()).save(str(write() / "tokenizer.json"))
-        assert "it is not PaliGemma's" in refusal()
-
     def test_a_decoder_without_room_is_refused(self, folder, write, configure, refusal):
         write()
         text = json.loads((folder / "config.json").read_text())["text_config"]
         configure(text_config=text | {"max_position_embeddings": 5})
         assert "max_position_embeddings is 5, which leaves no room" in refusal()
 
-    def test_a_setting_that_is_not_supported_is_refused(self, write, configure, refusal):
-        write()
-        configure(quantization_config={"load_in_8bit": True})
-        assert "config.json: quantization_config" in refusal()
-
 
 class TestPreprocessing:
     def read(self, folder):
         return read_preprocessing(folder, 56)
-
-    def test_published_preprocessing_is_read(self, tiny):
-        assert self.read(tiny) == Preprocessing(3, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 
     def test_without_a_file_defaults_apply(self, folder):
         (folder / "preprocessor_config.json").unlink()
         assert self.read(folder) == Preprocessing()
         (folder / "processor_config.json").write_text('{"image_seq_length": 16}')
         assert self.read(folder) == Preprocessing()
-
-    def test_preprocessing_settings_are_applied(self, folder, configure, write):
-        means, stds = [0.1, 0.2, 0.3], [1, 2, 3]
-        configure("preprocessor_config.json", resample=2, image_mean=means, image_std=stds)
-        assert self.read(folder) == Preprocessing(2, tuple(means), tuple(stds))
-        engine = loader.load(Checkpoint("model", write()), device="cpu", batch_size=1)
-        image = decode(
-            Item(0, "a", "a", data=encoded(drawing(), "PNG")), engine.spec, ImageLimits()
-        )
-        wanted = drawing().resize((56, 56), Image.Resampling.BILINEAR)
-        assert Image.fromarray(image.pixels).tobytes() == wanted.tobytes()
 
     def test_processor_config_takes_precedence(self, folder, configure):
         configure("processor_config.json", image_processor={"resample": 2})
@@ -713,7 +643,11 @@ def test_every_size_that_is_saved_is_read_back(generation):
         **(second if generation == 2 else {}),
     )  # fmt: skip
     config = PaliGemmaConfig(vision, decoder, image_token_id=299, stop_tokens=(3, 107), tied=False)
-    assert parse_config(config_values(config)) == config
+    values = config_values(config)
+    assert parse_config(values) == config
+    theirs = transformers.PaliGemmaConfig(**values)
+    assert theirs.text_config.rope_parameters["rope_theta"] == decoder.rope_theta
+    assert theirs.vision_config.layer_norm_eps == vision.norm_eps
     plain = replace(config, tied=True, stop_tokens=(3,))
     assert parse_config(config_values(plain)) == plain
     if generation == 2:

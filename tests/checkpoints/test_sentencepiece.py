@@ -12,7 +12,6 @@ import tokenizers
 
 from examples.demo_model.build_tokenizer import BYTES, CONTROL, NEWLINES
 from pgcli.checkpoints.tokenizer import open_tokenizer
-from pgcli.engine.tokenizer import Tokenizer
 from pgcli.errors import InvalidCheckpoint
 from tests.support.tiny import tokenizer_into
 
@@ -152,18 +151,6 @@ def test_tokens_equal_those_of_sentencepiece(folder):
             assert ids == model.encode(text), text
 
 
-def test_prompts_and_answers_are_built_from_it(folder, names, expected):
-    write(folder, "tokenizer_config", {"added_tokens_decoder": described(names)})
-    converted, stated = Tokenizer(open_tokenizer(folder)), Tokenizer(expected)
-    assert (converted.bos, converted.newline, converted.size) == (2, 108, stated.size)
-    assert converted.locations == stated.locations
-    assert converted.mask_codes == stated.mask_codes
-    for text in TEXTS:
-        assert converted.encode_prompt(text) == stated.encode_prompt(text)
-        ids = stated.encode_answer(text)
-        assert converted.decode(ids, [1.0] * len(ids)) == stated.decode(ids, [1.0] * len(ids))
-
-
 def test_tokenizer_json_takes_precedence(folder, expected):
     expected.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer.model").write_bytes(b"broken")
@@ -185,11 +172,6 @@ def test_missing_packages_are_named_with_a_hint(folder, monkeypatch):
     with pytest.raises(InvalidCheckpoint, match="needs sentencepiece and protobuf") as caught:
         open_tokenizer(folder)
     assert caught.value.hint == "pip install 'paligemma-cli[sentencepiece]'"
-
-
-def test_a_folder_without_a_tokenizer_is_refused(tmp_path):
-    with pytest.raises(InvalidCheckpoint, match=r"no tokenizer\.json, and no tokenizer\.model"):
-        open_tokenizer(tmp_path)
 
 
 # Broken and hostile files

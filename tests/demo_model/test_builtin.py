@@ -63,18 +63,6 @@ def ours(drawn: list[Drawn]) -> list[Answer]:
     return answered(drawn, 64)
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize(("batch_size", "rows"), [(1, 50), (7, SCENES)])
-def test_the_batch_size_changes_no_answer(
-    drawn: list[Drawn], ours: list[Answer], batch_size: int, rows: int
-) -> None:
-    again = answered(drawn[:rows], batch_size)
-    assert [row.answer for row in again] == [row.answer for row in ours[:rows]]
-    assert [row.tokens for row in again] == [row.tokens for row in ours[:rows]]
-    for one, other in zip(again, ours, strict=False):
-        assert one.logprob == pytest.approx(other.logprob, abs=1e-4)
-
-
 @pytest.mark.slow
 @torch.inference_mode()
 def test_transformers_gives_the_same_answers(drawn: list[Drawn], ours: list[Answer]) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
-from PIL import Image
 from tokenizers import Tokenizer
 
 from examples.demo_model.build_tokenizer import build_tokenizer
@@ -67,22 +65,3 @@ def test_locations_and_mask_codes_are_contiguous_and_the_image_is_last(
     assert tokenizer.token_to_id("<image>") == first + 1152 == tokenizer.get_vocab_size() - 1
     assert ids(tokenizer, "".join(names)) == list(range(first, first + 1152))
     assert tokenizer.decode(list(range(first, first + 1152))) == "".join(names)
-
-
-@pytest.mark.parametrize("automatic", [False, True])
-@pytest.mark.parametrize("prompt", ["detect red circle", "caption en", "how many? 🟥", "a\n\nb"])
-def test_transformers_gives_the_same_ids(
-    folder: Path, tokenizer: Tokenizer, prompt: str, automatic: bool
-) -> None:
-    transformers = pytest.importorskip("transformers")
-    (folder / "config.json").write_text(json.dumps({"model_type": "paligemma"}))
-    reader = transformers.AutoProcessor if automatic else transformers.PaliGemmaProcessor
-    processor = reader.from_pretrained(folder)
-    inputs = processor(images=Image.new("RGB", (50, 30)), text="<image>" + prompt)
-    image = tokenizer.token_to_id("<image>")
-    by_hand = [image] * IMAGE_TOKENS + [BOS, *ids(tokenizer, prompt), NEWLINE]
-    assert [int(i) for i in inputs["input_ids"][0]] == by_hand
-    assert tuple(inputs["pixel_values"][0].shape) == (3, 112, 112)
-    assert len(processor.tokenizer) == tokenizer.get_vocab_size()
-    assert processor.tokenizer.padding_side == "left"
-    assert processor.tokenizer.decode(ids(tokenizer, prompt)) == prompt

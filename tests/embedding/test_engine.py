@@ -101,20 +101,6 @@ def test_images_are_decoded_for_the_model_before_it_is_loaded(folder: Path) -> N
     assert read_image_spec(folder) == engine_of(folder).spec
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize(
-    "kind",
-    ["siglip", *(pytest.param(kind, marks=pytest.mark.nightly) for kind in ("clip", "vit"))],
-)
-def test_vectors_of_base_size_are_those_of_transformers(kind: str, tmp_path: Path) -> None:
-    folder = towers.checkpoint_into(tmp_path, kind, sizes=towers.BASE, image=towers.BASE_IMAGE)
-    images = photos()
-    expected = expected_vectors(kind, folder, images, towers.BASE_IMAGE["image_size"])
-    for batch_size in (1, 7):
-        found = vectors(engine_of(folder, batch_size), images)
-        torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
-
-
 def test_classifiers_have_labels(kind: str, folder: Path) -> None:
     engine = engine_of(folder)
     is_classifier = kind == "vit" or kind.endswith("_classifier")

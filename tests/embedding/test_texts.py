@@ -73,26 +73,6 @@ def test_tokens_are_those_of_transformers(kind: str, folder: Path) -> None:
     assert (cleaned == TEXTS) == (kind == "clip")
 
 
-def test_texts_are_padded_on_the_right_to_the_full_length(kind: str, folder: Path) -> None:
-    processor = processor_of(folder)
-    tokens = processor(["a star", "a red star above the image"])
-    pad, eos = processor.format.pad, processor.format.eos
-    assert tokens.shape == (2, LENGTH)
-    for row in tokens.tolist():
-        assert row[row.index(eos) :] == [eos] + [pad] * (LENGTH - row.index(eos) - 1)
-    names = {"siglip": ("</s>", "</s>"), "siglip2": ("<eos>", "<pad>")}
-    if kind in names:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-        assert (eos, pad) == tuple(map(tokenizer.convert_tokens_to_ids, names[kind]))
-
-
-def test_long_texts_keep_their_end_token(folder: Path) -> None:
-    processor = processor_of(folder)
-    (row,) = processor(["a large red triangle left of the image " * 9]).tolist()
-    assert row[-1] == processor.format.eos
-    assert row.index(processor.format.eos) == LENGTH - 1
-
-
 def test_typed_control_tokens_are_text(kind: str, folder: Path) -> None:
     if kind == "siglip":
         return  # a piece of its vocabulary, of which cleaning leaves an s
@@ -102,14 +82,6 @@ def test_typed_control_tokens_are_text(kind: str, folder: Path) -> None:
     for row in typed:
         kept = row[: int((row != processor.format.pad).sum()) - 1]
         assert not torch.isin(kept[:-1], control).any()
-
-
-def test_siglip_texts_are_lower_case_without_punctuation(kind: str, folder: Path) -> None:
-    processor = processor_of(folder)
-    one, other = processor(["A red, STAR!", "a red star"])
-    assert torch.equal(one, other) == (kind != "clip")
-    raw, _ = processor(["A red, STAR!", "a red star"], raw=True)
-    assert not torch.equal(raw, other)
 
 
 def test_underscores_are_blanks_for_siglip_2(kind: str, folder: Path) -> None:

@@ -1,7 +1,6 @@
 """Int8: rounding of linear layers, changes of answers, and refusals."""
 
 import json
-from pathlib import Path
 
 import pytest
 import torch
@@ -247,18 +246,3 @@ def test_plan_and_settings_name_the_quantization(tmp_path, capsys):
     assert main([*arguments, "-o", str(output), "-q"]) == 0
     settings = json.loads(parquet.read_schema(output).metadata[b"pgcli"])
     assert settings["quantize"] == "int8"
-
-
-@pytest.mark.nightly
-def test_bench_compares_int8_with_the_original_dtype(tmp_path, capsys):
-    output = tmp_path / "bench.json"
-    arguments = ["bench", "demo", "--quantize", "int8", "--scope", "device", "--batch-size", "4"]
-    arguments += ["--rounds", "1", "--seconds", "1", "--limit", "4", "-o", str(output)]
-    arguments += ["--images", str(Path(__file__).parents[2] / "examples" / "images")]
-    assert main(arguments) == 0
-    result = json.loads(output.read_text())["results"][0]
-    names = [speed["name"] for speed in result["speeds"]]
-    assert names == ["pgcli, int8", "pgcli, float32", "transformers"]
-    shares = {one["against"]: one["share"] for one in result["agreements"]}
-    assert shares.keys() == {"pgcli, float32", "transformers"}
-    assert shares["pgcli, float32"] > 0.5

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from pgcli.model.kv_cache import KVCache
 from pgcli.model.paligemma import PaliGemma
 from tests.support.caches import OperationCounter, unit_cache
 from tests.support.random_weights import normal
+from tests.support.sequences import prompts_of_many_lengths
 from tests.support.tiny import PATCHES
 
 EXACT = {"rtol": 0, "atol": 1e-10}
@@ -26,15 +26,6 @@ EXACT = {"rtol": 0, "atol": 1e-10}
 def model(request: pytest.FixtureRequest, device: str) -> PaliGemma:
     folder: Path = request.getfixturevalue(request.param)
     return weights.load(folder, read_config(folder), dtype=torch.float64, device=device)
-
-
-def prompts(count: int) -> list[list[int]]:
-    """Prompts of 2 to 12 tokens, all different."""
-    draws = random.Random(3)
-    return [
-        [2, *(draws.randrange(300, 700) for _ in range(draws.randrange(0, 11))), 108]
-        for _ in range(count)
-    ]
 
 
 def features(model: PaliGemma, count: int) -> Tensor:
@@ -51,7 +42,7 @@ def prefill(model: PaliGemma, cache: KVCache, patch_BPD: Tensor, ids: list[list[
 @pytest.mark.parametrize("fixed_shape", [False, True])
 def test_a_row_continues_as_it_would_alone(model: PaliGemma, fixed_shape: bool) -> None:
     """A row inserted late, moved into a hole, next to longer rows, while the cache grows."""
-    ids, patch_BPD = prompts(6), features(model, 6)
+    ids, patch_BPD = prompts_of_many_lengths(6), features(model, 6)
     tokens = torch.randint(300, 700, (6, 9), device=patch_BPD.device)
     alone = []
     for row in range(6):
@@ -98,7 +89,7 @@ def test_a_row_continues_as_it_would_alone(model: PaliGemma, fixed_shape: bool) 
 def test_growth_keeps_what_is_stored(
     model: PaliGemma, monkeypatch: pytest.MonkeyPatch, fixed_shape: bool
 ) -> None:
-    ids, patch_BPD = prompts(2), features(model, 2)
+    ids, patch_BPD = prompts_of_many_lengths(2), features(model, 2)
     tokens = torch.randint(300, 700, (2, 12), device=patch_BPD.device)
     found = []
     for bucket in (1, 7, 128):
@@ -113,7 +104,7 @@ def test_growth_keeps_what_is_stored(
 def test_few_rows_take_little_memory_whatever_the_maximum(model: PaliGemma) -> None:
     cache = model.kv_cache(1000)
     for rows in (1, 2, 3):
-        prefill(model, cache, features(model, rows), prompts(rows))
+        prefill(model, cache, features(model, rows), prompts_of_many_lengths(rows))
         assert cache.allocated_rows <= 2 * cache.rows
     assert cache.rows == 6
 
@@ -184,7 +175,7 @@ def test_rows_that_pad_a_step_change_nothing(
     model: PaliGemma, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three rows in a step of four: the same logits, also once the fourth row is in use."""
-    ids, patch_BPD = prompts(4), features(model, 4)
+    ids, patch_BPD = prompts_of_many_lengths(4), features(model, 4)
     tokens = torch.randint(300, 700, (6, 4), device=patch_BPD.device)
     found = []
     for buckets in (((10**9, 1),), ((10**9, 4),)):

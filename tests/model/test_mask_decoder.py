@@ -24,7 +24,7 @@ from pgcli.engine import loader, mask_output
 from pgcli.engine.mask_output import decoded, in_box, masks_of_rows
 from pgcli.engine.model_runner import ModelRunner
 from pgcli.errors import InvalidCheckpoint, ModelUnavailable
-from pgcli.records import Box, Mask, Rle, Span
+from pgcli.records import Box, Mask, Span
 
 CODE_WIDTH = 24
 CODEBOOK = "_vq_vae._embedding"
@@ -126,14 +126,6 @@ def test_decoder_output_equals_a_naive_implementation(decoder):
         wanted = by_numpy(row, WEIGHTS)
         assert np.abs(wanted).max() > 0.1
         np.testing.assert_allclose(grid, wanted, atol=1e-6)
-
-
-def test_a_mask_does_not_depend_on_its_batch(decoder):
-    codes = some_codes(40)
-    together = list(decoded(codes, decoder))
-    for row in (0, 7, 39):
-        (alone,) = decoded([codes[row]], decoder)
-        assert (alone == together[row]).all()
 
 
 def test_the_names_that_are_read_are_the_published_ones(decoder):
@@ -525,11 +517,3 @@ def test_a_gpu_draws_the_same_masks(decoder, file):
         decoded(codes, decoder), decoded(codes, mask_decoder.load(file, device="cuda")), strict=True
     ):
         np.testing.assert_allclose(there, here, atol=1e-6)
-
-
-def test_a_mask_can_be_written_for_coco(decoder):
-    (codes,) = some_codes(1)
-    (mask,) = masks_of(answer(((0, 0, 1023, 1023), codes, "cat")), (50, 40), decoder)
-    assert isinstance(mask.rle, Rle)
-    stored = {"size": list(mask.rle.size), "counts": mask.rle.counts}
-    assert (coco.decode(stored) == rle.decode(mask.rle)).all()

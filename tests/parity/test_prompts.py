@@ -21,11 +21,6 @@ def vocabulary(tiny: Path) -> Tokenizer:
     return Tokenizer.from_folder(tiny)
 
 
-# Pixels
-
-
-# Prompt ids
-
 PROMPTS = [
     *("caption en", "answer en how many red circles?", "detect red circle ; star", "a"),
     *("a\n\nb", "what?!", "two  blanks", "Straße №5", "🟥", "👩‍👩‍👧", "is it 🇨🇭"),
@@ -85,21 +80,6 @@ def test_final_newline_is_not_merged_with_the_text(tiny: Path) -> None:
     assert vocabulary.encode_prompt("yes!") == [BOS, *vocabulary.encode_text("yes!"), NEWLINE]
 
 
-def test_location_and_mask_tokens_have_consecutive_ids(
-    vocabulary: Tokenizer,
-) -> None:
-    assert (len(vocabulary.locations), len(vocabulary.mask_codes)) == (1024, 128)
-    assert vocabulary.mask_codes.start == vocabulary.locations.stop
-    assert vocabulary.mask_codes.stop <= vocabulary.size
-    texts = [f"<loc{n:04d}>" for n in range(1024)] + [f"<seg{n:03d}>" for n in range(128)]
-    assert vocabulary.encode_answer("".join(texts)) == [
-        *vocabulary.locations,
-        *vocabulary.mask_codes,
-    ]
-    pieces = vocabulary.decode([*vocabulary.locations, *vocabulary.mask_codes], [1.0] * 1152)
-    assert [piece.text for piece in pieces] == texts
-
-
 # Typed special tokens
 
 TYPED = [
@@ -134,16 +114,6 @@ def test_typed_control_tokens_stay_text(
     assert ids != vocabulary.encode_answer(text), "the tokenizer reads no control token here"
 
 
-def test_typed_location_and_mask_tokens_stay_text(
-    strict: tuple[Tokenizer, tokenizers.Tokenizer],
-) -> None:
-    vocabulary, tokenizer = strict
-    every = [f"<loc{n:04d}>" for n in range(1024)] + [f"<seg{n:03d}>" for n in range(128)]
-    ids = vocabulary.encode_text("".join(every))
-    assert not {*vocabulary.locations, *vocabulary.mask_codes} & set(ids)
-    assert tokenizer.decode(ids, skip_special_tokens=False) == "".join(every)
-
-
 @pytest.mark.parametrize("length", [1, 2, 3, 31])
 def test_plain_added_tokens_are_matched(
     strict: tuple[Tokenizer, tokenizers.Tokenizer], length: int
@@ -161,6 +131,3 @@ def test_plain_added_tokens_are_matched(
 @pytest.mark.parametrize("text", ["<loc", "<loc12>", "<loc99999>", "<>", "< image>", "<Image>"])
 def test_text_resembling_a_control_token_is_unchanged(vocabulary: Tokenizer, text: str) -> None:
     assert vocabulary.encode_text(text) == vocabulary.encode_answer(text)
-
-
-# Image and text concatenated

@@ -7,34 +7,18 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
-from torch import Tensor, nn
+from torch import Tensor
 
 from pgcli.checkpoints.families import family_of
 from pgcli.errors import InvalidCheckpoint
-from pgcli.model.classifier import ImageClassifier
 from pgcli.model.two_towers import TwoTowers
-from tests.support.towers import BASE, BASE_IMAGE, LABELS, TINY, TINY_IMAGE, load_from, spread
+from tests.support import towers
+from tests.support.towers import BASE, BASE_IMAGE, TINY, TINY_IMAGE, load_from
 
-TEXTS = {"vocab_size": 60, "max_position_embeddings": 9}
 ATOL = 1e-5
 
 
-def two_towers(kind: str, sizes: dict[str, int], image: dict[str, int], **text: Any) -> Any:
-    torch.manual_seed(0)
-    configs = {"vision_config": sizes | image, "text_config": sizes | TEXTS | text}
-    if kind == "siglip":
-        return spread(transformers.SiglipModel(transformers.SiglipConfig(**configs)))
-    config = transformers.CLIPConfig(**configs, projection_dim=40)
-    return spread(transformers.CLIPModel(config))
-
-
-def loaded(reference: Any, folder: Path) -> TwoTowers:
-    reference.save_pretrained(folder)
-    return load_from(folder)
-
-
-def loaded_classifier(reference: Any, folder: Path) -> ImageClassifier:
+def loaded(reference: Any, folder: Path) -> Any:
     reference.save_pretrained(folder)
     return load_from(folder)
 
@@ -45,7 +29,7 @@ def pixels(count: int, image: dict[str, int]) -> Tensor:
 
 def texts(count: int, eos: int | None = None) -> Tensor:
     """Token ids of different lengths, padded on the right, after an end token for CLIP."""
-    tokens = torch.randint(3, 50, (count, TEXTS["max_position_embeddings"]))
+    tokens = torch.randint(3, 50, (count, towers.TEXT_LENGTH))
     for row in range(count):
         length = 2 + row % 6
         tokens[row, length:] = 1
@@ -77,19 +61,19 @@ def compare(reference: Any, model: TwoTowers, image: dict[str, int], eos: int | 
 @pytest.mark.parametrize("kind", ["siglip", "clip"])
 def test_embeddings_are_those_of_transformers(tmp_path: Path, kind: str) -> None:
     eos = 55 if kind == "clip" else None
-    reference = two_towers(kind, TINY, TINY_IMAGE, **({"eos_token_id": eos} if eos else {}))
+    reference = towers.reference(kind, **({"eos_token_id": eos} if eos else {}))
     compare(reference, loaded(reference, tmp_path), TINY_IMAGE, eos)
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["siglip", "clip"])
 def test_embeddings_of_base_size_are_those_of_transformers(tmp_path: Path, kind: str) -> None:
-    reference = two_towers(kind, BASE, BASE_IMAGE)
+    reference = towers.reference(kind, sizes=BASE, image=BASE_IMAGE)
     compare(reference, loaded(reference, tmp_path), BASE_IMAGE, 59 if kind == "clip" else None)
 
 
 def test_clip_of_an_early_configuration_pools_the_highest_token(tmp_path: Path) -> None:
-    reference = two_towers("clip", TINY, TINY_IMAGE, eos_token_id=2)
+    reference = towers.reference("clip", eos_token_id=2)
     model = loaded(reference, tmp_path)
     assert model.config.text is not None
     assert model.config.text.eos_token is None
@@ -97,74 +81,22 @@ def test_clip_of_an_early_configuration_pools_the_highest_token(tmp_path: Path) 
 
 
 def test_exact_gelu_of_clip_is_followed(tmp_path: Path) -> None:
-    torch.manual_seed(0)
     sizes = TINY | {"hidden_act": "gelu"}
-    reference = two_towers("clip", sizes, TINY_IMAGE, eos_token_id=55)
+    reference = towers.reference("clip", sizes=sizes, eos_token_id=55)
     compare(reference, loaded(reference, tmp_path), TINY_IMAGE, 55)
-
-
-def test_vision_tower_on_its_own(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    config = transformers.SiglipVisionConfig(**TINY, **TINY_IMAGE)
-    reference = spread(transformers.SiglipVisionModel(config))
-    model, images = loaded(reference, tmp_path), pixels(3, TINY_IMAGE)
-    with torch.inference_mode():
-        expected = nn.functional.normalize(reference(images).pooler_output, dim=-1)
-        assert_close(model.encode_images(images), expected)
-        with pytest.raises(ValueError, match="no text tower"):
-            model.encode_texts(texts(1))
-
-
-# --- classifiers
-
-
-def classifier(kind: str, sizes: dict[str, int], image: dict[str, int]) -> Any:
-    torch.manual_seed(0)
-    if kind == "vit":
-        config = transformers.ViTConfig(**sizes, **image, **LABELS)
-        return spread(transformers.ViTForImageClassification(config))
-    configs = {"vision_config": sizes | image, "text_config": sizes | TEXTS, **LABELS}
-    if kind == "siglip":
-        config = transformers.SiglipConfig(**configs)
-        return spread(transformers.SiglipForImageClassification(config))
-    return spread(transformers.CLIPForImageClassification(transformers.CLIPConfig(**configs)))
-
-
-@pytest.mark.parametrize("kind", ["vit", "siglip", "clip"])
-def test_classes_are_those_of_transformers(tmp_path: Path, kind: str) -> None:
-    reference = classifier(kind, TINY, TINY_IMAGE)
-    model, images = loaded_classifier(reference, tmp_path), pixels(5, TINY_IMAGE)
-    assert model.config.labels == ("circle", "square", "star")
-    with torch.inference_mode():
-        expected = reference(images).logits
-        for size in (1, 2, 5):
-            assert_close(torch.cat([model(part) for part in images.split(size)]), expected)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("kind", ["vit", "siglip", "clip"])
-def test_classes_of_base_size_are_those_of_transformers(tmp_path: Path, kind: str) -> None:
-    reference = classifier(kind, BASE, BASE_IMAGE)
-    model, images = loaded_classifier(reference, tmp_path), pixels(2, BASE_IMAGE)
-    with torch.inference_mode():
-        assert_close(model(images), reference(images).logits)
 
 
 def test_both_generations_of_vit_names_are_read(tmp_path: Path) -> None:
     """transformers 5 has other names in memory than in the files that it writes."""
     from safetensors.torch import save_file
 
-    reference = classifier("vit", TINY, TINY_IMAGE)
-    old = loaded_classifier(reference, tmp_path)
+    reference = towers.reference("vit")
+    old = loaded(reference, tmp_path)
     assert any(name.startswith("vit.layers.") for name in reference.state_dict())
     save_file(reference.state_dict(), tmp_path / "model.safetensors", {"format": "pt"})
-    new = loaded_in_place(tmp_path)
+    new = load_from(tmp_path)
     for one, other in zip(old.parameters(), new.parameters(), strict=True):
         assert torch.equal(one, other)
-
-
-def loaded_in_place(folder: Path) -> ImageClassifier:
-    return load_from(folder)
 
 
 # --- refusals
@@ -173,7 +105,7 @@ def loaded_in_place(folder: Path) -> ImageClassifier:
 def test_missing_tensor_has_the_name_of_the_checkpoint(tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file
 
-    reference = two_towers("siglip", TINY, TINY_IMAGE)
+    reference = towers.reference("siglip")
     reference.save_pretrained(tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
     del tensors["vision_model.head.probe"]

@@ -11,13 +11,7 @@ from torch import Tensor
 
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config
-from pgcli.checkpoints.find import Checkpoint
-from pgcli.engine.loader import load
-from pgcli.model.kv_cache import BUCKET
 from pgcli.model.paligemma import PaliGemma
-from pgcli.records import DecodedImage, Item
-from pgcli.tasks import Question
-from tests.support.caches import unit_cache
 from tests.support.random_weights import normal
 from tests.support.sequences import run_together, vocabulary_of
 from tests.support.tiny import PATCHES, RESOLUTION
@@ -44,37 +38,6 @@ def hidden(model: PaliGemma) -> Iterator[list[Tensor]]:
     hook.remove()
 
 
-# Attention masks
-
-
-# Positions and slots
-
-
-def test_more_rows_than_the_maximum_are_refused() -> None:
-    cache = unit_cache(4)
-    cache.insert(3, 2)
-    with pytest.raises(ValueError, match="4 rows; 5"):
-        cache.insert(2, 2)
-
-
-@pytest.mark.parametrize(
-    ("depth", "kv_heads", "head_dim", "kib"),
-    [(18, 1, 256, 18), (18, 8, 256, 144), (26, 4, 256, 104), (42, 8, 256, 336), (46, 16, 128, 368)],
-)
-def test_a_slot_costs_two_numbers_per_layer_key_head_and_dimension(
-    depth: int, kv_heads: int, head_dim: int, kib: int
-) -> None:
-    """In bfloat16: 18 KiB for the first generation, an eighth of what eight heads would take."""
-    sizes = {"depth": depth, "num_kv_heads": kv_heads, "head_dim": head_dim}
-    cache = unit_cache(4, dtype=torch.bfloat16, device="meta", **sizes)
-    cache.reserve(4, BUCKET)
-    assert cache.nbytes == 4 * BUCKET * kib * 1024
-    assert cache.nbytes == 2 * depth * kv_heads * head_dim * 2 * 4 * BUCKET
-
-
-# Amount of work
-
-
 def test_decode_step_processes_one_token_per_row(
     model: PaliGemma, patch_BPD: Tensor, hidden: list[Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,34 +48,3 @@ def test_decode_step_processes_one_token_per_row(
     run_together(model, patch_BPD, PROMPTS, endless, 4)
     assert [tuple(x.shape[:2]) for x in hidden] == [(3, PATCHES + 6), (3, 1), (3, 1), (3, 1)]
     assert scored == [(3,)] * 4
-
-
-@pytest.mark.parametrize("batch_size", [1, 2, 3, 64])
-def test_each_image_is_encoded_once_for_all_its_prompts(
-    tiny: Path, monkeypatch: pytest.MonkeyPatch, batch_size: int
-) -> None:
-    engine = load(Checkpoint("tiny", tiny), device="cpu", dtype="float32", batch_size=batch_size)
-    encoded, forward = [], engine.model.vision.forward
-
-    def watched(pixels_BCRR: Tensor) -> Tensor:
-        encoded.extend(pixels_BCRR[:, 0, 0, 0].tolist())
-        return forward(pixels_BCRR)
-
-    monkeypatch.setattr(engine.model.vision, "forward", watched)
-    prompts = [("caption en", "is it red?", "how many?"), ("ocr",), ("a", "b", "c", "d e f")]
-    answers = sorted(engine.ask(stream(prompts), Question("ask", None, 6)))
-    assert [row_index for row_index, _ in answers] == list(range(8))
-    assert [answer.prompt for _, answer in answers] == [p for several in prompts for p in several]
-    shades = sorted(2 * n * 50 / 255 - 1 for n in range(3))
-    assert sorted(encoded) == pytest.approx(shades, abs=1e-6)
-
-
-def stream(prompts: list[tuple[str, ...]]) -> list[tuple[int, DecodedImage]]:
-    """Grey images, each a shade lighter, with the indices of their first rows."""
-    images, row_index = [], 0
-    for number, several in enumerate(prompts):
-        item = Item(number, str(number), str(number), prompts=several)
-        square = torch.full((RESOLUTION, RESOLUTION, 3), number * 50, dtype=torch.uint8).numpy()
-        images.append((row_index, DecodedImage(item, RESOLUTION, RESOLUTION, square, load_ms=0.0)))
-        row_index += len(several)
-    return images

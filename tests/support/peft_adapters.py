@@ -42,16 +42,17 @@ LORA_OPTIONS: list[dict[str, Any]] = [
     {"modules_to_save": ["linear", "post_layernorm"]},
     {"modules_to_save": ["vision_tower"], "target_modules": ["o_proj"]},
 ]
-#: Adapted embeddings and heads, and whether the two are no longer tied.
-EMBEDDINGS: list[tuple[dict[str, Any], bool]] = [
-    ({"target_modules": ["embed_tokens"]}, True),
-    ({"target_modules": ["lm_head", "q_proj"]}, True),
-    ({"target_modules": ["lm_head", "embed_tokens"]}, True),
-    ({"modules_to_save": ["lm_head"]}, True),
-    ({"modules_to_save": ["embed_tokens"]}, True),
-    ({"modules_to_save": ["embed_tokens", "lm_head"]}, True),
-    ({"modules_to_save": ["embed_tokens"], "ensure_weight_tying": True}, False),
-    ({"target_modules": ["embed_tokens"], "ensure_weight_tying": True}, True),
+#: Adapted embeddings and heads; but for the first the two are no longer tied.
+TYING: dict[str, Any] = {"modules_to_save": ["embed_tokens"], "ensure_weight_tying": True}
+EMBEDDINGS: list[dict[str, Any]] = [
+    TYING,
+    {"target_modules": ["embed_tokens"]},
+    {"target_modules": ["lm_head", "q_proj"]},
+    {"target_modules": ["lm_head", "embed_tokens"]},
+    {"modules_to_save": ["lm_head"]},
+    {"modules_to_save": ["embed_tokens"]},
+    {"modules_to_save": ["embed_tokens", "lm_head"]},
+    {"target_modules": ["embed_tokens"], "ensure_weight_tying": True},
 ]
 
 
