@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from pgcli import tasks
 from pgcli.bench import benchmark, peak_rates, roofline
 from pgcli.bench.bench_images import BenchImages
-from pgcli.bench.engine_runner import EngineRunner, TokenRecorder
+from pgcli.bench.engine_runner import EngineRunner
 from pgcli.bench.measure import agreement, in_turns, speed, speedup
 from pgcli.bench.peak_rates import MachineRates
 from pgcli.bench.reference_runner import ReferenceRunner
@@ -395,17 +395,6 @@ class TestForcedLengths:
         config = engine_runner._engine.model.config
         engine_runner._engine.model.config = replace(config, stop_tokens=tuple(range(1000)))
         assert engine_runner.run_arrays(given).tokens == natural
-
-    def test_tokens_are_recorded_for_forced_lengths_only(self, runners):
-        engine_runner, _, work = runners
-        given = work(4, prompts=PROMPTS[:1])
-        stream = [
-            (n, replace(image, item=replace(image.item, prompts=PROMPTS[:1])))
-            for n, image in enumerate(given.images)
-        ]
-        answers = list(engine_runner._engine.ask(stream, given.question))
-        assert len(answers) == 3
-        assert TokenRecorder().tokens == {}
 
 
 def test_lm_head_of_transformers_gets_contiguous_rows(runners, monkeypatch):

@@ -42,23 +42,6 @@ def with_gradients(kind: str, tensors: tuple[Tensor, ...], **options: Any) -> li
     return [loss.detach(), *torch.autograd.grad(loss, used)]
 
 
-def plain_softmax(image_ND: Tensor, text_ND: Tensor, scale: Tensor) -> Tensor:
-    logits, pairs = scale * image_ND @ text_ND.T, torch.arange(len(image_ND))
-    return (F.cross_entropy(logits, pairs) + F.cross_entropy(logits.T, pairs)) / 2
-
-
-def plain_sigmoid(image_ND: Tensor, text_ND: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
-    logits = scale * image_ND @ text_ND.T + bias
-    labels = 2 * torch.eye(len(image_ND)) - 1
-    return -F.logsigmoid(labels * logits).sum() / len(image_ND)
-
-
-def test_losses_are_those_of_the_papers_with_all_logits_at_once() -> None:
-    tensors = batch(dtype=torch.float32)
-    assert torch.allclose(loss_of("softmax", tensors), plain_softmax(*tensors[:3]))
-    assert torch.allclose(loss_of("sigmoid", tensors), plain_sigmoid(*tensors))
-
-
 @pytest.mark.parametrize("chunk_rows", [1, 5, 12, 100])
 @pytest.mark.parametrize("kind", LOSSES)
 def test_chunks_change_neither_loss_nor_gradients(kind: str, chunk_rows: int) -> None:
@@ -87,13 +70,6 @@ def test_chunks_bound_the_memory_that_is_kept(kind: str) -> None:
     assert max(sizes) == rows * rows
 
 
-def test_softmax_over_a_part_of_the_rows_is_another_loss() -> None:
-    image_ND, text_ND, scale, _ = batch()
-    whole = softmax_contrastive(image_ND, text_ND, scale)
-    halves = [softmax_contrastive(image_ND[k::2], text_ND[k::2], scale) for k in range(2)]
-    assert sum(halves) / 2 < whole - 0.1
-
-
 @pytest.mark.parametrize("kind", LOSSES)
 @pytest.mark.parametrize("sign", [1, -1])
 def test_large_logits_stay_finite(kind: str, sign: int) -> None:
@@ -101,11 +77,6 @@ def test_large_logits_stay_finite(kind: str, sign: int) -> None:
     tensors = image_ND, text_ND, torch.tensor(sign * 1e4, requires_grad=True), bias
     for value in with_gradients(kind, tensors):
         assert value.isfinite().all()
-
-
-def test_no_chunk_is_refused() -> None:
-    with pytest.raises(ValueError, match="chunk_rows is 0"):
-        softmax_contrastive(*batch()[:3], chunk_rows=0)
 
 
 def test_losses_are_those_of_transformers_models() -> None:
