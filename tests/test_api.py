@@ -616,3 +616,15 @@ def test_model_options_reach_the_loader(monkeypatch):
     assert found == [("m", "r", "model"), ("a", None, "adapter")]
     assert loaded == {"model": "m", "adapter": "a", "mask_decoder_file": Path("vae.npz")} | options
     assert engine.label == "noted@1"
+
+
+def test_answers_that_are_not_read_to_their_end_end_with_the_program(tmp_path):
+    code = """
+import itertools, pgcli
+answers = pgcli.load("demo").caption(itertools.repeat("one.png"))
+print(next(answers).answer)
+"""
+    folder = Path("examples/images").resolve()
+    run = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, timeout=60)
+    assert (run.returncode, run.stderr) == (0, b""), run.stderr.decode()
+    assert run.stdout

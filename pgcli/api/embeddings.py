@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import atexit
+import weakref
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -180,7 +183,21 @@ class EmbeddingMethods:
         )
         refuse = partial(error_answer, task=question.task, model=engine.label)
         rows = answer_items(tasks.with_prompts(items, question), decode, ask, refuse)
+        UNFINISHED.add(rows)
         return with_progress(rows, question, total) if progress else rows
+
+
+#: Answers that may go on. Those that nobody has read to their end are closed before the interpreter
+#: ends: after that, what closes them is gone, and Python would print tracebacks.
+UNFINISHED: weakref.WeakSet[Generator[Answer, None, None]] = weakref.WeakSet()
+
+
+@atexit.register
+def close_unfinished() -> None:
+    """Close the answers that were not read to their end, but those that another thread reads."""
+    for rows in [*UNFINISHED]:
+        with suppress(ValueError):
+            rows.close()
 
 
 def with_progress(
