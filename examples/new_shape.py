@@ -4,7 +4,7 @@
 
 writes 60 drawings with hearts, and four times as many of known shapes, with prompts and answers
 (`train.jsonl`); 60 others with questions (`questions.jsonl`) and boxes (`boxes.jsonl`); and 60
-drawings of known shapes (`known.jsonl`), which show what was forgotten. docs/new-shape.md trains
+drawings of known shapes (`known.jsonl`), which show what was forgotten. docs/training.md trains
 with them.
 """
 

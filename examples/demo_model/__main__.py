@@ -4,8 +4,8 @@
     torchrun --nproc-per-node 2 -m examples.demo_model runs
     python -m examples.demo_model runs --phase vision --steps 100 --batch-size 4
 
-Each phase has a folder in `runs`; that of the model is `runs/demo`. docs/built-in-model.md says how
-long they take. The last command tries one phase, after those that it begins with.
+Each phase has a folder in `runs`; that of the model is `runs/demo`. benchmarks/trials.md
+says how long they take. The last command tries one phase, after those that it begins with.
 """
 
 from __future__ import annotations

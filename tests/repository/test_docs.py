@@ -164,15 +164,25 @@ def test_the_index_names_every_page() -> None:
 
 
 def test_exports_page_names_every_format() -> None:
-    page = (DOCS / "outputs.md").read_text(encoding="utf-8")
+    page = (DOCS / "exports.md").read_text(encoding="utf-8").split("\n- ")[0]
     first = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
     assert [name for cell in first for name in re.findall(r"`(\w+)`", cell)] == list(FORMATS)
 
 
-def test_linked_files_exist() -> None:
-    for page in DOCS.glob("*.md"):
-        links = re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8"))
-        assert [name for name in links if "://" not in name and not (DOCS / name).exists()] == []
+def headings(page: Path) -> set[str]:
+    """The headings of a page, as links name them."""
+    found = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in found}
+
+
+def test_linked_files_and_headings_exist() -> None:
+    for page in (*DOCS.glob("*.md"), *ROOT.glob("*.md")):
+        for link in re.findall(r"\]\(([^)]+)\)", page.read_text(encoding="utf-8")):
+            if "://" not in link:
+                name, _, heading = link.partition("#")
+                target = page.parent / name if name else page
+                assert target.exists(), (page.name, link)
+                assert not heading or heading in headings(target), (page.name, link)
 
 
 # --- the commands, in their order
@@ -208,13 +218,12 @@ def workspace(tmp_path: Path) -> Path:
     [
         ("rows.md", ["boxes.jsonl", "answers.parquet"]),
         (
-            "outputs.md",
+            "exports.md",
             "boxes.jsonl coco.json yolo tasks.json imagefolder fiftyone boxes.csv captions.json "
             "captions.tar captions/one.caption captioned.tar boxes.parquet both.jsonl both.csv "
-            "only-circle.jsonl".split(),
+            "only-circle.jsonl truth.jsonl truth-yolo.jsonl truth-each.parquet".split(),
         ),
         ("evaluation.md", "counts.jsonl boxes.jsonl sure.jsonl ap.json worst.html".split()),
-        ("review.md", "truth.jsonl truth-yolo.jsonl truth-each.parquet".split()),
     ],
 )
 @pytest.mark.slow
@@ -234,14 +243,16 @@ def test_commands_and_scripts_of_a_page_run(page: str, made: list[str], workspac
 
 
 @pytest.mark.slow
-def test_commands_and_script_of_the_search_page_run(workspace: Path) -> None:
+def test_commands_and_scripts_of_the_page_of_two_towers_run(workspace: Path) -> None:
     (workspace / "photos").symlink_to(ROOT / "examples" / "images")
-    run(workspace, "sh", "-c", "set -e\n" + "".join(blocks("search.md", "sh")))
+    scores, search = blocks("two-towers.md", "sh")[:2]
+    run(workspace, "sh", "-c", f"set -e\n{scores}{search}")
     assert {"photos.parquet", "page.html", "groups.jsonl"} <= {
         file.name for file in workspace.iterdir()
     }
-    (script,) = blocks("search.md", "python")
-    assert run(workspace, sys.executable, "-c", script).startswith("[[0, ")
+    towers, arrays = blocks("two-towers.md", "python")
+    assert "one.png" in run(workspace, sys.executable, "-c", towers)
+    assert run(workspace, sys.executable, "-c", arrays).startswith("[[0, ")
 
 
 @pytest.mark.slow
@@ -249,7 +260,8 @@ def test_commands_of_the_training_page_run(workspace: Path) -> None:
     write_pairs(workspace, count=40)
     write_folders(workspace / "flowers", count=40)
     (workspace / "photos").symlink_to(ROOT / "examples" / "images")
-    commands, result_file = blocks("training.md", "sh")[:2]
+    pages = blocks("training.md", "sh")
+    commands, result_file = pages[0], next(block for block in pages if "detect photos" in block)
     others = [line for line in commands.splitlines() if "--task" in line]
     run(workspace, "sh", "-c", "\n".join(["set -e", *others, result_file]))
     assert (workspace / "runs" / "adapter" / "adapter_model.safetensors").is_file()
@@ -274,15 +286,21 @@ def test_commands_that_train_paligemma_run(
     assert Path("runs/whole/last/model.safetensors").is_file()
 
 
+def new_shape() -> tuple[str, str, str]:
+    """The command that draws, those that train and measure, and the script for PEFT."""
+    text = (DOCS / "training.md").read_text(encoding="utf-8")
+    section = text.split("## Teach a model something new")[1].split("\n## ")[0]
+    drawings, commands = re.findall(r"```sh\n(.*?)```", section, flags=re.DOTALL)
+    (script,) = re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL)
+    return drawings, commands, script
+
+
 @pytest.mark.nightly
 def test_commands_of_the_new_shape_page_run(workspace: Path) -> None:
     """With four drawings and two updates; a nightly test makes the page's figures."""
-    (drawings, *commands), (script,) = (
-        blocks("new-shape.md", "sh"),
-        blocks("new-shape.md", "python"),
-    )
+    drawings, commands, script = new_shape()
     run(workspace, "sh", "-c", f"{drawings.strip()} 4")
-    short = re.sub(r"--epochs \d+", "--steps 2", "".join(commands))
+    short = re.sub(r"--epochs \d+", "--steps 2", commands)
     assert "--steps 2" in short
     run(workspace, "sh", "-c", f"set -e\n{short}")
     assert (workspace / "runs" / "hearts.html").is_file()
@@ -295,7 +313,8 @@ def test_commands_of_the_new_shape_page_run(workspace: Path) -> None:
 @pytest.mark.nightly
 def test_built_in_model_learns_a_shape_from_sixty_drawings(workspace: Path) -> None:
     """The accuracy on hearts rises by a quarter and more, and most of the rest is kept."""
-    run(workspace, "sh", "-c", "set -e\n" + "".join(blocks("new-shape.md", "sh")), seconds=7200)
+    drawings, commands, _ = new_shape()
+    run(workspace, "sh", "-c", f"set -e\n{drawings}{commands}", seconds=7200)
 
     def change(name: str, truth: str, metric: str) -> float:
         files = (f"runs/{name}before.jsonl", f"runs/{name}after.jsonl")

@@ -36,7 +36,7 @@ RUNS: dict[str, tuple[str, list[dict[str, Any]]]] = {
 
 def documented() -> dict[str, re.Pattern[str]]:
     """The names in the documentation, with what they stand for."""
-    text = (ROOT / "docs/reliability.md").read_text()
+    text = (ROOT / "tests/repository/promises.md").read_text()
     section = text.partition("## The state folder\n")[2].partition("\n## ")[0]
     names = re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE)
     places = re.compile("|".join(PLACES))
