@@ -2,13 +2,13 @@
 
 import json
 import shutil
-import struct
 import subprocess
 import sys
 
 import pytest
 import sentencepiece
 import tokenizers
+from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
 from examples.demo_model.build_tokenizer import BYTES, CONTROL, NEWLINES
 from pgcli.checkpoints.tokenizer import open_tokenizer
@@ -33,25 +33,6 @@ TEXTS = [
 ]  # fmt: skip
 
 
-def varint(number):
-    low, rest = number & 127, number >> 7
-    return bytes([low | 128]) + varint(rest) if rest else bytes([low])
-
-
-def inner(number, content):
-    """A field of SentencePiece's protocol that holds a string or a message."""
-    return varint(number << 3 | 2) + varint(len(content)) + content
-
-
-def whole(number, value):
-    return varint(number << 3) + varint(value)
-
-
-def piece(text, kind, score):
-    number = varint(2 << 3 | 5) + struct.pack("<f", score)
-    return inner(1, inner(1, text.encode()) + number + whole(3, kind))
-
-
 def kind_of(name):
     if name in CONTROL[:3]:
         return CONTROL_PIECE
@@ -64,14 +45,16 @@ def kind_of(name):
 
 def sentencepiece_model(names, *, kind=BPE, byte_fallback=True, charsmap=b""):
     """The bytes of a tokenizer.model with these pieces in this order, of Gemma's kind."""
-    pieces = [
-        piece(name, kind_of(name), -float(index) if kind_of(name) == NORMAL else 0.0)
-        for index, name in enumerate(names)
-    ]
-    ids = (whole(40, 3), whole(41, 2), whole(42, 1), whole(43, 0))  # unk, bos, eos, pad
-    trainer = whole(3, kind) + whole(35, int(byte_fallback)) + b"".join(ids)
-    normalizer = inner(1, b"identity") + inner(2, charsmap) + whole(3, 0) + whole(4, 0)
-    return b"".join(pieces) + inner(2, trainer) + inner(3, normalizer)
+    model = ModelProto()
+    for index, name in enumerate(names):
+        piece = kind_of(name)
+        model.pieces.add(piece=name, type=piece, score=-float(index) if piece == NORMAL else 0.0)
+    trainer, normalizer = model.trainer_spec, model.normalizer_spec
+    trainer.model_type, trainer.byte_fallback = kind, byte_fallback
+    trainer.unk_id, trainer.bos_id, trainer.eos_id, trainer.pad_id = 3, 2, 1, 0
+    normalizer.name, normalizer.precompiled_charsmap = "identity", charsmap
+    normalizer.add_dummy_prefix = normalizer.remove_extra_whitespaces = False
+    return model.SerializeToString()
 
 
 @pytest.fixture(scope="module")

@@ -158,31 +158,27 @@ class TestAccelerator:
         monkeypatch.setattr(nvidia_driver, "DRIVER_FILE", file)
         assert nvidia_driver.nvidia_driver() == "535.129.03"
 
-    def test_cpu_wheel_on_a_machine_with_a_gpu_is_reported(self):
-        for version, index in (("580.65.06", "cu130"), ("535.1", "cu126"), ("470.1", "cu118")):
-            found = accelerator.gpu(pretended(cuda=None), version)
-            assert found.state == "bad"
-            assert "CPU only" in found.found
-            assert found.remedy.endswith(index)
-
-    def test_driver_too_old_for_the_wheel_gets_a_wheel_that_fits(self):
-        found = accelerator.gpu(pretended(cuda="13.0"), "550.54.14")
-        assert (found.state, "too old" in found.found) == ("bad", True)
-        assert "cu126" in found.remedy
+    @pytest.mark.parametrize(
+        ("pytorch", "driver", "state", "found", "remedy"),
+        [
+            ({"cuda": None}, "580.65.06", "bad", "CPU only", "cu130"),
+            ({"cuda": None}, "535.1", "bad", "CPU only", "cu126"),
+            ({"cuda": None}, "470.1", "bad", "CPU only", "cu118"),
+            ({"cuda": "13.0"}, "550.54.14", "bad", "too old", "cu126"),
+            ({"available": True, "fails": "no kernel image"}, "580.65.06", "bad", "no kernel", ""),
+            ({"available": True}, "580.65.06", "ok", "2 x GPU, 80 GB, 70 GB free", ""),
+            ({}, None, "ok", "", ""),
+        ],
+    )
+    def test_gpu_is_shown_or_has_a_wheel_that_fits(self, pytorch, driver, state, found, remedy):
+        finding = accelerator.gpu(pretended(**pytorch), driver)
+        assert (finding.state, found in finding.found) == (state, True)
+        assert remedy in finding.remedy
 
     def test_hidden_gpu_is_reported(self, monkeypatch):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
         found = accelerator.gpu(pretended(), "580.65.06")
         assert found.remedy == "unset CUDA_VISIBLE_DEVICES"
-
-    def test_gpu_without_kernels_in_the_wheel_is_reported(self):
-        found = accelerator.gpu(pretended(available=True, fails="no kernel image"), "580.65.06")
-        assert (found.state, "no kernel image" in found.found) == ("bad", True)
-
-    def test_usable_device_is_shown_with_its_memory(self):
-        found = accelerator.gpu(pretended(available=True), "580.65.06")
-        assert (found.state, found.found) == ("ok", "2 x GPU, 80 GB, 70 GB free")
-        assert accelerator.gpu(pretended(), None).state == "ok"
 
     @pytest.mark.parametrize(
         ("has", "state"),

@@ -352,30 +352,20 @@ def errors_as_taken(
     return found, (found.append((row_index, row.error)) for row_index, row in rows)
 
 
-@pytest.mark.parametrize("site", ["encode", "prefill", "insert", "decode"])
+@pytest.mark.parametrize("site", ["encode", "prefill", "insert", "decode", "branch"])
 def test_oom_of_every_first_row_ends_the_run(
     loaded: InferenceEngine, monkeypatch: pytest.MonkeyPatch, site: str
 ) -> None:
     engine = fresh(loaded)
     engine.model.config = replace(engine.model.config, stop_tokens=(0,))
     LimitedMemory(monkeypatch, site, 0)
-    found, rows = errors_as_taken(engine.ask(stream(7, ["a"]), QUESTIONS["free"]))
+    choices = ("red", "blue") if site == "branch" else ()
+    question = tasks.ask(["a"], choices=choices) if choices else QUESTIONS["free"]
+    found, rows = errors_as_taken(engine.ask(stream(7, ["a"], choices), question))
     with pytest.raises(NoUsableDevice, match="even one row") as refused:
         list(rows)
     assert found == [(row_index, "oom") for row_index in range(MAX_LOST_AT_START - 1)]
     assert "--dtype" in refused.value.hint
-
-
-def test_oom_of_every_first_row_with_choices_ends_the_run(
-    loaded: InferenceEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    LimitedMemory(monkeypatch, "branch", 0)
-    choices = ("red", "blue")
-    question = tasks.ask(["a"], choices=choices)
-    found, rows = errors_as_taken(fresh(loaded).ask(stream(7, ["a"], choices), question))
-    with pytest.raises(NoUsableDevice, match="even one row"):
-        list(rows)
-    assert found == [(row_index, "oom") for row_index in range(MAX_LOST_AT_START - 1)]
 
 
 def test_oom_after_an_answered_row_does_not_end_the_run(

@@ -47,23 +47,6 @@ def made(
     return folder, engine, image, explain(engine, image, question)
 
 
-def test_every_row_of_attention_sums_to_1(
-    made: tuple[Path, InferenceEngine, DecodedImage, Explanation],
-) -> None:
-    _, engine, _, explanation = made
-    decoder, vision = engine.model.config.decoder, engine.model.config.vision
-    assert explanation.layers == tuple(range(decoder.depth))
-    prefix = engine.model.config.image_tokens + len(explanation.prompt_tokens)
-    for number, token in enumerate(explanation.tokens):
-        assert token.attention.shape == (decoder.depth, decoder.num_heads, prefix + number)
-        assert token.attention.dtype == torch.float32
-        torch.testing.assert_close(token.attention.sum(-1), torch.ones(token.attention.shape[:2]))
-        assert token.attention.min() >= 0
-    of_vision = explanation.vision_attention
-    assert of_vision.shape == (vision.depth, vision.num_heads, vision.num_patches)
-    torch.testing.assert_close(of_vision.sum(-1), torch.ones(of_vision.shape[:2]))
-
-
 def test_probabilities_of_the_explaining_pass_are_those_of_the_engine(
     made: tuple[Path, InferenceEngine, DecodedImage, Explanation],
 ) -> None:

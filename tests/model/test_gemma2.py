@@ -19,52 +19,37 @@ from pgcli.model.attention import (
     softcap,
 )
 from pgcli.model.gemma import Gemma
+from tests.support.published import paligemma_3b
 from tests.support.random_weights import normal, randomised
 
-VISION = {
-    "hidden_size": 1152,
-    "intermediate_size": 4304,
-    "model_type": "siglip_vision_model",
-    "num_attention_heads": 16,
-    "num_hidden_layers": 27,
-    "patch_size": 14,
-    "vision_use_head": False,
-}
-# name -> text_config as published, and width, depth, MLP, heads, kv heads, head size, parameters
+# name -> text_config as published, and width, depth, MLP, heads, kv heads, head size
 SIZES = {
     "3b": (
         {"hidden_size": 2304, "intermediate_size": 9216, "num_attention_heads": 8,
              "num_hidden_layers": 26, "num_key_value_heads": 4},
         (2304, 26, 9216, 8, 4, 256),
-        3_032_094_960,
     ),
     "10b": (
         {"hidden_size": 3584, "intermediate_size": 14336, "num_attention_heads": 16,
              "num_hidden_layers": 42, "num_key_value_heads": 8},
         (3584, 42, 14336, 16, 8, 256),
-        9_662_409_456,
     ),
     "28b": (
         {"hidden_size": 4608, "intermediate_size": 36864, "num_attention_heads": 32,
              "num_hidden_layers": 46, "num_key_value_heads": 16, "head_dim": 128,
              "query_pre_attn_scalar": 144},
         (4608, 46, 36864, 32, 16, 128),
-        27_650_192_112,
     ),
 }  # fmt: skip
 
 
 def published(size="3b", **changes):
-    text, *_ = SIZES[size]
+    text, _ = SIZES[size]
     text = {"model_type": "gemma2", "vocab_size": 257216, "eos_token_id": [1, 107], **text}
-    return {
-        "model_type": "paligemma",
-        "hidden_size": 2048,  # as in the published files, whatever the width
+    # the width stands in `projection_dim`; `hidden_size` is 2048 whatever it is
+    return paligemma_3b() | {
         "projection_dim": text["hidden_size"],
-        "eos_token_id": 1,
-        "image_token_index": 257152,
         "text_config": text | changes,
-        "vision_config": VISION,
     }
 
 

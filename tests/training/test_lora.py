@@ -192,6 +192,19 @@ def test_an_adapter_over_int8_answers_as_over_its_base(base: Path, tmp_path: Pat
     assert (answers(model) - expected).norm() < 0.1 * expected.norm()
 
 
+def test_files_of_an_adapter_have_the_names_of_peft(tiny: Path, tmp_path: Path) -> None:
+    save_adapter(adapted(tiny, EVERYWHERE), EVERYWHERE, tmp_path, base_model="org/base")
+    assert sorted(file.name for file in tmp_path.iterdir()) == [
+        "adapter_config.json",
+        "adapter_model.safetensors",
+    ]
+    tensors = load_file(tmp_path / "adapter_model.safetensors")
+    start = "base_model.model.model."
+    name = f"{start}language_model.layers.2.self_attn.k_proj.lora_B.weight"
+    assert tensors[name].shape == (16, 4)
+    assert f"{start}vision_tower.encoder.layers.1.mlp.fc2.lora_A.weight" in tensors
+
+
 def test_a_layer_that_lacks_its_adapter_is_named(tiny: Path, tmp_path: Path) -> None:
     save_adapter(adapted(tiny, EVERYWHERE), EVERYWHERE, tmp_path, base_model="org/base")
     file = tmp_path / "adapter_model.safetensors"

@@ -273,15 +273,17 @@ def test_run_goes_on_from_an_adapter(run: Run, capsys: pytest.CaptureFixture[str
     assert "--adapter first and another -o" in capsys.readouterr().err
 
 
-def test_box_outside_of_its_image_costs_its_row_by_name(
+def test_rows_that_do_not_fit_cost_themselves_by_name(
     run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     box = {"label": "wall", "xmin": 2, "ymin": 2, "xmax": 90, "ymax": 9}
     row = {"image": "images/00.png", "prefix": "detect wall", "boxes": [box], "id": "wide"}
+    long = {"image": "images/00.png", "prefix": "colour", "suffix": "red " * 200, "id": "long"}
     with Path("questions.jsonl").open("a") as file:
-        file.write(json.dumps(row) + "\n")
+        file.write(f"{json.dumps(row)}\n{json.dumps(long)}\n")
     for options in ("--dry-run", ""):
         code = run(f"questions.jsonl {LORA} {options} -o out")
         assert code == (0 if options else 3)
-        message = "wide: The box 'wall' is not in its image of 20 x 16: 2, 2, 90, 9"
-        assert message in capsys.readouterr().err
+        err = capsys.readouterr().err
+        assert "wide: The box 'wall' is not in its image of 20 x 16: 2, 2, 90, 9" in err
+        assert options or "long: The prompt and the answer have" in err
