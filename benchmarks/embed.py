@@ -14,21 +14,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
-from resource import RUSAGE_CHILDREN, getrusage
-from statistics import median
 from tempfile import TemporaryDirectory
-from time import perf_counter
 
 import numpy as np
 import pyarrow.parquet as pq
 
 from benchmarks.decode import jpeg, photograph
+from benchmarks.measure import times_in_turns, typical
 
-ROOT = Path(__file__).parent.parent
 SIZE = (640, 480)
 TRANSFORMERS = """
 import sys
@@ -60,71 +55,38 @@ def main() -> None:
         settings = [options.dtype, str(options.batch_size)]
         outputs = [str(Path(scratch) / f"{name}.parquet") for name in ("pgcli", "reference")]
 
-        def commands(count: int) -> list[list[str]]:
+        def commands(count: int) -> dict[str, list[str]]:
             few = files[:count]
             mine = [sys.executable, "-m", "pgcli", "embed", *few, "--model", str(folder)]
             mine += ["--dtype", options.dtype, "--batch-size", str(options.batch_size)]
             mine += ["-o", outputs[0], "--overwrite", "--quiet"]
-            reference = [
-                sys.executable,
-                "-c",
-                TRANSFORMERS,
-                str(folder),
-                outputs[1],
-                *settings,
-                *few,
-            ]
-            return [mine, reference]
+            theirs = [sys.executable, "-c", TRANSFORMERS, str(folder), outputs[1], *settings, *few]
+            return {"pgcli": mine, "transformers": theirs}
 
         first = min(options.batch_size, len(files) // 2)
-        starts, seconds = (
-            _rounds(commands(count), options.rounds) for count in (first, len(files))
+        starts, times = (
+            times_in_turns(commands(count), options.rounds) for count in (first, len(files))
         )
         vectors = [_vectors(Path(output)) for output in outputs]
-    rates = [
-        (len(files) - first) / max(1e-9, _median(long, 0) - _median(short, 0))
-        for long, short in zip(seconds, starts, strict=True)
-    ]
+    medians = {name: typical(some) for name, some in times.items()}
+    rates = {
+        name: (len(files) - first) / max(1e-9, medians[name].clock - typical(some).clock)
+        for name, some in starts.items()
+    }
+    mine, theirs = medians["pgcli"], medians["transformers"]
     report = {
         "images": len(files),
         "batch_size": options.batch_size,
         "dtype": options.dtype,
-        "pgcli_seconds": seconds[0],
-        "transformers_seconds": seconds[1],
-        "seconds_of_the_first_batch": starts,
-        "pgcli_images_per_second": round(rates[0], 2),
-        "transformers_images_per_second": round(rates[1], 2),
-        "ratio": round(rates[0] / rates[1], 2),
-        "ratio_of_whole_runs": round(_median(seconds[1], 0) / _median(seconds[0], 0), 2),
-        "ratio_of_processor_time": round(_median(seconds[1], 1) / _median(seconds[0], 1), 2),
+        "clock_and_processor_seconds": times,
+        "those_of_the_first_batch": starts,
+        "images_per_second": {name: round(rate, 2) for name, rate in rates.items()},
+        "ratio": round(rates["pgcli"] / rates["transformers"], 2),
+        "ratio_of_whole_runs": round(theirs.clock / mine.clock, 2),
+        "ratio_of_processor_time": round(theirs.processor / mine.processor, 2),
         "largest_difference": float(np.abs(vectors[0] - vectors[1]).max()),
     }
     print(json.dumps(report, indent=2))
-
-
-def _rounds(commands: list[list[str]], rounds: int) -> list[list[tuple[float, float]]]:
-    """The times of each command's runs, in turns; the first round is a warm-up."""
-    times: list[list[tuple[float, float]]] = [[], []]
-    for number in range(rounds + 1):
-        for side in (0, 1) if number % 2 else (1, 0):
-            taken = _timed(commands[side])
-            if number:
-                times[side].append(taken)
-    return times
-
-
-def _timed(command: list[str]) -> tuple[float, float]:
-    """The seconds and the processor seconds of a command, those of its workers included."""
-    environment = os.environ | {"HF_HUB_OFFLINE": "1"}
-    before, began = getrusage(RUSAGE_CHILDREN), perf_counter()
-    subprocess.run(command, check=True, stderr=subprocess.DEVNULL, env=environment, cwd=ROOT)
-    seconds, after = perf_counter() - began, getrusage(RUSAGE_CHILDREN)
-    processor = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return round(seconds, 2), round(processor, 2)
-
-
-def _median(times: list[tuple[float, float]], which: int) -> float:
-    return median(one[which] for one in times)
 
 
 def _vectors(file: Path) -> np.ndarray:

@@ -10,43 +10,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+from benchmarks.measure import ROOT, hub_config, peak
+
 SHARD_BYTES = 2**31
-VISION = {
-    "hidden_size": 1152,
-    "intermediate_size": 4304,
-    "model_type": "siglip_vision_model",
-    "num_attention_heads": 16,
-    "num_hidden_layers": 27,
-    "patch_size": 14,
-    "vision_use_head": False,
-}
-TEXT = {
-    1: {
-        "hidden_size": 2048,
-        "intermediate_size": 16384,
-        "model_type": "gemma",
-        "num_attention_heads": 8,
-        "num_hidden_layers": 18,
-        "num_key_value_heads": 1,
-        "vocab_size": 257216,
-    },
-    2: {
-        "hidden_size": 2304,
-        "intermediate_size": 9216,
-        "model_type": "gemma2",
-        "num_attention_heads": 8,
-        "num_hidden_layers": 26,
-        "num_key_value_heads": 4,
-        "vocab_size": 257216,
-        "eos_token_id": [1, 107],
-    },
-}
 
 
 def main() -> None:
@@ -56,10 +27,9 @@ def main() -> None:
         return
     if not (options.folder / "config.json").exists():
         make(options.folder, options.generation, options.resolution)
-    command = [sys.executable, __file__, "--folder", options.folder, "--measure"]
-    process = subprocess.run(
-        [*map(str, command), "--rows", str(options.rows)], stdout=subprocess.PIPE, check=True
-    )
+    command = [sys.executable, "-m", "benchmarks.full_size", "--measure", "--rows", options.rows]
+    command += ["--folder", options.folder.absolute()]
+    process = subprocess.run([*map(str, command)], stdout=subprocess.PIPE, check=True, cwd=ROOT)
     sys.stdout.write(json.dumps(json.loads(process.stdout), indent=2) + "\n")
 
 
@@ -73,15 +43,7 @@ def make(folder: Path, generation: int, resolution: int) -> None:
     from pgcli.checkpoints.weights import meta_model, param_slices
 
     folder.mkdir(parents=True, exist_ok=True)
-    config = {
-        "architectures": ["PaliGemmaForConditionalGeneration"],
-        "model_type": "paligemma",
-        "eos_token_id": 1,
-        "image_token_index": 257152,
-        "projection_dim": TEXT[generation]["hidden_size"],
-        "text_config": TEXT[generation],
-        "vision_config": VISION | {"image_size": resolution},
-    }
+    config = hub_config(generation, resolution)
     shutil.copy(BUILTIN / "tokenizer.json", folder)
     torch.manual_seed(0)
     shard: dict[str, torch.Tensor] = {}
@@ -147,14 +109,6 @@ def measured(folder: Path, rows: int) -> dict[str, object]:
         "vision_ms_a_row": round(sum(one.vision_ms or 0 for one in answers) / rows),
         "resident_peak_gb": round(peak() / 1e9, 2),
     }
-
-
-def peak() -> int:
-    """The most memory that this process has had resident, in bytes."""
-    status = Path("/proc/self/status").read_text()
-    found = re.search(r"VmHWM:\s+(\d+) kB", status)
-    assert found
-    return int(found[1]) * 1024
 
 
 def _options() -> argparse.Namespace:

@@ -17,7 +17,7 @@ from unittest import mock
 import numpy as np
 import torch
 
-from benchmarks.full_size import TEXT, VISION
+from benchmarks.measure import hub_config
 from pgcli import tasks
 from pgcli.bench.engine_runner import EngineRunner
 from pgcli.bench.measure import agreement
@@ -78,17 +78,9 @@ class Setup:
 
     def config(self, generation: int, **text: int) -> dict[str, Any]:
         """A configuration of the Hub's layout."""
-        decoder = TEXT[generation] | (TINY_TEXT if self.tiny else {}) | text
-        vision = VISION | {"image_size": 56 if self.tiny else 224}
-        return {
-            "architectures": ["PaliGemmaForConditionalGeneration"],
-            "model_type": "paligemma",
-            "eos_token_id": 1,
-            "image_token_index": 257152,
-            "projection_dim": decoder["hidden_size"],
-            "text_config": decoder,
-            "vision_config": vision | (TINY_VISION if self.tiny else {}),
-        }
+        if not self.tiny:
+            return hub_config(generation, text=text)
+        return hub_config(generation, 56, TINY_TEXT | text, TINY_VISION)
 
     def model(self, config: dict[str, Any], dtype: torch.dtype) -> PaliGemma:
         """A model with random weights drawn on the device."""

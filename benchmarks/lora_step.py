@@ -18,10 +18,8 @@ rounding.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -33,7 +31,8 @@ from typing import Any
 
 import numpy as np
 
-ROOT = Path(__file__).parent.parent
+from benchmarks.measure import ROOT, peak
+
 SIDES = ("pgcli", "transformers", "transformers", "pgcli")
 LEARNING_RATE, MAX_NORM = 1e-4, 1.0
 PROMPT_TOKENS, ANSWER_TOKENS = 8, (16, 24)  # answers of the even and the odd rows
@@ -107,7 +106,6 @@ def summary(found: list[dict[str, Any]]) -> dict[str, Any]:
         "fastest_seconds": round(min(seconds), 3),
         "processor_seconds": round(median(processor), 3),
         "peak_gb": round(median(run["peak_gb"] for run in found), 3),
-        "peak_gb_of_updates": round(median(run["peak_gb_of_updates"] for run in found), 3),
         "losses": found[0]["losses"],
     }
 
@@ -119,9 +117,6 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
     step = (pgcli_step if options.side == "pgcli" else transformers_step)(options)
-    loaded = peak()
-    release_freed_memory()
-    reset_peak()
     seconds, processor, losses = [], [], []
     for _ in range(options.steps + 1):
         began, began_processor = perf_counter(), process_time()
@@ -131,8 +126,7 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     return {
         "seconds": seconds,
         "processor_seconds": processor,
-        "peak_gb": max(loaded, peak()) / 1e9,
-        "peak_gb_of_updates": peak() / 1e9,
+        "peak_gb": peak() / 1e9,
         "losses": losses,
     }
 
@@ -250,24 +244,6 @@ def update(optimizer: Any, trained: list[Any]) -> None:
 
 
 NEWLINE = 108
-
-
-def peak() -> int:
-    """The most memory that this process has had resident since the last reset, in bytes."""
-    status = Path("/proc/self/status").read_text()
-    found = re.search(r"VmHWM:\s+(\d+) kB", status)
-    assert found
-    return int(found[1]) * 1024
-
-
-def reset_peak() -> None:
-    """Count the peak of resident memory from here on."""
-    Path("/proc/self/clear_refs").write_text("5")
-
-
-def release_freed_memory() -> None:
-    """Return what was freed to the operating system."""
-    ctypes.CDLL(None).malloc_trim(0)
 
 
 def _options() -> argparse.Namespace:

@@ -14,19 +14,14 @@ processors, the ratios of medians, and how many captions agree.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
-import os
-import resource
-import subprocess
 import sys
-from contextlib import suppress
 from itertools import cycle, islice
 from pathlib import Path
-from statistics import median
 from tempfile import TemporaryDirectory
-from time import perf_counter
 
+from benchmarks.drawings import draw
+from benchmarks.measure import times_in_turns, typical
 from examples.demo_model.scenes import EVAL_SEEDS
 from pgcli.checkpoints.find import find
 
@@ -65,22 +60,13 @@ sys.exit(main())
 """
 
 
-PR_SET_CHILD_SUBREAPER = 36  # of Linux: a process that loses its parent becomes our child
-
-
 def main() -> None:
     options = _options()
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
     with TemporaryDirectory() as scratch:
         images = Path(scratch) / "images"
-        subprocess.run(
-            [
-                *(sys.executable, Path(__file__).with_name("drawings.py"), images),
-                *("--count", str(min(options.images, len(EVAL_SEEDS)))),
-            ],
-            check=True,
-        )
-        files = [*islice(cycle(sorted(map(str, images.iterdir()))), options.images)]
+        images.mkdir()
+        drawings = draw(images, min(options.images, len(EVAL_SEEDS)))
+        files = [*islice(cycle(map(str, drawings)), options.images)]
         caption = ["caption", *files, "--model", options.model, "--dtype", options.dtype]
         caption += ["--overwrite", "--quiet"]
         outputs = {name: Path(scratch) / f"{name}.jsonl" for name in ("pgcli", "transformers")}
@@ -96,48 +82,25 @@ def main() -> None:
             outputs["engines"] = Path(scratch) / "engines.jsonl"
             engines = ["--engines", str(options.engines), "-o", str(outputs["engines"])]
             commands["engines"] = [sys.executable, "-m", "pgcli", *caption, *engines]
-        seconds: dict[str, list[float]] = {name: [] for name in commands}
-        spent: dict[str, list[float]] = {name: [] for name in commands}
-        for number in range(options.rounds + 1):  # the first is a warm-up
-            for name in commands if number % 2 else reversed(commands):
-                taken, of_processors = timed(commands[name])
-                if number:
-                    seconds[name].append(round(taken, 3))
-                    spent[name].append(round(of_processors, 3))
+        times = times_in_turns(commands, options.rounds)
         captions = {name: answers(file) for name, file in outputs.items()}
-    typical = {name: median(some) for name, some in seconds.items()}
-    report = {"model": options.model, "images": len(files), "dtype": options.dtype}
-    report |= {"seconds": seconds, "processor_seconds": spent}
-    costs = {name: median(some) for name, some in spent.items()}
-    for name in captions:
-        if name != "transformers":
-            report[name] = {
-                "times_as_fast_as": {
-                    other: round(typical[other] / typical[name], 2)
-                    for other in typical
-                    if other != name
-                },
-                "times_as_little_processor_time_as_transformers": round(
-                    costs["transformers"] / costs[name], 2
-                ),
-                "captions_alike": sum(map(str.__eq__, captions[name], captions["transformers"])),
-            }
+    report: dict[str, object] = {"model": options.model, "images": len(files)}
+    report |= {"dtype": options.dtype, "clock_and_processor_seconds": times}
+    medians = {name: typical(some) for name, some in times.items()}
+    theirs = medians["transformers"]
+    for name in captions.keys() - {"transformers"}:
+        report[name] = {
+            "times_as_fast_as": {
+                other: round(found.clock / medians[name].clock, 2)
+                for other, found in medians.items()
+                if other != name
+            },
+            "times_as_little_processor_time_as_transformers": round(
+                theirs.processor / medians[name].processor, 2
+            ),
+            "captions_alike": sum(map(str.__eq__, captions[name], captions["transformers"])),
+        }
     print(json.dumps(report, indent=2))
-
-
-def timed(command: list[str]) -> tuple[float, float]:
-    """The seconds of a process from its start to its end, and those of processors."""
-    began, before = perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(
-        command, check=True, stderr=subprocess.DEVNULL, env=os.environ | {"HF_HUB_OFFLINE": "1"}
-    )
-    seconds = perf_counter() - began
-    with suppress(ChildProcessError):  # engines end by themselves once their command has
-        while True:
-            os.wait()
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return seconds, spent
 
 
 def answers(file: Path) -> list[str]:

@@ -26,7 +26,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from benchmarks.full_size import TEXT, VISION
+from benchmarks.measure import hub_config
 from pgcli.checkpoints.config import parse_config
 from pgcli.checkpoints.weights import meta_model as empty_model
 from pgcli.engine.sampler import GREEDY, OutputVocabulary, Sampler, SamplingParams
@@ -95,14 +95,7 @@ class _AttentionAsOne(TorchFunctionMode):
 
 def meta_model(generation: int, resolution: int = 224, quantize: str = "none") -> PaliGemma:
     """The 3b model of a generation in bfloat16, without weights, as it is on a GPU."""
-    config = {
-        "model_type": "paligemma",
-        "image_token_index": 257152,
-        "projection_dim": TEXT[generation]["hidden_size"],
-        "text_config": TEXT[generation],
-        "vision_config": VISION | {"image_size": resolution},
-    }
-    model = empty_model(parse_config(config)).to(torch.bfloat16)
+    model = empty_model(parse_config(hub_config(generation, resolution))).to(torch.bfloat16)
     if quantize != "none":
         quantize_mlps(model)
     fuse_decoder(model)
