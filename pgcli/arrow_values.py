@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 UNITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 #: A time as pyarrow writes it, without a fraction of zero: date, time, offset from UTC.
 TIME = re.compile(r"(?:(\S+) )?(\S+?)(?:\.0+)?(?:(Z)|([+-]\d\d)(\d\d))?")
+#: What pyarrow writes in place of a time that its calendar does not have.
+OUT_OF_RANGE = re.compile(r"<value out of range: (-?\d+)>")
 
 
 def to_values(array: pyarrow.Array) -> list[Any]:
@@ -24,7 +26,7 @@ def to_values(array: pyarrow.Array) -> list[Any]:
 
     Raises ArrowInvalid for a time zone that this machine does not know.
     """
-    from pyarrow import int64, string, types
+    from pyarrow import date32, date64, int64, string, types
 
     kind = array.type
     if is_plain(kind):
@@ -35,11 +37,10 @@ def to_values(array: pyarrow.Array) -> list[Any]:
     if types.is_duration(kind):
         numbers, digits = array.cast(int64()).to_pylist(), UNITS[kind.unit]
         return [None if number is None else duration_text(number, digits) for number in numbers]
-    if types.is_date(kind):
-        return to_values(array.cast(string()))
     if types.is_temporal(kind):
+        unit = "days" if kind == date32() else "ms" if kind == date64() else kind.unit
         texts = array.cast(string()).to_pylist()
-        return [None if text is None else iso_text(text) for text in texts]
+        return [None if text is None else iso_text(text, unit) for text in texts]
     return [scalar_value(scalar) for scalar in array]
 
 
@@ -74,11 +75,14 @@ def is_plain(kind: pyarrow.DataType) -> bool:
     return not (types.is_temporal(kind) or types.is_decimal(kind) or types.is_dictionary(kind))
 
 
-def iso_text(text: str) -> str:
-    """A moment or a time of day as ISO text, from that of pyarrow; other texts unchanged."""
+def iso_text(text: str, unit: str) -> str:
+    """A date, a moment or a time of day as ISO text, from that of pyarrow.
+
+    Of a number that is none of them, a sentence with the number and its unit.
+    """
     match = TIME.fullmatch(text)
-    if match is None:  # a number that is not one
-        return text
+    if match is None:
+        return OUT_OF_RANGE.sub(rf"\1 {unit} is no date or time of the calendar", text)
     date, time, utc, hours, minutes = match.groups()
     offset = "+00:00" if utc else f"{hours}:{minutes}" if hours else ""
     return f"{date}T{time}{offset}" if date else time

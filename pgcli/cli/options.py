@@ -70,7 +70,7 @@ class FileOptions:
     """The result file that a command writes."""
 
     output: str = opt(
-        "A .jsonl or .parquet.",
+        "The file of rows to write: .jsonl or .parquet.",
         panel="Where to",
         default=REQUIRED,
         metavar="FILE",

@@ -44,8 +44,9 @@ def to_usage_error(problem: typer.TyperException, words: Sequence[str]) -> Usage
 def missing(what: str, command: str, words: Sequence[str] = ()) -> UsageError:
     """The error of a command line without an argument, or an option: the hint has all of it."""
     example, flag = DECLARED[command].example, what.split("'")[1]
-    if flag in EXAMPLE_VALUES:
-        example = shlex.join(["pgcli", *words, flag, EXAMPLE_VALUES[flag]])
+    is_folder = (command, flag) == ("train", "--output")
+    if value := "runs/model" if is_folder else EXAMPLE_VALUES.get(flag):
+        example = shlex.join(["pgcli", *words, flag, value])
     return UsageError(f"missing {what}", hint=f"for example: {example}; see pgcli {command} --help")
 
 

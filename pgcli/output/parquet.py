@@ -8,7 +8,10 @@ from typing import BinaryIO
 import pyarrow
 from pyarrow import parquet
 
-from pgcli.output.tables import TableFormat
+from pgcli.output.tables import MAX_GROUP_BYTES, TableFormat
+
+#: Of the rows that are read at a time: no row group that was written here is divided for it.
+BATCH_BYTES = 2 * MAX_GROUP_BYTES
 
 
 def writer(file: BinaryIO, schema: pyarrow.Schema) -> parquet.ParquetWriter:
@@ -19,11 +22,14 @@ def writer(file: BinaryIO, schema: pyarrow.Schema) -> parquet.ParquetWriter:
 def batches(
     file: BinaryIO, columns: Sequence[str] | None, rows: int
 ) -> Iterator[pyarrow.RecordBatch]:
-    """The row groups, in batches of at most so many rows."""
-    with parquet.ParquetFile(file) as opened:
-        for group in range(opened.num_row_groups):
-            most = min(rows, max(1, opened.metadata.row_group(group).num_rows))
-            yield from opened.iter_batches(most, [group], columns, use_threads=False)
+    """The row groups, in batches of at most so many rows, and of fewer rows that are large."""
+    # by default, a row group is read whole, and not page by page
+    with parquet.ParquetFile(file, pre_buffer=False, buffer_size=2**20) as opened:
+        for number in range(opened.num_row_groups):
+            group = opened.metadata.row_group(number)
+            fitting = BATCH_BYTES * group.num_rows // max(1, group.total_byte_size)
+            most = max(1, min(rows, group.num_rows, fitting))
+            yield from opened.iter_batches(most, [number], columns, use_threads=False)
 
 
 PARQUET = TableFormat(writer, parquet.read_schema, batches)

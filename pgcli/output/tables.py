@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import islice
+from math import inf
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow
 
@@ -31,6 +33,8 @@ TABLE_ROWS = 10_000  # that are made a table at once
 READ_ROWS = 1000  # that are made Python values at a time
 #: For those rows: a column of a few kilobytes in the file can unpack to any number of bytes.
 READ_BYTES = 2**30
+#: Or so many times the size of the file, whose pages have a thousand rows; for all of its rows.
+PAGE_RATIO, MAX_RATIO = 4, 1000
 #: The keys of the metadata: the settings, which are part of the contract, and what `PartInfo` has.
 SETTINGS = b"pgcli"
 RUN, FIRST, ROWS, ERRORS = (b"pgcli." + name for name in (b"run", b"first", b"rows", b"errors"))
@@ -122,7 +126,7 @@ class TableFormat:
 
         Kept columns have the values that JSON has for theirs, or with `exact` cells, from which
         `rows_table` makes columns of the same types again. Raises ValueError for columns that nest
-        deeper than any row.
+        deeper than any row, and UsageError for rows that take more memory than such a file needs.
         """
         with open_regular(file) as stream:
             schema = self.read_schema(stream)
@@ -132,9 +136,20 @@ class TableFormat:
             stream.seek(0)
             batches = self.batches(stream, None, READ_ROWS)
             pyarrow.allocate_buffer(1)  # its allocator reserves a gigabyte first: not limited
-            while columns := _read_columns(batches, kept, exact=exact):
-                for values in zip(*columns.values(), strict=True):
-                    yield dict(zip(columns, values, strict=True))
+            size, first = os.fstat(stream.fileno()).st_size, 0
+            limit = max(READ_BYTES, PAGE_RATIO * size)
+            free: float = max(READ_BYTES, MAX_RATIO * size)
+            while part := _read_part(batches, kept, limit, exact=exact):
+                free -= part.size
+                if free < 0:
+                    raise UsageError(
+                        f"{file} unpacks to far more than such a file needs, at row {first + 1:,}",
+                        hint="if you trust it, write it again without dictionaries, "
+                        "in pyarrow: use_dictionary=False",
+                    )
+                for values in zip(*part.columns.values(), strict=True):
+                    yield dict(zip(part.columns, values, strict=True))
+                    first += 1
 
     def count(self, file: Path) -> int:
         """The number of rows of a file."""
@@ -236,21 +251,35 @@ def spool_tables(tables: Iterable[pyarrow.Table], file: BinaryIO) -> ReadTables:
     return read
 
 
-def _read_columns(
-    batches: Iterator[pyarrow.RecordBatch], kept: Set[str], *, exact: bool
-) -> dict[str, list[Any]]:
-    """The columns of the next rows; none at the end. Raises ValueError."""
+class _Part(NamedTuple):
+    """The columns of the next rows, and the bytes that they have in memory."""
+
+    columns: dict[str, list[Any]]
+    size: float
+
+
+def _read_part(
+    batches: Iterator[pyarrow.RecordBatch], kept: Set[str], limit: int, *, exact: bool
+) -> _Part | None:
+    """The next rows; None at the end. Rows that take over `limit` bytes have an infinite size."""
     try:
-        with memory_limit(READ_BYTES):
+        with memory_limit(limit):
             batch = next(batches, None)
             if batch is None:
-                return {}
-            return {
+                return None
+            columns = {
                 name: _values(column, is_kept=name in kept, exact=exact)
                 for name, column in zip(batch.schema.names, batch.columns, strict=True)
             }
+            return _Part(columns, sum(map(_plain_bytes, batch.columns)))
     except MemoryError:
-        raise ValueError(f"{READ_ROWS:,} rows take over {READ_BYTES >> 30} GiB") from None
+        return _Part({}, inf)
+
+
+def _plain_bytes(column: pyarrow.Array) -> int:
+    """The bytes of the values of a column, each counted as often as it is there."""
+    is_dictionary = pyarrow.types.is_dictionary(column.type)
+    return int((column.dictionary_decode() if is_dictionary else column).nbytes)
 
 
 def _values(column: pyarrow.Array, *, is_kept: bool, exact: bool) -> list[Any]:

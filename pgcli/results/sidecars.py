@@ -75,7 +75,7 @@ class Sidecars(NullHook):
     def finish(self, *, complete: bool) -> Sequence[tuple[str, str]]:
         counts = self.counts
         named = f"named as {self._renamed_example}: another image has the shorter name"
-        unnamed = "not written, as no name was left"
+        unnamed = "not written, as their names are too long or taken"
         notes = [
             (counts["kept"], "that exists is kept", "that exist are kept"),
             (counts["skipped"], "image is not asked", "images are not asked"),

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from pgcli.declare import opt, same
+from pgcli.declare import REQUIRED, opt, same
 from pgcli.errors import UsageError
 from pgcli.examples import ExampleColumns
 from pgcli.images import ImageLimits
@@ -115,7 +115,7 @@ class TrainOptions:
         "images or a column; without it, PaliGemma's answers to prompts."
     )
     loss: Literal["sigmoid", "softmax"] | None = _learning(
-        "Of --task contrastive.",
+        "The loss of --task contrastive.",
         default_text="that of the model: sigmoid for SigLIP, softmax for CLIP",
     )
     probe: bool = _learning("Train the head alone; the towers stay as they are.", default=False)
@@ -132,7 +132,7 @@ class TrainOptions:
         default_text="auto",
     )
     learning_rate: float | None = _learning(
-        "The highest; it rises first, then falls to 0 as a cosine.",
+        "The highest learning rate: it rises first, then falls to 0 as a cosine.",
         min=0.0,
         above=True,
         default_text="lora 1e-4, full 1e-5; contrastive 1e-5, classify 3e-5, of --init and "
@@ -146,20 +146,25 @@ class TrainOptions:
         default_text="5%",
     )
     weight_decay: float | None = _learning(
-        "Of the kernels of linear layers and convolutions.",
+        "The weight decay of the kernels of linear layers and convolutions.",
         min=0.0,
         default_text="0, contrastive 1e-4, classify 0.05 without --probe",
     )
     label_smoothing: float = _learning(
-        "The share of the target that all tokens, or labels, get.", default=0.0, min=0.0, max=0.9
+        "The share of the target that is spread over all tokens, or labels.",
+        default=0.0,
+        min=0.0,
+        max=0.9,
     )
-    max_grad_norm: float = _learning("Larger gradients are scaled; 0: none.", default=1.0, min=0.0)
+    max_grad_norm: float = _learning(
+        "Gradients with a larger norm are scaled down to it; 0: none are.", default=1.0, min=0.0
+    )
     seed: int = _learning("Equal seeds give equal weights on one CPU.", default=0, min=0)
     method: Literal["lora", "full"] = _method(
         "lora: low-rank adapters beside frozen weights; full: all weights, in float32.",
         default="lora",
     )
-    rank: int | None = _method("Of the adapters.", min=1, max=4096, default_text="8")
+    rank: int | None = _method("The rank of the adapters.", min=1, max=4096, default_text="8")
     alpha: float | None = _method(
         "The adapters are scaled by alpha / rank.", min=0.0, above=True, default_text="32"
     )
@@ -171,7 +176,7 @@ class TrainOptions:
         default_text="attention",
     )
     dropout: float = _method(
-        "Of the adapters' inputs; with --method full, of the decoder's layers.",
+        "Dropout of the adapters' inputs; with --method full, of the decoder's layers.",
         default=0.0,
         min=0.0,
         max=0.9,
@@ -188,7 +193,7 @@ class TrainOptions:
         default_text="none",
     )
     merge: bool = _method(
-        "Write also a whole checkpoint with the adapter merged: DIR/merged.", default=False
+        "Also write a whole checkpoint with the adapter merged: DIR/merged.", default=False
     )
     gradient_checkpointing: Literal["auto", "on", "off"] = _method(
         "Compute activations twice to hold fewer; auto: once memory has run out, and on a CPU for "
@@ -203,7 +208,7 @@ class TrainOptions:
         max=0.9,
     )
     eval_every: int | float | None = _evaluation(
-        "Steps between two of them, or epochs: 1e, 0.5e.",
+        "Steps between two evaluations, or epochs: 1e, 0.5e.",
         metavar="N|Ne",
         parse=steps_or_epochs,
         default_text="20 times in a run",
@@ -279,9 +284,10 @@ class TrainOptions:
     allow_outside_root: bool = same(InputOptions, "allow_outside_root")
     allow_urls: bool = same(InputOptions, "allow_urls")
     allow_private_hosts: bool = same(InputOptions, "allow_private_hosts")
-    output: str | None = opt(
+    output: str = opt(
         "The folder of the trained model, its metrics and curves.",
         panel="Where to",
+        default=REQUIRED,
         own=True,
         metavar="DIR",
         short=("-o",),
@@ -511,16 +517,16 @@ class TrainOptions:
 
     @property
     def folder(self) -> Path:
-        """The folder of the results, on this machine. Raises UsageError for none and addresses."""
-        if self.output in (None, "-"):
+        """The folder of the results, on this machine. Raises UsageError for other outputs."""
+        if self.output == "-":
             raise UsageError("train writes a model", hint="name its folder: -o runs/model")
-        name = self.output or ""
-        if url_scheme(name):
+        if url_scheme(self.output):
             raise UsageError(
-                f"{display_name(name)} is an address, and train writes to a folder of this machine",
+                f"{display_name(self.output)} is an address, and train writes to a folder of this "
+                "machine",
                 hint="-o runs/model, and copy it from there",
             )
-        return Path(name).expanduser()
+        return Path(self.output).expanduser()
 
 
 #: The records of the command.

@@ -279,6 +279,21 @@ def yolo(lines: str = "0 0.5 0.5 0.5 0.5\n", names: str = "names: [cat, dog]\n")
         Path("made/data.yaml").write_text(names)
 
 
+def test_links_of_yolo_lead_into_the_root(capsys: Capture) -> None:
+    """As `pgcli export --to yolo` makes them."""
+    yolo()
+    Path("elsewhere").mkdir()
+    Path("made/images/train/a.png").rename("elsewhere/a.png")
+    Path("made/images/train/a.png").symlink_to(Path("elsewhere/a.png").resolve())
+    Path("empty").mkdir()
+    code, err = imported(capsys, "yolo", "--root", "empty")
+    assert code == 2
+    assert "where images are links, --root names the folder that they lead to" in err
+    assert imported(capsys, "yolo", "--root", "elsewhere")[0] == 0
+    (row,) = read()
+    assert len(row["boxes"]) == 1
+
+
 def test_folders_of_yolo_are_read(capsys: Capture) -> None:
     yolo("1 0.5 0.5 0.5 0.5\n\n0 0.25 0.25 0.5 0.5 0.75\n0 0 0 0.5 0 0.5 0.5\n")
     Image.new("RGB", (64, 48)).save("made/images/train/b.png")

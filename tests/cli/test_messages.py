@@ -306,6 +306,14 @@ SITUATIONS = [
         "for example: pgcli detect 'my photos' --object cat; see pgcli detect --help",
     ),
     Situation(
+        "train without a folder",
+        lambda stage: stage.run("train", "rows.jsonl", "--model", "demo"),
+        2,
+        "missing option '--output'",
+        "for example: pgcli train rows.jsonl --model demo --output runs/model; "
+        "see pgcli train --help",
+    ),
+    Situation(
         "ask without a prompt",
         lambda stage: stage.run("ask", "one.png"),
         2,

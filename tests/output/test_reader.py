@@ -19,7 +19,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import pgcli.output.parquet
 import pgcli.output.reader
+import pgcli.output.tables
 from pgcli.errors import UsageError
 from pgcli.output import part_name
 from pgcli.output.lines import json_line
@@ -366,25 +368,52 @@ def test_a_run_that_saves_rows_is_read_while_it_does(tmp_path: Path) -> None:
         assert numbers(output) == [*range(12)]
 
 
-@pytest.mark.parametrize("kind", ["dictionary", "text"])
+def parquet_rows(file: Path, answers: pa.Array, **options: Any) -> None:
+    """Write rows with these answers, as another program may."""
+    table = rows_table([ROWS[0]] * len(answers), SCHEMA)
+    place = table.schema.get_field_index("answer")
+    pa.parquet.write_table(table.set_column(place, "answer", answers), file, **options)
+
+
+@pytest.mark.parametrize("kind", ["dictionary", "text", "plain", "groups"])
 @pytest.mark.parametrize("exact", [False, True])
 def test_few_bytes_that_unpack_to_gigabytes_are_refused(
-    tmp_path: Path, kind: str, exact: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, exact: bool
 ) -> None:
-    texts = pa.array(["z" * 2**24])
+    """A quarter of the real sizes: texts of 4 MiB, and memory for 64 of them."""
+    monkeypatch.setattr(pgcli.output.tables, "READ_BYTES", 2**28)
+    texts = pa.array(["z" * 2**22])
     answers = pa.DictionaryArray.from_arrays(pa.array([0] * 300, pa.int32()), texts)
-    table = rows_table([ROWS[0]] * 300, SCHEMA)
-    place = table.schema.get_field_index("answer")
     file = tmp_path / "rows.parquet"
-    pa.parquet.write_table(
-        table.set_column(place, "answer", answers),
-        file,
-        compression="zstd",
-        store_schema=kind == "dictionary",  # without it, the column is read as texts
-    )
-    assert file.stat().st_size < 2**17
-    with pytest.raises(UsageError, match="1,000 rows take over 1 GiB"):
-        next(read_results(file, exact=exact))
+    options: dict[str, Any] = {"compression": "zstd"}
+    if kind == "text":
+        options["store_schema"] = False  # so the column is read as texts
+    elif kind == "plain":
+        answers, options["use_dictionary"] = pa.array(["z" * 2**22] * 80), False
+    elif kind == "groups":
+        options["row_group_size"] = 20  # none of which has too much
+    parquet_rows(file, answers, **options)
+    assert file.stat().st_size < 2**18
+    with pytest.raises(UsageError, match=r"rows.parquet unpacks to far more than") as no:
+        for _ in read_results(file, exact=exact):
+            pass
+    assert "use_dictionary=False" in no.value.hint
+
+
+@pytest.mark.parametrize("group", [20, 1000])
+@pytest.mark.parametrize("exact", [False, True])
+def test_large_rows_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: int, exact: bool
+) -> None:
+    """A few at a time: here 1,000 rows of 200 kB, and memory for a third of them."""
+    monkeypatch.setattr(pgcli.output.tables, "READ_BYTES", 2**26)
+    monkeypatch.setattr(pgcli.output.parquet, "BATCH_BYTES", 2**23)
+    answers = pa.array([random.Random(n).randbytes(10**5).hex() for n in range(1000)])
+    file = tmp_path / "rows.parquet"
+    options = {"compression": "none", "use_dictionary": False}
+    parquet_rows(file, answers, row_group_size=group, **options)
+    rows = read_results(file, exact=exact)
+    assert all(row["answer"] == answer.as_py() for row, answer in zip(rows, answers, strict=True))
 
 
 def test_endless_line_is_not_read_to_its_end(tmp_path: Path) -> None:

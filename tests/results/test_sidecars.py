@@ -142,7 +142,7 @@ def test_image_with_too_long_a_name_has_no_text(tmp_path: Path) -> None:
     for item in images(tmp_path, "n" * 251 + ".png", "o" * 247 + ".png"):
         hook.on_row(answer(item.index), item, is_saved=False)
     ((_, fact),) = hook.finish(complete=True)
-    assert fact == "1 file ending in .caption; 1 not written, as no name was left"
+    assert fact == "1 file ending in .caption; 1 not written, as their names are too long or taken"
     assert (tmp_path / ("o" * 247 + ".caption")).exists()
 
 

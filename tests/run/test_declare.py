@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pgcli.declare import fingerprint_values, options_of, parse_keywords
+from pgcli.declare import REQUIRED, fingerprint_values, options_of, parse_keywords
 from pgcli.errors import UsageError
 from pgcli.run.progress.tally import ErrorBudget
 from pgcli.run.request.make import command_words, make_request, records_of
@@ -109,7 +109,8 @@ def test_defaults_are_valid_and_names_are_unique(command: str) -> None:
     options = [option for record in records for option in options_of(record)]
     assert len({option.name for option in options}) == len(options)
     for option in options:
-        is_plain = option.default is not None and not option.repeat and option.kind is not bool
+        has_value = option.default not in (None, REQUIRED)
+        is_plain = has_value and not option.repeat and option.kind is not bool
         if is_plain:
             assert option.read(option.default) == option.default, option.name
             if option.name != "warmup":  # a share, which is a text with %

@@ -181,9 +181,9 @@ def test_complete_run_has_nothing_to_do_and_other_settings_are_refused(
 
 
 def test_changes_of_settings_name_the_defaults() -> None:
-    unset, given = (TrainOptions(rank=rank, epochs=rank).fixed for rank in (None, 4))
+    unset, given = (TrainOptions(output="x", rank=rank, epochs=rank).fixed for rank in (None, 4))
     assert differences(unset, given) == ["epochs: default -> 4", "rank: 8 -> 4"]
-    assert TrainOptions(learning_rate=1e-4).fixed == unset
+    assert TrainOptions(output="x", learning_rate=1e-4).fixed == unset
 
 
 def test_folder_of_others_is_left_alone(run: Run) -> None:
@@ -331,7 +331,8 @@ def test_classifier_with_the_same_labels_keeps_its_head(run: Run) -> None:
         ("walls -o out", "--model is missing"),
         ("walls --task classify -o out", "begins with a checkpoint or with random weights"),
         ("walls --task classify --init tiny --model demo-towers -o out", "one of --model"),
-        ("walls --task classify --init tiny", "-o runs/model"),
+        ("walls --task classify --init tiny", "--output runs/model"),
+        ("walls --task classify --init tiny -o -", "-o runs/model"),
         ("walls --task classify --init tiny --loss sigmoid -o out", "--loss goes with"),
         ("pairs.jsonl --task contrastive --init tiny --label-smoothing 0.1 -o out", "goes with"),
         ("walls --task classify --init tiny --probe -o out", "--probe"),

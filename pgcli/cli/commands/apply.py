@@ -27,7 +27,7 @@ class ApplyOptions(FileOptions):
     """The options of `apply`."""
 
     rows: Literal["not-rejected", "accepted", "all"] = opt(
-        "not-rejected, or accepted, which leaves out rows that nobody reviewed too, or all.",
+        "Which rows to write: not-rejected, accepted (none that nobody reviewed), or all.",
         panel="Where to",
         metavar="WHICH",
         default="not-rejected",

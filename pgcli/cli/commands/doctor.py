@@ -29,7 +29,7 @@ class DoctorOptions(JsonOptions):
     """The options of `doctor`."""
 
     online: bool = opt(
-        "Also check that the Hub answers and the token.", panel="How to run", default=False
+        "Also check that the Hub answers, and accepts the token.", panel="How to run", default=False
     )
     strict: bool = opt(
         "Exit with 5 if a check is bad.", panel="How to run", default=False, own=True

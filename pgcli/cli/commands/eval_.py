@@ -47,7 +47,7 @@ class EvalOptions:
         choices=("auto", *METRICS),
     )
     by: str | None = _metrics(
-        "Also for the rows with each value of this column of the rows or the truth.",
+        "Also measure the rows of each value of this column, of the rows or of the truth.",
         metavar="COLUMN",
     )
     only_common: bool = _metrics(
@@ -71,10 +71,10 @@ class EvalOptions:
         "A page with the metrics, the worst rows beside the truth, and the calibration of boxes.",
         metavar="FILE",
     )
-    limit: int = _page("The number of worst rows.", default=300, min=1)
+    limit: int = _page("How many of the worst rows the page has.", default=300, min=1)
     overwrite: bool = _page("Replace a file that is not a page.", default=False)
     images: str | None = images_option(
-        "Search the images of the page in this folder only.", short=("--root",)
+        "Look for the images of the page in this folder only.", short=("--root",)
     )
     quiet: bool = same(RunningOptions, "quiet")
 

@@ -26,6 +26,10 @@ _images = partial(opt, panel="Images", own=True)
 #: The option that only one format has.
 OPTION_OF_FORMAT = {"labelstudio": "image_prefix", "yolo": "labels"}
 ROOT_HINT = "--root names the folder of the images, to which names are relative"
+YOLO_HINT = (
+    "an image of images/ has a file of the same name in labels/; "
+    "where images are links, --root names the folder that they lead to"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,16 +93,17 @@ def import_(
     annotations = read_annotations(Path(file), options.from_, settings, screen)
     rows = TruthRows(annotations, target.parent, options.prompt, options.each)
     rows.check_ids()
+    hint = YOLO_HINT if options.from_ == "yolo" else ROOT_HINT
     if not any(True for _ in rows):
         first = settings.counts.missing.first
         note = f"; the first image left out: {first}" if first else ""
-        raise UsageError(f"{file} has no annotated image{note}", hint=ROOT_HINT)
+        raise UsageError(f"{file} has no annotated image{note}", hint=hint)
     absent = settings.counts.absent
     if absent.count == len(annotations.images):
-        raise UsageError(f"{file} has no image that is there: {absent.first}", hint=ROOT_HINT)
+        raise UsageError(f"{file} has no image that is there: {absent.first}", hint=hint)
     with screen.status("writing rows"):
         count = write_result_file(target, lambda: rows, rows.schema, overwrite=options.overwrite)
-    report(options.output, count, annotations, settings, screen)
+    report(options.output, count, annotations, settings, screen, hint)
     if settings.counts.missing.count:
         raise typer.Exit(INCOMPLETE)
 
@@ -128,9 +133,14 @@ def read_annotations(
 
 
 def report(
-    output: str, rows: int, annotations: Annotations, settings: ImportSettings, screen: Screen
+    output: str,
+    rows: int,
+    annotations: Annotations,
+    settings: ImportSettings,
+    screen: Screen,
+    hint: str,
 ) -> None:
-    """Report what was written and what was left out."""
+    """Report what was written and what was left out, with the hint for images that were."""
     counts = settings.counts
     boxes = [box for image in annotations.images for box in image.boxes]
     notes = [
@@ -147,9 +157,9 @@ def report(
     for note in counts.notes:
         screen.info(note)
     if counts.missing.count:
-        screen.info(f"the first image left out: {counts.missing.first}", hint=ROOT_HINT)
+        screen.info(f"the first image left out: {counts.missing.first}", hint=hint)
     elif counts.absent.count:
         screen.info(
             f"{counts.absent.count:,} images are not there, the first is {counts.absent.first}",
-            hint=ROOT_HINT,
+            hint=hint,
         )

@@ -53,7 +53,9 @@ class SearchOptions(LoadOptions):
     text: tuple[str, ...] = _search("A text; repeatable.", metavar="TEXT", repeat=True)
     image: tuple[str, ...] = _search("An image; repeatable.", metavar="FILE", repeat=True)
     duplicates: bool = _search("Groups of near-duplicates.", default=False)
-    k: int | None = _search("Hits of each query.", short=("-k",), min=1, default_text="10")
+    k: int | None = _search(
+        "The number of hits for each query.", short=("-k",), min=1, default_text="10"
+    )
     min_similarity: float | None = _search(
         "Leave out what is less similar.",
         min=-1.0,
@@ -84,7 +86,7 @@ class SearchOptions(LoadOptions):
     )
     view: str | None = _output("Write a page of the images found.", metavar="PAGE")
     images: str | None = images_option(
-        "With --view, search the images that rows name in this folder only."
+        "With --view, look for the images that rows name in this folder only."
     )
     overwrite: bool = _output("Replace existing files.", default=False)
 

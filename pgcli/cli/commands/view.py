@@ -28,7 +28,7 @@ class ViewOptions(GalleryOptions):
         metavar="DIR",
     )
     images: str | None = images_option(
-        "Search the images that rows name in this folder only.", short=("--root",)
+        "Look for the images that rows name in this folder only.", short=("--root",)
     )
 
 

@@ -181,7 +181,7 @@ def report_export(format: ExportFormat, export: Export, locator: ImageLocator) -
         (counts.boxes_without_mask, "boxes without a mask written as rectangles"),
         (counts.kept, f"existing text{'s' * (counts.kept != 1)} not replaced"),
         (counts.missing.count, "images left out, as they cannot be read"),
-        (counts.unnamed, "texts not written, as no name was free"),
+        (counts.unnamed, "texts not written, as their names are too long or taken"),
     ]
     exported = f"exported {count(counts.images, 'image')}{boxes} as {options.to} to {output}"
     locator.say(with_notes(exported, notes))

@@ -48,7 +48,7 @@ class ExportOptions:
         default="link",
     )
     root: str | None = _images(
-        "Search the images in this folder only; coco, labelstudio: write paths relative to it.",
+        "Look for the images in this folder only; coco, labelstudio: write paths relative to it.",
         metavar="DIR",
     )
     image_prefix: str | None = _images(

@@ -129,7 +129,7 @@ class InputOptions:
         affects_rows=False,
     )
     include: tuple[str, ...] = _input(
-        "Only images whose relative path or id matches, * any text with slashes; repeatable.",
+        "Only images whose relative path or id matches; * also matches slashes; repeatable.",
         metavar="GLOB",
         repeat=True,
     )
@@ -282,7 +282,7 @@ class OutputOptions:
         affects_rows=True,
         seldom=True,
     )
-    overwrite: bool = _output("Replace an existing output, and texts.", default=False)
+    overwrite: bool = _output("Replace an existing output, and existing text files.", default=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,7 +302,7 @@ class RunningOptions:
         "Ask the rows with errors again and keep the others.", default=False
     )
     moved: bool = _running(
-        "Resume although the images are in another place than before.", default=False, seldom=True
+        "Resume although the images are now in another place.", default=False, seldom=True
     )
     dry_run: bool = _running("Check everything, print the plan, and exit.", default=False)
     summary_json: str | None = _running(

@@ -54,7 +54,8 @@ class AskOptions:
         repeat=True,
     )
     choices_column: str | None = _answering(
-        "Column of a manifest: the candidates of each row, a list or yes|no.", metavar="NAME"
+        "Column of a manifest with the candidates of each row: a list, or a text such as yes|no.",
+        metavar="NAME",
     )
 
     def question(self, answering: AnsweringOptions, *_: Any) -> AnyQuestion:
@@ -208,7 +209,7 @@ class ClassifyOptions:
         repeat=True,
         default_text='"a photo of a {label}"',
     )
-    top: int = opt("The labels of each row at most.", panel="What to ask", default=5, min=1)
+    top: int = opt("The most labels that a row has.", panel="What to ask", default=5, min=1)
     raw_text: bool = opt(RAW_TEXT, panel="What to ask", default=False)
 
     def question(self, answering: AnsweringOptions, *_: Any) -> AnyQuestion:
