@@ -337,14 +337,6 @@ class TestHead:
         write()
         assert f"{LM_HEAD} is missing" in refusal()
 
-    def test_head_of_another_shape_is_refused(self, write, stored, refusal):
-        write(**{LM_HEAD: stored[EMBEDDING][:-1].clone()})
-        assert f"{LM_HEAD} has the shape" in refusal()
-
-    def test_head_does_not_replace_a_missing_embedding(self, write, stored, refusal):
-        write(**{LM_HEAD: stored[EMBEDDING].clone(), EMBEDDING: None})
-        assert f"{EMBEDDING} is missing" in refusal()
-
 
 def test_embeddings_without_a_token_are_never_generated(tiny, write, stored, configure):
     padding = torch.randn(64, stored[EMBEDDING].shape[1]) * 50  # would have the highest logits
@@ -367,6 +359,39 @@ def test_tokens_without_an_embedding_are_refused(write, stored, configure, refus
     assert f"{text['vocab_size']} tokens, the model {text['vocab_size'] - 1}" in refusal()
 
 
+AGAIN = "model.language_model.norm.weight"
+UP = "language_model.model.layers.0.mlp.up_proj.weight"
+PROJECTOR = "multi_modal_projector.linear.weight"
+UNKNOWN = [
+    "language_model.model.layers.3.input_layernorm.weight",
+    "language_model.model.layers.0.self_attn.q_proj.bias",
+    "vision_tower.vision_model.head.probe",
+    "language_model.model.layers.0.self_attn.qkv_proj.lora_A.weight",
+    "optimizer.state",
+    "",
+    "a\nb",
+]
+#: Tensors by how they are made of the stored ones (None: left out), and what is said of them.
+REFUSED = [
+    ({LM_HEAD: lambda stored: stored[EMBEDDING][:-1]}, f"{LM_HEAD} has the shape"),
+    ({LM_HEAD: lambda stored: stored[EMBEDDING], EMBEDDING: None}, f"{EMBEDDING} is missing"),
+    ({AGAIN: lambda stored: stored[NORM]}, "stored twice"),
+    (
+        {UP: lambda stored: stored[UP].T.contiguous()},
+        f"{UP} has the shape (48, 96); config.json implies (96",
+    ),
+    *(
+        ({name: lambda _: torch.zeros(16)}, f"{name} in model.safetensors is not a tensor")
+        for name in UNKNOWN
+    ),
+    *(
+        ({name: lambda _, shape=shape: torch.zeros(shape)}, f"{name} has the shape {shape}")
+        for name in (NORM, QUERY, EMBEDDING, PROJECTOR)
+        for shape in ((1,), (9, 9, 1), (49,), (), (0,))
+    ),
+]
+
+
 class TestTensors:
     def test_each_missing_tensor_is_named(self, write, stored, refusal):
         for name in stored:
@@ -375,38 +400,11 @@ class TestTensors:
             write(**{name: None})
             assert f"{name} is missing" in refusal()
 
-    @pytest.mark.parametrize(
-        "name",
-        [
-            "language_model.model.layers.3.input_layernorm.weight",
-            "language_model.model.layers.0.self_attn.q_proj.bias",
-            "vision_tower.vision_model.head.probe",
-            "language_model.model.layers.0.self_attn.qkv_proj.lora_A.weight",
-            "optimizer.state",
-            "",
-            "a\nb",
-        ],
-    )
-    def test_each_unknown_tensor_is_named(self, write, stored, refusal, name):
-        write(**{name: torch.zeros(16)})
-        assert f"{name} in model.safetensors is not a tensor" in refusal()
-
-    def test_each_tensor_of_another_shape_is_named(self, write, stored, refusal):
-        for name in (NORM, QUERY, EMBEDDING, "multi_modal_projector.linear.weight"):
-            for shape in ((1,), (*stored[name].shape, 1), (stored[name].shape[0] + 1,), (), (0,)):
-                write(**{name: torch.zeros(shape)})
-                assert f"{name} has the shape {shape}" in refusal()
-
-    def test_transposed_tensor_is_named(self, write, stored, refusal):
-        name = "language_model.model.layers.0.mlp.up_proj.weight"
-        write(**{name: stored[name].T.contiguous()})
-        assert f"{name} has the shape (48, 96); config.json implies (96, 48)" in refusal()
-
-    def test_tensor_stored_under_two_names_is_named(self, write, stored, refusal):
-        again = "model.language_model.norm.weight"
-        write(**{again: stored[NORM].clone()})
-        assert again in (message := refusal())
-        assert NORM in message
+    @pytest.mark.parametrize(("changes", "message"), REFUSED)
+    def test_tensors_unlike_the_models_are_named(self, write, stored, refusal, changes, message):
+        made = {name: make and make(stored).clone() for name, make in changes.items()}
+        write(**made)
+        assert message in refusal()
 
     def test_a_tensor_stored_in_two_files_is_named(self, write, folder, stored, refusal):
         write()

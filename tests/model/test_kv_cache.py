@@ -200,21 +200,6 @@ def test_rows_of_equal_length_need_no_mask(max_rows: int) -> None:
     assert masks.full is None
 
 
-def test_a_row_attends_to_its_own_last_positions() -> None:
-    """The window is 6; prefixes of 18 and 20 real slots are next to each other."""
-    cache = unit_cache(3, window=6)
-    is_real = torch.ones(3, 20, dtype=torch.bool)
-    is_real[[0, 2], 16:18] = False
-    cache.insert(3, 20, is_real)
-    cache.remove([0])
-    _, masks = cache.append()
-    assert masks.full is not None
-    assert masks.sliding is not None
-    seen = [row.nonzero().flatten().tolist() for row in masks.sliding[:2, 0, 0]]
-    assert seen == [[13, 14, 15, 18, 19, 20], [15, 16, 17, 18, 19, 20]]
-    assert [int(row.sum()) for row in masks.full[:2, 0, 0]] == [19, 21]
-
-
 def test_a_branch_leaves_the_cache_unchanged(model: PaliGemma) -> None:
     ids, patch_BPD = [[2, 300, 108], [2, 301, 108]], features(model, 2)
     cache, other = model.kv_cache(2), model.kv_cache(2)

@@ -17,7 +17,6 @@ from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.preprocessing import read_preprocessing
-from pgcli.checkpoints.weight_files import INDEX
 from pgcli.engine.loader import load
 from pgcli.engine.model_runner import ModelRunner
 from pgcli.engine.sampler import OutputVocabulary
@@ -208,32 +207,6 @@ def test_causal_prompt_changes_the_logits(tmp_path):
     right = hf_model(**inputs).logits[:, -1]
     del inputs["token_type_ids"]
     assert (hf_model(**inputs).logits[:, -1] - right).abs().max() > 0.1
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"save_original_format": True},
-        {"save_original_format": False},
-        {"save_original_format": True, "max_shard_size": "100KB"},
-        {"save_original_format": False, "max_shard_size": "100KB"},
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("with_index", [True, False])
-@pytest.mark.parametrize("generation", [1, 2])
-def test_every_saved_layout_gives_the_same_answers(tmp_path, options, with_index, generation):
-    hf_model, _ = pair(tmp_path, options=options, generation=generation)
-    index = tmp_path / INDEX
-    assert index.exists() == ("max_shard_size" in options)
-    if not with_index:
-        index.unlink(missing_ok=True)
-    model = weights.load(tmp_path, read_config(tmp_path), dtype=torch.float32)
-    hf_tokens, hf_logits = hf_answers(
-        hf_model, hf_inputs(PROMPTS, pixels(len(PROMPTS)), "cpu"), steps=3
-    )
-    tokens = pgcli_answers(model, pixels(len(PROMPTS)), PROMPTS, steps=3)
-    assert_same_but_for_ties(tokens, hf_tokens, hf_logits)
 
 
 @pytest.mark.parametrize("resolution", [28, 98])

@@ -38,14 +38,6 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "images"
 
 
-@pytest.fixture(scope="module")
-def paligemma2(tmp_path_factory):
-    """A random checkpoint of PaliGemma 2."""
-    from tests.support.tiny import checkpoint_into
-
-    return checkpoint_into(tmp_path_factory.mktemp("paligemma2"), generation=2)
-
-
 def proof_of(folder, *, dtype="auto", items=None):
     return prove(
         Checkpoint("tiny", folder),
@@ -74,8 +66,8 @@ def change_model(monkeypatch):
 
 class TestSame:
     @pytest.mark.parametrize("generation", [pytest.param(1, marks=pytest.mark.slow), 2])
-    def test_unchanged_model_is_the_same_in_both_dtypes(self, tiny, paligemma2, generation):
-        proof = proof_of(tiny if generation == 1 else paligemma2)
+    def test_unchanged_model_is_the_same_in_both_dtypes(self, tiny, tiny2, generation):
+        proof = proof_of(tiny if generation == 1 else tiny2)
         assert proof.same, proof.verdict
         assert proof.verdict.startswith("same: vision features, prefill logits and ")
         assert proof.texts.same is True
