@@ -10,7 +10,7 @@ from pgcli.output import FOLDER, load_format, part_format
 from pgcli.output.lines import LineFormat
 from pgcli.run.state.form import Form, FormContext
 from pgcli.run.state.lines_form import LinesForm
-from pgcli.run.state.open_files import ALL_ROWS, OpenFiles, Segment, in_order
+from pgcli.run.state.open_files import OpenFiles, Segment, in_order
 from pgcli.run.state.table_form import TableForm
 from pgcli.stores import LocalStore, open_folder
 from pgcli.stores.urls import is_in_object_store
@@ -21,16 +21,13 @@ def open_form(output: str, context: FormContext, *, create: bool = False) -> For
 
     Raises FileNotFoundError for a folder that does not exist.
     """
-    path, rows = Path(output), context.record().file_rows
-    if is_in_object_store(output):
-        return TableForm(open_folder(output), part_format(), context, rows)
-    if output.endswith(FOLDER) or path.is_dir():
-        store = LocalStore(path, create=create, follow=True)
-        return TableForm(store, part_format(), context, rows)
+    path = Path(output)
+    if output.endswith(FOLDER) or is_in_object_store(output) or path.is_dir():
+        return TableForm(open_folder(output, create=create, follow=True), part_format(), context)
     folder, format = LocalStore(path.parent, follow=True), load_format(path)
     if isinstance(format, LineFormat):
         return LinesForm(folder, path, context.files)
-    return TableForm(folder, format, context, ALL_ROWS, path.name)
+    return TableForm(folder, format, context, path.name)
 
 
 def saved_segments(form: Form, files: OpenFiles, alive: Collection[str] = ()) -> list[Segment]:

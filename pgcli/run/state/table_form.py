@@ -19,6 +19,7 @@ from pgcli.output.schema import MISMATCHES, rows_table
 from pgcli.output.tables import TABLE_ROWS, PartInfo, TableFormat, part_metadata
 from pgcli.run.state.form import FormContext
 from pgcli.run.state.open_files import (
+    ALL_ROWS,
     Coverage,
     OpenFile,
     Segment,
@@ -46,16 +47,9 @@ class TableForm:
     and all rows. Rows are saved in open files until those of a file of the output are complete.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        format: TableFormat,
-        context: FormContext,
-        file_rows: int,
-        name: str = "",
-    ):
-        self._store, self._format, self._context = store, format, context
-        self._file_rows, self._name = file_rows, name
+    def __init__(self, store: Store, format: TableFormat, context: FormContext, name: str = ""):
+        self._store, self._format, self._context, self._name = store, format, context, name
+        self._file_rows = ALL_ROWS if name else context.record().file_rows
         self._parts: dict[int, Segment] = {}
         self._waiting: dict[int, list[Segment]] = {}
         self._ready = Coverage([])  # rows in files of the output, and in those that are waiting
