@@ -30,8 +30,10 @@ def to_usage_error(problem: typer.TyperException, words: Sequence[str]) -> Usage
         message, known = problem.message, getattr(problem, "possibilities", None)
         if close := get_close_matches(name, known or (), n=1, cutoff=0.75):
             hint = f"did you mean {close[0]}?"
-        elif name in OWNERS and command != OWNERS[name]:
-            hint = f"{OWNERS[name]} has {name}: {shlex.join(['pgcli', OWNERS[name], *words[1:]])}"
+        elif owned := get_close_matches(name, OWNERS, n=1, cutoff=0.75):
+            owner = OWNERS[owned[0]]
+            right = [word.replace(name, owned[0], 1) for word in words[1:]]
+            hint = f"{owner} has {owned[0]}: {shlex.join(['pgcli', owner, *right])}"
     elif suggestion:
         hint = f"did you mean pgcli {suggestion.rstrip('?')}?".replace("'", "")
     elif getattr(problem, "param", None) and command in DECLARED:

@@ -73,6 +73,7 @@ class Reader:
         self._stopped = threading.Event()
         self._large, self._copying = threading.Lock(), threading.Lock()
         self._copies: dict[str, Path] = {}
+        self._too_slow: dict[str, Fault] = {}
 
     def __reduce__(self) -> tuple[Callable[[], Self], tuple[()]]:
         """What another process makes an equal reader by, with connections of its own."""
@@ -108,9 +109,11 @@ class Reader:
     def local_copy(self, url: str) -> Path:
         """A copy of the file at a web address, made once, and removed with this reader.
 
-        Raises RemoteError.
+        Raises RemoteError, for a server that was too slow at once if it is asked again.
         """
         with self._copying:
+            if url in self._too_slow:
+                raise RemoteError(self._too_slow[url])
             if url not in self._copies:
                 path = Path(self._folder) / str(len(self._copies))
                 room = shutil.disk_usage(self._folder).free - RESERVED_BYTES
@@ -124,6 +127,8 @@ class Reader:
                     fault = Fault("io_error", f"{path} cannot be written: {error.strerror}.")
                     if isinstance(error, RemoteError):
                         fault = NO_ROOM if error.fault.code == "too_large" else error.fault
+                        if fault.code == "timeout":
+                            self._too_slow[url] = fault
                     raise RemoteError(fault) from error
                 self._copies[url] = path
             return self._copies[url]

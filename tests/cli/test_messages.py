@@ -335,6 +335,13 @@ SITUATIONS = [
         "ask has --prompt: pgcli ask photos --prompt 'how many?'",
     ),
     Situation(
+        "a misspelled option of another command",
+        lambda stage: stage.run("caption", "photos", "--promt=how many?"),
+        2,
+        "no such option: --promt",
+        "ask has --prompt: pgcli ask photos '--prompt=how many?'",
+    ),
+    Situation(
         "an option of commands of another kind",
         lambda stage: stage.run("export", "rows.jsonl", "--seed", "1"),
         2,
