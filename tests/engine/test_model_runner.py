@@ -21,7 +21,6 @@ from pgcli.engine.sequence import Sequence
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.paligemma import PaliGemma
 from tests.support.clock import Clock
-from tests.support.prefix_masks import make_masks
 from tests.support.random_weights import normal
 from tests.support.sequences import (
     make_sequences,
@@ -147,30 +146,6 @@ def model(tiny: Path) -> PaliGemma:
 
 
 PROMPTS = [[2, 300, 108], [2, 301, 302, 303, 108], [2, 108]]
-
-
-@pytest.mark.parametrize("sampling", [GREEDY, SamplingParams(temperature=2, top_k=9)])
-def test_logprobs_are_those_of_one_pass_over_the_whole_answer(
-    model: PaliGemma, sampling: SamplingParams
-) -> None:
-    """They are recomputed without a cache, row by row; greedy tokens have the highest logits."""
-    config = model.config
-    vocabulary = vocabulary_of(model, STOP, image_token=config.image_token_id)
-    patch_BPD = normal(3, PATCHES, config.decoder.width)
-    rows = run_together(model, patch_BPD, PROMPTS, vocabulary, 6, sampling=sampling)
-    for patch_PD, prompt, row in zip(patch_BPD, PROMPTS, rows, strict=True):
-        token_BT = torch.tensor([[*prompt, *row.tokens]])
-        is_real_BS = torch.ones(1, PATCHES + token_BT.shape[1], dtype=torch.bool)
-        is_prefix_BS = is_real_BS.cumsum(1) <= PATCHES + len(prompt)
-        position_BS = is_real_BS.cumsum(1)
-        masks = make_masks(is_real_BS, is_prefix_BS, position_BS, None)
-        hidden = model(patch_PD[None], token_BT, position_BS, masks)[0]
-        logits = model.decoder.logits(hidden[len(prompt) - 1 : -1])
-        logits[:, config.image_token_id] = -torch.inf
-        expected = logits.log_softmax(-1)[range(len(row.tokens)), row.tokens]
-        assert row.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
-        if sampling == GREEDY:
-            assert row.tokens == logits.argmax(-1).tolist()
 
 
 @pytest.mark.parametrize(

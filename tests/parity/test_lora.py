@@ -8,19 +8,14 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-import transformers
-from PIL import Image
 from safetensors.torch import load_file
 from torch import nn
 
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config
-from pgcli.cli.main import main
 from pgcli.model.paligemma import PaliGemma
-from pgcli.proof.reference import generate, prompt_ids
 from pgcli.training.answers.lora import LoraSettings, add_lora, save_adapter
 from tests.support.adapted_models import (
     adapted,
@@ -30,8 +25,6 @@ from tests.support.adapted_models import (
     reference,
     training_logits,
 )
-from tests.support.tiny_paligemma import VOCABULARY, write_checkpoint
-from tests.support.training_data import write_questions
 
 EVERYWHERE = LoraSettings(rank=4, alpha=6, targets="all,vision")
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
@@ -118,36 +111,3 @@ def test_updates_are_those_of_peft(base: Path, tmp_path: Path) -> None:
     losses = [[step() for _ in range(3)] for step in steps]
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
     assert losses[0][2] < losses[0][0]
-
-
-@pytest.mark.slow
-@torch.no_grad()
-def test_adapter_of_a_run_answers_in_peft_as_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_questions(tmp_path)
-    write_checkpoint(tmp_path / "base")
-    common = "questions.jsonl --model base --workers 0 --device cpu --dtype float32 --quiet".split()
-    recipe = "--steps 8 --batch-size 12 --learning-rate 3e-2 --warmup 0 --targets all -o out"
-    with torch.enable_grad():
-        assert main(["train", *common, *recipe.split()]) == 0
-    capsys.readouterr()
-    assert main(["ask", *common, *"--adapter out --prompt-column prefix --limit 4".split()]) == 0
-    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    model = loaded_by_peft(tmp_path / "base", tmp_path / "out")
-    files = [f"images/{number:02}.png" for number in range(4)]
-    images = [np.asarray(Image.open(file).resize((16, 16))) for file in files]
-    pixels_BCRR = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2) / 127.5 - 1
-    prompts = prompt_ids(tmp_path / "base", tuple(row["prompt"] for row in rows))
-    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "base")
-
-    def answers() -> list[str]:
-        shape = {"image_token": VOCABULARY - 1, "image_slots": 4, "max_new_tokens": 64}
-        generated, start = generate(model, pixels_BCRR, prompts, **shape)
-        texts = tokenizer.batch_decode(generated[:, start:], skip_special_tokens=True)
-        return [text.strip() for text in texts]
-
-    assert [row["answer"] for row in rows] == answers()
-    with model.disable_adapter():
-        assert [row["answer"] for row in rows] != answers()

@@ -229,20 +229,6 @@ def test_order_of_rows_follows_from_seed_and_step() -> None:
     assert [sorted(step) for step in few.batches(0, 2)] == [[0, 1], [0, 1]]
 
 
-def test_rows_in_order_of_length_need_a_third_of_the_padding() -> None:
-    lengths = torch.distributions.LogNormal(3.0, 0.8)
-    torch.manual_seed(0)
-    length_N = lengths.sample((4_000,)).long().tolist()  # type: ignore[no-untyped-call]
-
-    def padding(order: RowOrder) -> int:
-        parts = (step[at : at + 4] for step in order.batches(0, 125) for at in range(0, 32, 4))
-        longest = [[length_N[number] for number in part] for part in parts]
-        return sum(max(part) * len(part) - sum(part) for part in longest)
-
-    sorted_rows = RowOrder(4_000, 32, 0, length_N)
-    assert padding(sorted_rows) < padding(RowOrder(4_000, 32, 0)) / 3
-
-
 def test_new_weights_keep_the_size_of_activations() -> None:
     model = contrastive("sigmoid", None).model.eval()
     with torch.no_grad():
