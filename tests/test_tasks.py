@@ -5,7 +5,7 @@ import math
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pgcli.errors import UsageError
@@ -168,5 +168,6 @@ def test_every_template_and_value_give_an_encodable_prompt(template, value):
 
 
 @given(st.text().filter(lambda name: name.strip() and not set(",;\n\r") & set(name)))
+@example("a {kind} of cat")
 def test_object_names_are_in_the_prompt_unchanged(name):
     assert prompts(detect([name])) == (f"detect {name.strip()}",)

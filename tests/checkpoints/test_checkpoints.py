@@ -517,11 +517,13 @@ class TestPreprocessing:
     def read(self, folder):
         return read_preprocessing(folder, 56)
 
-    def test_without_a_file_defaults_apply(self, folder):
+    def test_published_preprocessing_is_read_and_the_default(self, folder):
+        published = Preprocessing(3, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+        assert self.read(folder) == published
         (folder / "preprocessor_config.json").unlink()
-        assert self.read(folder) == Preprocessing()
+        assert self.read(folder) == published
         (folder / "processor_config.json").write_text('{"image_seq_length": 16}')
-        assert self.read(folder) == Preprocessing()
+        assert self.read(folder) == published
 
     def test_processor_config_takes_precedence(self, folder, configure):
         configure("processor_config.json", image_processor={"resample": 2})

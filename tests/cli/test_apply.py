@@ -13,7 +13,7 @@ import pytest
 import pgcli
 from pgcli.cli.main import main
 from pgcli.parsing import detection_text
-from pgcli.records import Mask
+from pgcli.records import Mask, Rle
 from pgcli.rows import answer_digest
 from tests.support.answers import answer
 from tests.support.exporting import box, row, saved
@@ -31,7 +31,7 @@ def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def rows() -> list[dict[str, Any]]:
     boxes = (box("cat", 64, 48, 320, 240), box("dog", 0, 0, 640, 480), box("cat", 1, 2, 3, 4))
-    masks = (Mask((1,) * 16), None, Mask((2,) * 16))
+    masks = (Mask((1,) * 16, Rle((480, 640), "PPb0")), None, Mask((2,) * 16))
     return [
         *(row(n, answer=f"text {n}") for n in range(3)),
         row(3, task="segment", prompt="segment cat ; dog", boxes=boxes, masks=masks),

@@ -37,27 +37,6 @@ def run_shard(output: Path, shard: str) -> None:
     assert finished("caption", EXAMPLES, "-o", f"{output}/", "--shard", shard).returncode == 0
 
 
-def test_one_finished_shard_of_four_is_not_the_whole_run(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    output = tmp_path / "rows"
-    run_shard(output, "1/4")
-    report = status(capsys, output)
-    assert (report["state"], report["rows"], report["total"]) == ("stopped", 3, 12)
-    assert states(report) == dict.fromkeys(("0/4", "2/4", "3/4"), "waiting") | {"1/4": "complete"}
-    main(["status", str(output)])
-    shown = capsys.readouterr().out
-    assert shown.splitlines()[1:] == [
-        "shards: 1 complete (1/4), 3 not begun (0/4, 2/4, 3/4)",
-        "to resume: run the same command with --shard 0/4, 2/4, 3/4",
-    ]
-    for shard in ("0/4", "3/4", "2/4"):
-        run_shard(output, shard)
-    report = status(capsys, output)
-    assert (report["state"], report["rows"], report["total"]) == ("complete", 12, 12)
-    assert set(states(report).values()) == {"complete"}
-
-
 @pytest.mark.slow
 def test_rows_count_once_after_another_number_of_shards(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
@@ -282,16 +261,3 @@ def test_status_keeps_the_exit_code_of_the_last_run(
     refused = finished("caption", folder, "-o", output, "--lang", "de")
     assert refused.returncode == 13
     assert status(capsys, output)["exit_code"] == 3  # of the run, not of a refused command
-
-
-def test_status_names_the_signal_that_ended_a_run(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    output = tmp_path / "rows.jsonl"
-    run = started("caption", *MANY, "-o", output, seconds=0.05)
-    wait_until(lambda: saved(output))
-    run.send_signal(signal.SIGTERM)
-    run.communicate(timeout=60)
-    assert status(capsys, output)["exit_code"] == 143
-    main(["status", str(output)])
-    assert "exit code 143, SIGTERM" in capsys.readouterr().out

@@ -114,20 +114,6 @@ def test_check_while_rows_are_written(capsys: pytest.CaptureFixture[str], output
     assert run_main(capsys, "check", output)[1].startswith(f"all {ROWS} rows match")
 
 
-def test_finished_run_is_complete_and_passes_check(
-    capsys: pytest.CaptureFixture[str], output: Path
-) -> None:
-    assert finished("caption", EXAMPLES, "-o", named(output)).returncode == 0
-    report = status(capsys, output)
-    assert (report["state"], report["rows"], report["total"]) == ("complete", LINES, LINES)
-    assert report["errors"] == {}
-    code, out, _ = run_main(capsys, "check", output)
-    assert (code, out.splitlines()[0]) == (0, "all 12 rows match the input, in order")
-    code, out, _ = run_main(capsys, "status", output)
-    assert code == 0
-    assert "complete" in out
-
-
 def test_unwritten_rows_are_missing(capsys: pytest.CaptureFixture[str], output: Path) -> None:
     assert finished("caption", EXAMPLES, "-o", named(output), "--limit", 5).returncode == 0
     assert run_main(capsys, "check", output)[0] == 0
@@ -279,18 +265,6 @@ def test_check_compares_the_names_of_images(
     code, out, _ = run_main(capsys, "check", output)
     assert code == 5
     assert "but the input has" in out
-
-
-@pytest.mark.parametrize("command", ["status", "check"])
-def test_output_without_a_run_is_refused(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str
-) -> None:
-    (tmp_path / "merged.jsonl").touch()  # given to -o of merge
-    for name in ("rows.jsonl", "merged.jsonl"):
-        code, _, err = run_main(capsys, command, tmp_path / name)
-        assert code == 2
-        assert "has no record of a run" in err
-        assert "name an output of a command that answers, as it was given to -o" in err
 
 
 # --- shards

@@ -28,9 +28,12 @@ def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_only_common_leaves_out_missing_and_surplus_rows(capsys: Capture) -> None:
+def test_missing_and_surplus_rows_are_wrong_or_left_out(capsys: Capture) -> None:
     rows = write("rows.jsonl", answers(("a", "red"), ("b", "blue"), ("x", "red")))
     truth = truth_of(("a", "red"), ("b", "red"), ("d", "red"))
+    found = evaluate(capsys, rows, "--truth", truth)
+    assert (found["missing"], found["surplus"]) == (1, 1)
+    assert (found["metrics"]["exact"]["value"], found["metrics"]["exact"]["rows"]) == (0.25, 4)
     found = evaluate(capsys, rows, "--truth", truth, "--only-common")
     assert (found["missing"], found["surplus"]) == (1, 1)
     assert (found["metrics"]["exact"]["value"], found["metrics"]["exact"]["rows"]) == (0.5, 2)

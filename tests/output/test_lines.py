@@ -133,8 +133,8 @@ def test_rows_nest_as_deep_as_a_manifest_and_a_row_around() -> None:
 
 def test_rows_end_where_a_line_is_not_whole(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
-    file.write_bytes(b'{"a":1}\n{"a":2}\n{"a":3')
-    assert list(read_lines(file)) == [b'{"a":1}\n', b'{"a":2}\n', b'{"a":3']
+    file.write_bytes(b'{"a":1}\n{"a":2}\n{"a":3}')
+    assert list(read_lines(file)) == [b'{"a":1}\n', b'{"a":2}\n', b'{"a":3}']
     assert list(read_rows(file)) == [{"a": 1}, {"a": 2}]
     file.write_bytes(b'{"a":1}\nnothing\n{"a":2}\n')
     assert list(read_rows(file)) == [{"a": 1}]

@@ -114,6 +114,8 @@ def test_parts_are_read_by_their_first_rows(tmp_path: Path) -> None:
     for foreign in ("part-00000-x.snappy.parquet", "part-1.parquet", "other.parquet"):
         (output / foreign).write_bytes(b"")
     assert numbers(output) == [*range(12)]
+    (output / part_name(1)).unlink()
+    assert numbers(output) == [*range(4), *range(8, 12)]
 
 
 def test_link_leads_to_the_rows(tmp_path: Path) -> None:

@@ -39,6 +39,17 @@ def test_a_chunk_whose_process_has_died_is_free_unless_it_is_complete(tmp_path: 
     assert claims.next(lambda: False) is None
 
 
+def test_a_chunk_that_is_completed_between_two_looks_is_not_free(tmp_path: Path) -> None:
+    store, looks = LocalStore(tmp_path), [{0}, nothing([])]
+    assert claims_of(store, 1).next(lambda: False)  # by a process that does not run
+
+    def complete(numbers: Collection[int]) -> set[int]:
+        return (looks.pop() if looks else {0}).intersection(numbers)
+
+    claims = Claims(store, Process(store, "shared"), range(1), complete)
+    assert claims.next(lambda: False) is None
+
+
 def test_a_released_chunk_is_free(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     first, second = claims_of(store, 1), claims_of(store, 1)

@@ -106,14 +106,6 @@ def parts() -> int:
     return len(list(Path("rows").glob("*.parquet"))) if Path("rows").is_dir() else 0
 
 
-def test_ray_is_named_where_it_is_not_installed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(checks, "find_spec", lambda name: None)
-    assert main(command("rows/", "--ray", "auto")) == 2
-    assert "pip install 'paligemma-cli[ray]'" in capsys.readouterr().err
-
-
 def test_output_that_another_run_writes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "find_spec", lambda name: name)
     with other_process("rows/", "run"):
