@@ -9,17 +9,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 import transformers
+from PIL import Image
 from torch import Tensor
 
 import pgcli
 from examples.demo_model.examples import eval_examples
-from examples.demo_model.scenes import EVAL_SEEDS, Scene
+from examples.demo_model.scenes import EVAL_SEEDS, Scene, render
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import parse_config, read_config
 from pgcli.checkpoints.find import BUILTIN
+from pgcli.checkpoints.preprocessing import read_preprocessing
 from pgcli.engine import choices as module
 from pgcli.engine import model_runner
 from pgcli.engine.choices import ChoiceOutput, make_candidates
@@ -30,11 +33,11 @@ from pgcli.engine.sequence import Candidate, Sequence
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.errors import InvalidCheckpoint, UsageError
 from pgcli.model.paligemma import PaliGemma
+from pgcli.model.siglip import normalize_pixels
 from pgcli.records import DecodedImage, Item
 from pgcli.tasks import Question
 from tests.support.awkward import drawing, encoded
 from tests.support.clock import Clock
-from tests.support.drawn import seen
 from tests.support.random_weights import normal
 from tests.support.sequences import run_together
 from tests.support.tiny import PATCHES, RESOLUTION
@@ -233,6 +236,16 @@ def test_candidates_are_encoded_as_plain_text(tokenizer: Tokenizer) -> None:
     special = {*tokenizer.locations, tokenizer.id("<eos>")}
     assert not any(special & set(one.ids) for one in found)
     assert found[0].ids == tuple(tokenizer.encode_answer("yes"))
+
+
+def seen(demo: PaliGemma, scene: Scene) -> Tensor:
+    """One drawing's patches (1, P, D)."""
+    side = demo.config.vision.resolution
+    preprocessing = read_preprocessing(BUILTIN, side)
+    square = render(scene).resize((side, side), Image.Resampling(preprocessing.resample))
+    mean, std = torch.tensor(preprocessing.mean), torch.tensor(preprocessing.std)
+    pixels_BRRC = torch.from_numpy(numpy.array(square))[None]
+    return demo.encode(normalize_pixels(pixels_BRRC, mean, std, torch.float32))
 
 
 @torch.inference_mode()

@@ -3,23 +3,43 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config
 from pgcli.engine.tokenizer import left_pad
 from pgcli.model import kv_cache as module
+from pgcli.model.config import DecoderConfig
 from pgcli.model.kv_cache import KVCache
 from pgcli.model.paligemma import PaliGemma
-from tests.support.caches import OperationCounter, unit_cache
 from tests.support.random_weights import normal
 from tests.support.sequences import prompts_of_many_lengths
 from tests.support.tiny import PATCHES
 
 EXACT = {"rtol": 0, "atol": 1e-10}
+
+
+def unit_cache(max_rows: int, *, window: int | None = None, fixed_shape: bool = False) -> KVCache:
+    """A small cache without a model."""
+    config = DecoderConfig(8, 3, 8, 2, 2, 4, vocab_size=9, sliding_window=window)
+    return KVCache(config, max_rows=max_rows, like=torch.empty(0), fixed_shape=fixed_shape)
+
+
+class OperationCounter(TorchDispatchMode):
+    """Counts the operations that are no views."""
+
+    operations = 0
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        self.operations += not function.is_view
+        return function(*args, **(kwargs or {}))
 
 
 @pytest.fixture(params=["tiny", "tiny2"])

@@ -11,8 +11,8 @@ from torch import Tensor
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config
 from pgcli.engine.tokenizer import left_pad
+from pgcli.model.attention_masks import AttentionMasks
 from pgcli.model.paligemma import PaliGemma
-from tests.support.prefix_masks import make_masks
 from tests.support.sequences import run_together, vocabulary_of
 
 PROMPTS = [[2, 300, 108], [2, 301, 302, 303, 304, 305, 108], [2, 108], [2, 420, 421, 108]]
@@ -107,3 +107,31 @@ def logits_of(model: PaliGemma, patch_BPD: Tensor, token_BT: Tensor, is_real_BT:
     for token in (300, 301):
         found.append(model.decode_step(token_BT.new_full((len(token_BT),), token), cache))
     return torch.stack(found)
+
+
+def make_masks(
+    is_real_BS: Tensor, is_prefix_BS: Tensor, position_BS: Tensor, window: int | None
+) -> AttentionMasks:
+    """The masks of layers without and with a sliding window, which applies to answers only."""
+    full = prefix_lm_mask(is_real_BS, is_prefix_BS)
+    if window is None:
+        return AttentionMasks(full, full)
+    within_BSS = position_BS[:, None, :] > position_BS[:, :, None] - window
+    return AttentionMasks(full, full & (within_BSS | is_prefix_BS[:, :, None])[:, None])
+
+
+def prefix_lm_mask(is_real_BS: Tensor, is_prefix_BS: Tensor) -> Tensor:
+    """Which keys each query attends to, (B, 1, S, S): the prefix to itself, the answer to the past.
+
+    For a prefix of two slots, one of padding and an answer of two (query by row, key by column):
+
+        1 1 0 0 0
+        1 1 0 0 0
+        1 1 0 0 0
+        1 1 0 1 0
+        1 1 0 1 1
+    """
+    slots = is_real_BS.shape[1]
+    earlier_SS = torch.ones(slots, slots, dtype=torch.bool, device=is_real_BS.device).tril()
+    allowed_BSS = (is_prefix_BS[:, None, :] | earlier_SS) & is_real_BS[:, None, :]
+    return allowed_BSS[:, None]
