@@ -142,6 +142,7 @@ def saved_lines(output: Path) -> bool:
         (lambda rows: rows[:-1], "row 12 is missing"),
         (lambda rows: [*rows, rows[0]], "row 13 is of nothing in the input"),
         (lambda rows: [rows[1], rows[0], *rows[2:]], "row 1 is of"),
+        (lambda rows: [rows[0].replace(b'"id":"', b'"id":"x'), *rows[1:]], "row 1 is of 'x"),
         (lambda rows: [*rows[:5], b"{\n", *rows[6:]], "row 6 is cut or damaged"),
         (lambda rows: [*rows[:-1], rows[-1][:-9]], "row 12 is cut or damaged"),
     ],

@@ -691,7 +691,7 @@ def test_every_path_is_written_as_utf8_and_read_back(raw: bytes) -> None:
 
 class TestStandardInput:
     def test_line_is_a_path_as_typed(self, set_stdin: Callable[[bytes], None]) -> None:
-        set_stdin(b"a.jpg\r\n\n  \n/b c/d.png\n../e.gif")
+        set_stdin(b"\xef\xbb\xbfa.jpg\r\n\n  \n/b c/d.png\n../e.gif")
         found = items("-")
         assert [item.id for item in found] == ["a.jpg", "/b c/d.png", "../e.gif"]
         assert [item.path for item in found] == [item.image for item in found]

@@ -15,7 +15,13 @@ from pgcli.declare import REQUIRED, fingerprint_values, options_of, parse_keywor
 from pgcli.errors import UsageError
 from pgcli.run.progress.tally import ErrorBudget
 from pgcli.run.request.make import command_words, make_request, records_of
-from pgcli.run.request.options import InputOptions, ModelOptions, OutputOptions, RunningOptions
+from pgcli.run.request.options import (
+    AnsweringOptions,
+    InputOptions,
+    ModelOptions,
+    OutputOptions,
+    RunningOptions,
+)
 from pgcli.run.request.questions import COMMANDS
 from pgcli.training.options import RECORDS as TRAINING
 
@@ -125,6 +131,8 @@ def test_records_are_frozen() -> None:
 
 def test_fingerprint_has_the_options_that_rows_depend_on() -> None:
     assert fingerprint_values(ModelOptions()).keys() == {"adapter", "quantize"}
+    names = "max_new_tokens temperature top_p top_k seed alternatives token_logprobs region"
+    assert fingerprint_values(AnsweringOptions()).keys() == {*names.split()}
     assert fingerprint_values(RunningOptions()) == {}
     assert fingerprint_values(OutputOptions()).keys() == {"no_timing", "rows_per_file"}
     names = "image_column id_column prompt_column keep include exclude max_pixels fast_decode"

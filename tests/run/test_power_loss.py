@@ -15,7 +15,9 @@ from PIL import Image
 
 import pgcli.run.state.open_files
 import pgcli.run.state.processes
-from tests.support.power_loss import Disk, Killed
+from pgcli.run.state.open_files import RowFile
+from pgcli.stores import LocalStore
+from tests.support.power_loss import Disk, Killed, tree
 from tests.support.run_kinds import KINDS, fresh, whole
 from tests.support.stub_runs import finish, rows_of, run_here, start, wait
 
@@ -45,6 +47,23 @@ def loses_power(folder: Path, number: int) -> Callable[..., int]:
 def after_power_loss() -> None:
     """Processes that left no sign of their end count as dead, as after the time of silence."""
     pgcli.run.state.processes.SILENT_SECONDS = 0.0
+
+
+def test_what_is_saved_is_on_disk_when_the_call_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LocalStore(tmp_path / "state", create=True)
+    disk = Disk(store.path, 0)
+    with disk.on(monkeypatch):
+        store.replace("claims/0", b"settings" * 100)
+        rows = RowFile(store.open_append("rows"), "rows")
+        rows.append(b"a row\n")
+        rows.close()
+        disk.wreck = tree(store.path)
+    for seed in range(9):
+        disk.left(random.Random(seed), page=64)
+        assert store.read("claims/0") == b"settings" * 100
+        assert store.read("rows") == b"a row\n"
 
 
 @pytest.mark.parametrize("step", STEPS)

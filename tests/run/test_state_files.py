@@ -6,13 +6,18 @@ import os
 import re
 import signal
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from PIL import Image
 
+from pgcli.output.lines import json_line
+from pgcli.rows import RowSchema
 from pgcli.run.state.folder import OWN
+from pgcli.run.state.open_files import errors_in
+from tests.support.answers import answer, refused
 from tests.support.run_kinds import KINDS, fresh
 from tests.support.runs import wait_until
 from tests.support.stub_runs import Calls, die, finish, start, start_program, wait
@@ -117,3 +122,9 @@ def test_state_in_a_store_has_only_names_of_the_documentation(tmp_path: Path) ->
         os.kill(pid, signal.SIGKILL)
         wait(pid)
         assert names(url) <= {*documented()} - {"lock", "log.txt"}
+
+
+def test_errors_are_those_of_rows_and_not_of_kept_values() -> None:
+    schema, kept = RowSchema(keep=("note",)), {"note": {"error": "mine"}}
+    lines = [json_line(replace(one, kept=kept), schema) for one in (answer(), refused())]
+    assert errors_in(line.encode() for line in lines) == {refused().error: 1}

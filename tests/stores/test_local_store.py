@@ -94,6 +94,14 @@ def test_what_is_no_file_is_refused_by_name(
     assert {file.name for file in store.path.rglob("*")} <= {path.name, path.parent.name}
 
 
+def test_nothing_is_appended_to_a_hard_link(store: LocalStore, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"precious")
+    (store.path / "rows").hardlink_to(victim)
+    with pytest.raises(OutputExists, match="rows is a hard link"):
+        store.open_append("rows")
+
+
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("kind", ["a link", "a FIFO", "a file"])
 def test_folder_in_the_store_is_a_folder(store: LocalStore, kind: str, use: str) -> None:
