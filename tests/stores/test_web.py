@@ -617,7 +617,7 @@ def test_twenty_endless_images_need_the_memory_of_a_few(
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=250,
     )
     codes, _, megabytes = run.stdout.rpartition(" ")
     assert codes == "{'too_large'}", run.stderr
