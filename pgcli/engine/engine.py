@@ -28,7 +28,7 @@ from pgcli.engine.sequence import Sequence
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.model.mask_decoder import MaskDecoder
 from pgcli.model.paligemma import PaliGemma
-from pgcli.records import BOX_TASKS, DecodedImage
+from pgcli.records import DecodedImage
 from pgcli.tasks import Question, check_max_new_tokens
 
 WINDOW_BATCHES = 4  # the queue holds this many batches, to find prompts of equal length
@@ -91,6 +91,10 @@ class InferenceEngine:
         self._batch_size = batch_size
         self._budget = budget
         self._mask_decoder = mask_decoder
+        config = model.config
+        self._vocabulary = OutputVocabulary(
+            tokenizer.size, config.image_token_id, config.stop_tokens, tokenizer.locations
+        )
         self._idle_runner: tuple[RunnerSettings, ModelRunner] | None = None
 
     @property
@@ -142,7 +146,7 @@ class InferenceEngine:
         if self._budget is not None and batch_size is None:
             self._batch_size = self._budget.batch_size(new_slots(question))
         rows = batch_size or self._batch_size
-        settings = RunnerSettings(rows, self._vocabulary(question), params, question.strict)
+        settings = RunnerSettings(rows, self._vocabulary, params, question.strict)
         grammar = self._grammar(question) if question.strict else None
         with self._runner(settings, grammar) as runner:
             inputs = self._inputs(question, sampling, grammar)
@@ -237,14 +241,6 @@ class InferenceEngine:
             should_stop=should_stop,
             first_rows=self._first_rows(rows, 1 + question.alternatives),
             arrivals_per_step=-(-group // GROUP_STEPS) if runs_ahead(self._device) else 0,
-        )
-
-    def _vocabulary(self, question: Question) -> OutputVocabulary:
-        """The tokens of answers; where they have boxes, with the location tokens."""
-        config, has_boxes = self.model.config, question.task in BOX_TASKS
-        locations = self.tokenizer.locations if has_boxes else range(0)
-        return OutputVocabulary(
-            self.tokenizer.size, config.image_token_id, config.stop_tokens, locations
         )
 
     def _group_rows(self, question: Question, rows: int) -> int:

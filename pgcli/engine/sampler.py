@@ -44,7 +44,7 @@ GREEDY = SamplingParams()
 class OutputVocabulary(NamedTuple):
     """The tokens that a model generates: ids below `size`, but not `image_token`.
 
-    `stop_tokens` end an answer. `locations` are the location tokens of answers with boxes.
+    `stop_tokens` end an answer. `locations` are the location tokens, of which boxes are made.
     """
 
     size: int

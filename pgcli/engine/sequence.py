@@ -54,7 +54,7 @@ class Sequence:
 
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
-    #: `NextTokens.near_logprob_B` of each token, where the answer has boxes.
+    #: `NextTokens.near_logprob_B` of each token, where the vocabulary names locations.
     near_logprobs: list[float] = field(default_factory=list)
     alternatives: list[Sequence] = field(default_factory=list)
     #: For each candidate, the sum over its tokens and its stop token.

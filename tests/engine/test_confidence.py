@@ -61,12 +61,20 @@ def test_confidence_is_the_geometric_mean_of_four_corners() -> None:
     assert confidence([Span("location", "", 0, 1.0, 1.0000001)] * 4) == 1.0
 
 
-@pytest.mark.parametrize("options", [[], ["--strict"], ["--temperature", "0.7", "--seed", "1"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "detect --object star",
+        "detect --object star --strict",
+        "detect --object star --temperature 0.7 --seed 1",
+        "ask --prompt detect{space}star",
+    ],
+)
 def test_rows_have_the_confidence_of_transformers_logits(
-    options: list[str], capsys: pytest.CaptureFixture[str]
+    words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = ["detect", str(EXAMPLE), "--object", "star", "--model", "demo", *options]
-    assert main(command) == 0
+    command, *options = (word.replace("{space}", " ") for word in words.split())
+    assert main([command, str(EXAMPLE), "--model", "demo", *options]) == 0
     row: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert row["boxes"]
     tokenizer = Tokenizer.from_folder(BUILTIN)
