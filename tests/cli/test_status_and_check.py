@@ -238,6 +238,7 @@ def test_check_compares_the_files_of_the_input_and_says_so(
     first.unlink()
     code, out, _ = run_main(capsys, "check", output)
     assert code == 0
+    assert "11 of 12 rows match the input, in order" in out
     assert "not compared: 1 row of images that are not in the input any more" in out
     shutil.copy2(EXAMPLES / first.name, folder / "zzz.png")
     code, out, err = run_main(capsys, "check", output)

@@ -71,6 +71,8 @@ def show(output: str, comparison: RowComparison) -> None:
     rows = f"all {comparison.rows:,} rows"
     if comparison.is_running:
         rows = f"the run goes on; {rows} until now"
+    elif comparison.gone:
+        rows = f"{comparison.rows - comparison.gone:,} of {comparison.rows:,} rows"
     stdout.print_line(f"{rows} {matched}{errors}")
     stdout.print_line(f"compared: {compared(comparison)}")
     if rest := "; ".join(not_compared(comparison)):
