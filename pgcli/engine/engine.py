@@ -91,10 +91,6 @@ class InferenceEngine:
         self._batch_size = batch_size
         self._budget = budget
         self._mask_decoder = mask_decoder
-        config = model.config
-        self._vocabulary = OutputVocabulary(
-            tokenizer.size, config.image_token_id, config.stop_tokens, tokenizer.locations
-        )
         self._idle_runner: tuple[RunnerSettings, ModelRunner] | None = None
 
     @property
@@ -241,6 +237,14 @@ class InferenceEngine:
             should_stop=should_stop,
             first_rows=self._first_rows(rows, 1 + question.alternatives),
             arrivals_per_step=-(-group // GROUP_STEPS) if runs_ahead(self._device) else 0,
+        )
+
+    @property
+    def _vocabulary(self) -> OutputVocabulary:
+        """The tokens of answers."""
+        config, tokenizer = self.model.config, self.tokenizer
+        return OutputVocabulary(
+            tokenizer.size, config.image_token_id, config.stop_tokens, tokenizer.locations
         )
 
     def _group_rows(self, question: Question, rows: int) -> int:
