@@ -18,8 +18,19 @@ def listed(names: Sequence[object], most: int) -> str:
 
 
 def with_notes(text: str, notes: Iterable[tuple[int, str]]) -> str:
-    """`12 rows; 3 rejected`: the text, and what there is at least one of."""
-    return "; ".join([text, *(f"{number:,} {what}" for number, what in notes if number)])
+    """`12 rows; 3 rejected; 1 box left out`: the text, and what there is at least one of.
+
+    A note that begins with a plural is given with the singular for one.
+    """
+    return "; ".join([text, *(note(number, what) for number, what in notes if number)])
+
+
+def note(number: int, what: str) -> str:
+    """`1 box left out`, `2 boxes left out`."""
+    noun, _, rest = what.partition(" ")
+    if number == 1:
+        noun = noun.removesuffix("es" if noun.endswith("xes") else "s")
+    return f"{number:,} {noun} {rest}".rstrip()
 
 
 def duration(seconds: float) -> str:

@@ -250,7 +250,8 @@ class Run:
         errors = self.tally.errors_before.total()
         errors_note = f", {errors:,} with errors (--retry-errors asks them again)" if errors else ""
         rows = self.tally.rows_before
-        self.progress.say(f"nothing to do: all {rows:,} rows are saved{errors_note}")
+        saved = "the only row is" if rows == 1 else f"all {rows:,} rows are"
+        self.progress.say(f"nothing to do: {saved} saved{errors_note}")
 
     def compute_missing(self, process: Process) -> None:
         """Compute the missing rows, here or in engine processes; then those with errors again."""

@@ -77,7 +77,8 @@ class TaskInputs:
         size = min(self.options.recipe.batch_size, len(self.train))
         if size < self.processes.count:
             raise UsageError(
-                f"updates of {size} rows cannot be divided over {self.processes.count} processes",
+                f"updates of {count(size, 'row')} cannot be divided over "
+                f"{self.processes.count} processes",
                 hint="--batch-size with a larger number, more rows or fewer processes",
             )
         return RowOrder(len(self.train), size, self.options.seed, self.lengths)

@@ -40,6 +40,7 @@ from pgcli.stores.files import open_regular
 from pgcli.tasks.question import ask, normalize
 from pgcli.tasks.templates import render, template_columns
 from pgcli.training.rows import RowErrors, Target, TrainingRows
+from pgcli.wording import note
 
 #: The columns of result files that say why an image has no answer.
 ERROR_COLUMNS = ("error", "error_message")
@@ -407,10 +408,10 @@ def annotated_items(
         yield Item(number, row["id"], row["image"], images[row["id"]], fields=fields)
     counts = settings.counts
     for count, text in (
-        (counts.outside, "boxes without an area in their image"),
-        (counts.crowds, "crowds"),
-        (counts.others, "regions of other kinds"),
-        (counts.missing.count, "images"),
+        (counts.outside, "boxes without an area in the image left out"),
+        (counts.crowds, "crowds left out"),
+        (counts.others, "regions of other kinds left out"),
+        (counts.missing.count, "images left out"),
     ):
         if count:
-            on_event(Message(f"{path}: {count:,} {text} left out"))
+            on_event(Message(f"{path}: {note(count, text)}"))

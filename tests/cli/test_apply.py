@@ -143,7 +143,7 @@ def test_edits_of_a_page_of_several_files_are_of_their_file(capsys: Capture) -> 
         edit(given[0], answer="own", file="rows.jsonl"),
     )
     code, err = apply(capsys)
-    assert (code, "1 edits of other files" in err) == (0, True)
+    assert (code, "1 edit of other files" in err) == (0, True)
     assert read()[0]["answer"] == "own"
 
 

@@ -54,7 +54,7 @@ def test_existing_texts_are_kept_unless_they_are_overwritten(
     (folder / "b.txt").write_text("mine\n")
     code, err = exported(capsys, captions, "txt", None)
     assert (code, files(folder)["b.txt"]) == (0, "mine\n")
-    assert "1 existing text not replaced" in err
+    assert "1 text not replaced" in err
     code, err = exported(capsys, captions, "txt", None, "--append", "!", "--overwrite")
     assert (code, "not replaced" in err) == (0, False)
     assert files(folder) == {"a.txt": "one!\n", "b.txt": "two!\n", "sub/c.txt": "three!\n"}
@@ -90,7 +90,7 @@ def test_no_text_is_written_for_a_missing_image(
     (folder / "b.jpg").unlink()
     code, err = exported(capsys, captions, "txt", None)
     assert code == 3
-    assert "1 images left out" in err
+    assert "1 image that cannot be read left out" in err
     assert files(folder).keys() == {"a.txt", "sub/c.txt"}
 
 
@@ -166,11 +166,11 @@ def test_rows_with_errors_are_left_out_and_counted(
     code, err = exported(capsys, file, "coco", tmp_path / "o.json")
     assert code == 0
     assert "exported 3 images with 3 boxes as coco" in err
-    assert "1 rows with errors left out" in err
+    assert "1 row with errors left out" in err
     assert len(json.loads((tmp_path / "o.json").read_text())["images"]) == 3
     code, err = exported(capsys, saved(tmp_path / "e.jsonl", rows[3:]), "coco", tmp_path / "x")
     assert code == 4
-    assert "1 rows have errors" in err
+    assert "1 row with errors" in err
 
 
 def test_one_of_several_prompts_must_be_chosen(
@@ -372,7 +372,7 @@ def test_missing_image_is_left_out_and_reported(
     code, err = exported(capsys, rows, to, tmp_path / "out")
     assert code == 3
     assert "exported 2 images" in err
-    assert "1 images left out, as they cannot be read" in err
+    assert "1 image that cannot be read left out" in err
 
 
 def test_files_that_are_not_images_are_not_copied(
@@ -540,7 +540,7 @@ def test_parquet_has_every_column_with_its_type(
     file = saved(tmp_path / "rows.jsonl", [*rows, row(2, error="missing", kept=kept[0])])
     code, err = exported(capsys, file, to, tmp_path / "rows.parquet")
     assert code == 0, err
-    assert "1 rows with errors left out" in err
+    assert "1 row with errors left out" in err
     table = parquet.read_table(tmp_path / "rows.parquet")
     assert table.to_pylist() == rows
     assert str(table.schema.field("sku").type) == "int64"

@@ -117,7 +117,7 @@ def test_images_in_an_archive_are_copied_and_reported(
     code, err = run_main(capsys, "export", "rows.jsonl", "--to", "yolo", "-o", "yolo")
     assert code == 0
     assert "exported 4 images with 3 boxes as yolo" in err
-    assert "3 images copied, as they are not files that can be linked to" in err
+    assert "3 images copied: only files can be linked to" in err
     images = Path("yolo/images")
     assert (images / "photos/plain.png").is_symlink()
     assert {name: (images / "shard.tar" / name).read_bytes() for name in IMAGES} == IMAGES
@@ -233,7 +233,7 @@ def test_input_that_cannot_be_reopened_is_reported(
     assert code == 3
     assert "cannot be reopened: the run was started in" in err
     assert f"cd {workdir} first" in err
-    assert "3 images left out, as they cannot be read" in err
+    assert "3 images that cannot be read left out" in err
     assert "the first image left out: shard.tar/a.png: The image is in the run" in err
     monkeypatch.chdir(workdir)
     Path("shard.tar").rename("moved.tar")
@@ -288,7 +288,7 @@ def test_only_images_are_exported_whatever_rows_name(capsys: Capture, workdir: P
     for to in ("yolo", "imagefolder", "webdataset"):
         code, err = run_main(capsys, "export", "rows.jsonl", "--to", to, "-o", f"in/{to}")
         assert code == 3
-        assert "3 images left out" in err
+        assert "3 images that cannot be read left out" in err
     made = [one for one in Path("in").rglob("*") if one.is_file()]
     assert not any(b"a secret" in one.read_bytes() for one in made)
     assert not list(Path("..").glob("up.*"))
@@ -370,7 +370,7 @@ def test_images_at_urls_are_exported_with_allow_urls(capsys: Capture, server: Se
     to = ("export", "rows.jsonl", "--to", "yolo", "-o")
     code, err = run_main(capsys, *to, "none")
     assert code == 3
-    assert "4 images left out" in err
+    assert "4 images that cannot be read left out" in err
     assert "hint: --allow-urls fetches those at addresses" in err
     assert not server.requests
     code, err = run_main(capsys, *to, "inwards", "--allow-urls")

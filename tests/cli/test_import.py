@@ -167,8 +167,8 @@ def test_segmentations_of_coco_are_masks_as_pycocotools_reads_them(capsys: Captu
     )
     code, err = imported(capsys, "coco")
     assert code == 0
-    assert "4 boxes; 3 of them with masks; 2 boxes left out, as they have no" in err
-    assert "1 crowds left out" in err
+    assert "4 boxes; 3 of them with masks; 2 boxes without an area" in err
+    assert "1 crowd left out" in err
     (row,) = read()
     boxes = [[8, 4, 28, 14], [8, 4, 40, 30], [8, 4, 10, 14], [0, 0, 5, 5]]
     assert [corners(one) for one in row["boxes"]] == boxes
@@ -227,7 +227,11 @@ def test_regions_of_label_studio_are_read(capsys: Capture) -> None:
     )
     code, err = imported(capsys, "labelstudio", "--prompt", "x")
     assert code == 0
-    for note in ("2 images, 2 boxes; 1 of them with masks", "4 regions of other", "1 tasks left"):
+    for note in (
+        "2 images, 2 boxes; 1 of them with masks",
+        "4 regions of other",
+        "1 task that nobody annotated left",
+    ):
         assert note in err
     first, *texts, last = read()
     boxes = [[16, 12, 48, 24], [0, 0, 32, 24]]

@@ -70,7 +70,13 @@ def test_answers_replace_errors_and_the_first_answer_is_kept(capsys: Capture) ->
         (None, "missing"),
         ("new", None),
     ]
-    for note in ("4 rows", "1 with errors", "3 repeated rows", "1 errors replaced", "1 with ano"):
+    for note in (
+        "4 rows",
+        "1 with errors",
+        "3 rows left out as repeated",
+        "1 error replaced",
+        "1 with ano",
+    ):
         assert note in err
     code, _, err = call(capsys, "merge", one, one, "-o", "d.jsonl")
     assert read("d.jsonl") == read(one)

@@ -97,7 +97,7 @@ def test_copies_are_upright_and_links_are_unchanged(
     rows = [of(0, folder, **changes), of(1, folder, width=32, height=48, **changes)]
     file = saved(tmp_path / "r.jsonl", rows)
     err = exported(capsys, file, to, tmp_path / "copied", "--store-images", "copy")[1]
-    assert "; 1 images turned upright, as their EXIF says" in err
+    assert "; 1 image turned upright by EXIF" in err
     assert "turned" not in exported(capsys, file, to, tmp_path / "linked")[1]
     for output, is_upright in (("copied", True), ("linked", False)):
         (rotated,) = (tmp_path / output).rglob("b.jpg")
@@ -114,7 +114,7 @@ def test_webdataset_images_have_the_size_of_their_rows(capsys: Capture, tmp_path
     rows[1] |= {"width": 32, "height": 48}
     output = tmp_path / "out.tar"
     err = exported(capsys, saved(tmp_path / "r.jsonl", rows), "webdataset", output)[1]
-    assert "; 1 images turned upright, as their EXIF says" in err
+    assert "; 1 image turned upright by EXIF" in err
     with tarfile.open(output) as tar:
         content = {member.name: tar.extractfile(member).read() for member in tar}  # type: ignore
     known = json.loads(content["000000002.json"])
@@ -130,4 +130,4 @@ def test_damaged_rotated_image_is_skipped_and_reported(capsys: Capture, tmp_path
     file = saved(tmp_path / "r.jsonl", [row(0, task="detect", **known)])
     code, err = exported(capsys, file, "yolo", tmp_path / "out", "--store-images", "copy")
     assert code == 3
-    assert "1 images left out" in err
+    assert "1 image that cannot be read left out" in err

@@ -171,7 +171,7 @@ def test_a_box_without_a_mask_becomes_a_rectangle_and_is_reported(
 ) -> None:
     code, err = exported(capsys, masks, "yolo", tmp_path / "yolo")
     assert code == 0
-    assert "1 boxes without a mask written as rectangles" in err
+    assert "1 box written as rectangles, without a mask" in err
     _, (class_index, points) = yolo_polygons(tmp_path / "yolo", "a.png", SIZES["a.png"])
     assert class_index == 0
     assert points == pytest.approx(numpy.array([[8, 4], [28, 4], [28, 14], [8, 14]]), abs=1e-3)

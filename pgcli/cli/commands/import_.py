@@ -145,10 +145,10 @@ def report(
     boxes = [box for image in annotations.images for box in image.boxes]
     notes = [
         (sum(box.mask is not None for box in boxes), "of them with masks"),
-        (counts.outside, "boxes left out, as they have no area in their image"),
+        (counts.outside, "boxes without an area in the image left out"),
         (counts.crowds, "crowds left out"),
         (counts.others, "regions of other kinds left out"),
-        (counts.open, "tasks left out, as nobody annotated them"),
+        (counts.open, "tasks that nobody annotated left out"),
         (counts.missing.count, "images left out"),
     ]
     images = count(len(annotations.images), "image")

@@ -52,7 +52,7 @@ def report(stats: MergeStats) -> str:
     """How many rows there are, and which were left out or replaced."""
     notes = [
         (stats.errors, "with errors"),
-        (stats.repeated, "repeated rows left out"),
+        (stats.repeated, "rows left out as repeated"),
         (stats.replaced, "errors replaced by answers"),
         (stats.conflicts, "with another answer in a later file, which is left out"),
     ]

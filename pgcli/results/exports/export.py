@@ -98,7 +98,7 @@ def check_rows(format: ExportFormat, results: str, stats: RowStats, options: Exp
                 f"no row of {results} has the prompt {options.prompt!r}",
                 hint=f"its prompts are {prompts}",
             )
-        errors = f": {stats.errors:,} rows have errors" if stats.errors else ""
+        errors = f": {count(stats.errors, 'row')} with errors" if stats.errors else ""
         raise NoInputError(f"no row of {results} has an answer{errors}", hint="name another file")
     if stats.task in ("score", "embed") and to not in ("csv", "parquet"):
         raise UsageError(
@@ -172,16 +172,16 @@ def report_export(format: ExportFormat, export: Export, locator: ImageLocator) -
     captions = f" with {counts.captions:,} captions" if counts.captions else ""
     boxes = f" with {count(counts.boxes, 'box')}" if stats.has_boxes else captions
     notes = [
-        (counts.copied, "images copied, as they are not files that can be linked to"),
+        (counts.copied, "images copied: only files can be linked to"),
         (counts.unsupported, "images that Ultralytics does not read: GIF and PPM"),
-        (counts.rotated, "images turned upright, as their EXIF says"),
-        (outside, "boxes left out, as they have no area in their image"),
+        (counts.rotated, "images turned upright by EXIF"),
+        (outside, "boxes without an area in the image left out"),
         (stats.errors, "rows with errors left out"),
         (stats.other_prompts, "rows of other prompts left out"),
-        (counts.boxes_without_mask, "boxes without a mask written as rectangles"),
-        (counts.kept, f"existing text{'s' * (counts.kept != 1)} not replaced"),
-        (counts.missing.count, "images left out, as they cannot be read"),
-        (counts.unnamed, "texts not written, as their names are too long or taken"),
+        (counts.boxes_without_mask, "boxes written as rectangles, without a mask"),
+        (counts.kept, "texts not replaced, as a file is there"),
+        (counts.missing.count, "images that cannot be read left out"),
+        (counts.unnamed, "texts not written: the name is too long or taken"),
     ]
     exported = f"exported {count(counts.images, 'image')}{boxes} as {options.to} to {output}"
     locator.say(with_notes(exported, notes))
