@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 def count(number: int, noun: str) -> str:
     """`1 row`, `2,000 rows`, `3 boxes`."""
-    ending = "" if number == 1 else "es" if noun.endswith("x") else "s"
+    ending = "" if number == 1 else "es" if noun.endswith(("s", "x")) else "s"
     return f"{number:,} {noun}{ending}"
 
 

@@ -64,7 +64,8 @@ class Claims:
     def next(self, should_stop: Callable[[], bool], *, waits: bool = True) -> Claim | None:
         """The next free chunk; None if all are complete, or with `waits` off if none is free.
 
-        Raises OutputFailed.
+        An engine of a command waits for no other one: the command begins a new one in place of one
+        that dies. Raises OutputFailed.
         """
         pause = POLL_SECONDS
         while not should_stop():
@@ -73,7 +74,7 @@ class Claims:
                 return claim
             if (claim := self._take_over()) is not None:
                 return claim
-            if not self._taken:
+            if not self._taken or self._process.values.get("run") is not None:
                 return None
             time.sleep(pause)
             pause = min(2 * pause, MAX_POLL_SECONDS)
