@@ -70,8 +70,8 @@ class TableFormat:
     """A format of files of Arrow tables whose schema may have metadata.
 
     `writer` opens a file for tables of a schema, which it has as `write_table` and `close`;
-    `read_schema` reads the schema; `batches` reads some columns, or all, in the batches that were
-    written, or in parts of these of at most so many rows.
+    `read_schema` reads the schema; `batches` reads some columns, none or all, in the batches that
+    were written, or in parts of these of at most so many rows.
     """
 
     writer: Callable[[BinaryIO, pyarrow.Schema], Any]
@@ -154,9 +154,7 @@ class TableFormat:
     def count(self, file: Path) -> int:
         """The number of rows of a file."""
         with open_regular(file) as stream:
-            names = self.read_schema(stream).names[:1]
-            stream.seek(0)
-            return sum(map(len, self.tables(stream, names)))
+            return sum(map(len, self.batches(stream, [], sys.maxsize)))
 
     def settings(self, file: Path) -> Mapping[str, Any]:
         """The settings of the run, or of the search, that wrote a file; empty for another file."""

@@ -398,3 +398,13 @@ def test_no_kept_value_stops_a_file(
         assert nulls == [value is None or nan for value, nan in zip(values, is_nan, strict=True)]
 
     check()
+
+
+def test_rows_are_counted_without_reading_columns(tmp_path: Path) -> None:
+    """The file may be of anyone: its columns may unpack to any size."""
+    file = tmp_path / "rows.parquet"
+    table = pa.table({"text": [f"{number} " * 20 for number in range(3000)]})
+    pq.write_table(table, file, row_group_size=1000, compression="none")
+    data = file.read_bytes()
+    file.write_bytes(data[:4] + b"\xff" * 20_000 + data[20_004:])  # pages that cannot be read
+    assert PARQUET.count(file) == 3000
