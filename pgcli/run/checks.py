@@ -99,8 +99,7 @@ def check_request(request: RunRequest) -> None:
 def check_output(request: RunRequest) -> None:
     """Raise UsageError or OutputFailed for an output that no run writes."""
     output = request.output.output
-    is_stream(request)
-    if output == "-" and sys.stdout is None:
+    if is_stream(request) and output == "-" and sys.stdout is None:
         raise OutputFailed("standard output is closed", hint="name a file: -o rows.jsonl")
     if url_scheme(output) is not None:
         bucket, _, path = output.partition("://")[2].partition("/")

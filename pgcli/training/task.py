@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from pgcli.checkpoints.preprocessing import Preprocessing
+from pgcli.embedding.texts import TextProcessor
 from pgcli.engine.oom import OutOfMemory, run_or_free
 from pgcli.errors import NoUsableDevice
 from pgcli.model.siglip import normalize_pixels
@@ -24,6 +25,16 @@ from pgcli.training.rows import RowKey
 
 Model = TypeVar("Model", bound=nn.Module)
 Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Start:
+    """The model at its beginning, how images are prepared for it, and its text processor."""
+
+    model: Any
+    preprocessing: Preprocessing
+    save: Callable[[Path], None]
+    texts: TextProcessor | None = None
 
 
 class Loss(NamedTuple):

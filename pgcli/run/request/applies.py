@@ -18,7 +18,7 @@ from pgcli.checkpoints.find import DEMO, DEMO_TOWERS, builtin_models
 from pgcli.declare import build, options_of
 from pgcli.errors import PgcliError, UsageError
 from pgcli.inputs.options import SOURCE, ReadOptions
-from pgcli.output import named_format
+from pgcli.output import FOLDER, named_format
 from pgcli.run.request.options import RECORDS, InputOptions
 from pgcli.run.request.questions import COMMANDS, WITHOUT_ANSWERS
 from pgcli.stores.urls import is_in_object_store
@@ -62,7 +62,7 @@ def is_generated(o: Options) -> bool:
 
 def is_folder(o: Options) -> bool:
     """Whether the output is a folder of Parquet files."""
-    return str(o.output).endswith("/")
+    return named_format(o.output) == FOLDER
 
 
 def has_images(o: Options) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from io import BytesIO
@@ -15,6 +15,7 @@ import pyarrow
 
 from pgcli.errors import OutputExists, OutputFailed
 from pgcli.output import PART, part_name
+from pgcli.output.promote import ReadTables
 from pgcli.output.schema import MISMATCHES, rows_table
 from pgcli.output.tables import TABLE_ROWS, PartInfo, TableFormat, part_metadata
 from pgcli.run.state.form import FormContext
@@ -35,9 +36,6 @@ END_BYTES = 2**16
 THREADS = 32  # that read the ends of files at one time
 MAX_PROBED_FILES = 16
 PROBED = ("index", "id", "image", "text", "prompt", "width", "height", "error", "boxes")
-
-#: Starts a pass through tables.
-ReadTables = Callable[[], Iterable[pyarrow.Table]]
 
 
 class TableForm:

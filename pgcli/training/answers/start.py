@@ -20,8 +20,8 @@ from pgcli.model.gemma import GemmaDecoderLayer
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.quantized.frozen import freeze_in_int8
 from pgcli.training.answers.lora import add_lora, load_adapter, save_adapter
-from pgcli.training.encoders.start import Start
 from pgcli.training.options import TrainOptions
+from pgcli.training.task import Start
 
 
 def compute_twice(model: PaliGemma) -> bool:

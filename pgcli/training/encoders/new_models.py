@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -70,15 +70,9 @@ def new_two_towers(size: ModelSize, *, tokens: int, loss: str, seed: int) -> Two
 
 def new_classifier(size: ModelSize, labels: Sequence[str], *, seed: int) -> ImageClassifier:
     """ViT with random weights; the linear layer begins at zero."""
-    values: dict[str, Any] = {
-        "class_token": True,
-        "activation": "gelu",
-        "norm_eps": 1e-12,
-    }
     sizes = {name: getattr(VISION[size], name) for name in SIZES}
-    model = ImageClassifier(
-        ClassifierConfig("vit", VisionConfig(**sizes, **values), labels=tuple(labels))
-    )
+    vision = VisionConfig(**sizes, class_token=True, activation="gelu", norm_eps=1e-12)
+    model = ImageClassifier(ClassifierConfig("vit", vision, labels=tuple(labels)))
     init_towers(model, seed=seed)
     return _with_zero_head(model)
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,16 +31,7 @@ from pgcli.training.encoders.new_models import (
 )
 from pgcli.training.options import TrainOptions
 from pgcli.training.rows import TrainingRow
-
-
-@dataclass(frozen=True)
-class Start:
-    """The model at its beginning, how images are prepared for it, and its text processor."""
-
-    model: Any
-    preprocessing: Preprocessing
-    save: Callable[[Path], None]
-    texts: TextProcessor | None = None
+from pgcli.training.task import Start
 
 
 def start_towers(
