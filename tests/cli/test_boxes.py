@@ -133,26 +133,6 @@ def test_export_joins_the_rows_of_each_object(tmp_path, monkeypatch):
     assert {one["name"] for one in found["categories"]} == {"star", "triangle"}
 
 
-@pytest.mark.parametrize(
-    ("options", "message", "hint"),
-    [
-        (
-            ["--object", "star,red circle"],
-            "not the name of one object: 'star,red circle'",
-            "--object star --object 'red circle'",
-        ),
-        (["--object", ","], "not the name of one object", "--object cat --object dog"),
-        (["--object", "a", "--object", "a", "--each"], "the object 'a' is given twice", "once"),
-        (["--object", "a", "--nms", "1.5"], "--nms: '1.5' is not a number of 0 to 1", "overlap"),
-    ],
-)
-def test_mistake_in_objects_is_named_with_a_hint(capsys, options, message, hint):
-    assert main(["detect", str(EXAMPLES), "--model", "demo", *options]) == 2
-    err = capsys.readouterr().err
-    assert message in err
-    assert hint in err
-
-
 def test_text_output_says_that_nothing_was_found(capsys):
     words = [
         "detect",

@@ -1,17 +1,14 @@
 """The command line: exit codes, standard output and error, and the sources of options."""
 
-import io
 import json
 import os
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from PIL import Image
@@ -22,7 +19,7 @@ from pgcli.checkpoints.find import BUILTIN, find
 from pgcli.cli.main import main
 from pgcli.engine import loader
 from pgcli.engine.memory import SHARE_OF_FREE, TOKENS_PER_PASS, batch_bytes
-from pgcli.errors import ManifestError, PgcliError
+from pgcli.errors import PgcliError
 from pgcli.inputs import Inventory
 from pgcli.run import checks
 from pgcli.run import model as running
@@ -44,25 +41,6 @@ pytestmark = pytest.mark.usefixtures("clean_environment")
 def pretended(monkeypatch):
     """A model that needs no loading, for calls in this process."""
     monkeypatch.setattr(running, "load_engine", pretend.load_engine)
-
-
-@pytest.fixture
-def recording_engine(monkeypatch):
-    """A model that needs no loading and records its question, sampling parameters and items."""
-    engine = RecordingEngine()
-    monkeypatch.setattr(running, "load_engine", lambda *_, **__: engine)
-    return engine
-
-
-class RecordingEngine(pretend.Engine):
-    def __init__(self):
-        self.items = []
-
-    def ask(self, stream, question, sampling, should_stop):
-        self.question, self.sampling = question, sampling
-        for row_index, image in stream:
-            self.items.append(image.item)
-            yield from super().ask([(row_index, image)], question, sampling)
 
 
 @pytest.fixture
@@ -217,36 +195,6 @@ def test_files_that_change_during_a_run_cost_their_own_rows(capsys, monkeypatch,
     assert "5 replaced.png has changed" in err
 
 
-def test_no_message_reveals_the_target_of_a_link(capsys, images, tmp_path, pretended):
-    (tmp_path / "passwords").write_text("hush\n")
-    (tmp_path / "odd").write_bytes(b"\x89PNG\r\n\x1a\n\0\0\0\4hushhush" + bytes(99))
-    (images / "d.jpg").symlink_to(tmp_path / "passwords")
-    (images / "e.jpg").symlink_to(tmp_path / "odd")
-    (images / "f.jpg").symlink_to("/dev/zero")
-    for options, codes in {
-        (): ["path_not_allowed"] * 3,
-        ("--allow-outside-root",): ["not_an_image", "decode_failed", "not_a_regular_file"],
-    }.items():
-        code, out, err = call(capsys, "caption", images, *options)
-        assert code == 3
-        assert [row["error"] for row in rows(out)] == [None, "not_an_image", None, *codes]
-        assert "hush" not in out + err
-
-
-def test_names_that_look_like_options_are_names(capsys, monkeypatch, tmp_path, pretended):
-    monkeypatch.chdir(tmp_path)
-    names = ["--help.png", "-rf.png", "{path}.png", "[red].png", "%s.png", " blanks .png"]
-    for name in names:
-        drawing().save(tmp_path / name)
-    for arguments in (["--", *names], [f"./{name}" for name in names], ["."], ["-"]):
-        typed = io.TextIOWrapper(io.BytesIO("\n".join(names).encode()))
-        monkeypatch.setattr(sys, "stdin", typed)
-        code, out, _ = call(capsys, "caption", *arguments)
-        assert code == 0
-        given = sorted(row["id"].removeprefix("./") for row in rows(out))
-        assert given == sorted(names)
-
-
 def test_every_error_class_has_its_exit_code(capsys, monkeypatch):
     def kinds(kind):
         return [kind, *(below for child in kind.__subclasses__() for below in kinds(child))]
@@ -312,14 +260,6 @@ def test_error_in_the_configuration_file_names_the_file(capsys, config, text, ex
     assert expected in err
 
 
-def test_invalid_value_is_named_with_its_origin(capsys, config, monkeypatch):
-    file = config("limit = 0")
-    assert f"{file}: limit: 0 is not" in call(capsys, "caption", EXAMPLES)[2]
-    monkeypatch.setenv("PGCLI_LIMIT", "few")
-    assert "PGCLI_LIMIT: 'few' is not" in call(capsys, "caption", EXAMPLES)[2]
-    assert "--limit: 'x' is not" in call(capsys, "caption", EXAMPLES, "--limit", "x")[2]
-
-
 # standard output and standard error
 
 
@@ -330,116 +270,10 @@ def test_dry_run_estimates_the_time(capsys, pretended, tmp_path):
     assert not list(tmp_path.glob("rows*"))
 
 
-def test_dry_run_downloads_no_model(capsys):
-    options = ("--model", "no-one/has-this", "--dry-run")
-    code, _, err = call(capsys, "caption", *many(20), *options)
-    assert code == 0
-    assert "time: unknown before the model is on this machine" in err
-
-
-def test_prompts_file_follows_the_prompts_of_the_command(capsys, pretended, tmp_path):
-    file = tmp_path / "prompts.txt"
-    file.write_bytes(b"\xef\xbb\xbfwhat?\r\n\n  how many?  \n# a hash is a prompt\n")
-    options = ("ask", EXAMPLES, "--prompt", "who?", "--prompts-file", file, "--limit", "4")
-    code, out, _ = call(capsys, *options)
-    assert code == 0
-    prompts = ["who?", "what?", "how many?", "# a hash is a prompt"]
-    assert [row["prompt"] for row in rows(out)] == prompts
-
-
-@pytest.mark.parametrize(
-    ("data", "expected"),
-    [(b"", "has no prompts"), (b"\xff", "not UTF-8"), (None, "No such file"), (b"a\na\n", "twice")],
-)
-def test_invalid_prompts_file_is_refused(capsys, tmp_path, data, expected):
-    file = tmp_path / "prompts.txt"
-    if data is not None:
-        file.write_bytes(data)
-    code, _, err = call(capsys, "ask", EXAMPLES, "--prompts-file", file)
-    assert code == 2
-    assert expected in err
-
-
 def test_dry_run_does_not_read_standard_input():
     run = spawn("caption", "-", "--dry-run", input=b"a.png\n", text=False)
     assert run.returncode == 0
     assert b"as many as come on standard input" in run.stderr
-
-
-@pytest.mark.parametrize("piped", [False, True])
-def test_rows_may_have_their_own_choices_and_region(
-    capsys, images, recording_engine, monkeypatch, piped
-):
-    given = [
-        {"image": str(images / "a.png"), "options": "cat|dog", "region": [1, 2, 3, 4]},
-        {"image": str(images / "c.png"), "options": ["red", "blue", "none"]},
-    ]
-    text = "".join(json.dumps(row) + "\n" for row in given)
-    (images / "rows.jsonl").write_text(text)
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
-    source = "-" if piped else images / "rows.jsonl"
-    more = [] if piped else ["--allow-outside-root"]
-    code, out, _ = call(
-        capsys, "ask", source, "--prompt", "which?", "--choices-column", "options", *more
-    )
-    assert code == 0
-    assert recording_engine.question.choices_column == "options"
-    assert [item.choices for item in recording_engine.items] == [
-        ("cat", "dog"),
-        ("red", "blue", "none"),
-    ]
-    assert [item.region for item in recording_engine.items] == [(1, 2, 3, 4), None]
-    assert all("choices" in row for row in rows(out))
-
-
-@pytest.mark.parametrize("line", ["one.png", '{"image": "x"}'])
-def test_missing_choices_on_standard_input_are_refused(capsys, recording_engine, monkeypatch, line):
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(line.encode())))
-    code, out, err = call(capsys, "ask", "-", "--prompt", "x", "--choices-column", "options")
-    assert (code, out) == (ManifestError.exit_code, "")
-    assert "there is no 'options'" in err
-
-
-def test_masks_stay_codes_where_a_model_has_no_decoder(capsys, pretended, tmp_path):
-    shutil.copytree(BUILTIN, tmp_path / "model", ignore=shutil.ignore_patterns("mask_decoder*"))
-    options = ["--object", "a", "--model", tmp_path / "model"]
-    assert "masks stay codes" in call(capsys, "segment", EXAMPLES / "one.png", *options)[2]
-    assert "masks stay codes" not in call(capsys, "detect", EXAMPLES / "one.png", *options)[2]
-
-
-def test_model_options_reach_the_loader(capsys, monkeypatch, tmp_path):
-    found, loaded = [], {}
-    masks = tmp_path / "vae.npz"
-    masks.touch()
-
-    def find_both(request, *_):
-        options = request.model
-        found.append((options.model, options.revision, options.adapter))
-        named = [SimpleNamespace(name=x, label=x, folder=BUILTIN) for x in ("m/m", "b/b")]
-        return tuple(named)
-
-    def load(checkpoint, **options):
-        loaded.update(options, model=checkpoint.label, adapter=options["adapter"].label)
-        return pretend.Engine()
-
-    monkeypatch.setattr(running, "find_checkpoints", find_both)
-    monkeypatch.setattr("pgcli.engine.loader.load", load)
-    options = f"--object a --model m/m --revision r --adapter b/b --mask-decoder {masks}"
-    options += " --device cuda:1 --dtype float32 --batch-size 7 --quantize int8"
-    code, _, err = call(capsys, "segment", EXAMPLES / "one.png", *options.split())
-    assert code == 0
-    assert found == [("m/m", "r", "b/b")]
-    assert loaded == {
-        "model": "m/m",
-        "adapter": "b/b",
-        "mask_decoder_file": masks,
-        "device": "cuda:1",
-        "dtype": "float32",
-        "batch_size": 7,
-        "quantize": "int8",
-        "max_new_tokens": 512,
-    }
-    assert "masks stay codes" not in err
 
 
 @pytest.mark.parametrize(
@@ -675,82 +509,7 @@ def test_impossible_run_names_the_reason(line, code, expected):
     assert "Traceback" not in run.stderr.decode()
 
 
-def test_output_in_the_input_folder_is_not_read(images):
-    for source in (str(images), f"{images}/*", f"{images}/**"):
-        output = images / "rows.jsonl"
-        for ending in ("rows are there", "nothing is left to do"):
-            run = spawn(
-                "caption", source, "-o", output, "--overwrite" if "rows" in ending else "-q"
-            )
-            assert run.returncode == 3, ending
-            assert [row["id"][-5:] for row in rows(output.read_text())] == [
-                "a.png",
-                "b.jpg",
-                "c.png",
-            ]
-
-
-@pytest.mark.parametrize("option", ["-q", "--overwrite"])
-@pytest.mark.parametrize("source", ["m.jsonl", "m.json*"])
-def test_output_that_is_the_manifest_is_refused(images, source, option):
-    manifest, link = images / "m.jsonl", images / "link.jsonl"
-    manifest.write_text('{"image": "a.png"}\n')
-    link.symlink_to("m.jsonl")
-    for output in (manifest, link):
-        run = spawn("caption", images / source, "-o", output, option)
-        assert run.returncode == 2
-        assert b"is an input and would be overwritten" in run.stderr
-    assert manifest.read_text() == '{"image": "a.png"}\n'
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "is_replaced"),
-    [
-        ("rows.jsonl", (), False),
-        ("rows.parquet", (), False),
-        ("a.txt", ("--format", "text"), True),
-    ],
-)
-def test_target_of_a_linked_output_is_kept(images, tmp_path, name, options, is_replaced):
-    precious, output = tmp_path / "precious.txt", tmp_path / name
-    precious.write_text("precious")
-    output.symlink_to(precious)
-    assert spawn("caption", images, "-o", output, *options).returncode == 13
-    run = spawn("caption", images, "-o", output, "--overwrite", *options)
-    assert run.returncode == (3 if is_replaced else 13)
-    assert (precious.read_text(), output.is_symlink()) == ("precious", not is_replaced)
-
-
-def test_target_of_a_linked_output_folder_is_kept(images, tmp_path):
-    precious, output = tmp_path / "precious", tmp_path / "rows"
-    precious.mkdir()
-    (precious / "part-000000.parquet").write_text("precious")
-    output.symlink_to(precious)
-    assert spawn("caption", images, "-o", f"{output}/").returncode == 13
-    assert spawn("caption", images, "-o", f"{output}/", "--overwrite").returncode == 13
-    assert (precious / "part-000000.parquet").read_text() == "precious"
-    assert [file.name for file in precious.iterdir()] == ["part-000000.parquet"]
-
-
 # the real model
-
-
-@pytest.mark.parametrize(
-    ("options", "code", "expected"),
-    [
-        ("--model ./nope", 10, "no model folder './nope'"),
-        ("--adapter /nope", 10, "no adapter folder '/nope'"),
-        ("--mask-decoder /nope", 10, "there is no file /nope"),
-        ("--mask-decoder gs://a/b.npz", 2, "gs://a/b.npz is an address"),
-        ("--model demo --max-new-tokens 100000", 2, "leave this model no room"),
-    ],
-)
-def test_dry_run_checks_the_model_files(capsys, options, code, expected):
-    found, _, err = call(
-        capsys, "segment", EXAMPLES, "--object", "a", "--dry-run", *options.split()
-    )
-    assert found == code
-    assert expected in err
 
 
 def test_text_is_written_to_names_too_long_for_a_state_folder(capsys, images, pretended, tmp_path):

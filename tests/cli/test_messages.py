@@ -35,10 +35,6 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "images"
 MODEL = "somebody/some-model"
 FILES = {file.name: file.read_bytes() for file in BUILTIN.iterdir() if file.is_file()}
-ENDINGS = (
-    "images end in .avif, .bmp, .gif, .jfif, .jpe, .jpeg, .jpg, .pbm, .pgm, .png, .pnm, .ppm, "
-    ".tif, .tiff, .webp; folders are searched recursively"
-)
 AUTHENTICATE = "as the user that `hf auth whoami` names; name a local folder: --model DIR"
 
 
@@ -80,32 +76,11 @@ class Stage:
         self.patch.setattr(memory, "free_bytes", lambda device: 6 * 10**9)
         return self.run("caption", "one.png", "--model", "demo", "--device", "cpu", *words)
 
-    def no_image(self, *names):
-        for name in names:
-            (self.folder / "photos" / name).parent.mkdir(parents=True, exist_ok=True)
-            (self.folder / "photos" / name).touch()
-        return self.run("caption", "photos")
-
-    def manifest(self, name, text, *words):
-        """Run with a manifest."""
-        Path(name).write_text(text)
-        return self.run(*(words or ("caption",)), name, "--model", "demo")
-
     def locked(self):
         self.patch.setattr(processes, "now", lambda: "2024-06-01T12:00:00+00:00")
         store = LocalStore(Path("it's.jsonl.pgcli"), create=True)
         with store.lock("lock"), processes.Process(store, "run").registered():
             return self.run("caption", "one.png", "-o", "it's.jsonl")
-
-    def model_of(self, **files):
-        Path("mine").mkdir()
-        for name, data in files.items():
-            Path("mine", name.replace("__", ".")).write_bytes(data)
-        return self.run("caption", "one.png", "--model", "mine")
-
-    def pickled(self):
-        files = {name.replace(".", "__"): FILES[name] for name in ("config.json", "tokenizer.json")}
-        return self.model_of(**files, pytorch_model__bin=b"")
 
 
 @dataclass
@@ -190,215 +165,11 @@ SITUATIONS = [
         "it needs",
     ),
     Situation(
-        "no image among other files",
-        lambda stage: stage.no_image("a.txt", "b/c.HEIC", "b/d.heic", "README"),
-        4,
-        "no image in photos",
-        f"{ENDINGS}; skipped: 2 .heic, 1 without an ending, 1 .txt; HEIC has to be converted "
-        "to JPEG first: magick mogrify -format jpg *.heic",
-    ),
-    Situation(
-        "no image among files of six endings",
-        lambda stage: stage.no_image(*map("a.{}".format, "abcde"), "a.unusually-long"),
-        4,
-        "no image in photos",
-        f"{ENDINGS}; skipped: 1 with other endings, 1 .a, 1 .b, 1 .c, 1 .d, 1 more ending",
-    ),
-    Situation(
         "another run writes the output",
         Stage.locked,
         12,
         "it's.jsonl is in use by process {pid} on {host} since 2024-06-01T12:00:00+00:00",
         "wait for it (pgcli status 'it'\"'\"'s.jsonl'), end it, or choose another -o",
-    ),
-    Situation(
-        "the model is a pickle",
-        Stage.pickled,
-        16,
-        "mine has no safetensors file; pytorch_model.bin is a pickle, which can run code",
-        "convert it: python -c 'from transformers import PaliGemmaForConditionalGeneration as P; "
-        'P.from_pretrained("mine", dtype="auto").save_pretrained("mine")\'',
-    ),
-    Situation(
-        "a file is named for a model",
-        lambda stage: stage.run("caption", "one.png", "--model", "one.png"),
-        10,
-        "one.png is a file, and a model is a folder with config.json and safetensors files",
-        "name a checkpoint in the Hugging Face layout, such as google/paligemma-3b-mix-224, "
-        "which has the weights of big_vision's .npz files",
-    ),
-    Situation(
-        "detect without an object",
-        lambda stage: stage.run("detect", "my photos"),
-        2,
-        "missing option '--object'",
-        "for example: pgcli detect 'my photos' --object cat; see pgcli detect --help",
-    ),
-    Situation(
-        "train without a folder",
-        lambda stage: stage.run("train", "rows.jsonl", "--model", "demo"),
-        2,
-        "missing option '--output'",
-        "for example: pgcli train rows.jsonl --model demo --output runs/model; "
-        "see pgcli train --help",
-    ),
-    Situation(
-        "ask without a prompt",
-        lambda stage: stage.run("ask", "one.png"),
-        2,
-        "one.png has no prompts",
-        'give one: --prompt "what is in the image?"; a manifest may have them',
-    ),
-    Situation(
-        "a question as a source",
-        lambda stage: stage.run("ask", "my photos", "how many?"),
-        2,
-        "there is no file 'how many?'",
-        "a question? pgcli ask 'my photos' --prompt 'how many?'",
-    ),
-    Situation(
-        "an option of another command",
-        lambda stage: stage.run("caption", "photos", "--prompt", "how many?"),
-        2,
-        "no such option: --prompt",
-        "ask has --prompt: pgcli ask photos --prompt 'how many?'",
-    ),
-    Situation(
-        "a misspelled option of another command",
-        lambda stage: stage.run("caption", "photos", "--promt=how many?"),
-        2,
-        "no such option: --promt",
-        "ask has --prompt: pgcli ask photos '--prompt=how many?'",
-    ),
-    Situation(
-        "an option of commands of another kind",
-        lambda stage: stage.run("export", "rows.jsonl", "--seed", "1"),
-        2,
-        "no such option: --seed",
-        "see pgcli export --help",
-    ),
-    Situation(
-        "an option that is misspelt",
-        lambda stage: stage.run("caption", "photos", "--batchsize", "1"),
-        2,
-        "no such option: --batchsize",
-        "did you mean --batch-size?",
-    ),
-    Situation(
-        "an option that is no flag, turned off",
-        lambda stage: stage.run("caption", "photos", "--no-model"),
-        2,
-        "no such option: --no-model",
-        "did you mean --model?",
-    ),
-    Situation(
-        "a flag that is misspelt, turned off",
-        lambda stage: stage.run("caption", "photos", "--no-overwrit"),
-        2,
-        "no such option: --no-overwrit",
-        "did you mean --no-overwrite?",
-    ),
-    Situation(
-        "a percentage above 100",
-        lambda stage: stage.run("caption", "photos", "--max-errors", "200%"),
-        2,
-        "--max-errors: '200%' is not a percentage of 0% to 100%",
-        "max-errors: Stop when more rows than this have errors",
-    ),
-    Situation(
-        "neither a number nor a percentage",
-        lambda stage: stage.run("caption", "photos", "--max-errors", "some"),
-        2,
-        "--max-errors: 'some' is neither a whole number of 0 or more nor a percentage such as 5%",
-        "max-errors: Stop when more rows than this have errors",
-    ),
-    Situation(
-        "rows merged to standard output",
-        lambda stage: stage.run("merge", "a.jsonl", "b.jsonl", "-o", "-"),
-        2,
-        "rows are written to a file here",
-        "name it: -o rows.jsonl",
-    ),
-    Situation(
-        "an empty prompt",
-        lambda stage: stage.run("ask", "one.png", "--prompt", " "),
-        2,
-        "the prompt is empty",
-        'write --prompt "what is this?"',
-    ),
-    Situation(
-        "a table as the output",
-        lambda stage: stage.run("caption", "one.png", "-o", "out.csv", "--model", "demo"),
-        2,
-        "the name 'out.csv' does not choose a format",
-        "end it in .jsonl or .parquet, or in / for a folder of Parquet files; of rows in "
-        "rows.jsonl, `pgcli export rows.jsonl --to csv -o out.csv` makes it",
-    ),
-    Situation(
-        "a manifest with a header only",
-        lambda stage: stage.manifest("rows.csv", "image,prompt\n"),
-        4,
-        "rows.csv has no rows",
-        "a manifest has a row for each image",
-    ),
-    Situation(
-        "an empty table",
-        lambda stage: stage.manifest("rows.csv", ""),
-        2,
-        "rows.csv has no rows",
-        "the first line names the columns",
-    ),
-    Situation(
-        "a table without the prompt column",
-        lambda stage: stage.manifest("rows.csv", "image,question\none.png,why?\n", "ask"),
-        2,
-        "rows.csv has no column 'prompt'",
-        "its columns are: image, question; --prompt-column NAME chooses one, --prompt TEXT gives "
-        "all rows the same",
-    ),
-    Situation(
-        "JSON lines without the prompt column",
-        lambda stage: stage.manifest("a.jsonl", '{"image": "one.png", "question": "why?"}', "ask"),
-        2,
-        "a.jsonl has no column 'prompt'",
-        "its columns are: image, question; --prompt-column NAME chooses one, --prompt TEXT gives "
-        "all rows the same",
-    ),
-    Situation(
-        "a dtype by its short name",
-        lambda stage: stage.run("caption", "one.png", "--dtype", "bf16"),
-        2,
-        "--dtype: 'bf16' is not auto, bfloat16 or float32",
-        "dtype: auto is bfloat16 where that is fast",
-    ),
-    Situation(
-        "a device by another name",
-        lambda stage: stage.run("caption", "one.png", "--device", "gpu"),
-        2,
-        "--device: 'gpu' is not auto, cpu, cuda, cuda:N or mps",
-        "device: auto is a GPU where there is one",
-    ),
-    Situation(
-        "a choice that is misspelt",
-        lambda stage: stage.run("caption", "one.png", "--on-error", "stopp"),
-        2,
-        "--on-error: 'stopp' is not one of 'record', 'stop'",
-        "did you mean stop?",
-    ),
-    Situation(
-        "a model that is misspelt",
-        lambda stage: stage.run("caption", "one.png", "--model", "demoo"),
-        10,
-        "there is no model folder 'demoo', and it is not a Hub name either",
-        "did you mean demo? name a folder with config.json, a Hub name such as "
-        "google/paligemma-3b-mix-224, demo or demo-towers",
-    ),
-    Situation(
-        "two objects in one name",
-        lambda stage: stage.run("detect", "one.png", "--object", "cat;dog"),
-        2,
-        "not the name of one object: 'cat;dog'",
-        "repeat the option for several: --object cat --object dog",
     ),
 ]
 
@@ -465,33 +236,6 @@ def test_command_in_the_pickle_hint_converts_it(stage):
     subprocess.run(["bash", "-c", python], check=True, capture_output=True, timeout=100)
     assert load_file("it's mine/model.safetensors").keys() == weights.keys()
     assert stage.run("caption", "one.png", "--model", "it's mine", "-q")[0] == 0
-
-
-def test_second_view_replaces_a_page_that_pgcli_made(stage):
-    stage.patch.setattr(running, "load_engine", pretend.load_engine)
-    run = ["caption", "one.png", "--model", "demo"]
-    assert stage.run(*run, "-o", "rows.jsonl", "--view", "page.html")[0] == 0
-    for _ in range(2):
-        assert stage.run("view", "rows.jsonl", "-o", "page.html")[0] == 0
-        assert stage.run("view", "rows.jsonl")[0] == 0
-    assert stage.run(*run, "-o", "other.jsonl", "--view", "page.html")[0] == 0
-    Path("mine.html").write_text("mine")
-    assert stage.run(*run, "-o", "third.jsonl", "--view", "mine.html")[0] == 13
-    assert stage.run(*run, "-o", "other.jsonl", "--view", "mine.html")[0] == 13, "resumed"
-    assert Path("mine.html").read_text() == "mine"
-    overwriting = (*run, "-o", "third.jsonl", "--view", "one.png", "--overwrite")
-    assert stage.run(*overwriting)[0] == 2
-
-
-def test_state_folder_is_not_counted_as_skipped(stage):
-    stage.patch.setattr(running, "load_engine", pretend.load_engine)
-    Path("photos").mkdir()
-    shutil.copy("one.png", "photos/one.png")
-    command = ["caption", "photos", "--model", "demo", "-o", "photos/rows.jsonl"]
-    assert stage.run(*command)[0] == 0
-    assert Path("photos/rows.jsonl.pgcli").is_dir()
-    output = stage.run(*command, "--dry-run")[1]
-    assert "skipped: 1 .jsonl\n" in output
 
 
 def estimate_of(stage, *words):

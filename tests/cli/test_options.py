@@ -153,11 +153,15 @@ def run(capsys, monkeypatch, folder, address):
 
         def find_both(request, *_):
             options, name = request.model, request.model.model or "demo"
-            loaded.update(model=name, revision=options.revision, adapter=options.adapter)
-            return SimpleNamespace(name=name, label=name, folder=BUILTIN), None
+            loaded["revision"] = options.revision
+            found = [
+                one and SimpleNamespace(name=one, label=one, folder=BUILTIN)
+                for one in (name, options.adapter)
+            ]
+            return tuple(found)
 
-        def load(checkpoint, **options):
-            loaded.update({k: v for k, v in options.items() if k != "adapter"})
+        def load(checkpoint, *, adapter, **options):
+            loaded.update(options, model=checkpoint.label, adapter=adapter and adapter.label)
             return engine
 
         def decode_ahead(items, decode, *, workers, total, **more):
