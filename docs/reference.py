@@ -13,18 +13,26 @@ from pgcli.run.request.questions import COMMANDS
 
 HEAD = """# Reference of options
 
-This page is made from the declarations of options: `python docs/reference.py > docs/reference.md`.
-The help of a command shows those that people use most.
+Made from the declarations of options by `python docs/reference.py > docs/reference.md`. The help of
+a command shows those that people use most.
 
 - An option with a variable can be set by it: `PGCLI_BATCH_SIZE=8`. A flag takes `1` and `0`, or
   `true` and `false`.
-- The configuration file has options without their dashes: `batch-size = 8`,
-  `object = ["cat", "dog"]`. At its top they are those of all commands; in a table such as `[view]`
-  those of one. Options without a variable that are not repeatable mean something else in other
-  commands, and stand in a table only.
 - Keywords of `pgcli.run` and `pgcli.train` have `_` in place of `-`: `batch_size=8`.
-- `--no-NAME` turns off a flag that a variable or the file turned on; of `--no-timing` that is
-  `--timing`.
+- The configuration file is `~/.config/pgcli/config.toml`, or the one that `--config FILE` or
+  `PGCLI_CONFIG` names. At its top are options of all commands; in a table with a command's name,
+  those of one. Options without a variable that are not repeatable stand in a table only.
+- The command line overrides variables, and variables override the file. `--no-NAME` turns off a
+  flag that they turned on (`--no-quiet`); of `--no-timing` that is `--timing`.
+
+```toml
+model = "google/paligemma-3b-mix-224"
+log-format = "json"
+object = ["cat", "red car"]
+
+[view]
+size = 640
+```
 """
 
 

@@ -303,7 +303,7 @@ def test_import_sets_no_handlers_and_imports_nothing_heavy() -> None:
 
 
 def test_supervision_example_converts_boxes() -> None:
-    """The lines of docs/exports.md; test_export_tools.py runs them with supervision itself."""
+    """The lines of docs/results.md; test_export_tools.py runs them with supervision itself."""
     for found in ((), (BOX, box("dog", 1.0, 2.0, 3.0, 4.0, score=0.25))):
         converted = detections(SimpleNamespace(Detections=Detections), answer(0, boxes=found))
         assert converted.xyxy.shape == (len(found), 4)

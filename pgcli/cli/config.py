@@ -71,16 +71,18 @@ def outside_values(command: str, records: Iterable[type], config: str | None) ->
     """
     file = find_config(config or os.environ.get("PGCLI_CONFIG"))
     table = read_config(file)
-    own, values = table.get(command, {}), {}
+    shared = {key: value for key, value in table.items() if not is_command_table(key, value)}
+    own = {} if command in shared else table.get(command, {})
+    values: dict[str, Any] = {}
     for option in (one for record in records for one in options_of(record)):
         if option.variable and (text := os.environ.get(option.variable)):
             values[option.name] = typed_value(option, text, option.variable)
         elif option.key in own:
             source = f"{file}: {command}.{option.key}"
             values[option.name] = typed_value(option, own[option.key], source)
-        elif option.key in table and not option.own:
+        elif option.key in shared and not option.own:
             source = f"{file}: {option.key}"
-            values[option.name] = typed_value(option, table[option.key], source)
+            values[option.name] = typed_value(option, shared[option.key], source)
     return values
 
 
@@ -135,7 +137,7 @@ def check_keys(file: Path, table: Mapping[str, Any]) -> None:
     keys = {name: options_by_key(name) for name in commands}
     shared = {key for options in keys.values() for key, own in options.items() if not own}
     for name, value in table.items():
-        is_command = name in keys and isinstance(value, dict)
+        is_command = is_command_table(name, value)
         for key in value if is_command else [name]:
             if key in (keys[name] if is_command else shared):
                 continue
@@ -151,6 +153,11 @@ def check_keys(file: Path, table: Mapping[str, Any]) -> None:
                 f"{file}: no option is called {f'{name}.{key}' if is_command else key!r}",
                 hint=f'{meant}keys are options without their dashes: model = "demo"',
             )
+
+
+def is_command_table(name: str, value: Any) -> bool:
+    """Whether a key of the file is a command's table; `view` at the top may be the option, too."""
+    return isinstance(value, dict) and any(name in summaries for summaries in PANELS.values())
 
 
 def options_by_key(command: str) -> dict[str, bool]:

@@ -15,6 +15,7 @@ from tests.support import pretend
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 
+ROOT = Path(__file__).parents[2]
 ANSWERING = ("caption", "ask", "detect", "segment", "ocr")
 
 
@@ -101,6 +102,19 @@ def test_table_of_a_command_sets_all_of_its_options(capsys):
     code, _, err = call(capsys, "export rows.jsonl --config c.toml")
     assert code == 2
     assert "c.toml: to is not an option of all commands\nhint: write it below [export]" in err
+
+
+def test_view_is_an_option_and_a_command(capsys):
+    """The file that docs/reference.md shows, in which both have their settings."""
+    page = (ROOT / "docs" / "reference.md").read_text()
+    Path("c.toml").write_text(page.split("```toml\n")[1].split("```")[0])
+    line = "photos --object a --model demo --config c.toml"
+    assert call(capsys, f"detect {line} -o rows.jsonl")[0] == 0
+    assert call(capsys, "view rows.jsonl --config c.toml")[0] == 0
+    Path("c.toml").write_text('view = "size.html"')
+    assert call(capsys, f"detect {line} -o again.jsonl")[0] == 0
+    assert Path("size.html").exists()
+    assert call(capsys, "view rows.jsonl --config c.toml -o v.html")[0] == 0
 
 
 @pytest.mark.parametrize(

@@ -99,15 +99,18 @@ def test_schema_refuses_a_row_without_a_column() -> None:
         assert wrong({key: value for key, value in ROWS["ask"].items() if key != name})
 
 
+def first_cells(page: str, heading: str) -> list[str]:
+    """What the first cells of the table below a heading name, in its order."""
+    section = (DOCS / page).read_text(encoding="utf-8").split(f"\n## {heading}\n")[1]
+    table = section.split("\n## ")[0]
+    cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    return [name for cell in cells for name in re.findall(r"`(\w+)`", cell)]
+
+
 def test_schema_and_page_name_every_column() -> None:
     assert SCHEMA["required"] == list(COLUMNS)
     assert list(SCHEMA["properties"]) == [*COLUMNS, *EXTRA_COLUMNS]
-    table = (DOCS / "rows.md").read_text(encoding="utf-8")
-    first = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
-    assert [name for cell in first for name in re.findall(r"`(\w+)`", cell)] == [
-        *COLUMNS,
-        *EXTRA_COLUMNS,
-    ]
+    assert first_cells("results.md", "Columns") == [*COLUMNS, *EXTRA_COLUMNS]
 
 
 @pytest.mark.parametrize(
@@ -163,10 +166,8 @@ def test_the_index_names_every_page() -> None:
     assert {name for name in pages if f"({name})" not in index} == set()
 
 
-def test_exports_page_names_every_format() -> None:
-    page = (DOCS / "exports.md").read_text(encoding="utf-8").split("\n- ")[0]
-    first = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
-    assert [name for cell in first for name in re.findall(r"`(\w+)`", cell)] == list(FORMATS)
+def test_page_of_results_names_every_format() -> None:
+    assert first_cells("results.md", "Exports") == list(FORMATS)
 
 
 def headings(page: Path) -> set[str]:
@@ -193,7 +194,7 @@ def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
 
 
-def run(folder: Path, *command: str, seconds: float = 100) -> str:
+def run(folder: Path, *command: str, seconds: float = 250) -> str:
     environment = os.environ | {
         "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     }
@@ -216,20 +217,21 @@ def workspace(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("page", "made"),
     [
-        ("rows.md", ["boxes.jsonl", "answers.parquet"]),
         (
-            "exports.md",
-            "boxes.jsonl coco.json yolo tasks.json imagefolder fiftyone boxes.csv captions.json "
-            "captions.tar captions/one.caption captioned.tar boxes.parquet both.jsonl both.csv "
-            "only-circle.jsonl truth.jsonl truth-yolo.jsonl truth-each.parquet".split(),
+            "results.md",
+            "stars.jsonl answers.parquet boxes.jsonl coco.json yolo tasks.json imagefolder "
+            "fiftyone boxes.csv captions.json captions.tar captions/one.caption captioned.tar "
+            "boxes.parquet both.jsonl both.csv only-circle.jsonl truth.jsonl truth-yolo.jsonl "
+            "truth-each.parquet".split(),
         ),
-        ("evaluation.md", "counts.jsonl boxes.jsonl sure.jsonl ap.json worst.html".split()),
+        ("evaluation.md", "shapes.jsonl boxes.jsonl sure.jsonl ap.json worst.html".split()),
     ],
 )
 @pytest.mark.slow
 def test_commands_and_scripts_of_a_page_run(page: str, made: list[str], workspace: Path) -> None:
     commands = "".join(blocks(page, "sh"))
-    run(workspace, "sh", "-c", f"set -e\n{commands}")
+    printed = run(workspace, "sh", "-c", f"set -e\n{commands}")
+    assert all(block in printed for block in blocks(page, "") if block.startswith("  "))
     assert [name for name in made if not (workspace / "runs" / name).exists()] == []
     rows = (workspace / "runs" / "boxes.jsonl").read_text(encoding="utf-8").splitlines()
     assert [problem for line in rows for problem in wrong(json.loads(line))] == []

@@ -10,12 +10,6 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_linked_files_exist() -> None:
-    links = re.findall(r"\]\(([^)]+)\)", README)
-    assert links
-    assert [link for link in links if "://" not in link and not (ROOT / link).exists()] == []
-
-
 def test_readme_has_no_placeholders() -> None:
     assert "@@" not in README
     assert "TODO" not in README

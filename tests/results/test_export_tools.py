@@ -180,7 +180,7 @@ def test_label_studio_sdk_accepts_tasks_with_the_documented_interface(
     pytest.importorskip("label_studio_sdk", reason=HEAVY)
     from label_studio_sdk.label_interface import LabelInterface
 
-    page = (Path(__file__).parents[2] / "docs" / "exports.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "results.md").read_text(encoding="utf-8")
     (text,) = re.findall(r"```xml\n(.*?)```", page, flags=re.DOTALL)
     interface = LabelInterface(text.replace("star", "dog").replace("circle", "cat"))
     interface.validate()

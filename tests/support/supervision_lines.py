@@ -1,4 +1,4 @@
-"""The lines of docs/exports.md that make detections for supervision."""
+"""The lines of docs/results.md that make detections for supervision."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pgcli.records import Answer
 
 
 def detections(supervision: Any, row: Answer) -> Any:
-    """The detections that the lines of docs/exports.md make of an answer."""
-    text = (Path(__file__).parents[2] / "docs" / "exports.md").read_text(encoding="utf-8")
+    """The detections that the lines of docs/results.md make of an answer."""
+    text = (Path(__file__).parents[2] / "docs" / "results.md").read_text(encoding="utf-8")
     (lines,) = re.findall(r"```python\n(boxes = .*?)```", text, flags=re.DOTALL)
     made: dict[str, Any] = {"answer": row, "np": numpy, "sv": supervision}
     made |= {"labels": ["dog", "red car"], "pycocotools": pycocotools, "dataclasses": dataclasses}
