@@ -25,15 +25,15 @@ import numpy
 from PIL import Image, ImageDraw
 from tqdm import tqdm
 
-from examples.demo_model.examples import (
+from examples.demo_model.questions import (
     Example,
-    detection_example,
+    Phrase,
+    boxes_example,
     eval_examples,
     matching,
     ocr_example,
+    phrase_counts,
 )
-from examples.demo_model.lettered import lettered_scene
-from examples.demo_model.questions import Phrase, phrase_counts
 from examples.demo_model.scenes import (
     COLOURS,
     EVAL_SEEDS,
@@ -42,6 +42,7 @@ from examples.demo_model.scenes import (
     RelativeBox,
     Scene,
     SceneObject,
+    lettered_scene,
     render,
 )
 from pgcli import rle
@@ -165,8 +166,7 @@ def first_indices(examples: Iterable[Sequence[Example]]) -> Iterator[int]:
 def segmentation(scene: Scene) -> Example:
     """The prompt for the masks of objects of the scene; its answer is in no text."""
     label = Random(f"masks {scene.seed}").choice(sorted(phrase_counts(scene), key=str))
-    prefix = detection_example([label], scene).prefix.replace("detect", "segment", 1)
-    return Example("segment", prefix, "")
+    return Example("segment", boxes_example([label], scene, "segment").prefix, "")
 
 
 def truth(scene: Scene, example: Example) -> RowTruth:

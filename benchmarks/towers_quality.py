@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from examples.demo_model.examples import caption
+from examples.demo_model.questions import caption
 from examples.demo_model.scenes import COLOURS, EVAL_SEEDS, SHAPES, Scene, render
-from examples.demo_towers.augment import recompressed, scaled, turned
 from pgcli.checkpoints.find import find
 from pgcli.embedding.engine import EmbeddingEngine
 from pgcli.embedding.loader import load
@@ -121,11 +120,16 @@ def changed(image: Image.Image, scene: Scene, kinds: Sequence[str]) -> Image.Ima
     kind = kinds[scene.seed % len(kinds)]
     if kind in ("turned", "all three"):
         degrees = rng.choice((90, 180, 270)) if rng.random() < 0.5 else rng.uniform(-20, 20)
-        image = turned(image, degrees, scene.background_rgb)
+        bicubic, ground = Image.Resampling.BICUBIC, scene.background_rgb
+        image = image.rotate(degrees, bicubic, expand=True, fillcolor=ground)
     if kind in ("scaled", "all three"):
-        image = scaled(image, rng.uniform(0.25, 0.8), Image.Resampling.LANCZOS)
+        factor = rng.uniform(0.25, 0.8)
+        size = [max(24, round(side * factor)) for side in image.size]
+        image = image.resize((size[0], size[1]), Image.Resampling.LANCZOS)
     if kind in ("recompressed", "all three"):
-        image = recompressed(image, rng.randint(20, 60))
+        file = BytesIO()
+        image.save(file, "JPEG", quality=rng.randint(20, 60))
+        image = Image.open(file).convert("RGB")
     return image
 
 

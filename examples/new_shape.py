@@ -13,41 +13,36 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from examples.demo_model.examples import (
+from examples.demo_model.questions import (
+    QUESTIONS,
     Example,
+    boxes_example,
     caption,
-    detection_example,
     draw_examples,
     eval_examples,
 )
-from examples.demo_model.questions import QUESTIONS
-from examples.demo_model.scenes import EXAMPLE_SEEDS, OUTLINES, SHAPES, Point, Scene, render
+from examples.demo_model.scenes import EXAMPLE_SEEDS, OUTLINES, SHAPES, Scene, render
 
 HEART = "heart"
 DRAWINGS = 60
-#: Drawings by their use: none is in two of them, or in the training data of the built-in model.
-TRAIN, NEW, KNOWN = (EXAMPLE_SEEDS[start : start + DRAWINGS] for start in (100, 200, 300))
-REHEARSED = EXAMPLE_SEEDS[400 : 400 + 4 * DRAWINGS]
+#: The first drawing of each use: none is in two, or in the training data of the built-in model.
+TRAIN, NEW, KNOWN, REHEARSED = 100, 200, 300, 400
 REHEARSED_ROWS = 4  # of each of these drawings
 HEART_RATE = 0.35  # of objects behind the first
 CAPTION_PROMPTS = ("caption en", "cap en", "describe en")
+Row = dict[str, Any]
 
-
-def heart() -> Iterator[Point]:
-    """Points of the curve x = 16 sin³ t, y = 13 cos t - 5 cos 2t - 2 cos 3t - cos 4t."""
-    for step in range(72):
-        t = math.tau * step / 72
-        height = 13 * math.cos(t) - 5 * math.cos(2 * t) - 2 * math.cos(3 * t) - math.cos(4 * t)
-        yield 16 * math.sin(t) ** 3 / 17.5, -(height + 2.5) / 17.5
-
-
-OUTLINES[HEART] = list(heart())
+OUTLINES[HEART] = []  # x = 16 sin³ t, y = 13 cos t - 5 cos 2t - 2 cos 3t - cos 4t
+for t in (math.tau * step / 72 for step in range(72)):
+    height = 13 * math.cos(t) - 5 * math.cos(2 * t) - 2 * math.cos(3 * t) - math.cos(4 * t)
+    OUTLINES[HEART].append((16 * math.sin(t) ** 3 / 17.5, -(height + 2.5) / 17.5))
 
 
 def with_hearts(seed: int) -> Scene:
@@ -63,12 +58,12 @@ def with_hearts(seed: int) -> Scene:
     return replace(scene, objects=tuple(objects))
 
 
-def training_rows(image: str, scene: Scene) -> list[dict[str, Any]]:
+def training_rows(image: str, scene: Scene) -> list[Row]:
     """Rows about a drawing: captions, questions and detections; of nothing, they have no boxes."""
-    rng = Random(scene.seed)
+    rng, words = Random(scene.seed), caption(scene, (*SHAPES, HEART))
     examples = [
-        *(Example("caption", prompt, true_caption(scene)) for prompt in CAPTION_PROMPTS),
-        detection_example([(HEART, None)], scene),
+        *(Example("caption", prompt, words) for prompt in CAPTION_PROMPTS),
+        boxes_example([(HEART, None)], scene),
         *(x for x in draw_examples(scene, rng) if x.kind in {*QUESTIONS, "detect"}),
         *(x for x in draw_examples(scene, rng) if x.kind in QUESTIONS),
     ]
@@ -79,28 +74,15 @@ def training_rows(image: str, scene: Scene) -> list[dict[str, Any]]:
     ]
 
 
-def true_caption(scene: Scene) -> str:
-    """The caption, with hearts after the other shapes of a colour."""
-    return caption(scene, (*SHAPES, HEART))
-
-
-def questions_about_hearts(scene: Scene) -> list[Example]:
-    """Questions about a drawing that are about hearts, and its caption if it has any."""
-    exists = any(drawn.shape == HEART for drawn in scene.objects)
-    asked = [
-        *eval_examples(scene),
-        Example("exists", f"is there a {HEART}?", "yes" if exists else "no"),
-    ]
-    captioned = [Example("caption", "caption en", true_caption(scene))] if exists else []
-    return captioned + [
-        example
-        for example in asked
-        if example.kind not in ("caption", "detect") and HEART in example.prefix + example.suffix
-    ]
-
-
-def question_rows(image: str, examples: Iterable[Example]) -> list[dict[str, Any]]:
-    """Rows of questions about a drawing with their true answers."""
+def question_rows(image: str, scene: Scene, *, about_hearts: bool) -> list[Row]:
+    """Rows of questions with their true answers, and the caption; those about hearts, or all."""
+    examples = [example for example in eval_examples(scene) if example.kind != "detect"]
+    if about_hearts:
+        exists = any(drawn.shape == HEART for drawn in scene.objects)
+        words = caption(scene, (*SHAPES, HEART))
+        asked = Example("exists", f"is there a {HEART}?", "yes" if exists else "no")
+        examples = [Example("caption", "caption en", words), *examples[1:], asked]
+        examples = [x for x in examples if HEART in x.prefix + x.suffix]
     return [
         {"id": f"{image} {number}", "image": image, "prompt": example.prefix}
         | {"answer": example.suffix, "kind": example.kind}
@@ -108,7 +90,7 @@ def question_rows(image: str, examples: Iterable[Example]) -> list[dict[str, Any
     ]
 
 
-def box_row(image: str, scene: Scene) -> dict[str, Any]:
+def box_row(image: str, scene: Scene) -> Row:
     """The row with the boxes of hearts in pixels."""
     size = {"x": scene.width, "y": scene.height}
     boxes = [
@@ -119,28 +101,29 @@ def box_row(image: str, scene: Scene) -> dict[str, Any]:
     return {"id": Path(image).name, "prompt": f"detect {HEART}", "boxes": boxes}
 
 
-def drawn(folder: Path, scenes: Iterable[Scene]) -> Iterator[tuple[str, Scene]]:
-    """Each scene, drawn into the folder, after the path from the folder above."""
+def draw(
+    folder: Path, first: int, count: int, scene_of: Callable[[int], Scene]
+) -> Iterator[tuple[str, Scene]]:
+    """Draw scenes into the folder; each after its path from the folder above."""
     folder.mkdir(parents=True, exist_ok=True)
-    for number, scene in enumerate(scenes):
-        name = f"{folder.name}/{number:02}.png"
+    for number, seed in enumerate(EXAMPLE_SEEDS[first : first + count]):
+        name, scene = f"{folder.name}/{number:02}.png", scene_of(seed)
         render(scene).save(folder.parent / name)
         yield name, scene
 
 
 def main(folder: Path, count: int = DRAWINGS) -> None:
-    rows: dict[str, list[dict[str, Any]]] = {"train": [], "questions": [], "boxes": [], "known": []}
-    for image, scene in drawn(folder / "train", map(with_hearts, TRAIN[:count])):
+    rows: dict[str, list[Row]] = defaultdict(list)
+    for image, scene in draw(folder / "train", TRAIN, count, with_hearts):
         rows["train"] += training_rows(image, scene)
-    for image, scene in drawn(folder / "rehearsed", map(Scene.from_seed, REHEARSED[: 4 * count])):
+    for image, scene in draw(folder / "rehearsed", REHEARSED, 4 * count, Scene.from_seed):
         known = training_rows(image, scene)
         rows["train"] += Random(scene.seed).sample(known, REHEARSED_ROWS)
-    for image, scene in drawn(folder / "new", map(with_hearts, NEW[:count])):
-        rows["questions"] += question_rows(image, questions_about_hearts(scene))
+    for image, scene in draw(folder / "new", NEW, count, with_hearts):
+        rows["questions"] += question_rows(image, scene, about_hearts=True)
         rows["boxes"].append(box_row(image, scene))
-    for image, scene in drawn(folder / "known", map(Scene.from_seed, KNOWN[:count])):
-        asked = [example for example in eval_examples(scene) if example.kind != "detect"]
-        rows["known"] += question_rows(image, asked)
+    for image, scene in draw(folder / "known", KNOWN, count, Scene.from_seed):
+        rows["known"] += question_rows(image, scene, about_hearts=False)
     for name, manifest in rows.items():
         lines = "".join(f"{json.dumps(row)}\n" for row in manifest)
         (folder / f"{name}.jsonl").write_text(lines)

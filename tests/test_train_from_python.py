@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import runpy
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -92,14 +90,3 @@ def test_manifest_trains_a_classifier(tmp_path: Path, monkeypatch: pytest.Monkey
     answer = next(report.load(device="cpu").classify(["images/00.png"]))
     assert answer.answer in ("red", "green", "blue")
     assert json.loads(Path("out/run.json").read_text())["result"]["complete"]
-
-
-@pytest.mark.slow
-def test_loop_of_the_example_learns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    root = Path(__file__).parents[1]
-    shutil.copytree(root / "examples" / "images", "examples/images")
-    runpy.run_path(str(root / "examples" / "training_loop.py"))
-    assert capsys.readouterr().out.splitlines()[-2:] == ["two stars", "no star"]

@@ -4,126 +4,73 @@
     torchrun --nproc-per-node 2 -m examples.demo_model runs
     python -m examples.demo_model runs --phase vision --steps 100 --batch-size 4
 
-Each phase has a folder in `runs`; that of the model is `runs/demo`. benchmarks/trials.md
-says how long they take. The last command tries one phase, after those that it begins with.
+Each phase of phases.toml has a folder in `runs`; that of the model is `runs/demo`. The last command
+tries one phase, after those that it begins with.
+
+The shipped weights were made in these phases, by two processes, with the code of commit 7d19615f.
+That code also learned the tokenizer and the codes of masks, which are taken from the shipped model
+here, and it added up the rows of an update in another order.
 """
 
 from __future__ import annotations
 
 import argparse
+import tomllib
+from dataclasses import replace
 from pathlib import Path
-from random import Random
 
-import numpy
 import torch
-from torch import Tensor
 
-from examples.demo_model.build_tokenizer import IMAGE, build_tokenizer
-from examples.demo_model.examples import tokenizer_corpus
-from examples.demo_model.init import init_weights, whiten_patches
-from examples.demo_model.lettered import page_of_words
-from examples.demo_model.mask_autoencoder import MaskAutoencoder, MaskTask, mask_codes
+from examples.demo_model.model import DemoLearner
 from examples.demo_model.muon import Muon
-from examples.demo_model.phases import PHASES, Phase
-from examples.demo_model.scenes import TOKENIZER_SEEDS, TRAINING_SEEDS
-from examples.demo_model.task import HALF, DemoLearner, DrawingsTask, SceneDataset, square_pixels
-from examples.run_trainer import run_trainer
+from examples.demo_model.task import Drawings, DrawingsTask, Phase, first_learner
+from pgcli.checkpoints.find import BUILTIN
 from pgcli.engine.tokenizer import Tokenizer
-from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
-from pgcli.model.paligemma import PaliGemma
-from pgcli.model.siglip import normalize_pixels
 from pgcli.training.processes import Processes, joined_processes
+from pgcli.training.trainer import Trainer, TrainerOptions
 
-WIDTH = 192
-VISION = VisionConfig(width=WIDTH, depth=4, mlp_dim=768, num_heads=3, patch_size=14, resolution=112)
-EOS = 1
-MASKS, MASK_STEPS, MASK_BATCH = "masks", 500, 32
+FILE = Path(__file__).with_name("phases.toml")
+PHASES = {name: Phase(**values) for name, values in tomllib.loads(FILE.read_text()).items()}
 
 
-def make(runs: Path, name: str, processes: Processes, steps: int | None, batch: int | None) -> None:
-    """Train a phase, or write the mean of several; the folders of earlier ones are in `runs`."""
-    folder = runs / name
-    if name == MASKS:
-        task = MaskTask(MaskAutoencoder(), batch or MASK_BATCH)
-        train = {"steps": steps or MASK_STEPS, "learning_rate": 2e-3, "warmup": 50}
-        run_trainer(task, folder, processes, **train, eval_every=100)
-        return
-    phase, tokenizer = PHASES[name], runs / "tokenizer"
-    if not isinstance(phase, Phase):
-        learner = DemoLearner.load(*(runs / part for part in phase))
-        processes.from_first(lambda: learner.save(folder, tokenizer, torch.bfloat16))
-        return
-    processes.from_first(lambda: write_tokenizer(tokenizer))
-    vocabulary = Tokenizer.from_folder(tokenizer)
-    training = SceneDataset(
-        phase,
-        vocabulary,
-        EOS,
-        TRAINING_SEEDS[phase.first_drawing :],
-        VISION.resolution,
-        VISION.resolution // VISION.patch_size,
-        batch or phase.batch_size,
-        mask_codes(runs / MASKS),
+def make(runs: Path, name: str, phase: Phase, processes: Processes) -> None:
+    """Train a phase, whose folder is in `runs` as are those of the phases that it begins with."""
+    folder, state = runs / name, runs / f"{name}.pgcli"
+    for path in (folder, state):
+        path.mkdir(parents=True, exist_ok=True)
+    earlier = [runs / weights for weights in phase.weights]
+    learner = DemoLearner.load(*earlier) if earlier else first_learner()
+    task = DrawingsTask(
+        learner, Drawings(phase, Tokenizer.from_folder(BUILTIN)), workers=1, processes=processes
     )
-    learner = (
-        DemoLearner(new_model(vocabulary))
-        if phase.weights is None
-        else DemoLearner.load(runs / phase.weights)
-    )
-    steps = steps or phase.steps
-    run_trainer(
-        DrawingsTask(learner, training, tokenizer, workers=1, processes=processes),
-        folder,
-        processes,
-        steps=steps,
-        learning_rate=phase.rate,
-        warmup=min(50, steps // 4),
+    if not phase.steps:
+        processes.from_first(lambda: task.save(folder))
+        return
+    options = TrainerOptions(
+        phase.steps,
+        phase.rate,
+        warmup=min(50, phase.steps // 4),
+        weight_decay=0.05,
+        betas=(0.9, 0.98),
         optimizer=Muon,
         eval_every=phase.eval_every,
     )
-
-
-def write_tokenizer(folder: Path) -> None:
-    """Learn the tokenizer, unless it is there."""
-    if not (folder / "tokenizer.json").exists():
-        corpus = tokenizer_corpus(TOKENIZER_SEEDS)
-        sizes = {"resolution": VISION.resolution, "image_tokens": VISION.num_patches}
-        build_tokenizer(folder, corpus, **sizes)
-
-
-def new_model(vocabulary: Tokenizer) -> PaliGemma:
-    """The model as its training begins."""
-    decoder = DecoderConfig(
-        width=WIDTH,
-        depth=4,
-        mlp_dim=640,
-        num_heads=3,
-        num_kv_heads=1,
-        head_dim=64,
-        vocab_size=vocabulary.size,
-        max_positions=1024,
-    )
-    image_token_id = vocabulary.id(IMAGE)
-    config = PaliGemmaConfig(VISION, decoder, image_token_id=image_token_id, stop_tokens=(EOS,))
-    model = PaliGemma(config)
-    init_weights(model, seed=0)
-    whiten_patches(model.vision.embeddings.patch_embedding, _pages(TOKENIZER_SEEDS[:256]))
-    return model
-
-
-def _pages(seeds: range) -> Tensor:
-    """Pages of words as the vision tower reads them."""
-    pages = [square_pixels(page_of_words(s), VISION.resolution, Random(s)) for s in seeds]
-    return normalize_pixels(torch.from_numpy(numpy.stack(pages)), HALF, HALF, torch.float32)
+    trainer = Trainer(task, options, folder, state, processes)
+    trainer.run(on_update=lambda line: print(f"{name} {line['step']}: {line['loss']:.3f}"))
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m examples.demo_model")
     parser.add_argument("runs", type=Path, help="folder of the phases' folders")
-    parser.add_argument("--phase", choices=(MASKS, *PHASES), help="the only one")
-    parser.add_argument("--steps", type=int, help="in place of the phase's own number")
-    parser.add_argument("--batch-size", type=int, help="in place of the phase's own")
-    options = parser.parse_args()
+    parser.add_argument("--phase", choices=PHASES, help="the only one")
+    parser.add_argument("--steps", type=int, help="in place of each phase's own number")
+    parser.add_argument("--batch-size", type=int, help="in place of each phase's own")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)  # the other processor draws
     with joined_processes("cpu") as joined:
-        for phase_name in [options.phase] if options.phase else (MASKS, *PHASES):
-            make(options.runs, phase_name, joined, options.steps, options.batch_size)
+        for name in [arguments.phase] if arguments.phase else PHASES:
+            phase = PHASES[name]
+            steps = phase.steps and (arguments.steps or phase.steps)
+            batch_size = arguments.batch_size or phase.batch_size
+            phase = replace(phase, steps=steps, batch_size=batch_size)
+            make(arguments.runs, name, phase, joined)

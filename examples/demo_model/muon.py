@@ -5,6 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+MOMENTUM = 0.95
+UPDATE_RMS = 0.2  # of the values of AdamW's updates, in units of the learning rate
+
 
 class Muon(torch.optim.AdamW):
     """AdamW, in which the momentum of matrices with weight decay is orthogonalized.
@@ -13,29 +16,21 @@ class Muon(torch.optim.AdamW):
     as large as AdamW's, by Liu et al., "Muon is scalable for LLM training", 2025.
     """
 
-    MOMENTUM = 0.95
-    UPDATE_RMS = 0.2  # of the values of AdamW's updates, in units of the learning rate
-
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Update the parameters that have a gradient; those of matrices are then dropped."""
         for group in self.param_groups:
             for weight in group["params"] if group["name"] == "decayed" else ():
-                if weight.ndim == 2 and weight.grad is not None:
-                    self._update(weight, weight.grad, group["lr"], group["weight_decay"])
-                    weight.grad = None
+                if weight.ndim != 2 or weight.grad is None:
+                    continue
+                momentum = self.state[weight].setdefault("exp_avg", torch.zeros_like(weight))
+                momentum.lerp_(weight.grad, 1 - MOMENTUM)
+                update = orthogonalized(weight.grad.lerp(momentum, MOMENTUM))
+                scale = UPDATE_RMS * max(weight.shape) ** 0.5
+                weight.mul_(1 - group["lr"] * group["weight_decay"])
+                weight.sub_(update, alpha=group["lr"] * scale)
+                weight.grad = None
         super().step()
-
-    def _update(
-        self, weight: Tensor, gradient: Tensor, learning_rate: float, weight_decay: float
-    ) -> None:
-        state = self.state[weight]
-        momentum = state.setdefault("exp_avg", torch.zeros_like(weight))
-        momentum.lerp_(gradient, 1 - self.MOMENTUM)
-        update = orthogonalized(gradient.lerp(momentum, self.MOMENTUM))
-        scale = self.UPDATE_RMS * max(weight.shape) ** 0.5
-        weight.mul_(1 - learning_rate * weight_decay)
-        weight.sub_(update, alpha=learning_rate * scale)
 
 
 def orthogonalized(matrix: Tensor) -> Tensor:

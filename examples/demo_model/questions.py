@@ -1,8 +1,11 @@
-"""Phrases for the objects of a scene, and questions about it with unambiguous answers."""
+"""What is asked about a drawing, and the answers: captions, boxes, masks, questions and words."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from random import Random
 
 from examples.demo_model.scenes import (
@@ -13,14 +16,30 @@ from examples.demo_model.scenes import (
     Scene,
     SceneObject,
 )
+from pgcli.parsing import detection_text
 
 #: A shape, a colour, or both; (None, None) describes every object.
 Phrase = tuple[str | None, str | None]
 QuestionAnswer = tuple[str, str]
+#: The codes of each shape in each multiple of 4 degrees, by the encoder beside the shipped decoder.
+MASK_CODES = json.loads(Path(__file__).with_name("mask_codes.json").read_text())
+
+NUMBERS = ("no", "one", "two", "three", "four")
+CAPTION_PREFIXES = ("caption en",) * 8 + ("cap en", "describe en")
+
+#: How often each kind of example is drawn; kinds without a rate are always.
+KIND_RATES = {"background": 0.4, "ocr": 0.08}
+#: Of 100 detections or masks, those with one, two and three labels, and the rate of absent labels.
+LABELS = ((50, 34, 16), 0.28)
+TRAINING_LABELS = ((20, 40, 40), 0.4)
+MASK_LABELS = ((70, 25, 5), 0.2)
+ANY_SHAPES_RATE = 0.4  # of the detections that are added for training: labels `star ; circle`
+# large counts are rare in the scenes, so they are sampled more often
+COUNT_WEIGHTS = (3, 2, 5, 12, 30)
+MIN_SIDE_RATIO = 1.35  # of the distances along both axes, for the side to be unambiguous
 
 COLOUR_WORDS = ("colour", "color")
 SHAPE_WORDS = ("shape", "object", "thing")
-SIDES = ("left", "right", "above", "below")
 OPPOSITE = {"left": "right", "right": "left", "above": "below", "below": "above"}
 SIDE_WORDS = {
     "left": ("left of", "to the left of"),
@@ -28,67 +47,174 @@ SIDE_WORDS = {
     "above": ("above", "higher than"),
     "below": ("below", "under", "lower than"),
 }
-# large counts are rare in the scenes, so they are sampled more often
-COUNT_WEIGHTS = (3, 2, 5, 12, 30)
-MIN_SIDE_RATIO = 1.35  # of the distances along both axes, for the side to be unambiguous
+#: The wordings of each kind of question.
+TEMPLATES = json.loads(Path(__file__).with_name("templates.json").read_text())
 
-HOW_MANY = (
-    "how many {many} are there",
-    "how many {many} are in the picture",
-    "how many {many} do you see",
-    "how many {many} can you see",
-    "count the {many}",
-    "what is the number of {many}",
-)
-WHICH_COLOUR = (
-    "what {colour} is the {one}",
-    "which {colour} is the {one}",
-    "what is the {colour} of the {one}",
-    "what is the {one}'s {colour}",
-)
-WHICH_COLOUR_ALL = (
-    "what {colour} are the {many}",
-    "which {colour} are the {many}",
-    "what is the {colour} of the {many}",
-)
-WHICH_SHAPE = (
-    "what shape is the {colour} one",
-    "what shape is the {colour} {thing}",
-    "which shape is the {colour} one",
-    "what is the shape of the {colour} {thing}",
-    "what is the {colour} {thing}",
-    "which shape is {colour}",
-)
-WHICH_SHAPE_ALONE = (
-    "what shape is it",
-    "what shape is this",
-    "what shape is in the picture",
-    "which shape do you see",
-    "what is the shape of the object",
-)
-WHERE = (
-    "where is the {a} relative to the {b}",
-    "where is the {a} compared to the {b}",
-    "where is the {a}, seen from the {b}",
-    "is the {a} left, right, above or below the {b}",
-    "on which side of the {b} is the {a}",
-)
-IS_ON_SIDE = (*["is the {a} {side} the {b}"] * 2, "do you see the {a} {side} the {b}")
-IS_THERE = (
-    "is there {some}",
-    "is there {some} in the picture",
-    "do you see {some}",
-    "can you see {some}",
-    "does the picture show {some}",
-    "are there any {many}",
-)
-WHICH_BACKGROUND = (
-    "what {colour} is the background",
-    "which {colour} is the background",
-    "what is the background {colour}",
-    "what is the {colour} of the background",
-)
-IS_BACKGROUND = ("is the background {name}", "is the background {colour} {name}")
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A prompt and its answer."""
+
+    kind: str
+    prefix: str
+    suffix: str
+
+
+def eval_examples(scene: Scene) -> list[Example]:
+    """The examples that a model is evaluated on, always the same for a scene.
+
+    One caption, each kind of question that has an answer, a detection of an object of the scene,
+    one of an object that may be absent, and one of several labels.
+    """
+    rng = Random(f"exam {scene.seed}")  # another text would draw other examples
+    present = sorted(phrase_counts(scene), key=str)
+    maybe = absent_phrase(scene, rng) if rng.random() < 0.5 else rng.choice(present)
+    questions = question_examples(list(QUESTIONS), scene, rng)
+    first = rng.choice(present)
+    while len(several := random_phrases(scene, rng)) == 1:
+        pass
+    detections = [boxes_example(labels, scene) for labels in ([first], [maybe], several)]
+    return [Example("caption", "caption en", caption(scene)), *questions, *detections]
+
+
+def draw_examples(scene: Scene, rng: Random) -> list[Example]:
+    """8 to 13 random examples: a caption, detections, and every question that has an answer."""
+    drawn = [Example("caption", rng.choice(CAPTION_PREFIXES), caption(scene))]
+    drawn += [boxes_example(random_phrases(scene, rng), scene) for _ in range(3)]
+    kinds = [kind for kind in (*QUESTIONS, "count") if rng.random() < KIND_RATES.get(kind, 1.0)]
+    drawn += question_examples(kinds, scene, rng)
+    if rng.random() < KIND_RATES["ocr"]:
+        drawn.append(Example("ocr", "ocr", ""))
+    return drawn
+
+
+def training_examples(scene: Scene, rng: Random) -> list[Example]:
+    """Examples of a drawing in random order; the ones that must not be left out come first.
+
+    Those are the word, if the drawing has one, or else a caption, a detection with several labels,
+    and in half of the drawings masks.
+    """
+    if not scene.objects:
+        return [ocr_example(scene), Example("background", *which_background(scene, rng))]
+    segmented = boxes_example(random_phrases(scene, rng, *MASK_LABELS), scene, "segment")
+    labels: list[Phrase]
+    if rng.random() < ANY_SHAPES_RATE:  # whether present or not
+        labels = [(shape, None) for shape in rng.sample(SHAPES, rng.choice((1, 2, 3, 3)))]
+    else:
+        labels = random_phrases(scene, rng, *TRAINING_LABELS)
+    detected = boxes_example(labels, scene)
+    captioned, *others = draw_examples(scene, rng)
+    rng.shuffle(others)
+    if not scene.words:
+        first = [captioned, detected]
+        return [segmented, *first, *others] if rng.random() < 0.5 else [*first, *others, segmented]
+    rest = [captioned, detected, segmented, *(x for x in others if x.kind != "ocr")]
+    rng.shuffle(rest)
+    return [ocr_example(scene), *rest]
+
+
+def ocr_example(scene: Scene) -> Example:
+    """The word on the drawing; the answer is empty if it has none."""
+    return Example("ocr", "ocr", " ".join(word.text for word in scene.words))
+
+
+def caption(scene: Scene, shapes: Sequence[str] = SHAPES) -> str:
+    """The caption of the scene.
+
+    Equal objects are counted together, in the order of colours, then of shapes; the background
+    comes last.
+    """
+    numbers = phrase_counts(scene)
+    groups = []
+    for kind in ((shape, colour) for colour in COLOURS for shape in shapes):
+        words, number = phrase_text(kind), numbers.get(kind, 0)
+        if number:
+            groups.append(article(words) if number == 1 else f"{NUMBERS[number]} {plural(words)}")
+    listed = " and ".join([", ".join(groups[:-1]), groups[-1]] if len(groups) > 1 else groups)
+    return f"{listed} on {article(scene.background)} background"
+
+
+def boxes_example(labels: Sequence[Phrase], scene: Scene, kind: str = "detect") -> Example:
+    """The boxes of the labels, label by label, each from left to right; for `segment` with masks.
+
+    The answer is empty if no label is in the scene.
+    """
+    matched = [*matching(labels, scene)]
+    boxes = [asdict(box) | {"label": phrase_text(label)} for label, _, box in matched]
+    masks = [{"codes": mask_codes(drawn)} for _, drawn, _ in matched if kind == "segment"]
+    answer = detection_text(boxes, masks, width=1, height=1)
+    return Example(kind, f"{kind} {' ; '.join(map(phrase_text, labels))}", answer)
+
+
+def mask_codes(drawn: SceneObject) -> list[int]:
+    """The codes of the object's mask, of the nearest tilt that has some."""
+    codes: list[int] = MASK_CODES[drawn.shape][str(4 * round(drawn.tilt / 4))]
+    return codes
+
+
+def matching(
+    labels: Sequence[Phrase], scene: Scene
+) -> Iterator[tuple[Phrase, SceneObject, RelativeBox]]:
+    """The objects that each label describes, label by label, each from left to right."""
+    from_left = sorted(
+        zip(scene.objects, scene.boxes, strict=True), key=lambda pair: (pair[1].xmin, pair[1].ymin)
+    )
+    for label in labels:
+        for drawn, box in from_left:
+            if matches(label, drawn):
+                yield label, drawn, box
+
+
+def random_phrases(
+    scene: Scene, rng: Random, counts: Sequence[int] = LABELS[0], absent: float = LABELS[1]
+) -> list[Phrase]:
+    """One to three labels, how often is in `counts`, each absent at the rate `absent`.
+
+    Labels that describe the same object are not combined, since the answers would only be longer.
+    """
+    labels: list[Phrase] = []
+    for _ in range(rng.choices((1, 2, 3), counts)[0]):
+        present = rng.choice(list(phrase_counts(scene)))
+        label = absent_phrase(scene, rng) if rng.random() < absent else present
+        if not any(matches(label, o) and matches(own, o) for own in labels for o in scene.objects):
+            labels.append(label)
+    return list(dict.fromkeys(labels))
+
+
+def phrase_counts(scene: Scene) -> dict[Phrase, int]:
+    """The number of objects that each phrase describes, for phrases that describe at least one."""
+    numbers: dict[Phrase, int] = {}
+    for drawn in scene.objects:
+        for shape in (drawn.shape, None):
+            for colour in (drawn.colour, None):
+                numbers[shape, colour] = numbers.get((shape, colour), 0) + 1
+    return numbers
+
+
+def absent_phrase(scene: Scene, rng: Random) -> Phrase:
+    """A phrase that describes no object of the scene.
+
+    Most are hard negatives: a shape of the scene in the colour of another object.
+    """
+    present = phrase_counts(scene)
+    shapes, colours = {t.shape for t in scene.objects}, {t.colour for t in scene.objects}
+    near: list[Phrase] = [
+        (shape, colour)
+        for shape in SHAPES
+        for colour in COLOURS
+        if (shape in shapes or colour in colours) and (shape, colour) not in present
+    ]
+    mixed = [s for s in near if s[0] in shapes and s[1] in colours]
+    far: list[Phrase] = [(shape, None) for shape in SHAPES if shape not in shapes]
+    far += [(None, colour) for colour in COLOURS if colour not in colours]
+    pools: list[list[Phrase]] = [mixed or near, near, far]
+    return rng.choice(rng.choices(pools, (45, 20, 35))[0])
+
+
+def matches(phrase: Phrase, drawn: SceneObject) -> bool:
+    """Whether the phrase describes the object."""
+    shape, colour = phrase
+    return shape in (None, drawn.shape) and colour in (None, drawn.colour)
 
 
 def article(words: str) -> str:
@@ -107,43 +233,7 @@ def phrase_text(phrase: Phrase, noun: str = "shape") -> str:
     return f"{colour} {shape or noun}" if colour else shape or noun
 
 
-def phrase_counts(scene: Scene) -> dict[Phrase, int]:
-    """The number of objects that each phrase describes, for phrases that describe at least one."""
-    found: dict[Phrase, int] = {}
-    for drawn in scene.objects:
-        for shape in (drawn.shape, None):
-            for colour in (drawn.colour, None):
-                found[shape, colour] = found.get((shape, colour), 0) + 1
-    return found
-
-
-def absent_phrase(scene: Scene, rng: Random) -> Phrase:
-    """A phrase that describes no object of the scene.
-
-    Most are hard negatives: a shape of the scene in the colour of another object.
-    """
-    found = phrase_counts(scene)
-    shapes, colours = {t.shape for t in scene.objects}, {t.colour for t in scene.objects}
-    near: list[Phrase] = [
-        (shape, colour)
-        for shape in SHAPES
-        for colour in COLOURS
-        if (shape in shapes or colour in colours) and (shape, colour) not in found
-    ]
-    mixed = [s for s in near if s[0] in shapes and s[1] in colours]
-    far: list[Phrase] = [(shape, None) for shape in SHAPES if shape not in shapes]
-    far += [(None, colour) for colour in COLOURS if colour not in colours]
-    pools: list[list[Phrase]] = [mixed or near, near, far]
-    return rng.choice(rng.choices(pools, (45, 20, 35))[0])
-
-
-def matches(phrase: Phrase, drawn: SceneObject) -> bool:
-    """Whether the phrase describes the object."""
-    shape, colour = phrase
-    return shape in (None, drawn.shape) and colour in (None, drawn.colour)
-
-
-def how_many(scene: Scene, rng: Random) -> QuestionAnswer | None:
+def how_many(scene: Scene, rng: Random) -> QuestionAnswer:
     """The number of objects that a phrase describes, in digits."""
     groups: dict[int, list[Phrase]] = {0: [absent_phrase(scene, rng)]}
     for phrase, number in phrase_counts(scene).items():
@@ -152,7 +242,7 @@ def how_many(scene: Scene, rng: Random) -> QuestionAnswer | None:
     number = rng.choices(numbers, [COUNT_WEIGHTS[n] for n in numbers])[0]
     noun = rng.choice((*SHAPE_WORDS, "figure"))
     many = plural(phrase_text(rng.choice(groups[number]), noun))
-    return rng.choice(HOW_MANY).format(many=many), str(number)
+    return rng.choice(TEMPLATES["how many"]).format(many=many), str(number)
 
 
 def which_colour(scene: Scene, rng: Random) -> QuestionAnswer | None:
@@ -166,19 +256,20 @@ def which_colour(scene: Scene, rng: Random) -> QuestionAnswer | None:
     shape = rng.choice(clear)
     colour_word, alone = rng.choice(COLOUR_WORDS), len(scene.objects) == 1
     called = rng.choice((shape, *SHAPE_WORDS)) if alone else shape
-    template = rng.choice(WHICH_COLOUR if len(of_shape[shape]) == 1 else WHICH_COLOUR_ALL)
+    kind = "which colour" if len(of_shape[shape]) == 1 else "which colour, of several"
+    template = rng.choice(TEMPLATES[kind])
     return template.format(colour=colour_word, one=called, many=plural(shape)), of_shape[shape][0]
 
 
 def which_shape(scene: Scene, rng: Random) -> QuestionAnswer | None:
     """The shape of the only object of its colour."""
-    found = phrase_counts(scene)
-    clear = [drawn for drawn in scene.objects if found[None, drawn.colour] == 1]
+    numbers = phrase_counts(scene)
+    clear = [drawn for drawn in scene.objects if numbers[None, drawn.colour] == 1]
     if not clear:
         return None
     drawn = rng.choice(clear)
     alone = len(scene.objects) == 1 and rng.random() < 0.5
-    template = rng.choice(WHICH_SHAPE_ALONE if alone else WHICH_SHAPE)
+    template = rng.choice(TEMPLATES["which shape, of one"] if alone else TEMPLATES["which shape"])
     return template.format(colour=drawn.colour, thing=rng.choice(SHAPE_WORDS)), drawn.shape
 
 
@@ -188,7 +279,7 @@ def where(scene: Scene, rng: Random) -> QuestionAnswer | None:
     if pair is None:
         return None
     a, b, side = pair
-    return rng.choice(WHERE).format(a=a, b=b), side
+    return rng.choice(TEMPLATES["where"]).format(a=a, b=b), side
 
 
 def is_on_side(scene: Scene, rng: Random) -> QuestionAnswer | None:
@@ -202,10 +293,10 @@ def is_on_side(scene: Scene, rng: Random) -> QuestionAnswer | None:
     a, b, true = pair
     answer = rng.choice(("yes", "no"))
     words = rng.choice(SIDE_WORDS[true if answer == "yes" else OPPOSITE[true]])
-    return rng.choice(IS_ON_SIDE).format(a=a, b=b, side=words), answer
+    return rng.choice(TEMPLATES["is on a side"]).format(a=a, b=b, side=words), answer
 
 
-def is_there(scene: Scene, rng: Random) -> QuestionAnswer | None:
+def is_there(scene: Scene, rng: Random) -> QuestionAnswer:
     """Whether the scene has an object that a phrase describes; half of the answers are yes."""
     answer = rng.choice(("yes", "no"))
     present = [phrase for phrase in phrase_counts(scene) if phrase != (None, None)]
@@ -214,20 +305,21 @@ def is_there(scene: Scene, rng: Random) -> QuestionAnswer | None:
     some = article(called)
     if phrase[0] is None and rng.random() < 0.5:
         some = f"anything {phrase[1]}"
-    return rng.choice(IS_THERE).format(some=some, many=plural(called)), answer
+    return rng.choice(TEMPLATES["is there"]).format(some=some, many=plural(called)), answer
 
 
-def which_background(scene: Scene, rng: Random) -> QuestionAnswer | None:
+def which_background(scene: Scene, rng: Random) -> QuestionAnswer:
     """The colour of the background, or whether it is a given colour."""
     colour_word = rng.choice(COLOUR_WORDS)
     if rng.random() < 0.6:
-        return rng.choice(WHICH_BACKGROUND).format(colour=colour_word), scene.background
+        template = rng.choice(TEMPLATES["which background"])
+        return template.format(colour=colour_word), scene.background
     answer = rng.choice(("yes", "no"))
     others = [ground for ground in BACKGROUNDS if ground != scene.background]
     named = scene.background if answer == "yes" else rng.choice(others)
     if named == "grey":
         named = rng.choice(("grey", "gray"))
-    return rng.choice(IS_BACKGROUND).format(name=named, colour=colour_word), answer
+    return rng.choice(TEMPLATES["is the background"]).format(name=named, colour=colour_word), answer
 
 
 #: Every kind of question; each returns None if the scene has no unambiguous answer.
@@ -240,6 +332,12 @@ QUESTIONS: dict[str, Callable[[Scene, Random], QuestionAnswer | None]] = {
     "exists": is_there,
     "background": which_background,
 }
+
+
+def question_examples(kinds: Sequence[str], scene: Scene, rng: Random) -> list[Example]:
+    """Questions of the kinds that have an answer, in random styles."""
+    pairs = ((kind, QUESTIONS[kind](scene, rng)) for kind in kinds)
+    return [Example(kind, vary_style(pair[0], rng), pair[1]) for kind, pair in pairs if pair]
 
 
 def vary_style(question: str, rng: Random) -> str:
@@ -268,12 +366,12 @@ def _pair(scene: Scene, rng: Random) -> tuple[str, str, str] | None:
 
 def _unique_phrases(scene: Scene, rng: Random) -> dict[int, str]:
     """For each index in `objects` where there is one, a phrase that describes no other object."""
-    found = phrase_counts(scene)
+    numbers = phrase_counts(scene)
     called = {}
     for index, drawn in enumerate(scene.objects):
         phrases: Sequence[Phrase] = [(drawn.shape, drawn.colour)] * 2
         phrases = [*phrases, (drawn.shape, None), (None, drawn.colour)]
-        fitting = [phrase for phrase in phrases if found[phrase] == 1]
+        fitting = [phrase for phrase in phrases if numbers[phrase] == 1]
         if fitting:
             called[index] = phrase_text(rng.choice(fitting), rng.choice(("shape", "one")))
     return called

@@ -1,16 +1,17 @@
-"""Random scenes of coloured shapes, each of which follows from its seed alone, as images."""
+"""Random drawings of coloured shapes and of words, each of which follows from its seed alone."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property, lru_cache
+from itertools import accumulate, pairwise
+from pathlib import Path
 from random import Random
+from string import ascii_uppercase as LETTERS
 
-from PIL import Image, ImageDraw
-
-from examples.demo_model.words import Word, font_of
+from PIL import Image, ImageDraw, ImageFont
 
 Rgb = tuple[int, int, int]
 Point = tuple[float, float]
@@ -19,9 +20,9 @@ Point = tuple[float, float]
 EVAL_SEEDS = range(0, 1_000)
 #: Drawings for validation; never used in training.
 VALIDATION_SEEDS = range(10_000, 12_000)
-#: Drawings that `examples/make_images.py` selects from.
+#: Drawings of `examples/images` and `examples/words`, and of `examples/new_shape.py`.
 EXAMPLE_SEEDS = range(20_000, 21_000)
-#: Drawings whose prompts and answers the tokenizer is trained on.
+#: Drawings whose texts the tokenizers were trained on.
 TOKENIZER_SEEDS = range(30_000, 34_000)
 #: Drawings for training: more than any run needs.
 TRAINING_SEEDS = range(1_000_000, 1_000_000_000)
@@ -45,6 +46,19 @@ RADIUS = (0.14, 0.24)  # of the shorter side
 TILT_DEGREES = 12.0
 SUPERSAMPLING = 3  # drawn at this multiple of the size and averaged, for smooth edges
 GAP = 0.025  # of the shorter side, between two objects and between an object and the edge
+
+#: Pillow's own font, and four of the DejaVu family, reduced to letters and digits.
+FONTS = ("Aileron", "DejaVuSans", "DejaVuSans-Bold", "DejaVuSerif", "DejaVuSansMono-Bold")
+NOMINAL = 200  # pixels: the size at which fonts are measured
+MAX_LETTERS = 12
+MIN_LETTER = 8 / 112  # of the drawing: width and height of the smallest letters
+MEAN_ADVANCE = 0.7  # of a capital letter, in sizes of the font
+MAX_WORD_WIDTH = 0.94
+MAX_LETTER_HEIGHT = 0.3
+MIN_SHARE = 0.6  # of the largest size in which a word fits
+MAX_LINE_SCALE = 2.5  # of the letters of a page, over the smallest ones
+MIN_CONTRAST = 70  # levels of 255 between the word's brightness and the background's
+OBJECTS_BESIDE = ((0, 1, 2, 3), (3, 4, 3, 1))  # a word: how many there are, and how often
 
 
 @dataclass(frozen=True)
@@ -75,7 +89,34 @@ class SceneObject:
     @cached_property
     def outline(self) -> tuple[Point, ...]:
         """The shape's corners in pixels; a circle is a polygon of 72 corners."""
-        return outline(self.shape, self.x, self.y, self.radius, self.tilt)
+        angle = math.radians(self.tilt)
+        right, down = self.radius * math.cos(angle), self.radius * math.sin(angle)
+        corners = OUTLINES[self.shape]
+        return tuple(
+            (self.x + u * right - v * down, self.y + u * down + v * right) for u, v in corners
+        )
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word on one line: `x` is its left end and `y` its baseline, in pixels as is `size`."""
+
+    text: str
+    font: str
+    size: float
+    rgb: Rgb
+    x: float
+    y: float
+
+    @property
+    def edges(self) -> tuple[float, ...]:
+        """Where each letter begins and the last one ends, in pixels from the left."""
+        return tuple(self.x + self.size * edge for edge in letter_edges(self.text, self.font))
+
+    @property
+    def top(self) -> float:
+        """The upper end of the capital letters, in pixels."""
+        return self.y - self.size * cap_height(self.font)
 
 
 @dataclass(frozen=True)
@@ -95,27 +136,57 @@ class Scene:
         """The drawing of a seed; equal seeds give equal drawings."""
         rng = Random(seed)
         width, height = random_size(rng)
-        background = rng.choice(tuple(BACKGROUNDS))
-        light = BACKGROUNDS[background][0] + rng.randint(-JITTER, JITTER)
-        objects = _place_objects(random_kinds(rng), width, height, rng)
-        return cls(seed, width, height, background, (light, light, light), objects)
-
-    def rearranged(self, rng: Random) -> Scene:
-        """The same kinds of objects on the same background, in other places and sizes."""
-        width, height = random_size(rng)
-        kinds = [(drawn.shape, drawn.colour) for drawn in self.objects]
-        objects = _place_objects(kinds, width, height, rng)
-        return replace(self, width=width, height=height, objects=objects)
+        background, rgb = _random_background(rng)
+        kinds = random_kinds(rng)
+        while (objects := _place(kinds, width, height, rng)) is None:
+            pass
+        return cls(seed, width, height, background, rgb, objects)
 
     @cached_property
     def boxes(self) -> tuple[RelativeBox, ...]:
         """The exact bounding box of each of `objects`."""
-        return tuple(self._box(drawn) for drawn in self.objects)
+        boxes = []
+        for drawn in self.objects:
+            xs = [x / self.width for x, _ in drawn.outline]
+            ys = [y / self.height for _, y in drawn.outline]
+            boxes.append(RelativeBox(min(xs), min(ys), max(xs), max(ys)))
+        return tuple(boxes)
 
-    def _box(self, drawn: SceneObject) -> RelativeBox:
-        xs = [x / self.width for x, _ in drawn.outline]
-        ys = [y / self.height for _, y in drawn.outline]
-        return RelativeBox(min(xs), min(ys), max(xs), max(ys))
+
+def lettered_scene(seed: int) -> Scene:
+    """The drawing of a seed with a word of capital letters and up to three objects beside it."""
+    rng = Random(f"word {seed}")
+    background, ground = _random_background(rng)
+    length = rng.randint(1, MAX_LETTERS)
+    kinds = random_kinds(rng)[: rng.choices(*OBJECTS_BESIDE)[0]]
+    rgb = _ink(ground, rng)
+    while True:
+        text = "".join(rng.choices(LETTERS, k=length))
+        width, height = random_size(rng)
+        word = _placed_word(text, rng.choice(FONTS), rgb, width, height, rng)
+        objects = None if word is None else _place(kinds, width, height, rng, word)
+        if word is not None and objects is not None:
+            return Scene(seed, width, height, background, ground, objects, (word,))
+
+
+def page_of_words(seed: int) -> Scene:
+    """The drawing of a seed with lines of words and nothing else.
+
+    A vision tower learns letters from it much faster than from drawings with one word.
+    """
+    rng = Random(f"page {seed}")
+    background, ground = _random_background(rng)
+    width, height = random_size(rng)
+    words: list[Word] = []
+    y = height * rng.uniform(0.02, 0.1)
+    while True:
+        font = rng.choice(FONTS)
+        size = _smallest_size(font, width, height) * MAX_LINE_SCALE ** rng.random()
+        y += cap_height(font) * size
+        if y > 0.98 * height:
+            return Scene(seed, width, height, background, ground, (), tuple(words))
+        words += _line(font, size, y, width, _ink(ground, rng), rng)
+        y += size * rng.uniform(0.15, 0.5)
 
 
 def _polygon(corners: int, radii: tuple[float, ...] = (1.0,), *, turn: float = 0.0) -> list[Point]:
@@ -143,13 +214,6 @@ OUTLINES = {
 }
 
 
-def outline(shape: str, x: float, y: float, radius: float, tilt: float) -> tuple[Point, ...]:
-    """The corners of a shape in a circle around `x` and `y`, turned by `tilt` degrees."""
-    angle = math.radians(tilt)
-    right, down = radius * math.cos(angle), radius * math.sin(angle)
-    return tuple((x + u * right - v * down, y + u * down + v * right) for u, v in OUTLINES[shape])
-
-
 def random_size(rng: Random) -> tuple[int, int]:
     """Width and height in pixels, wide, tall or square."""
     longer = rng.randint(*LONGER_SIDE)
@@ -166,49 +230,136 @@ def random_kinds(rng: Random) -> list[tuple[str, str]]:
     kinds = []
     for index in range(count):
         keep = shared if index < num_sharing else "nothing"
-        kinds.append(
-            (
-                shape if keep in ("kind", "shape") else rng.choice(SHAPES),
-                colour if keep in ("kind", "colour") else rng.choice(tuple(COLOURS)),
-            )
-        )
+        own_shape = shape if keep in ("kind", "shape") else rng.choice(SHAPES)
+        own_colour = colour if keep in ("kind", "colour") else rng.choice(tuple(COLOURS))
+        kinds.append((own_shape, own_colour))
     return kinds
-
-
-def _place_objects(
-    kinds: list[tuple[str, str]], width: int, height: int, rng: Random
-) -> tuple[SceneObject, ...]:
-    """Objects at random positions inside the drawing, without overlap; retries until all fit."""
-    while True:
-        objects: list[SceneObject] = []
-        for shape, colour in kinds:
-            drawn = random_object(shape, colour, objects, width, height, rng)
-            if drawn is None:
-                break
-            objects.append(drawn)
-        else:
-            return tuple(objects)
-
-
-def random_object(
-    shape: str, colour: str, others: list[SceneObject], width: int, height: int, rng: Random
-) -> SceneObject | None:
-    """An object that does not touch the others, or None if no free place was found."""
-    shorter = min(width, height)
-    radius = shorter * rng.uniform(*RADIUS)
-    tilt = 0.0 if shape == "circle" else rng.uniform(-TILT_DEGREES, TILT_DEGREES)
-    edge = radius + GAP * shorter
-    for _ in range(12):
-        x, y = rng.uniform(edge, width - edge), rng.uniform(edge, height - edge)
-        if all(math.hypot(x - o.x, y - o.y) > edge + o.radius for o in others):
-            return SceneObject(shape, colour, jittered(COLOURS[colour], rng), x, y, radius, tilt)
-    return None
 
 
 def jittered(rgb: Rgb, rng: Random) -> Rgb:
     """The colour with small random changes."""
     red, green, blue = (min(255, max(0, c + rng.randint(-JITTER, JITTER))) for c in rgb)
     return red, green, blue
+
+
+def _random_background(rng: Random) -> tuple[str, Rgb]:
+    """The name of a background, and its colour a little lighter or darker."""
+    background = rng.choice(tuple(BACKGROUNDS))
+    light = BACKGROUNDS[background][0] + rng.randint(-JITTER, JITTER)
+    return background, (light, light, light)
+
+
+def _place(
+    kinds: Sequence[tuple[str, str]], width: int, height: int, rng: Random, word: Word | None = None
+) -> tuple[SceneObject, ...] | None:
+    """Objects of these kinds that touch neither each other nor the word; None if one has no room.
+
+    An object is tried in twelve places.
+    """
+    shorter = min(width, height)
+    objects: list[SceneObject] = []
+    for shape, colour in kinds:
+        radius = shorter * rng.uniform(*RADIUS)
+        tilt = 0.0 if shape == "circle" else rng.uniform(-TILT_DEGREES, TILT_DEGREES)
+        edge = radius + GAP * shorter
+        for _ in range(12):
+            x, y = rng.uniform(edge, width - edge), rng.uniform(edge, height - edge)
+            if all(math.hypot(x - o.x, y - o.y) > edge + o.radius for o in objects):
+                break
+        else:
+            return None
+        drawn = SceneObject(shape, colour, jittered(COLOURS[colour], rng), x, y, radius, tilt)
+        if word is not None and _touches(drawn, word, GAP * shorter):
+            return None
+        objects.append(drawn)
+    return tuple(objects)
+
+
+def _touches(drawn: SceneObject, word: Word, gap: float) -> bool:
+    """Whether the object's circle is nearer than the gap to the word's rectangle."""
+    right = max(word.edges[0] - drawn.x, drawn.x - word.edges[-1], 0.0)
+    down = max(word.top - drawn.y, drawn.y - word.y, 0.0)
+    return bool((right**2 + down**2) ** 0.5 < drawn.radius + gap)
+
+
+def _placed_word(
+    text: str, font: str, rgb: Rgb, width: int, height: int, rng: Random
+) -> Word | None:
+    """The word in a random size and place inside the drawing, or None if it does not fit."""
+    advance, cap = letter_edges(text, font)[-1], cap_height(font)
+    smallest = _smallest_size(font, width, height)
+    largest = min(MAX_WORD_WIDTH * width / advance, MAX_LETTER_HEIGHT * height / cap)
+    if smallest > largest:
+        return None
+    smallest = max(smallest, MIN_SHARE * largest)
+    size = smallest * (largest / smallest) ** rng.random()
+    margin = (1 - MAX_WORD_WIDTH) / 2
+    x = rng.uniform(margin * width, (1 - margin) * width - advance * size)
+    y = rng.uniform(margin * height + cap * size, (1 - margin) * height)
+    return Word(text, font, size, rgb, x, y)
+
+
+def _line(font: str, size: float, y: float, width: int, rgb: Rgb, rng: Random) -> list[Word]:
+    """Words of random letters from side to side."""
+    words: list[Word] = []
+    x = width * rng.uniform(0.01, 0.12)
+    while True:
+        text = "".join(rng.choices(LETTERS, k=rng.randint(1, MAX_LETTERS)))
+        edges = letter_edges(text, font)
+        fitting = [count for count, edge in enumerate(edges) if x + edge * size < 0.99 * width]
+        if len(fitting) < 2:  # not one letter
+            return words
+        words.append(Word(text[: fitting[-1]], font, size, rgb, x, y))
+        x += size * (edges[fitting[-1]] + rng.uniform(0.3, 1.2))
+
+
+def _ink(ground: Rgb, rng: Random) -> Rgb:
+    """A colour that differs in brightness from the background."""
+    named = (*COLOURS.values(), *BACKGROUNDS.values())
+    distinct = [c for c in named if abs(_brightness(c) - _brightness(ground)) >= MIN_CONTRAST]
+    return jittered(rng.choice(distinct), rng)
+
+
+def _brightness(rgb: Rgb) -> float:
+    red, green, blue = rgb
+    return 0.299 * red + 0.587 * green + 0.114 * blue
+
+
+def _smallest_size(font: str, width: int, height: int) -> float:
+    """The size of the font in which letters are as small as they may be in a drawing."""
+    return max(MIN_LETTER * width / MEAN_ADVANCE, MIN_LETTER * height / cap_height(font))
+
+
+@lru_cache(maxsize=64)
+def font_of(name: str, size: float) -> ImageFont.FreeTypeFont:
+    """The font in a size in pixels. Its layout does not depend on the libraries of the machine."""
+    basic = ImageFont.Layout.BASIC
+    if name != "Aileron":
+        file = Path(__file__).with_name("fonts") / f"{name}.ttf"
+        return ImageFont.truetype(file, size, layout_engine=basic)
+    font = ImageFont.load_default(NOMINAL)
+    assert isinstance(font, ImageFont.FreeTypeFont)
+    return font.font_variant(size=size, layout_engine=basic)
+
+
+@cache
+def cap_height(font: str) -> float:
+    """The height of a capital letter, in sizes of the font."""
+    return -font_of(font, NOMINAL).getbbox("H", anchor="ls")[1] / NOMINAL
+
+
+def letter_edges(text: str, font: str) -> tuple[float, ...]:
+    """Where each letter begins and the last one ends, in sizes of the font."""
+    widths = [_length(text[:1], font)] + [
+        _length(a + b, font) - _length(a, font) for a, b in pairwise(text)
+    ]
+    return tuple(edge / NOMINAL for edge in accumulate(widths, initial=0.0))
+
+
+@cache
+def _length(text: str, font: str) -> float:
+    """The width of one or two letters in the nominal size."""
+    return font_of(font, NOMINAL).getlength(text)
 
 
 def render(scene: Scene, width: int | None = None, height: int | None = None) -> Image.Image:

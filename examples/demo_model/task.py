@@ -1,53 +1,125 @@
-"""What the built-in model learns: batches of drawings, their loss, and how the model is saved.
+"""What the built-in model learns: examples about drawings, several packed into a row of tokens.
 
-B rows, each of one image · P patches · M answer tokens · R resolution · C channels
+B rows, each of one image · P patches · T text tokens · S all slots · M answer tokens ·
+V vocabulary · O offsets · R resolution · C channels
 """
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Generator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy
 import torch
 from PIL import Image
-from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, Dataset
 
-from examples.demo_model.examples import Example, MaskCodes, training_examples
-from examples.demo_model.lettered import lettered_scene, page_of_words
-from examples.demo_model.packing import (
-    PackedRow,
-    TokenizedExample,
-    pack,
-    packed_mask,
-    packed_positions,
-    smoothed_loss,
+from examples.demo_model.model import DemoLearner, new_model, patch_targets
+from examples.demo_model.questions import Example, training_examples
+from examples.demo_model.scenes import (
+    TOKENIZER_SEEDS,
+    TRAINING_SEEDS,
+    VALIDATION_SEEDS,
+    Scene,
+    lettered_scene,
+    page_of_words,
+    render,
+    scaled_size,
 )
-from examples.demo_model.patch_targets import PatchHead, patch_targets
-from examples.demo_model.phases import Phase
-from examples.demo_model.scenes import VALIDATION_SEEDS, Scene, render, scaled_size
-from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config
-from pgcli.checkpoints.save import save
+from pgcli.checkpoints.find import BUILTIN
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.model.attention_masks import AttentionMasks
-from pgcli.model.paligemma import PaliGemma
 from pgcli.model.siglip import normalize_pixels
 from pgcli.training.processes import ALONE, Processes
 from pgcli.training.task import Loss, TrainingTask
 
-HALF = torch.tensor(0.5)  # PaliGemma's mean and standard deviation of every channel
+EOS = 1
 LONGER_SIDE = (120, 200)  # pixels; the scenes' own sizes are larger and take longer to draw
 SHORT_ANSWER_WEIGHT = 4  # loss weight of an answer's first token, except in captions
 EVAL_BATCHES = range(8)
-PATCH_HEAD = "patch_head.safetensors"
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "preprocessor_config.json")
+WHITENED_SEEDS = TOKENIZER_SEEDS[:256]  # of pages whose patches are whitened at first
+SLOTS = 128  # the most text tokens of a row
+SMOOTHING_STD = 1.5  # in location tokens: neighbours of the true location get part of its weight
+SMOOTHING_RADIUS = 4
+
+
+@dataclass(frozen=True)
+class Phase:
+    """What a phase is trained on, and how long.
+
+    It begins with the mean of the `weights` of earlier ones. Up to `max_examples` about a drawing
+    are packed into a row; without any, only the vision tower learns, from patch targets.
+    """
+
+    steps: int
+    rate: float = 0.0
+    weights: Sequence[str] = ()
+    max_examples: int = 0
+    batch_size: int = 16  # drawings of a step and process
+    eval_every: int = 100
+    scene_rates: Sequence[int] = (50, 50, 0)  # without a word, with one, with many
+    scene_choices: int = 1  # of these, the drawing with the most objects and letters
+    #: With one example in a row: how often one is of each kind, relative to kinds without a rate.
+    example_rates: Mapping[str, float] = field(default_factory=dict)
+    patch_weight: float = 0.3  # of the loss of patch targets, beside the answers' of 1
+    first_drawing: int = 0  # so that no two phases have the same
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the saved weights: as shipped, once rows are PaliGemma's."""
+        return torch.bfloat16 if self.max_examples == 1 or not self.steps else torch.float32
+
+
+#: The ids of a prompt (`bos` to newline) and of its answer (with the stop token), and the loss
+#: weight of the answer's first token; later tokens have a weight of 1.
+TokenizedExample = tuple[Sequence[int], Sequence[int], int]
+
+
+class PackedRow(NamedTuple):
+    """Examples one after another, each `[bos prompt newline answer]`; padding is 0 everywhere.
+
+    `example` numbers them from 1; `position` counts the tokens of each from 1. `target` is the next
+    token and `weight` its loss weight, which is 0 of tokens that belong to no answer.
+    """
+
+    token_BT: Tensor
+    example_BT: Tensor
+    position_BT: Tensor
+    is_prefix_BT: Tensor
+    target_BT: Tensor
+    weight_BT: Tensor
+
+    @classmethod
+    def of(cls, rows: Sequence[Tensor]) -> PackedRow:
+        """The rows that `pack` made, padded on the right."""
+        return cls(*pad_sequence([*rows], batch_first=True).unbind(-1))
+
+
+def pack(examples: Sequence[TokenizedExample], max_examples: int) -> Tensor:
+    """The columns of a PackedRow (T, 6) of the first `max_examples` that fit into the slots."""
+    rows: list[Tensor] = []
+    for prefix, suffix, weight in examples:
+        length = len(prefix) + len(suffix) - 1
+        if sum(map(len, rows)) + length > SLOTS or len(rows) == max_examples:
+            continue
+        unscored = [0] * (len(prefix) - 1)
+        columns = (
+            [*prefix, *suffix[:-1]],
+            [len(rows) + 1] * length,
+            range(1, length + 1),
+            [1] * len(prefix) + [0] * (length - len(prefix)),
+            [*unscored, *suffix],
+            [*unscored, weight, *[1] * (len(suffix) - 1)],
+        )
+        rows.append(torch.tensor(columns).T)
+    return torch.cat(rows) if rows else torch.zeros(0, 6, dtype=torch.long)
 
 
 class Batch(NamedTuple):
@@ -59,54 +131,41 @@ class Batch(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SceneDataset(Dataset[Batch]):
-    """Batches of scenes with consecutive seeds; a batch follows from its index.
-
-    `codes` are those of masks. Examples that fit are packed into rows as the phase says; without
-    examples, a batch has only images and patch targets.
-    """
+class Drawings(Dataset[Batch]):
+    """Batches of drawings with consecutive seeds; a batch follows from its index."""
 
     phase: Phase
     vocabulary: Tokenizer
-    stop_token: int
-    seeds: range
-    resolution: int
-    patches_per_side: int
-    batch_size: int
-    codes: MaskCodes
-
-    def __len__(self) -> int:
-        return len(self.seeds) // (self.batch_size * self.phase.scene_choices)
+    resolution: int = 112
+    patches_per_side: int = 8
+    seeds: range = TRAINING_SEEDS
 
     def __getitem__(self, index: int) -> Batch:
-        numbers = range(index * self.batch_size, (index + 1) * self.batch_size)
+        size = self.phase.batch_size
+        numbers = range(index * size, (index + 1) * size)
         pixels, rows, targets = zip(*map(self._sample, numbers), strict=True)
-        return Batch(
-            torch.from_numpy(numpy.stack(pixels)), PackedRow.of(rows), torch.stack(targets)
-        )
+        images = torch.from_numpy(numpy.stack(pixels))
+        return Batch(images, PackedRow.of(rows), torch.stack(targets))
 
     def _sample(self, number: int) -> tuple[numpy.ndarray, Tensor, Tensor]:
         phase, first = self.phase, number * self.phase.scene_choices
-        seeds = self.seeds[first : first + phase.scene_choices]
+        seeds = self.seeds[phase.first_drawing :][first : first + phase.scene_choices]
         rng = Random(f"lessons {seeds[0]}")  # another text would draw other examples
         draw = rng.choices((Scene.from_seed, lettered_scene, page_of_words), phase.scene_rates)[0]
         scene = max(map(draw, seeds), key=_objects_and_letters)
         pixels = square_pixels(scene, self.resolution, rng)
-        examples = training_examples(scene, self.codes, rng) if phase.max_examples else []
+        examples = training_examples(scene, rng) if phase.max_examples else []
         if phase.max_examples == 1:
             rates = [phase.example_rates.get(example.kind, 1.0) for example in examples]
             chosen = rng.choices(examples, rates)[0]
             examples = [chosen, *(example for example in examples if example is not chosen)]
-        tokenized = [self._tokenize(example) for example in examples]
-        row = pack(tokenized, slots=phase.text_slots, max_examples=phase.max_examples)
+        row = pack([self._tokenize(example) for example in examples], phase.max_examples)
         return pixels, row, patch_targets(scene, self.patches_per_side)
 
     def _tokenize(self, example: Example) -> TokenizedExample:
-        return TokenizedExample(
-            self.vocabulary.encode_prompt(example.prefix),
-            [*self.vocabulary.encode_answer(example.suffix), self.stop_token],
-            1 if example.kind == "caption" else SHORT_ANSWER_WEIGHT,
-        )
+        prompt = self.vocabulary.encode_prompt(example.prefix)
+        answer = [*self.vocabulary.encode_answer(example.suffix), EOS]
+        return prompt, answer, 1 if example.kind == "caption" else SHORT_ANSWER_WEIGHT
 
 
 def square_pixels(scene: Scene, resolution: int, rng: Random) -> numpy.ndarray:
@@ -115,91 +174,69 @@ def square_pixels(scene: Scene, resolution: int, rng: Random) -> numpy.ndarray:
     return numpy.asarray(image.resize((resolution, resolution), Image.Resampling.BICUBIC))
 
 
+def first_learner() -> DemoLearner:
+    """The model and the head as their training begins."""
+    config = read_config(BUILTIN)
+    side = config.vision.resolution
+    pages = [square_pixels(page_of_words(seed), side, Random(seed)) for seed in WHITENED_SEEDS]
+    return DemoLearner(new_model(config, model_pixels(torch.from_numpy(numpy.stack(pages)))))
+
+
 def _objects_and_letters(scene: Scene) -> int:
     return len(scene.objects) + sum(len(word.text) for word in scene.words)
 
 
-class DemoLearner(nn.Module):
-    """The model, and the head that is trained with it and not shipped."""
-
-    def __init__(self, paligemma: PaliGemma):
-        super().__init__()
-        self.paligemma = paligemma
-        self.head = PatchHead(paligemma.config.decoder.width)
-
-    @classmethod
-    def load(cls, *folders: Path) -> DemoLearner:
-        """The model and the head of an earlier run, or the mean of those of several runs.
-
-        What a run learned last from a few rows is noise, of which the mean has less, while its loss
-        is no higher, as long as the runs are near each other (Izmailov et al., 2018,
-        arXiv:1803.05407).
-        """
-        learners = []
-        for folder in folders:
-            model = weights.load(folder, read_config(folder), dtype=torch.float32)
-            learner = cls(model.requires_grad_(True))
-            learner.head.load_state_dict(load_file(folder / PATCH_HEAD))
-            learners.append(learner)
-        with torch.no_grad():
-            for values in zip(*(learner.parameters() for learner in learners), strict=True):
-                values[0].copy_(torch.stack(values).mean(0))
-        return learners[0]
-
-    def save(self, folder: Path, tokenizer: Path, dtype: torch.dtype) -> None:
-        """Write the model, the head, and the tokenizer's files that are in another folder."""
-        save(self.paligemma, folder, dtype=dtype)
-        save_file(self.head.state_dict(), folder / PATCH_HEAD)
-        for name in TOKENIZER_FILES if folder != tokenizer else ():
-            shutil.copyfile(tokenizer / name, folder / name)
+def model_pixels(pixels_BRRC: Tensor) -> Tensor:
+    """The images (B, C, R, R) as the vision tower takes them."""
+    half = torch.tensor(0.5)  # PaliGemma's mean and standard deviation of every channel
+    return normalize_pixels(pixels_BRRC, half, half, torch.float32)
 
 
 @dataclass
 class DrawingsTask(TrainingTask):
     """Learns to answer about drawings, in one phase; without examples, the vision tower alone.
 
-    With one example in a row the mask is PaliGemma's own; with more, they share an image.
-    `tokenizer` is the folder whose tokenizer is saved with the model. An update has one of the
-    batches of `training` from each of the `processes`; `workers` draw.
+    With one example in a row the mask is PaliGemma's own; with more, they share an image. An update
+    has one of the batches of `training` from each of the `processes`; `workers` draw.
     """
 
     model: DemoLearner
-    training: SceneDataset
-    tokenizer: Path
+    training: Drawings
     workers: int = 0
     processes: Processes = ALONE
 
     def batches(self, first: int, stop: int) -> Generator[Batch]:
         count, rank = self.processes.count, self.processes.rank
-        numbers = range(first * count + rank, stop * count, count)
-        yield from load_batches(self.training, numbers, workers=self.workers)
+        yield from DataLoader(
+            self.training,
+            batch_size=None,
+            sampler=range(first * count + rank, stop * count, count),
+            num_workers=self.workers,
+            prefetch_factor=4 if self.workers else None,
+        )
 
     def loss(self, batch: Batch) -> Loss:
-        loss, metrics = self._loss(batch)
         rows = len(batch.pixels_BRRC)
-        return Loss(loss * rows, rows, {name: value * rows for name, value in metrics.items()})
+        return Loss(self._mean_loss(batch) * rows, rows)
 
     def evaluate(self) -> Mapping[str, float]:
-        """The mean loss and metrics of drawings that are not trained on."""
-        validation = replace(self.training, seeds=VALIDATION_SEEDS)
-        metrics = [
-            {"loss": loss.item(), **values}
-            for loss, values in (self._loss(validation[index]) for index in EVAL_BATCHES)
-        ]
-        return {name: sum(row[name] for row in metrics) / len(metrics) for name in metrics[0]}
+        """The mean loss of drawings that are not trained on."""
+        phase = replace(self.training.phase, first_drawing=0)
+        validation = replace(self.training, phase=phase, seeds=VALIDATION_SEEDS)
+        losses = [self._mean_loss(validation[index]).item() for index in EVAL_BATCHES]
+        return {"loss": sum(losses) / len(losses)}
 
     def save(self, folder: Path) -> None:
-        self.model.save(folder, self.tokenizer, self.training.phase.dtype)
+        self.model.save(folder, self.training.phase.dtype)
 
-    def _loss(self, batch: Batch) -> tuple[Tensor, dict[str, float]]:
-        """The loss and its metrics, computed in bfloat16."""
+    def _mean_loss(self, batch: Batch) -> Tensor:
+        """The mean loss of the rows, computed in bfloat16."""
         phase, model, row = self.training.phase, self.model.paligemma, batch.row
         with torch.autocast("cpu", torch.bfloat16):
-            pixels = normalize_pixels(batch.pixels_BRRC, HALF, HALF, torch.float32)
-            patch_BPD = model.encode(pixels)
-            patch_loss, metrics = self.model.head.loss(patch_BPD, batch.target_BPX)
+            patch_BPD = model.encode(model_pixels(batch.pixels_BRRC))
+            patch_loss = phase.patch_weight * self.model.head.loss(patch_BPD, batch.target_BPX)
             if not phase.max_examples:
-                return patch_loss, metrics
+                return patch_loss
             patches = patch_BPD.shape[1]
             mask = packed_mask(
                 row, patches=patches, image_attends_to_prompt=phase.max_examples == 1
@@ -207,23 +244,57 @@ class DrawingsTask(TrainingTask):
             positions = packed_positions(row, patches=patches)
             hidden_BTD = model(patch_BPD, row.token_BT, positions, AttentionMasks(mask, mask))
             is_answer_BT = row.weight_BT > 0
-            logits_MV = model.decoder.logits(hidden_BTD[is_answer_BT])
-            answer_loss = smoothed_loss(
-                logits_MV,
+            return patch_loss + smoothed_loss(
+                model.decoder.logits(hidden_BTD[is_answer_BT]),
                 row.target_BT[is_answer_BT],
                 row.weight_BT[is_answer_BT].float(),
                 self.training.vocabulary.locations,
             )
-        metrics["answer_loss"] = answer_loss.item()
-        return phase.patch_weight * patch_loss + answer_loss, metrics
 
 
-def load_batches(dataset: Dataset[Any], numbers: range, *, workers: int) -> Generator[Any]:
-    """The batches with these numbers, prefetched by worker processes."""
-    yield from DataLoader(
-        dataset,
-        batch_size=None,
-        sampler=numbers,
-        num_workers=workers,
-        prefetch_factor=4 if workers else None,
-    )
+def packed_mask(row: PackedRow, *, patches: int, image_attends_to_prompt: bool) -> Tensor:
+    """The attention mask (B, 1, S, S) that keeps the examples of a row apart.
+
+    Every slot attends to the image; a token attends to its own example's whole prompt and to the
+    earlier tokens of its answer. In PaliGemma the image attends to the prompt as well, which is
+    only possible with one example a row; with more, the image attends to itself alone, so that its
+    slots are computed once a row and not once an example.
+    """
+    example_BT, is_prefix_BT = row.example_BT, row.is_prefix_BT.bool()
+    slots = example_BT.shape[1]
+    same_BTT = (example_BT[:, :, None] == example_BT[:, None, :]) & (example_BT > 0)[:, None, :]
+    causal_TT = torch.ones(slots, slots, dtype=torch.bool).tril()
+    text_BTT = same_BTT & (is_prefix_BT[:, None, :] | causal_TT)
+    image_BPT = (is_prefix_BT & image_attends_to_prompt)[:, None, :].expand(-1, patches, -1)
+    text_keys_BST = torch.cat([image_BPT, text_BTT], dim=1)
+    image_keys_BSP = text_keys_BST.new_ones(len(example_BT), patches + slots, patches)
+    return torch.cat([image_keys_BSP, text_keys_BST], dim=2)[:, None]
+
+
+def packed_positions(row: PackedRow, *, patches: int) -> Tensor:
+    """Positions (B, S): the text of every example starts after the image."""
+    image_BP = torch.arange(1, patches + 1).expand(len(row.position_BT), -1)
+    return torch.cat([image_BP, row.position_BT + patches], dim=1)
+
+
+def smoothed_loss(
+    logits_MV: Tensor, target_M: Tensor, weight_M: Tensor, locations: range
+) -> Tensor:
+    """The weighted mean cross-entropy of the answer tokens.
+
+    Targets that are location tokens are smoothed with a Gaussian over the neighbouring locations,
+    since a box that is off by one location is almost right.
+    """
+    log_probability_MV = F.log_softmax(logits_MV.float(), dim=-1)
+    hard_M = -log_probability_MV.gather(1, target_M[:, None])[:, 0]
+    offset_O = torch.arange(-SMOOTHING_RADIUS, SMOOTHING_RADIUS + 1)
+    gaussian_O = torch.exp(-0.5 * (offset_O / SMOOTHING_STD) ** 2)
+    neighbour_MO = target_M[:, None] + offset_O
+    is_inside_MO = (neighbour_MO >= locations.start) & (neighbour_MO < locations.stop)
+    share_MO = gaussian_O * is_inside_MO
+    share_MO = share_MO / share_MO.sum(1, keepdim=True).clamp(min=1e-9)
+    neighbour_MO = neighbour_MO.clamp(locations.start, locations.stop - 1)
+    smooth_M = -(log_probability_MV.gather(1, neighbour_MO) * share_MO).sum(1)
+    is_location_M = (target_M >= locations.start) & (target_M < locations.stop)
+    loss_M = torch.where(is_location_M, smooth_M, hard_M)
+    return (loss_M * weight_M).sum() / weight_M.sum()

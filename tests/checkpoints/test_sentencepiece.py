@@ -10,13 +10,16 @@ import sentencepiece
 import tokenizers
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
-from examples.demo_model.build_tokenizer import BYTES, CONTROL, NEWLINES
 from pgcli.checkpoints.tokenizer import open_tokenizer
 from pgcli.errors import InvalidCheckpoint
 from tests.support.tiny import tokenizer_into
 
 NORMAL, UNKNOWN, CONTROL_PIECE, USER_DEFINED, BYTE = 1, 2, 3, 4, 6
 UNIGRAM, BPE = 1, 2
+CONTROL = ("<pad>", "<eos>", "<bos>", "<unk>", "<mask>", "<2mass>", "[@BOS@]")
+CONTROL = (*CONTROL, *(f"<unused{i}>" for i in range(99)), "<start_of_turn>", "<end_of_turn>")
+NEWLINES = tuple("\n" * count for count in range(1, 32))
+BYTES = tuple(f"<0x{value:02X}>" for value in range(256))
 TEXTS = [
     "caption en",
     "detect red circle ; blue square",

@@ -15,9 +15,8 @@ from safetensors import safe_open
 import pgcli
 from benchmarks.demo_quality import answered as answered_files
 from benchmarks.demo_quality import characters_read, measured, segmentation
-from examples.demo_model.examples import eval_examples, ocr_example
-from examples.demo_model.lettered import lettered_scene
-from examples.demo_model.scenes import EVAL_SEEDS, Scene, render
+from examples.demo_model.questions import eval_examples, ocr_example
+from examples.demo_model.scenes import EVAL_SEEDS, Scene, lettered_scene, render
 from pgcli.checkpoints.find import BUILTIN, DEMO, find
 from pgcli.engine.loader import load
 from pgcli.images import ImageSpec

@@ -1,10 +1,8 @@
-"""The built-in two towers: their files, transformers on them, what they know, their captions."""
+"""The built-in two towers: their files, transformers on them, and what they know."""
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
-from random import Random
 
 import numpy as np
 import pytest
@@ -14,9 +12,8 @@ from PIL import Image
 from safetensors import safe_open
 
 from benchmarks.towers_quality import encode
-from examples.demo_model.examples import caption
+from examples.demo_model.questions import caption
 from examples.demo_model.scenes import EVAL_SEEDS, Scene, render
-from examples.demo_towers.captions import draw_captions, true_meanings
 from pgcli.checkpoints.find import BUILTIN_TOWERS, DEMO_TOWERS, find
 from pgcli.embedding.engine import EmbeddingEngine
 from pgcli.embedding.loader import load
@@ -84,19 +81,3 @@ def test_examples_are_scored_rightly(engine: EmbeddingEngine) -> None:
     cosine = vectors @ engine.encode_texts(["a red star", "a blue square"]).T
     best = [{files[number].name for number in np.argsort(-column)[:2]} for column in cosine.T]
     assert best == [{"one.png", "tall.jpg"}, {"blue.png", "grey.png"}]
-
-
-# --- the data that they are trained on
-
-
-def test_every_caption_is_true_of_its_drawing(scenes: list[Scene]) -> None:
-    kinds: Counter[object] = Counter()
-    for scene in scenes:
-        known = set(true_meanings(scene))
-        for drawn in draw_captions(scene, Random(scene.seed), 8):
-            assert drawn.meaning in known, (drawn, known)
-            kinds[drawn.meaning[0]] += 1
-    assert set(kinds) == {"all", "has", "count", "background"}
-
-
-# --- the benchmark

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from examples import new_shape
-from examples.demo_model.lettered import lettered_scene
 from examples.demo_model.muon import Muon
-from examples.demo_model.packing import (
+from examples.demo_model.scenes import TRAINING_SEEDS, lettered_scene, render, scaled_size
+from examples.demo_model.task import (
     PackedRow,
     TokenizedExample,
     pack,
@@ -24,7 +24,6 @@ from examples.demo_model.packing import (
     packed_positions,
     smoothed_loss,
 )
-from examples.demo_model.scenes import TRAINING_SEEDS, render, scaled_size
 from pgcli.engine.tokenizer import left_pad
 from pgcli.model.attention_masks import AttentionMasks
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
@@ -94,11 +93,10 @@ def test_rows_are_about_hearts_and_about_known_shapes(
         assert all((tmp_path / row["image"]).is_file() for row in rows(tmp_path / f"{name}.jsonl"))
 
 
-SLOTS = 64
-EXAMPLES = [
-    TokenizedExample([2, 50, 51, 108], [60, 61, 62, 63, 1]),
-    TokenizedExample([2, 52, 108], [70, 71, 1], 4),
-    TokenizedExample([2, 53, 54, 55, 108], [80, 1], 4),
+EXAMPLES: list[TokenizedExample] = [
+    ([2, 50, 51, 108], [60, 61, 62, 63, 1], 1),
+    ([2, 52, 108], [70, 71, 1], 4),
+    ([2, 53, 54, 55, 108], [80, 1], 4),
 ]
 
 
@@ -118,7 +116,7 @@ def image_features(model: PaliGemma) -> Tensor:
 def forward(model: PaliGemma, examples: list[TokenizedExample], *, is_single: bool) -> Tensor:
     """Logits at every text slot of one packed row, in float64."""
     patch_BPD = image_features(model)
-    row = PackedRow.of([pack(examples, slots=SLOTS, max_examples=9)])
+    row = PackedRow.of([pack(examples, 9)])
     patches = patch_BPD.shape[1]
     mask = packed_mask(row, patches=patches, image_attends_to_prompt=is_single)
     positions = packed_positions(row, patches=patches)
@@ -144,8 +142,8 @@ def test_a_row_of_one_example_has_the_engines_logits(model: PaliGemma) -> None:
 def test_examples_of_a_row_do_not_affect_each_other(model: PaliGemma) -> None:
     alone = forward(model, EXAMPLES[2:], is_single=False)
     together = forward(model, EXAMPLES, is_single=False)
-    length = len(EXAMPLES[2].prefix) + len(EXAMPLES[2].suffix) - 1
-    row = PackedRow.of([pack(EXAMPLES, slots=SLOTS, max_examples=9)])
+    length = len(EXAMPLES[2][0]) + len(EXAMPLES[2][1]) - 1
+    row = PackedRow.of([pack(EXAMPLES, 9)])
     start = row.example_BT[0].tolist().index(3)
     torch.testing.assert_close(together[start : start + length], alone[:length])
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -13,11 +13,8 @@ import pytest
 from PIL import Image, ImageOps
 
 from examples.demo_model import scenes
-from examples.demo_model.examples import (
-    draw_examples,
-    eval_examples,
-)
-from examples.demo_model.scenes import Scene, render, scaled_size
+from examples.demo_model.questions import draw_examples, eval_examples
+from examples.demo_model.scenes import Scene, lettered_scene, render, scaled_size
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -63,25 +60,40 @@ def test_boxes_bound_the_drawn_pixels(longer: int | None) -> None:
         assert max(abs(a - b) for a, b in zip(drawn, expected, strict=True)) <= 1.2, seed
 
 
-@pytest.fixture(scope="module")
-def example() -> dict[str, int]:
-    spec = importlib.util.spec_from_file_location("make_images", EXAMPLES / "make_images.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return {name: scenes.EXAMPLE_SEEDS[offset] for name, offset in module.IMAGES.items()}
+#: The example images, and those of words, with their places in EXAMPLE_SEEDS.
+IMAGES = {
+    "one.png": 84,
+    "alike.png": 4,
+    "blue.png": 83,
+    "crosses.png": 77,
+    "dusk.jpg": 63,
+    "few.jpg": 82,
+    "grey.png": 73,
+    "night.jpg": 68,
+    "pair.png": 76,
+    "stars.jpg": 87,
+    "tall.jpg": 51,
+    "turned.jpg": 64,
+}
+WORDS = {"bold.png": 13, "long.png": 18, "plain.png": 8, "serif.png": 5}
 
 
-def test_example_images_are_their_scenes_when_upright(example: dict[str, int]) -> None:
-    assert {path.name for path in (EXAMPLES / "images").iterdir()} == set(example)
+@pytest.mark.parametrize(
+    ("folder", "places", "draw"),
+    [("images", IMAGES, Scene.from_seed), ("words", WORDS, lettered_scene)],
+)
+def test_example_images_are_their_scenes_when_upright(
+    folder: str, places: dict[str, int], draw: Callable[[int], Scene]
+) -> None:
+    """One is stored rotated, with an EXIF orientation, as phones store images."""
+    assert {path.name for path in (EXAMPLES / folder).iterdir()} == set(places)
     turned = []
-    for name, seed in example.items():
-        path = EXAMPLES / "images" / name
+    for name, place in places.items():
+        path = EXAMPLES / folder / name
         assert path.stat().st_size < 40_000
         stored = Image.open(path)
         turned += [name] if stored.getexif().get(0x0112, 1) != 1 else []
-        drawn = numpy.asarray(render(Scene.from_seed(seed))).astype(int)
+        drawn = numpy.asarray(render(draw(scenes.EXAMPLE_SEEDS[place]))).astype(int)
         upright = numpy.asarray(ImageOps.exif_transpose(stored).convert("RGB")).astype(int)
         assert numpy.abs(upright - drawn).mean() < 2
-    assert len(turned) == 1
+    assert turned == (["turned.jpg"] if folder == "images" else [])

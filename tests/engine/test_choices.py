@@ -17,7 +17,7 @@ from PIL import Image
 from torch import Tensor
 
 import pgcli
-from examples.demo_model.examples import eval_examples
+from examples.demo_model.questions import eval_examples
 from examples.demo_model.scenes import EVAL_SEEDS, Scene, render
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import parse_config, read_config

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import models, processors
 
-from examples.demo_model.build_tokenizer import assemble, learn_merges
+from pgcli.checkpoints.find import BUILTIN
 from pgcli.engine.tokenizer import Tokenizer, left_pad
 from pgcli.errors import InvalidCheckpoint
 from pgcli.records import Span
@@ -27,8 +27,8 @@ UNHURRIED = settings(deadline=None)  # a slow machine is not a failure
 
 @pytest.fixture(scope="module")
 def file_tokenizer() -> tokenizers.Tokenizer:
-    """A small tokenizer in Gemma's format."""
-    return assemble(learn_merges(["caption en", "answer en how many red circles ; star"]))
+    """The built-in model's tokenizer, which has Gemma's format."""
+    return tokenizers.Tokenizer.from_file(str(BUILTIN / "tokenizer.json"))
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
 from tests.support import forkserver
 
@@ -44,33 +43,6 @@ def test_shell_pipeline_asks_two_questions_of_every_png(tmp_path: Path) -> None:
     images = sorted(f"examples/images/{file.name}" for file in EXAMPLES.glob("images/*.png"))
     assert [line.split("\t")[0] for line in lines] == [p for p in images for _ in range(2)]
     assert all(len(line.split("\t")) == 3 for line in lines)
-
-
-@pytest.mark.slow
-def test_parquet_round_trip_keeps_columns(tmp_path: Path) -> None:
-    table = run(sys.executable, str(EXAMPLES / "parquet_roundtrip.py"), str(tmp_path))
-    assert "split" in table
-    assert "train" in table
-
-
-@pytest.mark.slow
-def test_boxes_are_drawn_at_the_positions_of_the_rows(tmp_path: Path) -> None:
-    rows, drawn = tmp_path / "boxes.jsonl", tmp_path / "drawn"
-    image = "examples/images/one.png"
-    command = ["detect", image, "--object", "star", "--model", "demo", "-o", str(rows)]
-    run(sys.executable, "-m", "pgcli", *command)
-    run(sys.executable, str(EXAMPLES / "draw_boxes.py"), str(rows), str(drawn))
-    (drawing,) = drawn.iterdir()
-    with Image.open(drawing) as after, Image.open(ROOT / image) as before:
-        assert after.size == before.size
-        assert after.convert("RGB").tobytes() != before.convert("RGB").tobytes()
-
-
-def test_the_example_images_can_be_made_again(tmp_path: Path) -> None:
-    run(sys.executable, "-m", "examples.make_images", str(tmp_path))
-    for folder in ("images", "words"):
-        made = sorted(file.name for file in (tmp_path / folder).iterdir())
-        assert made == sorted(file.name for file in (EXAMPLES / folder).iterdir())
 
 
 @pytest.mark.parametrize("file", sorted((ROOT / "benchmarks").glob("*.py")), ids=lambda f: f.stem)

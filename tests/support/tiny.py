@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 
-from examples.demo_model.build_tokenizer import build_tokenizer
-from examples.demo_model.examples import tokenizer_corpus
-from examples.demo_model.scenes import TOKENIZER_SEEDS
+from pgcli.checkpoints.find import BUILTIN
 
 RESOLUTION, PATCH = 56, 14
 PATCHES = (RESOLUTION // PATCH) ** 2
@@ -73,9 +73,14 @@ def reference(
 
 
 def tokenizer_into(folder: Path, *, resolution: int = RESOLUTION) -> None:
-    """Write tokenizer.json and its settings, built as for the built-in model."""
-    texts = tokenizer_corpus(TOKENIZER_SEEDS[:300])
-    build_tokenizer(folder, texts, resolution=resolution, image_tokens=(resolution // PATCH) ** 2)
+    """Write the built-in model's tokenizer, and the image processor of a resolution."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copyfile(BUILTIN / name, folder / name)
+    settings = json.loads((BUILTIN / "preprocessor_config.json").read_text())
+    settings["size"] = {"height": resolution, "width": resolution}
+    settings["image_seq_length"] = (resolution // PATCH) ** 2
+    (folder / "preprocessor_config.json").write_text(json.dumps(settings))
 
 
 def checkpoint_into(

@@ -1,35 +1,22 @@
-"""The built-in tokenizer: Gemma's form and ids, and the same ids in transformers."""
+"""The built-in tokenizer has Gemma's form and ids, and a token for every word of the drawings."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from random import Random
 
 import pytest
 from tokenizers import Tokenizer
 
-from examples.demo_model.build_tokenizer import build_tokenizer
-from examples.demo_model.examples import tokenizer_corpus
-from examples.demo_model.scenes import TOKENIZER_SEEDS
+from examples.demo_model.questions import draw_examples
+from examples.demo_model.scenes import TOKENIZER_SEEDS, Scene
+from pgcli.checkpoints.find import BUILTIN
 
-IMAGE_TOKENS = 64
-BOS, NEWLINE = 2, 108
-
-
-@pytest.fixture(scope="module")
-def texts() -> list[str]:
-    return list(tokenizer_corpus(TOKENIZER_SEEDS[:600]))
+NEWLINE = 108
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> Path:
-    folder = tmp_path_factory.mktemp("tokenizer")
-    build_tokenizer(folder, texts, resolution=112, image_tokens=IMAGE_TOKENS)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def tokenizer(folder: Path) -> Tokenizer:
-    return Tokenizer.from_file(str(folder / "tokenizer.json"))
+def tokenizer() -> Tokenizer:
+    return Tokenizer.from_file(str(BUILTIN / "tokenizer.json"))
 
 
 def ids(tokenizer: Tokenizer, text: str) -> list[int]:
@@ -65,3 +52,10 @@ def test_locations_and_mask_codes_are_contiguous_and_the_image_is_last(
     assert tokenizer.token_to_id("<image>") == first + 1152 == tokenizer.get_vocab_size() - 1
     assert ids(tokenizer, "".join(names)) == list(range(first, first + 1152))
     assert tokenizer.decode(list(range(first, first + 1152))) == "".join(names)
+
+
+def test_every_word_of_the_drawings_is_a_token(tokenizer: Tokenizer) -> None:
+    for seed in TOKENIZER_SEEDS[:100]:
+        for example in draw_examples(Scene.from_seed(seed), Random(seed)):
+            words = [word for word in example.prefix.split()[1:] if word.isalpha()]
+            assert [len(ids(tokenizer, f" {word}")) for word in words] == [1] * len(words), words

@@ -1,1 +1,0 @@
-"""Trains the built-in two towers on drawings of coloured shapes and their captions."""
