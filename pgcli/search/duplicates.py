@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pgcli.search.nearest import RowNumbers, Similarities, Vectors, normalised, rounding_error
+from pgcli.search.nearest import RowNumbers, Similarities, Vectors, normalised
 
 #: Near-duplicates of photographs begin at about this similarity.
 THRESHOLD = 0.94
@@ -40,37 +40,11 @@ def duplicate_groups(
     for first in range(0, len(vectors), BLOCK_ROWS):
         rows = vectors[first : first + BLOCK_ROWS]
         for second in range(first, len(vectors), BLOCK_ROWS):
-            scores = rows @ vectors[second : second + BLOCK_ROWS].T
-            join_similar(parents, vectors, scores, (first, second), min_similarity)
+            similar = rows @ vectors[second : second + BLOCK_ROWS].T >= min_similarity
+            pairs_2P = np.stack(np.nonzero(similar)) + np.array([[first], [second]])
+            join(parents, pairs_2P[:, pairs_2P[0] < pairs_2P[1]])
         on_rows(len(rows))
     return groups(parents)
-
-
-def join_similar(
-    parents: RowNumbers,
-    vectors: Vectors,
-    scores: Vectors,
-    firsts: tuple[int, int],
-    min_similarity: float,
-) -> None:
-    """Join the similar rows of two blocks, which begin with the rows `firsts`.
-
-    Pairs that the rounding of float32 could have put on the wrong side are scored in float64.
-    """
-    error = rounding_error(vectors.shape[1])
-    if scores.max() < min_similarity - error:
-        return
-    places_2P = np.stack(np.nonzero(scores >= min_similarity - error))
-    pairs_2P = places_2P + np.array(firsts)[:, None]
-    places_2P, pairs_2P = (some[:, pairs_2P[0] < pairs_2P[1]] for some in (places_2P, pairs_2P))
-    is_sure_P = scores[*places_2P] >= min_similarity + error
-    join(parents, pairs_2P[:, is_sure_P])
-    doubtful_2P = pairs_2P[:, ~is_sure_P]
-    for start in range(0, doubtful_2P.shape[1], BLOCK_ROWS):
-        pairs = doubtful_2P[:, start : start + BLOCK_ROWS]
-        pairs = pairs[:, parents[pairs[0]] != parents[pairs[1]]]
-        exact_P = (vectors[pairs[0]].astype(np.float64) * vectors[pairs[1]]).sum(axis=1)
-        join(parents, pairs[:, exact_P >= min_similarity])
 
 
 def join(parents: RowNumbers, pairs_2P: NDArray[np.int64]) -> None:
