@@ -38,8 +38,9 @@ from pgcli.training.processes import ALONE, Processes
 from pgcli.training.rows import IMAGE_ID, RowErrors, RowKey, RowStore, TrainingRows
 from pgcli.training.run_record import MERGED, begin_run, check_run, run_record
 from pgcli.training.same_images import check_apart, image_size, split_by_image
-from pgcli.training.setup import TaskInputs, make_task, plan_facts
+from pgcli.training.setup import make_task, plan_facts
 from pgcli.training.status import RUN
+from pgcli.training.task import TaskInputs
 from pgcli.training.trainer import Trainer
 from pgcli.wording import count, duration
 
@@ -133,21 +134,12 @@ def dry_run(options: TrainOptions, on_event: OnEvent, processes: Processes) -> N
         if checkpoint is None and options.model is not None:
             del record["settings"]["checkpoint"]  # unknown before it is on this machine
         check_run(options, record)
-        for part in (rows.train, rows.evaluation):
-            report_missing(part, on_event)
+        images = [row for part in (rows.train, rows.evaluation) for row in part.images()]
+        local = [row for row in images if not url_scheme(row.item.path or "")]
+        if missing := [row.item.id for row in local if image_size(row) is None]:
+            on_event(Message(f"{count(len(missing), 'image')} cannot be opened: {named(missing)}"))
         inputs = TaskInputs(options, rows.train, rows.evaluation, checkpoint, processes=processes)
         on_event(FactTable([*plan_facts(inputs), ("output", str(options.folder))]))
-
-
-def report_missing(rows: TrainingRows, on_event: OnEvent) -> None:
-    """Say which images of the rows are not there; those at addresses are not asked for."""
-    missing = [
-        row.item.id
-        for row in rows.images()
-        if image_size(row) is None and not url_scheme(row.item.path or "")
-    ]
-    if missing:
-        on_event(Message(f"{count(len(missing), 'image')} cannot be opened: {named(missing)}"))
 
 
 def read_learning_rows(options: TrainOptions, store: RowStore, on_event: OnEvent) -> LearningRows:
@@ -245,33 +237,27 @@ def train_rows(
 
 @contextmanager
 def opened_state(folder: Path, processes: Processes) -> Iterator[Path]:
-    """The folder of the run's state, locked by the first process."""
+    """The folder of the run's state, locked by the first process.
+
+    It is removed where nothing was saved. Raises OutputInUse.
+    """
     state = state_folder(folder)
     with ExitStack() as stack:
-        processes.from_first(lambda: stack.enter_context(locked(state)))
+
+        def lock() -> None:
+            store = LocalStore(state, create=True)
+            try:
+                stack.enter_context(store.lock(LOCK, timeout_seconds=LOCK_SECONDS))
+            except Held:
+                raise OutputInUse(
+                    f"{folder} is in use by another run",
+                    hint="wait for it, end it, or choose another -o",
+                ) from None
+            stack.callback(store.remove_folders)
+            stack.callback(store.delete, [LOCK])
+
+        processes.from_first(lock)
         yield state
-
-
-@contextmanager
-def locked(state: Path) -> Iterator[None]:
-    """A block in which the folder is there and locked; it is removed where nothing was saved.
-
-    Raises OutputInUse.
-    """
-    store = LocalStore(state, create=True)
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(store.lock(LOCK, timeout_seconds=LOCK_SECONDS))
-        except Held:
-            raise OutputInUse(
-                f"{state.with_suffix('')} is in use by another run",
-                hint="wait for it, end it, or choose another -o",
-            ) from None
-        try:
-            yield
-        finally:
-            store.delete([LOCK])
-            store.remove_folders()
 
 
 def run_trainer(trainer: Trainer, on_event: OnEvent) -> bool:

@@ -6,35 +6,32 @@ B rows · R resolution · C channels
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.preprocessing import Preprocessing
-from pgcli.embedding.texts import TextProcessor
+from pgcli.device.select import choose_device, choose_dtype
 from pgcli.engine.oom import OutOfMemory, run_or_free
-from pgcli.errors import NoUsableDevice
+from pgcli.errors import NoUsableDevice, UsageError
+from pgcli.images import ImageDecoder
 from pgcli.model.siglip import normalize_pixels
+from pgcli.run.progress.events import OnEvent, ignore
 from pgcli.training.data import ImageBatch, RowOrder, TrainingData
-from pgcli.training.rows import RowKey
+from pgcli.training.options import TrainOptions
+from pgcli.training.processes import ALONE, Processes
+from pgcli.training.rows import RowErrors, RowKey, TrainingRows
+from pgcli.wording import count
 
 Model = TypeVar("Model", bound=nn.Module)
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True)
-class Start:
-    """The model at its beginning, how images are prepared for it, and its text processor."""
-
-    model: Any
-    preprocessing: Preprocessing
-    save: Callable[[Path], None]
-    texts: TextProcessor | None = None
 
 
 class Loss(NamedTuple):
@@ -113,8 +110,7 @@ class TrainingTask(ABC):
     """What is learned from what. The trainer knows nothing else about the model or its data.
 
     A task has a `model`, batches, their loss, an evaluation, and how the model is saved. Parameters
-    of the model that require no gradient stay as they are and are not saved. A task that generates
-    text may have `samples`, a few answers of its last evaluation.
+    of the model that require no gradient stay as they are and are not saved.
     """
 
     model: Any
@@ -214,3 +210,83 @@ class ImageTask(TrainingTask, Generic[Model]):
     def faults(self) -> Mapping[RowKey, str]:
         """Why images could not be read, and rows not be used."""
         return self.data.errors.reasons
+
+
+@dataclass(frozen=True)
+class TaskInputs:
+    """What a run's task is made of: options, rows and a checkpoint.
+
+    `faults` are rows that were lost before their images are read. `on_event` is told how far the
+    computing of features is. With `lengths`, rows of about the same length are computed together.
+    """
+
+    options: TrainOptions
+    train: TrainingRows
+    evaluation: TrainingRows
+    checkpoint: Checkpoint | None
+    faults: int = 0
+    on_event: OnEvent = ignore
+    processes: Processes = ALONE
+    lengths: Sequence[int] | None = None
+
+    @cached_property
+    def device(self) -> torch.device:
+        """The device of the options. Raises NoUsableDevice."""
+        return choose_device(self.options.device)
+
+    @property
+    def order(self) -> RowOrder:
+        """Which rows each update has. Raises UsageError if these are fewer than processes."""
+        size = min(self.options.recipe.batch_size, len(self.train))
+        if size < self.processes.count:
+            raise UsageError(
+                f"updates of {count(size, 'row')} cannot be divided over "
+                f"{self.processes.count} processes",
+                hint="--batch-size with a larger number, more rows or fewer processes",
+            )
+        return RowOrder(len(self.train), size, self.options.seed, self.lengths)
+
+    @property
+    def shards(self) -> int:
+        """The processes over which the weights are divided: those of PaliGemma that are trained."""
+        is_full = self.options.task is None and self.options.method == "full"
+        return self.processes.count if is_full else 1
+
+    def fields(
+        self,
+        model: Any,
+        preprocessing: Preprocessing,
+        save_to: Callable[[Path], None],
+        micro_batches: MicroBatches,
+        weights: torch.dtype = torch.float32,
+    ) -> dict[str, Any]:
+        """The fields of an ImageTask whose model has weights of this dtype.
+
+        Autocast converts float32 weights for products: to bfloat16 on GPUs that have it, on CPUs
+        only if asked for. Weights that are trained, gradients and the optimizer's moments are
+        always in float32.
+        """
+        options, products = self.options, torch.float32
+        if weights == torch.float32:
+            products = choose_dtype(options.dtype, self.device, checkpoint_bytes=0)
+        spec = preprocessing.image_spec(model.config.vision.resolution)
+        data = TrainingData(
+            self.train,
+            self.evaluation,
+            self.order,
+            self.train.store,
+            ImageDecoder(replace(spec, fast_decode=options.fast_decode), options.image_limits),
+            RowErrors(options.error_budget, len(self.train) + self.faults, self.faults),
+            options.workers,
+            options.make_reader,
+            self.processes,
+        )
+        return {
+            "model": model,
+            "data": data,
+            "preprocessing": preprocessing,
+            "device": self.device,
+            "dtype": products,
+            "save_to": save_to,
+            "micro_batches": micro_batches,
+        }

@@ -238,9 +238,7 @@ class Trainer:
             self._save_model(self.folder)
         else:
             self.progress.waiting += 1
-        samples = [sample._asdict() for sample in getattr(self.task, "samples", ())]
-        line: dict[str, Any] = {f"eval_{name}": value for name, value in values.items()}
-        return line | ({"samples": samples} if samples else {})
+        return {f"eval_{name}": value for name, value in values.items()}
 
     def _measure(self) -> dict[str, float]:
         """The metrics of an evaluation. Raises TrainingDiverged if they are not finite."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 from pgcli.engine.engine import InferenceEngine
 from pgcli.engine.sampler import SamplingParams
@@ -27,30 +26,18 @@ LENGTH_FACTOR, LENGTH_MARGIN = 2, 8
 Key = tuple[str, str]
 
 
-class SampleAnswer(NamedTuple):
-    """An answer of the model beside the true one."""
-
-    id: str
-    prompt: str
-    answer: str
-    truth: str
-
-
 @dataclass
 class TrueAnswers:
-    """The questions of rows, each once, in their order, with the ids and true answers of each."""
+    """The questions of rows, each once, in their order, with the true answers of each."""
 
     texts: dict[Key, list[str]] = field(default_factory=dict)
-    ids: dict[Key, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, rows: Iterable[TrainingRow]) -> TrueAnswers:
         """The questions of these rows."""
         questions = cls()
         for row in rows:
-            key = key_of(row)
-            questions.texts.setdefault(key, []).extend(row.answers or (row.target,))
-            questions.ids.setdefault(key, row.item.id)
+            questions.texts.setdefault(key_of(row), []).extend(row.answers or (row.target,))
         return questions
 
     @property
@@ -87,14 +74,6 @@ class TrueAnswers:
     def measure(self, answers: Mapping[Key, Answer]) -> dict[str, float]:
         """The value of each measure of the tasks; a question without an answer counts as wrong."""
         return measured_values([row for rows in self._by_task(answers).values() for row in rows])
-
-    def samples(self, answers: Mapping[Key, Answer], count: int) -> list[SampleAnswer]:
-        """The first answers beside the truth."""
-        keys = [key for key in self.texts if key in answers][:count]
-        return [
-            SampleAnswer(self.ids[key], key[1], answers[key].answer or "", self.texts[key][0])
-            for key in keys
-        ]
 
     def _by_task(self, answers: Mapping[Key, Answer]) -> dict[Task, list[JoinedRow]]:
         """The questions with their answers and truths, by task."""

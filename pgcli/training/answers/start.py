@@ -1,27 +1,170 @@
-"""The beginning of PaliGemma: its weights, what is trained of them, and how they are saved."""
+"""The beginning of PaliGemma: rows that fit, its weights, and what is trained of them."""
 
 from __future__ import annotations
 
+from array import array
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import torch
 
 from pgcli.checkpoints import weights
+from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.model_description import read_description
 from pgcli.checkpoints.preprocessing import read_preprocessing
 from pgcli.checkpoints.save import save_checkpoint
 from pgcli.checkpoints.weight_files import total_bytes
 from pgcli.device.select import choose_dtype
-from pgcli.errors import UsageError
+from pgcli.engine.loader import read_tokenizer
+from pgcli.engine.tokenizer import Tokenizer
+from pgcli.errors import NoInputError, UsageError
 from pgcli.model.config import PaliGemmaConfig
 from pgcli.model.gemma import GemmaDecoderLayer
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.quantized.frozen import freeze_in_int8
 from pgcli.training.answers.lora import add_lora, load_adapter, save_adapter
-from pgcli.training.options import TrainOptions
-from pgcli.training.task import Start
+from pgcli.training.answers.task import AnswerTask, tokenized
+from pgcli.training.rows import RowKey, TrainingRow, TrainingRows
+from pgcli.training.sharding import shard
+from pgcli.training.task import MicroBatches, TaskInputs
+
+#: Tokens computed at once: more are not faster.
+CPU_TOKENS, GPU_TOKENS = 2048, 32_768
+#: Larger checkpoints are trained on a CPU with activations that are computed twice: where its
+#: memory runs out, the process ends.
+LARGE_BYTES = 10**9
+
+
+@dataclass(frozen=True)
+class AnswerPlan:
+    """What is known of a run before the weights are read.
+
+    `inputs` have the rows that fit into the model; `faults` are the others.
+    """
+
+    inputs: TaskInputs
+    checkpoint: Checkpoint
+    config: PaliGemmaConfig
+    tokenizer: Tokenizer
+    faults: dict[RowKey, str]
+
+    @classmethod
+    def of(cls, inputs: TaskInputs) -> AnswerPlan:
+        """The plan of a run. Raises UsageError for a checkpoint of another kind."""
+        checkpoint = inputs.checkpoint
+        assert checkpoint is not None
+        if read_description(checkpoint.folder).kind != "paligemma":
+            raise UsageError(
+                f"{checkpoint.name} does not answer prompts, which train teaches without --task",
+                hint="name PaliGemma; --task contrastive trains two towers, --task classify a "
+                "classifier",
+            )
+        config = read_config(checkpoint.folder)
+        tokenizer = read_tokenizer(checkpoint.folder, config)
+        faults: dict[RowKey, str] = {}
+        train, lengths = fitting_rows(inputs.train, tokenizer, config, faults)
+        evaluation, _ = fitting_rows(inputs.evaluation, tokenizer, config, faults)
+        inputs = replace(inputs, train=train, evaluation=evaluation, lengths=lengths)
+        return cls(inputs, checkpoint, config, tokenizer, faults)
+
+    def micro_batches(self) -> MicroBatches:
+        """The rows at once: as many as are fast. Processes of a divided model have equally many."""
+        inputs, fixed = self.inputs, self.inputs.options.micro_batch
+        assert inputs.lengths is not None
+        slots = self.config.image_tokens + max(inputs.lengths)
+        tokens = CPU_TOKENS if inputs.device.type == "cpu" else GPU_TOKENS
+        rows = fixed or max(1, tokens // slots)
+        if inputs.shards > 1:
+            rows = inputs.processes.smallest(rows)
+        return MicroBatches(rows, is_fixed=fixed is not None)
+
+    @property
+    def computes_twice(self) -> bool:
+        """Whether activations are computed again in the backward pass from the first update on."""
+        checkpointing = self.inputs.options.gradient_checkpointing
+        if checkpointing != "auto":
+            return checkpointing == "on"
+        is_cpu = self.inputs.device.type == "cpu"
+        return self.inputs.shards > 1 or (
+            is_cpu and total_bytes(self.checkpoint.folder) > LARGE_BYTES
+        )
+
+
+def fitting_rows(
+    rows: TrainingRows, tokenizer: Tokenizer, config: PaliGemmaConfig, faults: dict[RowKey, str]
+) -> tuple[TrainingRows, array[int]]:
+    """The rows whose prompt and answer fit into the model after the image, and their text tokens.
+
+    The others are named in `faults`: nothing is cut, least of all the tokens of an image. Raises
+    NoInputError if no row is left.
+    """
+    room = config.decoder.max_positions - config.image_tokens
+    kept: list[TrainingRow] = []
+    lengths = array("I")
+    for row in rows:
+        prefix, suffix = tokenized(row, tokenizer, config.stop_tokens[0])
+        length = len(prefix) + len(suffix)
+        if length <= room:
+            kept.append(row)
+            lengths.append(length)
+            continue
+        faults[(*row.image_id, row.prompt, row.target)] = (
+            f"The prompt and the answer have {length:,} tokens; the model has room for {room:,}."
+        )
+    if rows and not kept:
+        raise NoInputError("no row's prompt and answer fit into the model", hint="shorten them")
+    return rows.select(kept), lengths
+
+
+def make_answer_task(inputs: TaskInputs) -> AnswerTask:
+    """The task of PaliGemma. Raises UsageError for a checkpoint of another kind."""
+    plan = AnswerPlan.of(inputs)
+    inputs, options, folder = plan.inputs, plan.inputs.options, plan.checkpoint.folder
+    is_divided, is_int8 = inputs.shards > 1, options.quantize == "int8"
+    dtype = torch.float32  # of weights that are trained; beside LoRA, that of inference
+    if options.method == "lora":
+        dtype = choose_dtype(options.dtype, inputs.device, total_bytes(folder))
+    device = torch.device("cpu") if is_divided or is_int8 else inputs.device
+    model = weights.load(folder, plan.config, dtype=dtype, device=device)
+    if is_int8:
+        freeze_in_int8(model)
+        model.to(inputs.device)
+    if options.method == "full":
+        model.requires_grad_(requires_grad=True)
+        for name in options.freeze:
+            model.get_submodule(name).requires_grad_(requires_grad=False)
+        for layer in model.decoder.layers:
+            assert isinstance(layer, GemmaDecoderLayer)
+            layer.dropout = options.dropout
+        save = partial(save_checkpoint, model, source=folder, dtype=dtype)
+    else:
+        add_lora(model, options.lora, options.seed)
+        if options.adapter is not None:
+            load_adapter(model, Path(options.adapter))
+        save = partial(
+            save_adapter,
+            model,
+            options.lora,
+            base_model=plan.checkpoint.name,
+            revision=plan.checkpoint.revision,
+        )
+    micro_batches = plan.micro_batches()
+    if plan.computes_twice:
+        compute_twice(model)
+    elif options.gradient_checkpointing == "auto":
+        micro_batches.save_memory = partial(compute_twice, model)
+    preprocessing = read_preprocessing(folder, plan.config.vision.resolution)
+    task = AnswerTask(
+        **inputs.fields(model, preprocessing, save, micro_batches, dtype),
+        tokenizer=plan.tokenizer,
+        label_smoothing=options.label_smoothing,
+    )
+    task.data.errors.reasons.update(plan.faults)
+    if is_divided:
+        shard(model, inputs.device)
+    return task
 
 
 def compute_twice(model: PaliGemma) -> bool:
@@ -34,66 +177,3 @@ def compute_twice(model: PaliGemma) -> bool:
     trains_vision = any(weight.requires_grad for weight in model.vision.parameters())
     model.vision.gradient_checkpointing = trains_vision
     return is_new
-
-
-def base_dtype(options: TrainOptions, checkpoint: Checkpoint, device: torch.device) -> torch.dtype:
-    """The dtype of the weights: float32 where they are trained, that of inference beside LoRA."""
-    if options.method == "full":
-        return torch.float32
-    return choose_dtype(options.dtype, device, total_bytes(checkpoint.folder))
-
-
-def start_answers(
-    options: TrainOptions,
-    checkpoint: Checkpoint,
-    config: PaliGemmaConfig,
-    *,
-    dtype: torch.dtype,
-    device: torch.device,
-) -> Start:
-    """PaliGemma with weights of the dtype, and what is trained of it."""
-    folder = checkpoint.folder
-    is_int8 = options.quantize == "int8"
-    model = weights.load(folder, config, dtype=dtype, device="cpu" if is_int8 else device)
-    if is_int8:
-        freeze_in_int8(model)
-        model.to(device)
-    preprocessing = read_preprocessing(folder, config.vision.resolution)
-    if options.method == "full":
-        train_all(model, options)
-        save = partial(save_checkpoint, model, source=folder, dtype=torch.float32)
-        return Start(model, preprocessing, save)
-    add_lora(model, options.lora, options.seed)
-    if options.adapter is not None:
-        load_adapter(model, Path(options.adapter))
-
-    def save_lora(target: Path) -> None:
-        save_adapter(
-            model,
-            options.lora,
-            target,
-            base_model=checkpoint.name,
-            revision=checkpoint.revision,
-        )
-
-    return Start(model, preprocessing, save_lora)
-
-
-def check_kind(checkpoint: Checkpoint) -> None:
-    """Raise UsageError unless the checkpoint is PaliGemma."""
-    if read_description(checkpoint.folder).kind != "paligemma":
-        raise UsageError(
-            f"{checkpoint.name} does not answer prompts, which train teaches without --task",
-            hint="name PaliGemma; --task contrastive trains two towers, --task classify a "
-            "classifier",
-        )
-
-
-def train_all(model: PaliGemma, options: TrainOptions) -> None:
-    """Train all weights but those of the parts that are frozen."""
-    model.requires_grad_(requires_grad=True)
-    for name in options.freeze:
-        model.get_submodule(name).requires_grad_(requires_grad=False)
-    for layer in model.decoder.layers:
-        assert isinstance(layer, GemmaDecoderLayer)
-        layer.dropout = options.dropout

@@ -6,7 +6,7 @@ B rows · P patches · D width
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -18,27 +18,23 @@ from pgcli.engine.memory import MemoryBudget
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.model.paligemma import PaliGemma
 from pgcli.regions import split_locations
-from pgcli.training.answers.evaluation import SampleAnswer, TrueAnswers
+from pgcli.training.answers.evaluation import TrueAnswers
 from pgcli.training.answers.loss import AnswerTokens, TokenizedExample, answer_loss
 from pgcli.training.data import ImageBatch
 from pgcli.training.rows import TrainingRow
 from pgcli.training.sharding import compute
 from pgcli.training.task import ImageTask, Loss
 
-SAMPLES = 8  # answers of an evaluation that are shown
-
 
 @dataclass(kw_only=True)
 class AnswerTask(ImageTask[PaliGemma]):
     """Trains PaliGemma: the cross-entropy of answers, given images and prompts.
 
-    An evaluation has the loss, and the metrics of the model's greedy answers; `samples` are some of
-    the last one.
+    An evaluation has the loss, and the metrics of the model's greedy answers.
     """
 
     tokenizer: Tokenizer
     label_smoothing: float = 0.0
-    samples: Sequence[SampleAnswer] = ()
 
     def __post_init__(self) -> None:
         self.truths = TrueAnswers.of(self.data.evaluation)
@@ -64,7 +60,6 @@ class AnswerTask(ImageTask[PaliGemma]):
                 yield batch
 
         answers = dict(self.truths.ask(self._engine(), batches()))
-        self.samples = self.truths.samples(answers, SAMPLES)
         return {"loss": loss / total, **self.truths.measure(answers)}
 
     def rank(self, metrics: Mapping[str, float]) -> tuple[float, ...]:

@@ -32,9 +32,15 @@ class Meanings(NamedTuple):
     text_N: Tensor
     image_NS: Tensor
 
-    def gather(self, group: dist.ProcessGroup | None) -> Meanings:
-        """The meanings of all processes."""
-        return Meanings(gather(self.text_N, group), gather(self.image_NS, group))
+    def true_texts(self, group: dist.ProcessGroup | None) -> Callable[[int, int], Tensor]:
+        """The function that says which texts are true of some of this process's images (n, M)."""
+        text_M = gather(self.text_N, group)
+        return lambda start, stop: has_meaning(self.image_NS[start:stop], text_M)
+
+    def true_images(self, group: dist.ProcessGroup | None) -> Callable[[int, int], Tensor]:
+        """The function that says which images some of this process's texts fit (n, M)."""
+        image_MS = gather(self.image_NS, group)
+        return lambda start, stop: has_meaning(image_MS, self.text_N[start:stop]).T
 
 
 def softmax_contrastive(
@@ -68,11 +74,10 @@ def softmax_contrastive(
     """
     first = first_row(image_ND, group)
     text_MD, image_MD = gather(text_ND, group), gather(image_ND, group)
-    texts_true_of = images_told_by = None
-    if meanings is not None:
-        texts_true_of, images_told_by = true_texts(meanings, group), true_images(meanings, group)
-    image_to_text = pair_cross_entropy(image_ND, text_MD, scale, first, chunk_rows, texts_true_of)
-    text_to_image = pair_cross_entropy(text_ND, image_MD, scale, first, chunk_rows, images_told_by)
+    true_texts = None if meanings is None else meanings.true_texts(group)
+    true_images = None if meanings is None else meanings.true_images(group)
+    image_to_text = pair_cross_entropy(image_ND, text_MD, scale, first, chunk_rows, true_texts)
+    text_to_image = pair_cross_entropy(text_ND, image_MD, scale, first, chunk_rows, true_images)
     return (image_to_text + text_to_image) / (2 * mean_rows(text_MD, group))
 
 
@@ -95,7 +100,7 @@ def sigmoid_contrastive(
     Source: Zhai et al. 2023 (arXiv 2303.15343), algorithm 1.
     """
     first, text_MD = first_row(image_ND, group), gather(text_ND, group)
-    is_true = None if meanings is None else true_texts(meanings, group)
+    is_true = None if meanings is None else meanings.true_texts(group)
 
     def loss_of_rows(start: int, stop: int) -> Tensor:
         logit_nM = (scale * image_ND[start:stop] @ text_MD.T + bias).float()
@@ -133,28 +138,6 @@ def pair_cross_entropy(
         return F.cross_entropy(logit_nM, pair_n, reduction="sum")
 
     return sum_over_chunks(loss_of_rows, len(query_ND), chunk_rows)
-
-
-def true_texts(meanings: Meanings, group: dist.ProcessGroup | None) -> Callable[[int, int], Tensor]:
-    """The function that says for a range of this process's images which texts are true (n, M)."""
-    text_M = meanings.gather(group).text_N
-
-    def is_true(start: int, stop: int) -> Tensor:
-        return has_meaning(meanings.image_NS[start:stop], text_M)
-
-    return is_true
-
-
-def true_images(
-    meanings: Meanings, group: dist.ProcessGroup | None
-) -> Callable[[int, int], Tensor]:
-    """The function that says for a range of this process's texts which images they fit (n, M)."""
-    image_MS = meanings.gather(group).image_NS
-
-    def is_true(start: int, stop: int) -> Tensor:
-        return has_meaning(image_MS, meanings.text_N[start:stop]).T
-
-    return is_true
 
 
 def has_meaning(image_NS: Tensor, text_M: Tensor) -> Tensor:

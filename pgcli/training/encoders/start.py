@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from pgcli.checkpoints.families.encoders import FamilyName
-from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.model_description import image_preprocessing, read_description
 from pgcli.checkpoints.preprocessing import Preprocessing, write_image_processor
 from pgcli.checkpoints.save import copy_files, save_encoder
@@ -18,134 +17,123 @@ from pgcli.checkpoints.weight_files import IMAGE_PROCESSOR_FILES, TOKENIZER_FILE
 from pgcli.embedding.loader import text_processor
 from pgcli.embedding.texts import TextFormat, TextProcessor, canonical_text
 from pgcli.errors import UsageError
-from pgcli.model.two_towers import TwoTowers
+from pgcli.run.progress.events import tracked
+from pgcli.training.encoders.classify_task import ClassifyTask
+from pgcli.training.encoders.contrastive_task import ContrastiveTask
 from pgcli.training.encoders.learned_tokenizer import EOS, PAD, learn_tokenizer, write_tokenizer
 from pgcli.training.encoders.new_models import (
     TEXT_SIZES,
-    VISION,
     classifier_of,
     max_tokens,
     new_classifier,
     new_two_towers,
     two_towers_of,
 )
-from pgcli.training.options import TrainOptions
-from pgcli.training.rows import TrainingRow
-from pgcli.training.task import Start
+from pgcli.training.task import MicroBatches, TaskInputs
 
 
-def start_towers(
-    options: TrainOptions,
-    checkpoint: Checkpoint | None,
-    device: torch.device,
-    train: Sequence[TrainingRow],
-    evaluation: Sequence[TrainingRow],
-) -> Start:
-    """Two towers of a checkpoint, or new ones with a tokenizer learned from the texts."""
+def make_contrastive_task(inputs: TaskInputs) -> ContrastiveTask:
+    """The task of two towers of a checkpoint, or of new ones with a tokenizer of the texts.
+
+    Raises UsageError for a checkpoint of another kind, and for a loss that it cannot have.
+    """
+    options, checkpoint, source = inputs.options, inputs.checkpoint, None
+    save_tokenizer: Callable[[Path], object]
     if checkpoint is not None:
-        folder, description = checkpoint.folder, read_description(checkpoint.folder)
+        source, description = checkpoint.folder, read_description(checkpoint.folder)
         if description.kind != "two_towers":
             raise UsageError(
                 f"{checkpoint.name} has no text tower, which --task contrastive trains",
                 hint="name SigLIP or CLIP, or begin with --init small",
             )
-        model = two_towers_of(folder, description, device)
-        texts = text_processor(folder, description)
+        model = two_towers_of(source, description, inputs.device)
+        texts = text_processor(source, description)
         assert texts is not None
-        preprocessing = image_preprocessing(folder, description)
-        save = partial(_save_towers, model, texts.format.pad, folder, preprocessing)
-        return Start(model, preprocessing, save, texts)
-    assert options.init is not None
-    tokenizer = learn_tokenizer(
-        (canonical_text(row.target) for row in train), max_tokens=max_tokens(options.init)
-    )
-    length = TEXT_SIZES[options.init][1]
-    format = TextFormat(length, bos=None, eos=EOS, pad=PAD, clean=canonical_text)
-    model = new_two_towers(
-        options.init,
-        tokens=tokenizer.get_vocab_size(),
-        loss=options.loss or "sigmoid",
-        seed=options.seed,
-    ).to(device)
-    preprocessing = Preprocessing()
-
-    def save_new(target: Path) -> None:
-        _save_towers(model, PAD, None, preprocessing, target)
-        write_tokenizer(target, tokenizer, max_positions=length)
-
-    return Start(model, preprocessing, save_new, TextProcessor(tokenizer, format))
-
-
-def start_classifier(
-    options: TrainOptions,
-    checkpoint: Checkpoint | None,
-    device: torch.device,
-    train: Sequence[TrainingRow],
-    evaluation: Sequence[TrainingRow],
-) -> Start:
-    """A classifier of the labels of the rows."""
-    labels = sorted({row.target for row in train})
-    if len(labels) < 2:
-        raise UsageError(
-            f"all rows to train on have the label {labels[0]}",
-            hint="a classifier needs two labels or more",
-        )
-    if unknown := sorted({row.target for row in evaluation} - {*labels}):
-        raise UsageError(
-            f"rows to evaluate on have the label {unknown[0]}, and no row to train on has it",
-            hint="give rows of it, or leave it out of --eval",
-        )
-    if checkpoint is None:
-        assert options.init is not None
-        model = new_classifier(options.init, labels, seed=options.seed).to(device)
-        resolution = VISION[options.init].resolution
-        preprocessing = Preprocessing(resample=2)  # bilinear, as ViT's image processor
-        source = None
-    else:
-        source, description = checkpoint.folder, read_description(checkpoint.folder)
-        model = classifier_of(source, description, labels, device)
-        resolution = model.config.vision.resolution
         preprocessing = image_preprocessing(source, description)
-        if description.kind == "paligemma":
-            source = None  # its files are those of PaliGemma's processor
-
-    def save(folder: Path) -> None:
-        save_encoder(model, folder, dtype=torch.float32)
-        _write_image_files(source, folder, model.config.family, resolution, preprocessing)
-
-    return Start(model, preprocessing, save)
-
-
-def chosen_loss(options: TrainOptions, model: TwoTowers) -> Any:
-    """The loss that is asked for, or that of the model's family. Raises UsageError."""
+        save_tokenizer = partial(copy_files, source, names=TOKENIZER_FILES)
+    else:
+        assert options.init is not None
+        targets = (canonical_text(row.target) for row in inputs.train)
+        tokenizer = learn_tokenizer(targets, max_tokens=max_tokens(options.init))
+        length = TEXT_SIZES[options.init][1]
+        format = TextFormat(length, bos=None, eos=EOS, pad=PAD, clean=canonical_text)
+        texts = TextProcessor(tokenizer, format)
+        model = new_two_towers(
+            options.init,
+            tokens=tokenizer.get_vocab_size(),
+            loss=options.loss or "sigmoid",
+            seed=options.seed,
+        ).to(inputs.device)
+        preprocessing = Preprocessing()
+        save_tokenizer = partial(write_tokenizer, tokenizer=tokenizer, max_positions=length)
     if options.loss == "sigmoid" and model.logit_bias is None:
         raise UsageError(
             "--loss sigmoid learns a bias, which CLIP's checkpoints do not have",
             hint="--loss softmax, or a SigLIP checkpoint",
         )
     has_sigmoid = model.logit_bias is not None and model.config.has_sigmoid
-    return options.loss or ("sigmoid" if has_sigmoid else "softmax")
-
-
-def freeze_towers(model: TwoTowers) -> None:
-    """Leave only the pooling, the projections, the scale and the bias to be trained."""
-    for tower in (model.vision, model.text):
-        if tower is not None:
+    loss = options.loss or ("sigmoid" if has_sigmoid else "softmax")
+    model.config = replace(model.config, has_sigmoid=loss == "sigmoid")
+    if options.probe:  # which leaves the pooling, the projections, the scale and the bias
+        for tower in filter(None, (model.vision, model.text)):
             tower.requires_grad_(requires_grad=False)
 
+    def save(folder: Path) -> None:
+        save_encoder(model, folder, dtype=torch.float32, pad_token=texts.format.pad)
+        save_tokenizer(folder)
+        family: FamilyName = "clip" if model.config.family == "clip" else "siglip"
+        resolution = model.config.vision.resolution
+        write_image_files(source, folder, family, resolution, preprocessing)
 
-def _save_towers(
-    model: TwoTowers, pad: int, source: Path | None, preprocessing: Preprocessing, folder: Path
-) -> None:
-    save_encoder(model, folder, dtype=torch.float32, pad_token=pad)
-    if source is not None:
-        copy_files(source, folder, TOKENIZER_FILES)
-    is_clip = model.config.family == "clip"
-    resolution = model.config.vision.resolution
-    _write_image_files(source, folder, "clip" if is_clip else "siglip", resolution, preprocessing)
+    # a process that repeats its part of an update would exchange vectors alone
+    is_fixed = bool(options.micro_batch) or inputs.processes.count > 1
+    micro_batches = MicroBatches(options.micro_batch, is_fixed=is_fixed)
+    fields = inputs.fields(model, preprocessing, save, micro_batches)
+    return ContrastiveTask(**fields, texts=texts, loss_name=loss)
 
 
-def _write_image_files(
+def make_classify_task(inputs: TaskInputs) -> ClassifyTask:
+    """The task of a classifier of the rows' labels. Raises UsageError for labels that do not do."""
+    options, checkpoint = inputs.options, inputs.checkpoint
+    labels = sorted({row.target for row in inputs.train})
+    if len(labels) < 2:
+        raise UsageError(
+            f"all rows to train on have the label {labels[0]}",
+            hint="a classifier needs two labels or more",
+        )
+    if unknown := sorted({row.target for row in inputs.evaluation} - {*labels}):
+        raise UsageError(
+            f"rows to evaluate on have the label {unknown[0]}, and no row to train on has it",
+            hint="give rows of it, or leave it out of --eval",
+        )
+    if checkpoint is None:
+        assert options.init is not None
+        model = new_classifier(options.init, labels, seed=options.seed).to(inputs.device)
+        preprocessing = Preprocessing(resample=2)  # bilinear, as ViT's image processor
+        source = None
+    else:
+        source, description = checkpoint.folder, read_description(checkpoint.folder)
+        model = classifier_of(source, description, labels, inputs.device)
+        preprocessing = image_preprocessing(source, description)
+        if description.kind == "paligemma":
+            source = None  # its files are those of PaliGemma's processor
+
+    def save(folder: Path) -> None:
+        save_encoder(model, folder, dtype=torch.float32)
+        resolution = model.config.vision.resolution
+        write_image_files(source, folder, model.config.family, resolution, preprocessing)
+
+    micro_batches = MicroBatches(options.micro_batch, is_fixed=bool(options.micro_batch))
+    fields = inputs.fields(model, preprocessing, save, micro_batches)
+    task = ClassifyTask(**fields, label_smoothing=options.label_smoothing)
+    if options.probe:
+        model.vision.requires_grad_(requires_grad=False)
+        track = partial(tracked, on_event=inputs.on_event, unit="batches")
+        task.fill_features(partial(track, task="computing features"))
+    return task
+
+
+def write_image_files(
     source: Path | None,
     folder: Path,
     family: FamilyName,
