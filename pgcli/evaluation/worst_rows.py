@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from pgcli.errors import NoInputError
-from pgcli.evaluation.evaluate import Evaluation, MetricRows, as_json
+from pgcli.evaluation.evaluate import Evaluation, as_json
 from pgcli.evaluation.joined_row import JoinedRow, RowTruth
 from pgcli.evaluation.measures import Estimate, RowRatio
 from pgcli.output.reader import Row
@@ -61,19 +61,13 @@ def row_scores(evaluation: Evaluation) -> dict[tuple[str, str | None], tuple[str
     """The name and the value of the score of each row that has one, by its key."""
     scores: dict[tuple[str, str | None], tuple[str, float]] = {}
     for chosen in evaluation.measured:
-        measure = score_measure(chosen)
+        ratios = {m.name: m for m in chosen.measures if isinstance(m, RowRatio)}
+        measure = ratios[SCORES.get(chosen.metric, next(iter(ratios)))]
         for number, score in zip(chosen.numbers, measure.row_scores().tolist(), strict=True):
             # nothing to find, and nothing found, is right
             value = 1.0 if np.isnan(score) else score
             scores.setdefault(evaluation.joined.rows[number].key, (measure.name, value))
     return scores
-
-
-def score_measure(chosen: MetricRows) -> RowRatio:
-    """The measure that scores the rows of a metric."""
-    ratios = [measure for measure in chosen.measures if isinstance(measure, RowRatio)]
-    name = SCORES.get(chosen.metric, ratios[0].name)
-    return next(measure for measure in ratios if measure.name == name)
 
 
 def scored_rows(evaluation: Evaluation, worst: Sequence[JoinedRow]) -> RowGroup:

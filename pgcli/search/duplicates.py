@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pgcli.search.nearest import RowNumbers, Similarities, Vectors, normalised
+from pgcli.search.nearest import RowNumbers, Vectors, normalised
 
 #: Near-duplicates of photographs begin at about this similarity.
 THRESHOLD = 0.94
@@ -69,10 +69,3 @@ def groups(parents: RowNumbers) -> list[RowNumbers]:
     order = np.argsort(parents, kind="stable")
     starts = np.flatnonzero(np.diff(parents[order], prepend=-1))
     return [group for group in np.split(order, starts[1:]) if len(group) > 1]
-
-
-def similarities_to_first(vectors: Vectors) -> Similarities:
-    """The similarity of each member of a group to its first, which has 1."""
-    similarities: Similarities = (vectors.astype(np.float64) * vectors[0]).sum(axis=1)
-    similarities[0] = 1.0
-    return similarities

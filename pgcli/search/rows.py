@@ -14,7 +14,6 @@ import pyarrow
 from pgcli.output.tables import SETTINGS, TableFormat
 from pgcli.printable import printable
 from pgcli.rows import json_safe, json_text, round6
-from pgcli.search.duplicates import similarities_to_first
 from pgcli.search.nearest import Hits, RowNumbers
 from pgcli.search.vector_files import VectorFiles
 
@@ -47,7 +46,9 @@ def group_rows(groups: Sequence[RowNumbers], files: VectorFiles) -> list[Row]:
     vectors = np.concatenate([vectors[np.isin(rows, members)] for rows, vectors in files])
     rows: list[Row] = []
     for number, group in enumerate(groups, 1):
-        similarities = similarities_to_first(vectors[np.searchsorted(members, group)])
+        own = vectors[np.searchsorted(members, group)]
+        similarities = own.astype(np.float64) @ own[0]
+        similarities[0] = 1.0
         for row, similarity in zip(group.tolist(), similarities.tolist(), strict=True):
             rows.append({"group": number, **names[row], "similarity": round6(similarity)})
     return rows

@@ -168,8 +168,7 @@ class Processes:
         result = json.loads(self.store.get(name))
         if FAILED in result:
             raise OtherProcessFailed(result[FAILED])
-        value = result["value"]
-        return value
+        return result["value"]  # type: ignore[no-any-return]
 
     @contextmanager
     def fail_together(self) -> Iterator[None]:
@@ -196,21 +195,17 @@ class Processes:
 ALONE = Processes()
 
 
-def is_started_by_torchrun() -> bool:
-    """Whether this process is one of several of a run."""
-    return int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ
-
-
 @contextmanager
 def joined_processes(device: str) -> Iterator[Processes]:
     """A block in which this process is one of those that torchrun started, each on its own device.
 
     If processes fail, the first of them raises its error, and the others OtherProcessFailed.
     """
-    if not is_started_by_torchrun():
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or "RANK" not in os.environ:
         yield ALONE
         return
-    processes = connect()
+    store, rank, count = next(rendezvous("env://", timeout=TIMEOUT))
+    processes = Processes(rank, count, store)
     try:
         processes.join(device)
         yield processes
@@ -227,9 +222,3 @@ def joined_processes(device: str) -> Iterator[Processes]:
                 "--micro-batch with a smaller number, or fewer --workers",
             ) from problem
         raise
-
-
-def connect() -> Processes:
-    """This process among those that torchrun started, which name it in the environment."""
-    store, rank, count = next(rendezvous("env://", timeout=TIMEOUT))
-    return Processes(rank, count, store)

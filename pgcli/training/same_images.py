@@ -7,6 +7,7 @@ import math
 import os
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable
+from functools import partial
 from typing import Any
 
 from pgcli.errors import UsageError
@@ -36,7 +37,7 @@ def distinct_keys(
     """
     images = {row.image_key: row for row in rows}
     groups = [[*images]]
-    for measure in (image_size, end_digest, digest):
+    for measure in (image_size, partial(digest, read_bytes=END_BYTES), digest):
         finer: dict[Hashable, list[str]] = defaultdict(list)
         numbered = enumerate(filter(is_compared, groups))
         for number, key in track([(number, key) for number, keys in numbered for key in keys]):
@@ -62,11 +63,6 @@ def image_size(row: TrainingRow, store: RowStore | None = None) -> int | None:
         return os.stat(path).st_size  # noqa: PTH116 - Path is slow
     except (OSError, ValueError):
         return None
-
-
-def end_digest(row: TrainingRow, store: RowStore) -> bytes | None:
-    """A digest of the last bytes of the row's image."""
-    return digest(row, store, END_BYTES)
 
 
 def digest(row: TrainingRow, store: RowStore, read_bytes: int | None = None) -> bytes | None:
@@ -98,7 +94,8 @@ def split_by_image(
     """
     distinct, place = distinct_keys(rows, track=track), dict[str, int]()
     for key, first in distinct.items():
-        number = int.from_bytes(name_digest(key)[:8], "big") ^ seed_of(seed, "split")
+        name = hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+        number = int.from_bytes(name[:8], "big") ^ seed_of(seed, "split")
         place[first] = min(number, place.get(first, number))
     images = sorted(place, key=place.__getitem__)
     held_out = {*images[: max(1, math.ceil(fraction * len(images)))]}
@@ -111,11 +108,6 @@ def split_by_image(
         rows.select(row for row in rows if distinct[row.image_key] not in held_out),
         rows.select(row for row in rows if distinct[row.image_key] in held_out),
     )
-
-
-def name_digest(image_key: str) -> bytes:
-    """The digest of an `image_key`."""
-    return hashlib.sha256(image_key.encode("utf-8", "surrogateescape")).digest()
 
 
 def check_apart(train: TrainingRows, evaluation: TrainingRows, *, track: Track = iter) -> None:

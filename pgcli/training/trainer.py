@@ -13,7 +13,7 @@ from time import monotonic, perf_counter
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from pgcli.engine.oom import OutOfMemory, run_or_free
 from pgcli.errors import InvalidCheckpoint, NoUsableDevice, TrainingDiverged
@@ -93,14 +93,16 @@ class Trainer:
         """
         if self.progress.is_complete:
             return True
-        metrics = self._open_metrics()
+        file = self.folder / METRICS
+        metrics = MetricsFile(file, self.progress.step) if self.processes.is_first else None
         saved_at = monotonic()
         try:
             batches = self.task.batches(self.progress.step, self.options.steps)
             began = perf_counter()
             while (batch := self._next(batches)) is not None:
                 line = self._update(batch, began)
-                if self._is_evaluated(self.progress.step):
+                step, every = self.progress.step, self.options.eval_every
+                if every and (step % every == 0 or step == self.options.steps):
                     line |= self._evaluate()
                 if metrics:
                     metrics.append(line)
@@ -122,12 +124,6 @@ class Trainer:
                 metrics.close()
         return self.progress.is_complete
 
-    def _open_metrics(self) -> MetricsFile | None:
-        """The file of the metrics, in the first process."""
-        if not self.processes.is_first:
-            return None
-        return MetricsFile(self.folder / METRICS, self.progress.step)
-
     def _next(self, batches: Iterator[Any]) -> Any:
         """The next batch; None after the last. Raises the error of any process's data."""
         with self.processes.fail_together():
@@ -145,8 +141,11 @@ class Trainer:
         norm = None
         if sum(sizes):  # else no image can be read, and the weights stay as they are
             metrics |= self._add_gradients(batch, max(sizes))
-            norm = self._clip_gradients()
-            self._check_finite(metrics["loss"], norm, batch)
+            limit = self.options.max_grad_norm or math.inf
+            norm = whole(nn.utils.clip_grad_norm_(self._trained, limit)).item()
+            for name, value in (("loss", metrics["loss"]), ("gradient norm", norm)):
+                if not math.isfinite(value):
+                    raise diverged(f"the {name} of step {step + 1} is {value}{named_rows(batch)}")
             self._optimizer.step()
             self._optimizer.zero_grad(set_to_none=True)
         if hasattr(batch, "lost"):
@@ -209,22 +208,6 @@ class Trainer:
             own = {"loss": loss.sum.item(), "weight": loss.weight, "tokens": loss.tokens}
             sums = added(sums, {**own, **loss.sums})
         return sums  # of a process without rows, nothing
-
-    def _clip_gradients(self) -> float:
-        """Scale the gradients down to the largest norm that is allowed; return their norm."""
-        limit = self.options.max_grad_norm or math.inf
-        norm: Tensor = nn.utils.clip_grad_norm_(self._trained, limit)
-        return whole(norm).item()
-
-    def _check_finite(self, loss: float, norm: float, batch: Any) -> None:
-        for name, value in (("loss", loss), ("gradient norm", norm)):
-            if not math.isfinite(value):
-                step = self.progress.step + 1
-                raise diverged(f"the {name} of step {step} is {value}{named_rows(batch)}")
-
-    def _is_evaluated(self, step: int) -> bool:
-        every = self.options.eval_every
-        return bool(every) and (step % every == 0 or step == self.options.steps)
 
     def _evaluate(self) -> dict[str, Any]:
         """The metrics of an evaluation; the best weights so far are written to the folder."""

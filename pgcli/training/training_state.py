@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -47,7 +46,11 @@ def save_state(
     It is the same for any number of processes. The first of them writes it; if the model is divided
     over them, all have to call this, and each tensor is gathered in turn.
     """
-    tensors = {} if progress.is_complete else dict(_tensors(model, optimizer))
+    tensors: dict[str, Tensor] = {}
+    for name, parameter in _trained(model).items() if not progress.is_complete else ():
+        tensors[f"{WEIGHT}.{name}"] = parameter.detach()
+        for kind, value in optimizer.state[parameter].items():
+            tensors[f"{kind}.{name}"] = value
     if not is_first:
         for tensor in tensors.values():
             whole(tensor)
@@ -76,14 +79,6 @@ def load_state(file: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -
             f"{file} cannot be resumed from: {error}", hint="--overwrite begins again"
         ) from error
     return progress
-
-
-def _tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Tensor]]:
-    """The trained parameters, and what the optimizer keeps of each, by name."""
-    for name, parameter in _trained(model).items():
-        yield f"{WEIGHT}.{name}", parameter.detach()
-        for kind, value in optimizer.state[parameter].items():
-            yield f"{kind}.{name}", value
 
 
 def _fill(stored: Any, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:

@@ -64,7 +64,12 @@ class ClassifyTask(ImageTask[ImageClassifier]):
     def evaluate(self) -> Mapping[str, float]:
         """The loss, and the share of rows with the right label."""
         loss = right = total = 0.0
-        for batch in self._evaluation_batches():
+        rows, size = self.data.evaluation, self.data.order.batch_size
+        batches: Iterable[AnyBatch] = self.data.in_order(rows)
+        if self.feature_ND is not None:
+            parts = (rows[start : start + size] for start in range(0, len(rows), size))
+            batches = filter(lambda batch: batch.rows, map(self._feature_batch, parts))
+        for batch in batches:
             label_B = self._labels(batch.rows)
             logit_BK = torch.cat(self.in_parts(batch, self._logits))
             loss += self._loss_sum(logit_BK, label_B).item()
@@ -108,13 +113,6 @@ class ClassifyTask(ImageTask[ImageClassifier]):
     def _encode(self, batch: ImageBatch) -> Tensor:
         """What the linear layer classifies (B, D), on the CPU."""
         return self.model.features(self.pixels(batch)).float().cpu()
-
-    def _evaluation_batches(self) -> Iterable[AnyBatch]:
-        rows, size = self.data.evaluation, self.data.order.batch_size
-        if self.feature_ND is None:
-            return self.data.in_order(rows)
-        parts = (rows[start : start + size] for start in range(0, len(rows), size))
-        return filter(lambda batch: batch.rows, map(self._feature_batch, parts))
 
     def _logits(self, batch: AnyBatch) -> Tensor:
         if isinstance(batch, FeatureBatch):
