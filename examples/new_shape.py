@@ -14,30 +14,23 @@ import json
 import math
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from examples.demo_model.questions import (
-    QUESTIONS,
-    Example,
-    boxes_example,
-    caption,
-    draw_examples,
-    eval_examples,
-)
+from examples.demo_model import questions
+from examples.demo_model.questions import QUESTIONS, Example
 from examples.demo_model.scenes import EXAMPLE_SEEDS, OUTLINES, SHAPES, Scene, render
 
 HEART = "heart"
 DRAWINGS = 60
-#: The first drawing of each use: none is in two, or in the training data of the built-in model.
-TRAIN, NEW, KNOWN, REHEARSED = 100, 200, 300, 400
+#: Drawings by their use: none is in two of them, or in the training data of the built-in model.
+TRAIN, NEW, KNOWN = (EXAMPLE_SEEDS[start : start + DRAWINGS] for start in (100, 200, 300))
+REHEARSED = EXAMPLE_SEEDS[400 : 400 + 4 * DRAWINGS]
 REHEARSED_ROWS = 4  # of each of these drawings
 HEART_RATE = 0.35  # of objects behind the first
-CAPTION_PROMPTS = ("caption en", "cap en", "describe en")
-Row = dict[str, Any]
 
 OUTLINES[HEART] = []  # x = 16 sin³ t, y = 13 cos t - 5 cos 2t - 2 cos 3t - cos 4t
 for t in (math.tau * step / 72 for step in range(72)):
@@ -48,24 +41,27 @@ for t in (math.tau * step / 72 for step in range(72)):
 def with_hearts(seed: int) -> Scene:
     """The drawing of a seed, with hearts in place of some of its objects; of some drawings none."""
     scene, rng = Scene.from_seed(seed), Random(f"hearts {seed}")
-    has_hearts = rng.random() < 0.8
-    objects = [
-        replace(drawn, shape=HEART)
-        if has_hearts and (rng.random() < HEART_RATE or number == 0)
-        else drawn
-        for number, drawn in enumerate(scene.objects)
-    ]
+    has_hearts, objects = rng.random() < 0.8, [*scene.objects]
+    for number, drawn in enumerate(objects):
+        if has_hearts and (rng.random() < HEART_RATE or number == 0):
+            objects[number] = replace(drawn, shape=HEART)
     return replace(scene, objects=tuple(objects))
 
 
-def training_rows(image: str, scene: Scene) -> list[Row]:
+def caption(scene: Scene, prompt: str = "caption en") -> Example:
+    """The caption, with hearts after the other shapes of a colour."""
+    return Example("caption", prompt, questions.caption(scene, (*SHAPES, HEART)))
+
+
+def training_rows(image: str, scene: Scene) -> list[dict[str, Any]]:
     """Rows about a drawing: captions, questions and detections; of nothing, they have no boxes."""
-    rng, words = Random(scene.seed), caption(scene, (*SHAPES, HEART))
+    rng = Random(scene.seed)
+    first, second = questions.draw_examples(scene, rng), questions.draw_examples(scene, rng)
     examples = [
-        *(Example("caption", prompt, words) for prompt in CAPTION_PROMPTS),
-        boxes_example([(HEART, None)], scene),
-        *(x for x in draw_examples(scene, rng) if x.kind in {*QUESTIONS, "detect"}),
-        *(x for x in draw_examples(scene, rng) if x.kind in QUESTIONS),
+        *(caption(scene, prompt) for prompt in ("caption en", "cap en", "describe en")),
+        questions.boxes_example([(HEART, None)], scene),
+        *(example for example in first if example.kind in {*QUESTIONS, "detect"}),
+        *(example for example in second if example.kind in QUESTIONS),
     ]
     pairs = dict.fromkeys((example.prefix, example.suffix) for example in examples)
     return [
@@ -74,15 +70,13 @@ def training_rows(image: str, scene: Scene) -> list[Row]:
     ]
 
 
-def question_rows(image: str, scene: Scene, *, about_hearts: bool) -> list[Row]:
-    """Rows of questions with their true answers, and the caption; those about hearts, or all."""
-    examples = [example for example in eval_examples(scene) if example.kind != "detect"]
-    if about_hearts:
-        exists = any(drawn.shape == HEART for drawn in scene.objects)
-        words = caption(scene, (*SHAPES, HEART))
-        asked = Example("exists", f"is there a {HEART}?", "yes" if exists else "no")
-        examples = [Example("caption", "caption en", words), *examples[1:], asked]
-        examples = [x for x in examples if HEART in x.prefix + x.suffix]
+def question_rows(image: str, scene: Scene, about: str = "") -> list[dict[str, Any]]:
+    """The caption and questions with their true answers, of those that name a shape."""
+    asked = [x for x in questions.eval_examples(scene) if x.kind in QUESTIONS]
+    if about:
+        exists = any(drawn.shape == about for drawn in scene.objects)
+        asked.append(Example("exists", f"is there a {about}?", "yes" if exists else "no"))
+    examples = [x for x in (caption(scene), *asked) if about in x.prefix + x.suffix]
     return [
         {"id": f"{image} {number}", "image": image, "prompt": example.prefix}
         | {"answer": example.suffix, "kind": example.kind}
@@ -90,40 +84,37 @@ def question_rows(image: str, scene: Scene, *, about_hearts: bool) -> list[Row]:
     ]
 
 
-def box_row(image: str, scene: Scene) -> Row:
+def box_row(image: str, scene: Scene) -> dict[str, Any]:
     """The row with the boxes of hearts in pixels."""
     size = {"x": scene.width, "y": scene.height}
     boxes = [
         {"label": HEART} | {name: value * size[name[0]] for name, value in asdict(box).items()}
-        for drawn, box in zip(scene.objects, scene.boxes, strict=True)
-        if drawn.shape == HEART
+        for _, _, box in questions.matching([(HEART, None)], scene)
     ]
     return {"id": Path(image).name, "prompt": f"detect {HEART}", "boxes": boxes}
 
 
-def draw(
-    folder: Path, first: int, count: int, scene_of: Callable[[int], Scene]
-) -> Iterator[tuple[str, Scene]]:
-    """Draw scenes into the folder; each after its path from the folder above."""
+def drawn(folder: Path, scenes: Iterable[Scene]) -> Iterator[tuple[str, Scene]]:
+    """Each scene, drawn into the folder, after the path from the folder above."""
     folder.mkdir(parents=True, exist_ok=True)
-    for number, seed in enumerate(EXAMPLE_SEEDS[first : first + count]):
-        name, scene = f"{folder.name}/{number:02}.png", scene_of(seed)
+    for number, scene in enumerate(scenes):
+        name = f"{folder.name}/{number:02}.png"
         render(scene).save(folder.parent / name)
         yield name, scene
 
 
 def main(folder: Path, count: int = DRAWINGS) -> None:
-    rows: dict[str, list[Row]] = defaultdict(list)
-    for image, scene in draw(folder / "train", TRAIN, count, with_hearts):
+    rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for image, scene in drawn(folder / "train", map(with_hearts, TRAIN[:count])):
         rows["train"] += training_rows(image, scene)
-    for image, scene in draw(folder / "rehearsed", REHEARSED, 4 * count, Scene.from_seed):
+    for image, scene in drawn(folder / "rehearsed", map(Scene.from_seed, REHEARSED[: 4 * count])):
         known = training_rows(image, scene)
         rows["train"] += Random(scene.seed).sample(known, REHEARSED_ROWS)
-    for image, scene in draw(folder / "new", NEW, count, with_hearts):
-        rows["questions"] += question_rows(image, scene, about_hearts=True)
+    for image, scene in drawn(folder / "new", map(with_hearts, NEW[:count])):
+        rows["questions"] += question_rows(image, scene, about=HEART)
         rows["boxes"].append(box_row(image, scene))
-    for image, scene in draw(folder / "known", KNOWN, count, Scene.from_seed):
-        rows["known"] += question_rows(image, scene, about_hearts=False)
+    for image, scene in drawn(folder / "known", map(Scene.from_seed, KNOWN[:count])):
+        rows["known"] += question_rows(image, scene)
     for name, manifest in rows.items():
         lines = "".join(f"{json.dumps(row)}\n" for row in manifest)
         (folder / f"{name}.jsonl").write_text(lines)

@@ -35,9 +35,8 @@ PHASES = {name: Phase(**values) for name, values in tomllib.loads(FILE.read_text
 
 def make(runs: Path, name: str, phase: Phase, processes: Processes) -> None:
     """Train a phase, whose folder is in `runs` as are those of the phases that it begins with."""
-    folder, state = runs / name, runs / f"{name}.pgcli"
-    for path in (folder, state):
-        path.mkdir(parents=True, exist_ok=True)
+    folder, state = runs / name, runs / name / "state"
+    state.mkdir(parents=True, exist_ok=True)
     earlier = [runs / weights for weights in phase.weights]
     learner = DemoLearner.load(*earlier) if earlier else first_learner()
     task = DrawingsTask(

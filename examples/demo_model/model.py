@@ -27,7 +27,6 @@ from pgcli.model.config import PaliGemmaConfig
 from pgcli.model.paligemma import PaliGemma
 
 PATCH_HEAD = "patch_head.safetensors"
-
 SIDES = 4
 THIRDS = 3  # of a patch's width, each with a letter
 #: The columns of targets: shape and colour from 1, 0 for none; the background; the object's sides,
@@ -88,8 +87,7 @@ def new_model(config: PaliGemmaConfig, pixels_BCRR: Tensor, seed: int = 0) -> Pa
             branches = 2 * depths.get(name.split(".")[0], 1) if is_residual else 1
             std = (module.weight[0].numel() * branches) ** -0.5
             module.weight.copy_(torch.randn(module.weight.shape, generator=generator) * std)
-            bias = dict(module.named_parameters()).get("bias")
-            if bias is not None:
+            if isinstance(bias := getattr(module, "bias", None), Tensor):
                 bias.zero_()
         if name.endswith("self_attn") and name.startswith("vision"):
             query, key, _ = module.qkv_proj.weight.chunk(3)

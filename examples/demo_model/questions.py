@@ -97,11 +97,10 @@ def training_examples(scene: Scene, rng: Random) -> list[Example]:
     if not scene.objects:
         return [ocr_example(scene), Example("background", *which_background(scene, rng))]
     segmented = boxes_example(random_phrases(scene, rng, *MASK_LABELS), scene, "segment")
-    labels: list[Phrase]
-    if rng.random() < ANY_SHAPES_RATE:  # whether present or not
-        labels = [(shape, None) for shape in rng.sample(SHAPES, rng.choice((1, 2, 3, 3)))]
-    else:
+    if rng.random() >= ANY_SHAPES_RATE:
         labels = random_phrases(scene, rng, *TRAINING_LABELS)
+    else:  # whether present or not
+        labels = [(shape, None) for shape in rng.sample(SHAPES, rng.choice((1, 2, 3, 3)))]
     detected = boxes_example(labels, scene)
     captioned, *others = draw_examples(scene, rng)
     rng.shuffle(others)
@@ -351,30 +350,21 @@ def vary_style(question: str, rng: Random) -> str:
 
 def _pair(scene: Scene, rng: Random) -> tuple[str, str, str] | None:
     """Unique phrases of two objects, and the side of the second on which the first is."""
-    called = _unique_phrases(scene, rng)
+    numbers = phrase_counts(scene)
+    called = {}  # by the number of an object: a phrase that describes no other one
+    for number, drawn in enumerate(scene.objects):
+        phrases: list[Phrase] = [(drawn.shape, drawn.colour)] * 2
+        phrases += [(drawn.shape, None), (None, drawn.colour)]
+        fitting = [phrase for phrase in phrases if numbers[phrase] == 1]
+        if fitting:
+            called[number] = phrase_text(rng.choice(fitting), rng.choice(("shape", "one")))
     pairs = [
-        (a, b, side)
+        (called[a], called[b], side)
         for a in called
         for b in called
         if a != b and (side := _side(scene, scene.boxes[a], scene.boxes[b])) is not None
     ]
-    if not pairs:
-        return None
-    a, b, side = rng.choice(pairs)
-    return called[a], called[b], side
-
-
-def _unique_phrases(scene: Scene, rng: Random) -> dict[int, str]:
-    """For each index in `objects` where there is one, a phrase that describes no other object."""
-    numbers = phrase_counts(scene)
-    called = {}
-    for index, drawn in enumerate(scene.objects):
-        phrases: Sequence[Phrase] = [(drawn.shape, drawn.colour)] * 2
-        phrases = [*phrases, (drawn.shape, None), (None, drawn.colour)]
-        fitting = [phrase for phrase in phrases if numbers[phrase] == 1]
-        if fitting:
-            called[index] = phrase_text(rng.choice(fitting), rng.choice(("shape", "one")))
-    return called
+    return rng.choice(pairs) if pairs else None
 
 
 def _side(scene: Scene, a: RelativeBox, b: RelativeBox) -> str | None:

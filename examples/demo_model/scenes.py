@@ -362,9 +362,10 @@ def _length(text: str, font: str) -> float:
     return font_of(font, NOMINAL).getlength(text)
 
 
-def render(scene: Scene, width: int | None = None, height: int | None = None) -> Image.Image:
-    """The scene as an RGB image with smooth edges, in its own size unless a size is given."""
-    width, height = width or scene.width, height or scene.height
+def render(scene: Scene, longer: int | None = None) -> Image.Image:
+    """The scene as an RGB image with smooth edges, in its own size or with a given longer side."""
+    scale = 1.0 if longer is None else longer / max(scene.width, scene.height)
+    width, height = round(scene.width * scale), round(scene.height * scale)
     size = (width * SUPERSAMPLING, height * SUPERSAMPLING)
     scale_x, scale_y = size[0] / scene.width, size[1] / scene.height
     canvas = Image.new("RGB", size, scene.background_rgb)
@@ -375,9 +376,3 @@ def render(scene: Scene, width: int | None = None, height: int | None = None) ->
         font = font_of(word.font, word.size * scale_y)
         draw.text((word.x * scale_x, word.y * scale_y), word.text, word.rgb, font, anchor="ls")
     return canvas.reduce(SUPERSAMPLING)
-
-
-def scaled_size(scene: Scene, longer: int) -> tuple[int, int]:
-    """Width and height with the scene's aspect ratio and a longer side of `longer` pixels."""
-    scale = longer / max(scene.width, scene.height)
-    return round(scene.width * scale), round(scene.height * scale)

@@ -30,7 +30,6 @@ from examples.demo_model.scenes import (
     lettered_scene,
     page_of_words,
     render,
-    scaled_size,
 )
 from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import BUILTIN
@@ -43,8 +42,6 @@ from pgcli.training.task import Loss, TrainingTask
 EOS = 1
 LONGER_SIDE = (120, 200)  # pixels; the scenes' own sizes are larger and take longer to draw
 SHORT_ANSWER_WEIGHT = 4  # loss weight of an answer's first token, except in captions
-EVAL_BATCHES = range(8)
-WHITENED_SEEDS = TOKENIZER_SEEDS[:256]  # of pages whose patches are whitened at first
 SLOTS = 128  # the most text tokens of a row
 SMOOTHING_STD = 1.5  # in location tokens: neighbours of the true location get part of its weight
 SMOOTHING_RADIUS = 4
@@ -70,11 +67,6 @@ class Phase:
     example_rates: Mapping[str, float] = field(default_factory=dict)
     patch_weight: float = 0.3  # of the loss of patch targets, beside the answers' of 1
     first_drawing: int = 0  # so that no two phases have the same
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of the saved weights: as shipped, once rows are PaliGemma's."""
-        return torch.bfloat16 if self.max_examples == 1 or not self.steps else torch.float32
 
 
 #: The ids of a prompt (`bos` to newline) and of its answer (with the stop token), and the loss
@@ -170,15 +162,15 @@ class Drawings(Dataset[Batch]):
 
 def square_pixels(scene: Scene, resolution: int, rng: Random) -> numpy.ndarray:
     """The scene in a random size, as a square image (R, R, C) of the model's resolution."""
-    image = render(scene, *scaled_size(scene, rng.randint(*LONGER_SIDE)))
+    image = render(scene, rng.randint(*LONGER_SIDE))
     return numpy.asarray(image.resize((resolution, resolution), Image.Resampling.BICUBIC))
 
 
 def first_learner() -> DemoLearner:
-    """The model and the head as their training begins."""
-    config = read_config(BUILTIN)
+    """The model and the head as their training begins, from patches of pages of words."""
+    config, seeds = read_config(BUILTIN), TOKENIZER_SEEDS[:256]
     side = config.vision.resolution
-    pages = [square_pixels(page_of_words(seed), side, Random(seed)) for seed in WHITENED_SEEDS]
+    pages = [square_pixels(page_of_words(seed), side, Random(seed)) for seed in seeds]
     return DemoLearner(new_model(config, model_pixels(torch.from_numpy(numpy.stack(pages)))))
 
 
@@ -220,14 +212,16 @@ class DrawingsTask(TrainingTask):
         return Loss(self._mean_loss(batch) * rows, rows)
 
     def evaluate(self) -> Mapping[str, float]:
-        """The mean loss of drawings that are not trained on."""
+        """The mean loss of eight batches of drawings that are not trained on."""
         phase = replace(self.training.phase, first_drawing=0)
         validation = replace(self.training, phase=phase, seeds=VALIDATION_SEEDS)
-        losses = [self._mean_loss(validation[index]).item() for index in EVAL_BATCHES]
+        losses = [self._mean_loss(validation[index]).item() for index in range(8)]
         return {"loss": sum(losses) / len(losses)}
 
     def save(self, folder: Path) -> None:
-        self.model.save(folder, self.training.phase.dtype)
+        phase = self.training.phase
+        is_exact = phase.steps and phase.max_examples != 1  # shipped weights are half as large
+        self.model.save(folder, torch.float32 if is_exact else torch.bfloat16)
 
     def _mean_loss(self, batch: Batch) -> Tensor:
         """The mean loss of the rows, computed in bfloat16."""

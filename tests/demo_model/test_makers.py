@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from examples import new_shape
 from examples.demo_model.muon import Muon
-from examples.demo_model.scenes import TRAINING_SEEDS, lettered_scene, render, scaled_size
+from examples.demo_model.scenes import TRAINING_SEEDS, lettered_scene, render
 from examples.demo_model.task import (
     PackedRow,
     TokenizedExample,
@@ -37,7 +37,7 @@ def test_the_word_is_drawn_where_it_is_said_to_be() -> None:
     """Its rectangle has pixels of its colour in every letter."""
     for scene in map(lettered_scene, TRAINING_SEEDS[:20]):
         (word,) = scene.words
-        pixels = numpy.asarray(render(scene, *scaled_size(scene, 400)), int)
+        pixels = numpy.asarray(render(scene, 400), int)
         scale = pixels.shape[1] / scene.width
         is_ink = (abs(pixels - numpy.array(word.rgb)) < 60).all(-1)
         rows = is_ink[round(word.top * scale) : round(word.y * scale)]
