@@ -7,25 +7,19 @@
 The images are generated and encoded as JPEGs: noise at all scales as in photographs, shapes and
 lines of text. The variants run in turns on one core, in alternating order, and are compared by CPU
 time, so that other programs do not affect them. Prints one JSON object: for each image size, the
-median of every variant in milliseconds, its images/s, and its speed relative to transformers as the
-ratio of medians and the lowest and highest ratio of all rounds.
-
-transformers: `SiglipImageProcessorPil` from the opened file to normalized floats; transformers to
-bytes: the same without rescaling and normalization; Pillow alone: open, load and resize only, a
-lower bound for identical pixels.
+median of every variant in milliseconds, and its speed relative to transformers as the ratio of
+medians and the lowest and highest ratio of all rounds. transformers is `SiglipImageProcessorPil`
+from the opened file to normalized floats; Pillow alone opens, loads and resizes.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import platform
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from importlib.metadata import version
 from io import BytesIO
 from pathlib import Path
 from statistics import median
@@ -34,58 +28,51 @@ from time import thread_time
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from benchmarks.measure import options
 from pgcli.images import ImageLimits, ImageSpec, decode
 from pgcli.records import Item
 
 SIZES = {"224 px": (224, 224), "0.5 MP": (816, 612), "12 MP": (4000, 3000)}
-REFERENCES = ("transformers", "transformers to bytes")
 
 
 def main() -> None:
-    options = parse_options()
-    os.sched_setaffinity(0, {options.core})
-    report: dict[str, object] = {
-        "resolution": options.resolution,
-        "rounds": options.rounds,
-        "machine": processor(),
-        "versions": {name: version(name) for name in ("pillow", "transformers", "numpy")},
-        "python": platform.python_version(),
-    }
+    given = options(
+        __doc__, resolution=(224, 448, 896), images=4, rounds=15, core=0, differences=False
+    )
+    os.sched_setaffinity(0, {given.core})
     with tempfile.TemporaryDirectory() as folder:
-        if options.differences:
-            report["differences"] = differences(Path(folder))
+        if given.differences:
+            report: object = differences(Path(folder))
         else:
-            report["sizes"] = {
-                name: compared(Path(folder), name, options) for name in options.sizes or SIZES
+            spec = ImageSpec(given.resolution)
+            report = {
+                name: compared(Path(folder), name, spec, given.images, given.rounds)
+                for name in SIZES
             }
     print(json.dumps(report, indent=2))
 
 
-def compared(folder: Path, name: str, options: argparse.Namespace) -> dict[str, object]:
-    """The median time of each decoder over all rounds, and its ratio to the references."""
-    files = []
-    for seed in range(options.images):
-        files.append(folder / f"{name} {seed}.jpg")
-        files[-1].write_bytes(jpeg(photograph(*SIZES[name], seed=seed)))
-    decoders = make_decoders(ImageSpec(options.resolution))
+def compared(
+    folder: Path, name: str, spec: ImageSpec, images: int, rounds: int
+) -> dict[str, object]:
+    """The median time of each decoder over all rounds, and its ratio to transformers."""
+    files = [folder / f"{name} {seed}.jpg" for seed in range(images)]
+    for seed, file in enumerate(files):
+        file.write_bytes(jpeg(photograph(*SIZES[name], seed=seed)))
+    decoders = make_decoders(spec)
     for decoder in decoders.values():
         decoder(files[0])
     spent: dict[str, list[float]] = {name: [] for name in decoders}
-    for round_ in range(options.rounds):
-        for name in list(decoders)[:: -1 if round_ % 2 else 1]:
+    for number in range(rounds):
+        for name in list(decoders)[:: -1 if number % 2 else 1]:
             started = thread_time()
             for file in files:
                 decoders[name](file)
             spent[name].append((thread_time() - started) / len(files))
     return {
-        "bytes_a_file": round(sum(file.stat().st_size for file in files) / len(files)),
         "milliseconds": {name: round(1000 * median(times), 2) for name, times in spent.items()},
-        "images_per_second": {name: round(1 / median(times)) for name, times in spent.items()},
-        **{
-            f"times as fast as {other}": {
-                name: ratio(spent[other], times) for name, times in spent.items() if name != other
-            }
-            for other in REFERENCES
+        "times as fast as transformers": {
+            name: ratio(spent["transformers"], times) for name, times in spent.items()
         },
     }
 
@@ -96,17 +83,16 @@ def make_decoders(spec: ImageSpec) -> dict[str, Callable[[Path], object]]:
     side = spec.resolution
     processor = SiglipImageProcessorPil(size={"height": side, "width": side})
 
-    def processor_pixels(file: Path, **options: bool) -> object:
+    def transformers(file: Path) -> object:
         with Image.open(file) as image:
-            return processor(image, return_tensors="np", **options)
+            return processor(image, return_tensors="np")
 
     def pillow(file: Path) -> object:
         with Image.open(file) as image:
             return np.array(image.resize((side, side), Image.Resampling.BICUBIC))
 
     return {
-        "transformers": processor_pixels,
-        "transformers to bytes": partial(processor_pixels, do_rescale=False, do_normalize=False),
+        "transformers": transformers,
         "pillow alone": pillow,
         "pgcli": partial(seen, spec=spec),
         "pgcli --fast-decode": partial(seen, spec=replace(spec, fast_decode=True)),
@@ -188,23 +174,6 @@ def text(width: int, height: int) -> Image.Image:
         words = "The quick brown fox jumps over the lazy dog. " * 4
         draw.text((width // 80, line * height // 40), f"{line} {words}", fill="black", font=font)
     return image
-
-
-def processor() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    found = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{found[0]}, one of {len(found)} cores" if found else platform.machine()
-
-
-def parse_options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--resolution", type=int, choices=(224, 448, 896), default=224)
-    parser.add_argument("--sizes", choices=SIZES, nargs="*", help="default: all")
-    parser.add_argument("--images", type=int, default=4, help="files of each size")
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--core", type=int, default=0, help="the CPU core to run on")
-    parser.add_argument("--differences", action="store_true", help="pixels instead of times")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

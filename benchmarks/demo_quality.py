@@ -13,7 +13,6 @@ IoU of 0.5, the mean IoU of masks, and the share of characters and of words that
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,6 +24,7 @@ import numpy
 from PIL import Image, ImageDraw
 from tqdm import tqdm
 
+from benchmarks.measure import options
 from examples.demo_model.questions import (
     Example,
     Phrase,
@@ -62,14 +62,19 @@ NO_QUESTIONS = ("caption", "detect")
 
 
 def main() -> None:
-    options = parse_options()
-    engine = load(
-        find(options.model),
-        device=options.device,
-        dtype=options.dtype,
-        batch_size=options.batch_size,
+    given = options(
+        __doc__,
+        model="demo",
+        scenes=len(EVAL_SEEDS),
+        first_seed=EVAL_SEEDS.start,
+        batch_size=64,
+        device="auto",
+        dtype="auto",
     )
-    seeds = range(options.first_seed, options.first_seed + options.scenes)
+    engine = load(
+        find(given.model), device=given.device, dtype=given.dtype, batch_size=given.batch_size
+    )
+    seeds = range(given.first_seed, given.first_seed + given.scenes)
     scenes = [Scene.from_seed(seed) for seed in seeds]
     examples = [[x for x in eval_examples(scene) if x.kind != "ocr"] for scene in scenes]
     rows = answered(engine, "ask", scenes, examples)
@@ -89,9 +94,6 @@ def main() -> None:
         "answers_right": measured("exact", questions)["exact"],
         "captions_entirely_right": measured("exact", by_kind["caption"])["exact"],
         "detection": boxes_of(by_kind["detect"]),
-        "detection_of_several_labels": boxes_of(
-            [r for r in by_kind["detect"] if " ; " in r.prompt]
-        ),
         "masks": measured("miou", segmented),
         "words_read": measured("exact", read)["exact"],
         "characters_read": round(characters_read(read), 4),
@@ -204,17 +206,6 @@ def phrase(label: str) -> Phrase:
     words = label.split()
     shape = next((word for word in words if word in SHAPES), None)
     return shape, next((word for word in words if word in COLOURS), None)
-
-
-def parse_options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--model", default="demo", help="a checkpoint folder, or demo")
-    parser.add_argument("--scenes", type=int, default=len(EVAL_SEEDS))
-    parser.add_argument("--first-seed", type=int, default=EVAL_SEEDS.start)
-    parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--dtype", default="auto")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ medians, their ratios, and the largest difference of the vectors.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from pathlib import Path
@@ -22,7 +21,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from benchmarks.decode import jpeg, photograph
-from benchmarks.measure import times_in_turns, typical
+from benchmarks.measure import options, times_in_turns, typical
 
 SIZE = (640, 480)
 TRANSFORMERS = """
@@ -48,24 +47,32 @@ pq.write_table(pa.table({"embedding": vectors}), out)
 
 
 def main() -> None:
-    options = _options()
+    given = options(
+        __doc__,
+        model=str,
+        kind=("siglip", "clip"),
+        dtype=("float32", "bfloat16"),
+        batch_size=8,
+        images=64,
+        rounds=3,
+    )
     with TemporaryDirectory() as scratch:
-        folder = Path(options.model or _random_model(Path(scratch) / "model", options.kind))
-        files = _photos(Path(scratch) / "photos", options.images)
-        settings = [options.dtype, str(options.batch_size)]
+        folder = Path(given.model or _random_model(Path(scratch) / "model", given.kind))
+        files = _photos(Path(scratch) / "photos", given.images)
+        settings = [given.dtype, str(given.batch_size)]
         outputs = [str(Path(scratch) / f"{name}.parquet") for name in ("pgcli", "reference")]
 
         def commands(count: int) -> dict[str, list[str]]:
             few = files[:count]
             mine = [sys.executable, "-m", "pgcli", "embed", *few, "--model", str(folder)]
-            mine += ["--dtype", options.dtype, "--batch-size", str(options.batch_size)]
+            mine += ["--dtype", given.dtype, "--batch-size", str(given.batch_size)]
             mine += ["-o", outputs[0], "--overwrite", "--quiet"]
             theirs = [sys.executable, "-c", TRANSFORMERS, str(folder), outputs[1], *settings, *few]
             return {"pgcli": mine, "transformers": theirs}
 
-        first = min(options.batch_size, len(files) // 2)
+        first = min(given.batch_size, len(files) // 2)
         starts, times = (
-            times_in_turns(commands(count), options.rounds) for count in (first, len(files))
+            times_in_turns(commands(count), given.rounds) for count in (first, len(files))
         )
         vectors = [_vectors(Path(output)) for output in outputs]
     medians = {name: typical(some) for name, some in times.items()}
@@ -76,8 +83,8 @@ def main() -> None:
     mine, theirs = medians["pgcli"], medians["transformers"]
     report = {
         "images": len(files),
-        "batch_size": options.batch_size,
-        "dtype": options.dtype,
+        "batch_size": given.batch_size,
+        "dtype": given.dtype,
         "clock_and_processor_seconds": times,
         "those_of_the_first_batch": starts,
         "images_per_second": {name: round(rate, 2) for name, rate in rates.items()},
@@ -107,17 +114,6 @@ def _random_model(folder: Path, kind: str) -> Path:
     from tests.support import towers
 
     return towers.checkpoint_into(folder, kind, sizes=towers.BASE, image=towers.BASE_IMAGE)
-
-
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--model", help="a checkpoint folder in place of random weights")
-    parser.add_argument("--kind", default="siglip", choices=("siglip", "clip"))
-    parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
-    parser.add_argument("--batch-size", type=int, default=8)
-    parser.add_argument("--images", type=int, default=64)
-    parser.add_argument("--rounds", type=int, default=3)
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

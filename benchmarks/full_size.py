@@ -8,27 +8,33 @@ of loading and of a caption, and the peak resident memory relative to the size o
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.measure import ROOT, hub_config, peak
+from benchmarks.measure import ROOT, hub_config, options, peak
 
 SHARD_BYTES = 2**31
 
 
 def main() -> None:
-    options = _options()
-    if options.measure:
-        json.dump(measured(options.folder, options.rows), sys.stdout)
+    given = options(
+        __doc__,
+        folder=Path("runs/3b"),
+        generation=(2, 1),
+        resolution=(224, 448, 896),
+        rows=2,
+        measure=False,  # in the process that is measured
+    )
+    if given.measure:
+        json.dump(measured(given.folder, given.rows), sys.stdout)
         return
-    if not (options.folder / "config.json").exists():
-        make(options.folder, options.generation, options.resolution)
-    command = [sys.executable, "-m", "benchmarks.full_size", "--measure", "--rows", options.rows]
-    command += ["--folder", options.folder.absolute()]
+    if not (given.folder / "config.json").exists():
+        make(given.folder, given.generation, given.resolution)
+    command = [sys.executable, "-m", "benchmarks.full_size", "--measure", "--rows", given.rows]
+    command += ["--folder", given.folder.absolute()]
     process = subprocess.run([*map(str, command)], stdout=subprocess.PIPE, check=True, cwd=ROOT)
     sys.stdout.write(json.dumps(json.loads(process.stdout), indent=2) + "\n")
 
@@ -109,16 +115,6 @@ def measured(folder: Path, rows: int) -> dict[str, object]:
         "vision_ms_a_row": round(sum(one.vision_ms or 0 for one in answers) / rows),
         "resident_peak_gb": round(peak() / 1e9, 2),
     }
-
-
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--folder", type=Path, required=True, help="the checkpoint's folder")
-    parser.add_argument("--generation", type=int, choices=(1, 2), default=2)
-    parser.add_argument("--resolution", type=int, choices=(224, 448, 896), default=224)
-    parser.add_argument("--rows", type=int, default=2, help="rows of one batch")
-    parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -5,13 +5,14 @@
     python benchmarks/gpu.py --tiny                          # a few seconds on a CPU: does it run?
 
 Each stage is a process of its own, which is ended after its share of `--seconds`, so that a stage
-that fails or hangs costs only itself. What a stage has measured is in the JSON file at once. Prints
-a table of the file's values at the end. Programs are compared in turns, A B B A, after a batch each
-to warm up. The stages: `versions` with the attention backends of each mask and head size; `parity`
-of a layer of each generation with float64, and the GPU tests; `roofs` of products and memory;
-`waits`: synchronizations, kernels and the busy share of one batch; `turns` of recorded, eager and
-plain steps and transformers, and `turns2` of the second generation; MLPs `quantized` to 8
-bits; `files` to rows.
+that fails or hangs costs only itself. What a stage has measured is in the JSON file at once, which
+is printed at the end. Programs are compared in turns, A B B A, after a batch each to warm up.
+
+The stages: `versions` with the attention backends of each mask and head size; `parity` of a layer
+of each generation with float64, and the GPU tests; `waits`: synchronizations, kernels and the busy
+share of one batch; `turns` of recorded, eager and plain steps and transformers, and `turns2` of the
+second generation; MLPs `quantized` to 8 bits. `pgcli bench` measures the rest: the roofs of
+products and memory, and files to rows.
 """
 
 from __future__ import annotations
@@ -25,48 +26,52 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from benchmarks.measure import ROOT, options
+
 #: The stages in their order, with their shares of the time.
 SHARES = {
     "versions": 0.05,
     "parity": 0.2,
-    "roofs": 0.1,
-    "waits": 0.1,
-    "turns": 0.22,
-    "turns2": 0.13,
-    "quantized": 0.08,
-    "files": 0.12,
+    "waits": 0.15,
+    "turns": 0.3,
+    "turns2": 0.2,
+    "quantized": 0.1,
 }
 
 
-def main(arguments: list[str] | None = None) -> None:
-    options = parse_options(arguments)
-    if options.stage:
+def main() -> None:
+    given = options(
+        __doc__,
+        only=str,  # this stage, with all the time
+        seconds=600.0,  # for all stages together
+        out=Path("gpu.json"),
+        device="auto",
+        tiny=False,
+        stage=str,  # in the process that measures it
+    )
+    if given.stage:
         from benchmarks.gpu_stages import STAGES, Setup
 
-        for name, value in STAGES[options.stage](Setup.make(options.device, tiny=options.tiny)):
+        for name, value in STAGES[given.stage](Setup.make(given.device, tiny=given.tiny)):
             print(json.dumps([name, value]), flush=True)
         return
     results: dict[str, Any] = {}
-    for stage in [options.only] if options.only else list(SHARES):
-        share = 1.0 if options.only else SHARES[stage]
+    for stage in [given.only] if given.only else list(SHARES):
+        share = 1.0 if given.only else SHARES[stage]
         results[stage] = {}
-        for name, value in measured(stage, options, share * options.seconds):
+        for name, value in measured(stage, given, share * given.seconds):
             results[stage][name] = value
-            options.out.write_text(json.dumps(results, indent=1))
-    for stage, values in results.items():
-        print(f"\n{stage}")
-        for name, value in values.items():
-            print(f"  {name:44} {as_text(value)}")
+            given.out.write_text(json.dumps(results, indent=1))
+    print(given.out.read_text())
 
 
-def measured(stage: str, options: argparse.Namespace, seconds: float) -> Any:
+def measured(stage: str, given: argparse.Namespace, seconds: float) -> Any:
     """The names and values that a stage prints in its process, and how it ended."""
-    command = [sys.executable, "-m", "benchmarks.gpu", "--stage", stage, "--device", options.device]
-    command += ["--tiny"] if options.tiny else []
+    command = [sys.executable, "-m", "benchmarks.gpu", "--stage", stage, "--device", given.device]
+    command += ["--tiny"] if given.tiny else []
     start = perf_counter()
-    root = Path(__file__).parent.parent
-    with (options.out.with_suffix(f".{stage}.log")).open("w+", encoding="utf-8") as log:
-        process = subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, stderr=log, text=True)
+    with (given.out.with_suffix(f".{stage}.log")).open("w+", encoding="utf-8") as log:
+        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=log, text=True)
         timer = threading.Timer(seconds, process.kill)
         timer.start()
         assert process.stdout is not None
@@ -84,28 +89,6 @@ def measured(stage: str, options: argparse.Namespace, seconds: float) -> Any:
             reason = f"ended after {spent} s" if spent >= seconds else f"failed: {last}"
             yield "problem", reason
         yield "seconds", spent
-
-
-def as_text(value: Any) -> str:
-    """A value in a line of the table."""
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {as_text(one)}" for name, one in value.items())
-    if isinstance(value, list):
-        return " ".join(map(as_text, value))
-    return str(value)
-
-
-def parse_options(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--only", choices=SHARES, help="this stage, with all the time")
-    parser.add_argument("--seconds", type=float, default=600, help="for all stages together")
-    parser.add_argument("--out", type=Path, default=Path("gpu.json"), help="the file of results")
-    parser.add_argument("--device", default="auto", help="cuda, cuda:N or cpu")
-    parser.add_argument("--tiny", action="store_true", help="a tiny model, also without a GPU")
-    parser.add_argument("--stage", choices=SHARES, help=argparse.SUPPRESS)
-    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

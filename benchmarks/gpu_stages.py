@@ -2,43 +2,128 @@
 
 from __future__ import annotations
 
+import platform
+import subprocess
+import sys
 import tempfile
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import torch
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from benchmarks.decode import jpeg, photograph
 from benchmarks.gpu_bench import Bench, Lengths, Setup, summary
-from benchmarks.gpu_kernels import (
-    Values,
-    parity,
-    products_of,
-    quantized_rates,
-    roofs,
-    row_counts,
-    versions,
-)
 from pgcli.bench.engine_runner import EngineRunner
 from pgcli.bench.measure import in_turns
-from pgcli.bench.runner import BenchInputs
-from pgcli.checkpoints.config import parse_config
+from pgcli.bench.peak_rates import _min_seconds
+from pgcli.model.attention import softcapped_attention
+from pgcli.model.cuda.fused_gemma import fuse_decoder
+from pgcli.model.paligemma import PaliGemma
+
+Values = Iterator[tuple[str, Any]]
+PACKAGES = ("torch", "triton", "transformers", "numpy", "pillow")
+
+
+def versions(setup: Setup) -> Values:
+    """Versions, the device, and which attention backends run."""
+    yield "python", platform.python_version()
+    for name in PACKAGES:
+        try:
+            yield name, version(name)
+        except PackageNotFoundError:
+            yield name, "not installed"
+    yield "cuda", torch.version.cuda
+    if setup.device.type == "cuda":
+        about = torch.cuda.get_device_properties(setup.device)
+        yield "device", [about.name, about.total_memory, about.multi_processor_count]
+    backends = (
+        *(SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION),
+        *(SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH),
+    )
+    for name, size, heads, queries, has_mask in (
+        ("vision", 72, 16, 272, False),
+        ("prefill", 256, 1, 8 * 272, False),
+        ("prefill with padding", 256, 1, 8 * 272, True),
+    ):
+        q = torch.randn(4, heads, queries, size, device=setup.device, dtype=setup.dtype)
+        mask = torch.ones(4, 1, 1, 272, dtype=torch.bool, device=setup.device) if has_mask else None
+        yield f"attention of {name}", dict(_backends(q, mask, backends))
+    q = torch.randn(4, 4, 2 * 272, 256, device=setup.device, dtype=setup.dtype)
+    key = q[:, :, :272]
+    run = partial(softcapped_attention, q, key, key, None, 0.0625, 50.0)
+    yield "softcapped attention of prefill", {"default": 1000 * _min_seconds(run, setup.device)}
+
+
+def _backends(q: torch.Tensor, mask: Any, backends: tuple[SDPBackend, ...]) -> Values:
+    """Milliseconds of each backend that runs, and of the default."""
+    key = q[:, :, :272]
+    run = partial(F.scaled_dot_product_attention, q, key, key, attn_mask=mask)
+    yield "default", 1000 * _min_seconds(run, q.device)
+    for backend in backends:
+        try:
+            with warnings.catch_warnings(), sdpa_kernel(backend):
+                warnings.simplefilter("ignore")
+                yield backend.name, 1000 * _min_seconds(run, q.device)
+        except RuntimeError:
+            yield backend.name, "does not run"
+
+
+def parity(setup: Setup) -> Values:
+    """Relative differences of the logits of a layer from float64; then the GPU tests."""
+    for generation in (1, 2):
+        config = setup.config(generation, num_hidden_layers=1)
+        reference = setup.model(config, torch.float64)
+        expected = _logits(reference)
+        for dtype in (torch.float32, torch.bfloat16):
+            model = setup.model(config, dtype)
+            for one, other in zip(model.parameters(), reference.parameters(), strict=True):
+                one.copy_(other)
+            name = f"generation {generation}, {str(dtype).removeprefix('torch.')}"
+            plain = _logits(model)
+            fuse_decoder(model)
+            fused = _logits(model)
+            yield (
+                name,
+                {
+                    "plain": _distance(plain, expected),
+                    "fused": _distance(fused, expected),
+                    "fused from plain": _distance(fused, plain),
+                },
+            )
+    if not setup.tiny:
+        command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider"]
+        done = subprocess.run([*command, "tests"], capture_output=True, text=True, check=False)
+        yield "tests", (done.stdout.strip().splitlines() or [done.stderr[-200:]])[-1]
+
+
+@torch.inference_mode()
+def _logits(model: PaliGemma) -> torch.Tensor:
+    """The logits of a prefill of five rows and of three steps."""
+    config, weight = model.config, model.projector.weight
+    generator = torch.Generator().manual_seed(1)
+    shape = (5, config.image_tokens, config.decoder.width)
+    patch_BPD = torch.randn(shape, generator=generator).to(weight)
+    token_BT = torch.arange(80, device=weight.device).view(5, 16)
+    cache = model.kv_cache(5)
+    found = [model.prefill(patch_BPD, token_BT, None, cache)]
+    found += [model.decode_step(token_BT[:, step].clone(), cache) for step in range(3)]
+    return torch.stack(found).double()
+
+
+def _distance(one: torch.Tensor, other: torch.Tensor) -> float:
+    return float((one - other).norm() / other.norm())
 
 
 def quantized(setup: Setup) -> Values:
-    """TFLOP/s of the MLPs' products in 8 bits, and images/s with tokens as unquantized ones."""
-    for generation in (1, 2):
-        widths = products_of(parse_config(setup.config(generation)))
-        for rows in row_counts(setup):
-            for name in ("gate and up", "down"):
-                found = dict(quantized_rates(setup, rows, *widths[name]))
-                yield f"generation {generation}, {name}, {rows} rows", found
+    """Images/s with the MLPs in 8 bits, and the share of tokens as unquantized ones."""
     batch, lengths = (2, Lengths(3, 3)) if setup.tiny else (256, Lengths(16, 16))
     with tempfile.TemporaryDirectory() as scratch:
         benches = {}
@@ -135,40 +220,11 @@ def counting(places: Counter[str]) -> Callable[..., None]:
     return show
 
 
-def files(setup: Setup) -> Values:
-    """Images/s from JPEG files to rows, with 4 and 14 decoding workers."""
-    kinds = {"0.5 MP": (816, 612, 2048), "12 MP": (4000, 3000, 256)}
-    if setup.tiny:
-        kinds = {"tiny": (80, 60, 4)}
-    with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(setup, 1, Path(folder))
-        for name, (width, height, count) in kinds.items():
-            made = [jpeg(photograph(width, height, seed=seed)) for seed in range(min(8, count))]
-            paths = [Path(folder) / f"{name} {n}.jpg" for n in range(count)]
-            for number, path in enumerate(paths):
-                path.write_bytes(made[number % len(made)])
-            inputs = bench.inputs(2 if setup.tiny else 256, 1, Lengths(16, 16))
-            row_lengths = (16,) * count
-            for processes in (4, 14, 4, 14)[: 1 if setup.tiny else 4]:
-                with mock.patch(
-                    "pgcli.bench.engine_runner.decoding_processes", lambda _, n=processes: n
-                ):
-                    run = EngineRunner(bench.engine).run_files(
-                        BenchInputs(
-                            *([], paths, inputs.question, inputs.ids, row_lengths, inputs.batch)
-                        ),
-                        Path(folder) / f"rows {name} {processes}.jsonl",
-                    )
-                yield f"{name}, {processes} workers", count / run.seconds
-
-
 STAGES: dict[str, Callable[[Setup], Values]] = {
     "versions": versions,
     "parity": parity,
-    "roofs": roofs,
     "waits": waits,
     "turns": turns,
     "turns2": partial(turns, generation=2),
     "quantized": quantized,
-    "files": files,
 }

@@ -1,16 +1,14 @@
 """Measures images/s of runs over a folder, a WebDataset tar and S3, in turns.
 
     python benchmarks/inputs.py                      # 1,000 drawings, 4 rounds
-    python benchmarks/inputs.py --kinds folder tar
 
 S3 is the tests' server in a process of its own on this machine; its half millisecond per image is
 taken from the run's cores. Prints one JSON object: images/s of every run from its summary, each
-kind's median relative to the first kind's, and whether all answers are equal.
+kind's median relative to the folder's, and whether all answers are equal.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
@@ -24,9 +22,9 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 from benchmarks.drawings import draw
+from benchmarks.measure import ROOT, options
 
 KINDS = ("folder", "tar", "s3")
-ROOT = Path(__file__).parent.parent
 #: Any keys are accepted; with a fixed region the client does not look it up.
 KEYS = {
     "AWS_ACCESS_KEY_ID": "any",
@@ -47,30 +45,29 @@ with serve(S3, files) as address:
 
 
 def main() -> None:
-    options = _options()
+    given = options(__doc__, count=1_000, rounds=4)
     with TemporaryDirectory() as scratch, ExitStack() as stack:
         folder, archive = Path(scratch) / "drawings", Path(scratch) / "drawings.tar"
         folder.mkdir()
-        files = draw(folder, options.count)
+        files = draw(folder, given.count)
         with tarfile.open(archive, "w") as tar:
             for file in files:
                 tar.add(file, file.name)
-        address = stack.enter_context(_served(folder)) if "s3" in options.kinds else ""
+        address = stack.enter_context(_served(folder))
         sources = {"folder": str(folder), "tar": str(archive), "s3": "s3://drawings"}
         output = Path(scratch) / "rows.jsonl"
-        rates: dict[str, list[float]] = {kind: [] for kind in options.kinds}
+        rates: dict[str, list[float]] = {kind: [] for kind in KINDS}
         answers: dict[str, list[str]] = {}
-        for number in range(options.rounds):
-            for kind in options.kinds if number % 2 else options.kinds[::-1]:
+        for number in range(given.rounds):
+            for kind in KINDS if number % 2 else KINDS[::-1]:
                 rates[kind].append(_run(sources[kind], output, address))
                 answers[kind] = [
                     json.loads(line)["answer"] for line in output.read_text().splitlines()
                 ]
     medians = {kind: median(found) for kind, found in rates.items()}
-    first = options.kinds[0]
-    shares = {kind: round(found / medians[first], 3) for kind, found in medians.items()}
-    alike = all(found == answers[first] for found in answers.values())
-    report = {"images_per_second": rates, f"share_of_{first}": shares, "answers_alike": alike}
+    shares = {kind: round(found / medians["folder"], 3) for kind, found in medians.items()}
+    alike = all(found == answers["folder"] for found in answers.values())
+    report = {"images_per_second": rates, "share_of_folder": shares, "answers_alike": alike}
     print(json.dumps(report, indent=2))
 
 
@@ -99,14 +96,6 @@ def _run(source: str, output: Path, address: str) -> float:
     found = re.search(r"([\d.,]+) images/s", log)
     assert found is not None, log
     return float(found[1].replace(",", ""))
-
-
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
-    parser.add_argument("--count", type=int, default=1_000)
-    parser.add_argument("--rounds", type=int, default=4)
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

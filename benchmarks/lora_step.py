@@ -10,9 +10,8 @@ random prompts, answers of two lengths. An update is the vision tower, the decod
 answers' tokens, the backward pass, clipping and AdamW; gradient checkpointing is on for both, or
 off with --no-checkpointing.
 
-Prints one JSON object: for each side the median and the fastest time of an update after the first
-one, wall and processor time, the peak of resident memory, and the losses, which are equal but for
-rounding.
+Prints one JSON object: for each side the median time of an update after the first one, wall and
+processor time, the peak of resident memory, and the losses, which are equal but for rounding.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.measure import ROOT, peak
+from benchmarks.measure import ROOT, options, peak
 
 SIDES = ("pgcli", "transformers", "transformers", "pgcli")
 LEARNING_RATE, MAX_NORM = 1e-4, 1.0
@@ -62,14 +61,26 @@ class Rows:
 
 
 def main() -> None:
-    options = _options()
-    if options.side:
-        json.dump(measured(options), sys.stdout)
+    given = options(
+        __doc__,
+        folder=Path("runs/3b"),
+        size=("3b", "small"),
+        generation=(1, 2),
+        dtype=("bfloat16", "float32"),
+        targets="attention",
+        rows=1,  # of an update
+        micro_batch=1,
+        steps=2,  # after the first one, of each run
+        no_checkpointing=False,
+        side=str,  # in the process that is measured
+    )
+    if given.side:
+        json.dump(measured(given), sys.stdout)
         return
-    if not (options.folder / "config.json").exists():
-        make(options)
+    if not (given.folder / "config.json").exists():
+        make(given)
     runs: dict[str, list[dict[str, Any]]] = {"pgcli": [], "transformers": []}
-    for side in SIDES[: 2 * options.rounds]:
+    for side in SIDES:
         process = subprocess.run(
             [sys.executable, "-m", "benchmarks.lora_step", *sys.argv[1:], "--side", side],
             stdout=subprocess.PIPE,
@@ -85,16 +96,16 @@ def main() -> None:
     sys.stdout.write(json.dumps(report, indent=2) + "\n")
 
 
-def make(options: argparse.Namespace) -> None:
+def make(given: argparse.Namespace) -> None:
     """Write a checkpoint with random weights."""
     from benchmarks.full_size import make as make_full
     from tests.support.tiny import checkpoint_into
 
-    if options.size == "small":
-        options.folder.mkdir(parents=True)
-        checkpoint_into(options.folder, generation=options.generation)
+    if given.size == "small":
+        given.folder.mkdir(parents=True)
+        checkpoint_into(given.folder, generation=given.generation)
     else:
-        make_full(options.folder, options.generation, 224)
+        make_full(given.folder, given.generation, 224)
 
 
 def summary(found: list[dict[str, Any]]) -> dict[str, Any]:
@@ -103,22 +114,20 @@ def summary(found: list[dict[str, Any]]) -> dict[str, Any]:
     processor = [one for run in found for one in run["processor_seconds"][1:]]
     return {
         "seconds": round(median(seconds), 3),
-        "fastest_seconds": round(min(seconds), 3),
         "processor_seconds": round(median(processor), 3),
         "peak_gb": round(median(run["peak_gb"] for run in found), 3),
         "losses": found[0]["losses"],
     }
 
 
-def measured(options: argparse.Namespace) -> dict[str, Any]:
+def measured(given: argparse.Namespace) -> dict[str, Any]:
     """The times and the memory of some updates by one side, in this process."""
     import torch
 
-    torch.set_num_threads(options.threads)
     torch.manual_seed(0)
-    step = (pgcli_step if options.side == "pgcli" else transformers_step)(options)
+    step = (pgcli_step if given.side == "pgcli" else transformers_step)(given)
     seconds, processor, losses = [], [], []
-    for _ in range(options.steps + 1):
+    for _ in range(given.steps + 1):
         began, began_processor = perf_counter(), process_time()
         losses.append(step())
         seconds.append(perf_counter() - began)
@@ -131,7 +140,7 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def pgcli_step(options: argparse.Namespace) -> Callable[[], float]:
+def pgcli_step(given: argparse.Namespace) -> Callable[[], float]:
     """The update as `pgcli train --method lora` makes it; its loss."""
     import torch
 
@@ -141,14 +150,14 @@ def pgcli_step(options: argparse.Namespace) -> Callable[[], float]:
     from pgcli.training.answers.loss import AnswerTokens, TokenizedExample, answer_loss
     from pgcli.training.optimizer import make_optimizer
 
-    config = read_config(options.folder)
-    dtype = getattr(torch, options.dtype)
-    model = weights.load(options.folder, config, dtype=dtype)
-    settings = LoraSettings(targets=options.targets)
+    config = read_config(given.folder)
+    dtype = getattr(torch, given.dtype)
+    model = weights.load(given.folder, config, dtype=dtype)
+    settings = LoraSettings(targets=given.targets)
     add_lora(model, settings, seed=0)
-    save_adapter(model, settings, options.folder / "adapter", base_model=str(options.folder))
-    model.decoder.gradient_checkpointing = options.checkpointing
-    rows = Rows.random(options.rows, config.vision.resolution, NEWLINE)
+    save_adapter(model, settings, given.folder / "adapter", base_model=str(given.folder))
+    model.decoder.gradient_checkpointing = not given.no_checkpointing
+    rows = Rows.random(given.rows, config.vision.resolution, NEWLINE)
     examples = [
         TokenizedExample(prompt, answer)
         for prompt, answer in zip(rows.prompts, rows.answers, strict=True)
@@ -159,44 +168,38 @@ def pgcli_step(options: argparse.Namespace) -> Callable[[], float]:
     def step() -> float:
         model.train()
         found = 0.0
-        for start in range(0, options.rows, options.micro_batch):
-            part = slice(start, start + options.micro_batch)
+        for start in range(0, given.rows, given.micro_batch):
+            part = slice(start, start + given.micro_batch)
             tokens = AnswerTokens.of(
                 examples[part],
                 patches=config.image_tokens,
                 window=config.decoder.sliding_window,
                 device=torch.device("cpu"),
             )
-            loss = answer_loss(
-                model,
-                model.encode(rows.pixels[part].to(dtype)),
-                tokens,
-            )
-            (loss / options.rows).backward()
-            found += loss.item() / options.rows
+            loss = answer_loss(model, model.encode(rows.pixels[part].to(dtype)), tokens)
+            (loss / given.rows).backward()
+            found += loss.item() / given.rows
         update(optimizer, trained)
         return found
 
     return step
 
 
-def transformers_step(options: argparse.Namespace) -> Callable[[], float]:
+def transformers_step(given: argparse.Namespace) -> Callable[[], float]:
     """The same update by transformers' model with PEFT's adapters; its loss."""
     import peft
     import torch
     import transformers
 
-    dtype = getattr(torch, options.dtype)
-    base = transformers.PaliGemmaForConditionalGeneration.from_pretrained(
-        options.folder, dtype=dtype
-    )
-    if options.checkpointing:
+    dtype = getattr(torch, given.dtype)
+    base = transformers.PaliGemmaForConditionalGeneration.from_pretrained(given.folder, dtype=dtype)
+    if not given.no_checkpointing:
         base.gradient_checkpointing_enable({"use_reentrant": False})
     config = base.config
     config.text_config.final_logit_softcapping = None  # as PaliGemma 2 is trained
-    model = peft.PeftModel.from_pretrained(base, options.folder / "adapter", is_trainable=True)
+    model = peft.PeftModel.from_pretrained(base, given.folder / "adapter", is_trainable=True)
     patches = config.text_config.num_image_tokens or config.vision_config.num_image_tokens
-    rows = Rows.random(options.rows, config.vision_config.image_size, NEWLINE)
+    rows = Rows.random(given.rows, config.vision_config.image_size, NEWLINE)
     trained = [one for one in model.parameters() if one.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=LEARNING_RATE, weight_decay=0.0)
 
@@ -219,11 +222,11 @@ def transformers_step(options: argparse.Namespace) -> Callable[[], float]:
     def step() -> float:
         model.train()
         found = 0.0
-        for start in range(0, options.rows, options.micro_batch):
-            part = slice(start, start + options.micro_batch)
+        for start in range(0, given.rows, given.micro_batch):
+            part = slice(start, start + given.micro_batch)
             out = model(**inputs(part), pixel_values=rows.pixels[part].to(dtype))
             # the mean over a part's tokens, which is that over its rows where they are equally long
-            loss = out.loss * len(rows.answers[part]) / options.rows
+            loss = out.loss * len(rows.answers[part]) / given.rows
             loss.backward()
             found += loss.item()
         update(optimizer, trained)
@@ -244,23 +247,6 @@ def update(optimizer: Any, trained: list[Any]) -> None:
 
 
 NEWLINE = 108
-
-
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--folder", type=Path, required=True, help="the checkpoint's folder")
-    parser.add_argument("--size", choices=("3b", "small"), default="3b")
-    parser.add_argument("--generation", type=int, choices=(1, 2), default=1)
-    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
-    parser.add_argument("--targets", default="attention")
-    parser.add_argument("--rows", type=int, default=1, help="of an update")
-    parser.add_argument("--micro-batch", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=2, help="after the first one, of each run")
-    parser.add_argument("--rounds", type=int, choices=(1, 2), default=2, help="A B, or A B B A")
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--no-checkpointing", dest="checkpointing", action="store_false")
-    parser.add_argument("--side", choices=("pgcli", "transformers"), help=argparse.SUPPRESS)
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""What benchmarks share: the 3b configurations, peaks of memory, and programs in turns."""
+"""What benchmarks share: options, the 3b configurations, peaks of memory, programs in turns."""
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import os
 import re
@@ -46,6 +47,26 @@ TEXT: dict[int, dict[str, Any]] = {
         "eos_token_id": [1, 107],
     },
 }
+
+
+def options(documentation: str | None, **defaults: Any) -> argparse.Namespace:
+    """The options of a program: `rounds=5` is `--rounds N`, False a flag, a tuple the choices.
+
+    The first choice is the default; a type is the type of an option that may be missing.
+    """
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=documentation, formatter_class=form)
+    for name, default in defaults.items():
+        flag = f"--{name.replace('_', '-')}"
+        if default is False:
+            parser.add_argument(flag, action="store_true")
+        elif isinstance(default, type):
+            parser.add_argument(flag, type=default)
+        else:
+            choices = default if isinstance(default, tuple) else None
+            first = choices[0] if choices else default
+            parser.add_argument(flag, type=type(first), choices=choices, default=first)
+    return parser.parse_args()
 
 
 def hub_config(

@@ -10,7 +10,6 @@ start of the command to its first row, and to its end where all rows are saved.
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import subprocess
@@ -21,7 +20,8 @@ from tempfile import TemporaryDirectory
 
 from PIL import Image
 
-ROOT = Path(__file__).parents[1]
+from benchmarks.measure import ROOT, options
+
 IMAGES, FIRST_ROWS = 100, 1000
 PROGRAM = """
 import sys
@@ -87,9 +87,7 @@ def report(what: str, seconds: tuple[float, float]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    rows = parser.parse_args().rows
+    rows = options(__doc__, rows=1_000_000).rows
     with TemporaryDirectory() as folder:
         os.chdir(folder)
         make_manifest(rows)

@@ -13,7 +13,6 @@ processors, the ratios of medians, and how many captions agree.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from itertools import cycle, islice
@@ -21,7 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.drawings import draw
-from benchmarks.measure import times_in_turns, typical
+from benchmarks.measure import options, times_in_turns, typical
 from examples.demo_model.scenes import EVAL_SEEDS
 from pgcli.checkpoints.find import find
 
@@ -61,31 +60,33 @@ sys.exit(main())
 
 
 def main() -> None:
-    options = _options()
+    given = options(
+        __doc__, model="demo", dtype=("float32", "bfloat16"), images=8, rounds=5, engines=int
+    )
     with TemporaryDirectory() as scratch:
         images = Path(scratch) / "images"
         images.mkdir()
-        drawings = draw(images, min(options.images, len(EVAL_SEEDS)))
-        files = [*islice(cycle(map(str, drawings)), options.images)]
-        caption = ["caption", *files, "--model", options.model, "--dtype", options.dtype]
+        drawings = draw(images, min(given.images, len(EVAL_SEEDS)))
+        files = [*islice(cycle(map(str, drawings)), given.images)]
+        caption = ["caption", *files, "--model", given.model, "--dtype", given.dtype]
         caption += ["--overwrite", "--quiet"]
         outputs = {name: Path(scratch) / f"{name}.jsonl" for name in ("pgcli", "transformers")}
-        folder = str(find(options.model).folder)
+        folder = str(find(given.model).folder)
         commands = {
             "pgcli": [sys.executable, "-c", ONE_ENGINE, *caption, "-o", str(outputs["pgcli"])],
             "transformers": [
                 *(sys.executable, "-c", PROGRAM, folder, str(outputs["transformers"])),
-                *(options.dtype, *files),
+                *(given.dtype, *files),
             ],
         }
-        if options.engines is not None:
+        if given.engines is not None:
             outputs["engines"] = Path(scratch) / "engines.jsonl"
-            engines = ["--engines", str(options.engines), "-o", str(outputs["engines"])]
+            engines = ["--engines", str(given.engines), "-o", str(outputs["engines"])]
             commands["engines"] = [sys.executable, "-m", "pgcli", *caption, *engines]
-        times = times_in_turns(commands, options.rounds)
+        times = times_in_turns(commands, given.rounds)
         captions = {name: answers(file) for name, file in outputs.items()}
-    report: dict[str, object] = {"model": options.model, "images": len(files)}
-    report |= {"dtype": options.dtype, "clock_and_processor_seconds": times}
+    report: dict[str, object] = {"model": given.model, "images": len(files)}
+    report |= {"dtype": given.dtype, "clock_and_processor_seconds": times}
     medians = {name: typical(some) for name, some in times.items()}
     theirs = medians["transformers"]
     for name in filter(lambda name: name != "transformers", captions):
@@ -105,16 +106,6 @@ def main() -> None:
 
 def answers(file: Path) -> list[str]:
     return [json.loads(line)["answer"] for line in file.read_text().splitlines()]
-
-
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--model", default="demo", help="a checkpoint folder, or demo")
-    parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
-    parser.add_argument("--images", type=int, default=8)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--engines", type=int, help="of a third program")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """Counts the kernel launches of a 3b model's passes on a GPU, without one: on meta tensors.
 
-    python benchmarks/step_ops.py --json
-    python benchmarks/step_ops.py --generation 2 --rows 256 --kinds    # which operations they are
+    python benchmarks/step_ops.py --rows 64        # and which operations those of a step are
 
 A launch is an operation of PyTorch that computes or moves values. Not counted are views, which only
 change shapes and strides and are counted on their own, and allocations. A fused kernel, an operator
@@ -14,8 +13,6 @@ is computed without FlexAttention.
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections import Counter
 from typing import Any
 
@@ -26,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from benchmarks.measure import hub_config
+from benchmarks.measure import hub_config, options
 from pgcli.checkpoints.config import parse_config
 from pgcli.checkpoints.weights import meta_model as empty_model
 from pgcli.engine.sampler import GREEDY, OutputVocabulary, Sampler, SamplingParams
@@ -142,31 +139,19 @@ def count_step(model: PaliGemma, rows: int, sampling: SamplingParams = GREEDY) -
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--json", action="store_true", help="one line of JSON, no table")
-    parser.add_argument("--generation", type=int, choices=(1, 2), help="default: both")
-    parser.add_argument("--rows", type=int, default=64, help="rows of the batch")
-    parser.add_argument("--quantize", choices=("none", "fp8"), default="none")
-    parser.add_argument("--kinds", action="store_true", help="the operations of a step by name")
-    options = parser.parse_args()
-    found: dict[str, dict[str, int]] = {}
-    for generation in (options.generation,) if options.generation else (1, 2):
-        model = meta_model(generation, quantize=options.quantize)
-        step = count_step(model, options.rows)
-        found[f"generation {generation}"] = counts = {
+    given = options(__doc__, rows=64, quantize=("none", "fp8"))
+    for generation in (1, 2):
+        model = meta_model(generation, quantize=given.quantize)
+        step = count_step(model, given.rows)
+        counts = {
             "launches_per_step": step.launches.total(),
             "views_per_step": step.views.total(),
-            "launches_prefill": count_prefill(model, options.rows).launches.total(),
-            "launches_vision": count_vision(model, options.rows).launches.total(),
+            "launches_prefill": count_prefill(model, given.rows).launches.total(),
+            "launches_vision": count_vision(model, given.rows).launches.total(),
         }
-        if not options.json:
-            print(f"generation {generation}, {options.rows} rows")
-            for name, count in counts.items():
-                print(f"  {name:20}{count:7}")
-            for name, count in step.launches.most_common() if options.kinds else ():
-                print(f"    {name:40}{count:5}")
-    if options.json:
-        print(json.dumps(found))
+        print(f"generation {generation}, {given.rows} rows")
+        for name, count in (*counts.items(), *step.launches.most_common()):
+            print(f"  {name:40}{count:7}")
 
 
 if __name__ == "__main__":

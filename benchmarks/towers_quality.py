@@ -6,7 +6,6 @@ by a threshold: `python benchmarks/towers_quality.py`, or with `--model` other t
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from io import BytesIO
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from benchmarks.measure import options
 from examples.demo_model.questions import caption
 from examples.demo_model.scenes import COLOURS, EVAL_SEEDS, SHAPES, Scene, render
 from pgcli.checkpoints.find import find
@@ -31,9 +31,9 @@ CHANGES = ("turned", "scaled", "recompressed", "all three")
 
 
 def main() -> None:
-    options = _options()
-    engine = load(find(options.model), dtype="float32", device=options.device)
-    scenes = [Scene.from_seed(seed) for seed in EVAL_SEEDS[: options.drawings]]
+    given = options(__doc__, model="demo-towers", drawings=len(EVAL_SEEDS), device="cpu")
+    engine = load(find(given.model), dtype="float32", device=given.device)
+    scenes = [Scene.from_seed(seed) for seed in EVAL_SEEDS[: given.drawings]]
     drawn = [render(scene) for scene in scenes]
     image_ND = encode(engine, drawn)
     found = {"model": engine.label, "drawings": len(scenes)}
@@ -167,14 +167,6 @@ def choose_threshold(cosines: np.ndarray, is_copy: np.ndarray) -> float:
     precision = np.cumsum(is_copy[order]) / np.arange(1, len(order) + 1)
     last = np.flatnonzero(precision >= PRECISION)
     return float(cosines[order[last[-1]]]) if len(last) else 1.0
-
-
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", default="demo-towers")
-    parser.add_argument("--drawings", type=int, default=len(EVAL_SEEDS))
-    parser.add_argument("--device", default="cpu")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

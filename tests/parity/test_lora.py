@@ -105,7 +105,7 @@ def test_updates_are_those_of_peft(base: Path, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     shutil.copytree(base, folder)
     options = argparse.Namespace(
-        folder=folder, dtype="float32", targets="all", rows=2, micro_batch=1, checkpointing=True
+        folder=folder, dtype="float32", targets="all", rows=2, micro_batch=1, no_checkpointing=False
     )
     steps = lora_step.pgcli_step(options), lora_step.transformers_step(options)
     losses = [[step() for _ in range(3)] for step in steps]
