@@ -64,12 +64,6 @@ def test_parquet_and_json_lines_have_the_same_alternatives(tmp_path):
     assert pgcli.read(saved) == lines
 
 
-@pytest.mark.parametrize("option", [["--alternatives", "2"], ["--token-logprobs"]])
-def test_choices_have_no_alternatives(capsys, option):
-    assert main([*ASK, "--choice", "1", "--choice", "2", *option]) == 2
-    assert f"leave out {option[0]}" in capsys.readouterr().err
-
-
 def test_engine_samples_alternatives_for_each_call():
     engine, image = pgcli.load("demo", device="cpu"), EXAMPLES / "night.jpg"
     call = {"alternatives": 4, "temperature": 2.0, "token_logprobs": True}

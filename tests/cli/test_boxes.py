@@ -85,14 +85,6 @@ def test_export_and_page_leave_out_boxes():
 
 
 @pytest.mark.usefixtures("photos")
-def test_texts_have_no_thresholds(capsys):
-    detect("rows.jsonl")
-    words = ["export", "rows.jsonl", "--to", "txt", "-o", "texts", "--min-confidence", "0.5"]
-    assert main(words) == 2
-    assert "hint: leave out --min-confidence" in capsys.readouterr().err
-
-
-@pytest.mark.usefixtures("photos")
 def test_each_object_has_a_row_as_if_it_were_asked_alone():
     rows = detect("each.jsonl", *EACH)
     keys = [(row["index"], row["prompt"]) for row in rows]

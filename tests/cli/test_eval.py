@@ -159,65 +159,6 @@ def test_scores_and_embeddings_have_recalls(capsys: Capture) -> None:
     assert evaluate(capsys, *words)["files"][1]["metrics"] == by_score
 
 
-def test_truth_that_does_not_fit_is_an_error_with_a_hint(capsys: Capture) -> None:
-    rows = write("rows.jsonl", answers(("a", "red")))
-    assert "does not exist" in refused(capsys, rows, "--truth", "no.jsonl")
-    assert "a truth 'z'" in refused(capsys, rows, "--truth", truth_of(("z", "red")))
-    other = refused(capsys, rows, "--truth", truth_of(("a", "red"), prompt="where?"))
-    assert "'what?'" in other
-    assert "--prompt-column ''" in other
-    truth = truth_of(("a", "red"), prompt="where?")
-    assert evaluate(capsys, rows, "--truth", truth, "--prompt-column", "")["missing"] == 0
-    truth = truth_of(("a", "red"))
-    assert "needs boxes" in refused(capsys, rows, "--truth", truth, "--metric", "ap")
-    assert "4 or more" in refused(capsys, rows, "--truth", truth, "--metric", "vqa")
-    assert "'bleu' is not one of" in refused(capsys, rows, "--truth", truth, "--metric", "bleu")
-    assert "no 'colour'" in refused(capsys, rows, "--truth", truth, "--answer-column", "colour")
-    assert "--by size" in refused(capsys, rows, "--truth", truth, "--by", "size")
-    message = refused(capsys, rows, "--truth", truth, "--by", "boxes")
-    assert "numbers are: index, id" in message
-    assert message.count("boxes") == 1
-    message = refused(capsys, rows, "--truth", truth, "--view", truth, "--overwrite")
-    assert "is an input and would be overwritten" in message
-    Path("mine.txt").write_text("mine")
-    assert main(["eval", rows, "--truth", truth, "--view", "mine.txt"]) == 13
-    assert "another --view" in capsys.readouterr().err
-    nothing = write("nothing.jsonl", [{"id": "a", "size": 3}])
-    found = refused(capsys, rows, "--truth", nothing)
-    assert "needs answers" in found
-    assert "--answer-column" in found
-    Path("truth.txt").write_text("a")
-    assert "is not a table" in refused(capsys, rows, "--truth", "truth.txt")
-    wrong = write("wrong.jsonl", [{"id": "a", "boxes": [{"label": "cat"}]}])
-    assert "are not boxes" in refused(capsys, rows, "--truth", wrong)
-
-
-def test_options_without_effect_are_ignored_or_refused(capsys: Capture) -> None:
-    rows = write("rows.jsonl", answers(("a", "red")))
-    truth = truth_of(("a", "red"))
-    assert main(["eval", rows, "--truth", truth, "--limit", "3", "--images", "."]) == 0
-    ignored = capsys.readouterr().err
-    assert "ignored: --images has no effect without --view" in ignored
-    assert "ignored: --limit has no effect without --view" in ignored
-    Path("defaults.toml").write_text('[eval]\nlimit = 5\nimages = "."\n')
-    assert evaluate(capsys, rows, "--truth", truth, "--config", "defaults.toml")["missing"] == 0
-    assert "on exact" in refused(capsys, rows, "--truth", truth, "--texts", "no.jsonl")
-    Path("vqa.json").write_text('{"annotations": [{"question_id": "a", "answer": "red"}]}')
-    words = (rows, "--truth", "vqa.json", "--metric", "exact")
-    for option in ("--id-column", "--prompt-column", "--answer-column"):
-        assert f"{option} has no effect on vqa.json" in refused(capsys, *words, option, "key")
-    assert evaluate(capsys, *words, "--prompt-column", "")["missing"] == 0
-
-
-def test_errors_are_wrong_and_the_text_has_a_line_for_each_metric(capsys: Capture) -> None:
-    rows = [*answers(("a", "red")), row(1, id="b", prompt="what?", task="ask", error="truncated")]
-    truth = truth_of(("a", "red"), ("b", "red"))
-    assert main(["eval", write("rows.jsonl", rows), "--truth", truth]) == 0
-    captured = capsys.readouterr()
-    assert captured.out == "  exact  0.5000  (0.0000 to 1.0000)  2 rows\n"
-    assert "0 missing, 0 surplus, 1 with errors" in captured.err
-
-
 def test_text_has_the_confidence_of_boxes_in_bins(capsys: Capture, tmp_path: Path) -> None:
     rows = plain(make_images(tmp_path))
     write("rows.jsonl", rows)

@@ -11,16 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
-from pyarrow import parquet
 
 import pgcli
 from pgcli.results.exports import FORMATS
-from pgcli.run.state.record import RunRecord
-from tests.support.answers import answer
 from tests.support.exporting import box, captioned, detected, exported, make_images, of, row, saved
-from tests.support.runs import finished
-from tests.support.save_rows import saving
 
 Capture = pytest.CaptureFixture[str]
 
@@ -46,52 +40,6 @@ def files(folder: Path) -> dict[str, str]:
 
 
 # --- texts
-
-
-def test_existing_texts_are_kept_unless_they_are_overwritten(
-    capsys: Capture, captions: Path, folder: Path
-) -> None:
-    (folder / "b.txt").write_text("mine\n")
-    code, err = exported(capsys, captions, "txt", None)
-    assert (code, files(folder)["b.txt"]) == (0, "mine\n")
-    assert "1 text not replaced" in err
-    code, err = exported(capsys, captions, "txt", None, "--append", "!", "--overwrite")
-    assert (code, "not replaced" in err) == (0, False)
-    assert files(folder) == {"a.txt": "one!\n", "b.txt": "two!\n", "sub/c.txt": "three!\n"}
-
-
-@pytest.mark.parametrize("options", [(), ("--overwrite",)])
-def test_target_of_a_link_is_unchanged(
-    capsys: Capture, captions: Path, folder: Path, tmp_path: Path, options: tuple[str, ...]
-) -> None:
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.write_text("not to be touched")
-    (folder / "a.txt").symlink_to(elsewhere)
-    exported(capsys, captions, "txt", None, *options)
-    assert (folder / "a.txt").is_symlink() == (not options)
-    assert elsewhere.read_text() == "not to be touched"
-
-
-def test_images_with_the_same_text_name_are_renamed_and_reported(
-    capsys: Capture, folder: Path, tmp_path: Path
-) -> None:
-    (folder / "a.jpg").write_bytes((folder / "b.jpg").read_bytes())
-    twin = of(1, folder, id="a.jpg", image=str(folder / "a.jpg"), answer="other")
-    rows = saved(tmp_path / "r.jsonl", [*captioned(folder, "one"), twin])
-    code, err = exported(capsys, rows, "txt", None)
-    assert code == 0
-    assert files(folder) == {"a.txt": "one\n", "a.jpg.txt": "other\n"}
-    assert "renamed, as the name is taken or not valid: " in err
-
-
-def test_no_text_is_written_for_a_missing_image(
-    capsys: Capture, captions: Path, folder: Path
-) -> None:
-    (folder / "b.jpg").unlink()
-    code, err = exported(capsys, captions, "txt", None)
-    assert code == 3
-    assert "1 image that cannot be read left out" in err
-    assert files(folder).keys() == {"a.txt", "sub/c.txt"}
 
 
 def test_texts_of_names_with_dots_stay_in_the_folder(capsys: Capture, tmp_path: Path) -> None:
@@ -141,74 +89,6 @@ def test_any_image_name_in_a_row_is_handled(
 
 
 # --- rows
-
-
-@pytest.mark.parametrize("rows_name", ["rows.jsonl", "rows.parquet", "rows"])
-def test_every_kind_of_result_file_is_exported(
-    capsys: Capture, tmp_path: Path, rows_name: str
-) -> None:
-    found = (box("cat", 12.25, 30.5, 200.0, 180.0), box("dog", 1.0, 2.0, 3.0, 4.0))
-    name = str(tmp_path / rows_name) + ("" if "." in rows_name else "/")
-    with saving(name) as sink:
-        for index in range(3):
-            sink.save(answer(index, task="detect", boxes=found[:index]))
-    code, err = exported(capsys, tmp_path / rows_name, "coco", tmp_path / "o.json")
-    assert code == 0
-    assert "exported 3 images with 3 boxes" in err
-    assert len(json.loads((tmp_path / "o.json").read_text())["annotations"]) == 3
-
-
-def test_rows_with_errors_are_left_out_and_counted(
-    capsys: Capture, folder: Path, tmp_path: Path
-) -> None:
-    rows = [*detected(folder), row(3, error="truncated", task="segment")]
-    file = saved(tmp_path / "r.jsonl", rows)
-    code, err = exported(capsys, file, "coco", tmp_path / "o.json")
-    assert code == 0
-    assert "exported 3 images with 3 boxes as coco" in err
-    assert "1 row with errors left out" in err
-    assert len(json.loads((tmp_path / "o.json").read_text())["images"]) == 3
-    code, err = exported(capsys, saved(tmp_path / "e.jsonl", rows[3:]), "coco", tmp_path / "x")
-    assert code == 4
-    assert "1 row with errors" in err
-
-
-def test_one_of_several_prompts_must_be_chosen(
-    capsys: Capture, folder: Path, tmp_path: Path
-) -> None:
-    prompts = ("what?", "how many?")
-    rows = [of(i, folder, prompt=one, answer=one[:3]) for i in range(2) for one in prompts]
-    file = saved(tmp_path / "r.jsonl", rows)
-    for to in ("txt", "caption", "webdataset", "imagefolder"):
-        code, err = exported(capsys, file, to, tmp_path / to)
-        assert code == 2
-        assert "takes one answer for each image" in err
-        assert "--prompt TEXT: 'what?', 'how many?'" in err
-        assert not (tmp_path / to).exists()
-    code, err = exported(capsys, file, "txt", None, "--prompt", "how many?")
-    assert code == 0
-    assert "2 rows of other prompts left out" in err
-    assert files(folder) == {"a.txt": "how\n", "b.txt": "how\n"}
-    code, err = exported(capsys, file, "txt", None, "--prompt", "who?")
-    assert code == 4
-    assert "its prompts are 'what?', 'how many?'" in err
-
-
-def test_images_are_found_from_the_folder_of_the_run(
-    capsys: Capture, captions: Path, folder: Path, tmp_path: Path
-) -> None:
-    rows = [json.loads(line) for line in captions.read_text().splitlines()]
-    saved(captions, [one | {"image": f"images/{one['id']}"} for one in rows])
-    state = Path(f"{captions}.pgcli")
-    state.mkdir()
-    values = {"folder": str(tmp_path), "sources": ["images"]}
-    record = RunRecord("1", {}, values, chunk_rows=1, file_rows=1)
-    (state / "run.json").write_bytes(record.to_bytes())
-    assert exported(capsys, captions, "txt", None)[0] == 0
-    assert files(folder).keys() == {"a.txt", "b.txt", "sub/c.txt"}
-    exported(capsys, captions, "labelstudio", tmp_path / "tasks.json", "--root", folder)
-    tasks = json.loads((tmp_path / "tasks.json").read_text())
-    assert [task["data"]["image"] for task in tasks] == ["a.png", "b.jpg", "sub/c.png"]
 
 
 @pytest.mark.parametrize(
@@ -282,24 +162,6 @@ def test_labels_have_the_same_numbers_in_every_process(
     exported(capsys, rows, "coco", tmp_path / "o.json")
     known = json.loads((tmp_path / "o.json").read_text())
     assert [one["name"] for one in known["categories"]] == sorted(labels)
-
-
-@pytest.mark.parametrize(
-    ("labels", "expected"),
-    [
-        ("cat", "labels that are not in --labels: dog"),
-        ("cat,cat", "has a label twice"),
-        ("cat,,dog", "'' is empty"),
-    ],
-)
-def test_labels_that_do_not_fit_are_refused(
-    capsys: Capture, boxes: Path, tmp_path: Path, labels: str, expected: str
-) -> None:
-    code, err = exported(capsys, boxes, "yolo", tmp_path / "yolo", "--labels", labels)
-    assert code == 2
-    assert expected in err
-    assert "hint:" in err
-    assert not (tmp_path / "yolo").exists()
 
 
 # --- destinations
@@ -403,51 +265,6 @@ def test_a_killed_export_leaves_nothing_under_the_output_s_name(
     assert sorted(file.name for file in tmp_path.iterdir()) == ["boxes.jsonl", "images"]
 
 
-@pytest.mark.parametrize(
-    ("to", "options"),
-    [
-        ("coco", ("--csv-raw", "--store-images=none", "--prepend=!")),
-        ("csv", ("--append=!", "--labels=none")),
-        ("webdataset", ("--store-images=none", "--image-prefix=http://x/")),
-    ],
-)
-def test_options_that_a_format_does_not_have_are_ignored_with_a_line(
-    capsys: Capture, boxes: Path, tmp_path: Path, to: str, options: tuple[str, ...]
-) -> None:
-    assert exported(capsys, boxes, to, tmp_path / "plain")[0] == 0
-    code, err = exported(capsys, boxes, to, tmp_path / "more", *options)
-    assert (code, err.count(f" has no effect on {to}")) == (0, len(options))
-    assert (tmp_path / "more").read_bytes() == (tmp_path / "plain").read_bytes()
-
-
-@pytest.mark.parametrize(
-    ("to", "options", "expected"),
-    [
-        ("voc", ("-o", "x"), "--to takes coco, yolo"),
-        ("coco", (), "name the file with -o"),
-        ("yolo", ("-o", "-"), "name the folder with -o"),
-        ("coco", ("-o", "/dev/null/folder.json"), "/dev/null is not a folder"),
-        ("txt", ("-o", "x", "--nms", "0.5"), "leave out --nms"),
-    ],
-)
-def test_invalid_options_are_refused_with_a_hint(
-    capsys: Capture, boxes: Path, to: str, options: tuple[str, ...], expected: str
-) -> None:
-    code, err = exported(capsys, boxes, to, None, *options)
-    assert code == 2
-    assert expected in err
-    assert "hint:" in err
-
-
-def test_captions_are_refused_by_formats_of_boxes(
-    capsys: Capture, captions: Path, tmp_path: Path
-) -> None:
-    for to in ("yolo", "fiftyone"):
-        code, err = exported(capsys, captions, to, tmp_path / to)
-        assert code == 2
-        assert "coco, csv, txt and imagefolder take other answers" in err
-
-
 @pytest.mark.nightly
 def test_memory_does_not_grow_with_the_number_of_rows(tmp_path: Path) -> None:
     found = tuple(box(label, 1.0, 2.0, 30.0, 40.0) for label in ("cat", "dog"))
@@ -487,64 +304,6 @@ def test_csv_of_hostile_names_is_valid_and_the_terminal_is_clean(
 
 
 # --- several files, and Parquet
-
-
-def test_images_of_several_files_are_combined(
-    capsys: Capture, folder: Path, tmp_path: Path
-) -> None:
-    first = saved(tmp_path / "a.jsonl", captioned(folder, "one", "two", "three"))
-    asked = [of(n, folder, prompt="what?", answer=f"is {n}") for n in (0, 2)]
-    second = saved(tmp_path / "b.jsonl", asked)
-    output = tmp_path / "c.json"
-    code, err = exported(capsys, first, "coco", output, second)
-    assert code == 0, err
-    document = json.loads(output.read_text())
-    names = [str(folder / name) for name in ("a.png", "b.jpg", "sub/c.png")]
-    assert [image["file_name"] for image in document["images"]] == names
-    found = [(one["image_id"], one["caption"]) for one in document["annotations"]]
-    assert found == [(1, "one"), (1, "is 0"), (2, "two"), (3, "three"), (3, "is 2")]
-
-
-def test_images_of_each_file_are_found_where_its_run_was(capsys: Capture, tmp_path: Path) -> None:
-    """Both runs name their image `images/a.png`, from folders of their own."""
-    outputs, colours = [], ((200, 30, 30), (30, 30, 200))
-    for name, colour in zip(("one", "two"), colours, strict=True):
-        images = make_images(tmp_path / name / "images")
-        Image.new("RGB", (64, 48), colour).save(images / "a.png")
-        found = finished("caption", "images/a.png", "-o", "rows.jsonl", cwd=tmp_path / name)
-        assert found.returncode == 0, found.stderr
-        outputs.append(tmp_path / name / "rows.jsonl")
-    code, err = exported(
-        capsys, outputs[0], "imagefolder", tmp_path / "all", outputs[1], "--store-images", "copy"
-    )
-    assert code == 0, err
-    stored = sorted((tmp_path / "all").rglob("*.png"))
-    assert len(stored) == 2
-    assert {Image.open(file).getpixel((0, 0)) for file in stored} == set(colours)
-
-
-def test_thresholds_of_the_environment_are_for_formats_with_boxes(
-    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = saved(tmp_path / "rows.jsonl", [row(0, answer="a")])
-    monkeypatch.setenv("PGCLI_MIN_SCORE", "0.5")
-    assert exported(capsys, file, "txt", tmp_path / "texts")[0] == 0
-
-
-@pytest.mark.parametrize("to", ["parquet", "PARQUET"])
-def test_parquet_has_every_column_with_its_type(
-    capsys: Capture, folder: Path, tmp_path: Path, to: str
-) -> None:
-    kept = [{"sku": 7, "tags": ["x"]}, {"sku": None, "tags": []}]
-    rows = [of(n, folder, kept=one, answer=f"text {n}") for n, one in enumerate(kept)]
-    file = saved(tmp_path / "rows.jsonl", [*rows, row(2, error="missing", kept=kept[0])])
-    code, err = exported(capsys, file, to, tmp_path / "rows.parquet")
-    assert code == 0, err
-    assert "1 row with errors left out" in err
-    table = parquet.read_table(tmp_path / "rows.parquet")
-    assert table.to_pylist() == rows
-    assert str(table.schema.field("sku").type) == "int64"
-    assert str(table.schema.field("tags").type) == "list<element: string>"
 
 
 def test_parquet_of_boxes_and_masks_is_read_back(

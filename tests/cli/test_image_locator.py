@@ -15,19 +15,16 @@ from typing import Any
 
 import pyarrow
 import pytest
-import yaml
 from PIL import Image
 from pyarrow import parquet
 
 from pgcli.cli.main import main
 from pgcli.inputs import tar as tars
-from pgcli.inputs.parquet_process import PROCESS
 from tests.support import pretend
 from tests.support.awkward import chunk, encoded, make
 from tests.support.misbehaving import Server
 from tests.support.parsed_page import content, copy
 from tests.support.runs import MANY, ROWS, finished, started, wait_until
-from tests.support.stores import S3, serve
 
 Capture = pytest.CaptureFixture[str]
 
@@ -94,36 +91,6 @@ def files(folder: str | Path) -> dict[str, bytes]:
 # --- archives
 
 
-@pytest.mark.parametrize("kind", ["", "gz"])
-def test_webdataset_is_exported_with_its_original_bytes(kind: str) -> None:
-    name = "shard.tar.gz" if kind else "shard.tar"
-    Path(name).write_bytes(archived(IMAGES, kind))
-    assert done("caption", name, "-o", "rows.jsonl") == 0
-    assert done("export", "rows.jsonl", "--to", "webdataset", "-o", "out.tar") == 0
-    made = members("out.tar")
-    assert list(made) == ["000000001.png", "000000002.jpg", "000000003.webp"]
-    assert list(made.values()) == list(IMAGES.values())
-    assert done("caption", "out.tar", "-o", "again.jsonl") == 0  # and it is one again
-    assert len(Path("again.jsonl").read_text().splitlines()) == 3
-
-
-def test_images_in_an_archive_are_copied_and_reported(
-    capsys: Capture,
-) -> None:
-    Path("photos").mkdir()
-    Path("photos/plain.png").write_bytes(IMAGES["a.png"])
-    Path("shard.tar").write_bytes(archived(IMAGES))
-    assert done("detect", "photos", "shard.tar", "--object", "cat", "-o", "rows.jsonl") == 0
-    code, err = run_main(capsys, "export", "rows.jsonl", "--to", "yolo", "-o", "yolo")
-    assert code == 0
-    assert "exported 4 images with 3 boxes as yolo" in err
-    assert "3 images copied: only files can be linked to" in err
-    images = Path("yolo/images")
-    assert (images / "photos/plain.png").is_symlink()
-    assert {name: (images / "shard.tar" / name).read_bytes() for name in IMAGES} == IMAGES
-    assert not any((images / "shard.tar" / name).is_symlink() for name in IMAGES)
-
-
 def test_archive_is_read_once_and_one_image_at_a_time(
     workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,23 +130,6 @@ def test_images_of_a_large_archive_are_not_all_in_memory(workdir: Path) -> None:
 # --- tables
 
 
-def test_parquet_data_set_is_exported_as_folders_of_images(workdir: Path) -> None:
-    Path("set").mkdir()
-    first, *rest = IMAGES.values()
-    table("set/0.parquet", [{"bytes": first, "path": None}])
-    table("set/1.parquet", [{"bytes": data, "path": None} for data in rest])
-    assert done("detect", "set", "--object", "cat", "-o", "rows.jsonl") == 0
-    assert done("export", "rows.jsonl", "--to", "imagefolder", "-o", "folder") == 0
-    named = [json.loads(line) for line in Path("folder/metadata.jsonl").read_text().splitlines()]
-    assert [one["file_name"] for one in named] == ["0.png", "1.jpg", "2.webp"]
-    assert [one["objects"]["labels"] for one in named] == [["cat"], ["dog"], ["cat"]]
-    assert [files("folder")[one["file_name"]] for one in named] == list(IMAGES.values())
-    assert done("export", "rows.jsonl", "--to", "yolo", "-o", "yolo", "--store-images", "copy") == 0
-    assert files("yolo/images") == files("folder")
-    assert yaml.safe_load(Path("yolo/data.yaml").read_text())["names"] == {0: "cat", 1: "dog"}
-    assert {file.name for file in Path("yolo/labels").iterdir()} == {"0.txt", "1.txt", "2.txt"}
-
-
 def test_file_with_the_name_of_table_bytes_is_not_used_for_them(workdir: Path) -> None:
     other = encoded(Image.new("RGB", (20, 30), "red"), "PNG")
     Path("a.png").write_bytes(other)
@@ -193,82 +143,7 @@ def test_file_with_the_name_of_table_bytes_is_not_used_for_them(workdir: Path) -
         assert drawn.convert("RGB").getpixel((15, 25))[0] < 60  # type: ignore[index]
 
 
-def test_table_of_paths_is_exported_with_its_files(capsys: Capture, workdir: Path) -> None:
-    Path("set").mkdir()
-    (workdir / "set" / "a.png").write_bytes(IMAGES["a.png"])
-    table("set/shop.parquet", ["a.png"])
-    assert done("caption", "set/shop.parquet", "-o", "rows.jsonl") == 0
-    assert done("export", "rows.jsonl", "--to", "imagefolder", "-o", "folder") == 0
-    (link,) = Path("folder").rglob("*.png")
-    assert link.is_symlink()
-    Path("set/shop.parquet").unlink()  # its files still exist
-    code, err = run_main(capsys, "export", "rows.jsonl", "--to", "imagefolder", "-o", "later")
-    assert (code, "cannot be opened" in err) == (0, False)
-    assert link.read_bytes() == IMAGES["a.png"]
-
-
-def test_rows_in_another_order_have_their_own_images(workdir: Path) -> None:
-    other = encoded(Image.new("RGB", (20, 30), "red"), "PNG")
-    table("one.parquet", [IMAGES["a.png"]], id=["x"])
-    table("two.parquet", [other], id=["y"])
-    done("caption", "one.parquet", "two.parquet", "-o", "rows.jsonl")
-    rows = Path("rows.jsonl").read_text().splitlines()
-    Path("rows.jsonl").write_text("\n".join([*rows[::-1], ""]))
-    assert done("export", "rows.jsonl", "--to", "webdataset", "-o", "out.tar") == 0
-    assert list(members("out.tar").values()) == [other, IMAGES["a.png"]]
-
-
 # --- missing inputs and images
-
-
-def test_input_that_cannot_be_reopened_is_reported(
-    capsys: Capture, workdir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Path("shard.tar").write_bytes(archived(IMAGES))
-    done("caption", "shard.tar", "-o", "rows.jsonl")
-    to = ("--to", "webdataset", "-o")
-    (workdir / "elsewhere").mkdir()
-    monkeypatch.chdir(workdir / "elsewhere")
-    code, err = run_main(capsys, "export", "../rows.jsonl", *to, "out.tar")
-    assert code == 3
-    assert "cannot be reopened: the run was started in" in err
-    assert f"cd {workdir} first" in err
-    assert "3 images that cannot be read left out" in err
-    assert "the first image left out: shard.tar/a.png: The image is in the run" in err
-    monkeypatch.chdir(workdir)
-    Path("shard.tar").rename("moved.tar")
-    code, err = run_main(capsys, "export", "rows.jsonl", *to, "out.tar", "--overwrite")
-    assert code == 3
-    assert "shard.tar/a.png: The file of the row does not exist any more." in err
-    Path("rows.jsonl").rename("alone.jsonl")
-    code, err = run_main(capsys, "export", "alone.jsonl", *to, "out2.tar")
-    assert code == 3
-    assert "is in an archive or a table, and there is no record of the run" in err
-
-
-def test_missing_images_of_standard_input_are_reported(
-    capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Path("a.png").write_bytes(IMAGES["a.png"])
-    names = io.TextIOWrapper(io.BytesIO(b"a.png\n"))
-    with monkeypatch.context() as piped:
-        piped.setattr("sys.stdin", names)
-        assert done("caption", "-", "-o", "rows.jsonl") == 0
-    assert done("export", "rows.jsonl", "--to", "webdataset", "-o", "one.tar") == 0
-    Path("a.png").unlink()
-    code, err = run_main(capsys, "export", "rows.jsonl", "--to", "webdataset", "-o", "two.tar")
-    assert code == 3
-    assert "it was standard input, which can be read only once" in err
-
-
-def test_changed_image_is_left_out(capsys: Capture) -> None:
-    table("shop.parquet", list(IMAGES.values()))
-    done("detect", "shop.parquet", "--object", "cat", "-o", "rows.jsonl")
-    table("shop.parquet", list(IMAGES.values())[::-1])
-    code, err = run_main(capsys, "export", "rows.jsonl", "--to", "yolo", "-o", "yolo")
-    assert code == 3
-    assert "exported 1 image" in err
-    assert "The image changed since it was answered." in err
 
 
 @pytest.mark.slow
@@ -310,19 +185,6 @@ def test_every_answered_awkward_image_is_exported_unchanged(workdir: Path) -> No
     to = ("--to", "imagefolder", "--store-images", "copy", "-o", "folder")
     assert done("export", "rows.jsonl", *to) == 0
     assert len(Path("folder/metadata.jsonl").read_text().splitlines()) == good > 20
-
-
-def test_sources_of_the_run_are_not_replaced_by_an_export(capsys: Capture) -> None:
-    data = archived(IMAGES)
-    Path("shard.tar").write_bytes(data)
-    for number, source in enumerate(("shard.tar", "*.tar")):
-        rows = f"{number}.jsonl"
-        done("caption", source, "-o", rows)
-        to = ("--to", "webdataset", "-o", "./shard.tar", "--overwrite")
-        code, err = run_main(capsys, "export", rows, *to)
-        assert code == 2
-        assert "was read by the run" in err
-    assert Path("shard.tar").read_bytes() == data
 
 
 # --- pages written by a run
@@ -427,88 +289,6 @@ def test_permissions_of_a_run_do_not_apply_to_view(capsys: Capture, server: Serv
         assert list(members("out.tar").values()) == list(IMAGES.values())
 
 
-@pytest.mark.slow
-def test_images_of_an_object_store_are_exported_like_files(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    held = io.BytesIO()
-    table(held, [{"bytes": data, "path": None} for data in IMAGES.values()])
-    stored = {f"box/photos/{name}": data for name, data in IMAGES.items()}
-    stored |= {"box/shop.parquet": held.getvalue(), "box/shard.tar": archived(IMAGES)}
-    keys = dict.fromkeys(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"), "a")
-    keys |= {"AWS_DEFAULT_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true"}
-    PROCESS.close()  # of an earlier test, and with its environment
-    with serve(S3, stored) as endpoint:
-        for name, value in {**keys, "AWS_ENDPOINT_URL": endpoint}.items():
-            monkeypatch.setenv(name, value)
-        for number, source in enumerate(("photos", "shop.parquet", "shard.tar")):
-            rows = f"{number}.jsonl"
-            assert done("caption", f"s3://box/{source}", "-o", rows, "--allow-urls") == 0
-            to = ("--to", "webdataset", "-o", f"{number}.tar")
-            assert done("export", rows, *to, "--allow-urls") == 0
-            assert list(members(f"{number}.tar").values()) == list(IMAGES.values())
-
-
-def test_changed_file_is_not_linked(capsys: Capture) -> None:
-    Path("in").mkdir()
-    for name in ("a.png", "b.png", "c.png"):
-        Path("in", name).write_bytes(IMAGES["a.png"])
-    done("detect", "in", "--object", "cat", "-o", "rows.jsonl")
-    Path("in/b.png").write_bytes(IMAGES["b.jpg"])  # of another size
-    Path("in/c.png").unlink()
-    Path("secret").write_text("not an image")
-    Path("in/c.png").symlink_to(Path("secret").resolve())
-    for to in ("yolo", "imagefolder"):
-        code, err = run_main(capsys, "export", "rows.jsonl", "--to", to, "-o", to)
-        assert code == 3
-        assert "exported 1 image" in err
-        assert "in/b.png: The image changed since it was answered." in err
-        assert list(files(to).values()) == [IMAGES["a.png"]]
-
-
-def test_text_is_written_next_to_a_changed_image() -> None:
-    Path("a.png").write_bytes(IMAGES["a.png"])
-    done("caption", "a.png", "-o", "rows.jsonl")
-    Path("a.png").write_bytes(IMAGES["b.jpg"])
-    assert done("export", "rows.jsonl", "--to", "txt") == 0
-    assert Path("a.txt").read_text().strip() == json.loads(Path("rows.jsonl").read_text())["answer"]
-
-
-@pytest.mark.parametrize("command", ["export", "view"])
-def test_image_of_the_same_name_elsewhere_is_not_used(
-    capsys: Capture, workdir: Path, monkeypatch: pytest.MonkeyPatch, command: str
-) -> None:
-    for folder in ("one", "two"):
-        Path(folder, "in").mkdir(parents=True)
-        Path(folder, "in", "a.png").write_bytes(IMAGES["a.png"])
-    monkeypatch.chdir(workdir / "one")
-    done("caption", "in", "-o", "rows.jsonl")
-    Path("in/a.png").unlink()
-    monkeypatch.chdir(workdir / "two")
-    if command == "export":
-        code, err = run_main(
-            capsys, "export", "../one/rows.jsonl", "--to", "imagefolder", "-o", "made"
-        )
-        assert code == 3
-    else:
-        code, err = run_main(capsys, "view", "../one/rows.jsonl", "-o", "made.html")
-        assert "--images DIR finds those that were moved" in err
-    assert "in/a.png: The image does not exist any more." in err
-
-
-def test_hint_about_moved_images_is_only_for_moved_images(
-    capsys: Capture, workdir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Path("shard.tar").write_bytes(archived(IMAGES))
-    done("caption", "shard.tar", "-o", "rows.jsonl")
-    (workdir / "elsewhere").mkdir()
-    monkeypatch.chdir(workdir / "elsewhere")
-    _, err = run_main(capsys, "view", "../rows.jsonl")
-    assert "3 images are not shown" in err
-    assert "cd " in err
-    assert "--images" not in err
-
-
 @pytest.mark.nightly
 def test_export_of_a_killed_run_reports_where_it_ends(capsys: Capture, workdir: Path) -> None:
     output = workdir / "rows.jsonl"
@@ -526,14 +306,3 @@ def test_export_of_a_killed_run_reports_where_it_ends(capsys: Capture, workdir: 
     assert re.search(rf"the run stopped at \d+ of {ROWS} rows; the export ends there", err)
     assert finished("caption", *MANY, "-o", output).returncode == 0
     assert "ends there" not in run_main(capsys, "export", output, "--to", "csv", "-o", "all.csv")[1]
-
-
-def test_images_of_a_table_in_another_order_are_another_input(capsys: Capture) -> None:
-    same = [encoded(Image.new("RGB", (9, 9), colour), "PNG") for colour in ("red", "blue")]
-    table("shop.parquet", same)
-    assert done("caption", "shop.parquet", "-o", "rows.jsonl") == 0
-    assert done("caption", "shop.parquet", "-o", "rows.jsonl") == 0
-    table("shop.parquet", same[::-1])
-    code, err = run_main(capsys, "caption", "shop.parquet", "-o", "rows.jsonl")
-    assert code == 13
-    assert "the input is not the one that rows.jsonl was made from" in err

@@ -75,16 +75,6 @@ def test_names_of_every_source_are_selected(
     assert found == [(0, f"{prefix}a.png"), (1, f"{prefix}draft/c.png")]
 
 
-def test_relative_paths_of_several_sources_are_selected(capsys: pytest.CaptureFixture[str]) -> None:
-    """Their ids begin with the source; files that are named are compared as they are typed."""
-    sources = ["photos", "./photos/a.png", "ids.jsonl"]
-    assert run(capsys, *sources, "--include", "a.png", "--include", "*photos/*") == [
-        (0, "photos/a.png"),
-        (1, "./photos/a.png"),
-        (2, "a.png"),
-    ]
-
-
 def test_standard_input_is_selected_as_it_arrives(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,42 +83,3 @@ def test_standard_input_is_selected_as_it_arrives(
         monkeypatch.setattr("sys.stdin", TextIOWrapper(BytesIO(text.encode())))
         found = run(capsys, "-", "--exclude", "*/draft/*", "--exclude", "*.jpg", *option)
         assert found == [(0, "photos/a.png"), (1, "photos/e.png")]
-
-
-def test_patterns_are_settings_of_the_run(capsys: pytest.CaptureFixture[str]) -> None:
-    """Another run is refused, this one resumes with new files, and its input is reopened."""
-    first = ["--include", "*.png", "--limit", "1"]
-    run(capsys, "photos", "-o", "rows.jsonl", *first)
-    words = ["caption", "photos", "-o", "rows.jsonl", "--model", "demo"]
-    assert main(words) == 13
-    assert 'include: ["*.png"] -> []' in capsys.readouterr().err
-    Image.new("RGB", (8, 8)).save("photos/0-new.png")
-    Image.new("RGB", (8, 8)).save("photos/0-new.jpg")
-    assert main([*words, "--include", "*.png"]) == 0
-    rows = [json.loads(line) for line in Path("rows.jsonl").read_text().splitlines()]
-    assert [row["id"] for row in rows] == ["a.png", "draft/c.png", "e.png", "0-new.png"]
-    capsys.readouterr()
-    assert main(["check", "rows.jsonl"]) == 0
-    assert "all 4 rows match the input" in capsys.readouterr().out
-
-
-def test_rows_of_a_table_are_reopened_and_shared_by_shards(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    for number in (1, 0):
-        shard = ["--shard", f"{number}/2", "-o", "rows/", "--exclude", "b.*"]
-        run(capsys, "images.parquet", *shard)
-    table = pq.read_table("rows")
-    assert table["index"].to_pylist() == [0, 1, 2, 3]
-    assert table["id"].to_pylist() == [name for name in NAMES if name != "b.jpg"]
-    assert main(["check", "rows/"]) == 0
-    assert main(["export", "rows/", "--to", "imagefolder", "-o", "images", "-q"]) == 0
-    assert len([file for file in Path("images").rglob("*") if file.suffix in (".png", ".jpg")]) == 4
-
-
-def test_nothing_left_is_no_input(capsys: pytest.CaptureFixture[str]) -> None:
-    for source in ("photos", "paths.jsonl", "photos/a.png", "photos/*.png", "images.tar"):
-        assert main(["caption", source, "--include", "*.webp", "--model", "demo"]) == 4
-        shown = capsys.readouterr().err
-        assert f"--include and --exclude leave no image of {source}" in shown
-        assert "whole relative paths or ids" in shown

@@ -12,7 +12,7 @@ from PIL import Image
 import pgcli
 from pgcli.cli.main import main
 from pgcli.parsing import detection_text
-from tests.support.answers import BOX, answer, refused
+from tests.support.answers import BOX, answer
 from tests.support.exporting import row, saved
 from tests.support.save_rows import saving
 
@@ -41,45 +41,7 @@ def read(name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in Path(name).read_text().splitlines()]
 
 
-def keys(name: str) -> list[tuple[int, str, str | None]]:
-    return [(one["index"], one["prompt"], one["answer"]) for one in read(name)]
-
-
 # --- merge
-
-
-def test_prompts_of_two_runs_are_merged_in_input_order(capsys: Capture) -> None:
-    one = file("a.jsonl", *(row(n, prompt="p", answer=f"p{n}") for n in range(3)))
-    other = file("b.jsonl", *(row(n, prompt="q", answer=f"q{n}") for n in (1, 2)))
-    code, out, err = call(capsys, "merge", one, other, "-o", "c.jsonl")
-    assert (code, out) == (0, "")
-    assert "c.jsonl: 5 rows" in err
-    expected = [(0, "p", "p0"), (1, "p", "p1"), (1, "q", "q1"), (2, "p", "p2"), (2, "q", "q2")]
-    assert keys("c.jsonl") == expected
-
-
-def test_answers_replace_errors_and_the_first_answer_is_kept(capsys: Capture) -> None:
-    first = [row(0, answer="kept"), row(1, error="truncated"), row(2, error="missing")]
-    second = [row(0, answer="left out"), row(1, answer="found"), row(2, error="oom")]
-    one, other = file("a.jsonl", *first), file("b.jsonl", *second, row(3, answer="new"))
-    code, _, err = call(capsys, "merge", one, other, "-o", "c.jsonl")
-    assert code == 3
-    assert [(one["answer"], one["error"]) for one in read("c.jsonl")] == [
-        ("kept", None),
-        ("found", None),
-        (None, "missing"),
-        ("new", None),
-    ]
-    for note in (
-        "4 rows",
-        "1 with errors",
-        "3 rows left out as repeated",
-        "1 error replaced",
-        "1 with ano",
-    ):
-        assert note in err
-    code, _, err = call(capsys, "merge", one, one, "-o", "d.jsonl")
-    assert read("d.jsonl") == read(one)
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
@@ -93,28 +55,6 @@ def test_merged_file_has_the_columns_of_all_files(capsys: Capture, kind: str) ->
     assert (first.kept, second.kept) == ({"sku": 7}, {"sku": None})
     assert (first.masks, second.masks) == (None, (None,))
     assert second.boxes == (BOX,)
-
-
-def test_files_of_other_inputs_or_orders_are_refused(capsys: Capture) -> None:
-    one = file("a.jsonl", row(0), row(1))
-    other = file("b.jsonl", row(0), row(1, id="other.png"))
-    unordered = file("c.jsonl", row(1), row(0))
-    Path("d.jsonl").touch()
-    with saving("run.jsonl") as sink:
-        sink.save(refused())
-    for words, message in (
-        ((one, other, "-o", "x.jsonl"), "image 1 is '1.png' in a.jsonl, and 'other.png' in b"),
-        ((one, unordered, "-o", "x.jsonl"), "not in the order of its index"),
-        ((one, "nowhere.jsonl", "-o", "x.jsonl"), "nowhere.jsonl does not exist"),
-        ((one, "-o", "x.txt"), "not the name of a .jsonl or .parquet file"),
-        ((one, "-o", "x"), "not the name of a .jsonl or .parquet file"),
-    ):
-        code, _, err = call(capsys, "merge", *words)
-        assert (code, message in err, "hint: " in err) == (2, True, True), err
-    assert call(capsys, "merge", one, "-o", "d.jsonl")[0] == 13
-    assert call(capsys, "merge", one, "-o", "run.jsonl", "--overwrite")[0] == 13
-    assert call(capsys, "merge", one, one, "-o", "d.jsonl", "--overwrite")[0] == 0
-    assert sorted(path.name for path in Path().glob("x*")) == []
 
 
 def test_columns_with_half_a_character_in_their_names_are_merged(capsys: Capture) -> None:
@@ -132,31 +72,6 @@ def test_file_may_be_merged_into_itself(capsys: Capture) -> None:
 # --- diff
 
 
-def test_equal_files_have_no_difference(capsys: Capture) -> None:
-    one = file("a.jsonl", row(0, boxes=(BOX,)), row(1, error="missing"))
-    other = file(
-        "b.jsonl", row(0, boxes=(BOX,), decode_ms=9.0, logprob=-9), row(1, error="missing")
-    )
-    code, out, err = call(capsys, "diff", one, other)
-    assert (code, out) == (0, "")
-    assert "2 equal" in err
-
-
-def test_rows_that_differ_are_lines_of_json(capsys: Capture) -> None:
-    one = file("a.jsonl", *(row(n, answer=f"{n}") for n in range(4)), row(4, boxes=(BOX,)))
-    changed = [row(0, answer="0"), row(1, answer="new"), row(2, error="oom"), row(4, boxes=())]
-    other = file("b.jsonl", *changed, row(5, answer="5"))
-    code, out, err = call(capsys, "diff", one, other)
-    assert code == 5
-    lines = {line["id"]: (line["one"], line["other"]) for line in map(json.loads, out.splitlines())}
-    assert list(lines) == ["1.png", "2.png", "4.png", "3.png", "5.png"]
-    assert [side["answer"] for side in lines["1.png"]] == ["1", "new"]
-    assert lines["2.png"][1]["error"] == "oom"
-    assert lines["3.png"][1] is None
-    assert lines["5.png"][0] is None
-    assert "1 equal, 3 different, 1 only in a.jsonl, 1 only in b.jsonl" in err
-
-
 def test_image_that_was_added_shifts_no_row(capsys: Capture) -> None:
     one = file("a.jsonl", *(row(n) for n in range(50)))
     shifted = [row(n + 1, id=f"{n}.png") for n in range(50)]
@@ -164,15 +79,6 @@ def test_image_that_was_added_shifts_no_row(capsys: Capture) -> None:
     code, out, _ = call(capsys, "diff", one, other)
     assert (code, len(out.splitlines())) == (5, 1)
     assert json.loads(out)["id"] == "new.png"
-
-
-def test_differences_as_text_are_printable(capsys: Capture) -> None:
-    one = file("a.jsonl", row(0, id="\x1b[2J", prompt="\x1b]0;x", answer="\x1b[31mred"))
-    other = file("b.jsonl", row(0, id="\x1b[2J", prompt="\x1b]0;x", error="missing"))
-    code, out, err = call(capsys, "diff", one, other, "--format", "text")
-    assert code == 5
-    assert out.splitlines() == ["\\x1b[2J: \\x1b]0;x", "- \\x1b[31mred", "+ error missing"]
-    assert "\x1b" not in out + err
 
 
 @pytest.mark.parametrize("root", [(), ("--root", "photos")])

@@ -76,34 +76,6 @@ def test_log_of_a_run_is_one_json_object_a_line(capsys, monkeypatch):
     assert summary["errors"] == {"not_an_image": 1}
 
 
-@pytest.mark.parametrize(
-    ("line", "code", "message"),
-    [
-        ("caption nowhere", 2, "nowhere does not exist"),
-        ("caption photos --limt 3", 2, "no such option: --limt"),
-        ("caption photos --limit none", 2, "--limit: 'none' is not a whole number"),
-        ("status nowhere.jsonl", 2, "nowhere.jsonl"),
-        ("caption photos --on-error stop", 15, "b.png"),
-    ],
-)
-def test_error_of_a_log_has_message_hint_and_exit_code(capsys, line, code, message):
-    for given in (f"{line} --log-format json", f"{line} --log-format=json"):
-        exit_code, _, err = call(capsys, given)
-        assert exit_code == code
-        error = events(err)[-1]
-        assert (error["event"], error["exit_code"]) == ("error", code)
-        assert message in error["message"]
-        assert error["hint"]
-
-
-def test_log_format_is_set_by_variable_and_file(capsys, monkeypatch):
-    Path("c.toml").write_text('log-format = "json"')
-    assert of_kind("error", call(capsys, "caption nowhere --config c.toml --limt")[2])
-    monkeypatch.setenv("PGCLI_LOG_FORMAT", "json")
-    assert of_kind("error", call(capsys, "caption nowhere --limt")[2])
-    assert call(capsys, "caption nowhere --log-format text")[2].startswith("pgcli: nowhere")
-
-
 def test_traceback_of_a_bug_is_an_event(capsys, monkeypatch):
     def fail(*_, **__):
         raise RuntimeError("a bug\x1b[2J")
@@ -241,32 +213,6 @@ def test_summary_json_has_counts_errors_and_stage_times(capsys):
     assert seconds["total"] >= seconds["answering"] > 0
 
 
-def test_summary_of_a_resumed_and_of_a_complete_run(capsys):
-    line = f"{RUN} -o rows.jsonl --summary-json summary.json"
-    assert call(capsys, f"{line} --limit 1")[0] == 0
-    assert read_summary()["rows"] == 1
-    assert call(capsys, line)[0] == 3
-    assert (read_summary()["rows_before"], read_summary()["rows"]) == (1, 1)
-    assert call(capsys, line)[0] == 3
-    summary = read_summary()
-    assert (summary["rows_before"], summary["rows"], summary["exit_code"]) == (2, 0, 3)
-    assert (summary["errors_before"], summary["model"]) == ({"not_an_image": 1}, None)
-
-
-@pytest.mark.parametrize(
-    ("line", "code"),
-    [("caption nowhere", 2), (f"{RUN} --on-error stop", 15), ("caption empty", 4)],
-)
-def test_summary_of_a_failed_run_has_its_error(capsys, line, code):
-    Path("empty").mkdir()
-    assert call(capsys, f"{line} --summary-json summary.json")[0] == code
-    summary = read_summary()
-    assert summary.keys() == SUMMARY_KEYS
-    assert summary["exit_code"] == code
-    assert summary["error"]
-    assert summary["hint"]
-
-
 def test_summary_of_an_interrupted_run_names_the_signal(folder):
     for number in range(30):
         shutil.copy("photos/a.png", f"photos/a{number}.png")
@@ -285,18 +231,6 @@ def test_summary_of_an_interrupted_run_names_the_signal(folder):
     run.communicate(timeout=60)
     assert read_summary("s.json")["exit_code"] == 143
     assert read_summary("s.json")["error"] == "ended by SIGTERM"
-
-
-@pytest.mark.parametrize(
-    ("name", "code"),
-    [("photos/a.png", 13), ("notes.json", 13), ("photos/a.png/summary.json", 2), ("photos", 2)],
-)
-def test_summary_replaces_only_a_summary(capsys, name, code):
-    Path("notes.json").write_text('{"mine": 1}')
-    assert call(capsys, f"{RUN} --limit 1 --summary-json {name}")[0] == code
-    assert Path("notes.json").read_text() == '{"mine": 1}'
-    line = "caption photos/a.png --model demo --summary-json photos/a.png"
-    assert "photos/a.png is an input" in call(capsys, line)[2]
 
 
 def test_strict_doctor_exits_with_5_if_a_check_is_bad(capsys, monkeypatch):

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -181,11 +180,6 @@ def test_run_that_was_killed_before_its_first_row_is_stopped(
     assert "to resume: run the same command again\n" in shown
 
 
-def test_address_that_no_run_writes_to_has_no_status(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["status", "https://example.org/rows/"]) == 2
-    assert "no run writes to https://example.org/rows/" in capsys.readouterr().err
-
-
 def test_overwrite_is_refused_while_a_shard_lives_on_another_host(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -222,42 +216,3 @@ def test_retried_rows_count_once_and_their_errors_are_gone(
     report = status(capsys, output)
     assert (report["state"], report["rows"], report["total"]) == ("complete", 6, 6)
     assert (report["errors"], report["exit_code"]) == ({}, 0)
-
-
-@pytest.mark.parametrize("name", FORMATS)
-def test_smaller_limit_leaves_no_more_rows_than_the_total(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str
-) -> None:
-    output = f"{tmp_path}/{name}"
-    for limit in (10, 5):
-        assert finished("caption", EXAMPLES, "-o", output, "--limit", limit).returncode == 0
-    report = status(capsys, output)
-    assert (report["state"], report["rows"], report["total"]) == ("complete", 10, 10)
-
-
-def test_run_from_standard_input_is_complete_once_it_ended(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    output, pipe = tmp_path / "rows.jsonl", subprocess.PIPE
-    with started("caption", "-", "-o", output, stdin=pipe, stdout=pipe) as run:
-        run.communicate(f"{EXAMPLES / 'one.png'}\n".encode(), timeout=60)
-    report = status(capsys, output)
-    assert (report["state"], report["rows"], report["exit_code"]) == ("complete", 1, 0)
-
-
-def test_status_keeps_the_exit_code_of_the_last_run(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    folder, output = tmp_path / "images", tmp_path / "rows.jsonl"
-    folder.mkdir()
-    for name in "abc":
-        (folder / f"{name}.png").write_text("not an image")
-    assert finished("caption", folder, "-o", output, "--max-errors", 1).returncode == 15
-    assert status(capsys, output)["exit_code"] == 15
-    main(["status", str(output)])
-    assert "exit code 15, too many errors" in capsys.readouterr().out
-    assert finished("caption", folder, "-o", output).returncode == 3
-    assert status(capsys, output)["exit_code"] == 3
-    refused = finished("caption", folder, "-o", output, "--lang", "de")
-    assert refused.returncode == 13
-    assert status(capsys, output)["exit_code"] == 3  # of the run, not of a refused command

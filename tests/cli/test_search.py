@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sys
 from pathlib import Path
@@ -25,7 +24,6 @@ from tests.support.vectors import rows_of, unit, write_jsonl, write_parquet
 pytestmark = pytest.mark.usefixtures("clean_environment")
 Capture = pytest.CaptureFixture[str]
 
-EXAMPLES = Path(__file__).parents[2] / "examples" / "images"
 VECTORS = unit(20)
 
 
@@ -103,53 +101,10 @@ def test_hits_of_texts_and_images_are_rows(vectors: str, capsys: Capture) -> Non
     assert "8 hits of 2 queries among 20 vectors" in err
 
 
-def test_ten_hits_are_found_by_default(vectors: str, capsys: Capture) -> None:
-    assert len(rows(call(capsys, vectors, "--text", "row 1")[1])) == 10
-
-
 def test_hits_below_the_least_similarity_are_left_out(vectors: str, capsys: Capture) -> None:
     out = call(capsys, vectors, "--text", "row 1", "--min-similarity", "0.3", "-k", "99")[1]
     scores = VECTORS.astype(float) @ VECTORS[1].astype(float)
     assert len(rows(out)) == np.count_nonzero(scores >= 0.3)
-
-
-def test_rows_go_to_json_lines_parquet_or_text(vectors: str, capsys: Capture) -> None:
-    words = (vectors, "--text", "row 3", "-k", "2")
-    piped = rows(call(capsys, *words)[1])
-    assert call(capsys, *words, "-o", "hits.jsonl")[:2] == (0, "")
-    assert rows(Path("hits.jsonl").read_text()) == piped
-    assert call(capsys, *words, "-o", "hits.parquet")[0] == 0
-    table = parquet.read_table("hits.parquet")
-    assert table.to_pylist() == piped
-    settings = json.loads(table.schema.metadata[b"pgcli"])
-    assert (settings["command"], settings["model"], settings["k"]) == ("search", "towers", 2)
-    lines = call(capsys, *words, "--format", "text")[1].splitlines()
-    assert lines[:2] == ["row 3:", "   1.000 3.jpg"]
-
-
-def test_texts_that_were_embedded_are_found(capsys: Capture) -> None:
-    texts = [
-        {"index": n, "id": str(n), "text": f"text {n}", "model": "towers", "embedding": v.tolist()}
-        for n, v in enumerate(VECTORS)
-    ]
-    write_jsonl(Path("t.jsonl"), texts)
-    code, out, _ = call(capsys, "t.jsonl", "--text", "row 5", "-k", "1", "--view", "p.html")
-    assert code == 0
-    assert rows(out) == [
-        {
-            **{"query": "row 5", "rank": 1, "id": "5", "image": None},
-            **{"text": "text 5", "similarity": 1.0},
-        }
-    ]
-    assert "text 5" in Path("p.html").read_text()
-
-
-def test_rows_with_errors_are_reported_and_left_out(capsys: Capture) -> None:
-    some = [None, *VECTORS[1:]]
-    write_jsonl(Path("v.jsonl"), rows_of(some, model="towers"))
-    code, out, err = call(capsys, "v.jsonl", "--text", "row 0", "-k", "20")
-    assert (code, len(rows(out))) == (0, 19)
-    assert "1 row has no vector, and is left out" in err
 
 
 def test_vectors_of_any_length_are_searched_as_normalised(capsys: Capture) -> None:
@@ -162,25 +117,10 @@ def test_vectors_of_any_length_are_searched_as_normalised(capsys: Capture) -> No
 # --- the model
 
 
-def test_another_model_than_that_of_the_vectors_is_refused(capsys: Capture) -> None:
-    write_jsonl(Path("v.jsonl"), rows_of(VECTORS, model="google/siglip@123"))
-    code, _, err = call(capsys, "v.jsonl", "--text", "row 1", "--model", "demo-towers")
-    assert code == 2
-    assert "the vectors are of google/siglip@123, and demo-towers@" in err
-
-
 def test_another_folder_is_used_with_a_remark(vectors: str, capsys: Capture) -> None:
     code, _, err = call(capsys, vectors, "--text", "row 1", "--model", "./others")
     assert code == 0
     assert "the vectors are of towers; ./others has to be the same model" in err
-
-
-def test_vectors_of_another_version_of_demo_towers_are_refused(capsys: Capture) -> None:
-    write_jsonl(Path("v.jsonl"), rows_of(VECTORS, model="demo-towers@0123"))
-    code, _, err = call(capsys, "v.jsonl", "--text", "row 1")
-    assert code == 2
-    assert "they cannot be compared" in err
-    assert "hint: embed the images again" in err
 
 
 def test_vectors_of_another_size_than_the_queries_are_refused(capsys: Capture) -> None:
@@ -198,28 +138,6 @@ def test_classifiers_embed_no_queries(
     code, _, err = call(capsys, vectors, "--text", "row 1")
     assert code == 2
     assert "towers is an image classifier, which has no embeddings" in err
-
-
-def test_a_blue_square_is_found_among_the_examples(
-    capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.undo()
-    from pgcli.checkpoints.find import find
-    from pgcli.images import ImageDecoder
-    from pgcli.records import Item
-
-    engine = loader.load(find("demo-towers"), device="cpu")
-    names = [str(EXAMPLES / name) for name in ("stars.jpg", "blue.png", "crosses.png")]
-    decode = ImageDecoder(engine.spec)
-    decoded = [(n, decode(Item(n, name, name, name))) for n, name in enumerate(names)]
-    encoded = [one.vector for _, one in engine.encode(decoded)]
-    made = rows_of(encoded, model=engine.label)
-    target = Path(os.environ["HOME"]) / "v.jsonl"
-    write_jsonl(target, made)
-    code, out, _ = call(capsys, str(target), "--text", "a blue square", "--image", names[0])
-    assert code == 0
-    firsts = [row["id"] for row in rows(out) if row["rank"] == 1]
-    assert firsts == ["1.jpg", "0.jpg"]
 
 
 # --- near-duplicates
@@ -251,12 +169,6 @@ def test_duplicates_begin_at_0_94(capsys: Capture) -> None:
         ("0.jpg", 1.0),
         ("1.jpg", 0.945),
     ]
-
-
-def test_no_duplicates_are_no_rows(vectors: str, capsys: Capture) -> None:
-    assert call(capsys, vectors, "--duplicates", "--min-similarity", "1")[:2] == (0, "")
-    out = call(capsys, vectors, "--duplicates", "--min-similarity", "1", "--format", "text")[1]
-    assert out == "(nothing found)\n"
 
 
 # --- the page
@@ -356,13 +268,6 @@ def test_view_makes_a_page_of_the_rows(
     assert (titles, [row["scores"] for row in direct]) == (names, [row["scores"] for row in page])
 
 
-def test_view_refuses_a_file_of_two_kinds_of_rows(capsys: Capture) -> None:
-    hit = {"query": "a", "rank": 1, "id": "a", "image": "a.jpg", "similarity": 0.5}
-    write_jsonl(Path("mixed.jsonl"), [hit, {"id": "b", "image": "b.jpg"}])
-    assert main(["view", "mixed.jsonl"]) == 2
-    assert "row 2 is not a row of a search" in capsys.readouterr().err
-
-
 # --- what is refused
 
 
@@ -390,21 +295,6 @@ def test_wrong_options_exit_with_2(vectors: str, capsys: Capture, words: str, me
     code, out, err = call(capsys, vectors, *words.split())
     assert (code, out) == (2, "")
     assert message in err
-
-
-def test_exit_codes_of_files(vectors: str, capsys: Capture) -> None:
-    write_jsonl(Path("none.jsonl"), rows_of([None, None]))
-    assert call(capsys, "none.jsonl", "--text", "row 1")[0] == 4
-    Path("cut.parquet").write_bytes(Path(vectors).read_bytes()[:500])
-    assert call(capsys, "cut.parquet", "--duplicates")[0] == 2
-    Path("hits.jsonl").write_text("mine")
-    assert call(capsys, vectors, "--text", "row 1", "-o", "hits.jsonl")[0] == 13
-    assert call(capsys, vectors, "--text", "row 1", "--view", "hits.jsonl")[0] == 13
-    words = ("--image", "hits.jsonl", "--view", "hits.jsonl", "--overwrite")
-    assert "hits.jsonl is an input" in call(capsys, vectors, *words)[2]
-    assert Path("hits.jsonl").read_text() == "mine"
-    assert call(capsys, vectors, "--text", "row 1", "-o", "hits.jsonl", "--overwrite")[0] == 0
-    assert len(rows(Path("hits.jsonl").read_text())) == 10
 
 
 def test_output_that_cannot_be_written_exits_with_14(

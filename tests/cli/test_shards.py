@@ -53,11 +53,6 @@ def test_few_rows_are_shared_by_all_shards() -> None:
     assert sorted(chain(*indices().values())) == list(range(50))
 
 
-def test_a_shard_ends_with_the_exit_code_of_its_own_rows() -> None:
-    Path("photos/00.png").write_bytes(b"no image")
-    assert [caption("--shard", f"{number}/2") for number in (0, 1)] == [3, 0]
-
-
 @pytest.mark.slow
 def test_resuming_with_other_shards_keeps_the_chunks() -> None:
     assert caption("--shard", "1/4") == 0
@@ -67,19 +62,6 @@ def test_resuming_with_other_shards_keeps_the_chunks() -> None:
     assert list(chain(*indices().values())) == list(range(50))
     assert caption() == 0  # nothing is left to do
     assert main(["check", "rows/"]) == 0
-
-
-def test_rows_per_file_sets_the_chunks_of_all_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    assert caption("--shard", "1/2", "--rows-per-file", "20") == 0
-    assert list(indices()) == ["part-000001.parquet"]
-    assert caption("--rows-per-file", "10") == 13
-    assert "rows_per_file: 20 -> 10" in capsys.readouterr().err
-    assert caption("--rows-per-file", "20") == 0
-    assert [len(rows) for rows in indices().values()] == [20, 20, 10]
-    capsys.readouterr()
-    assert main(["caption", "photos", "-o", "x.jsonl", "--rows-per-file", "5"]) == 0
-    line = "ignored: --rows-per-file applies to a folder of Parquet files\n"
-    assert line in capsys.readouterr().err
 
 
 @pytest.mark.nightly

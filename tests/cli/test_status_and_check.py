@@ -19,8 +19,6 @@ from pgcli.errors import UsageError
 from pgcli.run.request.shard import Shard, parse_shard
 from tests.support.runs import EXAMPLES, MANY, ROWS, finished, saved, started, wait_until
 
-LINES = 12
-
 
 def run_main(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
     """The exit code, standard output and standard error of a command."""
@@ -159,21 +157,6 @@ def test_check_finds_tampered_rows(
     assert ("the same command adds" in err) == (expected == "row 12 is missing")
 
 
-def test_shorter_input_is_distinguished_from_missing_rows(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    output, manifest = tmp_path / "rows.jsonl", tmp_path / "images.jsonl"
-    images = [json.dumps({"image": str(file)}) for file in sorted(EXAMPLES.iterdir())]
-    manifest.write_text("\n".join(images[:3]))
-    assert finished("caption", manifest, "-o", output, "--allow-outside-root").returncode == 0
-    manifest.write_text("\n".join(images[:2]))
-    code, _, err = run_main(capsys, "check", output)
-    assert code == 5
-    assert "1 difference between" in err
-    assert "restore it" in err
-    assert "the same command" not in err
-
-
 @pytest.fixture(scope="module")
 def piped_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run of two prompts about four images from standard input."""
@@ -215,58 +198,6 @@ def test_check_of_standard_input_finds_tampered_rows(
     code, out, _ = run_main(capsys, "check", piped)
     assert code == 5
     assert expected in out
-
-
-def test_check_compares_the_files_of_the_input_and_says_so(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    folder, output = tmp_path / "images", tmp_path / "rows.jsonl"
-    shutil.copytree(EXAMPLES, folder)
-    assert finished("caption", folder, "-o", output).returncode == 0
-    code, out, _ = run_main(capsys, "check", output)
-    assert code == 0
-    assert "compared: number and order of rows, ids, images' names, prompts, sizes and" in out
-    assert "not compared" not in out
-    first, second, *_ = sorted(folder.iterdir())
-    os.utime(second, (1, 1))
-    code, out, _ = run_main(capsys, "check", output)
-    assert (code, out) == (5, f"{second} has another time\n")
-    second.write_bytes(b"another image")
-    code, out, _ = run_main(capsys, "check", output)
-    assert (code, out) == (5, f"{second} has changed\n")
-    shutil.copy2(EXAMPLES / second.name, second)
-    first.unlink()
-    code, out, _ = run_main(capsys, "check", output)
-    assert code == 0
-    assert "11 of 12 rows match the input, in order" in out
-    assert "not compared: 1 row of images that are not in the input any more" in out
-    shutil.copy2(EXAMPLES / first.name, folder / "zzz.png")
-    code, out, err = run_main(capsys, "check", output)
-    assert (code, out) == (5, "row 13 is missing: 'zzz.png'\n")
-    assert "the same command adds the missing rows" in err
-
-
-def test_changed_table_with_the_same_rows_is_a_difference(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    output, manifest = tmp_path / "rows.jsonl", tmp_path / "images.jsonl"
-    line = json.dumps({"image": str(EXAMPLES / "one.png")})
-    manifest.write_text(f"{line}\n")
-    assert finished("caption", manifest, "-o", output, "--allow-outside-root").returncode == 0
-    manifest.write_text(f" {line}\n")
-    code, out, _ = run_main(capsys, "check", output)
-    assert (code, out) == (5, f"{manifest} has changed\n")
-
-
-def test_check_compares_the_names_of_images(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    output = tmp_path / "rows.jsonl"
-    assert finished("caption", EXAMPLES, "-o", output).returncode == 0
-    output.write_bytes(output.read_bytes().replace(b'/one.png"', b'/two.png"'))
-    code, out, _ = run_main(capsys, "check", output)
-    assert code == 5
-    assert "but the input has" in out
 
 
 # --- shards
@@ -409,26 +340,3 @@ def test_messages_are_written_to_the_log_of_the_run(tmp_path: Path) -> None:
     assert finished("caption", *MANY[:2], "-o", tmp_path / "b.jsonl").returncode == 0
     text = (tmp_path / "b.jsonl.pgcli" / "log.txt").read_text()
     assert f"pgcli caption {EXAMPLES}" in text
-
-
-@pytest.mark.parametrize("command", ["status", "check"])
-@pytest.mark.parametrize("name", [".", "/", "", "./"])
-def test_invalid_outputs_are_refused_with_a_message(
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    command: str,
-    name: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    code, _, err = run_main(capsys, command, name)
-    assert code == 2
-    assert "has no record of a run" in err
-
-
-def test_current_folder_may_be_the_output(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert finished("caption", EXAMPLES, "-o", f"{tmp_path}/rows/").returncode == 0
-    monkeypatch.chdir(tmp_path / "rows")
-    assert status(capsys, Path())["state"] == "complete"
