@@ -302,13 +302,21 @@ class Run:
         should_stop = self.progress.should_stop
         numbers = shard.has if shard else lambda number: True
         with RowImages(self.request, folder, device, should_stop, total=None) as images:
-            engine = self.model.load(output.record)
-            output.note_model(self.model.info)
             # as it was recorded first: another process may have scanned the input differently
             self.output = join_output(self.request, output.state.store, process)
-            worker = ChunkWorker(self.output, process, publishes=True, should_stop=should_stop)
+            worker = ChunkWorker(
+                self.output,
+                process,
+                images,
+                publishes=True,
+                should_stop=should_stop,
+                numbers=numbers,
+            )
+            worker.begin()
+            engine = self.model.load(self.output.record)
+            self.output.note_model(self.model.info)
             with self.progress.answering():
-                for report in worker.work(engine, images, numbers):
+                for report in worker.work(engine):
                     self.on_report(report)
 
     def count_rows_of_others(self) -> None:

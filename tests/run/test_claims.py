@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
-from pgcli.run.state.claims import CLAIMS, Claims, claim_name
+from pgcli.run.state.claims import CLAIMS, Claim, Claims, claim_name
 from pgcli.run.state.processes import Process
 from pgcli.stores import LocalStore
 
@@ -60,3 +60,32 @@ def test_a_released_chunk_is_free(tmp_path: Path) -> None:
     freed = second.next(lambda: False)
     assert freed is not None
     assert (freed.number, freed.deaths) == (0, 0)
+
+
+def test_who_dies_while_the_model_is_loaded_did_not_die_of_the_chunk(
+    tmp_path: Path,
+) -> None:
+    store = LocalStore(tmp_path)
+    dead = claims_of(store, 1)
+    loading = dead.next(lambda: False, is_loading=True)
+    assert loading is not None
+    inherited = claims_of(store, 1).next(lambda: False)
+    assert inherited == Claim(0, deaths=0)
+    inherited.is_loading = False
+    dead.update(inherited)
+    assert claims_of(store, 1).next(lambda: False) == Claim(0, deaths=1)
+
+
+def test_what_a_stopped_engine_leaves_is_free_for_the_next_command(tmp_path: Path) -> None:
+    store, stopped = LocalStore(tmp_path), {"run": "first"}
+    process = Process(store, "engine", stopped)
+    with process.registered():
+        claims = Claims(store, process, range(1), nothing)
+        claim = claims.next(lambda: False)
+        assert claim is not None
+        claims.release(claim.number)
+        other = Claims(store, Process(store, "engine", stopped), range(1), nothing)
+        assert other.next(lambda: False) is None
+    process.remove()
+    later = Claims(store, Process(store, "engine", {"run": "second"}), range(1), nothing)
+    assert later.next(lambda: False) == Claim(0, deaths=0)

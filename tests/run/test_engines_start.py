@@ -3,40 +3,58 @@
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Event
 from typing import Any
 
-import psutil
 import pytest
 
+from pgcli.run import run as runs
 from pgcli.run import task
+from pgcli.run.request import RunRequest
 from pgcli.run.request.make import make_request
+from pgcli.run.rows import Numbered
+from pgcli.run.run import Run
 from pgcli.run.workers import engines, worker
+from pgcli.run.workers.row_images import RowImages
 from pgcli.run.workers.slots import EngineSlot
-from pgcli.stores import LocalStore
+from tests.support.stub_runs import make_images
 
 
 class Loads(Exception):
     """The model is to be loaded."""
 
 
-def test_decoding_processes_start_before_the_model_is_loaded(
+def test_images_are_decoded_while_the_model_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    decoding: list[int] = []
+    taken: list[str] = []
+    all_taken = Event()
+
+    class Images(RowImages):
+        def prepare(self, items: Numbered | None) -> None:
+            super().prepare(noted(items or iter(())))
+
+    def noted(items: Numbered) -> Numbered:
+        for pair in items:
+            yield pair
+            taken.append(pair[1].id)
+        all_taken.set()
 
     def load_engine(*_: Any) -> None:
-        decoding.append(len(psutil.Process().children()))
+        assert all_taken.wait(60)
+        assert taken == ["000.png", "001.png"]
         raise Loads
 
+    def run_engines(run: Run, slots: object, request: RunRequest, *_: Any, **__: Any) -> None:
+        next(worker.compute(worker.EngineTask(request, EngineSlot(1)), lambda: False))
+
+    monkeypatch.setattr(worker, "RowImages", Images)
     monkeypatch.setattr(task, "load_engine", load_engine)
-    LocalStore(tmp_path / "rows.jsonl.pgcli", create=True)
-    values = {"model": "demo", "workers": 1, "output": str(tmp_path / "rows.jsonl")}
-    request = make_request("caption", (str(tmp_path),), values)
-    work = worker.EngineTask(request, EngineSlot(1), "run")
-    before = len(psutil.Process().children())
+    monkeypatch.setattr(runs, "run_engines", run_engines)
+    make_images(tmp_path / "photos", 2)
+    values = {"model": "demo", "workers": 1, "engines": 2, "output": str(tmp_path / "rows.jsonl")}
     with pytest.raises(Loads):
-        next(worker.compute(work, lambda: False))
-    assert decoding == [before + 1]
+        runs.run(make_request("caption", (str(tmp_path / "photos"),), values))
 
 
 @pytest.mark.parametrize(

@@ -22,13 +22,17 @@ AHEAD = 4  # chunks that are left where a process prepares another one
 
 @dataclass
 class Claim:
-    """A chunk that this process computes: how many processes died of it, and of which row."""
+    """A chunk that this process computes: how many processes died of it, and of which row.
+
+    While `is_loading` the model is loaded, and a process that dies does not die of the chunk.
+    """
 
     number: int
     deaths: int = 0
     row: int | None = None
     row_deaths: int = 0
     is_done: bool = False
+    is_loading: bool = False
 
     @property
     def is_split(self) -> bool:
@@ -61,7 +65,9 @@ class Claims:
         """Whether several chunks may be free, so that one can be prepared ahead."""
         return len(self._unseen) > AHEAD
 
-    def next(self, should_stop: Callable[[], bool], *, waits: bool = True) -> Claim | None:
+    def next(
+        self, should_stop: Callable[[], bool], *, waits: bool = True, is_loading: bool = False
+    ) -> Claim | None:
         """The next free chunk; None if all are complete, or with `waits` off if none is free.
 
         An engine of a command waits for no other one: the command begins a new one in place of one
@@ -69,7 +75,7 @@ class Claims:
         """
         pause = POLL_SECONDS
         while not should_stop():
-            claim = self._unclaimed()
+            claim = self._unclaimed(is_loading=is_loading)
             if claim is not None or not waits:
                 return claim
             if (claim := self._take_over()) is not None:
@@ -85,20 +91,25 @@ class Claims:
         self._store.replace(claim_name(claim.number), self._content(claim))
 
     def release(self, number: int) -> None:
-        """Remove the claim of a chunk that is not complete. Raises OutputFailed."""
-        self._store.delete([claim_name(number)])
+        """Remove the claim of a chunk that is not complete. Raises OutputFailed.
 
-    def _unclaimed(self) -> Claim | None:
+        That of a command's engine stays, so that no engine which is not stopped yet begins anew
+        what this one leaves; it does not count in the next command.
+        """
+        if self._process.values.get("run") is None:
+            self._store.delete([claim_name(number)])
+
+    def _unclaimed(self, *, is_loading: bool) -> Claim | None:
         """The next chunk that no process has claimed."""
         if not self._unseen:
             return None
         before = claim_name(max(0, self._unseen[-1] - 1))
         names = {entry.name for entry in self._store.list(CLAIMS, after=before)}
         while self._unseen:
-            number = self._unseen.pop()
-            if claim_name(number) not in names and self._create(Claim(number)):
-                return Claim(number)
-            self._taken.add(number)
+            claim = Claim(self._unseen.pop(), is_loading=is_loading)
+            if claim_name(claim.number) not in names and self._create(claim):
+                return claim
+            self._taken.add(claim.number)
         return None
 
     def _create(self, claim: Claim) -> bool:
@@ -139,7 +150,7 @@ class Claims:
     def _inherited(self, number: int, values: Mapping[str, Any]) -> Claim:
         """The claim of a chunk whose process has died.
 
-        An engine that died with its command did not die of an image.
+        An engine that died with its command did not die of an image, nor did one that was loading.
         """
         if values.get("done"):
             return Claim(number)  # for an earlier command
@@ -148,7 +159,8 @@ class Claims:
             for name in ("deaths", "row", "row_deaths")
         )
         run = values.get("run")
-        if not values or (run is not None and run != self._process.values.get("run")):
+        is_other = run is not None and run != self._process.values.get("run")
+        if not values or values.get("loading") or is_other:
             return Claim(number, deaths or 0, row, row_deaths or 0)
         return Claim(number, (deaths or 0) + 1, row, (row_deaths or 0) + (row is not None))
 
@@ -160,6 +172,7 @@ class Claims:
             "row": claim.row,
             "row_deaths": claim.row_deaths,
             "done": claim.is_done,
+            "loading": claim.is_loading,
         }
         return json.dumps(values).encode()
 

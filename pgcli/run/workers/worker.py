@@ -83,98 +83,99 @@ def compute(task: EngineTask, should_stop: Callable[[], bool]) -> Iterator[Engin
         process.registered(),
         RowImages(request, checkpoint.folder, slot.device, should_stop, total=None) as images,
     ):
-        engine = tasks.load_engine(request, checkpoint, adapter, slot.device)
-        yield EngineLoaded(process.id, engine_info(request, engine))
         output = join_output(request, store, process)
         publishes = task.run is None
         worker = ChunkWorker(
-            output, process, publishes=publishes, should_stop=should_stop, saved=task.saved
+            output, process, images, publishes=publishes, should_stop=should_stop, saved=task.saved
         )
-        yield from worker.work(engine, images)
+        worker.begin()
+        engine = tasks.load_engine(request, checkpoint, adapter, slot.device)
+        yield EngineLoaded(process.id, engine_info(request, engine))
+        yield from worker.work(engine)
     process.remove()
 
 
 class ChunkWorker:
     """Computes chunks of an output that is begun: its record and its inventory are there.
 
-    With `publishes` its chunks become files of the output's folder at once; otherwise they stay in
-    open files for the process that started this one, which has the rows that are `saved`.
+    Of the chunks with the `numbers`. With `publishes` they become files of the output's folder at
+    once; otherwise they stay in open files for the process that started this one, which has the
+    rows that are `saved`.
     """
 
     def __init__(
         self,
         output: RunOutput,
         process: Process,
+        images: RowImages,
         *,
         publishes: bool,
         should_stop: Callable[[], bool],
         saved: Sequence[tuple[int, int]] = (),
+        numbers: Callable[[int], bool] = lambda number: True,
     ):
         assert output.rows.total is not None
-        self._output, self._process = output, process
+        self._output, self._process, self._images = output, process, images
         self._should_stop, self._total = should_stop, output.rows.total
         self._folder = output.form if publishes else None  # where chunks are published
         self._saved = Coverage([])
         for first, end in saved:
             self._saved.add(first, end)
-
-    def work(
-        self,
-        engine: Any,
-        images: RowImages,
-        numbers: Callable[[int], bool] = lambda number: True,
-    ) -> Iterator[Report]:
-        """Compute free chunks with these numbers until none is left, or the run is to stop.
-
-        The processes that decode the images have started while the engine was loaded. A chunk is
-        saved when its report comes. Raises OutputFailed, OutputExists, and what the engine raises.
-        """
-        output, request = self._output, self._output.request
-        output.name_model(engine_info(request, engine))
-        left = output.files.segments(self._alive())
+        self._left = output.files.segments(self._alive())
         pending = [*filter(numbers, chunk_numbers(output.record.chunk_rows, self._total))]
         complete = self._complete(pending)  # the last file may have only some of its rows
         pending = [n for n in pending if n not in complete and self._missing(n)]
-        claims = Claims(output.state.store, self._process, pending, self._complete)
+        self._claims = Claims(output.state.store, process, pending, self._complete)
+        self._first: Claim | None = None  # its images are decoded while the model is loaded
+
+    def begin(self) -> None:
+        """Have the images of a chunk decoded while the model is loaded, if one is free."""
+        self._first = self._claims.next(self._should_stop, waits=False, is_loading=True)
+        if self._first is not None:
+            self._prepare(self._first)
+
+    def work(self, engine: Any) -> Iterator[Report]:
+        """Compute free chunks until none is left, or the run is to stop.
+
+        A chunk is saved when its report comes. Raises OutputFailed, OutputExists, engine errors.
+        """
+        output, request, claims = self._output, self._output.request, self._claims
+        output.name_model(engine_info(request, engine))
         answers = tasks.answer_function(request, engine, self._should_stop)
-        claim, is_prepared = claims.next(self._should_stop), False
+        if self._first is not None:
+            self._first.is_loading = False
+            claims.update(self._first)
+        is_prepared, claim = self._first is not None, self._first or claims.next(self._should_stop)
         while claim is not None:
             ahead = claims.next(self._should_stop, waits=False) if claims.has_many else None
             if claim.deaths:
-                left = output.files.segments({*self._alive(), self._process.id})
-            report = Report(claim.number, [], self._left_in(claim.number, left))
+                self._left = output.files.segments({*self._alive(), self._process.id})
+            report = Report(claim.number, [], self._left_in(claim.number))
             missing = self._missing(claim.number, report.left)
             if not (claim.is_split or is_prepared):
-                self._prepare(images, missing)
+                self._prepare(claim)
             is_prepared = ahead is not None and not claim.is_split
             if ahead is not None and is_prepared:
-                next_left = self._left_in(ahead.number, left)
-                self._prepare(images, self._missing(ahead.number, next_left))
-            is_whole = self._compute(claim, claims, missing, images, answers, report)
+                self._prepare(ahead)
+            is_whole = self._compute(claim, missing, answers, report)
             report.hits, report.prompts = engine.image_stats.hits, engine.image_stats.prompts
             report.limits = engine.batch_limits.summary()
             if not is_whole:
-                claims.release(claim.number)
-                if ahead is not None:
-                    claims.release(ahead.number)
+                for unfinished in filter(None, (claim, ahead)):
+                    claims.release(unfinished.number)
                 yield report
                 return
-            self._commit(claim, claims, [*report.left, *report.segments])
+            self._commit(claim, [*report.left, *report.segments])
             yield report
             claim = ahead or claims.next(self._should_stop)
 
-    def _prepare(self, images: RowImages, missing: Iterable[range]) -> None:
-        for rows in missing:
-            images.prepare(self._output.rows.numbered(rows))
+    def _prepare(self, claim: Claim) -> None:
+        """Have the images of the chunk's missing rows decoded."""
+        for rows in self._missing(claim.number, self._left_in(claim.number)):
+            self._images.prepare(self._output.rows.numbered(rows))
 
     def _compute(
-        self,
-        claim: Claim,
-        claims: Claims,
-        missing: Iterable[range],
-        images: RowImages,
-        answers: Answers,
-        report: Report,
+        self, claim: Claim, missing: Iterable[range], answers: Answers, report: Report
     ) -> bool:
         """Compute the missing rows of a chunk, and save them in open files, which are reported.
 
@@ -188,9 +189,9 @@ class ChunkWorker:
                 for piece in self._split(rows) if claim.is_split else [rows]:
                     if self._should_stop():
                         break
-                    decoded = images.take(output.rows.item_count(piece), tally)
+                    decoded = self._images.take(output.rows.item_count(piece), tally)
                     if claim.is_split:
-                        decoded = self._image(claim, claims, piece, images, tally)
+                        decoded = self._image(claim, piece, tally)
                     for _, _, row in answers(decoded):
                         file.append(output.line(row))
                         tally.count(row)
@@ -212,7 +213,7 @@ class ChunkWorker:
         return [range(start, stop) for start, stop in zip(starts, stops, strict=True)]
 
     def _image(
-        self, claim: Claim, claims: Claims, rows: range, images: RowImages, tally: Tally
+        self, claim: Claim, rows: range, tally: Tally
     ) -> Iterator[tuple[int, DecodedImage] | None]:
         """The image of these rows, which are noted in the claim in case that the process dies.
 
@@ -224,15 +225,15 @@ class ChunkWorker:
             yield from ((row, DecodedImage(i, None, None, None, 0.0, CRASHED)) for row, i in items)
             return
         claim.row, claim.row_deaths = rows.start, claim.row_deaths if is_known else 0
-        claims.update(claim)
-        images.prepare(iter(items))
-        yield from images.take(1, tally)
+        self._claims.update(claim)
+        self._images.prepare(iter(items))
+        yield from self._images.take(1, tally)
 
-    def _commit(self, claim: Claim, claims: Claims, segments: list[Segment]) -> None:
+    def _commit(self, claim: Claim, segments: list[Segment]) -> None:
         """Publish a chunk, or leave it to the process that started this one."""
         if self._folder is None:
             claim.is_done = True
-            claims.update(claim)
+            self._claims.update(claim)
             return
         for segment in segments:
             self._folder.take(segment)
@@ -241,10 +242,10 @@ class ChunkWorker:
     def _rows_of(self, number: int) -> range:
         return chunk(number, self._output.record.chunk_rows, self._total)
 
-    def _left_in(self, number: int, left: Iterable[Segment]) -> list[Segment]:
-        """Those of the open files that have rows of a chunk."""
+    def _left_in(self, number: int) -> list[Segment]:
+        """The open files of processes that have died which have rows of a chunk."""
         rows = self._rows_of(number)
-        return [segment for segment in left if segment.first in rows and segment.rows]
+        return [segment for segment in self._left if segment.first in rows and segment.rows]
 
     def _missing(self, number: int, left: Sequence[Segment] = ()) -> list[range]:
         """The rows of a chunk that are neither saved nor in files that were left."""
