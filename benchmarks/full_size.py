@@ -23,7 +23,7 @@ def main() -> None:
     given = options(
         __doc__,
         folder=Path("runs/3b"),
-        generation=(2, 1),
+        generation=(1, 2),
         resolution=(224, 448, 896),
         rows=2,
         measure=False,  # in the process that is measured
