@@ -37,20 +37,6 @@ def written(file, *rows):
 
 
 @pytest.mark.usefixtures("photos")
-def test_detect_leaves_out_boxes_below_a_threshold():
-    rows = detect("all.jsonl")
-    boxes = [box for row in rows for box in row["boxes"]]
-    for name in ("score", "confidence"):
-        middle = sorted(box[name] for box in boxes)[len(boxes) // 2]
-        limit = f"--min-{name}={middle}"
-        found = detect(f"{name}.jsonl", "--object", "star", limit)
-        assert [row["answer"] for row in found] == [row["answer"] for row in rows]
-        assert [row["boxes"] for row in found] == [
-            [box for box in row["boxes"] if box[name] >= middle] for row in rows
-        ]
-
-
-@pytest.mark.usefixtures("photos")
 def test_threshold_is_a_setting_of_the_run(capsys):
     detect("rows.jsonl", "--object", "star", "--limit", "1")
     detect("rows.jsonl", "--object", "star", "--min-confidence", "0.5", code=13)
@@ -123,21 +109,6 @@ def test_export_joins_the_rows_of_each_object(tmp_path, monkeypatch):
     found = json.loads(Path("c.json").read_text())
     assert len(found["images"]) == 1
     assert {one["name"] for one in found["categories"]} == {"star", "triangle"}
-
-
-def test_text_output_says_that_nothing_was_found(capsys):
-    words = [
-        "detect",
-        *(str(EXAMPLES / name) for name in ("few.jpg", "one.png")),
-        "--model",
-        "demo",
-    ]
-    assert main([*words, "--object", "star", "--format", "text", "--max-new-tokens", "3"]) == 0
-    out = capsys.readouterr().out
-    assert out.splitlines() == [
-        f"{EXAMPLES / 'few.jpg'}: (nothing found)",
-        f"{EXAMPLES / 'one.png'}: (nothing found)",
-    ]
 
 
 def test_engine_takes_the_options_of_boxes():

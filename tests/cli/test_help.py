@@ -291,11 +291,3 @@ def test_zsh_and_fish_complete_options_and_files(folder):
     assert fish("pgcli caption photos/o", "is-args")[0] == 1  # fish then offers files
     for shell, word in (("zsh", "compdef"), ("fish", "complete --command pgcli")):
         assert word in completions(folder, _PGCLI_COMPLETE=f"source_{shell}")[1]
-
-
-def test_help_begins_with_the_commands_that_ask_about_images(capsys):
-    assert main(["--help"]) == 0
-    shown = capsys.readouterr().out
-    names = ("Ask about images", "Embed, label and search", "Look at answers", "Learning")
-    places = [shown.index(name) for name in (*names, "Models and this machine")]
-    assert places == sorted(places)

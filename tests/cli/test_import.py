@@ -15,7 +15,6 @@ from pycocotools import mask as coco_masks
 import pgcli
 from pgcli.cli.main import main
 from pgcli.inputs import Inventory, ReadOptions
-from pgcli.records import Rle
 from pgcli.results.imports.shapes import fill
 from pgcli.rle import decode
 from tests.support.exporting import SIZES, captioned, make_images, plain, saved, segmented
@@ -130,19 +129,6 @@ def test_captions_of_an_export_are_read_back(capsys: Capture, format: str) -> No
     assert {(row["task"], row["prompt"]) for row in read()} == {("ask", "what?")}
 
 
-def test_each_label_has_a_row_of_its_own(capsys: Capture) -> None:
-    export(plain(Path("photos")), "coco")
-    assert imported(capsys, "coco", "--root", "photos", "--each")[0] == 0
-    assert [(row["index"], row["prompt"], len(row["boxes"])) for row in read()] == [
-        (0, "detect cat", 1),
-        (0, "detect dog", 1),
-        (1, "detect cat", 0),
-        (1, "detect dog", 0),
-        (2, "detect cat", 1),
-        (2, "detect dog", 0),
-    ]
-
-
 def coco(*annotations: dict[str, Any], **changes: Any) -> dict[str, Any]:
     image = {"id": 1, "file_name": "photos/a.png", "width": 64, "height": 48}
     own = [{"id": n, "image_id": 1, "category_id": 3} | one for n, one in enumerate(annotations)]
@@ -207,73 +193,6 @@ def region(kind: str, names: list[str] | None = None, **value: Any) -> dict[str,
     return {"type": kind, **known, "value": value | {kind: ["cat"] if names is None else names}}
 
 
-def test_regions_of_label_studio_are_read(capsys: Capture) -> None:
-    square = {"x": 25, "y": 25, "width": 50, "height": 25}
-    write(
-        [
-            task(
-                region("rectanglelabels", **square, rotation=0),
-                region("rectanglelabels", x=50, y=0, width=50, height=50, rotation=90),
-                region("ellipselabels", x=50, y=50, radiusX=10, radiusY=20, rotation=0),
-                region("polygonlabels", ["dog"], points=[[0, 0], [50, 0], [50, 50], [0, 50]]),
-                region("keypointlabels", x=1, y=1),
-                region("rectanglelabels", [], **square),
-                {"type": "textarea", "value": {"text": ["a cat", "and a dog"]}},
-                {"type": "choices", "value": {"choices": ["outdoor"]}},
-            ),
-            task(image="photos/b.jpg"),
-            task(image="photos/sub/c.png", annotations=[{"was_cancelled": True, "result": []}]),
-        ]
-    )
-    code, err = imported(capsys, "labelstudio", "--prompt", "x")
-    assert code == 0
-    for note in (
-        "2 images, 2 boxes; 1 of them with masks",
-        "4 regions of other",
-        "1 task that nobody annotated left",
-    ):
-        assert note in err
-    first, *texts, last = read()
-    boxes = [[16, 12, 48, 24], [0, 0, 32, 24]]
-    assert [corners(one) for one in first["boxes"]] == [pytest.approx(one) for one in boxes]
-    assert decode(Rle((48, 64), first["masks"][1]["rle"]["counts"])).sum() == 32 * 24
-    assert [row["answer"] for row in texts] == ["a cat", "and a dog", "outdoor"]
-    assert (last["id"], last["width"], last["boxes"]) == ("photos/b.jpg", 40, [])
-
-
-@pytest.mark.parametrize(
-    ("address", "more"),
-    [
-        ("/data/local-files/?d=photos/sub/c%2Epng", []),
-        ("/data/upload/7/0123abcd-photos/sub/c.png", []),
-        ("https://example.com/x/photos/sub/c.png", ["--image-prefix", "https://example.com/x/"]),
-        ("c.png", ["--root", "photos/sub"]),
-    ],
-)
-def test_addresses_of_label_studio_are_names_of_files(
-    capsys: Capture, address: str, more: list[str]
-) -> None:
-    write([task(image=address)])
-    square = region("rectanglelabels", x=0, y=0, width=50, height=50)
-    write([task(square | {"original_width": 30, "original_height": 60}, image=address)])
-    code, err = imported(capsys, "labelstudio", *more)
-    assert code == 0, err
-    assert "not there" not in err
-    assert [row["image"] for row in read()] == ["photos/sub/c.png"]
-
-
-def test_latest_annotation_or_the_ground_truth_counts(capsys: Capture) -> None:
-    def annotation(name: str, when: int, **more: Any) -> dict[str, Any]:
-        square = region("rectanglelabels", [name], x=0, y=0, width=50, height=50)
-        return {"result": [square], "updated_at": f"2026-01-0{when}"} | more
-
-    latest = [annotation("old", 1), annotation("new", 3), annotation("skip", 4, was_cancelled=True)]
-    truth = [annotation("true", 1, ground_truth=True), annotation("late", 2)]
-    write([task(annotations=latest), task(image="photos/b.jpg", annotations=truth)])
-    assert imported(capsys, "labelstudio")[0] == 0
-    assert [row["boxes"][0]["label"] for row in read()] == ["new", "true"]
-
-
 def yolo(lines: str = "0 0.5 0.5 0.5 0.5\n", names: str = "names: [cat, dog]\n") -> None:
     for folder in ("made/images/train", "made/labels/train"):
         Path(folder).mkdir(parents=True)
@@ -281,58 +200,6 @@ def yolo(lines: str = "0 0.5 0.5 0.5 0.5\n", names: str = "names: [cat, dog]\n")
     Path("made/labels/train/a.txt").write_text(lines)
     if names:
         Path("made/data.yaml").write_text(names)
-
-
-def test_links_of_yolo_lead_into_the_root(capsys: Capture) -> None:
-    """As `pgcli export --to yolo` makes them."""
-    yolo()
-    Path("elsewhere").mkdir()
-    Path("made/images/train/a.png").rename("elsewhere/a.png")
-    Path("made/images/train/a.png").symlink_to(Path("elsewhere/a.png").resolve())
-    Path("empty").mkdir()
-    code, err = imported(capsys, "yolo", "--root", "empty")
-    assert code == 2
-    assert "where images are links, --root names the folder that they lead to" in err
-    assert imported(capsys, "yolo", "--root", "elsewhere")[0] == 0
-    (row,) = read()
-    assert len(row["boxes"]) == 1
-
-
-def test_folders_of_yolo_are_read(capsys: Capture) -> None:
-    yolo("1 0.5 0.5 0.5 0.5\n\n0 0.25 0.25 0.5 0.5 0.75\n0 0 0 0.5 0 0.5 0.5\n")
-    Image.new("RGB", (64, 48)).save("made/images/train/b.png")
-    Path("made/labels/train/gone.txt").write_text("")
-    code, err = imported(capsys, "yolo")
-    assert code == 3
-    assert "the first image left out: labels/train/gone.txt" in err
-    first, second = read()
-    assert [row["id"] for row in (first, second)] == ["train/a.png", "train/b.png"]
-    assert first["image"] == "made/images/train/a.png"
-    assert [one["label"] for one in first["boxes"]] == ["dog", "cat", "cat"]
-    assert [corners(one) for one in first["boxes"][:2]] == [[16, 12, 48, 36], [0, 0, 32, 24]]
-    assert [one["confidence"] for one in first["boxes"][:2]] == [1.0, 0.75]
-    assert [mask is None for mask in first["masks"]] == [True, True, False]
-    assert second["boxes"] == []
-    for names in ("names:\n  1: dog\n  0: cat\n", "names:\n- cat\n- dog\n"):
-        Path("made/data.yaml").write_text(names)
-        words = ["made/data.yaml", "--from", "yolo", "-o", "truth.jsonl", "--overwrite"]
-        assert main(["import", *words]) == 3
-        assert read()[0] == first
-    Path("made/data.yaml").unlink()
-    assert imported(capsys, "yolo", "--overwrite")[0] == 2
-    assert imported(capsys, "yolo", "--overwrite", "--labels", "cat,dog")[0] == 3
-    assert read()[0] == first
-
-
-def test_upright_size_of_an_image_is_that_of_its_labels(capsys: Capture) -> None:
-    yolo()
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    Image.new("RGB", (64, 48)).save("made/images/train/a.png", exif=exif)
-    assert imported(capsys, "yolo")[0] == 0
-    (row,) = read()
-    assert (row["width"], row["height"]) == (48, 64)
-    assert corners(row["boxes"][0]) == [12, 16, 36, 48]
 
 
 COCO_WRONG: dict[str, tuple[Callable[[], Any], str]] = {
@@ -454,23 +321,10 @@ def test_paths_that_lead_out_are_left_out(capsys: Capture, tmp_path: Path) -> No
     assert "root:" not in err
 
 
-def test_large_files_and_wrong_options_are_refused(
+def test_large_files_and_masks_of_too_many_points_are_refused(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(coco())
-    for words, message in (
-        (("--each", "--prompt", "p"), "exclude each other"),
-        (("--prompt", " "), "--prompt is empty"),
-        (("--root", "nowhere"), "nowhere is not a folder"),
-    ):
-        code, err = imported(capsys, "coco", *words)
-        assert (code, message in err, "hint: " in err) == (2, True, True), err
-    code, err = imported(capsys, "voc", file="made.json")
-    assert (code, "--from takes coco, yolo, labelstudio" in err) == (2, True)
-    assert imported(capsys, "coco", file="nowhere.json")[0] == 2
-    assert imported(capsys, "yolo", file="nowhere")[0] == 2
-    Path("made.json").write_text('{"images": [NaN]}')
-    assert imported(capsys, "coco")[0] == 2
     monkeypatch.setattr("pgcli.results.imports.coco.MAX_BYTES", 10)
     code, err = imported(capsys, "coco")
     assert (code, "is larger than" in err) == (2, True)
@@ -479,19 +333,3 @@ def test_large_files_and_wrong_options_are_refused(
     write(coco({"segmentation": [[0, 0, 60, 0, 60, 40]]}))
     code, err = imported(capsys, "coco")
     assert (code, "has too many points" in err) == (2, True)
-
-
-def test_import_without_any_image_is_refused(capsys: Capture) -> None:
-    write(coco())
-    code, err = imported(capsys, "coco", "--root", "photos/sub")
-    assert (code, "made.json has no image that is there: photos/a.png" in err) == (2, True)
-    assert "hint: --root" in err
-    assert not Path("truth.jsonl").exists()
-
-
-def test_file_of_another_tool_is_refused_with_what_coco_has(
-    capsys: Capture, tmp_path: Path
-) -> None:
-    (tmp_path / "tasks.json").write_text("[]")
-    assert main(["import", str(tmp_path / "tasks.json"), "--from", "coco", "-o", "t.jsonl"]) == 2
-    assert "or name a JSON file with 'images' and 'annotations'" in capsys.readouterr().err

@@ -232,22 +232,6 @@ def test_thumbnail_is_never_larger_than_its_image(tmp_path: Path) -> None:
 # The command
 
 
-def test_page_is_written_next_to_the_results(
-    results: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert viewed(results) == 0
-    parsed = content(results.with_suffix(".html"))
-    assert [shown["id"] for shown in parsed.named("data")["rows"]] == [
-        "00000.png",
-        "00001.png",
-        "00002.png",
-    ]
-    assert copy(parsed, 1).size == (40, 30)
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert "rows.html: 3 rows, 3 images" in err
-
-
 def test_existing_page_is_kept_without_overwrite(
     results: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -259,18 +243,6 @@ def test_existing_page_is_kept_without_overwrite(
     assert viewed(results, "-o", target, "--overwrite", "--quiet") == 0
     assert target.read_text().startswith("<!doctype html>")
     assert capsys.readouterr().err == ""
-
-
-def test_missing_and_broken_images_are_placeholders(
-    results: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (results.parent / "00000.png").unlink()
-    (results.parent / "00001.png").write_bytes(b"\x89PNG\r\n\x1a\n broken")
-    assert viewed(results, "-o", "g.html") == 0
-    entries = content(Path("g.html")).named("images-0")
-    assert [entry[0] != 0 for entry in entries] == [False, False, True]
-    assert entries[0][3] == "missing"
-    assert "2 images are not shown, the first is 00000.png" in capsys.readouterr().err
 
 
 def test_moved_images_are_found_in_the_given_folder_only(results: Path, tmp_path: Path) -> None:

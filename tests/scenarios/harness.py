@@ -26,7 +26,7 @@ A scenario is a file of lines:
     | ...                                  OUTPUT.pgcli/ is not recorded
     gone old.jsonl                         each file that it removed
 
-Commands are forks of a process that has imported the program (warm.py). `real pgcli ...` is a
+Commands are forks of a process that has imported the program (forkserver). `real pgcli ...` is a
 process of its own, and so is `signalled INT 2 rows.jsonl pgcli ...`, which sends it a signal once a
 file has two lines (signalled.py).
 
@@ -51,8 +51,9 @@ from importlib.util import find_spec
 from itertools import zip_longest
 from pathlib import Path
 
-from tests.scenarios import inputs, warm
+from tests.scenarios import inputs
 from tests.scenarios.shown import Shown
+from tests.support import forkserver
 from tests.support.writable_stores import environment as store_environment
 from tests.support.writable_stores import serve_writable
 
@@ -165,19 +166,19 @@ class Stage:
         for made in (self.work, self.home, self.programs, folder / "tmp"):
             made.mkdir(parents=True)
         self.shown = Shown(scenario.words("show"), value=self.renamed, line=self.normalised)
-        self.texts = {str(self.work): "$PWD", str(folder): "$FOLDER", str(warm.ROOT): "$ROOT"}
+        self.texts = {str(self.work): "$PWD", str(folder): "$FOLDER", str(forkserver.ROOT): "$ROOT"}
         self.objects: dict[str, bytes] = {}
         self.environment = base_environment() | {
+            **forkserver.install(self.programs),
             "PATH": f"{self.programs}:{Path(sys.executable).parent}:/usr/bin:/bin",
             "HOME": str(self.home),
             "TMPDIR": str(folder / "tmp"),
         }
         for kind in ("CONFIG", "CACHE", "DATA", "STATE"):
             self.environment[f"XDG_{kind}_HOME"] = str(self.home / kind.lower())
-        python = f"#!{sys.executable} -IS\n"
-        self.add_program("pgcli", python + (FOLDER / "client.py").read_text())
-        self.add_program("signalled", python + (FOLDER / "signalled.py").read_text())
-        self.add_program("real", '#!/bin/sh\nunset SCENARIO_SERVER\nexec "$@"\n')
+        signalled = (FOLDER / "signalled.py").read_text()
+        self.add_program("signalled", f"#!{sys.executable} -IS\n{signalled}")
+        self.add_program("real", '#!/bin/sh\nunset FORKSERVER\nexec "$@"\n')
 
     def add_program(self, name: str, text: str) -> None:
         (self.programs / name).write_text(text)
@@ -193,7 +194,6 @@ class Stage:
             file = self.home / name[2:] if name.startswith("~/") else self.work / name
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text)
-        self.environment["SCENARIO_SERVER"] = warm.address(**base_environment())
         self.environment |= dict(line.split("=", 1) for line in scenario.values("env"))
         if not (served := scenario.words("serve")):
             yield
@@ -274,7 +274,7 @@ class Stage:
 def base_environment() -> dict[str, str]:
     """The variables of every command, before those of its scenario."""
     return {
-        "PYTHONPATH": str(warm.ROOT),
+        "PYTHONPATH": str(forkserver.ROOT),
         "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
         "LANG": "C.UTF-8",
         "TZ": "UTC",

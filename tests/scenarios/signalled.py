@@ -22,7 +22,7 @@ feed = None
 if words[0] == "--feed":
     feed, words = Path(words[1]).read_bytes(), words[2:]
 name, lines, file, command = words[0], int(words[1]), Path(words[2]), words[3:]
-environment = {key: value for key, value in os.environ.items() if key != "SCENARIO_SERVER"}
+environment = {key: value for key, value in os.environ.items() if key != "FORKSERVER"}
 process = subprocess.Popen(
     command, stdin=feed and subprocess.PIPE, env=environment, preexec_fn=heed_signals
 )

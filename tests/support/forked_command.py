@@ -1,6 +1,7 @@
 """The program `pgcli` for shells, forked from a server of `forkserver`: it passes no signals on.
 
-It is run by `python -IS`, so that it starts in a hundredth of a second.
+Without the variable that names the server it is a process of its own. It is run by `python -IS`, so
+that it starts in a hundredth of a second.
 """
 
 import array
@@ -10,8 +11,10 @@ import signal
 import socket
 import sys
 
+if not os.environ.get("FORKSERVER"):
+    os.execv(sys.executable, [sys.executable, "-m", "pgcli", *sys.argv[1:]])
 connection = socket.socket(socket.AF_UNIX)
-connection.connect("\0" + os.environ["FORKSERVER"])
+connection.connect("\0" + os.environ.pop("FORKSERVER"))
 request = {"arguments": sys.argv[1:], "env": dict(os.environ), "cwd": os.getcwd()}  # noqa: PTH109
 files = array.array("i", [0, 1, 2])
 connection.sendmsg(
@@ -20,7 +23,7 @@ connection.sendmsg(
 for descriptor in files:
     os.close(descriptor)
 connection.recv(4)  # its pid
-code = int.from_bytes(connection.recv(4), sys.byteorder, signed=True)
+code = int.from_bytes(connection.recv(4) or b"\1", sys.byteorder, signed=True)
 if code < 0:
     signal.signal(-code, signal.SIG_DFL)
     os.kill(os.getpid(), -code)

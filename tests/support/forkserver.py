@@ -2,7 +2,8 @@
 
 A start by fork takes milliseconds, an import of the command line half a second, of torch another.
 A server has one thread and never runs the command line itself, so that a fork copies nothing but
-modules. There is one for each kind of run: with the pretended model, and with a real one.
+modules. There is one for each kind of run: with the pretended model, and with a real one, whose
+server runs a few commands in forks, asks each which modules it has imported, and imports these.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -29,6 +31,15 @@ from typing import IO, Any, Literal
 ROOT = Path(__file__).parents[2]
 STATUS = struct.Struct("i")
 IMPORTS_TORCH = "pgcli.run.workers.engine_imports"  # which no run imports itself
+#: What a fork runs for the server to learn the modules of commands, in an empty folder.
+LESSONS = (
+    ["caption", str(ROOT / "examples/images/one.png"), "--model", "demo", "-o", "rows.parquet"],
+    ["embed", str(ROOT / "examples/images/one.png"), "-o", "vectors.jsonl"],
+    ["view", "rows.parquet"],
+    ["check", "rows.parquet"],
+)
+#: Packages that read no variable of the environment when they are imported.
+IMPORTED = ("pgcli", "torch", "numpy", "PIL", "pyarrow", "pandas", "tokenizers", "typer", "rich")
 Kind = Literal["pretended", "real"]
 
 
@@ -248,28 +259,47 @@ def serve(kind: Kind, listener: socket.socket, alive: int) -> None:
 
 
 def _import_program(kind: Kind) -> None:
-    """Import what runs import late: the rooms that import no torch, and pandas, for pyarrow.
-
-    For real runs torch and the engine too, but not what reads the environment when imported.
-    """
-    if kind == "pretended":
+    """Import what runs import late; with the pretended model that of the rooms without torch."""
+    if kind == "real":
+        with tempfile.TemporaryDirectory() as folder:
+            for lesson in LESSONS:
+                _learn(lesson, folder)
+    else:
         importlib.import_module("tests.support.pretend")
-    for room in "cli inputs stores images tasks output run results".split():
-        package = importlib.import_module(f"pgcli.{room}")
-        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if module.name != IMPORTS_TORCH:
-                importlib.import_module(module.name)
-    for name in ("pandas", "pyarrow.parquet"):
-        importlib.import_module(name)
+        for room in "cli inputs stores images tasks output run results".split():
+            package = importlib.import_module(f"pgcli.{room}")
+            for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+                if module.name != IMPORTS_TORCH:
+                    importlib.import_module(module.name)
+        for name in ("pandas", "pyarrow.parquet"):
+            importlib.import_module(name)
     group = importlib.import_module("pgcli.cli.main").command_group()
     for command in group.commands.values():
         for param in command.params:
             if get_type := getattr(param, "get_runtime_param", None):  # as Typer does at first use
                 get_type()
-    if kind == "real":
-        importlib.import_module("pgcli.engine.loader")
     assert ("torch" in sys.modules) == (kind == "real")
     assert "huggingface_hub" not in sys.modules
+
+
+def _learn(lesson: list[str], folder: str) -> None:
+    """Run a command in a fork and import the modules that it has imported."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for target in range(3):
+            os.dup2(nothing, target)
+        request = {"env": dict(os.environ), "cwd": folder, "arguments": lesson}
+        _run("real", request, lambda: os.write(writer, " ".join(sys.modules).encode()))
+    os.close(writer)
+    with open(reader, "rb") as file:
+        names = file.read().decode().split()
+    os.waitpid(pid, 0)
+    for name in names:
+        if name.partition(".")[0] in IMPORTED and name not in sys.modules:
+            with contextlib.suppress(ImportError):  # names that are no files, as of torch.ops
+                importlib.import_module(name)
 
 
 def _watch(kind: Kind, connection: socket.socket) -> None:
@@ -277,7 +307,9 @@ def _watch(kind: Kind, connection: socket.socket) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     data, ancillary, _, _ = connection.recvmsg(2**20, socket.CMSG_SPACE(3 * 4))
     while not data.endswith(b"\n"):
-        data += connection.recv(2**20)
+        if not (more := connection.recv(2**20)):  # the client has ended
+            os._exit(1)
+        data += more
     descriptors = array.array("i", ancillary[0][2])
     pid = os.fork()
     if pid == 0:
@@ -295,7 +327,9 @@ def _watch(kind: Kind, connection: socket.socket) -> None:
     os._exit(0)
 
 
-def _run(kind: Kind, request: dict[str, object]) -> None:
+def _run(
+    kind: Kind, request: dict[str, object], at_end: Callable[[], object] = lambda: None
+) -> None:
     """The command line, with the request's folder, environment and arguments."""
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(
@@ -309,17 +343,16 @@ def _run(kind: Kind, request: dict[str, object]) -> None:
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
-    program = "tests.support.pretend" if kind == "pretended" else "pgcli.cli.main"
-    main = importlib.import_module(program).main
-
+    program = "tests.support.pretend" if kind == "pretended" else "pgcli.__main__"
     code: object = 1
     try:
-        code = main()
+        code = importlib.import_module(program).main()
     except SystemExit as end:
         code = end.code
     except BaseException:  # noqa: BLE001  # as the interpreter does: a traceback and 1
         sys.excepthook(*sys.exc_info())
     finally:
+        at_end()
         with contextlib.suppress(Exception):
             atexit._run_exitfuncs()
             sys.stdout.flush()
