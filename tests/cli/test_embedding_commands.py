@@ -189,6 +189,21 @@ def test_labels_of_two_towers_are_means_of_their_templates(models: dict[str, Pat
             assert list(found.values()) == sorted(found.values(), reverse=True)
 
 
+def test_labels_are_read_from_a_file_too(models: dict[str, Path], capsys: Any) -> None:
+    Path("labels.txt").write_text("circle\n\n  square \n")
+    run("classify", models["siglip"], "photos", "--label", "star", "--label-file", "labels.txt",
+        "-o", "file.jsonl")  # fmt: skip
+    words = [word for label in ("star", "circle", "square") for word in ("--label", label)]
+    run("classify", models["siglip"], "photos", *words, "-o", "file.jsonl")  # the same settings
+    names = [
+        {one["label"] for one in row["labels"]} for row in lines("file.jsonl") if row["labels"]
+    ]
+    assert names
+    assert all(found == {"star", "circle", "square"} for found in names)
+    run("classify", models["siglip"], "photos", "--label-file", "gone.txt", code=2)
+    assert "name a text file with a label on each line" in capsys.readouterr().err
+
+
 def test_classifiers_have_their_own_labels(
     models: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:

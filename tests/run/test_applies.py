@@ -220,6 +220,7 @@ VALUES = {
     "max_pixels": "100000",
     "prompts_file": "prompts.txt",
     "texts_file": "prompts.txt",
+    "label_file": "prompts.txt",
     "lang": "de",
     "max_new_tokens": "3",
     "temperature": "0.5",

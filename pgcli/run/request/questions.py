@@ -202,6 +202,11 @@ class ClassifyOptions:
         metavar="TEXT",
         repeat=True,
     )
+    label_file: str | None = opt(
+        "A text file with a label on each line, after those of --label.",
+        panel="What to ask",
+        metavar="FILE",
+    )
     template: tuple[str, ...] = opt(
         "A text with {label} in it; repeatable. A label is the mean of its texts.",
         panel="What to ask",
@@ -213,9 +218,8 @@ class ClassifyOptions:
     raw_text: bool = opt(RAW_TEXT, panel="What to ask", default=False)
 
     def question(self, answering: AnsweringOptions, *_: Any) -> AnyQuestion:
-        return tasks.classify(
-            self.label, templates=self.template, top=self.top, raw_text=self.raw_text
-        )
+        labels = (*self.label, *text_lines(self.label_file, noun="label"))
+        return tasks.classify(labels, templates=self.template, top=self.top, raw_text=self.raw_text)
 
 
 #: The options of each command; those of embed, score and classify take no AnsweringOptions.
