@@ -54,16 +54,15 @@ FindModel = Callable[[str, str | None], Checkpoint]
 
 @dataclass(frozen=True)
 class LearningRows:
-    """The rows of the sources and of `--eval`, and those to train and to evaluate on."""
+    """The rows of the sources and of `--eval`, and those to train and to evaluate on.
+
+    `faults` are the reasons why others cannot be used.
+    """
 
     read: Sequence[TrainingRows]
     train: TrainingRows
     evaluation: TrainingRows
-
-    @property
-    def with_fault(self) -> int:
-        """The number of rows that were left out, as they cannot be used."""
-        return sum(len(rows.faults) for rows in self.read)
+    faults: Mapping[RowKey, str]
 
 
 @dataclass(frozen=True)
@@ -158,7 +157,8 @@ def read_learning_rows(options: TrainOptions, store: RowStore, on_event: OnEvent
             on_event(Message(f"{count(lost, 'row')} {words[reason]} left out"))
         if rows.faults:
             unusable = count(len(rows.faults), "row")
-            on_event(Message(f"{unusable} that cannot be used left out: {named(rows.faults)}"))
+            names = "; ".join(rows.faults) if options.dry_run else named(rows.faults)
+            on_event(Message(f"{unusable} that cannot be used left out: {names}"))
         return rows
 
     rows = read(options.sources)
@@ -166,11 +166,11 @@ def read_learning_rows(options: TrainOptions, store: RowStore, on_event: OnEvent
     if options.eval is not None:
         held_out = read([options.eval])
         check_apart(rows, held_out, track=track)
-        return LearningRows([rows, held_out], rows, held_out)
+        return LearningRows([rows, held_out], rows, held_out, errors.reasons)
     if options.eval_fraction:
         parts = split_by_image(rows, options.eval_fraction, options.seed, track=track)
-        return LearningRows([rows], *parts)
-    return LearningRows([rows], rows, TrainingRows(store))
+        return LearningRows([rows], *parts, errors.reasons)
+    return LearningRows([rows], rows, TrainingRows(store), errors.reasons)
 
 
 def named(names: Sequence[str]) -> str:
@@ -196,7 +196,7 @@ def train_rows(
     record = run_record(options, rows.read, checkpoint)
     resumes = check_run(options, record)
     inputs = TaskInputs(
-        options, rows.train, rows.evaluation, checkpoint, rows.with_fault, on_event, processes
+        options, rows.train, rows.evaluation, checkpoint, len(rows.faults), on_event, processes
     )
     task = make_task(inputs)
     trainer_options = options.trainer_options(
@@ -212,7 +212,7 @@ def train_rows(
     for share in processes.gather({**task.faults}):
         faults |= share
     earlier = (read_json(options.folder / RUN) or {}).get("result", {}).get("unreadable", [])
-    unreadable = [*dict.fromkeys([*earlier, *(key[0] for key in faults)])]
+    unreadable = [*dict.fromkeys([*earlier, *(key[0] for key in (*rows.faults, *faults))])]
 
     def end_run() -> None:
         if is_complete and options.merge and checkpoint is not None:
@@ -231,7 +231,7 @@ def train_rows(
         faults,
         lost + sum(len(key) > IMAGE_ID for key in faults),
         seconds,
-        3 if unreadable or has_lost or rows.with_fault else 0,
+        3 if unreadable or has_lost else 0,
     )
 
 

@@ -297,6 +297,19 @@ def new_shape() -> tuple[str, str, str]:
     return drawings, commands, script
 
 
+@pytest.mark.slow
+def test_command_of_the_first_lora_runs_and_draws_its_curves(workspace: Path) -> None:
+    """With four drawings and two updates."""
+    (command,) = [block for block in blocks("training.md", "sh") if "runs/first" in block]
+    short = re.sub(r"--epochs \d+", "--steps 2", command)
+    assert "--steps 2" in short
+    run(workspace, sys.executable, "-m", "examples.new_shape", "runs/hearts", "4")
+    run(workspace, "sh", "-c", short)
+    assert (workspace / "runs" / "first" / "curves.png").is_file()
+    metrics = (workspace / "runs" / "first" / "metrics.jsonl").read_text(encoding="utf-8")
+    assert "eval_exact" in json.loads(metrics.splitlines()[-1])
+
+
 @pytest.mark.nightly
 def test_commands_of_the_new_shape_page_run(workspace: Path) -> None:
     """With four drawings and two updates; a nightly test makes the page's figures."""

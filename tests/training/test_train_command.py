@@ -407,6 +407,22 @@ def test_plan_says_which_rows_are_left_out_and_which_images_are_missing(
     assert "1 row without 'label' left out" in err
 
 
+def test_every_row_that_cannot_be_used_is_named(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the plan with the reason, and by the record of the run."""
+    with open("pairs.jsonl", "a") as file:
+        for number in range(5):
+            file.write(f'{{"image": "../{number}.png", "text": "a", "label": "red"}}\n')
+    words = f"pairs.jsonl {CLASSIFY.replace('--steps 4', '--steps 1')} -o out"
+    assert run(f"{words} --dry-run") == 0
+    plan = capsys.readouterr().err
+    assert run(words) == 3
+    names = [f"../{number}.png" for number in range(5)]
+    assert all(f"{name}: The path leads outside" in plan for name in names)
+    assert json.loads(Path("out", "run.json").read_text())["result"]["unreadable"] == names
+
+
 def test_evaluations_are_counted_in_epochs_too(
     run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
