@@ -5,11 +5,8 @@ import json
 import os
 import shutil
 import sys
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -25,6 +22,7 @@ from pgcli.records import Item
 from pgcli.run import model as running
 from tests.support import pretend
 from tests.support.awkward import drawing
+from tests.support.stores import S3, serve
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 
@@ -130,18 +128,10 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def address(folder):
-    """A local HTTP server of the folder; the manifest `urls.jsonl` names an image on it."""
-
-    class Quiet(SimpleHTTPRequestHandler):
-        def log_message(self, *_):
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=folder)) as server:
-        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_port}/photos/a.png"
-        Path("urls.jsonl").write_text(json.dumps({"image": url}) + "\n")
+    """A local HTTP server; the manifest `urls.jsonl` names an image on it."""
+    with serve(S3, {"photos/a.png": Path("photos/a.png").read_bytes()}) as url:
+        Path("urls.jsonl").write_text(json.dumps({"image": f"{url}/photos/a.png"}) + "\n")
         yield
-        server.shutdown()
 
 
 @pytest.fixture

@@ -14,17 +14,11 @@ import pytest
 from PIL import Image
 
 import pgcli.run.state.processes
+from tests.support.run_kinds import kinds
 from tests.support.stub_runs import finish, make_images, rows_of, start, wait
 
 FOLDER = {"rows_per_file": 5}
-KINDS: dict[str, tuple[str, dict[str, Any]]] = {
-    "lines": ("rows.jsonl", {}),
-    "parquet": ("rows.parquet", {}),
-    "folder": ("rows/", FOLDER),
-    "join": ("rows/", {"join": True, **FOLDER}),
-    "shard": ("rows/", {"shard": "0/1", **FOLDER}),
-    "engines": ("rows.jsonl", {"engines": 2}),
-}
+KINDS = kinds(5)
 
 
 @pytest.fixture

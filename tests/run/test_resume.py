@@ -15,20 +15,11 @@ import pytest
 from PIL import Image
 
 from pgcli.run.status import read_status
+from tests.support.run_kinds import kinds
 from tests.support.stub_runs import Calls, die, finish, make_images, rows_of, start, wait
 
 ROOT = Path(__file__).parents[2]
-FOLDER = {"rows_per_file": 5}
-KINDS: dict[str, tuple[str, dict[str, Any]]] = {
-    "lines": ("rows.jsonl", {}),
-    "parquet": ("rows.parquet", {}),
-    "folder": ("rows/", FOLDER),
-    "join": ("rows/", {"join": True, **FOLDER}),
-    "shard": ("rows/", {"shard": "0/1", **FOLDER}),
-    "lines of engines": ("rows.jsonl", {"engines": 2}),
-    "parquet of engines": ("rows.parquet", {"engines": 2}),
-    "folder of engines": ("rows/", {"engines": 2, **FOLDER}),
-}
+KINDS = kinds(5)
 ALONE = [kind for kind in KINDS if kind not in ("join", "shard")]
 
 

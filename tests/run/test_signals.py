@@ -10,16 +10,13 @@ from typing import Any
 
 import pytest
 
+from tests.support.run_kinds import kinds
 from tests.support.stub_runs import finish, make_images, rows_of, start, wait
 
-FOLDER = {"rows_per_file": 40}
-KINDS: dict[str, tuple[str, dict[str, Any]]] = {
-    "lines": ("rows.jsonl", {}),
-    "parquet": ("rows.parquet", {}),
-    "folder": ("rows/", FOLDER),
-    "join": ("rows/", {"join": True, **FOLDER}),
-    "shard": ("rows/", {"shard": "0/1", **FOLDER}),
-    "lines of engines": ("rows.jsonl", {"engines": 2}),
+KINDS = {
+    name: run
+    for name, run in kinds(40).items()
+    if name not in ("parquet of engines", "folder of engines")
 }
 SECONDS = 0.01  # for an image
 

@@ -9,18 +9,24 @@ from typing import Any
 from tests.support.stub_runs import finish, rows_of
 
 IMAGES, BROKEN = 10, (3, 4)
-FOLDER = {"rows_per_file": 6}
-#: The output and the options of each kind of run.
-KINDS: dict[str, tuple[str, dict[str, Any]]] = {
-    "lines": ("rows.jsonl", {}),
-    "parquet": ("rows.parquet", {}),
-    "folder": ("rows/", FOLDER),
-    "join": ("rows/", {"join": True, **FOLDER}),
-    "shard": ("rows/", {"shard": "0/1", **FOLDER}),
-    "lines of engines": ("rows.jsonl", {"engines": 2}),
-    "parquet of engines": ("rows.parquet", {"engines": 2}),
-    "folder of engines": ("rows/", {"engines": 2, **FOLDER}),
-}
+
+
+def kinds(rows_per_file: int) -> dict[str, tuple[str, dict[str, Any]]]:
+    """The output and the options of each kind of run."""
+    folder = {"rows_per_file": rows_per_file}
+    return {
+        "lines": ("rows.jsonl", {}),
+        "parquet": ("rows.parquet", {}),
+        "folder": ("rows/", folder),
+        "join": ("rows/", {"join": True, **folder}),
+        "shard": ("rows/", {"shard": "0/1", **folder}),
+        "lines of engines": ("rows.jsonl", {"engines": 2}),
+        "parquet of engines": ("rows.parquet", {"engines": 2}),
+        "folder of engines": ("rows/", {"engines": 2, **folder}),
+    }
+
+
+KINDS = kinds(6)
 
 
 def fresh(images: Path, name: str) -> Path:
