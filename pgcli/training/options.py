@@ -315,11 +315,11 @@ class TrainOptions:
 
         Those that were not typed, but set elsewhere, and do not apply are left out.
         """
-        known = {field.name: field for field in fields(cls)}
-        known_values = {name: value for name, value in values.items() if name in known}
+        default = {field.name: field.default for field in fields(cls)}
+        known_values = {name: value for name, value in values.items() if name in default}
         options = cls(sources=sources, **known_values)
         unused: dict[str, Any] = {
-            name: known[name].default
+            name: default[name]
             for name, scopes in SCOPES.items()
             if options.scope not in scopes and name not in typed
         }
@@ -406,12 +406,8 @@ class TrainOptions:
         """The defaults of the run, with the values that are given."""
         beginning = "probe" if self.probe else "checkpoint" if self.init is None else "new"
         default = RECIPES[self.task_name, beginning if self.task else self.method]
-        return Recipe(
-            default.batch_size if self.batch_size is None else self.batch_size,
-            default.learning_rate if self.learning_rate is None else self.learning_rate,
-            default.weight_decay if self.weight_decay is None else self.weight_decay,
-            default.betas,
-        )
+        given = {name: getattr(self, name, None) for name in Recipe._fields}
+        return default._replace(**{n: value for n, value in given.items() if value is not None})
 
     def trainer_options(self, steps_per_epoch: int, *, is_evaluated: bool) -> TrainerOptions:
         """The options of the loop for a number of steps in an epoch."""

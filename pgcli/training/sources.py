@@ -159,8 +159,7 @@ class RowReader:
         location = name if reader or name == "-" else str(parse_path(name))
         columns = replace(columns, class_names=classes_of(InputFile(location, name, reader)))
         is_table = manifest_ending(name) in (".csv", ".tsv")
-        target_of = self._label_of if self.label is not None else self._target_of
-        return self._items(name, read), partial(target_of, columns, has_blanks=is_table)
+        return self._items(name, read), partial(self._target_of, columns, has_blanks=is_table)
 
     def _items(self, name: str, options: ReadOptions) -> Iterable[Item]:
         """The items of a manifest, a folder, a result file or a file of annotations."""
@@ -192,20 +191,17 @@ class RowReader:
             )
         return Target(parts[0])
 
-    def _label_of(self, columns: ExampleColumns, item: Item, *, has_blanks: bool) -> Target | None:
-        """The text or number in the column."""
-        value = item.fields.get(self.label or "")
-        answers = columns.read(item.fields, item.id).answers if is_text(value) else ()
-        text = answers[0].strip() if answers else ""
-        return Target(text) if text else None
-
     def _target_of(self, columns: ExampleColumns, item: Item, *, has_blanks: bool) -> Target | None:
-        """The prompt and the answer; None without them. Raises UnusableRow, UsageError."""
+        """The prompt and the answer, or the label; None without. Raises UnusableRow, UsageError."""
         fields = without_blanks(item.fields) if has_blanks else item.fields
         try:
             example = columns.read(fields, item.id)
         except UsageError as problem:
             raise UnusableRow(str(problem)) from problem
+        if self.label is not None:
+            answers = example.answers if is_text(fields.get(self.label)) else ()
+            text = answers[0].strip() if answers else ""
+            return Target(text) if text else None
         prompt = self._prompt(item, example)
         answers = self._answers(item, example, fields)
         if prompt is None or not answers:
