@@ -159,12 +159,12 @@ def test_file_and_folder_of_the_same_name_are_kept_apart(
     ids += ["metadata.jsonl/x.png", ".pgcli-export/b.png", "c", "c.png/d.png", "labels.json/x.png"]
     for number, order in enumerate((ids, ids[::-1])):
         rows = saved(tmp_path / f"{number}.jsonl", detected(tmp_path / f"p{number}", order))
-        code, err = exported(capsys, rows, to, tmp_path / f"out{number}")
+        output = tmp_path / "exports" / f"{number}"  # the folder above is made
+        code, err = exported(capsys, rows, to, output)
         assert code == 0
         ending = f".{to}" if to in ("txt", "caption") else ".png"
         assert f"a{ending}/b{ending} is " in err
-        names = made(tmp_path / f"out{number}")
-        assert sum(name.endswith(ending) for name in names) == len(ids)
+        assert sum(name.endswith(ending) for name in made(output)) == len(ids)
 
 
 # Texts

@@ -20,7 +20,6 @@ IMAGES = {
     "z.jpg": JPEG,
     "broken.png": b"x",
 }
-HIDDEN = {".h/x.png": PNG, "a/.x.png": PNG, "notes.txt": b"not an image"}
 
 
 def rows_of_tar() -> bytes:
@@ -43,6 +42,7 @@ def parquet(count: int) -> bytes:
 FILES = {
     **{f"photos/{name}": data for name, data in IMAGES.items()},
     "photos/.h/x.png": PNG,
+    "photos/a/.x.png": PNG,
     "sets/x.tar": rows_of_tar(),
     "parts/0.parquet": parquet(2),
     "parts/deep/1.parquet": parquet(1),

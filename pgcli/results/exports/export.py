@@ -83,7 +83,7 @@ def check_output(format: ExportFormat, results: Sequence[str], options: ExportOp
             raise UsageError(f"{name} is in {output}, which is written", hint="name another -o")
     if not format.is_merged:
         check_target(target, is_folder=format.is_folder, overwrite=overwrite)
-    elif not target.parent.is_dir() or (os.path.lexists(target) and not target.is_dir()):
+    elif os.path.lexists(target) and not target.is_dir():
         raise UsageError(f"{output} cannot be a folder of texts", hint="name a folder with -o")
     return target
 
