@@ -302,6 +302,8 @@ class Run:
         should_stop = self.progress.should_stop
         numbers = shard.has if shard else lambda number: True
         with RowImages(self.request, folder, device, should_stop, total=None) as images:
+            engine = self.model.load(output.record)
+            output.note_model(self.model.info)
             # as it was recorded first: another process may have scanned the input differently
             self.output = join_output(self.request, output.state.store, process)
             worker = ChunkWorker(
@@ -312,9 +314,6 @@ class Run:
                 should_stop=should_stop,
                 numbers=numbers,
             )
-            worker.begin()
-            engine = self.model.load(self.output.record)
-            self.output.note_model(self.model.info)
             with self.progress.answering():
                 for report in worker.work(engine):
                     self.on_report(report)

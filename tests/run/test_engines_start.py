@@ -46,7 +46,7 @@ def test_images_are_decoded_while_the_model_is_loaded(
         raise Loads
 
     def run_engines(run: Run, slots: object, request: RunRequest, *_: Any, **__: Any) -> None:
-        next(worker.compute(worker.EngineTask(request, EngineSlot(1)), lambda: False))
+        next(worker.compute(worker.EngineTask(request, EngineSlot(1), run="1"), lambda: False))
 
     monkeypatch.setattr(worker, "RowImages", Images)
     monkeypatch.setattr(task, "load_engine", load_engine)

@@ -88,7 +88,8 @@ def compute(task: EngineTask, should_stop: Callable[[], bool]) -> Iterator[Engin
         worker = ChunkWorker(
             output, process, images, publishes=publishes, should_stop=should_stop, saved=task.saved
         )
-        worker.begin()
+        if not publishes:  # in an output that others share, it would cost requests
+            worker.begin()
         engine = tasks.load_engine(request, checkpoint, adapter, slot.device)
         yield EngineLoaded(process.id, engine_info(request, engine))
         yield from worker.work(engine)
