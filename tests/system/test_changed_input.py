@@ -16,8 +16,6 @@ from pgcli.cli.main import main
 from tests.support.runs import finished, started, wait_until
 from tests.support.runs import saved as saved_indices
 
-NAMES = ["rows.jsonl", "rows.parquet", "rows/"]
-
 
 def draw(file: Path, number: int) -> None:
     """An image whose size follows from the number, so that its answer does too."""
@@ -47,37 +45,6 @@ def read_rows(output: Path) -> list[dict[str, Any]]:
     from pgcli.output.reader import read_results
 
     return [dict(row) for row in read_results(output)]
-
-
-# --- the same names in another folder
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
-def test_moved_images_have_other_names(tmp_path: Path, name: str) -> None:
-    """The names of the images are others, but their ids, stamps and bytes are not."""
-    old, new, output = tmp_path / "old", tmp_path / "new", f"{tmp_path}/{name}"
-    folder_of(12, old)
-    assert outcome("caption", old, "-o", output, "--limit", 8)[0] == 0
-    old.rename(new)
-    assert outcome("caption", new, "-o", output)[0] == 13
-    code, err = outcome("caption", new, "-o", output, "--moved")
-    assert code == 0, err
-    assert outcome("caption", new, "-o", output, "--moved")[0] == 0
-    assert main(["check", output]) == 0
-    draw(new / "05.png", 90)
-    assert outcome("caption", new, "-o", output, "--moved")[0] == 13
-
-
-def test_sources_may_be_appended(tmp_path: Path) -> None:
-    one, two = tmp_path / "1.png", tmp_path / "2.png"
-    draw(one, 1)
-    draw(two, 2)
-    output = tmp_path / "rows.jsonl"
-    assert outcome("caption", one, "-o", output)[0] == 0
-    assert outcome("caption", one, two, "-o", output)[0] == 0
-    assert outcome("caption", two, one, "-o", output)[0] == 13
-    assert [row["id"] for row in read_rows(output)] == [str(one), str(two)]
 
 
 # --- images that are gone

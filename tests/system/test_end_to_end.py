@@ -235,14 +235,6 @@ def resident_bytes(program: psutil.Process) -> int:
     return sum(process.memory_info().rss for process in processes)
 
 
-def test_empty_standard_input_is_refused(pgcli: Any, tmp_path: Path) -> None:
-    for output in ("-", tmp_path / "rows.parquet", tmp_path / "rows.jsonl"):
-        done = pgcli("caption", "-", *DEMO, "-o", output, stdin=b"")
-        assert done.returncode == 4
-        assert b"standard input" in done.stderr
-    assert not list(tmp_path.iterdir())
-
-
 def test_prompt_in_a_stdin_row_with_prompt_option_is_refused(pgcli: Any) -> None:
     row = json.dumps({"image": str(IMAGES / NAMES[0]), "prompt": "caption en"}).encode()
     done = pgcli("ask", "-", "--prompt", "how many?", *DEMO, stdin=row)

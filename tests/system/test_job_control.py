@@ -17,15 +17,12 @@ import termios
 import threading
 import time
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from tests.support.runs import (
-    EXAMPLES,
     MANY,
     PRETEND,
     ROOT,
@@ -124,35 +121,6 @@ def test_ctrl_c_ends_the_run_its_workers_and_the_loop_around_it(tmp_path: Path) 
     assert 3 < len(saved(output)) < ROWS
 
 
-def ignores_sigint(process: psutil.Process) -> bool:
-    status = Path(f"/proc/{process.pid}/status").read_text()
-    ignored = int(re.search(r"^SigIgn:\t(\w+)$", status, re.M)[1], 16)  # type: ignore[index]
-    return bool(ignored >> (signal.SIGINT - 1) & 1)
-
-
-def test_worker_ignores_ctrl_c(tmp_path: Path) -> None:
-    """Ctrl-C signals all processes of the terminal; only the run handles it."""
-    output = tmp_path / "rows.jsonl"
-    image = f"{EXAMPLES / 'one.png'}\n".encode()
-    run = started("caption", "-", "-o", output, "--workers", 2, stdin=subprocess.PIPE)
-    assert run.stdin is not None
-    run.stdin.write(image)
-    run.stdin.flush()
-    wait_until(lambda: saved(output))
-    workers = psutil.Process(run.pid).children(recursive=True)
-    assert len(workers) == 2
-    for worker in workers:
-        wait_until(
-            partial(ignores_sigint, worker)
-        )  # while it starts, its process group protects it
-        worker.send_signal(signal.SIGINT)
-    time.sleep(0.3)
-    assert psutil.STATUS_ZOMBIE not in [worker.status() for worker in workers]
-    run.communicate(image, timeout=60)
-    assert run.returncode == 0
-    assert saved(output) == [0, 1]
-
-
 @pytest.mark.nightly
 def test_ctrl_z_pauses_a_run(tmp_path: Path) -> None:
     output = tmp_path / "rows.jsonl"
@@ -194,19 +162,6 @@ def test_run_that_ignores_hangup_survives_its_window(tmp_path: Path) -> None:
     terminal.close()
     assert terminal.run.wait(timeout=60) == 0
     assert saved(output) == list(range(ROWS // 4))
-
-
-@pytest.mark.nightly
-def test_nohup_outlives_the_window(tmp_path: Path) -> None:
-    output = tmp_path / "rows.jsonl"
-    terminal = shell(PRETEND_SECONDS="0.05")
-    command = typed("caption", *MANY[:5], "-o", output)
-    terminal.type(f"cd {tmp_path}; nohup {command} >out 2>err & echo pid $! started\n")
-    terminal.wait_for(" started\r\n")
-    wait_until(lambda: len(saved(output)) > 3)
-    terminal.close()
-    assert terminal.run.wait(timeout=30) == -signal.SIGHUP
-    wait_until(lambda: len(saved(output)) == ROWS // 4)
 
 
 @pytest.mark.slow

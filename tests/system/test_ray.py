@@ -26,7 +26,6 @@ from pgcli.run.status import read_status
 from tests.support import pretend
 from tests.support.ray_cluster import actors, add_node, local_cluster, start_run
 from tests.support.runs import other_process, wait_until
-from tests.support.saved_files import files_of, rows_of
 
 ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.usefixtures("clean_environment"), pytest.mark.timeout(900)]
@@ -209,24 +208,3 @@ def test_driver_replaces_an_output_that_nobody_writes(cluster: Any, nodes: Nodes
     check_all_rows({})
     assert parts() == 8
     assert json.loads(record.read_text())["run_id"] != earlier
-
-
-@pytest.mark.nightly
-def test_rows_in_an_object_store_survive_kills_of_engine_and_driver(
-    cluster: Any, nodes: Nodes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CHUNK_SECONDS", "2")
-    output = "s3://bucket/rows/"
-    nodes(2)
-    run = on_ray(cluster, output=output)
-    wait_for(lambda: len(actors()) == 2 and files_of(output))
-    os.kill(max(actors()), signal.SIGKILL)
-    before = len(files_of(output))
-    wait_for(lambda: len(files_of(output)) > before)  # by the other engine, or a new one
-    run.kill()
-    finished(run)
-    assert 0 < len(files_of(output)) < 8
-    code, said = finished(on_ray(cluster, output=output))
-    assert code == 3, said
-    found = [json.loads(row)["index"] for row in rows_of(output)]
-    assert found == list(range(31))
