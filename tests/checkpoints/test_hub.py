@@ -12,7 +12,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 from collections import namedtuple
 from pathlib import Path
 from time import time
@@ -35,6 +34,7 @@ from pgcli.cli.ui.downloads import Downloads
 from pgcli.errors import InvalidCheckpoint, ModelUnavailable
 from tests.support import forkserver
 from tests.support.hub_server import Hub, digest
+from tests.support.runs import wait_until
 
 NAME = "somebody/some-model"
 ROOT = Path(__file__).parents[2]
@@ -214,20 +214,6 @@ class TestDownload:
         assert find(NAME, revision) == found
         assert "HF_HUB_OFFLINE" in refusal()[0]
 
-    def test_token_is_not_sent_to_another_host(self, hub, monkeypatch):
-        monkeypatch.setenv("HF_TOKEN", TOKEN)
-        hub.gated, hub.accepted_tokens = True, (TOKEN,)
-        hub.add(NAME, MODEL)
-        with Hub() as elsewhere:
-            elsewhere.add(NAME, MODEL)
-            elsewhere.repositories[NAME]["revisions"] = hub.repositories[NAME]["revisions"]
-            hub.redirect_to = elsewhere
-            found = find(NAME)
-            assert elsewhere.sent_bytes[WEIGHTS] == len(MODEL[WEIGHTS])
-            assert all("authorization" not in headers for *_, headers in elsewhere.requests)
-        assert contents(found.folder) == MODEL
-        assert all(TOKEN in headers["authorization"] for *_, headers in hub.requests)
-
     def test_too_little_disk_space_is_an_error_before_the_download(
         self, hub, monkeypatch, tmp_path
     ):
@@ -261,12 +247,6 @@ class TestRequiredFiles:
         message, hint = refusal(InvalidCheckpoint)
         assert message == f"{NAME} has no {SHARDS[1]}, which its {INDEX} names"
         assert "--revision" in hint
-
-    @pytest.mark.parametrize("shard", ["../../x.safetensors", "/x.safetensors", "x.bin", 7])
-    def test_index_cannot_name_files_outside_the_folder(self, hub, shard):
-        hub.add(NAME, SMALL | {INDEX: index(shard), "x.bin": b""})
-        with pytest.raises(InvalidCheckpoint, match="not a file of the folder"):
-            find(NAME)
 
     def test_tokenizer_model_is_read_only_without_tokenizer_json(self, hub):
         words = "tokenizer.model added_tokens.json tokenizer_config.json special_tokens_map.json"
@@ -340,7 +320,7 @@ class TestInterruptedDownload:
         streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
         run = subprocess.Popen(command, env=environment(hub, tmp_path), **streams)
         assert hub.stalled.wait(60)
-        wait_for(lambda: all(blob(file).is_file() for file in SHARDED if file != SHARDS[0]))
+        wait_until(lambda: all(blob(file).is_file() for file in SHARDED if file != SHARDS[0]))
         run.send_signal(signum)
         stderr = run.communicate(timeout=60)[1].decode()
         assert run.returncode == -signum
@@ -558,14 +538,6 @@ def environment(hub, tmp_path, **more):
     }
     settings = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
     return kept | settings | {"OMP_NUM_THREADS": "1"} | more
-
-
-def wait_for(claim):
-    for _ in range(500):
-        if found := claim():
-            return found
-        threading.Event().wait(0.02)
-    raise AssertionError("waited in vain")
 
 
 def pgcli(hub, tmp_path, *arguments, **more):

@@ -95,16 +95,12 @@ class TestNames:
             "",
             "gpt2",
             "no such folder/model",
-            "./nowhere",
             "/nowhere/model",
             "~unknown-user/model",
             "a/b/c",
-            "-/x",
             "org/model@main",
             "https://huggingface.co/google/paligemma",
-            "model.safetensors",
             "a\0b",
-            "a" * 5000,
             "org/" + "a/" * 5000,
         ],
     )
@@ -114,10 +110,6 @@ class TestNames:
         assert f"no model folder {name!r}" in message
         assert "google/paligemma-3b-mix-224" in hint
         assert "demo" in hint
-
-    def test_file_as_model_is_an_error(self, tmp_path):
-        Path("model.safetensors").touch()
-        assert "is a file, and a model is a folder" in refusal("model.safetensors")[0]
 
     @pytest.mark.parametrize("name", ["org/" + "a" * 200, "org/a..b", "org/a--b", "org/model.git"])
     def test_name_that_the_hub_does_not_allow(self, name):

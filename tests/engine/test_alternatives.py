@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from pgcli import tasks
-from pgcli.checkpoints.find import Checkpoint
 from pgcli.engine.engine import InferenceEngine
-from pgcli.engine.loader import load
 from pgcli.engine.sampler import GREEDY, SamplingParams
 from pgcli.records import Answer
 from pgcli.tasks import Question
@@ -24,11 +21,6 @@ STRICT = replace(
     alternatives=2,
     token_logprobs=True,
 )
-
-
-@pytest.fixture(scope="module")
-def loaded(tiny: Path) -> InferenceEngine:
-    return load(Checkpoint("tiny", tiny), device="cpu", dtype="float32", batch_size=8)
 
 
 def rows(

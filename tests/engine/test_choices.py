@@ -9,20 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy
 import pytest
 import torch
 import transformers
-from PIL import Image
 from torch import Tensor
 
 import pgcli
-from examples.demo_model.questions import eval_examples
-from examples.demo_model.scenes import EVAL_SEEDS, Scene, render
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import parse_config, read_config
 from pgcli.checkpoints.find import BUILTIN
-from pgcli.checkpoints.preprocessing import read_preprocessing
 from pgcli.engine import choices as module
 from pgcli.engine import model_runner
 from pgcli.engine.choices import ChoiceOutput, make_candidates
@@ -33,13 +28,11 @@ from pgcli.engine.sequence import Candidate, Sequence
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.errors import InvalidCheckpoint, UsageError
 from pgcli.model.paligemma import PaliGemma
-from pgcli.model.siglip import normalize_pixels
 from pgcli.records import DecodedImage, Item
 from pgcli.tasks import Question
 from tests.support.awkward import drawing, encoded
 from tests.support.clock import Clock
 from tests.support.random_weights import normal
-from tests.support.sequences import run_together
 from tests.support.tiny import PATCHES, RESOLUTION
 
 STOP = 1
@@ -236,39 +229,6 @@ def test_candidates_are_encoded_as_plain_text(tokenizer: Tokenizer) -> None:
     special = {*tokenizer.locations, tokenizer.id("<eos>")}
     assert not any(special & set(one.ids) for one in found)
     assert found[0].ids == tuple(tokenizer.encode_answer("yes"))
-
-
-def seen(demo: PaliGemma, scene: Scene) -> Tensor:
-    """One drawing's patches (1, P, D)."""
-    side = demo.config.vision.resolution
-    preprocessing = read_preprocessing(BUILTIN, side)
-    square = render(scene).resize((side, side), Image.Resampling(preprocessing.resample))
-    mean, std = torch.tensor(preprocessing.mean), torch.tensor(preprocessing.std)
-    pixels_BRRC = torch.from_numpy(numpy.array(square))[None]
-    return demo.encode(normalize_pixels(pixels_BRRC, mean, std, torch.float32))
-
-
-@torch.inference_mode()
-def test_the_demo_model_chooses_the_answer_it_would_generate(tokenizer: Tokenizer) -> None:
-    """The generated answer has its generation log-probability as score, the highest of all."""
-    demo = weights.load(BUILTIN, read_config(BUILTIN), dtype=torch.float32)
-    size, image = tokenizer.size, demo.config.image_token_id
-    output = OutputVocabulary(size, image, demo.config.stop_tokens)
-    both = make_candidates(["yes", "no", "red circle"], tokenizer)
-    said = set()
-    for seed in EVAL_SEEDS[:15]:
-        scene = Scene.from_seed(seed)
-        patch_BPD = seen(demo, scene)
-        asked = [one.prefix for one in eval_examples(scene) if one.suffix in ("yes", "no")]
-        prompts = [tokenizer.encode_prompt(prefix) for prefix in asked]
-        patch_BPD = patch_BPD.expand(len(asked), -1, -1)
-        free = run_together(demo, patch_BPD, prompts, output, 9)
-        picked = score(demo, patch_BPD, prompts, [both] * len(asked), output)
-        for row, chosen in zip(free, picked, strict=True):
-            assert chosen.candidates[chosen.best].ids == tuple(row.tokens[:-1])
-            assert chosen.logprobs[chosen.best] == pytest.approx(sum(row.logprobs), abs=1e-4)
-            said.add(chosen.choices[chosen.best].text)
-    assert said == {"yes", "no"}
 
 
 # --- other cases

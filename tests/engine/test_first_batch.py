@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pgcli.checkpoints.find import Checkpoint
 from pgcli.engine.engine import InferenceEngine
-from pgcli.engine.loader import load
 from pgcli.engine.scheduler import FIRST_ROWS
 from pgcli.tasks import Question
 from tests.support.limited_memory import LimitedMemory, fresh, stream
 
 QUESTION = Question("ask", None, 7)
 CHOICES = ("yes", "no")
-
-
-@pytest.fixture(scope="module")
-def loaded(tiny: Path) -> InferenceEngine:
-    return load(Checkpoint("tiny", tiny), device="cpu", dtype="float32", batch_size=8)
 
 
 def answers(

@@ -14,14 +14,12 @@ import torch
 from torch import Tensor
 
 from pgcli import tasks
-from pgcli.checkpoints.find import Checkpoint
 from pgcli.cli.main import main
 from pgcli.engine import engine as engines
 from pgcli.engine import memory as memory_module
 from pgcli.engine import model_runner, output, sampler
 from pgcli.engine.engine import InferenceEngine
 from pgcli.engine.image_cache import ImageFeatureCache
-from pgcli.engine.loader import load
 from pgcli.engine.model_runner import ModelRunner
 from pgcli.engine.oom import (
     MAX_LOST_AT_START,
@@ -47,11 +45,6 @@ OTHER_ERRORS = (
     "CUDA error: device-side assert triggered",
     "shapes do not match",
 )
-
-
-@pytest.fixture(scope="module")
-def loaded(tiny: Path) -> InferenceEngine:
-    return load(Checkpoint("tiny", tiny), device="cpu", dtype="float32", batch_size=8)
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import abc
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,10 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pgcli import tasks
-from pgcli.checkpoints.find import Checkpoint
 from pgcli.engine import memory
 from pgcli.engine.engine import InferenceEngine
-from pgcli.engine.loader import load
 from pgcli.engine.model_runner import ModelRunner
 from pgcli.engine.oom import BatchLimits
 from pgcli.engine.sampler import SamplingParams
@@ -167,11 +164,6 @@ def test_the_nearest_lengths_fill_an_incomplete_batch() -> None:
 
 
 # --- refill before decode
-
-
-@pytest.fixture(scope="module")
-def loaded(tiny: Path) -> InferenceEngine:
-    return load(Checkpoint("tiny", tiny), device="cpu", dtype="float32", batch_size=8)
 
 
 def sized(loaded: InferenceEngine, batch_size: int) -> InferenceEngine:

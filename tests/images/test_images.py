@@ -604,17 +604,6 @@ def test_unreadable_file_is_permission_denied(
         assert [code("open.png"), code("locked.png")] == [None, "permission_denied"]
 
 
-@pytest.mark.slow
-def test_disk_error_is_an_error_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "a.png").write_bytes(encoded(drawing(), "PNG"))
-
-    def fail(*_: object, **__: object) -> int:
-        raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr(os, "open", fail)
-    assert code(tmp_path / "a.png") == "io_error"
-
-
 def test_memory_error_is_an_error_row(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> Image.Image:
         raise MemoryError
@@ -674,11 +663,6 @@ def test_item_with_a_fault_is_not_opened(tmp_path: Path) -> None:
     fault = Fault("path_not_allowed", "No.")
     decoded = decode(Item(0, "0", "x", str(tmp_path / "gone"), fault=fault), EXACT, LIMITS)
     assert (decoded.fault, decoded.pixels, decoded.width) == (fault, None, None)
-
-
-def test_every_format_of_the_contract_is_read() -> None:
-    for format_ in FORMATS:
-        assert load_image(encoded(drawing(), format_), LIMITS).size == (40, 30)
 
 
 @settings(deadline=None, max_examples=150)

@@ -216,21 +216,6 @@ def test_worker_sets_malloc_variables_that_the_user_has_not_set(
 
 
 @pytest.mark.nightly
-def test_worker_holds_one_image_at_a_time(tmp_path: Path) -> None:
-    drawing(4000, 3000).save(tmp_path / "large.jpg")  # 48 MB in memory
-    named = [Item(n, str(n), "x", path=str(tmp_path / "large.jpg")) for n in range(12)]
-    images = decode_ahead(named, DECODE, workers=1, total=None)
-    next(images)
-    (child,) = worker_processes()
-    sizes = []
-    for _ in images:
-        with contextlib.suppress(psutil.Error):  # it ends with the last image
-            sizes.append(child.memory_info().rss / 2**20)
-    assert max(sizes) < 200
-    assert max(sizes[5:]) < max(sizes[:5]) + 20
-
-
-@pytest.mark.nightly
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux reports the peak")
 def test_small_file_of_many_pixels_takes_the_memory_of_one_image() -> None:
     data = png(9400, 9400, idat=zlib.compress(bytes(9400 * 1176), 9))

@@ -184,10 +184,9 @@ def test_folder_of_a_store_with_tables_is_a_data_set(s3: Files) -> None:
     ],
 )
 def test_pattern_of_a_store_matches_as_a_local_one(
-    pattern: str, path: str, matches: bool, tmp_path: Path, monkeypatch: Any
+    pattern: str, path: str, matches: bool, tmp_path: Path
 ) -> None:
     assert Glob(pattern).matches(path) == matches
-    monkeypatch.chdir(tmp_path)
     (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / path).touch()
     assert (path in glob_files(pattern)) == matches

@@ -21,11 +21,6 @@ from tests.support.source_formats import FORMATS, folder, json_lines
 REPEATS = ReadOptions(repeats_ids=True)
 
 
-@pytest.fixture(autouse=True)
-def current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 def touch(*names: str, data: bytes = b"x") -> None:
     for name in names:
         Path(name).parent.mkdir(parents=True, exist_ok=True)
@@ -172,6 +167,7 @@ def test_changed_image_counts_if_rows_of_it_are_saved() -> None:
     change = after.changes(lambda items: 1 in items)
     assert change is not None
     assert (change.name, change.items, change.is_touched) == ("i/b.png", range(1, 2), False)
+    assert after.changes(everything, moved=True) == change
     # a run that went on recorded it: later it is as recorded
     later = Inventory.scan(["i"], known=reloaded(after, ["i"], ReadOptions()))
     assert later.changes(everything) is None

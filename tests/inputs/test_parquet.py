@@ -34,11 +34,6 @@ CELLS: dict[str, list[bytes | None]] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 def write(name: str = "m.parquet", **columns: Any) -> None:
     options = {key[1:]: columns.pop(key) for key in list(columns) if key.startswith("_")}
     pq.write_table(pa.table(columns), name, **options)

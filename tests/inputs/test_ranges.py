@@ -24,8 +24,7 @@ REPEATS = ReadOptions(repeats_ids=True)
 
 
 @pytest.fixture(autouse=True)
-def current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def small_index(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "EVERY", 5)
 
 

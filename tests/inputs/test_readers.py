@@ -25,13 +25,12 @@ class ListTable(LineTable):
 
 
 @pytest.fixture(autouse=True)
-def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("pgcli.inputs.lst")
     module.__dict__["ListTable"] = ListTable
     monkeypatch.setitem(sys.modules, "pgcli.inputs.lst", module)
     monkeypatch.setitem(readers.READERS, ".lst", "lst.ListTable")  # type: ignore[arg-type]
     monkeypatch.setattr(tables, "EVERY", 2)
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["few.lst", "*.lst"])

@@ -26,12 +26,6 @@ from tests.support.time_limits import processor_time_below
 JPEG, PNG = encoded(drawing(), "JPEG"), encoded(drawing(), "PNG")
 
 
-@pytest.fixture(autouse=True)
-def working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def tar(*members: tuple[str, bytes], name: str = "x.tar", mode: str = "w") -> str:
     with tarfile.open(name, mode) as archive:  # type: ignore[call-overload]
         for member, data in members:

@@ -18,11 +18,10 @@ from tests.inputs.items import ids, items
 
 
 @pytest.fixture(autouse=True)
-def working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.chdir(tmp_path)
+def removed(working_folder: Path) -> Iterator[None]:
     yield
     # pytest's own clean-up would recurse
-    subprocess.run(["rm", "-rf", "i"], cwd=tmp_path, check=True, timeout=100)
+    subprocess.run(["rm", "-rf", "i"], cwd=working_folder, check=True, timeout=100)
 
 
 def nest(name: str, depth: int) -> None:

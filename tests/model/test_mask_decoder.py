@@ -16,13 +16,11 @@ from PIL import Image
 from pycocotools import mask as coco
 from safetensors.torch import save_file
 
-import pgcli
 from pgcli import parsing, rle
 from pgcli.checkpoints import mask_decoder
 from pgcli.checkpoints.find import MASK_DECODER, Checkpoint
 from pgcli.engine import loader, mask_output
 from pgcli.engine.mask_output import decoded, in_box, masks_of_rows
-from pgcli.engine.model_runner import ModelRunner
 from pgcli.errors import InvalidCheckpoint, ModelUnavailable
 from pgcli.records import Box, Mask, Span
 
@@ -153,12 +151,6 @@ def test_any_float_is_read(tmp_path, dtype, decoder):
     found = mask_decoder.load(tmp_path / "a.npz").state_dict()
     for name, tensor in decoder.state_dict().items():
         torch.testing.assert_close(found[name], tensor, rtol=1e-3, atol=1e-3)
-
-
-def test_loading_draws_no_random_number(file):
-    before = torch.get_rng_state()
-    mask_decoder.load(file)
-    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_a_missing_file_names_the_download(tmp_path):
@@ -417,33 +409,6 @@ def test_answer_has_one_mask_per_box_in_order(decoder):
             grid = decoder(torch.tensor([mask.codes]))[0].numpy()
             assert (rle.decode(mask.rle) == by_pillow(grid, box, 300, 200)).all()
             assert rle.decode(mask.rle).any()
-
-
-def test_masks_from_a_decoder_file_reach_the_rows(tiny, file, monkeypatch):
-    """With planted answers, as random weights rarely give masks."""
-    (codes,) = some_codes(1)
-    corners = "<loc0100><loc0200><loc0900><loc1000>"
-    answer_text = corners + "".join(f"<seg{code:03d}>" for code in codes) + " cat"
-    loaded = loader.load(Checkpoint("m", tiny), mask_decoder_file=file, device="cpu", batch_size=2)
-    tokens = loaded.tokenizer.encode_answer(answer_text)
-
-    def scripted(runner, patch, group):
-        for sequence in group:
-            sequence.tokens, sequence.logprobs = [*tokens], [0.0] * len(tokens)
-            sequence.status = "finished"
-        return group
-
-    monkeypatch.setattr(ModelRunner, "prefill", scripted)
-    image = io.BytesIO()
-    Image.new("RGB", (60, 40), "red").save(image, "png")
-    engine = pgcli.Engine(loaded)
-    (row,) = engine.segment(image.getvalue(), "cat")
-    ((mask,), (box,)) = row.masks, row.boxes
-    assert (mask.codes, box.label) == (codes, "cat")
-    assert rle.decode(mask.rle).shape == (40, 60)
-    assert rle.decode(mask.rle).any()
-    (row,) = engine.detect(image.getvalue(), "cat")
-    assert (len(row.boxes), row.masks) == (1, None)
 
 
 def test_a_model_brings_its_own_decoder_unless_another_is_named(tiny, file, decoder, tmp_path):

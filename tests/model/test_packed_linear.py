@@ -14,7 +14,6 @@ from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.save import save
-from pgcli.device.select import cpu_has_bfloat16
 from pgcli.engine.loader import load
 from pgcli.model.cpu import packed_linear, packed_modules
 from pgcli.model.cpu.optimize import optimize_for_cpu
@@ -233,38 +232,3 @@ def test_a_packed_model_equals_the_original(request, name, dtype):
         found.append((patch_BPD, logits_BV, model.decode_step(torch.tensor([7, 8, 9]), cache)))
     for one, other in zip(*found, strict=True):
         assert_like(one, other, dtype)
-
-
-PRODUCTS = """
-import sys, torch
-from pgcli.model.cpu.packed_linear import PackedLinearKernel
-from pgcli.model.quantized.cpu_linear import Int8LinearKernel
-kinds = {"packed": PackedLinearKernel, "int8": Int8LinearKernel}
-made = kinds[sys.argv[1]](torch.randn(128, 256).to(torch.bfloat16))
-print("now", flush=True)
-for _ in range(3):
-    made(torch.randn(64, 256).to(torch.bfloat16))
-"""
-
-
-@pytest.mark.nightly
-@pytest.mark.skipif(not cpu_has_bfloat16(), reason="this CPU has no bfloat16 kernels")
-@pytest.mark.parametrize(("kind", "number"), [("packed", "bf16"), ("int8", "s8")])
-def test_kernels_use_the_packed_dtype_without_reordering(kind, number):
-    """ONEDNN_VERBOSE lists the kernels."""
-    output = subprocess.run(
-        [sys.executable, "-c", PRODUCTS, kind],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=ROOT,
-        env=os.environ | {"ONEDNN_VERBOSE": "1", "OMP_NUM_THREADS": "1"},
-        timeout=100,
-    ).stdout.partition("now\n")[2]
-    runs = [line.split(",") for line in output.splitlines() if ",exec,cpu," in line]
-    kinds = [run[5] for run in runs]
-    assert len(kinds) == 3
-    assert set(kinds) <= {"inner_product", "matmul"}, "nothing was reordered"
-    for run in runs:
-        assert "ref" not in run[6], "a kernel of vector instructions"
-        assert f"wei:a:{number}" in run[8] or f"wei_{number}" in run[8] or f"wei:{number}" in run[8]

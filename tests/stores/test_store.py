@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +15,6 @@ import pytest
 from pgcli.errors import OutputFailed
 from pgcli.stores import Entry, Store, objects, open_folder
 from pgcli.stores.objects import ObjectStore
-from tests.support import writable_stores
 from tests.support.writable_stores import (
     BUCKET,
     Busy,
@@ -25,7 +22,6 @@ from tests.support.writable_stores import (
     Unconditional,
     Unimplemented,
     WritableS3,
-    serve_writable,
     used_store,
 )
 
@@ -166,33 +162,6 @@ def test_store_that_deletes_one_by_one_deletes_all(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(objects, "open_bucket", lambda *_: Bucket())
     ObjectStore("s3://bucket/rows/").delete(["a", "b", "c"])
     assert not names
-
-
-CREATE = """
-import sys
-from pgcli.stores import open_folder
-store = open_folder("s3://bucket/rows")
-for number in range(40):
-    print(int(store.create(f"claims/{number}", sys.argv[1].encode())))
-"""
-
-
-def test_of_several_processes_one_creates_an_object() -> None:
-    with serve_writable() as (endpoint, files):
-        environment = writable_stores.environment(endpoint)
-        processes = [
-            subprocess.Popen(
-                [sys.executable, "-c", CREATE, letter],
-                stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment,
-            )
-            for letter in "ab"
-        ]  # fmt: skip
-        answers = [process.communicate(timeout=100)[0].split() for process in processes]
-        for number in range(40):
-            created = [answer[number] for answer in answers]
-            assert sorted(created) == ["0", "1"]
-            content = files[f"bucket/rows/claims/{number}"]
-            assert content == "ab"[created.index("1")].encode()
 
 
 def test_error_of_the_system_in_the_middle_of_a_listing_is_output_failed(tmp_path: Path) -> None:

@@ -27,15 +27,12 @@ class Hub:
         self.other_tokens = ()  # of users who have not
         self.cut_after = defaultdict(list)  # byte counts after which the next answers are cut
         self.corrupted_at = {}  # the offset of a wrong byte
-        self.claimed_size = {}  # the size that answers name
         self.missing = set()
-        self.status = {}  # the status of all answers, or a list of the next ones
+        self.status = {}  # the status of all answers
         self.listing_status = None
-        self.supports_ranges = True
         self.stall_after = {}  # byte counts after which answers stall
         self.stalled = threading.Event()  # an answer has stalled
         self.closing = threading.Event()
-        self.redirect_to = None  # another server that has the large files
         self.edit_listing = lambda listing: listing
         self.requests = []
         self.sent_bytes = Counter()
@@ -148,8 +145,7 @@ def handler(hub):
             if file not in files or file in hub.missing:
                 return self.refuse(404, "EntryNotFound")
             if status := hub.status.get(file):
-                number = status.pop(0) if isinstance(status, list) else status
-                return self.refuse(number, None)
+                return self.refuse(status, None)
             return self.send_file(commit, file, files[file])
 
         def token(self):
@@ -173,20 +169,11 @@ def handler(hub):
 
         def send_file(self, commit, file, data):
             tag = f'"{digest(file, data)}"'
-            if hub.redirect_to is not None and file.endswith(LARGE):
-                self.send_response(302)
-                self.send_header("Location", hub.redirect_to.url + self.path)
-                self.send_header("X-Linked-Etag", tag)
-                self.send_header("X-Linked-Size", str(len(data)))
-                self.send_header("X-Repo-Commit", commit)
-                self.send_header("Content-Length", "0")
-                return self.end_headers()
             start, requested = 0, self.headers.get("Range")
-            if requested and hub.supports_ranges:
+            if requested:
                 start = int(requested.removeprefix("bytes=").removesuffix("-"))
             self.send_response(206 if start else 200)
-            body = corrupted(data, hub.corrupted_at.get(file))[: hub.claimed_size.get(file)][start:]
-            body += bytes(max(0, hub.claimed_size.get(file, 0) - len(data)))
+            body = corrupted(data, hub.corrupted_at.get(file))[start:]
             self.send_header("ETag", tag)
             self.send_header("X-Repo-Commit", commit)
             self.send_header("Content-Length", str(len(body)))

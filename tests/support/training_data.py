@@ -1,11 +1,15 @@
-"""Plain coloured images with texts and labels: what tiny models learn in a few steps."""
+"""Plain coloured images with texts and labels, which tiny models learn, and what runs wrote."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+import pytest
 from PIL import Image
+
+from pgcli.run.progress.shutdown import GracefulShutdown
 
 COLOURS = {"red": (220, 30, 30), "green": (30, 170, 60), "blue": (40, 70, 220)}
 
@@ -57,3 +61,14 @@ def write_questions(folder: Path, count: int = 12, first: int = 0) -> Path:
         lines.append(json.dumps(row))
     (folder / "questions.jsonl").write_text("\n".join(lines) + "\n")
     return folder / "questions.jsonl"
+
+
+def metrics(folder: str | Path) -> list[dict[str, Any]]:
+    """The lines of the metrics of a run."""
+    return [json.loads(line) for line in Path(folder, "metrics.jsonl").read_text().splitlines()]
+
+
+def stop_after(monkeypatch: pytest.MonkeyPatch, updates: int) -> None:
+    """End the next run after so many updates, as a signal does."""
+    left = iter(range(updates - 1))
+    monkeypatch.setattr(GracefulShutdown, "should_stop", lambda self: next(left, None) is None)

@@ -1,16 +1,11 @@
-"""The contrastive losses: whole, in chunks, over processes, and those of transformers."""
+"""The contrastive losses: whole, in chunks, and those of transformers."""
 
 from __future__ import annotations
 
-import socket
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -104,16 +99,7 @@ def test_losses_are_those_of_transformers_models() -> None:
         torch.testing.assert_close(loss, out.loss)
 
 
-# --- several processes
-
-SHARES = (5, 0, ROWS - 5)
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+# --- texts that are true of other images of the batch
 
 
 def meanings() -> Meanings:
@@ -123,50 +109,6 @@ def meanings() -> Meanings:
     image_NS = torch.stack([text_N, torch.full((ROWS,), -1)], dim=1)
     image_NS[7, 1] = 2
     return Meanings(text_N, image_NS)
-
-
-def in_process(rank: int, count: int, port: int, folder: Path) -> None:
-    torch.set_num_threads(1)
-    address = f"tcp://127.0.0.1:{port}"
-    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=count)
-    assert dist.group.WORLD is not None
-    found = {}
-    for kind in LOSSES:
-        for chunk_rows in (None, 2):
-            image_MD, text_MD, *rest = batch()
-            own = [
-                rows.detach().split(SHARES)[rank].requires_grad_() for rows in (image_MD, text_MD)
-            ]
-            options: dict[str, Any] = {"group": dist.group.WORLD, "chunk_rows": chunk_rows}
-            if chunk_rows:
-                options["meanings"] = Meanings(*(one.split(SHARES)[rank] for one in meanings()))
-            found[kind, chunk_rows] = with_gradients(kind, (*own, *rest), **options)
-    torch.save(found, folder / f"{rank}.pt")
-    dist.destroy_process_group()
-
-
-@pytest.mark.nightly
-def test_processes_have_the_loss_and_gradients_of_one(tmp_path: Path) -> None:
-    """Also if the images of a process are lost."""
-    count = len(SHARES)
-    mp.spawn(partial(in_process), args=(count, free_port(), tmp_path), nprocs=count)
-    parts = [torch.load(tmp_path / f"{rank}.pt") for rank in range(count)]
-    for kind in LOSSES:
-        for chunk_rows, said in ((None, None), (2, meanings())):
-            loss, image_ND, text_ND, *scalars = with_gradients(kind, batch(), meanings=said)
-            losses, images, texts, *others = zip(
-                *(part[kind, chunk_rows] for part in parts), strict=True
-            )
-            torch.testing.assert_close(torch.stack(losses).mean(), loss, rtol=1e-6, atol=1e-7)
-            torch.testing.assert_close(torch.cat(images) / count, image_ND, rtol=1e-6, atol=1e-7)
-            torch.testing.assert_close(torch.cat(texts) / count, text_ND, rtol=1e-6, atol=1e-7)
-            for found, expected in zip(others, scalars, strict=True):
-                torch.testing.assert_close(
-                    torch.stack(found).mean(), expected, rtol=1e-6, atol=1e-7
-                )
-
-
-# --- texts that are true of other images of the batch
 
 
 LEFT_OUT = ((1, 4), (4, 1), (7, 2))  # images and texts that are no negatives

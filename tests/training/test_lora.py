@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from pgcli.checkpoints import adapters, weights
 from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.families.paligemma import NAMES_OF_MODULES
 from pgcli.checkpoints.weights import param_slices
-from pgcli.errors import InvalidCheckpoint, UsageError
-from pgcli.model.attention_masks import AttentionMasks
+from pgcli.errors import UsageError
 from pgcli.model.lora import LoraLinear
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.quantized.frozen import freeze_in_int8
@@ -127,31 +123,6 @@ def test_sums_with_bfloat16_outputs_are_rounded_once(tiny: Path) -> None:
     assert ((layer.base(x_MD) + delta.bfloat16()) != expected).float().mean() > 0.02
 
 
-def test_gradients_are_the_same_with_checkpointing(tiny: Path) -> None:
-    """Also with dropout: the second computation of a layer drops the same inputs."""
-    found = []
-    for checkpointed in (False, True):
-        model = adapted(tiny, replace(EVERYWHERE, dropout=0.3)).train()
-        if checkpointed:
-            for layer in model.decoder.layers:
-                checkpoint_forward(layer)
-        torch.manual_seed(0)
-        position_BS = torch.arange(1, 21).expand(len(PROMPTS), -1)
-        hidden = model(
-            model.encode(pixels(model)), PROMPTS, position_BS, AttentionMasks(None, None)
-        )
-        hidden.square().mean().backward()
-        found.append([parameter.grad for parameter in adapter_parameters(model).values()])
-    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
-    assert all(one.abs().max() > 0 for one in found[0])
-
-
-def checkpoint_forward(layer: torch.nn.Module) -> None:
-    """Have the layer compute its activations again in the backward pass."""
-    forward = layer.forward
-    layer.forward = lambda *inputs: checkpoint(forward, *inputs, use_reentrant=False)  # type: ignore[method-assign]
-
-
 def test_gradients_pass_frozen_int8_weights(tiny: Path) -> None:
     """They are those of a model whose weights have the values that int8 holds."""
     found = []
@@ -190,29 +161,6 @@ def test_an_adapter_over_int8_answers_as_over_its_base(base: Path, tmp_path: Pat
     adapters.merge(loaded, tmp_path)
     expected = answers(loaded)
     assert (answers(model) - expected).norm() < 0.1 * expected.norm()
-
-
-def test_files_of_an_adapter_have_the_names_of_peft(tiny: Path, tmp_path: Path) -> None:
-    save_adapter(adapted(tiny, EVERYWHERE), EVERYWHERE, tmp_path, base_model="org/base")
-    assert sorted(file.name for file in tmp_path.iterdir()) == [
-        "adapter_config.json",
-        "adapter_model.safetensors",
-    ]
-    tensors = load_file(tmp_path / "adapter_model.safetensors")
-    start = "base_model.model.model."
-    name = f"{start}language_model.layers.2.self_attn.k_proj.lora_B.weight"
-    assert tensors[name].shape == (16, 4)
-    assert f"{start}vision_tower.encoder.layers.1.mlp.fc2.lora_A.weight" in tensors
-
-
-def test_a_layer_that_lacks_its_adapter_is_named(tiny: Path, tmp_path: Path) -> None:
-    save_adapter(adapted(tiny, EVERYWHERE), EVERYWHERE, tmp_path, base_model="org/base")
-    file = tmp_path / "adapter_model.safetensors"
-    lost = "language_model.layers.1.mlp.up_proj"
-    save_file({name: one for name, one in load_file(file).items() if lost not in name}, file)
-    with pytest.raises(InvalidCheckpoint, match=r"layers\.1\.mlp\.up_proj") as caught:
-        adapters.merge(load(tiny), tmp_path)
-    assert caught.value.hint
 
 
 @pytest.mark.parametrize(

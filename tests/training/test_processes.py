@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -14,7 +12,7 @@ from pgcli.cli.main import main
 from pgcli.training.processes import ALONE, Processes
 from tests.support.tiny_paligemma import write_checkpoint
 from tests.support.train_processes import Command, run_in_processes, stop_after_an_update
-from tests.support.training_data import write_folders, write_pairs, write_questions
+from tests.support.training_data import metrics, write_folders, write_pairs, write_questions
 
 TRAIN = "train --workers 0 --device cpu --dtype float32 --warmup 0 --batch-size 5"
 ANSWER = f"{TRAIN} questions.jsonl --model base --eval questions-to-measure.jsonl --eval-every 2"
@@ -23,6 +21,7 @@ FROZEN = f"{ANSWER} --method full --freeze vision --steps 5 --learning-rate 1e-3
 COMMANDS = {
     "classify": f"{TRAIN} walls --task classify --init tiny --steps 3 --eval-fraction 0.25",
     "contrastive": f"{TRAIN} pairs.jsonl --task contrastive --init tiny --steps 2 --micro-batch 2",
+    "softmax": f"{TRAIN} pairs.jsonl --task contrastive --init tiny --steps 2 --loss softmax",
     "lora": f"{ANSWER} --steps 5 --learning-rate 1e-2",
     "full": FULL,
     "frozen": FROZEN,
@@ -41,10 +40,6 @@ def test_processes_have_random_numbers_of_their_own() -> None:
     seeds = {Processes(rank, 3).seed(7, 1) for rank in range(3)}
     assert len(seeds) == 3
     assert ALONE.seed(7, 1) in seeds
-
-
-def metrics(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
 def assert_same_run(one: Path, other: Path) -> None:

@@ -16,11 +16,10 @@ from torch import Tensor
 
 from pgcli.cli.main import main
 from pgcli.engine import oom
-from pgcli.run.progress.shutdown import GracefulShutdown
 from pgcli.training.answers.task import AnswerTask
 from pgcli.training.trainer import Trainer
 from tests.support.tiny_paligemma import write_checkpoint
-from tests.support.training_data import write_questions
+from tests.support.training_data import metrics, stop_after, write_questions
 
 COMMAND = "--model base --workers 0 --device cpu --dtype float32"
 SHORT = f"{COMMAND} --steps 4 --batch-size 6 --warmup 0"
@@ -39,10 +38,6 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     return lambda words: main(["train", *words.split()])
 
 
-def metrics(folder: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in Path(folder, "metrics.jsonl").read_text().splitlines()]
-
-
 def adapter(folder: str) -> dict[str, Tensor]:
     return load_file(Path(folder, "adapter_model.safetensors"))
 
@@ -58,12 +53,6 @@ def answers(words: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
 def truths() -> list[str]:
     lines = Path("eval/questions.jsonl").read_text().splitlines()
     return [json.loads(line)["suffix"] for line in lines]
-
-
-def stop_after(monkeypatch: pytest.MonkeyPatch, updates: int) -> None:
-    """End the next run after so many updates, as a signal does."""
-    left = iter(range(updates - 1))
-    monkeypatch.setattr(GracefulShutdown, "should_stop", lambda self: next(left, None) is None)
 
 
 def same_files(one: str, other: str) -> bool:
@@ -100,20 +89,6 @@ def test_adapter_learns_and_is_loaded(run: Run, capsys: pytest.CaptureFixture[st
     found = answers("--model base --adapter out", capsys)
     assert answers("--model base --adapter out/last", capsys)
     assert answers("--model base", capsys) != found
-
-
-@pytest.mark.parametrize("method", [f"{LORA} --dropout 0.2", f"{FULL} --dropout 0.2"])
-def test_resumed_run_ends_with_the_same_bits(
-    run: Run, monkeypatch: pytest.MonkeyPatch, method: str
-) -> None:
-    assert run(f"questions.jsonl {method} -o whole") == 0
-    with monkeypatch.context() as patch:
-        stop_after(patch, 3)
-        run(f"questions.jsonl {method} -o parts")
-    assert len(metrics("parts")) == 3
-    assert run(f"questions.jsonl {method} -o parts") == 0
-    assert same_files("whole", "parts")
-    assert [one["loss"] for one in metrics("whole")] == [one["loss"] for one in metrics("parts")]
 
 
 @pytest.mark.parametrize("room", [0.5, 2.0])
@@ -271,19 +246,3 @@ def test_run_goes_on_from_an_adapter(run: Run, capsys: pytest.CaptureFixture[str
     assert "base has no adapter_config.json" in capsys.readouterr().err
     assert run(f"questions.jsonl {first} --epochs 3 -o first".replace("--steps 4 ", "")) == 13
     assert "--adapter first and another -o" in capsys.readouterr().err
-
-
-def test_rows_that_do_not_fit_cost_themselves_by_name(
-    run: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
-    box = {"label": "wall", "xmin": 2, "ymin": 2, "xmax": 90, "ymax": 9}
-    row = {"image": "images/00.png", "prefix": "detect wall", "boxes": [box], "id": "wide"}
-    long = {"image": "images/00.png", "prefix": "colour", "suffix": "red " * 200, "id": "long"}
-    with Path("questions.jsonl").open("a") as file:
-        file.write(f"{json.dumps(row)}\n{json.dumps(long)}\n")
-    for options in ("--dry-run", ""):
-        code = run(f"questions.jsonl {LORA} {options} -o out")
-        assert code == (0 if options else 3)
-        err = capsys.readouterr().err
-        assert "wide: The box 'wall' is not in its image of 20 x 16: 2, 2, 90, 9" in err
-        assert options or "long: The prompt and the answer have" in err

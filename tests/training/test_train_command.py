@@ -23,12 +23,11 @@ from torch import Tensor
 from pgcli.checkpoints.find import BUILTIN_TOWERS, DEMO, Checkpoint
 from pgcli.cli.main import main
 from pgcli.embedding.loader import load
-from pgcli.run.progress.shutdown import GracefulShutdown
 from pgcli.run.state.record import differences
 from pgcli.training.options import TrainOptions
 from pgcli.training.processes import ALONE
 from tests.support.towers import load_from
-from tests.support.training_data import write_folders, write_pairs
+from tests.support.training_data import metrics, stop_after, write_folders, write_pairs
 
 TINY = "--init tiny --workers 0 --device cpu --dtype float32"
 CONTRASTIVE = f"--task contrastive {TINY} --steps 4 --batch-size 6 --warmup 0"
@@ -44,10 +43,6 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     write_pairs(tmp_path)
     write_folders(tmp_path / "walls")
     return lambda words: main(["train", *words.split()])
-
-
-def metrics(folder: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in Path(folder, "metrics.jsonl").read_text().splitlines()]
 
 
 def weights(folder: str) -> dict[str, Tensor]:
@@ -136,12 +131,6 @@ def test_images_at_addresses_are_read_in_every_pass(run: Run, tmp_path: Path) ->
         server.shutdown()
     assert not any(line.get("lost") for line in metrics("out"))
     assert "eval_accuracy" in metrics("out")[-1]
-
-
-def stop_after(monkeypatch: pytest.MonkeyPatch, updates: int) -> None:
-    """End the next run after so many updates, as a signal does."""
-    left = iter(range(updates - 1))
-    monkeypatch.setattr(GracefulShutdown, "should_stop", lambda self: next(left, None) is None)
 
 
 @pytest.mark.parametrize(

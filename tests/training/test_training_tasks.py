@@ -125,27 +125,6 @@ def test_equal_texts_and_all_texts_of_an_image_are_no_negatives() -> None:
     assert set(said.image_NS[2].tolist()) == {int(said.text_N[2]), -1}
 
 
-def test_out_of_memory_halves_the_micro_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(oom.gc, "collect", lambda: 0)  # it takes seconds with all modules there
-    task = classify(None, is_fixed=False)
-    expected = gradients(classify(None))
-    logits = task._logits
-
-    def limited(part: ImageBatch) -> Tensor:
-        if len(part.rows) > 2:
-            raise torch.OutOfMemoryError("no memory")
-        return logits(part)
-
-    monkeypatch.setattr(task, "_logits", limited)
-    assert_same(gradients(task), expected)
-    assert task.micro_batches.rows == 1
-    fixed = classify(4)
-    monkeypatch.setattr(fixed, "_logits", limited)
-    with pytest.raises(NoUsableDevice, match="4 rows at once"):
-        gradients(fixed)
-    assert oom.is_oom(torch.OutOfMemoryError())
-
-
 def rows_at_most(limit: int, task: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the vision tower of a task run out of memory with more images."""
     forward = task.model.vision.forward

@@ -1,0 +1,16 @@
+"""An engine that the tests of a file share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pgcli.checkpoints.find import Checkpoint
+from pgcli.engine.engine import InferenceEngine
+from pgcli.engine.loader import load
+
+
+@pytest.fixture(scope="module")
+def loaded(tiny: Path) -> InferenceEngine:
+    return load(Checkpoint("tiny", tiny), device="cpu", dtype="float32", batch_size=8)
