@@ -467,4 +467,6 @@ def test_ctrl_c_does_not_end_workers() -> None:
     (child,) = worker_processes()
     assert os.getpgid(child.pid) != os.getpgrp()
     child.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    assert worker_processes() == [child]
     assert codes([first, *images]) == [None] * 300
