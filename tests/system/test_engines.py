@@ -15,11 +15,11 @@ import pytest
 from pgcli.cli.main import main
 from pgcli.errors import UsageError
 from pgcli.run.workers.slots import EngineSlot, engine_slots
-from tests.support.runs import many, wait_until
+from tests.support.runs import EXAMPLES, many, wait_until
 
 ROOT = Path(__file__).parents[2]
 IMAGES = sorted((ROOT / "examples" / "images").glob("*.png"))
-ROWS = 6 * len(IMAGES)
+ROWS = 6 * len(list(EXAMPLES.iterdir()))
 
 
 def command(output: Path, engines: int) -> list[str]:
