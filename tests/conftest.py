@@ -90,6 +90,29 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
 
 
+@pytest.fixture
+def workdir(clean_environment: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder: an empty one, in a clean environment."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def cli(clean_environment: None, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Runs commands in this process: a `Command`."""
+    from tests.support.command import Command
+
+    return Command(capsys)
+
+
+@pytest.fixture
+def pretended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that needs no loading, for commands in this process."""
+    from tests.support import pretend
+
+    monkeypatch.setattr("pgcli.run.model.load_engine", pretend.load_engine)
+
+
 pytest_plugins = ["pytester"]
 
 

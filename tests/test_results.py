@@ -25,8 +25,9 @@ from pgcli.records import COLUMNS, Choice, Mask, Rle
 from pgcli.rle import encode
 from pgcli.rows import RowSchema
 from tests.support.answers import BOX, answer, refused
+from tests.support.command import Command
 from tests.support.exporting import box, captioned, detected, exported, make_images, saved
-from tests.support.save_rows import saving
+from tests.support.save_rows import save
 from tests.support.supervision_lines import detections
 
 OUTPUTS = ["rows.jsonl", "rows.parquet", "rows/"]
@@ -39,9 +40,7 @@ ANSWERS = [
 
 @pytest.fixture(params=OUTPUTS)
 def file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    with saving(f"{tmp_path}/{request.param}", keep=("sku",)) as sink:
-        for one in ANSWERS:
-            sink.save(one)
+    save(f"{tmp_path}/{request.param}", *ANSWERS, keep=("sku",))
     return tmp_path / request.param
 
 
@@ -68,8 +67,7 @@ def test_masks_and_choices_come_back(tmp_path: Path) -> None:
         {"choices": (Choice("yes", -0.5, 0.75), Choice("no", -1.5, 0.25))},
     ]
     for extras, changes in zip((("masks",), ("choices",)), kinds, strict=True):
-        with saving(f"{tmp_path}/{extras[0]}.parquet", extras=extras) as sink:
-            sink.save(answer(0, **changes))
+        save(f"{tmp_path}/{extras[0]}.parquet", answer(0, **changes), extras=extras)
         (read,) = pgcli.read(tmp_path / f"{extras[0]}.parquet")
         assert read == answer(0, **changes)
 
@@ -116,9 +114,7 @@ def test_answers_of_several_tasks_share_a_table() -> None:
 def test_dicts_are_the_rows_of_the_file(tmp_path: Path) -> None:
     for extras, changes in (((), {}), (("masks",), {"task": "segment", "masks": ()})):
         rows = [answer(0, logprob=-0.123456789, **changes), refused(1, task=changes.get("task"))]
-        with saving(tmp_path / f"{len(extras)}.jsonl", extras=extras) as sink:
-            for one in rows:
-                sink.save(one)
+        save(tmp_path / f"{len(extras)}.jsonl", *rows, extras=extras)
         lines = (tmp_path / f"{len(extras)}.jsonl").read_text().splitlines()
         dicts = pgcli.Results(rows).to_dicts()
         assert dicts == [json.loads(line) for line in lines]
@@ -144,8 +140,7 @@ def test_saved_file_of_no_results_has_no_rows(tmp_path: Path) -> None:
 
 
 def test_output_of_a_run_and_other_endings_are_not_replaced(tmp_path: Path) -> None:
-    with saving(tmp_path / "run.jsonl") as sink:
-        sink.save(answer())
+    save(tmp_path / "run.jsonl", answer())
     for name, error in (("run.jsonl", OutputExists), ("x.csv", UsageError), ("x/", UsageError)):
         with pytest.raises(error) as refusal:
             pgcli.Results(ANSWERS).save(f"{tmp_path}/{name}", overwrite=True)
@@ -159,11 +154,9 @@ def test_filter_keeps_the_answers_of_a_condition() -> None:
 
 
 @pytest.mark.parametrize("rows_of", [detected, lambda folder: captioned(folder, "one", "two")])
-def test_coco_is_that_of_the_export(
-    tmp_path: Path, rows_of: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_coco_is_that_of_the_export(tmp_path: Path, rows_of: Any, cli: Command) -> None:
     file = saved(tmp_path / "rows.jsonl", rows_of(make_images(tmp_path / "images")))
-    code, err = exported(capsys, file, "coco", tmp_path / "coco.json")
+    code, err = exported(cli, file, "coco", tmp_path / "coco.json")
     assert code == 0, err
     assert pgcli.read(file).to_coco() == json.loads((tmp_path / "coco.json").read_text())
 

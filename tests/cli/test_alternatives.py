@@ -1,35 +1,27 @@
 """--alternatives and --token-logprobs on the command line and from Python."""
 
-import json
-from pathlib import Path
-
 import pytest
 
 import pgcli
 from pgcli.cli.main import main
+from tests.support.exporting import read_rows
+from tests.support.runs import EXAMPLES
 
-EXAMPLES = Path(__file__).parents[2] / "examples" / "images"
 ASK = ["ask", str(EXAMPLES), "--prompt", "how many shapes are there?", "--model", "demo", "-q"]
 SAMPLED = ("--alternatives", "3", "--temperature", "2", "--seed", "4", "--token-logprobs")
-
-pytestmark = pytest.mark.usefixtures("clean_environment")
-
-
-def rows(output):
-    return [json.loads(line) for line in Path(output).read_text().splitlines()]
 
 
 def test_rows_have_alternatives_and_logprobs_of_tokens(tmp_path):
     output = tmp_path / "rows.jsonl"
     assert main([*ASK, *SAMPLED, "-o", str(output)]) == 0
-    for row in rows(output):
+    for row in read_rows(output):
         assert list(row)[-2:] == ["alternatives", "token_logprobs"]
         assert [set(one) for one in row["alternatives"]] == [{"text", "logprob"}] * 3
         tokens = row["token_logprobs"]
         assert "".join(one["token"] for one in tokens).strip() == f"{row['answer']}<eos>"
         mean = sum(one["logprob"] for one in tokens) / row["tokens"]
         assert row["logprob"] == pytest.approx(mean, rel=1e-4, abs=1e-7)
-    answers = {one["text"] for row in rows(output) for one in row["alternatives"]}
+    answers = {one["text"] for row in read_rows(output) for one in row["alternatives"]}
     assert len(answers) > 3
 
 
@@ -42,10 +34,10 @@ def test_a_run_with_alternatives_resumes_to_the_same_rows(tmp_path, capsys):
     assert "alternatives" in capsys.readouterr().err
     assert main([*ASK, *SAMPLED, "--no-timing", "-o", parts]) == 0
     keys = ("id", "answer", "tokens")
-    assert [[row[key] for key in keys] for row in rows(parts)] == [
-        [row[key] for key in keys] for row in rows(whole)
+    assert [[row[key] for key in keys] for row in read_rows(parts)] == [
+        [row[key] for key in keys] for row in read_rows(whole)
     ]
-    assert texts(rows(parts)) == texts(rows(whole))
+    assert texts(read_rows(parts)) == texts(read_rows(whole))
     assert main(["check", parts]) == 0
 
 

@@ -11,22 +11,15 @@ from typing import Any
 import pytest
 
 import pgcli
-from pgcli.cli.main import main
 from pgcli.parsing import detection_text
 from pgcli.records import Mask, Rle
 from pgcli.rows import answer_digest
 from tests.support.answers import answer
-from tests.support.exporting import box, row, saved
-from tests.support.save_rows import saving
+from tests.support.command import Command
+from tests.support.exporting import box, read_rows, row, saved
+from tests.support.save_rows import save
 
-pytestmark = pytest.mark.usefixtures("clean_environment")
-Capture = pytest.CaptureFixture[str]
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(autouse=True)
-def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def rows() -> list[dict[str, Any]]:
@@ -55,17 +48,12 @@ def write_edits(*edits: Any, **changes: Any) -> None:
     Path("rows.edits.json").write_text(json.dumps(document), encoding="utf-8")
 
 
-def apply(capsys: Capture, *words: str, output: str = "new.jsonl") -> tuple[int, str]:
-    capsys.readouterr()
-    code = main(["apply", "rows.edits.json", "rows.jsonl", "-o", output, *words])
-    return code, capsys.readouterr().err
+def apply(cli: Command, *words: str, output: str = "new.jsonl") -> tuple[int, str]:
+    code, _, err = cli("apply", "rows.edits.json", "rows.jsonl", "-o", output, *words)
+    return code, err
 
 
-def read(name: str = "new.jsonl") -> list[dict[str, Any]]:
-    return [json.loads(line) for line in Path(name).read_text().splitlines()]
-
-
-def test_edits_correct_and_leave_out_rows(capsys: Capture) -> None:
+def test_edits_correct_and_leave_out_rows(cli: Command) -> None:
     given = rows()
     saved(Path("rows.jsonl"), given)
     kept = [edited("lion", given[3], 0), edited("dog", given[3], 1)]
@@ -75,10 +63,10 @@ def test_edits_correct_and_leave_out_rows(capsys: Capture) -> None:
         edit(given[2], "rejected"),
         edit(given[3], boxes=kept),
     )
-    code, err = apply(capsys)
+    code, err = apply(cli)
     assert code == 0
     assert "new.jsonl: 4 rows; 1 accepted; 2 corrected; 1 rejected and left out; 1 not rev" in err
-    first, second, third, fourth = read()
+    first, second, third, fourth = read_rows("new.jsonl")
     assert first == given[0] | {"masks": None}
     assert (second["answer"], second["tokens"], second["logprob"]) == ("right", None, None)
     assert second["model"] == given[1]["model"]
@@ -91,13 +79,13 @@ def test_edits_correct_and_leave_out_rows(capsys: Capture) -> None:
     assert fourth["error"] == "missing"
 
 
-def test_boxes_are_moved_and_drawn(capsys: Capture) -> None:
+def test_boxes_are_moved_and_drawn(cli: Command) -> None:
     given = rows()
     saved(Path("rows.jsonl"), given)
     moved = edited("cat", given[3], 0, xmin=80, xmax=9999)
     write_edits(edit(given[3], boxes=[moved, DRAWN]), edit(given[0], boxes=[DRAWN]))
-    assert apply(capsys)[0] == 0
-    first, *_, fourth, _ = read()
+    assert apply(cli)[0] == 0
+    first, *_, fourth, _ = read_rows("new.jsonl")
     own, drawn = fourth["boxes"]
     assert own == given[3]["boxes"][0] | {"xmin": 80.0, "xmax": 640.0}  # clipped to the image
     assert drawn == DRAWN | {"score": 1.0, "confidence": 1.0}
@@ -107,55 +95,52 @@ def test_boxes_are_moved_and_drawn(capsys: Capture) -> None:
 
 
 @pytest.mark.parametrize(("wanted", "indices"), [("accepted", [0]), ("all", [0, 1, 2, 3, 4])])
-def test_rows_option_chooses_by_review(capsys: Capture, wanted: str, indices: list[int]) -> None:
+def test_rows_option_chooses_by_review(cli: Command, wanted: str, indices: list[int]) -> None:
     given = rows()
     saved(Path("rows.jsonl"), given)
     write_edits(edit(given[0]), edit(given[1], "rejected", answer="not applied"))
-    assert apply(capsys, "--rows", wanted, output="new.parquet")[0] == 0
+    assert apply(cli, "--rows", wanted, output="new.parquet")[0] == 0
     results = pgcli.read("new.parquet")
     assert [one.index for one in results] == indices
     assert all(one.answer == f"text {one.index}" for one in results[:2])
 
 
-def test_edits_of_changed_or_missing_rows_are_named(capsys: Capture) -> None:
+def test_edits_of_changed_or_missing_rows_are_named(cli: Command) -> None:
     given = rows()
     write_edits(edit(given[0]), edit(given[1]), edit(given[2] | {"id": "\x1b[2Jgone"}))
     given[1]["answer"] = "another"
     saved(Path("rows.jsonl"), given)
-    code, err = apply(capsys)
+    code, err = apply(cli)
     assert code == 3
     assert "not applied, another answer now: edit 2 ('1.png', 'what?')" in err
     assert "not applied, no such row: edit 3 (" in err
     assert "\x1b" not in err
-    assert len(read()) == 5
+    assert len(read_rows("new.jsonl")) == 5
     given[0]["answer"] = "another"
     saved(Path("rows.jsonl"), given)
-    code, err = apply(capsys, output="none.jsonl")
+    code, err = apply(cli, output="none.jsonl")
     assert (code, "no edit of" in err, "hint: " in err) == (2, True, True)
     assert not Path("none.jsonl").exists()
 
 
-def test_edits_of_a_page_of_several_files_are_of_their_file(capsys: Capture) -> None:
+def test_edits_of_a_page_of_several_files_are_of_their_file(cli: Command) -> None:
     given = rows()
     saved(Path("rows.jsonl"), given)
     write_edits(
         edit(given[0], "rejected", file="other.jsonl"),
         edit(given[0], answer="own", file="rows.jsonl"),
     )
-    code, err = apply(capsys)
+    code, err = apply(cli)
     assert (code, "1 edit of other files" in err) == (0, True)
-    assert read()[0]["answer"] == "own"
+    assert read_rows("new.jsonl")[0]["answer"] == "own"
 
 
-def test_kept_columns_and_numbers_of_parquet_match_the_digest(capsys: Capture) -> None:
-    with saving("rows.parquet", keep=("sku",)) as sink:
-        sink.save(answer(0, boxes=(box("cat", 1, 2, 3, 4),), kept={"sku": 7}))
-    with saving("rows.jsonl", keep=("sku",)) as sink:
-        sink.save(answer(0, boxes=(box("cat", 1, 2, 3, 4),), kept={"sku": 7}))
+def test_kept_columns_and_numbers_of_parquet_match_the_digest(cli: Command) -> None:
+    for name in ("rows.parquet", "rows.jsonl"):
+        save(name, answer(boxes=(box("cat", 1, 2, 3, 4),), kept={"sku": 7}), keep=("sku",))
     one = json.loads(Path("rows.jsonl").read_text())
     write_edits(edit(one, boxes=[edited("dog", one, 0)]))
-    words = ["apply", "rows.edits.json", "rows.parquet", "-o", "new.parquet"]
-    assert main(words) == 0
+    assert cli("apply rows.edits.json rows.parquet -o new.parquet")[0] == 0
     (corrected,) = pgcli.read("new.parquet")
     assert (corrected.boxes[0].label, corrected.kept) == ("dog", {"sku": 7})
 
@@ -194,30 +179,30 @@ WRONG: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
 
 
 @pytest.mark.parametrize("fault", WRONG)
-def test_invalid_edits_are_refused_and_nothing_is_written(capsys: Capture, fault: str) -> None:
+def test_invalid_edits_are_refused_and_nothing_is_written(cli: Command, fault: str) -> None:
     given = rows()
     saved(Path("rows.jsonl"), given)
     write, message = WRONG[fault]
     write(edit(given[0]))
-    code, err = apply(capsys)
+    code, err = apply(cli)
     assert (code, message in err, "hint: " in err) == (2, True, True), err
     assert not Path("new.jsonl").exists()
 
 
 def test_large_edits_and_existing_outputs_are_refused(
-    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    cli: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = rows()
     saved(Path("rows.jsonl"), given)
     write_edits(edit(given[3], answer="text"))
-    code, err = apply(capsys)
+    code, err = apply(cli)
     assert (code, "changes the answer of a row with boxes" in err) == (2, True)
     write_edits(edit(given[0]))
     Path("new.jsonl").touch()
-    assert apply(capsys)[0] == 13
-    assert apply(capsys, "--overwrite")[0] == 0
+    assert apply(cli)[0] == 13
+    assert apply(cli, "--overwrite")[0] == 0
     monkeypatch.setattr("pgcli.results.edits.MAX_BYTES", 100)
-    code, err = apply(capsys, "--overwrite")
+    code, err = apply(cli, "--overwrite")
     assert (code, "is larger than" in err) == (2, True)
 
 

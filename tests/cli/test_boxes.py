@@ -8,18 +8,15 @@ import pytest
 
 import pgcli
 from pgcli.cli.main import main
+from tests.support.runs import EXAMPLES
 
-EXAMPLES = Path(__file__).parents[2] / "examples" / "images"
 IMAGES = ("dusk.jpg", "one.png", "stars.jpg")
 EACH = ("--object", "star", "--object", "triangle", "--each")
 
-pytestmark = pytest.mark.usefixtures("clean_environment")
 
-
-@pytest.fixture
-def photos(tmp_path, monkeypatch):
-    """The current folder, with a folder of three images."""
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(autouse=True)
+def photos():
+    """A folder of three images."""
     Path("photos").mkdir()
     for name in IMAGES:
         shutil.copy(EXAMPLES / name, f"photos/{name}")
@@ -36,25 +33,19 @@ def written(file, *rows):
     return file
 
 
-@pytest.mark.usefixtures("photos")
-def test_threshold_is_a_setting_of_the_run(capsys):
-    detect("rows.jsonl", "--object", "star", "--limit", "1")
-    detect("rows.jsonl", "--object", "star", "--min-confidence", "0.5", code=13)
-    assert "min_confidence" in capsys.readouterr().err
-
-
-@pytest.mark.usefixtures("photos")
 def test_drawing_has_the_boxes_that_the_row_has():
     detect("all.jsonl", "--object", "star", "--draw", "all")
     detect("none.jsonl", "--object", "star", "--min-confidence", "1", "--draw", "none")
-    plain, drawn = ((Path(name) / "one.png").read_bytes() for name in ("none", "all"))
-    assert plain != drawn
-    command = ["view", "all.jsonl", "-o", "p.html", "--draw", "redrawn", "--min-confidence", "1"]
-    assert main([*command, "--quiet"]) == 0
-    assert (Path("redrawn") / "one.png").read_bytes() == plain
+    assert Path("none/one.png").read_bytes() != Path("all/one.png").read_bytes()
+    for name, options in (("all", ()), ("none", ("--min-confidence", "1"))):
+        words = ("view", "all.jsonl", "-o", "p.html", "--draw", f"{name}-redrawn", *options)
+        assert main([*words, "--quiet"]) == 0
+        for image in IMAGES:
+            assert Path(f"{name}-redrawn", image).read_bytes() == Path(name, image).read_bytes()
+    assert main(["view", "all.jsonl", "-o", "p.html", "--draw", "all"]) == 13
+    assert main(["view", "all.jsonl", "-o", "p.html", "--draw", "photos", "--overwrite"]) == 2
 
 
-@pytest.mark.usefixtures("photos")
 def test_export_and_page_leave_out_boxes():
     rows = detect("rows.jsonl")
     boxes = [box for row in rows for box in row["boxes"]]
@@ -70,28 +61,16 @@ def test_export_and_page_leave_out_boxes():
     assert sum(len(row.get("boxes", ())) for row in json.loads(data)["rows"]) == len(boxes) - 2
 
 
-@pytest.mark.usefixtures("photos")
-def test_each_object_has_a_row_as_if_it_were_asked_alone():
-    rows = detect("each.jsonl", *EACH)
+@pytest.mark.parametrize("limit", [(), ("--strict", "--max-new-tokens", "13")])
+def test_each_object_has_a_row_as_if_it_were_asked_alone(limit):
+    rows = detect("each.jsonl", *EACH, *limit)
     keys = [(row["index"], row["prompt"]) for row in rows]
     assert keys == [(n, f"detect {name}") for n in range(3) for name in ("star", "triangle")]
     for name in ("star", "triangle"):
-        alone = detect(f"{name}.jsonl", "--object", name)
-        together = [row for row in rows if row["prompt"] == f"detect {name}"]
-        answers = [(row["id"], row["answer"]) for row in together]
-        assert answers == [(row["id"], row["answer"]) for row in alone]
-
-
-@pytest.mark.usefixtures("photos")
-def test_strict_answers_of_each_object_are_about_that_object():
-    limit = ("--strict", "--max-new-tokens", "13")
-    rows = detect("each.jsonl", *EACH, *limit)
-    for row in rows:
-        assert {box["label"] for box in row["boxes"]} <= {row["prompt"].removeprefix("detect ")}
-    for name in ("star", "triangle"):
         alone = detect(f"{name}.jsonl", "--object", name, *limit)
-        found = [row["answer"] for row in rows if row["prompt"].endswith(name)]
-        assert found == [row["answer"] for row in alone]
+        together = [row for row in rows if row["prompt"] == f"detect {name}"]
+        assert [row["answer"] for row in together] == [row["answer"] for row in alone]
+        assert not limit or {box["label"] for row in together for box in row["boxes"]} <= {name}
 
 
 def test_each_encodes_an_image_once(capsys):
@@ -99,16 +78,6 @@ def test_each_encodes_an_image_once(capsys):
     assert main(words) == 0
     shown = " ".join(capsys.readouterr().err.split())
     assert "12 of 24 prompts" in shown
-
-
-def test_export_joins_the_rows_of_each_object(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    words = ["detect", str(EXAMPLES / "dusk.jpg"), "--model", "demo", "-o", "r.jsonl", "-q", *EACH]
-    assert main(words) == 0
-    assert main(["export", "r.jsonl", "--to", "coco", "-o", "c.json", "-q"]) == 0
-    found = json.loads(Path("c.json").read_text())
-    assert len(found["images"]) == 1
-    assert {one["name"] for one in found["categories"]} == {"star", "triangle"}
 
 
 def test_engine_takes_the_options_of_boxes():
@@ -120,3 +89,16 @@ def test_engine_takes_the_options_of_boxes():
     assert len(found) == len(everything) - 1
     rows = list(engine.detect(image, ["star", "circle"], each=True))
     assert [row.prompt for row in rows] == ["detect star", "detect circle"]
+
+
+def test_view_export_and_read_accept_boxes_without_confidence():
+    """As those of other programs are."""
+    rows = detect("rows.jsonl")
+    for box in (box for row in rows for box in row["boxes"]):
+        del box["confidence"]
+    written("rows.jsonl", *rows)
+    assert main(["view", "rows.jsonl", "-o", "page.html"]) == 0
+    for format in ("coco", "csv", "fiftyone", "imagefolder", "labelstudio", "yolo"):
+        assert main(["export", "rows.jsonl", "--to", format, "-o", f"made-{format}"]) == 0
+    boxes = [box for answer in pgcli.read("rows.jsonl") for box in answer.boxes]
+    assert {box.confidence for box in boxes} == {None}

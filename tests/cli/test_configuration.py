@@ -7,32 +7,18 @@ import typer
 from PIL import Image
 
 from pgcli.cli.app import PANELS, declared, negated, typer_command
-from pgcli.cli.main import command_group, main
+from pgcli.cli.main import command_group
 from pgcli.declare import options_of
-from pgcli.run import model as running
-from tests.support import pretend
-
-pytestmark = pytest.mark.usefixtures("clean_environment")
 
 ROOT = Path(__file__).parents[2]
 ANSWERING = ("caption", "ask", "detect", "segment", "ocr")
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    """The current folder, with an image, and a model that needs no loading."""
-    monkeypatch.setattr(running, "load_engine", pretend.load_engine)
-    monkeypatch.chdir(tmp_path)
+def folder(workdir, pretended):
+    """The current folder, with an image."""
     Path("photos").mkdir()
     Image.new("RGB", (40, 30), "red").save("photos/a.png")
-    return tmp_path
-
-
-def call(capsys, line):
-    capsys.readouterr()
-    code = main(line.split() if isinstance(line, str) else line)
-    shown = capsys.readouterr()
-    return code, shown.out, shown.err
 
 
 COMMANDS = [name for summaries in PANELS.values() for name in summaries]
@@ -49,17 +35,17 @@ def test_every_flag_can_be_turned_off(name):
             assert given[option.name] is False, option.name
 
 
-def test_view_is_an_option_and_a_command(capsys):
+def test_view_is_an_option_and_a_command(cli):
     """The file that docs/reference.md shows, in which both have their settings."""
     page = (ROOT / "docs" / "reference.md").read_text()
     Path("c.toml").write_text(page.split("```toml\n")[1].split("```")[0])
     line = "photos --object a --model demo --config c.toml"
-    assert call(capsys, f"detect {line} -o rows.jsonl")[0] == 0
-    assert call(capsys, "view rows.jsonl --config c.toml")[0] == 0
+    assert cli(f"detect {line} -o rows.jsonl")[0] == 0
+    assert cli("view rows.jsonl --config c.toml")[0] == 0
     Path("c.toml").write_text('view = "size.html"')
-    assert call(capsys, f"detect {line} -o again.jsonl")[0] == 0
+    assert cli(f"detect {line} -o again.jsonl")[0] == 0
     assert Path("size.html").exists()
-    assert call(capsys, "view rows.jsonl --config c.toml -o v.html")[0] == 0
+    assert cli("view rows.jsonl --config c.toml -o v.html")[0] == 0
 
 
 def test_variables_mean_the_same_in_all_commands():

@@ -3,8 +3,6 @@
 import os
 import re
 import subprocess
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -19,15 +17,13 @@ from pgcli.cli.ui.progress import StageProgress
 from pgcli.run import model as running
 from pgcli.run.model import EngineInfo
 from pgcli.run.progress.summary import Summary, retry_command
-from pgcli.run.progress.tally import Tally
 from pgcli.run.request.make import make_request
 from pgcli.wording import duration
 from tests.support import pretend
+from tests.support.runs import PRETEND
 from tests.support.terminal import on_terminal
 
-ROOT = Path(__file__).parents[2]
 INFO = EngineInfo("pretended@1", "cpu", "float32", 8, {}, ())
-PRETEND = [sys.executable, str(ROOT / "tests" / "support" / "pretend.py")]
 COLOUR = re.compile(r"\x1b\[[0-9;]*3[0-7][0-9;]*m")
 STEERING = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -108,12 +104,10 @@ def test_a_dumb_terminal_gets_plain_lines(images):
 @pytest.mark.nightly
 def test_a_log_has_no_bar_and_no_colours_unless_forced(images):
     command = [*PRETEND, "caption", str(images)]
-    environment = {n: v for n, v in os.environ.items() if n not in ("NO_COLOR", "FORCE_COLOR")}
-    environment["PYTHONPATH"] = str(ROOT)
 
     def log(**more):
         run = subprocess.run(
-            command, capture_output=True, env=environment | more, check=False, timeout=100
+            command, capture_output=True, env=os.environ | more, check=False, timeout=100
         )
         assert b"\x1b" not in run.stdout
         return run.stderr.decode()
@@ -263,30 +257,6 @@ def test_learned_memory_limits_are_used_by_a_resumed_run(images, limited):
 )
 def test_durations_in_words(count, words):
     assert duration(count) == words
-
-
-def test_suggested_commands_quote_the_name_of_the_output(tmp_path):
-    name = str(tmp_path / 'it\'s "mine".parquet')
-    view = summary_of(output=name, tally=Tally(rows=3)).next_command()
-    words = subprocess.run(
-        ["bash", "-c", view.replace("pgcli view", "printf %s")],
-        capture_output=True,
-        check=True,
-        timeout=100,
-    ).stdout.decode()
-    assert words == name
-
-
-@pytest.mark.parametrize(
-    ("words", "command"),
-    [
-        (["caption", "it's", "-o", "a.jsonl"], "caption --retry-errors 'it'\"'\"'s' -o a.jsonl"),
-        (["ask", "a", "--overwrite", "-o", "b"], "ask --retry-errors a -o b"),
-        (["caption", "-o", "a", "--", "-x"], "caption --retry-errors -o a -- -x"),
-    ],
-)
-def test_retry_command_repeats_the_command_line(words, command):
-    assert retry_command(summary_of(*words).request) == f"pgcli {command}"
 
 
 def test_long_commands_and_passwords_are_not_repeated():

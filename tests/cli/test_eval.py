@@ -10,37 +10,18 @@ from typing import Any
 import pytest
 
 from pgcli.cli.main import main
+from tests.support.command import Command
 from tests.support.evaluating import answers, evaluate, refused, truth_of, write
 from tests.support.exporting import detected, make_images, of, plain, row, segmented
-
-pytestmark = pytest.mark.usefixtures("clean_environment")
-Capture = pytest.CaptureFixture[str]
-
-
-@pytest.fixture(autouse=True)
-def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
-def test_json_has_exactly_the_columns_of_the_contract(capsys: Capture) -> None:
-    rows = write("rows.jsonl", answers(("a", "red"), ("b", "blue"), ("c", "green"), ("x", "red")))
-    truth = truth_of(("a", "red"), ("b", "red"), ("c", "green"), ("d", "red"))
-    found = evaluate(capsys, rows, "--truth", truth)
-    assert list(found) == ["metrics", "missing", "surplus"]
-    assert (found["missing"], found["surplus"]) == (1, 1)
-    (one,) = found["metrics"].values()
-    assert list(one) == ["value", "low", "high", "rows"]
-    assert (one["value"], one["rows"]) == (0.4, 5)  # missing and surplus rows are wrong
-    assert 0 <= one["low"] < 0.4 < one["high"] <= 1
 
 
 @pytest.mark.parametrize(
     ("answer", "metric"),
     [("red", "exact"), (["red", "blue"], "anls"), (["red"] * 9 + ["blue"], "vqa"), ("Yes", "f1")],
 )
-def test_auto_chooses_by_what_the_truth_says(capsys: Capture, answer: Any, metric: str) -> None:
+def test_auto_chooses_by_what_the_truth_says(cli: Command, answer: Any, metric: str) -> None:
     rows = write("rows.jsonl", answers(("a", "red"), ("b", "yes")))
-    found = evaluate(capsys, rows, "--truth", truth_of(("a", answer), ("b", answer)))
+    found = evaluate(cli, rows, "--truth", truth_of(("a", answer), ("b", answer)))
     assert metric in found["metrics"]
 
 
@@ -50,12 +31,12 @@ BOX_METRICS = (
 ).split()
 
 
-def test_auto_measures_each_task(capsys: Capture, tmp_path: Path) -> None:
+def test_auto_measures_each_task(cli: Command, tmp_path: Path) -> None:
     boxes = plain(make_images(tmp_path))
     captions = [row(n, id=f"c{n}", task="caption", prompt="caption en") for n in range(3)]
     rows = [*boxes, *captions, *answers(("q", "red"))]
     write("rows.jsonl", rows)
-    found = evaluate(capsys, "rows.jsonl", "--truth", "rows.jsonl")["metrics"]
+    found = evaluate(cli, "rows.jsonl", "--truth", "rows.jsonl")["metrics"]
     assert {name: one["rows"] for name, one in found.items()} == {
         **dict.fromkeys(BOX_METRICS, 3),
         "cider": 3,
@@ -64,17 +45,17 @@ def test_auto_measures_each_task(capsys: Capture, tmp_path: Path) -> None:
     assert [found[name]["value"] for name in ("ap", "f1@0.5", "exact")] == pytest.approx([1] * 3)
 
 
-def test_masks_are_compared_by_their_pixels(capsys: Capture, tmp_path: Path) -> None:
+def test_masks_are_compared_by_their_pixels(cli: Command, tmp_path: Path) -> None:
     rows = segmented(make_images(tmp_path))
     write("truth.jsonl", rows)
-    found = evaluate(capsys, write("rows.jsonl", rows), "--truth", "truth.jsonl")["metrics"]
+    found = evaluate(cli, write("rows.jsonl", rows), "--truth", "truth.jsonl")["metrics"]
     assert (found["miou"]["value"], found["miou"]["rows"]) == (1.0, len(rows))
     none = [rows[0] | {"boxes": [], "masks": []}, *rows[1:]]
-    found = evaluate(capsys, write("rows.jsonl", none), "--truth", "truth.jsonl")["metrics"]
+    found = evaluate(cli, write("rows.jsonl", none), "--truth", "truth.jsonl")["metrics"]
     assert found["miou"]["value"] == pytest.approx(1 - 1 / len(rows))
 
 
-def test_columns_of_rows_and_of_the_truth_make_groups(capsys: Capture) -> None:
+def test_columns_of_rows_and_of_the_truth_make_groups(cli: Command) -> None:
     rows = answers(("a", "red"), ("b", "blue"), ("c", "red"), kept={"split": "x"})
     rows[2]["split"] = "y"
     kinds = {"a": "easy", "b": "hard", "c": "easy"}
@@ -82,23 +63,23 @@ def test_columns_of_rows_and_of_the_truth_make_groups(capsys: Capture) -> None:
     truth = write("truth.jsonl", known)
     write("rows.jsonl", rows)
     for column, expected in (("kind", {"easy": 1.0, "hard": 0.0}), ("split", {"x": 0.5, "y": 1.0})):
-        found = evaluate(capsys, "rows.jsonl", "--truth", truth, "--by", column)
+        found = evaluate(cli, "rows.jsonl", "--truth", truth, "--by", column)
         values = {name: one["metrics"]["exact"]["value"] for name, one in found["groups"].items()}
         assert values == expected
 
 
-def test_two_files_have_differences_of_paired_rows(capsys: Capture) -> None:
+def test_two_files_have_differences_of_paired_rows(cli: Command) -> None:
     ids = [f"{n}" for n in range(40)]
     write("one.jsonl", answers(*((id_, "red" if int(id_) % 2 else "blue") for id_ in ids)))
     write("two.jsonl", answers(*((id_, "red") for id_ in reversed(ids[1:]))))
     truth = truth_of(*((id_, "red") for id_ in ids))
-    found = evaluate(capsys, "one.jsonl", "two.jsonl", "--truth", truth)
+    found = evaluate(cli, "one.jsonl", "two.jsonl", "--truth", truth)
     assert [one["missing"] for one in found["files"]] == [0, 1]
     change = found["differences"]["exact"]
     assert change["value"] == pytest.approx(39 / 40 - 0.5)
     assert 0.2 < change["low"] < change["value"] < change["high"] < 0.7
     assert change["rows"] == 40
-    found = evaluate(capsys, "one.jsonl", "one.jsonl", "--truth", truth)
+    found = evaluate(cli, "one.jsonl", "one.jsonl", "--truth", truth)
     assert found["differences"]["exact"] == {"value": 0.0, "low": 0.0, "high": 0.0, "rows": 40}
 
 
@@ -108,19 +89,19 @@ def labelled(n: int, **more: Any) -> dict[str, Any]:
     return known | more | {"model": "m"} | rest
 
 
-def test_labels_of_a_classifier_have_an_accuracy(capsys: Capture) -> None:
+def test_labels_of_a_classifier_have_an_accuracy(cli: Command) -> None:
     labels = [{"label": name, "probability": 0.2} for name in "abcde"]
     rows = [labelled(n, answer="a", labels=labels) for n in range(4)]
     truth = write("truth.csv", [])
     Path(truth).write_text("image,label\n0.png,a\n1.png,b\n2.png,e\n3.png,z\n".replace(".png", ""))
-    found = evaluate(capsys, write("rows.jsonl", rows), "--truth", truth)["metrics"]
+    found = evaluate(cli, write("rows.jsonl", rows), "--truth", truth)["metrics"]
     assert {name: one["value"] for name, one in found.items()} == {
         "accuracy": 0.25,
         "accuracy@5": 0.75,
     }
 
 
-def test_scores_and_embeddings_have_recalls(capsys: Capture) -> None:
+def test_scores_and_embeddings_have_recalls(cli: Command) -> None:
     vectors = {"red": [1.0, 0.0], "blue": [0.0, 1.0], "violet": [0.7071, 0.7071]}
     images = {"0": [1.0, 0.0], "1": [0.0, 1.0], "2": [0.8, 0.6]}
     true = {"0": ["red"], "1": ["blue", "violet"], "2": ["violet"]}
@@ -142,32 +123,21 @@ def test_scores_and_embeddings_have_recalls(capsys: Capture) -> None:
         for n, (text, vector) in enumerate(vectors.items())
     ]  # fmt: skip
     write("texts.jsonl", texts)
-    by_score = evaluate(capsys, "scores.jsonl", "--truth", truth)["metrics"]
+    by_score = evaluate(cli, "scores.jsonl", "--truth", truth)["metrics"]
     words = ("images.jsonl", "--truth", truth, "--texts", "texts.jsonl")
-    assert evaluate(capsys, *words)["metrics"] == by_score
+    assert evaluate(cli, *words)["metrics"] == by_score
     assert by_score["image_to_text@1"]["value"] == 1.0
     # the image of violet is closer to it than the other one that it is true of
     assert by_score["text_to_image@1"]["value"] == pytest.approx(3 / 4)
     assert by_score["text_to_image@5"]["value"] == 1.0
     twice = [{"id": id_, "texts": texts * 2} for id_, texts in true.items()]
     words = ("scores.jsonl", "--truth", write("twice.jsonl", twice))
-    assert evaluate(capsys, *words)["metrics"] == by_score
-    assert "--texts FILE" in refused(capsys, "images.jsonl", "--truth", truth)
-    useless = refused(capsys, "scores.jsonl", "--truth", truth, "--texts", "texts.jsonl")
+    assert evaluate(cli, *words)["metrics"] == by_score
+    assert "--texts FILE" in refused(cli, "images.jsonl", "--truth", truth)
+    useless = refused(cli, "scores.jsonl", "--truth", truth, "--texts", "texts.jsonl")
     assert "--texts has no effect on rows that have scores" in useless
     words = ("scores.jsonl", "images.jsonl", "--truth", truth, "--texts", "texts.jsonl")
-    assert evaluate(capsys, *words)["files"][1]["metrics"] == by_score
-
-
-def test_text_has_the_confidence_of_boxes_in_bins(capsys: Capture, tmp_path: Path) -> None:
-    rows = plain(make_images(tmp_path))
-    write("rows.jsonl", rows)
-    assert main(["eval", "rows.jsonl", "--truth", "rows.jsonl", "-q"]) == 0
-    out = capsys.readouterr().out
-    assert "  ap_large       -\n" in out
-    assert re.search(
-        r"  confidence of boxes:\n    0\.\d to .* mean .* right 1\.00  \d box(es)?\n", out
-    )
+    assert evaluate(cli, *words)["files"][1]["metrics"] == by_score
 
 
 def page_data(file: str) -> dict[str, Any]:
@@ -179,7 +149,7 @@ def page_data(file: str) -> dict[str, Any]:
     return data
 
 
-def test_page_has_the_worst_rows_beside_the_truth(capsys: Capture, tmp_path: Path) -> None:
+def test_page_has_the_worst_rows_beside_the_truth(cli: Command, tmp_path: Path) -> None:
     rows = plain(make_images(tmp_path))
     write("rows.jsonl", rows)
     moved = {**rows[2], "boxes": [one | {"xmax": one["xmin"] + 1} for one in rows[2]["boxes"]]}
@@ -198,14 +168,14 @@ def test_page_has_the_worst_rows_beside_the_truth(capsys: Capture, tmp_path: Pat
     assert main(["eval", *words, "-q"]) == 0  # a page is replaced
 
 
-def test_page_has_answers_and_differences_of_two_files(capsys: Capture, tmp_path: Path) -> None:
+def test_page_has_answers_and_differences_of_two_files(cli: Command, tmp_path: Path) -> None:
     folder = make_images(tmp_path)
     rows = [of(n, folder, task="ask", prompt="what?", answer=str(n), boxes=()) for n in range(3)]
     write("one.jsonl", rows)
     write("two.jsonl", [rows[0], rows[1] | {"answer": "x"}, rows[2]])
     truth = truth_of(*((one["id"], ["0", "1", "2", "2"]) for one in rows))
     words = ("one.jsonl", "two.jsonl", "--truth", truth, "--metric", "exact")
-    evaluate(capsys, *words, "--view", "worst.html")
+    evaluate(cli, *words, "--view", "worst.html")
     data = page_data("worst.html")
     assert [data["rows"][number]["answer"] for number in data["cards"][0]] == [
         "1",
@@ -215,11 +185,11 @@ def test_page_has_answers_and_differences_of_two_files(capsys: Capture, tmp_path
     assert data["evaluation"]["differences"]["exact"]["value"] == pytest.approx(-1 / 3)
 
 
-def test_detected_masks_without_pixels_are_refused(capsys: Capture, tmp_path: Path) -> None:
+def test_detected_masks_without_pixels_are_refused(cli: Command, tmp_path: Path) -> None:
     rows = detected(make_images(tmp_path))
     write("truth.jsonl", rows)
     codes = [
         one | {"masks": [{"codes": [0] * 16, "rle": None}] * len(one["boxes"])} for one in rows
     ]
     words = (write("rows.jsonl", codes), "--truth", "truth.jsonl", "--metric", "miou")
-    assert "--mask-decoder" in refused(capsys, *words)
+    assert "--mask-decoder" in refused(cli, *words)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
 import os
 import subprocess
@@ -14,9 +15,9 @@ import pytest
 
 import pgcli
 from pgcli.results.exports import FORMATS
+from pgcli.results.publish import MARK
+from tests.support.command import Command
 from tests.support.exporting import box, captioned, detected, exported, make_images, of, row, saved
-
-Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture
@@ -42,18 +43,18 @@ def files(folder: Path) -> dict[str, str]:
 # --- texts
 
 
-def test_texts_of_names_with_dots_stay_in_the_folder(capsys: Capture, tmp_path: Path) -> None:
+def test_texts_of_names_with_dots_stay_in_the_folder(cli: Command, tmp_path: Path) -> None:
     ids = ["../../up.png", "/etc/passwd", "a/../../b.png", "C:\\x.png"]
     rows = [row(index, id=id_, image=id_) for index, id_ in enumerate(ids)]
     (tmp_path / "in").mkdir()
     output = tmp_path / "in" / "texts"
-    assert exported(capsys, saved(tmp_path / "r.jsonl", rows), "txt", output)[0] == 0
+    assert exported(cli, saved(tmp_path / "r.jsonl", rows), "txt", output)[0] == 0
     assert len(files(output)) == 4
     assert len(files(tmp_path)) == 4
 
 
 def test_files_that_are_not_images_get_no_text_and_no_link(
-    capsys: Capture, folder: Path, tmp_path: Path
+    cli: Command, folder: Path, tmp_path: Path
 ) -> None:
     (folder / "secret").write_text("of the user's")
     (folder / "picture").write_bytes((folder / "b.jpg").read_bytes())  # a name without an ending
@@ -62,9 +63,9 @@ def test_files_that_are_not_images_get_no_text_and_no_link(
         for name in ("secret", "picture")
     ]
     file = saved(tmp_path / "r.jsonl", rows)
-    assert exported(capsys, file, "txt", None)[0] == 3
+    assert exported(cli, file, "txt", None)[0] == 3
     assert files(folder).keys() == {"picture.txt"}
-    assert exported(capsys, file, "yolo", tmp_path / "yolo")[0] == 3
+    assert exported(cli, file, "yolo", tmp_path / "yolo")[0] == 3
     assert [link.name for link in (tmp_path / "yolo" / "images").iterdir()] == ["picture.jpg"]
 
 
@@ -74,17 +75,17 @@ ODD += ["shard.tar/a.jpg", "\ud800.png", "a/\n.png", "c:\\x.jpg", "file:///etc/h
 
 @pytest.mark.parametrize("to", FORMATS)
 def test_any_image_name_in_a_row_is_handled(
-    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: str
+    cli: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     plain = row(0, task="detect", boxes=(box("cat", 1.0, 2.0, 30.0, 40.0),))
     rows = [plain | {"index": i, "id": name, "image": name} for i, name in enumerate(ODD)]
     file = saved(tmp_path / "r.jsonl", rows)
-    assert exported(capsys, file, to, tmp_path / "out")[0] in (0, 3)
+    assert exported(cli, file, to, tmp_path / "out")[0] in (0, 3)
     if to in ("txt", "caption"):
-        assert exported(capsys, file, to, None)[0] == 3
+        assert exported(cli, file, to, None)[0] == 3
     if to in ("coco", "labelstudio"):
-        assert exported(capsys, file, to, tmp_path / "again", "--root", "/")[0] == 2
+        assert exported(cli, file, to, tmp_path / "again", "--root", "/")[0] == 2
     assert not Path("/etc/hostname.txt").exists()
 
 
@@ -112,46 +113,35 @@ def test_any_image_name_in_a_row_is_handled(
     ],
 )
 def test_a_damaged_row_is_named_and_nothing_is_written(
-    capsys: Capture, folder: Path, tmp_path: Path, damage: dict[str, Any]
+    cli: Command, folder: Path, tmp_path: Path, damage: dict[str, Any]
 ) -> None:
     rows = detected(folder)
     file = saved(tmp_path / "r.jsonl", [rows[1], rows[0] | damage])
-    code, err = exported(capsys, file, "coco", tmp_path / "o.json")
+    code, err = exported(cli, file, "coco", tmp_path / "o.json")
     assert code == 2
     assert "row 2 is not a result row" in err
     assert not (tmp_path / "o.json").exists()
 
 
 @pytest.mark.parametrize("content", ["nonsense\n", "{}\n", '{"index": 1}\n'])
-def test_file_without_rows_is_refused(capsys: Capture, tmp_path: Path, content: str) -> None:
+def test_file_without_rows_is_refused(cli: Command, tmp_path: Path, content: str) -> None:
     (tmp_path / "r.jsonl").write_text(content)
-    assert exported(capsys, tmp_path / "r.jsonl", "csv", tmp_path / "o.csv")[0] == 2
-    assert exported(capsys, tmp_path / "none.jsonl", "csv", tmp_path / "o.csv")[0] == 2
+    assert exported(cli, tmp_path / "r.jsonl", "csv", tmp_path / "o.csv")[0] == 2
+    assert exported(cli, tmp_path / "none.jsonl", "csv", tmp_path / "o.csv")[0] == 2
 
 
 # --- labels
 
 
-def test_labels_are_sorted_or_as_given(capsys: Capture, boxes: Path, tmp_path: Path) -> None:
+def test_labels_are_sorted_or_as_given(cli: Command, boxes: Path, tmp_path: Path) -> None:
     (tmp_path / "labels.txt").write_text("\n dog \r\nbird\t\n\ncat\n\n \n")
     for number, given in enumerate((None, "dog, bird,cat", tmp_path / "labels.txt")):
         output = tmp_path / f"{number}.json"
         options = [] if given is None else ["--labels", given]
-        assert exported(capsys, boxes, "coco", output, *options)[0] == 0
+        assert exported(cli, boxes, "coco", output, *options)[0] == 0
         known = {c["id"]: c["name"] for c in json.loads(output.read_text())["categories"]}
         wanted = ["cat", "dog"] if given is None else ["dog", "bird", "cat"]
         assert known == dict(enumerate(wanted, start=1))
-
-
-def test_labels_have_the_same_numbers_in_every_process(
-    capsys: Capture, folder: Path, tmp_path: Path
-) -> None:
-    labels = "pear fig date plum kiwi lime bean corn".split()  # the order of a set varies
-    found = tuple(box(label, 0.0, 0.0, 9.0, 9.0) for label in labels)
-    rows = saved(tmp_path / "r.jsonl", [of(0, folder, task="detect", boxes=found)])
-    exported(capsys, rows, "coco", tmp_path / "o.json")
-    known = json.loads((tmp_path / "o.json").read_text())
-    assert [one["name"] for one in known["categories"]] == sorted(labels)
 
 
 # --- destinations
@@ -159,82 +149,69 @@ def test_labels_have_the_same_numbers_in_every_process(
 
 @pytest.mark.parametrize("to", [name for name in FORMATS if name not in ("txt", "caption")])
 def test_export_takes_any_valid_file_name(
-    capsys: Capture, boxes: Path, tmp_path: Path, to: str
+    cli: Command, boxes: Path, tmp_path: Path, to: str
 ) -> None:
     for name in ("\u00e9" * 127, "x" * 255, "\U0001f600" * 63):
-        assert exported(capsys, boxes, to, tmp_path / name)[0] == 0
-        assert exported(capsys, boxes, to, tmp_path / name, "--overwrite")[0] == 0
+        assert exported(cli, boxes, to, tmp_path / name)[0] == 0
+        code, err = exported(cli, boxes, to, tmp_path / name)
+        assert (code, "--overwrite replaces it" in err) == (13, True)
+        assert exported(cli, boxes, to, tmp_path / name, "--overwrite")[0] == 0
         assert (tmp_path / name).exists()
     assert not [file for file in tmp_path.iterdir() if file.name.endswith((".part", ".old"))]
 
 
-@pytest.mark.parametrize("to", [name for name in FORMATS if name not in ("txt", "caption")])
-def test_existing_export_is_replaced_only_with_overwrite(
-    capsys: Capture, boxes: Path, tmp_path: Path, to: str
-) -> None:
-    output = tmp_path / "out"
-    assert exported(capsys, boxes, to, output)[0] == 0
-    stamp = output.stat().st_mtime_ns
-    code, err = exported(capsys, boxes, to, output)
-    assert code == 13
-    assert "--overwrite replaces it" in err
-    assert output.stat().st_mtime_ns == stamp
-    assert exported(capsys, boxes, to, output, "--overwrite")[0] == 0
-    assert output.stat().st_mtime_ns != stamp
-
-
 @pytest.mark.parametrize("to", ["yolo", "imagefolder", "fiftyone"])
 def test_folder_that_no_export_wrote_is_never_replaced(
-    capsys: Capture, boxes: Path, folder: Path, to: str, tmp_path: Path
+    cli: Command, boxes: Path, folder: Path, to: str, tmp_path: Path
 ) -> None:
     before = sorted(folder.rglob("*"))
     for options in ([], ["--overwrite"]):
-        code, err = exported(capsys, boxes, to, folder, *options)
+        code, err = exported(cli, boxes, to, folder, *options)
         assert code == 13
         assert "not written by an export" in err
         assert "--overwrite" not in err  # it would not help
     assert sorted(folder.rglob("*")) == before
     (tmp_path / "empty").mkdir()
-    assert exported(capsys, boxes, to, tmp_path / "empty")[0] == 0
+    assert exported(cli, boxes, to, tmp_path / "empty")[0] == 0
 
 
 def test_export_is_not_replaced_by_one_of_its_own_images(
-    capsys: Capture, boxes: Path, tmp_path: Path
+    cli: Command, boxes: Path, tmp_path: Path
 ) -> None:
     output = tmp_path / "yolo"
-    exported(capsys, boxes, "yolo", output, "--store-images", "copy")
+    exported(cli, boxes, "yolo", output, "--store-images", "copy")
     inner = output / "images"
     rows = saved(tmp_path / "again.jsonl", [of(0, inner, task="detect")])
-    code, err = exported(capsys, rows, "yolo", output, "--overwrite")
+    code, err = exported(cli, rows, "yolo", output, "--overwrite")
     assert code == 2
     assert "which is written" in err
     assert (inner / "a.png").exists()
     inside = saved(output / "rows.jsonl", detected(inner))
-    assert exported(capsys, inside, "yolo", output, "--overwrite")[0] == 2
+    assert exported(cli, inside, "yolo", output, "--overwrite")[0] == 2
     assert inside.exists()
 
 
 @pytest.mark.parametrize("to", ["yolo", "imagefolder", "fiftyone", "webdataset"])
 def test_missing_image_is_left_out_and_reported(
-    capsys: Capture, captions: Path, boxes: Path, folder: Path, tmp_path: Path, to: str
+    cli: Command, captions: Path, boxes: Path, folder: Path, tmp_path: Path, to: str
 ) -> None:
     (folder / "a.png").unlink()
     os.mkfifo(folder / "a.png")  # nothing may wait for it
     rows = captions if to == "webdataset" else boxes
-    code, err = exported(capsys, rows, to, tmp_path / "out")
+    code, err = exported(cli, rows, to, tmp_path / "out")
     assert code == 3
     assert "exported 2 images" in err
     assert "1 image that cannot be read left out" in err
 
 
 def test_files_that_are_not_images_are_not_copied(
-    capsys: Capture, folder: Path, tmp_path: Path
+    cli: Command, folder: Path, tmp_path: Path
 ) -> None:
     (folder / "a.png").write_text("a secret")
     rows = saved(tmp_path / "r.jsonl", captioned(folder, "one"))
     for to, options in (("webdataset", ()), ("imagefolder", ("--store-images", "copy"))):
         output = tmp_path / to
-        assert exported(capsys, rows, to, output, *options)[0] == 3
+        assert exported(cli, rows, to, output, *options)[0] == 3
         made = [output] if output.is_file() else [f for f in output.rglob("*") if f.is_file()]
         assert not any(b"a secret" in file.read_bytes() for file in made)
 
@@ -253,6 +230,53 @@ def test_a_killed_export_leaves_nothing_under_the_output_s_name(
     run = subprocess.run([sys.executable, "-c", code, *command], check=False, timeout=100)
     assert run.returncode == -15
     assert sorted(file.name for file in tmp_path.iterdir()) == ["boxes.jsonl", "images"]
+
+
+# --- replacing an earlier export
+
+
+def tree(folder: Path) -> dict[str, str]:
+    files = (file for file in folder.rglob("*") if file.is_file() and file.suffix in (".txt", ""))
+    return {str(file.relative_to(folder)): file.read_text() for file in files}
+
+
+@pytest.mark.parametrize(
+    ("problem", "code"),
+    [(OSError(errno.EIO, "Input/output error"), 14), (KeyboardInterrupt(), 130)],
+)
+def test_earlier_export_is_put_back_where_the_new_one_cannot_be_named(
+    cli: Command, boxes: Path, monkeypatch: pytest.MonkeyPatch, problem: BaseException, code: int
+) -> None:
+    target = boxes.parent / "yolo"
+    assert exported(cli, boxes, "yolo", target)[0] == 0
+    (target / "mine.txt").write_text("kept")
+    before, names = tree(target), sorted(boxes.parent.iterdir())
+    rename = Path.rename
+
+    def fail(path: Path, new: Path) -> Any:
+        if path.name.endswith(".part"):
+            raise problem
+        return rename(path, new)
+
+    monkeypatch.setattr(Path, "rename", fail)
+    assert exported(cli, boxes, "yolo", target, "--overwrite")[0] == code
+    assert tree(target) == before
+    assert sorted(boxes.parent.iterdir()) == names
+
+
+@pytest.mark.parametrize("to", ["yolo", "coco"])
+def test_part_that_a_killed_process_left_is_no_hindrance(
+    cli: Command, boxes: Path, to: str
+) -> None:
+    target = boxes.parent / "made"
+    left = boxes.parent / f".made.{os.getpid()}.part"  # of a process with the same number
+    left.mkdir()
+    (left / MARK).touch()
+    assert exported(cli, boxes, to, target)[0] == 0
+    assert target.exists()
+
+
+# --- rows of any size and name
 
 
 @pytest.mark.nightly
@@ -279,16 +303,16 @@ def test_memory_does_not_grow_with_the_number_of_rows(tmp_path: Path) -> None:
 
 
 def test_csv_of_hostile_names_is_valid_and_the_terminal_is_clean(
-    capsys: Capture, tmp_path: Path
+    cli: Command, tmp_path: Path
 ) -> None:
     name = "\x1b]0;x\x07\u202egnp.png"
     rows = [row(0, id=name, image=name, task="detect", prompt="\x1b[2J")]
     file = saved(tmp_path / "r.jsonl", rows)
-    exported(capsys, file, "csv", tmp_path / "o.csv")
+    exported(cli, file, "csv", tmp_path / "o.csv")
     with open(tmp_path / "o.csv", encoding="utf-8", newline="") as opened:
         assert next(csv.DictReader(opened))["id"] == name
     for to, options in (("yolo", ()), ("txt", ("--prompt", "x")), ("coco", ("--root", "/none"))):
-        err = exported(capsys, file, to, tmp_path / to, *options)[1]
+        err = exported(cli, file, to, tmp_path / to, *options)[1]
         assert "\x1b" not in err
         assert "\u202e" not in err
 
@@ -296,8 +320,6 @@ def test_csv_of_hostile_names_is_valid_and_the_terminal_is_clean(
 # --- several files, and Parquet
 
 
-def test_parquet_of_boxes_and_masks_is_read_back(
-    capsys: Capture, boxes: Path, tmp_path: Path
-) -> None:
-    assert exported(capsys, boxes, "parquet", tmp_path / "rows.parquet")[0] == 0
+def test_parquet_of_boxes_and_masks_is_read_back(cli: Command, boxes: Path, tmp_path: Path) -> None:
+    assert exported(cli, boxes, "parquet", tmp_path / "rows.parquet")[0] == 0
     assert pgcli.read(tmp_path / "rows.parquet") == pgcli.read(boxes)

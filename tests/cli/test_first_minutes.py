@@ -5,25 +5,17 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
-from pathlib import Path
 
 import pytest
 
 from pgcli.cli.find_model import default_model
 from pgcli.cli.main import main
-from pgcli.run import model as running
-from tests.support import pretend
-from tests.support.runs import EXAMPLES, ROOT
-
-pytestmark = pytest.mark.usefixtures("clean_environment")
+from tests.support.runs import EXAMPLES
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def folder(pretended: None) -> None:
     """The current folder, with an image."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.setattr(running, "load_engine", pretend.load_engine)
     shutil.copy(EXAMPLES / "one.png", "one.png")
 
 

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -20,22 +19,11 @@ from pgcli.cli.app import PANELS, typer_command
 from pgcli.cli.main import app, command_group, main
 from pgcli.cli.options import SHARED_PANELS
 from pgcli.errors import PgcliError
-from tests.support.runs import finished
+from tests.support.runs import EXAMPLES, ROOT, finished
 from tests.support.vectors import rows_of, unit, write_parquet
 
-ROOT = Path(__file__).parents[2]
-EXAMPLES = ROOT / "examples" / "images"
 ANSWERING = ["caption", "ask", "detect", "segment", "ocr"]
 MAKING_ROWS = [*ANSWERING, "embed", "score", "classify"]
-
-
-pytestmark = pytest.mark.usefixtures("clean_environment")
-
-
-def call(capsys, *arguments):
-    code = main([str(argument) for argument in arguments])
-    shown = capsys.readouterr()
-    return code, shown.out, shown.err
 
 
 COMMANDS = [name for summaries in PANELS.values() for name in summaries]
@@ -120,9 +108,9 @@ def test_the_exit_codes_are_in_the_help():
         assert re.search(rf"\b{code} [a-z]", codes_text), code
 
 
-def test_no_command_shows_the_help(capsys):
-    assert call(capsys) == call(capsys, "-h") == call(capsys, "--help")
-    assert call(capsys)[0] == 0
+def test_no_command_shows_the_help(cli):
+    assert cli() == cli("-h") == cli("--help")
+    assert cli()[0] == 0
 
 
 @pytest.mark.parametrize("command", ANSWERING)

@@ -18,15 +18,12 @@ import pytest
 from PIL import Image
 from pyarrow import parquet
 
-from pgcli.cli.main import main
 from pgcli.inputs import tar as tars
-from tests.support import pretend
-from tests.support.awkward import chunk, encoded, make
+from tests.support.awkward import chunk, encoded, make, tar_of
+from tests.support.command import Command
 from tests.support.misbehaving import Server
 from tests.support.parsed_page import content, copy
 from tests.support.runs import MANY, ROWS, finished, started, wait_until
-
-Capture = pytest.CaptureFixture[str]
 
 #: Images of different widths, in several formats.
 FORMATS = {"a.png": "PNG", "b.jpg": "JPEG", "sub/c.webp": "WEBP"}
@@ -34,37 +31,13 @@ IMAGES = {
     name: encoded(Image.new("RGB", (20 + number, 30), (9, 99, 60 * number)), format_)
     for number, (name, format_) in enumerate(FORMATS.items())
 }
-FOUND = json.dumps(["cat", "dog", "cat"])
 
 
 @pytest.fixture(autouse=True)
-def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A temporary folder, and a pretended model."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("pgcli.engine.loader.load", pretend.load_model)
+def model(pretended: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pretended model, which every command names."""
     monkeypatch.setenv("PGCLI_MODEL", "demo")
-    monkeypatch.setenv("PRETEND_ANSWERS", FOUND)
-    return tmp_path
-
-
-def done(*arguments: object) -> int:
-    return main([str(one) for one in arguments])
-
-
-def run_main(capsys: Capture, *arguments: object) -> tuple[int, str]:
-    """The exit code and standard error of a command."""
-    capsys.readouterr()
-    return done(*arguments), capsys.readouterr().err
-
-
-def archived(files: dict[str, bytes], kind: str = "") -> bytes:
-    held = io.BytesIO()
-    with tarfile.open(fileobj=held, mode=f"w:{kind}") as archive:
-        for name, data in files.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            archive.addfile(member, io.BytesIO(data))
-    return held.getvalue()
+    monkeypatch.setenv("PRETEND_ANSWERS", json.dumps(["cat", "dog", "cat"]))
 
 
 def table(file: Any, images: list[Any], **more: list[Any]) -> None:
@@ -92,10 +65,10 @@ def files(folder: str | Path) -> dict[str, bytes]:
 
 
 def test_archive_is_read_once_and_one_image_at_a_time(
-    workdir: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Command, workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Path("shard.tar.gz").write_bytes(archived(IMAGES, "gz"))
-    done("caption", "shard.tar.gz", "-o", "rows.jsonl")
+    Path("shard.tar.gz").write_bytes(tar_of(IMAGES.items(), "gz"))
+    cli("caption", "shard.tar.gz", "-o", "rows.jsonl")
     read: list[str] = []
     stored = tars.read_member
 
@@ -104,12 +77,12 @@ def test_archive_is_read_once_and_one_image_at_a_time(
         return stored(archive, member, most)
 
     monkeypatch.setattr(tars, "read_member", recording_read)
-    assert done("export", "rows.jsonl", "--to", "webdataset", "-o", "out.tar") == 0
+    assert cli("export", "rows.jsonl", "--to", "webdataset", "-o", "out.tar")[0] == 0
     assert read == list(IMAGES)
 
 
 @pytest.mark.nightly
-def test_images_of_a_large_archive_are_not_all_in_memory(workdir: Path) -> None:
+def test_images_of_a_large_archive_are_not_all_in_memory(cli: Command, workdir: Path) -> None:
     image = encoded(Image.frombytes("RGB", (700, 700), os.urandom(700 * 700 * 3)), "BMP")
     code = (
         "import sys\n"
@@ -119,8 +92,8 @@ def test_images_of_a_large_archive_are_not_all_in_memory(workdir: Path) -> None:
     )
     peaks = []
     for count in (3, 60):
-        Path("shard.tar").write_bytes(archived({f"{n:03}.bmp": image for n in range(count)}))
-        done("caption", "shard.tar", "-o", f"{count}.jsonl")
+        Path("shard.tar").write_bytes(tar_of((f"{n:03}.bmp", image) for n in range(count)))
+        cli("caption", "shard.tar", "-o", f"{count}.jsonl")
         command = ["export", f"{count}.jsonl", "--to", "webdataset", "-o", f"{count}.tar", "-q"]
         run = [sys.executable, "-c", code, *command]
         peaks.append(int(subprocess.check_output(run, timeout=100).split()[-1]))
@@ -130,14 +103,16 @@ def test_images_of_a_large_archive_are_not_all_in_memory(workdir: Path) -> None:
 # --- tables
 
 
-def test_file_with_the_name_of_table_bytes_is_not_used_for_them(workdir: Path) -> None:
+def test_file_with_the_name_of_table_bytes_is_not_used_for_them(
+    cli: Command, workdir: Path
+) -> None:
     other = encoded(Image.new("RGB", (20, 30), "red"), "PNG")
     Path("a.png").write_bytes(other)
     table("shop.parquet", [{"bytes": IMAGES["a.png"], "path": "a.png"}])
-    assert done("detect", "shop.parquet", "--object", "cat", "-o", "rows.jsonl") == 0
-    assert done("export", "rows.jsonl", "--to", "imagefolder", "-o", "folder") == 0
+    assert cli("detect", "shop.parquet", "--object", "cat", "-o", "rows.jsonl")[0] == 0
+    assert cli("export", "rows.jsonl", "--to", "imagefolder", "-o", "folder")[0] == 0
     assert files("folder") == {"a.png": IMAGES["a.png"]}
-    assert done("view", "rows.jsonl", "-o", "g.html", "--draw", "drawn") == 0
+    assert cli("view", "rows.jsonl", "-o", "g.html", "--draw", "drawn")[0] == 0
     assert copy(content(workdir / "g.html"), 0).convert("RGB").getpixel((15, 15))[0] < 60  # type: ignore[index]
     with Image.open("drawn/a.png") as drawn:
         assert drawn.convert("RGB").getpixel((15, 25))[0] < 60  # type: ignore[index]
@@ -146,31 +121,7 @@ def test_file_with_the_name_of_table_bytes_is_not_used_for_them(workdir: Path) -
 # --- missing inputs and images
 
 
-@pytest.mark.slow
-def test_only_images_are_exported_whatever_rows_name(capsys: Capture, workdir: Path) -> None:
-    Path("odd").mkdir()
-    make(workdir / "odd")
-    bomb = Path("odd/text bomb.png").read_bytes()
-    images = [IMAGES["a.png"], b"a secret", b"\x89PNG\r\n\x1a\n a secret", bomb]
-    table("shop.parquet", images, id=["../../up.png", "/etc/hostile", "bad", "bomb"])
-    done("detect", "shop.parquet", "--object", "cat", "-o", "rows.jsonl")
-    rows = [json.loads(line) for line in Path("rows.jsonl").read_text().splitlines()]
-    assert [row["error"] is None for row in rows] == [True, False, False, False]
-    good = rows[0] | {"answer": "x"}
-    lies = [good | {name: row[name] for name in ("index", "id", "image")} for row in rows]
-    Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lies))
-    Path("in").mkdir()
-    for to in ("yolo", "imagefolder", "webdataset"):
-        code, err = run_main(capsys, "export", "rows.jsonl", "--to", to, "-o", f"in/{to}")
-        assert code == 3
-        assert "3 images that cannot be read left out" in err
-    made = [one for one in Path("in").rglob("*") if one.is_file()]
-    assert not any(b"a secret" in one.read_bytes() for one in made)
-    assert not list(Path("..").glob("up.*"))
-    assert list(members("in/webdataset").values()) == [IMAGES["a.png"]]
-
-
-def test_every_answered_awkward_image_is_exported_unchanged(workdir: Path) -> None:
+def test_every_answered_awkward_image_is_exported_unchanged(cli: Command, workdir: Path) -> None:
     Path("odd").mkdir()
     make(workdir / "odd")
     lying = Image.Exif()
@@ -178,12 +129,12 @@ def test_every_answered_awkward_image_is_exported_unchanged(workdir: Path) -> No
     end = chunk(b"eXIf", lying.tobytes().removeprefix(b"Exif\0\0"))  # after the pixels
     late = IMAGES["a.png"][:-12] + end + IMAGES["a.png"][-12:]
     (workdir / "odd" / "late.png").write_bytes(late)
-    assert done("caption", "odd", "-o", "rows.jsonl", "--workers", "2") == 3
+    assert cli("caption", "odd", "-o", "rows.jsonl", "--workers", "2")[0] == 3
     rows = [json.loads(line) for line in Path("rows.jsonl").read_text().splitlines()]
     good = sum(row["error"] is None for row in rows)
     assert next(row["width"] for row in rows if row["id"] == "late.png") == 30
     to = ("--to", "imagefolder", "--store-images", "copy", "-o", "folder")
-    assert done("export", "rows.jsonl", *to) == 0
+    assert cli("export", "rows.jsonl", *to)[0] == 0
     assert len(Path("folder/metadata.jsonl").read_text().splitlines()) == good > 20
 
 
@@ -191,10 +142,12 @@ def test_every_answered_awkward_image_is_exported_unchanged(workdir: Path) -> No
 
 
 @pytest.mark.parametrize("output", ["-", "rows.jsonl"])
-def test_prompts_side_by_side_show_images_of_an_archive(workdir: Path, output: str) -> None:
-    Path("shard.tar").write_bytes(archived(IMAGES))
+def test_prompts_side_by_side_show_images_of_an_archive(
+    cli: Command, workdir: Path, output: str
+) -> None:
+    Path("shard.tar").write_bytes(tar_of(IMAGES.items()))
     prompts = ("--prompt", "what?", "--prompt", "what!")
-    assert done("ask", "shard.tar", *prompts, "-o", output, "--view", "page.html") == 0
+    assert cli("ask", "shard.tar", *prompts, "-o", output, "--view", "page.html")[0] == 0
     shown = content(workdir / "page.html")
     assert [copy(shown, number).size for number in range(3)] == [(20, 30), (21, 30), (22, 30)]
     data = shown.named("data")
@@ -215,32 +168,31 @@ def server() -> Iterator[Server]:
 ALLOW_LOCAL_URLS = ("--allow-urls", "--allow-private-hosts")
 
 
-def answered(server: Server) -> None:
+def answered(cli: Command, server: Server) -> None:
     """Rows of images on the server, one of which is missing."""
     names = [*IMAGES, "good"]
     lines = [json.dumps({"image": f"{server.url}/{name}"}) for name in names]
     Path("shop.jsonl").write_text("\n".join(lines))
-    assert (
-        done("detect", "shop.jsonl", "--object", "cat", "-o", "rows.jsonl", *ALLOW_LOCAL_URLS) == 0
-    )
+    words = ("detect", "shop.jsonl", "--object", "cat", "-o", "rows.jsonl", *ALLOW_LOCAL_URLS)
+    assert cli(*words)[0] == 0
     del server.files["/b.jpg"]
     server.requests.clear()
 
 
-def test_images_at_urls_are_exported_with_allow_urls(capsys: Capture, server: Server) -> None:
-    answered(server)
+def test_images_at_urls_are_exported_with_allow_urls(cli: Command, server: Server) -> None:
+    answered(cli, server)
     to = ("export", "rows.jsonl", "--to", "yolo", "-o")
-    code, err = run_main(capsys, *to, "none")
+    code, _, err = cli(*to, "none")
     assert code == 3
     assert "4 images that cannot be read left out" in err
     assert "hint: --allow-urls fetches those at addresses" in err
     assert not server.requests
-    code, err = run_main(capsys, *to, "inwards", "--allow-urls")
+    code, _, err = cli(*to, "inwards", "--allow-urls")
     assert code == 3
     assert "--allow-private-hosts allows that" in err
     assert "hint:" not in err
     assert not server.requests
-    code, err = run_main(capsys, *to, "all", *ALLOW_LOCAL_URLS)
+    code, _, err = cli(*to, "all", *ALLOW_LOCAL_URLS)
     assert code == 3
     assert "exported 3 images with 2 boxes" in err
     assert "3 images copied" in err
@@ -251,17 +203,17 @@ def test_images_at_urls_are_exported_with_allow_urls(capsys: Capture, server: Se
 
 
 def test_images_at_urls_are_shown_and_drawn_with_allow_urls(
-    capsys: Capture, server: Server, workdir: Path
+    cli: Command, server: Server, workdir: Path
 ) -> None:
-    answered(server)
+    answered(cli, server)
     to = ("view", "rows.jsonl", "--overwrite", "-o", "g.html")
-    code, err = run_main(capsys, *to)
+    code, _, err = cli(*to)
     assert code == 0
     assert "4 images are not shown" in err
     assert "hint: --allow-urls fetches those at addresses" in err
     assert "--images" not in err
     assert not server.requests
-    code, err = run_main(capsys, *to, *ALLOW_LOCAL_URLS, "--draw", "drawn")
+    code, _, err = cli(*to, *ALLOW_LOCAL_URLS, "--draw", "drawn")
     assert code == 0
     assert "1 image is not shown" in err
     shown = content(workdir / "g.html")
@@ -270,39 +222,37 @@ def test_images_at_urls_are_shown_and_drawn_with_allow_urls(
 
 
 @pytest.mark.slow
-def test_permissions_of_a_run_do_not_apply_to_view(capsys: Capture, server: Server) -> None:
+def test_permissions_of_a_run_do_not_apply_to_view(cli: Command, server: Server) -> None:
     held = io.BytesIO()
     table(held, [{"bytes": data, "path": name} for name, data in IMAGES.items()])
-    server.files |= {"/shard.tar": archived(IMAGES), "/shop.parquet": held.getvalue()}
+    server.files |= {"/shard.tar": tar_of(IMAGES.items()), "/shop.parquet": held.getvalue()}
     for name in ("shard.tar", "shop.parquet"):
-        done(
-            "caption", f"{server.url}/{name}", "-o", "rows.jsonl", "--overwrite", *ALLOW_LOCAL_URLS
-        )
+        cli("caption", f"{server.url}/{name}", "-o", "rows.jsonl", "--overwrite", *ALLOW_LOCAL_URLS)
         server.requests.clear()
         to = ("--to", "webdataset", "--overwrite", "-o")
-        code, err = run_main(capsys, "export", "rows.jsonl", *to, "out.tar")
+        code, _, err = cli("export", "rows.jsonl", *to, "out.tar")
         assert code == 3
         assert "hint: --allow-urls" in err
-        assert done("view", "rows.jsonl", "-o", "g.html", "--overwrite") == 0
+        assert cli("view", "rows.jsonl", "-o", "g.html", "--overwrite")[0] == 0
         assert not server.requests
-        assert done("export", "rows.jsonl", *to, "out.tar", *ALLOW_LOCAL_URLS) == 0
+        assert cli("export", "rows.jsonl", *to, "out.tar", *ALLOW_LOCAL_URLS)[0] == 0
         assert list(members("out.tar").values()) == list(IMAGES.values())
 
 
 @pytest.mark.nightly
-def test_export_of_a_killed_run_reports_where_it_ends(capsys: Capture, workdir: Path) -> None:
+def test_export_of_a_killed_run_reports_where_it_ends(cli: Command, workdir: Path) -> None:
     output = workdir / "rows.jsonl"
     run = started("caption", *MANY, "-o", output, seconds=0.05)
     wait_until(lambda: output.exists() and output.read_bytes().count(b"\n") > 3)
-    code, err = run_main(capsys, "export", output, "--to", "csv", "-o", "live.csv")
+    code, _, err = cli("export", output, "--to", "csv", "-o", "live.csv")
     run.kill()
     run.communicate(timeout=100)
     assert code == 0
     assert re.search(
         rf"the run is not finished: \d+ of {ROWS} rows so far; the export ends there", err
     )
-    code, err = run_main(capsys, "export", output, "--to", "csv", "-o", "some.csv")
+    code, _, err = cli("export", output, "--to", "csv", "-o", "some.csv")
     assert code == 0
     assert re.search(rf"the run stopped at \d+ of {ROWS} rows; the export ends there", err)
     assert finished("caption", *MANY, "-o", output).returncode == 0
-    assert "ends there" not in run_main(capsys, "export", output, "--to", "csv", "-o", "all.csv")[1]
+    assert "ends there" not in cli("export", output, "--to", "csv", "-o", "all.csv")[2]

@@ -17,10 +17,9 @@ from pgcli.cli.main import main
 from pgcli.inputs import Inventory, ReadOptions
 from pgcli.results.imports.shapes import fill
 from pgcli.rle import decode
-from tests.support.exporting import SIZES, captioned, make_images, plain, saved, segmented
+from tests.support.command import Command
+from tests.support.exporting import SIZES, captioned, make_images, read_rows, saved, segmented
 
-pytestmark = pytest.mark.usefixtures("clean_environment")
-Capture = pytest.CaptureFixture[str]
 PATHS = {
     "coco": "made.json",
     "labelstudio": "made.json",
@@ -29,21 +28,13 @@ PATHS = {
 
 
 @pytest.fixture(autouse=True)
-def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "photos").mkdir()
-    make_images(tmp_path / "photos")
+def photos() -> None:
+    make_images(Path("photos"))
 
 
-def read(name: str = "truth.jsonl") -> list[dict[str, Any]]:
-    return [json.loads(line) for line in Path(name).read_text().splitlines()]
-
-
-def imported(capsys: Capture, format: str, *words: str, file: str = "") -> tuple[int, str]:
-    capsys.readouterr()
-    name = file or PATHS[format]
-    code = main(["import", name, "--from", format, "-o", "truth.jsonl", *words])
-    return code, capsys.readouterr().err
+def imported(cli: Command, format: str, *words: str) -> tuple[int, str]:
+    code, _, err = cli("import", PATHS[format], "--from", format, "-o", "truth.jsonl", *words)
+    return code, err
 
 
 def export(rows: list[dict[str, Any]], format: str) -> None:
@@ -64,33 +55,12 @@ def corners(one: dict[str, Any]) -> list[float]:
 
 
 @pytest.mark.parametrize("format", PATHS)
-def test_boxes_of_an_export_are_read_back(capsys: Capture, format: str) -> None:
-    given = plain(Path("photos"))
-    export(given, format)
-    root = ["--root", "photos"] if format != "yolo" else []
-    code, err = imported(capsys, format, *root)
-    assert (code, "truth.jsonl: 3 rows of 3 images, 3 boxes" in err) == (0, True), err
-    found = read()
-    assert [row["id"] for row in found] == list(SIZES)
-    assert [row["image"] for row in found] == [f"photos/{name}" for name in SIZES]
-    prompt = "segment cat ; dog" if format == "coco" else "detect cat ; dog"  # it has the run's
-    assert {row["prompt"] for row in found} == {prompt}
-    for row, before in zip(found, given, strict=True):
-        assert [row[name] for name in ("width", "height")] == [before["width"], before["height"]]
-        assert [one["label"] for one in row["boxes"]] == [one["label"] for one in before["boxes"]]
-        for one, other in zip(row["boxes"], before["boxes"], strict=True):
-            assert corners(one) == pytest.approx(corners(other), abs=1e-3)
-    assert found[2]["answer"] == "<loc0102><loc0102><loc0614><loc0512> cat"
-    assert (found[1]["answer"], found[1]["boxes"]) == ("", [])
-
-
-@pytest.mark.parametrize("format", PATHS)
-def test_masks_of_an_export_are_read_back(capsys: Capture, format: str) -> None:
+def test_masks_of_an_export_are_read_back(cli: Command, format: str) -> None:
     given = segmented(Path("photos"))
     export(given, format)
-    code, err = imported(capsys, format, *(["--root", "photos"] if format != "yolo" else []))
+    code, err = imported(cli, format, *(["--root", "photos"] if format != "yolo" else []))
     assert (code, "3 of them with masks" in err) == (0, True), err
-    for row, before in zip(read(), given, strict=True):
+    for row, before in zip(read_rows("truth.jsonl"), given, strict=True):
         for number, mask in enumerate(before["masks"]):
             now = row["masks"][number]
             if mask is None:
@@ -102,9 +72,9 @@ def test_masks_of_an_export_are_read_back(capsys: Capture, format: str) -> None:
             )
 
 
-def test_truth_is_a_manifest_and_a_result_file(capsys: Capture) -> None:
+def test_truth_is_a_manifest_and_a_result_file(cli: Command) -> None:
     export(segmented(Path("photos")), "coco")
-    assert imported(capsys, "coco", "--root", "photos")[0] == 0
+    assert imported(cli, "coco", "--root", "photos")[0] == 0
     items = list(Inventory.scan(["truth.jsonl"], ReadOptions()))
     assert [(item.id, item.fault) for item in items] == [(name, None) for name in SIZES]
     results = pgcli.read("truth.jsonl")
@@ -118,15 +88,15 @@ def test_truth_is_a_manifest_and_a_result_file(capsys: Capture) -> None:
 
 
 @pytest.mark.parametrize("format", ["coco", "labelstudio"])
-def test_captions_of_an_export_are_read_back(capsys: Capture, format: str) -> None:
+def test_captions_of_an_export_are_read_back(cli: Command, format: str) -> None:
     export(captioned(Path("photos"), "a dog", "two cats"), format)
-    assert imported(capsys, format, "--root", "photos")[0] == 0
-    assert [(row["task"], row["prompt"], row["answer"]) for row in read()] == [
+    assert imported(cli, format, "--root", "photos")[0] == 0
+    assert [(row["task"], row["prompt"], row["answer"]) for row in read_rows("truth.jsonl")] == [
         ("caption", "caption en", "a dog"),
         ("caption", "caption en", "two cats"),
     ]
-    assert imported(capsys, format, "--root", "photos", "--prompt", "what?", "--overwrite")[0] == 0
-    assert {(row["task"], row["prompt"]) for row in read()} == {("ask", "what?")}
+    assert imported(cli, format, "--root", "photos", "--prompt", "what?", "--overwrite")[0] == 0
+    assert {(row["task"], row["prompt"]) for row in read_rows("truth.jsonl")} == {("ask", "what?")}
 
 
 def coco(*annotations: dict[str, Any], **changes: Any) -> dict[str, Any]:
@@ -136,7 +106,7 @@ def coco(*annotations: dict[str, Any], **changes: Any) -> dict[str, Any]:
     return {"images": [image], "annotations": own, "categories": categories} | changes
 
 
-def test_segmentations_of_coco_are_masks_as_pycocotools_reads_them(capsys: Capture) -> None:
+def test_segmentations_of_coco_are_masks_as_pycocotools_reads_them(cli: Command) -> None:
     square = [8, 4, 28, 4, 28, 14, 8, 14]
     runs = [48 * 8 + 4, 10, 38, 10, 48 * 64 - 48 * 8 - 62]
     other = [20, 10, 40, 10, 40, 30, 20, 30]
@@ -151,11 +121,11 @@ def test_segmentations_of_coco_are_masks_as_pycocotools_reads_them(capsys: Captu
             {"bbox": [5, 5, -1, 5]},
         )
     )
-    code, err = imported(capsys, "coco")
+    code, err = imported(cli, "coco")
     assert code == 0
     assert "4 boxes; 3 of them with masks; 2 boxes without an area" in err
     assert "1 crowd left out" in err
-    (row,) = read()
+    (row,) = read_rows("truth.jsonl")
     boxes = [[8, 4, 28, 14], [8, 4, 40, 30], [8, 4, 10, 14], [0, 0, 5, 5]]
     assert [corners(one) for one in row["boxes"]] == boxes
     expected = [
@@ -234,10 +204,10 @@ SIZELESS = {"id": 1, "file_name": "photos/a.png"}
 
 
 @pytest.mark.parametrize("fault", COCO_WRONG)
-def test_invalid_coco_is_refused_and_nothing_is_written(capsys: Capture, fault: str) -> None:
+def test_invalid_coco_is_refused_and_nothing_is_written(cli: Command, fault: str) -> None:
     make, message = COCO_WRONG[fault]
     write(make())
-    code, err = imported(capsys, "coco")
+    code, err = imported(cli, "coco")
     assert (code, message in err, "hint: " in err) == (2, True, True), err
     assert not Path("truth.jsonl").exists()
 
@@ -260,10 +230,10 @@ LS_WRONG: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("fault", LS_WRONG)
-def test_invalid_label_studio_is_refused(capsys: Capture, fault: str) -> None:
+def test_invalid_label_studio_is_refused(cli: Command, fault: str) -> None:
     document, message = LS_WRONG[fault]
     write(document)
-    code, err = imported(capsys, "labelstudio")
+    code, err = imported(cli, "labelstudio")
     assert (code, message in err, "hint: " in err) == (2, True, True), err
     assert not Path("truth.jsonl").exists()
 
@@ -283,14 +253,14 @@ def test_invalid_label_studio_is_refused(capsys: Capture, fault: str) -> None:
         ("", "names: ['a;b']", "semicolon"),
     ],
 )
-def test_invalid_yolo_is_refused(capsys: Capture, lines: str, names: str, message: str) -> None:
+def test_invalid_yolo_is_refused(cli: Command, lines: str, names: str, message: str) -> None:
     yolo(lines, names)
-    code, err = imported(capsys, "yolo")
+    code, err = imported(cli, "yolo")
     assert (code, message in err, "hint: " in err) == (2, True, True), err
     assert not Path("truth.jsonl").exists()
 
 
-def test_paths_that_lead_out_are_left_out(capsys: Capture, tmp_path: Path) -> None:
+def test_paths_that_lead_out_are_left_out(cli: Command, tmp_path: Path) -> None:
     outside = tmp_path.parent / f"{tmp_path.name}-outside.png"
     Image.new("RGB", (64, 48)).save(outside)
     names = [
@@ -305,31 +275,34 @@ def test_paths_that_lead_out_are_left_out(capsys: Capture, tmp_path: Path) -> No
     Path("link.png").symlink_to(outside)
     images = [IMAGE | {"id": n, "file_name": name} for n, name in enumerate(names)]
     write(coco(images=images))
-    code, err = imported(capsys, "coco")
-    assert (code, [row["id"] for row in read()]) == (3, ["photos/a.png", "gone.png", "x" * 999])
+    code, err = imported(cli, "coco")
+    assert (code, [row["id"] for row in read_rows("truth.jsonl")]) == (
+        3,
+        ["photos/a.png", "gone.png", "x" * 999],
+    )
     assert "4 images left out" in err
     assert "hint: --root" in err
     write(coco(images=images[:1]))
-    code, err = imported(capsys, "coco", "--overwrite")
+    code, err = imported(cli, "coco", "--overwrite")
     assert (code, "has no annotated image" in err) == (2, True)
     yolo()
     Path("made/images/train/b.png").symlink_to(outside)
     Path("made/images/train/c.png").symlink_to("/etc/passwd")
     Path("made/labels/train/d.txt").symlink_to("/etc/passwd")
-    code, err = imported(capsys, "yolo", "--overwrite")
-    assert (code, [row["id"] for row in read()]) == (3, ["train/a.png"])
+    code, err = imported(cli, "yolo", "--overwrite")
+    assert (code, [row["id"] for row in read_rows("truth.jsonl")]) == (3, ["train/a.png"])
     assert "root:" not in err
 
 
 def test_large_files_and_masks_of_too_many_points_are_refused(
-    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    cli: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(coco())
     monkeypatch.setattr("pgcli.results.imports.coco.MAX_BYTES", 10)
-    code, err = imported(capsys, "coco")
+    code, err = imported(cli, "coco")
     assert (code, "is larger than" in err) == (2, True)
     monkeypatch.setattr("pgcli.results.imports.shapes.MAX_CROSSINGS", 10)
     monkeypatch.setattr("pgcli.results.imports.coco.MAX_BYTES", 2**20)
     write(coco({"segmentation": [[0, 0, 60, 0, 60, 40]]}))
-    code, err = imported(capsys, "coco")
+    code, err = imported(cli, "coco")
     assert (code, "has too many points" in err) == (2, True)

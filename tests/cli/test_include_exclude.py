@@ -12,20 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from pgcli.cli.main import main
-from pgcli.run import model as running
-from tests.support import pretend
-
-pytestmark = pytest.mark.usefixtures("clean_environment")
+from tests.support.command import Command
 
 NAMES = ["a.png", "b.jpg", "draft/c.png", "draft/old/d.jpg", "e.png"]
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The current folder, with images and tables of them; a model that needs no loading."""
-    monkeypatch.setattr(running, "load_engine", pretend.load_engine)
-    monkeypatch.chdir(tmp_path)
+def folder(pretended: None) -> None:
+    """The current folder, with images and tables of them."""
     for name in NAMES:
         file = Path("photos", name)
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -42,11 +36,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             archive.add(f"photos/{name}", name)
 
 
-def run(capsys: pytest.CaptureFixture[str], *words: str) -> list[tuple[int, str]]:
+def run(cli: Command, *words: str) -> list[tuple[int, str]]:
     """The indices and ids of the rows."""
-    capsys.readouterr()
-    assert main(["caption", *words, "--model", "demo", "--quiet"]) == 0
-    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    code, out, _ = cli("caption", *words, "--model", "demo", "--quiet")
+    assert code == 0
+    rows = [json.loads(line) for line in out.splitlines()]
     assert all(row["error"] is None for row in rows)
     return [(row["index"], row["id"]) for row in rows]
 
@@ -63,23 +57,21 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> list[tuple[int, str]
         ("images.tar", "images.tar/"),
     ],
 )
-def test_names_of_every_source_are_selected(
-    source: str, prefix: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_names_of_every_source_are_selected(source: str, prefix: str, cli: Command) -> None:
     """Indices count what is left, from 0."""
-    found = run(capsys, source, "--include", "*.png", "--exclude", f"{prefix}draft/")
+    found = run(cli, source, "--include", "*.png", "--exclude", f"{prefix}draft/")
     assert found == [(0, f"{prefix}a.png"), (1, f"{prefix}e.png")]
-    found = run(capsys, source, "--include", f"{prefix}draft/*", "--include", f"{prefix}[ab].*")
+    found = run(cli, source, "--include", f"{prefix}draft/*", "--include", f"{prefix}[ab].*")
     assert [name for _, name in found] == [f"{prefix}{name}" for name in NAMES[:4]]
-    found = run(capsys, source, "--exclude", "*.jpg", "--limit", "2")
+    found = run(cli, source, "--exclude", "*.jpg", "--limit", "2")
     assert found == [(0, f"{prefix}a.png"), (1, f"{prefix}draft/c.png")]
 
 
 def test_standard_input_is_selected_as_it_arrives(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    cli: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for given, option in (("\n".join(f"photos/{name}" for name in NAMES), ()), (None, ("--null",))):
         text = given or "\0".join(f"photos/{name}" for name in NAMES)
         monkeypatch.setattr("sys.stdin", TextIOWrapper(BytesIO(text.encode())))
-        found = run(capsys, "-", "--exclude", "*/draft/*", "--exclude", "*.jpg", *option)
+        found = run(cli, "-", "--exclude", "*/draft/*", "--exclude", "*.jpg", *option)
         assert found == [(0, "photos/a.png"), (1, "photos/e.png")]

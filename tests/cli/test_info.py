@@ -17,16 +17,8 @@ from pgcli.info.model_info import BATCH_SIZES, model_info
 from pgcli.model.kv_cache import BUCKET
 
 
-@pytest.fixture(scope="module")
-def second(tmp_path_factory):
-    """A random checkpoint of the second generation."""
-    from tests.support.tiny import checkpoint_into
-
-    return checkpoint_into(tmp_path_factory.mktemp("second"), generation=2)
-
-
-def test_info_matches_the_loaded_model(tiny, second):
-    for folder in (tiny, second):
+def test_info_matches_the_loaded_model(tiny, tiny2):
+    for folder in (tiny, tiny2):
         values = model_info(Checkpoint("tiny", folder, "r1"), device="cpu", dtype="bfloat16")
         model = weights.load(folder, read_config(folder), dtype=torch.bfloat16)
         assert values["parameters"] == sum(p.numel() for p in model.parameters())
@@ -41,15 +33,15 @@ def test_info_matches_the_loaded_model(tiny, second):
         assert json.loads(json.dumps(values))["architecture"]["decoder"]["width"] == 48
 
 
-def test_architecture_distinguishes_the_generations(tiny, second):
+def test_architecture_distinguishes_the_generations(tiny, tiny2):
     first, later = (
         model_info(Checkpoint("x", folder), device="cpu")["architecture"]
-        for folder in (tiny, second)
+        for folder in (tiny, tiny2)
     )
     assert (first["generation"], later["generation"]) == (1, 2)
     assert later["decoder"]["attn_softcap"] == 0.5
     assert (first["vision"]["depth"], first["vision"]["num_heads"]) == (2, 2)
-    shown = dict(info_facts(model_info(Checkpoint("x", second), device="cpu")))
+    shown = dict(info_facts(model_info(Checkpoint("x", tiny2), device="cpu")))
     assert shown["generation"] == "PaliGemma 2 (Gemma 2)"
     assert shown["sliding window"] == "6 tokens in 2 layers"
     assert shown["soft caps"] == "attention 0.5, logits 0.3"

@@ -15,18 +15,12 @@ import pytest
 from PIL import Image
 
 from pgcli.cli.main import main
-from pgcli.run import model as running
-from tests.support import pretend
 from tests.support.runs import other_process, wait_until
-
-pytestmark = pytest.mark.usefixtures("clean_environment")
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The current folder, with twenty images and a broken one, and a model without loading."""
-    monkeypatch.setattr(running, "load_engine", pretend.load_engine)
-    monkeypatch.chdir(tmp_path)
+def folder(pretended: None) -> None:
+    """The current folder, with twenty images and a broken one."""
     Path("photos").mkdir()
     for number in range(20):
         Image.new("RGB", (8, 8 + number)).save(f"photos/{number:02}.png")
@@ -82,7 +76,6 @@ def test_run_of_the_whole_output_is_refused_while_another_one_joins() -> None:
         (("--overwrite",), "--overwrite does not go with --join"),
         (("--shard", "0/2"), "--shard does not go with --join"),
         (("--view", "page.html"), "--view does not go with --join"),
-        (("--retry-errors",), "leave out --join, --ray and --shard"),
     ],
 )
 def test_options_that_do_not_go_with_join_are_refused(

@@ -12,21 +12,15 @@ import pytest
 from PIL import Image
 
 from pgcli.cli.main import main
-from pgcli.run import model as running
-from tests.support import pretend
 from tests.support.typed_columns import COLUMNS_OF_ALL_TYPES
-
-pytestmark = pytest.mark.usefixtures("clean_environment")
 
 COLUMNS = {**COLUMNS_OF_ALL_TYPES, "nothing": pa.nulls(4)}
 NAMES = ",".join(COLUMNS)
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The current folder, with an image and a table of all types; a model that needs no loading."""
-    monkeypatch.setattr(running, "load_engine", pretend.load_engine)
-    monkeypatch.chdir(tmp_path)
+def folder(pretended: None) -> None:
+    """The current folder, with an image and a table of all types."""
     Image.new("RGB", (8, 8)).save("a.png")
     table = pa.table({"image": ["a.png"] * 4, **COLUMNS})
     pq.write_table(table, "m.parquet")

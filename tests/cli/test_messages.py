@@ -4,6 +4,7 @@ Each message names the cause; its hint names the next command.
 """
 
 import ast
+import json
 import os
 import re
 import shlex
@@ -20,7 +21,6 @@ import torch
 from huggingface_hub import constants
 
 from pgcli.checkpoints.find import BUILTIN
-from pgcli.cli.main import main
 from pgcli.device import nvidia_driver as driver
 from pgcli.engine import loader, memory
 from pgcli.errors import PgcliError
@@ -30,9 +30,8 @@ from pgcli.run.state import processes
 from pgcli.stores import LocalStore
 from tests.support import pretend
 from tests.support.hub_server import Hub
+from tests.support.runs import EXAMPLES, ROOT
 
-ROOT = Path(__file__).parents[2]
-EXAMPLES = ROOT / "examples" / "images"
 MODEL = "somebody/some-model"
 FILES = {file.name: file.read_bytes() for file in BUILTIN.iterdir() if file.is_file()}
 AUTHENTICATE = "as the user that `hf auth whoami` names; name a local folder: --model DIR"
@@ -41,14 +40,13 @@ AUTHENTICATE = "as the user that `hf auth whoami` names; name a local folder: --
 class Stage:
     """A machine with an image, an empty cache, no token, and a Hub of its own."""
 
-    def __init__(self, folder, monkeypatch, capsys, hub):
-        self.folder, self.patch, self.capsys, self.hub = folder, monkeypatch, capsys, hub
+    def __init__(self, monkeypatch, cli, hub):
+        self.patch, self.cli, self.hub = monkeypatch, cli, hub
 
     def run(self, *words):
         """The exit code and standard error of a command."""
-        self.capsys.readouterr()
-        code = main([str(word) for word in words])
-        return code, self.capsys.readouterr().err
+        code, _, err = self.cli(*words)
+        return code, err
 
     def gated(self, **tokens):
         """Request a model with a licence, with these tokens in the environment and stored."""
@@ -175,13 +173,8 @@ SITUATIONS = [
 
 
 @pytest.fixture
-def stage(tmp_path, monkeypatch, capsys):
-    for name in os.environ:
-        if name.startswith("PGCLI_") or name in ("FORCE_COLOR", "HF_TOKEN"):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.chdir(tmp_path)
+def stage(tmp_path, monkeypatch, cli):
+    monkeypatch.delenv("HF_TOKEN", raising=False)
     shutil.copy(EXAMPLES / "one.png", "one.png")
     with Hub() as hub:
         huggingface_hub.close_session()
@@ -194,7 +187,7 @@ def stage(tmp_path, monkeypatch, capsys):
             "HF_TOKEN_PATH": str(tmp_path / "token"),
         }.items():
             monkeypatch.setattr(constants, name, value)
-        yield Stage(tmp_path, monkeypatch, capsys, hub)
+        yield Stage(monkeypatch, cli, hub)
 
 
 @pytest.mark.parametrize("situation", SITUATIONS, ids=lambda situation: situation.name)
@@ -293,3 +286,19 @@ def test_messages_are_lower_case_and_end_without_a_dot():
                 assert not last.endswith((".", "!")), (file, line)
             if isinstance(first, str) and (word := re.match(r"[A-Z][a-z]+ ", first)):
                 assert word[0] in ("PaliGemma ",), (file, line)
+
+
+def test_a_warning_about_a_checkpoint_is_one_line_on_stderr(tmp_path):
+    folder = tmp_path / "model"
+    shutil.copytree(BUILTIN, folder)
+    values = {"eos_token_id": 1, "stop_strings": ["made\x1b[2Jup"]}
+    (folder / "generation_config.json").write_text(json.dumps(values))
+    shutil.copy(EXAMPLES / "one.png", "one.png")
+    command = [sys.executable, "-m", "pgcli", "caption", "one.png", "--model", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0
+    lines = [line for line in done.stderr.splitlines() if "made" in line]
+    assert len(lines) == 1
+    assert lines[0].startswith("pgcli: generation_config.json: ")
+    assert lines[0].endswith("and pgcli's do not")
+    assert "\x1b" not in lines[0]

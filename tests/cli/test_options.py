@@ -16,15 +16,13 @@ from PIL import Image
 
 from pgcli.checkpoints.find import BUILTIN, find
 from pgcli.cli.app import typer_command
-from pgcli.cli.main import command_group, main
+from pgcli.cli.main import command_group
 from pgcli.images import ImageDecoder, ImageSpec, pool
 from pgcli.records import Item
 from pgcli.run import model as running
 from tests.support import pretend
 from tests.support.awkward import drawing
 from tests.support.stores import S3, serve
-
-pytestmark = pytest.mark.usefixtures("clean_environment")
 
 ANSWERING = ("caption", "ask", "detect", "segment", "ocr")
 
@@ -101,12 +99,11 @@ class RecordingEngine(pretend.Engine):
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder():
     """The current folder: images, broken images, manifests, an existing output."""
-    monkeypatch.chdir(tmp_path)
     sizes = {"a": (40, 30), "b": (20, 60), "c": (10, 10), "d": (50, 50)}
     for name in ("photos", "mixed", "linked"):
-        (tmp_path / name).mkdir()
+        Path(name).mkdir()
     for name, size in sizes.items():
         Image.new("RGB", size, "red").save(f"photos/{name}.png")
     shutil.copy("photos/a.png", "mixed/a.png")
@@ -123,7 +120,6 @@ def folder(tmp_path, monkeypatch):
     Path("exists.jsonl").write_text("")
     Path("c.toml").write_text("limit = 1")
     Path("masks.npz").touch()
-    return tmp_path
 
 
 @pytest.fixture
@@ -135,7 +131,7 @@ def address(folder):
 
 
 @pytest.fixture
-def run(capsys, monkeypatch, folder, address):
+def run(cli, monkeypatch, address):
     """Runs a command line in this process with a recording model."""
 
     def run(line: str) -> Outcome:
@@ -169,18 +165,9 @@ def run(capsys, monkeypatch, folder, address):
         monkeypatch.setattr(pool, "decode_ahead", decode_ahead)
         names = io.BytesIO(b"photos/a.png\0photos/b.png\0")
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(names))
-        code = main(line.split())
-        shown = capsys.readouterr()
-        return Outcome(
-            code,
-            shown.out,
-            shown.err,
-            loaded,
-            engine.question,
-            engine.sampling,
-            engine.pixels,
-            decoding[0] if decoding else None,
-        )
+        said = cli(line)
+        workers = decoding[0] if decoding else None
+        return Outcome(*said, loaded, engine.question, engine.sampling, engine.pixels, workers)
 
     real_decode_ahead = pool.decode_ahead
     return run

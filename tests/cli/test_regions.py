@@ -1,9 +1,7 @@
 """--region and the region column: a part of an image, given as location tokens in the prompt."""
 
-import io
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,7 +16,7 @@ from pgcli.checkpoints.find import BUILTIN
 from pgcli.engine.input_processor import InputProcessor
 from pgcli.engine.sampler import GREEDY
 from pgcli.engine.tokenizer import Tokenizer
-from pgcli.errors import ManifestError, UsageError
+from pgcli.errors import UsageError
 from pgcli.inputs import Inventory, ReadOptions
 from pgcli.records import DecodedImage, Item
 from pgcli.regions import location_values
@@ -145,21 +143,6 @@ class TestManifests:
         (item,) = Inventory.scan([str(manifest)])
         assert (item.region, item.fault) == (None, None)
 
-    def test_regions_on_standard_input_are_read_and_checked(self, monkeypatch):
-        given = [{"image": "a.png", "region": "1,2,3,4"}, {"image": "b.png", "region": "1,2,3"}]
-        text = "\n".join(map(json.dumps, given)).encode()
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
-        items = iter(Inventory.scan(["-"]))
-        assert next(items).region == (1, 2, 3, 4)
-        assert "The 'region' is not" in next(items).fault.message
-
-    def test_region_option_and_region_column_are_exclusive(self, tmp_path):
-        manifest = tmp_path / "m.csv"
-        manifest.write_text('image,region\na.png,"1,2,3,4"\n')
-        with pytest.raises(ManifestError, match="one is given for all") as refused:
-            Inventory.scan([str(manifest)], ReadOptions(refuses_regions=True))
-        assert "--region" in refused.value.hint
-
     @pytest.mark.parametrize(
         ("text", "found"),
         [('["a|x", "b"]', ("a|x", "b")), ("a|b |c", ("a", "b", "c")), ("[a]|b", ("[a]", "b"))],
@@ -173,9 +156,13 @@ class TestManifests:
 
     @pytest.mark.parametrize(
         ("value", "problem"),
-        [([], "are 0"), (["a"], "are 1"), ("a", "are 1"), ("a|", "empty"), (["a", " a"], "twice")],
+        [
+            *(([], "are 0"), (["a"], "are 1"), ("a", "are 1"), ("a|", "empty")),
+            (["a", " a"], "twice"),
+            *((value, "The choices in 'options'") for value in (3, [1, 2], None, {"a": "b"})),
+        ],
     )
-    def test_too_few_or_repeated_choices_cost_their_row(self, tmp_path, value, problem):
+    def test_invalid_choices_cost_their_row(self, tmp_path, value, problem):
         manifest = tmp_path / "m.jsonl"
         good = json.dumps({"image": "a.png", "options": ["p", "q"]})
         manifest.write_text(good + "\n" + json.dumps({"image": "b.png", "options": value}))
@@ -193,13 +180,6 @@ class TestManifests:
     def test_choices_column_without_a_manifest_is_refused(self):
         with pytest.raises(UsageError, match="has no choices"):
             Inventory.scan([str(IMAGE)], ReadOptions(choices_column="options"))
-
-    @pytest.mark.parametrize("value", [3, [1, 2], None, {"a": "b"}])
-    def test_choices_that_are_not_texts_cost_their_row(self, tmp_path, value):
-        manifest = tmp_path / "m.jsonl"
-        manifest.write_text(json.dumps({"image": "a.png", "options": value}))
-        (item,) = Inventory.scan([str(manifest)], ReadOptions(choices_column="options"))
-        assert "The choices in 'options'" in item.fault.message
 
 
 def test_region_from_python_is_in_the_prompt_of_the_row():

@@ -8,18 +8,10 @@ import pytest
 
 from pgcli.cli.main import main
 from pgcli.output.reader import read_results
-from pgcli.run import model as running
-from tests.support import pretend
 from tests.support.runs import EXAMPLES
 
+pytestmark = pytest.mark.usefixtures("pretended")
 OUTPUT = Path("rows.jsonl")
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(running, "load_engine", pretend.load_engine)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def caption(limit: int, *options: str) -> int:
@@ -47,15 +39,15 @@ def test_run_with_an_adapter_of_another_configuration_is_not_resumed(
 
 
 def test_output_is_checked_from_a_deleted_folder(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    workdir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert caption(2) == 0
-    deleted = folder / "deleted"
+    deleted = workdir / "deleted"
     deleted.mkdir()
     monkeypatch.chdir(deleted)
     deleted.rmdir()
     capsys.readouterr()
-    assert main(["check", str(folder / OUTPUT)]) == 2
+    assert main(["check", str(workdir / OUTPUT)]) == 2
     out, err = capsys.readouterr()
     assert "the current folder cannot be read" in err
     assert "difference" not in out + err

@@ -12,19 +12,20 @@ from typing import Any
 
 import pytest
 
-from pgcli.cli.main import main
 from pgcli.errors import OutputFailed
 from pgcli.run.state.processes import SILENT_SECONDS, Process
 from pgcli.stores import LocalStore
+from tests.support.command import Command
 from tests.support.runs import EXAMPLES, MANY, ROWS, finished, saved, started, wait_until
 
 FORMATS = ["rows.jsonl", "rows.parquet", "rows/"]
 
 
-def status(capsys: pytest.CaptureFixture[str], output: object) -> dict[str, Any]:
+def status(cli: Command, output: object) -> dict[str, Any]:
     """The status as JSON."""
-    assert main(["status", str(output), "--json"]) == 0
-    report: dict[str, Any] = json.loads(capsys.readouterr().out)
+    code, out, _ = cli("status", output, "--json")
+    assert code == 0
+    report: dict[str, Any] = json.loads(out)
     return report
 
 
@@ -37,25 +38,23 @@ def run_shard(output: Path, shard: str) -> None:
 
 
 @pytest.mark.slow
-def test_rows_count_once_after_another_number_of_shards(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_rows_count_once_after_another_number_of_shards(cli: Command, tmp_path: Path) -> None:
     output = tmp_path / "rows"
     run_shard(output, "0/4")
     run_shard(output, "1/2")
-    report = status(capsys, output)
+    report = status(cli, output)
     assert (report["state"], report["rows"], report["total"]) == ("stopped", 9, 12)
     assert states(report) == {"0/2": "waiting", "1/2": "complete"}
     assert [shard["rows"] for shard in report["shards"]] == [3, 6]
     run_shard(output, "0/2")
     run_shard(output, "0/3")
-    report = status(capsys, output)
+    report = status(cli, output)
     assert (report["state"], report["rows"], report["total"]) == ("complete", 12, 12)
 
 
 @pytest.mark.slow
 def test_rows_of_a_killed_shard_count_once_under_another_number(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
+    cli: Command, tmp_path: Path
 ) -> None:
     output, state = tmp_path / "rows", tmp_path / "rows.pgcli"
     run = started("caption", *MANY, "-o", f"{output}/", "--shard", "0/2", seconds=0.05)
@@ -63,12 +62,12 @@ def test_rows_of_a_killed_shard_count_once_under_another_number(
     run.kill()
     run.communicate(timeout=60)
     lines = [row for file in state.glob("open/*.jsonl") for row in file.open("rb")]
-    report = status(capsys, output)
+    report = status(cli, output)
     assert (report["state"], report["rows"], report["total"]) == ("stopped", len(lines), ROWS)
     assert report["exit_code"] is None
     assert report["lost"][0]["pid"] == run.pid
     finished("caption", *MANY, "-o", f"{output}/", "--shard", "0/1")
-    report = status(capsys, output)
+    report = status(cli, output)
     assert (report["state"], report["rows"], report["total"]) == ("complete", ROWS, ROWS)
 
 
@@ -100,50 +99,47 @@ def write_process(output: Path, *, is_silent: bool, **values: object) -> None:
 
 @pytest.mark.parametrize("is_silent", [True, False])
 def test_run_of_another_host_is_told_by_its_last_sign_of_life(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, is_silent: bool
+    cli: Command, tmp_path: Path, is_silent: bool
 ) -> None:
     output = tmp_path / "rows.jsonl"
     assert finished("caption", EXAMPLES, "-o", output, "--limit", 5).returncode == 0
     write_process(output, is_silent=is_silent)
-    report = status(capsys, output)
+    report = status(cli, output)
     assert report["state"] == ("complete" if is_silent else "running")
     assert len(report["runs"]) == (not is_silent)
     assert report["lost"] == []  # nothing is missing
-    assert main(["status", str(output)]) == 0
-    assert ("process 7 on elsewhere" in capsys.readouterr().out) != is_silent
+    assert ("process 7 on elsewhere" in cli("status", output)[1]) != is_silent
 
 
-def test_killed_process_is_named_until_another_one_begins(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_killed_process_is_named_until_another_one_begins(cli: Command, tmp_path: Path) -> None:
     output = tmp_path / "rows.jsonl"
     run = started("caption", *MANY, "-o", output, seconds=0.05)
     wait_until(lambda: saved(output))
     run.send_signal(signal.SIGTERM)
     run.communicate(timeout=60)
     write_process(output, is_silent=True, began=1.0)
-    assert status(capsys, output)["lost"] == []  # the other run began since
+    assert status(cli, output)["lost"] == []  # the other run began since
     for file in (tmp_path / "rows.jsonl.pgcli" / "processes").glob("*.json"):
         if file.name != "abc.json":
             file.unlink()
-    [lost] = status(capsys, output)["lost"]
+    [lost] = status(cli, output)["lost"]
     assert lost["silent_seconds"] >= SILENT_SECONDS
 
 
-def test_engine_that_died_is_mentioned(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_engine_that_died_is_mentioned(cli: Command, tmp_path: Path) -> None:
     output = tmp_path / "rows.jsonl"
     with started("caption", *MANY, "-o", output, seconds=0.05) as run:
         wait_until(lambda: saved(output))
         write_process(output, is_silent=True, mode="engine")
-        report = status(capsys, output)
-        main(["status", str(output)])
+        report = status(cli, output)
+        out = cli("status", output)[1]
         run.kill()
     assert (report["engines"], report["dead_engines"]) == (0, 1)
-    assert "0 engines, 1 died\n" in capsys.readouterr().out
+    assert "0 engines, 1 died\n" in out
 
 
 def test_exit_code_is_known_after_a_full_disk(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing more fits on the disk until the process removes its own file."""
     output = tmp_path / "rows.jsonl"
@@ -159,29 +155,25 @@ def test_exit_code_is_known_after_a_full_disk(
             write(process)
 
         monkeypatch.setattr(Process, "write", full)
-    assert status(capsys, output)["exit_code"] == 14
-    main(["status", str(output)])
-    assert "exit code 14, output not written\n" in capsys.readouterr().out
+    assert status(cli, output)["exit_code"] == 14
+    assert "exit code 14, output not written\n" in cli("status", output)[1]
 
 
-def test_run_that_was_killed_before_its_first_row_is_stopped(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_run_that_was_killed_before_its_first_row_is_stopped(cli: Command, tmp_path: Path) -> None:
     output = tmp_path / "rows.jsonl"
     process = Process(LocalStore(tmp_path / "rows.jsonl.pgcli", create=True), "run")
     with process.registered():
-        assert status(capsys, output)["state"] == "running"
+        assert status(cli, output)["state"] == "running"
     process.write()  # as after a kill: it has not ended, and its file is not locked
     Path(process.values["lock"]).touch()
-    assert status(capsys, output)["state"] == "stopped"
-    main(["status", str(output)])
-    shown = capsys.readouterr().out
+    assert status(cli, output)["state"] == "stopped"
+    shown = cli("status", output)[1]
     assert f"killed: process {os.getpid()} on " in shown
     assert "to resume: run the same command again\n" in shown
 
 
 def test_overwrite_is_refused_while_a_shard_lives_on_another_host(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
+    cli: Command, tmp_path: Path
 ) -> None:
     output = tmp_path / "rows"
     run_shard(output, "1/4")
@@ -191,16 +183,16 @@ def test_overwrite_is_refused_while_a_shard_lives_on_another_host(
     assert refused.returncode == 12
     assert b"process 7 on elsewhere" in refused.stderr
     write_process(output, is_silent=True, mode="shared", shard="0/4", total=12)
-    report = status(capsys, output)
+    report = status(cli, output)
     assert (states(report)["0/4"], report["exit_code"]) == ("stopped", None)
-    main(["status", str(output)])
-    assert "killed: process 7 on elsewhere, shard 0/4, silent for " in capsys.readouterr().out
+    killed = "killed: process 7 on elsewhere, shard 0/4, silent for "
+    assert killed in cli("status", output)[1]
     assert finished(*replaced).returncode == 0
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_retried_rows_count_once_and_their_errors_are_gone(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str
+    cli: Command, tmp_path: Path, name: str
 ) -> None:
     folder, output = tmp_path / "images", f"{tmp_path}/{name}"
     folder.mkdir()
@@ -208,11 +200,11 @@ def test_retried_rows_count_once_and_their_errors_are_gone(
         shutil.copy(EXAMPLES / "one.png", folder / f"{number}.png")
     (folder / "2.png").write_text("not an image")
     assert finished("caption", folder, "-o", output).returncode == 3
-    report = status(capsys, output)
+    report = status(cli, output)
     assert (report["rows"], report["errors"]) == (6, {"not_an_image": 1})
     assert report["exit_code"] == 3
     shutil.copy(EXAMPLES / "pair.png", folder / "2.png")
     assert finished("caption", folder, "-o", output, "--retry-errors").returncode == 0
-    report = status(capsys, output)
+    report = status(cli, output)
     assert (report["state"], report["rows"], report["total"]) == ("complete", 6, 6)
     assert (report["errors"], report["exit_code"]) == ({}, 0)

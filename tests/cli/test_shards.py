@@ -15,19 +15,14 @@ from PIL import Image
 from pgcli.checkpoints.find import BUILTIN
 from pgcli.checkpoints.weight_files import total_bytes
 from pgcli.cli.main import main
-from pgcli.run import model as running
-from tests.support import pretend
 from tests.support.bytes_read import bytes_read
+from tests.support.exporting import read_rows
 from tests.support.noise import noise
-
-pytestmark = pytest.mark.usefixtures("clean_environment")
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The current folder, with fifty small images and a model that needs no loading."""
-    monkeypatch.setattr(running, "load_engine", pretend.load_engine)
-    monkeypatch.chdir(tmp_path)
+def folder(pretended: None) -> None:
+    """The current folder, with fifty small images."""
     Path("photos").mkdir()
     for number in range(50):
         Image.new("RGB", (8, 8)).save(f"photos/{number:02}.png")
@@ -94,11 +89,7 @@ def test_shards_of_several_prompts_have_every_row_once() -> None:
         assert main([*options, "-o", f"{name}.jsonl"]) == 0
         for number in range(5):
             assert main([*options, "-o", f"{name}-rows/", "--shard", f"{number}/5"]) == 0
-        keys = [(row["index"], row["prompt"]) for row in read(f"{name}.jsonl")]
+        keys = [(row["index"], row["prompt"]) for row in read_rows(f"{name}.jsonl")]
         table = pq.read_table(f"{name}-rows")
         found = zip(table["index"].to_pylist(), table["prompt"].to_pylist(), strict=True)
         assert list(found) == keys
-
-
-def read(name: str) -> list[dict[str, object]]:
-    return [json.loads(line) for line in Path(name).read_text().splitlines()]

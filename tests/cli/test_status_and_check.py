@@ -14,21 +14,14 @@ import pytest
 
 from pgcli.checkpoints import files as checkpoint_files
 from pgcli.checkpoints.files import folder_digests
-from pgcli.cli.main import main
 from pgcli.errors import UsageError
 from pgcli.run.request.shard import Shard, parse_shard
+from tests.support.command import Command
 from tests.support.runs import EXAMPLES, MANY, ROWS, finished, saved, started, wait_until
 
 
-def run_main(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    """The exit code, standard output and standard error of a command."""
-    code = main([str(one) for one in arguments])
-    out, err = capsys.readouterr()
-    return code, out, err
-
-
-def status(capsys: pytest.CaptureFixture[str], output: Path) -> dict[str, Any]:
-    code, out, _ = run_main(capsys, "status", output, "--json")
+def status(cli: Command, output: Path) -> dict[str, Any]:
+    code, out, _ = cli("status", output, "--json")
     assert code == 0
     report: dict[str, Any] = json.loads(out)
     return report
@@ -43,19 +36,17 @@ def named(output: Path) -> str:
     return str(output) if output.suffix else f"{output}/"
 
 
-def test_status_of_a_running_run_names_its_process(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_status_of_a_running_run_names_its_process(cli: Command, tmp_path: Path) -> None:
     output = tmp_path / "rows.jsonl"
     run = started("caption", *MANY, "-o", output, seconds=0.05)
     wait_until(lambda: len(saved(output)) > 3)
-    report = status(capsys, output)
+    report = status(cli, output)
     assert report["state"] == "running"
     assert report["runs"][0]["pid"] == run.pid
     assert report["rows"] >= 4
     run.send_signal(signal.SIGTERM)
     run.communicate(timeout=60)
-    report = status(capsys, output)
+    report = status(cli, output)
     assert (report["state"], report["total"], report["runs"]) == ("stopped", ROWS, [])
     assert report["rows"] == len(saved(output))
     run = started("caption", *MANY, "-o", output, seconds=0.05)
@@ -63,14 +54,14 @@ def test_status_of_a_running_run_names_its_process(
     wait_until(lambda: len(saved(output)) > rows)
     run.kill()
     run.communicate(timeout=100)
-    report = status(capsys, output)
+    report = status(cli, output)
     assert (report["state"], report["runs"]) == ("stopped", [])
     assert report["rows"] == len(saved(output))
 
 
 @pytest.mark.parametrize("source", ["files", "names"])
 def test_check_of_a_running_run_compares_its_rows_until_now(
-    capsys: pytest.CaptureFixture[str], output: Path, tmp_path: Path, source: str
+    cli: Command, output: Path, tmp_path: Path, source: str
 ) -> None:
     images = tmp_path / "images"
     shutil.copytree(EXAMPLES, images)
@@ -82,39 +73,39 @@ def test_check_of_a_running_run_compares_its_rows_until_now(
         run = started("caption", *sources, "-o", named(output), seconds=1, stdin=stdin)
     state = Path(f"{output}.pgcli")
     wait_until(lambda: any(state.glob("processes/*.json")))
-    assert run_main(capsys, "check", output) == (
+    assert cli("check", output) == (
         0,
         "the run goes on, and has saved no row yet\n",
         "",
     )
-    wait_until(lambda: status(capsys, output)["rows"] >= 3)
-    code, out, err = run_main(capsys, "check", output)
+    wait_until(lambda: status(cli, output)["rows"] >= 3)
+    code, out, err = cli("check", output)
     assert (code, out.startswith("the run goes on; all ")) == (0, True), out + err
     assert " rows until now " in out
     if source == "files":
         first = sorted(images.iterdir())[0]
         first.write_bytes(first.read_bytes() + b"\0")
-        code, out, err = run_main(capsys, "check", output)
+        code, out, err = cli("check", output)
         assert (code, f"{first} has changed\n") == (5, out), err
     run.kill()
     run.communicate(timeout=60)
     if source == "files":
-        assert "is missing" in run_main(capsys, "check", output)[1]
+        assert "is missing" in cli("check", output)[1]
 
 
-def test_check_while_rows_are_written(capsys: pytest.CaptureFixture[str], output: Path) -> None:
+def test_check_while_rows_are_written(cli: Command, output: Path) -> None:
     run = started("caption", *MANY, "-o", named(output), "--rows-per-file=9", seconds=0.01)
     wait_until(lambda: any(Path(f"{output}.pgcli").glob("run.json")))
     while run.poll() is None:
-        code, out, err = run_main(capsys, "check", output)
+        code, out, err = cli("check", output)
         assert (code, "match the input" in out or "saved no row" in out) == (0, True), out + err
     assert run.returncode == 0
-    assert run_main(capsys, "check", output)[1].startswith(f"all {ROWS} rows match")
+    assert cli("check", output)[1].startswith(f"all {ROWS} rows match")
 
 
-def test_unwritten_rows_are_missing(capsys: pytest.CaptureFixture[str], output: Path) -> None:
+def test_unwritten_rows_are_missing(cli: Command, output: Path) -> None:
     assert finished("caption", EXAMPLES, "-o", named(output), "--limit", 5).returncode == 0
-    assert run_main(capsys, "check", output)[0] == 0
+    assert cli("check", output)[0] == 0
     run = started("caption", *MANY, "-o", f"{named(output)}", "--overwrite")
     state = Path(f"{output}.pgcli")
     wait_until(
@@ -122,7 +113,7 @@ def test_unwritten_rows_are_missing(capsys: pytest.CaptureFixture[str], output: 
     )
     run.send_signal(signal.SIGINT)
     run.communicate(timeout=60)
-    code, out, err = run_main(capsys, "check", output)
+    code, out, err = cli("check", output)
     assert code == 5
     assert "is missing" in out
     assert "differences" in err
@@ -146,12 +137,12 @@ def saved_lines(output: Path) -> bool:
     ],
 )
 def test_check_finds_tampered_rows(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, tamper: Any, expected: str
+    cli: Command, tmp_path: Path, tamper: Any, expected: str
 ) -> None:
     output = tmp_path / "rows.jsonl"
     assert finished("caption", EXAMPLES, "-o", output).returncode == 0
     output.write_bytes(b"".join(tamper(output.read_bytes().splitlines(keepends=True))))
-    code, out, err = run_main(capsys, "check", output)
+    code, out, err = cli("check", output)
     assert code == 5
     assert expected in out
     assert ("the same command adds" in err) == (expected == "row 12 is missing")
@@ -189,13 +180,13 @@ def piped(piped_run: Path, tmp_path: Path) -> Path:
     ],
 )
 def test_check_of_standard_input_finds_tampered_rows(
-    capsys: pytest.CaptureFixture[str], piped: Path, tamper: Any, expected: str
+    cli: Command, piped: Path, tamper: Any, expected: str
 ) -> None:
-    code, out, _ = run_main(capsys, "check", piped)
+    code, out, _ = cli("check", piped)
     assert code == 0
     assert "not compared: standard input, which is gone" in out
     piped.write_bytes(b"".join(tamper(piped.read_bytes().splitlines(keepends=True))))
-    code, out, _ = run_main(capsys, "check", piped)
+    code, out, _ = cli("check", piped)
     assert code == 5
     assert expected in out
 

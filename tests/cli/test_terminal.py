@@ -43,7 +43,7 @@ def shown(*arguments, **environment):
 @pytest.fixture
 def folder(tmp_path):
     """A folder with a valid image and a broken one; all names are hostile."""
-    folder = tmp_path / HOSTILE
+    folder = tmp_path / "images" / HOSTILE  # relative, it does not exist
     folder.mkdir(parents=True)
     Image.new("RGB", (40, 30), "red").save(folder / f"{HOSTILE.replace('/', '')}.png")
     (folder / "broken.png").write_text("no")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import tarfile
 from io import BytesIO
 from pathlib import Path
 
@@ -17,15 +16,14 @@ from PIL import Image
 from pgcli.checkpoints.find import find
 from pgcli.cli.main import main
 from pgcli.run import model as running
-from tests.support import pretend
+from tests.support.awkward import tar_of
 from tests.support.bytes_read import bytes_read
 from tests.support.noise import noise
 from tests.support.writable_stores import used_store
 
-pytestmark = [
-    pytest.mark.usefixtures("clean_environment"),
-    pytest.mark.skipif(sys.platform != "linux", reason="Linux counts the bytes that are read"),
-]
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="Linux counts the bytes that are read"
+)
 
 COUNT = 40
 IMAGES = noise(COUNT)
@@ -33,23 +31,18 @@ SIZE = sum(map(len, IMAGES))
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def model(pretended: None, monkeypatch: pytest.MonkeyPatch) -> None:
     found = find("demo")  # reads the files of the model
     monkeypatch.setattr(running, "find_checkpoints", lambda *_: (found, None))
     for user in ("settings", "progress.plan"):  # the digest of the model is its label
         monkeypatch.setattr(f"pgcli.run.{user}.find_local", lambda *_: found)
-    monkeypatch.setattr(running, "load_engine", pretend.load_engine)
-    monkeypatch.chdir(tmp_path)
 
 
 def write(name: str, images: list[bytes]) -> str:
     """A table of the images; by default pyarrow writes them as one page."""
     if name.endswith(".tar"):
-        with tarfile.open(name, "w") as archive:
-            for number, data in enumerate(images):
-                member = tarfile.TarInfo(f"{number}.png")
-                member.size = len(data)
-                archive.addfile(member, BytesIO(data))
+        members = ((f"{number}.png", data) for number, data in enumerate(images))
+        Path(name).write_bytes(tar_of(members))
         return name
     rows = [{"bytes": data, "path": f"{number}.png"} for number, data in enumerate(images)]
     pq.write_table(pa.table({"image": rows}), name, use_dictionary=False)

@@ -14,70 +14,64 @@ from pyarrow import parquet
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from pgcli.cli.main import main
+from tests.support.command import Command
 from tests.support.evaluating import answers, evaluate, refused, truth_of, write
 from tests.support.exporting import box, make_images, plain, row, segmented
 from tests.support.misbehaving import Server
 
-pytestmark = pytest.mark.usefixtures("clean_environment")
-Capture = pytest.CaptureFixture[str]
+pytestmark = pytest.mark.usefixtures("workdir")
 
 
-@pytest.fixture(autouse=True)
-def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
-def test_missing_and_surplus_rows_are_wrong_or_left_out(capsys: Capture) -> None:
+def test_missing_and_surplus_rows_are_wrong_or_left_out(cli: Command) -> None:
     rows = write("rows.jsonl", answers(("a", "red"), ("b", "blue"), ("x", "red")))
     truth = truth_of(("a", "red"), ("b", "red"), ("d", "red"))
-    found = evaluate(capsys, rows, "--truth", truth)
+    found = evaluate(cli, rows, "--truth", truth)
     assert (found["missing"], found["surplus"]) == (1, 1)
     assert (found["metrics"]["exact"]["value"], found["metrics"]["exact"]["rows"]) == (0.25, 4)
-    found = evaluate(capsys, rows, "--truth", truth, "--only-common")
+    found = evaluate(cli, rows, "--truth", truth, "--only-common")
     assert (found["missing"], found["surplus"]) == (1, 1)
     assert (found["metrics"]["exact"]["value"], found["metrics"]["exact"]["rows"]) == (0.5, 2)
 
 
-def test_last_row_of_an_id_and_prompt_is_measured(capsys: Capture) -> None:
+def test_last_row_of_an_id_and_prompt_is_measured(cli: Command) -> None:
     rows = write("rows.jsonl", answers(("a", "blue"), ("b", "blue"), ("a", "red")))
     truth = truth_of(("a", "red"), ("b", "red"))
-    found = evaluate(capsys, rows, "--truth", truth)
+    found = evaluate(cli, rows, "--truth", truth)
     assert (found["metrics"]["exact"]["value"], found["metrics"]["exact"]["rows"]) == (0.5, 2)
-    assert evaluate(capsys, rows, "--truth", truth, "--only-common") == found
-    assert main(["eval", rows, "--truth", truth]) == 0
-    assert "1 row left out" in capsys.readouterr().err
+    assert evaluate(cli, rows, "--truth", truth, "--only-common") == found
+    code, _, err = cli("eval", rows, "--truth", truth)
+    assert (code, "1 row left out" in err) == (0, True)
 
 
-def test_rows_are_joined_by_id_and_prompt(capsys: Capture) -> None:
+def test_rows_are_joined_by_id_and_prompt(cli: Command) -> None:
     both = answers(("a", "red"), prompt="colour?") + answers(("a", "2"), prompt="how many?")
     rows = write("rows.jsonl", both)
     known = [
         {"id": "a", "prompt": "how many?\n", "answer": 2},
         {"id": "a", "prefix": " colour?", "suffix": "red"},
     ]
-    found = evaluate(capsys, rows, "--truth", write("truth.jsonl", known))
+    found = evaluate(cli, rows, "--truth", write("truth.jsonl", known))
     assert found["metrics"]["exact"]["value"] == 1.0
     known[0]["prompt"] = "how much?"
-    found = evaluate(capsys, rows, "--truth", write("truth.jsonl", known))
+    found = evaluate(cli, rows, "--truth", write("truth.jsonl", known))
     assert (found["missing"], found["surplus"]) == (1, 1)
 
 
-def test_prompts_of_an_id_are_not_merged_where_they_are_ignored(capsys: Capture) -> None:
+def test_prompts_of_an_id_are_not_merged_where_they_are_ignored(cli: Command) -> None:
     rows = write("rows.jsonl", answers(("a", "red"), ("b", "2"), prompt="anything?"))
     known = [{"id": "a", "prompt": "colour?", "answer": "red"}]
     known += [{"id": "b", "prompt": "how many?", "answer": text} for text in ("2", "two")]
     words = (rows, "--truth", "truth.jsonl", "--metric", "exact", "--prompt-column", "")
     write("truth.jsonl", known)
-    assert evaluate(capsys, *words)["metrics"]["exact"]["value"] == 1.0
+    assert evaluate(cli, *words)["metrics"]["exact"]["value"] == 1.0
     write("truth.jsonl", [*known, {"id": "a", "prompt": "shape?", "answer": "round"}])
-    message = refused(capsys, *words)
+    message = refused(cli, *words)
     assert "2 prompts for 'a'" in message
     assert "leave out --prompt-column ''" in message
 
 
 @pytest.mark.parametrize("kind", ["csv", "tsv", "parquet", "parquet with images"])
-def test_truth_is_a_manifest_of_any_kind(capsys: Capture, kind: str) -> None:
+def test_truth_is_a_manifest_of_any_kind(cli: Command, kind: str) -> None:
     rows = write("rows.jsonl", answers(("a.png", "red"), ("b.png", "blue")))
     name = f"truth.{kind.partition(' ')[0]}"
     if kind.startswith("parquet"):
@@ -90,26 +84,26 @@ def test_truth_is_a_manifest_of_any_kind(capsys: Capture, kind: str) -> None:
         lists = ('"[""red""]"', '"[""red"", ""blue""]"')
         cells = [("image", "answers"), ("a.png", lists[0]), ("b.png", lists[1])]
         Path(name).write_text("".join(f"{tab.join(line)}\n" for line in cells))
-    found = evaluate(capsys, rows, "--truth", name, "--metric", "exact")
+    found = evaluate(cli, rows, "--truth", name, "--metric", "exact")
     assert found["metrics"]["exact"]["value"] == 1.0
 
 
-def test_blank_cell_of_csv_is_no_value(capsys: Capture) -> None:
+def test_blank_cell_of_csv_is_no_value(cli: Command) -> None:
     rows = write("rows.jsonl", answers(("a", "red"), ("b", "blue")))
     words = (rows, "--truth", "truth.csv", "--metric", "exact")
     Path("truth.csv").write_text("id,prompt,answer,caption,error\na,,,red,\nb, , ,blue,\n")
-    assert evaluate(capsys, *words)["metrics"]["exact"]["value"] == 1.0
-    assert "has none for 'a'" in refused(capsys, *words, "--answer-column", "answer")
+    assert evaluate(cli, *words)["metrics"]["exact"]["value"] == 1.0
+    assert "has none for 'a'" in refused(cli, *words, "--answer-column", "answer")
     write("truth.jsonl", [{"id": id_, "answer": "", "caption": "red"} for id_ in "ab"])
     empty = write("empty.jsonl", answers(("a", ""), ("b", "")))
-    found = evaluate(capsys, empty, "--truth", "truth.jsonl", "--metric", "exact")
+    found = evaluate(cli, empty, "--truth", "truth.jsonl", "--metric", "exact")
     assert found["metrics"]["exact"]["value"] == 1.0
     Path("truth.csv").write_text('id,answer\na,"[""""]"\nb,"[""""]"\n')
-    found = evaluate(capsys, empty, "--truth", "truth.csv", "--metric", "exact")
+    found = evaluate(cli, empty, "--truth", "truth.csv", "--metric", "exact")
     assert found["metrics"]["exact"]["value"] == 1.0
 
 
-def test_blank_corners_are_of_an_image_without_boxes(capsys: Capture, tmp_path: Path) -> None:
+def test_blank_corners_are_of_an_image_without_boxes(cli: Command, tmp_path: Path) -> None:
     rows = plain(make_images(tmp_path))
     lines = ["id,label,xmin,ymin,xmax,ymax"]
     for one in rows:
@@ -118,35 +112,33 @@ def test_blank_corners_are_of_an_image_without_boxes(capsys: Capture, tmp_path: 
             lines.append(f"{one['id']},{found['label']},{corners}")
     lines.append(f"{rows[1]['id']},,,,,")
     Path("truth.csv").write_text("\n".join(lines) + "\n")
-    found = evaluate(capsys, write("rows.jsonl", rows), "--truth", "truth.csv")
+    found = evaluate(cli, write("rows.jsonl", rows), "--truth", "truth.csv")
     assert (found["surplus"], found["metrics"]["f1@0.5"]["value"]) == (0, 1.0)
     Path("truth.csv").write_text("\n".join([*lines, "a.png,dog,1,,3,4"]) + "\n")
-    assert "are not boxes" in refused(capsys, "rows.jsonl", "--truth", "truth.csv")
+    assert "are not boxes" in refused(cli, "rows.jsonl", "--truth", "truth.csv")
 
 
-def test_corrected_result_file_is_a_truth(capsys: Capture) -> None:
+def test_corrected_result_file_is_a_truth(cli: Command) -> None:
     rows = answers(("a", "red"), ("b", "blue"))
     write("truth.jsonl", [rows[0] | {"answer": "green"}, rows[1]])
-    found = evaluate(capsys, write("rows.jsonl", rows), "--truth", "truth.jsonl")
+    found = evaluate(cli, write("rows.jsonl", rows), "--truth", "truth.jsonl")
     assert found["metrics"]["exact"]["value"] == 0.5
 
 
-def test_row_that_a_review_rejected_is_wrong(capsys: Capture) -> None:
+def test_row_that_a_review_rejected_is_wrong(cli: Command) -> None:
     rows = answers(("a", "red"), ("b", "blue"), ("c", "green"))
     write("rows.jsonl", rows)
     write("truth.jsonl", [rows[0], rows[1] | {"answer": "black"}])  # as `apply` writes them
-    found = evaluate(capsys, "rows.jsonl", "--truth", "truth.jsonl")
+    found = evaluate(cli, "rows.jsonl", "--truth", "truth.jsonl")
     assert (found["missing"], found["surplus"]) == (0, 1)
     assert found["metrics"]["exact"]["value"] == pytest.approx(1 / 3)
-    accepted = evaluate(capsys, "rows.jsonl", "--truth", "truth.jsonl", "--only-common")
+    accepted = evaluate(cli, "rows.jsonl", "--truth", "truth.jsonl", "--only-common")
     assert (accepted["metrics"]["exact"]["value"], accepted["surplus"]) == (0.5, 1)
-    assert main(["eval", "rows.jsonl", "--truth", "truth.jsonl"]) == 0
-    assert "missing and surplus rows are counted as wrong" in capsys.readouterr().err
+    code, _, err = cli("eval rows.jsonl --truth truth.jsonl")
+    assert (code, "missing and surplus rows are counted as wrong" in err) == (0, True)
 
 
-def test_coco_json_is_a_truth_of_the_labels_that_were_asked(
-    capsys: Capture, tmp_path: Path
-) -> None:
+def test_coco_json_is_a_truth_of_the_labels_that_were_asked(cli: Command, tmp_path: Path) -> None:
     rows = [
         one | {"id": name}
         for one, name in zip(plain(make_images(tmp_path)), ("1.png", "2.png", "3.png"), strict=True)
@@ -172,7 +164,7 @@ def test_coco_json_is_a_truth_of_the_labels_that_were_asked(
         "categories": [{"id": n, "name": name} for n, name in names],
     }
     Path("coco.json").write_text(json.dumps(document))
-    found = evaluate(capsys, write("rows.jsonl", rows), "--truth", "coco.json")["metrics"]
+    found = evaluate(cli, write("rows.jsonl", rows), "--truth", "coco.json")["metrics"]
     assert found["ap"]["value"] == pytest.approx(1.0)
     assert found["f1@0.5"]["value"] == 1.0
     assert found["ap_large"]["value"] is None
@@ -180,7 +172,7 @@ def test_coco_json_is_a_truth_of_the_labels_that_were_asked(
     assert [found[f"ar_{size}"]["value"] for size in ("small", "medium")] == [1.0, 1.0]
 
 
-def test_true_boxes_of_coco_json_are_measured_as_they_are(capsys: Capture, tmp_path: Path) -> None:
+def test_true_boxes_of_coco_json_are_measured_as_they_are(cli: Command, tmp_path: Path) -> None:
     """Boxes that leave the image, and fractions of pixels, have the figures of pycocotools."""
     corners = [(-5.25, 3.123456789, 20.0, 30.5), (40.0, 10.0, 80.0, 60.75), (0.0, 0.0, 9.5, 0.5)]
     rows = [
@@ -213,7 +205,7 @@ def test_true_boxes_of_coco_json_are_measured_as_they_are(capsys: Capture, tmp_p
         official.evaluate()
         official.accumulate()
         official.summarize()
-    measured = evaluate(capsys, write("rows.jsonl", rows), "--truth", "coco.json")["metrics"]
+    measured = evaluate(cli, write("rows.jsonl", rows), "--truth", "coco.json")["metrics"]
     names = "ap ap50 ap75 ap_small ap_medium ap_large ar@1 ar@10 ar@100 ar_small ar_medium".split()
     values = [
         -1.0 if measured[name]["value"] is None else measured[name]["value"] for name in names
@@ -222,7 +214,7 @@ def test_true_boxes_of_coco_json_are_measured_as_they_are(capsys: Capture, tmp_p
     assert 0.0 < measured["ap"]["value"] < 1.0
 
 
-def test_questions_of_an_image_are_resampled_together(capsys: Capture) -> None:
+def test_questions_of_an_image_are_resampled_together(cli: Command) -> None:
     ids = [str(n) for n in range(200)]
     write("rows.jsonl", answers(*((id_, "yes" if int(id_) < 100 else "up") for id_ in ids)))
     widths = []
@@ -233,13 +225,13 @@ def test_questions_of_an_image_are_resampled_together(capsys: Capture) -> None:
         ]
         Path("vqa.json").write_text(json.dumps({"annotations": annotations}))
         words = ("rows.jsonl", "--truth", "vqa.json", "--metric", "exact")
-        exact = evaluate(capsys, *words)["metrics"]["exact"]
+        exact = evaluate(cli, *words)["metrics"]["exact"]
         assert exact["value"] == 0.5
         widths.append(exact["high"] - exact["low"])
     assert widths[1] > 4 * widths[0]
 
 
-def test_documents_of_vqa_are_truths_by_question(capsys: Capture) -> None:
+def test_documents_of_vqa_are_truths_by_question(cli: Command) -> None:
     """The files of VQA and OK-VQA have `annotations`, those of TextVQA and DocVQA `data`."""
     rows = write("rows.jsonl", answers(("262148000", "down"), ("262148001", "two")))
     ten = [{"answer": "down", "answer_confidence": "yes", "answer_id": n} for n in range(1, 11)]
@@ -249,49 +241,49 @@ def test_documents_of_vqa_are_truths_by_question(capsys: Capture) -> None:
          "answers": [{"answer": "2"}] * 7 + [{"answer": "3"}] * 3},
     ]  # fmt: skip
     Path("vqa.json").write_text(json.dumps({"info": {}, "annotations": annotations}))
-    found = evaluate(capsys, rows, "--truth", "vqa.json", "--by", "answer_type")
+    found = evaluate(cli, rows, "--truth", "vqa.json", "--by", "answer_type")
     assert (found["metrics"]["vqa"]["value"], found["missing"], found["surplus"]) == (1.0, 0, 0)
     assert list(found["groups"]) == ["number", "other"]
     data = [{"questionId": 262148000, "question": "where?", "answers": ["down", "below"]}]
     Path("docvqa.json").write_text(json.dumps({"data": data}))
-    found = evaluate(capsys, rows, "--truth", "docvqa.json", "--only-common")
+    found = evaluate(cli, rows, "--truth", "docvqa.json", "--only-common")
     assert found["metrics"]["anls"]["value"] == 1.0
     questions = [{"question_id": 262148000, "question": "where?"}]
     Path("questions.json").write_text(json.dumps({"questions": questions}))
-    assert "has no answers" in refused(capsys, rows, "--truth", "questions.json")
+    assert "has no answers" in refused(cli, rows, "--truth", "questions.json")
 
 
-def test_truth_is_read_at_addresses_that_are_allowed(capsys: Capture) -> None:
+def test_truth_is_read_at_addresses_that_are_allowed(cli: Command) -> None:
     rows = write("rows.jsonl", answers(("a", "red"), ("b", "red")))
     lines = '{"id": "a", "answer": "red"}\n{"id": "b", "answer": "blue"}\n'
     coco = {"annotations": [{"question_id": "a", "answer": "red"}]}
     with Server(b"") as server:
         server.files = {"/truth.jsonl": lines.encode(), "/vqa.json": json.dumps(coco).encode()}
         words = (rows, "--truth", f"{server.url}/truth.jsonl")
-        assert "--allow-urls" in refused(capsys, *words)
-        assert "--allow-private-hosts" in refused(capsys, *words, "--allow-urls")
+        assert "--allow-urls" in refused(cli, *words)
+        assert "--allow-private-hosts" in refused(cli, *words, "--allow-urls")
         allowed = ("--allow-urls", "--allow-private-hosts")
-        assert evaluate(capsys, *words, *allowed)["metrics"]["exact"]["value"] == 0.5
+        assert evaluate(cli, *words, *allowed)["metrics"]["exact"]["value"] == 0.5
         words = (rows, "--truth", f"{server.url}/vqa.json", *allowed, "--only-common")
-        assert evaluate(capsys, *words)["metrics"]["exact"]["value"] == 1.0
+        assert evaluate(cli, *words)["metrics"]["exact"]["value"] == 1.0
         gone = (rows, "--truth", f"{server.url}/no.jsonl", *allowed)
-        assert "nothing at the address" in refused(capsys, *gone)
+        assert "nothing at the address" in refused(cli, *gone)
 
 
-def test_folder_of_parquet_is_a_truth(capsys: Capture) -> None:
+def test_folder_of_parquet_is_a_truth(cli: Command) -> None:
     rows = write("rows.jsonl", answers(("a", "red"), ("b", "blue")))
     Path("truth").mkdir()
-    assert "without .parquet files" in refused(capsys, rows, "--truth", "truth")
+    assert "without .parquet files" in refused(cli, rows, "--truth", "truth")
     for id_, answer in (("a", "red"), ("b", "blue")):
         table = pyarrow.table({"key": [id_], "answer": [answer]})
         parquet.write_table(table, f"truth/{id_}.parquet")
     words = (rows, "--truth", "truth")
-    assert "a.parquet, row 1: it has neither 'id'" in refused(capsys, *words)
-    found = evaluate(capsys, *words, "--id-column", "key")
+    assert "a.parquet, row 1: it has neither 'id'" in refused(cli, *words)
+    found = evaluate(cli, *words, "--id-column", "key")
     assert found["metrics"]["exact"]["value"] == 1.0
 
 
-def test_location_tokens_of_a_training_file_are_boxes(capsys: Capture) -> None:
+def test_location_tokens_of_a_training_file_are_boxes(cli: Command) -> None:
     found = (box("cat", 0.0, 0.0, 32.0, 48.0), box("cat", 40.0, 0.0, 64.0, 48.0))
     rows = [
         row(n, id=id_, task="detect", prompt="detect cat", width=64, height=48, boxes=boxes)
@@ -301,13 +293,13 @@ def test_location_tokens_of_a_training_file_are_boxes(capsys: Capture) -> None:
     truth = write(
         "t.jsonl", [{"id": id_, "prefix": "detect cat", "suffix": suffix} for id_ in "abc"]
     )
-    measured = evaluate(capsys, write("rows.jsonl", rows), "--truth", truth)["metrics"]
+    measured = evaluate(cli, write("rows.jsonl", rows), "--truth", truth)["metrics"]
     assert measured["acc@0.5"]["value"] == pytest.approx(2 / 3)  # no box is a miss
     assert measured["recall@0.5"]["value"] == pytest.approx(2 / 3)
     assert measured["precision@0.5"]["value"] == pytest.approx(2 / 3)
 
 
-def test_boxes_of_images_of_unknown_size_have_no_ap_by_size(capsys: Capture) -> None:
+def test_boxes_of_images_of_unknown_size_have_no_ap_by_size(cli: Command) -> None:
     found = (box("cat", 0.0, 0.0, 320.0, 480.0),)
     rows = [
         row(0, id="a", task="detect", prompt="detect cat", width=640, height=480, boxes=found),
@@ -318,14 +310,14 @@ def test_boxes_of_images_of_unknown_size_have_no_ap_by_size(capsys: Capture) -> 
     known = [{"id": id_, "prefix": "detect cat", "suffix": suffix} for id_ in "abc"]
     for count, words in ((3, ()), (1, ("--only-common",))):
         truth = write("truth.jsonl", known if count == 3 else known[:1])
-        measured = evaluate(capsys, "rows.jsonl", "--truth", truth, *words)["metrics"]
+        measured = evaluate(cli, "rows.jsonl", "--truth", truth, *words)["metrics"]
         assert measured["recall@0.5"]["value"] == pytest.approx(1 / count)
         assert measured["ap"]["value"] == pytest.approx(1 / count, abs=0.01)
         by_size = [measured[f"ap_{size}"]["value"] for size in ("small", "medium", "large")]
         assert by_size == [None, None, None if count == 3 else pytest.approx(1.0)]
 
 
-def test_image_without_objects_has_masks_in_coco_json(capsys: Capture, tmp_path: Path) -> None:
+def test_image_without_objects_has_masks_in_coco_json(cli: Command, tmp_path: Path) -> None:
     rows = segmented(make_images(tmp_path))[1:]
     rows[1] |= {"boxes": [], "masks": []}
     sizes = [(one["width"], one["height"]) for one in rows]
@@ -342,21 +334,21 @@ def test_image_without_objects_has_masks_in_coco_json(capsys: Capture, tmp_path:
     }  # fmt: skip
     Path("coco.json").write_text(json.dumps(document))
     words = (write("rows.jsonl", rows), "--truth", "coco.json", "--metric", "miou")
-    assert 0.5 < evaluate(capsys, *words)["metrics"]["miou"]["value"] < 0.6
+    assert 0.5 < evaluate(cli, *words)["metrics"]["miou"]["value"] < 0.6
     del document["annotations"][0]["segmentation"]
     Path("coco.json").write_text(json.dumps(document))
-    assert "needs masks" in refused(capsys, *words)
+    assert "needs masks" in refused(cli, *words)
 
 
-def test_truth_of_a_data_set_is_read_as_it_is_trained_on(capsys: Capture) -> None:
+def test_truth_of_a_data_set_is_read_as_it_is_trained_on(cli: Command) -> None:
     """A kept `suffix` is the truth about an `answer`; integers of classes have their names."""
     rows = write("rows.jsonl", answers(("a", "red"), ("b", "blue")))
     known = [{"id": id_, "answer": "?", "suffix": text} for id_, text in (("a", "red"), ("b", "x"))]
-    found = evaluate(capsys, rows, "--truth", write("truth.jsonl", known))
+    found = evaluate(cli, rows, "--truth", write("truth.jsonl", known))
     assert found["metrics"]["exact"]["value"] == 0.5
     feature = {"_type": "ClassLabel", "names": ["red", "blue"]}
     metadata = {"huggingface": json.dumps({"info": {"features": {"label": feature}}})}
     table = pyarrow.table({"id": ["a", "b"], "label": [0, 0]}).replace_schema_metadata(metadata)
     parquet.write_table(table, "truth.parquet")
-    found = evaluate(capsys, rows, "--truth", "truth.parquet", "--metric", "exact")
+    found = evaluate(cli, rows, "--truth", "truth.parquet", "--metric", "exact")
     assert found["metrics"]["exact"]["value"] == 0.5

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-import tarfile
 from collections.abc import Callable
-from io import BytesIO
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from hypothesis import strategies as st
 from pgcli.inputs import Inventory, ReadOptions, listing, tables
 from pgcli.inputs.options import NameFilter
 from tests.inputs.items import reloaded
+from tests.support.awkward import tar_of
 from tests.support.bytes_read import bytes_read
 from tests.support.source_formats import COUNT, FORMATS, archive
 
@@ -109,11 +108,7 @@ def test_rows_before_the_range_are_not_read(size: int) -> None:
         name = "m.jsonl"
     else:
         name = "m.tar"
-        with tarfile.open(name, "w") as tar:
-            for n in range(40):
-                info = tarfile.TarInfo(f"{n}.png")
-                info.size = size
-                tar.addfile(info, BytesIO(b"x" * size))
+        Path(name).write_bytes(tar_of((f"{n}.png", b"x" * size) for n in range(40)))
     inventory = Inventory.scan([name])
     total, whole = inventory.total, Path(name).stat().st_size
     assert total is not None

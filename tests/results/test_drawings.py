@@ -117,17 +117,6 @@ def test_image_without_boxes_is_copied_and_error_row_is_not(tmp_path):
     assert (pixels == 128).all()
 
 
-def test_masks_are_drawn_with_their_boxes(tmp_path):
-    inside = np.zeros((45, 60), dtype=bool)
-    inside[25:35, 20:40] = True
-    item = item_of(0, "a.png", file_of())
-    masks = (Mask(tuple(range(16)), encode(inside)),)
-    hook = Drawings(str(tmp_path / "drawn"))
-    hook.on_row(answer_to(item, (60, 45), STAR, masks=masks), item, is_saved=False)
-    hook.finish(complete=True)
-    assert Image.open(tmp_path / "drawn" / "a.png").getpixel((20, 30)) == LabelColours().of("star")
-
-
 def test_labels_have_the_same_colours_in_every_image(tmp_path):
     labels = [
         "star",

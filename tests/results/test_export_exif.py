@@ -12,9 +12,8 @@ import pytest
 from PIL import Image, ImageOps
 
 from pgcli.results.exports.image_files import upright_file
+from tests.support.command import Command
 from tests.support.exporting import box, captioned, exported, make_images, of, row, saved
-
-Capture = pytest.CaptureFixture[str]
 
 SIZE = (48, 32)
 
@@ -89,16 +88,14 @@ def folder_with_rotation(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("to", ["yolo", "imagefolder", "fiftyone"])
-def test_copies_are_upright_and_links_are_unchanged(
-    capsys: Capture, tmp_path: Path, to: str
-) -> None:
+def test_copies_are_upright_and_links_are_unchanged(cli: Command, tmp_path: Path, to: str) -> None:
     folder = folder_with_rotation(tmp_path / "photos")
     changes = {"task": "detect", "boxes": (box("cat", 1.0, 2.0, 9.0, 9.0),)}
     rows = [of(0, folder, **changes), of(1, folder, width=32, height=48, **changes)]
     file = saved(tmp_path / "r.jsonl", rows)
-    err = exported(capsys, file, to, tmp_path / "copied", "--store-images", "copy")[1]
+    err = exported(cli, file, to, tmp_path / "copied", "--store-images", "copy")[1]
     assert "; 1 image turned upright by EXIF" in err
-    assert "turned" not in exported(capsys, file, to, tmp_path / "linked")[1]
+    assert "turned" not in exported(cli, file, to, tmp_path / "linked")[1]
     for output, is_upright in (("copied", True), ("linked", False)):
         (rotated,) = (tmp_path / output).rglob("b.jpg")
         (other,) = (tmp_path / output).rglob("a.png")
@@ -108,12 +105,12 @@ def test_copies_are_upright_and_links_are_unchanged(
             assert (image.size == (32, 48)) == is_upright
 
 
-def test_webdataset_images_have_the_size_of_their_rows(capsys: Capture, tmp_path: Path) -> None:
+def test_webdataset_images_have_the_size_of_their_rows(cli: Command, tmp_path: Path) -> None:
     folder = folder_with_rotation(tmp_path / "photos")
     rows = captioned(folder, "one", "two")
     rows[1] |= {"width": 32, "height": 48}
     output = tmp_path / "out.tar"
-    err = exported(capsys, saved(tmp_path / "r.jsonl", rows), "webdataset", output)[1]
+    err = exported(cli, saved(tmp_path / "r.jsonl", rows), "webdataset", output)[1]
     assert "; 1 image turned upright by EXIF" in err
     with tarfile.open(output) as tar:
         content = {member.name: tar.extractfile(member).read() for member in tar}  # type: ignore
@@ -123,11 +120,11 @@ def test_webdataset_images_have_the_size_of_their_rows(capsys: Capture, tmp_path
     assert content["000000001.png"] == (folder / "a.png").read_bytes()
 
 
-def test_damaged_rotated_image_is_skipped_and_reported(capsys: Capture, tmp_path: Path) -> None:
+def test_damaged_rotated_image_is_skipped_and_reported(cli: Command, tmp_path: Path) -> None:
     data = photograph("JPEG", 6)
     (tmp_path / "a.jpg").write_bytes(data[: len(data) - 100])
     known = {"id": "a.jpg", "image": str(tmp_path / "a.jpg"), "width": 32, "height": 48}
     file = saved(tmp_path / "r.jsonl", [row(0, task="detect", **known)])
-    code, err = exported(capsys, file, "yolo", tmp_path / "out", "--store-images", "copy")
+    code, err = exported(cli, file, "yolo", tmp_path / "out", "--store-images", "copy")
     assert code == 3
     assert "1 image that cannot be read left out" in err

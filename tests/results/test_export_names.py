@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,9 +9,8 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from tests.support.command import Command
 from tests.support.exporting import FOLDERS, box, exported, loaded, row, saved
-
-Capture = pytest.CaptureFixture[str]
 
 SPLITS = ["test.png", "train/a.jpg", "test/a.png", "val/b.png", "COCO_val2014_000000000042.jpg"]
 SPLITS += ["my test/1.png", "eval.d/x-train-1.png", "data/x-00000-of-00001.png", "dev", "a/valid"]
@@ -54,12 +51,12 @@ def made(folder: Path) -> list[str]:
 @pytest.mark.parametrize("ids", [SPLITS, ODD, SPLITS + ODD + PLAIN, ["data/x-00000-of-00001.png"]])
 @pytest.mark.parametrize("how", ["link", "copy"])
 def test_datasets_loads_images_with_any_name_and_their_texts(
-    capsys: Capture, tmp_path: Path, how: str, ids: list[str]
+    cli: Command, tmp_path: Path, how: str, ids: list[str]
 ) -> None:
     datasets = pytest.importorskip("datasets", reason="a development dependency")
     rows = saved(tmp_path / "r.jsonl", answered(tmp_path / "photos", ids))
     output = tmp_path / "test"
-    assert exported(capsys, rows, "imagefolder", output, "--store-images", how)[0] == 0
+    assert exported(cli, rows, "imagefolder", output, "--store-images", how)[0] == 0
     wanted = {str(index): (index, 0, 0) for index in range(len(ids))}
     for number, name in enumerate([("imagefolder", str(output)), (str(output), None)]):
         known = datasets.load_dataset(*name[:1], data_dir=name[1], cache_dir=tmp_path / f"{number}")
@@ -67,34 +64,18 @@ def test_datasets_loads_images_with_any_name_and_their_texts(
         assert {one["text"]: one["image"].getpixel((0, 0)) for one in known["train"]} == wanted
 
 
-def test_datasets_loads_images_with_any_name_and_their_boxes(
-    capsys: Capture, tmp_path: Path
-) -> None:
+def test_datasets_loads_images_with_any_name_and_their_boxes(cli: Command, tmp_path: Path) -> None:
     rows = saved(tmp_path / "r.jsonl", detected(tmp_path / "photos", SPLITS))
-    exported(capsys, rows, "imagefolder", tmp_path / "out")
+    exported(cli, rows, "imagefolder", tmp_path / "out")
     known = loaded(tmp_path / "out", tmp_path / "cache")
     widths = {one["image"].getpixel((0, 0))[0]: one["objects"]["bbox"][0][2] for one in known}
     assert widths == {index: index + 1 for index in range(len(SPLITS))}
 
 
-def test_no_imagefolder_name_is_taken_for_a_split(capsys: Capture, tmp_path: Path) -> None:
-    """Earlier versions of datasets search the metadata of an image in its split only."""
-    data_files = pytest.importorskip("datasets.data_files", reason="a development dependency")
-    rows = saved(tmp_path / "r.jsonl", answered(tmp_path / "photos", SPLITS + ODD + PLAIN))
-    exported(capsys, rows, "imagefolder", tmp_path / "out")
-    patterns = data_files.get_data_patterns(str(tmp_path / "out"))
-    found = data_files.DataFilesDict.from_patterns(patterns, base_path=str(tmp_path / "out"))
-    lines = (tmp_path / "out" / "metadata.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
-    named = [json.loads(line)["file_name"] for line in lines]
-    assert list(found) == ["train"]
-    relative = {os.path.relpath(file, tmp_path / "out") for file in found["train"]}
-    assert relative == {*named, "metadata.jsonl"}
-
-
-def test_renamed_images_are_recognisable_and_reported(capsys: Capture, tmp_path: Path) -> None:
+def test_renamed_images_are_recognisable_and_reported(cli: Command, tmp_path: Path) -> None:
     ids = ["test.png", "val2/COCO_val2014_1.jpg", *PLAIN]
     rows = saved(tmp_path / "r.jsonl", answered(tmp_path / "photos", ids))
-    err = exported(capsys, rows, "imagefolder", tmp_path / "out")[1]
+    err = exported(cli, rows, "imagefolder", tmp_path / "out")[1]
     others = ["test~.png", "val~2/COCO_val~2014_1.jpg"]
     assert set(made(tmp_path / "out")) == {".pgcli-export", "metadata.jsonl", *others, *PLAIN}
     reported = ", ".join(f"{id_} is {name}" for id_, name in zip(ids, others, strict=False))
@@ -104,9 +85,9 @@ def test_renamed_images_are_recognisable_and_reported(capsys: Capture, tmp_path:
 # YOLO
 
 
-def test_yolo_folders_called_images_or_hidden_are_renamed(capsys: Capture, tmp_path: Path) -> None:
+def test_yolo_folders_called_images_or_hidden_are_renamed(cli: Command, tmp_path: Path) -> None:
     rows = saved(tmp_path / "r.jsonl", detected(tmp_path / "photos", FOLDERS))
-    code, err = exported(capsys, rows, "yolo", tmp_path / "out")
+    code, err = exported(cli, rows, "yolo", tmp_path / "out")
     assert code == 0
     images = made(tmp_path / "out" / "images")
     assert set(images) == {
@@ -122,7 +103,7 @@ def test_yolo_folders_called_images_or_hidden_are_renamed(capsys: Capture, tmp_p
     assert "images/a.png is images_/a.png, x/images/y/b.png is x/images_/y/b.png" in err
 
 
-def test_yolo_images_have_suffixes_that_ultralytics_reads(capsys: Capture, tmp_path: Path) -> None:
+def test_yolo_images_have_suffixes_that_ultralytics_reads(cli: Command, tmp_path: Path) -> None:
     ids = ["a.jfif", "b.JPE", "c.JPEG", "d.gif", "e.ppm"]
     rows = detected(tmp_path / "photos", ids)
     for one in rows:
@@ -131,18 +112,18 @@ def test_yolo_images_have_suffixes_that_ultralytics_reads(capsys: Capture, tmp_p
             image.save(one["image"], "JPEG" if one["id"] < "d" else None)
     for how in ("link", "copy"):
         file = saved(tmp_path / "r.jsonl", rows)
-        err = exported(capsys, file, "yolo", tmp_path / how, "--store-images", how)[1]
+        err = exported(cli, file, "yolo", tmp_path / how, "--store-images", how)[1]
         assert made(tmp_path / how / "images") == ["a.jpg", "b.jpg", "c.JPEG", "d.gif", "e.ppm"]
         assert "a.jfif is a.jpg, b.JPE is b.jpg\n" in err
         assert "; 2 images that Ultralytics does not read: GIF and PPM" in err
 
 
-def test_yolo_images_without_suffix_have_separate_labels(capsys: Capture, tmp_path: Path) -> None:
+def test_yolo_images_without_suffix_have_separate_labels(cli: Command, tmp_path: Path) -> None:
     ids = ["p/v1.2", "p/v1.3", "p/v1"]
     rows = detected(tmp_path / "photos", ids)
     rows = [one | {"image": one["id"]} for one in rows]
     file = saved(tmp_path / "r.jsonl", rows)
-    assert exported(capsys, file, "yolo", tmp_path / "out", "--store-images", "none")[0] == 0
+    assert exported(cli, file, "yolo", tmp_path / "out", "--store-images", "none")[0] == 0
     assert made(tmp_path / "out" / "labels") == ["p/v1.2.txt", "p/v1.3.txt", "p/v1.txt"]
     texts = {(tmp_path / "out" / "labels" / f"{id_}.txt").read_text() for id_ in ids}
     assert len(texts) == 3
@@ -153,14 +134,14 @@ def test_yolo_images_without_suffix_have_separate_labels(capsys: Capture, tmp_pa
 
 @pytest.mark.parametrize("to", ["yolo", "imagefolder", "fiftyone", "txt", "caption"])
 def test_file_and_folder_of_the_same_name_are_kept_apart(
-    capsys: Capture, tmp_path: Path, to: str
+    cli: Command, tmp_path: Path, to: str
 ) -> None:
     ids = ["a.png", "a.png/b.png", "a.txt/b.png", "a.caption/b.png", "a.txt/a.txt/c"]
     ids += ["metadata.jsonl/x.png", ".pgcli-export/b.png", "c", "c.png/d.png", "labels.json/x.png"]
     for number, order in enumerate((ids, ids[::-1])):
         rows = saved(tmp_path / f"{number}.jsonl", detected(tmp_path / f"p{number}", order))
         output = tmp_path / "exports" / f"{number}"  # the folder above is made
-        code, err = exported(capsys, rows, to, output)
+        code, err = exported(cli, rows, to, output)
         assert code == 0
         ending = f".{to}" if to in ("txt", "caption") else ".png"
         assert f"a{ending}/b{ending} is " in err
@@ -170,11 +151,11 @@ def test_file_and_folder_of_the_same_name_are_kept_apart(
 # Texts
 
 
-def test_renamed_text_files_are_reported(capsys: Capture, tmp_path: Path) -> None:
+def test_renamed_text_files_are_reported(cli: Command, tmp_path: Path) -> None:
     ids = ["hh/ONE.PNG", "hh/one.jpg", "hh/one.png", "hh/two.png"]
     rows = saved(tmp_path / "r.jsonl", answered(tmp_path / "photos", ids))
     output = tmp_path / "out"
-    err = exported(capsys, rows, "txt", output)[1]
+    err = exported(cli, rows, "txt", output)[1]
     assert made(output) == ["hh/ONE.txt", "hh/one-2.txt", "hh/one.jpg.txt", "hh/two.txt"]
     for name in ("one-2.txt", "one.jpg.txt"):
         assert f"{output}/hh/one.txt is {output}/hh/{name}" in err
@@ -186,12 +167,12 @@ LONG = ["a" * 247 + ".png", "é" * 300, "x" * 300 + ".png", ("y" * 250 + "/") * 
 
 @pytest.mark.parametrize(("to", "files"), [("txt", 4), ("caption", 2), ("yolo", 4)])
 def test_ids_longer_than_file_names_end_no_export(
-    capsys: Capture, tmp_path: Path, to: str, files: int
+    cli: Command, tmp_path: Path, to: str, files: int
 ) -> None:
     """Ids of more than 247 characters leave no room for `.caption`: these are counted."""
     make = detected if to == "yolo" else answered
     rows = saved(tmp_path / "r.jsonl", make(tmp_path / "photos", LONG))
-    err = exported(capsys, rows, to, tmp_path / "out")[1]
+    err = exported(cli, rows, to, tmp_path / "out")[1]
     names = [name for name in made(tmp_path / "out") if name.endswith((".txt", ".caption"))]
     assert len(names) == files
     assert ("2 texts not written" in err) == (files == 2)

@@ -16,6 +16,7 @@ import numpy
 import pytest
 
 from pgcli.rle import encode
+from tests.support.command import Command
 from tests.support.exporting import (
     FOLDERS,
     SIZES,
@@ -28,7 +29,6 @@ from tests.support.exporting import (
 )
 from tests.support.supervision_lines import detections
 
-Capture = pytest.CaptureFixture[str]
 HEAVY = "hundreds of megabytes: tested in a separate environment"
 
 
@@ -63,9 +63,9 @@ def loaded(output: Path, task: str) -> dict[str, Any]:
 
 
 def test_ultralytics_reads_boxes_and_an_image_without_boxes(
-    ultralytics: Any, capsys: Capture, boxes: Path, tmp_path: Path
+    ultralytics: Any, cli: Command, boxes: Path, tmp_path: Path
 ) -> None:
-    exported(capsys, boxes, "yolo", tmp_path / "yolo")
+    exported(cli, boxes, "yolo", tmp_path / "yolo")
     found = loaded(tmp_path / "yolo", "detect")
     assert found.keys() == set(SIZES)
     assert found["a.png"]["cls"].ravel().tolist() == [1, 0]
@@ -77,12 +77,12 @@ def test_ultralytics_reads_boxes_and_an_image_without_boxes(
 
 
 def test_ultralytics_finds_the_labels_of_images_with_any_name(
-    ultralytics: Any, capsys: Capture, folder: Path, tmp_path: Path
+    ultralytics: Any, cli: Command, folder: Path, tmp_path: Path
 ) -> None:
     (first, *_), names = plain(folder), [*FOLDERS, "g.jfif", "h.jpe"]
     rows = [first | {"index": index, "id": id_} for index, id_ in enumerate(names)]
     (tmp_path / "images").mkdir()
-    exported(capsys, saved(tmp_path / "r.jsonl", rows), "yolo", tmp_path / "images" / "yolo")
+    exported(cli, saved(tmp_path / "r.jsonl", rows), "yolo", tmp_path / "images" / "yolo")
     found = loaded(tmp_path / "images" / "yolo", "detect")
     assert len(found) == len(names)
     assert all(one["cls"].ravel().tolist() == [1, 0] for one in found.values())
@@ -90,11 +90,11 @@ def test_ultralytics_finds_the_labels_of_images_with_any_name(
 
 @pytest.mark.parametrize("task", ["segment", "detect"])
 def test_ultralytics_reads_masks_and_boxes(
-    ultralytics: Any, capsys: Capture, masks: Path, tmp_path: Path, task: str
+    ultralytics: Any, cli: Command, masks: Path, tmp_path: Path, task: str
 ) -> None:
     from ultralytics.data.utils import polygon2mask
 
-    exported(capsys, masks, "yolo", tmp_path / "yolo")
+    exported(cli, masks, "yolo", tmp_path / "yolo")
     found = loaded(tmp_path / "yolo", task)
     assert found.keys() == set(SIZES)
     for name, (width, height) in SIZES.items():
@@ -115,7 +115,7 @@ def test_ultralytics_reads_masks_and_boxes(
 @pytest.mark.parametrize("task", ["segment", "detect"])
 def test_ultralytics_trains_on_an_export(
     ultralytics: Any,
-    capsys: Capture,
+    cli: Command,
     masks: Path,
     tmp_path: Path,
     task: str,
@@ -126,7 +126,7 @@ def test_ultralytics_trains_on_an_export(
     # torchvision does not load with every build of PyTorch; this replaces what is used of it
     vision = SimpleNamespace(ops=SimpleNamespace(nms=TorchNMS.nms), __spec__=None)
     monkeypatch.setitem(sys.modules, "torchvision", vision)  # type: ignore[arg-type]
-    exported(capsys, masks, "yolo", tmp_path / "yolo")
+    exported(cli, masks, "yolo", tmp_path / "yolo")
     model = ultralytics.YOLO({"segment": "yolo11n-seg.yaml", "detect": "yolo11n.yaml"}[task])
     options = {"imgsz": 64, "batch": 3, "device": "cpu", "workers": 0, "plots": False}
     trained = model.train(
@@ -139,21 +139,19 @@ def test_ultralytics_trains_on_an_export(
     assert trained.nt_per_class.tolist() == [1, 3]  # objects of each label
     # the caches in the folder do not prevent another export
     assert list((tmp_path / "yolo").rglob("*.cache"))
-    assert exported(capsys, masks, "yolo", tmp_path / "yolo", "--overwrite")[0] == 0
+    assert exported(cli, masks, "yolo", tmp_path / "yolo", "--overwrite")[0] == 0
 
 
 # FiftyOne
 
 
-def test_fiftyone_imports_boxes_scores_and_masks(
-    capsys: Capture, masks: Path, tmp_path: Path
-) -> None:
+def test_fiftyone_imports_boxes_scores_and_masks(cli: Command, masks: Path, tmp_path: Path) -> None:
     """Uses the importer of `Dataset.from_dir`, as a dataset needs MongoDB."""
     pytest.importorskip("fiftyone", reason=HEAVY)
     from fiftyone.utils.coco import COCODetectionDatasetImporter
 
     output = tmp_path / "fiftyone"
-    exported(capsys, masks, "fiftyone", output)
+    exported(cli, masks, "fiftyone", output)
     with COCODetectionDatasetImporter(dataset_dir=str(output)) as importer:
         samples = {str(Path(path).relative_to(output / "data")): one for path, *one in importer}
     assert importer.get_dataset_info()["classes"] == ["cat", "dog"]
@@ -175,7 +173,7 @@ def test_fiftyone_imports_boxes_scores_and_masks(
 
 
 def test_label_studio_sdk_accepts_tasks_with_the_documented_interface(
-    capsys: Capture, masks: Path, boxes: Path, folder: Path, tmp_path: Path
+    cli: Command, masks: Path, boxes: Path, folder: Path, tmp_path: Path
 ) -> None:
     pytest.importorskip("label_studio_sdk", reason=HEAVY)
     from label_studio_sdk.label_interface import LabelInterface
@@ -186,7 +184,7 @@ def test_label_studio_sdk_accepts_tasks_with_the_documented_interface(
     interface.validate()
     captions = saved(tmp_path / "captions.jsonl", captioned(folder, "one", "", "three"))
     for file, kinds in ((masks, {"polygonlabels", "rectanglelabels"}), (captions, {"textarea"})):
-        exported(capsys, file, "labelstudio", tmp_path / "tasks.json", "--overwrite")
+        exported(cli, file, "labelstudio", tmp_path / "tasks.json", "--overwrite")
         tasks = json.loads((tmp_path / "tasks.json").read_text())
         assert kinds == {one["type"] for task in tasks for one in task["predictions"][0]["result"]}
         for task in tasks:
@@ -199,11 +197,11 @@ def test_label_studio_sdk_accepts_tasks_with_the_documented_interface(
 
 
 def test_supervision_reads_coco_and_yolo_with_masks(
-    capsys: Capture, masks: Path, folder: Path, tmp_path: Path
+    cli: Command, masks: Path, folder: Path, tmp_path: Path
 ) -> None:
     supervision = pytest.importorskip("supervision", reason=HEAVY)
-    exported(capsys, masks, "coco", tmp_path / "coco.json", "--root", folder)
-    exported(capsys, masks, "yolo", tmp_path / "yolo")
+    exported(cli, masks, "coco", tmp_path / "coco.json", "--root", folder)
+    exported(cli, masks, "yolo", tmp_path / "yolo")
     labels = str(tmp_path / "yolo" / "labels")
     read = (
         supervision.DetectionDataset.from_coco(str(folder), str(tmp_path / "coco.json")),

@@ -15,8 +15,10 @@ from PIL import Image
 from pycocotools.coco import COCO
 
 from pgcli.results.exports import FORMATS
+from tests.support.command import Command
 from tests.support.exporting import (
     SIZES,
+    box,
     captioned,
     exported,
     loaded,
@@ -26,17 +28,14 @@ from tests.support.exporting import (
     saved,
 )
 
-Capture = pytest.CaptureFixture[str]
-
-
 # COCO
 
 
 def test_pycocotools_reads_boxes_masks_scores_and_labels(
-    capsys: Capture, boxes: Path, folder: Path, tmp_path: Path
+    cli: Command, boxes: Path, folder: Path, tmp_path: Path
 ) -> None:
     output = tmp_path / "coco.json"
-    assert exported(capsys, boxes, "coco", output)[0] == 0
+    assert exported(cli, boxes, "coco", output)[0] == 0
     coco = COCO(output)
     assert {one["id"]: one["name"] for one in coco.loadCats(coco.getCatIds())} == {
         1: "cat",
@@ -57,19 +56,19 @@ def test_pycocotools_reads_boxes_masks_scores_and_labels(
 
 
 def test_root_makes_names_relative_and_refuses_other_paths(
-    capsys: Capture, boxes: Path, folder: Path, tmp_path: Path
+    cli: Command, boxes: Path, folder: Path, tmp_path: Path
 ) -> None:
     output = tmp_path / "coco.json"
-    assert exported(capsys, boxes, "coco", output, "--root", folder)[0] == 0
+    assert exported(cli, boxes, "coco", output, "--root", folder)[0] == 0
     assert [one["file_name"] for one in COCO(output).dataset["images"]] == list(SIZES)
-    code, err = exported(capsys, boxes, "coco", tmp_path / "o.json", "--root", folder / "sub")
+    code, err = exported(cli, boxes, "coco", tmp_path / "o.json", "--root", folder / "sub")
     assert code == 2
     assert "is not in" in err
     assert not (tmp_path / "o.json").exists()
 
 
 def test_answers_are_captions_each_with_its_prompt(
-    capsys: Capture, folder: Path, tmp_path: Path
+    cli: Command, folder: Path, tmp_path: Path
 ) -> None:
     questions = [("what?", "a dog"), ("how many?", "")]
     rows = [
@@ -78,7 +77,7 @@ def test_answers_are_captions_each_with_its_prompt(
         for prompt, text in questions[: 2 - index]
     ]
     output = tmp_path / "captions.json"
-    code, err = exported(capsys, saved(tmp_path / "r.jsonl", rows), "coco", output)
+    code, err = exported(cli, saved(tmp_path / "r.jsonl", rows), "coco", output)
     assert code == 0
     assert "exported 2 images with 3 captions as coco" in err
     coco = COCO(output)
@@ -94,21 +93,21 @@ def test_answers_are_captions_each_with_its_prompt(
 
 
 def test_detection_without_boxes_is_exported_without_annotations(
-    capsys: Capture, folder: Path, tmp_path: Path
+    cli: Command, folder: Path, tmp_path: Path
 ) -> None:
     rows = saved(tmp_path / "r.jsonl", [of(1, folder, task="detect")])
-    exported(capsys, rows, "coco", tmp_path / "o.json", "--labels", "cat")
+    exported(cli, rows, "coco", tmp_path / "o.json", "--labels", "cat")
     coco = COCO(tmp_path / "o.json")
     assert (coco.getImgIds(), coco.getAnnIds(), coco.getCatIds()) == ([1], [], [1])
-    exported(capsys, rows, "coco", tmp_path / "o.json", "--overwrite")
+    exported(cli, rows, "coco", tmp_path / "o.json", "--overwrite")
     assert COCO(tmp_path / "o.json").getCatIds() == []
 
 
-def test_coco_prefers_boxes_to_captions(capsys: Capture, folder: Path, tmp_path: Path) -> None:
+def test_coco_prefers_boxes_to_captions(cli: Command, folder: Path, tmp_path: Path) -> None:
     rows = [plain(folder)[0], of(0, folder, prompt="what?"), of(1, folder, prompt="what?")]
     file = saved(tmp_path / "r.jsonl", rows)
     for options, count, has in (((), 2, "bbox"), (("--prompt", "what?"), 2, "caption")):
-        exported(capsys, file, "coco", tmp_path / "o.json", "--overwrite", *options)
+        exported(cli, file, "coco", tmp_path / "o.json", "--overwrite", *options)
         made = json.loads((tmp_path / "o.json").read_text())["annotations"]
         assert len(made) == count
         assert all(has in one for one in made)
@@ -140,10 +139,10 @@ def yolo_boxes(output: Path, name: str) -> list[tuple[str, list[float]]]:
 
 @pytest.mark.parametrize("how", ["link", "copy"])
 def test_yolo_labels_reproduce_the_boxes(
-    capsys: Capture, folder: Path, tmp_path: Path, how: str
+    cli: Command, folder: Path, tmp_path: Path, how: str
 ) -> None:
     output, boxes = tmp_path / "yolo", saved(tmp_path / "plain.jsonl", plain(folder))
-    assert exported(capsys, boxes, "yolo", output, "--store-images", how)[0] == 0
+    assert exported(cli, boxes, "yolo", output, "--store-images", how)[0] == 0
     (dog, at), (cat, all_of_it) = yolo_boxes(output, "a.png")
     assert (dog, cat) == ("dog", "cat")
     assert at == pytest.approx([8, 4, 28, 14], abs=1e-3)
@@ -153,25 +152,23 @@ def test_yolo_labels_reproduce_the_boxes(
     assert (output / "images" / "a.png").is_symlink() == (how == "link")
 
 
-def test_any_yolo_label_is_valid_yaml(capsys: Capture, folder: Path, tmp_path: Path) -> None:
-    from tests.support.exporting import box
-
+def test_any_yolo_label_is_valid_yaml(cli: Command, folder: Path, tmp_path: Path) -> None:
     labels = ["yes", "- a: #b", 'q"\\', "l\u2028s\x85\x7f", "\U0001f600", "", "1", "a\nb"]
     rows = [
         of(0, folder, task="detect", boxes=tuple(box(one, 0.0, 0.0, 9.0, 9.0) for one in labels))
     ]
-    exported(capsys, saved(tmp_path / "r.jsonl", rows), "yolo", tmp_path / "yolo")
+    exported(cli, saved(tmp_path / "r.jsonl", rows), "yolo", tmp_path / "yolo")
     names = yaml.safe_load((tmp_path / "yolo" / "data.yaml").read_text(encoding="utf-8"))["names"]
     assert names == dict(enumerate(sorted(labels)))
 
 
 def test_images_with_the_same_stem_are_renamed_and_reported(
-    capsys: Capture, folder: Path, tmp_path: Path
+    cli: Command, folder: Path, tmp_path: Path
 ) -> None:
     Image.new("RGB", (40, 40), (1, 2, 3)).save(folder / "a.jpg")
     twin = of(1, folder, id="a.jpg", image=str(folder / "a.jpg"), task="detect")
     rows = saved(tmp_path / "rows.jsonl", [plain(folder)[0], twin])
-    code, err = exported(capsys, rows, "yolo", tmp_path / "yolo")
+    code, err = exported(cli, rows, "yolo", tmp_path / "yolo")
     assert code == 0
     assert "a.jpg is a-2.jpg" in err
     assert len(yolo_boxes(tmp_path / "yolo", "a.png")) == 2
@@ -181,56 +178,32 @@ def test_images_with_the_same_stem_are_renamed_and_reported(
 # Label Studio
 
 
-def test_label_studio_has_percent_sizes_and_the_model(
-    capsys: Capture, folder: Path, tmp_path: Path
-) -> None:
-    output, boxes = tmp_path / "tasks.json", saved(tmp_path / "plain.jsonl", plain(folder))
-    prefix = "/data/local-files/?d="
-    command = (boxes, "labelstudio", output, "--root", folder.parent, "--image-prefix", prefix)
-    assert exported(capsys, *command)[0] == 0
-    tasks = json.loads(output.read_text(encoding="utf-8"))
-    assert [task["data"]["image"] for task in tasks] == [f"{prefix}photos/{name}" for name in SIZES]
-    (prediction,) = tasks[0]["predictions"]
-    assert prediction["model_version"] == "demo@1"
-    assert [one["type"] for one in prediction["result"]] == ["rectanglelabels"] * 2
-    result = prediction["result"][0]
-    assert (result["original_width"], result["original_height"]) == (64, 48)
-    value = result["value"]
-    assert value["rectanglelabels"] == ["dog"]
-    assert value["x"] * 64 / 100 == pytest.approx(8)
-    assert value["y"] * 48 / 100 == pytest.approx(4)
-    assert value["width"] * 64 / 100 == pytest.approx(20)
-    assert value["height"] * 48 / 100 == pytest.approx(10)
-    ids = [one["id"] for task in tasks for one in task["predictions"][0]["result"]]
-    assert len(set(ids)) == len(ids) == 3
-
-
-def test_path_is_quoted_only_after_a_prefix(capsys: Capture, tmp_path: Path) -> None:
+def test_path_is_quoted_only_after_a_prefix(cli: Command, tmp_path: Path) -> None:
     rows = saved(tmp_path / "r.jsonl", [row(0, image="a b/c#1?&.png")])
     prefix = "/data/local-files/?d="
     for options, address in (
         ((), "a b/c#1?&.png"),
         (("--image-prefix", prefix), f"{prefix}a%20b/c%231%3F%26.png"),
     ):
-        exported(capsys, rows, "labelstudio", tmp_path / "t.json", "--overwrite", *options)
+        exported(cli, rows, "labelstudio", tmp_path / "t.json", "--overwrite", *options)
         (task,) = json.loads((tmp_path / "t.json").read_text(encoding="utf-8"))
         assert task["data"]["image"] == address
 
 
-def test_url_is_not_changed_by_a_prefix(capsys: Capture, tmp_path: Path) -> None:
+def test_url_is_not_changed_by_a_prefix(cli: Command, tmp_path: Path) -> None:
     given = ["https://host/a b.png?x=1&y=%20", "s3://bucket/a.png", "data:image/png;base64,AA=="]
     rows = [row(index, image=image) for index, image in enumerate([*given, "a.png"])]
     file = saved(tmp_path / "r.jsonl", rows)
-    exported(capsys, file, "labelstudio", tmp_path / "t.json", "--image-prefix", "/data/?d=")
+    exported(cli, file, "labelstudio", tmp_path / "t.json", "--image-prefix", "/data/?d=")
     tasks = json.loads((tmp_path / "t.json").read_text(encoding="utf-8"))
     assert [task["data"]["image"] for task in tasks] == [*given, "/data/?d=a.png"]
 
 
 def test_label_studio_gets_texts_of_several_prompts(
-    capsys: Capture, folder: Path, tmp_path: Path
+    cli: Command, folder: Path, tmp_path: Path
 ) -> None:
     rows = [of(0, folder, prompt=prompt, answer=prompt.upper()) for prompt in ("one?", "two?")]
-    exported(capsys, saved(tmp_path / "r.jsonl", rows), "labelstudio", tmp_path / "t.json")
+    exported(cli, saved(tmp_path / "r.jsonl", rows), "labelstudio", tmp_path / "t.json")
     (task,) = json.loads((tmp_path / "t.json").read_text())
     reported = [one["value"]["text"] for one in task["predictions"][0]["result"]]
     assert reported == [["ONE?"], ["TWO?"]]
@@ -241,10 +214,10 @@ def test_label_studio_gets_texts_of_several_prompts(
 
 @pytest.mark.parametrize("how", ["link", "copy"])
 def test_datasets_reads_an_imagefolder_of_boxes(
-    capsys: Capture, boxes: Path, tmp_path: Path, how: str
+    cli: Command, boxes: Path, tmp_path: Path, how: str
 ) -> None:
     output = tmp_path / "imagefolder"
-    assert exported(capsys, boxes, "imagefolder", output, "--store-images", how)[0] == 0
+    assert exported(cli, boxes, "imagefolder", output, "--store-images", how)[0] == 0
     rows = {row["image"].size: row["objects"] for row in loaded(output, tmp_path / "cache")}
     assert rows.keys() == set(SIZES.values())
     assert rows[64, 48]["bbox"] == [[8, 4, 20, 10], [0, 0, 64, 48]]
@@ -254,39 +227,24 @@ def test_datasets_reads_an_imagefolder_of_boxes(
 
 
 def test_datasets_reads_an_imagefolder_of_captions(
-    capsys: Capture, folder: Path, tmp_path: Path
+    cli: Command, folder: Path, tmp_path: Path
 ) -> None:
     rows = saved(tmp_path / "rows.jsonl", captioned(folder, "one", "zwei\nDrei", ""))
-    assert exported(capsys, rows, "imagefolder", tmp_path / "out")[0] == 0
+    assert exported(cli, rows, "imagefolder", tmp_path / "out")[0] == 0
     reported = {
         row["image"].size: row["text"] for row in loaded(tmp_path / "out", tmp_path / "cache")
     }
     assert reported == dict(zip(SIZES.values(), ("one", "zwei\nDrei", ""), strict=True))
 
 
-# FiftyOne
-
-
-def test_fiftyone_folder_has_data_and_labels(capsys: Capture, boxes: Path, tmp_path: Path) -> None:
-    output = tmp_path / "fiftyone"
-    assert exported(capsys, boxes, "fiftyone", output)[0] == 0
-    coco = COCO(output / "labels.json")
-    for image in coco.dataset["images"]:
-        with Image.open(output / "data" / image["file_name"]) as stored:
-            assert stored.size == (image["width"], image["height"])
-    assert len(coco.dataset["annotations"]) == 3
-
-
 # WebDataset
 
 
-def test_webdataset_reads_images_texts_and_rows(
-    capsys: Capture, folder: Path, tmp_path: Path
-) -> None:
+def test_webdataset_reads_images_texts_and_rows(cli: Command, folder: Path, tmp_path: Path) -> None:
     webdataset = pytest.importorskip("webdataset", reason="a development dependency")
     rows = captioned(folder, "first", "second", "dritte \U0001f600")
     output = tmp_path / "shard.tar"
-    assert exported(capsys, saved(tmp_path / "r.jsonl", rows), "webdataset", output)[0] == 0
+    assert exported(cli, saved(tmp_path / "r.jsonl", rows), "webdataset", output)[0] == 0
     samples = list(webdataset.WebDataset(str(output), shardshuffle=False).decode("pil"))
     assert [sample["txt"] for sample in samples] == ["first", "second", "dritte \U0001f600"]
     assert [sample["json"] for sample in samples] == rows
@@ -301,11 +259,9 @@ def test_webdataset_reads_images_texts_and_rows(
 # CSV
 
 
-def test_csv_has_every_column_and_boxes_as_json(
-    capsys: Capture, boxes: Path, tmp_path: Path
-) -> None:
+def test_csv_has_every_column_and_boxes_as_json(cli: Command, boxes: Path, tmp_path: Path) -> None:
     output = tmp_path / "rows.csv"
-    assert exported(capsys, boxes, "csv", output)[0] == 0
+    assert exported(cli, boxes, "csv", output)[0] == 0
     table = pandas.read_csv(output)
     rows = [json.loads(line) for line in boxes.read_text().splitlines()]
     assert list(table) == list(rows[0])
@@ -320,10 +276,10 @@ HOSTILE = [*FORMULAS, 'a,"b"\nc', "'quoted", "fine", " fine = 1", "a-b", "\u00e9
 
 
 @pytest.mark.parametrize("raw", [False, True])
-def test_csv_escapes_formulas_unless_raw(capsys: Capture, tmp_path: Path, raw: bool) -> None:
+def test_csv_escapes_formulas_unless_raw(cli: Command, tmp_path: Path, raw: bool) -> None:
     rows = [row(index, answer=text, kept={"=k": text}) for index, text in enumerate(HOSTILE)]
     file, output = saved(tmp_path / "r.jsonl", rows), tmp_path / "o.csv"
-    exported(capsys, file, "csv", output, *["--csv-raw"] * raw)
+    exported(cli, file, "csv", output, *["--csv-raw"] * raw)
     with open(output, encoding="utf-8", newline="") as opened:
         header, *lines = csv.reader(opened)
     column = header.index("answer")
@@ -342,11 +298,9 @@ def test_csv_escapes_formulas_unless_raw(capsys: Capture, tmp_path: Path, raw: b
 
 
 @pytest.mark.parametrize("to", [name for name in FORMATS if name not in ("txt", "caption")])
-def test_equal_rows_give_equal_exports(
-    capsys: Capture, boxes: Path, tmp_path: Path, to: str
-) -> None:
+def test_equal_rows_give_equal_exports(cli: Command, boxes: Path, tmp_path: Path, to: str) -> None:
     for name in ("one", "two"):
-        assert exported(capsys, boxes, to, tmp_path / name)[0] == 0
+        assert exported(cli, boxes, to, tmp_path / name)[0] == 0
 
     def content(output: Path) -> dict[str, bytes]:
         files = [output] if output.is_file() else [f for f in output.rglob("*") if f.is_file()]
@@ -390,13 +344,11 @@ def corners(output: Path, to: str) -> list[tuple[float, ...]]:
 
 @pytest.mark.parametrize("to", ["coco", "yolo", "labelstudio", "imagefolder", "fiftyone"])
 def test_boxes_are_clipped_and_boxes_outside_the_image_are_reported(
-    capsys: Capture, folder: Path, tmp_path: Path, to: str
+    cli: Command, folder: Path, tmp_path: Path, to: str
 ) -> None:
-    from tests.support.exporting import box
-
     boxes = tuple(box("cat", *given) for given, _ in STRANGE)
     rows = saved(tmp_path / "r.jsonl", [of(1, folder, task="detect", boxes=boxes)])
-    code, err = exported(capsys, rows, to, tmp_path / "out")
+    code, err = exported(cli, rows, to, tmp_path / "out")
     assert code == 0
     assert "exported 1 image with 4 boxes" in err
     assert "; 5 boxes without an area in the image left out" in err
@@ -406,13 +358,11 @@ def test_boxes_are_clipped_and_boxes_outside_the_image_are_reported(
 
 
 def test_boxes_of_several_prompts_belong_to_one_image(
-    capsys: Capture, folder: Path, tmp_path: Path
+    cli: Command, folder: Path, tmp_path: Path
 ) -> None:
-    from tests.support.exporting import box
-
     changes = {"task": "detect", "boxes": (box("cat", 0.0, 0.0, 9.0, 9.0),)}
     rows = [of(0, folder, prompt=prompt, **changes) for prompt in ("detect cat", "detect a cat")]
-    exported(capsys, saved(tmp_path / "r.jsonl", rows), "coco", tmp_path / "o.json")
+    exported(cli, saved(tmp_path / "r.jsonl", rows), "coco", tmp_path / "o.json")
     coco = COCO(tmp_path / "o.json")
     assert len(coco.dataset["images"]) == 1
     assert [one["image_id"] for one in coco.dataset["annotations"]] == [1, 1]

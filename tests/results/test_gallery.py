@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import tarfile
 from base64 import b64encode
 from hashlib import sha256
 from importlib.resources import files
@@ -26,7 +25,8 @@ from pgcli.results.gallery.page import inert, render_page
 from pgcli.results.gallery.thumbnails import ThumbnailMaker, default_side
 from pgcli.rle import encode, spans
 from tests.support import pretend
-from tests.support.galleries import CANARY, HOSTILE, box, drawn, failed, hostile, row, saved
+from tests.support.exporting import saved
+from tests.support.galleries import CANARY, HOSTILE, box, drawn, failed, hostile, row
 from tests.support.parsed_page import Parsed, content, copy
 from tests.support.runs import EXAMPLES, MANY, ROWS, finished, started, wait_until
 
@@ -232,19 +232,6 @@ def test_thumbnail_is_never_larger_than_its_image(tmp_path: Path) -> None:
 # The command
 
 
-def test_existing_page_is_kept_without_overwrite(
-    results: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    target = results.with_name("g.html")
-    target.write_text("mine")
-    assert viewed(results, "-o", target) == 13
-    assert target.read_text() == "mine"
-    assert "hint: --overwrite replaces it" in capsys.readouterr().err
-    assert viewed(results, "-o", target, "--overwrite", "--quiet") == 0
-    assert target.read_text().startswith("<!doctype html>")
-    assert capsys.readouterr().err == ""
-
-
 def test_moved_images_are_found_in_the_given_folder_only(results: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "moved"
     elsewhere.mkdir()
@@ -264,7 +251,9 @@ def test_assets_are_written_next_to_the_page(results: Path) -> None:
     with Image.open("with space/000/000001.webp") as found:
         assert found.size == (40, 30)
     assert viewed(results, "-o", "h.html", "--assets", "with space") == 13
+    Path("h.html").write_text("of another program")
     assert viewed(results, "-o", "h.html", "--assets", "with space", "--overwrite") == 0
+    assert content(Path("h.html")).named("images-0")[1] == [1, 40, 30]
 
 
 @pytest.mark.parametrize(
@@ -295,20 +284,6 @@ def test_invalid_arguments_are_refused_and_nothing_is_written(
     assert not Path("g.html").exists()
     assert not list(results.parent.glob(".*.part"))
     assert "Traceback" not in capsys.readouterr().err
-
-
-def test_view_draws_the_same_images_as_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    command = ["detect", EXAMPLES, "--object", "star", "--object", "circle"]
-    finished(*command, "-o", "rows.jsonl", "--draw", "during")
-    assert viewed("rows.jsonl", "-o", "g.html", "--draw", "after") == 0
-    during = {file.name: file.read_bytes() for file in Path("during").iterdir()}
-    assert len(during) == 12
-    assert {file.name: file.read_bytes() for file in Path("after").iterdir()} == during
-    assert viewed("rows.jsonl", "-o", "h.html", "--draw", "after") == 13
-    assert viewed("rows.jsonl", "-o", "h.html", "--draw", EXAMPLES, "--overwrite") == 2
 
 
 def test_impossible_boxes_and_masks_are_not_drawn(results: Path) -> None:
@@ -372,19 +347,6 @@ def test_images_stored_in_a_manifest_are_shown(
     Path("shop.parquet").unlink()
     assert viewed("rows.jsonl", "-o", "g.html", "--overwrite") == 0
     assert [entry[0] for entry in content(tmp_path / "g.html").named("images-0")] == [0, 0, 0]
-
-
-def test_images_in_an_archive_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    drawn(tmp_path, 2)
-    with tarfile.open("shard.tar", "w") as archive:
-        for name in ("00000.png", "00001.png"):
-            archive.add(name)
-            Path(name).unlink()
-    finished("caption", "shard.tar", "-o", "rows.jsonl")
-    assert viewed("rows.jsonl", "-o", "g.html") == 0
-    parsed = content(tmp_path / "g.html")
-    assert [copy(parsed, number).size for number in range(2)] == [(40, 30)] * 2
 
 
 def test_unfinished_run_is_shown_with_its_rows_so_far(tmp_path: Path) -> None:

@@ -21,7 +21,8 @@ from pgcli.results.gallery.options import GalleryOptions
 from pgcli.results.images import ImageLocator
 from pgcli.rle import encode
 from pgcli.rows import answer_digest
-from tests.support.galleries import CANARY, HOSTILE, box, drawn, failed, hostile, row, saved
+from tests.support.exporting import saved
+from tests.support.galleries import CANARY, HOSTILE, box, drawn, failed, hostile, row
 from tests.support.runs import wait_until
 from tests.support.time_limits import scaled
 
@@ -331,7 +332,7 @@ def test_keys_navigate_cards_and_images(open_page: Any, page: Path) -> None:
     shown.press("Escape")
     shown.all("#about").click()
     playwright.expect(shown.all(".plot")).to_be_visible()
-    assert "vision 8 ms" in shown.all(".legend").inner_text()
+    assert "vision 10 ms" in shown.all(".legend").inner_text()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

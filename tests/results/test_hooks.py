@@ -97,19 +97,6 @@ def test_page_that_cannot_be_written_is_refused(
     check_hooks(Options(output="rows.jsonl", view="a.html"))
 
 
-def test_page_replaces_pages_only(tmp_path: Path) -> None:
-    page = tmp_path / "a.html"
-    page.write_text("<title>thesis</title>")
-    with pytest.raises(OutputExists, match="exists") as problem:
-        check_hooks(Options(view=str(page)))
-    assert "another --view leaves it alone" in problem.value.hint
-    check_hooks(Options(view=str(page), overwrite=True))
-    with pytest.raises(UsageError, match="is an input"):
-        check_hooks(Options(view=str(page), overwrite=True), ["-", str(page)])
-    page.write_text('<head><meta name="generator" content="pgcli"></head>')
-    check_hooks(Options(view=str(page)))
-
-
 class Pages:
     """Notes the pages that are written: their rows and their prompts."""
 

@@ -17,6 +17,7 @@ from pycocotools.coco import COCO
 from pgcli.records import Rle
 from pgcli.results.masks import MAX_BRIDGE_POINTS, contours, polygon
 from pgcli.rle import decode, encode
+from tests.support.command import Command
 from tests.support.exporting import (
     SIZES,
     exported,
@@ -27,7 +28,6 @@ from tests.support.exporting import (
     shape,
 )
 
-Capture = pytest.CaptureFixture[str]
 FINE = 8  # subpixels per side of a pixel, drawn by PIL
 
 
@@ -128,8 +128,8 @@ def test_mask_larger_than_any_image_is_ignored() -> None:
 # Formats
 
 
-def test_coco_masks_equal_those_of_the_rows(capsys: Capture, masks: Path, tmp_path: Path) -> None:
-    assert exported(capsys, masks, "coco", tmp_path / "o.json")[0] == 0
+def test_coco_masks_equal_those_of_the_rows(cli: Command, masks: Path, tmp_path: Path) -> None:
+    assert exported(cli, masks, "coco", tmp_path / "o.json")[0] == 0
     coco = COCO(tmp_path / "o.json")
     found = [one for one in coco.loadAnns(coco.getAnnIds()) if "segmentation" in one]
     assert len(found) == len(SIZES)
@@ -151,10 +151,10 @@ def yolo_polygons(output: Path, name: str, size: tuple[int, int]) -> list[tuple[
 
 
 def test_yolo_polygons_reproduce_masks_with_parts_and_holes(
-    capsys: Capture, masks: Path, tmp_path: Path
+    cli: Command, masks: Path, tmp_path: Path
 ) -> None:
     output = tmp_path / "yolo"
-    assert exported(capsys, masks, "yolo", output)[0] == 0
+    assert exported(cli, masks, "yolo", output)[0] == 0
     for name, size in SIZES.items():
         (class_index, points), *_ = yolo_polygons(output, name, size)
         mask = shape(size[1], size[0])
@@ -167,9 +167,9 @@ def test_yolo_polygons_reproduce_masks_with_parts_and_holes(
 
 
 def test_a_box_without_a_mask_becomes_a_rectangle_and_is_reported(
-    capsys: Capture, masks: Path, tmp_path: Path
+    cli: Command, masks: Path, tmp_path: Path
 ) -> None:
-    code, err = exported(capsys, masks, "yolo", tmp_path / "yolo")
+    code, err = exported(cli, masks, "yolo", tmp_path / "yolo")
     assert code == 0
     assert "1 box written as rectangles, without a mask" in err
     _, (class_index, points) = yolo_polygons(tmp_path / "yolo", "a.png", SIZES["a.png"])
@@ -178,14 +178,14 @@ def test_a_box_without_a_mask_becomes_a_rectangle_and_is_reported(
 
 
 def test_yolo_labels_are_boxes_if_no_row_has_a_mask(
-    capsys: Capture, folder: Path, masks: Path, tmp_path: Path
+    cli: Command, folder: Path, masks: Path, tmp_path: Path
 ) -> None:
     codes = [json.loads(line) for line in masks.read_text().splitlines()]
     for one in codes:  # as `segment` writes rows without a mask decoder
         one["masks"] = [mask and mask | {"rle": None} for mask in one["masks"]]
     for number, known in enumerate((codes, plain(folder))):
         output = tmp_path / f"yolo-{number}"
-        _, err = exported(capsys, saved(tmp_path / "r.jsonl", known), "yolo", output)
+        _, err = exported(cli, saved(tmp_path / "r.jsonl", known), "yolo", output)
         assert "rectangles" not in err
         lines = [line for file in output.rglob("*.txt") for line in file.read_text().splitlines()]
         assert lines
@@ -193,9 +193,9 @@ def test_yolo_labels_are_boxes_if_no_row_has_a_mask(
 
 
 def test_label_studio_has_polygons_for_masks_and_rectangles_for_boxes(
-    capsys: Capture, masks: Path, tmp_path: Path
+    cli: Command, masks: Path, tmp_path: Path
 ) -> None:
-    assert exported(capsys, masks, "labelstudio", tmp_path / "tasks.json")[0] == 0
+    assert exported(cli, masks, "labelstudio", tmp_path / "tasks.json")[0] == 0
     tasks = json.loads((tmp_path / "tasks.json").read_text())
     for task, (width, height) in zip(tasks, SIZES.values(), strict=True):
         result = task["predictions"][0]["result"][0]
@@ -210,7 +210,7 @@ def test_label_studio_has_polygons_for_masks_and_rectangles_for_boxes(
 
 @pytest.mark.parametrize("to", ["coco", "yolo", "labelstudio", "fiftyone"])
 def test_mask_of_a_huge_image_allocates_no_pixels(
-    capsys: Capture, folder: Path, tmp_path: Path, to: str
+    cli: Command, folder: Path, tmp_path: Path, to: str
 ) -> None:
     (row,) = segmented(folder)[:1]
     # the image has another size, so it is not exported
@@ -224,4 +224,4 @@ def test_mask_of_a_huge_image_allocates_no_pixels(
         one = {"codes": [0] * 16, "rle": rle}
         changed = row | {"width": width, "height": height, "masks": [one, None]}
         file = saved(tmp_path / "r.jsonl", [changed])
-        assert exported(capsys, file, to, tmp_path / "out", "--overwrite", *options)[0] == 0
+        assert exported(cli, file, to, tmp_path / "out", "--overwrite", *options)[0] == 0

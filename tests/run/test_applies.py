@@ -12,20 +12,18 @@ from PIL import Image
 
 import pgcli
 from pgcli.cli.app import PANELS, declared
-from pgcli.cli.main import main
 from pgcli.declare import option_named, options_of, parse_keywords
 from pgcli.errors import UsageError
 from pgcli.results import read
 from pgcli.run import model as running
+from pgcli.run import task
 from pgcli.run.checks import is_stream
 from pgcli.run.request import RunRequest
 from pgcli.run.request.applies import RULES
 from pgcli.run.request.make import make_request, records_of
 from pgcli.runs import outside_values
-from tests.support import pretend
+from tests.support.command import Command
 from tests.support.vectors import rows_of, unit, write_parquet
-
-pytestmark = pytest.mark.usefixtures("clean_environment")
 
 #: What makes a question, by command.
 NEEDED: dict[str, dict[str, Any]] = {
@@ -38,12 +36,11 @@ COMMANDS = ("caption", "ask", "detect", "segment", "ocr", "embed", "score", "cla
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder, with an image."""
-    monkeypatch.chdir(tmp_path)
+def folder(workdir: Path, pretended: None) -> Path:
+    """The current folder, with an image, and a pretended model."""
     Path("photos").mkdir()
     Image.new("RGB", (40, 30), "red").save("photos/a.png")
-    return tmp_path
+    return workdir
 
 
 def request(command: str, typed: dict[str, Any], outside: dict[str, Any]) -> RunRequest:
@@ -274,17 +271,16 @@ def set_all_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_all_variables_at_once_break_no_command(
-    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: str, monkeypatch: pytest.MonkeyPatch, cli: Command
 ) -> None:
     set_all_variables(monkeypatch)
     if command in ("embed", "score", "classify"):
         monkeypatch.setenv("PGCLI_MODEL", "demo-towers")
-    else:
-        monkeypatch.setattr(running, "load_engine", pretend.load_engine)
+        monkeypatch.setattr(running, "load_engine", task.load_engine)
     words = [f"--{name}={value}" for name, value in NEEDED.get(command, {}).items()]
     words += ["--label=cat", "--label=dog"] if command == "classify" else []
-    assert main([command, "photos", *words]) == 0, capsys.readouterr().err
-    assert "ignored" not in capsys.readouterr().err
+    code, _, err = cli(command, "photos", *words)
+    assert (code, "ignored" in err) == (0, False), err
     (row, *more) = read("rows.jsonl")
     assert (row.id, row.error, len(more)) == ("a.png", None, command == "ask")
 
@@ -304,57 +300,47 @@ def test_all_variables_at_once_break_no_command(
     ],
 )
 def test_variable_that_does_not_apply_breaks_nothing(
-    variable: str,
-    value: str,
-    line: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    variable: str, value: str, line: str, monkeypatch: pytest.MonkeyPatch, cli: Command
 ) -> None:
     write_parquet(Path("vectors.parquet"), rows_of(unit(9, 192), model=None))
-    monkeypatch.setattr(running, "load_engine", pretend.load_engine)
     monkeypatch.setenv(variable, value)
-    assert main(line.split()) == 0, capsys.readouterr().err
-    assert "ignored" not in capsys.readouterr().err
+    code, _, err = cli(line)
+    assert (code, "ignored" in err) == (0, False), err
 
 
 def test_variable_of_another_task_does_not_break_training(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, cli: Command
 ) -> None:
     Path("rows.jsonl").write_text('{"image": "photos/a.png", "prefix": "a", "suffix": "b"}\n')
     monkeypatch.setenv("PGCLI_TEXT_COLUMN", "caption")
     monkeypatch.setenv("PGCLI_LABEL_COLUMN", "kind")
     monkeypatch.setenv("PGCLI_REVISION", "main")
-    assert main("train rows.jsonl --model demo -o out --dry-run".split()) == 0
-    words = "train rows.jsonl --model demo -o out --dry-run --text-column caption"
-    assert main(words.split()) == 2
-    assert "--text-column goes with --task contrastive" in capsys.readouterr().err
+    line = "train rows.jsonl --model demo -o out --dry-run"
+    assert cli(line)[0] == 0
+    code, _, err = cli(f"{line} --text-column caption")
+    assert (code, "--text-column goes with --task contrastive" in err) == (2, True)
 
 
-def test_typed_line_is_printed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(running, "load_engine", pretend.load_engine)
-    assert main("caption photos --model demo --rows-per-file 3".split()) == 0
+def test_typed_line_is_printed(cli: Command) -> None:
+    code, _, err = cli("caption photos --model demo --rows-per-file 3")
     line = "pgcli: ignored: --rows-per-file applies to a folder of Parquet files\n"
-    assert capsys.readouterr().err.startswith(line)
+    assert (code, err.startswith(line)) == (0, True)
 
 
 @pytest.mark.parametrize("words", ["--keep a --keep b", "--keep a,b", ""])
 def test_kept_columns_are_repeated_or_listed(
-    words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: str, monkeypatch: pytest.MonkeyPatch, cli: Command
 ) -> None:
     Path("rows.jsonl").write_text('{"image": "photos/a.png", "a": 1, "b": 2}\n')
-    monkeypatch.setattr(running, "load_engine", pretend.load_engine)
     if not words:
         monkeypatch.setenv("PGCLI_KEEP", "a, b")
-    assert main(f"caption rows.jsonl --model demo -q {words}".split()) == 0
-    assert '"a":1,"b":2}' in capsys.readouterr().out
+    code, out, _ = cli(f"caption rows.jsonl --model demo -q {words}")
+    assert (code, '"a":1,"b":2}' in out) == (0, True)
 
 
 def test_python_has_what_the_environment_and_the_file_set(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(running, "load_engine", pretend.load_engine)
     Path("c.toml").write_text(
         'limit = 1\nlang = "fr"\nno-timing = true\n[caption]\nlang = "de"\nworkers = 0\n'
     )

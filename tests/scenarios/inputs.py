@@ -17,10 +17,8 @@ shard.tar      an archive of two samples: an image, JSON and a text each
 
 from __future__ import annotations
 
-import io
 import json
 import shutil
-import tarfile
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -29,6 +27,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
+
+from tests.support.awkward import tar_of
 
 DRAWINGS = Path(__file__).parents[2] / "examples"
 
@@ -122,8 +122,4 @@ def shard(file: Path) -> None:
         "a/1.json": json.dumps({"sku": 8}).encode(),
         "a/1.txt": b"a square",
     }
-    with tarfile.open(file, "w") as archive:
-        for name, data in members.items():
-            header = tarfile.TarInfo(name)
-            header.size = len(data)
-            archive.addfile(header, io.BytesIO(data))
+    file.write_bytes(tar_of(members.items()))

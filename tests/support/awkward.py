@@ -6,8 +6,9 @@ import io
 import os
 import stat
 import struct
+import tarfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,17 @@ def drawing(width: int = 40, height: int = 30) -> Image.Image:
 def encoded(image: Image.Image, format_: str, **options: Any) -> bytes:
     file = io.BytesIO()
     image.save(file, format_, **options)
+    return file.getvalue()
+
+
+def tar_of(members: Iterable[tuple[str, bytes]], kind: str = "") -> bytes:
+    """An archive of these names and contents; `kind` is a compression."""
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode=f"w:{kind}") as archive:  # type: ignore[call-overload]
+        for name, data in members:
+            header = tarfile.TarInfo(name)
+            header.size = len(data)
+            archive.addfile(header, io.BytesIO(data))
     return file.getvalue()
 
 

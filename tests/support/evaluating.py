@@ -7,12 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from pgcli.cli.main import main
+from tests.support.command import Command
 from tests.support.exporting import row, saved
-
-Capture = pytest.CaptureFixture[str]
 
 
 def answers(*pairs: tuple[str, str], prompt: str = "what?", **more: Any) -> list[dict[str, Any]]:
@@ -27,17 +23,17 @@ def write(name: str, rows: Iterable[dict[str, Any]]) -> str:
     return str(saved(Path(name), rows))
 
 
-def evaluate(capsys: Capture, *words: str) -> dict[str, Any]:
-    capsys.readouterr()
-    assert main(["eval", *words, "--json", "-q"]) == 0, capsys.readouterr().err
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+def evaluate(cli: Command, *words: str) -> dict[str, Any]:
+    code, out, err = cli("eval", *words, "--json", "-q")
+    assert code == 0, err
+    found: dict[str, Any] = json.loads(out)
     return found
 
 
-def refused(capsys: Capture, *words: str) -> str:
-    capsys.readouterr()
-    assert main(["eval", *words]) == 2
-    return capsys.readouterr().err
+def refused(cli: Command, *words: str) -> str:
+    code, _, err = cli("eval", *words)
+    assert code == 2
+    return err
 
 
 def truth_of(*pairs: tuple[str, Any], name: str = "truth.jsonl", **more: Any) -> str:

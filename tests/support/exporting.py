@@ -11,11 +11,11 @@ import numpy
 import pytest
 from PIL import Image
 
-from pgcli.cli.main import main
 from pgcli.records import Mask
 from pgcli.rle import encode
 from pgcli.rows import RowSchema
 from tests.support.answers import BOX, answer, refused
+from tests.support.command import Command
 
 #: Sizes of the images: two objects in the first, none in the second, one in the third.
 SIZES = {"a.png": (64, 48), "b.jpg": (40, 40), "sub/c.png": (30, 60)}
@@ -34,6 +34,11 @@ def saved(file: Path, rows: Iterable[dict[str, Any]]) -> Path:
     """A file of such rows."""
     file.write_text("".join(json.dumps(one) + "\n" for one in rows), encoding="utf-8")
     return file
+
+
+def read_rows(file: str | Path) -> list[dict[str, Any]]:
+    """The rows of a file of JSON lines."""
+    return [json.loads(line) for line in Path(file).read_text(encoding="utf-8").splitlines()]
 
 
 def make_images(folder: Path) -> Path:
@@ -110,13 +115,11 @@ def captioned(folder: Path, *texts: str) -> list[dict[str, Any]]:
 
 
 def exported(
-    capsys: pytest.CaptureFixture[str], rows: Path, to: str, output: Path | None, *more: object
+    cli: Command, rows: Path, to: str, output: Path | None, *more: object
 ) -> tuple[int, str]:
     """The exit code and standard error of `pgcli export`."""
-    output_option = [] if output is None else ["-o", str(output)]
-    capsys.readouterr()  # discards messages of loaders
-    code = main(["export", str(rows), "--to", to, *output_option, *map(str, more)])
-    out, err = capsys.readouterr()
+    output_option = [] if output is None else ["-o", output]
+    code, out, err = cli("export", rows, "--to", to, *output_option, *more)
     assert out == ""
     return code, err
 
@@ -129,8 +132,6 @@ def loaded(folder: Path, cache: Path) -> Any:
 
 
 FOLDERS = ["images/a.png", "x/images/y/b.png", "images/images/c.png", "images.png"]
-
-
 FOLDERS += [".hidden/d.png", ".e.png", "labels/f.png"]
 
 

@@ -41,7 +41,7 @@ from pgcli.parsing import segments
 from pgcli.records import COLUMNS, Answer, Box, Item, Mask, Span
 from pgcli.rows import RowSchema
 from tests.support.awkward import broken_files, drawing, encoded, valid_files
-from tests.support.save_rows import saving
+from tests.support.save_rows import save
 
 Target = Callable[[bytes], None]
 
@@ -121,8 +121,7 @@ def answers(data: bytes) -> None:
     )
     with folder() as root:
         for name in ("rows.jsonl", "rows.parquet"):
-            with saving(root / name, extras=("masks",), keep=("kept",)) as sink:
-                sink.save(row)
+            save(root / name, row, extras=("masks",), keep=("kept",))
             ((index, read),) = indexed_rows(root / name)
             assert (index, read) == (0, plain), name
 

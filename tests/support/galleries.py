@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
 from pgcli.rows import BOX_NUMBERS
+from tests.support import exporting
 
 CANARY = "window.canary=1"
 #: Foreign text that attacks a page; it is shown as text.
@@ -33,28 +32,10 @@ HOSTILE = (
 
 def row(index: int = 0, **changes: Any) -> dict[str, Any]:
     """A row as `caption` writes it, changed."""
-    return {
-        "index": index,
-        "id": f"{index:05}.png",
-        "image": f"{index:05}.png",
-        "width": 40,
-        "height": 30,
-        "task": "caption",
-        "prompt": "caption en",
-        "answer": "an image",
-        "boxes": [],
-        "tokens": 4,
-        "finish": "stop",
-        "logprob": -0.25,
-        "load_ms": 1.5,
-        "vision_ms": 2.0,
-        "prefill_ms": 3.0,
-        "decode_ms": 4.0,
-        "batch": 2,
-        "model": "demo@0",
-        "error": None,
-        "error_message": None,
-    } | changes
+    name = f"{index:05}.png"
+    known = {"id": name, "image": name, "width": 40, "height": 30, "task": "caption"}
+    known |= {"prompt": "caption en", "answer": "an image"}
+    return exporting.row(index, **known) | changes
 
 
 def box(label: str, *corners: float, score: float = 0.5) -> dict[str, Any]:
@@ -79,12 +60,6 @@ def hostile() -> list[dict[str, Any]]:
         rows.append(failed(2 * number + 1, text, text) | words)
     rows[0]["choices"] = [{"text": text, "logprob": text, "probability": text} for text in HOSTILE]
     return rows
-
-
-def saved(file: Path, rows: Sequence[dict[str, Any]]) -> Path:
-    """A result file with the rows."""
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return file
 
 
 def drawn(folder: Path, count: int, size: tuple[int, int] = (40, 30)) -> None:

@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +21,7 @@ from typing import Any
 from pgcli import images
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.images import ImageDecoder, ImageSpec
-from pgcli.records import Answer, Box, DecodedImage, Item
+from pgcli.records import Answer, Box, DecodedImage, Item, Task, unanswered
 from pgcli.regions import location_values, with_locations
 from pgcli.tasks import Question
 
@@ -56,31 +57,20 @@ class Engine:
                 yield number, answer(image, prompt, question.task, self.label)
 
 
-def answer(image: DecodedImage, prompt: str, task: str, label: str = Engine.label) -> Answer:
-    item = image.item
-    labels = json.loads(os.environ.get("PRETEND_ANSWERS", "[]"))[item.index : item.index + 1]
-    return Answer(
-        index=item.index,
-        id=item.id,
-        image=item.image,
-        width=image.width,
-        height=image.height,
-        task=task,
-        prompt=with_region(image, prompt),
+def answer(image: DecodedImage, prompt: str, task: Task, label: str = Engine.label) -> Answer:
+    index = image.item.index
+    labels = json.loads(os.environ.get("PRETEND_ANSWERS", "[]"))[index : index + 1]
+    return replace(
+        unanswered(image, with_region(image, prompt), task=task, model=label),
         answer=labels[0] if labels else f"an image of {image.width} x {image.height}",
         boxes=tuple(Box(label, 0.0, 0.0, 9.0, 9.0, 0.5) for label in labels),
         tokens=6,
         finish="stop",
         logprob=-0.5,
-        load_ms=image.load_ms,
         vision_ms=1.0,
         prefill_ms=2.0,
         decode_ms=3.0,
         batch=1,
-        model=label,
-        error=None,
-        error_message=None,
-        kept=item.kept,
     )
 
 

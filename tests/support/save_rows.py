@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,23 +15,10 @@ from pgcli.run.state.record import RUN, RunRecord, state_folder
 from pgcli.stores import LocalStore
 
 
-class SavedRows:
-    """Answers, until they are written."""
-
-    def __init__(self) -> None:
-        self.answers: list[Answer] = []
-
-    def save(self, answer: Answer) -> None:
-        self.answers.append(answer)
-
-
-@contextmanager
-def saving(path: Path | str, **schema: Any) -> Iterator[SavedRows]:
-    """Saves rows in an output with a record; `schema` holds arguments of the RowSchema."""
-    rows, columns = SavedRows(), RowSchema(**schema)
-    yield rows
-    target = Path(path)
-    values = [columns.row(answer) for answer in rows.answers]
+def save(path: Path | str, *answers: Answer, **schema: Any) -> None:
+    """Save rows in an output with a record; `schema` holds arguments of the RowSchema."""
+    target, columns = Path(path), RowSchema(**schema)
+    values = [columns.row(answer) for answer in answers]
     if str(path).endswith("/"):
         target.mkdir()
         table = rows_table(values, columns)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
-import tarfile
-from io import BytesIO
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from tests.support.awkward import tar_of
 
 COUNT = 57
 
@@ -47,15 +47,12 @@ def parquet() -> str:
 
 def archive(name: str = "m.tar") -> str:
     """With long names, samples without an image, hidden files and ids that repeat."""
-    with tarfile.open(name, "w:gz" if name.endswith("gz") else "w") as tar:
-        for n in range(COUNT):
-            stem = f"{'long' * 40 * (n % 2)}{n}"
-            members = {f"{stem}.png": b"%d" % n, f"{stem}.json": b'{"id": "%d"}' % (n % 9)}
-            members |= {f".hidden{n}": b"", f"z{n}.txt": b"no image"}
-            for member, data in members.items():
-                info = tarfile.TarInfo(member)
-                info.size = len(data)
-                tar.addfile(info, BytesIO(data))
+    members: dict[str, bytes] = {}
+    for n in range(COUNT):
+        stem = f"{'long' * 40 * (n % 2)}{n}"
+        members |= {f"{stem}.png": b"%d" % n, f"{stem}.json": b'{"id": "%d"}' % (n % 9)}
+        members |= {f".hidden{n}": b"", f"z{n}.txt": b"no image"}
+    Path(name).write_bytes(tar_of(members.items(), "gz" if name.endswith("gz") else ""))
     return name
 
 

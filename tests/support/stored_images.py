@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import io
-import tarfile
 from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tests.support.awkward import drawing, encoded
+from tests.support.awkward import drawing, encoded, tar_of
 
 PNG, JPEG = encoded(drawing(), "PNG"), encoded(drawing(), "JPEG")
 #: Names whose order differs if folders are sorted apart, and that a URL has to quote.
@@ -23,13 +22,7 @@ IMAGES = {
 
 
 def rows_of_tar() -> bytes:
-    held = io.BytesIO()
-    with tarfile.open(fileobj=held, mode="w") as archive:
-        for name, data in (("0.png", PNG), ("0.json", b'{"n": 1}'), ("1.jpg", JPEG)):
-            header = tarfile.TarInfo(name)
-            header.size = len(data)
-            archive.addfile(header, io.BytesIO(data))
-    return held.getvalue()
+    return tar_of([("0.png", PNG), ("0.json", b'{"n": 1}'), ("1.jpg", JPEG)])
 
 
 def parquet(count: int) -> bytes:

@@ -15,10 +15,9 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pandas  # noqa: F401 - imported here, and not in each fork
@@ -44,6 +43,7 @@ from pgcli.run.progress import events
 from pgcli.run.request.make import command_words, make_request
 from pgcli.run.run import exit_code, run
 from pgcli.run.settings import versions
+from tests.support import pretend
 
 HELD = 4  # answers that the model holds back, at least
 #: The system calls that change something on disk.
@@ -63,31 +63,16 @@ DEMO = find("demo")
 SPEC = read_image_spec(DEMO.folder)
 
 
-class BatchLimits:
-    """No limits were learned."""
-
-    def summary(self) -> str:
-        return ""
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        pass
-
-
-class StubEngine:
+class StubEngine(pretend.Engine):
     """Answers by the name of the image, in a random order, and holds a few answers back.
 
     Of an image whose name has `kills` the process dies; with `once`, only the first that meets it.
     """
 
-    spec, device, dtype, batch_size, label = SPEC, "cpu", "float32", 4, DEMO.label
-    is_large, embedding_dim, kind = False, None, "paligemma"
+    spec, batch_size, label = SPEC, 4, DEMO.label
+    embedding_dim, kind = None, "paligemma"
 
     def __init__(self, seconds: float = 0.0, seed: int = 0):
-        self.batch_limits = BatchLimits()
-        self.image_stats = SimpleNamespace(hits=0, prompts=0)
         self._seconds, self._rng = seconds, random.Random(seed)
 
     def loaded(self, request: Any, checkpoint: Any, *_: object) -> StubEngine:
@@ -102,7 +87,7 @@ class StubEngine:
         stream: Iterable[tuple[int, DecodedImage]],
         question: Any,
         sampling: Any,
-        should_stop: Callable[[], bool],
+        should_stop: Callable[[], bool] = lambda: False,
     ) -> Iterator[tuple[int, Answer]]:
         held: list[tuple[int, Answer]] = []
         for first, image in stream:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import json
 import shutil
-import tarfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,24 +20,14 @@ from pgcli.errors import PgcliError
 from pgcli.results.exports import FORMATS
 from pgcli.run import model as running
 from tests.support import pretend
-from tests.support.awkward import drawing, encoded
+from tests.support.awkward import drawing, encoded, tar_of
 from tests.support.exporting import detected, make_images, saved
 from tests.support.hostile_values import HOSTILE, paths, replace_at, to_text
 
 Capture = pytest.CaptureFixture[str]
 
 COMMANDS = ["view", "draw", "status", "check", "read", "resume", *FORMATS]
-SEGMENT = [
-    "segment",
-    "photos.tar",
-    "rest.jsonl",
-    "--object",
-    "cat",
-    "--keep",
-    "n",
-    "-o",
-    "rows.jsonl",
-]
+SEGMENT = "segment photos.tar rest.jsonl --object cat --keep n -o rows.jsonl".split()
 #: Success, usage error, missing images, no input, a difference, an output of another run.
 DOCUMENTED = {0, 2, 3, 4, 5, 13}
 
@@ -57,19 +44,11 @@ def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     image = encoded(drawing(), "PNG")
     (workdir / "c.png").write_bytes(image)
     members = {"a.png": image, "a.json": b'{"n": 1}', "b.png": image}
-    archive(workdir / "photos.tar", members)
+    (workdir / "photos.tar").write_bytes(tar_of(members.items()))
     (workdir / "rest.jsonl").write_text('{"image": "c.png", "n": [1]}\n')
     assert main([*SEGMENT, "--quiet"]) == 0
     shutil.copytree(workdir, tmp_path / "sound")
     return workdir
-
-
-def archive(file: Path, members: Mapping[str, bytes]) -> None:
-    with tarfile.open(file, "w") as made:
-        for name, data in members.items():
-            header = tarfile.TarInfo(name)
-            header.size = len(data)
-            made.addfile(header, io.BytesIO(data))
 
 
 def process_file(folder: Path) -> str:
@@ -195,7 +174,8 @@ def test_rows_without_optional_columns_are_read(tmp_path: Path) -> None:
 
 def test_images_of_a_reordered_archive_are_found_by_their_names(workdir: Path) -> None:
     image, other = Path("c.png").read_bytes(), encoded(drawing(70, 70), "PNG")
-    archive(workdir / "photos.tar", {"b.png": other, "a.png": image, "a.json": b'{"n": 1}'})
+    members = {"b.png": other, "a.png": image, "a.json": b'{"n": 1}'}
+    Path("photos.tar").write_bytes(tar_of(members.items()))
     assert main(["view", "rows.jsonl", "--draw", "drawn", "-q"]) == 0
     (drawn,) = Path("drawn").rglob("a.png")
     assert Image.open(drawn).size == drawing().size

@@ -22,6 +22,7 @@ from pgcli.cli.main import main
 from pgcli.engine.loader import read_tokenizer
 from pgcli.run.progress.shutdown import GracefulShutdown
 from pgcli.training import trainer
+from tests.support.exporting import read_rows
 from tests.support.tiny_paligemma import write_checkpoint
 from tests.support.training_data import draw
 
@@ -62,10 +63,6 @@ def write_rows(file: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
 
 
-def read_lines(file: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in Path(file).read_text().splitlines()]
-
-
 def run(words: str, *codes: int) -> int:
     """The exit code of a command, which is one of `codes` or 0."""
     code = main(words.split())
@@ -79,7 +76,7 @@ def train(
     """The metrics of a run into the folder `out`."""
     fixed = f"--model {model} -o {out} --workers 0 --device cpu --dtype float32 -q"
     run(f"train {rows} {fixed} {options}", *codes)
-    return read_lines(f"{out}/metrics.jsonl")
+    return read_rows(f"{out}/metrics.jsonl")
 
 
 def answer_losses(images: str = ".", **options: Any) -> list[float]:
@@ -232,7 +229,7 @@ def assert_moved(before: Tensor, after: Tensor, rate: float, name: str) -> None:
 
 def test_saved_weights_are_those_of_the_best_evaluation() -> None:
     """The saved weights have the loss of the best evaluation, neither the first nor the last."""
-    rows = read_lines("rows.jsonl")
+    rows = read_rows("rows.jsonl")
     for number, row in enumerate(rows):
         draw(Path("held", row["image"]), number + 100)  # copies of trained images are refused
         row["image"] = f"held/{row['image']}"
@@ -249,7 +246,7 @@ def test_rows_that_do_not_fit_are_left_out(monkeypatch: Patch) -> None:
     """A row that does not fit after the image is left out and named; nothing of it is cut."""
     seen = seen_rows(monkeypatch)
     long = {"image": "0.png", "prefix": "ocr", "suffix": "red " * 200, "id": "long"}
-    write_rows(Path("long.jsonl"), [*read_lines("rows.jsonl"), long])
+    write_rows(Path("long.jsonl"), [*read_rows("rows.jsonl"), long])
     train("out", f"{LORA} --batch-size 7 --steps 1", 3, rows="long.jsonl")
     assert "long" not in seen[0]
     result = json.loads(Path("out/run.json").read_text())["result"]

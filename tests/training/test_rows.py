@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +27,7 @@ from pgcli.training.answers.task import tokenized
 from pgcli.training.rows import RowStore, Target, TrainingRow, TrainingRows
 from pgcli.training.same_images import check_apart, split_by_image
 from pgcli.training.sources import RowReader
+from tests.support.awkward import tar_of
 
 
 @pytest.fixture
@@ -194,11 +193,7 @@ def test_archives_and_folders_with_texts_are_read(store: RowStore) -> None:
     members = {"0.png": Path("a.png").read_bytes(), "0.txt": b"a red wall"}
     members |= {"1.png": Path("b.png").read_bytes(),
                 "1.json": b'{"prompt": "ocr", "answer": "B", "boxes": []}'}  # fmt: skip
-    with tarfile.open("shard.tar", "w") as archive:
-        for name, data in members.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            archive.addfile(info, io.BytesIO(data))
+    Path("shard.tar").write_bytes(tar_of(members.items()))
     found = answers(store, "shard.tar")
     assert said(found) == [("shard.tar/1.png", "ocr", "B")]
     assert item_bytes(store.item(found[0]), ImageLimits()) == members["1.png"]
@@ -328,12 +323,10 @@ def test_copies_of_trained_images_are_refused_by_name(store: RowStore) -> None:
 
 def test_members_of_an_archive_are_compared_by_their_bytes(store: RowStore) -> None:
     pixels = {name: Path(f"{name}.png").read_bytes() for name in "ab"}
-    with tarfile.open("shard.tar", "w") as archive:
-        for number, name in enumerate("aba"):
-            for ending, data in (("png", pixels[name]), ("txt", b"a wall")):
-                info = tarfile.TarInfo(f"{number}.{ending}")
-                info.size = len(data)
-                archive.addfile(info, io.BytesIO(data))
+    members = {}
+    for number, name in enumerate("aba"):
+        members |= {f"{number}.png": pixels[name], f"{number}.txt": b"a wall"}
+    Path("shard.tar").write_bytes(tar_of(members.items()))
     rows = answers(store, "shard.tar", prompt="caption en")
     distinct = same_images.distinct_keys(rows)
     first, second, third = (distinct[row.image_key] for row in rows)
