@@ -17,6 +17,7 @@ from pgcli.checkpoints.find import BUILTIN, find
 from pgcli.engine import loader
 from pgcli.engine.memory import SHARE_OF_FREE, TOKENS_PER_PASS, batch_bytes
 from pgcli.errors import PgcliError
+from pgcli.inputs import Inventory
 from pgcli.run import model as running
 from tests.support import forkserver, pretend
 from tests.support.awkward import drawing
@@ -428,6 +429,16 @@ def test_text_is_written_to_names_too_long_for_a_state_folder(cli, images, prete
     for _ in range(2):
         code, _, err = cli(*words)
         assert (code, "bug in pgcli" in err) == (3, False), err
+
+
+def test_outputs_are_refused_before_the_input_is_opened(cli, tmp_path, pretended, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "filled").mkdir()
+    (tmp_path / "filled" / "a.txt").touch()
+    assert cli("caption", EXAMPLES, "-o", "rows.jsonl", "-q")[0] == 0
+    monkeypatch.setattr(Inventory, "scan", lambda *_: pytest.fail("opened"))
+    assert cli("caption", EXAMPLES, "-o", "rows.jsonl", "--seed", "1")[0] == 13
+    assert cli("caption", EXAMPLES, "-o", "others.jsonl", "--draw", "filled")[0] == 13
 
 
 def test_decoding_process_that_is_killed_while_it_starts_is_exit_17(
