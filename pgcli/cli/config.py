@@ -17,6 +17,7 @@ from pgcli.declare import Option, opt, options_of, parse_value
 from pgcli.errors import UsageError
 from pgcli.stores.files import read_text
 
+COMMANDS = [name for summaries in PANELS.values() for name in summaries]
 _running = partial(opt, panel="How to run", affects_rows=False, seldom=True)
 
 
@@ -133,8 +134,7 @@ def read_config(file: Path) -> dict[str, Any]:
 
 def check_keys(file: Path, table: Mapping[str, Any]) -> None:
     """Raise UsageError for a key that sets no option, which imports all commands."""
-    commands = [name for summaries in PANELS.values() for name in summaries]
-    keys = {name: options_by_key(name) for name in commands}
+    keys = {name: options_by_key(name) for name in COMMANDS}
     shared = {key for options in keys.values() for key, own in options.items() if not own}
     for name, value in table.items():
         is_command = is_command_table(name, value)
@@ -157,7 +157,7 @@ def check_keys(file: Path, table: Mapping[str, Any]) -> None:
 
 def is_command_table(name: str, value: Any) -> bool:
     """Whether a key of the file is a command's table; `view` at the top may be the option, too."""
-    return isinstance(value, dict) and any(name in summaries for summaries in PANELS.values())
+    return isinstance(value, dict) and name in COMMANDS
 
 
 def options_by_key(command: str) -> dict[str, bool]:

@@ -14,7 +14,7 @@ from pgcli.errors import OutputExists
 #: Kinds of records: an image; a manifest or an archive; standard input that is read as it arrives;
 #: a line of it, or the bytes of an image, that were read to its end; a text in place of an image.
 IMAGE, TABLE, STDIN, LINE, BYTES, TEXT = range(6)
-#: Places of files: as the user named them, below a folder, or among the matches of a pattern.
+#: How files were found: as the user named them, below a folder, or among the matches of a pattern.
 NAMED, BELOW, MATCHED = range(3)
 
 #: Records that are Python objects at a time.

@@ -39,7 +39,7 @@ HEIC = {".heic", ".heif"}
 class InputFile(NamedTuple):
     """A file by its path, or by its address, which `url_reader` reads.
 
-    `name` is that in messages. Of a local file, `size` bytes are read: it may be growing.
+    `name` is that in messages. Of a local file, `size` bytes are read: others may append to it.
     """
 
     location: str

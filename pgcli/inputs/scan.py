@@ -41,7 +41,7 @@ class Scan:
 
     After `records`: `changed` has the first record of each known file that is another one now, with
     whether only its time is; `gone` is the number of items of known files that are not there any
-    more; `ignored` counts other files by ending; `has_excluded` tells of images that names left
+    more; `ignored` counts other files by ending; `has_excluded` says whether names left images
     out; `hashes` are those of the ids that rows of the new files give.
     """
 

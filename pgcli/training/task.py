@@ -218,8 +218,8 @@ class ImageTask(TrainingTask, Generic[Model]):
 class TaskInputs:
     """What a run's task is made of: options, rows and a checkpoint.
 
-    `faults` are rows that were lost before their images are read. `on_event` is told how far the
-    computing of features is. With `lengths`, rows of about the same length are computed together.
+    `faults` are rows that were lost before their images are read. `on_event` gets the progress of
+    computing features. With `lengths`, rows of about the same length are computed together.
     """
 
     options: TrainOptions

@@ -41,7 +41,7 @@ class TrueText:
 class AnnotatedImage:
     """An image of an annotation file: its id, its file or address, its size, and its truth.
 
-    `crowds` are regions of many objects that are not told apart.
+    `crowds` are regions of many objects that are not marked one by one.
     """
 
     id: str

@@ -196,7 +196,7 @@ def lock_folder() -> Path:
 
 
 def boot_id() -> str:
-    """What tells this start of this machine from others; empty where the system does not say."""
+    """The id of this start of this machine; empty where the system has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
