@@ -49,6 +49,7 @@ class FileNames:
             lambda name, is_folder: folder_name(name, endings, is_folder=is_folder)
         )
         self._taken: dict[bytes, tuple[str, ...]] = {}  # the endings of each stem, by its digest
+        self._next: dict[tuple[str, str], int] = {}  # of names that were taken: the number to try
 
     def claim(self, id_: str, index: int) -> FileName:
         """The file name for the row with this id, or this index if the id has no usable name."""
@@ -62,7 +63,8 @@ class FileNames:
         ending = PurePosixPath(last).suffix
         ending = ending if ending.lower() in self._endings else ""
         stem, room = last.removesuffix(ending), LONGEST_NAME - (len(ending) or LONGEST_ENDING)
-        for number in count(1):
+        wish = "/".join([*folders, shortened(stem, str, room)]), ending.casefold()
+        for number in count(self._next.get(wish, 1)):
             tail = f"-{number}" if number > 1 else ""
             name = "/".join([*folders, shortened(stem, str, room - len(tail)) + tail])
             folded = unicodedata.normalize("NFC", name).casefold()
@@ -72,6 +74,8 @@ class FileNames:
             if not endings or (ending and not {"", ending.casefold()} & {*endings}):
                 self._taken[key] = (*endings, ending.casefold())
                 break
+        if number > 1:  # smaller numbers stay taken: a million equal names are not tried each time
+            self._next[wish] = number + 1
         return FileName(name, ending)
 
     def _folder(self, name: str) -> str:
