@@ -64,10 +64,10 @@ def speed(name: str, rows: int, seconds: Sequence[float]) -> Speed:
     )
 
 
-def speedup(against: str, ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
+def speedup(against: str, ours: Sequence[float], reference: Sequence[float]) -> Ratio:
     """The ratio from seconds of runs of the same rows, in the order of their rounds."""
-    rounds = [other / mine for mine, other in zip(ours, theirs, strict=True)]
-    return Ratio(against, median(theirs) / median(ours), min(rounds), max(rounds))
+    rounds = [reference_run / run for run, reference_run in zip(ours, reference, strict=True)]
+    return Ratio(against, median(reference) / median(ours), min(rounds), max(rounds))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +85,12 @@ class Agreement:
     share: float
 
 
-def agreement(against: str, ours: Tokens, theirs: Tokens) -> Agreement:
+def agreement(against: str, ours: Tokens, reference: Tokens) -> Agreement:
     """Compare every row up to its first different token; later tokens have different prefixes."""
-    pairs = list(zip(ours, theirs, strict=True))
-    same_rows = sum(tuple(mine) == tuple(other) for mine, other in pairs)
-    tokens = sum(max(len(mine), len(other)) for mine, other in pairs)
-    same = sum(common_prefix(mine, other) for mine, other in pairs)
+    pairs = list(zip(ours, reference, strict=True))
+    same_rows = sum(tuple(row) == tuple(reference_row) for row, reference_row in pairs)
+    tokens = sum(max(len(row), len(reference_row)) for row, reference_row in pairs)
+    same = sum(common_prefix(row, reference_row) for row, reference_row in pairs)
     return Agreement(against, len(pairs), same_rows, tokens, same, same / tokens)
 
 

@@ -106,5 +106,5 @@ def _device(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     known = Path("/proc/cpuinfo")
-    found = re.search(r"model name\s*: (.+)", known.read_text()) if known.exists() else None
-    return found[1] if found else platform.processor() or platform.machine()
+    match = re.search(r"model name\s*: (.+)", known.read_text()) if known.exists() else None
+    return match[1] if match else platform.processor() or platform.machine()

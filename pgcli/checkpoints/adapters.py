@@ -116,7 +116,7 @@ class AdapterTensors:
     """An adapter's tensors by the model's names: LoRA matrices, and weights stored whole."""
 
     loras: dict[str, LoraMatrices] = field(default_factory=dict)
-    whole: dict[str, TensorInfo] = field(default_factory=dict)
+    full_weights: dict[str, TensorInfo] = field(default_factory=dict)
 
 
 @torch.no_grad()
@@ -147,9 +147,6 @@ def _adapter_named(folder: Path) -> Iterator[None]:
         raise InvalidCheckpoint(f"the adapter {folder.name}: {problem}", hint=hint) from problem
 
 
-# --- its settings
-
-
 def read_adapter_config(folder: Path) -> AdapterConfig:
     """The settings of the adapter in a folder.
 
@@ -177,9 +174,9 @@ def read_adapter_config(folder: Path) -> AdapterConfig:
     if not isinstance(saved, list) or not all(isinstance(name, str) and name for name in saved):
         raise _unsupported("modules_to_save", saved)
     return AdapterConfig(
-        rank=int(_number(values, "r", 8, whole=True)),
+        rank=int(_number(values, "r", 8, integer=True)),
         alpha=_number(values, "lora_alpha", 8),
-        ranks=_patterns(values, "rank_pattern", whole=True),
+        ranks=_patterns(values, "rank_pattern", integer=True),
         alphas=_patterns(values, "alpha_pattern"),
         use_rslora=bool(values.get("use_rslora")),
         ensure_weight_tying=bool(values.get("ensure_weight_tying")),
@@ -210,15 +207,15 @@ def _unsupported(key: str, value: object) -> InvalidCheckpoint:
     )
 
 
-def _number(values: dict[str, Any], key: str, default: float, *, whole: bool = False) -> float:
+def _number(values: dict[str, Any], key: str, default: float, *, integer: bool = False) -> float:
     value = values.get(key, default)
-    kinds, least = ((int,), 1) if whole else ((int, float), -math.inf)
+    kinds, least = ((int,), 1) if integer else ((int, float), -math.inf)
     if type(value) not in kinds or not least <= value <= MAX_RANK or math.isinf(value):
         raise InvalidCheckpoint(f"{ADAPTER_CONFIG}: {key} = {brief(value)} is out of range")
     return float(value)
 
 
-def _patterns(values: dict[str, Any], key: str, *, whole: bool = False) -> Patterns:
+def _patterns(values: dict[str, Any], key: str, *, integer: bool = False) -> Patterns:
     """The numbers by the patterns that PEFT makes of expressions, which match ends of names.
 
     An expression that could take hours to match is refused: with a repeated group, or more than a
@@ -239,15 +236,12 @@ def _patterns(values: dict[str, Any], key: str, *, whole: bool = False) -> Patte
             raise InvalidCheckpoint(
                 f"{ADAPTER_CONFIG}: {key} has the expression {brief(expression)}: {error}"
             ) from error
-        patterns.append((pattern, _number(expressions, expression, 1, whole=whole)))
+        patterns.append((pattern, _number(expressions, expression, 1, integer=integer)))
     return tuple(patterns)
 
 
 def _first_match(patterns: Patterns, module: str, default: float) -> float:
     return next((value for pattern, value in patterns if pattern.match(module)), default)
-
-
-# --- its tensors
 
 
 def read_adapter(file: Path, slices: Slices) -> AdapterTensors:
@@ -265,7 +259,7 @@ def read_adapter(file: Path, slices: Slices) -> AdapterTensors:
             tensors = adapter.loras.setdefault(weight, LoraMatrices(lora["module"])).matrices
             key = lora["matrix"]
         else:
-            key, tensors = _whole_weight(plain, tensor, slices), adapter.whole
+            key, tensors = _full_weight_name(plain, tensor, slices), adapter.full_weights
         if key in tensors:
             raise InvalidCheckpoint(f"{tensor.name} is stored twice, also as {tensors[key].name}")
         tensors[key] = tensor
@@ -274,15 +268,15 @@ def read_adapter(file: Path, slices: Slices) -> AdapterTensors:
     return adapter
 
 
-def _whole_weight(plain: str, tensor: TensorInfo, slices: Slices) -> str:
+def _full_weight_name(plain: str, tensor: TensorInfo, slices: Slices) -> str:
     """The model's name of a weight that is stored whole, not as LoRA matrices."""
-    module, saved, rest = plain.replace(".base_layer.", ".").partition(".modules_to_save.")
+    module, saved, parameter = plain.replace(".base_layer.", ".").partition(".modules_to_save.")
     if not saved:
         return _model_name(module, tensor, slices)
-    name = PALIGEMMA.canonical(f"{module}.{rest}")
+    name = PALIGEMMA.canonical(f"{module}.{parameter}")
     if name in slices:  # else the name of the adapter stands first
         return name
-    return _model_name(f"{module}.{rest.partition('.')[2]}", tensor, slices)
+    return _model_name(f"{module}.{parameter.partition('.')[2]}", tensor, slices)
 
 
 def _model_name(plain: str, tensor: TensorInfo, slices: Slices) -> str:
@@ -302,15 +296,15 @@ def check_adapter(adapter: AdapterTensors, config: AdapterConfig, slices: Slices
                 hint=f"the adapter was trained on {config.base}" if config.base else "",
             )
 
-    for name, tensor in adapter.whole.items():
+    for name, tensor in adapter.full_weights.items():
         check_shape(tensor, slices[name].shape)
     for name, lora in adapter.loras.items():
-        rank, (rows, *rest) = config.rank_of(lora.module), slices[name].shape
-        if not rest:
+        rank, (rows, *columns) = config.rank_of(lora.module), slices[name].shape
+        if not columns:
             raise InvalidCheckpoint(f"{lora.module} is not a matrix, and LoRA needs one")
-        shapes = {"lora_A": (rank, *rest), "lora_B": (rows, rank, *[1] * (len(rest) - 1))}
+        shapes = {"lora_A": (rank, *columns), "lora_B": (rows, rank, *[1] * (len(columns) - 1))}
         if name in (EMBEDDING, POSITIONS):
-            shapes = {"lora_embedding_A": (rank, rows), "lora_embedding_B": (rest[0], rank)}
+            shapes = {"lora_embedding_A": (rank, rows), "lora_embedding_B": (columns[0], rank)}
         for matrix in sorted(shapes.keys() - lora.matrices.keys()):
             raise InvalidCheckpoint(f"{lora.module} has no {matrix} in {ADAPTER_WEIGHTS}")
         for matrix, tensor in lora.matrices.items():
@@ -332,19 +326,16 @@ def _without_index(name: str) -> str:
     return re.sub(r"\.\d+\.", ".#.", name)
 
 
-# --- the sums
-
-
 def _merge_all(model: PaliGemma, adapter: AdapterTensors, config: AdapterConfig) -> None:
-    whole = adapter.whole
-    own = {name for name, tensor in whole.items() if config.saves(tensor.name)}
-    is_copy = model.config.tied and HEAD not in own and {HEAD, EMBEDDING} <= whole.keys()
-    if is_copy and tensors_equal(whole[HEAD], whole[EMBEDDING]):  # PEFT saves both of tied weights
-        del whole[HEAD]
+    full = adapter.full_weights
+    own = {name for name, tensor in full.items() if config.saves(tensor.name)}
+    is_copy = model.config.tied and HEAD not in own and {HEAD, EMBEDDING} <= full.keys()
+    if is_copy and tensors_equal(full[HEAD], full[EMBEDDING]):  # PEFT saves both of tied weights
+        del full[HEAD]
     weights = _stored_weights(model)
-    for name in whole.keys() - own - {HEAD}:
-        weights[name].copy_(_read_finite(whole[name]))
-    changes_head = HEAD in whole or HEAD in adapter.loras
+    for name in full.keys() - own - {HEAD}:
+        weights[name].copy_(_read_finite(full[name]))
+    changes_head = HEAD in full or HEAD in adapter.loras
     changes_embedding = EMBEDDING in own or EMBEDDING in adapter.loras
     if model.config.tied and (
         changes_head or (changes_embedding and not config.ensure_weight_tying)
@@ -353,8 +344,8 @@ def _merge_all(model: PaliGemma, adapter: AdapterTensors, config: AdapterConfig)
         model.decoder.lm_head.weight = nn.Parameter(head, requires_grad=False)
         model.config = replace(model.config, tied=False)
         weights = _stored_weights(model)
-    for name in whole.keys() & (own | {HEAD}):
-        weights[name].copy_(_read_finite(whole[name]))
+    for name in full.keys() & (own | {HEAD}):
+        weights[name].copy_(_read_finite(full[name]))
     for name, lora in adapter.loras.items():
         _add_lora(weights[name].flatten(1), lora, config)
 

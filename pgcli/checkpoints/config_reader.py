@@ -20,7 +20,7 @@ REFUSED_KEYS = frozenset(
 class ConfigReader:
     """One level of the configuration. Every method removes the key that it reads.
 
-    `given` are the keys that have a value. All methods raise ValueError for a value that is not
+    `present` are the keys that have a value. All methods raise ValueError for a value that is not
     allowed; null is the same as an absent key.
     """
 
@@ -30,7 +30,7 @@ class ConfigReader:
             raise ValueError(f"{level or 'config.json'} is {problem}")
         self.level = level
         self.values = dict(values)
-        self.given = frozenset(key for key, value in values.items() if value is not None)
+        self.present = frozenset(key for key, value in values.items() if value is not None)
 
     def name(self, key: str) -> str:
         """The key with its level, as in `text_config.head_dim`."""
@@ -117,13 +117,13 @@ def read_sizes(
     keys: ConfigReader, sizes: Sequence[SizeKey], defaults: Mapping[str, int]
 ) -> dict[str, Any]:
     """The values of the sizes by our names. Raises ValueError as `ConfigReader.integer`."""
-    found = {x.name: keys.integer(x.key, defaults.get(x.name), high=x.high) for x in sizes}
-    heads = found["num_heads"]
-    if found["width"] % heads and "head_dim" not in found:
+    values = {x.name: keys.integer(x.key, defaults.get(x.name), high=x.high) for x in sizes}
+    heads = values["num_heads"]
+    if values["width"] % heads and "head_dim" not in values:
         raise keys.refuse(
-            "num_attention_heads", heads, f", which does not divide the width {found['width']}"
+            "num_attention_heads", heads, f", which does not divide the width {values['width']}"
         )
-    return found
+    return values
 
 
 def write_sizes(config: object, sizes: Sequence[SizeKey]) -> dict[str, int]:

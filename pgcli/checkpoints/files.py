@@ -91,7 +91,7 @@ def folder_digests(folder: Path) -> dict[str, str]:
 
     The path of the folder does not matter. Raises InvalidCheckpoint for a file that cannot be read.
     """
-    files = sorted(one for one in folder.iterdir() if one.suffix in SUFFIXES and one.is_file())
+    files = sorted(file for file in folder.iterdir() if file.suffix in SUFFIXES and file.is_file())
     pairs = zip(files, digests(files), strict=True)
     return {encodable(file.name): digest[:DIGEST_LENGTH] for file, digest in pairs}
 

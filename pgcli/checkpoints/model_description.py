@@ -50,8 +50,8 @@ class ModelDescription:
 def read_description(folder: Path) -> ModelDescription:
     """The kind and the sizes of a checkpoint. Raises InvalidCheckpoint for other models."""
     if is_open_clip(file_names(folder)):
-        found = open_clip_config.read_open_clip(folder)
-        return ModelDescription("two_towers", found.towers, found.names, found)
+        open_clip = open_clip_config.read_open_clip(folder)
+        return ModelDescription("two_towers", open_clip.towers, open_clip.names, open_clip)
     values = read_json(folder / CONFIG)
     family = family_of(values)
     if family is None:

@@ -37,20 +37,20 @@ class TensorNames:
         """The model's name for a checkpoint's tensor; the same name if it is not in the table."""
         for prefix, model_prefix in self.prefixes:
             if name.startswith(prefix):
-                rest = name.removeprefix(prefix)
+                suffix = name.removeprefix(prefix)
                 for part, model_part in self.parts:
-                    rest = rest.replace(part, model_part)
-                return model_prefix + rest
+                    suffix = suffix.replace(part, model_part)
+                return model_prefix + suffix
         return name
 
     def hub_name(self, name: str) -> str:
         """The checkpoint's name for a tensor of the model. Raises ValueError if there is none."""
         for prefix, model_prefix in self.prefixes:
             if name.startswith(model_prefix):
-                rest = name.removeprefix(model_prefix)
+                suffix = name.removeprefix(model_prefix)
                 for part, model_part in self.parts:
-                    rest = rest.replace(model_part, part)
-                return prefix + rest
+                    suffix = suffix.replace(model_part, part)
+                return prefix + suffix
         raise ValueError(f"{name} is not a tensor of the model")
 
     def is_unused(self, name: str) -> bool:

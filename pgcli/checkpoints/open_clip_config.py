@@ -90,7 +90,7 @@ def parse_open_clip(values: Mapping[str, Any]) -> OpenClipConfig:
     text_keys = ConfigReader("text_cfg", keys.pop("text_cfg"))
     is_quick = keys.boolean("quick_gelu", False)
     embedding_dim = keys.integer("embed_dim")
-    is_siglip = "timm_model_name" in vision_keys.given
+    is_siglip = "timm_model_name" in vision_keys.present
     if is_siglip:
         keys.pop("init_logit_bias")
     _finish(keys)
@@ -243,13 +243,11 @@ def _color(keys: ConfigReader, key: str, default: tuple[float, ...]) -> tuple[fl
     """Three numbers, red, green and blue, or one for all of them."""
     value = keys.pop(key, [*default])
     values = value if isinstance(value, list) else [value] * 3
-    is_number = all(type(one) in (int, float) and abs(one) < 1e9 for one in values)
+    is_number = all(type(number) in (int, float) and abs(number) < 1e9 for number in values)
     if len(values) != 3 or not is_number or (key == "std" and min(values) <= 0):
         raise ValueError(f"preprocess_cfg.{key} is {brief(value)}")
     return tuple(map(float, values))
 
-
-# --- the names of tensors
 
 _OPEN_CLIP_TEXT: Pairs = (
     ("text.transformer.resblocks.", "text.layers."),

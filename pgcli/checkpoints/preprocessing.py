@@ -128,7 +128,7 @@ def _parse(name: str, values: Any, resolution: int, family: str | None) -> Prepr
     for key in ("do_resize", "do_rescale"):
         settings.get(key, lambda value: value is True)
     settings.get("do_pad", lambda value: value is False)
-    settings.get("rescale_factor", lambda one: _is_number(one) and abs(one - 1 / 255) < 1e-9)
+    settings.get("rescale_factor", lambda value: _is_number(value) and abs(value - 1 / 255) < 1e-9)
     preprocessing = _normalization(settings, processor.preprocessing, may_be_off=family is not None)
     crops = settings.get(
         "do_center_crop", lambda value: value is False or (value is True and family is not None)
@@ -186,12 +186,12 @@ def _processor(settings: _Settings, family: str | None) -> ImageProcessor:
     if family is None:
         return PROCESSORS["Siglip"]
     values = settings.values
-    given = values.get("image_processor_type") or values.get("feature_extractor_type")
-    stem = re.sub(r"(ImageProcessor(Fast|Pil)?|FeatureExtractor)$", "", str(given or ""))
-    processor = PROCESSORS.get(stem if given else DEFAULT_PROCESSOR[family])
+    type_name = values.get("image_processor_type") or values.get("feature_extractor_type")
+    stem = re.sub(r"(ImageProcessor(Fast|Pil)?|FeatureExtractor)$", "", str(type_name or ""))
+    processor = PROCESSORS.get(stem if type_name else DEFAULT_PROCESSOR[family])
     if processor is None:
         raise InvalidCheckpoint(
-            f"{settings.name} names {brief(given)}, an image processor that is not supported",
+            f"{settings.name} names {brief(type_name)}, an image processor that is not supported",
             hint=f"supported are those of {', '.join(PROCESSORS)}",
         )
     return processor
@@ -245,10 +245,10 @@ def write_image_processor(
         values["processor_class"] = "SiglipProcessor"
     if preprocessing.resize_to is not None:
         side = preprocessing.resize_to
-        whole = (
+        size = (
             {"shortest_edge": side} if preprocessing.keeps_aspect else dict.fromkeys(square, side)
         )
-        values |= {"size": whole, "do_center_crop": True, "crop_size": square}
+        values |= {"size": size, "do_center_crop": True, "crop_size": square}
     elif family == "clip":
         values["do_center_crop"] = False
     folder.mkdir(parents=True, exist_ok=True)

@@ -113,10 +113,10 @@ def tensors_equal(first: TensorInfo, second: TensorInfo) -> bool:
     """Whether two tensors are bitwise equal; at most two chunks are in memory."""
     if (first.dtype, first.shape) != (second.dtype, second.shape):
         return False
-    with _open_at_tensor(first) as one, _open_at_tensor(second) as other:
+    with _open_at_tensor(first) as first_file, _open_at_tensor(second) as second_file:
         for start in range(0, first.nbytes, CHUNK_BYTES):
             length = min(CHUNK_BYTES, first.nbytes - start)
-            if one.read(length) != other.read(length):
+            if first_file.read(length) != second_file.read(length):
                 return False
     return True
 
@@ -129,16 +129,16 @@ def _open_at_tensor(tensor: TensorInfo) -> BufferedReader:
 
 def _fill(flat: Tensor, file: BufferedReader, tensor: TensorInfo) -> None:
     """Read as many bytes as `flat` holds."""
-    left = memoryview(flat.view(torch.uint8).numpy().data)
+    remaining = memoryview(flat.view(torch.uint8).numpy().data)
     try:
-        while left:
-            count = file.readinto(left)
+        while remaining:
+            count = file.readinto(remaining)
             if not count:
                 raise InvalidCheckpoint(
                     f"{tensor.file} ends before {tensor.name} does",
                     hint=damage_hint(tensor.file),
                 )
-            left = left[count:]
+            remaining = remaining[count:]
     except OSError as error:
         raise unreadable(tensor.file, error) from error
 

@@ -78,19 +78,19 @@ def stored_dtype(folder: Path) -> torch.dtype:
     for file in weight_files(folder):
         for tensor in read_headers(file):
             check_dtype(tensor)
-            found = TORCH_DTYPES[tensor.dtype]
-            dtype = found if dtype is None else torch.promote_types(dtype, found)
+            tensor_dtype = TORCH_DTYPES[tensor.dtype]
+            dtype = tensor_dtype if dtype is None else torch.promote_types(dtype, tensor_dtype)
     return dtype or torch.float32
 
 
 def copy_files(source: Path, folder: Path, names: tuple[str, ...]) -> bool:
     """Copy those files of a checkpoint that it has; return whether it has any."""
     folder.mkdir(parents=True, exist_ok=True)
-    found = [name for name in names if (source / name).is_file()]
-    for name in found:
+    present = [name for name in names if (source / name).is_file()]
+    for name in present:
         if (source / name).resolve() != (folder / name).resolve():
             shutil.copyfile(source / name, folder / name)
-    return bool(found)
+    return bool(present)
 
 
 def save_encoder(
@@ -143,9 +143,9 @@ def write_files(
     config, weights = names
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = folder / f".{weights}.part"
-    given = [(TensorSpec(name, one.dtype, one.shape), one) for name, one in sorted(tensors.items())]
-    specs = [spec for spec, _ in given]
-    write_tensors(unfinished, specs, (tensor for _, tensor in given), {"format": "pt"})
+    ordered = dict(sorted(tensors.items()))
+    specs = [TensorSpec(name, tensor.dtype, tensor.shape) for name, tensor in ordered.items()]
+    write_tensors(unfinished, specs, ordered.values(), {"format": "pt"})
     unfinished.replace(folder / weights)
     unfinished = folder / f".{config}.part"
     unfinished.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")

@@ -149,9 +149,6 @@ def _inner_steps(step: Any) -> Iterable[Any]:
     return step.values() if isinstance(step, dict) else step if isinstance(step, list) else ()
 
 
-# --- the tokenizer of a text tower
-
-
 @dataclass(frozen=True, slots=True)
 class TextTokenizer:
     """A text tower's tokenizer, and the ids of its control tokens; CLIP's texts have a `bos`.

@@ -200,7 +200,7 @@ def _stored_parts(
     parameter: str, rows: int, model: nn.Module, names: TensorNames
 ) -> list[tuple[str, int]]:
     """The names and row counts of the stored tensors that make up a parameter."""
-    fused, parts = next((one for one in names.fused if one[0] in parameter), ("", (("", 1),)))
+    fused, parts = next((entry for entry in names.fused if entry[0] in parameter), ("", (("", 1),)))
     shares = [share for _, share in parts]
     if fused == QKV[0] and isinstance(model, PaliGemma) and parameter.startswith("decoder."):
         decoder = model.config.decoder

@@ -51,4 +51,4 @@ def warn_unused_gpu(screen: Screen) -> None:
     from pgcli.device.nvidia_driver import find_gpu_problem
 
     if (problem := find_gpu_problem()) and not problem.is_intentional:
-        screen.info(f"the CPU is used, not the GPU: {problem.found}", hint=problem.remedy)
+        screen.info(f"the CPU is used, not the GPU: {problem.reason}", hint=problem.remedy)

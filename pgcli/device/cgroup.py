@@ -18,13 +18,13 @@ def memory_left() -> int | None:
     The smallest over the process's own group and its ancestors. File cache counts as free, because
     the kernel reclaims it.
     """
-    left = []
+    remaining = []
     for folder in _groups("memory"):
         limit = _number(folder / "memory.max", folder / "memory.limit_in_bytes")
         used = _number(folder / "memory.current", folder / "memory.usage_in_bytes")
         if limit is not None and used is not None and limit < UNLIMITED:
-            left.append(max(0, limit - max(0, used - _file_cache(folder))))
-    return min(left, default=None)
+            remaining.append(max(0, limit - max(0, used - _file_cache(folder))))
+    return min(remaining, default=None)
 
 
 def processors() -> float:
@@ -62,10 +62,10 @@ def _groups(controller: str) -> Iterator[Path]:
 
 def _file_cache(folder: Path) -> int:
     stat = _text(folder / "memory.stat")
-    found = re.search(r"^total_inactive_file (\d+)", stat, re.M) or re.search(
+    match = re.search(r"^total_inactive_file (\d+)", stat, re.M) or re.search(
         r"^inactive_file (\d+)", stat, re.M
     )
-    return int(found[1]) if found else 0
+    return int(match[1]) if match else 0
 
 
 def _number(*files: Path) -> int | None:

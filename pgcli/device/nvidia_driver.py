@@ -25,7 +25,7 @@ class GpuProblem:
     `is_intentional` means that the GPU is hidden by an environment variable.
     """
 
-    found: str
+    reason: str
     remedy: str
     is_intentional: bool = False
 
@@ -33,10 +33,10 @@ class GpuProblem:
 def nvidia_driver() -> str | None:
     """The version of the NVIDIA driver, or None, even if PyTorch cannot use it."""
     try:
-        found = re.search(r"\b(\d{3,}\.\d+[.\d]*)", DRIVER_FILE.read_text(encoding="utf-8"))
+        match = re.search(r"\b(\d{3,}\.\d+[.\d]*)", DRIVER_FILE.read_text(encoding="utf-8"))
     except OSError:
-        found = None
-    return found[1] if found else next(iter(nvidia_smi("--query-gpu=driver_version")), None)
+        match = None
+    return match[1] if match else next(iter(nvidia_smi("--query-gpu=driver_version")), None)
 
 
 def nvidia_smi(query: str) -> list[str]:
@@ -74,8 +74,8 @@ def find_gpu_problem() -> GpuProblem | None:
 def diagnose_gpu(torch: Any, driver: str) -> GpuProblem:
     """Why this PyTorch finds no GPU with the given version of the driver."""
     if torch.version.cuda is None:
-        found = f"an NVIDIA driver ({driver}), and a PyTorch built for the CPU only"
-        return GpuProblem(found, wheel_command(driver))
+        reason = f"an NVIDIA driver ({driver}), and a PyTorch built for the CPU only"
+        return GpuProblem(reason, wheel_command(driver))
     least, _ = CUDA.get(int(torch.version.cuda.split(".")[0]), (0, ""))
     if _major(driver) < least:
         return GpuProblem(
@@ -84,15 +84,15 @@ def diagnose_gpu(torch: Any, driver: str) -> GpuProblem:
         )
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and visible.strip() in ("", "-1", "NoDevFiles"):
-        found = f"hidden by CUDA_VISIBLE_DEVICES={visible}"
-        return GpuProblem(found, "unset CUDA_VISIBLE_DEVICES", is_intentional=True)
+        reason = f"hidden by CUDA_VISIBLE_DEVICES={visible}"
+        return GpuProblem(reason, "unset CUDA_VISIBLE_DEVICES", is_intentional=True)
     if not list(Path("/dev").glob("nvidia[0-9]*")):
-        found = f"driver {driver} is loaded, but /dev/nvidia0 does not exist"
+        reason = f"driver {driver} is loaded, but /dev/nvidia0 does not exist"
         return GpuProblem(
-            found, "in a container: docker run --gpus all ...; else nvidia-modprobe -u"
+            reason, "in a container: docker run --gpus all ...; else nvidia-modprobe -u"
         )
-    found = f"driver {driver} supports CUDA {torch.version.cuda}, but no GPU responds"
-    return GpuProblem(found, "nvidia-smi; after an update of the driver, restart the machine")
+    reason = f"driver {driver} supports CUDA {torch.version.cuda}, but no GPU responds"
+    return GpuProblem(reason, "nvidia-smi; after an update of the driver, restart the machine")
 
 
 def wheel_command(driver: str) -> str:
@@ -102,5 +102,5 @@ def wheel_command(driver: str) -> str:
 
 
 def _major(driver: str) -> int:
-    found = re.match(r"\d+", driver)
-    return int(found[0]) if found else 0
+    match = re.match(r"\d+", driver)
+    return int(match[0]) if match else 0

@@ -41,7 +41,7 @@ def _check_cuda(device: torch.device) -> None:
         message = "no CUDA device can be used"
         if problem := find_gpu_problem():
             hint = f"{problem.remedy}; or --device cpu"
-            raise NoUsableDevice(f"{message}: {problem.found}", hint=hint)
+            raise NoUsableDevice(f"{message}: {problem.reason}", hint=hint)
         built = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "for the CPU only"
         raise NoUsableDevice(
             f"{message}: there is no NVIDIA driver on this machine, and this PyTorch is {built}",
@@ -91,9 +91,9 @@ def free_bytes(device: torch.device) -> int:
         return torch.cuda.mem_get_info(device)[0] + held
     if device.type == "mps":
         return torch.mps.recommended_max_memory() - torch.mps.current_allocated_memory()
-    left = memory_left()
-    machine = _machine_bytes()
-    return machine if left is None else min(left, machine)
+    group_free = memory_left()
+    machine_free = _machine_bytes()
+    return machine_free if group_free is None else min(group_free, machine_free)
 
 
 def _machine_bytes() -> int:

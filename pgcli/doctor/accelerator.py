@@ -58,29 +58,31 @@ def gpu(torch: Any, driver: str | None) -> Finding:
         return _usable(torch)
     if driver is not None:
         trouble = diagnose_gpu(torch, driver)
-        return (warn if trouble.is_intentional else bad)(GPU, trouble.found, trouble.remedy)
+        return (warn if trouble.is_intentional else bad)(GPU, trouble.reason, trouble.remedy)
     if sys.platform == "darwin":
         return _apple(torch)
     if torch.version.cuda:
-        found = f"none: no NVIDIA driver, and a PyTorch for CUDA {torch.version.cuda}"
-        return ok(GPU, f"{found}; runs use the CPU")
+        description = f"none: no NVIDIA driver, and a PyTorch for CUDA {torch.version.cuda}"
+        return ok(GPU, f"{description}; runs use the CPU")
     return ok(GPU, "none; runs use the CPU")
 
 
 def _usable(torch: Any) -> Finding:
     count = torch.cuda.device_count()
     properties = torch.cuda.get_device_properties(0)
-    found = f"{count} x {properties.name}, {properties.total_memory / 1e9:.0f} GB"
+    description = f"{count} x {properties.name}, {properties.total_memory / 1e9:.0f} GB"
     try:
         torch.ones(8, device="cuda").sum().item()
     except RuntimeError as error:  # no kernels for this architecture in the wheel, or no memory
         driver = nvidia_driver() or ""
-        return bad(GPU, f"{found}, cannot compute: {first_line(error)}", wheel_command(driver))
+        return bad(
+            GPU, f"{description}, cannot compute: {first_line(error)}", wheel_command(driver)
+        )
     free, total = torch.cuda.mem_get_info(0)
-    found += f", {free / 1e9:.0f} GB free"
+    description += f", {free / 1e9:.0f} GB free"
     if free < total / 2:
-        return warn(GPU, f"{found}: other programs use the rest", "nvidia-smi shows which")
-    return ok(GPU, found)
+        return warn(GPU, f"{description}: other programs use the rest", "nvidia-smi shows which")
+    return ok(GPU, description)
 
 
 def _apple(torch: Any) -> Finding:
@@ -100,15 +102,15 @@ def dtypes(torch: Any) -> Finding:
     if torch.cuda.is_available():
         if torch.cuda.is_bf16_supported(including_emulation=False):
             return ok(DTYPES, "bfloat16 on the GPU")
-        found = "this GPU has no bfloat16: float32, at twice the memory"
-        return warn(DTYPES, found, "pgcli info MODEL says whether a model fits")
+        description = "this GPU has no bfloat16: float32, at twice the memory"
+        return warn(DTYPES, description, "pgcli info MODEL says whether a model fits")
     if torch.backends.mps.is_available():
         if torch.backends.mps.is_macos_or_newer(14, 0):
             return ok(DTYPES, "bfloat16 on the Apple GPU")
-        found = "bfloat16 needs macOS 14: float32, at twice the memory"
-        return warn(DTYPES, found, "softwareupdate --install --all")
+        description = "bfloat16 needs macOS 14: float32, at twice the memory"
+        return warn(DTYPES, description, "softwareupdate --install --all")
     amx, avx = torch.cpu._is_amx_tile_supported(), torch.cpu._is_avx512_bf16_supported()
     if amx or avx:
         return ok(DTYPES, f"bfloat16 on the CPU ({'AMX' if amx else 'AVX512-BF16'}), float32")
-    found = "this CPU has no bfloat16 in hardware: float32, at twice the memory"
-    return warn(DTYPES, found, "--dtype bfloat16 halves the memory, and is slower")
+    description = "this CPU has no bfloat16 in hardware: float32, at twice the memory"
+    return warn(DTYPES, description, "--dtype bfloat16 halves the memory, and is slower")

@@ -14,17 +14,17 @@ class Finding:
 
     name: str
     state: Severity
-    found: str
+    description: str
     remedy: str = ""
 
 
-def ok(name: str, found: str) -> Finding:
-    return Finding(name, "ok", found)
+def ok(name: str, description: str) -> Finding:
+    return Finding(name, "ok", description)
 
 
-def warn(name: str, found: str, remedy: str) -> Finding:
-    return Finding(name, "warn", found, remedy)
+def warn(name: str, description: str, remedy: str) -> Finding:
+    return Finding(name, "warn", description, remedy)
 
 
-def bad(name: str, found: str, remedy: str) -> Finding:
-    return Finding(name, "bad", found, remedy)
+def bad(name: str, description: str, remedy: str) -> Finding:
+    return Finding(name, "bad", description, remedy)

@@ -35,10 +35,12 @@ def cache(folder: Path) -> Finding:
     if not os.access(existing, os.W_OK | os.X_OK):
         return bad("cache", f"{folder} cannot be written", MOVE)
     free = shutil.disk_usage(existing).free
-    found = f"{folder}, {free / GB:.1f} GB free"
+    description = f"{folder}, {free / GB:.1f} GB free"
     if free < LARGE_MODEL_BYTES:
-        return warn("cache", f"{found}, and a 3b model takes 6 GB", f"hf cache prune, or {MOVE}")
-    return ok("cache", found)
+        return warn(
+            "cache", f"{description}, and a 3b model takes 6 GB", f"hf cache prune, or {MOVE}"
+        )
+    return ok("cache", description)
 
 
 def login() -> Finding:

@@ -21,17 +21,19 @@ MODEL_FILES = ("config.json", "tokenizer.json", "model.safetensors")
 def processor() -> Finding:
     """The usable processors, compared with the threads that PyTorch starts."""
     count, threads = cgroup.processors(), os.environ.get("OMP_NUM_THREADS", "")
-    found = f"{count:g} usable of {os.cpu_count()}"
+    description = f"{count:g} usable of {os.cpu_count()}"
     started = int(threads) if threads.isdigit() else affinity()
     if started > count + 1:
         return warn(
             "processors",
-            f"{found}, and PyTorch starts {started} threads",
+            f"{description}, and PyTorch starts {started} threads",
             f"export OMP_NUM_THREADS={max(1, int(count))}",
         )
     if 0 < started < count // 2:
-        return warn("processors", f"{found}, and PyTorch starts {started}", "unset OMP_NUM_THREADS")
-    return ok("processors", found)
+        return warn(
+            "processors", f"{description}, and PyTorch starts {started}", "unset OMP_NUM_THREADS"
+        )
+    return ok("processors", description)
 
 
 def affinity() -> int:
@@ -45,20 +47,20 @@ def affinity() -> int:
 def memory() -> Finding:
     """The free memory, by the system or by the container's limit."""
     total, available = meminfo("MemTotal"), meminfo("MemAvailable")
-    left = cgroup.memory_left()
-    free = min((n for n in (available, left) if n is not None), default=None)
+    group_free = cgroup.memory_left()
+    free = min((n for n in (available, group_free) if n is not None), default=None)
     if free is None:
         return ok("memory", "unknown on this system")
-    found = f"{free / GB:.1f} GB free" + (f" of {total / GB:.1f} GB" if total else "")
-    if left is not None and left == free:
-        found += ", by the container's limit"
+    description = f"{free / GB:.1f} GB free" + (f" of {total / GB:.1f} GB" if total else "")
+    if group_free is not None and group_free == free:
+        description += ", by the container's limit"
     if free < LARGE_MODEL_BYTES:
         return warn(
             "memory",
-            f"{found}; a 3b model takes {LARGE_MODEL_BYTES / GB:.0f} GB in bfloat16",
+            f"{description}; a 3b model takes {LARGE_MODEL_BYTES / GB:.0f} GB in bfloat16",
             "pgcli info MODEL says what a model needs; close other programs, or raise the limit",
         )
-    return ok("memory", found)
+    return ok("memory", description)
 
 
 def meminfo(key: str) -> int | None:

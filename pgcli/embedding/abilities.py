@@ -34,9 +34,9 @@ def check_kind(task: str, model: str, kind: ModelKind, *, texts: bool = False) -
     if task in COMMANDS[kind] and (kind == "two_towers" or not texts):
         return
     kinds = [
-        NAMES[other]
-        for other, commands in COMMANDS.items()
-        if task in commands and (other == "two_towers" or not texts)
+        NAMES[supported]
+        for supported, commands in COMMANDS.items()
+        if task in commands and (supported == "two_towers" or not texts)
     ]
     what = f"{task} texts" if texts and task == "embed" else task
     raise UsageError(

@@ -74,8 +74,8 @@ class EmbeddingAnswers:
             if encoded.vector is None:
                 yield row_index, oom_answer(row)
                 continue
-            found = self._columns(encoded.image, encoded.vector)
-            yield row_index, replace(row, vision_ms=encoded.vision_ms, **found)
+            columns = self._columns(encoded.image, encoded.vector)
+            yield row_index, replace(row, vision_ms=encoded.vision_ms, **columns)
 
     def _columns(self, image: DecodedImage, vector: np.ndarray) -> dict[str, Any]:
         """What the task finds in an image's vector."""
@@ -102,16 +102,16 @@ class EmbeddingAnswers:
         cosines = vectors @ vector
         logits = self._engine.scores(cosines)
         scores = sigmoid(logits) if self._engine.has_sigmoid else [None] * len(texts)
-        found = zip(texts, cosines.tolist(), scores, softmax(logits), strict=True)
-        return tuple(TextScore(*values) for values in found)
+        columns = zip(texts, cosines.tolist(), scores, softmax(logits), strict=True)
+        return tuple(TextScore(*values) for values in columns)
 
     def _label_probabilities(self, vector: np.ndarray) -> tuple[LabelProbability, ...]:
         """The most probable labels; of a classifier's labels those that were asked for."""
         logits = vector if self._vectors is None else self._engine.scores(self._vectors @ vector)
         pairs = zip(self._labels, softmax(logits), strict=True)
-        found = [LabelProbability(*pair) for pair in pairs if pair[0] in self._wanted]
-        found.sort(key=lambda one: -one.probability)  # stable: ties in the order given
-        return tuple(found[: self._question.top])
+        labels = [LabelProbability(*pair) for pair in pairs if pair[0] in self._wanted]
+        labels.sort(key=lambda label: -label.probability)  # stable: ties in the order given
+        return tuple(labels[: self._question.top])
 
     def _row(self, image: DecodedImage) -> Answer:
         """The row of an image or a text before it is answered."""

@@ -204,9 +204,9 @@ class EmbeddingEngine:
         self, rows: Sequence[tuple[int, DecodedImage]]
     ) -> Iterator[InFlightBatch | tuple[int, DecodedImage]]:
         """The batch, or smaller batches where memory runs out; a row that does not fit alone."""
-        left = list(rows)
-        while left:
-            batch = left[: self.batch_limits.rows]
+        remaining = list(rows)
+        while remaining:
+            batch = remaining[: self.batch_limits.rows]
             try:
                 launched = run_or_free(partial(self._encode_rows, batch))
             except OutOfMemory:
@@ -216,7 +216,7 @@ class EmbeddingEngine:
                 yield batch[0]
             else:
                 yield launched
-            del left[: len(batch)]
+            del remaining[: len(batch)]
 
     @torch.inference_mode()
     def _encode_rows(self, rows: Sequence[tuple[int, DecodedImage]]) -> InFlightBatch:

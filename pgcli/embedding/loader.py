@@ -120,17 +120,22 @@ def text_processor(folder: Path, description: ModelDescription) -> TextProcessor
     config = description.config
     if not isinstance(config, TwoTowersConfig) or config.text is None:
         return None
-    found = open_text_tokenizer(folder, config.text)
+    tokenizer = open_text_tokenizer(folder, config.text)
     if description.open_clip is not None:
         clean = open_clip_text(description.open_clip.clean)
     elif config.family == "clip":
         clean = as_typed
     else:  # transformers' tokenizer of SigLIP 1 removes underscores, that of SigLIP 2 nothing
-        clean = canonical_text if found.is_gemma else siglip_text
+        clean = canonical_text if tokenizer.is_gemma else siglip_text
     format = TextFormat(
-        config.text.max_positions, found.bos, found.eos, found.pad, clean, found.adds_eos
+        config.text.max_positions,
+        tokenizer.bos,
+        tokenizer.eos,
+        tokenizer.pad,
+        clean,
+        tokenizer.adds_eos,
     )
-    return TextProcessor(found.tokenizer, format)
+    return TextProcessor(tokenizer.tokenizer, format)
 
 
 def activation_bytes(vision: VisionConfig, dtype: torch.dtype, device: torch.device) -> int:

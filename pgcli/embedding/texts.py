@@ -54,7 +54,7 @@ class TextProcessor:
         """
         wanted = texts if raw else map(self.format.clean, texts)
         encoded = self._tokenizer.encode_batch([*wanted], add_special_tokens=False)
-        ids = [self._padded(one.ids) for one in encoded]
+        ids = [self._padded(encoding.ids) for encoding in encoded]
         return torch.tensor(ids, dtype=torch.long).view(-1, self.format.length)
 
     def _padded(self, ids: Sequence[int]) -> list[int]:

@@ -49,7 +49,7 @@ class ChoiceOutput:
     def choices(self) -> tuple[Choice, ...]:
         """The candidates in their order; the probabilities are a softmax of `logprobs`."""
         highest = self.logprobs[self.best]
-        weights = [math.exp(one - highest) for one in self.logprobs]
+        weights = [math.exp(logprob - highest) for logprob in self.logprobs]
         total = sum(weights)
         return tuple(
             Choice(candidate.text, logprob, weight / total)
@@ -110,12 +110,12 @@ def branch_logprobs(
     real_M = (branches.branch_BL >= 0).flatten().nonzero()[:, 0]
     hidden_MD = hidden_BLD.flatten(0, 1)[to_device(real_M, device)]
     target_M = to_device(branches.target_M, device)
-    found = []
+    logprobs = []
     for first in range(0, len(target_M), LOGITS_AT_ONCE):
-        some = slice(first, first + LOGITS_AT_ONCE)
-        logits_MV = mask_invalid(model.decoder.logits(hidden_MD[some]), vocabulary)
-        found.append(log_probability(logits_MV, target_M[some]))
-    return torch.cat(found)
+        chunk = slice(first, first + LOGITS_AT_ONCE)
+        logits_MV = mask_invalid(model.decoder.logits(hidden_MD[chunk]), vocabulary)
+        logprobs.append(log_probability(logits_MV, target_M[chunk]))
+    return torch.cat(logprobs)
 
 
 def branch_passes(rows: abc.Sequence[Candidates], *, stop_token: int) -> list[BranchInputs]:

@@ -278,10 +278,10 @@ def _common_params(sampling: Sampling, question: Question) -> tuple[SamplingPara
     Alternatives are sampled, at the default temperature if none is given.
     """
     rows = [sampling] if isinstance(sampling, SamplingParams) else list(sampling)
-    common = {replace(one, max_new_tokens=None) for one in rows}
+    common = {replace(row, max_new_tokens=None) for row in rows}
     if len(common) != 1:
         raise ValueError("sampling parameters of a run may differ only in max_new_tokens")
-    lengths = [one.max_new_tokens or question.max_new_tokens for one in rows]
+    lengths = [row.max_new_tokens or question.max_new_tokens for row in rows]
     params = common.pop()
     if question.alternatives:
         params = replace(params, temperature=params.temperature or DEFAULT_TEMPERATURE)

@@ -94,12 +94,12 @@ class Grammar:
 
     def mask(self, rows: Iterable[tuple[GrammarState, int]]) -> GrammarMask:
         """The tokens that may come next in rows of a state and a number of tokens that fit."""
-        allowed_BA = torch.stack([self.allowed(state, left) for state, left in rows])
+        allowed_BA = torch.stack([self.allowed(state, tokens_left) for state, tokens_left in rows])
         return GrammarMask(self.token_A, allowed_BA)
 
-    def allowed(self, state: GrammarState, left: int) -> Tensor:
-        """A mask (A,) of the grammar's tokens that may come next if `left` more tokens fit."""
-        tokens = self._allowed_tokens(state, left)
+    def allowed(self, state: GrammarState, tokens_left: int) -> Tensor:
+        """A mask (A,) of the grammar's tokens that may come next if `tokens_left` more fit."""
+        tokens = self._allowed_tokens(state, tokens_left)
         if tokens not in self._masks:
             self._masks[tokens] = self._mask(tokens)
         return self._masks[tokens]
@@ -112,20 +112,20 @@ class Grammar:
             return GrammarState(corners, state.begin + 1, state.begin)
         return state._replace(node=self._nodes[state.node].children[token])
 
-    def truncated_by_limit(self, state: GrammarState, left: int) -> bool:
-        """Whether an object could follow here if the limit allowed more than `left` tokens."""
-        return self._allowed_tokens(state, left) != self._allowed_tokens(state, sys.maxsize)
+    def truncated_by_limit(self, state: GrammarState, tokens_left: int) -> bool:
+        """Whether an object could follow here if more than `tokens_left` tokens were allowed."""
+        return self._allowed_tokens(state, tokens_left) != self._allowed_tokens(state, sys.maxsize)
 
-    def _allowed_tokens(self, state: GrammarState, left: int) -> AllowedTokens:
-        """The tokens that may come next and from which an answer can end within `left` tokens."""
+    def _allowed_tokens(self, state: GrammarState, tokens_left: int) -> AllowedTokens:
+        """The tokens that may come next and from which an answer can end within `tokens_left`."""
         if 0 < len(state.corners) < CORNERS:
             return AllowedTokens(self._location_values(state.corners), frozenset())
         node = self._nodes[state.node]
-        opens = node.continues and left >= node.max_object_tokens
+        opens = node.continues and tokens_left >= node.max_object_tokens
         tokens = {
             token
             for token, child in node.children.items()
-            if self._nodes[child].min_tokens_to_end < left
+            if self._nodes[child].min_tokens_to_end < tokens_left
         }
         return AllowedTokens(
             self._location_values(()) if opens else range(0),

@@ -102,11 +102,11 @@ class ImageFeatureCache:
     def _encoded(self, batch: list[Sequence]) -> dict[int, Tensor]:
         """The features of each image (P, D) by its key, from the cache or encoded now."""
         pixels = {
-            one.image_key: torch.as_tensor(one.image.pixels)
-            for one in batch
-            if one.image_key not in self._features
-            and one.image is not None
-            and one.image.pixels is not None
+            sequence.image_key: torch.as_tensor(sequence.image.pixels)
+            for sequence in batch
+            if sequence.image_key not in self._features
+            and sequence.image is not None
+            and sequence.image.pixels is not None
         }
         encoded: dict[int, Tensor] = {}
         if pixels:
@@ -118,7 +118,7 @@ class ImageFeatureCache:
             for sequence in batch:
                 sequence.encode_passes.append(encode_pass)
             self._stats.misses += len(pixels)
-        keys = dict.fromkeys(one.image_key for one in batch)
+        keys = dict.fromkeys(sequence.image_key for sequence in batch)
         return {key: encoded[key] if key in encoded else self._features[key] for key in keys}
 
     def _keep(self, batch: list[Sequence], features: dict[int, Tensor]) -> None:

@@ -60,7 +60,9 @@ class InputProcessor:
         """The prompts as sequences, the first at `row_index`, and the error rows of the others."""
         item = image.item
         candidates = self._candidates(item.choices)
-        longest = max((len(one.ids) + 1 for one in candidates), default=self._max_new_tokens)
+        longest = max(
+            (len(candidate.ids) + 1 for candidate in candidates), default=self._max_new_tokens
+        )
         values = self._location_values(image)
         accepted, refused = [], []
         for index, prompt in enumerate(item.prompts, start=row_index):
@@ -103,12 +105,12 @@ class InputProcessor:
 
     def _sampling_of(self, row_index: int) -> list[SamplingParams]:
         """The sampling parameters of a row's answer and of its alternatives."""
-        given = self._sampling
-        one = given if isinstance(given, SamplingParams) else given[row_index]
+        sampling = self._sampling
+        params = sampling if isinstance(sampling, SamplingParams) else sampling[row_index]
         if not self._alternatives:
-            return [one]
-        sampled = replace(one, temperature=one.temperature or DEFAULT_TEMPERATURE)
-        return [replace(one, temperature=0.0), *[sampled] * self._alternatives]
+            return [params]
+        sampled = replace(params, temperature=params.temperature or DEFAULT_TEMPERATURE)
+        return [replace(params, temperature=0.0), *[sampled] * self._alternatives]
 
     def _too_long(self, prompt: str) -> str:
         """Why a prompt is too long to be encoded; empty if it is not."""

@@ -110,6 +110,6 @@ def check_quantization(name: str, device: torch.device, dtype: torch.dtype) -> N
         )
     if name == "none":
         return
-    if found := quantization_problem(name, device, dtype):
-        problem, remedy = found
+    if unsupported := quantization_problem(name, device, dtype):
+        problem, remedy = unsupported
         raise NoUsableDevice(problem, hint=remedy)

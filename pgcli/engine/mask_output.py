@@ -27,16 +27,18 @@ def masks_of_rows(
     An answer has a mask for each box, in the order of `parsing.boxes`; None if a box does not have
     exactly 16 codes. Without a decoder masks have codes only. Sizes are width and height in pixels.
     """
-    found = [(size, parsing.segments(spans, width=size[0], height=size[1])) for spans, size in rows]
-    whole = [segment.codes for _, segments in found for segment in segments if segment.codes]
-    grids = decoded(whole, decoder) if decoder and whole else iter(())
+    answers = [
+        (size, parsing.segments(spans, width=size[0], height=size[1])) for spans, size in rows
+    ]
+    codes = [segment.codes for _, segments in answers for segment in segments if segment.codes]
+    grids = decoded(codes, decoder) if decoder and codes else iter(())
 
     def mask(segment: parsing.SegmentedBox, size: tuple[int, int]) -> Mask | None:
         if segment.codes is None:
             return None
         return Mask(segment.codes, in_box(next(grids), segment.box, size) if decoder else None)
 
-    return [tuple(mask(segment, size) for segment in segments) for size, segments in found]
+    return [tuple(mask(segment, size) for segment in segments) for size, segments in answers]
 
 
 @torch.inference_mode()

@@ -132,12 +132,12 @@ def cache_bytes(config: PaliGemmaConfig, itemsize: int) -> int:
 
 def largest_batch(config: PaliGemmaConfig, *, itemsize: int, device: str, free: int) -> int:
     """How many rows fit into free memory together with the weights; 0 if none does."""
-    left = free - parameters(config) * itemsize
-    most = min(LARGEST_BATCH, max(0, left) // row_bytes(config, itemsize))
+    remaining = free - parameters(config) * itemsize
+    limit = min(LARGEST_BATCH, max(0, remaining) // row_bytes(config, itemsize))
     fitting = (
         rows
-        for rows in range(most, 0, -1)
-        if batch_bytes(config, itemsize, rows, device=device) <= left
+        for rows in range(limit, 0, -1)
+        if batch_bytes(config, itemsize, rows, device=device) <= remaining
     )
     return next(fitting, 0)
 
@@ -153,10 +153,10 @@ class MemoryBudget:
 
     def batch_size(self, new_tokens: int = NEW_TOKENS) -> int:
         """How many rows with answers of this length fit into `SHARE_OF_FREE` of the free memory."""
-        most = MOST_ROWS[self.device]
+        limit = MOST_ROWS[self.device]
         if self.device == "cpu" and parameters(self.config) > LARGE_PARAMETERS:
-            most = ROWS_OF_LARGE_ON_CPU
-        fitting = (rows for rows in range(most, 1, -1) if self._fits(rows, new_tokens))
+            limit = ROWS_OF_LARGE_ON_CPU
+        fitting = (rows for rows in range(limit, 1, -1) if self._fits(rows, new_tokens))
         return next(fitting, 1)
 
     def _fits(self, rows: int, new_tokens: int) -> bool:

@@ -112,8 +112,9 @@ class ModelRunner:
         patch_BPD = self._images.get(batch.sequences)
         run = self.score if batch.kind == "score" else self.prefill
         run(patch_BPD, batch.sequences)
+        rows = {sequence.row_index for sequence in batch.sequences}
         for sequence in batch.sequences:
-            sequence.batch = len({one.row_index for one in batch.sequences})
+            sequence.batch = len(rows)
 
     def prefill(self, patch_BPD: Tensor, group: list[Sequence]) -> None:
         """Prefill a group with encoded images and prompts, and sample its first tokens.
@@ -192,15 +193,15 @@ class ModelRunner:
         passes = branch_passes(candidates, stop_token=stop_token)
         marks = [self._watch.mark()]
         logits_BV = self._prefill_prompts(
-            patch_BPD, group, new_slots=max(one.token_BL.shape[1] for one in passes)
+            patch_BPD, group, new_slots=max(branches.token_BL.shape[1] for branches in passes)
         )
         logprobs = [first_logprobs(logits_BV, candidates, self._vocabulary)]
         marks.append(self._watch.mark())
-        for one in passes:
-            logprobs.append(branch_logprobs(self._model, one, self._cache, self._vocabulary))
+        for branches in passes:
+            logprobs.append(branch_logprobs(self._model, branches, self._cache, self._vocabulary))
             marks.append(self._watch.mark())
         self._cache.remove(range(len(self.rows), self._cache.rows))
-        owners = [first_tokens(candidates)[1], *(one.owners for one in passes)]
+        owners = [first_tokens(candidates)[1], *(branches.owners for branches in passes)]
         sums = sum_logprobs(candidates, zip(owners, logprobs, strict=True))
         for number, owned in enumerate(owners):
             milliseconds = self._watch.between(marks[number], marks[number + 1])
@@ -228,9 +229,9 @@ class ModelRunner:
         gone = set(sequences)
         rows = [row for row, sequence in enumerate(self.rows) if sequence in gone]
         held = {self.rows[row] for row in rows}
-        lost = {one for one in sequences if one.status == "out_of_memory"}
-        self._images.retain(one for one in sequences if one in held - lost)
-        self._images.release(one for one in sequences if one in lost - held)
+        lost = {sequence for sequence in sequences if sequence.status == "out_of_memory"}
+        self._images.retain(sequence for sequence in sequences if sequence in held - lost)
+        self._images.release(sequence for sequence in sequences if sequence in lost - held)
         self._free([*rows, *range(len(self.rows), self._cache.rows)])
         if not self.rows:
             self._reset()
@@ -251,7 +252,9 @@ class ModelRunner:
         """The next token of each row and its log-probability."""
         mask = None
         if self.grammar is not None:
-            mask = self.grammar.mask((one.state, one.tokens_left) for one in sequences)
+            mask = self.grammar.mask(
+                (sequence.state, sequence.tokens_left) for sequence in sequences
+            )
         return self._sampler.select(logits_BV, rows, mask)
 
     def _enqueue(
@@ -263,9 +266,9 @@ class ModelRunner:
         end = self._watch.mark()
         self._in_flight.append(InFlightStep(rows, tokens, start, end, is_prefill))
 
-    def _read_steps(self, left: int) -> None:
-        """Read the oldest steps in flight until `left` are."""
-        while len(self._in_flight) > left:
+    def _read_steps(self, remaining: int) -> None:
+        """Read the oldest steps until `remaining` are in flight."""
+        while len(self._in_flight) > remaining:
             self._fetch_tokens()
 
     def _fetch_tokens(self) -> None:

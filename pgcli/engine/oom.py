@@ -125,10 +125,10 @@ def run_in_chunks(
 
     The result is None for an input that runs out of memory alone.
     """
-    left = list(inputs)
-    size = len(left)
-    while left:
-        chunk = left[:size]
+    remaining = list(inputs)
+    size = len(remaining)
+    while remaining:
+        chunk = remaining[:size]
         try:
             yield from run_or_free(partial(work, chunk))
         except OutOfMemory:
@@ -136,4 +136,4 @@ def run_in_chunks(
                 size = len(chunk) // 2
                 continue
             yield None
-        del left[: len(chunk)]
+        del remaining[: len(chunk)]

@@ -34,7 +34,6 @@ class OutputProcessor:
         self._tokenizer = tokenizer
         self._mask_decoder = mask_decoder
         self._question = question
-
         self._model = model
         self._ended: dict[int, list[Sequence]] = {}  # of rows whose other answers go on
 
@@ -55,7 +54,7 @@ class OutputProcessor:
             of_row.append(sequence)
             if len(of_row) == count:
                 del self._ended[sequence.row_index]
-                answer, *alternatives = sorted(of_row, key=lambda one: one.alternative)
+                answer, *alternatives = sorted(of_row, key=lambda answer: answer.alternative)
                 answer.alternatives = alternatives
                 yield answer
 
@@ -70,14 +69,14 @@ class OutputProcessor:
     def _answer(
         self, sequence: Sequence, spans: list[Span], masks: tuple[Mask | None, ...] | None
     ) -> Answer:
-        row, all_answers = self._unanswered(sequence), [sequence, *sequence.alternatives]
-        if any(one.status == "out_of_memory" for one in all_answers):
+        row, sequences = self._unanswered(sequence), [sequence, *sequence.alternatives]
+        if any(sequence.status == "out_of_memory" for sequence in sequences):
             return oom_answer(row)
         row = replace(
             row,
-            vision_ms=sum(one.vision_ms for one in all_answers),
-            prefill_ms=sum(one.prefill_ms for one in all_answers),
-            decode_ms=sum(one.decode_ms for one in all_answers),
+            vision_ms=sum(sequence.vision_ms for sequence in sequences),
+            prefill_ms=sum(sequence.prefill_ms for sequence in sequences),
+            decode_ms=sum(sequence.decode_ms for sequence in sequences),
             batch=sequence.batch,
         )
         if sequence.candidates:
@@ -108,8 +107,8 @@ class OutputProcessor:
         if not self._question.alternatives:
             return None
         return tuple(
-            Alternative(text_of(self._spans(one)), sum(one.logprobs))
-            for one in sequence.alternatives
+            Alternative(text_of(self._spans(alternative)), sum(alternative.logprobs))
+            for alternative in sequence.alternatives
         )
 
     def _token_logprobs(self, sequence: Sequence) -> tuple[TokenLogprob, ...] | None:

@@ -46,10 +46,10 @@ class StepRecorder:
 
     def run(self, step: Callable[[], Output], rows: int, memory: Iterable[Tensor]) -> Output:
         """The step's output, which the next step of the same number of rows overwrites."""
-        places = tuple((one.data_ptr(), one.shape) for one in memory)
-        if places != self._memory:
+        addresses = tuple((tensor.data_ptr(), tensor.shape) for tensor in memory)
+        if addresses != self._memory:
             self.drop()
-            self._memory = places
+            self._memory = addresses
         if recording := self._recordings.get(rows):
             recording.replay()
             return cast(Output, recording.output)

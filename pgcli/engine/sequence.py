@@ -90,7 +90,7 @@ class Sequence:
     @property
     def vision_ms(self) -> float:
         """Its share of the time of encoding, for which the host waits."""
-        return sum(one.ms_of_row() for one in self.encode_passes)
+        return sum(encode_pass.ms_of_row() for encode_pass in self.encode_passes)
 
     def draws(self) -> list[float]:
         """Random numbers from [0, 1), one per token; they depend only on seed and key.
@@ -107,14 +107,14 @@ class Sequence:
     ) -> None:
         """Append a sampled token, which may finish the sequence; InvalidCheckpoint for NaN."""
         check_finite(logprob)
-        left = self.tokens_left
+        tokens_left = self.tokens_left
         self.tokens.append(token)
         self.logprobs.append(logprob)
         if token in stop_tokens and not self.sampling.ignore_eos:
             self.status, self.has_stop_token = "finished", True
-            if grammar is None or not grammar.truncated_by_limit(self.state, left):
+            if grammar is None or not grammar.truncated_by_limit(self.state, tokens_left):
                 self.finish = "stop"
-        elif left <= 1:
+        elif tokens_left <= 1:
             self.status = "finished"
         elif grammar is not None:
             self.state = grammar.advance(self.state, token)

@@ -64,8 +64,8 @@ class Tokenizer:
         """The ids of user text, without control, location and mask tokens."""
         ids: list[int] = []
         start = 0
-        for found in self._control.finditer(text):
-            cut = found.start() + 1  # within the token's text, so that neither half is a token
+        for match in self._control.finditer(text):
+            cut = match.start() + 1  # within the token's text, so that neither half is a token
             ids += self._encode(text[start:cut])
             start = cut
         return ids + self._encode(text[start:])
@@ -120,10 +120,10 @@ class Tokenizer:
 
     def id(self, token: str) -> int:
         """The id of a token; InvalidCheckpoint if the tokenizer does not have it."""
-        found = self._tokenizer.token_to_id(token)
-        if found is None:
+        token_id = self._tokenizer.token_to_id(token)
+        if token_id is None:
             raise InvalidCheckpoint(f"tokenizer.json has no token {token!r}; it is not PaliGemma's")
-        return int(found)
+        return int(token_id)
 
     def _run(self, name: str, count: int) -> range:
         """The ids of numbered tokens, which must be consecutive."""

@@ -37,7 +37,7 @@ def model_info(
     chosen_dtype = choose_dtype(dtype, chosen_device, total_bytes(folder))
     size, free = chosen_dtype.itemsize, free_bytes(chosen_device)
     kind = chosen_device.type
-    left = max(0, free - parameters(config) * size)
+    remaining = max(0, free - parameters(config) * size)
     kinds = stored_dtypes(folder)
     return {
         "name": checkpoint.name,
@@ -58,7 +58,7 @@ def model_info(
         "memory": {str(n): needed_bytes(config, size, n, device=kind) for n in BATCH_SIZES},
         "free_memory": free,
         "largest_batch": largest_batch(config, itemsize=size, device=kind, free=free),
-        "batch_size": MemoryBudget(config, size, kind, left).batch_size(),
+        "batch_size": MemoryBudget(config, size, kind, remaining).batch_size(),
         "files": {f.name: f.stat().st_size for f in sorted(folder.iterdir()) if f.is_file()},
     }
 

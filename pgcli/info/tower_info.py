@@ -35,7 +35,7 @@ def tower_info(
     parameters, free = weights.count_parameters(config), free_bytes(chosen_device)
     weight_bytes = parameters * chosen_dtype.itemsize
     image = activation_bytes(vision, chosen_dtype, chosen_device)
-    left = max(0, free - weight_bytes)
+    remaining = max(0, free - weight_bytes)
     kinds = stored_dtypes(folder)
     return {
         "name": checkpoint.name,
@@ -62,7 +62,7 @@ def tower_info(
         "weights_bytes": weight_bytes,
         "memory": {str(rows): weight_bytes + rows * image for rows in BATCH_SIZES},
         "free_memory": free,
-        "largest_batch": min(LARGEST_BATCH, left // image),
-        "batch_size": automatic_batch_size(vision, chosen_dtype, chosen_device, left),
+        "largest_batch": min(LARGEST_BATCH, remaining // image),
+        "batch_size": automatic_batch_size(vision, chosen_dtype, chosen_device, remaining),
         "files": {f.name: f.stat().st_size for f in sorted(folder.iterdir()) if f.is_file()},
     }

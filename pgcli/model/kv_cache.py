@@ -236,8 +236,8 @@ class KVCache:
         if self.fixed_shape and len(pairs) > 1:
             copies = RowCopies.together(pairs, self._buffers.memory.device)
         self._buffers.copy_rows(copies, max(self.lengths[row] for row, _ in pairs))
-        for other in others:
-            copies.apply(other)
+        for tensor in others:
+            copies.apply(tensor)
 
     def reserve(self, rows: int, used: int, new_slots: int = 0) -> None:
         """Allocate `rows` rows of `used` + `new_slots` slots; stored keys and values are kept.

@@ -79,13 +79,16 @@ def adapted(adapters: Sequence[LoraAdapter], x: Tensor) -> list[Tensor]:
     Without dropout all `lora_A` are one product. With it each adapter drops other inputs.
     """
     x = x.to(adapters[0].lora_A.dtype)
-    if any(one.training and one.dropout for one in adapters):
-        inner = [F.linear(F.dropout(x, one.dropout), one.lora_A) for one in adapters]
+    if any(adapter.training and adapter.dropout for adapter in adapters):
+        inner = [F.linear(F.dropout(x, adapter.dropout), adapter.lora_A) for adapter in adapters]
     else:
-        ranks = [len(one.lora_A) for one in adapters]
-        product = F.linear(x, torch.cat([one.lora_A for one in adapters]))
+        ranks = [len(adapter.lora_A) for adapter in adapters]
+        product = F.linear(x, torch.cat([adapter.lora_A for adapter in adapters]))
         inner = [*product.split_with_sizes(ranks, dim=-1)]
-    return [F.linear(x_r * one.scale, one.lora_B) for x_r, one in zip(inner, adapters, strict=True)]
+    return [
+        F.linear(x_r * adapter.scale, adapter.lora_B)
+        for x_r, adapter in zip(inner, adapters, strict=True)
+    ]
 
 
 def _sum(out: Tensor, deltas: Sequence[Tensor]) -> Tensor:

@@ -41,8 +41,8 @@ class SiglipEmbeddings(nn.Module):
     def forward(self, pixels_BCRR: Tensor) -> Tensor:
         size = self.patch_embedding.kernel_size[0]
         # pixels that do not fill a patch are left out: 378 of 384 are used with patches of 14
-        whole = pixels_BCRR.shape[-1] // size * size
-        pixels_BCRR = pixels_BCRR[:, :, :whole, :whole]
+        covered = pixels_BCRR.shape[-1] // size * size
+        pixels_BCRR = pixels_BCRR[:, :, :covered, :covered]
         rows = torch.unflatten(torch.unflatten(pixels_BCRR, 3, (-1, size)), 2, (-1, size))
         patch_BPx = rows.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
         weight = self.patch_embedding.weight.flatten(1)

@@ -98,25 +98,25 @@ def compare_programs(case: Case, dtype: torch.dtype, waiting: Waiting) -> Compar
     # cuDNN would compute the reference's patch convolution in tf32
     with waiting(f"{name}: running the reference"), torch.backends.cudnn.flags(allow_tf32=False):
         model = case.load(dtype)
-        theirs = case.theirs(model)
-        stages = compare_stages(case, ours, theirs, None, exact=exact)
+        expected = case.expected(model)
+        stages = compare_stages(case, ours, expected, None, exact=exact)
         is_same = exact and all(stage.same for stage in stages)
         if not is_same and (eager := case.eager(model)) is not None:
-            stages = compare_stages(case, ours, theirs, eager, exact=exact)
+            stages = compare_stages(case, ours, expected, eager, exact=exact)
         del model
     reference.free_memory()
     return Comparison(name, stages, middle - start, perf_counter() - middle)
 
 
 def compare_stages(
-    case: Case, ours: Outputs, theirs: Outputs, eager: Outputs | None, *, exact: bool
+    case: Case, ours: Outputs, expected: Outputs, eager: Outputs | None, *, exact: bool
 ) -> Stages:
     """The tensors of each stage compared, then the tokens if there are any."""
     stages: Stages = tuple(
         compare_tensors(
             stage,
             tensor,
-            theirs.tensors[stage],
+            expected.tensors[stage],
             None if eager is None else eager.tensors[stage],
             exact=exact,
             exact_bound=case.bound,
@@ -125,4 +125,4 @@ def compare_stages(
     )
     if not ours.tokens:
         return stages
-    return (*stages, compare_tokens(ours, theirs, eager, case.image_token, exact=exact))
+    return (*stages, compare_tokens(ours, expected, eager, case.image_token, exact=exact))

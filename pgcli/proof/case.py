@@ -35,7 +35,7 @@ class Outputs:
 class Case:
     """Both programs on one checkpoint; the reference is a `program` with its version.
 
-    `ours` are the outputs of this code in a dtype. `load` loads the reference, of which `theirs`
+    `ours` are the outputs of this code in a dtype. `load` loads the reference, of which `expected`
     are the outputs, and `eager` those with another attention, None if there is only one. Numbers
     that are exact in float32 differ by at most `bound`, and `memory` is what values of so many
     bytes need. `rows` are those of images and prompts, None where no text is generated; then
@@ -51,7 +51,7 @@ class Case:
     memory: Callable[[int], int]
     ours: Callable[[torch.dtype], Outputs]
     load: Callable[[torch.dtype], Any]
-    theirs: Callable[[Any], Outputs]
+    expected: Callable[[Any], Outputs]
     eager: Callable[[Any], Outputs | None]
     bound: float
     texts: Callable[[], PromptComparison] | None

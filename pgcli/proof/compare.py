@@ -153,17 +153,17 @@ def compare_tokens(
     if eager is not None:
         noise, floor_partings = _noise(reference, eager, image_token)
         bound = TIE if exact else noise
-    found = _divergences(ours.tokens, reference, image_token, bound)
-    diverged = {one.row: one.step for one in found}
+    divergences = _divergences(ours.tokens, reference, image_token, bound)
+    diverged = {divergence.row: divergence.step for divergence in divergences}
     lengths = [max(map(len, pair)) for pair in zip(ours.tokens, reference.tokens, strict=True)]
     return TokenComparison(
         stage="generated tokens",
-        same=all(one.tie for one in found),
+        same=all(divergence.tie for divergence in divergences),
         rows=len(lengths),
         tokens=sum(lengths),
         agreeing=sum(diverged.get(row, length) for row, length in enumerate(lengths)),
         tie_bound=bound,
-        partings=found,
+        partings=divergences,
         floor_partings=floor_partings,
     )
 
@@ -172,21 +172,23 @@ def _divergences(
     ours: Sequence[tuple[int, ...]], reference: Outputs, image_token: int, bound: float
 ) -> tuple[Divergence, ...]:
     assert reference.steps is not None
-    found = []
-    for row, (mine, other) in enumerate(zip(ours, reference.tokens, strict=True)):
-        step = _first_different(mine, other)
+    divergences = []
+    for row, (tokens, expected) in enumerate(zip(ours, reference.tokens, strict=True)):
+        step = _first_different(tokens, expected)
         if step is None:
             continue
-        if step == min(len(mine), len(other)):  # one answer ended earlier, without a stop token
-            ended = (*mine, -1)[step], (*other, -1)[step]
-            found.append(Divergence(row, step, *ended, gap=None, tie=False))
+        if step == min(len(tokens), len(expected)):
+            # one answer ended earlier, without a stop token
+            ended = (*tokens, -1)[step], (*expected, -1)[step]
+            divergences.append(Divergence(row, step, *ended, gap=None, tie=False))
             continue
         logits_V = reference.steps[row][step].clone()
         logits_V[image_token : image_token + 1] = -torch.inf
         # a setting such as a repetition penalty makes transformers select another than the best
-        gap = (logits_V.max() - logits_V[[mine[step], other[step]]].min()).item()
-        found.append(Divergence(row, step, mine[step], other[step], gap, tie=gap <= bound))
-    return tuple(found)
+        pair = tokens[step], expected[step]
+        gap = (logits_V.max() - logits_V[[*pair]].min()).item()
+        divergences.append(Divergence(row, step, *pair, gap, tie=gap <= bound))
+    return tuple(divergences)
 
 
 def _first_different(first: tuple[int, ...], second: tuple[int, ...]) -> int | None:
@@ -205,10 +207,10 @@ def _noise(reference: Outputs, eager: Outputs, image_token: int) -> tuple[float,
     assert reference.steps is not None
     assert eager.steps is not None
     divergences = _divergences(eager.tokens, reference, image_token, 0.0)
-    diverged = {one.row: one.step for one in divergences}
+    diverged = {divergence.row: divergence.step for divergence in divergences}
     largest = best = 0.0
-    for row, (one_LV, two_LV) in enumerate(zip(reference.steps, eager.steps, strict=True)):
-        shared = min(diverged.get(row, len(one_LV)) + 1, len(one_LV), len(two_LV))
-        largest = max(largest, (one_LV[:shared] - two_LV[:shared]).abs().max().item())
-        best = max(best, one_LV.max().item())
+    for row, (reference_LV, eager_LV) in enumerate(zip(reference.steps, eager.steps, strict=True)):
+        shared = min(diverged.get(row, len(reference_LV)) + 1, len(reference_LV), len(eager_LV))
+        largest = max(largest, (reference_LV[:shared] - eager_LV[:shared]).abs().max().item())
+        best = max(best, reference_LV.max().item())
     return 2 * max(largest, ROUNDING * best), len(diverged)

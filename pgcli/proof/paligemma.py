@@ -83,7 +83,7 @@ def paligemma_case(folder: Path, read_images: ReadImages, device: torch.device) 
         memory=partial(needed_memory, config, len(inputs.ids), device.type),
         ours=ours,
         load=lambda dtype: reference.load_reference(folder, dtype, device),
-        theirs=lambda model: reference_outputs(model, inputs),
+        expected=lambda model: reference_outputs(model, inputs),
         eager=lambda model: eager_outputs(model, inputs),
         bound=EXACT,
         texts=lambda: compare_prompts(

@@ -35,16 +35,16 @@ class PixelComparison:
 def compare_prompts(
     texts: Sequence[str],
     ours: Sequence[Sequence[int]],
-    theirs: Callable[[], Sequence[Sequence[int]]],
+    read_expected: Callable[[], Sequence[Sequence[int]]],
 ) -> PromptComparison:
     """Compare the ids of each text; `first` is the first that differs."""
     try:
-        others = theirs()
+        expected = read_expected()
     except (OSError, ValueError, ImportError, KeyError, AttributeError, TypeError) as error:
         # a tokenizer that transformers cannot read shows neither equality nor a difference
         return PromptComparison(None, reason=first_line(error))
-    for text, mine, other in zip(texts, ours, others, strict=True):
-        if mine != other:
+    for text, ids, expected_ids in zip(texts, ours, expected, strict=True):
+        if ids != expected_ids:
             return PromptComparison(same=False, first=text)
     return PromptComparison(same=True)
 
@@ -62,11 +62,11 @@ def compare_pixels(
             pixels_CRR = reference.processed_pixels(folder, image)[0].float()
         except (OSError, ValueError, ImportError, KeyError, AttributeError, TypeError):
             return None
-        other = (pixels_CRR.permute(1, 2, 0) * std + mean) * 255
+        expected = (pixels_CRR.permute(1, 2, 0) * std + mean) * 255
         assert decoded.pixels is not None
-        mine = torch.from_numpy(decoded.pixels).float()
-        if mine.shape != other.shape:
+        pixels = torch.from_numpy(decoded.pixels).float()
+        if pixels.shape != expected.shape:
             return None
-        differences.append((mine - other).abs())
+        differences.append((pixels - expected).abs())
     stacked = torch.stack(differences)
     return PixelComparison(stacked.max().item(), stacked.mean().item())

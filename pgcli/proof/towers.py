@@ -89,7 +89,7 @@ def towers_case(
         memory=lambda itemsize: parameters * itemsize,
         ours=ours,
         load=lambda dtype: load_reference(folder, description, dtype, device),
-        theirs=lambda model: reference_outputs(model, inputs),
+        expected=lambda model: reference_outputs(model, inputs),
         eager=eager,
         bound=BOUND,
         texts=None if texts is None else partial(compare_texts, folder, texts),
@@ -192,8 +192,8 @@ def on_cpu(tensors: Mapping[str, Tensor]) -> Outputs:
 
 def compare_texts(folder: Path, texts: TextProcessor) -> PromptComparison:
     """Compare the tokens of each text."""
-    given = [*TEXTS]
+    cleaned = [*TEXTS]
     if not texts(TEXTS, raw=True).equal(texts(TEXTS)):  # else the file makes them clean itself
-        given = [texts.format.clean(text) for text in TEXTS]
-    theirs = partial(reference.text_ids, folder, given, texts.format.length)
-    return compare_prompts(TEXTS, texts(TEXTS).tolist(), theirs)
+        cleaned = [texts.format.clean(text) for text in TEXTS]
+    expected = partial(reference.text_ids, folder, cleaned, texts.format.length)
+    return compare_prompts(TEXTS, texts(TEXTS).tolist(), expected)

@@ -129,5 +129,5 @@ class RunModel:
 
         if (problem := find_gpu_problem()) and not problem.is_intentional:
             self._progress.say(
-                f"the CPU is used, not the GPU: {problem.found}", hint=problem.remedy
+                f"the CPU is used, not the GPU: {problem.reason}", hint=problem.remedy
             )

@@ -193,13 +193,13 @@ def indexed_duplicates(
     parents = np.arange(sum(index.rows for index in indexes))
     for numbers, vectors in blocks:
         for start in range(0, len(numbers), NEIGHBOURS_AT_ONCE):
-            some = slice(start, start + NEIGHBOURS_AT_ONCE)
+            chunk = slice(start, start + NEIGHBOURS_AT_ONCE)
             for index, first in zip(indexes, first_rows(indexes), strict=True):
                 ends, scores, rows = index.index.range_search(
-                    vectors[some], min_similarity - ROUNDING
+                    vectors[chunk], min_similarity - ROUNDING
                 )
                 pairs_2P = np.stack(
-                    [numbers[some].repeat(np.diff(ends.astype(np.int64))), rows + first]
+                    [numbers[chunk].repeat(np.diff(ends.astype(np.int64))), rows + first]
                 )
                 join(parents, pairs_2P[:, scores >= min_similarity - ROUNDING / 10])
     return groups(parents)

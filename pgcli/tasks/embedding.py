@@ -73,7 +73,7 @@ class EmbeddingQuestion:
     def label_texts(self) -> list[list[str]]:
         """For each label the templates with the label in them."""
         templates = self.label_templates or TEMPLATES
-        return [[one.replace(LABEL, label) for one in templates] for label in self.labels]
+        return [[template.replace(LABEL, label) for template in templates] for label in self.labels]
 
     @property
     def needs_texts(self) -> bool:

@@ -190,23 +190,23 @@ def with_extras(question: Question, *, alternatives: int, token_logprobs: bool) 
 
 def validate_choices(choices: Sequence[str]) -> tuple[str, ...]:
     """The choices without outer blanks. Raises UsageError unless they are two or more, distinct."""
-    found = distinct("choice", choices)
-    if len(found) < 2:
+    distinct_choices = distinct("choice", choices)
+    if len(distinct_choices) < 2:
         raise UsageError("one choice, and at least two are needed", hint="--choice yes --choice no")
-    return found
+    return distinct_choices
 
 
 def distinct(noun: str, texts: Sequence[str]) -> tuple[str, ...]:
     """The texts without outer blanks. Raises UsageError for an empty or repeated one."""
     if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
         raise UsageError(f"{texts!r} is not a list of {noun}s", hint=f'{noun}s=["a cat", "a dog"]')
-    found = tuple(map(normalize, texts))
-    if "" in found:
+    stripped = tuple(map(normalize, texts))
+    if "" in stripped:
         raise UsageError(f"a {noun} is empty", hint="leave it out, or write it")
-    for text in found:
-        if found.count(text) > 1:
+    for text in stripped:
+        if stripped.count(text) > 1:
             raise UsageError(f"the {noun} {text!r} is given twice", hint="give it once")
-    return found
+    return stripped
 
 
 def check_max_new_tokens(question: Question, max_answer_tokens: int) -> None:

@@ -46,8 +46,8 @@ def write_curves(file: Path, lines: Sequence[Mapping[str, Any]]) -> None:
     """
     if not lines:
         return
-    for left in file.parent.glob(f".{file.name}.*"):
-        left.unlink(missing_ok=True)
+    for temporary in file.parent.glob(f".{file.name}.*"):
+        temporary.unlink(missing_ok=True)
     panels = list(_panels(lines))
     image = draw_panels(panels, steps=(lines[0]["step"], lines[-1]["step"]))
     with published(file) as path:

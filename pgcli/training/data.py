@@ -158,8 +158,8 @@ class TrainingData:
                 while not ahead[0]:  # this process has no row of a small batch
                     yield self._batch(ahead.pop(0), [])
                 batch = ahead.pop(0)
-                rest = islice(decoded, len(batch) - 1)
-                yield self._batch(batch, [first, *filter(None, rest)])
+                others = islice(decoded, len(batch) - 1)
+                yield self._batch(batch, [first, *filter(None, others)])
             for batch in ahead:
                 yield self._batch(batch, [])
         finally:

@@ -53,9 +53,9 @@ def make_optimizer(
         if torch.finfo(weight.dtype).bits < 32:
             raise ValueError(f"{name} is trained in {weight.dtype}, not in torch.float32")
     decayed = [weight for name, weight in trained if is_decayed(name, weight)]
-    rest = [weight for name, weight in trained if not is_decayed(name, weight)]
+    not_decayed = [weight for name, weight in trained if not is_decayed(name, weight)]
     groups = [
         {"name": "decayed", "params": decayed, "weight_decay": weight_decay},
-        {"name": "not decayed", "params": rest, "weight_decay": 0.0},
+        {"name": "not decayed", "params": not_decayed, "weight_decay": 0.0},
     ]
     return kind([group for group in groups if group["params"]], betas=betas)

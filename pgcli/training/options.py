@@ -327,8 +327,6 @@ class TrainOptions:
             unused["revision"] = None
         return replace(options, **unused)
 
-    # --- what goes together
-
     def check(self) -> None:
         """Raise UsageError for options that do not go together. Reads nothing."""
         if self.task is None and self.model is None:
@@ -394,8 +392,6 @@ class TrainOptions:
                 hint="leave it out",
             )
 
-    # --- what they say
-
     @property
     def task_name(self) -> str:
         """What is learned: answer, contrastive or classify."""
@@ -406,8 +402,8 @@ class TrainOptions:
         """The defaults of the run, with the values that are given."""
         beginning = "probe" if self.probe else "checkpoint" if self.init is None else "new"
         default = RECIPES[self.task_name, beginning if self.task else self.method]
-        given = {name: getattr(self, name, None) for name in Recipe._fields}
-        return default._replace(**{n: value for n, value in given.items() if value is not None})
+        values = {name: getattr(self, name, None) for name in Recipe._fields}
+        return default._replace(**{n: value for n, value in values.items() if value is not None})
 
     def trainer_options(self, steps_per_epoch: int, *, is_evaluated: bool) -> TrainerOptions:
         """The options of the loop for a number of steps in an epoch."""

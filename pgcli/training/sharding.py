@@ -6,7 +6,7 @@ gathered in float32, and autocast makes the products: an update is that of one p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -63,24 +63,25 @@ def compute(model: nn.Module, work: Callable[[], Result]) -> Result:
     If these are divided, those outside of layers are gathered for it, and for its backward pass.
     """
     root = getattr(model, ROOT, None)
-    found: Result = work() if root is None else root(work)
-    return found
+    result: Result = work() if root is None else root(work)
+    return result
 
 
 @contextmanager
 def gathered(model: nn.Module) -> Iterator[None]:
     """A block in which each process has all weights, and computes without the others."""
     root = getattr(model, ROOT, None)
-    parts: list[Any] = [one for one in root.modules() if hasattr(one, "unshard")] if root else []
-    for part in parts:
-        part.unshard()
-        part.set_reshard_after_forward(False, recurse=False)
+    modules: Iterable[Any] = () if root is None else root.modules()
+    sharded = [module for module in modules if hasattr(module, "unshard")]
+    for module in sharded:
+        module.unshard()
+        module.set_reshard_after_forward(False, recurse=False)
     try:
         yield
     finally:
-        for part in parts:
-            part.set_reshard_after_forward(part is not root, recurse=False)
-            part.reshard()
+        for module in sharded:
+            module.set_reshard_after_forward(module is not root, recurse=False)
+            module.reshard()
 
 
 @contextmanager
@@ -97,9 +98,9 @@ def in_host_memory(model: nn.Module, *, is_first: bool) -> Iterator[None]:
     ]
     try:
         for parameters, name, parameter in owners:
-            full = whole(parameter.detach())
+            weight = full_tensor(parameter.detach())
             if is_first:
-                parameters[name] = nn.Parameter(full.cpu(), requires_grad=False)
+                parameters[name] = nn.Parameter(weight.cpu(), requires_grad=False)
         yield
     finally:
         for parameters, name, parameter in owners:
@@ -114,7 +115,7 @@ def is_sharded(tensor: Tensor) -> bool:
     return hasattr(tensor, "full_tensor")
 
 
-def whole(tensor: Tensor) -> Tensor:
+def full_tensor(tensor: Tensor) -> Tensor:
     """The tensor with the parts of all processes."""
     parts: Any = tensor
     full: Tensor = parts.full_tensor() if is_sharded(tensor) else tensor

@@ -22,7 +22,7 @@ from pgcli.training.curves import write_curves
 from pgcli.training.metrics_file import METRICS, MetricsFile
 from pgcli.training.optimizer import CosineSchedule, make_optimizer
 from pgcli.training.processes import ALONE, Processes
-from pgcli.training.sharding import gathered, in_host_memory, is_divided, whole
+from pgcli.training.sharding import full_tensor, gathered, in_host_memory, is_divided
 from pgcli.training.task import TrainingTask, no_memory
 from pgcli.training.training_state import load_state, save_state
 
@@ -142,7 +142,7 @@ class Trainer:
         if sum(sizes):  # else no image can be read, and the weights stay as they are
             metrics |= self._add_gradients(batch, max(sizes))
             limit = self.options.max_grad_norm or math.inf
-            norm = whole(nn.utils.clip_grad_norm_(self._trained, limit)).item()
+            norm = full_tensor(nn.utils.clip_grad_norm_(self._trained, limit)).item()
             for name, value in (("loss", metrics["loss"]), ("gradient norm", norm)):
                 if not math.isfinite(value):
                     raise diverged(f"the {name} of step {step + 1} is {value}{named_rows(batch)}")

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from pgcli.checkpoints.safetensors_files import TensorSpec, write_tensors
 from pgcli.errors import OutputFailed
 from pgcli.stores.writing import published
-from pgcli.training.sharding import part_of, whole
+from pgcli.training.sharding import full_tensor, part_of
 
 WEIGHT, STEPS = "weight", "step"
 KEY = "progress"  # of the file's metadata
@@ -53,11 +53,11 @@ def save_state(
             tensors[f"{kind}.{name}"] = value
     if not is_first:
         for tensor in tensors.values():
-            whole(tensor)
+            full_tensor(tensor)
         return
     specs = [TensorSpec(name, tensor.dtype, tensor.shape) for name, tensor in tensors.items()]
     with published(file, temporary=f".{file.name}.part") as path:  # one: the folder is locked
-        gathered = map(whole, tensors.values())
+        gathered = map(full_tensor, tensors.values())
         write_tensors(path, specs, gathered, {KEY: json.dumps(asdict(progress))})
 
 

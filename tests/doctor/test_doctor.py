@@ -123,7 +123,7 @@ class TestCommand:
         assert shown.check_config(str(file)).state == "ok"
         file.write_text("nonsense = ")
         found = shown.check_config(str(file))
-        assert (found.state, str(file) in found.found) == ("bad", True)
+        assert (found.state, str(file) in found.description) == ("bad", True)
 
 
 def pretended(*, cuda="13.0", available=False, bf16=True, fails=None, amx=True):
@@ -172,7 +172,7 @@ class TestAccelerator:
     )
     def test_gpu_is_shown_or_has_a_wheel_that_fits(self, pytorch, driver, state, found, remedy):
         finding = accelerator.gpu(pretended(**pytorch), driver)
-        assert (finding.state, found in finding.found) == (state, True)
+        assert (finding.state, found in finding.description) == (state, True)
         assert remedy in finding.remedy
 
     def test_hidden_gpu_is_reported(self, monkeypatch):
@@ -237,7 +237,7 @@ class TestPackages:
         monkeypatch.setenv("PATH", f"{own}:{other}")
         assert packages.command().state == "ok"
         monkeypatch.setenv("PATH", str(tmp_path))
-        assert "pgcli is not on PATH" in packages.command().found
+        assert "pgcli is not on PATH" in packages.command().description
 
 
 class TestMachine:
@@ -278,14 +278,14 @@ class TestMachine:
     def test_low_memory_is_reported_with_its_limit(self, monkeypatch):
         monkeypatch.setattr(machine.cgroup, "memory_left", lambda: 2 * 10**9)
         found = machine.memory()
-        assert (found.state, "2.0 GB free" in found.found) == ("warn", True)
-        assert "the container's limit" in found.found
+        assert (found.state, "2.0 GB free" in found.description) == ("warn", True)
+        assert "the container's limit" in found.description
 
 
 class TestHub:
     def test_space_on_the_disk_of_the_cache(self, monkeypatch, tmp_path):
         folder = tmp_path / "home" / "hub"
-        assert f"{folder}, " in hub.cache(folder).found
+        assert f"{folder}, " in hub.cache(folder).description
         free = SimpleNamespace(free=10**9)
         monkeypatch.setattr(hub.shutil, "disk_usage", lambda path: free)
         assert hub.cache(folder).state == "warn"
@@ -302,7 +302,7 @@ class TestHub:
         assert hub.login() == ok("login", "a token, from HF_TOKEN")
         monkeypatch.setenv("HF_TOKEN", "password")
         assert hub.login().state == "warn"
-        assert "password" not in hub.login().found
+        assert "password" not in hub.login().description
 
     def test_network_is_used_only_with_online(self, monkeypatch):
         def reached():
@@ -332,5 +332,5 @@ class TestHub:
         monkeypatch.setenv("HF_TOKEN", SECRET)
         monkeypatch.setattr("huggingface_hub.HfApi.whoami", whoami)
         found = hub.reachable()
-        assert (found.state, expected in found.found) == (state, True)
-        assert SECRET not in found.found
+        assert (found.state, expected in found.description) == (state, True)
+        assert SECRET not in found.description

@@ -158,7 +158,7 @@ def _rope_theta(keys: ConfigReader) -> float:
     rope = ConfigReader(keys.name("rope_parameters"), keys.pop("rope_parameters", {}))
     rope.expect("rope_type", "default")
     theta = rope.positive("rope_theta", keys.positive("rope_theta", 10_000.0))
-    for key in rope.given - {"rope_type", "rope_theta"}:
+    for key in rope.present - {"rope_type", "rope_theta"}:
         raise ValueError(f"{rope.name(key)} = {brief(rope.values[key])} is not supported")
     return theta
 

@@ -55,7 +55,9 @@ def doctor(given: Given) -> None:
     show(findings, as_json=options.json)
     if not has_device(findings):
         broken = next(f for f in findings if f.state == "bad" and f.name == "pytorch")
-        raise NoUsableDevice(f"no model can run here: PyTorch {broken.found}", hint=broken.remedy)
+        raise NoUsableDevice(
+            f"no model can run here: PyTorch {broken.description}", hint=broken.remedy
+        )
     bad = [finding for finding in findings if finding.state == "bad"]
     if options.strict and bad:
         names = ", ".join(finding.name for finding in bad)
@@ -83,7 +85,7 @@ def show(findings: list[Finding], *, as_json: bool) -> None:
         stdout.print_tables(table(findings), summary(findings))
     else:
         for f in findings:
-            stdout.print_cells((f.state, f.name, f.found, f.remedy))
+            stdout.print_cells((f.state, f.name, f.description, f.remedy))
 
 
 def worst_state(findings: list[Finding]) -> str:
@@ -107,7 +109,7 @@ def table(findings: list[Finding]) -> Table:
     grid.add_column(overflow="fold")
     for f in findings:
         colour = COLOURS[f.state]
-        grid.add_row(Text(f.state, colour), Text(printable(f.name)), Text(printable(f.found)))
+        grid.add_row(Text(f.state, colour), Text(printable(f.name)), Text(printable(f.description)))
         if f.state != "ok":
             grid.add_row("", "", Text(f"→ {printable(f.remedy)}", "bold"))
     return grid

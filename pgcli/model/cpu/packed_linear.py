@@ -82,8 +82,8 @@ def can_pack(dtype: torch.dtype) -> bool:
         return False
     expected = [product, F.gelu(product, approximate="tanh"), product * product]
     return all(
-        torch.allclose(one, other, rtol=0.05, atol=0.05)
-        for one, other in zip(outputs, expected, strict=True)
+        torch.allclose(output, reference, rtol=0.05, atol=0.05)
+        for output, reference in zip(outputs, expected, strict=True)
     )
 
 

@@ -35,14 +35,14 @@ def quantization_problem(
     if device.type != "cuda":
         remedy = "--quantize int8, or leave it out" if device.type == "cpu" else "leave it out"
         return f"--quantize fp8 is for NVIDIA GPUs, and the model would run on {device}", remedy
-    found = torch.cuda.get_device_capability(device)
-    if found < MIN_CAPABILITY:
-        needed, has = (f"{major}.{minor}" for major, minor in (MIN_CAPABILITY, found))
+    capability = torch.cuda.get_device_capability(device)
+    if capability < MIN_CAPABILITY:
+        needed, has = (f"{major}.{minor}" for major, minor in (MIN_CAPABILITY, capability))
         problem = f"--quantize fp8 needs compute capability {needed}, and {device} has {has}"
         return problem, "leave it out"
     if dtype != torch.bfloat16:
-        given = str(dtype).removeprefix("torch.")
-        problem = f"--quantize fp8 computes in bfloat16, and the dtype is {given}"
+        dtype_name = str(dtype).removeprefix("torch.")
+        problem = f"--quantize fp8 computes in bfloat16, and the dtype is {dtype_name}"
         return problem, "--dtype bfloat16"
     if problem := mlp_problem(device, dtype):
         message = f"--quantize fp8 does not work on {device} with this PyTorch: {problem}"
@@ -68,9 +68,9 @@ def mlp_problem(device: torch.device, dtype: torch.dtype) -> str:
     mlp, x, scale_D = mlp.to(device, dtype), x.to(device, dtype), scale_D.to(device)
     try:
         norm = torch.ops.pgcli.residual_norm_quantized(x, x, None, scale_D, 1e-6)
-        found = QuantizedMLP(mlp).forward_quantized(*norm[1:]).cpu()
+        output = QuantizedMLP(mlp).forward_quantized(*norm[1:]).cpu()
     except Exception as error:  # noqa: BLE001, it becomes the reason of a refusal
         raise_out_of_memory(error)
         return first_line(error)
-    distance = F.mse_loss(found.float(), expected).sqrt() / expected.square().mean().sqrt()
+    distance = F.mse_loss(output.float(), expected).sqrt() / expected.square().mean().sqrt()
     return "" if float(distance) < TOLERANCE else f"products are {float(distance):.0%} off"

@@ -132,12 +132,12 @@ def add_lora(model: PaliGemma, settings: LoraSettings, seed: int) -> None:
 def _targets(model: PaliGemma, settings: LoraSettings) -> dict[str, dict[str, ParamSlice]]:
     """The model's layers that get adapters, with the parts of each by their stored names."""
     pattern = re.compile(settings.pattern)
-    found: dict[str, dict[str, ParamSlice]] = defaultdict(dict)
+    adapted: dict[str, dict[str, ParamSlice]] = defaultdict(dict)
     for name, part in param_slices(meta_model(model.config)).items():
         module, _, kind = name.rpartition(".")
         if kind == "weight" and pattern.fullmatch(NAMES_OF_MODULES.hub_name(module + ".")[:-1]):
-            found[part.parameter.removesuffix(".weight")][module.rpartition(".")[2]] = part
-    return found
+            adapted[part.parameter.removesuffix(".weight")][module.rpartition(".")[2]] = part
+    return adapted
 
 
 def save_adapter(

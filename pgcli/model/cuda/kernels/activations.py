@@ -60,20 +60,22 @@ def geglu_quantized(gate_up: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @triton.jit
-def _geglu_quantized(gate_up_ptr, quantized_ptr, scale_ptr, inner, most, BLOCK: tl.constexpr):
-    """Reads a row twice, for its largest value and to quantize it; then it is in a cache."""
+def _geglu_quantized(
+    gate_up_ptr, quantized_ptr, scale_ptr, inner, max_quantized, BLOCK: tl.constexpr
+):
+    """Read a row twice, for its largest value and to quantize it; the second time it is cached."""
     row = tl.program_id(0).to(tl.int64)
     largest, total = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
     for start in range(0, inner, BLOCK):
         column = start + tl.arange(0, BLOCK)
         out = _gated(gate_up_ptr + row * 2 * inner, column, inner).to(tl.float32)
         largest, total = tl.maximum(largest, tl.abs(out)), total + out
-    by = row_scale(tl.max(largest, axis=0), tl.sum(total, axis=0), most)
-    tl.store(scale_ptr + row, by)
+    scale = row_scale(tl.max(largest, axis=0), tl.sum(total, axis=0), max_quantized)
+    tl.store(scale_ptr + row, scale)
     for start in range(0, inner, BLOCK):
         column = start + tl.arange(0, BLOCK)
         out = _gated(gate_up_ptr + row * 2 * inner, column, inner).to(tl.float32)
-        quantized = (out / by).to(quantized_ptr.dtype.element_ty)
+        quantized = (out / scale).to(quantized_ptr.dtype.element_ty)
         tl.store(quantized_ptr + row * inner + column, quantized, mask=column < inner)
 
 

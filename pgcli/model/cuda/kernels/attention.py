@@ -95,7 +95,7 @@ def _attend(
     """
     row, head, part = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     slot = tl.load(slot_ptr + row)
-    half, whole, group = tl.arange(0, H // 2), tl.arange(0, H), tl.arange(0, BLOCK_G)
+    half, column, group = tl.arange(0, H // 2), tl.arange(0, H), tl.arange(0, BLOCK_G)
     in_group = (group < G)[:, None]
     dtype = key_ptr.dtype.element_ty
     factor = tl.float32 if DOT_FLOAT32 else dtype
@@ -137,11 +137,11 @@ def _attend(
         )
 
     if SPLITS == 1:
-        at = row * (K * G * H) + (head * G + group)[:, None] * H + whole[None, :]
+        at = row * (K * G * H) + (head * G + group)[:, None] * H + column[None, :]
         tl.store(out_ptr + at, (out / total[:, None]).to(dtype), mask=in_group)
     else:
         at = ((row * K + head) * SPLITS + part) * G + group
-        tl.store(out_ptr + at[:, None] * H + whole[None, :], out, mask=in_group)
+        tl.store(out_ptr + at[:, None] * H + column[None, :], out, mask=in_group)
         tl.store(peak_ptr + at, peak, mask=group < G)
         tl.store(total_ptr + at, total, mask=group < G)
 
@@ -166,14 +166,14 @@ def _store_new_slot(
     dtype: tl.constexpr,
 ):
     """Store the new slot's rotated key and its value; its products with the queries, its value."""
-    half, whole = tl.arange(0, H // 2), tl.arange(0, H)
+    half, column = tl.arange(0, H // 2), tl.arange(0, H)
     first = tl.load(new_ptr + half).to(tl.float32)
     second = tl.load(new_ptr + H // 2 + half).to(tl.float32)
     key_1, key_2 = _rotated(first, second, cos, sin, dtype)
-    value = tl.load(new_ptr + K * H + whole)
+    value = tl.load(new_ptr + K * H + column)
     tl.store(key_ptr + half, key_1)
     tl.store(key_ptr + H // 2 + half, key_2)
-    tl.store(value_ptr + whole, value)
+    tl.store(value_ptr + column, value)
     products = query_1.to(tl.float32) * key_1.to(tl.float32)[None, :]
     products += query_2.to(tl.float32) * key_2.to(tl.float32)[None, :]
     return tl.sum(products, axis=1), value
@@ -213,13 +213,13 @@ def _with_block(
     """The largest score, the sum of weights relative to it, and that of weighted values, with those
     of the slots at these places.
     """
-    whole = tl.arange(0, H)
+    column = tl.arange(0, H)
     higher = tl.maximum(peak, tl.max(score, axis=1))
     # a part may have no visible slot: its weight is zero
     base = tl.where(higher == float("-inf"), 0.0, higher)
     weight = tl.exp(score - base[:, None])
     shrink = tl.exp(peak - base)
-    value = tl.load(values + at[:, None] + whole[None, :], mask=inside[:, None], other=0.0)
+    value = tl.load(values + at[:, None] + column[None, :], mask=inside[:, None], other=0.0)
     weighted = tl.dot(weight.to(dtype).to(factor), value.to(factor), input_precision="ieee")
     out = out * shrink[:, None] + weighted
     return higher, total * shrink + tl.sum(weight, axis=1), out
@@ -238,14 +238,14 @@ def _merge(
 ):
     """One query head: the parts' outputs, weighted by their sums of exponentials."""
     head, group = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    split, whole = tl.arange(0, BLOCK), tl.arange(0, H)
+    split, column = tl.arange(0, BLOCK), tl.arange(0, H)
     at = (head * SPLITS + split) * G + group
     inside = split < SPLITS
     peak = tl.load(peak_ptr + at, mask=inside, other=float("-inf"))
     weight = tl.exp(peak - tl.max(peak, axis=0))
     total = tl.sum(weight * tl.load(total_ptr + at, mask=inside, other=0.0), axis=0)
-    part_at = at[:, None] * H + whole[None, :]
+    part_at = at[:, None] * H + column[None, :]
     part = tl.load(part_ptr + part_at, mask=inside[:, None], other=0.0)
     out = tl.sum(part * weight[:, None], axis=0) / total
-    at_out = (head * G + group) * H + whole
+    at_out = (head * G + group) * H + column
     tl.store(out_ptr + at_out, out.to(out_ptr.dtype.element_ty))

@@ -58,20 +58,20 @@ def _residual_norm(
     scale_D: Tensor,
     eps: float,
     dtype: torch.dtype,
-    most: float = 0.0,
+    max_quantized: float = 0.0,
 ) -> tuple[Tensor, Tensor, Tensor]:
     x, delta = x.contiguous(), delta.contiguous()
     total, normed = torch.empty_like(x), torch.empty_like(x, dtype=dtype)
-    by = scale_D
-    if most:
-        by = torch.empty(*x.shape[:-1], 1, dtype=torch.float32, device=x.device)
+    row_scales = scale_D
+    if max_quantized:
+        row_scales = torch.empty(*x.shape[:-1], 1, dtype=torch.float32, device=x.device)
     post, has_post, width = post_scale_D, post_scale_D is not None, x.shape[-1]
     _norm[(x.numel() // width,)](
-        *(x, delta, post if has_post else scale_D, scale_D, total, normed, by, width, eps),
-        *(triton.next_power_of_2(width), True, has_post, most),
+        *(x, delta, post if has_post else scale_D, scale_D, total, normed, row_scales, width, eps),
+        *(triton.next_power_of_2(width), True, has_post, max_quantized),
         num_warps=8,
     )
-    return total, normed, by
+    return total, normed, row_scales
 
 
 @triton.jit
@@ -114,7 +114,7 @@ def _norm(
     normed = (wide * root * scale).to(x.dtype)
     if MAX_QUANTIZED > 0:
         wide = normed.to(tl.float32)
-        by = row_scale(tl.max(tl.abs(wide), axis=0), tl.sum(wide, axis=0), MAX_QUANTIZED)
-        tl.store(row_scale_ptr + tl.program_id(0), by)
-        normed = (wide / by).to(normed_ptr.dtype.element_ty)
+        divisor = row_scale(tl.max(tl.abs(wide), axis=0), tl.sum(wide, axis=0), MAX_QUANTIZED)
+        tl.store(row_scale_ptr + tl.program_id(0), divisor)
+        normed = (wide / divisor).to(normed_ptr.dtype.element_ty)
     tl.store(normed_ptr + row + column, normed, mask=inside)

@@ -70,7 +70,7 @@ def _rotate(
     key = key_ptr + at_slot + (head - N) * head_stride + half
     tl.store(key, first.to(dtype), mask=is_key)
     tl.store(key + H // 2, second.to(dtype), mask=is_key)
-    value_head, whole = tl.arange(0, BLOCK_K)[:, None], tl.arange(0, H)[None, :]
+    value_head, column = tl.arange(0, BLOCK_K)[:, None], tl.arange(0, H)[None, :]
     inside = value_head < K
-    value = tl.load(qkv + (N + K + value_head) * H + whole, mask=inside, other=0.0)
-    tl.store(value_ptr + at_slot + value_head * head_stride + whole, value, mask=inside)
+    value = tl.load(qkv + (N + K + value_head) * H + column, mask=inside, other=0.0)
+    tl.store(value_ptr + at_slot + value_head * head_stride + column, value, mask=inside)
