@@ -221,7 +221,7 @@ def test_link_in_the_draw_folder_is_replaced_not_followed(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["link", "file"])
-def test_link_or_file_instead_of_a_folder_ends_the_run(tmp_path, kind):
+def test_link_or_file_instead_of_a_folder_ends_the_run_in_a_few_rows(tmp_path, kind):
     (tmp_path / "outside").mkdir()
     drawn = tmp_path / "drawn"
     drawn.mkdir()
@@ -229,34 +229,21 @@ def test_link_or_file_instead_of_a_folder_ends_the_run(tmp_path, kind):
         (drawn / "sub").symlink_to(tmp_path / "outside")
     else:
         (drawn / "sub").write_text("in the way")
-    with pytest.raises(
-        OutputFailed, match=r"sub/a\.png: a folder in the path is a link or a file"
-    ) as problem:
-        draw(drawn, item_of(0, "sub/a.png", file_of()))
+    hook, rows = Drawings(str(drawn)), []
+
+    def draw_all():
+        for item in [item_of(n, f"sub/{n}.png", file_of()) for n in range(60)]:
+            hook.on_row(answer_to(item, (60, 45), STAR), item, is_saved=False)
+            rows.append(item)
+
+    message = r"sub/0\.png: a folder in the path is a link or a file"
+    with pytest.raises(OutputFailed, match=message) as problem:
+        draw_all()
+    hook.finish(complete=False)  # the error is raised once
+    assert len(rows) <= drawings.MAX_PENDING
     assert problem.value.exit_code == 14
     assert "--draw" in problem.value.hint
     assert below(tmp_path / "outside") == []
-
-
-def test_removed_draw_folder_ends_the_run_in_a_few_rows(tmp_path):
-    items = [item_of(n, f"{n}.png", file_of()) for n in range(60)]
-    drawn = []
-
-    hook = Drawings(str(tmp_path / "drawn"))
-    hook.on_row(answer_to(items[0], (60, 45), STAR), items[0], is_saved=False)
-    wait_until(lambda: below(tmp_path / "drawn") == ["0.png"])
-    (tmp_path / "drawn" / "0.png").unlink()
-    (tmp_path / "drawn").rmdir()
-
-    def rows():
-        for item in items[1:]:
-            hook.on_row(answer_to(item, (60, 45), STAR), item, is_saved=False)
-            drawn.append(item)
-
-    with pytest.raises(OutputFailed, match="No such file"):
-        rows()
-    hook.finish(complete=False)  # the error is raised once
-    assert len(drawn) <= drawings.MAX_PENDING
 
 
 def test_partly_written_drawing_does_not_exist(tmp_path, monkeypatch):

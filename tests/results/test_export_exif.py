@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
-import tarfile
 from pathlib import Path
 
 import numpy
@@ -13,7 +11,7 @@ from PIL import Image, ImageOps
 
 from pgcli.results.exports.image_files import upright_file
 from tests.support.command import Command
-from tests.support.exporting import box, captioned, exported, make_images, of, row, saved
+from tests.support.exporting import exported, row, saved
 
 SIZE = (48, 32)
 
@@ -57,12 +55,6 @@ def test_rotated_image_is_stored_upright(format_: str, orientation: int) -> None
     assert upright_file(upright) is None
 
 
-@pytest.mark.parametrize("orientation", [0, 1, 9])
-@pytest.mark.parametrize("format_", ["JPEG", "PNG", "WEBP", "TIFF", "AVIF"])
-def test_upright_image_is_not_changed(format_: str, orientation: int) -> None:
-    assert upright_file(photograph(format_, orientation)) is None
-
-
 @pytest.mark.parametrize("mode", ["L", "LA", "RGBA", "I;16", "1", "P"])
 def test_rotated_png_keeps_its_mode(mode: str) -> None:
     upright = upright_file(photograph("PNG", 6, mode))
@@ -79,45 +71,6 @@ def test_rotated_jpeg_keeps_its_chroma_subsampling() -> None:
         assert upright is not None
         with Image.open(io.BytesIO(upright)) as image:
             assert get_sampling(image) == sampling
-
-
-def folder_with_rotation(folder: Path) -> Path:
-    """A folder with one rotated and two upright images."""
-    (make_images(folder) / "b.jpg").write_bytes(photograph("JPEG", 6))
-    return folder
-
-
-@pytest.mark.parametrize("to", ["yolo", "imagefolder", "fiftyone"])
-def test_copies_are_upright_and_links_are_unchanged(cli: Command, tmp_path: Path, to: str) -> None:
-    folder = folder_with_rotation(tmp_path / "photos")
-    changes = {"task": "detect", "boxes": (box("cat", 1.0, 2.0, 9.0, 9.0),)}
-    rows = [of(0, folder, **changes), of(1, folder, width=32, height=48, **changes)]
-    file = saved(tmp_path / "r.jsonl", rows)
-    err = exported(cli, file, to, tmp_path / "copied", "--store-images", "copy")[1]
-    assert "; 1 image turned upright by EXIF" in err
-    assert "turned" not in exported(cli, file, to, tmp_path / "linked")[1]
-    for output, is_upright in (("copied", True), ("linked", False)):
-        (rotated,) = (tmp_path / output).rglob("b.jpg")
-        (other,) = (tmp_path / output).rglob("a.png")
-        assert (rotated.read_bytes() != (folder / "b.jpg").read_bytes()) == is_upright
-        assert other.read_bytes() == (folder / "a.png").read_bytes()
-        with Image.open(rotated) as image:
-            assert (image.size == (32, 48)) == is_upright
-
-
-def test_webdataset_images_have_the_size_of_their_rows(cli: Command, tmp_path: Path) -> None:
-    folder = folder_with_rotation(tmp_path / "photos")
-    rows = captioned(folder, "one", "two")
-    rows[1] |= {"width": 32, "height": 48}
-    output = tmp_path / "out.tar"
-    err = exported(cli, saved(tmp_path / "r.jsonl", rows), "webdataset", output)[1]
-    assert "; 1 image turned upright by EXIF" in err
-    with tarfile.open(output) as tar:
-        content = {member.name: tar.extractfile(member).read() for member in tar}  # type: ignore
-    known = json.loads(content["000000002.json"])
-    with Image.open(io.BytesIO(content["000000002.jpg"])) as image:
-        assert image.size == (known["width"], known["height"])
-    assert content["000000001.png"] == (folder / "a.png").read_bytes()
 
 
 def test_damaged_rotated_image_is_skipped_and_reported(cli: Command, tmp_path: Path) -> None:

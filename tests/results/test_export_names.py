@@ -72,16 +72,6 @@ def test_datasets_loads_images_with_any_name_and_their_boxes(cli: Command, tmp_p
     assert widths == {index: index + 1 for index in range(len(SPLITS))}
 
 
-def test_renamed_images_are_recognisable_and_reported(cli: Command, tmp_path: Path) -> None:
-    ids = ["test.png", "val2/COCO_val2014_1.jpg", *PLAIN]
-    rows = saved(tmp_path / "r.jsonl", answered(tmp_path / "photos", ids))
-    err = exported(cli, rows, "imagefolder", tmp_path / "out")[1]
-    others = ["test~.png", "val~2/COCO_val~2014_1.jpg"]
-    assert set(made(tmp_path / "out")) == {".pgcli-export", "metadata.jsonl", *others, *PLAIN}
-    reported = ", ".join(f"{id_} is {name}" for id_, name in zip(ids, others, strict=False))
-    assert f"renamed, as the name is taken or not valid: {reported}\n" in err
-
-
 # YOLO
 
 
@@ -149,17 +139,6 @@ def test_file_and_folder_of_the_same_name_are_kept_apart(
 
 
 # Texts
-
-
-def test_renamed_text_files_are_reported(cli: Command, tmp_path: Path) -> None:
-    ids = ["hh/ONE.PNG", "hh/one.jpg", "hh/one.png", "hh/two.png"]
-    rows = saved(tmp_path / "r.jsonl", answered(tmp_path / "photos", ids))
-    output = tmp_path / "out"
-    err = exported(cli, rows, "txt", output)[1]
-    assert made(output) == ["hh/ONE.txt", "hh/one-2.txt", "hh/one.jpg.txt", "hh/two.txt"]
-    for name in ("one-2.txt", "one.jpg.txt"):
-        assert f"{output}/hh/one.txt is {output}/hh/{name}" in err
-    assert err.count(".txt is ") == 2
 
 
 LONG = ["a" * 247 + ".png", "é" * 300, "x" * 300 + ".png", ("y" * 250 + "/") * 20 + "z.png"]

@@ -11,11 +11,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow
 import pytest
 from PIL import Image
-from pyarrow import parquet
 
 from pgcli.cli.main import main
 from pgcli.images import ImageLimits, load_thumbnail
@@ -23,7 +20,6 @@ from pgcli.records import Item
 from pgcli.results.gallery.cards import Cards, ResultFile, group_cards
 from pgcli.results.gallery.page import inert, render_page
 from pgcli.results.gallery.thumbnails import ThumbnailMaker, default_side
-from pgcli.rle import encode, spans
 from tests.support import pretend
 from tests.support.exporting import saved
 from tests.support.galleries import CANARY, HOSTILE, box, drawn, failed, hostile, row
@@ -104,11 +100,6 @@ def test_script_creates_no_markup_and_sends_no_requests() -> None:
         assert name not in script.replace('href="data:,"', "").replace('href="#cards"', "")
 
 
-def test_data_contains_no_markup_characters() -> None:
-    assert not set("<>&") & set(inert(list(HOSTILE)))
-    assert json.loads(inert(HOSTILE[0])) == HOSTILE[0]
-
-
 def test_columns_are_as_the_rows_have_them() -> None:
     cards = Cards()
     strange = [
@@ -139,15 +130,6 @@ def test_columns_are_as_the_rows_have_them() -> None:
 
 
 # Masks
-
-
-def test_spans_cover_exactly_the_mask() -> None:
-    mask = np.random.default_rng(0).random((17, 23)) < 0.5
-    flat = np.zeros(mask.size, bool)
-    for start, end in spans(encode(mask)):
-        flat[start:end] = True
-    assert np.array_equal(flat.reshape(23, 17).T, mask)
-    assert len(spans(encode(np.zeros((3, 3), bool)))) == 0
 
 
 # Several files
@@ -327,26 +309,6 @@ def test_page_shows_settings_and_times_of_the_run(tmp_path: Path) -> None:
         assert known["command"] == "detect"
         assert known["objects"] == "star"
         assert "folder" not in known
-
-
-def test_images_stored_in_a_manifest_are_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    files = []
-    for number in range(3):
-        file = BytesIO()
-        Image.new("RGB", (10 + number, 8), "red").save(file, "PNG")
-        files.append(file.getvalue())
-    parquet.write_table(pyarrow.table({"image": files}), "shop.parquet")
-    finished("ask", "shop.parquet", "--prompt", "a", "--prompt", "b", "-o", "rows.jsonl")
-    assert viewed("rows.jsonl", "-o", "g.html") == 0
-    parsed = content(tmp_path / "g.html")
-    assert len(parsed.named("data")["rows"]) == 6
-    assert [copy(parsed, number).size for number in range(3)] == [(10, 8), (11, 8), (12, 8)]
-    Path("shop.parquet").unlink()
-    assert viewed("rows.jsonl", "-o", "g.html", "--overwrite") == 0
-    assert [entry[0] for entry in content(tmp_path / "g.html").named("images-0")] == [0, 0, 0]
 
 
 def test_unfinished_run_is_shown_with_its_rows_so_far(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from pgcli.errors import OutputExists, OutputFailed, UsageError
 from pgcli.records import Item
 from pgcli.results.drawings.drawings import Drawings
 from pgcli.results.hooks import Page, check_hooks, make_hooks
-from pgcli.results.row_hook import NullHook
 from pgcli.results.sidecars import Sidecars
 from pgcli.tasks import ask, caption, detect, embed
 from tests.support.answers import answer
@@ -43,12 +42,6 @@ def test_hooks_follow_from_the_options(tmp_path: Path) -> None:
     for hook in hooks:
         hook.finish(complete=False)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_null_hook_makes_nothing() -> None:
-    hook = NullHook()
-    hook.on_row(answer(), ITEM, is_saved=False)
-    assert (hook.skips(ITEM), list(hook.finish(complete=True))) == (False, [])
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageDraw
 from pycocotools import mask as coco_masks
-from pycocotools.coco import COCO
 
 from pgcli.records import Rle
 from pgcli.results.masks import MAX_BRIDGE_POINTS, contours, polygon
-from pgcli.rle import decode, encode
+from pgcli.rle import encode
 from tests.support.command import Command
 from tests.support.exporting import (
     SIZES,
@@ -104,19 +103,6 @@ def length(points_n2: numpy.ndarray) -> float:
     return float(numpy.hypot(*onward.T).sum())
 
 
-def test_mask_with_empty_runs_equals_its_normalized_form() -> None:
-    mask = Rle((4, 2), "11014")  # 1 without, 1 within, 0 without, 2 within, 4 without
-    again = Rle((4, 2), encode(decode(mask)).counts)
-    assert mask.counts != again.counts
-    assert polygon(mask).tolist() == polygon(again).tolist()
-
-
-def test_polygon_of_a_noisy_mask_drops_only_specks() -> None:
-    noisy = shape(200, 200) ^ (numpy.random.default_rng(0).random((200, 200)) < 0.01)
-    points = polygon(encode(noisy))
-    assert overlap(held(points, 200, 200), noisy) > 0.98
-
-
 def test_mask_larger_than_any_image_is_ignored() -> None:
     everywhere = Rle((1, 1 << 30), "0" + coco_count(1 << 30))
     assert coco_masks.area({"size": [1, 1 << 30], "counts": everywhere.counts}) == 1 << 30
@@ -126,18 +112,6 @@ def test_mask_larger_than_any_image_is_ignored() -> None:
 
 
 # Formats
-
-
-def test_coco_masks_equal_those_of_the_rows(cli: Command, masks: Path, tmp_path: Path) -> None:
-    assert exported(cli, masks, "coco", tmp_path / "o.json")[0] == 0
-    coco = COCO(tmp_path / "o.json")
-    found = [one for one in coco.loadAnns(coco.getAnnIds()) if "segmentation" in one]
-    assert len(found) == len(SIZES)
-    for one, (width, height) in zip(found, SIZES.values(), strict=True):
-        assert (coco.annToMask(one) == shape(height, width)).all()
-        assert one["area"] == shape(height, width).sum()
-        left, top, w, h = coco_masks.toBbox(one["segmentation"])
-        assert one["bbox"] == [left, top, w, h]
 
 
 def yolo_polygons(output: Path, name: str, size: tuple[int, int]) -> list[tuple[int, Any]]:

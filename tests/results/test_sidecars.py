@@ -72,15 +72,6 @@ def test_text_that_appears_meanwhile_is_kept(
     assert (texts(tmp_path), hook.counts["kept"]) == ({"a.txt": "mine"}, 1)
 
 
-def test_saved_rows_have_texts_if_they_are_missing(tmp_path: Path) -> None:
-    items = images(tmp_path, "a.png", "b.png")
-    (tmp_path / "a.txt").write_text("mine")
-    hook = Sidecars(".txt")
-    for item in items:
-        hook.on_row(answer(item.index), item, is_saved=True)
-    assert texts(tmp_path) == {"a.txt": "mine", "b.txt": "a car\n"}
-
-
 def test_images_that_are_not_files_have_none(tmp_path: Path) -> None:
     items = [
         Item(0, "0", "0", data=b"bytes"),
@@ -92,33 +83,6 @@ def test_images_that_are_not_files_have_none(tmp_path: Path) -> None:
     assert written(items) == "0 files ending in .txt"
     assert not any(Sidecars(".txt", is_only_output=True).skips(item) for item in items)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_path_that_no_file_has_costs_no_run(tmp_path: Path) -> None:
-    item = Item(0, "a", "a", path=f"{tmp_path}/no\0name.png")
-    assert written([item], bad="a") == "0 files ending in .txt"
-    assert not Sidecars(".txt", is_only_output=True).skips(item)
-
-
-def test_images_whose_text_is_kept_are_not_asked(tmp_path: Path) -> None:
-    items = images(tmp_path, "a.png", "b.png", "b.jpg", "c.png")
-    (tmp_path / "a.txt").write_text("mine")
-    hook = Sidecars(".txt", is_only_output=True)
-    asked = [item for item in items if not hook.skips(item)]
-    assert [item.id for item in asked] == ["b.png", "b.jpg", "c.png"]
-    (tmp_path / "c.txt").write_text("written meanwhile")
-    for item in asked:
-        hook.on_row(answer(item.index), item, is_saved=False)
-    assert texts(tmp_path).keys() == {"a.txt", "b.txt", "b.jpg.txt", "c.txt"}
-    assert texts(tmp_path)["c.txt"] == "written meanwhile"
-    assert hook.counts["skipped"] == 1
-    assert "; 1 image is not asked" in hook.finish(complete=True)[0][1]
-
-
-def test_all_are_asked_where_there_are_other_outputs(tmp_path: Path) -> None:
-    items = images(tmp_path, "a.png")
-    (tmp_path / "a.txt").write_text("mine")
-    assert not Sidecars(".txt").skips(items[0])
 
 
 def test_names_are_claimed_in_the_order_of_the_input(tmp_path: Path) -> None:
@@ -152,28 +116,8 @@ def test_name_that_is_not_utf8_has_a_text(tmp_path: Path) -> None:
     assert (tmp_path / name.replace(".png", ".txt")).read_text() == "half \ufffd\n"
 
 
-def test_relative_image_has_its_text_in_the_current_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    written([Item(0, "a.png", "a.png", path="a.png"), Item(1, "b.png", "b.png", path="./b.png")])
-    assert texts(tmp_path).keys() == {"a.txt", "b.txt"}
-
-
 def test_folder_in_place_of_a_text_ends_the_run(tmp_path: Path) -> None:
     items = images(tmp_path, "a.png")
     (tmp_path / "a.txt").mkdir()
     with pytest.raises(OutputFailed, match=r"cannot write .*a\.txt"):
         written(items, overwrite=True)
-
-
-def test_text_below_a_folder_creates_its_folders(tmp_path: Path) -> None:
-    """As exports write them."""
-    hook, target = Sidecars(".txt"), str(tmp_path)
-    name = hook.claim(f"{target}/sub/a.png")
-    assert name == f"{target}/sub/a.txt"
-    hook.write(name, "one", below=target)
-    (tmp_path / "link").symlink_to(tmp_path / "sub")
-    with pytest.raises(OutputFailed, match="a folder in the path is a link"):
-        hook.write(f"{target}/link/b.txt", "one", below=target)
-    assert (texts(tmp_path), hook.counts["written"]) == ({"sub/a.txt": "one\n"}, 1)
