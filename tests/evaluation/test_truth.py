@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow
 import pytest
 from pyarrow import parquet
-from pycocotools.coco import COCO
-from pycocotools.cocoeval import COCOeval
 
+from pgcli.evaluation.read_truth import read_truth
+from pgcli.evaluation.truth import TruthColumns
 from tests.support.command import Command
 from tests.support.evaluating import answers, evaluate, refused, truth_of, write
 from tests.support.exporting import box, make_images, plain, row, segmented
@@ -172,46 +171,23 @@ def test_coco_json_is_a_truth_of_the_labels_that_were_asked(cli: Command, tmp_pa
     assert [found[f"ar_{size}"]["value"] for size in ("small", "medium")] == [1.0, 1.0]
 
 
-def test_true_boxes_of_coco_json_are_measured_as_they_are(cli: Command, tmp_path: Path) -> None:
-    """Boxes that leave the image, and fractions of pixels, have the figures of pycocotools."""
-    corners = [(-5.25, 3.123456789, 20.0, 30.5), (40.0, 10.0, 80.0, 60.75), (0.0, 0.0, 9.5, 0.5)]
-    rows = [
-        row(n, id=f"{n}.png", task="detect", prompt="detect dog", width=64, height=48,
-            boxes=(box("dog", max(0.0, left), top, min(64.0, left + wide), min(48.0, top + high)),))
-        for n, (left, top, wide, high) in enumerate(corners)
-    ]  # fmt: skip
-    document: dict[str, Any] = {
-        "images": [
-            {"id": n, "file_name": f"{n}.png", "width": 64, "height": 48} for n in range(3)
-        ],
-        "annotations": [
-            {"id": n + 1, "image_id": n, "category_id": 1, "bbox": list(sides), "iscrowd": 0,
-             "area": sides[2] * sides[3]}
-            for n, sides in enumerate(corners)
-        ],
-        "categories": [{"id": 1, "name": "dog"}],
-    }  # fmt: skip
-    Path("coco.json").write_text(json.dumps(document))
-    answered = [
-        {"image_id": n, "category_id": 1, "score": one["boxes"][0]["confidence"],
-         "bbox": [one["boxes"][0]["xmin"], one["boxes"][0]["ymin"],
-                  one["boxes"][0]["xmax"] - one["boxes"][0]["xmin"],
-                  one["boxes"][0]["ymax"] - one["boxes"][0]["ymin"]]}
-        for n, one in enumerate(rows)
-    ]  # fmt: skip
-    with contextlib.redirect_stdout(io.StringIO()):
-        coco = COCO("coco.json")
-        official = COCOeval(coco, coco.loadRes(answered), "bbox")
-        official.evaluate()
-        official.accumulate()
-        official.summarize()
-    measured = evaluate(cli, write("rows.jsonl", rows), "--truth", "coco.json")["metrics"]
-    names = "ap ap50 ap75 ap_small ap_medium ap_large ar@1 ar@10 ar@100 ar_small ar_medium".split()
-    values = [
-        -1.0 if measured[name]["value"] is None else measured[name]["value"] for name in names
+def test_true_boxes_of_coco_json_are_read_as_they_are() -> None:
+    """Also those that leave the image, and fractions of pixels, as pycocotools measures them."""
+    sides = [[-5.25, 3.123456789, 25.25, 27.376543211], [40.0, 10.0, 40.0, 50.75]]
+    annotations = [
+        {"id": number, "image_id": 1, "category_id": 1, "bbox": four}
+        for number, four in enumerate(sides, 1)
     ]
-    assert values == pytest.approx(official.stats[:11].tolist(), abs=1e-9)
-    assert 0.0 < measured["ap"]["value"] < 1.0
+    images = [{"id": 1, "file_name": "1.png", "width": 64, "height": 48}]
+    document = {"images": images, "annotations": annotations}
+    document["categories"] = [{"id": 1, "name": "dog"}]
+    Path("coco.json").write_text(json.dumps(document))
+    truth = read_truth("coco.json", TruthColumns()).by_key["1.png", None]
+    found = [
+        [box.xmin, box.ymin, box.xmax - box.xmin, box.ymax - box.ymin] for box in truth.boxes or ()
+    ]
+    assert np.allclose(found, sides, rtol=0, atol=1e-12)
+    assert truth.box_areas == pytest.approx([wide * high for _, _, wide, high in sides], abs=1e-9)
 
 
 def test_questions_of_an_image_are_resampled_together(cli: Command) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -14,7 +12,7 @@ import numpy as np
 import pytest
 
 import pgcli
-from pgcli.images import ImageDecoder, ImageLimits, ImageSpec
+from pgcli.images import ImageDecoder, ImageSpec
 from pgcli.images import worker as worker_module
 from pgcli.images.child_process import Connection, ProcessFailed
 from pgcli.images.limits import Budget
@@ -23,9 +21,6 @@ from pgcli.images.messages import (
     describe_decoder,
     image_from,
     image_message,
-    item_from,
-    item_header,
-    load_decoder,
 )
 from pgcli.images.pool import decode_ahead
 from pgcli.records import DecodedImage, Fault, Item
@@ -72,31 +67,6 @@ def test_faults_cross_a_connection(
     received = crossed(ends, DecodedImage(ITEM, *(size or (None, None)), None, 0.5, fault), 8)
     assert (received.fault, received.pixels) == (fault, None)
     assert (received.width, received.height) == (size or (None, None))
-
-
-@pytest.mark.parametrize("data", [None, b"", b"bytes"])
-@pytest.mark.parametrize("path", [None, "a.png", os.fsdecode(b"\xff.png")])
-@pytest.mark.parametrize("span", [None, (5, 2**40)])
-def test_worker_gets_what_decoding_needs(
-    ends: tuple[Connection, Connection],
-    path: str | None,
-    data: bytes | None,
-    span: tuple[int, int] | None,
-) -> None:
-    item = Item(
-        *(3, "i", "shown", path, data),
-        **{"span": span, "root": "/r", "prompts": ("p",), "kept": {"n": object()}},
-    )
-    ends[0].send(item_header(item), item.data or b"")
-    received = item_from(*ends[1].receive(100))
-    assert (received.index, received.id, received.path, received.data) == (3, "i", path, data)
-    assert (received.span, received.root) == (span, "/r")
-    assert (received.prompts, received.kept, received.fields) == ((), {}, {})
-
-
-def test_decoder_is_rebuilt_from_its_name_and_settings() -> None:
-    decoder = ImageDecoder(ImageSpec(8, 2, True), ImageLimits(100, 200))
-    assert load_decoder(json.loads(json.dumps(describe_decoder(decoder)))) == decoder
 
 
 def test_decoder_of_the_main_program_is_refused() -> None:
@@ -162,11 +132,6 @@ def test_message_that_nobody_reads_is_late(ends: tuple[Connection, Connection]) 
     with pytest.raises(ProcessFailed) as problem:
         ends[0].send({}, bytes(2**24), 0.2)
     assert problem.value.is_late
-
-
-def test_valid_reply_is_an_image() -> None:
-    image = image_from(REPLY, bytearray(3), ITEM, ScriptedDecoder())
-    assert (image.width, image.fault) == (1, None)
 
 
 @pytest.mark.parametrize(

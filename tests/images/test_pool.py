@@ -371,19 +371,6 @@ def test_items_are_read_ahead_up_to_max_bytes() -> None:
     images.close()
 
 
-def test_image_is_yielded_before_the_next_item_arrives() -> None:
-    more = threading.Event()
-
-    def slowly() -> Iterator[Item]:
-        yield items(1)[0]
-        more.wait(20)
-
-    images = decode_ahead(slowly(), DECODE, workers=1, total=None)
-    assert next(images).item.index == 0
-    more.set()
-    assert next(images, None) is None
-
-
 @pytest.mark.parametrize("workers", [0, 1])
 def test_pause_of_the_items_is_yielded(workers: int) -> None:
     more = threading.Event()

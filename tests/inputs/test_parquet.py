@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -88,40 +87,6 @@ def test_dictionaries_and_views_are_values() -> None:
     assert [item.kept["word"] for item in found] == ["a", "b", "a"]
     assert found[2].kept["view"] == "a long text, longer than twelve"
     assert found[1].kept["nested"] == {"word": "b"}
-
-
-KEPT = {
-    "moment": pa.array([10**18 + 1, None, -1], pa.int64()).view(
-        pa.timestamp("ns", "Europe/Berlin")
-    ),
-    "decimal": pa.array([Decimal("1.50"), None, Decimal(-7)], pa.decimal128(30, 2)),
-    "category": pa.array(["a", None, "b"]).dictionary_encode(),
-    "map": pa.array([[("k", 1)], None, []], pa.map_(pa.string(), pa.int32())),
-    "struct": pa.array([{"x": b"\xff"}, None, {}], pa.struct([("x", pa.binary())])),
-    "large": pa.array(["a", None, ""], pa.large_string()),
-    "float16": pa.array(np.array([0.1, 2, np.nan], np.float16)),
-    "nothing": pa.nulls(3),
-}
-
-
-def plain(array: pa.Array) -> pa.Array:
-    """The array without the words of its dictionary, which may be others."""
-    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
-
-
-def test_kept_columns_are_arrow_columns() -> None:
-    write(image=["a", "b", "c"], **KEPT)
-    inventory = Inventory.scan(["m.parquet"], ReadOptions(keep=(*KEPT, "large:renamed")))
-    assert inventory.kept == (*KEPT, "renamed")
-    source = pq.read_table("m.parquet")
-    for start, stop in ((0, 3), (1, 2), (2, 3)):
-        table = inventory.kept_table(start, stop)
-        assert table.schema == inventory.kept_schema
-        for name in KEPT:
-            assert table[name].type == source[name].type, name
-            expected = source[name].slice(start, stop - start).combine_chunks()
-            assert str(plain(table[name].combine_chunks())) == str(plain(expected)), name
-    assert inventory.kept_table(0, 3)["renamed"].to_pylist() == ["a", None, ""]
 
 
 def test_types_of_several_files_are_joined_where_nothing_is_lost() -> None:

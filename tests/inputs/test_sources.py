@@ -23,14 +23,12 @@ from pgcli.errors import ManifestError, NoInputError, UsageError
 from pgcli.inputs import Inventory, ReadOptions
 from pgcli.inputs.options import NameFilter
 from pgcli.records import Fault
-from pgcli.rows import json_safe
 from tests.inputs.items import faults, ids, items, reloaded
 from tests.support.awkward import drawing, encoded, unprivileged
 from tests.support.time_limits import processor_time_below
 
 ADDRESSES = ["http://x/a.jpg", "s3://b/k", "HTTPS://x", "data:image/png,x"]
 ADDRESSES += ["http://169.254.169.254/latest/meta-data/", "gs://b/k", "hf://datasets/x", "ftp://x"]
-KEPT = ReadOptions(keep=("kept",))
 OUTSIDE = ReadOptions(allow_outside_root=True)
 
 
@@ -103,19 +101,6 @@ class TestFolders:
         Path("out/in").symlink_to("../i")
         assert ids("i") == ["b.jpg"]
         assert ids("i", reading=OUTSIDE) == ["b.jpg", "l1/sub/a.jpg"]
-
-    def test_names_that_are_not_utf8_become_file_uris(self) -> None:
-        name = os.fsdecode(b"a %\xff.jpg")
-        touch(f"i/{name}", "file:odd.jpg")
-        (item,) = items("i")
-        assert (item.id, item.image) == ("file:a%20%25%FF.jpg", "file:i/a%20%25%FF.jpg")
-        assert item.path == f"i/{name}"
-        (again,) = items(item.image)
-        assert (again.id, again.image, again.path) == (item.image, item.image, item.path)
-        (absolute,) = items(str(Path("i").resolve()))
-        assert absolute.image.startswith("file:///")
-        assert items(absolute.image)[0].path == absolute.path
-        assert [item.image for item in items("*.jpg")] == ["file:file%3Aodd.jpg"]
 
     def test_folder_without_images_reports_skipped_files(self) -> None:
         touch("i/rows.jsonl", "i/notes.txt")
@@ -199,12 +184,6 @@ UNKNOWN_ZONES = [
 
 
 class TestManifests:
-    def test_paths_are_relative_to_the_manifests_folder(self) -> None:
-        json_lines({"image": "x/a.jpg"}, {"image": "./b.jpg", "id": 7}, name="d/m.jsonl")
-        first, second = items("./d/m.jsonl")
-        assert (first.id, first.image, first.path) == ("x/a.jpg", "./d/x/a.jpg", "./d/x/a.jpg")
-        assert (second.id, second.image) == ("7", "./d/./b.jpg")
-
     @pytest.mark.parametrize(
         "path",
         [
@@ -313,6 +292,9 @@ class TestManifests:
             Inventory.scan([one, two])
         with pytest.raises(ManifestError, match=r"m.jsonl, line 1 and m.jsonl, line 1"):
             Inventory.scan([one, one])
+        name = parquet("p.parquet", image=["a"] * 3, id=["x", "y", "x"])
+        with pytest.raises(ManifestError, match=r"p.parquet, row 1 and p.parquet, row 3"):
+            Inventory.scan([name])
         assert len(items(one, two, reading=ReadOptions(repeats_ids=True))) == 4
 
     @pytest.mark.parametrize(
@@ -355,44 +337,6 @@ class TestManifests:
         assert [item.fields["source"] for item in items(*names, reading=reading)] == found
         kept = Inventory.scan(names, reading).kept_table(0, 5)
         assert kept.to_pydict() == {"source": found}
-
-    def test_kept_values_can_be_written(self) -> None:
-        values = [float("-inf"), float("inf")]
-        name = parquet(image=["a.jpg"], a=[values], b=[b"\xff"], c=[pa.scalar(5, pa.date32())])
-        (item,) = Inventory.scan([name], ReadOptions(keep=("a", "b", "c")))
-        assert item.kept == {"a": values, "b": b"\xff", "c": "1970-01-06"}
-        assert json_safe(item.kept) == {"a": [None, None], "b": "/w==", "c": "1970-01-06"}
-
-    @pytest.mark.parametrize(
-        "reading",
-        [
-            ReadOptions(keep=("nope",)),
-            ReadOptions(fields=("nope",)),
-            ReadOptions(image_column="nope"),
-            ReadOptions(id_column="nope"),
-            ReadOptions(requires_prompts=True, prompt_column="nope"),
-        ],
-    )
-    def test_unknown_column_is_refused_with_the_existing_ones(self, reading: ReadOptions) -> None:
-        Path("m.csv").write_text("image,size\na.jpg,3\n")
-        names = [parquet(image=["a.jpg"], size=[3]), "m.csv"]
-        if not reading.requires_prompts:
-            names.append(json_lines({"image": "a.jpg", "size": 3}))
-        for name in names:
-            with pytest.raises(UsageError, match="nope") as caught:
-                Inventory.scan([name], reading)
-            assert "image, size" in caught.value.hint
-
-    def test_repeated_id_is_refused_with_both_rows(self) -> None:
-        rows = [{"image": "a.jpg", "id": n} for n in (1, 2, "3", 4, 3)]
-        with pytest.raises(
-            ManifestError, match=r"'3' is given twice: m.jsonl, line 3 and m.jsonl, line 5"
-        ):
-            Inventory.scan([json_lines(*rows)])
-        with pytest.raises(
-            ManifestError, match=r"'x' is given twice: m.parquet, row 1 and m.parquet, row 3"
-        ):
-            Inventory.scan([parquet(image=["a"] * 3, id=["x", "y", "x"])])
 
     def test_equal_hashes_of_different_ids_are_not_repeats(
         self, monkeypatch: pytest.MonkeyPatch
@@ -500,28 +444,6 @@ class TestManifests:
         with pytest.raises(ManifestError, match="'image' twice"):
             Inventory.scan(["m.parquet"])
 
-    @pytest.mark.parametrize(
-        ("values", "text"),
-        [
-            (
-                pa.array([2**31 - 1], pa.date32()),
-                "2147483647 days is no date or time of the calendar",
-            ),
-            (
-                pa.array([2**62], pa.timestamp("ms")),
-                f"{2**62} ms is no date or time of the calendar",
-            ),
-            (pa.array([2**62], pa.duration("s")), "PT4611686018427387904S"),
-            (pa.array([10**18 + 1], pa.timestamp("ns")), "2001-09-09T01:46:40.000000001"),
-        ],
-        ids=str,
-    )
-    def test_value_that_python_cannot_hold_is_kept_as_text(
-        self, values: pa.Array, text: str
-    ) -> None:
-        name = parquet(image=["a.jpg"], kept=values)
-        assert [item.kept["kept"] for item in items(name, reading=KEPT)] == [text]
-
     @pytest.mark.parametrize("values", UNKNOWN_ZONES, ids=lambda values: str(values.type))
     def test_unknown_time_zone_is_refused(self, values: pa.Array) -> None:
         name = parquet(image=["a.jpg"], kept=values)
@@ -529,11 +451,6 @@ class TestManifests:
         with pytest.raises(ManifestError, match=message):
             Inventory.scan([name], ReadOptions(keep=("kept",)))
         assert ids(name) == ["a.jpg"]  # the column is not decoded if it is not read
-
-    def test_times_with_known_zones_are_kept(self) -> None:
-        name = parquet(image=["a.jpg"], kept=pa.array([0], pa.timestamp("s", tz="UTC")))
-        (item,) = items(name, reading=ReadOptions(keep=("kept",)))
-        assert item.kept == {"kept": "1970-01-01T00:00:00+00:00"}
 
     @pytest.mark.parametrize(
         ("name", "is_read"),
@@ -641,16 +558,6 @@ class TestStandardInput:
             '{"image": "x"}',
             "c.jpg",
         ]
-
-    def test_json_object_is_a_row(self, set_stdin: Callable[[bytes], None]) -> None:
-        set_stdin(b'{"image": "/x/a.jpg", "id": 5, "prompt": "why?", "n": 1}\n')
-        source = Inventory.scan(
-            ["-"], ReadOptions(keep=("n",), fields=("n",), requires_prompts=True)
-        )
-        assert source.total is None
-        (item,) = source
-        assert (item.id, item.path, item.prompts) == ("5", "/x/a.jpg", ("why?",))
-        assert (item.kept, item.fields, item.fault) == ({"n": 1}, {"n": 1}, None)
 
     def test_existing_path_with_a_brace_is_a_path(self, set_stdin: Callable[[bytes], None]) -> None:
         touch("{a}.jpg")

@@ -73,15 +73,6 @@ def test_json_id_names_a_sample() -> None:
     assert ids("x.tar") == ["x", "y"]
 
 
-def test_repeated_sample_id_is_refused_with_both_samples() -> None:
-    tar(*(one for n in range(3) for one in ((f"{n}.jpg", JPEG), (f"{n}.json", b'{"id": "x"}'))))
-    with pytest.raises(
-        ManifestError, match=r"'x' is given twice: x.tar, sample 0 and x.tar, sample 1"
-    ):
-        Inventory.scan(["x.tar"])
-    assert len(items("x.tar", reading=ReadOptions(repeats_ids=True))) == 3
-
-
 @pytest.mark.parametrize("bad", ["null", "{}", "[1]", "true", "NaN"])
 def test_invalid_sample_id_is_refused_in_a_named_column(bad: str) -> None:
     tar(("1.jpg", JPEG), ("1.json", f'{{"id": {bad}, "no": {bad}}}'.encode()))
@@ -104,17 +95,6 @@ def test_members_without_an_image_are_skipped() -> None:
         ("4.JPEG", JPEG),
     )
     assert ids("x.tar") == ["x.tar/1.jpg", "x.tar/4.JPEG"]
-
-
-def test_ids_of_several_archives_are_distinct() -> None:
-    for number in range(3):
-        tar(("0.jpg", JPEG), ("1.jpg", JPEG), name=f"shard-{number}.tar")
-    named = [f"shard-{n}.tar/{k}.jpg" for n in range(3) for k in range(2)]
-    assert ids("shard-*.tar") == named
-    Path("folder").mkdir()
-    for number in range(3):
-        Path(f"shard-{number}.tar").rename(f"folder/shard-{number}.tar")
-    assert ids("folder") == [f"folder/{name}" for name in named]
 
 
 def test_folder_of_archives_is_a_data_set() -> None:
@@ -322,14 +302,6 @@ def test_sample_without_prompt_or_choices_costs_one_row() -> None:
         assert len(second.prompts) == 1
 
 
-def test_damaged_archive_is_refused_with_a_hint() -> None:
-    Path("x.tar").write_bytes(b"no archive at all")
-    with pytest.raises(ManifestError) as refused:
-        Inventory.scan(["x.tar"])
-    assert "tar -tf" in refused.value.hint
-    assert "manifest" not in refused.value.hint
-
-
 def test_column_of_no_sample_is_refused_with_the_existing_ones() -> None:
     tar(("1.jpg", JPEG), ("1.json", b'{"city": "Rome"}'))
     with pytest.raises(UsageError, match="no column 'town'") as refused:
@@ -359,16 +331,6 @@ def shard(name: str, *images: tuple[str | None, bytes], **columns: list[object])
     struct = pa.struct({"bytes": pa.binary(), "path": pa.string()})
     image = pa.array([{"bytes": data, "path": path} for path, data in images], struct)
     pq.write_table(pa.table({"image": image, **columns}), name)
-
-
-def test_folder_of_parquet_files_is_a_data_set() -> None:
-    shard("set/data/train-00000-of-00002.parquet", ("a.png", PNG), ("b.jpg", JPEG), label=[1, 2])
-    shard("set/data/train-00001-of-00002.parquet", (None, PNG), label=[3])
-    Path("set/README.md").write_text("---\nlicense: mit\n---\n")
-    found = items("set", reading=ReadOptions(keep=("label",)))
-    assert [item.id for item in found] == ["a.png", "b.jpg", "2"]
-    assert [item.kept["label"] for item in found] == [1, 2, 3]
-    assert [item.data for item in found] == [PNG, JPEG, PNG]
 
 
 def test_folder_with_images_is_a_folder_of_images() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -39,20 +38,6 @@ def row_of(line: str) -> dict[str, Any]:
 
 
 # --- JSON
-
-
-def test_row_has_standard_columns_then_kept_ones() -> None:
-    kept = {"b": 2, "a": "x", "not asked for": 1}
-    row = row_of(json_line(answer(kept=kept), RowSchema(keep=("a", "b"))))
-    assert tuple(row) == (*COLUMNS, "a", "b")
-    assert (row["a"], row["b"], row["boxes"]) == ("x", 2, [])
-
-
-def test_error_row_has_nulls_and_no_boxes() -> None:
-    row = row_of(json_line(refused(width=None, height=None), RowSchema()))
-    assert row["error"] == "truncated"
-    assert row["answer"] is row["tokens"] is row["width"] is None
-    assert row["boxes"] == []
 
 
 def test_no_timing_nulls_only_timing_columns() -> None:
@@ -140,25 +125,7 @@ def test_rows_end_where_a_line_is_not_whole(tmp_path: Path) -> None:
     assert list(read_rows(file)) == [{"a": 1}]
 
 
-def test_only_regular_files_are_read(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "fifo")
-    for path in (tmp_path, tmp_path / "fifo"):
-        with pytest.raises(OSError, match="not a regular file"):
-            list(read_lines(path))
-
-
 # --- text
-
-
-def test_text_has_a_line_for_each_row_and_box() -> None:
-    answers = [answer(boxes=(BOX,)), refused(1), answer(2, answer=""), answer(3, task="detect")]
-    assert "".join(map(text_lines, answers)) == (
-        "0.png: a car\n"
-        "  red car 12,30 - 200,180 (0.94)\n"
-        "1.png: error truncated: it ends early\n"
-        "2.png:\n"
-        "3.png: (nothing found)\n"
-    )
 
 
 def test_text_shows_prompts_and_boxes_in_place_of_tokens() -> None:

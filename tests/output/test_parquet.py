@@ -6,7 +6,6 @@ import io
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +16,16 @@ from hypothesis import strategies as st
 from pyarrow import parquet as pq
 
 from pgcli.arrow_types import as_text, common_type
-from pgcli.cli.main import main
 from pgcli.output import tables as table_files
 from pgcli.output.parquet import PARQUET
 from pgcli.output.promote import Cell
 from pgcli.output.reader import read_settings
 from pgcli.output.schema import MISMATCHES, TYPES, rows_table
 from pgcli.output.tables import PartInfo, part_metadata, spool_tables
-from pgcli.records import COLUMNS, Answer, Mask, Rle
+from pgcli.records import Answer
 from pgcli.rows import RowSchema
-from tests.support.answers import BOX, answer, refused
-from tests.support.typed_columns import COLUMNS_OF_ALL_TYPES
+from tests.support.answers import answer, refused
 
-KEPT = pa.table(COLUMNS_OF_ALL_TYPES)
 INFO = PartInfo("run", 20, 4, {"oom": 2}, {"task": "ask", "seed": None})
 
 
@@ -45,37 +41,6 @@ def written(path: Path, tables: Any, metadata: Any = None) -> Path:
 
 
 # --- types
-
-
-def test_columns_have_the_types_that_tools_expect(tmp_path: Path) -> None:
-    table = table_of([answer(kept={"k": 1})], keep=("k",))
-    schema = pq.read_schema(written(tmp_path / "rows.parquet", [table]))
-    repeated = pa.dictionary(pa.int32(), pa.string())
-    for name in ("task", "prompt", "finish", "model", "error"):
-        assert schema.field(name).type == repeated
-    assert schema.field("index").type == schema.field("k").type == pa.int64()
-    box = schema.field("boxes").type.value_type
-    assert [field.name for field in box] == [*asdict(BOX)]
-    assert schema.names == [*COLUMNS, "k"]
-
-
-def test_rows_without_a_column_have_nulls_in_it() -> None:
-    row = RowSchema().row(answer())
-    del row["finish"]
-    table = rows_table([row], RowSchema(keep=("k",)))
-    assert table["finish"].to_pylist() == table["k"].to_pylist() == [None]
-
-
-def test_masks_and_kept_columns_are_read_back(tmp_path: Path) -> None:
-    mask = Mask(tuple(range(16)), Rle((480, 640), "PPYo0"))
-    answers = [
-        answer(0, boxes=(BOX,), masks=(mask, None), kept={"a": 1}),
-        refused(1, kept={"a": None}),
-    ]
-    schema = RowSchema(extras=("masks",), keep=("a",))
-    table = table_of(answers, extras=("masks",), keep=("a",))
-    rows = [*PARQUET.read(written(tmp_path / "rows.parquet", [table]))]
-    assert rows == [schema.row(each) for each in answers]
 
 
 @pytest.mark.parametrize("dim", [None, 3])
@@ -145,60 +110,6 @@ def test_other_files_have_no_part_info(tmp_path: Path) -> None:
 
 
 # --- kept columns
-
-
-@pytest.mark.parametrize("sizes", [[4], [1, 3], [1, 1, 1, 1]])
-def test_kept_columns_are_copied_as_they_are(tmp_path: Path, sizes: list[int]) -> None:
-    """From Arrow columns, and from the rows of a file, which `merge` writes again."""
-    keep, start, tables = tuple(KEPT.column_names), 0, []
-    for size in sizes:
-        answers = [answer(index) for index in range(start, start + size)]
-        tables.append(table_of(answers, KEPT.slice(start, size), keep=keep))
-        start += size
-    file = written(tmp_path / "rows.parquet", iter(tables))
-    rows = [*PARQUET.read(file, exact=True)]
-    again = written(tmp_path / "again.parquet", [rows_table(rows, RowSchema(keep=keep))])
-    source = pq.read_table(written(tmp_path / "source.parquet", [KEPT]))  # which has no seconds
-    for path in (file, again):
-        table = pq.read_table(path)
-        for name in keep:
-            assert table.schema.field(name).type == source.schema.field(name).type, name
-            assert str(table[name].combine_chunks()) == str(source[name].combine_chunks()), name
-
-
-def test_kept_columns_are_read_as_json_has_them(tmp_path: Path) -> None:
-    keep = tuple(KEPT.column_names)
-    table = table_of([answer(index) for index in range(4)], KEPT, keep=keep)
-    first, second, third, fourth = PARQUET.read(written(tmp_path / "rows.parquet", [table]))
-    expected = {
-        "moment ns": "2001-09-09T01:46:40.000000001",
-        "in a zone": "2001-09-09T03:46:40.000000001+02:00",
-        "duration": "PT1000000000.000000001S",
-        "date": "1970-01-02",
-        "time": "00:00:00.000000001",
-        "decimal": "1.50",
-        "bytes": "AP8=",
-        "float64": 0.1,
-        "uint64": 2**64 - 1,
-        "map": [["k", 1], ["l", None]],
-        "struct": {"name": "x", "seen": "2020-01-01T00:00:00+00:00"},
-        "list": ["eA==", None],
-        "category": "a",
-    }
-    assert {name: first[name] for name in expected} == expected
-    assert all(second[name] is None for name in keep if name != "float16")
-    assert [third["float32"], third["float64"], fourth["float64"]] == [None] * 3
-    assert fourth["text"] == "nan"
-    json.dumps([first, second, third, fourth], allow_nan=False)
-
-
-def test_unknown_time_zone_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    times = pa.array([0], pa.timestamp("s", tz="Nowhere/Atlantis"))
-    file = written(tmp_path / "rows.parquet", [pa.table({"id": ["a"], "when": times})])
-    with pytest.raises(pa.ArrowInvalid):
-        list(PARQUET.read(file))
-    assert main(["view", str(file), "-o", str(tmp_path / "page.html")]) == 2
-    assert "cannot be read" in capsys.readouterr().err
 
 
 #: Values of JSON, the type of their column, and the values that are read if they are others.

@@ -118,30 +118,7 @@ def test_parts_are_read_by_their_first_rows(tmp_path: Path) -> None:
     assert numbers(output) == [*range(4), *range(8, 12)]
 
 
-def test_link_leads_to_the_rows(tmp_path: Path) -> None:
-    (tmp_path / "link.jsonl").symlink_to(write(tmp_path, "rows.jsonl", 3))
-    assert len(list(read_results(tmp_path / "link.jsonl"))) == 3
-
-
 # --- outputs of runs that go on or were stopped
-
-
-@pytest.mark.parametrize("name", FORMS)
-def test_open_files_follow_on_the_final_form(tmp_path: Path, name: str) -> None:
-    output = write(tmp_path, name, 8)
-    leave(output, 8, 11)
-    assert numbers(output) == [*range(11)]
-    rows = list(read_results(output))
-    assert [row["sku"] for row in rows] == [*range(8), None, None, None]
-
-
-@pytest.mark.parametrize("name", FORMS)
-def test_open_files_without_a_final_form_are_read(tmp_path: Path, name: str) -> None:
-    output = tmp_path / name
-    leave(output, 0, 2)
-    leave(output, 4, 7, "b2")
-    assert numbers(output) == [0, 1, 4, 5, 6]
-    assert [row["index"] for row in read_results(output)] == [0, 1, 4, 5, 6]
 
 
 @pytest.mark.parametrize("name", FORMS)
@@ -152,14 +129,6 @@ def test_final_form_comes_before_open_files(tmp_path: Path, name: str) -> None:
     answers = [(row["answer"], row["error"]) for row in read_results(output)]
     assert answers[:8] == [(row["answer"], row["error"]) for row in ROWS[:8]]
     assert [answer for answer, error in answers[8:] if error is None] == ["other"] * 3
-
-
-def test_of_equal_files_the_one_with_most_rows_is_read(tmp_path: Path) -> None:
-    output = tmp_path / "rows.jsonl"
-    for process, stop in (("a", 2), ("b", 9), ("c", 5)):
-        leave(output, 0, stop, process)
-    leave(output, 1, 3, "d")
-    assert numbers(output) == [*range(9)]
 
 
 @pytest.mark.parametrize("end", [b'{"index":3', b"\0\0\0\0\n", b"\n", b'{"in\0', b"[]\n"])
@@ -273,16 +242,6 @@ def test_rows_without_a_column_are_refused(tmp_path: Path) -> None:
         list(read_results(tmp_path / "rows.jsonl"))
 
 
-@pytest.mark.parametrize("levels", [900, 5000])
-def test_row_nested_too_deeply_is_named(tmp_path: Path, levels: int) -> None:
-    output = write(tmp_path, "rows.jsonl", 2)
-    deep = b'{"index":0,"more":' + b"[" * levels + b"]" * levels + b"}\n"
-    for content in (output.read_bytes() + deep, output.read_bytes() + deep + output.read_bytes()):
-        output.write_bytes(content)
-        with pytest.raises(UsageError, match="row 3: it is nested too deeply"):
-            list(read_results(output))
-
-
 @pytest.mark.parametrize("levels", [130, 500])
 def test_columns_nested_too_deeply_are_refused(tmp_path: Path, levels: int) -> None:
     kind = pa.int8()
@@ -309,14 +268,6 @@ def test_what_has_no_rows_is_refused(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=reason) as refusal:
             list(read_results(tmp_path / name))
         assert refusal.value.hint
-
-
-@pytest.mark.parametrize("name", FORMS)
-def test_empty_output_has_no_rows(tmp_path: Path, name: str) -> None:
-    output = write(tmp_path, name, 0)
-    if name == "rows/":
-        write_part(output / part_name(0), 0, [])
-    assert list(read_results(output)) == []
 
 
 def test_damaged_bytes_are_rows_or_a_refusal(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from pgcli.output.reader import read_results, state_folder
 from pgcli.output.result_file import check_result_file, write_result_file
 from pgcli.output.schema import rows_table
 from pgcli.output.tables import row_tables
-from pgcli.records import COLUMNS, EMBED_COLUMNS, Answer, Box, Mask
+from pgcli.records import COLUMNS, EMBED_COLUMNS, Answer, Box
 from pgcli.rows import RowSchema
 from tests.support.answers import BOX, answer, refused
 
@@ -67,61 +67,29 @@ def plain(each: Answer) -> dict[str, Any]:
 # --- kept columns
 
 
-def typed(folder: Path, name: str, first: int, unit: str = "ms") -> Path:
-    """A result in Parquet, with kept columns of types that JSON does not have."""
-    moments = pa.array([10**12 + first, None], pa.int64()).view(pa.timestamp(unit, "UTC"))
+def test_results_of_lines_and_of_parquet_have_text_where_nothing_is_common(tmp_path: Path) -> None:
+    """Of rows of two files in turns, as `merge` has them."""
     columns = {
-        "at": moments,
+        "at": pa.array([10**12, None], pa.int64()).view(pa.timestamp("ms", "UTC")),
         "price": pa.array([Decimal("19.90"), Decimal("0.05")], pa.decimal128(12, 2)),
         "who": pa.array([{"name": "x", "seen": datetime(2020, 1, 1)}, None], PERSON),
         "note": pa.array(["n", None]),
     }
-    schema = RowSchema(keep=KEEP)
-    rows = [schema.row(answer(first + number)) for number in (0, 1)]
-    with (folder / name).open("wb") as file:
+    schema, sources = RowSchema(keep=KEEP), [tmp_path / "a.parquet", tmp_path / "b.jsonl"]
+    rows = [schema.row(answer(number)) for number in (0, 1)]
+    with sources[0].open("wb") as file:
         PARQUET.write_tables(file, [rows_table(rows, schema, pa.table(columns))])
-    return folder / name
+    kept = {"at": "later", "price": 3, "who": {"name": "y"}, "note": "m"}
+    lines = [answer(2, kept=kept), answer(3, kept=dict.fromkeys(KEEP))]
+    sources[1].write_text("".join(json_line(each, schema) for each in lines))
 
-
-def merged(target: Path, *sources: Path) -> Path:
-    """The rows of several results in one file, in turns, as `merge` has them."""
-
-    def rows() -> Any:
+    def merged() -> Any:
         files = [read_results(source, exact=True) for source in sources]
         return (row for same in zip(*files, strict=True) for row in same)
 
-    write_result_file(target, rows, RowSchema.of(name for row in rows() for name in row))
-    return target
-
-
-def test_columns_of_several_results_keep_their_types(tmp_path: Path) -> None:
-    sources = [typed(tmp_path, "a.parquet", 0), typed(tmp_path, "b.parquet", 2)]
-    table = pq.read_table(merged(tmp_path / "c.parquet", *sources))
-    source = pq.read_table(sources[0])
-    assert table.schema == source.schema
+    write_result_file(tmp_path / "c.parquet", merged, schema)
+    table = pq.read_table(tmp_path / "c.parquet")
     assert table["index"].to_pylist() == [0, 2, 1, 3]
-    assert table["at"].cast(pa.int64()).to_pylist() == [10**12, 10**12 + 2, None, None]
-    assert table["price"].to_pylist() == [Decimal("19.90")] * 2 + [Decimal("0.05")] * 2
-    assert table["who"].take([0, 2]).equals(source["who"])
-
-
-def test_types_that_differ_are_promoted_and_no_value_is_lost(tmp_path: Path) -> None:
-    sources = [typed(tmp_path, "a.parquet", 0), typed(tmp_path, "b.parquet", 2, "ns")]
-    table = pq.read_table(merged(tmp_path / "c.parquet", *sources))
-    assert table.schema.field("at").type == pa.timestamp("ns", "UTC")
-    expected = [10**18, 10**12 + 2, None, None]
-    assert table["at"].cast(pa.int64()).to_pylist() == expected
-
-
-def test_results_of_lines_and_of_parquet_have_text_where_nothing_is_common(tmp_path: Path) -> None:
-    kept = {"at": "later", "price": 3, "who": {"name": "y"}, "note": "m"}
-    lines = [answer(2, kept=kept), answer(3, kept=dict.fromkeys(KEEP))]
-    (tmp_path / "b.jsonl").write_text(
-        "".join(json_line(each, RowSchema(keep=KEEP)) for each in lines)
-    )
-    table = pq.read_table(
-        merged(tmp_path / "c.parquet", typed(tmp_path, "a.parquet", 0), tmp_path / "b.jsonl")
-    )
     assert table["at"].to_pylist() == ["2001-09-09T01:46:40+00:00", "later", None, None]
     assert table["price"].to_pylist() == ["19.90", "3", "0.05", None]
     assert [value and json.loads(value) for value in table["who"].to_pylist()[:2]] == [
@@ -129,41 +97,6 @@ def test_results_of_lines_and_of_parquet_have_text_where_nothing_is_common(tmp_p
         {"name": "y"},
     ]
     assert table["note"].to_pylist() == ["n", "m", None, None]
-
-
-def test_lines_have_json_values_of_typed_columns(tmp_path: Path) -> None:
-    first, second = rows_of(merged(tmp_path / "c.jsonl", typed(tmp_path, "a.parquet", 0)))
-    assert [first[name] for name in KEEP] == [
-        "2001-09-09T01:46:40+00:00",
-        "19.90",
-        {"name": "x", "seen": "2020-01-01T00:00:00+00:00"},
-        "n",
-    ]
-    assert [second[name] for name in KEEP] == [None, "0.05", None, None]
-
-
-def test_columns_of_all_files_are_there(target: Path) -> None:
-    rows = [
-        RowSchema(keep=("sku",)).row(answer(0, kept={"sku": 7})),
-        RowSchema(extras=("masks",)).row(answer(1, task="segment", boxes=(BOX,), masks=(None,))),
-    ]
-    schema = RowSchema.of(name for row in rows for name in row)
-    assert write_result_file(target, lambda: rows, schema) == 2
-    first, second = rows_of(target)
-    assert list(first) == list(second) == [*COLUMNS, "masks", "sku"]
-    assert (first["sku"], first["masks"], second["sku"], second["masks"]) == (7, None, None, [None])
-
-
-@pytest.mark.parametrize("batch", [1, 2, 100])
-def test_values_of_rows_have_one_type(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int
-) -> None:
-    monkeypatch.setattr(tables, "TABLE_ROWS", batch)
-    kept = [{"a": 1, "b": None}, {"a": 2.5, "b": 3}, {"a": None, "b": "x"}, {"a": 4, "b": None}]
-    rows = [answer(number, kept=values) for number, values in enumerate(kept)]
-    table = pq.read_table(write(tmp_path / "a.parquet", rows, keep=("a", "b")))
-    assert table["a"].to_pylist() == [1.0, 2.5, None, 4.0]
-    assert table["b"].to_pylist() == [None, "3", "x", None]
 
 
 def test_embeddings_of_any_batch_have_one_length(
@@ -276,21 +209,6 @@ def read_with(library: str, path: Path) -> list[dict[str, Any]]:
 def test_common_libraries_read_the_rows(target: Path, library: str) -> None:
     write(target, ROWS, keep=("k",))
     assert read_with(library, target) == [plain(each) for each in ROWS]
-
-
-def test_boxes_unnest_in_duckdb(tmp_path: Path) -> None:
-    path = write(tmp_path / "out.parquet", ROWS)
-    found = duckdb.sql(f"select index, unnest(boxes, recursive := true) from '{path}'").fetchall()
-    assert [row[0] for row in found] == [0, 2, 2]
-    assert found[0][1:] == tuple(asdict(BOX).values())
-
-
-def test_half_characters_are_replaced(target: Path) -> None:
-    schema = RowSchema(extras=("masks",), keep=("k",))
-    made = answer(error_message="a\udcff", masks=(Mask((1,)),), kept={"k": ["\ud800"]})
-    write_result_file(target, lambda: [schema.row(made)], schema)
-    (row,) = rows_of(target)
-    assert (row["error_message"], row["k"]) == ("a\ufffd", ["\ufffd"])
 
 
 # --- files

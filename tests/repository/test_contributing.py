@@ -22,7 +22,7 @@ from pgcli.cli.main import main
 from pgcli.evaluation import metrics
 from pgcli.evaluation.evaluate import measured_values
 from pgcli.evaluation.joined_row import JoinedRow, RowTruth
-from pgcli.inputs import Inventory, readers
+from pgcli.inputs import Inventory, readers, tables
 from pgcli.results import exports
 from tests.support.exporting import detected, make_images, saved
 from tests.support.stub_runs import Calls, die, finish, rows_of, start, wait
@@ -49,6 +49,7 @@ def installed(
 
 def test_manifest_kind_needs_a_file_and_a_line(tmp_path, monkeypatch):
     installed("One more kind of manifest", inputs, readers.READERS, monkeypatch)
+    monkeypatch.setattr(tables, "EVERY", 2)
     make_images(tmp_path)
     (tmp_path / "few.lst").write_text("a.png\n\nsub/c.png\n../b.jpg\n")
     for name in ("few.lst", "*.lst"):
@@ -59,6 +60,12 @@ def test_manifest_kind_needs_a_file_and_a_line(tmp_path, monkeypatch):
         assert [item.path for item in items] == paths
         assert items[2].fault is not None
         assert items[2].fault.code == "path_not_allowed"
+        assert [list(inventory.items(n, n + 1)) for n in range(3)] == [[item] for item in items]
+    with (tmp_path / "few.lst").open("a") as file:
+        file.write("d.png\n")
+    grown = Inventory.scan([str(tmp_path / "*.lst")], known=inventory)
+    assert [item.id for item in grown][3:] == ["d.png"]
+    assert inventory.kinds == {"rows of .lst": 3}
 
 
 def test_output_format_needs_a_file_and_a_line(tmp_path, monkeypatch):

@@ -151,13 +151,6 @@ def test_groups_do_not_depend_on_blocks(seed, width, least):
     assert [group.tolist() for group in small] == [group.tolist() for group in whole]
 
 
-def test_duplicates_are_found_among_many_blocks():
-    vectors = random_vectors(5000, 96)
-    copies = vectors[:300] + 0.02 * np.random.default_rng(1).standard_normal((300, 96))
-    found = duplicates(np.concatenate([vectors, copies]))
-    assert [group.tolist() for group in found] == [[row, 5000 + row] for row in range(300)]
-
-
 def test_many_equal_vectors_are_one_group():
     (group,) = duplicates(np.repeat(random_vectors(1, 64), 5000, axis=0), 1 - 1e-6)
     assert group.tolist() == [*range(5000)]
