@@ -114,5 +114,11 @@ def test_decoding_and_writing_never_load_torch(module: str) -> None:
 @pytest.mark.parametrize(
     "module", ["errors", "inputs", "output.lines", "run.request.make", "stores", "tasks"]
 )
-def test_help_loads_no_pyarrow(module: str) -> None:
-    assert not {"pyarrow", "numpy", "PIL", "ssl", "obstore"} & modules_after(module)
+def test_help_loads_no_large_library(module: str) -> None:
+    large = {"pyarrow", "numpy", "PIL", "ssl", "obstore", "torch", "transformers", "typer", "rich"}
+    large |= {"httpx2", "httpcore2", "huggingface_hub"}
+    assert not large & modules_after(module)
+
+
+def test_a_run_into_lines_loads_no_parquet_files() -> None:
+    assert "pyarrow.parquet" not in modules_after("run.run")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import FrozenInstanceError
 from pathlib import Path
 from typing import Any
 
@@ -123,12 +122,6 @@ def test_defaults_are_valid_and_names_are_unique(command: str) -> None:
                 assert option.read(str(option.default)) == option.default, option.name
 
 
-def test_records_are_frozen() -> None:
-    options = InputOptions(limit=3, keep=("a",))
-    with pytest.raises(FrozenInstanceError):
-        options.limit = 4  # type: ignore[misc]
-
-
 def test_fingerprint_has_the_options_that_rows_depend_on() -> None:
     assert fingerprint_values(ModelOptions()).keys() == {"adapter", "quantize"}
     names = "max_new_tokens temperature top_p top_k seed alternatives token_logprobs region"
@@ -166,16 +159,6 @@ def test_request_has_its_question_and_records() -> None:
     assert request.folder == str(Path.cwd())
     with pytest.raises(UsageError, match="object is not given"):
         make_request("detect", ["photos"], {})
-
-
-def test_declarations_import_nothing_slow() -> None:
-    code = (
-        "import sys, pgcli.run.request.make\n"
-        "slow = {'torch', 'typer', 'rich', 'pyarrow', 'transformers', 'PIL', 'numpy'}\n"
-        "print(slow & {*sys.modules})"
-    )
-    shown = subprocess.run([sys.executable, "-c", code], check=True, timeout=100, **PIPES)
-    assert shown.stdout == "set()\n"
 
 
 def test_run_is_a_function_also_once_its_package_is_imported() -> None:

@@ -8,8 +8,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
@@ -80,44 +78,6 @@ def test_shards_of_different_manifests_are_refused(images: Path, change: str) ->
     assert (code, "list.jsonl has " in said) == (13, True), said
 
 
-def test_null_prompts_are_error_rows(images: Path) -> None:
-    """29.9: they refused the whole data set, or asked «is there a ?» in silence."""
-    for name, column, prompt, bad in (
-        ("a.jsonl", "prompt", (), 1),
-        ("b.jsonl", "category", ("is there a {category}?",), 0),
-    ):
-        manifest(images, **{column: [None if n == bad else str(n) for n in range(8)]})
-        code, said = finish(images / "run", name, ["../list.jsonl"], prompt=prompt)
-        assert code == 3, said
-        rows = [json.loads(row) for row in rows_of(images / "run", name)]
-        assert [row["error"] for row in rows] == [
-            "no_prompt" if n == bad else None for n in range(8)
-        ]
-
-
-def test_equal_ids_are_refused_wherever_they_are(images: Path) -> None:
-    """29.9: of two files of a folder, and of a source given twice, they passed unnoticed."""
-    (images / "lists").mkdir()
-    for name in ("a", "b"):
-        rows = {"image": [str(images / "images/000.png")], "id": ["same"]}
-        pq.write_table(pa.table(rows), images / f"{name}.parquet")
-    options = {"allow_outside_root": True}
-    for sources in (["../a.parquet", "../b.parquet"], ["../a.parquet", "../a.parquet"]):
-        code, said = finish(images / "run", "rows.jsonl", sources, **options)
-        assert (code, "same" in said, "a.parquet" in said) == (2, True, True), said
-
-
-def test_kept_columns_are_all_that_were_named(images: Path) -> None:
-    """29.10: of `--keep a --keep b` one was dropped."""
-    manifest(images, a=list("abcdefgh"), b=list(range(8)))
-    for name in ("rows.jsonl", "rows.parquet"):
-        code, said = finish(images / "run", name, ["../list.jsonl"], keep=("a", "b", "source"))
-        assert code == 0, said
-        row = json.loads(rows_of(images / "run", name)[2])
-        assert (row["a"], row["b"]) == ("b", 1)
-        assert "list.jsonl, line 2" in row["source"]
-
-
 def test_processes_of_another_container_are_alive_while_they_give_signs(images: Path) -> None:
     """29.4: with equal host names and process numbers, and without a common lock."""
 
@@ -134,41 +94,6 @@ def test_processes_of_another_container_are_alive_while_they_give_signs(images: 
     assert [json.loads(row)["index"] for row in rows] == [n // 2 for n in range(16)]
 
 
-def test_a_wide_image_ends_no_parquet_run(images: Path) -> None:
-    """35.6: its width is more than int32 holds."""
-    for name in ("000", "004"):
-        (images / f"images/{name}.ppm").write_bytes(b"P6 2147483648 1 255\n")
-    for kind in ("parquet", "folder"):
-        output, options = KINDS[kind]
-        assert finish(images / "run", output, **options)[0] == 3
-        errors = [json.loads(row)["error"] for row in rows_of(images / "run", output)]
-        assert [error for error in errors if error] == ["too_many_pixels"] * 4
-
-
-def test_standard_input_that_is_another_is_refused(images: Path) -> None:
-    def feed(text: str) -> Any:
-        def before() -> None:
-            file = images / "fed"
-            file.write_text(text)
-            os.dup2(os.open(file, os.O_RDONLY), 0)
-            import sys
-
-            sys.stdin = open(0, closefd=False)  # noqa: SIM115
-
-        return before
-
-    names = [f"../images/{n:03}.png\n" for n in range(8)]
-    for output in ("rows.jsonl", "rows.parquet"):
-        code, said = finish(images / "run", output, ["-"], before=feed("".join(names[:4])))
-        assert code == 0, said
-        code, said = finish(images / "run", output, ["-"], before=feed("".join(names[:2])))
-        assert (code, len(rows_of(images / "run", output))) == (13, 8), said
-        code, said = finish(images / "run", output, ["-"], before=feed("".join(names[::-1])))
-        assert (code, len(rows_of(images / "run", output))) == (13, 8), said
-        code, said = finish(images / "run", output, ["-"], before=feed("".join(names)))
-        assert (code, len(rows_of(images / "run", output))) == (0, 16), said
-
-
 @pytest.mark.parametrize("kind", ["lines", "parquet", "folder"])
 def test_two_commands_at_one_moment(images: Path, kind: str) -> None:
     """One of them has the output, the other one exits with 12."""
@@ -177,15 +102,6 @@ def test_two_commands_at_one_moment(images: Path, kind: str) -> None:
     codes = sorted(wait(pid) for pid in pids)
     assert codes in ([0, 12, 12], [0, 0, 12], [0, 0, 0]), (images / "said").read_text()
     assert len(rows_of(images / "run", output)) == 16
-
-
-def test_joined_commands_begun_at_one_moment_share_the_rows(images: Path) -> None:
-    pids = [
-        start(images / "run", "rows/", seconds=0.02, join=True, rows_per_file=2) for _ in range(4)
-    ]
-    assert [wait(pid) for pid in pids] == [0] * 4, (images / "said").read_text()
-    rows = [json.loads(row)["index"] for row in rows_of(images / "run", "rows/")]
-    assert rows == [n // 2 for n in range(16)]
 
 
 def test_an_image_that_kills_engines_twice_is_an_error_row(images: Path) -> None:

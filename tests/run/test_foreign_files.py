@@ -17,21 +17,12 @@ import pytest
 import pgcli.run.model
 from pgcli.cli.main import main
 from pgcli.errors import UsageError
+from tests.support.run_kinds import kinds
 from tests.support.stub_runs import Calls, die, finish, make_images, rows_of, start, wait
 
 VICTIM = b'{"index":0,"id":"mine"}\nkeep this\n'
-FOLDER = {"rows_per_file": 5}
-KINDS: dict[str, tuple[str, dict[str, Any]]] = {
-    "lines": ("rows.jsonl", {}),
-    "parquet": ("rows.parquet", {}),
-    "folder": ("rows/", FOLDER),
-    "join": ("rows/", {"join": True, **FOLDER}),
-}
-RUNS = KINDS | {
-    "shard": ("rows/", {"shard": "0/1", **FOLDER}),
-    "engines": ("rows.jsonl", {"engines": 2}),
-    "engines, folder": ("rows/", {"engines": 2, **FOLDER}),
-}
+RUNS = {name: run for name, run in kinds(5).items() if name != "parquet of engines"}
+KINDS = {name: RUNS[name] for name in ("lines", "parquet", "folder", "join")}
 SECONDS = 30  # after which a command counts as hanging
 WAYS = (
     "link",

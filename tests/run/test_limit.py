@@ -27,17 +27,6 @@ def test_limit_counts_rows(images: Path, kind: str) -> None:
         assert rows_of(folder, output) == expected[:limit]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_limit_counts_rows_that_are_saved_before(images: Path, kind: str) -> None:
-    expected = whole(images, kind)
-    output, options = KINDS[kind]
-    folder = fresh(images, "limited")
-    for limit in (5, 3, 13, None):
-        code, said = finish(folder, output, limit=limit, **options)
-        assert code in (0, 3), said
-        assert rows_of(folder, output) == expected[: 5 if limit == 3 else limit]
-
-
 def test_limit_counts_the_rows_of_all_shards(images: Path) -> None:
     expected = whole(images, "folder")
     for limit in (2, 5, 13):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 from collections.abc import Iterable
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
 
 from pgcli.output.lines import json_line
 from pgcli.rows import RowSchema
@@ -19,8 +17,8 @@ from pgcli.run.state.folder import OWN
 from pgcli.run.state.open_files import errors_in
 from tests.support.answers import answer, refused
 from tests.support.run_kinds import KINDS, fresh
-from tests.support.runs import wait_until
-from tests.support.stub_runs import Calls, die, finish, start, start_program, wait
+from tests.support.runs import finished, started, wait_until
+from tests.support.stub_runs import Calls, die, finish, make_images, start, wait
 from tests.support.writable_stores import used_store
 
 ROOT = Path(__file__).parents[2]
@@ -102,25 +100,23 @@ def test_state_of_killed_runs_has_only_names_of_the_documentation(images: Path) 
 
 
 def test_state_in_a_store_has_only_names_of_the_documentation(tmp_path: Path) -> None:
-    (tmp_path / "images").mkdir()
-    (tmp_path / "run").mkdir()
-    for number in range(4):
-        Image.new("RGB", (8, 8)).save(tmp_path / f"images/{number}.png")
+    make_images(tmp_path / "images", 4)
 
     def names(url: str) -> set[str]:
         prefix = f"{url.removeprefix('s3://').rstrip('/')}.pgcli/"
         return names_of(key.removeprefix(prefix) for key in [*files] if key.startswith(prefix))
 
     with used_store() as files:
-        for options in ({}, {"join": True}):
+        for options in ((), ("--join",)):
             url = f"s3://bucket/{len(options)}/"
-            assert wait(start_program(tmp_path / "run", url, **options)) == 0
+            run = finished("caption", tmp_path / "images", "-o", url, *options)
+            assert run.returncode == 0, run.stderr
             assert names(url) == {"run.json", "inputs/N.arrow", "processes/ID.json"}
         url = "s3://bucket/killed/"
-        pid = start_program(tmp_path / "run", url, seconds=0.5, join=True)
+        run = started("caption", tmp_path / "images", "-o", url, "--join", seconds=0.5)
         wait_until(lambda: "open/ROW-ID.jsonl" in names(url) or "claims/N" in names(url))
-        os.kill(pid, signal.SIGKILL)
-        wait(pid)
+        run.kill()
+        run.communicate(timeout=100)
         assert names(url) <= {*documented()} - {"lock", "log.txt"}
 
 

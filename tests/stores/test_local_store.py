@@ -343,24 +343,6 @@ def test_interrupted_close_is_no_error(store: LocalStore, monkeypatch: pytest.Mo
     assert len(interrupted) > 3
 
 
-def test_nothing_is_written_beside_the_folder(tmp_path: Path) -> None:
-    """A folder on a disk of its own: names of other folders cannot be linked into it."""
-    (tmp_path / "rows").mkdir()
-    store, real, used = LocalStore(tmp_path / "rows"), os.link, list[tuple[Any, ...]]()
-
-    def link(source: str, target: str, *, src_dir_fd: int, dst_dir_fd: int, **_: Any) -> None:
-        used.append((source, target))
-        assert os.path.samestat(os.fstat(src_dir_fd), os.fstat(dst_dir_fd))
-        assert "/" not in source + target
-        real(source, target, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "link", link)
-        assert store.create("part-000000.parquet", b"")
-        assert store.create("claims/1", b"")
-    assert len(used) == 2
-
-
 def test_appended_file_is_at_its_end(store: LocalStore) -> None:
     for content in (b"", b"abc"):
         descriptor = store.open_append("open/000.jsonl")

@@ -1,8 +1,8 @@
 """Fuzz targets: functions of bytes; `python -m tests.support.fuzzing TARGET --seconds 3600`.
 
 A target raises on anything but what is documented: a result, a PgcliError of a known code, a Fault
-of the contract. Hypothesis runs each on damaged seeds in `test_fuzz.py`; run from the command line
-they use atheris, which is guided by coverage (`pip install atheris`), or random damage without it.
+of the contract. Hypothesis runs each on damaged seeds in `test_fuzz.py`; the command line damages
+them at random for as long as it is told.
 """
 
 from __future__ import annotations
@@ -19,10 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
-from types import FunctionType
 from typing import Any
 
 import pyarrow as pa
@@ -292,34 +289,11 @@ def main() -> int:
     parser.add_argument("target", choices=TARGETS)
     parser.add_argument("--seconds", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--without-atheris", action="store_true", help="damage seeds at random")
     chosen = parser.parse_args()
     resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES))
     logging.disable()
-    if not chosen.without_atheris and find_spec("atheris") is not None:
-        return follow(chosen.target, chosen.seconds, chosen.seed)
-    if not chosen.without_atheris:
-        sys.stderr.write("atheris is not installed (pip install atheris): damage is random\n")
     runs = mutate(chosen.target, chosen.seconds, chosen.seed)
     sys.stderr.write(f"{chosen.target}: {runs} runs in {chosen.seconds} s, nothing found\n")
-    return 0
-
-
-def follow(target: str, seconds: int, seed: int) -> int:
-    """Run atheris on the target, starting from the seeds."""
-    import atheris
-
-    for name in [name for name in sys.modules if name.startswith("pgcli.")]:
-        for function in vars(sys.modules[name]).values():
-            if isinstance(function, FunctionType) and function.__module__ == name:
-                atheris.instrument_func(function)
-    with tempfile.TemporaryDirectory() as corpus:
-        for number, known in enumerate(SEEDS[target]()):
-            (Path(corpus) / str(number)).write_bytes(known)
-        limits = [f"-max_total_time={seconds}", f"-seed={seed + 1}", "-rss_limit_mb=2048"]
-        limits += [f"-timeout={SLOWEST_SECONDS:.0f}", "-max_len=65536", "-print_final_stats=1"]
-        atheris.Setup([sys.argv[0], *limits, corpus], partial(watched, target))
-        atheris.Fuzz()
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Kills runs of every kind at random moments: `python -m tests.support.kill_runs --kills 600`.
+"""Kills runs of every kind at random moments.
 
 Each run is the whole command line. Killed are programs, their decoding and engine processes, and
 on Ray the actors, nodes and drivers of a cluster on this machine. What was killed is begun again
@@ -8,21 +8,16 @@ those of a run that nothing disturbs.
 
 from __future__ import annotations
 
-import argparse
 import io
-import json
 import os
 import random
 import signal
 import subprocess
-import sys
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
-from importlib.util import find_spec
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +30,7 @@ from pgcli.run.status import read_status
 from tests.support import ray_cluster
 from tests.support.forkserver import ForkedRun
 from tests.support.saved_files import files_of, rows_of
-from tests.support.writable_stores import server
+from tests.support.writable_stores import used_store
 
 IMAGES, BROKEN = 60, 7
 OPTIONS = ("--model", "demo", "--quiet", "--no-timing", "--batch-size", "1")
@@ -83,19 +78,16 @@ KINDS = {
 
 @dataclass
 class KillReport:
-    """What was killed, how often some of the rows were saved then, and what became of the rows.
+    """How often was killed, how often some rows were saved then, and what became of the rows.
 
     `different` counts the runs whose files have other bytes.
     """
 
-    kind: str
     kills: int = 0
     amid: int = 0
-    runs: int = 0
     lost: int = 0
     twice: int = 0
     different: int = 0
-    victims: Counter[str] = field(default_factory=Counter)
 
 
 class Programs:
@@ -122,24 +114,24 @@ class Programs:
             kind="real" if self._kind.model == "real" else "pretended",
         )
 
-    def kill(self, rng: random.Random) -> str:
-        """Kill a program or one of its processes; what it was, and an empty string for nothing."""
+    def kill(self, rng: random.Random) -> bool:
+        """Kill a program or one of its processes; whether there was one."""
         if not self._running:
-            return ""
+            return False
         program = rng.choice(list(self._running))
         processes = self._processes(program) if self._deaths < MAX_DEATHS else []
         if processes and rng.random() < 0.6:
             with suppress(ProcessLookupError):
                 os.kill(rng.choice(processes), signal.SIGKILL)
                 self._deaths += 1
-                return "process"
-            return ""
+                return True
+            return False
         options = self._running[program]
         program.kill()
         was_killed = self._end(program) == -signal.SIGKILL
         if was_killed:
             self._running[self._start(options)] = options
-        return "program" if was_killed else ""
+        return was_killed
 
     def _processes(self, program: ForkedRun | subprocess.Popen[str]) -> list[int]:
         if self._kind.model == "Ray":
@@ -196,7 +188,7 @@ def killed(
     kind: str, kills: int, rng: random.Random, folder: Path, cluster: Any = None
 ) -> KillReport:
     """Kill runs of a kind this many times in total, in a new folder."""
-    report, settings, nodes = KillReport(kind), KINDS[kind], Nodes(cluster)
+    report, settings, nodes = KillReport(), KINDS[kind], Nodes(cluster)
     make_images(folder / "photos")
     seconds = 0.0  # of an undisturbed run, the second time
     for name in ("first", "second"):
@@ -209,18 +201,17 @@ def killed(
     assert whole.total() == IMAGES
     if settings.model == "Ray":
         seconds = RAY_SECONDS
+    runs = 0
     while report.kills < kills:
-        report.runs += 1
-        (folder / f"run{report.runs}").mkdir()
-        run = Programs(settings, folder / f"run{report.runs}", cluster)
+        runs += 1
+        (folder / f"run{runs}").mkdir()
+        run = Programs(settings, folder / f"run{runs}", cluster)
         while report.kills < kills and not run.has_ended:
             wait(run, seconds, rng)
             rows, saved = Counter(rows_of(run.url)), saved_rows(run.url)
             assert rows <= whole, "a file has other rows"
-            victim = nodes.kill(rng) if rng.random() < 0.25 else ""
-            if victim := victim or run.kill(rng):
+            if (rng.random() < 0.25 and nodes.kill(rng)) or run.kill(rng):
                 report.kills += 1
-                report.victims[victim] += 1
                 report.amid += 0 < saved < IMAGES
         run.finish()
         rows = Counter(rows_of(run.url))
@@ -249,14 +240,14 @@ class Nodes:
         self._cluster = cluster
         self._nodes = [ray_cluster.add_node(cluster) for _ in range(2)] if cluster else []
 
-    def kill(self, rng: random.Random) -> str:
-        """Kill a node and put another in its place; an empty string without a cluster."""
+    def kill(self, rng: random.Random) -> bool:
+        """Kill a node and put another in its place; whether there is a cluster."""
         if not self._nodes:
-            return ""
+            return False
         node = self._nodes.pop(rng.randrange(len(self._nodes)))
         self._cluster.remove_node(node, allow_graceful=False)
         self._nodes.append(ray_cluster.add_node(self._cluster))
-        return "node"
+        return True
 
     def remove(self) -> None:
         for node in self._nodes:
@@ -278,36 +269,5 @@ def surroundings(kind: str) -> Iterator[Any]:
             os.environ["CHUNK_SECONDS"] = str(CHUNK_SECONDS)
             yield stack.enter_context(ray_cluster.local_cluster())
         else:
-            stack.enter_context(server())
+            stack.enter_context(used_store())
             yield None
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Kill runs of each kind, and print a line of JSON for each; 1 if a row or byte is wrong."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--kills", type=int, default=600, help="of all kinds together")
-    parser.add_argument("--kind", action="append", choices=KINDS, help="all by default")
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args(arguments)
-    rng, total = random.Random(options.seed), KillReport("all")
-    kinds = options.kind or list(KINDS)
-    if find_spec("ray") is None:
-        sys.stderr.write("Ray is not installed: pip install '.[ray]'\n")
-        kinds = [kind for kind in kinds if KINDS[kind].model != "Ray"]
-    for kind in kinds:
-        with surroundings(kind) as cluster, tempfile.TemporaryDirectory() as folder:
-            report = killed(kind, -(-options.kills // len(kinds)), rng, Path(folder), cluster)
-        write(report)
-        for name in ("kills", "amid", "runs", "lost", "twice", "different", "victims"):
-            setattr(total, name, getattr(total, name) + getattr(report, name))
-    write(total)
-    return int(total.lost + total.twice + total.different > 0)
-
-
-def write(report: KillReport) -> None:
-    sys.stdout.write(f"{json.dumps(vars(report))}\n")
-    sys.stdout.flush()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

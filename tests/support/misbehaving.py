@@ -14,6 +14,16 @@ from types import TracebackType
 from typing import Any, Self
 
 HTML = b"<!doctype html><title>Sign in</title>"
+#: The statuses and the redirects of paths whose answer is nothing else.
+STATUSES = {"gone": 410, "forbidden": 403, "teapot": 418, "broken": 500}
+LOCATIONS = {
+    "ring": "/ring.png",
+    "moved": "good.png",
+    "loopback": "http://127.0.0.2:{port}/good.png",
+    "metadata": "http://169.254.169.254/latest/meta-data/",
+    "decimal": "http://2130706434:{port}/good.png",
+    "local_file": "file:///etc/passwd",
+}
 
 
 class Server:
@@ -82,8 +92,12 @@ class Answering(BaseHTTPRequestHandler):
                 self.file(owner.files[self.path])
             elif self.path in owner.redirects:
                 self.respond(302, Location=owner.redirects[self.path])
+            elif name in LOCATIONS:
+                self.respond(301, Location=LOCATIONS[name].format(port=owner.port))
+            elif answer := getattr(self, name, None):
+                answer()
             else:
-                getattr(self, name, self.unknown)()
+                self.respond(STATUSES.get(name, 404))
 
     def respond(self, status: int, body: bytes = b"", **headers: Any) -> None:
         self.send_response(status)
@@ -119,21 +133,6 @@ class Answering(BaseHTTPRequestHandler):
 
     def good(self) -> None:
         self.respond(200, self.owner.image)
-
-    def unknown(self) -> None:
-        self.respond(404)
-
-    def gone(self) -> None:
-        self.respond(410)
-
-    def forbidden(self) -> None:
-        self.respond(403)
-
-    def teapot(self) -> None:
-        self.respond(418)
-
-    def broken(self) -> None:
-        self.respond(500)
 
     def busy(self) -> None:
         self.first_times(1, 503)
@@ -217,21 +216,3 @@ class Answering(BaseHTTPRequestHandler):
 
     def dropped(self) -> None:
         self.close_connection = True
-
-    def ring(self) -> None:
-        self.respond(302, Location="/ring.png")
-
-    def loopback(self) -> None:
-        self.respond(302, Location=f"http://127.0.0.2:{self.owner.port}/good.png")
-
-    def metadata(self) -> None:
-        self.respond(302, Location="http://169.254.169.254/latest/meta-data/")
-
-    def decimal(self) -> None:
-        self.respond(302, Location=f"http://2130706434:{self.owner.port}/good.png")
-
-    def local_file(self) -> None:
-        self.respond(302, Location="file:///etc/passwd")
-
-    def moved(self) -> None:
-        self.respond(301, Location="good.png")

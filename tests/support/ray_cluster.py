@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support import remote_engines
-from tests.support.writable_stores import server
+from tests.support.writable_stores import used_store
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,7 +24,7 @@ def local_cluster() -> Iterator[Any]:
     os.environ |= {"PYTHONPATH": str(ROOT), "RAY_AUTH_MODE": "disabled"}
     # 15 by default: on a busy machine such processes hardly run
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
-    with server():  # engines have the credentials of their machines
+    with used_store():  # engines have the credentials of their machines
         found = Cluster(
             initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False}
         )

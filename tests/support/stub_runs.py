@@ -1,8 +1,7 @@
 """Runs of `pgcli.run` in forks of this process, with a function in place of a model.
 
 A fork has imported everything, so that it starts in a few milliseconds and can be killed, made to
-fail or cut off from power at any of its system calls. A run whose threads would not survive a fork
-is a program: `python -m tests.support.stub_runs FOLDER OUTPUT OPTIONS`.
+fail or cut off from power at any of its system calls.
 """
 
 from __future__ import annotations
@@ -162,18 +161,6 @@ def start(
         os._exit(code)
 
 
-def start_program(folder: Path, output: str, **options: Any) -> int:
-    """Begin a run as a program, in this folder; returns its process. For options see `run_here`.
-
-    Clients of object stores have threads, and hang in a fork of a process that has used them.
-    """
-    words = [sys.executable, "-m", __name__, str(folder), output, json.dumps(options)]
-    said, flags = str(folder.parent / "said"), os.O_WRONLY | os.O_APPEND | os.O_CREAT
-    errors = [(os.POSIX_SPAWN_OPEN, 2, said, flags, 0o600)]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    return os.posix_spawn(sys.executable, words, environment, file_actions=errors)
-
-
 def run_here(
     output: str,
     sources: Sequence[str] = ("../images",),
@@ -184,22 +171,19 @@ def run_here(
     before: Callable[[], object] = lambda: None,
     hooks: Sequence[Any] = (),
     syncs: bool = False,
-    forks: bool = True,
     **options: Any,
 ) -> int:
     """Run in this process, which is a fork, and return the exit code of the command.
 
-    An image takes `seconds`; `before` is called before the run. Engines are forks, too, or
-    start as those of the program.
+    An image takes `seconds`; `before` is called before the run. Engines are forks, too.
     """
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     replace_model(seconds, seed)
-    if forks:
-        fork = multiprocessing.get_context("fork")
-        pgcli.run.workers.engines.start_method = lambda slots: fork  # type: ignore[assignment]
-        pgcli.run.run.import_ahead = lambda request: None  # type: ignore[assignment]
+    fork = multiprocessing.get_context("fork")
+    pgcli.run.workers.engines.start_method = lambda slots: fork  # type: ignore[assignment]
+    pgcli.run.run.import_ahead = lambda request: None  # type: ignore[assignment]
     pgcli.stores.local.ABANDONED_SECONDS = 0.1
     if not syncs:
         os.fsync = lambda descriptor: None  # type: ignore[assignment]
@@ -294,10 +278,3 @@ class Calls:
 def die(name: str) -> None:
     """Kill this process."""
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-if __name__ == "__mp_main__":  # in an engine process of the program
-    replace_model(json.loads(sys.argv[3]).get("seconds", 0.0))
-if __name__ == "__main__":
-    os.chdir(sys.argv[1])
-    sys.exit(run_here(sys.argv[2], forks=False, **json.loads(sys.argv[3])))

@@ -1,12 +1,7 @@
-"""Local servers that objects are put into, as into S3: `python -m tests.support.writable_stores`.
-
-As a program the server prints its address and runs until it is ended.
-"""
+"""Local servers that objects are put into, as into S3."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -131,31 +126,3 @@ def used_store(kind: type[WritableS3] = WritableS3) -> Iterator[Files]:
         for name, value in environment(endpoint).items():
             patch.setenv(name, value)
         yield files
-
-
-@contextmanager
-def server() -> Iterator[None]:
-    """A block in which `s3://bucket` leads to a server in a process of its own."""
-    program = [sys.executable, "-m", "tests.support.writable_stores"]
-    process = subprocess.Popen(program, stdout=subprocess.PIPE, text=True, cwd=ROOT)
-    try:
-        assert process.stdout is not None
-        with pytest.MonkeyPatch.context() as patch:
-            for name, value in environment(process.stdout.readline().strip()).items():
-                patch.setenv(name, value)
-            yield
-    finally:
-        process.kill()
-        process.communicate(timeout=60)
-
-
-def main() -> None:
-    """Serve until the end."""
-    with serve_writable() as (endpoint, _):
-        sys.stdout.write(f"{endpoint}\n")
-        sys.stdout.flush()
-        threading.Event().wait()
-
-
-if __name__ == "__main__":
-    sys.exit(main())
