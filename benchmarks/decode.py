@@ -36,18 +36,17 @@ SIZES = {"224 px": (224, 224), "0.5 MP": (816, 612), "12 MP": (4000, 3000)}
 
 
 def main() -> None:
-    given = options(
+    args = options(
         __doc__, resolution=(224, 448, 896), images=4, rounds=15, core=0, differences=False
     )
-    os.sched_setaffinity(0, {given.core})
+    os.sched_setaffinity(0, {args.core})
     with tempfile.TemporaryDirectory() as folder:
-        if given.differences:
+        if args.differences:
             report: object = differences(Path(folder))
         else:
-            spec = ImageSpec(given.resolution)
+            spec = ImageSpec(args.resolution)
             report = {
-                name: compared(Path(folder), name, spec, given.images, given.rounds)
-                for name in SIZES
+                name: compared(Path(folder), name, spec, args.images, args.rounds) for name in SIZES
             }
     print(json.dumps(report, indent=2))
 
@@ -106,14 +105,14 @@ def seen(file: Path, spec: ImageSpec) -> np.ndarray:
 
 
 def ratio(slow: list[float], fast: list[float]) -> str:
-    rounds = [one / other for one, other in zip(slow, fast, strict=True)]
+    rounds = [seconds / faster for seconds, faster in zip(slow, fast, strict=True)]
     return f"{median(slow) / median(fast):.2f} ({min(rounds):.2f} to {max(rounds):.2f})"
 
 
 def differences(folder: Path) -> list[dict[str, object]]:
     """The differences of fast from exact decoding, in levels of 255."""
     kinds = {"photograph": photograph, "shapes": shapes, "text": text}
-    found: list[dict[str, object]] = []
+    rows: list[dict[str, object]] = []
     for size, (width, height) in SIZES.items():
         for kind, draw in kinds.items():
             file = folder / "image.jpg"
@@ -121,7 +120,7 @@ def differences(folder: Path) -> list[dict[str, object]]:
             for side in (224, 448, 896):
                 exact = seen(file, ImageSpec(side)).astype(int)
                 apart = abs(seen(file, ImageSpec(side, fast_decode=True)) - exact)
-                found.append(
+                rows.append(
                     {
                         "size": size,
                         "kind": kind,
@@ -131,7 +130,7 @@ def differences(folder: Path) -> list[dict[str, object]]:
                         "largest": int(apart.max()),
                     }
                 )
-    return found
+    return rows
 
 
 def jpeg(image: Image.Image) -> bytes:

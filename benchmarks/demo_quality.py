@@ -17,7 +17,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from io import BytesIO
-from itertools import chain
+from itertools import accumulate, chain
 from random import Random
 
 import numpy
@@ -62,7 +62,7 @@ NO_QUESTIONS = ("caption", "detect")
 
 
 def main() -> None:
-    given = options(
+    args = options(
         __doc__,
         model="demo",
         scenes=len(EVAL_SEEDS),
@@ -72,16 +72,18 @@ def main() -> None:
         dtype="auto",
     )
     engine = load(
-        find(given.model), device=given.device, dtype=given.dtype, batch_size=given.batch_size
+        find(args.model), device=args.device, dtype=args.dtype, batch_size=args.batch_size
     )
-    seeds = range(given.first_seed, given.first_seed + given.scenes)
+    seeds = range(args.first_seed, args.first_seed + args.scenes)
     scenes = [Scene.from_seed(seed) for seed in seeds]
     examples = [[x for x in eval_examples(scene) if x.kind != "ocr"] for scene in scenes]
     rows = answered(engine, "ask", scenes, examples)
     by_kind: dict[str, list[JoinedRow]] = defaultdict(list)
     for example, row in zip(chain.from_iterable(examples), rows, strict=True):
         by_kind[example.kind].append(row)
-    questions = [row for kind, some in by_kind.items() if kind not in NO_QUESTIONS for row in some]
+    questions = [
+        row for kind, of_kind in by_kind.items() if kind not in NO_QUESTIONS for row in of_kind
+    ]
     segmented = answered(engine, "segment", scenes, [[segmentation(scene)] for scene in scenes])
     lettered = [lettered_scene(seed) for seed in seeds]
     read = answered(engine, "ocr", lettered, [[ocr_example(scene)] for scene in lettered])
@@ -98,7 +100,7 @@ def main() -> None:
         "words_read": measured("exact", read)["exact"],
         "characters_read": round(characters_read(read), 4),
         "right_by_kind": {
-            kind: measured("exact", some)["exact"] for kind, some in sorted(by_kind.items())
+            kind: measured("exact", of_kind)["exact"] for kind, of_kind in sorted(by_kind.items())
         },
     }
     print(json.dumps(report, indent=2))
@@ -112,11 +114,13 @@ def answered(
 ) -> list[JoinedRow]:
     """The answers to all examples, in order, beside the truth."""
     decoded = map(ImageDecoder(engine.spec), items(scenes, examples))
-    images = zip(first_indices(examples), decoded, strict=True)
+    images = zip(accumulate(map(len, examples), initial=0), decoded, strict=False)
     total = sum(map(len, examples))
     answers = dict(tqdm(engine.ask(images, Question(task, None, 128)), total=total, unit="answer"))
     asked = (
-        (scene, example) for scene, some in zip(scenes, examples, strict=True) for example in some
+        (scene, example)
+        for scene, of_scene in zip(scenes, examples, strict=True)
+        for example in of_scene
     )
     return [
         JoinedRow(
@@ -133,12 +137,14 @@ def answered(
 
 def measured(metric: str, rows: Rows) -> dict[str, float]:
     """The values of the measures of a metric, by name."""
-    return {one.name: round(value_of(one, len(rows)), 4) for one in measures(metric, rows)}
+    return {
+        measure.name: round(value_of(measure, len(rows)), 4) for measure in measures(metric, rows)
+    }
 
 
 def boxes_of(rows: Rows) -> dict[str, float]:
-    found = measured("ap", rows)
-    return {name: found[name] for name in ("precision@0.5", "recall@0.5", "f1@0.5")}
+    values = measured("ap", rows)
+    return {name: values[name] for name in ("precision@0.5", "recall@0.5", "f1@0.5")}
 
 
 def characters_read(rows: Rows) -> float:
@@ -157,14 +163,6 @@ def items(scenes: Iterable[Scene], examples: Iterable[Sequence[Example]]) -> Ite
         )
 
 
-def first_indices(examples: Iterable[Sequence[Example]]) -> Iterator[int]:
-    """The row index of the first example of each scene."""
-    index = 0
-    for of_scene in examples:
-        yield index
-        index += len(of_scene)
-
-
 def segmentation(scene: Scene) -> Example:
     """The prompt for the masks of objects of the scene; its answer is in no text."""
     label = Random(f"masks {scene.seed}").choice(sorted(phrase_counts(scene), key=str))
@@ -176,14 +174,14 @@ def truth(scene: Scene, example: Example) -> RowTruth:
     if example.kind not in ("detect", "segment"):
         return RowTruth((example.suffix,))
     labels = example.prefix.partition(" ")[2].split(" ; ")
-    found = [
+    drawn_boxes = [
         (label, drawn, box)
         for label in labels
         for _, drawn, box in matching([phrase(label)], scene)
     ]
-    boxes = tuple(in_pixels(label, box, scene) for label, _, box in found)
+    boxes = tuple(in_pixels(label, box, scene) for label, _, box in drawn_boxes)
     is_masked = example.kind == "segment"
-    masks = tuple(mask(drawn, scene) for _, drawn, _ in found) if is_masked else None
+    masks = tuple(mask(drawn, scene) for _, drawn, _ in drawn_boxes) if is_masked else None
     return RowTruth((example.suffix,), boxes, masks)
 
 

@@ -47,7 +47,7 @@ pq.write_table(pa.table({"embedding": vectors}), out)
 
 
 def main() -> None:
-    given = options(
+    args = options(
         __doc__,
         model=str,
         kind=("siglip", "clip"),
@@ -57,40 +57,40 @@ def main() -> None:
         rounds=3,
     )
     with TemporaryDirectory() as scratch:
-        folder = Path(given.model or _random_model(Path(scratch) / "model", given.kind))
-        files = _photos(Path(scratch) / "photos", given.images)
-        settings = [given.dtype, str(given.batch_size)]
+        folder = Path(args.model or _random_model(Path(scratch) / "model", args.kind))
+        files = _photos(Path(scratch) / "photos", args.images)
+        settings = [args.dtype, str(args.batch_size)]
         outputs = [str(Path(scratch) / f"{name}.parquet") for name in ("pgcli", "reference")]
 
         def commands(count: int) -> dict[str, list[str]]:
             few = files[:count]
-            mine = [sys.executable, "-m", "pgcli", "embed", *few, "--model", str(folder)]
-            mine += ["--dtype", given.dtype, "--batch-size", str(given.batch_size)]
-            mine += ["-o", outputs[0], "--overwrite", "--quiet"]
-            theirs = [sys.executable, "-c", TRANSFORMERS, str(folder), outputs[1], *settings, *few]
-            return {"pgcli": mine, "transformers": theirs}
+            embed = [sys.executable, "-m", "pgcli", "embed", *few, "--model", str(folder)]
+            embed += ["--dtype", args.dtype, "--batch-size", str(args.batch_size)]
+            embed += ["-o", outputs[0], "--overwrite", "--quiet"]
+            program = [sys.executable, "-c", TRANSFORMERS, str(folder), outputs[1]]
+            return {"pgcli": embed, "transformers": [*program, *settings, *few]}
 
-        first = min(given.batch_size, len(files) // 2)
+        first = min(args.batch_size, len(files) // 2)
         starts, times = (
-            times_in_turns(commands(count), given.rounds) for count in (first, len(files))
+            times_in_turns(commands(count), args.rounds) for count in (first, len(files))
         )
         vectors = [_vectors(Path(output)) for output in outputs]
-    medians = {name: typical(some) for name, some in times.items()}
+    medians = {name: typical(runs) for name, runs in times.items()}
     rates = {
-        name: (len(files) - first) / max(1e-9, medians[name].clock - typical(some).clock)
-        for name, some in starts.items()
+        name: (len(files) - first) / max(1e-9, medians[name].clock - typical(runs).clock)
+        for name, runs in starts.items()
     }
-    mine, theirs = medians["pgcli"], medians["transformers"]
+    ours, reference = medians["pgcli"], medians["transformers"]
     report = {
         "images": len(files),
-        "batch_size": given.batch_size,
-        "dtype": given.dtype,
+        "batch_size": args.batch_size,
+        "dtype": args.dtype,
         "clock_and_processor_seconds": times,
         "those_of_the_first_batch": starts,
         "images_per_second": {name: round(rate, 2) for name, rate in rates.items()},
         "ratio": round(rates["pgcli"] / rates["transformers"], 2),
-        "ratio_of_whole_runs": round(theirs.clock / mine.clock, 2),
-        "ratio_of_processor_time": round(theirs.processor / mine.processor, 2),
+        "ratio_of_whole_runs": round(reference.clock / ours.clock, 2),
+        "ratio_of_processor_time": round(reference.processor / ours.processor, 2),
         "largest_difference": float(np.abs(vectors[0] - vectors[1]).max()),
     }
     print(json.dumps(report, indent=2))

@@ -20,7 +20,7 @@ SHARD_BYTES = 2**31
 
 
 def main() -> None:
-    given = options(
+    args = options(
         __doc__,
         folder=Path("runs/3b"),
         generation=(1, 2),
@@ -28,13 +28,13 @@ def main() -> None:
         rows=2,
         measure=False,  # in the process that is measured
     )
-    if given.measure:
-        json.dump(measured(given.folder, given.rows), sys.stdout)
+    if args.measure:
+        json.dump(measured(args.folder, args.rows), sys.stdout)
         return
-    if not (given.folder / "config.json").exists():
-        make(given.folder, given.generation, given.resolution)
-    command = [sys.executable, "-m", "benchmarks.full_size", "--measure", "--rows", given.rows]
-    command += ["--folder", given.folder.absolute()]
+    if not (args.folder / "config.json").exists():
+        make(args.folder, args.generation, args.resolution)
+    command = [sys.executable, "-m", "benchmarks.full_size", "--measure", "--rows", args.rows]
+    command += ["--folder", args.folder.absolute()]
     process = subprocess.run([*map(str, command)], stdout=subprocess.PIPE, check=True, cwd=ROOT)
     sys.stdout.write(json.dumps(json.loads(process.stdout), indent=2) + "\n")
 
@@ -90,7 +90,7 @@ def measured(folder: Path, rows: int) -> dict[str, object]:
     began = perf_counter()
     engine = load(Checkpoint("full size", folder), dtype="bfloat16", batch_size=rows)
     loaded, after_load = perf_counter(), peak()
-    weights = sum(one.nbytes for one in engine.model.parameters())
+    weights = sum(parameter.nbytes for parameter in engine.model.parameters())
     side = engine.spec.resolution
     noise = np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8)
     question = tasks.caption(max_new_tokens=8)
@@ -107,12 +107,12 @@ def measured(folder: Path, rows: int) -> dict[str, object]:
         "load_peak_over_weights": round((after_load - imported) / weights, 3),
         "rows": rows,
         "answer_seconds": round(answered - loaded, 1),
-        "prefill_ms_a_row": round(sum(one.prefill_ms or 0 for one in answers) / rows),
+        "prefill_ms_a_row": round(sum(answer.prefill_ms or 0 for answer in answers) / rows),
         "decode_ms_a_token": round(
-            sum(one.decode_ms or 0 for one in answers)
-            / max(1, sum(one.tokens or 0 for one in answers) - rows)
+            sum(answer.decode_ms or 0 for answer in answers)
+            / max(1, sum(answer.tokens or 0 for answer in answers) - rows)
         ),
-        "vision_ms_a_row": round(sum(one.vision_ms or 0 for one in answers) / rows),
+        "vision_ms_a_row": round(sum(answer.vision_ms or 0 for answer in answers) / rows),
         "resident_peak_gb": round(peak() / 1e9, 2),
     }
 

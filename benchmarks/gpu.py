@@ -8,11 +8,10 @@ Each stage is a process of its own, which is ended after its share of `--seconds
 that fails or hangs costs only itself. What a stage has measured is in the JSON file at once, which
 is printed at the end. Programs are compared in turns, A B B A, after a batch each to warm up.
 
-The stages: `versions` with the attention backends of each mask and head size; `parity` of a layer
-of each generation with float64, and the GPU tests; `waits`: synchronizations, kernels and the busy
-share of one batch; `turns` of recorded, eager and plain steps and transformers, and `turns2` of the
-second generation; MLPs `quantized` to 8 bits. `pgcli bench` measures the rest: the roofs of
-products and memory, and files to rows.
+The stages: `versions`; `waits`: synchronizations, kernels and the busy share of one batch; `turns`
+of recorded, eager and plain steps and transformers, and `turns2` of the second generation. `pgcli
+bench` measures the rest: the limits of the machine, files to rows, and `--quantize fp8`. `pytest -m
+gpu` tests the kernels.
 """
 
 from __future__ import annotations
@@ -31,16 +30,14 @@ from benchmarks.measure import ROOT, options
 #: The stages in their order, with their shares of the time.
 SHARES = {
     "versions": 0.05,
-    "parity": 0.2,
-    "waits": 0.15,
-    "turns": 0.3,
-    "turns2": 0.2,
-    "quantized": 0.1,
+    "waits": 0.2,
+    "turns": 0.45,
+    "turns2": 0.3,
 }
 
 
 def main() -> None:
-    given = options(
+    args = options(
         __doc__,
         only=str,  # this stage, with all the time
         seconds=600.0,  # for all stages together
@@ -49,28 +46,28 @@ def main() -> None:
         tiny=False,
         stage=str,  # in the process that measures it
     )
-    if given.stage:
+    if args.stage:
         from benchmarks.gpu_stages import STAGES, Setup
 
-        for name, value in STAGES[given.stage](Setup.make(given.device, tiny=given.tiny)):
+        for name, value in STAGES[args.stage](Setup.make(args.device, tiny=args.tiny)):
             print(json.dumps([name, value]), flush=True)
         return
     results: dict[str, Any] = {}
-    for stage in [given.only] if given.only else list(SHARES):
-        share = 1.0 if given.only else SHARES[stage]
+    for stage in [args.only] if args.only else list(SHARES):
+        share = 1.0 if args.only else SHARES[stage]
         results[stage] = {}
-        for name, value in measured(stage, given, share * given.seconds):
+        for name, value in measured(stage, args, share * args.seconds):
             results[stage][name] = value
-            given.out.write_text(json.dumps(results, indent=1))
-    print(given.out.read_text())
+            args.out.write_text(json.dumps(results, indent=1))
+    print(args.out.read_text())
 
 
-def measured(stage: str, given: argparse.Namespace, seconds: float) -> Any:
+def measured(stage: str, args: argparse.Namespace, seconds: float) -> Any:
     """The names and values that a stage prints in its process, and how it ended."""
-    command = [sys.executable, "-m", "benchmarks.gpu", "--stage", stage, "--device", given.device]
-    command += ["--tiny"] if given.tiny else []
+    command = [sys.executable, "-m", "benchmarks.gpu", "--stage", stage, "--device", args.device]
+    command += ["--tiny"] if args.tiny else []
     start = perf_counter()
-    with (given.out.with_suffix(f".{stage}.log")).open("w+", encoding="utf-8") as log:
+    with (args.out.with_suffix(f".{stage}.log")).open("w+", encoding="utf-8") as log:
         process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=log, text=True)
         timer = threading.Timer(seconds, process.kill)
         timer.start()

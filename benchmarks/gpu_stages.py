@@ -2,38 +2,205 @@
 
 from __future__ import annotations
 
+import json
 import platform
-import subprocess
-import sys
+import shutil
 import tempfile
 import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from random import Random
+from statistics import median
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import torch
-from torch.nn import functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from benchmarks.gpu_bench import Bench, Lengths, Setup, summary
+from benchmarks.measure import hub_config
+from pgcli import tasks
 from pgcli.bench.engine_runner import EngineRunner
-from pgcli.bench.measure import in_turns
-from pgcli.bench.peak_rates import _min_seconds
-from pgcli.model.attention import softcapped_attention
-from pgcli.model.cuda.fused_gemma import fuse_decoder
+from pgcli.bench.measure import agreement, in_turns
+from pgcli.bench.reference_runner import ReferenceRunner
+from pgcli.bench.runner import BenchInputs, BenchRun
+from pgcli.checkpoints.config import parse_config
+from pgcli.checkpoints.families.paligemma import NAMES as PALIGEMMA
+from pgcli.checkpoints.find import BUILTIN
+from pgcli.checkpoints.preprocessing import Preprocessing
+from pgcli.checkpoints.weights import meta_model, param_slices
+from pgcli.device.select import choose_device
+from pgcli.engine import model_runner
+from pgcli.engine.engine import InferenceEngine
+from pgcli.engine.memory import batch_bytes
+from pgcli.engine.tokenizer import Tokenizer
+from pgcli.model.cuda.fused_gemma import FusedGemma
+from pgcli.model.gemma import Gemma
+from pgcli.model.optimize import optimize_for_device
 from pgcli.model.paligemma import PaliGemma
+from pgcli.proof import reference
+from pgcli.records import DecodedImage, Item
 
 Values = Iterator[tuple[str, Any]]
 PACKAGES = ("torch", "triton", "transformers", "numpy", "pillow")
+TINY_TEXT = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "head_dim": 32}
+TINY_VISION = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Lengths of answers, uniform between `least` and `most` tokens."""
+
+    least: int
+    most: int
+
+    def __str__(self) -> str:
+        return str(self.most) if self.least == self.most else f"{self.least} to {self.most}"
+
+    def of(self, rows: int) -> tuple[int, ...]:
+        """Each row's length, always the same."""
+        rng = Random(0)
+        return tuple(rng.randint(self.least, self.most) for _ in range(rows))
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The device and the sizes of a measurement."""
+
+    device: torch.device
+    tiny: bool
+
+    @classmethod
+    def make(cls, device: str, *, tiny: bool) -> Setup:
+        return cls(choose_device(device), tiny)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.bfloat16 if self.device.type == "cuda" else torch.float32
+
+    def config(self, generation: int, **text: int) -> dict[str, Any]:
+        """A configuration of the Hub's layout."""
+        if not self.tiny:
+            return hub_config(generation, text=text)
+        return hub_config(generation, 56, TINY_TEXT | text, TINY_VISION)
+
+    def model(self, config: dict[str, Any], dtype: torch.dtype) -> PaliGemma:
+        """A model with random weights drawn on the device."""
+        model = meta_model(parse_config(config)).to(dtype).to_empty(device=self.device).eval()
+        torch.manual_seed(0)
+        for name, parameter in model.requires_grad_(False).named_parameters():
+            parameter.normal_(std=0.1 if "norm" in name else parameter.shape[-1] ** -0.5)
+        return model
+
+
+class Bench:
+    """An engine with random weights, its images, and the checkpoint's folder without weights."""
+
+    def __init__(self, setup: Setup, generation: int, folder: Path):
+        self.folder = folder
+        config = setup.config(generation)
+        (folder / "config.json").write_text(json.dumps(config))
+        shutil.copy(BUILTIN / "tokenizer.json", folder)
+        self.model = setup.model(config, setup.dtype)
+        # on a CPU nothing is packed, so that transformers shares the weights
+        if setup.device.type == "cuda":
+            optimize_for_device(self.model)
+        self.engine = InferenceEngine(
+            self.model, Tokenizer.from_folder(folder), Preprocessing(), label="random", batch_size=1
+        )
+
+    def inputs(self, batch: int, count: int, lengths: Lengths) -> BenchInputs:
+        side = self.engine.spec.resolution
+        pixels_BRRC = np.random.default_rng(0).integers(0, 256, (count, side, side, 3), np.uint8)
+        images = [
+            DecodedImage(Item(n, str(n), str(n)), side, side, pixels_RRC, 0.0)
+            for n, pixels_RRC in enumerate(pixels_BRRC)
+        ]
+        question = tasks.ask(("caption en",), max_new_tokens=lengths.most)
+        ids = [self.engine.tokenizer.encode_prompt("caption en")]
+        return BenchInputs(images, [], question, ids, lengths.of(count), batch)
+
+    def computed_gb(self, batch: int, lengths: Lengths) -> float:
+        """The memory of a batch by the estimate of `--batch-size auto`; peaks are to be below."""
+        config, itemsize = self.model.config, self.model.projector.weight.itemsize
+        device = self.model.projector.weight.device.type
+        new = lengths.most
+        return batch_bytes(config, itemsize, batch, device=device, new_tokens=new) / 1e9
+
+    def programs(self) -> dict[str, Callable[[BenchInputs], BenchRun]]:
+        """The programs that are compared."""
+        ours = EngineRunner(self.engine)
+        eager = partial(mock.patch.object, model_runner, "step_recorder", lambda model: None)
+        plain = partial(mock.patch.object, FusedGemma, "forward", Gemma.forward)
+        return {
+            "recorded": partial(_within, [nullcontext], ours.run_arrays),
+            "eager": partial(_within, [eager], ours.run_arrays),
+            "plain": partial(_within, [eager, plain], ours.run_arrays),
+            "transformers": self.reference().run_arrays,
+        }
+
+    def reference(self, *, static: bool = False) -> ReferenceRunner:
+        """transformers with the same weights, in the same memory."""
+        return ReferenceRunner(
+            *(share_weights(self.model, self.folder), self.folder),
+            *(self.model.config, Preprocessing()),
+            vocabulary=self.engine.tokenizer.size,
+            static=static,
+        )
+
+
+def share_weights(model: PaliGemma, folder: Path) -> Any:
+    """transformers' model with views of this model's weights, without a copy."""
+    library = reference.import_transformers()
+    owned = dict(model.named_parameters())
+    state = {}
+    for name, part in param_slices(model).items():
+        weight: torch.Tensor = owned[part.parameter].detach()
+        state[PALIGEMMA.hub_name(name)] = weight.narrow(0, part.start, part.shape[0])
+    shared, info = library.PaliGemmaForConditionalGeneration.from_pretrained(
+        None,
+        config=library.AutoConfig.from_pretrained(folder, **reference.SAFE_OPTIONS),
+        state_dict=state,
+        dtype=model.projector.weight.dtype,
+        output_loading_info=True,
+    )
+    assert not info["missing_keys"]  # transformers initializes them randomly
+    return shared.to(model.projector.weight.device).eval().requires_grad_(False)
+
+
+def _within(
+    contexts: list[Callable[[], AbstractContextManager[Any]]],
+    run: Callable[[BenchInputs], BenchRun],
+    inputs: BenchInputs,
+) -> BenchRun:
+    with ExitStack() as stack:
+        for context in contexts:
+            stack.enter_context(context())
+        return run(inputs)
+
+
+def summary(runs: list[BenchRun], recorded: BenchRun) -> dict[str, Any]:
+    rows, last = len(recorded.tokens), runs[-1]
+    same = agreement("recorded", last.tokens, recorded.tokens)
+    return {
+        "images/s": rows / median(run.seconds for run in runs),
+        "rounds": [rows / run.seconds for run in runs],
+        "vision, prefill, decode ms": [
+            1000 * seconds
+            for seconds in (last.stages.vision, last.stages.prefill, last.stages.decode)
+        ],
+        "peak GB": (last.peak_bytes or 0) / 1e9,
+        "tokens as recorded": same.share,
+    }
 
 
 def versions(setup: Setup) -> Values:
-    """Versions, the device, and which attention backends run."""
+    """Versions and the device."""
     yield "python", platform.python_version()
     for name in PACKAGES:
         try:
@@ -42,107 +209,8 @@ def versions(setup: Setup) -> Values:
             yield name, "not installed"
     yield "cuda", torch.version.cuda
     if setup.device.type == "cuda":
-        about = torch.cuda.get_device_properties(setup.device)
-        yield "device", [about.name, about.total_memory, about.multi_processor_count]
-    backends = (
-        *(SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION),
-        *(SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH),
-    )
-    for name, size, heads, queries, has_mask in (
-        ("vision", 72, 16, 272, False),
-        ("prefill", 256, 1, 8 * 272, False),
-        ("prefill with padding", 256, 1, 8 * 272, True),
-    ):
-        q = torch.randn(4, heads, queries, size, device=setup.device, dtype=setup.dtype)
-        mask = torch.ones(4, 1, 1, 272, dtype=torch.bool, device=setup.device) if has_mask else None
-        yield f"attention of {name}", dict(_backends(q, mask, backends))
-    q = torch.randn(4, 4, 2 * 272, 256, device=setup.device, dtype=setup.dtype)
-    key = q[:, :, :272]
-    run = partial(softcapped_attention, q, key, key, None, 0.0625, 50.0)
-    yield "softcapped attention of prefill", {"default": 1000 * _min_seconds(run, setup.device)}
-
-
-def _backends(q: torch.Tensor, mask: Any, backends: tuple[SDPBackend, ...]) -> Values:
-    """Milliseconds of each backend that runs, and of the default."""
-    key = q[:, :, :272]
-    run = partial(F.scaled_dot_product_attention, q, key, key, attn_mask=mask)
-    yield "default", 1000 * _min_seconds(run, q.device)
-    for backend in backends:
-        try:
-            with warnings.catch_warnings(), sdpa_kernel(backend):
-                warnings.simplefilter("ignore")
-                yield backend.name, 1000 * _min_seconds(run, q.device)
-        except RuntimeError:
-            yield backend.name, "does not run"
-
-
-def parity(setup: Setup) -> Values:
-    """Relative differences of the logits of a layer from float64; then the GPU tests."""
-    for generation in (1, 2):
-        config = setup.config(generation, num_hidden_layers=1)
-        reference = setup.model(config, torch.float64)
-        expected = _logits(reference)
-        for dtype in (torch.float32, torch.bfloat16):
-            model = setup.model(config, dtype)
-            for one, other in zip(model.parameters(), reference.parameters(), strict=True):
-                one.copy_(other)
-            name = f"generation {generation}, {str(dtype).removeprefix('torch.')}"
-            plain = _logits(model)
-            fuse_decoder(model)
-            fused = _logits(model)
-            yield (
-                name,
-                {
-                    "plain": _distance(plain, expected),
-                    "fused": _distance(fused, expected),
-                    "fused from plain": _distance(fused, plain),
-                },
-            )
-    if not setup.tiny:
-        command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider"]
-        done = subprocess.run([*command, "tests"], capture_output=True, text=True, check=False)
-        yield "tests", (done.stdout.strip().splitlines() or [done.stderr[-200:]])[-1]
-
-
-@torch.inference_mode()
-def _logits(model: PaliGemma) -> torch.Tensor:
-    """The logits of a prefill of five rows and of three steps."""
-    config, weight = model.config, model.projector.weight
-    generator = torch.Generator().manual_seed(1)
-    shape = (5, config.image_tokens, config.decoder.width)
-    patch_BPD = torch.randn(shape, generator=generator).to(weight)
-    token_BT = torch.arange(80, device=weight.device).view(5, 16)
-    cache = model.kv_cache(5)
-    found = [model.prefill(patch_BPD, token_BT, None, cache)]
-    found += [model.decode_step(token_BT[:, step].clone(), cache) for step in range(3)]
-    return torch.stack(found).double()
-
-
-def _distance(one: torch.Tensor, other: torch.Tensor) -> float:
-    return float((one - other).norm() / other.norm())
-
-
-def quantized(setup: Setup) -> Values:
-    """Images/s with the MLPs in 8 bits, and the share of tokens as unquantized ones."""
-    batch, lengths = (2, Lengths(3, 3)) if setup.tiny else (256, Lengths(16, 16))
-    with tempfile.TemporaryDirectory() as scratch:
-        benches = {}
-        for name in ("none", "fp8"):
-            folder = Path(scratch) / name
-            folder.mkdir()
-            try:
-                benches[name] = Bench(setup, 1, folder, name)
-                EngineRunner(benches[name].engine).run_arrays(
-                    benches[name].inputs(batch, batch, lengths)
-                )
-            except RuntimeError as problem:
-                del benches[name]
-                yield f"images of {name}", f"failed: {problem}"
-        inputs = next(iter(benches.values())).inputs(batch, 2 * batch, lengths)
-        programs = [EngineRunner(one.engine).run_arrays for one in benches.values()]
-        runs = in_turns([partial(run, inputs) for run in programs], 2)
-        for name, of_one in zip(benches, runs, strict=True):
-            yield f"batch {batch}, {lengths} tokens, {name}", summary(of_one, runs[0][-1])
+        device = torch.cuda.get_device_properties(setup.device)
+        yield "device", [device.name, device.total_memory, device.multi_processor_count]
 
 
 def turns(setup: Setup, generation: int = 1) -> Values:
@@ -161,8 +229,9 @@ def turns(setup: Setup, generation: int = 1) -> Values:
             for run in programs.values():
                 run(bench.inputs(batch, batch, lengths))
             runs = in_turns([partial(run, inputs) for run in programs.values()], 2)
-            for (name, _), of_one in zip(programs.items(), runs, strict=True):
-                yield f"batch {batch}, {lengths} tokens, {name}", summary(of_one, runs[0][-1])
+            for name, runs_of_program in zip(programs, runs, strict=True):
+                measured = summary(runs_of_program, runs[0][-1])
+                yield f"batch {batch}, {lengths} tokens, {name}", measured
         if setup.device.type == "cuda":  # last, as transformers compiles for minutes
             static = bench.reference(static=True).run_arrays
             batch, lengths = settings[0]
@@ -196,17 +265,17 @@ def waits(setup: Setup) -> Values:
         with torch.profiler.profile(activities=activities) as profile:
             seconds = run(inputs).seconds
         events = profile.key_averages()
-        kernels = [one for one in events if one.device_type != torch.autograd.DeviceType.CPU]
-        busy = sum(one.self_device_time_total for one in kernels) / 1e6
+        kernels = [event for event in events if event.device_type != torch.autograd.DeviceType.CPU]
+        busy = sum(kernel.self_device_time_total for kernel in kernels) / 1e6
         yield "seconds of the batch", seconds
         yield "busy share", busy / seconds
-        yield "kernels", sum(one.count for one in kernels)
+        yield "kernels", sum(kernel.count for kernel in kernels)
         launches = ("cudaLaunchKernel", "cuLaunchKernel", "cudaLaunchKernelExC", "cudaGraphLaunch")
-        counts = {one.key: one.count for one in events if one.key in launches}
+        counts = {event.key: event.count for event in events if event.key in launches}
         yield "launches", counts
         yield "launches a step, prefill and vision included", sum(counts.values()) / lengths.most
-        for one in sorted(kernels, key=lambda one: -one.self_device_time_total)[:15]:
-            yield f"kernel {one.key[:60]}", [one.count, one.self_device_time_total / 1e3]
+        for kernel in sorted(kernels, key=lambda kernel: -kernel.self_device_time_total)[:15]:
+            yield f"kernel {kernel.key[:60]}", [kernel.count, kernel.self_device_time_total / 1e3]
 
 
 def counting(places: Counter[str]) -> Callable[..., None]:
@@ -214,7 +283,7 @@ def counting(places: Counter[str]) -> Callable[..., None]:
 
     def show(message: Any, category: type, file: str, line: int, *_: Any) -> None:
         stack = [f for f in traceback.extract_stack() if "/pgcli/" in f.filename]
-        frames = [f"{Path(one.filename).name}:{one.lineno}" for one in stack]
+        frames = [f"{Path(frame.filename).name}:{frame.lineno}" for frame in stack]
         places[" > ".join(frames[-5:]) or f"{Path(file).name}:{line}"] += 1
 
     return show
@@ -222,9 +291,7 @@ def counting(places: Counter[str]) -> Callable[..., None]:
 
 STAGES: dict[str, Callable[[Setup], Values]] = {
     "versions": versions,
-    "parity": parity,
     "waits": waits,
     "turns": turns,
     "turns2": partial(turns, generation=2),
-    "quantized": quantized,
 }

@@ -45,11 +45,11 @@ with serve(S3, files) as address:
 
 
 def main() -> None:
-    given = options(__doc__, count=1_000, rounds=4)
+    args = options(__doc__, count=1_000, rounds=4)
     with TemporaryDirectory() as scratch, ExitStack() as stack:
         folder, archive = Path(scratch) / "drawings", Path(scratch) / "drawings.tar"
         folder.mkdir()
-        files = draw(folder, given.count)
+        files = draw(folder, args.count)
         with tarfile.open(archive, "w") as tar:
             for file in files:
                 tar.add(file, file.name)
@@ -58,15 +58,15 @@ def main() -> None:
         output = Path(scratch) / "rows.jsonl"
         rates: dict[str, list[float]] = {kind: [] for kind in KINDS}
         answers: dict[str, list[str]] = {}
-        for number in range(given.rounds):
+        for number in range(args.rounds):
             for kind in KINDS if number % 2 else KINDS[::-1]:
                 rates[kind].append(_run(sources[kind], output, address))
                 answers[kind] = [
                     json.loads(line)["answer"] for line in output.read_text().splitlines()
                 ]
-    medians = {kind: median(found) for kind, found in rates.items()}
-    shares = {kind: round(found / medians["folder"], 3) for kind, found in medians.items()}
-    alike = all(found == answers["folder"] for found in answers.values())
+    medians = {kind: median(of_runs) for kind, of_runs in rates.items()}
+    shares = {kind: round(rate / medians["folder"], 3) for kind, rate in medians.items()}
+    alike = all(of_kind == answers["folder"] for of_kind in answers.values())
     report = {"images_per_second": rates, "share_of_folder": shares, "answers_alike": alike}
     print(json.dumps(report, indent=2))
 
@@ -77,12 +77,12 @@ def _served(folder: Path) -> Iterator[str]:
     command = [sys.executable, "-c", SERVER, str(folder)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
-    ) as one:
-        assert one.stdout is not None
+    ) as server:
+        assert server.stdout is not None
         try:
-            yield one.stdout.readline().strip()
+            yield server.stdout.readline().strip()
         finally:
-            one.terminate()
+            server.terminate()
 
 
 def _run(source: str, output: Path, address: str) -> float:
@@ -93,9 +93,9 @@ def _run(source: str, output: Path, address: str) -> float:
         command += ["--allow-urls", "--allow-private-hosts"]
     known = os.environ | KEYS | {"AWS_ENDPOINT_URL": address}
     log = subprocess.run(command, check=True, stderr=subprocess.PIPE, text=True, env=known).stderr
-    found = re.search(r"([\d.,]+) images/s", log)
-    assert found is not None, log
-    return float(found[1].replace(",", ""))
+    match = re.search(r"([\d.,]+) images/s", log)
+    assert match is not None, log
+    return float(match[1].replace(",", ""))
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ class Rows:
 
 
 def main() -> None:
-    given = options(
+    args = options(
         __doc__,
         folder=Path("runs/3b"),
         size=("3b", "small"),
@@ -74,11 +74,11 @@ def main() -> None:
         no_checkpointing=False,
         side=str,  # in the process that is measured
     )
-    if given.side:
-        json.dump(measured(given), sys.stdout)
+    if args.side:
+        json.dump(measured(args), sys.stdout)
         return
-    if not (given.folder / "config.json").exists():
-        make(given)
+    if not (args.folder / "config.json").exists():
+        make(args)
     runs: dict[str, list[dict[str, Any]]] = {"pgcli": [], "transformers": []}
     for side in SIDES:
         process = subprocess.run(
@@ -89,45 +89,45 @@ def main() -> None:
             check=True,
         )
         runs[side].append(json.loads(process.stdout))
-    report = {side: summary(found) for side, found in runs.items()}
-    mine, theirs = report["pgcli"], report["transformers"]
+    report = {side: summary(runs_of_side) for side, runs_of_side in runs.items()}
+    ours, reference = report["pgcli"], report["transformers"]
     for name in ("seconds", "processor_seconds", "peak_gb"):
-        report[f"ratio_of_{name}"] = round(theirs[name] / mine[name], 2)
+        report[f"ratio_of_{name}"] = round(reference[name] / ours[name], 2)
     sys.stdout.write(json.dumps(report, indent=2) + "\n")
 
 
-def make(given: argparse.Namespace) -> None:
+def make(args: argparse.Namespace) -> None:
     """Write a checkpoint with random weights."""
     from benchmarks.full_size import make as make_full
     from tests.support.tiny import checkpoint_into
 
-    if given.size == "small":
-        given.folder.mkdir(parents=True)
-        checkpoint_into(given.folder, generation=given.generation)
+    if args.size == "small":
+        args.folder.mkdir(parents=True)
+        checkpoint_into(args.folder, generation=args.generation)
     else:
-        make_full(given.folder, given.generation, 224)
+        make_full(args.folder, args.generation, 224)
 
 
-def summary(found: list[dict[str, Any]]) -> dict[str, Any]:
+def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
     """One side's runs: the updates of all of them, without the first of each."""
-    seconds = [one for run in found for one in run["seconds"][1:]]
-    processor = [one for run in found for one in run["processor_seconds"][1:]]
+    seconds = [update for run in runs for update in run["seconds"][1:]]
+    processor = [update for run in runs for update in run["processor_seconds"][1:]]
     return {
         "seconds": round(median(seconds), 3),
         "processor_seconds": round(median(processor), 3),
-        "peak_gb": round(median(run["peak_gb"] for run in found), 3),
-        "losses": found[0]["losses"],
+        "peak_gb": round(median(run["peak_gb"] for run in runs), 3),
+        "losses": runs[0]["losses"],
     }
 
 
-def measured(given: argparse.Namespace) -> dict[str, Any]:
+def measured(args: argparse.Namespace) -> dict[str, Any]:
     """The times and the memory of some updates by one side, in this process."""
     import torch
 
     torch.manual_seed(0)
-    step = (pgcli_step if given.side == "pgcli" else transformers_step)(given)
+    step = (pgcli_step if args.side == "pgcli" else transformers_step)(args)
     seconds, processor, losses = [], [], []
-    for _ in range(given.steps + 1):
+    for _ in range(args.steps + 1):
         began, began_processor = perf_counter(), process_time()
         losses.append(step())
         seconds.append(perf_counter() - began)
@@ -140,7 +140,7 @@ def measured(given: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def pgcli_step(given: argparse.Namespace) -> Callable[[], float]:
+def pgcli_step(args: argparse.Namespace) -> Callable[[], float]:
     """The update as `pgcli train --method lora` makes it; its loss."""
     import torch
 
@@ -150,26 +150,26 @@ def pgcli_step(given: argparse.Namespace) -> Callable[[], float]:
     from pgcli.training.answers.loss import AnswerTokens, TokenizedExample, answer_loss
     from pgcli.training.optimizer import make_optimizer
 
-    config = read_config(given.folder)
-    dtype = getattr(torch, given.dtype)
-    model = weights.load(given.folder, config, dtype=dtype)
-    settings = LoraSettings(targets=given.targets)
+    config = read_config(args.folder)
+    dtype = getattr(torch, args.dtype)
+    model = weights.load(args.folder, config, dtype=dtype)
+    settings = LoraSettings(targets=args.targets)
     add_lora(model, settings, seed=0)
-    save_adapter(model, settings, given.folder / "adapter", base_model=str(given.folder))
-    model.decoder.gradient_checkpointing = not given.no_checkpointing
-    rows = Rows.random(given.rows, config.vision.resolution, NEWLINE)
+    save_adapter(model, settings, args.folder / "adapter", base_model=str(args.folder))
+    model.decoder.gradient_checkpointing = not args.no_checkpointing
+    rows = Rows.random(args.rows, config.vision.resolution, NEWLINE)
     examples = [
         TokenizedExample(prompt, answer)
         for prompt, answer in zip(rows.prompts, rows.answers, strict=True)
     ]
     optimizer = make_optimizer(model, weight_decay=0.0, betas=(0.9, 0.999))
-    trained = [one for one in model.parameters() if one.requires_grad]
+    trained = [weight for weight in model.parameters() if weight.requires_grad]
 
     def step() -> float:
         model.train()
-        found = 0.0
-        for start in range(0, given.rows, given.micro_batch):
-            part = slice(start, start + given.micro_batch)
+        total = 0.0
+        for start in range(0, args.rows, args.micro_batch):
+            part = slice(start, start + args.micro_batch)
             tokens = AnswerTokens.of(
                 examples[part],
                 patches=config.image_tokens,
@@ -177,30 +177,30 @@ def pgcli_step(given: argparse.Namespace) -> Callable[[], float]:
                 device=torch.device("cpu"),
             )
             loss = answer_loss(model, model.encode(rows.pixels[part].to(dtype)), tokens)
-            (loss / given.rows).backward()
-            found += loss.item() / given.rows
+            (loss / args.rows).backward()
+            total += loss.item() / args.rows
         update(optimizer, trained)
-        return found
+        return total
 
     return step
 
 
-def transformers_step(given: argparse.Namespace) -> Callable[[], float]:
+def transformers_step(args: argparse.Namespace) -> Callable[[], float]:
     """The same update by transformers' model with PEFT's adapters; its loss."""
     import peft
     import torch
     import transformers
 
-    dtype = getattr(torch, given.dtype)
-    base = transformers.PaliGemmaForConditionalGeneration.from_pretrained(given.folder, dtype=dtype)
-    if not given.no_checkpointing:
+    dtype = getattr(torch, args.dtype)
+    base = transformers.PaliGemmaForConditionalGeneration.from_pretrained(args.folder, dtype=dtype)
+    if not args.no_checkpointing:
         base.gradient_checkpointing_enable({"use_reentrant": False})
     config = base.config
     config.text_config.final_logit_softcapping = None  # as PaliGemma 2 is trained
-    model = peft.PeftModel.from_pretrained(base, given.folder / "adapter", is_trainable=True)
+    model = peft.PeftModel.from_pretrained(base, args.folder / "adapter", is_trainable=True)
     patches = config.text_config.num_image_tokens or config.vision_config.num_image_tokens
-    rows = Rows.random(given.rows, config.vision_config.image_size, NEWLINE)
-    trained = [one for one in model.parameters() if one.requires_grad]
+    rows = Rows.random(args.rows, config.vision_config.image_size, NEWLINE)
+    trained = [weight for weight in model.parameters() if weight.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=LEARNING_RATE, weight_decay=0.0)
 
     def inputs(part: slice) -> dict[str, Any]:
@@ -221,16 +221,16 @@ def transformers_step(given: argparse.Namespace) -> Callable[[], float]:
 
     def step() -> float:
         model.train()
-        found = 0.0
-        for start in range(0, given.rows, given.micro_batch):
-            part = slice(start, start + given.micro_batch)
+        total = 0.0
+        for start in range(0, args.rows, args.micro_batch):
+            part = slice(start, start + args.micro_batch)
             out = model(**inputs(part), pixel_values=rows.pixels[part].to(dtype))
             # the mean over a part's tokens, which is that over its rows where they are equally long
-            loss = out.loss * len(rows.answers[part]) / given.rows
+            loss = out.loss * len(rows.answers[part]) / args.rows
             loss.backward()
-            found += loss.item()
+            total += loss.item()
         update(optimizer, trained)
-        return found
+        return total
 
     return step
 

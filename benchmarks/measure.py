@@ -90,9 +90,9 @@ def hub_config(
 
 def peak() -> int:
     """The most memory that this process has had resident, in bytes."""
-    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    assert found
-    return int(found[1]) * 1024
+    match = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert match
+    return int(match[1]) * 1024
 
 
 class Seconds(NamedTuple):

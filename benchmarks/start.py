@@ -60,44 +60,43 @@ sys.exit(main())
 
 
 def main() -> None:
-    given = options(
+    args = options(
         __doc__, model="demo", dtype=("float32", "bfloat16"), images=8, rounds=5, engines=int
     )
     with TemporaryDirectory() as scratch:
         images = Path(scratch) / "images"
         images.mkdir()
-        drawings = draw(images, min(given.images, len(EVAL_SEEDS)))
-        files = [*islice(cycle(map(str, drawings)), given.images)]
-        caption = ["caption", *files, "--model", given.model, "--dtype", given.dtype]
+        drawings = draw(images, min(args.images, len(EVAL_SEEDS)))
+        files = [*islice(cycle(map(str, drawings)), args.images)]
+        caption = ["caption", *files, "--model", args.model, "--dtype", args.dtype]
         caption += ["--overwrite", "--quiet"]
         outputs = {name: Path(scratch) / f"{name}.jsonl" for name in ("pgcli", "transformers")}
-        folder = str(find(given.model).folder)
+        folder = str(find(args.model).folder)
         commands = {
             "pgcli": [sys.executable, "-c", ONE_ENGINE, *caption, "-o", str(outputs["pgcli"])],
             "transformers": [
                 *(sys.executable, "-c", PROGRAM, folder, str(outputs["transformers"])),
-                *(given.dtype, *files),
+                *(args.dtype, *files),
             ],
         }
-        if given.engines is not None:
+        if args.engines is not None:
             outputs["engines"] = Path(scratch) / "engines.jsonl"
-            engines = ["--engines", str(given.engines), "-o", str(outputs["engines"])]
+            engines = ["--engines", str(args.engines), "-o", str(outputs["engines"])]
             commands["engines"] = [sys.executable, "-m", "pgcli", *caption, *engines]
-        times = times_in_turns(commands, given.rounds)
+        times = times_in_turns(commands, args.rounds)
         captions = {name: answers(file) for name, file in outputs.items()}
-    report: dict[str, object] = {"model": given.model, "images": len(files)}
-    report |= {"dtype": given.dtype, "clock_and_processor_seconds": times}
-    medians = {name: typical(some) for name, some in times.items()}
-    theirs = medians["transformers"]
+    report: dict[str, object] = {"model": args.model, "images": len(files)}
+    report |= {"dtype": args.dtype, "clock_and_processor_seconds": times}
+    medians = {name: typical(runs) for name, runs in times.items()}
     for name in filter(lambda name: name != "transformers", captions):
         report[name] = {
             "times_as_fast_as": {
-                other: round(found.clock / medians[name].clock, 2)
-                for other, found in medians.items()
-                if other != name
+                against: round(seconds.clock / medians[name].clock, 2)
+                for against, seconds in medians.items()
+                if against != name
             },
             "times_as_little_processor_time_as_transformers": round(
-                theirs.processor / medians[name].processor, 2
+                medians["transformers"].processor / medians[name].processor, 2
             ),
             "captions_alike": sum(map(str.__eq__, captions[name], captions["transformers"])),
         }

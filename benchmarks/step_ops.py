@@ -63,7 +63,7 @@ class LaunchCounter(TorchDispatchMode):
     ) -> Any:
         name = function.overloadpacket._qualified_op_name
         result = function(*args, **(kwargs or {}))
-        if not any(isinstance(one, Tensor) and one.is_meta for one in tree_leaves(result)):
+        if not any(isinstance(leaf, Tensor) and leaf.is_meta for leaf in tree_leaves(result)):
             return result  # a number, or a tensor of the host
         if function.is_view:
             self.views[name] += 1
@@ -100,16 +100,6 @@ def meta_model(generation: int, resolution: int = 224, quantize: str = "none") -
 
 
 @torch.no_grad()  # in inference mode, conversions would look like views
-def count_vision(model: PaliGemma, rows: int) -> LaunchCounter:
-    """The operations of encoding one image for each of `rows` rows."""
-    side = model.config.vision.resolution
-    pixels_BCRR = torch.zeros(rows, 3, side, side, dtype=torch.bfloat16, device="meta")
-    with LaunchCounter() as counter:
-        model.encode(pixels_BCRR)
-    return counter
-
-
-@torch.no_grad()
 def count_prefill(model: PaliGemma, rows: int) -> LaunchCounter:
     """The operations of a prefill of `rows` rows with prompts equally long."""
     config, cache = model.config, model.kv_cache(rows, fixed_shape=True)
@@ -139,17 +129,16 @@ def count_step(model: PaliGemma, rows: int, sampling: SamplingParams = GREEDY) -
 
 
 def main() -> None:
-    given = options(__doc__, rows=64, quantize=("none", "fp8"))
+    args = options(__doc__, rows=64, quantize=("none", "fp8"))
     for generation in (1, 2):
-        model = meta_model(generation, quantize=given.quantize)
-        step = count_step(model, given.rows)
+        model = meta_model(generation, quantize=args.quantize)
+        step = count_step(model, args.rows)
         counts = {
             "launches_per_step": step.launches.total(),
             "views_per_step": step.views.total(),
-            "launches_prefill": count_prefill(model, given.rows).launches.total(),
-            "launches_vision": count_vision(model, given.rows).launches.total(),
+            "launches_prefill": count_prefill(model, args.rows).launches.total(),
         }
-        print(f"generation {generation}, {given.rows} rows")
+        print(f"generation {generation}, {args.rows} rows")
         for name, count in (*counts.items(), *step.launches.most_common()):
             print(f"  {name:40}{count:7}")
 

@@ -31,17 +31,17 @@ CHANGES = ("turned", "scaled", "recompressed", "all three")
 
 
 def main() -> None:
-    given = options(__doc__, model="demo-towers", drawings=len(EVAL_SEEDS), device="cpu")
-    engine = load(find(given.model), dtype="float32", device=given.device)
-    scenes = [Scene.from_seed(seed) for seed in EVAL_SEEDS[: given.drawings]]
+    args = options(__doc__, model="demo-towers", drawings=len(EVAL_SEEDS), device="cpu")
+    engine = load(find(args.model), dtype="float32", device=args.device)
+    scenes = [Scene.from_seed(seed) for seed in EVAL_SEEDS[: args.drawings]]
     drawn = [render(scene) for scene in scenes]
     image_ND = encode(engine, drawn)
-    found = {"model": engine.label, "drawings": len(scenes)}
-    found |= retrieval(engine, scenes, image_ND)
-    found |= labels(engine, scenes, image_ND)
+    report = {"model": engine.label, "drawings": len(scenes)}
+    report |= retrieval(engine, scenes, image_ND)
+    report |= labels(engine, scenes, image_ND)
     copies = [changed(image, scene, CHANGES) for image, scene in zip(drawn, scenes, strict=True)]
-    found |= duplicates(image_ND, encode(engine, copies), scenes)
-    print(json.dumps(found, indent=1))
+    report |= duplicates(image_ND, encode(engine, copies), scenes)
+    print(json.dumps(report, indent=1))
 
 
 def encode(engine: EmbeddingEngine, images: Iterable[Image.Image]) -> np.ndarray:
@@ -80,7 +80,9 @@ def distinct_groups(scenes: Sequence[Scene]) -> Iterator[list[int]]:
     groups: list[dict[str, int]] = []
     for index, scene in enumerate(scenes):
         words = caption(scene)
-        group = next((one for one in groups if len(one) < GROUP and words not in one), None)
+        group = next(
+            (members for members in groups if len(members) < GROUP and words not in members), None
+        )
         if group is None:
             groups.append(group := {})
         group[words] = index

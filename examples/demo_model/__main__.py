@@ -39,9 +39,8 @@ def make(runs: Path, name: str, phase: Phase, processes: Processes) -> None:
     state.mkdir(parents=True, exist_ok=True)
     earlier = [runs / weights for weights in phase.weights]
     learner = DemoLearner.load(*earlier) if earlier else first_learner()
-    task = DrawingsTask(
-        learner, Drawings(phase, Tokenizer.from_folder(BUILTIN)), workers=1, processes=processes
-    )
+    drawings = Drawings(phase, Tokenizer.from_folder(BUILTIN))
+    task = DrawingsTask(learner, drawings, workers=1, processes=processes)
     if not phase.steps:
         processes.from_first(lambda: task.save(folder))
         return

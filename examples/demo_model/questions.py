@@ -107,9 +107,9 @@ def training_examples(scene: Scene, rng: Random) -> list[Example]:
     if not scene.words:
         first = [captioned, detected]
         return [segmented, *first, *others] if rng.random() < 0.5 else [*first, *others, segmented]
-    rest = [captioned, detected, segmented, *(x for x in others if x.kind != "ocr")]
-    rng.shuffle(rest)
-    return [ocr_example(scene), *rest]
+    examples = [captioned, detected, segmented, *(x for x in others if x.kind != "ocr")]
+    rng.shuffle(examples)
+    return [ocr_example(scene), *examples]
 
 
 def ocr_example(scene: Scene) -> Example:
@@ -155,9 +155,8 @@ def matching(
     labels: Sequence[Phrase], scene: Scene
 ) -> Iterator[tuple[Phrase, SceneObject, RelativeBox]]:
     """The objects that each label describes, label by label, each from left to right."""
-    from_left = sorted(
-        zip(scene.objects, scene.boxes, strict=True), key=lambda pair: (pair[1].xmin, pair[1].ymin)
-    )
+    pairs = zip(scene.objects, scene.boxes, strict=True)
+    from_left = sorted(pairs, key=lambda pair: (pair[1].xmin, pair[1].ymin))
     for label in labels:
         for drawn, box in from_left:
             if matches(label, drawn):
@@ -257,7 +256,8 @@ def which_colour(scene: Scene, rng: Random) -> QuestionAnswer | None:
     called = rng.choice((shape, *SHAPE_WORDS)) if alone else shape
     kind = "which colour" if len(of_shape[shape]) == 1 else "which colour, of several"
     template = rng.choice(TEMPLATES[kind])
-    return template.format(colour=colour_word, one=called, many=plural(shape)), of_shape[shape][0]
+    values = {"colour": colour_word, "single": called, "many": plural(shape)}
+    return template.format(**values), of_shape[shape][0]
 
 
 def which_shape(scene: Scene, rng: Random) -> QuestionAnswer | None:
@@ -301,10 +301,9 @@ def is_there(scene: Scene, rng: Random) -> QuestionAnswer:
     present = [phrase for phrase in phrase_counts(scene) if phrase != (None, None)]
     phrase = rng.choice(present) if answer == "yes" else absent_phrase(scene, rng)
     called = phrase_text(phrase, rng.choice(SHAPE_WORDS))
-    some = article(called)
-    if phrase[0] is None and rng.random() < 0.5:
-        some = f"anything {phrase[1]}"
-    return rng.choice(TEMPLATES["is there"]).format(some=some, many=plural(called)), answer
+    is_any = phrase[0] is None and rng.random() < 0.5
+    single = f"anything {phrase[1]}" if is_any else article(called)
+    return rng.choice(TEMPLATES["is there"]).format(single=single, many=plural(called)), answer
 
 
 def which_background(scene: Scene, rng: Random) -> QuestionAnswer:

@@ -350,9 +350,8 @@ def cap_height(font: str) -> float:
 
 def letter_edges(text: str, font: str) -> tuple[float, ...]:
     """Where each letter begins and the last one ends, in sizes of the font."""
-    widths = [_length(text[:1], font)] + [
-        _length(a + b, font) - _length(a, font) for a, b in pairwise(text)
-    ]
+    kerned = (_length(a + b, font) - _length(a, font) for a, b in pairwise(text))
+    widths = (_length(text[:1], font), *kerned)
     return tuple(edge / NOMINAL for edge in accumulate(widths, initial=0.0))
 
 

@@ -231,10 +231,8 @@ class DrawingsTask(TrainingTask):
             patch_loss = phase.patch_weight * self.model.head.loss(patch_BPD, batch.target_BPX)
             if not phase.max_examples:
                 return patch_loss
-            patches = patch_BPD.shape[1]
-            mask = packed_mask(
-                row, patches=patches, image_attends_to_prompt=phase.max_examples == 1
-            )
+            patches, is_single = patch_BPD.shape[1], phase.max_examples == 1
+            mask = packed_mask(row, patches=patches, image_attends_to_prompt=is_single)
             positions = packed_positions(row, patches=patches)
             hidden_BTD = model(patch_BPD, row.token_BT, positions, AttentionMasks(mask, mask))
             is_answer_BT = row.weight_BT > 0

@@ -83,10 +83,10 @@ def three_ways() -> dict[str, nn.Module]:
 def layer_of_transformers(ours: AllHeadsAtOnce) -> nn.Module:
     """The attention of layer 0 of transformers' vision model, with our weights: eight tensors."""
     sizes = {"hidden_size": WIDTH, "intermediate_size": 4 * WIDTH, "num_attention_heads": HEADS}
-    theirs = SiglipVisionModel(SiglipVisionConfig(**sizes)).encoder.layers[0].self_attn
+    reference = SiglipVisionModel(SiglipVisionConfig(**sizes)).encoder.layers[0].self_attn
     for name in ("q", "k", "v", "out"):
-        getattr(theirs, f"{name}_proj").load_state_dict(getattr(ours, name).state_dict())
-    return theirs
+        getattr(reference, f"{name}_proj").load_state_dict(getattr(ours, name).state_dict())
+    return reference
 
 
 @torch.no_grad()

@@ -89,9 +89,9 @@ def main() -> None:
     ]
     torch.testing.assert_close(torch.stack(each).mean(), loss(model, token_BT))
     print(f"{LENGTH} prefixes one by one and one causal pass have the same loss")
-    other = token_BT[:, :-1].clone()
-    other[:, -1] = (other[:, -1] + 1) % len(LETTERS)
-    same = torch.isclose(model(other), model(token_BT[:, :-1]), atol=1e-6).all(-1)[0]
+    changed = token_BT[:, :-1].clone()
+    changed[:, -1] = (changed[:, -1] + 1) % len(LETTERS)
+    same = torch.isclose(model(changed), model(token_BT[:, :-1]), atol=1e-6).all(-1)[0]
     assert same.tolist() == [True] * (LENGTH - 1) + [False]
     print("another last token changes the last logits only")
 

@@ -70,11 +70,11 @@ def answer(model: PaliGemma, patch_1PD: Tensor, ids: list[int], *, scale_image=F
 
 def boxes(text: str, width: int, height: int) -> list[tuple[str, float, float, float, float]]:
     """Label, left, top, right, bottom. Tokens come y before x, and 1023 is the whole side."""
-    found = []
+    labelled = []
     for match in LOCATION.finditer(text):
         top, left, bottom, right = (int(value) / 1023 for value in match.groups()[:4])
-        found.append((match[5], left * width, top * height, right * width, bottom * height))
-    return found
+        labelled.append((match[5], left * width, top * height, right * width, bottom * height))
+    return labelled
 
 
 def main() -> None:

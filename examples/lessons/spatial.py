@@ -43,14 +43,14 @@ def block_of_diffusers(ours: SpatialAttention) -> nn.Module:
     from diffusers.models.attention_processor import Attention
 
     sizes = {"heads": HEADS, "dim_head": WIDTH // HEADS, "norm_num_groups": GROUPS}
-    theirs = Attention(WIDTH, **sizes, bias=True, residual_connection=True)
-    layers = (theirs.to_q, theirs.to_k, theirs.to_v)
+    reference = Attention(WIDTH, **sizes, bias=True, residual_connection=True)
+    layers = (reference.to_q, reference.to_k, reference.to_v)
     for index, layer in enumerate(layers):
         rows = slice(index * WIDTH, (index + 1) * WIDTH)
         layer.weight.copy_(ours.qkv.weight[rows])
         layer.bias.copy_(ours.qkv.bias[rows])
-    theirs.to_out[0].load_state_dict(ours.out.state_dict())
-    return theirs
+    reference.to_out[0].load_state_dict(ours.out.state_dict())
+    return reference
 
 
 def show_layout() -> None:
@@ -80,8 +80,8 @@ def main() -> None:
     output = block(map_BDYX)
     print("feature maps", list(map_BDYX.shape), "->", list(output.shape))
     if find_spec("diffusers"):
-        theirs = block_of_diffusers(block)(map_BDYX)
-        torch.testing.assert_close(output, theirs, rtol=0, atol=1e-5)
+        expected = block_of_diffusers(block)(map_BDYX)
+        torch.testing.assert_close(output, expected, rtol=0, atol=1e-5)
         print("  equal to diffusers' block within 1e-5")
     turned = block(map_BDYX.rot90(dims=(2, 3)))
     torch.testing.assert_close(turned, output.rot90(dims=(2, 3)), rtol=0, atol=1e-5)
