@@ -101,7 +101,7 @@ def main() -> None:
     for start in (0.0, -10.0):
         lone = F.softplus(scale * cosine_NN + start).fill_diagonal_(0).sum() / 32
         share = lone / siglip_loss(scale * cosine_NN + start)
-        print(f"  bias {start:.0f}: what are no pairs make {share:.1%} of the sigmoid loss")
+        print(f"  bias {start:.0f}: pairs that do not match make {share:.1%} of the sigmoid loss")
 
     logit_NN, other_NN = 3 * torch.randn(8, 8), torch.zeros(8, 8)
     other_NN[2, 5] = 1

@@ -92,7 +92,7 @@ def main() -> None:
         torch.arange(8)[None], DecoderConfig(512, 1, 512, 2, 1, HEAD, 100), torch.float64
     )(query_SH[None, :, None])
     torch.testing.assert_close(ours[0, :, 0], turned, rtol=0, atol=1e-9)
-    print("  pgcli turns halves, as Gemma's weights want it: equal within 1e-9")
+    print("  pgcli turns halves, as Gemma's weights require: equal within 1e-9")
 
     values = decay()
     print("a query and a key of ones: the score by distance, a trend and not a rule")

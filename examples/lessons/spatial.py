@@ -85,7 +85,7 @@ def main() -> None:
         print("  equal to diffusers' block within 1e-5")
     turned = block(map_BDYX.rot90(dims=(2, 3)))
     torch.testing.assert_close(turned, output.rot90(dims=(2, 3)), rtol=0, atol=1e-5)
-    print("  a turned map gives the turned output: pixels do not know their place")
+    print("  a turned map gives the turned output: attention has no positions")
 
     pixel_BPD = torch.randn(1, 6, WIDTH)
     before = block.attend(pixel_BPD)

@@ -27,7 +27,7 @@ VARIANTS = {
 
 
 class Block(nn.Module):
-    """Attention, in which patches exchange what they know, then an MLP for each patch alone.
+    """Attention between patches, then an MLP for each patch alone.
 
     Norms come first (pre-norm) and both parts add to their input, so that gradients reach the
     embeddings undiminished.
@@ -56,7 +56,7 @@ class VisionTransformer(nn.Module):
         # a learned vector, put before the patches, that collects what the classifier reads
         self.class_token = nn.Parameter(torch.zeros(WIDTH)) if class_token else None
         length = (RESOLUTION // PATCH) ** 2 + class_token
-        # learned, and added: nothing else tells attention where a patch is
+        # learned, and added: attention itself does not depend on positions
         self.positions = nn.Parameter(0.02 * torch.randn(length, WIDTH)) if positions else None
         self.blocks = nn.Sequential(*(Block() for _ in range(DEPTH)))
         self.norm, self.head = nn.LayerNorm(WIDTH, 1e-6), nn.Linear(WIDTH, COLOURS)

@@ -148,7 +148,7 @@ class ModelRunner:
         Steps in flight are read first if one of them is the last of a sequence, so that no step is
         computed whose tokens would be dropped.
         """
-        if self._ends_in_flight():
+        if any(sequence.tokens_left <= len(self._in_flight) for sequence in self.rows):
             self._read_steps(0)
         if not self.rows:
             return
@@ -181,10 +181,6 @@ class ModelRunner:
         tokens = self._select(logits_BV, slice(rows), self.rows)
         self._token_R[:rows] = tokens.token_B
         return tokens
-
-    def _ends_in_flight(self) -> bool:
-        """Whether a sequence has all its tokens once the steps in flight are read."""
-        return any(sequence.tokens_left <= len(self._in_flight) for sequence in self.rows)
 
     def score(self, patch_BPD: Tensor, group: list[Sequence]) -> None:
         """Compute the log-likelihood of each candidate of the group."""
@@ -226,8 +222,8 @@ class ModelRunner:
         If no row is left, the KV cache is freed too; if a single sequence ran out of memory, the
         image-feature cache is also cleared.
         """
-        gone = set(sequences)
-        rows = [row for row, sequence in enumerate(self.rows) if sequence in gone]
+        preempted = set(sequences)
+        rows = [row for row, sequence in enumerate(self.rows) if sequence in preempted]
         held = {self.rows[row] for row in rows}
         lost = {sequence for sequence in sequences if sequence.status == "out_of_memory"}
         self._images.retain(sequence for sequence in sequences if sequence in held - lost)

@@ -106,7 +106,7 @@ class CudaGraphs:
 
 @contextmanager
 def _without_gc() -> Iterator[None]:
-    """Pause the garbage collector: a graph that it frees would spoil a capture in progress."""
+    """Pause the garbage collector: freeing a graph would invalidate a capture in progress."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

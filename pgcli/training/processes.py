@@ -188,7 +188,7 @@ class Processes:
         """Whether no other process has failed before: it has to print why the run ends."""
         try:
             return self.store is None or self.store.add(FAILED, 1) == 1
-        except RuntimeError:  # the process that holds the store is gone
+        except RuntimeError:  # the process that holds the store has ended
             return True
 
 

@@ -1,4 +1,4 @@
-"""What the trainer asks of a task: a model, its batches, their loss and its evaluation.
+"""The interface of training tasks: a model, its batches, their loss and its evaluation.
 
 B rows · R resolution · C channels
 """
@@ -109,7 +109,7 @@ def no_memory(purpose: str, rows: int) -> str:
 
 
 class TrainingTask(ABC):
-    """What is learned from what. The trainer knows nothing else about the model or its data.
+    """The model and the data of a run, as the trainer uses them.
 
     A task has a `model`, batches, their loss, an evaluation, and how the model is saved. Parameters
     of the model that require no gradient stay as they are and are not saved.

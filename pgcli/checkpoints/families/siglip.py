@@ -45,7 +45,8 @@ def read_vision_tower(values: Mapping[str, Any]) -> TwoTowersConfig:
 def write(config: TwoTowersConfig) -> dict[str, Any]:
     assert config.text is not None
     text = {"model_type": "siglip_text_model", "projection_size": config.embedding_dim}
-    loss = {} if config.has_sigmoid else {"contrastive_loss": "softmax"}  # its sigmoid is no score
+    # without the sigmoid loss, the sigmoid of a logit has no meaning
+    loss = {} if config.has_sigmoid else {"contrastive_loss": "softmax"}
     return {
         "architectures": ["SiglipModel"],
         "model_type": "siglip",

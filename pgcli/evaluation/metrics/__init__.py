@@ -49,7 +49,7 @@ PROMPT_TASKS: Mapping[str, Task] = {
     "segment": "segment",
     "ocr": "ocr",
 }
-VQA_ANSWERS = 10  # of a question, which `auto` knows VQA by
+VQA_ANSWERS = 10  # of a question, by which `auto` recognizes VQA
 YES_NO = ("yes", "no")
 
 

@@ -23,7 +23,7 @@ PUNCTUATION = ';/[]"{}()=+\\_-><@`,?!'
 PERIOD = re.compile(r"\.(?!\d)")
 MAX_PERIODS = int(re.UNICODE)  # upstream passes the flag in the place of the count
 COMMA_IN_NUMBER = re.compile(r"\d,\d")
-#: Words that are corrected where their apostrophe is missing; upstream does not know others.
+#: Words that are corrected where their apostrophe is missing; upstream corrects no others.
 CONTRACTED = """
 ain't aren't can't could've couldn't didn't doesn't don't hadn't hasn't haven't he'd he's how'd
 how'll how's I'm I've isn't it'd it'll ma'am mightn't might've mustn't must've needn't not've

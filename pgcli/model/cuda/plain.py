@@ -1,8 +1,8 @@
 """Plain versions of the fused decoder's operators.
 
 The kernels are compared with them. They run where there are no kernels: on other devices, and on a
-GPU in dtypes or for sizes that the kernels do not have. `rms_norm` and `softcap` have theirs in the
-model itself.
+GPU for dtypes or sizes that the kernels do not support. Those of `rms_norm` and `softcap` are in
+the model itself.
 
 B rows · L new slots · D width · X queries, keys and values of all heads · N query heads ·
 K key/value heads · H head size · S slots · V vocabulary · M rows of any kind
@@ -111,14 +111,9 @@ def select_greedy(
 
     Third, the log-probability of all `locations` at most `near` places from it.
     """
-    wide_BV = _valid(logits_BV, size, excluded)
-    return _chosen(wide_BV, wide_BV.argmax(-1), first_location, locations, near)
-
-
-def _valid(logits_BV: Tensor, size: int, excluded: int) -> Tensor:
-    """The logits of tokens below `size` in float32, with -inf for the excluded one."""
     column_V = torch.arange(size, device=logits_BV.device)
-    return at_least_float32(logits_BV[:, :size]).masked_fill(column_V == excluded, -torch.inf)
+    wide_BV = at_least_float32(logits_BV[:, :size]).masked_fill(column_V == excluded, -torch.inf)
+    return _chosen(wide_BV, wide_BV.argmax(-1), first_location, locations, near)
 
 
 def _chosen(

@@ -82,7 +82,7 @@ class ClassifyTask(ImageTask[ImageClassifier]):
         return metrics["accuracy"], -metrics["loss"]
 
     def fill_features(self, track: Callable[[Iterable[Any]], Iterable[Any]] = iter) -> None:
-        """Compute what the linear layer classifies of all images, and take it from there then on.
+        """Compute the features of all images, which the linear layer classifies, once.
 
         Each process computes a part, always in the same batches, so that a resumed run has the same
         features. Raises TooManyErrors if no image can be read.

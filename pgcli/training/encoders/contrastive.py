@@ -63,7 +63,7 @@ def softmax_contrastive(
         image_ND: A vector for each image of this process, (N, D).
         text_ND: A vector for each text of this process, (N, D).
         scale: The learned temperature's inverse, a scalar.
-        meanings: Which texts are true of which images: those are no negatives.
+        meanings: Which texts are true of which images: those are not negatives.
         chunk_rows: Rows computed at a time. Memory is then in proportion to `chunk_rows` times M;
             the logits are computed again in the backward pass.
         group: Processes that hold a part of the batch each, of any size. The result is the loss of
@@ -127,7 +127,7 @@ def pair_cross_entropy(
 ) -> Tensor:
     """The sum of the cross-entropies of finding each query's key, `first` rows further down.
 
-    Keys for which `is_true` holds are no candidates, apart from the query's own.
+    Keys for which `is_true` holds are left out, apart from the query's own.
     """
 
     def loss_of_rows(start: int, stop: int) -> Tensor:

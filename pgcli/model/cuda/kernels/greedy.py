@@ -100,7 +100,7 @@ def likeliest(logits, size, excluded, BLOCK: tl.constexpr):
 
 @triton.jit
 def columns(logits, start, size, excluded, BLOCK: tl.constexpr):
-    """A block of a row's logits, -inf for those that are no tokens."""
+    """A block of a row's logits, -inf for columns that are not tokens."""
     column = start + tl.arange(0, BLOCK)
     inside = (column < size) & (column != excluded)
     return tl.load(logits + column, mask=inside, other=float("-inf")).to(tl.float32)
