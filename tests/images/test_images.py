@@ -370,6 +370,19 @@ def test_more_frames_take_no_more_time(format_: str) -> None:
     assert min(seconds) < 0.1
 
 
+@pytest.mark.parametrize("format_", [format_ for format_ in FORMATS if format_ != "AVIF"])
+@pytest.mark.parametrize("size", [(1, 1), (1, 16_383), (16_383, 1)])
+def test_one_pixel_wide_image_is_decoded(format_: str, size: tuple[int, int]) -> None:
+    data = encoded(Image.new("RGB", size, "red"), format_)
+    for spec in (EXACT, FAST):
+        decoded = decode_source(data, spec)
+        assert decoded.fault is None
+        assert (decoded.width, decoded.height) == size
+        assert decoded.pixels is not None
+        assert decoded.pixels.min() >= 0
+        assert decoded.pixels[..., 0].min() > 250
+
+
 def strange_tiffs() -> dict[str, tuple[bytes, str | None]]:
     """TIFFs with malformed pages and tags or random pixels, and their expected error codes."""
     grey, rubbish = bytes(100), np.random.default_rng(0).bytes(100)

@@ -338,6 +338,12 @@ class TestManifests:
         kept = Inventory.scan(names, reading).kept_table(0, 5)
         assert kept.to_pydict() == {"source": found}
 
+    def test_unknown_column_of_ids_is_refused_with_the_existing_ones(self) -> None:
+        for name in (parquet(image=["a"], size=[3]), json_lines({"image": "a", "size": 3})):
+            with pytest.raises(UsageError, match="nope") as caught:
+                Inventory.scan([name], ReadOptions(id_column="nope"))
+            assert "image, size" in caught.value.hint
+
     def test_equal_hashes_of_different_ids_are_not_repeats(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -67,8 +67,12 @@ def plain(each: Answer) -> dict[str, Any]:
 # --- kept columns
 
 
-def test_results_of_lines_and_of_parquet_have_text_where_nothing_is_common(tmp_path: Path) -> None:
-    """Of rows of two files in turns, as `merge` has them."""
+@pytest.mark.parametrize("batch", [1, 100])
+def test_results_of_lines_and_of_parquet_have_text_where_nothing_is_common(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int
+) -> None:
+    """Of rows of two files in turns, as `merge` has them, in one table or in several."""
+    monkeypatch.setattr(tables, "TABLE_ROWS", batch)
     columns = {
         "at": pa.array([10**12, None], pa.int64()).view(pa.timestamp("ms", "UTC")),
         "price": pa.array([Decimal("19.90"), Decimal("0.05")], pa.decimal128(12, 2)),

@@ -390,30 +390,36 @@ def test_draw_into_a_filled_folder_needs_overwrite(tmp_path):
         check_draw(str(tmp_path / name), resumes=True)
 
 
-@pytest.mark.parametrize("where", ["", "file/folder", "file"])
-def test_invalid_draw_folder_is_refused(tmp_path, where):
-    (tmp_path / "file").touch()
-    with pytest.raises(UsageError):
-        check_draw(str(tmp_path / where) if where else "", overwrite=True)
-
-
-@pytest.mark.parametrize("where", [".", "drawn", "link/drawn", "sub/../../images/drawn"])
-def test_draw_folder_inside_a_source_is_refused(tmp_path, where):
-    images = tmp_path / "images"
-    (images / "sub").mkdir(parents=True)
-    (images / "link").symlink_to(images)
-    with pytest.raises(UsageError, match="is read"):
-        check_draw(str(images / where), ["-", "s3://b/x", str(images)], overwrite=True)
-
-
-@pytest.mark.parametrize("source", ["drawn/a.png", "drawn/*.png", "link.png", "drawn/sub"])
-def test_source_in_the_draw_folder_is_refused(tmp_path, source):
-    (tmp_path / "drawn" / "sub").mkdir(parents=True)
-    (tmp_path / "drawn" / "a.png").touch()
-    (tmp_path / "link.png").symlink_to(tmp_path / "drawn" / "a.png")
+@pytest.mark.parametrize(
+    ("folder", "source", "message"),
+    [
+        ("", "images", "there is no folder"),
+        ("file/folder", "images", "is not a folder"),
+        ("file", "images", "is not a folder"),
+        ("images", "images", "is read"),
+        ("images/drawn", "images", "is read"),
+        ("images/link/drawn", "images", "is read"),
+        ("images/sub/../../images/drawn", "images", "is read"),
+        ("drawn", "drawn/a.png", "is an input"),
+        ("drawn", "drawn/*.png", "is an input"),
+        ("drawn", "link.png", "is an input"),
+        ("drawn", "drawn/sub", "is an input"),
+    ],
+)
+def test_draw_folder_that_cannot_be_one_is_refused(tmp_path, folder, source, message):
+    for made in ("images/sub", "drawn/sub"):
+        (tmp_path / made).mkdir(parents=True)
+    for made in ("file", "drawn/a.png"):
+        (tmp_path / made).touch()
+    (tmp_path / "images/link").symlink_to(tmp_path / "images")
+    (tmp_path / "link.png").symlink_to(tmp_path / "drawn/a.png")
     check_draw(str(tmp_path / "drawn"), [str(tmp_path / "rows.jsonl")], overwrite=True)
-    with pytest.raises(UsageError, match="is an input"):
-        check_draw(str(tmp_path / "drawn"), [str(tmp_path / source)], overwrite=True)
+    with pytest.raises(UsageError, match=message):
+        check_draw(
+            str(tmp_path / folder) if folder else "",
+            ["-", "s3://b/x", str(tmp_path / source)],
+            overwrite=True,
+        )
 
 
 def test_input_in_the_draw_folder_is_refused(tmp_path):

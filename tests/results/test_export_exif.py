@@ -55,6 +55,12 @@ def test_rotated_image_is_stored_upright(format_: str, orientation: int) -> None
     assert upright_file(upright) is None
 
 
+@pytest.mark.parametrize("orientation", [0, 1, 9])
+@pytest.mark.parametrize("format_", ["JPEG", "PNG", "WEBP", "TIFF", "AVIF"])
+def test_upright_image_is_not_changed(format_: str, orientation: int) -> None:
+    assert upright_file(photograph(format_, orientation)) is None
+
+
 @pytest.mark.parametrize("mode", ["L", "LA", "RGBA", "I;16", "1", "P"])
 def test_rotated_png_keeps_its_mode(mode: str) -> None:
     upright = upright_file(photograph("PNG", 6, mode))

@@ -113,6 +113,16 @@ def test_paths_but_not_urls_are_quoted_after_a_prefix(cli: Command, tmp_path: Pa
 # WebDataset
 
 
+def test_label_studio_gets_texts_of_several_prompts(
+    cli: Command, folder: Path, tmp_path: Path
+) -> None:
+    rows = [of(0, folder, prompt=prompt, answer=prompt.upper()) for prompt in ("one?", "two?")]
+    exported(cli, saved(tmp_path / "r.jsonl", rows), "labelstudio", tmp_path / "t.json")
+    (task,) = json.loads((tmp_path / "t.json").read_text())
+    reported = [one["value"]["text"] for one in task["predictions"][0]["result"]]
+    assert reported == [["ONE?"], ["TWO?"]]
+
+
 def test_webdataset_reads_images_texts_and_rows(cli: Command, folder: Path, tmp_path: Path) -> None:
     webdataset = pytest.importorskip("webdataset", reason="a development dependency")
     rows = captioned(folder, "first", "second", "dritte \U0001f600")

@@ -21,7 +21,7 @@ from pgcli.results.gallery.options import GalleryOptions
 from pgcli.results.images import ImageLocator
 from pgcli.rle import encode
 from pgcli.rows import answer_digest
-from tests.support.exporting import saved
+from tests.support.exporting import read_rows, saved
 from tests.support.galleries import CANARY, HOSTILE, box, drawn, failed, hostile, row
 from tests.support.runs import wait_until
 from tests.support.time_limits import scaled
@@ -519,6 +519,16 @@ def saved_edits(shown: OpenPage) -> list[dict[str, Any]]:
     return edits
 
 
+def applied(
+    folder: Path, edits: list[dict[str, Any]], *options: str, rows: str = "rows.jsonl"
+) -> tuple[int, list[dict[str, Any]]]:
+    """The exit code and the rows of `apply` with these edits."""
+    file = saved(folder / "edits.json", [{"format": "pgcli edits", "version": 1, "edits": edits}])
+    made = folder / "new.jsonl"
+    code = main(["apply", str(file), str(folder / rows), "-o", str(made), *options])
+    return code, read_rows(made) if made.exists() else []
+
+
 def test_reviewed_rows_are_saved_and_survive_a_reload(open_page: Any, page: Path) -> None:
     shown = open_page(page)
     assert shown.all("#save").is_hidden()
@@ -565,12 +575,8 @@ def test_answers_and_labels_are_corrected(open_page: Any, page: Path) -> None:
         (None, "accepted"),
     ]
     assert labels == [None, ["star,x"]]
-    file = saved(
-        page.parent / "edits.json", [{"format": "pgcli edits", "version": 1, "edits": edits}]
-    )
-    rows_file, made = page.parent / "rows.jsonl", page.parent / "new.jsonl"
-    assert main(["apply", str(file), str(rows_file), "-o", str(made), "--rows", "accepted"]) == 0
-    rows = [json.loads(line) for line in made.read_text().splitlines()]
+    code, rows = applied(page.parent, edits, "--rows", "accepted")
+    assert code == 0
     assert [one["answer"] for one in rows] == [
         "a green cat",
         "<loc0102><loc0102><loc0512><loc0512> star,x",
@@ -618,12 +624,8 @@ def test_boxes_are_moved_resized_and_drawn(open_page: Any, tmp_path: Path) -> No
         ("cat", 0),
         ("dog", None),
     ]
-    document = {"format": "pgcli edits", "version": 1, "edits": [edit]}
-    edits = saved(tmp_path / "edits.json", [document])
-    words = ["apply", str(edits), str(tmp_path / "rows.jsonl"), "-o", str(tmp_path / "new.jsonl")]
-    assert main(words) == 0
-    corrected = json.loads((tmp_path / "new.jsonl").read_text())
-    assert [box["label"] for box in corrected["boxes"]] == ["cat", "dog"]
+    code, (corrected,) = applied(tmp_path, [edit])
+    assert (code, [box["label"] for box in corrected["boxes"]]) == (0, ["cat", "dog"])
     shown.page.reload()
     shown.press("j", "Enter", "n", "n", "x")
     assert shown.all("#details .edit-label").count() == 1
@@ -636,16 +638,13 @@ def test_boxes_are_moved_resized_and_drawn(open_page: Any, tmp_path: Path) -> No
 def test_edits_of_hostile_rows_are_of_their_rows(open_page: Any, tmp_path: Path) -> None:
     shown = open_page(gallery(tmp_path, hostile()))
     shown.press("j", *["a"] * len(HOSTILE))
-    plain = [row(n, answer="x") for n in range(2)]
-    saved(tmp_path / "plain.jsonl", plain)
-    edits = [{"format": "pgcli edits", "version": 1, "edits": saved_edits(shown)}]
-    file, rows_file = saved(tmp_path / "edits.json", edits), tmp_path / "rows.jsonl"
-    made = tmp_path / "new.jsonl"
+    saved(tmp_path / "plain.jsonl", [row(n, answer="x") for n in range(2)])
+    edits = saved_edits(shown)
     assert shown.page.evaluate("window.canary") is None
-    assert main(["apply", str(file), str(tmp_path / "plain.jsonl"), "-o", str(made)]) == 2
+    assert applied(tmp_path, edits, rows="plain.jsonl") == (2, [])
     reviewable = shown.all("#status").inner_text().split(" of ")[-1]
-    assert main(["apply", str(file), str(rows_file), "-o", str(made), "--rows", "accepted"]) == 0
-    assert reviewable == f"{len(made.read_text().splitlines())} reviewed"
+    code, rows = applied(tmp_path, edits, "--rows", "accepted")
+    assert (code, reviewable) == (0, f"{len(rows)} reviewed")
 
 
 def test_edits_of_changed_answers_are_not_restored(open_page: Any, page: Path) -> None:

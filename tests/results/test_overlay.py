@@ -60,6 +60,12 @@ def test_boxes_are_drawn_on_the_smallest_images(side):
     assert changed(after).any()
 
 
+def test_box_beyond_the_image_is_drawn_at_its_edge():
+    after = draw_overlay(grey(100, 80), [box("", -20, -5, 130, 99)])
+    assert changed(after)[0].all()
+    assert changed(after)[-1].all()
+
+
 def test_line_width_and_font_size_scale_with_the_image():
     pens = [style_for((side, side)) for side in (16, 224, 640, 2000, 8000)]
     assert pens == sorted(pens, key=lambda pen: (pen.line_width, pen.border_width, pen.font_size))
@@ -112,6 +118,10 @@ def test_small_boxes_have_no_labels_if_labels_would_hide_the_image(monkeypatch):
     monkeypatch.setattr(overlay.Image.Image, "paste", lambda *arguments: texts.append(arguments))
     draw_overlay(grey(64, 64), boxes)
     assert 0 < len(texts) // 2 < 12
+
+
+def test_the_same_box_over_and_over_has_one_label(monkeypatch):
+    assert len(labels_of(monkeypatch, grey(640, 480), [box("cat", 50, 50, 90, 90)] * 30)) == 1
 
 
 def test_a_label_is_truncated_to_the_width():

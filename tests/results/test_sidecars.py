@@ -116,8 +116,28 @@ def test_name_that_is_not_utf8_has_a_text(tmp_path: Path) -> None:
     assert (tmp_path / name.replace(".png", ".txt")).read_text() == "half \ufffd\n"
 
 
+def test_relative_image_has_its_text_in_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    written([Item(0, "a.png", "a.png", path="a.png"), Item(1, "b.png", "b.png", path="./b.png")])
+    assert texts(tmp_path).keys() == {"a.txt", "b.txt"}
+
+
 def test_folder_in_place_of_a_text_ends_the_run(tmp_path: Path) -> None:
     items = images(tmp_path, "a.png")
     (tmp_path / "a.txt").mkdir()
     with pytest.raises(OutputFailed, match=r"cannot write .*a\.txt"):
         written(items, overwrite=True)
+
+
+def test_text_below_a_folder_creates_its_folders(tmp_path: Path) -> None:
+    """As exports write them."""
+    hook, target = Sidecars(".txt"), str(tmp_path)
+    name = hook.claim(f"{target}/sub/a.png")
+    assert name == f"{target}/sub/a.txt"
+    hook.write(name, "one", below=target)
+    (tmp_path / "link").symlink_to(tmp_path / "sub")
+    with pytest.raises(OutputFailed, match="a folder in the path is a link"):
+        hook.write(f"{target}/link/b.txt", "one", below=target)
+    assert (texts(tmp_path), hook.counts["written"]) == ({"sub/a.txt": "one\n"}, 1)

@@ -96,7 +96,7 @@ def test_power_loss_while_errors_are_asked_again(images: Path, kind: str, step: 
         good = {row for row in rows_of(first, output) if '"error": null' in row}
         for number in (3, 4):
             Image.new("RGB", (9, 9)).save(images / f"images/{number:03}.png")
-        rows = whole_answered(images, kind)
+        rows = whole(images, kind, code=0)
         retry = {"retry_errors": True, **options}
         for number in range(1, 2000, step):
             shutil.rmtree(images / "disk", ignore_errors=True)
@@ -111,10 +111,3 @@ def test_power_loss_while_errors_are_asked_again(images: Path, kind: str, step: 
     finally:
         shutil.rmtree(images / "images")
         (images / "kept").rename(images / "images")
-
-
-def whole_answered(images: Path, kind: str) -> list[str]:
-    output, options = KINDS[kind]
-    folder = fresh(images, "whole")
-    assert finish(folder, output, **options)[0] == 0
-    return rows_of(folder, output)

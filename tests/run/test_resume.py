@@ -9,13 +9,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from PIL import Image
 
 from pgcli.run.status import read_status
-from tests.support.run_kinds import kinds
+from tests.support.run_kinds import kinds, whole
 from tests.support.stub_runs import Calls, die, finish, make_images, rows_of, start, wait
 
 ROOT = Path(__file__).parents[2]
@@ -28,15 +27,6 @@ def images(tmp_path: Path) -> Path:
     make_images(tmp_path / "images", 8, broken=[3])
     (tmp_path / "run").mkdir()
     return tmp_path
-
-
-def whole(images: Path, kind: str, **more: Any) -> list[str]:
-    output, options = KINDS[kind]
-    folder = images / "whole"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    assert finish(folder, output, **options | more)[0] in (0, 3)
-    return rows_of(folder, output)
 
 
 def ids(rows: list[str]) -> list[str]:
@@ -131,7 +121,7 @@ def test_retries_killed_at_any_write_end_with_all_rows_answered(
     assert finish(images / "run", output, **options)[0] == 3
     good = {row for row in rows_of(images / "run", output) if '"error": null' in row}
     Image.new("RGB", (30, 30)).save(images / "images/003.png")
-    rows = whole(images, kind)
+    rows = whole(images, kind, code=0)
     for number in range(1, 200, step):
         folder = images / "again"
         shutil.rmtree(folder, ignore_errors=True)

@@ -18,7 +18,7 @@ class Killed(BaseException):
     """Raised instead of a loss of power: nothing more is written that counts."""
 
 
-#: The system calls before which the power may be lost.
+#: The system calls that change something on disk.
 CALLS = (
     "pwrite",
     "fsync",

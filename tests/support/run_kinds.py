@@ -37,9 +37,9 @@ def fresh(images: Path, name: str) -> Path:
     return folder
 
 
-def whole(images: Path, kind: str) -> list[str]:
-    """The rows of an undisturbed run."""
+def whole(images: Path, kind: str, code: int = 3) -> list[str]:
+    """The rows of an undisturbed run, which ends with this code."""
     output, options = KINDS[kind]
     folder = fresh(images, "whole")
-    assert finish(folder, output, **options)[0] == 3
+    assert finish(folder, output, **options)[0] == code
     return rows_of(folder, output)

@@ -43,20 +43,9 @@ from pgcli.run.request.make import command_words, make_request
 from pgcli.run.run import exit_code, run
 from pgcli.run.settings import versions
 from tests.support import pretend
+from tests.support.power_loss import CALLS
 
 HELD = 4  # answers that the model holds back, at least
-#: The system calls that change something on disk.
-CALLS = (
-    "pwrite",
-    "fsync",
-    "ftruncate",
-    "link",
-    "replace",
-    "rename",
-    "unlink",
-    "mkdir",
-    "rmdir",
-)
 versions()  # reads the metadata of packages
 DEMO = find("demo")
 SPEC = read_image_spec(DEMO.folder)
