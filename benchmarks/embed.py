@@ -1,6 +1,6 @@
 """Measures `pgcli embed` beside transformers: JPEG files to a file of vectors.
 
-    python benchmarks/embed.py --kind siglip               # random weights of base size
+    python benchmarks/embed.py                             # SigLIP base with random weights
     python benchmarks/embed.py --model folder --images 500 --dtype bfloat16
 
 Each program runs as a process of its own, in turns, with the same checkpoint, files, batch size
@@ -50,14 +50,13 @@ def main() -> None:
     args = options(
         __doc__,
         model=str,
-        kind=("siglip", "clip"),
         dtype=("float32", "bfloat16"),
         batch_size=8,
         images=64,
         rounds=3,
     )
     with TemporaryDirectory() as scratch:
-        folder = Path(args.model or _random_model(Path(scratch) / "model", args.kind))
+        folder = Path(args.model or _random_model(Path(scratch) / "model"))
         files = _photos(Path(scratch) / "photos", args.images)
         settings = [args.dtype, str(args.batch_size)]
         outputs = [str(Path(scratch) / f"{name}.parquet") for name in ("pgcli", "reference")]
@@ -109,11 +108,11 @@ def _photos(folder: Path, count: int) -> list[str]:
     return [*map(str, files)]
 
 
-def _random_model(folder: Path, kind: str) -> Path:
-    """A checkpoint of base size with random weights."""
+def _random_model(folder: Path) -> Path:
+    """A checkpoint of SigLIP base with random weights."""
     from tests.support import towers
 
-    return towers.checkpoint_into(folder, kind, sizes=towers.BASE, image=towers.BASE_IMAGE)
+    return towers.checkpoint_into(folder, "siglip", sizes=towers.BASE, image=towers.BASE_IMAGE)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """Measures an update of LoRA beside transformers with PEFT: seconds and peak memory.
 
-    python benchmarks/lora_step.py --folder runs/3b                    # 3b, random bfloat16 weights
-    python benchmarks/lora_step.py --folder runs/small --size small    # seconds, for a first look
+    python benchmarks/lora_step.py --folder runs/3b            # 3b, random bfloat16 weights
 
 The checkpoint is written unless it exists. Each side is a process of its own, in the order A B B A:
 pgcli with `answer_loss` and adapters, transformers with PEFT. Both train the same adapters (rank 8,
@@ -30,6 +29,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.full_size import make
 from benchmarks.measure import ROOT, options, peak
 
 SIDES = ("pgcli", "transformers", "transformers", "pgcli")
@@ -64,7 +64,6 @@ def main() -> None:
     args = options(
         __doc__,
         folder=Path("runs/3b"),
-        size=("3b", "small"),
         generation=(1, 2),
         dtype=("bfloat16", "float32"),
         targets="attention",
@@ -78,7 +77,7 @@ def main() -> None:
         json.dump(measured(args), sys.stdout)
         return
     if not (args.folder / "config.json").exists():
-        make(args)
+        make(args.folder, args.generation, 224)
     runs: dict[str, list[dict[str, Any]]] = {"pgcli": [], "transformers": []}
     for side in SIDES:
         process = subprocess.run(
@@ -94,18 +93,6 @@ def main() -> None:
     for name in ("seconds", "processor_seconds", "peak_gb"):
         report[f"ratio_of_{name}"] = round(reference[name] / ours[name], 2)
     sys.stdout.write(json.dumps(report, indent=2) + "\n")
-
-
-def make(args: argparse.Namespace) -> None:
-    """Write a checkpoint with random weights."""
-    from benchmarks.full_size import make as make_full
-    from tests.support.tiny import checkpoint_into
-
-    if args.size == "small":
-        args.folder.mkdir(parents=True)
-        checkpoint_into(args.folder, generation=args.generation)
-    else:
-        make_full(args.folder, args.generation, 224)
 
 
 def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
