@@ -117,13 +117,6 @@ def test_blank_corners_are_of_an_image_without_boxes(cli: Command, tmp_path: Pat
     assert "are not boxes" in refused(cli, "rows.jsonl", "--truth", "truth.csv")
 
 
-def test_corrected_result_file_is_a_truth(cli: Command) -> None:
-    rows = answers(("a", "red"), ("b", "blue"))
-    write("truth.jsonl", [rows[0] | {"answer": "green"}, rows[1]])
-    found = evaluate(cli, write("rows.jsonl", rows), "--truth", "truth.jsonl")
-    assert found["metrics"]["exact"]["value"] == 0.5
-
-
 def test_row_that_a_review_rejected_is_wrong(cli: Command) -> None:
     rows = answers(("a", "red"), ("b", "blue"), ("c", "green"))
     write("rows.jsonl", rows)
