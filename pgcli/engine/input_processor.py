@@ -60,9 +60,8 @@ class InputProcessor:
         """The prompts as sequences, the first at `row_index`, and the error rows of the others."""
         item = image.item
         candidates = self._candidates(item.choices)
-        longest = max(
-            (len(candidate.ids) + 1 for candidate in candidates), default=self._max_new_tokens
-        )
+        lengths = [len(candidate.ids) + 1 for candidate in candidates]
+        longest = max(lengths, default=self._max_new_tokens)
         values = self._location_values(image)
         accepted, refused = [], []
         for index, prompt in enumerate(item.prompts, start=row_index):

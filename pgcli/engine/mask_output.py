@@ -27,10 +27,8 @@ def masks_of_rows(
     An answer has a mask for each box, in the order of `parsing.boxes`; None if a box does not have
     exactly 16 codes. Without a decoder masks have codes only. Sizes are width and height in pixels.
     """
-    answers = [
-        (size, parsing.segments(spans, width=size[0], height=size[1])) for spans, size in rows
-    ]
-    codes = [segment.codes for _, segments in answers for segment in segments if segment.codes]
+    boxes = [(size, parsing.segments(spans, width=size[0], height=size[1])) for spans, size in rows]
+    codes = [segment.codes for _, segments in boxes for segment in segments if segment.codes]
     grids = decoded(codes, decoder) if decoder and codes else iter(())
 
     def mask(segment: parsing.SegmentedBox, size: tuple[int, int]) -> Mask | None:
@@ -38,7 +36,7 @@ def masks_of_rows(
             return None
         return Mask(segment.codes, in_box(next(grids), segment.box, size) if decoder else None)
 
-    return [tuple(mask(segment, size) for segment in segments) for size, segments in answers]
+    return [tuple(mask(segment, size) for segment in segments) for size, segments in boxes]
 
 
 @torch.inference_mode()

@@ -248,9 +248,8 @@ class ModelRunner:
         """The next token of each row and its log-probability."""
         mask = None
         if self.grammar is not None:
-            mask = self.grammar.mask(
-                (sequence.state, sequence.tokens_left) for sequence in sequences
-            )
+            states = ((sequence.state, sequence.tokens_left) for sequence in sequences)
+            mask = self.grammar.mask(states)
         return self._sampler.select(logits_BV, rows, mask)
 
     def _enqueue(

@@ -58,9 +58,7 @@ class RequestQueue:
     def take(self, size: int | None = None) -> list[Sequence]:
         """Remove and return the oldest sequence and those nearest to it in prompt length."""
         oldest = len(self._sequences[0].prompt_ids)
-        by_distance = sorted(
-            self._sequences, key=lambda sequence: abs(len(sequence.prompt_ids) - oldest)
-        )
+        by_distance = sorted(self._sequences, key=lambda row: abs(len(row.prompt_ids) - oldest))
         group = by_distance[: size or self.size]
         taken = set(group)
         self._sequences = [sequence for sequence in self._sequences if sequence not in taken]
@@ -119,9 +117,7 @@ class Scheduler:
         """
         if self._should_stop():
             self._queue.clear()
-            self._ready = deque(
-                sequence for sequence in self._ready if sequence.status == "preempted"
-            )
+            self._ready = deque(row for row in self._ready if row.status == "preempted")
             self._is_open = False
         self._runs_first_group &= bool(self.running or self._ready)
         if self._first_rows and len(self._queue) >= self._first_rows:
@@ -163,9 +159,7 @@ class Scheduler:
         first = self._ready[0]
         max_running = min(self._max_rows, self._limits.rows)
         size = 1 if first.failed_alone else max_running
-        alike = takewhile(
-            lambda sequence: bool(sequence.candidates) == bool(first.candidates), self._ready
-        )
+        alike = takewhile(lambda row: bool(row.candidates) == bool(first.candidates), self._ready)
         group = list(islice(alike, size))
         free = max_running - len(self.running)
         enough = min(len(group), max(1, round(MIN_REFILL_FRACTION * max_running)))

@@ -55,9 +55,8 @@ def doctor(given: Given) -> None:
     show(findings, as_json=options.json)
     if not has_device(findings):
         broken = next(f for f in findings if f.state == "bad" and f.name == "pytorch")
-        raise NoUsableDevice(
-            f"no model can run here: PyTorch {broken.description}", hint=broken.remedy
-        )
+        message = f"no model can run here: PyTorch {broken.description}"
+        raise NoUsableDevice(message, hint=broken.remedy)
     bad = [finding for finding in findings if finding.state == "bad"]
     if options.strict and bad:
         names = ", ".join(finding.name for finding in bad)
