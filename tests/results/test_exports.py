@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy
@@ -212,6 +213,22 @@ def corners(output: Path, to: str) -> list[tuple[float, ...]]:
     lines = (output / "labels" / "b.txt").read_text().splitlines()
     found = [[float(share) * 40 for share in line.split()[1:]] for line in lines]
     return [(x - w / 2, y - h / 2, w, h) for x, y, w, h in found]
+
+
+def test_fiftyone_has_the_confidence_alone_as_its_score(
+    cli: Command, folder: Path, tmp_path: Path
+) -> None:
+    boxes = (replace(box("cat", 8.0, 4.0, 28.0, 14.0, score=0.1), confidence=0.9),)
+    rows = saved(tmp_path / "r.jsonl", [of(1, folder, task="detect", boxes=boxes)])
+    exported(cli, rows, "fiftyone", tmp_path / "out", "--store-images", "copy")
+    labels, imported = tmp_path / "out" / "labels.json", tmp_path / "imported.jsonl"
+    data = tmp_path / "out" / "data"
+    (annotation,) = json.loads(labels.read_text())["annotations"]
+    assert annotation["score"] == 0.9
+    assert "confidence" not in annotation  # FiftyOne's importer would get it twice, and raise
+    assert cli("import", labels, "--from", "coco", "--root", data, "-o", imported)[0] == 0
+    ((again,),) = [line["boxes"] for line in map(json.loads, imported.open())]
+    assert (again["score"], again["confidence"]) == (0.9, 0.9)
 
 
 @pytest.mark.parametrize("to", ["coco", "yolo", "labelstudio", "imagefolder", "fiftyone"])

@@ -101,6 +101,9 @@ def instance(box: ExportBox, entry: ExportEntry, export: Export) -> dict[str, An
     if box.mask is not None:
         values["segmentation"] = {"size": list(box.mask.size), "counts": box.mask.counts}
         values["area"] = area(box.mask)
+    if export.options.to == "fiftyone":  # whose importer calls the score confidence
+        confidence = values.pop("confidence")
+        values["score"] = box.score if confidence is None else confidence
     return values
 
 

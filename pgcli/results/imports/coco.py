@@ -125,7 +125,8 @@ def read_box(
         left, top, right, bottom = mask_bounds(mask)
     else:
         raise InvalidValue(f"{what} has neither bbox nor segmentation nor caption")
-    score, confidence = share(found.get("score")), share(found.get("confidence"))
+    score = share(found.get("score"))
+    confidence = share(found.get("confidence", score))
     area = object_area(found.get("area"))
     box = TrueBox(name, left, top, right, bottom, mask, score, confidence, area)
     return box if settings.as_given else clipped(box, size, settings.counts)
