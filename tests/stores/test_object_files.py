@@ -143,7 +143,7 @@ def test_listing_is_a_stream_of_pages(monkeypatch: Any) -> None:
     release, asked = threading.Event(), list[str]()
 
     class Paged(S3):
-        def respond(self, path: str, query: Any) -> None:
+        def answer(self, path: str, query: Any) -> None:
             asked.append(query.get("continuation-token", ""))
             if asked[-1]:
                 release.wait(60)
@@ -154,7 +154,7 @@ def test_listing_is_a_stream_of_pages(monkeypatch: Any) -> None:
             )
             rest = "<NextContinuationToken>next</NextContinuationToken>" * (not asked[-1])
             body = f'<?xml version="1.0"?><ListBucketResult>{rows}{rest}</ListBucketResult>'
-            self.send(200, body.encode(), Content_Type="application/xml")
+            self.respond(200, body.encode(), Content_Type="application/xml")
 
     with serve(Paged, {}) as endpoint:
         for name, value in locate_store("s3", endpoint).environment.items():
@@ -185,8 +185,8 @@ def test_unreachable_store_is_an_error_row(monkeypatch: Any) -> None:
 )
 def test_store_error_has_the_code_of_its_status(monkeypatch: Any, status: int, code: str) -> None:
     class Refusing(S3):
-        def respond(self, path: str, query: Any) -> None:
-            self.send(status)
+        def answer(self, path: str, query: Any) -> None:
+            self.respond(status)
 
     def read_all(url: str) -> Any:
         return list(Reader().entries(url))
@@ -217,8 +217,8 @@ def test_key_that_looks_like_a_status_is_not_one(s3: Files, monkeypatch: Any) ->
         assert problem.value.fault.code == "missing"
 
     class Failing(S3):
-        def respond(self, path: str, query: Any) -> None:
-            self.send(500)
+        def answer(self, path: str, query: Any) -> None:
+            self.respond(500)
 
     with serve(Failing, {}) as endpoint:
         monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
@@ -252,7 +252,7 @@ def test_stalled_store_times_out(monkeypatch: Any) -> None:
     release = threading.Event()
 
     class Stalling(S3):
-        def respond(self, path: str, query: Any) -> None:
+        def answer(self, path: str, query: Any) -> None:
             release.wait(20)
 
     short = {"read_timeout": timedelta(seconds=0.2), "timeout": timedelta(seconds=0.3)}

@@ -7,47 +7,35 @@ import json
 import threading
 from collections import Counter, defaultdict
 from functools import cache
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
+
+from tests.support.http_server import Answers, LocalServer
 
 CHUNK_BYTES = 2**20
 LARGE = (".safetensors", ".bin", "tokenizer.json", "tokenizer.model")  # kept outside of Git
 
 
-class Hub:
+class Hub(LocalServer):
     """Repositories, and the failures of their files by name; used in a `with` block.
 
     `sent_bytes` counts the bytes sent of each file; `requests` lists method, path and headers.
     """
 
     def __init__(self):
+        super().__init__(Answering)
         self.repositories = {}
         self.gated = False
         self.accepted_tokens = ()  # of users who have accepted the licence
         self.other_tokens = ()  # of users who have not
         self.cut_after = defaultdict(list)  # byte counts after which the next answers are cut
         self.corrupted_at = {}  # the offset of a wrong byte
-        self.missing = set()
         self.status = {}  # the status of all answers
         self.listing_status = None
         self.stall_after = {}  # byte counts after which answers stall
         self.stalled = threading.Event()  # an answer has stalled
-        self.closing = threading.Event()
         self.edit_listing = lambda listing: listing
         self.requests = []
         self.sent_bytes = Counter()
-
-    def __enter__(self):
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), handler(self))
-        self.server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
-        return self
-
-    def __exit__(self, *_):
-        self.closing.set()
-        self.server.shutdown()
-        self.server.server_close()
 
     def add(self, name, files, *, revisions=("main",)):
         """A repository with one commit, which is returned; `files` are bytes by path."""
@@ -107,101 +95,65 @@ def tree(files):
     return entries
 
 
-def handler(hub):
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+class Answering(Answers):
+    def do_GET(self):
+        hub, path = self.owner, unquote(urlsplit(self.path).path)
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        hub.requests.append((self.command, path, headers))
+        name, action, revision, file = parts(path)
+        if (known := hub.repositories.get(name)) is None:
+            return self.refuse(404 if self.token() else 401, "RepoNotFound")
+        if self.token() and self.token() not in (*hub.accepted_tokens, *hub.other_tokens):
+            return self.refuse(401, None, "Invalid credentials in Authorization header")
+        if revision not in known["revisions"]:
+            return self.refuse(404, "RevisionNotFound")
+        commit = known["revisions"][revision]
+        files = known["commits"][commit]
+        if action == "api":
+            if hub.listing_status:
+                return self.refuse(hub.listing_status, None)
+            return self.send_json(hub.edit_listing(listing(name, commit, files)))
+        if action == "tree":
+            return self.send_json(tree(files))
+        if hub.gated and self.token() not in hub.accepted_tokens:
+            return self.refuse(403 if self.token() else 401, "GatedRepo")
+        status = hub.status.get(file, 200 if file in files else 404)
+        if status != 200:
+            return self.refuse(status, "EntryNotFound" if status == 404 else None)
+        return self.send_file(commit, file, files[file])
 
-        def log_message(self, *_):
-            pass
+    def token(self):
+        return self.headers.get("Authorization", "").removeprefix("Bearer ")
 
-        def do_HEAD(self):
-            self.answer()
+    def refuse(self, status, code, message=None):
+        self.respond(status, X_Error_Code=code, X_Error_Message=message)
 
-        def do_GET(self):
-            self.answer()
+    def send_json(self, value):
+        self.respond(200, json.dumps(value).encode(), Content_Type="application/json")
 
-        def answer(self):
-            path = unquote(urlsplit(self.path).path)
-            hub.requests.append(
-                (self.command, path, {name.lower(): value for name, value in self.headers.items()})
-            )
-            name, action, revision, file = parts(path)
-            if (known := hub.repositories.get(name)) is None:
-                return self.refuse(404 if self.token() else 401, "RepoNotFound")
-            if self.token() and self.token() not in (*hub.accepted_tokens, *hub.other_tokens):
-                return self.refuse(401, None, "Invalid credentials in Authorization header")
-            if revision not in known["revisions"]:
-                return self.refuse(404, "RevisionNotFound")
-            commit = known["revisions"][revision]
-            files = known["commits"][commit]
-            if action == "api":
-                if hub.listing_status:
-                    return self.refuse(hub.listing_status, None)
-                return self.send_json(hub.edit_listing(listing(name, commit, files)))
-            if action == "tree":
-                return self.send_json(tree(files))
-            if hub.gated and self.token() not in hub.accepted_tokens:
-                return self.refuse(403 if self.token() else 401, "GatedRepo")
-            if file not in files or file in hub.missing:
-                return self.refuse(404, "EntryNotFound")
-            if status := hub.status.get(file):
-                return self.refuse(status, None)
-            return self.send_file(commit, file, files[file])
-
-        def token(self):
-            return self.headers.get("Authorization", "").removeprefix("Bearer ")
-
-        def refuse(self, status, code, message=None):
-            self.send_response(status)
-            for header, value in (("X-Error-Code", code), ("X-Error-Message", message)):
-                if value:
-                    self.send_header(header, value)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def send_json(self, value):
-            body = json.dumps(value).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def send_file(self, commit, file, data):
-            tag = f'"{digest(file, data)}"'
-            start, requested = 0, self.headers.get("Range")
-            if requested:
-                start = int(requested.removeprefix("bytes=").removesuffix("-"))
-            self.send_response(206 if start else 200)
-            body = corrupted(data, hub.corrupted_at.get(file))[start:]
-            self.send_header("ETag", tag)
-            self.send_header("X-Repo-Commit", commit)
-            self.send_header("Content-Length", str(len(body)))
-            if start:
-                self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
-            self.end_headers()
-            if self.command == "HEAD":
-                return None
-            return self.send_body(file, body)
-
-        def send_body(self, file, body):
-            cuts = hub.cut_after[file]
-            sent = body[: cuts.pop(0)] if cuts else body
-            if file in hub.stall_after:
-                sent = body[: hub.stall_after[file]]
-            self.close_connection = len(sent) < len(body)
-            for start in range(0, len(sent), CHUNK_BYTES):
-                chunk = memoryview(sent)[start : start + CHUNK_BYTES]
-                try:
-                    self.wfile.write(chunk)
-                except ConnectionError:  # the client has closed the connection
-                    return
-                hub.sent_bytes[file] += len(chunk)
-            if file in hub.stall_after:
-                hub.stalled.set()
-                hub.closing.wait()
-
-    return Handler
+    def send_file(self, commit, file, data):
+        """A file, of which `cut_after` and `stall_after` leave out the end."""
+        hub = self.owner
+        status, body, headers = self.part(corrupted(data, hub.corrupted_at.get(file)))
+        headers |= {"ETag": f'"{digest(file, data)}"', "X_Repo_Commit": commit}
+        self.respond(status, Content_Length=len(body), **headers)
+        if self.command == "HEAD":
+            return
+        cuts = hub.cut_after[file]
+        sent = body[: cuts.pop(0)] if cuts else body
+        if file in hub.stall_after:
+            sent = body[: hub.stall_after[file]]
+        self.close_connection = len(sent) < len(body)
+        for start in range(0, len(sent), CHUNK_BYTES):
+            chunk = memoryview(sent)[start : start + CHUNK_BYTES]
+            try:
+                self.wfile.write(chunk)
+            except ConnectionError:  # the client has closed the connection
+                return
+            hub.sent_bytes[file] += len(chunk)
+        if file in hub.stall_after:
+            hub.stalled.set()
+            hub.closing.wait()
 
 
 def corrupted(data, offset):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import gzip
 import ssl
-import threading
 import time
 from collections import Counter
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
+
+from tests.support.http_server import Answers, LocalServer
 
 HTML = b"<!doctype html><title>Sign in</title>"
 #: The statuses and the redirects of paths whose answer is nothing else.
@@ -26,10 +25,11 @@ LOCATIONS = {
 }
 
 
-class Server:
-    """Used in a `with` block. `requests` has the path and the headers of each request."""
+class Server(LocalServer):
+    """`requests` has the path and the headers of each request."""
 
     def __init__(self, image: bytes, certificate: Path | None = None):
+        super().__init__(Answering, certificate)
         self.image = image
         self.files: dict[str, bytes] = {}
         self.redirects: dict[str, str] = {}
@@ -40,44 +40,10 @@ class Server:
         self.pause_seconds = 0.0
         self.at_once = self.most_at_once = 0  # requests in their pause
         self.keeps_alive = False
-        self.closing = threading.Event()
-        self._certificate = certificate
-
-    def __enter__(self) -> Self:
-        owner = {"owner": self}
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("", (Answering,), owner))
-        self._server.daemon_threads = True
-        kind = "http"
-        if self._certificate is not None:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(self._certificate)
-            self._server.socket = context.wrap_socket(
-                self._server.socket, server_side=True, do_handshake_on_connect=False
-            )
-            kind = "https"
-        self._server.handle_error = lambda *_: None  # type: ignore[method-assign]
-        self.port = self._server.server_port
-        self.url = f"{kind}://127.0.0.1:{self.port}"
-        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        problem: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.closing.set()
-        self._server.shutdown()
-        self._server.server_close()
 
 
-class Answering(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class Answering(Answers):
     owner: Server
-
-    def log_message(self, *_: object) -> None:
-        pass
 
     def do_GET(self) -> None:
         owner, name = self.owner, self.path.lstrip("/").partition("?")[0].partition(".")[0]
@@ -100,28 +66,15 @@ class Answering(BaseHTTPRequestHandler):
                 self.respond(STATUSES.get(name, 404))
 
     def respond(self, status: int, body: bytes = b"", **headers: Any) -> None:
-        self.send_response(status)
-        for key, value in {"Content_Length": len(body), **headers}.items():
-            if value is not None:
-                self.send_header(key.replace("_", "-"), str(value))
-        self.end_headers()
-        self.wfile.write(body)
+        super().respond(status, body, **headers)
         self.close_connection = not self.owner.keeps_alive
 
     def file(self, data: bytes) -> None:
         """A file with range requests, cut at the next of `cut_at`."""
-        start, status = 0, 200
-        headers: dict[str, Any] = {"ETag": f'"{hash(data)}"'}
-        if (requested := self.headers.get("Range")) and self.owner.supports_ranges:
-            start, status = int(requested.removeprefix("bytes=").partition("-")[0]), 206
-            headers["Content-Range"] = f"bytes {start}-{len(data) - 1}/{len(data)}"
-        body = data[start:]
+        status, body, headers = self.part(data) if self.owner.supports_ranges else (200, data, {})
         cut = self.owner.cut_at.pop(0) if self.owner.cut_at else len(body)
-        self.send_response(status)
-        for key, value in {"Content-Length": len(body), **headers}.items():
-            self.send_header(key, str(value))
-        self.end_headers()
-        self.wfile.write(body[:cut])
+        tag = f'"{hash(data)}"'
+        self.respond(status, body[:cut], Content_Length=len(body), ETag=tag, **headers)
         self.close_connection = True
 
     def first_times(self, times: int, status: int, **headers: Any) -> None:

@@ -4,61 +4,38 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from email.utils import formatdate
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
+
+from tests.support.http_server import Answers, LocalServer
 
 Files = dict[str, bytes]
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
 
 
-class QuietServer(ThreadingHTTPServer):
-    """A server that prints nothing of clients that are killed."""
-
-    daemon_threads = True
-
-    def handle_error(self, *_: object) -> None:
-        if not isinstance(sys.exception(), ConnectionError):
-            raise
-
-
 @contextmanager
 def serve(answer: type[Store], files: Files) -> Iterator[str]:
     """The URL of a server with these files, by `bucket/key`."""
-    server = QuietServer(("127.0.0.1", 0), type("", (answer,), {"files": files}))
-    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
+    with LocalServer(type("", (answer,), {"files": files})) as server:
+        yield server.url
 
 
-class Store(BaseHTTPRequestHandler):
+class Store(Answers):
     """The requests that the stores have in common."""
 
-    protocol_version = "HTTP/1.1"
     files: Mapping[str, bytes] = {}
     times: Mapping[str, float] = {}  # when files were written; others in 2026
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-    def do_HEAD(self) -> None:
-        self.do_GET()
 
     def do_GET(self) -> None:
         parts = urlsplit(self.path)
         query = {name: values[0] for name, values in parse_qs(parts.query).items()}
-        self.respond(parts.path, query)
+        self.answer(parts.path, query)
 
-    def respond(self, path: str, query: Mapping[str, str]) -> None:
+    def answer(self, path: str, query: Mapping[str, str]) -> None:
         raise NotImplementedError
 
     def list_keys(self, bucket: str, prefix: str, delimiter: str) -> tuple[list[str], list[str]]:
@@ -72,36 +49,21 @@ class Store(BaseHTTPRequestHandler):
         rest = {key[len(prefix) :].partition("/")[0] for key in keys if key not in here}
         return here, sorted(f"{prefix}{folder}/" for folder in rest)
 
-    def send(self, status: int, body: bytes = b"", **headers: str) -> None:
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name.replace("_", "-"), value)
-        self.send_header("Content-Length", headers.get("length") or str(len(body)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
     def send_file(self, data: bytes | None) -> None:
         if data is None:
-            return self.send(404)
-        tag = f'"{hashlib.md5(data).hexdigest()}"'
-        headers = {"ETag": tag, "Last_Modified": formatdate(0, usegmt=True)}
-        requested = self.headers.get("Range")
-        if requested is None:
-            return self.send(200, data, **headers)
-        first, _, last = requested.removeprefix("bytes=").partition("-")
-        part = data[int(first) : int(last) + 1 if last else None]
-        headers["Content_Range"] = f"bytes {first}-{int(first) + len(part) - 1}/{len(data)}"
-        return self.send(206, part, **headers)
+            return self.respond(404)
+        status, body, headers = self.part(data)
+        tag, written = f'"{hashlib.md5(data).hexdigest()}"', formatdate(0, usegmt=True)
+        return self.respond(status, body, ETag=tag, Last_Modified=written, **headers)
 
 
 class S3(Store):
-    def respond(self, path: str, query: Mapping[str, str]) -> None:
+    def answer(self, path: str, query: Mapping[str, str]) -> None:
         bucket, _, key = unquote(path).lstrip("/").partition("/")
         if key:
             return self.send_file(self.files.get(f"{bucket}/{key}"))
         if not any(name.startswith(f"{bucket}/") for name in self.files):
-            return self.send(404)
+            return self.respond(404)
         keys, folders = self.list_keys(bucket, query.get("prefix", ""), query.get("delimiter", ""))
         size = {key: len(self.files[f"{bucket}/{key}"]) for key in keys}
         times = {key: self.times.get(f"{bucket}/{key}", NEW_YEAR) for key in keys}
@@ -120,7 +82,7 @@ class S3(Store):
             f"<IsTruncated>false</IsTruncated><KeyCount>{len(rows)}</KeyCount>"
             f"{''.join(rows)}</ListBucketResult>"
         )
-        return self.send(200, body.encode(), Content_Type="application/xml")
+        return self.respond(200, body.encode(), Content_Type="application/xml")
 
 
 class Google(S3):
@@ -130,7 +92,7 @@ class Google(S3):
 class Azure(Store):
     """Azure Blob Storage: an account, its containers and their blobs."""
 
-    def respond(self, path: str, query: Mapping[str, str]) -> None:
+    def answer(self, path: str, query: Mapping[str, str]) -> None:
         container, _, key = unquote(path).removeprefix("/account/").partition("/")
         if query.get("comp") != "list":
             return self.send_file(self.files.get(f"{container}/{key}"))
@@ -146,7 +108,7 @@ class Azure(Store):
             '<?xml version="1.0" encoding="utf-8"?><EnumerationResults>'
             f"<Blobs>{''.join(rows)}</Blobs><NextMarker/></EnumerationResults>"
         )
-        return self.send(200, body.encode(), Content_Type="application/xml")
+        return self.respond(200, body.encode(), Content_Type="application/xml")
 
 
 class Hub(Store):
@@ -159,7 +121,7 @@ class Hub(Store):
         paths = json.loads(requested)["paths"] if is_json else parse_qs(requested)["paths"]
         self.send_json([one for path in paths if (one := self.entry(path))])
 
-    def respond(self, path: str, query: Mapping[str, str]) -> None:
+    def answer(self, path: str, query: Mapping[str, str]) -> None:
         path = unquote(path)
         if "/resolve/" in path:
             key = path.partition("/resolve/")[2].partition("/")[2]
@@ -197,5 +159,5 @@ class Hub(Store):
 
     def send_json(self, value: object) -> None:
         if value is None:
-            return self.send(404, b"{}", X_Error_Code="EntryNotFound")
-        return self.send(200, json.dumps(value).encode())
+            return self.respond(404, b"{}", X_Error_Code="EntryNotFound")
+        return self.respond(200, json.dumps(value).encode())

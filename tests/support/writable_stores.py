@@ -33,7 +33,7 @@ class WritableS3(S3):
         if len(data) < length:  # the client was killed: as in S3, nothing is stored
             self.close_connection = True
             return
-        self.send(self.put(self.key, data), ETag=f'"{md5(data).hexdigest()}"')
+        self.respond(self.put(self.key, data), ETag=f'"{md5(data).hexdigest()}"')
 
     def put(self, key: str, data: bytes) -> int:
         """Store an object; return the status of the answer."""
@@ -55,7 +55,7 @@ class WritableS3(S3):
             for key in keys:
                 self.files.pop(f"{self.key}/{key}", None)
         removed = "".join(f"<Deleted><Key>{escape(key or '')}</Key></Deleted>" for key in keys)
-        self.send(200, f"<DeleteResult>{removed}</DeleteResult>".encode())
+        self.respond(200, f"<DeleteResult>{removed}</DeleteResult>".encode())
 
     @property
     def key(self) -> str:
