@@ -1,4 +1,4 @@
-"""Merged LoRA adapters give the same logits as PEFT."""
+"""Merged LoRA adapters give the same logits as PEFT, in memory and as checkpoints."""
 
 import json
 import shutil
@@ -10,10 +10,12 @@ from safetensors.torch import load_file, save_file
 from pgcli.checkpoints import adapters, weights
 from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import Checkpoint
+from pgcli.checkpoints.save import merge_adapter, save
 from pgcli.engine import loader
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.cpu.optimize import optimize_for_cpu
-from tests.support.adapted_models import hf_logits, pgcli_logits, reference
+from pgcli.training.answers.lora import LoraSettings, save_adapter
+from tests.support.adapted_models import adapted, hf_logits, pgcli_logits, reference
 from tests.support.peft_adapters import (
     DECODER,
     EMBEDDINGS,
@@ -133,6 +135,50 @@ def test_weights_are_merged_in_place(tiny, tmp_path, device):
     torch.testing.assert_close(
         pgcli_logits(model.cpu()), pgcli_logits(merged_model(tiny, tmp_path)), **EXACT
     )
+
+
+# Checkpoints with a merged adapter
+
+SETTINGS = LoraSettings(rank=4, alpha=6, targets="all")
+
+
+def test_a_merged_checkpoint_has_the_logits_of_the_adapter(base, tmp_path):
+    model = adapted(base, SETTINGS)
+    save_adapter(model, SETTINGS, tmp_path / "adapter", base_model=str(base))
+    merge_adapter(base, tmp_path / "adapter", tmp_path / "merged")
+    merged = weights.load(tmp_path / "merged", read_config(base), dtype=torch.float32)
+    expected = pgcli_logits(model)
+    torch.testing.assert_close(pgcli_logits(merged), expected, rtol=0, atol=1e-5)
+    theirs = hf_logits(reference(tmp_path / "merged"))
+    torch.testing.assert_close(theirs, expected, rtol=0, atol=1e-4)
+    assert (expected - hf_logits(reference(base))).abs().max() > 0.02
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("config", [TARGETS[3], *EMBEDDINGS], ids=str)
+def test_adapters_of_embeddings_and_heads_are_merged(base, tmp_path, config):
+    """Compared with PEFT's unmerged model, as its merge changes tied weights both."""
+    expected = hf_logits(trained(base, tmp_path / "adapter", **(SOME | config)))
+    merged = tmp_path / "merged"
+    merge_adapter(base, tmp_path / "adapter", merged)
+    found = pgcli_logits(weights.load(merged, read_config(merged), dtype=torch.float32))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
+    torch.testing.assert_close(hf_logits(reference(merged)), expected, rtol=0, atol=1e-4)
+    assert (expected - hf_logits(reference(base))).abs().max() > 0.02
+
+
+def test_a_merged_checkpoint_is_loaded_as_its_base_is(tiny, tmp_path):
+    save_adapter(adapted(tiny, SETTINGS), SETTINGS, tmp_path / "adapter", base_model="")
+    merge_adapter(tiny, tmp_path / "adapter", tmp_path / "merged")
+    names = {file.name for file in tiny.iterdir()}
+    assert names == {file.name for file in (tmp_path / "merged").iterdir()}
+    loader.load(Checkpoint("merged", tmp_path / "merged"), device="cpu", batch_size=1)
+
+
+def test_an_adapter_that_is_not_merged_is_not_lost_silently(tiny, tmp_path):
+    with pytest.raises(ValueError, match="adapted"):
+        save(adapted(tiny, SETTINGS), tmp_path, dtype=torch.float32)
+    assert not list(tmp_path.iterdir())
 
 
 # Refusals, which name the tensor or setting

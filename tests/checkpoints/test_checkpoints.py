@@ -24,7 +24,9 @@ from pgcli.checkpoints.config import parse_config, read_config
 from pgcli.checkpoints.families.paligemma import NAMES as PALIGEMMA
 from pgcli.checkpoints.families.paligemma import config_values
 from pgcli.checkpoints.find import Checkpoint
+from pgcli.checkpoints.model_description import read_image_spec
 from pgcli.checkpoints.preprocessing import Preprocessing, read_preprocessing
+from pgcli.checkpoints.safetensors_files import TensorSpec, write_tensors
 from pgcli.checkpoints.save import save
 from pgcli.checkpoints.weight_files import INDEX, total_bytes
 from pgcli.checkpoints.weights import HEAD
@@ -203,15 +205,12 @@ class TestFiles:
         (folder / INDEX).write_text(text, encoding="latin-1")
         assert INDEX in refusal()
 
-    @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "last.ckpt"])
-    def test_pickles_are_refused_with_a_hint_to_convert_them(self, folder, name):
+    @pytest.mark.parametrize("name", ["notes.txt", "model.pt", "last.ckpt"])
+    def test_a_folder_without_weights_is_refused(self, folder, refusal, name):
         (folder / name).write_bytes(pickle.dumps({}))
-        with pytest.raises(InvalidCheckpoint, match=f"{name} is a pickle") as refused:
-            loaded(folder)
-        assert "save_pretrained" in refused.value.hint
-
-    def test_a_folder_without_weights_is_refused(self, folder, refusal):
-        assert "has no safetensors file" in refusal()
+        message = refusal()
+        assert "has no safetensors file" in message
+        assert (f"{name} is a pickle" in message) == (name != "notes.txt")
 
     def test_a_pickle_next_to_safetensors_is_ignored(self, write, tmp_path):
         class Bomb:
@@ -510,6 +509,14 @@ class TestPreprocessing:
         configure("processor_config.json", image_processor={"resample": 2})
         assert self.read(folder).resample == 2
 
+    def test_images_are_decoded_for_the_model_before_it_is_loaded(self, write, configure):
+        folder = write()
+        for resample in (3, 2):
+            configure("preprocessor_config.json", resample=resample)
+            spec = read_image_spec(folder)
+            assert spec == loader.load(Checkpoint("tiny", folder), device="cpu").spec
+            assert spec.resample == resample
+
     def test_nulls_and_unused_settings_are_ignored(self, folder, configure):
         configure(
             "preprocessor_config.json",
@@ -631,6 +638,21 @@ def test_saved_files_are_readable_by_other_users(write, tmp_path):
     save(loaded(write()), tmp_path / "copy", dtype=torch.float32)
     mode = (tmp_path / "copy" / "model.safetensors").stat().st_mode
     assert mode & 0o777 == 0o644
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_file_of_tensors_has_the_bytes_of_safetensors(tmp_path, dtype):
+    made = {
+        "a.b": torch.randn(3, 5, dtype=dtype).T,
+        "empty": torch.empty(0, 4, dtype=dtype),
+        "layers.10.w": torch.randn(4, 3, dtype=dtype),
+        "layers.2.w": torch.tensor(7, dtype=dtype),
+    }
+    specs = [TensorSpec(name, one.dtype, one.shape) for name, one in made.items()]
+    write_tensors(tmp_path / "ours", specs, made.values(), {"key": "é"})
+    whole = {name: one.contiguous() for name, one in made.items()}
+    save_file(whole, tmp_path / "theirs", {"key": "é"})
+    assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
 
 
 MEASURE = """

@@ -119,7 +119,6 @@ class TestNames:
 
 
 INVALID = "Invalid credentials in Authorization header"
-TOKEN_IS_BAD = "HF_TOKEN is not valid: `unset HF_TOKEN`, then `hf auth login`"
 #: The error that huggingface_hub raises, what the message contains, and what the hint contains.
 FAILURES = [
     ((401, "RepoNotFound"), f"no model {NAME!r}, or it is private", "spelling"),
@@ -140,7 +139,7 @@ FAILURES = [
         "try again",
     ),
     (OSError(errno.ENOSPC, "no space", "/blob"), "could not be stored in", "HF_HOME"),
-    (OSError(errno.EACCES, "not allowed", "/blob"), "could not be stored in", "HF_HOME"),
+    (NotADirectoryError(errno.ENOTDIR, "no", "/blob"), "could not be stored in", "HF_HOME"),
 ]
 
 
@@ -156,15 +155,6 @@ def test_each_failure_of_the_hub_has_a_message_and_a_remedy(fail_with, error, me
     ("status", "variable", "stored", "message", "hint"),
     [
         (403, "HUGGING_FACE_HUB_TOKEN", "", "machine (HUGGING_FACE_HUB_TOKEN)", "`unset HUGGING"),
-        (
-            403,
-            None,
-            "hf_SECRET",
-            "machine (`hf auth login`)",
-            "the user that `hf auth whoami` names",
-        ),
-        (401, "HF_TOKEN", "hf_good", "could not be downloaded: 401", TOKEN_IS_BAD),
-        (401, "HF_TOKEN", "", "could not be downloaded: 401", TOKEN_IS_BAD),
         (401, None, "hf_SECRET", "could not be downloaded: 401", "`hf auth login --force`"),
     ],
 )
@@ -207,16 +197,13 @@ class TestCachedModels:
 
     @pytest.mark.parametrize(
         "damaged",
-        [b"", b"{", b"[]", b"null", b"\xff", b"[" * 10**5, b'{"model_type": 1}'],
+        [b"", b"{", b"[]", b"\xff", b"[" * 10**5, b'{"model_type": 1}', "missing", "."],
         ids=lambda damaged: repr(damaged[:16]),
     )
     def test_damaged_config_hides_no_other_model(self, cache, damaged):
-        self.snapshot(cache, "damaged").write_bytes(damaged)
-        assert cached_models() == ["google/first", "google/last"]
-
-    @pytest.mark.parametrize("target", ["missing", "config.json", "."])
-    def test_unreadable_config_hides_no_other_model(self, cache, target):
-        self.snapshot(cache, "damaged").symlink_to(target)
+        """Its bytes, or what it links to."""
+        config = self.snapshot(cache, "damaged")
+        config.write_bytes(damaged) if isinstance(damaged, bytes) else config.symlink_to(damaged)
         assert cached_models() == ["google/first", "google/last"]
 
     @pytest.mark.parametrize("target", ["missing", "b"])

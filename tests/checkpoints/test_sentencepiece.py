@@ -137,14 +137,9 @@ def test_tokens_equal_those_of_sentencepiece(folder):
             assert ids == model.encode(text), text
 
 
-def test_tokenizer_json_takes_precedence(folder, expected):
+def test_tokenizer_json_takes_precedence_and_needs_no_other_package(folder, expected):
     expected.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer.model").write_bytes(b"broken")
-    assert_alike(open_tokenizer(folder), expected)
-
-
-def test_tokenizer_json_needs_no_other_package(folder, expected):
-    expected.save(str(folder / "tokenizer.json"))
     code = (
         "import sys; from pathlib import Path; from pgcli.checkpoints.tokenizer import *; "
         "open_tokenizer(Path(sys.argv[1])); "

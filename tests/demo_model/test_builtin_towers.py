@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -17,8 +15,8 @@ from examples.demo_model.scenes import EVAL_SEEDS, Scene, render
 from pgcli.checkpoints.find import BUILTIN_TOWERS, DEMO_TOWERS, find
 from pgcli.embedding.engine import EmbeddingEngine
 from pgcli.embedding.loader import load
+from tests.support.runs import EXAMPLES
 
-IMAGES = Path(__file__).parents[2] / "examples" / "images"
 DRAWINGS = 60
 ATOL = 1e-5
 
@@ -46,7 +44,7 @@ def test_transformers_loads_them_and_agrees(engine: EmbeddingEngine) -> None:
     assert not any(info.values()), info
     processor = transformers.AutoProcessor.from_pretrained(BUILTIN_TOWERS, backend="pil")
     texts = ["a red star", "two blue squares on a white background"]
-    with Image.open(IMAGES / "one.png") as image:
+    with Image.open(EXAMPLES / "one.png") as image:
         inputs = processor(
             text=texts,
             images=[image.convert("RGB")],
@@ -73,11 +71,3 @@ def test_drawings_and_captions_find_each_other(
     rows = np.arange(len(scenes))
     assert same[rows, cosine.argmax(1)].mean() > 0.9
     assert same[cosine.argmax(0), rows].mean() > 0.9
-
-
-def test_examples_are_scored_rightly(engine: EmbeddingEngine) -> None:
-    files = sorted(IMAGES.iterdir())
-    vectors = encode(engine, (Image.open(file).convert("RGB") for file in files))
-    cosine = vectors @ engine.encode_texts(["a red star", "a blue square"]).T
-    best = [{files[number].name for number in np.argsort(-column)[:2]} for column in cosine.T]
-    assert best == [{"one.png", "tall.jpg"}, {"blue.png", "grey.png"}]

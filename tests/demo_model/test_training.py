@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy
 import pytest
@@ -13,24 +15,45 @@ import torch
 from PIL import Image, ImageDraw
 from torch import Tensor, nn
 
-from examples.demo_model.__main__ import PHASES
 from examples.demo_model.model import (
     COLUMNS,
     PATCH_HEAD,
     DemoLearner,
     new_model,
     patch_targets,
-    whiten_patches,
 )
+from examples.demo_model.muon import Muon
 from examples.demo_model.questions import mask_codes
-from examples.demo_model.scenes import BACKGROUNDS, COLOURS, SHAPES, VALIDATION_SEEDS, Scene
-from examples.demo_model.task import Drawings, DrawingsTask, Phase
+from examples.demo_model.scenes import (
+    BACKGROUNDS,
+    COLOURS,
+    SHAPES,
+    TRAINING_SEEDS,
+    VALIDATION_SEEDS,
+    Scene,
+    lettered_scene,
+    render,
+)
+from examples.demo_model.task import (
+    Drawings,
+    DrawingsTask,
+    PackedRow,
+    Phase,
+    TokenizedExample,
+    pack,
+    packed_mask,
+    packed_positions,
+)
 from pgcli.checkpoints import mask_decoder, weights
 from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import BUILTIN, own_mask_decoder
-from pgcli.engine.tokenizer import Tokenizer
+from pgcli.engine.tokenizer import Tokenizer, left_pad
+from pgcli.model.attention_masks import AttentionMasks
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
+from pgcli.model.paligemma import PaliGemma
+from pgcli.training.optimizer import make_optimizer
 from pgcli.training.trainer import Trainer, TrainerOptions
+from tests.support.random_weights import randomised
 from tests.support.tiny import PATCH, RESOLUTION
 
 ROOT = Path(__file__).parents[2]
@@ -70,22 +93,6 @@ def test_patch_targets_describe_the_object_at_the_centre() -> None:
             assert list(COLOURS)[int(colour[patch]) - 1] == drawn.colour
             sides = (y - box.ymin, x - box.xmin, box.ymax - y, box.xmax - x)
             assert side[patch].tolist() == pytest.approx(sides, abs=1e-6)
-
-
-def test_a_new_embedding_whitens_patches() -> None:
-    torch.manual_seed(0)
-    embedding = nn.Conv2d(3, 8, kernel_size=4, stride=4)
-    scale = torch.arange(1.0, 4.0)[:, None, None]
-    images_BCRR = torch.rand(64, 3, 16, 16).cumsum(-1) * scale
-    whiten_patches(embedding, images_BCRR)
-    found_ND = embedding(images_BCRR).detach().movedim(1, -1).flatten(0, 2)
-    assert found_ND.mean(0).abs().max() < 1e-4
-    covariance_DD = found_ND.T.cov()
-    assert (covariance_DD - covariance_DD.diag().diag()).abs().max() < 1e-3
-    variance_D = covariance_DD.diag()
-    assert variance_D[0].item() == pytest.approx(1 / 1.1, rel=2e-2)  # of the least component
-    assert (variance_D.diff() > 0).all()
-    assert variance_D[-1] < 1.001
 
 
 def test_codes_of_masks_are_decoded_to_the_shapes() -> None:
@@ -130,30 +137,6 @@ def test_a_run_resumed_at_every_step_writes_the_same_bytes(
         assert one.read_bytes() == other.read_bytes()
 
 
-def test_no_two_phases_train_on_the_same_drawings() -> None:
-    drawings = [
-        range(phase.first_drawing, phase.first_drawing + count)
-        for phase in PHASES.values()
-        # of two processes
-        if (count := 2 * phase.steps * phase.batch_size * phase.scene_choices)
-    ]
-    assert len(drawings) == 7
-    assert all(a.stop <= b.start for a, b in pairwise(drawings))
-
-
-def test_the_mean_is_that_of_all_weights(vocabulary: Tokenizer, tmp_path: Path) -> None:
-    for number, value in enumerate((0.5, 1.0, 3.0)):
-        model = learner(vocabulary)
-        with torch.no_grad():
-            model.head.read.bias.fill_(value)
-            model.paligemma.decoder.norm.weight.fill_(-value)
-        model.save(tmp_path / str(number), torch.bfloat16)
-    mean = DemoLearner.load(*(tmp_path / str(number) for number in range(3)))
-    assert mean.head.read.bias.unique().tolist() == [1.5]
-    assert mean.paligemma.decoder.norm.weight.unique().tolist() == [-1.5]
-    assert Tokenizer.from_folder(tmp_path / "2").size == vocabulary.size
-
-
 @pytest.mark.nightly
 def test_the_command_makes_a_checkpoint_by_all_phases(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "examples.demo_model", str(tmp_path)]
@@ -162,3 +145,102 @@ def test_the_command_makes_a_checkpoint_by_all_phases(tmp_path: Path) -> None:
         subprocess.run(command, cwd=ROOT, timeout=600, check=True)
     model = weights.load(tmp_path / "demo", read_config(tmp_path / "demo"), dtype=torch.bfloat16)
     assert all(weight.isfinite().all() for weight in model.state_dict().values())
+
+
+# --- words, the optimizer, and rows of several examples
+
+
+def test_the_word_is_drawn_where_it_is_said_to_be() -> None:
+    """Its rectangle has pixels of its colour in every letter."""
+    for scene in map(lettered_scene, TRAINING_SEEDS[:20]):
+        (word,) = scene.words
+        pixels = numpy.asarray(render(scene, 400), int)
+        scale = pixels.shape[1] / scene.width
+        is_ink = (abs(pixels - numpy.array(word.rgb)) < 60).all(-1)
+        rows = is_ink[round(word.top * scale) : round(word.y * scale)]
+        for left, right in pairwise(word.edges):
+            assert rows[:, round(left * scale) : round(right * scale) + 1].any(), word
+
+
+def test_muon_updates_matrices_as_torch_does_and_the_rest_by_adamw() -> None:
+    torch_muon = pytest.importorskip("torch.optim", reason="torch 2.9 has Muon").Muon
+    torch.manual_seed(0)
+    ours = nn.Sequential(nn.Linear(24, 40), nn.Linear(40, 8))
+    theirs, adamw = copy.deepcopy(ours), copy.deepcopy(ours)
+    options: Any = {"weight_decay": 0.1, "betas": (0.9, 0.98)}
+    optimizer = make_optimizer(ours, **options, kind=Muon)
+    other = make_optimizer(adamw, **options)
+    matrices = [theirs[0].weight, theirs[1].weight]
+    torchs = torch_muon(matrices, lr=0.02, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
+    for group in (*optimizer.param_groups, *other.param_groups):
+        group["lr"] = 0.02
+    for _ in range(4):
+        x = torch.randn(5, 24)
+        for model in (ours, theirs, adamw):
+            model.zero_grad()
+        ours(x).square().mean().backward()
+        for model in (theirs, adamw):
+            for one, own in zip(model.parameters(), ours.parameters(), strict=True):
+                one.grad = own.grad.clone()  # type: ignore[union-attr]
+        for each in (optimizer, torchs, other):
+            each.step()
+    for layer in range(2):
+        moved = (ours[layer].weight - theirs[layer].weight).norm() / theirs[layer].weight.norm()
+        assert moved < 0.02  # torch's iterations are in bfloat16
+        assert torch.equal(ours[layer].bias, adamw[layer].bias)
+        assert not torch.allclose(ours[layer].weight, adamw[layer].weight, rtol=0.05)
+
+
+EXAMPLES: list[TokenizedExample] = [
+    ([2, 50, 51, 108], [60, 61, 62, 63, 1], 1),
+    ([2, 52, 108], [70, 71, 1], 4),
+    ([2, 53, 54, 55, 108], [80, 1], 4),
+]
+
+
+@pytest.fixture
+def model() -> PaliGemma:
+    vision = VisionConfig(32, 2, 64, 2, PATCH, RESOLUTION)
+    decoder = DecoderConfig(32, 2, 64, 2, 1, 16, 256)
+    return randomised(PaliGemma(PaliGemmaConfig(vision, decoder, image_token_id=255)))
+
+
+def image_features(model: PaliGemma) -> Tensor:
+    generator = torch.Generator().manual_seed(5)
+    pixels = torch.rand(1, 3, RESOLUTION, RESOLUTION, generator=generator, dtype=torch.float64)
+    return model.encode(pixels)
+
+
+def forward(model: PaliGemma, examples: list[TokenizedExample], *, is_single: bool) -> Tensor:
+    """Logits at every text slot of one packed row, in float64."""
+    patch_BPD = image_features(model)
+    row = PackedRow.of([pack(examples, 9)])
+    patches = patch_BPD.shape[1]
+    mask = packed_mask(row, patches=patches, image_attends_to_prompt=is_single)
+    positions = packed_positions(row, patches=patches)
+    hidden_BTD = model(patch_BPD, row.token_BT, positions, AttentionMasks(mask, mask))
+    return model.decoder.logits(hidden_BTD)[0]
+
+
+@torch.no_grad()
+def test_a_row_of_one_example_has_the_engines_logits(model: PaliGemma) -> None:
+    prompt, answer, _ = EXAMPLES[0]
+    packed = forward(model, EXAMPLES[:1], is_single=True)
+    patch_BPD = image_features(model)
+    token_BT, _ = left_pad([prompt])
+    cache = model.kv_cache(1)
+    logits = [model.prefill(patch_BPD, token_BT, None, cache)]
+    logits += [model.decode_step(torch.tensor([token]), cache) for token in answer[:-1]]
+    start = len(prompt) - 1
+    engine = torch.cat(logits)
+    torch.testing.assert_close(packed[start : start + len(engine)], engine)
+
+
+@torch.no_grad()
+def test_examples_of_a_row_do_not_affect_each_other(model: PaliGemma) -> None:
+    alone = forward(model, EXAMPLES[2:], is_single=False)
+    together = forward(model, EXAMPLES, is_single=False)
+    length = len(EXAMPLES[2][0]) + len(EXAMPLES[2][1]) - 1
+    row = PackedRow.of([pack(EXAMPLES, 9)])
+    start = row.example_BT[0].tolist().index(3)
+    torch.testing.assert_close(together[start : start + length], alone[:length])

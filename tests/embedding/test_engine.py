@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,8 @@ import transformers
 from PIL import Image
 
 from pgcli.checkpoints.find import Checkpoint
-from pgcli.checkpoints.model_description import read_image_spec
+from pgcli.checkpoints.model_description import read_description, read_image_spec
+from pgcli.checkpoints.save import save_encoder
 from pgcli.embedding import loader
 from pgcli.embedding.engine import EmbeddingEngine
 from pgcli.embedding.loader import load
@@ -23,6 +24,7 @@ from pgcli.images.in_memory import encode_image
 from pgcli.model.cpu.packed_linear import can_pack
 from pgcli.model.cpu.packed_modules import PackedMLP
 from pgcli.records import DecodedImage, Item
+from pgcli.training.encoders.new_models import classifier_of
 from tests.support import tiny, towers
 
 TEXTS = ["A small, red star!", "a blue circle", "a GREEN triangle"]
@@ -153,17 +155,52 @@ def test_scores_are_logits_of_the_pairs(siglip: Path) -> None:
     assert engine.has_sigmoid
 
 
+# --- probes
+
+
+@pytest.mark.parametrize("kind", ["siglip", "clip", "siglip_vision_model", "vit", "paligemma"])
+def test_probe_of_any_tower_is_read_by_both_programs(tmp_path: Path, kind: str) -> None:
+    """A linear layer on any vision tower is a classifier that transformers reads too."""
+    make = tiny.checkpoint_into if kind == "paligemma" else towers.checkpoint_into
+    folder, out = tmp_path / "tower", tmp_path / "probe"
+    make(folder, **({} if kind == "paligemma" else {"kind": kind}))
+    description = read_description(folder)
+    labels = ("cat", "dog", "bird")
+    probe = classifier_of(folder, description, labels, torch.device("cpu"))
+    with torch.no_grad():
+        # the tiny PaliGemma's weights amplify rounding; larger weights here would do so too
+        probe.classifier.weight.normal_(std=0.05)
+        probe.classifier.bias.normal_()
+    out.mkdir()
+    save_encoder(probe, out, dtype=torch.float32)
+    processor = towers.image_processor(kind, description.vision.resolution)
+    processor.save_pretrained(out)
+    engine, images = engine_of(out), photos(3)
+    assert (engine.kind, engine.labels) == ("classifier", labels)
+    found = vectors(engine, images)
+    reference = transformers.AutoModelForImageClassification.from_pretrained(out).eval()
+    with torch.inference_mode():
+        expected = reference(processor(images, return_tensors="pt")["pixel_values"]).logits
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+    assert found.std(dim=0).min() > 1e-3
+    assert [reference.config.id2label[number] for number in range(3)] == [*labels]
+
+
 # --- memory
 
 
-def limited(engine: EmbeddingEngine, rows: int, monkeypatch: Any) -> list[int]:
-    """Let images run out of memory in batches of more than `rows`; the batches tried."""
+def limited(
+    engine: EmbeddingEngine,
+    fits: Callable[[list[tuple[int, DecodedImage]]], bool],
+    monkeypatch: Any,
+) -> list[int]:
+    """Let images run out of memory in batches that do not fit; the batches tried."""
     tried: list[int] = []
     encode = engine._encode_rows
 
     def encode_rows(batch: list[tuple[int, DecodedImage]]) -> Any:
         tried.append(len(batch))
-        if len(batch) > rows:
+        if not fits(batch):
             raise torch.OutOfMemoryError
         return encode(batch)
 
@@ -174,34 +211,24 @@ def limited(engine: EmbeddingEngine, rows: int, monkeypatch: Any) -> list[int]:
 def test_batches_are_halved_when_memory_runs_out(siglip: Path, monkeypatch: Any) -> None:
     images, engine = photos(), engine_of(siglip, batch_size=7)
     expected = vectors(engine, images)
-    tried = limited(engine, 2, monkeypatch)
+    tried = limited(engine, lambda batch: len(batch) <= 2, monkeypatch)
     torch.testing.assert_close(vectors(engine, images), expected, atol=1e-5, rtol=0)
     assert tried == [7, 3, 1, 1, 1, 1, 1, 1, 1]
 
 
 def test_image_that_does_not_fit_alone_is_an_error(siglip: Path, monkeypatch: Any) -> None:
-    images, engine = photos(4), engine_of(siglip)
-    stream = list(decoded(engine, images))
-    encode = engine._encode_rows
-
-    def encode_rows(batch: list[tuple[int, DecodedImage]]) -> Any:
-        if any(row == 4 for row, _ in batch):
-            raise torch.OutOfMemoryError
-        return encode(batch)
-
-    monkeypatch.setattr(engine, "_encode_rows", encode_rows)
-    rows = list(engine.encode(stream))
-    assert [(row, one.vector is None) for row, one in rows] == [
-        *((0, False), (2, False), (4, True), (6, False)),
-    ]
+    engine = engine_of(siglip)
+    limited(engine, lambda batch: 4 not in dict(batch), monkeypatch)
+    rows = list(engine.encode(decoded(engine, photos(4))))
+    lost = [(row, one.vector is None) for row, one in rows]
+    assert lost == [(0, False), (2, False), (4, True), (6, False)]
 
 
 def test_no_image_fits_into_memory(siglip: Path, monkeypatch: Any) -> None:
     engine = engine_of(siglip)
-    stream = list(decoded(engine, photos()))
-    limited(engine, 0, monkeypatch)
+    limited(engine, lambda batch: False, monkeypatch)
     with pytest.raises(NoUsableDevice, match="no memory left for even one row"):
-        list(engine.encode(stream))
+        list(engine.encode(decoded(engine, photos())))
 
 
 def test_no_batch_begins_after_a_stop(siglip: Path) -> None:

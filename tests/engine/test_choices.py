@@ -14,7 +14,6 @@ import torch
 import transformers
 from torch import Tensor
 
-import pgcli
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import parse_config, read_config
 from pgcli.checkpoints.find import BUILTIN
@@ -26,11 +25,10 @@ from pgcli.engine.model_runner import generate
 from pgcli.engine.sampler import GREEDY, OutputVocabulary
 from pgcli.engine.sequence import Candidate, Sequence
 from pgcli.engine.tokenizer import Tokenizer
-from pgcli.errors import InvalidCheckpoint, UsageError
+from pgcli.errors import InvalidCheckpoint
 from pgcli.model.paligemma import PaliGemma
 from pgcli.records import DecodedImage, Item
 from pgcli.tasks import Question
-from tests.support.awkward import drawing, encoded
 from tests.support.clock import Clock
 from tests.support.random_weights import normal
 from tests.support.tiny import PATCHES, RESOLUTION
@@ -251,26 +249,6 @@ def test_the_time_of_a_pass_is_divided_over_its_rows(
     rows = scored_sequences(model, patch_BPD, PROMPTS, CHOICES, output_of(model))
     assert [row.prefill_ms for row in rows] == [2.5] * 4
     assert [row.decode_ms for row in rows] == [2.5, 2.5 + 5, 2.5, 2.5 + 5 + 10]
-
-
-def test_a_row_with_choices_has_scores_and_no_generated_token(tiny: Path) -> None:
-    engine = pgcli.load(tiny, device="cpu", batch_size=2)
-    given = ["a red circle", "no", "two"]
-    shape = encoded(drawing(40, 30), "png")
-    # the limit of new tokens applies to generated answers only
-    (row,) = engine.ask(shape, "what?", choices=given, max_new_tokens=100_000)
-    assert row.choices is not None
-    assert [choice.text for choice in row.choices] == given
-    best = max(row.choices, key=lambda choice: choice.logprob)
-    assert (row.answer, row.tokens, row.finish) == (best.text, None, None)
-    assert row.logprob is not None
-    assert best.logprob < row.logprob < 0  # a mean over its tokens
-    assert row.prefill_ms is not None
-    assert row.decode_ms is not None
-    (turned,) = engine.ask(shape, "what?", choices=given[::-1])
-    assert turned.answer == best.text
-    with pytest.raises(UsageError, match="100000 tokens leave this model no room"):
-        list(engine.ask(shape, "what?", max_new_tokens=100_000))
 
 
 def test_a_prompt_leaves_slots_for_the_longest_candidate(tokenizer: Tokenizer) -> None:

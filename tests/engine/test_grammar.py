@@ -99,25 +99,6 @@ def is_well_formed(tokenizer: Tokenizer, tokens: list[int], objects: tuple[str, 
 # --- only well-formed answers are allowed
 
 
-@pytest.mark.parametrize("temperature", [0, 0.3, 1, 4, 1e6])
-def test_random_weights_generate_well_formed_answers_at_any_limit(
-    model: PaliGemma, tokenizer: Tokenizer, grammar: Grammar, temperature: float
-) -> None:
-    """Without the grammar few of these answers are well-formed."""
-    patch_BPD = normal(4, PATCHES, model.config.decoder.width)
-    objects_found = 0
-    for most in (1, 2, 7, 9, 11, 13, 18, 26, 33, 61):
-        sampling = SamplingParams(temperature, seed=most)
-        rows = run(model, patch_BPD, tokenizer, most, sampling, grammar)
-        for row in rows:
-            assert is_well_formed(tokenizer, row.tokens, OBJECTS), row.tokens
-            assert len(row.tokens) == len(row.logprobs) <= most
-            objects_found += sum(token in tokenizer.locations for token in row.tokens) // 4
-    free = run(model, patch_BPD, tokenizer, most, sampling)
-    assert not all(is_well_formed(tokenizer, row.tokens, OBJECTS) for row in free)
-    assert objects_found > 10, "answers that are all empty prove nothing"
-
-
 def test_every_path_of_the_grammar_is_well_formed_and_in_limit(
     tokenizer: Tokenizer, grammar: Grammar
 ) -> None:
@@ -243,9 +224,11 @@ def test_an_answer_ended_by_the_limit_has_finish_length(
     patch_BPD = normal(4, PATCHES, model.config.decoder.width)
     whole = longest_object(tokenizer)
     finishes = set()
-    for most in (3, 19, 40, 200):
-        sampling = SamplingParams(1, seed=most)
+    for most, temperature in ((1, 0), (3, 1), (13, 0.3), (19, 1e6), (40, 1), (61, 4), (200, 1)):
+        sampling = SamplingParams(temperature, seed=most)
         for row in run(model, patch_BPD, tokenizer, most, sampling, grammar):
+            assert is_well_formed(tokenizer, row.tokens, OBJECTS), row.tokens
+            assert len(row.tokens) == len(row.logprobs) <= most
             assert row.has_stop_token
             last = most - len(row.tokens) + 1  # tokens left before the stop token
             another = 2 if len(row.tokens) > 1 else 0  # tokens of a separator
@@ -331,6 +314,3 @@ def test_answers_with_a_grammar_do_not_depend_on_the_batch(
     backwards = run(model, patch_BPD.flip(0), tokenizer, 50, sampling, grammar, order)
     assert [row.tokens for row in backwards[::-1]] == [row.tokens for row in together]
     assert len({tuple(row.tokens) for row in together}) > 1
-
-
-# --- the demo model

@@ -16,7 +16,6 @@ from pgcli.engine.loader import load
 from pgcli.engine.sequence import Sequence
 from pgcli.records import Answer, DecodedImage, Item
 from pgcli.tasks import Question
-from tests.support.clock import Clock
 from tests.support.tiny import PATCHES, RESOLUTION
 
 PROMPTS = ("a", "is it red?", "how many red circles are there?")
@@ -140,28 +139,6 @@ def test_features_can_be_requested_again_before_release(features: ImageFeatureCa
     assert encoded(features, [twice]) == 1
     assert not features._counts
     assert not features._features
-
-
-def test_encode_times_add_up_after_preemption(
-    features: ImageFeatureCache, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(features, "_watch", Clock(torch.device("cpu")))
-    sequences = [request(n, image, 3) for n, image in enumerate(images(3))]
-    first, second, third = sequences
-    misses = 0
-    with torch.inference_mode():
-        features.get([first, second])  # not released: OOM before the prefill
-        for group in ([first, second], [third], [first, first], [second, third], [second, third]):
-            features.get(group)
-            features.release(group)
-        misses = features._stats.misses
-        features.retain([second])
-        features.get([second])
-        features.release([second])
-    assert features._stats.misses > misses
-    passes = {id(one.start): one for row in sequences for one in row.encode_passes}
-    # a pass takes 10 ms for any number of images
-    assert sum(row.vision_ms for row in sequences) == pytest.approx(10 * len(passes))
 
 
 def test_a_view_does_not_keep_the_whole_batch(features: ImageFeatureCache) -> None:

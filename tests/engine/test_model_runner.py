@@ -145,9 +145,6 @@ def model(tiny: Path) -> PaliGemma:
     return weights.load(tiny, read_config(tiny), dtype=torch.float64)
 
 
-PROMPTS = [[2, 300, 108], [2, 301, 302, 303, 108], [2, 108]]
-
-
 @pytest.mark.parametrize(
     "sampling",
     [
@@ -180,25 +177,6 @@ def test_the_time_of_a_pass_is_divided_over_the_rows_in_it(
 
 
 # --- sequences that join, and steps in flight
-
-
-def test_sequences_that_join_later_answer_as_they_would_alone(model: PaliGemma) -> None:
-    prompts, patch_BPD = prompts_of_many_lengths(7), normal(7, PATCHES, model.config.decoder.width)
-    vocabulary = vocabulary_of(model, 1)
-    alone = [
-        run_together(model, patch_BPD[[row]], [prompts[row]], vocabulary, 8)[0].tokens
-        for row in range(7)
-    ]
-    runner = ModelRunner(model, vocabulary, GREEDY, max_rows=3)
-    sequences = make_sequences(prompts, 8)
-    for first, end in ((0, 2), (2, 3), (3, 5), (5, 6), (6, 7)):
-        while 3 - len(runner.rows) < end - first:
-            runner.decode()
-        runner.prefill(patch_BPD[first:end], sequences[first:end])
-    while runner.rows:
-        runner.decode()
-    assert [sequence.tokens for sequence in sequences] == alone
-    assert len({tuple(tokens) for tokens in alone}) > 2
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.5])

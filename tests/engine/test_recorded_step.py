@@ -15,11 +15,9 @@ from torch import Tensor
 from pgcli import tasks
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config
-from pgcli.checkpoints.find import Checkpoint
 from pgcli.engine import model_runner as module
 from pgcli.engine import recorded_step
 from pgcli.engine.engine import InferenceEngine
-from pgcli.engine.loader import load
 from pgcli.engine.model_runner import ModelRunner
 from pgcli.engine.recorded_step import Recording, Step, StepRecorder
 from pgcli.engine.sampler import NextTokens, SamplingParams
@@ -55,6 +53,18 @@ class Recorder(StepRecorder):
             replay()
 
         return Recording(tokens, counted)
+
+
+def recorders_from_now_on(monkeypatch: pytest.MonkeyPatch) -> list[Recorder]:
+    """The recorders of engines that begin from now on."""
+    recorders: list[Recorder] = []
+
+    def make(model: PaliGemma) -> Recorder:
+        recorders.append(Recorder())
+        return recorders[-1]
+
+    monkeypatch.setattr(module, "step_recorder", make)
+    return recorders
 
 
 @pytest.fixture(params=["tiny", "tiny2"])
@@ -112,22 +122,17 @@ def test_replayed_steps_give_the_tokens_of_eager_ones(
 
 @pytest.mark.parametrize("site", ["insert", "prefill", "decode"])
 def test_answers_are_the_same_after_memory_ran_out(
-    tiny: Path, monkeypatch: pytest.MonkeyPatch, site: str
+    loaded: InferenceEngine, monkeypatch: pytest.MonkeyPatch, site: str
 ) -> None:
     monkeypatch.setattr("pgcli.engine.oom.gc.collect", lambda: 0)
-    loaded = load(Checkpoint("tiny", tiny), device="cpu", dtype="float32", batch_size=8)
-    question, recorders = Question("ask", None, 9), []
+    question = Question("ask", None, 9)
 
     def ask() -> list[tuple[int, str | None]]:
         return sorted((row, answer.answer) for row, answer in fresh(loaded).ask(stream(), question))
 
     expected = ask()
 
-    def make(model: PaliGemma) -> Recorder:
-        recorders.append(Recorder())
-        return recorders[-1]
-
-    monkeypatch.setattr(module, "step_recorder", make)
+    recorders = recorders_from_now_on(monkeypatch)
     memory = LimitedMemory(monkeypatch, site, 3)
     assert ask() == expected
     assert memory.failures
@@ -135,13 +140,12 @@ def test_answers_are_the_same_after_memory_ran_out(
 
 
 def test_ten_chunks_have_one_cache_and_record_no_step_after_the_first(
-    tiny: Path, monkeypatch: pytest.MonkeyPatch
+    loaded: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows are those of an engine for each chunk, though the keys of images repeat."""
-    loaded = load(Checkpoint("tiny", tiny), device="cpu", dtype="float32", batch_size=8)
     question, images = Question("ask", None, 9), [image for _, image in stream(40)]
     chunks = [[(3 * n, images[4 * k + n]) for n in range(4)] for k in range(10)]
-    caches, recorders, make_cache = [], [], PaliGemma.kv_cache
+    caches, make_cache = [], PaliGemma.kv_cache
 
     def ask(engine: InferenceEngine, chunk: int) -> list[tuple[int, str | None, float | None]]:
         rows = engine.ask(chunks[chunk], question, GREEDY)
@@ -151,14 +155,10 @@ def test_ten_chunks_have_one_cache_and_record_no_step_after_the_first(
         caches.append(make_cache(self, *given, **options))
         return caches[-1]
 
-    def make_recorder(model: PaliGemma) -> Recorder:
-        recorders.append(Recorder())
-        return recorders[-1]
-
     expected = [ask(fresh(loaded), chunk) for chunk in range(10)]
     assert expected[0] != expected[1]
     monkeypatch.setattr(PaliGemma, "kv_cache", counted)
-    monkeypatch.setattr(module, "step_recorder", make_recorder)
+    recorders = recorders_from_now_on(monkeypatch)
     engine, recorded = fresh(loaded), []
     for chunk in range(10):
         assert ask(engine, chunk) == expected[chunk]
@@ -177,25 +177,20 @@ def test_ten_chunks_have_one_cache_and_record_no_step_after_the_first(
 
 
 def test_answers_of_a_grammar_are_those_of_eager_steps(
-    tiny: Path, monkeypatch: pytest.MonkeyPatch
+    loaded: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is recorded ends with the logits: the mask of the next token is the host's."""
     monkeypatch.setattr("pgcli.engine.oom.gc.collect", lambda: 0)
-    loaded = load(Checkpoint("tiny", tiny), device="cpu", dtype="float32", batch_size=4)
-    question, recorders = tasks.detect(("a", "is it red?"), strict=True, max_new_tokens=24), []
+    question = tasks.detect(("a", "is it red?"), strict=True, max_new_tokens=24)
     images = stream(6, question.templates)
 
     def ask() -> list[tuple[int, str | None, float | None]]:
-        rows = fresh(loaded).ask(images, question)
+        rows = fresh(loaded, 4).ask(images, question)
         return sorted((row, answer.answer, answer.logprob) for row, answer in rows)
 
     expected = ask()
 
-    def make(model: PaliGemma) -> Recorder:
-        recorders.append(Recorder())
-        return recorders[-1]
-
-    monkeypatch.setattr(module, "step_recorder", make)
+    recorders = recorders_from_now_on(monkeypatch)
     assert ask() == expected
     assert any(text for _, text, _ in expected)
     assert recorders[0].replayed > recorders[0].recorded > 0

@@ -6,7 +6,6 @@ from collections import abc
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,10 +16,10 @@ from pgcli.engine.engine import InferenceEngine
 from pgcli.engine.model_runner import ModelRunner
 from pgcli.engine.oom import BatchLimits
 from pgcli.engine.sampler import SamplingParams
-from pgcli.engine.scheduler import RequestQueue, Scheduler
+from pgcli.engine.scheduler import FIRST_ROWS, RequestQueue, Scheduler
 from pgcli.engine.sequence import Sequence
-from pgcli.records import DecodedImage, Item
-from tests.support.tiny import RESOLUTION
+from pgcli.tasks import Question
+from tests.support.limited_memory import fresh, stream
 
 UNHURRIED = settings(deadline=None)  # a slow machine is not a failure
 
@@ -74,30 +73,31 @@ def groups(lengths: abc.Sequence[int], size: int, window: int) -> list[list[int]
 def test_full_groups_form_around_the_oldest_sequence(
     lengths: list[int], how: tuple[int, int]
 ) -> None:
-    """Each sequence is in one group, and only the last group is not full."""
-    waiting, found = set(range(len(lengths))), groups(lengths, *how)
-    for batch in found:
-        assert batch[0] == min(waiting)
-        assert waiting >= set(batch)
-        waiting -= set(batch)
+    """Each sequence is in one group, and only the last group is not full.
+
+    Lengths mix only in a full window or at the end, and no sequence waits for more groups than
+    the window.
+    """
+    size, window = how
+    arrivals, waiting = Arrivals(lengths), set(range(len(lengths)))
+    found: list[list[int]] = []
+    taken_at: list[int] = []
+    for batch in batches(arrivals, size=size, window=window):
+        rows = [request.row_index for request in batch]
+        assert rows[0] == min(waiting)
+        assert waiting >= set(rows)
+        queued = arrivals.taken - len(lengths) + len(waiting)
+        assert queued <= window
+        if len({lengths[row] for row in rows}) > 1:
+            assert queued == window or arrivals.taken == len(lengths)
+        for row in rows:
+            assert sum(taken > row for taken in taken_at) < window
+        waiting -= set(rows)
+        found.append(rows)
+        taken_at.append(arrivals.taken)
     assert not waiting
-    assert all(len(batch) == how[0] for batch in found[:-1])
-    assert all(1 <= len(batch) <= how[0] for batch in found[-1:])
-
-
-@UNHURRIED
-@given(lengths_of_prompts, sizes_and_windows())
-def test_lengths_mix_only_in_a_full_window_or_at_the_end(
-    lengths: list[int], how: tuple[int, int]
-) -> None:
-    """No more sequences wait than the window holds."""
-    arrivals, answered = Arrivals(lengths), 0
-    for batch in batches(arrivals, size=how[0], window=how[1]):
-        waiting = arrivals.taken - answered
-        assert waiting <= how[1]
-        if len({len(request.prompt_ids) for request in batch}) > 1:
-            assert waiting == how[1] or arrivals.taken == len(lengths)
-        answered += len(batch)
+    assert all(len(rows) == size for rows in found[:-1])
+    assert all(1 <= len(rows) <= size for rows in found[-1:])
 
 
 @UNHURRIED
@@ -116,39 +116,6 @@ def test_prompts_of_one_length_keep_their_order(
         assert arrivals.taken == row_index, "a full group does not wait"
 
 
-@UNHURRIED
-@given(lengths_of_prompts, sizes_and_windows())
-def test_no_sequence_waits_for_more_groups_than_the_window(
-    lengths: list[int], how: tuple[int, int]
-) -> None:
-    arrivals = Arrivals(lengths)
-    taken_at = []
-    found = []
-    for batch in batches(arrivals, size=how[0], window=how[1]):
-        found.append(batch)
-        taken_at.append(arrivals.taken)
-    for number, batch in enumerate(found):
-        for waited in batch:
-            earlier = [n for n in range(number) if taken_at[n] > waited.row_index]
-            assert len(earlier) < how[1]
-
-
-@UNHURRIED
-@given(lengths_of_prompts, sizes_and_windows())
-def test_groups_follow_from_the_lengths_alone(lengths: list[int], how: tuple[int, int]) -> None:
-    """They depend neither on a sequence's other fields nor on how far the stream has been read."""
-    size, window = how
-    plain = groups(lengths, size, window)
-    assert groups(lengths, size, window) == plain
-    other = [
-        Sequence(1000 - 7 * n, f"prompt {n}", tuple(range(length)), 2, image_key=n // 2)
-        for n, length in enumerate(lengths)
-    ]
-    found = batches(iter(other), size=size, window=window)
-    row_indices = [[(1000 - request.row_index) // 7 for request in batch] for batch in found]
-    assert row_indices == plain
-
-
 @pytest.mark.parametrize("kinds", [2, 3, 4])
 def test_a_few_prompts_asked_of_every_image_need_no_padding(kinds: int) -> None:
     """A window of four batches collects each prompt's rows; only the last batches are mixed."""
@@ -164,17 +131,6 @@ def test_the_nearest_lengths_fill_an_incomplete_batch() -> None:
 
 
 # --- refill before decode
-
-
-def sized(loaded: InferenceEngine, batch_size: int) -> InferenceEngine:
-    kept = (loaded.model, loaded.tokenizer, loaded.preprocessing)
-    return InferenceEngine(*kept, label="tiny", batch_size=batch_size)
-
-
-def images(lengths: list[int]) -> list[tuple[int, DecodedImage]]:
-    pixels = np.zeros((RESOLUTION, RESOLUTION, 3), dtype=np.uint8)
-    items = [Item(k, str(k), str(k), prompts=("a",)) for k in range(len(lengths))]
-    return [(k, DecodedImage(one, 8, 8, pixels, 0.0)) for k, one in enumerate(items)]
 
 
 class Passes:
@@ -200,7 +156,7 @@ class Passes:
 def answered(engine: InferenceEngine, lengths: list[int]) -> list[int]:
     """The row indices in the order of completion; each row has the given number of tokens."""
     exact = [SamplingParams(max_new_tokens=length, ignore_eos=True) for length in lengths]
-    rows = list(engine.ask(iter(images(lengths)), tasks.caption("en"), exact))
+    rows = list(engine.ask(stream(len(lengths), ["a"]), tasks.caption("en"), exact))
     assert [row.tokens for _, row in sorted(rows, key=lambda row: row[0])] == lengths
     return [row_index for row_index, _ in rows]
 
@@ -210,7 +166,7 @@ def test_a_quarter_of_the_rows_is_refilled_while_the_others_run(
 ) -> None:
     passes = Passes(monkeypatch)
     lengths = [2, 3, 3, 9, 9, 9, 9, 9, 5, 5, 5, 5, 5, 5, 5, 5]
-    order = answered(sized(loaded, 8), lengths)
+    order = answered(fresh(loaded, 8), lengths)
     # one free row of eight is not refilled alone, three are refilled at once
     assert passes.joined[:2] == [(8, 0), (3, 5)]
     assert order.index(8) < order.index(3)
@@ -221,7 +177,7 @@ def test_sequences_of_one_length_are_prefilled_together(
     loaded: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passes = Passes(monkeypatch)
-    answered(sized(loaded, 8), [4] * 19)
+    answered(fresh(loaded, 8), [4] * 19)
     assert passes.joined == [(8, 0), (8, 0), (3, 0)]
 
 
@@ -239,7 +195,7 @@ def test_groups_fill_a_batch_evenly(
     tokens = fitting * (loaded.model.config.image_tokens + memory.USUAL_PROMPT)
     monkeypatch.setitem(memory.GROUP_TOKENS, "cpu", tokens)
     passes = Passes(monkeypatch)
-    answered(sized(loaded, batch_size), [9] * batch_size)
+    answered(fresh(loaded, batch_size), [9] * batch_size)
     assert [rows for rows, _ in passes.joined] == groups
     assert set(passes.steps[-4:]) == {batch_size}
 
@@ -260,3 +216,41 @@ def test_running_rows_take_steps_while_a_group_arrives() -> None:
         *("prefill after 8", "decode after 8"),
         *("decode after 11", "decode after 14", "prefill after 16"),
     ]
+
+
+# --- a run that starts small
+
+
+def answers(
+    engine: InferenceEngine, *, small: bool, choices: tuple[str, ...] = ()
+) -> tuple[dict[int, Any], list[int]]:
+    """The rows, and how many images were taken before each."""
+    taken, before, rows = [0], [], {}
+
+    def counted() -> Iterator[Any]:
+        for found in stream(20, ["caption en"], choices):
+            taken[0] += 1
+            yield found
+
+    engine.starts_small = small
+    for row_index, answer in engine.ask(counted(), Question("ask", None, 7)):
+        rows[row_index] = answer
+        before.append(taken[0])
+    return rows, before
+
+
+@pytest.mark.parametrize("choices", [(), ("yes", "no")], ids=["generated", "choices"])
+def test_first_rows_come_after_a_few_images_and_are_the_same(
+    loaded: InferenceEngine, choices: tuple[str, ...]
+) -> None:
+    """Before the images of a whole batch are there, and for the next question only."""
+    engine = fresh(loaded, 16)
+    small, early = answers(engine, small=True, choices=choices)
+    assert engine.starts_small is False
+    plain, late = answers(engine, small=False, choices=choices)
+    assert early[:FIRST_ROWS] == [FIRST_ROWS] * FIRST_ROWS
+    assert choices or min(late) >= 16
+    assert [small[row].answer for row in range(20)] == [plain[row].answer for row in range(20)]
+    assert [small[row].batch for row in range(FIRST_ROWS)] == [FIRST_ROWS] * FIRST_ROWS
+    assert answers(fresh(loaded, 7), small=True)[0][0].batch == 7
+    assert not engine.is_large

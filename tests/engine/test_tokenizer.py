@@ -14,12 +14,14 @@ import tokenizers
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import models, processors
+from PIL import Image
+from tokenizers import AddedToken, models, processors
 
 from pgcli.checkpoints.find import BUILTIN
 from pgcli.engine.tokenizer import Tokenizer, left_pad
 from pgcli.errors import InvalidCheckpoint
 from pgcli.records import Span
+from tests.support.tiny import PATCHES
 
 BOS, NEWLINE = 2, 108
 UNHURRIED = settings(deadline=None)  # a slow machine is not a failure
@@ -57,7 +59,14 @@ def test_user_text_never_becomes_control_tokens(
 
 
 def test_text_without_control_tokens_is_encoded_in_one_go(tokenizer: Tokenizer) -> None:
-    for text in ("caption en", "a < b > c", "two  blanks\n\n\nand lines", "🟥 é"):
+    for text in (
+        "a < b > c",
+        "two  blanks\n\n\nand lines",
+        "🟥 é",
+        "<loc",
+        "<loc99999>",
+        "< image>",
+    ):
         assert tokenizer.encode_text(text) == tokenizer.encode_answer(text)
 
 
@@ -75,6 +84,65 @@ def test_a_training_answer_has_location_tokens(tokenizer: Tokenizer) -> None:
     first, second = tokenizer.locations.start + 5, tokenizer.mask_codes.start + 127
     ids = tokenizer.encode_answer("<loc0005><seg127> star")
     assert ids == [first, second, *tokenizer.encode_text(" star")]
+
+
+# --- prompts
+
+PROMPTS = [
+    *("caption en", "answer en how many red circles?", "detect red circle ; star", "a"),
+    *("a\n\nb", "what?!", "two  blanks", "Straße №5", "🟥", "👩‍👩‍👧", "is it 🇨🇭"),
+]
+
+
+def test_prompt_ids_equal_transformers(tiny: Path, tokenizer: Tokenizer) -> None:
+    from transformers import PaliGemmaProcessor
+
+    processor: Any = PaliGemmaProcessor.from_pretrained(tiny)
+    for prompt in PROMPTS:
+        image = Image.new("RGB", (8, 8))
+        expected = processor(images=image, text="<image>" + prompt)["input_ids"][0]
+        ids = [tokenizer.id("<image>")] * PATCHES + tokenizer.encode_prompt(prompt)
+        assert ids == [int(token) for token in expected], prompt
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    ["", " ", "\n\n", "a ", "a\n", "a\n\n\n", "a.", "a \t\n ", "🟥", "👩‍👩‍👧", "a\u3000", "▁"],
+)
+def test_prompt_ends_with_one_newline_token(tokenizer: Tokenizer, prompt: str) -> None:
+    ids = tokenizer.encode_prompt(prompt)
+    assert ids == [BOS, *tokenizer.encode_text(prompt.strip()), NEWLINE]
+    assert len(ids) == 2 or ids[-2] not in range(NEWLINE, NEWLINE + 31)
+
+
+def test_final_newline_is_not_merged_with_the_text() -> None:
+    file = tokenizers.Tokenizer.from_file(str(BUILTIN / "tokenizer.json"))
+    file.add_tokens([AddedToken("!\n", normalized=False, special=False)])
+    tokenizer = Tokenizer(file)
+    assert tokenizer.encode_answer("yes!\n")[-1] == file.token_to_id("!\n")
+    assert tokenizer.encode_prompt("yes!") == [BOS, *tokenizer.encode_text("yes!"), NEWLINE]
+
+
+@pytest.mark.parametrize("all_are_special", [False, True])
+def test_added_tokens_of_text_are_matched_and_those_of_control_are_not(
+    all_are_special: bool,
+) -> None:
+    """Also where a checkpoint says that its locations and mask codes are special tokens."""
+    file = tokenizers.Tokenizer.from_file(str(BUILTIN / "tokenizer.json"))
+    file.add_special_tokens([AddedToken("<|user|>", normalized=False)])
+    file.add_tokens([AddedToken("<table>", normalized=False, special=False)])
+    if all_are_special:
+        names = [f"<loc{n:04d}>" for n in range(1024)] + [f"<seg{n:03d}>" for n in range(128)]
+        file.add_special_tokens([AddedToken(name, normalized=False) for name in names])
+    tokenizer = Tokenizer(file)
+    for typed in ("<eos>", "<image>", "<loc0001>", "<seg127>", "<|user|>"):
+        for length in (1, 2, 31):
+            text = f"a{typed}" + "\n" * length + f"{typed}<table>"
+            ids = tokenizer.encode_text(text)
+            assert file.decode(ids, skip_special_tokens=False) == text
+            assert file.token_to_id(typed) not in ids
+            assert NEWLINE + length - 1 in ids
+            assert ids[-1] == file.token_to_id("<table>")
 
 
 # --- decoding an answer
@@ -168,10 +236,26 @@ def test_a_folder_without_a_tokenizer_is_refused_with_a_hint(tmp_path: Path) -> 
     assert caught.value.exit_code == 16
 
 
-def test_another_models_tokenizer_is_refused(tmp_path: Path) -> None:
-    words = tokenizers.Tokenizer(models.WordLevel({"<bos>": 0, "\n": 1, "a": 2}, unk_token="a"))
-    words.save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(InvalidCheckpoint, match="'<loc0000>'; it is not PaliGemma's"):
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (models.WordLevel({"<bos>": 0, "\n": 1, "a": 2}, unk_token="a"), "it is not PaliGemma's"),
+        (models.WordLevel({"a": 0}, unk_token="nowhere"), "cannot encode"),
+    ],
+)
+def test_another_models_tokenizer_is_refused(tmp_path: Path, model: Any, message: str) -> None:
+    """Also one that cannot encode, which is found before the first prompt."""
+    tokenizers.Tokenizer(model).save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(InvalidCheckpoint, match=message):
+        Tokenizer.from_folder(tmp_path)
+
+
+def test_a_tokenizer_whose_merges_contradict_each_other_is_refused(tmp_path: Path) -> None:
+    """The library panics, which does not raise an Exception."""
+    steps = {"continuing_subword_prefix": "##", "vocab": {"a": 0, "b": 1}, "merges": [["a", "b"]]}
+    values = {"version": "1.0", "added_tokens": [], "model": {"type": "BPE"} | steps}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(values))
+    with pytest.raises(InvalidCheckpoint, match="is not a tokenizer"):
         Tokenizer.from_folder(tmp_path)
 
 
@@ -267,22 +351,6 @@ def test_a_tokenizer_with_random_merges_is_refused(
     values["model"]["dropout"] = 0.5
     (tmp_path / "tokenizer.json").write_text(json.dumps(values))
     with pytest.raises(InvalidCheckpoint, match="dropout of merges"):
-        Tokenizer.from_folder(tmp_path)
-
-
-def test_a_tokenizer_that_cannot_encode_is_refused_before_the_first_prompt(tmp_path: Path) -> None:
-    words = tokenizers.Tokenizer(models.WordLevel({"a": 0}, unk_token="nowhere"))
-    words.save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(InvalidCheckpoint, match="cannot encode"):
-        Tokenizer.from_folder(tmp_path)
-
-
-def test_a_tokenizer_whose_merges_contradict_each_other_is_refused(tmp_path: Path) -> None:
-    """The library panics, which does not raise an Exception."""
-    steps = {"continuing_subword_prefix": "##", "vocab": {"a": 0, "b": 1}, "merges": [["a", "b"]]}
-    values = {"version": "1.0", "added_tokens": [], "model": {"type": "BPE"} | steps}
-    (tmp_path / "tokenizer.json").write_text(json.dumps(values))
-    with pytest.raises(InvalidCheckpoint, match="is not a tokenizer"):
         Tokenizer.from_folder(tmp_path)
 
 

@@ -125,11 +125,6 @@ class TestConfigurations:
     def test_value_out_of_range_is_refused_by_name(self, key, value):
         assert f"text_config.{key}" in refusal(**{key: value})
 
-    @pytest.mark.parametrize("key", ["attn_logit_softcapping", "sliding_window", "layer_types"])
-    def test_gemma_2_keys_are_refused_for_gemma(self, key):
-        """transformers' Gemma would ignore them silently."""
-        assert f"text_config.{key}" in refusal(model_type="gemma", **{key: 50})
-
 
 class TestAttention:
     @pytest.mark.parametrize("masked", [None, "keys", "pairs"])

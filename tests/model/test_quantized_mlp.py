@@ -1,4 +1,4 @@
-"""MLPs of 8 bits on GPUs: rounding, products beside float64, launches, and refusals."""
+"""Launches of a step on GPUs; MLPs of 8 bits: rounding, products beside float64, refusals."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmarks.step_ops import count_step, meta_model
+from benchmarks.step_ops import count_prefill, count_step, meta_model
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config
 from pgcli.cli.main import main
 from pgcli.engine import loader
+from pgcli.engine.sampler import GREEDY, SamplingParams
 from pgcli.errors import NoUsableDevice
 from pgcli.model.cuda import plain
 from pgcli.model.cuda.fused_gemma import fuse_decoder, optimize_for_cuda
@@ -31,6 +32,7 @@ from tests.support.runs import EXAMPLES
 from tests.support.tiny import PATCHES
 
 kernels = pytest.fixture(interpreted_kernels, scope="module")
+MOST_LAUNCHES = 260
 CUDA, CPU = torch.device("cuda"), torch.device("cpu")
 #: The largest relative error of a quantized value: half of the last of three digits, or near zero.
 STEPS = {torch.int8: (0.0, 0.5), FLOAT8: (2**-4, 2**-10)}
@@ -132,6 +134,25 @@ def test_a_quantized_step_has_no_more_launches(generation: int) -> None:
     found = count_step(quantized, 64).launches
     assert found.total() == count_step(exact, 64).launches.total()
     assert found["pgcli::geglu_quantized"] == quantized.config.decoder.depth
+
+
+@pytest.mark.parametrize("generation", [1, 2])
+@pytest.mark.parametrize(
+    ("sampling", "more"),
+    [(GREEDY, 0), (SamplingParams(temperature=1, top_p=0.9), 40)],
+    ids=["greedy", "sampled"],
+)
+def test_a_step_of_a_3b_model_has_few_launches(
+    generation: int, sampling: SamplingParams, more: int
+) -> None:
+    counter = count_step(meta_model(generation), 64, sampling)
+    assert 0 < counter.launches.total() <= MOST_LAUNCHES + more, counter.launches
+
+
+def test_a_prefill_of_the_first_generation_has_few_launches() -> None:
+    counter = count_prefill(meta_model(1), rows=64)
+    assert 0 < counter.launches.total() <= 210, counter.launches
+    assert counter.launches["pgcli::rotate"] == 17  # the last layer has one query a row
 
 
 # --- kernels beside their plain versions

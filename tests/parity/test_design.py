@@ -100,6 +100,21 @@ def test_finished_rows_do_not_affect_other_rows(model: PaliGemma, patch_BPD: Ten
             assert row.finish == ("stop" if stop in tokens else "length")
 
 
+def test_decode_step_processes_one_token_per_row(
+    model: PaliGemma, patch_BPD: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prefill computes logits for the last position only: a row of logits is one mebibyte."""
+    read, scored, logits = [], [], model.decoder.logits
+    layer = model.decoder.layers[0]
+    hook = layer.register_forward_hook(lambda *call: read.append(tuple(call[-1].shape[:2])))
+    monkeypatch.setattr(model.decoder, "logits", lambda x: scored.append(x.shape[:-1]) or logits(x))
+    endless = vocabulary_of(model, image_token=model.config.image_token_id)
+    run_together(model, patch_BPD, PROMPTS, endless, 4)
+    hook.remove()
+    assert read == [(4, patch_BPD.shape[1] + 7), (4, 1), (4, 1), (4, 1)]
+    assert scored == [(4,)] * 4
+
+
 def logits_of(model: PaliGemma, patch_BPD: Tensor, token_BT: Tensor, is_real_BT: Tensor) -> Tensor:
     """The prefill's logits and those of two steps after it."""
     cache = model.kv_cache(len(token_BT))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import torch
 from torch import Tensor
 
 from pgcli.checkpoints.families import family_of
+from pgcli.checkpoints.save import save_encoder
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.two_towers import TwoTowers
 from tests.support import towers
@@ -97,6 +100,46 @@ def test_both_generations_of_vit_names_are_read(tmp_path: Path) -> None:
     new = load_from(tmp_path)
     for one, other in zip(old.parameters(), new.parameters(), strict=True):
         assert torch.equal(one, other)
+
+
+# --- saved here
+
+
+def outputs(reference: Any, kind: str) -> Tensor:
+    """What transformers' model computes of seeded images and texts."""
+    torch.manual_seed(7)
+    images, tokens = pixels(3, TINY_IMAGE), texts(3, 55)
+    if kind in ("siglip", "clip"):
+        return reference(input_ids=tokens, pixel_values=images).logits_per_image
+    return reference(pixel_values=images).logits
+
+
+@pytest.mark.parametrize("kind", ["siglip", "clip", "vit", "siglip_classifier", "clip_classifier"])
+@torch.inference_mode()
+def test_saved_models_are_loaded_by_transformers_and_here(tmp_path: Path, kind: str) -> None:
+    reference = towers.reference(kind, **({"eos_token_id": 55} if "clip" in kind else {}))
+    model = loaded(reference, tmp_path / "stored")
+    if kind in ("vit", "siglip_classifier"):
+        vision = replace(model.config.vision, dropout=0.1)
+        model.config = replace(model.config, vision=vision)
+    save_encoder(model, tmp_path / "saved", dtype=torch.float32)
+    again = load_from(tmp_path / "saved")
+    assert again.config == model.config
+    assert all(map(torch.equal, again.parameters(), model.parameters()))
+    theirs, info = type(reference).from_pretrained(tmp_path / "saved", output_loading_info=True)
+    assert not any(info.values()), info  # every tensor that it has is saved, and no other
+    assert_close(outputs(theirs.eval(), kind), outputs(reference, kind))
+    assert theirs.config.id2label == reference.config.id2label
+
+
+def test_weights_are_stored_in_the_dtype_that_is_asked_for(tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    model = loaded(towers.reference("siglip"), tmp_path / "stored")
+    save_encoder(model, tmp_path / "saved", dtype=torch.bfloat16)
+    tensors = load_file(tmp_path / "saved" / "model.safetensors")
+    assert {tensor.dtype for tensor in tensors.values()} == {torch.bfloat16}
+    assert json.loads((tmp_path / "saved" / "config.json").read_text())["dtype"] == "bfloat16"
 
 
 # --- refusals

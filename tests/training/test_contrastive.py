@@ -135,15 +135,3 @@ def test_captions_of_equal_meaning_are_no_negatives(kind: str) -> None:
         torch.testing.assert_close(found, expected)
     without = loss_of(kind, tensors)
     assert abs(without.item() - expected.item()) > 1e-3
-
-
-@pytest.mark.parametrize("kind", LOSSES)
-def test_batch_of_one_meaning_has_no_gradient_of_negatives(kind: str) -> None:
-    same = torch.zeros(ROWS, dtype=torch.long)
-    found = loss_of(kind, batch(dtype=torch.float32), meanings=Meanings(same, same[:, None]))
-    if kind == "softmax":
-        assert found.item() == 0
-    else:
-        image_ND, text_ND, scale, bias = batch(dtype=torch.float32)
-        pairs = scale * (image_ND * text_ND).sum(1) + bias
-        torch.testing.assert_close(found, -F.logsigmoid(pairs).mean())

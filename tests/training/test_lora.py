@@ -1,13 +1,17 @@
-"""Adapters in training: what is trained, what is saved and what is merged."""
+"""Adapters in training: what is trained and saved, and that PEFT computes and reads the same."""
 
 from __future__ import annotations
 
+import argparse
 import re
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from safetensors.torch import load_file
+from torch import Tensor, nn
 
 from pgcli.checkpoints import adapters, weights
 from pgcli.checkpoints.config import read_config
@@ -19,7 +23,16 @@ from pgcli.model.paligemma import PaliGemma
 from pgcli.model.quantized.frozen import freeze_in_int8
 from pgcli.model.quantized.quantize import quantize_per_channel
 from pgcli.training.answers.lora import LoraSettings, add_lora, save_adapter
-from tests.support.adapted_models import PROMPTS, adapted, training_logits, with_adapters
+from tests.support.adapted_models import (
+    PROMPTS,
+    adapted,
+    hf_logits,
+    hf_training_logits,
+    pgcli_logits,
+    reference,
+    training_logits,
+    with_adapters,
+)
 from tests.support.random_weights import normal
 from tests.support.tiny import RESOLUTION
 
@@ -48,6 +61,73 @@ def answers(model: PaliGemma, steps: int = 3) -> Tensor:
 
 def adapter_parameters(model: PaliGemma) -> dict[str, Tensor]:
     return {name: one for name, one in model.named_parameters() if one.requires_grad}
+
+
+def loaded_by_peft(base: Path, folder: Path, *, is_trainable: bool = False) -> Any:
+    import peft  # four seconds
+
+    return peft.PeftModel.from_pretrained(reference(base), folder, is_trainable=is_trainable)
+
+
+@pytest.mark.parametrize(
+    "settings", [LoraSettings(), EVERYWHERE, LoraSettings(rank=3, alpha=7, dropout=0.1)], ids=str
+)
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.filterwarnings("error::UserWarning")  # PEFT warns of keys that are missing or unknown
+def test_a_saved_adapter_has_the_same_logits_in_peft(
+    base: Path, tmp_path: Path, settings: LoraSettings
+) -> None:
+    model = adapted(base, settings)
+    save_adapter(model, settings, tmp_path, base_model=str(base))
+    peft_model = loaded_by_peft(base, tmp_path)
+    logits, itself = hf_logits(peft_model), reference(base)
+    torch.testing.assert_close(pgcli_logits(model), logits, rtol=0, atol=1e-4)
+    assert peft_model.peft_config["default"].lora_dropout == settings.dropout
+    itself.load_adapter(tmp_path)  # transformers without PEFT's model
+    torch.testing.assert_close(hf_logits(itself), logits, rtol=0, atol=1e-6)
+    assert (logits - hf_logits(reference(base))).abs().max() > 0.02
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_gradients_of_both_matrices_equal_those_of_peft(base: Path, tmp_path: Path) -> None:
+    model = adapted(base, EVERYWHERE)
+    save_adapter(model, EVERYWHERE, tmp_path, base_model=str(base))
+    theirs = loaded_by_peft(base, tmp_path, is_trainable=True)
+    for logits_BV in (training_logits(model), hf_training_logits(theirs)):
+        nn.functional.cross_entropy(logits_BV, torch.tensor([5, 6, 7])).backward()
+    save_adapter(with_gradients(model), EVERYWHERE, tmp_path / "gradients", base_model="")
+    mine = load_file(tmp_path / "gradients" / "adapter_model.safetensors")
+    for name, parameter in theirs.named_parameters():
+        if parameter.requires_grad:
+            # both are as far from the gradients in float64 as this
+            apart = mine.pop(name.replace(".default", "")) - parameter.grad
+            assert apart.norm() < 2e-3 * parameter.grad.norm()
+    assert mine == {}
+
+
+def with_gradients(model: PaliGemma) -> PaliGemma:
+    """The model with the gradients of adapters in place of their matrices."""
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            assert parameter.grad is not None
+            parameter.data = parameter.grad
+    return model
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_updates_are_those_of_peft(base: Path, tmp_path: Path) -> None:
+    """Three updates of two ragged rows, as the benchmark measures them."""
+    from benchmarks import lora_step
+
+    folder = tmp_path / "model"
+    shutil.copytree(base, folder)
+    options = argparse.Namespace(
+        folder=folder, dtype="float32", targets="all", rows=2, micro_batch=1, no_checkpointing=False
+    )
+    steps = lora_step.pgcli_step(options), lora_step.transformers_step(options)
+    losses = [[step() for _ in range(3)] for step in steps]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+    assert losses[0][2] < losses[0][0]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

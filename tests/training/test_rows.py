@@ -162,7 +162,7 @@ def test_result_file_trains_as_it_is(store: RowStore, kind: str) -> None:
     assert found[0].item.path == "photos/a.png"
 
 
-def test_answers_of_a_run_and_of_an_import_train(store: RowStore) -> None:
+def test_answers_of_a_run_train(store: RowStore) -> None:
     import pyarrow
     import pyarrow.parquet
 
@@ -174,14 +174,6 @@ def test_answers_of_a_run_and_of_an_import_train(store: RowStore) -> None:
     found = answers(store, "runs/rows.jsonl")
     assert [row.prompt for row in found] == ["caption en"] * 2
     assert store.item(found[1]).data == Path("b.png").read_bytes()
-    truth = {"images": [{"id": 1, "file_name": "a.png", "width": 200, "height": 100}],
-             "categories": [{"id": 1, "name": "star"}],
-             "annotations": [{"id": 1, "image_id": 1, "category_id": 1,
-                              "bbox": [20, 10, 80, 40]}]}  # fmt: skip
-    Path("coco.json").write_text(json.dumps(truth))
-    assert main("import coco.json --from coco -q -o runs/truth.jsonl".split()) == 0
-    found = answers(store, "runs/truth.jsonl")
-    assert [(row.prompt, row.target) for row in found] == [("detect star", STAR_TEXT)]
 
 
 def test_archives_and_folders_with_texts_are_read(store: RowStore) -> None:

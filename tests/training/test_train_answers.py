@@ -79,18 +79,6 @@ def test_best_weights_are_those_whose_answers_are_best(
         assert share == pytest.approx(sum(one == other for one, other in pairs) / 8)
 
 
-def test_adapter_learns_and_is_loaded(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    options = LORA.replace("--steps 4", "--steps 12").replace("1e-2", "3e-2 --targets all")
-    evaluated = "--eval eval/questions.jsonl --eval-every 6"
-    assert run(f"questions.jsonl {options} {evaluated} -o out") == 0
-    lines = metrics("out")
-    assert lines[-1]["loss"] < lines[0]["loss"] - 2
-    assert {"rows", "tokens", "gradient_norm", "eval_exact"} <= lines[5].keys()
-    found = answers("--model base --adapter out", capsys)
-    assert answers("--model base --adapter out/last", capsys)
-    assert answers("--model base", capsys) != found
-
-
 @pytest.mark.parametrize("room", [0.5, 2.0])
 def test_full_disk_ends_the_run_and_the_command_resumes(
     run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], room: float
@@ -141,7 +129,8 @@ def test_run_goes_on_with_another_micro_batch(run: Run, monkeypatch: pytest.Monk
         run(f"questions.jsonl {LORA} -o parts")
     assert run(f"questions.jsonl {LORA} --micro-batch 4 -o parts") == 0
     for one, other in zip(metrics("whole"), metrics("parts"), strict=True):
-        assert one["loss"] == pytest.approx(other["loss"], rel=1e-4)
+        for name in ("loss", "gradient_norm"):
+            assert one[name] == pytest.approx(other[name], rel=1e-4), name
     assert run(f"questions.jsonl {LORA} --batch-size 5 -o parts") == 13
 
 

@@ -17,6 +17,7 @@ from pgcli.engine import oom
 from pgcli.errors import NoUsableDevice
 from pgcli.model.classifier import ImageClassifier
 from pgcli.model.config import ClassifierConfig, TextConfig, TwoTowersConfig, VisionConfig
+from pgcli.model.siglip import SiglipAttention
 from pgcli.model.two_towers import TwoTowers
 from pgcli.records import Item
 from pgcli.training.data import ImageBatch, RowOrder, TrainingData
@@ -28,6 +29,7 @@ from pgcli.training.processes import ALONE
 from pgcli.training.rows import RowStore, TrainingRow
 from pgcli.training.task import MicroBatches
 from pgcli.training.trainer import Trainer, TrainerOptions
+from tests.support.random_weights import normal, randomised
 
 SIZES: Any = {"width": 16, "depth": 2, "mlp_dim": 24, "num_heads": 2, "dropout": 0.1}
 VISION = VisionConfig(**SIZES, patch_size=8, resolution=16)
@@ -113,6 +115,24 @@ def test_both_passes_over_a_micro_batch_have_the_same_dropout() -> None:
         moved.model.vision.embeddings.patch_embedding.weight.data[at] += shift
         losses.append(gradients(moved)[0])
     assert (losses[0] - losses[1]) / 2e-2 == pytest.approx(slope, rel=0.05, abs=2e-3)
+
+
+def test_dropout_of_towers_is_for_training_only_and_keeps_the_mean() -> None:
+    settings = replace(VISION, dropout=0.0)
+    for change in ({"dropout": 0.5}, {"attention_dropout": 0.5}):
+        config = ClassifierConfig("siglip", replace(settings, **change), ("a", "b"))
+        model = randomised(ImageClassifier(config))
+        plain = randomised(ImageClassifier(replace(config, vision=settings)))
+        pixels = normal(1, 3, 16, 16)
+        assert torch.equal(model.eval()(pixels), plain.eval()(pixels))
+        model.train()
+        assert not torch.equal(model(pixels), model(pixels))
+    attention = randomised(SiglipAttention(replace(settings, attention_dropout=0.5)))
+    x_BPD = normal(1, 9, SIZES["width"])
+    expected = attention.eval()(x_BPD)[0]
+    outputs = attention.train()(x_BPD.expand(20_000, -1, -1))
+    deviation = outputs.std(0) / len(outputs) ** 0.5
+    assert ((outputs.mean(0) - expected).abs() < 5 * deviation + 1e-9).all()
 
 
 def test_equal_texts_and_all_texts_of_an_image_are_no_negatives() -> None:
