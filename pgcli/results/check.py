@@ -33,8 +33,7 @@ class RowComparison:
 
     `is_running` while the run goes on, so that no row is missing yet. `is_stdin` where the input
     was standard input, `is_moved` where the images were moved. `gone` rows are of images that are
-    not in the input any more; `changed_table` says which table of the input is another one than
-    before.
+    not in the input any more; `changed_table` says which table of the input has changed.
     """
 
     is_running: bool = False
@@ -72,7 +71,7 @@ class RowComparison:
         return "--overwrite writes it again; another -o leaves it unchanged"
 
 
-def check_rows(output: str, found: RowComparison) -> Iterator[IndexedRow]:
+def check_rows(output: str, comparison: RowComparison) -> Iterator[IndexedRow]:
     """The rows of an output; their differences from the input of the run are added as they pass.
 
     Raises UsageError for an output without a record of a run, and what reading the sources raises.
@@ -80,28 +79,28 @@ def check_rows(output: str, found: RowComparison) -> Iterator[IndexedRow]:
     store = open_store(output)
     record = record_of(output, store)
     request = reopened_request(output, record)
-    found.is_moved = "--moved" in record.arguments
-    rows = whole_rows(indexed_rows(Path(output)), found)
+    comparison.is_moved = "--moved" in record.arguments
+    rows = complete_rows(indexed_rows(Path(output)), comparison)
     if "-" in request.sources:
-        found.is_stdin = True
-        return compare_with_each_other(rows, rows_saved(store), found)
+        comparison.is_stdin = True
+        return compare_with_each_other(rows, rows_saved(store), comparison)
     check_folder(request)
-    expected = present_rows(store, request, found)
-    return compare_with_input(rows, expected, request.input.limit, found)
+    expected = present_rows(store, request, comparison)
+    return compare_with_input(rows, expected, request.input.limit, comparison)
 
 
-def whole_rows(rows: Iterable[IndexedRow], found: RowComparison) -> Iterator[IndexedRow]:
-    """The rows; the last one of a run that goes on is left out where it is not whole yet."""
+def complete_rows(rows: Iterable[IndexedRow], comparison: RowComparison) -> Iterator[IndexedRow]:
+    """The rows; the last one of a run that goes on is left out where it is incomplete."""
     following = iter(rows)
     current = next(following, None)
     while current is not None:
         after = next(following, None)
-        if after is not None or current[1] is not None or not found.is_running:
+        if after is not None or current[1] is not None or not comparison.is_running:
             yield current
         current = after
 
 
-def present_rows(store: Store, request: RunRequest, found: RowComparison) -> RunRows:
+def present_rows(store: Store, request: RunRequest, comparison: RowComparison) -> RunRows:
     """The rows that the input has now; those of known files keep their places."""
     question = request.question
     if isinstance(question, EmbeddingQuestion) and question.embeds_texts:
@@ -114,16 +113,16 @@ def present_rows(store: Store, request: RunRequest, found: RowComparison) -> Run
         return RunRows(Inventory.scan(request.sources, options), question)
     inventory = Inventory.scan(request.sources, options, recorded.inventory)
     rows = RunRows(inventory, question)
-    found.gone = inventory.gone * (rows.per_item or 1)
-    change = inventory.changes(lambda items: True, moved=found.is_moved)
+    comparison.gone = inventory.gone * (rows.per_item or 1)
+    change = inventory.changes(lambda items: True, moved=comparison.is_moved)
     if change is not None and manifest_ending(change.name) is not None:
-        found.changed_table = described(change)
+        comparison.changed_table = described(change)
         return RunRows(Inventory.scan(request.sources, options), question)
     return rows
 
 
 def changed_file(expected: RunRows, errors: Sequence[int], *, is_moved: bool) -> str:
-    """The first file that is another one than before, error rows apart; empty if there is none."""
+    """How the first changed file has changed, those of error rows apart; empty if none has."""
     per_item = expected.per_item or 1
 
     def is_answered(items: range) -> bool:
@@ -140,51 +139,51 @@ def described(change: Change) -> str:
 
 
 def compare_with_input(
-    rows: Iterable[IndexedRow], expected: RunRows, limit: int | None, found: RowComparison
+    rows: Iterable[IndexedRow], expected: RunRows, limit: int | None, comparison: RowComparison
 ) -> Iterator[IndexedRow]:
     """The rows. Each must be that of the item and the prompt at its place, and none be missing."""
     numbered = enumerate((item, prompt) for _, item in expected.stream() for prompt in item.prompts)
     errors: list[int] = []
     for position, row in rows:
         yield position, row
-        match = skip_to(position, numbered, found)
+        match = skip_to(position, numbered, comparison)
         if row is None:
-            found.add(f"row {position + 1:,} is cut or damaged")
+            comparison.add(f"row {position + 1:,} is cut or damaged")
             continue
-        found.rows += 1
+        comparison.rows += 1
         if row.get("error") is not None:
-            found.errors += 1
+            comparison.errors += 1
             errors.append(position)
         if match is None:
-            found.add(
+            comparison.add(
                 f"row {position + 1:,} is of nothing in the input: {row.get('id')!r}", surplus=True
             )
-        elif change := difference(row, *match, is_moved=found.is_moved):
-            found.add(f"row {position + 1:,} {change}")
+        elif change := difference(row, *match, is_moved=comparison.is_moved):
+            comparison.add(f"row {position + 1:,} {change}")
     for position, (item, _) in numbered:
-        if found.is_running or (limit is not None and position >= limit):
+        if comparison.is_running or (limit is not None and position >= limit):
             break
-        found.add(f"row {position + 1:,} is missing: {item.id!r}", missing=True)
-    if found.changed_table:
-        if not found.differences:  # those of its rows say more
-            found.add(found.changed_table)
-    elif change := changed_file(expected, errors, is_moved=found.is_moved):
-        found.add(change)
+        comparison.add(f"row {position + 1:,} is missing: {item.id!r}", missing=True)
+    if comparison.changed_table:
+        if not comparison.differences:  # those of its rows say more
+            comparison.add(comparison.changed_table)
+    elif change := changed_file(expected, errors, is_moved=comparison.is_moved):
+        comparison.add(change)
 
 
 def skip_to(
-    position: int, numbered: Iterator[tuple[int, tuple[Item, str]]], found: RowComparison
+    position: int, numbered: Iterator[tuple[int, tuple[Item, str]]], comparison: RowComparison
 ) -> tuple[Item, str] | None:
     """The item and the prompt of a row; those before it have no row. None after the last."""
     for number, (item, prompt) in numbered:
         if number == position:
             return item, prompt
-        found.add(f"row {number + 1:,} is missing: {item.id!r}", missing=True)
+        comparison.add(f"row {number + 1:,} is missing: {item.id!r}", missing=True)
     return None
 
 
 def compare_with_each_other(
-    rows: Iterable[IndexedRow], saved: int, found: RowComparison
+    rows: Iterable[IndexedRow], saved: int, comparison: RowComparison
 ) -> Iterator[IndexedRow]:
     """The rows, whose input was standard input: every image has them in order, and none twice.
 
@@ -194,22 +193,24 @@ def compare_with_each_other(
     for position, row in rows:
         yield position, row
         if row is None:
-            found.add(f"row {position + 1:,} is cut or damaged")
+            comparison.add(f"row {position + 1:,} is cut or damaged")
             continue
-        found.rows += 1
-        found.errors += row.get("error") is not None
+        comparison.rows += 1
+        comparison.errors += row.get("error") is not None
         number, prompt = row.get("index"), str(prompt_of(row))
         if not isinstance(number, int) or number < index:
-            found.add(f"row {position + 1:,} is out of order")
+            comparison.add(f"row {position + 1:,} is out of order")
         elif number != index:
             for missing in range(index + 1, min(number, index + 1 + MAX_MISSING)):
-                found.add(f"image {missing + 1:,} has no row", missing=True)
+                comparison.add(f"image {missing + 1:,} has no row", missing=True)
             index, prompts = number, set()
         if prompt in prompts:
-            found.add(f"row {position + 1:,} is there twice: {row.get('id')!r}")
+            comparison.add(f"row {position + 1:,} is there twice: {row.get('id')!r}")
         prompts.add(prompt)
-    if found.rows < saved and not found.differences:
-        found.add(f"the run saved {saved:,} rows, and {found.rows:,} are left", missing=True)
+    if comparison.rows < saved and not comparison.differences:
+        comparison.add(
+            f"the run saved {saved:,} rows, and {comparison.rows:,} are left", missing=True
+        )
 
 
 def rows_saved(store: Store) -> int:
@@ -218,21 +219,21 @@ def rows_saved(store: Store) -> int:
     return max((count for count in counts if isinstance(count, int)), default=0)
 
 
-def compared(found: RowComparison) -> str:
+def compared(comparison: RowComparison) -> str:
     """What was compared, as the end of a sentence."""
-    if found.is_stdin:
+    if comparison.is_stdin:
         return "number and order of rows"
-    images = "" if found.is_moved else "images' names, "
-    times = "sizes" if found.is_moved else "sizes and times"
+    images = "" if comparison.is_moved else "images' names, "
+    times = "sizes" if comparison.is_moved else "sizes and times"
     return f"number and order of rows, ids, {images}prompts, {times} of files"
 
 
-def not_compared(found: RowComparison) -> Iterator[str]:
+def not_compared(comparison: RowComparison) -> Iterator[str]:
     """What was not compared, and why."""
-    if found.is_stdin:
+    if comparison.is_stdin:
         yield "standard input, which is gone: ids and names of images"
         return
-    if found.is_moved:
+    if comparison.is_moved:
         yield "names of images, which were moved, and times of files"
-    if found.gone:
-        yield f"{count(found.gone, 'row')} of images that are not in the input any more"
+    if comparison.gone:
+        yield f"{count(comparison.gone, 'row')} of images that are not in the input any more"

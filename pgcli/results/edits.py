@@ -94,32 +94,32 @@ def read_edits(file: Path) -> list[Edit]:
             hint="make the page again with this version of pgcli, or update pgcli",
         )
     with value_errors(file, hint=HINT):
-        found = enumerate(array(document.get("edits"), "edits"), start=1)
-        return [read_edit(one, number) for number, one in found]
+        edits = enumerate(array(document.get("edits"), "edits"), start=1)
+        return [read_edit(edit, number) for number, edit in edits]
 
 
 def read_edit(value: object, number: int) -> Edit:
     """One edit. Raises InvalidValue."""
     what = f"edit {number}"
-    found = mapping(value, what)
-    if unknown := found.keys() - EDIT_KEYS:
+    values = mapping(value, what)
+    if unknown := values.keys() - EDIT_KEYS:
         raise InvalidValue(f"{what} has an unknown key, {min(unknown)!r}")
-    state = found.get("state")
+    state = values.get("state")
     if state not in ("accepted", "rejected"):
         raise InvalidValue(f"{what}: state is neither 'accepted' nor 'rejected'")
-    digest = text(found.get("digest"), f"{what}: digest")
+    digest = text(values.get("digest"), f"{what}: digest")
     if len(digest) != DIGEST_CHARACTERS:
         raise InvalidValue(f"{what}: digest does not have {DIGEST_CHARACTERS} characters")
-    answer, file = found.get("answer"), found.get("file")
+    answer, file = values.get("answer"), values.get("file")
     return Edit(
         number,
-        whole_number(found.get("index"), f"{what}: index"),
-        text(found.get("id"), f"{what}: id"),
-        text(found.get("prompt"), f"{what}: prompt"),
+        whole_number(values.get("index"), f"{what}: index"),
+        text(values.get("id"), f"{what}: id"),
+        text(values.get("prompt"), f"{what}: prompt"),
         digest,
         state,
         None if answer is None else text(answer, f"{what}: answer"),
-        None if found.get("boxes") is None else read_boxes(found["boxes"], f"{what}: boxes"),
+        None if values.get("boxes") is None else read_boxes(values["boxes"], f"{what}: boxes"),
         None if file is None else text(file, f"{what}: file"),
     )
 
@@ -229,16 +229,16 @@ def match_edits(edits: Sequence[Edit], output: Path, rows: Iterator[Row]) -> Mat
             raise UsageError(
                 f"{edit} is of the same row as edit {first.number}", hint="remove one of the two"
             )
-    found = MatchedEdits(elsewhere=len(edits) - len(own))
+    matched = MatchedEdits(elsewhere=len(edits) - len(own))
     for row in rows:
-        found.columns |= dict.fromkeys(row)
+        matched.columns |= dict.fromkeys(row)
         matching = wanted.pop(row_key(row), None)
         if matching is not None and matching.digest == answer_digest(row):
-            found.applied[matching.key] = matching
+            matched.applied[matching.key] = matching
         elif matching is not None:
-            found.changed.append(matching)
-    found.missing = list(wanted.values())
-    return found
+            matched.changed.append(matching)
+    matched.missing = list(wanted.values())
+    return matched
 
 
 def row_key(row: Row) -> tuple[int, str, str]:

@@ -129,7 +129,7 @@ class ImageLocator:
     def hint(self, missing: MissingImages, moved: str = "") -> str:
         """The options that would find the missing images; `moved` is the hint for moved files."""
         hints = []
-        if self.url_reader is None and any(one.code == "url_blocked" for one in missing.faults):
+        if self.url_reader is None and any(fault.code == "url_blocked" for fault in missing.faults):
             hints.append("--allow-urls fetches those at addresses")
         if moved and NOT_FOUND in missing.faults:
             hints.append(moved)
@@ -272,7 +272,7 @@ class RunInput:
     def fault(self, image: str) -> Fault:
         """Why the image was not found. A problem of the whole input is reported once."""
         # paths of files start with the source that they were found in
-        is_file = any(f"{image}/".startswith(one.rstrip("/") + "/") for one in self.sources)
+        is_file = any(f"{image}/".startswith(source.rstrip("/") + "/") for source in self.sources)
         if self.problem and (is_in_container(image) or not is_file):
             if not self._is_reported:
                 message = f"the input of {self._output} cannot be reopened: {self.problem}"

@@ -49,10 +49,10 @@ class MergedRows:
         for _, same in groupby(merge(*files, key=itemgetter(0, 1)), key=itemgetter(0)):
             kept: dict[str, Row] = {}
             first: FileRow | None = None
-            for found in same:
-                first = first or found
-                check_same_image(first, found, self._outputs)
-                add_row(kept, found[2], stats)
+            for file_row in same:
+                first = first or file_row
+                check_same_image(first, file_row, self._outputs)
+                add_row(kept, file_row[2], stats)
             for row in kept.values():
                 stats.rows += 1
                 stats.errors += row["error"] is not None
@@ -88,21 +88,21 @@ def ordered_rows(number: int, output: Path) -> Iterator[FileRow]:
         yield index, number, row
 
 
-def check_same_image(one: FileRow, other: FileRow, outputs: Sequence[Path]) -> None:
+def check_same_image(first: FileRow, second: FileRow, outputs: Sequence[Path]) -> None:
     """Raise UsageError where two rows of an index are of different images."""
-    (index, first, row), (_, second, other_row) = one, other
-    if row["id"] != other_row["id"]:
+    (index, first_file, first_row), (_, second_file, second_row) = first, second
+    if first_row["id"] != second_row["id"]:
         raise UsageError(
-            f"image {index:,} is {row['id']!r} in {outputs[first]}, and {other_row['id']!r} in "
-            f"{outputs[second]}",
+            f"image {index:,} is {first_row['id']!r} in {outputs[first_file]}, and "
+            f"{second_row['id']!r} in {outputs[second_file]}",
             hint="merge results of one input; diff compares by id",
         )
 
 
-def is_same_answer(one: Row, other: Row) -> bool:
+def is_same_answer(first: Row, second: Row) -> bool:
     """Whether two rows say the same of their image, cosines and embeddings within TOLERANCE."""
-    return content(one) == content(other) and all(
-        abs(a - b) <= TOLERANCE for a, b in zip(numbers(one), numbers(other), strict=True)
+    return content(first) == content(second) and all(
+        abs(a - b) <= TOLERANCE for a, b in zip(numbers(first), numbers(second), strict=True)
     )
 
 
@@ -127,14 +127,14 @@ Pair = tuple[Row | None, Row | None]
 Key = tuple[object, object]
 
 
-def paired_rows(one: Iterable[Row], other: Iterable[Row]) -> Iterator[Pair]:
+def paired_rows(first: Iterable[Row], second: Iterable[Row]) -> Iterator[Pair]:
     """Both rows of each id and prompt, then rows of one file only, with None for the other.
 
     Rows of files in the same order are paired as they come; memory is needed for rows that one
     file has much earlier than the other.
     """
     waiting: tuple[dict[Key, list[Row]], dict[Key, list[Row]]] = ({}, {})
-    for pair in zip_longest(one, other):
+    for pair in zip_longest(first, second):
         for side, row in enumerate(pair):
             if row is None:
                 continue

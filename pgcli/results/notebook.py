@@ -24,8 +24,8 @@ def page(answers: Sequence[Answer], path_of: Callable[[str], str]) -> str:
     All text of answers and names is escaped.
     """
     rows = "".join(table_row(answer, path_of(answer.image)) for answer in answers[:MAX_ROWS])
-    rest = len(answers) - MAX_ROWS
-    more = f"<p>and {rest:,} more</p>" if rest > 0 else ""
+    remaining = len(answers) - MAX_ROWS
+    more = f"<p>and {remaining:,} more</p>" if remaining > 0 else ""
     return f"<p>{len(answers):,} answers</p><table><tbody>{rows}</tbody></table>{more}"
 
 

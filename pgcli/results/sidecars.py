@@ -134,6 +134,6 @@ def is_file(item: Item) -> bool:
     return url_scheme(path) is None and bool(PurePath(path).name)  # `.` and `/` are not images
 
 
-def numbered(number: int, one: str, several: str) -> str:
+def numbered(number: int, singular: str, plural: str) -> str:
     """`1 file`, `2,000 files`."""
-    return f"{number:,} {one if number == 1 else several}"
+    return f"{number:,} {singular if number == 1 else plural}"

@@ -1,1 +1,1 @@
-"""Views of results: overlays on images, the gallery page, notebook tables and exports."""
+"""Copies of images with the boxes and masks of their rows."""

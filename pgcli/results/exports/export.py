@@ -118,14 +118,14 @@ def check_rows(format: ExportFormat, results: str, stats: RowStats, options: Exp
         )
 
 
-def label_numbers(given: str | None, stats: RowStats) -> Mapping[str, int]:
+def label_numbers(text: str | None, stats: RowStats) -> Mapping[str, int]:
     """Every label with its number: in the order given, otherwise sorted.
 
     Raises UsageError for an invalid list, and for rows with a label that is not in it.
     """
-    if given is None:
+    if text is None:
         return {label: number for number, label in enumerate(sorted(stats.labels))}
-    labels = read_labels(given)
+    labels = read_labels(text)
     if unknown := sorted(stats.labels - set(labels)):
         raise UsageError(
             f"the rows have labels that are not in --labels: {listed(unknown, MAX_LABELS_SHOWN)}",
@@ -190,6 +190,6 @@ def report_export(format: ExportFormat, export: Export, locator: ImageLocator) -
         locator.say(f"the first image left out: {counts.missing.first}", hint=hint)
     if counts.renamed:
         shown = ", ".join(counts.renamed_examples)
-        rest = counts.renamed - len(counts.renamed_examples)
-        more = f", and {rest:,} more" if rest else ""
+        remaining = counts.renamed - len(counts.renamed_examples)
+        more = f", and {remaining:,} more" if remaining else ""
         locator.say(f"renamed, as the name is taken or not valid: {shown}{more}")

@@ -97,7 +97,7 @@ class ExportEntries:
         if format.has_label_folders and row["task"] == "classify":
             id_ = f"{folder_of_label(row['answer'])}/{id_}"
         suffixes = (PurePosixPath(parse_path(name)).suffix for name in (id_, row["image"]))
-        ending = next((one for one in suffixes if one.lower() in IMAGE_ENDINGS), "")
+        ending = next((suffix for suffix in suffixes if suffix.lower() in IMAGE_ENDINGS), "")
         # a text file takes the bytes of the image's name; the names in an index are UTF-8
         wish = parse_path(id_) if format.is_merged else encodable(parse_path(id_))
         wish = wish.removesuffix(ending) if format.unique_stems else wish

@@ -23,10 +23,10 @@ def upright_file(data: bytes) -> bytes | None:
 
     JPEG and AVIF are re-encoded in high quality; others keep every pixel. Raises `ImageError`.
     """
-    found = stored_and_upright(data, ImageLimits())
-    if found is None or not can_write(str(found[0].format)):
+    images = stored_and_upright(data, ImageLimits())
+    if images is None or not can_write(str(images[0].format)):
         return None
-    stored, upright = found
+    stored, upright = images
     file = BytesIO()
     with wrap_image_errors():
         upright.save(file, str(stored.format), **save_options(stored, upright))

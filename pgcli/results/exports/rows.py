@@ -79,7 +79,7 @@ class SeveralFiles:
         self._box_filter, self._exact = box_filter, exact
         self._counts: list[int | None] = [None] * len(outputs)
         inputs = [input_of(output) for output in outputs]
-        self._inputs = [inputs.index(one) for one in inputs]
+        self._inputs = [inputs.index(run_input) for run_input in inputs]
 
     def __iter__(self) -> Iterator[FileRow]:
         files = [self._rows(number) for number in range(len(self.outputs))]
@@ -94,10 +94,10 @@ class SeveralFiles:
         self._counts[number] = count
 
 
-def image_order(found: FileRow) -> tuple[int, str, str, int]:
+def image_order(file_row: FileRow) -> tuple[int, str, str, int]:
     """The key by which files are merged; rows of one file have ascending indices."""
-    row = found.row
-    return image_index(row), str(row["id"]), str(row["image"]), found.input
+    row = file_row.row
+    return image_index(row), str(row["id"]), str(row["image"]), file_row.input
 
 
 def input_of(output: Path) -> tuple[object, object]:
@@ -167,11 +167,11 @@ def collect_stats(rows: Iterable[FileRow], prompt: str | None) -> RowStats:
 
 def valid_rows(rows: Iterable[FileRow], prompt: str | None, stats: RowStats) -> Iterator[FileRow]:
     """The rows to export, in text that UTF-8 can encode; all rows are counted and validated."""
-    for found in rows:
+    for file_row in rows:
         row = with_answer_columns(
             {
                 name: value if hasattr(value, "json") else json_safe(value)  # but a cell of Arrow
-                for name, value in found.row.items()
+                for name, value in file_row.row.items()
             }
         )
         stats.rows += 1
@@ -188,7 +188,7 @@ def valid_rows(rows: Iterable[FileRow], prompt: str | None, stats: RowStats) -> 
         if prompt is not None and row["prompt"] != prompt:
             stats.other_prompts += 1
             continue
-        yield found._replace(row=row)
+        yield file_row._replace(row=row)
 
 
 def with_answer_columns(row: Row) -> Row:

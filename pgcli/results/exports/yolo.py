@@ -57,7 +57,7 @@ def line(box: ExportBox, entry: ExportEntry, export: Export) -> str:
     elif not (numbers := mask_polygon(box, entry)):
         export.counts.boxes_without_mask += 1
         numbers = (left, top, right, top, right, bottom, left, bottom)
-    return f"{export.labels[box.label]} " + " ".join(f"{one:.6f}" for one in numbers) + "\n"
+    return f"{export.labels[box.label]} " + " ".join(f"{number:.6f}" for number in numbers) + "\n"
 
 
 def mask_polygon(box: ExportBox, entry: ExportEntry) -> list[float]:
@@ -86,7 +86,7 @@ def sanitize_name(part: str, is_folder: bool) -> str:
 
 def yaml_quoted(label: str) -> str:
     """The label as a YAML string: JSON with the characters escaped that YAML treats differently."""
-    return NOT_YAML.sub(lambda found: f"\\u{ord(found[0]):04x}", json_text(label))
+    return NOT_YAML.sub(lambda match: f"\\u{ord(match[0]):04x}", json_text(label))
 
 
 YOLO = ExportFormat(

@@ -99,9 +99,11 @@ def write_gallery(
         cards.add(info, group.rows(options.limit))
     if not cards.rows:
         raise NoInputError(f"no rows in {', '.join(map(str, outputs))} yet", hint="try again later")
-    by = "file" if groups[0].prompt is None else "prompt"
-    about: dict[str, Any] = {"assets": relative_address(target, options.assets), "by": by}
-    about |= {} if evaluation is None else {"evaluation": evaluation}
+    settings: dict[str, Any] = {
+        "assets": relative_address(target, options.assets),
+        "by": "file" if groups[0].prompt is None else "prompt",
+    }
+    settings |= {} if evaluation is None else {"evaluation": evaluation}
     total = len(cards.images)
     copied = small_copies(locator.items(cards.images), total, locator, size=options.size)
     missing, tracking = MissingImages(), tracked(copied, on_event, "images", total, unit="images")
@@ -112,8 +114,8 @@ def write_gallery(
         part.open("w", encoding="utf-8") as file,
     ):
         entries = page_entries(tracking, options.assets, missing)
-        names = [group.name for group in groups]
-        file.writelines(render_page(cards.data() | about, entries, title=title(names)))
+        title = listed([group.name for group in groups], MAX_NAMES_IN_TITLE)
+        file.writelines(render_page(cards.data() | settings, entries, title=title))
     report_page(target, cards, missing, locator)
     return Gallery(len(cards.rows), cards.distinct_labels)
 
@@ -185,11 +187,6 @@ def relative_address(target: Path, assets: str | None) -> str | None:
         return None
     relative = os.path.relpath(os.path.realpath(assets), os.path.realpath(target.parent))
     return "./" + quote(os.fsencode(relative)) + "/"
-
-
-def title(names: Sequence[str]) -> str:
-    """The title of the page: its first few names."""
-    return listed(names, MAX_NAMES_IN_TITLE)
 
 
 def worker_count(total: int) -> int | None:

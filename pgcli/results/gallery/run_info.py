@@ -65,9 +65,9 @@ def flatten(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
             continue
         if isinstance(value, Mapping):
             yield from flatten(value, f"{prefix}{name} ")
-        elif isinstance(value, list) and all(isinstance(one, Mapping) for one in value):
-            for one in value:
-                yield from flatten(one, f"{prefix}{name} ")
+        elif isinstance(value, list) and all(isinstance(entry, Mapping) for entry in value):
+            for entry in value:
+                yield from flatten(entry, f"{prefix}{name} ")
         else:
             yield f"{prefix}{name}".replace("_", " "), format_setting(value)
 

@@ -20,5 +20,5 @@ FORMATS: Mapping[str, str] = {
 def reader_named(name: str) -> ReadAnnotations:
     """The function that reads the format of this name, one of FORMATS."""
     module, _, attribute = FORMATS[name].partition(".")
-    found: ReadAnnotations = getattr(import_module(f"{__name__}.{module}"), attribute)
-    return found
+    reader: ReadAnnotations = getattr(import_module(f"{__name__}.{module}"), attribute)
+    return reader

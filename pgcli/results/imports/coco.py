@@ -51,16 +51,16 @@ def read_images(document: Mapping[str, Any], settings: ImportSettings) -> Annota
     categories = read_categories(document.get("categories", []))
     by_image: dict[int, list[tuple[str, Mapping[str, Any]]]] = {}
     for place, value in enumerate(array(document.get("annotations"), "annotations"), start=1):
-        found = mapping(value, f"annotation {place}")
-        image_id = whole_number(found.get("image_id"), f"annotation {place}: image_id")
-        by_image.setdefault(image_id, []).append((f"annotation {place}", found))
+        annotation = mapping(value, f"annotation {place}")
+        image_id = whole_number(annotation.get("image_id"), f"annotation {place}: image_id")
+        by_image.setdefault(image_id, []).append((f"annotation {place}", annotation))
     images = []
     for place, value in enumerate(array(document.get("images"), "images"), start=1):
         what = f"image {place}"
-        found = mapping(value, what)
-        name = text(found.get("file_name"), f"{what}: file_name")
-        size = image_size(found.get("width"), found.get("height"), what)
-        own = by_image.pop(whole_number(found.get("id"), f"{what}: id"), [])
+        image = mapping(value, what)
+        name = text(image.get("file_name"), f"{what}: file_name")
+        size = image_size(image.get("width"), image.get("height"), what)
+        own = by_image.pop(whole_number(image.get("id"), f"{what}: id"), [])
         boxes: list[TrueBox] = []
         crowds: list[TrueBox] = []
         texts = []
@@ -70,11 +70,12 @@ def read_images(document: Mapping[str, Any], settings: ImportSettings) -> Annota
             elif box := read_box(annotation, where, categories, size, settings):
                 (crowds if annotation.get("iscrowd") else boxes).append(box)
         settings.counts.crowds += len(crowds)
-        row_id = found.get("row_id")  # of an export of pgcli, if it is not the file's name
+        row_id = image.get("row_id")  # of an export of pgcli, if it is not the file's name
         if path := name if settings.as_given else locate(name, settings):
             id_ = name if row_id is None else text(row_id, f"{what}: row_id")
-            said = AnnotatedImage(id_, path, *size, tuple(boxes), tuple(texts), tuple(crowds))
-            images.append(said)
+            images.append(
+                AnnotatedImage(id_, path, *size, tuple(boxes), tuple(texts), tuple(crowds))
+            )
     if by_image:
         where = next(iter(by_image.values()))[0][0]
         raise InvalidValue(f"{where} is of an image that is not there, or is there twice")
@@ -87,35 +88,37 @@ def read_images(document: Mapping[str, Any], settings: ImportSettings) -> Annota
 def read_categories(value: object) -> dict[int, str]:
     """The labels by the ids of their categories. Raises InvalidValue."""
     categories: dict[int, str] = {}
-    for place, one in enumerate(array(value, "categories"), start=1):
-        found = mapping(one, f"category {place}")
-        key = whole_number(found.get("id"), f"category {place}: id")
-        categories[key] = label(found.get("name"), f"category {place}: name")
+    for place, entry in enumerate(array(value, "categories"), start=1):
+        category = mapping(entry, f"category {place}")
+        key = whole_number(category.get("id"), f"category {place}: id")
+        categories[key] = label(category.get("name"), f"category {place}: name")
     return categories
 
 
-def read_caption(found: Mapping[str, Any], what: str) -> TrueText:
+def read_caption(annotation: Mapping[str, Any], what: str) -> TrueText:
     """A caption, with the prompt that an export of pgcli has. Raises InvalidValue."""
-    prompt = found.get("prompt")
-    caption = text(found.get("caption"), f"{what}: caption").strip()
+    prompt = annotation.get("prompt")
+    caption = text(annotation.get("caption"), f"{what}: caption").strip()
     return TrueText(caption, None if prompt is None else text(prompt, f"{what}: prompt"))
 
 
 def read_box(
-    found: Mapping[str, Any],
+    annotation: Mapping[str, Any],
     what: str,
     categories: Mapping[int, str],
     size: Size,
     settings: ImportSettings,
 ) -> TrueBox | None:
     """A box and its mask; None, counted, outside the image. Raises InvalidValue."""
-    name = categories.get(whole_number(found.get("category_id"), f"{what}: category_id"))
+    name = categories.get(whole_number(annotation.get("category_id"), f"{what}: category_id"))
     if name is None:
         raise InvalidValue(f"{what} has a category_id that no category has")
-    segmentation = found.get("segmentation")
+    segmentation = annotation.get("segmentation")
     mask = coco_mask(segmentation, size, f"{what}: segmentation") if segmentation else None
-    if found.get("bbox") is not None:
-        sides = [number(one, f"{what}: bbox") for one in array(found["bbox"], f"{what}: bbox")]
+    if annotation.get("bbox") is not None:
+        sides = [
+            number(side, f"{what}: bbox") for side in array(annotation["bbox"], f"{what}: bbox")
+        ]
         if len(sides) != 4:
             raise InvalidValue(f"{what}: bbox does not have four numbers")
         left, top, right, bottom = (*sides[:2], sides[0] + sides[2], sides[1] + sides[3])
@@ -125,9 +128,9 @@ def read_box(
         left, top, right, bottom = mask_bounds(mask)
     else:
         raise InvalidValue(f"{what} has neither bbox nor segmentation nor caption")
-    score = share(found.get("score"))
-    confidence = share(found.get("confidence", score))
-    area = object_area(found.get("area"))
+    score = share(annotation.get("score"))
+    confidence = share(annotation.get("confidence", score))
+    area = object_area(annotation.get("area"))
     box = TrueBox(name, left, top, right, bottom, mask, score, confidence, area)
     return box if settings.as_given else clipped(box, size, settings.counts)
 

@@ -50,8 +50,8 @@ def read(file: Path, settings: ImportSettings) -> Annotations:
     document = read_document(file, MAX_BYTES, hint=HINT)
     with value_errors(file, hint=HINT):
         tasks = [
-            mapping(one, f"task {place}")
-            for place, one in enumerate(array(document, "the file"), start=1)
+            mapping(value, f"task {place}")
+            for place, value in enumerate(array(document, "the file"), start=1)
         ]
         key = "annotations" if any(task.get("annotations") for task in tasks) else "predictions"
         if key == "predictions" and any(task.get(key) for task in tasks):
@@ -91,19 +91,23 @@ def chosen_results(task: Value, key: str, what: str) -> Sequence[Value] | None:
     """The results of the ground truth or else of the latest annotation, of all predictions; None
     for a task that was not annotated. Raises InvalidValue.
     """
-    given = array(task.get(key) or [], f"{what}: {key}")
-    found = [mapping(one, f"{what}: {key}") for one in given]
-    found = [one for one in found if not one.get("was_cancelled")]
-    if not found:
+    values = array(task.get(key) or [], f"{what}: {key}")
+    annotations = [mapping(value, f"{what}: {key}") for value in values]
+    annotations = [value for value in annotations if not value.get("was_cancelled")]
+    if not annotations:
         return None
     if key == "annotations":
-        found = [
+        annotations = [
             max(
-                found, key=lambda one: (one.get("ground_truth") is True, str(one.get("updated_at")))
+                annotations,
+                key=lambda value: (value.get("ground_truth") is True, str(value.get("updated_at"))),
             )
         ]
-    every = [one for single in found for one in array(single.get("result"), f"{what}: result")]
-    return [mapping(one, f"{what}: result") for one in every]
+    return [
+        mapping(result, f"{what}: result")
+        for annotation in annotations
+        for result in array(annotation.get("result"), f"{what}: result")
+    ]
 
 
 def image_address(data: Value, what: str) -> str:
@@ -111,9 +115,9 @@ def image_address(data: Value, what: str) -> str:
     if "image" in data:
         return text(data["image"], f"{what}: image")
     names = [
-        one
-        for one in data.values()
-        if isinstance(one, str) and PurePosixPath(one).suffix.lower() in IMAGE_ENDINGS
+        value
+        for value in data.values()
+        if isinstance(value, str) and PurePosixPath(value).suffix.lower() in IMAGE_ENDINGS
     ]
     if len(names) != 1:
         raise InvalidValue(f"{what} has no image in its data")
@@ -126,16 +130,16 @@ def image_name(address: str, prefix: str | None) -> str:
         return unquote(address.removeprefix(prefix))
     if address.startswith(LOCAL_FILES):
         return unquote(address.removeprefix(LOCAL_FILES))
-    if found := UPLOADED.match(address):
-        return unquote(address[found.end() :])
+    if match := UPLOADED.match(address):
+        return unquote(address[match.end() :])
     return address
 
 
 def stated_size(results: Sequence[Value], what: str) -> Size | None:
     """The size that the regions state; None without regions. Raises InvalidValue."""
-    for one in results:
-        if one.get("original_width") is not None:
-            return image_size(one["original_width"], one.get("original_height"), what)
+    for result in results:
+        if result.get("original_width") is not None:
+            return image_size(result["original_width"], result.get("original_height"), what)
     return None
 
 
@@ -147,8 +151,8 @@ def result_texts(result: Value, what: str) -> Iterator[TrueText]:
     value = mapping(result.get("value"), f"{what}: value").get(
         "text" if kind == "textarea" else kind
     )
-    for one in [value] if isinstance(value, str) else array(value, f"{what}: {kind}"):
-        yield TrueText(text(one, f"{what}: {kind}").strip())
+    for entry in [value] if isinstance(value, str) else array(value, f"{what}: {kind}"):
+        yield TrueText(text(entry, f"{what}: {kind}").strip())
 
 
 def result_boxes(result: Value, size: Size, what: str, counts: ImportCounts) -> Iterator[TrueBox]:
@@ -167,8 +171,8 @@ def result_boxes(result: Value, size: Size, what: str, counts: ImportCounts) -> 
         score = share(result.get("score"))
         corners = (box.xmin, box.ymin, box.xmax, box.ymax)
         named = TrueBox(label(name, f"{what}: {kind}"), *corners, box.mask, score, score)
-        if found := clipped(named, size, counts):
-            yield found
+        if clipped_box := clipped(named, size, counts):
+            yield clipped_box
 
 
 def region(kind: str, value: Value, size: Size, what: str) -> TrueBox:
@@ -183,7 +187,7 @@ def region(kind: str, value: Value, size: Size, what: str) -> TrueBox:
 
 def percent_points(value: object, what: str) -> np.ndarray:
     """The points of a polygon, (n, 2). Raises InvalidValue."""
-    given = [array(one, f"{what}: points") for one in array(value, f"{what}: points")]
-    if len(given) < 3 or any(len(one) != 2 for one in given):
+    pairs = [array(pair, f"{what}: points") for pair in array(value, f"{what}: points")]
+    if len(pairs) < 3 or any(len(pair) != 2 for pair in pairs):
         raise InvalidValue(f"{what}: points is not a polygon of three points or more")
-    return np.array([[number(one, f"{what}: points") for one in pair] for pair in given])
+    return np.array([[number(x, f"{what}: points") for x in pair] for pair in pairs])

@@ -23,7 +23,7 @@ def locate(name: str, settings: ImportSettings, folder: Path | None = None) -> s
     """
     if url_scheme(name):
         return name
-    roots = [os.path.realpath(one) for one in (settings.root, folder) if one is not None]
+    roots = [os.path.realpath(path) for path in (settings.root, folder) if path is not None]
     for root in roots:
         location = locate_below(str(folder or settings.root), name, root)
         if location.fault is None and location.path is not None:

@@ -47,7 +47,7 @@ class TruthRows:
     @property
     def schema(self) -> RowSchema:
         """The columns of the rows."""
-        has_masks = any(box.mask for one in self.annotations.images for box in one.boxes)
+        has_masks = any(box.mask for image in self.annotations.images for box in image.boxes)
         return RowSchema(extras=("masks",) if has_masks else ())
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -65,9 +65,10 @@ class TruthRows:
             own = None if self.each else self.annotations.prompt
             prompt = self.prompt or own or f"detect {' ; '.join(names)}"
             yield box_answer(index, image, path, prompt, boxes)
-        for one in image.texts:
-            prompt = self.prompt or one.prompt or CAPTION
-            yield text_answer(index, image, path, prompt, one.text)
+        for text in image.texts:
+            prompt = self.prompt or text.prompt or CAPTION
+            task = "caption" if prompt.startswith("caption") else "ask"
+            yield truth(index, image, path, task, prompt, text.text)
 
 
 def relative_path(image: str, root: str) -> str:
@@ -79,24 +80,17 @@ def relative_path(image: str, root: str) -> str:
 
 
 def box_answer(
-    index: int, image: AnnotatedImage, path: str, prompt: str, boxes: Sequence[TrueBox]
+    index: int, image: AnnotatedImage, path: str, prompt: str, true_boxes: Sequence[TrueBox]
 ) -> Answer:
     """The row of an image's boxes; the answer is the text that a model would give."""
-    found = tuple(
-        Box(one.label, one.xmin, one.ymin, one.xmax, one.ymax, one.score, one.confidence)
-        for one in boxes
+    boxes = tuple(
+        Box(box.label, box.xmin, box.ymin, box.xmax, box.ymax, box.score, box.confidence)
+        for box in true_boxes
     )
-    masks = tuple(one.mask and Mask((), one.mask) for one in boxes)
-    plain = [{name: getattr(box, name) for name in box.__slots__} for box in found]
+    masks = tuple(box.mask and Mask((), box.mask) for box in true_boxes)
+    plain = [{name: getattr(box, name) for name in box.__slots__} for box in boxes]
     text = detection_text(plain, width=image.width, height=image.height)
-    return truth(index, image, path, "detect", prompt, text, boxes=found, masks=masks)
-
-
-def text_answer(index: int, image: AnnotatedImage, path: str, prompt: str, text: str) -> Answer:
-    """The row of a text about an image."""
-    return truth(
-        index, image, path, "caption" if prompt.startswith("caption") else "ask", prompt, text
-    )
+    return truth(index, image, path, "detect", prompt, text, boxes=boxes, masks=masks)
 
 
 def truth(

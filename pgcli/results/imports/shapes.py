@@ -40,7 +40,7 @@ def points(flat: Sequence[object], what: str) -> np.ndarray:
     """A flat list of x and y as (n, 2), three points or more. Raises InvalidValue."""
     if len(flat) < 6 or len(flat) % 2:
         raise InvalidValue(f"{what} is not a polygon of three points or more")
-    return np.array([number(one, what) for one in flat]).reshape(-1, 2)
+    return np.array([number(coordinate, what) for coordinate in flat]).reshape(-1, 2)
 
 
 def bounds(polygons: Sequence[np.ndarray]) -> tuple[float, float, float, float]:
@@ -92,19 +92,19 @@ def coco_mask(value: object, size: Size, what: str) -> Rle | None:
     """The mask of COCO's segmentation: polygons or run lengths. Raises InvalidValue."""
     if isinstance(value, list):
         return fill(coco_polygons(value, what), size, what) if value else None
-    found = mapping(value, what)
+    encoding = mapping(value, what)
     sides = [
-        whole_number(one, f"{what}: size") for one in array(found.get("size"), f"{what}: size")
+        whole_number(side, f"{what}: size") for side in array(encoding.get("size"), f"{what}: size")
     ]
     if sides != [size[1], size[0]]:
         raise InvalidValue(f"{what}: size is not that of its image")
-    counts, shape = found.get("counts"), (size[1], size[0])
+    counts, shape = encoding.get("counts"), (size[1], size[0])
     try:
         if isinstance(counts, str):
             mask = Rle(shape, counts)
         else:
             runs = array(counts, f"{what}: counts")
-            mask = encode_counts([whole_number(one, f"{what}: counts") for one in runs], size=shape)
+            mask = encode_counts([whole_number(run, f"{what}: counts") for run in runs], size=shape)
         return mask if area(mask) else None
     except ValueError as problem:
         raise InvalidValue(f"{what}: {problem}") from problem
@@ -112,7 +112,7 @@ def coco_mask(value: object, size: Size, what: str) -> Rle | None:
 
 def coco_polygons(value: Sequence[object], what: str) -> list[np.ndarray]:
     """The polygons of a segmentation. Raises InvalidValue."""
-    return [points(array(one, what), what) for one in value]
+    return [points(array(polygon, what), what) for polygon in value]
 
 
 def mask_bounds(mask: Rle) -> tuple[float, float, float, float]:

@@ -52,13 +52,13 @@ def read(file: Path, settings: ImportSettings) -> Annotations:
 
 def files_below(folder: Path, endings: frozenset[str] | set[str]) -> list[str]:
     """The paths of files with these endings, relative to the folder, in code-point order."""
-    found = (
+    paths = (
         os.path.relpath(os.path.join(parent, name), folder)  # noqa: PTH118 - of very many files
         for parent, _, names in os.walk(folder)
         for name in names
         if os.path.splitext(name)[1].lower() in endings  # noqa: PTH122 - of very many files
     )
-    return sorted(found)
+    return sorted(paths)
 
 
 def is_labels(name: str) -> bool:
@@ -87,24 +87,26 @@ def read_names(file: Path, settings: ImportSettings) -> list[str]:
     """The labels of the classes in their order. Raises UsageError."""
     if settings.labels:
         return list(settings.labels)
-    places = [file] if file.is_file() else [file / "data.yaml", file / "classes.txt"]
-    found = next((one for one in places if one.is_file()), None)
+    candidates = [file] if file.is_file() else [file / "data.yaml", file / "classes.txt"]
+    names_file = next((path for path in candidates if path.is_file()), None)
     hint = "--labels A,B or --labels FILE names the classes"
-    if found is None:
+    if names_file is None:
         raise UsageError(f"{file} has neither data.yaml nor classes.txt", hint=hint)
     try:
-        with open_regular(found) as opened:
+        with open_regular(names_file) as opened:
             data = opened.read(MAX_NAMES_BYTES + 1)
         if len(data) > MAX_NAMES_BYTES:
             raise InvalidValue("it is too large")
         content = data.decode()
-        if found.suffix == ".txt":
+        if names_file.suffix == ".txt":
             names: object = [line for line in content.splitlines() if line.strip()]
         else:
             names = yaml_names(content)
         return [label(name, f"class {number}") for number, name in enumerate(in_order(names))]
     except (OSError, ValueError, RecursionError, InvalidValue) as problem:
-        raise UsageError(f"{found} does not name the classes: {problem}", hint=hint) from problem
+        raise UsageError(
+            f"{names_file} does not name the classes: {problem}", hint=hint
+        ) from problem
 
 
 def yaml_names(content: str) -> object:
@@ -166,8 +168,8 @@ def parsed_lines(
         if not words[0].isascii() or not words[0].isdigit() or not int(words[0][:9]) < len(names):
             raise InvalidValue(f"{what} has a class without a name")
         box = parsed_box(names[int(words[0])], numbers, size, what)
-        if found := clipped(box, size, counts):
-            yield found
+        if clipped_box := clipped(box, size, counts):
+            yield clipped_box
 
 
 def parsed_box(name: str, numbers: np.ndarray, size: Size, what: str) -> TrueBox:
