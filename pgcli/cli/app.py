@@ -150,8 +150,8 @@ class PgcliGroup(FlagHelp, TyperGroup):
 
     def resolve_command(self, context: Any, args: list[str]) -> Any:
         """The command that the first word names, which is imported now."""
-        name, listed, rest = super().resolve_command(context, args)
-        return name, listed and typer_command(str(name)), rest
+        name, listed, words = super().resolve_command(context, args)
+        return name, listed and typer_command(str(name)), words
 
     def invoke(self, context: Any) -> Any:
         with raise_on_closed_pipe():

@@ -75,7 +75,7 @@ def outside_values(command: str, records: Iterable[type], config: str | None) ->
     shared = {key: value for key, value in table.items() if not is_command_table(key, value)}
     own = {} if command in shared else table.get(command, {})
     values: dict[str, Any] = {}
-    for option in (one for record in records for one in options_of(record)):
+    for option in (option for record in records for option in options_of(record)):
         if option.variable and (text := os.environ.get(option.variable)):
             values[option.name] = typed_value(option, text, option.variable)
         elif option.key in own:
@@ -93,7 +93,7 @@ def typed_value(option: Option, value: Any, source: str) -> Any:
     Raises UsageError, which names the source.
     """
     if option.repeat and isinstance(value, list):
-        return tuple(one for text in value for one in parse_value(option, text, source))
+        return tuple(entry for text in value for entry in parse_value(option, text, source))
     return parse_value(option, value, source)
 
 
@@ -147,7 +147,8 @@ def check_keys(file: Path, table: Mapping[str, Any]) -> None:
                     f"{shown} is not an option of {name if is_command else 'all commands'}",
                     hint=f"write it below {' or '.join(owners)}",
                 )
-            close = get_close_matches(key, {*keys, *(k for one in keys.values() for k in one)}, n=1)
+            known = {*keys, *(name for options in keys.values() for name in options)}
+            close = get_close_matches(key, known, n=1)
             meant = f"did you mean {close[0]!r}? " if close else ""
             raise UsageError(
                 f"{file}: no option is called {f'{name}.{key}' if is_command else key!r}",
@@ -162,5 +163,5 @@ def is_command_table(name: str, value: Any) -> bool:
 
 def options_by_key(command: str) -> dict[str, bool]:
     """The keys of a command's options in a configuration file, and whether they are its own."""
-    options = (one for record in declared(command).records for one in options_of(record))
+    options = (option for record in declared(command).records for option in options_of(record))
     return {option.key: option.own for option in options if option.name != "config"}

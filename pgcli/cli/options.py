@@ -39,9 +39,9 @@ Results = Annotated[list[str], typer.Argument(metavar="RESULTS", hidden=True)]
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """The options of a command: the values of those that are set, and the names of those that were
-    typed. `arguments` are the words of the command line.
+class Invocation:
+    """One call of a command: the `values` of the options that are set, and the names of those that
+    were `typed`. `arguments` are the words of the command line.
     """
 
     values: Mapping[str, Any]
@@ -137,34 +137,37 @@ def command(
 ) -> Callable[[Function], Function]:
     """Declares a command of `PANELS`; in its help, the details follow the sentence there.
 
-    Its function has the arguments as parameters, and `given`, the options of the records. The help
-    leaves out those that are `unused`: they do not apply to this command. `defaults` are those that
-    the command alone has.
+    Its function has the arguments as parameters, and `invocation`, with the options of the records.
+    The help leaves out those that are `unused`: they do not apply to this command. `defaults` are
+    those that the command alone has.
     """
     records = (*records, ProgramOptions)
-    options = sorted((one for record in records for one in options_of(record)), key=panel_order)
+    options = sorted(
+        (option for record in records for option in options_of(record)), key=panel_order
+    )
     panel = next(panel for panel, summaries in PANELS.items() if name in summaries)
 
     def declare(function: Function) -> Function:
         def call(context: typer.Context, **values: Any) -> None:
             words = {option.name: values.pop(option.name) for option in options}
-            function(**values, given=read_given(name, words, context.obj, reads_config))
+            invocation = read_invocation(name, words, context.obj, reads_config)
+            function(**values, invocation=invocation)
 
         hints = get_type_hints(function, include_extras=True)
         keyword = inspect.Parameter.KEYWORD_ONLY
         parameters = [
             inspect.Parameter("context", keyword, annotation=typer.Context),
             *(
-                one.replace(kind=keyword, annotation=hints[one.name])
-                for one in inspect.signature(function).parameters.values()
-                if one.name != "given"
+                argument.replace(kind=keyword, annotation=hints[argument.name])
+                for argument in inspect.signature(function).parameters.values()
+                if argument.name != "invocation"
             ),
             *(
                 parameter(option, defaults.get(option.name, ""), is_used=option.name not in unused)
                 for option in options
             ),
         ]
-        call.__annotations__ = {one.name: one.annotation for one in parameters}
+        call.__annotations__ = {argument.name: argument.annotation for argument in parameters}
         call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         DECLARED[name] = Declared(
             CommandInfo(
@@ -229,9 +232,9 @@ def value_name(option: Option) -> str:
     return {int: "N", float: "X"}.get(option.kind, "TEXT")
 
 
-def read_given(
+def read_invocation(
     command: str, words: Mapping[str, Any], program: Program, reads_config: bool
-) -> Given:
+) -> Invocation:
     """The values of the options that are set: on the command line, or else outside of it.
 
     Raises UsageError for a wrong value, and where a required option is not given.
@@ -249,4 +252,4 @@ def read_given(
     for option in options:
         if option.default is REQUIRED and option.name not in values:
             raise missing(f"option '{option.flag}'", command, program.arguments)
-    return Given(values, frozenset(typed), program.arguments)
+    return Invocation(values, frozenset(typed), program.arguments)

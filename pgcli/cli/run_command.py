@@ -37,10 +37,10 @@ def run_request(request: RunRequest) -> int:
         summary = run(request, shown, hooks_of(request, screen))
     except BaseException as problem:
         shown.close()
-        found = getattr(problem, "summary", None)
-        if isinstance(found, Summary):
+        failure = getattr(problem, "summary", None)
+        if isinstance(failure, Summary):
             with suppress(OutputFailed, OutputExists):  # the first problem is the one to report
-                write_summary(found, screen)
+                write_summary(failure, screen)
         raise
     show_summary(summary, screen)
     write_summary(summary, screen)

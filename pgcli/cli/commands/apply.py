@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from pgcli.cli.exit_codes import INCOMPLETE
-from pgcli.cli.options import FileOptions, Given, command
+from pgcli.cli.options import FileOptions, Invocation, command
 from pgcli.cli.ui.console import Screen
 from pgcli.declare import opt
 from pgcli.errors import UsageError
@@ -46,14 +46,14 @@ class ApplyOptions(FileOptions):
 def apply(
     edits: Annotated[str, typer.Argument(metavar="EDITS", hidden=True)],
     results: Annotated[str, typer.Argument(metavar="RESULTS", hidden=True)],
-    given: Given,
+    invocation: Invocation,
 ) -> None:
-    options, screen = given.build(ApplyOptions), Screen(quiet=given.quiet)
+    options, screen = invocation.build(ApplyOptions), Screen(quiet=invocation.quiet)
     if code := run_apply(Path(edits), Path(results), options, screen):
         raise typer.Exit(code)
 
 
-def run_apply(edits: Path, results: Path, options: ApplyOptions, screen: Screen) -> int:
+def run_apply(file: Path, results: Path, options: ApplyOptions, screen: Screen) -> int:
     """Write the corrected rows; return 3 if edits were not applied."""
     from pgcli.output.reader import read_results
     from pgcli.output.result_file import check_result_file, write_result_file
@@ -62,12 +62,12 @@ def run_apply(edits: Path, results: Path, options: ApplyOptions, screen: Screen)
 
     target, wanted = Path(options.output), options.rows
     check_result_file(target, overwrite=options.overwrite)
-    given = read_edits(edits)
+    edits = read_edits(file)
     with screen.progress("reading rows") as progress:
-        matched = match_edits(given, results, progress.track(read_results(results)))
-    if given and not matched.applied:
+        matched = match_edits(edits, results, progress.track(read_results(results)))
+    if edits and not matched.applied:
         raise UsageError(
-            f"no edit of {edits} is of a row of {results} as it is now",
+            f"no edit of {file} is of a row of {results} as it is now",
             hint="name the result file that the page shows; pgcli view makes a page of this one",
         )
     reviewed = EditedRows(results, matched, wanted)

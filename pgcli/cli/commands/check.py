@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pgcli.cli.options import Given, command
+from pgcli.cli.options import Invocation, command
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import Difference, UsageError
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     examples="$ pgcli check captions.jsonl",
 )
 def check(
-    output: Annotated[str, typer.Argument(metavar="OUTPUT", hidden=True)], given: Given
+    output: Annotated[str, typer.Argument(metavar="OUTPUT", hidden=True)], invocation: Invocation
 ) -> None:
     from pgcli.results.check import RowComparison, check_rows
     from pgcli.run.status import read_status
@@ -75,5 +75,5 @@ def show(output: str, comparison: RowComparison) -> None:
         rows = f"{comparison.rows - comparison.gone:,} of {comparison.rows:,} rows"
     stdout.print_line(f"{rows} {matched}{errors}")
     stdout.print_line(f"compared: {compared(comparison)}")
-    if rest := "; ".join(not_compared(comparison)):
-        stdout.print_line(f"not compared: {rest}")
+    if omissions := "; ".join(not_compared(comparison)):
+        stdout.print_line(f"not compared: {omissions}")

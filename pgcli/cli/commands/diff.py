@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from pgcli.cli.options import Given, command
+from pgcli.cli.options import Invocation, command
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Screen, is_terminal
 from pgcli.declare import opt, same
@@ -43,11 +43,11 @@ class DiffOptions:
     examples="$ pgcli diff captions.jsonl again.jsonl --format text",
 )
 def diff(
-    one: Annotated[str, typer.Argument(metavar="RESULTS", hidden=True)],
-    other: Annotated[str, typer.Argument(metavar="RESULTS", hidden=True)],
-    given: Given,
+    first: Annotated[str, typer.Argument(metavar="RESULTS", hidden=True)],
+    second: Annotated[str, typer.Argument(metavar="RESULTS", hidden=True)],
+    invocation: Invocation,
 ) -> None:
-    run_diff((one, other), given.build(DiffOptions).format, Screen(quiet=given.quiet))
+    run_diff((first, second), invocation.build(DiffOptions).format, Screen(quiet=invocation.quiet))
 
 
 def run_diff(names: tuple[str, str], format: str, screen: Screen) -> None:
@@ -59,32 +59,37 @@ def run_diff(names: tuple[str, str], format: str, screen: Screen) -> None:
     show = print_as_text if is_text else print_as_json
     counts: Counter[str] = Counter()
     with screen.progress("reading rows") as progress:
-        first, second = (read_results(Path(name)) for name in names)
-        for one, other in paired_rows(progress.track(first), second):
-            if one is not None and other is not None and is_same_answer(one, other):
+        files = [read_results(Path(name)) for name in names]
+        for first, second in paired_rows(progress.track(files[0]), files[1]):
+            if first is not None and second is not None and is_same_answer(first, second):
                 counts["equal"] += 1
                 continue
-            side = names[one is None] if one is None or other is None else ""
+            side = names[first is None] if first is None or second is None else ""
             counts[f"only in {side}" if side else "different"] += 1
-            show(one, other)
-    found = ", ".join(f"{count:,} {what}" for what, count in counts.items())
+            show(first, second)
+    summary = ", ".join(f"{count:,} {what}" for what, count in counts.items())
     if counts.keys() - {"equal"}:
-        raise Difference(f"rows: {found}", hint=f"pgcli view {shlex.join(names)} shows them")
-    screen.info(f"rows: {found or 'none'}")
+        raise Difference(f"rows: {summary}", hint=f"pgcli view {shlex.join(names)} shows them")
+    screen.info(f"rows: {summary or 'none'}")
 
 
-def print_as_json(one: Row | None, other: Row | None) -> None:
+def print_as_json(first: Row | None, second: Row | None) -> None:
     """Print a line of JSON: the id, the prompt, and what each file says, null for no row."""
     from pgcli.rows import json_safe, json_text, prompt_of
 
-    row = one if one is not None else other
+    row = first if first is not None else second
     assert row is not None
-    line = {"id": row["id"], "prompt": prompt_of(row), "one": said(one), "other": said(other)}
+    line = {
+        "id": row["id"],
+        "prompt": prompt_of(row),
+        "one": compared_columns(first),
+        "other": compared_columns(second),
+    }
     stdout.print_line(json_text(json_safe(line)))
 
 
-def said(row: Row | None) -> dict[str, Any] | None:
-    """The columns that are compared."""
+def compared_columns(row: Row | None) -> dict[str, Any] | None:
+    """The columns of a row that are compared."""
     return None if row is None else {name: row[name] for name in COMPARED if name in row}
 
 
@@ -97,14 +102,14 @@ def answer_text(row: Row) -> str:
     return json_text(next(others, None)) if answer is None else str(answer)
 
 
-def print_as_text(one: Row | None, other: Row | None) -> None:
+def print_as_text(first: Row | None, second: Row | None) -> None:
     """Print the id and the prompt, and what each file says in a line of its own."""
     from pgcli.rows import prompt_of
 
-    row = one if one is not None else other
+    row = first if first is not None else second
     assert row is not None
     stdout.print_line(f"{row['id']}: {prompt_of(row)}".rstrip(": "))
-    for sign, side in (("-", one), ("+", other)):
+    for sign, side in (("-", first), ("+", second)):
         if side is not None:
             is_error = side["error"] is not None
             text = f"error {side['error']}" if is_error else answer_text(side)

@@ -15,7 +15,7 @@ from pgcli.checkpoints.find import DEMO_TOWERS
 from pgcli.cli.find_model import find_model, revision_of, warn_unused_gpu
 from pgcli.cli.options import (
     AddressOptions,
-    Given,
+    Invocation,
     LoadOptions,
     QuietOptions,
     command,
@@ -103,7 +103,8 @@ class SearchOptions(LoadOptions):
     "$ pgcli search photos.parquet --duplicates -o groups.jsonl",
 )
 def search(
-    vectors: Annotated[list[str], typer.Argument(metavar="VECTORS", hidden=True)], given: Given
+    vectors: Annotated[list[str], typer.Argument(metavar="VECTORS", hidden=True)],
+    invocation: Invocation,
 ) -> None:
     from pgcli.cli.run_command import RunOnScreen
     from pgcli.results.gallery.run_info import incomplete_note
@@ -111,14 +112,14 @@ def search(
     from pgcli.search import index
     from pgcli.search.vector_files import VectorFiles
 
-    revision = revision_of(given.values.get("model"), given.values, given.typed)
-    options = given.build(SearchOptions, vectors=vectors, revision=revision)
-    screen = Screen(quiet=given.quiet)
+    revision = revision_of(invocation.values.get("model"), invocation.values, invocation.typed)
+    options = invocation.build(SearchOptions, vectors=vectors, revision=revision)
+    screen = Screen(quiet=invocation.quiet)
     check_options(options)
-    given.report_unused(("k",) if options.duplicates else (), "on --duplicates", screen)
-    given.report_unused(() if options.text else ("raw_text",), "without --text", screen)
-    given.report_unused(() if options.view else ("images",), "without --view", screen)
-    url_reader = given.build(AddressOptions).url_reader
+    invocation.report_unused(("k",) if options.duplicates else (), "on --duplicates", screen)
+    invocation.report_unused(() if options.text else ("raw_text",), "without --text", screen)
+    invocation.report_unused(() if options.view else ("images",), "without --view", screen)
+    url_reader = invocation.build(AddressOptions).url_reader
     locator = ImageLocator(RunOnScreen(screen), options.images, url_reader)
     check_outputs(options)
     paths = [Path(name) for name in vectors]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pgcli.cli.exit_codes import INCOMPLETE, exit_code_text
-from pgcli.cli.options import Given, JsonOptions, command
+from pgcli.cli.options import Invocation, JsonOptions, command
 from pgcli.cli.ui import stdout
 from pgcli.errors import UsageError
 from pgcli.wording import count, duration, listed
@@ -35,7 +35,7 @@ STATES = {
     examples="$ pgcli status captions.jsonl\n$ pgcli status captions.jsonl --json",
 )
 def status(
-    output: Annotated[str, typer.Argument(metavar="OUTPUT", hidden=True)], given: Given
+    output: Annotated[str, typer.Argument(metavar="OUTPUT", hidden=True)], invocation: Invocation
 ) -> None:
     from pgcli.inputs.paths import url_scheme
     from pgcli.run.status import read_status
@@ -47,7 +47,7 @@ def status(
             f"no run writes to {without_credentials(output)}",
             hint="name a file, a folder, or a folder in an object store: s3://bucket/rows/",
         )
-    has_json = given.build(JsonOptions).json
+    has_json = invocation.build(JsonOptions).json
     if (training := read_training_status(output)) is not None:
         if has_json:
             stdout.print_json(asdict(training))
@@ -75,8 +75,10 @@ def lines(status: RunStatus) -> Iterator[str]:
         processes = f"{len(status.runs):,} processes: " if len(status.runs) > 1 else ""
         yield f"run by {processes}{listed([process(run) for run in status.runs], MAX_NAMES)}"
         if status.rows_per_second is not None:
-            left = "" if status.seconds_left is None else f", {duration(status.seconds_left)} left"
-            yield f"{status.rows_per_second:,.1f} rows/s{left}"
+            remaining = (
+                "" if status.seconds_left is None else f", {duration(status.seconds_left)} left"
+            )
+            yield f"{status.rows_per_second:,.1f} rows/s{remaining}"
         if status.engines or status.dead_engines:
             dead = f", {status.dead_engines:,} died" if status.dead_engines else ""
             yield f"{count(status.engines, 'engine')}{dead}"
@@ -85,14 +87,11 @@ def lines(status: RunStatus) -> Iterator[str]:
     if status.shards and status.state != "complete":
         yield shards(status.shards)
     if status.state == "stopped":
-        if status.exit_code is not None and not is_unfinished_shards(status):
+        # the exit code of shards that ended as they should is not that of the run
+        is_of_shards = bool(status.shards) and status.exit_code in (0, INCOMPLETE)
+        if status.exit_code is not None and not is_of_shards:
             yield f"exit code {exit_code_text(status.exit_code)}"
         yield f"to resume: {how_to_resume(status.shards)}"
-
-
-def is_unfinished_shards(status: RunStatus) -> bool:
-    """Whether the exit code is of some shards, which ended as they should."""
-    return bool(status.shards) and status.exit_code in (0, INCOMPLETE)
 
 
 def row_count(status: RunStatus) -> str:
@@ -109,19 +108,19 @@ def process(run: dict[str, Any]) -> str:
     return f"process {run.get('pid')} on {run.get('host')}{shard}"
 
 
-def how_to_resume(found: Sequence[ShardStatus]) -> str:
+def how_to_resume(shards: Sequence[ShardStatus]) -> str:
     """What adds the rows that are missing."""
-    missing = [shard.shard for shard in found if shard.state in ("stopped", "waiting")]
+    missing = [shard.shard for shard in shards if shard.state in ("stopped", "waiting")]
     if not missing:
         return "run the same command again"
     return f"run the same command with --shard {listed(missing, MAX_NAMES)}"
 
 
-def shards(found: Sequence[ShardStatus]) -> str:
+def shards(statuses: Sequence[ShardStatus]) -> str:
     """The shards in each state, by their names: `shards: 1 complete (0/2), 1 not begun (1/2)`."""
     parts = []
     for state, shown in STATES.items():
-        names = [shard.shard for shard in found if shard.state == state]
+        names = [shard.shard for shard in statuses if shard.state == state]
         if names:
             parts.append(f"{len(names):,} {shown} ({listed(names, MAX_NAMES)})")
     return f"shards: {', '.join(parts)}"

@@ -190,8 +190,8 @@ class OutputAboveBar(RawIOBase):
 def event_line(event: str, **values: object) -> str:
     """The event with its time (UTC) as one line of ASCII; empty values are left out."""
     time = datetime.now(UTC).isoformat(timespec="milliseconds")
-    given = {name: value for name, value in values.items() if value not in (None, "")}
-    return json.dumps({"time": time, "event": event, **given})
+    fields = {name: value for name, value in values.items() if value not in (None, "")}
+    return json.dumps({"time": time, "event": event, **fields})
 
 
 def clean(value: object) -> object:
@@ -199,7 +199,7 @@ def clean(value: object) -> object:
     if isinstance(value, str):
         return shorten(without_credentials(value))
     if isinstance(value, list | tuple):
-        return [clean(one) for one in value]
+        return [clean(entry) for entry in value]
     return value
 
 

@@ -178,7 +178,11 @@ class Counts(ProgressColumn):
     def render(self, task: Task) -> Text:
         progress = self._progress
         text = Text(progress.amount())
-        left = "" if self._is_narrow else progress.time_left()
-        for part, style in ((progress.speed(), ""), (progress.error_count(), "red"), (left, "")):
+        time_left = "" if self._is_narrow else progress.time_left()
+        for part, style in (
+            (progress.speed(), ""),
+            (progress.error_count(), "red"),
+            (time_left, ""),
+        ):
             text.append(f"  {part}" if part else "", style=style)
         return text
