@@ -64,16 +64,16 @@ def without_duplicates(
 ) -> list[int]:
     """The indices without boxes that overlap a more confident one of their label by more."""
     kept_of_label: defaultdict[str, list[Box]] = defaultdict(list)
-    found = []
+    kept = []
     for index in sorted(indices, key=lambda index: -sort_confidence(boxes[index])):
         box = boxes[index]
         if box is not None:
-            others = kept_of_label[box.label]
-            if any(iou(box, other) > threshold for other in others):
+            kept_boxes = kept_of_label[box.label]
+            if any(iou(box, kept_box) > threshold for kept_box in kept_boxes):
                 continue
-            others.append(box)
-        found.append(index)
-    return sorted(found)
+            kept_boxes.append(box)
+        kept.append(index)
+    return sorted(kept)
 
 
 def sort_confidence(box: Box | None) -> float:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pgcli.records import Box
 
 
-def iou(one: Box, other: Box) -> float:
+def iou(first: Box, second: Box) -> float:
     """The intersection over union of two boxes, 0 to 1; labels are ignored."""
-    intersection = overlap(one.xmin, one.xmax, other.xmin, other.xmax) * overlap(
-        one.ymin, one.ymax, other.ymin, other.ymax
+    intersection = overlap(first.xmin, first.xmax, second.xmin, second.xmax) * overlap(
+        first.ymin, first.ymax, second.ymin, second.ymax
     )
-    union = area(one) + area(other) - intersection
+    union = area(first) + area(second) - intersection
     return intersection / union if union > 0 else 0.0
 
 

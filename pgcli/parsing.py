@@ -35,11 +35,11 @@ def has_locations(text: str) -> bool:
 def text_spans(text: str) -> list[Span]:
     """The location tokens of an answer, and the text between them."""
     spans, end = [], 0
-    for found in LOCATION.finditer(text):
-        if found.start() > end:
-            spans.append(Span("text", text[end : found.start()]))
-        spans.append(Span("location", found[0], int(found[1])))
-        end = found.end()
+    for match in LOCATION.finditer(text):
+        if match.start() > end:
+            spans.append(Span("text", text[end : match.start()]))
+        spans.append(Span("location", match[0], int(match[1])))
+        end = match.end()
     return [*spans, Span("text", text[end:])] if end < len(text) else spans
 
 
@@ -55,14 +55,16 @@ def boxes(spans: Sequence[Span], *, width: int, height: int) -> tuple[Box, ...]:
 
 def segments(spans: Sequence[Span], *, width: int, height: int) -> tuple[SegmentedBox, ...]:
     """The boxes that `boxes` returns, in the same order, each with the mask codes after it."""
-    found = []
+    segmented_boxes = []
     for corners, codes, label in groups(spans):
         top, left, bottom, right = ((span.value or 0) / GRID for span in corners)  # y before x
         if top < bottom and left < right:
             pixels = (left * width, top * height, right * width, bottom * height)
             score = math.prod(span.probability for span in corners)
-            found.append(SegmentedBox(Box(label, *pixels, score, confidence(corners)), codes))
-    return tuple(found)
+            segmented_boxes.append(
+                SegmentedBox(Box(label, *pixels, score, confidence(corners)), codes)
+            )
+    return tuple(segmented_boxes)
 
 
 def confidence(corners: Sequence[Span]) -> float | None:
@@ -89,9 +91,9 @@ def groups(
         if is_location:
             corners = list(run)
             continue
-        rest = list(run)
-        codes = mask_codes(rest)
-        text = "".join(span.text for span in rest if span.kind == "text")
+        tail = list(run)
+        codes = mask_codes(tail)
+        text = "".join(span.text for span in tail if span.kind == "text")
         label = text.partition(SEPARATOR)[0].strip()
         if len(corners) == 4 and (label or codes):
             yield corners, codes, label

@@ -49,9 +49,9 @@ def is_deep(value: Any, levels: int = MAX_DEPTH) -> bool:
     """Whether lists and dicts are nested in more than `levels` levels."""
     level: list[Any] = [value]
     for _ in range(levels):
-        dicts = chain.from_iterable(one.values() for one in level if isinstance(one, dict))
-        lists = chain.from_iterable(one for one in level if isinstance(one, list))
-        level = [one for one in chain(dicts, lists) if isinstance(one, dict | list)]
+        dicts = chain.from_iterable(inner.values() for inner in level if isinstance(inner, dict))
+        lists = chain.from_iterable(inner for inner in level if isinstance(inner, list))
+        level = [inner for inner in chain(dicts, lists) if isinstance(inner, dict | list)]
         if not level:
             return False
     return True

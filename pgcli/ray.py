@@ -74,9 +74,9 @@ class Answers:
 
         for name in (IMAGE, *self._keep):
             if name not in batch:
-                found = ", ".join(map(repr, batch)) or "none"
+                columns = ", ".join(map(repr, batch)) or "none"
                 raise UsageError(
-                    f"the batch has no column {name!r}, only {found}",
+                    f"the batch has no column {name!r}, only {columns}",
                     hint="rename_columns of the data set renames columns",
                 )
         count = len(batch[IMAGE])
@@ -95,8 +95,8 @@ class Answers:
         left_out = {ID, PROMPT} if self._has_prompt else {ID}
         asked = [{name: row[name] for name in row if name not in left_out} for row in rows]
         try:
-            found: Iterable[Answer] = getattr(self._engine, self._task)(asked, **self._options)
-            answers = list(found) if asked else []
+            stream: Iterable[Answer] = getattr(self._engine, self._task)(asked, **self._options)
+            answers = list(stream) if asked else []
             if len(answers) != len(rows):
                 raise UsageError(
                     f"{len(rows):,} images have {len(answers):,} answers",
@@ -125,8 +125,8 @@ def named(answer: Answer, number: int, row: Mapping[str, Any]) -> Answer:
     id_, image = answer.id, answer.image
     if image == str(answer.index):  # an image without a path is named by its position
         id_ = image = row[IMAGE] if isinstance(row[IMAGE], str) else str(number)
-    given = row.get(ID)
-    return replace(answer, index=number, id=id_ if given is None else str(given), image=image)
+    row_id = row.get(ID)
+    return replace(answer, index=number, id=id_ if row_id is None else str(row_id), image=image)
 
 
 def extra_columns(task: str, options: Mapping[str, Any]) -> tuple[str, ...]:

@@ -58,11 +58,11 @@ def split_locations(prompt: str) -> tuple[str, tuple[int, ...]]:
 
     Without a region at its end, the prompt is returned as it is.
     """
-    found = LOCATIONS.search(prompt)
-    values = tuple(map(int, re.findall("[0-9]{4}", found[0]))) if found else ()
-    if found is None or max(values) > GRID:
+    match = LOCATIONS.search(prompt)
+    values = tuple(map(int, re.findall("[0-9]{4}", match[0]))) if match else ()
+    if match is None or max(values) > GRID:
         return prompt, ()
-    return prompt[: found.start()], values
+    return prompt[: match.start()], values
 
 
 def region_of(values: Sequence[int], width: int, height: int) -> Region | None:

@@ -120,15 +120,15 @@ def _runs(mask: np.ndarray, left: int, top: int, size: tuple[int, int]) -> np.nd
 
 
 def _to_text(counts: np.ndarray) -> str:
-    rest = counts.astype(np.int64)
-    rest[3:] -= counts[1:-2]
-    continues = np.ones(len(rest), dtype=bool)
+    remaining = counts.astype(np.int64)
+    remaining[3:] -= counts[1:-2]
+    continues = np.ones(len(remaining), dtype=bool)
     characters, written = [], []
     while continues.any():
         written.append(continues)
-        low = rest & (MORE - 1)
-        rest = rest >> BITS
-        continues = continues & np.where(low & NEGATIVE, rest != -1, rest != 0)
+        low = remaining & (MORE - 1)
+        remaining = remaining >> BITS
+        continues = continues & np.where(low & NEGATIVE, remaining != -1, remaining != 0)
         characters.append(low + MORE * continues + ZERO)
     by_number = np.stack(characters, axis=1)[np.stack(written, axis=1)]
     text: str = by_number.astype(np.uint8).tobytes().decode("ascii")

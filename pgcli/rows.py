@@ -105,11 +105,11 @@ class RowSchema:
     @classmethod
     def of(cls, names: Iterable[str]) -> RowSchema:
         """The schema of rows with columns of these names; those it does not know are kept ones."""
-        found = dict.fromkeys(names)
-        base = base_of(found)
-        extras = tuple(name for name in EXTRA_COLUMNS if name in found) if base == COLUMNS else ()
+        columns = dict.fromkeys(names)
+        base = base_of(columns)
+        extras = tuple(name for name in EXTRA_COLUMNS if name in columns) if base == COLUMNS else ()
         return cls(
-            base=base, extras=extras, keep=tuple(n for n in found if n not in (*base, *extras))
+            base=base, extras=extras, keep=tuple(n for n in columns if n not in (*base, *extras))
         )
 
     def row(self, answer: Answer) -> dict[str, Any]:
@@ -209,13 +209,13 @@ def schema_of_answers(answers: Iterable[Answer]) -> RowSchema:
 
     Raises UsageError for answers of commands whose rows have other columns.
     """
-    found, keep = dict[str, None](), dict[str, None]()
+    extras, keep = dict[str, None](), dict[str, None]()
     bases: dict[tuple[str, ...], Task] = {}
     for answer in answers:
         base = BASE_OF_TASK.get(answer.task, COLUMNS)
         bases[TEXT_COLUMNS if answer.text is not None else base] = answer.task
-        found |= {name: None for name in EXTRA_COLUMNS if getattr(answer, name) is not None}
-        found |= {"masks": None} if answer.task == "segment" else {}
+        extras |= {name: None for name in EXTRA_COLUMNS if getattr(answer, name) is not None}
+        extras |= {"masks": None} if answer.task == "segment" else {}
         keep |= dict.fromkeys(answer.kept)
     if len(bases) > 1:
         raise UsageError(
@@ -224,7 +224,7 @@ def schema_of_answers(answers: Iterable[Answer]) -> RowSchema:
         )
     return RowSchema(
         base=next(iter(bases), COLUMNS),
-        extras=tuple(name for name in EXTRA_COLUMNS if name in found),
+        extras=tuple(name for name in EXTRA_COLUMNS if name in extras),
         keep=tuple(keep),
     )
 
@@ -275,7 +275,7 @@ def mask_from_dict(mask: Mapping[str, Any] | None) -> Mask | None:
 
 def to_dict(kind: type[Any], value: Any) -> dict[str, Any]:
     """An entry of a column of LISTED as plain values."""
-    values = {one.name: getattr(value, one.name) for one in fields(kind)}
+    values = {field.name: getattr(value, field.name) for field in fields(kind)}
     return {key: round6(x) if isinstance(x, float) else x for key, x in values.items()}
 
 
@@ -312,4 +312,4 @@ def json_safe(value: Any) -> Any:
 def json_text(value: Any, *, ascii_only: bool = False) -> str:
     """The value as compact JSON on one line, without the characters that control a terminal."""
     text = (_ASCII_ENCODER if ascii_only else _ENCODER).encode(value)
-    return _RAW_CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _RAW_CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)

@@ -104,7 +104,7 @@ def run(
         raise UsageError(
             f"{target} cannot be resumed", hint=f"name a {' or '.join(FORMATS)} file, or a folder/"
         )
-    names, typed = source_names(sources), given(options) | {"output": target}
+    names, typed = source_names(sources), without_none(options) | {"output": target}
     with read_values(command, records_of(command), typed, progress=progress) as values:
         words = command_words(command, names, {"quiet": not progress} | typed)
         run_request(make_request(command, names, values, typed=typed.keys(), arguments=words))
@@ -134,7 +134,7 @@ def train(
     with as_sources(rows) as names, as_sources(options.pop("eval", None) or []) as held_out:
         if len(held_out) > 1:
             raise UsageError("eval is one source", hint="give one manifest, or dicts")
-        typed = given(options) | {"output": os.fspath(output)}
+        typed = without_none(options) | {"output": os.fspath(output)}
         if held_out:
             typed["eval"] = held_out[0]
         if any(isinstance(row, Mapping) for row in rows):  # in a manifest in a folder of its own
@@ -153,7 +153,7 @@ def train(
     )
 
 
-def given(options: Mapping[str, Any]) -> dict[str, Any]:
+def without_none(options: Mapping[str, Any]) -> dict[str, Any]:
     """The keywords without those that are None: they leave an option to what is set elsewhere."""
     return {name: value for name, value in options.items() if value is not None}
 

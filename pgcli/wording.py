@@ -11,10 +11,11 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{ending}"
 
 
-def listed(names: Sequence[object], most: int) -> str:
+def listed(names: Sequence[object], limit: int) -> str:
     """`a, b and 3 more`: the first names, and the number of the others."""
-    rest = len(names) - most
-    return ", ".join(map(str, names[:most])) + (f" and {rest:,} more" if rest > 0 else "")
+    remaining = len(names) - limit
+    more = f" and {remaining:,} more" if remaining > 0 else ""
+    return ", ".join(map(str, names[:limit])) + more
 
 
 def with_notes(text: str, notes: Iterable[tuple[int, str]]) -> str:
@@ -27,19 +28,19 @@ def with_notes(text: str, notes: Iterable[tuple[int, str]]) -> str:
 
 def note(number: int, what: str) -> str:
     """`1 box left out`, `2 boxes left out`."""
-    noun, _, rest = what.partition(" ")
+    noun, _, details = what.partition(" ")
     if number == 1:
         noun = noun.removesuffix("es" if noun.endswith("xes") else "s")
-    return f"{number:,} {noun} {rest}".rstrip()
+    return f"{number:,} {noun} {details}".rstrip()
 
 
 def duration(seconds: float) -> str:
     """`0.42 s`, `12.3 s`, `4 min 5 s`, `3 h 2 min`."""
     if seconds < 60:
         return f"{seconds:.{2 if seconds < 10 else 1}f} s"
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, remainder = divmod(round(seconds), 60)
     if minutes < 60:
-        return f"{minutes} min {rest} s"
+        return f"{minutes} min {remainder} s"
     return f"{minutes // 60} h {minutes % 60} min"
 
 

@@ -82,12 +82,12 @@ def in_keywords(text: str, options: Mapping[str, Option], renamed: Mapping[str, 
             return match[0]
         option, word = options[name], renamed.get(name, name)
         value, choices = match["value"], option.choices
-        rest = "" if value is None else f" {value}"
+        suffix = "" if value is None else f" {value}"
         if option.kind is bool:
-            return f"{word}=True{rest}"
+            return f"{word}=True{suffix}"
         is_choice = not callable(choices) and value in choices
         if value is None or (value.isalpha() and value.islower() and not is_choice):
-            return word + rest
+            return word + suffix
         is_literal = value[0] == '"' or value.isupper() or re.fullmatch(r"\d+(\.\d+)?", value)
         return f"{word}={value}" if is_literal else f'{word}="{value}"'
 

@@ -110,13 +110,13 @@ class ChildProcess(Connection):
     def __init__(self, module: str, settings: Mapping[str, Any] | None = None):
         root = str(Path(__file__).parents[2])
         path = [entry for entry in sys.path if entry]
-        ours, theirs = socket.socketpair()
-        super().__init__(ours)
-        theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
+        parent_end, child_end = socket.socketpair()
+        super().__init__(parent_end)
+        child_end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
         command = [sys.executable, "-P", f"-Xutf8={sys.flags.utf8_mode}", "-c", _PROGRAM]
-        command += [module, json.dumps(settings or {}), str(theirs.fileno())]
+        command += [module, json.dumps(settings or {}), str(child_end.fileno())]
         self._is_ready = False
-        with theirs:
+        with child_end:
             try:
                 self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed once it is ready
                 self._process = subprocess.Popen(
@@ -124,12 +124,12 @@ class ChildProcess(Connection):
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=self._errors,
-                    pass_fds=[theirs.fileno()],
+                    pass_fds=[child_end.fileno()],
                     env=MALLOC_SETTINGS | os.environ,
                     process_group=0,  # Ctrl-C is for the parent, also while this starts
                 )
             except OSError as problem:
-                ours.close()
+                parent_end.close()
                 raise ProcessFailed(problem.strerror or str(problem)) from problem
 
     @property

@@ -110,8 +110,9 @@ class Inventory:
         recorded = known.generations if known is not None else ()
         before = known._files if known is not None else make_table([])
         scan = Scan(source_files(sources, options), options, before)
-        found = scan.records()
-        inventory = cls(sources, options, [*recorded, found] if len(found) else recorded, scan)
+        generation = scan.records()
+        generations = [*recorded, generation] if len(generation) else recorded
+        inventory = cls(sources, options, generations, scan)
         if inventory.total == 0:
             raise scan.no_input(has_only_tables=set(inventory._kinds.tolist()) == {TABLE})
         if options.refuses_prompts and inventory.has_prompts:
@@ -159,14 +160,15 @@ class Inventory:
     @cached_property
     def kinds(self) -> Mapping[str, int]:
         """The number of images, and of the rows of manifests, by ending."""
-        found = Counter[str]()
+        counts = Counter[str]()
         columns = (self._files[name].to_pylist() for name in ("source", "place", "name"))
         for number, (source, place, name) in enumerate(zip(*columns, strict=True)):
             rows, kind = int(self._rows[number]), self._kinds[number]
             if rows and kind in (IMAGE, TABLE):
                 path = self._sources[source].file_name(place, name)
-                found[ending(path) if kind == IMAGE else f"rows of {manifest_ending(path)}"] += rows
-        return found
+                kind_name = ending(path) if kind == IMAGE else f"rows of {manifest_ending(path)}"
+                counts[kind_name] += rows
+        return counts
 
     @property
     def has_columns(self) -> bool:
@@ -208,8 +210,8 @@ class Inventory:
             kinds = {column.output: [STRING] for column in named_columns(self._options.keep)}
         return pa.schema(
             [
-                (name, found[0] if len(found) == 1 else common_type(found, exact=True))
-                for name, found in kinds.items()
+                (name, types[0] if len(types) == 1 else common_type(types, exact=True))
+                for name, types in kinds.items()
             ]
         )
 
@@ -321,7 +323,7 @@ class Inventory:
         Raises ManifestError.
         """
         schema = self.kept_schema
-        found = [schema.empty_table()]
+        tables = [schema.empty_table()]
         for number, row, items in self._blocks(start, stop):
             known = None
             if self._kinds[number] == TABLE:
@@ -336,8 +338,8 @@ class Inventory:
                     ],
                     schema=schema,
                 )
-            found.append(cast_table(known, schema))
-        return pa.concat_tables(found)
+            tables.append(cast_table(known, schema))
+        return pa.concat_tables(tables)
 
     def find(self, row_id: str) -> Item | None:
         """The first item of an id."""

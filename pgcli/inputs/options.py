@@ -41,8 +41,8 @@ class NameFilter:
 
     def excludes_folder(self, folder: str) -> bool:
         """Whether no name below the folder is accepted, whatever it is."""
-        whole = [pattern for pattern in self.exclude if pattern.endswith(("*", "/"))]
-        return matches(f"{folder}/", whole)
+        patterns = [pattern for pattern in self.exclude if pattern.endswith(("*", "/"))]
+        return matches(f"{folder}/", patterns)
 
     def in_table(self, file: str) -> NameFilter | None:
         """The filter of the rows of a data set's file, which may be selected as a whole.

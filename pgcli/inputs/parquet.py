@@ -117,15 +117,15 @@ class ParquetTable(Table):
             elif not any(check(kind) for check in BINARY_TYPES):
                 names.append(image)
         for part in self._parts(names, number, self.stated_rows()):
-            found: list[str] = []
+            column_names: list[str] = []
             cells = iter([()] * part.rows)
             if part.batch is not None and part.batch.num_columns:
-                found = part.batch.schema.names
+                column_names = part.batch.schema.names
                 cells = zip(*map(to_values, part.batch.columns), strict=True)
             for values in cells:
                 position = f"{self.name}, row {number + 1}"
-                row = ManifestRow(position, dict(zip(found, values, strict=True)), part.fault)
-                yield Mark(number, number), row
+                row: dict[str, Any] = dict(zip(column_names, values, strict=True))
+                yield Mark(number, number), ManifestRow(position, row, part.fault)
                 number += 1
 
     def kept_arrays(self, start: int, stop: int) -> pa.Table | None:

@@ -44,10 +44,10 @@ def parse_path(text: str) -> str:
     """The path of a `file:` URI, undecodable bytes as surrogates; other text unchanged."""
     if not text.startswith("file:"):
         return text
-    rest = text.removeprefix("file:")
-    if rest.startswith("//"):
-        rest = rest.removeprefix("//").removeprefix("localhost")
-    return os.fsdecode(unquote_to_bytes(rest.encode("utf-8", "surrogateescape")))
+    path = text.removeprefix("file:")
+    if path.startswith("//"):
+        path = path.removeprefix("//").removeprefix("localhost")
+    return os.fsdecode(unquote_to_bytes(path.encode("utf-8", "surrogateescape")))
 
 
 def display_name(text: str) -> str:

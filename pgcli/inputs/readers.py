@@ -127,9 +127,9 @@ def describe_endings(counts: Mapping[str, int]) -> list[str]:
     """File counts by ending, largest first; past MAX_LISTED_ENDINGS the rest are one entry."""
     by_count = sorted(counts.items(), key=lambda kind: (-kind[1], kind[0]))
     texts = [f"{count:,} {UNNAMED.get(kind, kind)}" for kind, count in by_count]
-    rest = len(texts) - MAX_LISTED_ENDINGS
-    if rest > 0:
-        texts[MAX_LISTED_ENDINGS:] = [f"{rest} more ending{'s' * (rest > 1)}"]
+    remaining = len(texts) - MAX_LISTED_ENDINGS
+    if remaining > 0:
+        texts[MAX_LISTED_ENDINGS:] = [f"{remaining} more ending{'s' * (remaining > 1)}"]
     return texts
 
 

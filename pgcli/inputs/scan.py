@@ -149,14 +149,14 @@ class Scan:
         is_new = pc.is_null(firsts)
         yield self._scanned(source, listed.filter(is_new))
         latest = known[len(known) - 1 - lasts.drop_null().to_numpy()]
-        found = listed.filter(pc.invert(is_new))
-        is_other = np.zeros(len(found), bool)
+        known_files = listed.filter(pc.invert(is_new))
+        is_other = np.zeros(len(known_files), bool)
         for name in ("size", "mtime_ns"):
-            is_equal = pc.equal(found[name], self._known[name].take(pa.array(latest)))
+            is_equal = pc.equal(known_files[name], self._known[name].take(pa.array(latest)))
             is_other |= ~is_equal.fill_null(True).to_numpy()
         changed = np.flatnonzero(is_other)
         numbers = known[firsts.drop_null().to_numpy()][changed].tolist()
-        records = read_records(found.take(pa.array(changed)))
+        records = read_records(known_files.take(pa.array(changed)))
         earlier = read_records(self._known.take(pa.array(latest[changed])))
         yield make_table(map(self._newer, [source] * len(changed), records, earlier, numbers))
 

@@ -137,11 +137,11 @@ def split_lines(chunks: Iterator[bytes], separator: bytes) -> Iterator[bytes]:
     mark = codecs.BOM_UTF8  # of the first line only
     begun: list[bytes] = []
     for chunk in chunks:
-        *lines, rest = chunk.split(separator)
+        *lines, tail = chunk.split(separator)
         for line in lines:
             yield b"".join([*begun, line]).removeprefix(mark).removesuffix(line_end)
             begun, mark = [], b""
-        begun.append(rest)
+        begun.append(tail)
         if sum(map(len, begun)) > MAX_LINE_BYTES:
             raise ManifestError(f"{NAME}: a line {TOO_LONG}")
     yield b"".join(begun).removeprefix(mark).removesuffix(line_end)

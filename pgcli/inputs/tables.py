@@ -155,7 +155,9 @@ class Table:
         if self.record.types is not None:
             schema = pa.ipc.read_schema(pa.py_buffer(self.record.types))
             types = dict(zip(schema.names, schema.types, strict=True))
-        return pa.schema([(one.output, types.get(one.source, pa.string())) for one in self.kept])
+        return pa.schema(
+            [(column.output, types.get(column.source, pa.string())) for column in self.kept]
+        )
 
     # --- rows
 

@@ -185,12 +185,12 @@ def read_member(archive: tarfile.TarFile, member: tarfile.TarInfo, max_bytes: in
 def split_name(name: str) -> tuple[str | None, str]:
     """A member's key, up to the first dot of its last part, and its ending; no key if hidden."""
     folder, slash, last = name.rpartition("/")
-    stem, dot, rest = last.partition(".")
+    stem, dot, suffixes = last.partition(".")
     if not stem or any(
         piece.startswith(".") and piece not in (".", "..") for piece in name.split("/")
     ):
         return None, ""
-    return f"{folder}{slash}{stem}", f".{rest.rpartition('.')[2].lower()}" if dot else ""
+    return f"{folder}{slash}{stem}", f".{suffixes.rpartition('.')[2].lower()}" if dot else ""
 
 
 def member_fault(member: tarfile.TarInfo) -> Fault | None:

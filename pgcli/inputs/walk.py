@@ -186,7 +186,7 @@ def glob_files(pattern: str) -> list[str]:
     be walked again and again, in every order. A folder whose path is too long to be read is among
     the paths, with a slash at its end.
     """
-    found: set[str] = set()
+    paths: set[str] = set()
     pattern = "/" * pattern.startswith("/") + "/".join(filter(None, pattern.split("/")))
     start = fixed_part(pattern)
     glob = Glob(pattern.removeprefix(start))
@@ -194,19 +194,19 @@ def glob_files(pattern: str) -> list[str]:
     while folders:
         folder, state = folders.pop()
         pieces = [glob.pieces[number] for number in state - {glob.end}]
-        for name, is_link, is_folder in _entries(folder, pieces, found):
+        for name, is_link, is_folder in _entries(folder, pieces, paths):
             following = glob.follow(state, name, is_link=is_link)
             if glob.end in following:
-                found.add(folder + name)
+                paths.add(folder + name)
             if following - {glob.end} and is_folder:
                 folders.append((f"{folder}{name}/", following))
-    return sorted(found)
+    return sorted(paths)
 
 
-def _entries(folder: str, pieces: list[str], found: set[str]) -> list[tuple[str, bool, bool]]:
+def _entries(folder: str, pieces: list[str], paths: set[str]) -> list[tuple[str, bool, bool]]:
     """The names in a folder that pieces may match, with whether it is a link, and a folder.
 
-    A folder whose path is too long is `found` instead.
+    A folder whose path is too long is added to `paths` instead.
     """
     if not any(map(has_magic, pieces)):  # they are looked up, `..` too, in a folder of any size
         named = [piece for piece in pieces if os.path.lexists(folder + piece)]
@@ -216,5 +216,5 @@ def _entries(folder: str, pieces: list[str], found: set[str]) -> list[tuple[str,
             return [(entry.name, entry.is_symlink(), _is_folder(entry)) for entry in entries]
     except OSError as problem:  # not a folder, or an unreadable one: nothing in it matches
         if problem.errno == errno.ENAMETOOLONG:
-            found.add(folder)
+            paths.add(folder)
         return []

@@ -93,7 +93,7 @@ class LineFormat:
             yield row
 
     def settings(self, file: Path) -> Mapping[str, Any]:
-        """None: lines have no settings in them."""
+        """An empty mapping: lines have no settings in them."""
         return {}
 
 

@@ -28,8 +28,8 @@ def batches(
         for number in range(opened.num_row_groups):
             group = opened.metadata.row_group(number)
             fitting = BATCH_BYTES * group.num_rows // max(1, group.total_byte_size)
-            most = max(1, min(rows, group.num_rows, fitting))
-            yield from opened.iter_batches(most, [number], columns, use_threads=False)
+            limit = max(1, min(rows, group.num_rows, fitting))
+            yield from opened.iter_batches(limit, [number], columns, use_threads=False)
 
 
 PARQUET = TableFormat(writer, parquet.read_schema, batches)

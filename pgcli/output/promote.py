@@ -51,7 +51,7 @@ def make_column(values: Sequence[Any]) -> pyarrow.Array:
     places: dict[int, list[int]] = {}  # of the values from each column
     for place, value in enumerate(values):
         places.setdefault(id(value.column) if isinstance(value, Cell) else 0, []).append(place)
-    parts = [_part([values[place] for place in found]) for found in places.values()]
+    parts = [_part([values[place] for place in numbers]) for numbers in places.values()]
     if len(parts) <= 1:
         return parts[0] if parts else pyarrow.nulls(0)
     common = common_type(part.type for part in parts)
@@ -78,8 +78,8 @@ def common_schema(tables: ReadTables) -> pyarrow.Schema:
     kinds: Kinds = {}
     for table in tables():
         add_kinds(kinds, table.schema)
-    common = {name: common_type(found) for name, found in kinds.items()}
-    mixed = {name for name, found in kinds.items() if len(found) > 1}
+    common = {name: common_type(types) for name, types in kinds.items()}
+    mixed = {name for name, types in kinds.items() if len(types) > 1}
     for table in tables() if mixed else ():
         for name in mixed & {*table.column_names}:
             if not can_cast(table[name], common[name]):

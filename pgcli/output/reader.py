@@ -76,7 +76,7 @@ def indexed_rows(path: Path, *, exact: bool = False) -> Iterator[IndexedRow]:
                 if number < next_row:
                     continue
                 if row is None:
-                    if any(other.first <= number < other.end for other in sources):
+                    if any(later.first <= number < later.end for later in sources):
                         break  # the line is being appended, from a file that has the row
                 elif source.is_open:
                     row = {**(kept or {}), **with_embedding_list(row)}
@@ -87,7 +87,7 @@ def indexed_rows(path: Path, *, exact: bool = False) -> Iterator[IndexedRow]:
         except FileNotFoundError:  # its rows have gone to the final form meanwhile
             if not source.is_open:
                 raise
-            sources = [other for other in find_sources(path) if other.end > next_row]
+            sources = [source for source in find_sources(path) if source.end > next_row]
 
 
 def read_settings(output: Path) -> Mapping[str, Any]:

@@ -87,8 +87,8 @@ def rows_table(
 
 def embedding_dim_of(rows: Iterable[Row]) -> int | None:
     """The number of values of the first embedding; None where no row has one."""
-    found = (row[EMBEDDING] for row in rows if row.get(EMBEDDING) is not None)
-    return next((len(embedding_values(value)) for value in found), None)
+    embeddings = (row[EMBEDDING] for row in rows if row.get(EMBEDDING) is not None)
+    return next((len(embedding_values(value)) for value in embeddings), None)
 
 
 def _column(rows: Sequence[Row], name: str, schema: RowSchema, dim: int | None) -> pyarrow.Array:

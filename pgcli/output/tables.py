@@ -198,7 +198,7 @@ class TableFormat:
             for table in tables:
                 if schema is None:
                     add_kinds(kinds, table.schema)
-                    fields = [(name, common_type(found)) for name, found in kinds.items()]
+                    fields = [(name, common_type(types)) for name, types in kinds.items()]
                     if common is not None and common != pyarrow.schema(fields):
                         raise pyarrow.ArrowInvalid("columns of the tables have types that differ")
                     common = pyarrow.schema(fields)

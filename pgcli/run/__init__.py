@@ -20,8 +20,8 @@ class CallablePackage(ModuleType):
         """The function, for `inspect.signature` and the help of notebooks."""
         return import_module("pgcli.runs").run
 
-    def __call__(self, *given: Any, **options: Any) -> Any:
-        return self.__wrapped__(*given, **options)
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        return self.__wrapped__(*arguments, **options)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return import_module, (self.__name__,)

@@ -140,11 +140,11 @@ def check_demo_limit(request: RunRequest, images: int | None) -> None:
     if request.model.model is not None or (images or 0) <= DEMO_IMAGES:
         return
     name = default_model(request)
-    knows, other = KNOWS[name]
+    knows, option = KNOWS[name]
     unit = "texts" if request.question.embeds_texts else "images"
     raise UsageError(
         f"more than {DEMO_IMAGES} {unit} for {name}, the built-in model, which knows only {knows}",
-        hint=f"name a real one: {other}; or write --model {name} if you mean it",
+        hint=f"name a real one: {option}; or write --model {name} if you mean it",
     )
 
 

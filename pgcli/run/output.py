@@ -303,7 +303,7 @@ class RunOutput:
 
     def add(self, report: Report) -> list[Segment]:
         """The open files of a chunk that were not known before; their rows count as saved."""
-        segments = [*report.left, *report.segments]
+        segments = [*report.remains, *report.segments]
         new = [segment for segment in segments if segment.name not in self._known_files]
         for segment in new:
             self._known_files.add(segment.name)
@@ -339,8 +339,8 @@ class RunOutput:
         with suppress(OutputFailed):
             process.note(sees_end=True)
             process.write()
-            others = recorded_processes(store, process.id)
-            if not any(other.is_alive and not other.values.get("sees_end") for other in others):
+            peers = recorded_processes(store, process.id)
+            if not any(peer.is_alive and not peer.values.get("sees_end") for peer in peers):
                 remove_claims(store)
 
     def close(self) -> None:

@@ -193,10 +193,10 @@ def notices(request: RunRequest) -> Iterator[tuple[str, str]]:
     """Messages before a run about the model and the question, each with a hint."""
     if request.model.model is None:
         name = default_model(request)
-        knows, other = KNOWS[name]
+        knows, option = KNOWS[name]
         yield (
             f"no model is named: this is {name}, the built-in one, which knows only {knows}",
-            f"for other images, {other}",
+            f"for other images, {option}",
         )
     if request.question.task == "segment" and request.mask_decoder is None:
         folder = folder_of(model_name(request))

@@ -70,9 +70,9 @@ class GracefulShutdown:
 
     def _request(self, signum: int, frame: FrameType | None) -> None:
         self.signum = signum
-        for other in SIGNALS:
-            if other in self._handlers_before:
-                signal.signal(other, signal.SIG_DFL)
+        for number in SIGNALS:
+            if number in self._handlers_before:
+                signal.signal(number, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_REAL, GRACE_SECONDS)
         # in a thread, as the main thread may hold the lock of the console
         threading.Thread(target=self._on_signal, daemon=True).start()

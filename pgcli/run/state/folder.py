@@ -264,12 +264,12 @@ class State:
         self.store.delete(name for name in names if not name.startswith(keep))
 
     def _check_others(self, mode: Mode, process: Process) -> None:
-        for other in recorded_processes(self.store, process.id):
-            if not self.is_stored and other.values.get("boot") == boot_id():
+        for peer in recorded_processes(self.store, process.id):
+            if not self.is_stored and peer.values.get("boot") == boot_id():
                 continue  # the lock says more of processes of this machine
-            is_exclusive = mode != "shared" or other.values.get("mode") != "shared"
-            if other.is_alive and other.values.get("mode") != "engine" and is_exclusive:
-                raise in_use(self.name, other)
+            is_exclusive = mode != "shared" or peer.values.get("mode") != "shared"
+            if peer.is_alive and peer.values.get("mode") != "engine" and is_exclusive:
+                raise in_use(self.name, peer)
 
     def _in_use(self) -> OutputInUse:
         for process in recorded_processes(self.store):

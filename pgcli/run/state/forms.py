@@ -35,8 +35,9 @@ def saved_segments(form: Form, files: OpenFiles, alive: Collection[str] = ()) ->
 
     Raises OutputFailed and OutputExists.
     """
-    left = files.segments(alive)  # before the output, which has the rows of those that go meanwhile
-    return [*form.segments(), *left]
+    # open files first: the output has the rows of those that go meanwhile
+    open_segments = files.segments(alive)
+    return [*form.segments(), *open_segments]
 
 
 def saved_rows(

@@ -188,12 +188,12 @@ class RowFile:
 
     def append(self, line: bytes) -> None:
         """Write a line; on a full disk nothing of it remains."""
-        rest, at = memoryview(line), self._size
+        remaining, at = memoryview(line), self._size
         with wrap_write_errors(self.name):
             try:
-                while rest:
-                    written = os.pwrite(self._descriptor, rest, at)
-                    rest, at = rest[written:], at + written
+                while remaining:
+                    written = os.pwrite(self._descriptor, remaining, at)
+                    remaining, at = remaining[written:], at + written
             except BaseException:
                 os.ftruncate(self._descriptor, self._size)
                 raise

@@ -53,9 +53,9 @@ class EngineProcess:
     def __init__(self, task: EngineTask, context: BaseContext):
         self.slot = task.slot
         self.process_id = ""  # that of its file, once the model is loaded
-        self.connection, theirs = context.Pipe()
+        self.connection, child_end = context.Pipe()
         make: Any = context.Process  # type: ignore[attr-defined]
-        self._process = make(target=serve, args=(theirs, task), daemon=True)
+        self._process = make(target=serve, args=(child_end, task), daemon=True)
         self._problem = "it ended"  # for a process without an exit code
         atexit.register(self.close)  # multiprocessing would send SIGTERM and wait
         try:
@@ -63,7 +63,7 @@ class EngineProcess:
         except (EOFError, OSError) as problem:  # EOFError: of the process that it is forked from
             self._problem = f"it did not start: {problem}"
         finally:
-            theirs.close()
+            child_end.close()
 
     def receive(self) -> Any:
         """The next message. Raises EngineDied, and what the engine raised."""

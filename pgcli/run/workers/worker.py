@@ -35,13 +35,13 @@ MAX_DEATHS_IN_A_ROW = 8
 class Report:
     """What is counted of a computed chunk: the files with its rows, and one of its error rows.
 
-    `left` are the files with rows of it that processes left which have died. `hits` and `prompts`
-    are of the engine so far: images that several prompts shared.
+    `remains` are the files with rows of it that killed processes left. `hits` and `prompts` are of
+    the engine so far: images that several prompts shared.
     """
 
     number: int
     segments: list[Segment]
-    left: list[Segment] = field(default_factory=list)
+    remains: list[Segment] = field(default_factory=list)
     tally: Tally = field(default_factory=Tally)
     hits: int = 0
     prompts: int = 0
@@ -122,7 +122,7 @@ class ChunkWorker:
         self._saved = Coverage([])
         for first, end in saved:
             self._saved.add(first, end)
-        self._left = output.files.segments(self._alive())
+        self._remains = output.files.segments(self._alive())
         pending = [*filter(numbers, chunk_numbers(output.record.chunk_rows, self._total))]
         complete = self._complete(pending)  # the last file may have only some of its rows
         pending = [n for n in pending if n not in complete and self._missing(n)]
@@ -150,9 +150,9 @@ class ChunkWorker:
         while claim is not None:
             ahead = claims.next(self._should_stop, waits=False) if claims.has_many else None
             if claim.deaths:
-                self._left = output.files.segments({*self._alive(), self._process.id})
-            report = Report(claim.number, [], self._left_in(claim.number))
-            missing = self._missing(claim.number, report.left)
+                self._remains = output.files.segments({*self._alive(), self._process.id})
+            report = Report(claim.number, [], self._remains_in(claim.number))
+            missing = self._missing(claim.number, report.remains)
             if not (claim.is_split or is_prepared):
                 self._prepare(claim)
             is_prepared = ahead is not None and not claim.is_split
@@ -166,13 +166,13 @@ class ChunkWorker:
                     claims.release(unfinished.number)
                 yield report
                 return
-            self._commit(claim, [*report.left, *report.segments])
+            self._commit(claim, [*report.remains, *report.segments])
             yield report
             claim = ahead or claims.next(self._should_stop)
 
     def _prepare(self, claim: Claim) -> None:
         """Have the images of the chunk's missing rows decoded."""
-        for rows in self._missing(claim.number, self._left_in(claim.number)):
+        for rows in self._missing(claim.number, self._remains_in(claim.number)):
             self._images.prepare(self._output.rows.numbered(rows))
 
     def _compute(
@@ -243,14 +243,14 @@ class ChunkWorker:
     def _rows_of(self, number: int) -> range:
         return chunk(number, self._output.record.chunk_rows, self._total)
 
-    def _left_in(self, number: int) -> list[Segment]:
-        """The open files of processes that have died which have rows of a chunk."""
+    def _remains_in(self, number: int) -> list[Segment]:
+        """The open files with rows of a chunk that killed processes left."""
         rows = self._rows_of(number)
-        return [segment for segment in self._left if segment.first in rows and segment.rows]
+        return [segment for segment in self._remains if segment.first in rows and segment.rows]
 
-    def _missing(self, number: int, left: Sequence[Segment] = ()) -> list[range]:
-        """The rows of a chunk that are neither saved nor in files that were left."""
-        rows, coverage = self._rows_of(number), Coverage(left)
+    def _missing(self, number: int, remains: Sequence[Segment] = ()) -> list[range]:
+        """The rows of a chunk that are neither saved nor in these open files."""
+        rows, coverage = self._rows_of(number), Coverage(remains)
         for first, end in self._saved.ranges:
             coverage.add(first, end)
         return list(coverage.missing(rows.start, rows.stop))
