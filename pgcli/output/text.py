@@ -25,14 +25,14 @@ def text_lines(answer: Answer, *, with_prompt: bool = False) -> str:
     if answer.error is not None:
         return f"{name}: error {answer.error}: {printable(answer.error_message or '')}\n"
     is_empty = answer.task in BOX_TASKS and not answer.boxes
-    said = printable(answer.answer or "")
+    text = printable(answer.answer or "")
     if answer.boxes:
-        said = " ".join(BOX_TOKENS.sub(" ", said).split())
+        text = " ".join(BOX_TOKENS.sub(" ", text).split())
     if is_empty:
-        said = NOTHING
+        text = NOTHING
     if answer.embedding is not None:
-        said = embedding_text(answer.text, answer.embedding)
-    first = f"{name}: {said}".rstrip()
+        text = embedding_text(answer.text, answer.embedding)
+    first = f"{name}: {text}".rstrip()
     details = (
         *map(box_line, answer.boxes),
         *map(choice_line, answer.choices or ()),
