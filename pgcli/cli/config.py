@@ -147,8 +147,7 @@ def check_keys(file: Path, table: Mapping[str, Any]) -> None:
                     f"{shown} is not an option of {name if is_command else 'all commands'}",
                     hint=f"write it below {' or '.join(owners)}",
                 )
-            known = {*keys, *(name for options in keys.values() for name in options)}
-            close = get_close_matches(key, known, n=1)
+            close = get_close_matches(key, set(keys).union(*keys.values()), n=1)
             meant = f"did you mean {close[0]!r}? " if close else ""
             raise UsageError(
                 f"{file}: no option is called {f'{name}.{key}' if is_command else key!r}",

@@ -39,7 +39,7 @@ Results = Annotated[list[str], typer.Argument(metavar="RESULTS", hidden=True)]
 
 
 @dataclass(frozen=True, slots=True)
-class Invocation:
+class CliCall:
     """One call of a command: the `values` of the options that are set, and the names of those that
     were `typed`. `arguments` are the words of the command line.
     """
@@ -137,21 +137,19 @@ def command(
 ) -> Callable[[Function], Function]:
     """Declares a command of `PANELS`; in its help, the details follow the sentence there.
 
-    Its function has the arguments as parameters, and `invocation`, with the options of the records.
-    The help leaves out those that are `unused`: they do not apply to this command. `defaults` are
-    those that the command alone has.
+    Its function has the arguments as parameters, and `call`, the options of the records. The help
+    leaves out those that are `unused`: they do not apply to this command. `defaults` are those that
+    the command alone has.
     """
     records = (*records, ProgramOptions)
-    options = sorted(
-        (option for record in records for option in options_of(record)), key=panel_order
-    )
+    options = [option for record in records for option in options_of(record)]
+    options.sort(key=panel_order)
     panel = next(panel for panel, summaries in PANELS.items() if name in summaries)
 
     def declare(function: Function) -> Function:
-        def call(context: typer.Context, **values: Any) -> None:
+        def callback(context: typer.Context, **values: Any) -> None:
             words = {option.name: values.pop(option.name) for option in options}
-            invocation = read_invocation(name, words, context.obj, reads_config)
-            function(**values, invocation=invocation)
+            function(**values, call=read_call(name, words, context.obj, reads_config))
 
         hints = get_type_hints(function, include_extras=True)
         keyword = inspect.Parameter.KEYWORD_ONLY
@@ -160,20 +158,20 @@ def command(
             *(
                 argument.replace(kind=keyword, annotation=hints[argument.name])
                 for argument in inspect.signature(function).parameters.values()
-                if argument.name != "invocation"
+                if argument.name != "call"
             ),
             *(
                 parameter(option, defaults.get(option.name, ""), is_used=option.name not in unused)
                 for option in options
             ),
         ]
-        call.__annotations__ = {argument.name: argument.annotation for argument in parameters}
-        call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        callback.__annotations__ = {argument.name: argument.annotation for argument in parameters}
+        callback.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         DECLARED[name] = Declared(
             CommandInfo(
                 name,
                 cls=PgcliCommand,
-                callback=call,
+                callback=callback,
                 help=f"{PANELS[panel][name]}\n\n{details}\n\n{examples}",
                 epilog=MORE if any(option.seldom for option in options) else None,
                 rich_help_panel=panel,
@@ -232,9 +230,9 @@ def value_name(option: Option) -> str:
     return {int: "N", float: "X"}.get(option.kind, "TEXT")
 
 
-def read_invocation(
+def read_call(
     command: str, words: Mapping[str, Any], program: Program, reads_config: bool
-) -> Invocation:
+) -> CliCall:
     """The values of the options that are set: on the command line, or else outside of it.
 
     Raises UsageError for a wrong value, and where a required option is not given.
@@ -252,4 +250,4 @@ def read_invocation(
     for option in options:
         if option.default is REQUIRED and option.name not in values:
             raise missing(f"option '{option.flag}'", command, program.arguments)
-    return Invocation(values, frozenset(typed), program.arguments)
+    return CliCall(values, frozenset(typed), program.arguments)

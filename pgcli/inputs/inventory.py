@@ -110,9 +110,8 @@ class Inventory:
         recorded = known.generations if known is not None else ()
         before = known._files if known is not None else make_table([])
         scan = Scan(source_files(sources, options), options, before)
-        generation = scan.records()
-        generations = [*recorded, generation] if len(generation) else recorded
-        inventory = cls(sources, options, generations, scan)
+        table = scan.records()
+        inventory = cls(sources, options, [*recorded, table] if len(table) else recorded, scan)
         if inventory.total == 0:
             raise scan.no_input(has_only_tables=set(inventory._kinds.tolist()) == {TABLE})
         if options.refuses_prompts and inventory.has_prompts:

@@ -155,9 +155,8 @@ class Table:
         if self.record.types is not None:
             schema = pa.ipc.read_schema(pa.py_buffer(self.record.types))
             types = dict(zip(schema.names, schema.types, strict=True))
-        return pa.schema(
-            [(column.output, types.get(column.source, pa.string())) for column in self.kept]
-        )
+        text = pa.string()
+        return pa.schema([(name, types.get(source, text)) for source, name in self.kept])
 
     # --- rows
 

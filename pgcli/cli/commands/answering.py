@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import typer
 
 from pgcli.checkpoints.find import DEMO, DEMO_TOWERS
-from pgcli.cli.options import Invocation, Sources, command
+from pgcli.cli.options import CliCall, Sources, command
 from pgcli.cli.usage_errors import missing
 from pgcli.errors import UsageError
 from pgcli.run.request.make import make_request, records_of
@@ -65,21 +65,19 @@ def declare(name: str, examples: str) -> None:
             ),
         },
     )
-    def call(invocation: Invocation, sources: Sources = None) -> None:
-        answer(name, sources or [], invocation)
+    def command_body(call: CliCall, sources: Sources = None) -> None:
+        answer(name, sources or [], call)
 
 
-def answer(name: str, sources: Sequence[str], invocation: Invocation) -> None:
+def answer(name: str, sources: Sequence[str], call: CliCall) -> None:
     """Answer what the command asks about every item, then exit with the code of the run."""
-    if name == "ask" and not {"prompt", "prompts_file"} & invocation.values.keys():
+    if name == "ask" and not {"prompt", "prompts_file"} & call.values.keys():
         check_no_question(sources)
-    if not sources and not (name == "embed" and {"text", "texts_file"} & invocation.values.keys()):
+    if not sources and not (name == "embed" and {"text", "texts_file"} & call.values.keys()):
         if not is_piped():
             raise missing("argument 'SOURCE'", name)
         sources = ["-"]
-    request = make_request(
-        name, sources, invocation.values, typed=invocation.typed, arguments=invocation.arguments
-    )
+    request = make_request(name, sources, call.values, typed=call.typed, arguments=call.arguments)
     from pgcli.cli.run_command import run_request  # imports Pillow, which --help does not need
 
     raise typer.Exit(run_request(request))

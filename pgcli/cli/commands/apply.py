@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from pgcli.cli.exit_codes import INCOMPLETE
-from pgcli.cli.options import FileOptions, Invocation, command
+from pgcli.cli.options import CliCall, FileOptions, command
 from pgcli.cli.ui.console import Screen
 from pgcli.declare import opt
 from pgcli.errors import UsageError
@@ -46,9 +46,9 @@ class ApplyOptions(FileOptions):
 def apply(
     edits: Annotated[str, typer.Argument(metavar="EDITS", hidden=True)],
     results: Annotated[str, typer.Argument(metavar="RESULTS", hidden=True)],
-    invocation: Invocation,
+    call: CliCall,
 ) -> None:
-    options, screen = invocation.build(ApplyOptions), Screen(quiet=invocation.quiet)
+    options, screen = call.build(ApplyOptions), Screen(quiet=call.quiet)
     if code := run_apply(Path(edits), Path(results), options, screen):
         raise typer.Exit(code)
 

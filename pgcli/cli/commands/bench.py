@@ -7,7 +7,7 @@ from typing import Literal
 
 from pgcli import __version__
 from pgcli.cli.commands.info import ModelArgument
-from pgcli.cli.options import Invocation, JsonOptions, LoadOptions, command, images_option
+from pgcli.cli.options import CliCall, JsonOptions, LoadOptions, command, images_option
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Screen
 from pgcli.declare import opt, same
@@ -49,16 +49,16 @@ class BenchOptions(JsonOptions):
     examples="$ pgcli bench demo --batch-size 8 --seconds 1\n"
     "$ pgcli bench google/paligemma-3b-mix-224 --images photos --natural",
 )
-def bench(invocation: Invocation, model: ModelArgument = None) -> None:
+def bench(call: CliCall, model: ModelArgument = None) -> None:
     from pgcli.cli.find_model import default_model, find_model, revision_of
     from pgcli.cli.ui.bench_report import show
     from pgcli.inputs import Inventory
 
-    options, loading = invocation.build(BenchOptions), invocation.build(LoadOptions)
+    options, loading = call.build(BenchOptions), call.build(LoadOptions)
     source = None if options.images is None else Inventory.scan([options.images])
     screen = Screen()
     model = model or default_model("caption")
-    revision = revision_of(model, invocation.values, invocation.typed)
+    revision = revision_of(model, call.values, call.typed)
     checkpoint = find_model(model, revision, screen)
     with screen.status("loading PyTorch and transformers"):
         from pgcli.bench.benchmark import bench as measure

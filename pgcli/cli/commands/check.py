@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pgcli.cli.options import Invocation, command
+from pgcli.cli.options import CliCall, command
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import Difference, UsageError
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     examples="$ pgcli check captions.jsonl",
 )
 def check(
-    output: Annotated[str, typer.Argument(metavar="OUTPUT", hidden=True)], invocation: Invocation
+    output: Annotated[str, typer.Argument(metavar="OUTPUT", hidden=True)], call: CliCall
 ) -> None:
     from pgcli.results.check import RowComparison, check_rows
     from pgcli.run.status import read_status

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from pgcli.cli.options import Invocation, command
+from pgcli.cli.options import CliCall, command
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Screen, is_terminal
 from pgcli.declare import opt, same
@@ -45,9 +45,9 @@ class DiffOptions:
 def diff(
     first: Annotated[str, typer.Argument(metavar="RESULTS", hidden=True)],
     second: Annotated[str, typer.Argument(metavar="RESULTS", hidden=True)],
-    invocation: Invocation,
+    call: CliCall,
 ) -> None:
-    run_diff((first, second), invocation.build(DiffOptions).format, Screen(quiet=invocation.quiet))
+    run_diff((first, second), call.build(DiffOptions).format, Screen(quiet=call.quiet))
 
 
 def run_diff(names: tuple[str, str], format: str, screen: Screen) -> None:
@@ -79,12 +79,8 @@ def print_as_json(first: Row | None, second: Row | None) -> None:
 
     row = first if first is not None else second
     assert row is not None
-    line = {
-        "id": row["id"],
-        "prompt": prompt_of(row),
-        "one": compared_columns(first),
-        "other": compared_columns(second),
-    }
+    sides = {"one": compared_columns(first), "other": compared_columns(second)}
+    line = {"id": row["id"], "prompt": prompt_of(row), **sides}
     stdout.print_line(json_text(json_safe(line)))
 
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pgcli.cli.config import find_config, read_config
-from pgcli.cli.options import Invocation, JsonOptions, command
+from pgcli.cli.options import CliCall, JsonOptions, command
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Screen
 from pgcli.declare import opt
@@ -45,12 +45,12 @@ class DoctorOptions(JsonOptions):
     examples="$ pgcli doctor\n$ pgcli doctor --online --json",
     reads_config=False,  # an invalid file is one of the findings
 )
-def doctor(invocation: Invocation) -> None:
+def doctor(call: CliCall) -> None:
     from pgcli.doctor import examine, has_device
 
-    options = invocation.build(DoctorOptions)
+    options = call.build(DoctorOptions)
     with Screen().status("checking this machine"):
-        settings = check_config(invocation.values.get("config") or os.environ.get("PGCLI_CONFIG"))
+        settings = check_config(call.values.get("config") or os.environ.get("PGCLI_CONFIG"))
         findings = [settings, *examine(online=options.online)]
     show(findings, as_json=options.json)
     if not has_device(findings):

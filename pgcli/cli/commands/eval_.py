@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pgcli.cli.options import (
     AddressOptions,
-    Invocation,
+    CliCall,
     JsonOptions,
     Results,
     command,
@@ -90,7 +90,7 @@ class EvalOptions:
     examples="$ pgcli eval captions.jsonl --truth truth.csv\n"
     "$ pgcli eval captions.jsonl again.jsonl --truth truth.csv --json",
 )
-def eval_(results: Results, invocation: Invocation) -> None:
+def eval_(results: Results, call: CliCall) -> None:
     from pgcli.cli.run_command import RunOnScreen
     from pgcli.cli.ui import evaluation_report as printed
     from pgcli.evaluation.evaluate import compare, evaluate
@@ -102,23 +102,23 @@ def eval_(results: Results, invocation: Invocation) -> None:
     from pgcli.results.gallery.page import check_page
     from pgcli.results.images import ImageLocator
 
-    options, screen = invocation.build(EvalOptions), Screen(quiet=invocation.quiet)
+    options, screen = call.build(EvalOptions), Screen(quiet=call.quiet)
     metric, texts, truth, view = options.metric, options.texts, options.truth, options.view
     locator = ImageLocator(
-        RunOnScreen(screen), options.images, invocation.build(AddressOptions).url_reader
+        RunOnScreen(screen), options.images, call.build(AddressOptions).url_reader
     )
     if len(results) > 2:
         raise UsageError(
             f"{len(results)} result files are given", hint="name one, or two to compare"
         )
     if view is None:
-        invocation.report_unused(("limit", "images", "overwrite"), "without --view", screen)
+        call.report_unused(("limit", "images", "overwrite"), "without --view", screen)
     else:
         read = filter(None, (*results, truth, texts))
         check_page(view, "--view", sources=read, overwrite=options.overwrite)
     with screen.status("reading rows"):
         columns = TruthColumns(options.id_column, options.prompt_column, options.answer_column)
-        truths = read_truth(truth, columns, invocation.build(AddressOptions).url_reader)
+        truths = read_truth(truth, columns, call.build(AddressOptions).url_reader)
         joined = [join(name, truths) for name in results]
     if options.only_common:
         joined = only_common(joined)
@@ -130,9 +130,9 @@ def eval_(results: Results, invocation: Invocation) -> None:
             before, after = paired(*joined)
             differences = compare(before, after, metric, texts)
     if view is not None:
-        page = invocation.build(GalleryOptions, output=view, option="--view", limit=options.limit)
+        page = call.build(GalleryOptions, output=view, option="--view", limit=options.limit)
         write_worst_rows(evaluations, differences, page, locator)
-    if invocation.build(JsonOptions).json:
+    if call.build(JsonOptions).json:
         printed.print_as_json(evaluations, differences)
     else:
         printed.print_as_text(evaluations, differences, options.by)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pgcli import tasks
-from pgcli.cli.options import Invocation, LoadOptions, command
+from pgcli.cli.options import CliCall, LoadOptions, command
 from pgcli.cli.ui.console import Screen
 from pgcli.declare import opt, same
 from pgcli.errors import NoInputError, UsageError
@@ -70,19 +70,19 @@ class ExplainOptions:
 def explain(
     model: Annotated[str, typer.Argument(metavar="MODEL", hidden=True, autocompletion=models)],
     image: Annotated[str, typer.Argument(metavar="IMAGE", hidden=True)],
-    invocation: Invocation,
+    call: CliCall,
 ) -> None:
     from pgcli.cli.find_model import find_model, revision_of
     from pgcli.results.gallery.page import check_page, publish_page
 
-    options, loading = invocation.build(ExplainOptions), invocation.build(LoadOptions)
+    options, loading = call.build(ExplainOptions), call.build(LoadOptions)
     if not options.prompt.strip():
         raise UsageError("the prompt is empty", hint='write --prompt "what is this?"')
     question = tasks.ask([options.prompt], max_new_tokens=options.max_new_tokens)
     target, item = Path(options.output), one_item(image, question)
     check_page(target, sources=[image], overwrite=options.overwrite)
-    screen = Screen(quiet=invocation.quiet)
-    checkpoint = find_model(model, revision_of(model, invocation.values, invocation.typed), screen)
+    screen = Screen(quiet=call.quiet)
+    checkpoint = find_model(model, revision_of(model, call.values, call.typed), screen)
     check_kind(checkpoint)
     with screen.status(f"explaining {item.id}"):
         page = make_page(checkpoint, item, question, options.layers, loading)

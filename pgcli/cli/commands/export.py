@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from pgcli.cli.exit_codes import INCOMPLETE
-from pgcli.cli.options import AddressOptions, Invocation, QuietOptions, Results, command
+from pgcli.cli.options import AddressOptions, CliCall, QuietOptions, Results, command
 from pgcli.cli.ui.console import Screen
 from pgcli.errors import UsageError
 from pgcli.results.exports.options import ExportOptions
@@ -23,21 +23,21 @@ from pgcli.run.request.questions import BoxOptions
     examples="$ pgcli export boxes.jsonl --to coco -o boxes.json\n"
     "$ pgcli export captions.jsonl --to txt",
 )
-def export(results: Results, invocation: Invocation) -> None:
+def export(results: Results, call: CliCall) -> None:
     from pgcli.cli.run_command import RunOnScreen
     from pgcli.results.exports.export import export as write_export
     from pgcli.results.exports.export import find_format
 
-    screen, options = Screen(quiet=invocation.quiet), invocation.build(ExportOptions)
-    format, thresholds = find_format(options.to), invocation.typed & {*BoxOptions.__slots__}
-    invocation.report_unused(format.unused, f"on {options.to}", screen)
+    screen, options = Screen(quiet=call.quiet), call.build(ExportOptions)
+    format, thresholds = find_format(options.to), call.typed & {*BoxOptions.__slots__}
+    call.report_unused(format.unused, f"on {options.to}", screen)
     if format.is_merged and thresholds:
         raise UsageError(
             f"{options.to} has answers as they are, with all boxes",
             hint=f"leave out --{min(thresholds).replace('_', '-')}",
         )
-    box_filter = invocation.build(BoxOptions).box_filter
-    url_reader = invocation.build(AddressOptions).url_reader
+    box_filter = call.build(BoxOptions).box_filter
+    url_reader = call.build(AddressOptions).url_reader
     counts = write_export(results, options, box_filter, url_reader, RunOnScreen(screen))
     if counts.missing.count or counts.unnamed:
         raise typer.Exit(INCOMPLETE)

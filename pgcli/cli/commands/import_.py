@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pgcli.cli.exit_codes import INCOMPLETE
-from pgcli.cli.options import FileOptions, Invocation, command
+from pgcli.cli.options import CliCall, FileOptions, command
 from pgcli.cli.ui.console import Screen
 from pgcli.declare import REQUIRED, opt
 from pgcli.errors import UsageError
@@ -75,18 +75,18 @@ class ImportOptions(FileOptions):
     examples="$ pgcli import tasks.json --from labelstudio --root photos -o truth.jsonl",
 )
 def import_(
-    file: Annotated[str, typer.Argument(metavar="FILE", hidden=True)], invocation: Invocation
+    file: Annotated[str, typer.Argument(metavar="FILE", hidden=True)], call: CliCall
 ) -> None:
     from pgcli.output.result_file import check_result_file, write_result_file
     from pgcli.results.imports.rows import TruthRows
     from pgcli.results.imports.truth import ImportSettings
     from pgcli.results.label_list import read_labels
 
-    options, screen = invocation.build(ImportOptions), Screen(quiet=invocation.quiet)
+    options, screen = call.build(ImportOptions), Screen(quiet=call.quiet)
     target = Path(options.output)
     check_options(options)
     unused = {"labels", "image_prefix"} - {OPTION_OF_FORMAT.get(options.from_)}
-    invocation.report_unused(unused, f"on {options.from_}", screen)
+    call.report_unused(unused, f"on {options.from_}", screen)
     check_result_file(target, overwrite=options.overwrite)
     names = read_labels(options.labels) if options.labels and options.from_ == "yolo" else []
     settings = ImportSettings(Path(options.root or "."), options.image_prefix, names)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.filesize import decimal
 
-from pgcli.cli.options import Invocation, JsonOptions, LoadOptions, command
+from pgcli.cli.options import CliCall, JsonOptions, LoadOptions, command
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Facts, Screen
 from pgcli.run.request.options import models
@@ -28,13 +28,11 @@ ModelArgument = Annotated[
     LoadOptions,
     examples="$ pgcli info demo\n$ pgcli info google/paligemma-3b-mix-224 --device cuda",
 )
-def info(invocation: Invocation, model: ModelArgument = None) -> None:
+def info(call: CliCall, model: ModelArgument = None) -> None:
     from pgcli.cli.find_model import default_model, find_model, revision_of
 
-    options, model = invocation.build(LoadOptions), model or default_model()
-    checkpoint = find_model(
-        model, revision_of(model, invocation.values, invocation.typed), Screen()
-    )
+    options, model = call.build(LoadOptions), model or default_model()
+    checkpoint = find_model(model, revision_of(model, call.values, call.typed), Screen())
     from pgcli.checkpoints.model_description import read_description
     from pgcli.info.model_info import model_info
     from pgcli.info.tower_info import tower_info  # torch, which takes a second
@@ -44,7 +42,7 @@ def info(invocation: Invocation, model: ModelArgument = None) -> None:
         values = model_info(checkpoint, device=options.device, dtype=options.dtype)
     else:
         values = tower_info(checkpoint, description, device=options.device, dtype=options.dtype)
-    if invocation.build(JsonOptions).json:
+    if call.build(JsonOptions).json:
         stdout.print_json(values)
     else:
         stdout.print_facts(facts(values))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from pgcli.cli.exit_codes import INCOMPLETE
-from pgcli.cli.options import FileOptions, Invocation, Results, command
+from pgcli.cli.options import CliCall, FileOptions, Results, command
 from pgcli.cli.ui.console import Screen
 from pgcli.wording import count, with_notes
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     FileOptions,
     examples="$ pgcli merge captions.jsonl boxes.jsonl -o both.jsonl",
 )
-def merge(results: Results, invocation: Invocation) -> None:
-    options, screen = invocation.build(FileOptions), Screen(quiet=invocation.quiet)
+def merge(results: Results, call: CliCall) -> None:
+    options, screen = call.build(FileOptions), Screen(quiet=call.quiet)
     if code := run_merge([Path(name) for name in results], options, screen):
         raise typer.Exit(code)
 

@@ -15,7 +15,7 @@ from pgcli.checkpoints.find import DEMO_TOWERS
 from pgcli.cli.find_model import find_model, revision_of, warn_unused_gpu
 from pgcli.cli.options import (
     AddressOptions,
-    Invocation,
+    CliCall,
     LoadOptions,
     QuietOptions,
     command,
@@ -103,8 +103,7 @@ class SearchOptions(LoadOptions):
     "$ pgcli search photos.parquet --duplicates -o groups.jsonl",
 )
 def search(
-    vectors: Annotated[list[str], typer.Argument(metavar="VECTORS", hidden=True)],
-    invocation: Invocation,
+    vectors: Annotated[list[str], typer.Argument(metavar="VECTORS", hidden=True)], call: CliCall
 ) -> None:
     from pgcli.cli.run_command import RunOnScreen
     from pgcli.results.gallery.run_info import incomplete_note
@@ -112,14 +111,14 @@ def search(
     from pgcli.search import index
     from pgcli.search.vector_files import VectorFiles
 
-    revision = revision_of(invocation.values.get("model"), invocation.values, invocation.typed)
-    options = invocation.build(SearchOptions, vectors=vectors, revision=revision)
-    screen = Screen(quiet=invocation.quiet)
+    revision = revision_of(call.values.get("model"), call.values, call.typed)
+    options = call.build(SearchOptions, vectors=vectors, revision=revision)
+    screen = Screen(quiet=call.quiet)
     check_options(options)
-    invocation.report_unused(("k",) if options.duplicates else (), "on --duplicates", screen)
-    invocation.report_unused(() if options.text else ("raw_text",), "without --text", screen)
-    invocation.report_unused(() if options.view else ("images",), "without --view", screen)
-    url_reader = invocation.build(AddressOptions).url_reader
+    call.report_unused(("k",) if options.duplicates else (), "on --duplicates", screen)
+    call.report_unused(() if options.text else ("raw_text",), "without --text", screen)
+    call.report_unused(() if options.view else ("images",), "without --view", screen)
+    url_reader = call.build(AddressOptions).url_reader
     locator = ImageLocator(RunOnScreen(screen), options.images, url_reader)
     check_outputs(options)
     paths = [Path(name) for name in vectors]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pgcli.cli.exit_codes import INCOMPLETE, exit_code_text
-from pgcli.cli.options import Invocation, JsonOptions, command
+from pgcli.cli.options import CliCall, JsonOptions, command
 from pgcli.cli.ui import stdout
 from pgcli.errors import UsageError
 from pgcli.wording import count, duration, listed
@@ -35,7 +35,7 @@ STATES = {
     examples="$ pgcli status captions.jsonl\n$ pgcli status captions.jsonl --json",
 )
 def status(
-    output: Annotated[str, typer.Argument(metavar="OUTPUT", hidden=True)], invocation: Invocation
+    output: Annotated[str, typer.Argument(metavar="OUTPUT", hidden=True)], call: CliCall
 ) -> None:
     from pgcli.inputs.paths import url_scheme
     from pgcli.run.status import read_status
@@ -47,7 +47,7 @@ def status(
             f"no run writes to {without_credentials(output)}",
             hint="name a file, a folder, or a folder in an object store: s3://bucket/rows/",
         )
-    has_json = invocation.build(JsonOptions).json
+    has_json = call.build(JsonOptions).json
     if (training := read_training_status(output)) is not None:
         if has_json:
             stdout.print_json(asdict(training))
@@ -75,9 +75,8 @@ def lines(status: RunStatus) -> Iterator[str]:
         processes = f"{len(status.runs):,} processes: " if len(status.runs) > 1 else ""
         yield f"run by {processes}{listed([process(run) for run in status.runs], MAX_NAMES)}"
         if status.rows_per_second is not None:
-            remaining = (
-                "" if status.seconds_left is None else f", {duration(status.seconds_left)} left"
-            )
+            seconds = status.seconds_left
+            remaining = "" if seconds is None else f", {duration(seconds)} left"
             yield f"{status.rows_per_second:,.1f} rows/s{remaining}"
         if status.engines or status.dead_engines:
             dead = f", {status.dead_engines:,} died" if status.dead_engines else ""

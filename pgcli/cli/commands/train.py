@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pgcli.cli.options import Invocation, command
+from pgcli.cli.options import CliCall, command
 from pgcli.cli.ui.console import Screen
 from pgcli.training.options import RECORDS, TrainOptions
 
@@ -29,10 +29,9 @@ MAX_NAMED = 3  # rows that are named in a message
     "$ pgcli train pairs.jsonl --task contrastive --init small -o runs/towers",
 )
 def train(
-    sources: Annotated[list[str], typer.Argument(metavar="SOURCE", hidden=True)],
-    invocation: Invocation,
+    sources: Annotated[list[str], typer.Argument(metavar="SOURCE", hidden=True)], call: CliCall
 ) -> None:
-    raise typer.Exit(run_training(TrainOptions.of(sources, invocation.values, invocation.typed)))
+    raise typer.Exit(run_training(TrainOptions.of(sources, call.values, call.typed)))
 
 
 def run_training(options: TrainOptions) -> int:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from pgcli import __version__
-from pgcli.cli.options import Invocation, JsonOptions, LoadOptions, command, images_option
+from pgcli.cli.options import CliCall, JsonOptions, LoadOptions, command, images_option
 from pgcli.cli.ui import stdout
 from pgcli.cli.ui.console import Screen
 from pgcli.declare import same
@@ -42,16 +42,16 @@ def verify(
         str,
         typer.Argument(metavar="MODEL", hidden=True, autocompletion=models),
     ],
-    invocation: Invocation,
+    call: CliCall,
 ) -> None:
     from pgcli.cli.find_model import find_model, revision_of
     from pgcli.cli.ui import proof_report
     from pgcli.inputs import Inventory
 
-    options = invocation.build(VerifyOptions)
+    options = call.build(VerifyOptions)
     source = None if options.images is None else Inventory.scan([options.images])
     screen = Screen()
-    revision = revision_of(model, invocation.values, invocation.typed)
+    revision = revision_of(model, call.values, call.typed)
     checkpoint = find_model(model, revision, screen)
     with screen.status("loading PyTorch and transformers"):
         from pgcli.proof import MAX_IMAGES, prove

@@ -9,14 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from pgcli.cli.options import (
-    AddressOptions,
-    Invocation,
-    QuietOptions,
-    Results,
-    command,
-    images_option,
-)
+from pgcli.cli.options import AddressOptions, CliCall, QuietOptions, Results, command, images_option
 from pgcli.cli.ui.console import Screen
 from pgcli.declare import opt
 from pgcli.errors import UsageError
@@ -50,20 +43,20 @@ class ViewOptions(GalleryOptions):
     QuietOptions,
     examples="$ pgcli view captions.jsonl\n$ pgcli view captions.jsonl boxes.jsonl -o gallery.html",
 )
-def view(results: Results, invocation: Invocation) -> None:
+def view(results: Results, call: CliCall) -> None:
     if "-" not in results:
-        view_files([Path(name) for name in results], invocation)
+        view_files([Path(name) for name in results], call)
         return
     with TemporaryDirectory(prefix="pgcli-") as folder:
         piped = Path(folder) / "rows.jsonl"
         with piped.open("wb") as file:
             shutil.copyfileobj(sys.stdin.buffer, file)
-        values = {"output": "rows.html", **invocation.values}
+        values = {"output": "rows.html", **call.values}
         files = [piped if name == "-" else Path(name) for name in results]
-        view_files(files, replace(invocation, values=values))
+        view_files(files, replace(call, values=values))
 
 
-def view_files(outputs: list[Path], invocation: Invocation) -> None:
+def view_files(outputs: list[Path], call: CliCall) -> None:
     """Write the page of result files, and draw the boxes of one."""
     from pgcli.cli.run_command import RunOnScreen
     from pgcli.results.drawings.drawings import check_draw, draw_rows
@@ -71,13 +64,13 @@ def view_files(outputs: list[Path], invocation: Invocation) -> None:
     from pgcli.results.images import ImageLocator
     from pgcli.run.progress.events import tracked
 
-    options, box_filter = invocation.build(ViewOptions), invocation.build(BoxOptions).box_filter
-    screen = Screen(quiet=invocation.quiet)
+    options, box_filter = call.build(ViewOptions), call.build(BoxOptions).box_filter
+    screen = Screen(quiet=call.quiet)
     on_event = RunOnScreen(screen)
 
     def make_locator() -> ImageLocator:
         """What finds the images; its reader of addresses is closed after a pass through them."""
-        return ImageLocator(on_event, options.images, invocation.build(AddressOptions).url_reader)
+        return ImageLocator(on_event, options.images, call.build(AddressOptions).url_reader)
 
     locator = make_locator()
     groups = [

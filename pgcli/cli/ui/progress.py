@@ -179,10 +179,7 @@ class Counts(ProgressColumn):
         progress = self._progress
         text = Text(progress.amount())
         time_left = "" if self._is_narrow else progress.time_left()
-        for part, style in (
-            (progress.speed(), ""),
-            (progress.error_count(), "red"),
-            (time_left, ""),
-        ):
+        errors = progress.error_count()
+        for part, style in ((progress.speed(), ""), (errors, "red"), (time_left, "")):
             text.append(f"  {part}" if part else "", style=style)
         return text

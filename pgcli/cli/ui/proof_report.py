@@ -79,10 +79,8 @@ def first_difference(stage: TensorComparison) -> str:
 
 def tokens(stage: TokenComparison) -> str:
     """How many tokens are the same, and where rows diverge."""
-    same_rows = stage.rows - len(stage.partings)
-    text = (
-        f"{same_rows} of {stage.rows} rows are the same, {stage.agreeing} of {stage.tokens} tokens"
-    )
+    rows = stage.rows - len(stage.partings)
+    text = f"{rows} of {stage.rows} rows are the same, {stage.agreeing} of {stage.tokens} tokens"
     if ties := sum(parting.tie for parting in stage.partings):
         text += f"; rows that diverge at a tie (logits within {stage.tie_bound:.2g}): {ties}"
     if stage.floor_partings is not None:

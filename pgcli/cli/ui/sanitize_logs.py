@@ -31,18 +31,14 @@ def sanitized_logs() -> Iterator[None]:
     threading_hook, unraisable_hook = threading.excepthook, sys.unraisablehook
 
     def sanitized_warning(
-        message: Warning | str,
-        category: type[Warning],
-        filename: str,
-        lineno: int,
-        line: str | None = None,
+        message: Warning | str, category: type[Warning], filename: str, *line: Any, **options: Any
     ) -> str:
         text = printable(without_credentials(str(message)))
         if Screen.style.log_format == "json":
             return event_line("warning", message=text, category=category.__name__) + "\n"
         if filename.startswith(PACKAGE):
             return f"pgcli: {text}\n"
-        return format_warning(text, category, filename, lineno, line)
+        return format_warning(text, category, filename, *line, **options)
 
     def sanitized_record(*arguments: Any, **options: Any) -> logging.LogRecord:
         return sanitize_record(make_record(*arguments, **options))
