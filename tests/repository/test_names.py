@@ -1,4 +1,4 @@
-"""Class names stand once, test names are short, tests import no tests and limit processes."""
+"""Class names stand once, names are nouns, tests have short names and import no tests."""
 
 from __future__ import annotations
 
@@ -11,6 +11,14 @@ import pytest
 ROOT = Path(__file__).parents[2]
 TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
 LONGEST = 70  # characters of a test's name
+PRONOUNS = {
+    *("by", "found", "given", "it", "left", "mine"),
+    *("one", "other", "rest", "some", "theirs", "whole"),
+}
+#: A name is allowed in a module that also has the second: sides of a box, operands of `==`.
+ALLOWED_BESIDE = {"left": "top", "other": "__eq__"}
+#: The option of `pgcli eval --by`, and a name in the output of `pgcli verify --json`.
+PUBLIC_NAMES = {("eval_.py", "by"), ("compare.py", "theirs")}
 
 
 def test_class_name_stands_once_in_the_package() -> None:
@@ -20,6 +28,35 @@ def test_class_name_stands_once_in_the_package() -> None:
             if isinstance(node, ast.ClassDef):
                 files[node.name].append(file.relative_to(ROOT).as_posix())
     assert {name: found for name, found in files.items() if len(found) > 1} == {}
+
+
+def test_names_of_variables_and_functions_are_nouns() -> None:
+    """Such as `sequence` or `matches`: a pronoun does not say what it holds."""
+    pronouns = []
+    for folder in ("pgcli", "benchmarks", "examples"):
+        for file in sorted((ROOT / folder).rglob("*.py")):
+            names = bound_names(ast.parse(file.read_text(encoding="utf-8")))
+            pronouns += [
+                f"{file.relative_to(ROOT)}: {name}"
+                for name in sorted(names & PRONOUNS)
+                if ALLOWED_BESIDE.get(name) not in names and (file.name, name) not in PUBLIC_NAMES
+            ]
+    assert pronouns == []
+
+
+def bound_names(tree: ast.Module) -> set[str]:
+    """The names of a module's variables, attributes, parameters and functions."""
+    names = set()
+    for node in ast.walk(tree):
+        match node:
+            case (
+                ast.Name(id=name, ctx=ast.Store())
+                | ast.Attribute(attr=name, ctx=ast.Store())
+                | ast.arg(arg=name)
+                | ast.FunctionDef(name=name)
+            ):
+                names.add(name)
+    return names
 
 
 @pytest.mark.parametrize("file", TESTS, ids=lambda file: file.stem)
