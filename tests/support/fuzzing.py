@@ -36,7 +36,7 @@ from pgcli.inputs import Inventory, ReadOptions
 from pgcli.output.reader import indexed_rows
 from pgcli.parsing import segments
 from pgcli.records import COLUMNS, Answer, Box, Item, Mask, Span
-from pgcli.rows import RowSchema
+from pgcli.rows import RowSchema, json_safe
 from tests.support.awkward import broken_files, drawing, encoded, valid_files
 from tests.support.save_rows import save
 
@@ -74,7 +74,8 @@ def manifests(data: bytes) -> None:
                 for item in Inventory.scan([str(root / name)], reading):
                     assert (item.fault.code if item.fault else None) in ROW_CODES
                     assert item.fault is None or item.path is None
-                    json.dumps([item.id, item.image, dict(item.kept)], allow_nan=False).encode()
+                    values = json_safe([item.id, item.image, dict(item.kept)])
+                    json.dumps(values, allow_nan=False).encode()
                     f"{item.id}{item.image}".encode()
 
 
