@@ -94,17 +94,6 @@ def test_boxes_are_moved_and_drawn(cli: Command) -> None:
     assert [box["label"] for box in first["boxes"]] == ["a"]
 
 
-@pytest.mark.parametrize(("wanted", "indices"), [("accepted", [0]), ("all", [0, 1, 2, 3, 4])])
-def test_rows_option_chooses_by_review(cli: Command, wanted: str, indices: list[int]) -> None:
-    given = rows()
-    saved(Path("rows.jsonl"), given)
-    write_edits(edit(given[0]), edit(given[1], "rejected", answer="not applied"))
-    assert apply(cli, "--rows", wanted, output="new.parquet")[0] == 0
-    results = pgcli.read("new.parquet")
-    assert [one.index for one in results] == indices
-    assert all(one.answer == f"text {one.index}" for one in results[:2])
-
-
 def test_edits_of_changed_or_missing_rows_are_named(cli: Command) -> None:
     given = rows()
     write_edits(edit(given[0]), edit(given[1]), edit(given[2] | {"id": "\x1b[2Jgone"}))
@@ -121,18 +110,6 @@ def test_edits_of_changed_or_missing_rows_are_named(cli: Command) -> None:
     code, err = apply(cli, output="none.jsonl")
     assert (code, "no edit of" in err, "hint: " in err) == (2, True, True)
     assert not Path("none.jsonl").exists()
-
-
-def test_edits_of_a_page_of_several_files_are_of_their_file(cli: Command) -> None:
-    given = rows()
-    saved(Path("rows.jsonl"), given)
-    write_edits(
-        edit(given[0], "rejected", file="other.jsonl"),
-        edit(given[0], answer="own", file="rows.jsonl"),
-    )
-    code, err = apply(cli)
-    assert (code, "1 edit of other files" in err) == (0, True)
-    assert read_rows("new.jsonl")[0]["answer"] == "own"
 
 
 def test_kept_columns_and_numbers_of_parquet_match_the_digest(cli: Command) -> None:
@@ -189,7 +166,7 @@ def test_invalid_edits_are_refused_and_nothing_is_written(cli: Command, fault: s
     assert not Path("new.jsonl").exists()
 
 
-def test_large_edits_and_existing_outputs_are_refused(
+def test_large_edits_and_texts_of_rows_with_boxes_are_refused(
     cli: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = rows()
@@ -197,12 +174,8 @@ def test_large_edits_and_existing_outputs_are_refused(
     write_edits(edit(given[3], answer="text"))
     code, err = apply(cli)
     assert (code, "changes the answer of a row with boxes" in err) == (2, True)
-    write_edits(edit(given[0]))
-    Path("new.jsonl").touch()
-    assert apply(cli)[0] == 13
-    assert apply(cli, "--overwrite")[0] == 0
     monkeypatch.setattr("pgcli.results.edits.MAX_BYTES", 100)
-    code, err = apply(cli, "--overwrite")
+    code, err = apply(cli)
     assert (code, "is larger than" in err) == (2, True)
 
 

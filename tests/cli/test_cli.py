@@ -3,10 +3,8 @@
 import json
 import os
 import re
-import shlex
 import signal
 import subprocess
-import sys
 
 import pytest
 from PIL import Image
@@ -19,9 +17,9 @@ from pgcli.engine.memory import SHARE_OF_FREE, TOKENS_PER_PASS, batch_bytes
 from pgcli.errors import PgcliError
 from pgcli.inputs import Inventory
 from pgcli.run import model as running
-from tests.support import forkserver, pretend
+from tests.support import pretend
 from tests.support.awkward import drawing
-from tests.support.runs import EXAMPLES, PRETEND, ROOT, finished, many, started, wait_until
+from tests.support.runs import EXAMPLES, PRETEND, many, started, wait_until
 
 
 @pytest.fixture
@@ -66,45 +64,6 @@ def test_1_with_a_traceback_for_a_bug(cli, monkeypatch):
     assert "Traceback" in err
     assert r"unexpected LookupError: odd \x1b[31mthing" in err
     assert "\x1b" not in err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        ("caption", "for example: pgcli caption photo.jpg"),
-        ("captoin x", "did you mean pgcli caption?"),
-        ("examples/images", "pgcli caption examples/images"),
-        ("caption x -o", "see pgcli caption --help"),
-        ("caption x --limit some", "--limit: 'some' is not a whole number"),
-        ("caption x --temperature -1", "--temperature: '-1' is not a number of 0 or more"),
-        ("caption x --temperature nan", "--temperature: 'nan' is not a number of 0 or more"),
-        ("caption x --temperature inf", "--temperature: 'inf' is not a number of 0 or more"),
-        ("caption x --top-p 0", "--top-p: '0' is not a number above 0 to 1"),
-        ("caption x --top-p 1.5", "--top-p: '1.5' is not a number above 0 to 1"),
-        ("caption x --top-k -1", "--top-k: '-1' is not a whole number of 0 or more"),
-        ("caption x --region 5,0,5,9", "'5,0,5,9' is empty: xmin must be below xmax"),
-        ("caption x --region 0,5,9,5", "'0,5,9,5' is empty"),
-        ("caption x --keep a,,b", "'a,,b' is not a list of names"),
-        ("caption x --format xml", "--format: 'xml' is not one of 'auto', 'jsonl', 'text'"),
-        ("caption x --lang e/n", "not a language tag"),
-        ("caption - -", "`-`) is named twice"),
-        (
-            "caption examples/images -o rows/ --format jsonl",
-            "the name of a folder, and --format says jsonl",
-        ),
-        ("caption examples/images --retry-errors", "--retry-errors goes through all"),
-        ("caption examples/images --revision main", "demo has no revisions to choose from"),
-        ("caption examples/images --keep label", "no columns, so there is no 'label'"),
-        ("ask examples/images --prompt a --prompt a", "given twice"),
-        ("ask examples/images --prompt {what}", "no columns, so there is no 'what'"),
-    ],
-)
-def test_2_names_the_mistake_and_a_hint(cli, monkeypatch, arguments, expected):
-    monkeypatch.chdir(ROOT)
-    code, out, err = cli(arguments)
-    assert (code, out) == (2, "")
-    assert expected in err
-    assert [line.split(":")[0] for line in err.splitlines()] == ["pgcli", "hint"]
 
 
 class EngineWithCallback(pretend.Engine):
@@ -194,26 +153,6 @@ def test_flag_then_environment_then_configuration_file(cli, config, monkeypatch)
     assert cli("caption", EXAMPLES, "--dry-run") == (0, "", "")
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("[caption]\nlimits = 3", "no option is called 'caption.limits'"),
-        ("[captions]\nlimit = 3", "no option is called 'captions'"),
-        ("include = true", "include: True is neither a text nor a list of texts"),
-        ("limit = [1]", "limit: [1] is not a whole number"),
-        ("model = true", "model: True is not a text"),
-        ("quiet = 'maybe'", "quiet: 'maybe' is neither true nor false"),
-        ("limit = ", "cannot be read"),
-    ],
-)
-def test_error_in_the_configuration_file_names_the_file(cli, config, text, expected):
-    file = config(text)
-    code, _, err = cli("caption", EXAMPLES, "--dry-run")
-    assert code == 2
-    assert err.startswith(f"pgcli: {file}")
-    assert expected in err
-
-
 # standard output and standard error
 
 
@@ -222,12 +161,6 @@ def test_dry_run_estimates_the_time(cli, pretended, tmp_path):
     assert (code, out) == (0, ""), err
     assert re.search(r"^pgcli: time: about .* s; [\d.,]+ rows/s, by 16 images$", err, re.M)
     assert not list(tmp_path.glob("rows*"))
-
-
-def test_dry_run_does_not_read_standard_input():
-    run = finished("caption", "-", "--dry-run", stdin=subprocess.PIPE)
-    assert run.returncode == 0
-    assert b"as many as come on standard input" in run.stderr
 
 
 @pytest.mark.parametrize(
@@ -264,15 +197,6 @@ def test_parquet_metadata_has_the_settings(cli, tmp_path, pretended):
     assert cli(*command, "--overwrite", "--fast-decode")[0] == 0
     settings = json.loads(parquet.read_schema(output).metadata[b"pgcli"])
     assert settings["fast_decode"] is True
-
-
-def test_unnamed_built_in_model_stops_after_100_images_of_stdin(tmp_path):
-    (tmp_path / "a.ppm").write_bytes(b"P6 1 1 255 abc")
-    names = f"{tmp_path / 'a.ppm'}\n" * 150
-    run = forkserver.run(["caption", "-", "-q"], env=os.environ, input=names, text=True)
-    assert run.returncode == 2
-    assert len(rows(run.stdout)) == 100
-    assert "more than 100 images" in run.stderr
 
 
 # signals and closed streams
@@ -317,118 +241,7 @@ def test_a_signal_that_is_ignored_stays_ignored(tmp_path):
     assert run.returncode == 0
 
 
-@pytest.mark.slow
-def test_streams_may_be_closed_from_the_start(tmp_path):
-    output = tmp_path / "rows.jsonl"
-    command = shlex.join([*PRETEND, "caption", str(EXAMPLES), "-o", str(output)])
-    run = subprocess.run(["bash", "-c", f"{command} <&- >&- 2>&-"], check=False, timeout=100)
-    assert run.returncode == 0
-    assert len(rows(output.read_text())) == len(list(EXAMPLES.iterdir()))
-    command = shlex.join([*PRETEND, "caption", str(EXAMPLES)])
-    run = subprocess.run(
-        ["bash", "-c", f"{command} >&-"], check=False, stderr=subprocess.PIPE, timeout=100
-    )
-    assert run.returncode == 14
-    assert b"standard output is closed" in run.stderr
-
-
 # unusual environments
-
-
-def in_shell(line, **environment):
-    """Run a shell line in which $PRETEND and $PGCLI are the program."""
-    program = shlex.join([sys.executable, "-m", "pgcli"])
-    named = {"PRETEND": shlex.join(PRETEND), "PGCLI": program, "IMAGES": str(EXAMPLES)}
-    return subprocess.run(
-        ["bash", "-c", line],
-        env=os.environ | named | environment,
-        capture_output=True,
-        stdin=subprocess.DEVNULL,
-        check=False,
-        timeout=100,
-    )
-
-
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize(
-    "line",
-    ["$PGCLI --help", "$PGCLI --version", "$PGCLI ask --help", "$PRETEND caption $IMAGES -q"],
-)
-def test_full_standard_output_is_reported_in_one_line(line, unbuffered):
-    run = in_shell(f"{line} > /dev/full", PYTHONUNBUFFERED=unbuffered)
-    assert run.returncode == 14
-    stderr = run.stderr.decode().splitlines()
-    assert [line[:6] for line in stderr] in (["pgcli:", "hint: "], ["pgcli:", "pgcli:", "hint: "])
-    assert "standard output: No space left on device" in stderr[-2]
-
-
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_log_on_a_full_disk_costs_no_rows(unbuffered):
-    run = in_shell("$PRETEND caption $IMAGES 2> /dev/full", PYTHONUNBUFFERED=unbuffered)
-    assert run.returncode == 0
-    assert len(rows(run.stdout)) == len(list(EXAMPLES.iterdir()))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "line",
-    [
-        "env -u HOME -u XDG_CONFIG_HOME $PRETEND caption $IMAGES",
-        "env -u XDG_CONFIG_HOME HOME=/nonexistent $PRETEND caption $IMAGES",
-        "TERM=dumb $PRETEND caption $IMAGES",
-        "TERM= $PRETEND caption $IMAGES --format text",
-        "LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0 $PRETEND ask $IMAGES --prompt 猫",
-        "PYTHONIOENCODING=ascii $PRETEND ask $IMAGES --prompt 猫",
-        "TMPDIR=/nonexistent $PRETEND caption $IMAGES",
-        "ulimit -n 64; $PRETEND caption $IMAGES $IMAGES/./ $IMAGES/././ --workers 4 --model demo",
-        "$PRETEND caption $IMAGES <&- 2>&-",
-        "COLUMNS=1 $PRETEND caption $IMAGES",
-    ],
-)
-def test_run_works_in_a_bare_environment(line):
-    run = in_shell(line)
-    assert run.returncode == 0, run.stderr.decode()
-    assert len(run.stdout.splitlines()) >= len(list(EXAMPLES.iterdir()))
-
-
-def test_no_settings_are_read_from_the_current_folder(tmp_path):
-    """A relative XDG_CONFIG_HOME is ignored: other users could create such a folder."""
-    (tmp_path / "pgcli").mkdir()
-    (tmp_path / "pgcli" / "config.toml").write_text("nonsense =")
-    for home in ("", "."):
-        line = f"cd {shlex.quote(str(tmp_path))} && $PRETEND caption $IMAGES -q"
-        assert in_shell(line, XDG_CONFIG_HOME=home, HOME=str(tmp_path)).returncode == 0
-
-
-@pytest.mark.parametrize(
-    ("line", "code", "expected"),
-    [
-        ("cd $(mktemp -d) && rmdir $PWD && $PRETEND caption $IMAGES", 2, "cd into one that exists"),
-        ("cd $(mktemp -d) && rmdir $PWD && $PRETEND caption .", 2, "the current folder"),
-        (
-            "env -u XDG_CONFIG_HOME HOME=/etc/passwd $PRETEND caption $IMAGES",
-            2,
-            "config.toml cannot",
-        ),
-        ("$PRETEND caption - <&-", 2, "standard input is closed"),
-        ("$PRETEND caption $IMAGES -o $(printf %0260d 1).jsonl", 14, "File name too long"),
-        ("$PRETEND caption $(printf %0260d 1).jsonl", 2, "does not exist"),
-        ("$PRETEND caption $IMAGES -o /dev/full --format jsonl", 2, "is not a regular file"),
-        ("$PRETEND caption $IMAGES -o /dev/stdout --format jsonl", 2, "is not a regular file"),
-    ],
-)
-def test_impossible_run_names_the_reason(line, code, expected):
-    run = in_shell(line)
-    assert run.returncode == code
-    assert expected in run.stderr.decode()
-    assert "Traceback" not in run.stderr.decode()
-
-
-def test_text_is_written_to_names_too_long_for_a_state_folder(cli, images, pretended, tmp_path):
-    words = ["caption", images, "-o", tmp_path / ("n" * 250), "--format", "text", "--overwrite"]
-    for _ in range(2):
-        code, _, err = cli(*words)
-        assert (code, "bug in pgcli" in err) == (3, False), err
 
 
 def test_outputs_are_refused_before_the_input_is_opened(cli, tmp_path, pretended, monkeypatch):
@@ -439,16 +252,6 @@ def test_outputs_are_refused_before_the_input_is_opened(cli, tmp_path, pretended
     monkeypatch.setattr(Inventory, "scan", lambda *_: pytest.fail("opened"))
     assert cli("caption", EXAMPLES, "-o", "rows.jsonl", "--seed", "1")[0] == 13
     assert cli("caption", EXAMPLES, "-o", "others.jsonl", "--draw", "filled")[0] == 13
-
-
-def test_decoding_process_that_is_killed_while_it_starts_is_exit_17(
-    pretended, images, cli, monkeypatch
-):
-    monkeypatch.setattr("pgcli.images.child_process._PROGRAM", "import os; os.kill(os.getpid(), 9)")
-    code, _, err = cli("caption", images, "--workers", "1", "--model", "demo")
-    assert code == 17
-    assert "a process that decodes images cannot start: it was killed by SIGKILL" in err
-    assert "Traceback" not in err
 
 
 @pytest.mark.parametrize("options", [[], ["--debug"], ["--on-error", "stop"]])

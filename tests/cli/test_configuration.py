@@ -35,17 +35,12 @@ def test_every_flag_can_be_turned_off(name):
             assert given[option.name] is False, option.name
 
 
-def test_view_is_an_option_and_a_command(cli):
-    """The file that docs/reference.md shows, in which both have their settings."""
+def test_file_that_the_reference_shows_is_valid(cli):
     page = (ROOT / "docs" / "reference.md").read_text()
     Path("c.toml").write_text(page.split("```toml\n")[1].split("```")[0])
-    line = "photos --object a --model demo --config c.toml"
-    assert cli(f"detect {line} -o rows.jsonl")[0] == 0
+    assert cli("detect photos --config c.toml --model demo -o rows.jsonl")[0] == 0
     assert cli("view rows.jsonl --config c.toml")[0] == 0
-    Path("c.toml").write_text('view = "size.html"')
-    assert cli(f"detect {line} -o again.jsonl")[0] == 0
-    assert Path("size.html").exists()
-    assert cli("view rows.jsonl --config c.toml -o v.html")[0] == 0
+    assert cli("status rows.jsonl")[0] == 0  # the next tests read text again, not a log of JSON
 
 
 def test_variables_mean_the_same_in_all_commands():

@@ -51,21 +51,6 @@ def run(command: str, model: Path, *words: str, code: int = 3) -> None:
     assert main([command, *words, *options]) == code
 
 
-def test_embeddings_in_every_format_are_equal_to_the_last_bit(models: dict[str, Path]) -> None:
-    for output in ("rows.jsonl", "rows.parquet", "rows/"):
-        run("embed", models["clip"], "photos", "-o", output, "--batch-size", "2")
-    expected = [row["embedding"] for row in read_rows("rows.jsonl")]
-    for output in ("rows.parquet", "rows"):
-        table = pq.read_table(output)
-        kind = table.schema.field("embedding").type
-        assert (str(kind.value_type), kind.list_size) == ("float", 40)
-        for found, value in zip(table["embedding"].to_pylist(), expected, strict=True):
-            if value is None:
-                assert found is None
-            else:
-                assert np.array_equal(np.array(value, np.float32), np.array(found, np.float32))
-
-
 def test_float16_embeddings_are_rounded(models: dict[str, Path]) -> None:
     for output, options in (("a.parquet", []), ("b.parquet", ["--dtype-out", "float16"])):
         run("embed", models["siglip"], "photos", "-o", output, *options)
@@ -185,21 +170,6 @@ def test_labels_of_two_towers_are_means_of_their_templates(models: dict[str, Pat
             assert list(found.values()) == sorted(found.values(), reverse=True)
 
 
-def test_labels_are_read_from_a_file_too(models: dict[str, Path], capsys: Any) -> None:
-    Path("labels.txt").write_text("circle\n\n  square \n")
-    run("classify", models["siglip"], "photos", "--label", "star", "--label-file", "labels.txt",
-        "-o", "file.jsonl")  # fmt: skip
-    words = [word for label in ("star", "circle", "square") for word in ("--label", label)]
-    run("classify", models["siglip"], "photos", *words, "-o", "file.jsonl")  # the same settings
-    names = [
-        {one["label"] for one in row["labels"]} for row in read_rows("file.jsonl") if row["labels"]
-    ]
-    assert names
-    assert all(found == {"star", "circle", "square"} for found in names)
-    run("classify", models["siglip"], "photos", "--label-file", "gone.txt", code=2)
-    assert "name a text file with a label on each line" in capsys.readouterr().err
-
-
 def test_classifiers_have_their_own_labels(
     models: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -228,16 +198,6 @@ def test_classifiers_have_their_own_labels(
         ("embed photos", "vit", "cannot embed"),
         ("embed --text a", "siglip_vision_model", "cannot embed texts"),
         ("classify photos --template {label}", "vit", "--template is for two towers"),
-        ("score photos", "siglip", "no text to score"),
-        ("score photos --text a --text a", "siglip", "given twice"),
-        ("score photos --text a --text-column b", "siglip", "leave out one of the two"),
-        ("score captions.csv --text-column b", "siglip", "--text-column NAME chooses one"),
-        ("embed photos --text a", "siglip", "both given"),
-        ("embed photos --adapter m/m", "siglip", "--adapter is for models that answer"),
-        ("embed photos --quantize int8", "siglip", "--quantize is for models that answer"),
-        ("score photos --text a --draw d", "siglip", "--draw draws boxes"),
-        ("embed photos --sidecar .txt", "siglip", "--sidecar writes answers"),
-        ("embed --text a --view page.html", "siglip", "--view shows images"),
     ],
 )
 def test_what_a_checkpoint_cannot_do_is_refused_by_name(
@@ -270,57 +230,11 @@ def test_runs_in_parts_have_the_rows_of_a_run_at_once(output: str, models: dict[
     assert main(["check", output]) == 0
 
 
-def test_other_texts_and_options_are_another_run(models: dict[str, Path], capsys: Any) -> None:
-    same = ("photos", "--text", "a", "-o", "rows.jsonl")
-    run("score", models["siglip"], *same, "--limit", "2", code=0)
-    for words in (["--text", "b"], ["--text", "a", "--raw-text"]):
-        run("score", models["siglip"], "photos", *words, "-o", "rows.jsonl", code=13)
-    run("embed", models["siglip"], "photos", "-o", "rows.jsonl", code=13)
-    run("score", models["clip"], *same, code=13)
-    assert "command: score -> embed" in capsys.readouterr().err
-    run("score", models["siglip"], *same)
-
-
 def test_probabilities_of_extreme_logits_are_finite(models: dict[str, Path]) -> None:
     from pgcli.embedding.answers import sigmoid, softmax
 
     assert softmax(np.array([1e4, -1e4])) == [1, 0]
     assert sigmoid(np.array([1e4, -1e4, 0])) == [1, 0, 0.5]
-
-
-def test_pages_show_scores_labels_and_embeddings(models: dict[str, Path], capsys: Any) -> None:
-    run("score", models["siglip"], "photos", "--text", "a <b>", "--text", "c", "-o", "s.jsonl")
-    run("classify", models["vit"], "photos", "-o", "c.jsonl")
-    run("embed", models["clip"], "photos", "-o", "e.parquet", "--view", "e.html")
-    for name, shown in (
-        ("s", "cosine "),
-        ("c", '"labels":[{"label":"star"'),
-        ("e", "embedding of 40 values"),
-    ):
-        if name != "e":
-            assert main(["view", f"{name}.jsonl"]) == 0
-        assert shown in Path(f"{name}.html").read_text()
-    run("embed", models["clip"], "--text", "a", "-o", "t.jsonl", code=0)
-    assert main(["view", "t.jsonl"]) == 2
-    assert "embeddings of texts" in capsys.readouterr().err
-
-
-def test_results_are_read_merged_and_compared(models: dict[str, Path]) -> None:
-    import pgcli
-
-    run("score", models["siglip"], "photos", "--text", "a", "-o", "one.jsonl", "--limit", "4")
-    run("score", models["siglip"], "photos", "--text", "a", "-o", "two.jsonl")
-    run("score", models["siglip"], "photos", "--text", "b", "-o", "three.jsonl")
-    assert main(["merge", "two.jsonl", "one.jsonl", "-o", "all.parquet"]) == 3
-    assert pgcli.read("all.parquet") == pgcli.read("two.jsonl")
-    assert main(["diff", "all.parquet", "two.jsonl"]) == 0
-    assert main(["diff", "three.jsonl", "two.jsonl"]) == 5
-    run("embed", models["clip"], "photos", "-o", "vectors.parquet")
-    vectors = pgcli.read("vectors.parquet")
-    vectors.save("copy.parquet")
-    assert pgcli.read("copy.parquet") == vectors
-    assert pq.read_table("copy.parquet").schema.field("embedding").type.list_size == 40
-    assert main(["status", "vectors.parquet"]) == 0
 
 
 def test_end_token_that_a_tokenizer_does_not_add_is_told_once(

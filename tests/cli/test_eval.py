@@ -55,34 +55,6 @@ def test_masks_are_compared_by_their_pixels(cli: Command, tmp_path: Path) -> Non
     assert found["miou"]["value"] == pytest.approx(1 - 1 / len(rows))
 
 
-def test_columns_of_rows_and_of_the_truth_make_groups(cli: Command) -> None:
-    rows = answers(("a", "red"), ("b", "blue"), ("c", "red"), kept={"split": "x"})
-    rows[2]["split"] = "y"
-    kinds = {"a": "easy", "b": "hard", "c": "easy"}
-    known = [{"id": id_, "answer": "red", "kind": kind} for id_, kind in kinds.items()]
-    truth = write("truth.jsonl", known)
-    write("rows.jsonl", rows)
-    for column, expected in (("kind", {"easy": 1.0, "hard": 0.0}), ("split", {"x": 0.5, "y": 1.0})):
-        found = evaluate(cli, "rows.jsonl", "--truth", truth, "--by", column)
-        values = {name: one["metrics"]["exact"]["value"] for name, one in found["groups"].items()}
-        assert values == expected
-
-
-def test_two_files_have_differences_of_paired_rows(cli: Command) -> None:
-    ids = [f"{n}" for n in range(40)]
-    write("one.jsonl", answers(*((id_, "red" if int(id_) % 2 else "blue") for id_ in ids)))
-    write("two.jsonl", answers(*((id_, "red") for id_ in reversed(ids[1:]))))
-    truth = truth_of(*((id_, "red") for id_ in ids))
-    found = evaluate(cli, "one.jsonl", "two.jsonl", "--truth", truth)
-    assert [one["missing"] for one in found["files"]] == [0, 1]
-    change = found["differences"]["exact"]
-    assert change["value"] == pytest.approx(39 / 40 - 0.5)
-    assert 0.2 < change["low"] < change["value"] < change["high"] < 0.7
-    assert change["rows"] == 40
-    found = evaluate(cli, "one.jsonl", "one.jsonl", "--truth", truth)
-    assert found["differences"]["exact"] == {"value": 0.0, "low": 0.0, "high": 0.0, "rows": 40}
-
-
 def labelled(n: int, **more: Any) -> dict[str, Any]:
     known = {"index": n, "id": f"{n}", "image": f"{n}.png", "width": 9, "height": 9}
     rest = dict.fromkeys(("load_ms", "vision_ms", "error", "error_message"))

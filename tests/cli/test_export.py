@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import errno
 import json
 import os
@@ -123,25 +122,7 @@ def test_a_damaged_row_is_named_and_nothing_is_written(
     assert not (tmp_path / "o.json").exists()
 
 
-@pytest.mark.parametrize("content", ["nonsense\n", "{}\n", '{"index": 1}\n'])
-def test_file_without_rows_is_refused(cli: Command, tmp_path: Path, content: str) -> None:
-    (tmp_path / "r.jsonl").write_text(content)
-    assert exported(cli, tmp_path / "r.jsonl", "csv", tmp_path / "o.csv")[0] == 2
-    assert exported(cli, tmp_path / "none.jsonl", "csv", tmp_path / "o.csv")[0] == 2
-
-
 # --- labels
-
-
-def test_labels_are_sorted_or_as_given(cli: Command, boxes: Path, tmp_path: Path) -> None:
-    (tmp_path / "labels.txt").write_text("\n dog \r\nbird\t\n\ncat\n\n \n")
-    for number, given in enumerate((None, "dog, bird,cat", tmp_path / "labels.txt")):
-        output = tmp_path / f"{number}.json"
-        options = [] if given is None else ["--labels", given]
-        assert exported(cli, boxes, "coco", output, *options)[0] == 0
-        known = {c["id"]: c["name"] for c in json.loads(output.read_text())["categories"]}
-        wanted = ["cat", "dog"] if given is None else ["dog", "bird", "cat"]
-        assert known == dict(enumerate(wanted, start=1))
 
 
 # --- destinations
@@ -158,62 +139,6 @@ def test_export_takes_any_valid_file_name(
         assert exported(cli, boxes, to, tmp_path / name, "--overwrite")[0] == 0
         assert (tmp_path / name).exists()
     assert not [file for file in tmp_path.iterdir() if file.name.endswith((".part", ".old"))]
-
-
-@pytest.mark.parametrize("to", ["yolo", "imagefolder", "fiftyone"])
-def test_folder_that_no_export_wrote_is_never_replaced(
-    cli: Command, boxes: Path, folder: Path, to: str, tmp_path: Path
-) -> None:
-    before = sorted(folder.rglob("*"))
-    for options in ([], ["--overwrite"]):
-        code, err = exported(cli, boxes, to, folder, *options)
-        assert code == 13
-        assert "not written by an export" in err
-        assert "--overwrite" not in err  # it would not help
-    assert sorted(folder.rglob("*")) == before
-    (tmp_path / "empty").mkdir()
-    assert exported(cli, boxes, to, tmp_path / "empty")[0] == 0
-
-
-def test_export_is_not_replaced_by_one_of_its_own_images(
-    cli: Command, boxes: Path, tmp_path: Path
-) -> None:
-    output = tmp_path / "yolo"
-    exported(cli, boxes, "yolo", output, "--store-images", "copy")
-    inner = output / "images"
-    rows = saved(tmp_path / "again.jsonl", [of(0, inner, task="detect")])
-    code, err = exported(cli, rows, "yolo", output, "--overwrite")
-    assert code == 2
-    assert "which is written" in err
-    assert (inner / "a.png").exists()
-    inside = saved(output / "rows.jsonl", detected(inner))
-    assert exported(cli, inside, "yolo", output, "--overwrite")[0] == 2
-    assert inside.exists()
-
-
-@pytest.mark.parametrize("to", ["yolo", "imagefolder", "fiftyone", "webdataset"])
-def test_missing_image_is_left_out_and_reported(
-    cli: Command, captions: Path, boxes: Path, folder: Path, tmp_path: Path, to: str
-) -> None:
-    (folder / "a.png").unlink()
-    os.mkfifo(folder / "a.png")  # nothing may wait for it
-    rows = captions if to == "webdataset" else boxes
-    code, err = exported(cli, rows, to, tmp_path / "out")
-    assert code == 3
-    assert "exported 2 images" in err
-    assert "1 image that cannot be read left out" in err
-
-
-def test_files_that_are_not_images_are_not_copied(
-    cli: Command, folder: Path, tmp_path: Path
-) -> None:
-    (folder / "a.png").write_text("a secret")
-    rows = saved(tmp_path / "r.jsonl", captioned(folder, "one"))
-    for to, options in (("webdataset", ()), ("imagefolder", ("--store-images", "copy"))):
-        output = tmp_path / to
-        assert exported(cli, rows, to, output, *options)[0] == 3
-        made = [output] if output.is_file() else [f for f in output.rglob("*") if f.is_file()]
-        assert not any(b"a secret" in file.read_bytes() for file in made)
 
 
 def test_a_killed_export_leaves_nothing_under_the_output_s_name(
@@ -300,21 +225,6 @@ def test_memory_does_not_grow_with_the_number_of_rows(tmp_path: Path) -> None:
         peaks.append(int(subprocess.check_output(run, timeout=100).split()[-1]))
     # the names that are taken: some hundred bytes each
     assert peaks[1] - peaks[0] < 30_000
-
-
-def test_csv_of_hostile_names_is_valid_and_the_terminal_is_clean(
-    cli: Command, tmp_path: Path
-) -> None:
-    name = "\x1b]0;x\x07\u202egnp.png"
-    rows = [row(0, id=name, image=name, task="detect", prompt="\x1b[2J")]
-    file = saved(tmp_path / "r.jsonl", rows)
-    exported(cli, file, "csv", tmp_path / "o.csv")
-    with open(tmp_path / "o.csv", encoding="utf-8", newline="") as opened:
-        assert next(csv.DictReader(opened))["id"] == name
-    for to, options in (("yolo", ()), ("txt", ("--prompt", "x")), ("coco", ("--root", "/none"))):
-        err = exported(cli, file, to, tmp_path / to, *options)[1]
-        assert "\x1b" not in err
-        assert "\u202e" not in err
 
 
 # --- several files, and Parquet

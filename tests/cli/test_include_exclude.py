@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tarfile
-from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 import pyarrow as pa
@@ -65,13 +64,3 @@ def test_names_of_every_source_are_selected(source: str, prefix: str, cli: Comma
     assert [name for _, name in found] == [f"{prefix}{name}" for name in NAMES[:4]]
     found = run(cli, source, "--exclude", "*.jpg", "--limit", "2")
     assert found == [(0, f"{prefix}a.png"), (1, f"{prefix}draft/c.png")]
-
-
-def test_standard_input_is_selected_as_it_arrives(
-    cli: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for given, option in (("\n".join(f"photos/{name}" for name in NAMES), ()), (None, ("--null",))):
-        text = given or "\0".join(f"photos/{name}" for name in NAMES)
-        monkeypatch.setattr("sys.stdin", TextIOWrapper(BytesIO(text.encode())))
-        found = run(cli, "-", "--exclude", "*/draft/*", "--exclude", "*.jpg", *option)
-        assert found == [(0, "photos/a.png"), (1, "photos/e.png")]

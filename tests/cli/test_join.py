@@ -70,29 +70,6 @@ def test_run_of_the_whole_output_is_refused_while_another_one_joins() -> None:
         assert caption("rows/") == 12
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--overwrite",), "--overwrite does not go with --join"),
-        (("--shard", "0/2"), "--shard does not go with --join"),
-        (("--view", "page.html"), "--view does not go with --join"),
-    ],
-)
-def test_options_that_do_not_go_with_join_are_refused(
-    options: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert caption("rows/", "--join", *options) == 2
-    assert message in capsys.readouterr().err
-
-
-def test_errors_of_a_joined_run_are_asked_again_by_a_run_alone() -> None:
-    assert caption("rows/", "--join") == 3
-    Image.new("RGB", (8, 8)).save("photos/07b.png")
-    assert caption("rows/", "--retry-errors") == 0
-    assert pq.read_table("rows")["error"].null_count == 21
-    assert caption("rows/", "--join") == 0
-
-
 def test_joined_run_stops_when_too_many_rows_have_errors() -> None:
     for number in range(8, 16):
         Path(f"photos/{number:02}.png").write_bytes(b"no image")

@@ -83,30 +83,6 @@ def test_error_rows_that_are_asked_again_keep_their_columns() -> None:
         ), name
 
 
-def test_json_lines_have_texts_for_what_json_has_not(capsys: pytest.CaptureFixture[str]) -> None:
-    assert caption("m.parquet", "--keep", NAMES) == 0
-    first, second, third, fourth = json_rows(capsys)
-    expected = {
-        "moment ns": "2001-09-09T01:46:40.000000001",
-        "in a zone": "2001-09-09T03:46:40.000000001+02:00",
-        "duration": "PT1000000000.000000001S",
-        "date": "1970-01-02",
-        "time": "00:00:00.000000001",
-        "decimal": "1.50",
-        "bytes": "AP8=",
-        "float64": 0.1,
-        "uint64": 2**64 - 1,
-        "map": [["k", 1], ["l", None]],
-        "struct": {"name": "x", "seen": "2020-01-01T00:00:00+00:00"},
-        "list": ["eA==", None],
-        "category": "a",
-    }
-    assert {name: first[name] for name in expected} == expected
-    assert all(second[name] is None for name in COLUMNS if name != "float16")
-    assert [third["float32"], third["float64"], fourth["float64"]] == [None] * 3
-    assert fourth["text"] == "nan"
-
-
 def test_rows_of_parquet_output_are_read_as_json_has_them(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -122,30 +98,3 @@ def test_rows_of_parquet_output_are_read_as_json_has_them(
     assert [{name: row[name] for name in COLUMNS} for row in rows] == [
         {name: row[name] for name in COLUMNS} for row in expected
     ]
-
-
-def test_column_is_renamed_in_the_output(capsys: pytest.CaptureFixture[str]) -> None:
-    row = {"image": "a.png", "answer": "yes", "n": 1}
-    Path("m.jsonl").write_text(json.dumps(row))
-    assert caption("m.jsonl", "--keep", "answer:truth,n") == 0
-    (found,) = json_rows(capsys)
-    assert (found["truth"], found["n"], list(found)[-2:]) == ("yes", 1, ["truth", "n"])
-    assert caption("m.jsonl", "--keep", "answer") == 2
-    assert "--keep answer:NAME" in capsys.readouterr().err
-    assert caption("m.jsonl", "--keep", "nothing:truth") == 2
-    assert "no column 'nothing'" in capsys.readouterr().err
-
-
-def test_star_keeps_all_columns_but_images(capsys: pytest.CaptureFixture[str]) -> None:
-    """Columns of the names that the output has are left out, unless they are renamed."""
-    assert caption("m.parquet", "--keep", "*") == 0
-    assert list(json_rows(capsys)[0])[-len(COLUMNS) :] == list(COLUMNS)
-    row = {"image": "a.png", "id": "x", "answer": "yes", "b": 1, "a": 2}
-    Path("m.jsonl").write_text(json.dumps(row))
-    assert caption("m.jsonl", "--keep", "*,answer:truth") == 0
-    (found,) = json_rows(capsys)
-    assert list(found)[-3:] == ["b", "a", "truth"]
-    assert caption("m.jsonl", "-o", "rows.jsonl", "--keep", "*") == 0
-    Path("m.jsonl").write_text(json.dumps(row | {"c": 3}))
-    assert caption("m.jsonl", "-o", "rows.jsonl", "--keep", "*") == 13
-    assert "m.jsonl has changed" in capsys.readouterr().err

@@ -4,8 +4,6 @@ Each message names the cause; its hint names the next command.
 """
 
 import ast
-import json
-import os
 import re
 import shlex
 import shutil
@@ -26,15 +24,12 @@ from pgcli.engine import loader, memory
 from pgcli.errors import PgcliError
 from pgcli.run import model as running
 from pgcli.run.progress import plan
-from pgcli.run.state import processes
-from pgcli.stores import LocalStore
 from tests.support import pretend
 from tests.support.hub_server import Hub
 from tests.support.runs import EXAMPLES, ROOT
 
 MODEL = "somebody/some-model"
 FILES = {file.name: file.read_bytes() for file in BUILTIN.iterdir() if file.is_file()}
-AUTHENTICATE = "as the user that `hf auth whoami` names; name a local folder: --model DIR"
 
 
 class Stage:
@@ -48,18 +43,10 @@ class Stage:
         code, _, err = self.cli(*words)
         return code, err
 
-    def gated(self, **tokens):
-        """Request a model with a licence, with these tokens in the environment and stored."""
+    def gated(self):
+        """Request a model with a licence, without a token."""
         self.hub.add(MODEL, FILES)
-        self.hub.gated, self.hub.accepted_tokens, self.hub.other_tokens = (
-            True,
-            ("hf_member",),
-            ("hf_other",),
-        )
-        if "stored" in tokens:
-            Path(constants.HF_TOKEN_PATH).write_text(tokens.pop("stored"))
-        for name, value in tokens.items():
-            self.patch.setenv(name, value)
+        self.hub.gated, self.hub.accepted_tokens = True, ("hf_member",)
         return self.run("caption", "one.png", "--model", MODEL)
 
     def gpu_idle(self, version, built, *words):
@@ -74,18 +61,12 @@ class Stage:
         self.patch.setattr(memory, "free_bytes", lambda device: 6 * 10**9)
         return self.run("caption", "one.png", "--model", "demo", "--device", "cpu", *words)
 
-    def locked(self):
-        self.patch.setattr(processes, "now", lambda: "2024-06-01T12:00:00+00:00")
-        store = LocalStore(Path("it's.jsonl.pgcli"), create=True)
-        with store.lock("lock"), processes.Process(store, "run").registered():
-            return self.run("caption", "one.png", "-o", "it's.jsonl")
-
 
 @dataclass
 class Situation:
     """A failing command, with its exit code, message and hint.
 
-    In the texts `{hub}` is the Hub's address, `{pid}` and `{host}` are this process's.
+    In the texts `{hub}` is the Hub's address.
     """
 
     name: str
@@ -105,31 +86,6 @@ SITUATIONS = [
         "folder: --model DIR",
     ),
     Situation(
-        "the licence is not accepted by the user of the token",
-        lambda stage: stage.gated(stored="hf_other"),
-        10,
-        f"{MODEL} needs its licence accepted by the user whose token is set on this machine "
-        "(`hf auth login`)",
-        f"open {{hub}}/{MODEL} and accept it {AUTHENTICATE}",
-    ),
-    Situation(
-        "a token in the environment hides that of a user who has accepted the licence",
-        lambda stage: stage.gated(stored="hf_member", HF_TOKEN="hf_other"),
-        10,
-        f"{MODEL} needs its licence accepted by the user whose token is set on this machine "
-        "(HF_TOKEN)",
-        f"open {{hub}}/{MODEL} and accept it as the user that `hf auth whoami` names; `unset "
-        "HF_TOKEN` to use the token of `hf auth login`, or name a local folder: --model DIR",
-    ),
-    Situation(
-        "a token in the environment is not valid and hides one that is",
-        lambda stage: stage.gated(stored="hf_member", HF_TOKEN="hf_old"),
-        10,
-        f"{MODEL} could not be downloaded: 401 Unauthorized",
-        "the token of HF_TOKEN is not valid: `unset HF_TOKEN`, then `hf auth login` if that has "
-        "none",
-    ),
-    Situation(
         "a GPU, and a PyTorch for the CPU",
         lambda stage: stage.gpu_idle("550.54.14", None, "--device", "cuda"),
         17,
@@ -147,27 +103,12 @@ SITUATIONS = [
         "https://download.pytorch.org/whl/cu126; or install a newer driver; or --device cpu",
     ),
     Situation(
-        "no GPU at all",
-        lambda stage: stage.gpu_idle(None, "13.0", "--device", "cuda"),
-        17,
-        "no CUDA device can be used: there is no NVIDIA driver on this machine, and this PyTorch "
-        "is built for CUDA 13.0",
-        "--device cpu; or --device auto",
-    ),
-    Situation(
         "too little memory",
         lambda stage: stage.little_memory("--dtype", "float32"),
         17,
         "the weights take 11.7 GB in float32, and cpu has 6.0 GB free",
         "--dtype bfloat16 takes 5.8 GB; name a smaller model: `pgcli info MODEL` shows the memory "
         "it needs",
-    ),
-    Situation(
-        "another run writes the output",
-        Stage.locked,
-        12,
-        "it's.jsonl is in use by process {pid} on {host} since 2024-06-01T12:00:00+00:00",
-        "wait for it (pgcli status 'it'\"'\"'s.jsonl'), end it, or choose another -o",
     ),
 ]
 
@@ -193,14 +134,10 @@ def stage(tmp_path, monkeypatch, cli):
 @pytest.mark.parametrize("situation", SITUATIONS, ids=lambda situation: situation.name)
 def test_each_message_names_its_cause_and_the_next_command(stage, situation):
     code, output = situation.reproduce(stage)
-    values = {"hub": stage.hub.url, "pid": os.getpid(), "host": os.uname().nodename}
     assert code == situation.code, output
     assert "Traceback" not in output
     expected = f"pgcli: {situation.message}\nhint: {situation.hint}"
-    for name, value in values.items():
-        expected = expected.replace(f"{{{name}}}", str(value))
-    assert "\n".join(output.splitlines()[-2:]) == expected
-    assert "hf_o" not in output
+    assert "\n".join(output.splitlines()[-2:]) == expected.replace("{hub}", stage.hub.url)
 
 
 def test_unused_gpu_is_reported_before_the_run(stage):
@@ -286,19 +223,3 @@ def test_messages_are_lower_case_and_end_without_a_dot():
                 assert not last.endswith((".", "!")), (file, line)
             if isinstance(first, str) and (word := re.match(r"[A-Z][a-z]+ ", first)):
                 assert word[0] in ("PaliGemma ",), (file, line)
-
-
-def test_a_warning_about_a_checkpoint_is_one_line_on_stderr(tmp_path):
-    folder = tmp_path / "model"
-    shutil.copytree(BUILTIN, folder)
-    values = {"eos_token_id": 1, "stop_strings": ["made\x1b[2Jup"]}
-    (folder / "generation_config.json").write_text(json.dumps(values))
-    shutil.copy(EXAMPLES / "one.png", "one.png")
-    command = [sys.executable, "-m", "pgcli", "caption", "one.png", "--model", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0
-    lines = [line for line in done.stderr.splitlines() if "made" in line]
-    assert len(lines) == 1
-    assert lines[0].startswith("pgcli: generation_config.json: ")
-    assert lines[0].endswith("and pgcli's do not")
-    assert "\x1b" not in lines[0]

@@ -2,8 +2,6 @@
 
 import json
 import re
-import shutil
-import signal
 import sys
 import warnings
 from datetime import datetime
@@ -13,13 +11,11 @@ from types import SimpleNamespace
 import pytest
 from PIL import Image
 
-from pgcli import __version__
 from pgcli.cli.commands import doctor
 from pgcli.cli.ui import progress
 from pgcli.errors import UsageError
 from pgcli.run import model as running
 from tests.support import pretend
-from tests.support.runs import started, wait_until
 from tests.support.terminal import on_terminal
 
 RUN = "caption photos --model demo"
@@ -99,15 +95,6 @@ def test_no_progress_shows_neither_bar_nor_lines(cli, monkeypatch):
     assert all("rows" in text for text in shown.values())
 
 
-@pytest.mark.parametrize("name", ["rows.jsonl", "rows.csv", "photos"])
-def test_counting_the_input_shows_progress(cli, monkeypatch, name):
-    monkeypatch.setattr(progress, "LOG_SECONDS", 0)
-    Path("rows.jsonl").write_text('{"image": "photos/a.png"}\n' * 3)
-    Path("rows.csv").write_text("image\n" + "photos/a.png\n" * 3)
-    err = cli(f"caption {name} --model demo --dry-run")[2]
-    assert f"counting: {2 if name == 'photos' else 3} images, " in err
-
-
 def test_tasks_without_a_count_have_the_same_display(monkeypatch):
     """Loading, and each step of verify and bench, as they take long with a large model."""
     shown = on_terminal(program=[sys.executable, "-c", STEPS])
@@ -161,18 +148,6 @@ def test_summary_json_has_the_times_of_stages(cli):
     assert seconds["total"] >= seconds["answering"] > 0
 
 
-def test_summary_of_an_interrupted_run_names_the_signal(workdir):
-    for number in range(30):
-        shutil.copy("photos/a.png", f"photos/a{number}.png")
-    options = ("-o", "rows.jsonl", "--summary-json", "s.json")
-    run = started("caption", "photos", *options, seconds=1, begun=workdir / "begun")
-    wait_until(Path("begun").exists)
-    run.send_signal(signal.SIGTERM)
-    run.communicate(timeout=60)
-    summary = json.loads(Path("s.json").read_text())
-    assert (summary["exit_code"], summary["error"]) == (143, "ended by SIGTERM")
-
-
 def test_strict_doctor_exits_with_5_if_a_check_is_bad(cli, monkeypatch):
     from pgcli import doctor as checks
     from pgcli.doctor.finding import bad, ok, warn
@@ -185,7 +160,3 @@ def test_strict_doctor_exits_with_5_if_a_check_is_bad(cli, monkeypatch):
     assert cli("doctor")[0] == 0
     code, _, err = cli("doctor --strict")
     assert (code, err) == (5, "pgcli: bad on this machine: disk\nhint: rm x\n")
-
-
-def test_version_has_a_short_form(cli):
-    assert cli("-V") == (0, f"pgcli {__version__}\n", "")

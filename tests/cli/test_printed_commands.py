@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import re
 import shlex
 import sys
@@ -147,12 +146,3 @@ def test_rows_to_be_retried_in_shards_are_retried_by_one_command(
         assert (code, "leave out --join, --ray and --shard" in said) == (2, True)
     assert cli(f"{line} --retry-errors")[0] == 0
     assert {row.error for row in read("rows/")} == {None}
-
-
-def test_overwriting_and_retrying_exclude_each_other(cli: Command) -> None:
-    assert cli("caption 'it is' -o rows.jsonl --model demo")[0] == 3
-    before = Path("rows.jsonl").read_bytes()
-    code, _, said = cli("caption 'it is' -o rows.jsonl --model demo --overwrite --retry-errors")
-    assert (code, Path("rows.jsonl").read_bytes()) == (2, before)
-    assert "--overwrite does not go with --retry-errors" in said
-    assert json.loads(before.splitlines()[1])["error"] == "not_an_image"

@@ -16,7 +16,6 @@ from pgcli.checkpoints.find import BUILTIN
 from pgcli.engine.input_processor import InputProcessor
 from pgcli.engine.sampler import GREEDY
 from pgcli.engine.tokenizer import Tokenizer
-from pgcli.errors import UsageError
 from pgcli.inputs import Inventory, ReadOptions
 from pgcli.records import DecodedImage, Item
 from pgcli.regions import location_values
@@ -169,17 +168,6 @@ class TestManifests:
         first, second = Inventory.scan([str(manifest)], ReadOptions(choices_column="options"))
         assert first.fault is None
         assert re.search(problem, second.fault.message)
-
-    def test_unknown_choices_column_is_refused_with_the_existing_ones(self, tmp_path):
-        manifest = tmp_path / "m.jsonl"
-        manifest.write_text(json.dumps({"image": "a.png", "options": "a|b"}))
-        with pytest.raises(UsageError, match="'nope'") as refused:
-            Inventory.scan([str(manifest)], ReadOptions(choices_column="nope"))
-        assert "image, options" in refused.value.hint
-
-    def test_choices_column_without_a_manifest_is_refused(self):
-        with pytest.raises(UsageError, match="has no choices"):
-            Inventory.scan([str(IMAGE)], ReadOptions(choices_column="options"))
 
 
 def test_region_from_python_is_in_the_prompt_of_the_row():

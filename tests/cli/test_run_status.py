@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import time
 from pathlib import Path
@@ -17,8 +16,6 @@ from pgcli.run.state.processes import SILENT_SECONDS, Process
 from pgcli.stores import LocalStore
 from tests.support.command import Command
 from tests.support.runs import EXAMPLES, MANY, ROWS, finished, saved, started, wait_until
-
-FORMATS = ["rows.jsonl", "rows.parquet", "rows/"]
 
 
 def status(cli: Command, output: object) -> dict[str, Any]:
@@ -38,21 +35,6 @@ def run_shard(output: Path, shard: str) -> None:
 
 
 @pytest.mark.slow
-def test_rows_count_once_after_another_number_of_shards(cli: Command, tmp_path: Path) -> None:
-    output = tmp_path / "rows"
-    run_shard(output, "0/4")
-    run_shard(output, "1/2")
-    report = status(cli, output)
-    assert (report["state"], report["rows"], report["total"]) == ("stopped", 9, 12)
-    assert states(report) == {"0/2": "waiting", "1/2": "complete"}
-    assert [shard["rows"] for shard in report["shards"]] == [3, 6]
-    run_shard(output, "0/2")
-    run_shard(output, "0/3")
-    report = status(cli, output)
-    assert (report["state"], report["rows"], report["total"]) == ("complete", 12, 12)
-
-
-@pytest.mark.slow
 def test_rows_of_a_killed_shard_count_once_under_another_number(
     cli: Command, tmp_path: Path
 ) -> None:
@@ -69,20 +51,6 @@ def test_rows_of_a_killed_shard_count_once_under_another_number(
     finished("caption", *MANY, "-o", f"{output}/", "--shard", "0/1")
     report = status(cli, output)
     assert (report["state"], report["rows"], report["total"]) == ("complete", ROWS, ROWS)
-
-
-@pytest.mark.parametrize("options", [["--overwrite"], []])
-def test_whole_run_under_a_live_shard_is_refused(tmp_path: Path, options: list[str]) -> None:
-    output = tmp_path / "rows"
-    run_shard(output, "1/4")
-    files = sorted(output.iterdir())
-    with started("caption", EXAMPLES, "-o", f"{output}/", "--shard", "0/4", seconds=60) as run:
-        wait_until(lambda: len([*(tmp_path / "rows.pgcli" / "processes").iterdir()]) > 1)
-        refused = finished("caption", EXAMPLES, "-o", f"{output}/", *options)
-        run.kill()
-    assert refused.returncode == 12
-    assert f"process {run.pid} on".encode() in refused.stderr
-    assert sorted(output.iterdir()) == files
 
 
 def write_process(output: Path, *, is_silent: bool, **values: object) -> None:
@@ -188,23 +156,3 @@ def test_overwrite_is_refused_while_a_shard_lives_on_another_host(
     killed = "killed: process 7 on elsewhere, shard 0/4, silent for "
     assert killed in cli("status", output)[1]
     assert finished(*replaced).returncode == 0
-
-
-@pytest.mark.parametrize("name", FORMATS)
-def test_retried_rows_count_once_and_their_errors_are_gone(
-    cli: Command, tmp_path: Path, name: str
-) -> None:
-    folder, output = tmp_path / "images", f"{tmp_path}/{name}"
-    folder.mkdir()
-    for number in range(6):
-        shutil.copy(EXAMPLES / "one.png", folder / f"{number}.png")
-    (folder / "2.png").write_text("not an image")
-    assert finished("caption", folder, "-o", output).returncode == 3
-    report = status(cli, output)
-    assert (report["rows"], report["errors"]) == (6, {"not_an_image": 1})
-    assert report["exit_code"] == 3
-    shutil.copy(EXAMPLES / "pair.png", folder / "2.png")
-    assert finished("caption", folder, "-o", output, "--retry-errors").returncode == 0
-    report = status(cli, output)
-    assert (report["state"], report["rows"], report["total"]) == ("complete", 6, 6)
-    assert (report["errors"], report["exit_code"]) == ({}, 0)

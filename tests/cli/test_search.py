@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from pyarrow import parquet
 
 from pgcli.embedding import loader
 from pgcli.images import ImageSpec
@@ -90,34 +87,7 @@ def test_hits_of_texts_and_images_are_rows(vectors: str, cli: Command) -> None:
     assert "8 hits of 2 queries among 20 vectors" in err
 
 
-def test_hits_below_the_least_similarity_are_left_out(vectors: str, cli: Command) -> None:
-    out = cli("search", vectors, "--text", "row 1", "--min-similarity", "0.3", "-k", "99")[1]
-    scores = VECTORS.astype(float) @ VECTORS[1].astype(float)
-    assert len(rows(out)) == np.count_nonzero(scores >= 0.3)
-
-
-def test_vectors_of_any_length_are_searched_as_normalised(cli: Command) -> None:
-    write_parquet(Path("v.parquet"), rows_of(VECTORS * 2, model="towers"))
-    _, out, err = cli("search", "v.parquet", "--text", "row 3", "-k", "3")
-    assert [row["id"] for row in rows(out)] == best(3, 3)
-    assert "20 vectors were not normalised" in err
-
-
 # --- the model
-
-
-def test_another_folder_is_used_with_a_remark(vectors: str, cli: Command) -> None:
-    code, _, err = cli("search", vectors, "--text", "row 1", "--model", "./others")
-    assert code == 0
-    assert "the vectors are of towers; ./others has to be the same model" in err
-
-
-def test_vectors_of_another_size_than_the_queries_are_refused(cli: Command) -> None:
-    write_jsonl(Path("v.jsonl"), rows_of(unit(4, 5), model=None))
-    code, _, err = cli("search", "v.jsonl", "--text", "row 1")
-    assert code == 2
-    assert "makes vectors of 6 numbers, and those to search have 5" in err
-    assert "the queries are embedded by demo-towers" in err
 
 
 def test_classifiers_embed_no_queries(
@@ -203,29 +173,6 @@ def test_images_of_several_files_of_vectors_are_their_own(cli: Command) -> None:
     assert [copy(page, number).size[0] for number in (0, 1)] == [12, 13]
 
 
-def test_page_names_images_that_are_missing(vectors: str, cli: Command) -> None:
-    code, _, err = cli("search", vectors, "--text", "row 3", "-k", "2", "--view", "page.html")
-    assert code == 0
-    assert "2 images are not shown" in err
-    assert "The image does not exist any more." in Path("page.html").read_text()
-    Path("moved/photos").mkdir(parents=True)
-    shutil.copy(grey("3.png", 3), "moved/photos/3.jpg")
-    words = ("--text", "row 3", "-k", "1", "--view", "page.html", "--images", "moved")
-    assert "not shown" not in cli("search", vectors, *words)[2]
-
-
-def test_page_of_duplicates_has_a_prompt_for_each_group(cli: Command) -> None:
-    photos(4)
-    write_parquet(Path("v.parquet"), rows_of(VECTORS[[0, 1, 0, 1]]))
-    assert cli("search", "v.parquet", "--duplicates", "--view", "page.html")[0] == 0
-    assert shown("page.html")[1] == ["group 1", "group 1", "group 2", "group 2"]
-    assert "<title>Near-duplicates in v.parquet</title>" in Path("page.html").read_text()
-    write_parquet(Path("w.parquet"), rows_of(VECTORS[:2]))
-    code, _, err = cli("search", "w.parquet", "--duplicates", "--view", "b.html")
-    assert (code, Path("b.html").exists()) == (0, False)
-    assert "nothing was found: b.html is not written" in err
-
-
 def test_foreign_text_is_text_on_the_page_and_terminal(cli: Command) -> None:
     made = rows_of(VECTORS[: len(HOSTILE)], model="towers")
     hostile = [text.encode("utf-8", "replace").decode() for text in HOSTILE]
@@ -243,83 +190,7 @@ def test_foreign_text_is_text_on_the_page_and_terminal(cli: Command) -> None:
     assert len(rows(cli("search", *words)[1])) == len(HOSTILE)
 
 
-@pytest.mark.parametrize("name", ["found.jsonl", "found.parquet"])
-@pytest.mark.parametrize("words", ["--text|row 3|--text|row 0|-k|2", "--duplicates"])
-def test_view_makes_a_page_of_the_rows(vectors: str, cli: Command, name: str, words: str) -> None:
-    photos(20)
-    write_parquet(Path(vectors), rows_of(VECTORS[[0, 1, 2, 3, 0, 3]], model="towers"))
-    cli("search", vectors, *words.split("|"), "-o", name, "--view", "direct.html")
-    assert cli("view", name)[0] == 0
-    (direct, titles), (page, names) = shown("direct.html"), shown("found.html")
-    assert len(set(names)) == 2
-    assert (titles, [row["scores"] for row in direct]) == (names, [row["scores"] for row in page])
-
-
 # --- what is refused
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("", "nothing to search"),
-        ("--text a --duplicates", "--duplicates compares the vectors with each other"),
-        ("--text a --revision main", "no model is named that has revisions"),
-        ("--text=", "a text is empty"),
-        ("--image none.png", "none.png is not an image file"),
-        ("--image v.parquet", "v.parquet: "),
-        ("--text a -k 0", "'0' is not a whole number of 1 or more"),
-        ("--text a --min-similarity 1.5", "'1.5' is not a number of -1 to 1"),
-        ("--text a -o hits.txt", "does not choose a format"),
-        ("--text a -o hits/", "is the name of a folder"),
-        ("--text a --view -", "not written to standard output"),
-        ("--text a --view v.parquet --overwrite", "v.parquet is an input"),
-        ("--text a -o ./v.parquet --overwrite", "v.parquet is an input"),
-        ("--text a -o a.jsonl --view a.jsonl", "--view a.jsonl is not a file of its own"),
-        ("--text a --view p.html --images none", "none is not a folder"),
-    ],
-)
-def test_wrong_options_exit_with_2(vectors: str, cli: Command, words: str, message: str) -> None:
-    code, out, err = cli("search", vectors, *words.split())
-    assert (code, out) == (2, "")
-    assert message in err
-
-
-def test_output_that_cannot_be_written_exits_with_14(
-    vectors: str, cli: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*arguments: object, **options: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(parquet.ParquetWriter, "write_table", full)
-    code, _, err = cli("search", vectors, "--text", "row 1", "-o", "hits.parquet")
-    assert code == 14
-    assert "cannot write hits.parquet: No space left on device" in err
-    assert sorted(path.name for path in Path().iterdir()) == ["others", "towers", "v.parquet"]
-
-
 # --- the index
-
-
-def test_index_gives_the_same_rows(vectors: str, cli: Command) -> None:
-    pytest.importorskip("faiss", reason="a development dependency")
-    words = (vectors, "--text", "row 3", "--text", "row 8", "-k", "4")
-    exact = rows(cli("search", *words)[1])
-    code, out, err = cli("search", *words, "--index")
-    assert (code, [row["id"] for row in rows(out)]) == (0, [row["id"] for row in exact])
-    assert np.allclose(*([one["similarity"] for one in found] for found in (rows(out), exact)))
-    assert "v.parquet.faiss is not there: building it" in err
-    assert "8 hits of 2 queries among 20 vectors" in err
-    again, err = cli("search", *words, "--index")[1:]
-    assert again == out
-    assert "building" not in err
-    groups = (vectors, "--duplicates", "--min-similarity", "0.8")
-    assert cli("search", *groups, "--index")[1] == cli("search", *groups)[1]
-
-
-def test_index_without_faiss_names_the_extra(
-    vectors: str, cli: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "faiss", None)
-    code, _, err = cli("search", vectors, "--text", "row 3", "--index")
-    assert code == 2
-    assert "pip install 'paligemma-cli[index]'" in err

@@ -15,7 +15,6 @@ from pgcli.checkpoints.find import BUILTIN
 from pgcli.checkpoints.weight_files import total_bytes
 from pgcli.cli.main import main
 from tests.support.bytes_read import bytes_read
-from tests.support.exporting import read_rows
 from tests.support.noise import noise
 
 
@@ -47,17 +46,6 @@ def test_few_rows_are_shared_by_all_shards() -> None:
     assert sorted(chain(*indices().values())) == list(range(50))
 
 
-@pytest.mark.slow
-def test_resuming_with_other_shards_keeps_the_chunks() -> None:
-    assert caption("--shard", "1/4") == 0
-    for number in range(3):
-        assert caption("--shard", f"{number}/3") == 0
-    assert [len(rows) for rows in indices().values()] == [13, 13, 13, 11]
-    assert list(chain(*indices().values())) == list(range(50))
-    assert caption() == 0  # nothing is left to do
-    assert main(["check", "rows/"]) == 0
-
-
 @pytest.mark.nightly
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux counts the bytes that are read")
 def test_shards_of_a_table_read_it_about_once_together() -> None:
@@ -73,17 +61,3 @@ def test_shards_of_a_table_read_it_about_once_together() -> None:
     weights = 8 * total_bytes(BUILTIN)  # their digest is a part of the name, in each process
     assert bytes_read() - before - weights < 2 * Path("m.parquet").stat().st_size
     assert pq.read_table("rows") == pq.read_table("whole")
-
-
-@pytest.mark.nightly
-def test_shards_of_several_prompts_have_every_row_once() -> None:
-    """Chunks end between the prompts of an image."""
-    prompts = ["--prompt", "a?", "--prompt", "b?", "--prompt", "c?"]
-    options = ["ask", "photos", *prompts, "--model", "demo", "--quiet", "--limit", "71"]
-    assert main([*options, "-o", "rows.jsonl"]) == 0
-    for number in range(5):
-        assert main([*options, "-o", "rows/", "--shard", f"{number}/5"]) == 0
-    keys = [(row["index"], row["prompt"]) for row in read_rows("rows.jsonl")]
-    table = pq.read_table("rows")
-    found = zip(table["index"].to_pylist(), table["prompt"].to_pylist(), strict=True)
-    assert list(found) == keys

@@ -36,29 +36,6 @@ def named(output: Path) -> str:
     return str(output) if output.suffix else f"{output}/"
 
 
-def test_status_of_a_running_run_names_its_process(cli: Command, tmp_path: Path) -> None:
-    output = tmp_path / "rows.jsonl"
-    run = started("caption", *MANY, "-o", output, seconds=0.05)
-    wait_until(lambda: len(saved(output)) > 3)
-    report = status(cli, output)
-    assert report["state"] == "running"
-    assert report["runs"][0]["pid"] == run.pid
-    assert report["rows"] >= 4
-    run.send_signal(signal.SIGTERM)
-    run.communicate(timeout=60)
-    report = status(cli, output)
-    assert (report["state"], report["total"], report["runs"]) == ("stopped", ROWS, [])
-    assert report["rows"] == len(saved(output))
-    run = started("caption", *MANY, "-o", output, seconds=0.05)
-    rows = len(saved(output))
-    wait_until(lambda: len(saved(output)) > rows)
-    run.kill()
-    run.communicate(timeout=100)
-    report = status(cli, output)
-    assert (report["state"], report["runs"]) == ("stopped", [])
-    assert report["rows"] == len(saved(output))
-
-
 @pytest.mark.parametrize("source", ["files", "names"])
 def test_check_of_a_running_run_compares_its_rows_until_now(
     cli: Command, output: Path, tmp_path: Path, source: str

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 from io import BytesIO
 from pathlib import Path
@@ -98,22 +96,3 @@ def test_page_of_many_images_is_read_once() -> None:
     write("one-page.parquet", IMAGES)
     share_read("one-page.parquet", "--limit", "1")
     assert share_read("one-page.parquet", "-o", "x.jsonl", "--limit", "8") < 1.3
-
-
-@pytest.mark.parametrize("name", ["images.parquet", "images.tar"])
-def test_images_of_a_changed_table_are_compared(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write(name, IMAGES[:8])
-    run = ["caption", name, "-o", "rows.jsonl", "--model", "demo", "--quiet"]
-    assert main([*run, "--limit", "4"]) == 0
-    os.utime(name, ns=(0, 0))  # a copy has another time, and the same images
-    assert main([*run, "--limit", "6"]) == 13
-    assert "has another time" in capsys.readouterr().err
-    assert main([*run, "--limit", "6", "--moved"]) == 0
-    write(name, [IMAGES[0], IMAGES[9], *IMAGES[2:8]])
-    os.utime(name, ns=(0, 1))
-    assert main(run) == 13
-    assert f"{name} has " in capsys.readouterr().err
-    assert len(Path("rows.jsonl").read_text().splitlines()) == 6
-    assert all(json.loads(line)["answer"] for line in Path("rows.jsonl").read_text().splitlines())

@@ -142,24 +142,3 @@ def test_info_names_family_and_labels(
     assert shown["family"] == "ViT"
     assert shown["labels"] == "3: circle, square, star"
     assert shown["vision"] == "width 48, 3 layers, mlp 96, 4 heads, gelu"
-
-
-def test_naflex_is_refused_with_what_works(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "config.json").write_text('{"model_type": "siglip2"}')
-    assert main(["info", str(tmp_path)]) == 16
-    shown = " ".join(capsys.readouterr().err.split())
-    assert "SigLIP 2 of variable resolution (NaFlex)" in shown
-    assert "google/siglip2-base-patch16-224" in shown
-
-
-@pytest.mark.parametrize("kind", ["bert", ["siglip"], None])
-def test_other_models_are_refused_by_name(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: object
-) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
-    assert main(["info", str(tmp_path)]) == 16
-    shown = " ".join(capsys.readouterr().err.split())
-    assert f"model_type is {kind!r}" in shown
-    assert "SigLIP 2 of fixed resolution, CLIP, and ViT" in shown

@@ -11,11 +11,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from pgcli.model.classifier import ImageClassifier
-from pgcli.model.config import ClassifierConfig, VisionConfig
 from tests.support.examples import EXAMPLES, load_example
 
 DOCS = EXAMPLES.parent / "docs"
@@ -145,65 +143,6 @@ def test_every_attention_has_the_same_number_of_weights() -> None:
     module = lesson("attention")
     for way in module.three_ways().values():
         assert sum(x.numel() for x in way.parameters()) == 4 * (module.WIDTH + 1) * module.WIDTH
-
-
-@pytest.mark.parametrize("class_token", [True, False])
-def test_the_vision_transformer_is_pgclis_classifier(class_token: bool) -> None:
-    """With the same weights, the logits are equal."""
-    module = lesson("vit")
-    model = module.VisionTransformer(class_token=class_token).eval()
-    sizes = (module.WIDTH, module.DEPTH, 4 * module.WIDTH, module.HEADS)
-    vision = VisionConfig(
-        *sizes, module.PATCH, module.RESOLUTION, activation="gelu", class_token=class_token
-    )
-    family = "vit" if class_token else "siglip"
-    classifier = ImageClassifier(ClassifierConfig(family, vision, tuple("abcd"))).eval()
-    if class_token:
-        nn.init.normal_(model.class_token)
-    classifier.load_state_dict(
-        {library_name(name): weight for name, weight in model.state_dict().items()}
-    )
-    pixels_BCRR = torch.randn(2, 3, module.RESOLUTION, module.RESOLUTION)
-    with torch.no_grad():
-        torch.testing.assert_close(model(pixels_BCRR), classifier(pixels_BCRR))
-
-
-#: Parts of the lesson's parameter names, and of those in pgcli/model.
-LIBRARY_NAMES = {
-    "head.": "classifier.",
-    "patches.": "vision.embeddings.patch_embedding.",
-    "class_token": "vision.embeddings.class_embedding",
-    "positions": "vision.embeddings.position_embedding.weight",
-    "blocks.": "vision.layers.",
-    "qkv.": "self_attn.qkv_proj.",
-    "out.": "self_attn.out_proj.",
-    "up.": "mlp.fc1.",
-    "down.": "mlp.fc2.",
-    ".norm1": ".layer_norm1",
-    ".norm2": ".layer_norm2",
-}
-
-
-def library_name(name: str) -> str:
-    """The name in pgcli/model of a parameter of the lesson."""
-    if name.startswith("norm."):
-        return "vision.post_layernorm." + name.removeprefix("norm.")
-    for own, library in LIBRARY_NAMES.items():
-        name = name.replace(own, library)
-    return name
-
-
-@pytest.mark.parametrize("mistake", ["norm", "residual"])
-def test_the_spatial_block_needs_norm_and_sum(mistake: str) -> None:
-    module = lesson("spatial")
-    norm = nn.GroupNorm(module.GROUPS, module.WIDTH)
-    block = module.SpatialAttention(module.WIDTH, module.HEADS, norm)
-    map_BDYX = 3 * torch.randn(2, module.WIDTH, 3, 4)
-    with torch.no_grad():
-        expected = block(map_BDYX)
-        block.norm = nn.Identity() if mistake == "norm" else norm
-        output = block(map_BDYX) - (map_BDYX if mistake == "residual" else 0)
-    assert (output - expected).abs().max() > 0.05
 
 
 def test_each_claim_is_shown_by_a_lesson_or_test() -> None:

@@ -1,5 +1,6 @@
 """The built package: its files, its metadata and its two commands."""
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -47,3 +48,11 @@ def test_both_commands_run_the_program(name):
     command = [sys.executable, "-c", script, "--version"]
     run = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60, check=True)
     assert run.stdout == f"pgcli {__version__}\n"
+
+
+def test_commands_install_under_constraints_of_every_dependency():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert readme.count("pip install -q -c constraints.txt") == 2
+    pinned = re.findall(r"^([\w-]+)==", (ROOT / "constraints.txt").read_text(), flags=re.MULTILINE)
+    required = PROJECT["dependencies"] + PROJECT["optional-dependencies"]["dev"]
+    assert {re.split(r"[<>=]", line)[0] for line in required} <= set(pinned)

@@ -23,7 +23,6 @@ from tests.support.awkward import noisy
 
 ROOT = Path(__file__).parents[2]
 IMAGES = ROOT / "examples" / "images"
-NAMES = sorted(file.name for file in IMAGES.iterdir())
 PROGRAM = (sys.executable, "-m", "pgcli")
 DEMO = ("--model", "demo", "--device", "cpu", "--dtype", "float32")
 LIMIT_SECONDS = 600  # more than any of these runs takes on a busy machine: a timeout means a hang
@@ -32,44 +31,11 @@ Row = dict[str, Any]
 Done = subprocess.CompletedProcess[bytes]
 
 
-@pytest.fixture(scope="module")
-def clean_env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """An environment without the settings of this machine and its user."""
-    kept = {name: text for name, text in os.environ.items() if not name.startswith("PGCLI_")}
-    home = str(tmp_path_factory.mktemp("home"))
-    return kept | {
-        "HOME": home,
-        "XDG_CONFIG_HOME": home,
-        "HF_HUB_OFFLINE": "1",
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": str(ROOT),
-        "PYTHON": sys.executable,
-    }
-
-
-@pytest.fixture(scope="module")
-def pgcli(clean_env: dict[str, str]) -> Any:
-    """A function that runs the program in a new process."""
-
-    def run(*arguments: object, stdin: bytes = b"", cwd: Path = ROOT) -> Done:
-        words = [*map(os.fspath, map(text_or_path, arguments))]
-        if sys.platform == "linux":
-            options: dict[str, Any] = {"env": clean_env, "cwd": cwd, "input": stdin}
-            return forkserver.run(words, timeout=LIMIT_SECONDS, kind="real", **options)
-        return subprocess.run(
-            [*PROGRAM, *words],
-            input=stdin,
-            cwd=cwd,
-            env=clean_env,
-            capture_output=True,
-            timeout=LIMIT_SECONDS,
-        )
-
-    return run
-
-
-def text_or_path(argument: object) -> str | Path:
-    return argument if isinstance(argument, str | Path) else str(argument)
+def pgcli(*arguments: object, stdin: bytes = b"") -> Done:
+    """A run of the program."""
+    options: dict[str, Any] = {"env": os.environ | {"PYTHONPATH": str(ROOT)}, "cwd": ROOT}
+    words = [os.fspath(word) if isinstance(word, Path) else str(word) for word in arguments]
+    return forkserver.run(words, timeout=LIMIT_SECONDS, kind="real", input=stdin, **options)
 
 
 def rows_of(done: Done, code: int = 0) -> list[Row]:
@@ -104,7 +70,7 @@ def awkward_folder(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list
 
 
 @pytest.fixture(scope="module")
-def awkward_rows(pgcli: Any, awkward_folder: tuple[Path, list[str | None]]) -> list[Row]:
+def awkward_rows(awkward_folder: tuple[Path, list[str | None]]) -> list[Row]:
     return rows_of(pgcli("caption", awkward_folder[0], *DEMO), code=3)
 
 
@@ -134,20 +100,7 @@ def test_an_error_row_keeps_what_is_known_and_leaves_the_rest_null(
     assert sizes["rotated.jpeg"] == (30, 40)
 
 
-def test_rows_are_the_same_without_worker_processes(
-    pgcli: Any, awkward_folder: tuple[Path, list[str | None]], awkward_rows: list[Row]
-) -> None:
-    done = pgcli("caption", awkward_folder[0], *DEMO, "--workers", 0, "--format", "text")
-    assert_tidy(done, 3)
-    lines = done.stdout.decode().split("\n")
-    assert all(line.isprintable() for line in lines)
-    errors = [line for line in lines if ": error " in line]
-    assert len(errors) == sum(row["error"] is not None for row in awkward_rows)
-    for line, row in zip(errors, filter(lambda row: row["error"], awkward_rows), strict=True):
-        assert line.endswith(f": error {row['error']}: {row['error_message']}")
-
-
-def test_paths_in_rows_open_their_images(pgcli: Any, awkward_rows: list[Row]) -> None:
+def test_paths_in_rows_open_their_images(awkward_rows: list[Row]) -> None:
     answered = [row for row in awkward_rows if row["error"] is None]
     paths = b"\0".join(os.fsencode(row["image"]) for row in answered)
     again = rows_of(pgcli("caption", "-", "-0", *DEMO, stdin=paths))
@@ -201,7 +154,6 @@ def many_images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_memory_stays_flat_over_thousands_of_images(
     many_images: Path,
     tiny: Path,
-    clean_env: dict[str, str],
     workers: int,
     rows: int,
     growth_mib: int,
@@ -209,17 +161,17 @@ def test_memory_stays_flat_over_thousands_of_images(
     model = ("--model", str(tiny), "--device", "cpu", "--batch-size", "32")
     options = ("--max-new-tokens", "4", "--workers", str(workers), "--limit", str(rows))
     command = [*PROGRAM, "caption", str(many_images), *model, *options]
-    resident = dict(sampled(command, clean_env, every=100))
+    resident = dict(sampled(command, every=100))
     assert len(resident) >= rows // 100 - 1
     resident.pop(rows, None)  # the end of a run imports what makes its summary
     early = max(size for row, size in resident.items() if row <= 1000)
     assert max(resident.values()) - early < growth_mib * 2**20, resident
 
 
-def sampled(command: list[str], env: dict[str, str], *, every: int) -> Iterator[tuple[int, int]]:
+def sampled(command: list[str], *, every: int) -> Iterator[tuple[int, int]]:
     """Yield the resident bytes of the program and its workers, every so many rows."""
     with subprocess.Popen(
-        command, env=env, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as running:
         assert running.stdout is not None
         program = psutil.Process(running.pid)
@@ -233,11 +185,3 @@ def sampled(command: list[str], env: dict[str, str], *, every: int) -> Iterator[
 def resident_bytes(program: psutil.Process) -> int:
     processes = (program, *program.children(recursive=True))
     return sum(process.memory_info().rss for process in processes)
-
-
-def test_prompt_in_a_stdin_row_with_prompt_option_is_refused(pgcli: Any) -> None:
-    row = json.dumps({"image": str(IMAGES / NAMES[0]), "prompt": "caption en"}).encode()
-    done = pgcli("ask", "-", "--prompt", "how many?", *DEMO, stdin=row)
-    assert done.returncode == 2
-    assert b"has a prompt" in done.stderr
-    assert pgcli("caption", "-", *DEMO, stdin=row).returncode == 0

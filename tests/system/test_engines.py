@@ -56,35 +56,6 @@ def test_signal_to_all_finishes_rows_in_progress_and_the_run_resumes(tmp_path: P
     assert indices == list(range(ROWS))
 
 
-@pytest.mark.nightly
-def test_vectors_of_two_engines_are_those_of_one(tmp_path: Path) -> None:
-    outputs = [tmp_path / "one.jsonl", tmp_path / "two.jsonl"]
-    for number, output in enumerate(outputs, start=1):
-        words = ["embed", *map(str, IMAGES), "--no-timing", "--engines", str(number)]
-        assert main([*words, "--batch-size", "2", "-o", str(output)]) == 0
-    assert outputs[0].read_bytes() == outputs[1].read_bytes()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("engines", [1, 2])
-@pytest.mark.parametrize("output", ["-", "rows.jsonl"])
-def test_names_on_standard_input_are_answered(tmp_path: Path, engines: int, output: str) -> None:
-    words = ["caption", "-", "--model", "demo", "-q", "-o", output, "--engines", str(engines)]
-    names = [str(image) for image in IMAGES[:3]]
-    run = subprocess.run(
-        [sys.executable, "-m", "pgcli", *words],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        input="\n".join(names),
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=True,
-    )
-    lines = run.stdout if output == "-" else (tmp_path / output).read_text()
-    assert [json.loads(line)["id"] for line in lines.splitlines()] == names
-
-
 def test_small_models_have_one_thread_for_each_engine() -> None:
     slots = partial(engine_slots, device="cpu", cores=4)
     assert slots(None, checkpoint_bytes=10**6, rows=10) == [EngineSlot(1)]
@@ -112,9 +83,3 @@ def test_each_gpu_has_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert slots(1, "cuda") == [EngineSlot(1, "cuda:0")]
     assert slots(None, "cuda:1")[0].device == "cuda:1"
     assert main(["caption", str(IMAGES[0]), "--model", "demo", "--engines", "3"]) == 17
-
-
-@pytest.mark.parametrize("value", ["0", "-1", "two", "1.5", ""])
-def test_engines_takes_a_number_or_auto(value: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["caption", str(IMAGES[0]), "--engines", value]) == 2
-    assert "--engines" in capsys.readouterr().err

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -53,71 +52,6 @@ def test_pipe_among_the_files_of_a_checkpoint_is_named(name: str, checkpoint: Pa
     os.mkfifo(checkpoint / name)
     with pytest.raises(InvalidCheckpoint, match=f"{name} is not a regular file"):
         load(find(str(checkpoint)))
-
-
-@pytest.mark.parametrize("name", ["other.json", "other.npz", "other.model"])
-def test_pipe_that_is_not_read_does_not_hang(
-    name: str, checkpoint: Path, image: Path, tmp_path: Path
-) -> None:
-    os.mkfifo(checkpoint / name)
-    words = ["caption", image, "--model", checkpoint, "-o", tmp_path / "rows.jsonl"]
-    run = forkserver.run(list(map(str, words)), env=os.environ, timeout=100)
-    assert run.returncode == 0, run.stderr
-    assert len((tmp_path / "rows.jsonl").read_text().splitlines()) == 1
-
-
-def test_text_file_that_is_a_pipe_or_a_device_is_refused(
-    image: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "zero").symlink_to("/dev/zero")
-    with socket.socket(socket.AF_UNIX) as unix:
-        unix.bind(os.path.relpath(tmp_path / "socket"))
-        for name in ("pipe", "zero", "socket"):
-            words = ["ask", str(image), "--prompts-file", str(tmp_path / name)]
-            assert main(words) == 2
-            message = capsys.readouterr().err
-            assert "not a regular file" in message or "No such device" in message
-
-
-COMMANDS = ["view", "export --to csv -o x.csv", "merge -o m.jsonl", "diff"]
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("name", ["pipe.jsonl", "pipe.parquet"])
-def test_result_file_that_is_a_pipe_is_refused(
-    name: str, command: str, here: None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    os.mkfifo(name)
-    Path("other.jsonl").touch()
-    others = [] if command == "view" else ["other.jsonl"]
-    assert main([*command.split(), name, *others]) == 2
-    assert "not a regular file" in capsys.readouterr().err
-
-
-def test_pipe_of_the_shell_is_read(image: Path) -> None:
-    reader, writer = os.pipe()
-    os.write(writer, b"what is there?\nand here?\n")
-    os.close(writer)
-    words = [sys.executable, str(Path(pretend.__file__)), "ask", str(image), "--model", "demo"]
-    run = subprocess.run(
-        [*words, "--prompts-file", f"/dev/fd/{reader}"],
-        capture_output=True,
-        pass_fds=[reader],
-        timeout=100,
-        check=True,
-    )
-    os.close(reader)
-    assert len(run.stdout.splitlines()) == 2
-
-
-def test_configuration_file_that_is_a_pipe_is_refused(
-    image: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "config" / "pgcli").mkdir(parents=True)
-    os.mkfifo(tmp_path / "config" / "pgcli" / "config.toml")
-    assert main(["caption", str(image)]) == 2
-    assert "config.toml cannot be read: it is not a regular file" in capsys.readouterr().err
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 
 from pgcli.output.reader import indexed_rows
@@ -122,20 +121,20 @@ def test_removed_output_folder_is_noticed_in_seconds(tmp_path: Path) -> None:
     assert saved(folder / "rows.jsonl") == list(range(ROWS))
 
 
-def test_fifty_errors_in_a_row_stop_a_resumable_run(tmp_path: Path) -> None:
+def test_images_that_change_after_a_kill_are_noticed(tmp_path: Path) -> None:
+    """The rows since the last sync are compared as the others are."""
     folder, output = tmp_path / "images", tmp_path / "rows.jsonl"
     folder.mkdir()
-    for number in range(70):
-        (folder / f"{number:02}.png").write_text("not an image")
-    run = finished("caption", folder, "-o", output)
-    assert run.returncode == 15
-    assert b"50 errors in a row" in run.stderr
-    assert saved(output) == list(range(50))
-    assert finished("caption", folder, "-o", output).returncode == 3
-    assert saved(output) == list(range(70))
-
-
-# --- a folder that changes between runs
+    for number in range(40):
+        shutil.copy(EXAMPLES / "one.png", folder / f"{number:02}.png")
+    run = started("caption", folder, "-o", output, seconds=0.05)
+    wait_until(lambda: len(saved(output)) > 5)
+    run.kill()
+    run.communicate(timeout=60)
+    shutil.copy(EXAMPLES / "pair.png", folder / "03.png")
+    resumed = finished("caption", folder, "-o", output)
+    assert resumed.returncode == 13
+    assert b"03.png has changed" in resumed.stderr
 
 
 @pytest.fixture
@@ -174,13 +173,3 @@ def test_image_that_kills_a_run_is_an_error_row_of_the_next(tmp_path: Path, fold
     assert ids(output) == ["b.png", "d.png", "m/x.png"]
     errors = [json.loads(line)["error"] for line in output.read_bytes().splitlines()]
     assert errors == [None, "worker_crashed", None]
-
-
-def test_shard_without_rows_does_not_stop_the_others(tmp_path: Path) -> None:
-    output, image = f"{tmp_path}/rows/", EXAMPLES / "one.png"
-    run = finished("caption", image, "-o", output, "--shard", "1/2")
-    assert run.returncode == 0
-    assert b"the shard has no row of the input" in run.stderr
-    assert finished("caption", image, "-o", output, "--shard", "0/2").returncode == 0
-    assert pq.read_table(output).num_rows == 1
-    assert finished("caption", image, "-o", output, "--shard", "1/2").returncode == 0

@@ -137,11 +137,6 @@ def test_a_whole_run_loads_no_transformers(tmp_path):
     assert "transformers" not in modules
 
 
-def test_importing_the_package_imports_no_torch():
-    run = python("import sys, pgcli; print(*sys.modules)")
-    assert not HEAVY & set(run.stdout.split())
-
-
 @pytest.mark.parametrize(
     ("module", "is_frozen"), [("", True), ("triton", False)], ids=["alone", "triton"]
 )

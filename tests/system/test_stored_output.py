@@ -19,10 +19,8 @@ from pgcli.run import checks
 from pgcli.run import model as running
 from pgcli.stores.objects import PATIENT, RETRIES
 from tests.support import pretend
-from tests.support.runs import started, wait_until
 from tests.support.stores import Files
 from tests.support.writable_stores import (
-    Busy,
     Denied,
     Unconditional,
     Unimplemented,
@@ -156,12 +154,6 @@ def test_store_without_conditional_puts_takes_one_run_at_a_time(
         assert rows(files)["index"].to_pylist() == list(range(11))
 
 
-def test_puts_that_fail_with_503_are_retried() -> None:
-    with used_store(Busy) as files:
-        assert caption("--join") == 3
-        assert rows(files)["index"].to_pylist() == list(range(11))
-
-
 def test_store_that_denies_access_ends_the_run(capsys: pytest.CaptureFixture[str]) -> None:
     with used_store(Denied):
         assert caption() == 14
@@ -186,44 +178,6 @@ def test_joined_run_leaves_the_chunks_of_others_while_they_live(
     assert status(capsys)["runs"] == []
     assert caption("--join") == 3
     assert rows(store)["index"].to_pylist() == list(range(11))
-
-
-@pytest.mark.parametrize(
-    ("output", "options", "message"),
-    [
-        ("s3://bucket/", (), "rows cannot be written to"),
-        ("s3://bucket/rows.jsonl", (), "rows cannot be written to"),
-        ("hf://datasets/a/b/", (), "rows cannot be written to"),
-        ("s3://user:word@bucket/rows/", (), "rows cannot be written to s3://bucket/rows/"),
-        (URL, ("--retry-errors",), "--retry-errors does not go with"),
-        (URL, ("--view", "page.html"), "--view does not go with"),
-        (URL, ("--join", "--overwrite"), "--overwrite does not go with --join"),
-    ],
-)
-def test_outputs_and_options_that_a_store_does_not_take_are_refused(
-    output: str, options: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert caption(*options, output=output) == 2
-    assert message in capsys.readouterr().err
-
-
-def test_check_says_that_it_needs_an_output_of_this_machine(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["check", URL]) == 2
-    assert f"{URL} is in an object store" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_two_runs_share_the_rows_and_go_on_when_one_is_killed(store: Files) -> None:
-    assert caption(output="alone/") == 3
-    words = ["caption", "photos", "-o", URL, *OPTIONS[2:], "--join"]
-    runs = [started(*words, seconds=0.2) for _ in range(2)]
-    wait_until(lambda: len(parts_of(store)))
-    runs[0].kill()
-    ends = [run.communicate(timeout=120)[1] for run in runs]
-    assert [run.returncode for run in runs] == [-9, 3], ends
-    assert rows(store) == pq.read_table("alone")
 
 
 def test_the_trial_of_another_process_is_no_foreign_file(store: Files) -> None:
