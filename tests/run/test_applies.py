@@ -81,6 +81,7 @@ CONTRADICTORY: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("caption", {"retry_errors": True}, {"output": "rows.txt", "format": "text"}),
     ("caption", {"retry_errors": True}, {"output": "rows/", "join": True}),
     ("caption", {"view": "a.html"}, {"output": "s3://bucket/rows/"}),
+    ("caption", {"view": "a.html"}, {"output": "rows/", "join": True}),
     ("caption", {"draw": "drawn"}, {"output": "rows/", "ray": "local"}),
     ("caption", {"sidecar": ".txt"}, {"output": "rows/", "join": True}),
     ("caption", {"format": "jsonl"}, {"output": "rows.parquet"}),
