@@ -376,7 +376,7 @@ class TestOffline:
         (find(NAME).folder / lost).resolve().unlink()
         hub.requests.clear()
         self.offline(monkeypatch)
-        assert "not in the cache as a whole" in refusal()[0]
+        assert "not in the cache as a whole, and HF_HUB_OFFLINE forbids" in refusal()[0]
         assert hub.requests == []
 
     @pytest.mark.parametrize("trouble", ["gone", "503", "token"])
