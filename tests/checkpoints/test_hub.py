@@ -523,13 +523,14 @@ class TestCommandLine:
             WEIGHTS,
         }
 
-    def test_token_is_not_shown_by_a_traceback(self, hub, tmp_path):
+    def test_token_is_not_shown_by_a_traceback(self, hub, cli, monkeypatch):
         hub.add(NAME, MODEL)
         hub.gated, hub.other_tokens = True, (TOKEN,)
-        run = pgcli(hub, tmp_path, "info", NAME, "--debug", HF_TOKEN=TOKEN)
-        assert run.returncode == 10, run.stderr
-        assert "Traceback" in run.stderr
-        assert TOKEN not in run.stdout + run.stderr
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        code, out, err = cli("info", NAME, "--debug")
+        assert code == 10, err
+        assert "Traceback" in err
+        assert TOKEN not in out + err
 
 
 PLAN = DownloadPlan(
