@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from pyarrow import parquet
 
 from pgcli.embedding import loader
 from pgcli.images import ImageSpec
@@ -117,6 +118,10 @@ def test_duplicates_are_groups_of_rows(cli: Command) -> None:
     assert "2 groups of near-duplicates with 5 of 23 vectors" in err
     words = ("--duplicates", "--min-similarity", "0.995", "--format", "text")
     assert cli("search", "v.parquet", *words)[1].startswith("group 1: 3 members\n   1.000 4.jpg\n")
+    words = ("--duplicates", "--min-similarity", "0.995", "-o", "groups.parquet")
+    assert cli("search", "v.parquet", *words)[0] == 0
+    settings = json.loads(parquet.read_schema("groups.parquet").metadata[b"pgcli"])
+    assert settings["min_similarity"] == 0.995
 
 
 def test_duplicates_begin_at_0_94(cli: Command) -> None:
