@@ -43,7 +43,7 @@ def test_a_failing_call_ends_a_run_that_can_be_resumed(
     step: int,
 ) -> None:
     output, options = KINDS[kind]
-    rows = whole(images, kind)
+    rows, undisturbed = whole(images, kind), 0
     for number in range(1, 1000, step):
         folder = fresh(images, "failing")
         counted = calls(number, fails(errno.ENOSPC if number % 2 else errno.EIO))
@@ -56,8 +56,10 @@ def test_a_failing_call_ends_a_run_that_can_be_resumed(
         found = rows_of(folder, output)
         assert code_resumed == 3, (number, said, said_resumed)
         assert found == rows, (number, said, said_resumed)
-        if code == 3 and not said:
-            assert number > 8
+        # the folder of locks may be another one; after the last call nothing fails any more
+        undisturbed = undisturbed + 1 if code == 3 and not said else 0
+        if undisturbed == 3:
+            assert number > 20
             return
 
 
