@@ -204,12 +204,12 @@ class Run:
         request = self.request
         is_new = False
 
-        def discard_if_empty(*problem: object) -> None:
+        def discard_if_empty(kind: type[BaseException] | None, *_: object) -> None:
             """Remove the state of a run that began here and saved nothing."""
             if is_new and state.replaced is None and not self.tally.rows:
                 with suppress(PgcliError):
                     if not (hasattr(self, "output") and self.output.form.segments()):
-                        state.discard()
+                        state.discard(has_failed=kind is not None)
 
         self.stack.push(discard_if_empty)
         self.stack.enter_context(state.locked(mode, process))

@@ -130,7 +130,7 @@ class LocalStore:
                 os.fsync(file.fileno())
                 is_named = give_name(temporary, leaf, folder, replace=replace)
             finally:
-                with suppress(FileNotFoundError):  # it was renamed
+                with suppress(OSError):  # it was renamed, or is left as by a process that is killed
                     os.unlink(temporary, dir_fd=folder)
                 with suppress(InterruptedError):  # by `close`, after everything is written
                     file.close()
@@ -168,10 +168,13 @@ class LocalStore:
                     os.rmdir(name, dir_fd=self._descriptor)
             self.path.rmdir()
 
-    def remove_abandoned(self, folder: str = "", start: str = ".") -> None:
+    def remove_abandoned(
+        self, folder: str = "", start: str = ".", *, is_alone: bool = False
+    ) -> None:
         """Remove the temporary files of processes that were killed: those nobody has locked.
 
-        Those whose names begin with `start` only.
+        Those whose names begin with `start` only, and new ones only if no other process writes
+        here now: a file is created and then locked.
         """
         with suppress(OSError), self._within(f"{folder}/") as (_, here):
             for name in filter(TEMPORARY.fullmatch, self._names(folder)):
@@ -179,8 +182,8 @@ class LocalStore:
                     descriptor = open_descriptor(name, os.O_RDWR | os.O_NOFOLLOW, here)
                     try:
                         age = time() - os.fstat(descriptor).st_mtime
-                        is_old = name.startswith(start) and age > ABANDONED_SECONDS
-                        if is_old and try_lock(descriptor):
+                        is_left = is_alone or age > ABANDONED_SECONDS
+                        if name.startswith(start) and is_left and try_lock(descriptor):
                             os.unlink(name, dir_fd=here)
                     finally:
                         release(descriptor)

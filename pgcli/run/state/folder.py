@@ -218,9 +218,10 @@ class State:
         self.record = record
         self.store.replace(RUN, record.to_bytes())
 
-    def discard(self) -> None:
+    def discard(self, *, has_failed: bool = False) -> None:
         """Remove the state of a run that saved nothing, unless another process has the output.
 
+        That of a run that has failed is removed with the empty file that it may have created.
         Called after `locked`. Raises OutputFailed and OutputExists.
         """
         if not isinstance(self.store, LocalStore):
@@ -231,6 +232,10 @@ class State:
             names = [entry.name for entry in own_entries(self.store)]
             if not any(name.startswith(OPEN) for name in names):
                 self.store.delete(name for name in names if name not in (RUN, LOCK))
+                for folder in FOLDERS:
+                    self.store.remove_abandoned(folder.rstrip("/"), is_alone=True)
+                if has_failed and not self.is_folder and not self.overwrite:
+                    remove_if_empty(Path(self.output))
                 self.store.remove_folders()  # without the record they would count as foreign
                 self.store.delete([RUN, LOCK])
                 self.store.remove_folders()
@@ -279,6 +284,13 @@ class State:
             f"{self.name} is in use by another run",
             hint=f"wait for it (pgcli status {shlex.quote(self.name)}), end it, or name another -o",
         )
+
+
+def remove_if_empty(output: Path) -> None:
+    """Remove a file without a row, which no run could resume without a record."""
+    with suppress(OSError):
+        if output.is_file() and not output.is_symlink() and not output.stat().st_size:
+            output.unlink()
 
 
 def log_line(text: str) -> str:
