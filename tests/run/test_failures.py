@@ -63,6 +63,15 @@ def test_a_failing_call_ends_a_run_that_can_be_resumed(
             return
 
 
+def test_a_failed_first_write_leaves_nothing_in_the_way_of_the_next_run(images: Path) -> None:
+    output, options = KINDS["lines"]
+    folder = fresh(images, "first")
+    failing = Calls(1, fails(errno.EIO), names=("ftruncate",))  # of the new, empty output
+    assert finish(folder, output, before=failing, **options)[0] == 14
+    assert not any(folder.iterdir())
+    assert finish(folder, output, **options)[0] == 3
+
+
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if "engines" not in kind])
 def test_a_full_disk_ends_a_run_that_can_be_resumed(images: Path, kind: str) -> None:
     """As far as a limit of the size of files is one."""
