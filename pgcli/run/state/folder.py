@@ -182,10 +182,10 @@ class State:
             self._check_others(mode, process)
             yield
 
-    def _remove_abandoned(self, store: LocalStore) -> None:
-        """Remove what killed processes left of files that they were writing."""
+    def _remove_abandoned(self, store: LocalStore, *, is_alone: bool = False) -> None:
+        """Remove what killed processes left of files; new ones of the state if `is_alone`."""
         for folder in ("", *FOLDERS):
-            store.remove_abandoned(folder.rstrip("/"))
+            store.remove_abandoned(folder.rstrip("/"), is_alone=is_alone)
         output = Path(self.output)
         if not self.is_folder:
             LocalStore(output.parent, follow=True).remove_abandoned(start=f".{output.name}.")
@@ -232,8 +232,7 @@ class State:
             names = [entry.name for entry in own_entries(self.store)]
             if not any(name.startswith(OPEN) for name in names):
                 self.store.delete(name for name in names if name not in (RUN, LOCK))
-                for folder in FOLDERS:
-                    self.store.remove_abandoned(folder.rstrip("/"), is_alone=True)
+                self._remove_abandoned(self.store, is_alone=True)
                 if has_failed and not self.is_folder and not self.overwrite:
                     remove_if_empty(Path(self.output))
                 self.store.remove_folders()  # without the record they would count as foreign
