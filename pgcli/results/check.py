@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pgcli.inputs import Change, Inventory
+from pgcli.inputs import Inventory
 from pgcli.inputs.readers import manifest_ending
 from pgcli.output.reader import IndexedRow, indexed_rows
 from pgcli.records import Item
@@ -17,7 +17,7 @@ from pgcli.run.reopen import check_folder, open_store, record_of, recorded_rows,
 from pgcli.run.request import RunRequest
 from pgcli.run.request.questions import text_lines
 from pgcli.run.rows import RunRows
-from pgcli.run.state.compare import difference
+from pgcli.run.state.compare import described, difference
 from pgcli.run.state.processes import recorded_processes
 from pgcli.stores import Store
 from pgcli.tasks import EmbeddingQuestion
@@ -131,11 +131,6 @@ def changed_file(expected: RunRows, errors: Sequence[int], *, is_moved: bool) ->
 
     change = expected.inventory.changes(is_answered, moved=is_moved)
     return "" if change is None else described(change)
-
-
-def described(change: Change) -> str:
-    """How a file of the input has changed."""
-    return f"{change.name} {'has another time' if change.is_touched else 'has changed'}"
 
 
 def compare_with_input(

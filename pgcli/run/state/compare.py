@@ -75,11 +75,15 @@ def quoted(value: object) -> str:
     return text if len(text) <= MAX_QUOTED else f"{text[: MAX_QUOTED - 1]}…"
 
 
+def described(change: Change) -> str:
+    """How a file of the input has changed."""
+    return f"{change.name} {'has another time' if change.is_touched else 'has changed'}"
+
+
 def file_changed(output: str, change: Change) -> OutputExists:
     """The error for a file that is not the one whose rows are saved."""
-    how = "has another time" if change.is_touched else "has changed"
     return OutputExists(
-        f"the input is not the one that {output} was made from: {change.name} {how}",
+        f"the input is not the one that {output} was made from: {described(change)}",
         hint="restore it; --moved compares names and sizes only; another -o starts anew, "
         "--overwrite replaces it",
     )
