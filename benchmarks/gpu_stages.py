@@ -270,8 +270,7 @@ def waits(setup: Setup) -> Values:
         yield "seconds of the batch", seconds
         yield "busy share", busy / seconds
         yield "kernels", sum(kernel.count for kernel in kernels)
-        launches = ("cudaLaunchKernel", "cuLaunchKernel", "cudaLaunchKernelExC", "cudaGraphLaunch")
-        counts = {event.key: event.count for event in events if event.key in launches}
+        counts = {event.key: event.count for event in events if "Launch" in event.key}
         yield "launches", counts
         yield "launches a step, prefill and vision included", sum(counts.values()) / lengths.most
         for kernel in sorted(kernels, key=lambda kernel: -kernel.self_device_time_total)[:15]:

@@ -12,8 +12,6 @@ from typing import Any
 os.environ.setdefault(
     "OMP_NUM_THREADS", "1"
 )  # tests run in parallel: threads would wait for each other
-if not Path("/dev/nvidiactl").exists():  # read when Triton is imported, also by PyTorch
-    os.environ.setdefault("TRITON_INTERPRET", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # tests do not access the network
 os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
@@ -117,6 +115,16 @@ pytest_plugins = ["pytester"]
 
 
 @pytest.hookimpl(optionalhook=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """`-m gpu` runs the tests that need a GPU; all others see none, so that they are the same
+    everywhere.
+    """
+    if config.option.markexpr != "gpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    if config.option.markexpr != "gpu" or not Path("/dev/nvidiactl").exists():
+        os.environ.setdefault("TRITON_INTERPRET", "1")  # read by Triton's import, also PyTorch's
+
+
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Workers begin with consecutive tests, which share fixtures and imports, and even out at the
     end.

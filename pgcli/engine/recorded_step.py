@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar, cast
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -86,12 +87,18 @@ class StepRecorder:
 
 
 class CudaGraphs:
-    """Records steps as CUDA graphs, which share their memory: no two of them run at once."""
+    """Records steps as CUDA graphs, which share their memory: no two of them run at once.
+
+    PyTorch gives up a memory pool with the last graph in it, and fails to record into it again.
+    """
 
     def __init__(self) -> None:
-        self._pool = torch.cuda.graph_pool_handle()
+        self._pool: Any = None
+        self._graphs: WeakSet[torch.cuda.CUDAGraph] = WeakSet()
 
     def __call__(self, step: Step) -> Recording:
+        if not self._graphs:
+            self._pool = torch.cuda.graph_pool_handle()
         graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
         # another thread may allocate meanwhile, as those that decode images do
         capture = torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local")
@@ -101,6 +108,7 @@ class CudaGraphs:
         except BaseException:
             torch.cuda.set_stream(stream)  # a capture that fails to end leaves its own stream
             raise
+        self._graphs.add(graph)
         return Recording(output, graph.replay)
 
 

@@ -151,7 +151,9 @@ def text_ids(folder: Path, texts: Sequence[str], length: int) -> list[list[int]]
 
 
 def processed_pixels(folder: Path, image: Image.Image) -> Tensor:
-    """An image (1, C, R, R) as transformers' image processor prepares it."""
-    processor = import_transformers().AutoImageProcessor.from_pretrained(folder, **SAFE_OPTIONS)
+    """An image (1, C, R, R) as transformers prepares it with Pillow; torchvision rounds otherwise."""
+    processor = import_transformers().AutoImageProcessor.from_pretrained(
+        folder, backend="pil", **SAFE_OPTIONS
+    )
     pixels: Tensor = processor(image, return_tensors="pt")["pixel_values"]
     return pixels

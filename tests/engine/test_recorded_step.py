@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import gc
 import warnings
+from collections import Counter
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -264,6 +267,45 @@ def test_a_capture_that_fails_to_end_leaves_the_stream_as_it_was(
     with pytest.raises((RuntimeError, AttributeError)):
         recorded_step.CudaGraphs()(counting_step([]))
     assert current == ["compute"]
+
+
+def test_no_graph_is_recorded_into_the_memory_of_graphs_that_are_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """PyTorch gives up a pool with its last graph, and then fails to record into it."""
+    alive: Counter[int] = Counter()
+    handles = count()
+
+    class Graph:
+        def __init__(self) -> None:
+            self.pool: int | None = None
+
+        def __del__(self) -> None:
+            if self.pool is not None:
+                alive[self.pool] -= 1
+
+        def replay(self) -> None:
+            pass
+
+    def capture(graph: Graph, *, pool: int, **options: Any) -> AbstractContextManager[None]:
+        assert alive[pool] or pool not in alive, "use_count > 0 INTERNAL ASSERT FAILED"
+        alive[pool] += 1
+        graph.pool = pool
+        return nullcontext()
+
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: next(handles))
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph", capture)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: None)
+    recorder = StepRecorder(recorded_step.CudaGraphs())
+    for rows in (2, 4):
+        for _ in range(3):
+            recorder.run(counting_step([]), rows, ())
+    assert +alive == {0: 2}, "recordings share their memory"
+    recorder.drop()
+    for _ in range(3):
+        recorder.run(counting_step([]), 2, ())
+    assert +alive == {1: 1}
 
 
 def test_the_garbage_collector_pauses_while_a_graph_is_recorded() -> None:

@@ -104,6 +104,7 @@ def test_decode_step_processes_one_token_per_row(
     model: PaliGemma, patch_BPD: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Prefill computes logits for the last position only: a row of logits is one mebibyte."""
+    monkeypatch.setattr("pgcli.engine.model_runner.step_recorder", lambda model: None)
     read, scored, logits = [], [], model.decoder.logits
     layer = model.decoder.layers[0]
     hook = layer.register_forward_hook(lambda *call: read.append(tuple(call[-1].shape[:2])))

@@ -308,7 +308,11 @@ def image_files(tmp_path_factory):
 @pytest.fixture(scope="module")
 def in_transformers(tiny, image_files):
     """What PaliGemmaProcessor and generate make of every image and question, in one batch."""
-    processor = transformers.PaliGemmaProcessor.from_pretrained(tiny)
+    processor = transformers.PaliGemmaProcessor(
+        # where torchvision is installed, transformers would resize with it, and round elsewhere
+        transformers.AutoImageProcessor.from_pretrained(tiny, backend="pil"),
+        transformers.AutoTokenizer.from_pretrained(tiny),
+    )
     model = transformers.PaliGemmaForConditionalGeneration.from_pretrained(
         tiny, dtype=torch.float32
     ).eval()

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from pgcli.cli.main import main
+from pgcli.engine.recorded_step import CudaGraphs, StepRecorder
 from tests.support.runs import many
 
 pytestmark = [
@@ -55,6 +56,19 @@ def test_fused_and_recorded_steps_answer_as_plain_ones(
     for row, other in zip(rows, expected, strict=True):
         assert [row[name] for name in SHARED] == [other[name] for name in SHARED]
         assert row["logprob"] == pytest.approx(other["logprob"], abs=1e-3)
+
+
+@pytest.mark.filterwarnings("error::UserWarning")
+def test_steps_are_recorded_again_after_all_recordings_were_dropped() -> None:
+    """PyTorch does not record into the memory of graphs that are gone."""
+    recorder = StepRecorder(CudaGraphs())
+    number, numbers = torch.zeros((), device="cuda"), []
+    for _ in range(3):
+        for _ in range(4):
+            numbers.append(recorder.run(lambda: number.add_(1) + 1, 1, (number,)).clone())
+        assert all(recorder._recordings.values())
+        recorder.drop()
+    assert [int(one) for one in numbers] == list(range(2, 14))
 
 
 @pytest.fixture
