@@ -6,6 +6,7 @@ import gc
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, NamedTuple, TypeVar, cast
 from weakref import WeakSet
 
@@ -87,21 +88,27 @@ class StepRecorder:
 
 
 class CudaGraphs:
-    """Records steps as CUDA graphs, which share their memory: no two of them run at once.
+    """Records steps on a device as CUDA graphs, which share their memory: no two run at once.
 
-    PyTorch gives up a memory pool with the last graph in it, and fails to record into it again.
+    One instance records all graphs of a process on a device, into one memory pool, as all share
+    cuBLAS' workspace, which is in the pool of the first. PyTorch gives up a pool with its last
+    graph and cannot record into it again.
     """
 
-    def __init__(self) -> None:
-        self._pool: Any = None
+    def __init__(self, device: torch.device):
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._graphs: WeakSet[torch.cuda.CUDAGraph] = WeakSet()
+        self._pool: Any = None
 
     def __call__(self, step: Step) -> Recording:
         if not self._graphs:
+            torch._C._cuda_clearCublasWorkspaces()  # they would stay in the former pool
             self._pool = torch.cuda.graph_pool_handle()
         graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
         # another thread may allocate meanwhile, as those that decode images do
-        capture = torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local")
+        capture = torch.cuda.graph(
+            graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
+        )
         try:
             with _without_gc(), capture:
                 output = step()
@@ -124,8 +131,11 @@ def _without_gc() -> Iterator[None]:
             gc.enable()
 
 
+#: What records the steps of all models on a device.
+cuda_graphs = cache(CudaGraphs)
+
+
 def step_recorder(model: PaliGemma) -> StepRecorder | None:
     """A recorder for the model's steps; None where they are not recorded."""
-    if model.projector.weight.device.type != "cuda":
-        return None
-    return StepRecorder(CudaGraphs())
+    device = model.projector.weight.device
+    return StepRecorder(cuda_graphs(device)) if device.type == "cuda" else None

@@ -151,7 +151,7 @@ def text_ids(folder: Path, texts: Sequence[str], length: int) -> list[list[int]]
 
 
 def processed_pixels(folder: Path, image: Image.Image) -> Tensor:
-    """An image (1, C, R, R) as transformers prepares it with Pillow; torchvision rounds otherwise."""
+    """An image (1, C, R, R) as transformers prepares it by Pillow, not torchvision."""
     processor = import_transformers().AutoImageProcessor.from_pretrained(
         folder, backend="pil", **SAFE_OPTIONS
     )

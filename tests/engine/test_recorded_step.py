@@ -7,6 +7,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -222,6 +223,37 @@ def run(recorder: StepRecorder, step: Step, times: int, memory: tuple[Tensor, ..
         recorder.run(step, 4, memory)
 
 
+def pretend_graphs(monkeypatch: pytest.MonkeyPatch, live: Counter[int] | None = None) -> list[None]:
+    """Graphs without a GPU: counts those of each pool; when workspaces of cuBLAS were cleared."""
+    live = Counter() if live is None else live
+    handles, cleared = count(), []
+
+    class Graph:
+        pool: int | None = None
+
+        def __del__(self) -> None:
+            if self.pool is not None:
+                live[self.pool] -= 1
+
+        def replay(self) -> None:
+            pass
+
+    def capture(graph: Graph, *, pool: int, **options: Any) -> AbstractContextManager[None]:
+        assert live[pool] or pool not in live, "PyTorch cannot record into this pool again"
+        live[pool] += 1
+        graph.pool = pool
+        return nullcontext()
+
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph", capture)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: next(handles))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: None)
+    clear = partial(cleared.append, None)
+    monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", clear, raising=False)
+    return cleared
+
+
 def test_steps_run_as_they_are_where_recording_fails_with_one_warning() -> None:
     calls: list[int] = []
     recorder = StepRecorder(failing(RuntimeError("operation not permitted\nwhen capturing")))
@@ -259,53 +291,39 @@ def test_a_capture_that_fails_to_end_leaves_the_stream_as_it_was(
         def __exit__(self, *error: object) -> None:
             raise RuntimeError("operation failed due to a previous error during capture")
 
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: None)
+    pretend_graphs(monkeypatch)
     monkeypatch.setattr(torch.cuda, "graph", lambda *given, **options: Capture())
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: current[0])
     monkeypatch.setattr(torch.cuda, "set_stream", lambda stream: current.__setitem__(0, stream))
     with pytest.raises((RuntimeError, AttributeError)):
-        recorded_step.CudaGraphs()(counting_step([]))
+        recorded_step.CudaGraphs(torch.device("cuda"))(counting_step([]))
     assert current == ["compute"]
 
 
-def test_no_graph_is_recorded_into_the_memory_of_graphs_that_are_gone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """PyTorch gives up a pool with its last graph, and then fails to record into it."""
-    alive: Counter[int] = Counter()
-    handles = count()
+def test_graphs_share_a_pool_until_the_last_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those of other models: cuBLAS' workspace is in the pool of the first of them."""
+    live: Counter[int] = Counter()
+    cleared = pretend_graphs(monkeypatch, live)
+    record = recorded_step.CudaGraphs(torch.device("cuda"))
+    first, second = StepRecorder(record), StepRecorder(record)
 
-    class Graph:
-        def __init__(self) -> None:
-            self.pool: int | None = None
+    def record_two(recorder: StepRecorder) -> None:
+        for rows in (2, 4):
+            for _ in range(3):
+                recorder.run(counting_step([]), rows, ())
 
-        def __del__(self) -> None:
-            if self.pool is not None:
-                alive[self.pool] -= 1
-
-        def replay(self) -> None:
-            pass
-
-    def capture(graph: Graph, *, pool: int, **options: Any) -> AbstractContextManager[None]:
-        assert alive[pool] or pool not in alive, "use_count > 0 INTERNAL ASSERT FAILED"
-        alive[pool] += 1
-        graph.pool = pool
-        return nullcontext()
-
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: next(handles))
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
-    monkeypatch.setattr(torch.cuda, "graph", capture)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: None)
-    recorder = StepRecorder(recorded_step.CudaGraphs())
-    for rows in (2, 4):
-        for _ in range(3):
-            recorder.run(counting_step([]), rows, ())
-    assert +alive == {0: 2}, "recordings share their memory"
-    recorder.drop()
-    for _ in range(3):
-        recorder.run(counting_step([]), 2, ())
-    assert +alive == {1: 1}
+    record_two(first)
+    record_two(second)
+    assert +live == {0: 4}
+    first.drop()
+    record_two(first)
+    assert +live == {0: 4}
+    assert len(cleared) == 1
+    first.drop()
+    second.drop()
+    record_two(second)
+    assert +live == {1: 2}
+    assert len(cleared) == 2, "the workspace is not left in the former pool"
 
 
 def test_the_garbage_collector_pauses_while_a_graph_is_recorded() -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from pgcli.cli.main import main
-from pgcli.engine.recorded_step import CudaGraphs, StepRecorder
+from pgcli.engine.recorded_step import StepRecorder, cuda_graphs
 from tests.support.runs import many
 
 pytestmark = [
@@ -59,16 +59,35 @@ def test_fused_and_recorded_steps_answer_as_plain_ones(
 
 
 @pytest.mark.filterwarnings("error::UserWarning")
-def test_steps_are_recorded_again_after_all_recordings_were_dropped() -> None:
-    """PyTorch does not record into the memory of graphs that are gone."""
-    recorder = StepRecorder(CudaGraphs())
-    number, numbers = torch.zeros((), device="cuda"), []
-    for _ in range(3):
-        for _ in range(4):
-            numbers.append(recorder.run(lambda: number.add_(1) + 1, 1, (number,)).clone())
+def test_recordings_hold_after_others_are_gone() -> None:
+    """A step that needs a workspace of cuBLAS, which the graphs of a process share."""
+    torch.manual_seed(0)
+    x, weight = (
+        torch.randn(shape, device="cuda", dtype=torch.bfloat16) / 64
+        for shape in ((64, 16384), (16384, 2048))
+    )
+
+    def results(recorder: StepRecorder) -> list[torch.Tensor]:
+        runs = [recorder.run(lambda: (x @ weight).float(), 1, (x,)).clone() for _ in range(4)]
         assert all(recorder._recordings.values())
-        recorder.drop()
-    assert [int(one) for one in numbers] == list(range(2, 14))
+        return runs
+
+    def disturb() -> None:
+        """What compiled models do, and memory that is used again."""
+        torch._C._cuda_clearCublasWorkspaces()
+        torch.cuda.empty_cache()
+        torch.full((2**28,), torch.nan, device="cuda")
+
+    expected = x.float() @ weight.float()
+    kept, gone = (StepRecorder(cuda_graphs(x.device)) for _ in range(2))
+    for _ in range(3):
+        for first, second in ((gone, kept), (kept, gone)):
+            for result in [*results(first), *results(second)]:
+                torch.testing.assert_close(result, expected, rtol=0.02, atol=0.02)
+            disturb()
+            gone.drop()
+            disturb()
+        kept.drop()
 
 
 @pytest.fixture
