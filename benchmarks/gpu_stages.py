@@ -10,7 +10,7 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -110,9 +110,12 @@ class Bench:
         # on a CPU nothing is packed, so that transformers shares the weights
         if setup.device.type == "cuda":
             optimize_for_device(self.model)
-        self.engine = InferenceEngine(
-            self.model, Tokenizer.from_folder(folder), Preprocessing(), label="random", batch_size=1
-        )
+        self.engine = self._engine()
+
+    def _engine(self) -> InferenceEngine:
+        """An engine with the model, and with a KV cache and recorded steps of its own."""
+        tokenizer = Tokenizer.from_folder(self.folder)
+        return InferenceEngine(self.model, tokenizer, Preprocessing(), label="random", batch_size=1)
 
     def inputs(self, batch: int, count: int, lengths: Lengths) -> BenchInputs:
         side = self.engine.spec.resolution
@@ -134,13 +137,13 @@ class Bench:
 
     def programs(self) -> dict[str, Callable[[BenchInputs], BenchRun]]:
         """The programs that are compared."""
-        ours = EngineRunner(self.engine)
+        recorded, step_by_step, unfused = (EngineRunner(self._engine()) for _ in range(3))
         eager = partial(mock.patch.object, model_runner, "step_recorder", lambda model: None)
         plain = partial(mock.patch.object, FusedGemma, "forward", Gemma.forward)
         return {
-            "recorded": partial(_within, [nullcontext], ours.run_arrays),
-            "eager": partial(_within, [eager], ours.run_arrays),
-            "plain": partial(_within, [eager, plain], ours.run_arrays),
+            "recorded": recorded.run_arrays,
+            "eager": partial(_within, [eager], step_by_step.run_arrays),
+            "plain": partial(_within, [eager, plain], unfused.run_arrays),
             "transformers": self.reference().run_arrays,
         }
 

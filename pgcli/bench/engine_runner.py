@@ -64,27 +64,27 @@ class EngineRunner:
         """From the images' pixels in memory to every row's tokens."""
         self._engine.batch_size = inputs.batch
         recorder, prompts = TokenRecorder(inputs.lengths), inputs.question.templates or ()
-        start = perf_counter()
+        kept, start = self._engine.kept_bytes, perf_counter()
         stream = (
             (number * len(prompts), replace(image, item=replace(image.item, prompts=prompts)))
             for number, image in enumerate(inputs.images)
         )
         rows = recorder.ask(self._engine, stream, inputs.question)
         answers = [answer for _, answer in rows]
-        return _run(perf_counter() - start, answers, recorder)
+        return _run(perf_counter() - start, answers, recorder, kept)
 
     def run_files(self, inputs: BenchInputs, output: Path) -> BenchRun:
         """From the images' files to rows of JSON in a file, as a command writes them."""
         self._engine.batch_size = inputs.batch
         recorder = TokenRecorder(inputs.lengths)
-        start = perf_counter()
+        kept, start = self._engine.kept_bytes, perf_counter()
         answers = []
         descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
         with closing(RowFile(descriptor, str(output))) as rows:
             for answer in self._answers(inputs, recorder):
                 rows.append(json_line(answer, RowSchema()).encode())
                 answers.append(answer)
-        return _run(perf_counter() - start, answers, recorder)
+        return _run(perf_counter() - start, answers, recorder, kept)
 
     def _answers(self, inputs: BenchInputs, recorder: TokenRecorder) -> Iterator[Answer]:
         """The answers of the images' files, which are decoded as for a command."""
@@ -105,7 +105,7 @@ class EngineRunner:
         )
 
 
-def _run(seconds: float, answers: Iterable[Answer], recorder: TokenRecorder) -> BenchRun:
+def _run(seconds: float, answers: Iterable[Answer], recorder: TokenRecorder, kept: int) -> BenchRun:
     vision = prefill = decode = 0.0
     for answer in answers:
         if answer.error is not None:
@@ -117,4 +117,4 @@ def _run(seconds: float, answers: Iterable[Answer], recorder: TokenRecorder) -> 
         prefill += (answer.prefill_ms or 0.0) / 1000
         decode += (answer.decode_ms or 0.0) / 1000
     tokens = tuple(recorder.tokens[row] for row in sorted(recorder.tokens))
-    return BenchRun(seconds, Stages(vision, prefill, decode), tokens)
+    return BenchRun(seconds, Stages(vision, prefill, decode), tokens, kept_bytes=kept)

@@ -28,13 +28,14 @@ def in_turns(acts: Sequence[Act], rounds: int) -> list[list[BenchRun]]:
 
 
 def with_peak_memory(act: Act) -> BenchRun:
-    """The run with its peak GPU memory beyond that before the run."""
+    """The run with its peak GPU memory: beyond that before the run, and what the program kept."""
     if not torch.cuda.is_available():
         return act()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     run = act()
-    return replace(run, peak_bytes=torch.cuda.max_memory_allocated() - before)
+    peak = torch.cuda.max_memory_allocated() - before + run.kept_bytes
+    return replace(run, peak_bytes=peak)
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,13 +43,15 @@ class BenchInputs:
 class BenchRun:
     """One run: its wall-clock seconds, the model's seconds by stage, and each row's tokens.
 
-    `peak_bytes` is the peak GPU memory beyond that before the run; None without a GPU.
+    `peak_bytes` is the peak GPU memory on top of the weights, None without a GPU; `kept_bytes` is
+    what the program had kept from its last run.
     """
 
     seconds: float
     stages: Stages
     tokens: tuple[tuple[int, ...], ...]
     peak_bytes: int | None = None
+    kept_bytes: int = 0
 
 
 class Runner(Protocol):

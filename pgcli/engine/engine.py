@@ -107,6 +107,11 @@ class InferenceEngine:
         return parameters(self.model.config) > LARGE_PARAMETERS
 
     @property
+    def kept_bytes(self) -> int:
+        """The memory of the KV cache that is kept for the next question."""
+        return self._idle_runner[1].cache_bytes if self._idle_runner else 0
+
+    @property
     def batch_size(self) -> int:
         """The maximum number of rows at once; if automatic, it is computed for each question."""
         return self._batch_size

@@ -99,6 +99,10 @@ class ModelRunner:
         """Whether tokens are read while a later step runs."""
         return self._depth > 0
 
+    @property
+    def cache_bytes(self) -> int:
+        return self._cache.nbytes
+
     def run(self, batch: Batch) -> None:
         """Run a batch. Raises OutOfMemory; then call `preempt` with what the scheduler preempts."""
         with current(self._device):

@@ -35,7 +35,7 @@ def import_transformers() -> ModuleType:
     except ImportError as missing:
         raise UsageError(
             f"this command compares with transformers, which cannot be imported: {missing}",
-            hint="python -m pip install 'transformers>=5.5'",
+            hint="python -m pip install 'transformers>=5.23'",
         ) from missing
     module: ModuleType = transformers
     return module

@@ -5,6 +5,7 @@ import shutil
 import time
 from contextlib import nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -212,6 +213,19 @@ class TestSpeeds:
         runs = in_turns([act("A"), act("B")], rounds=3)
         assert "".join(order) == "ABBAAB"
         assert [run.seconds for run in runs[1]] == [2, 3, 6]
+
+    def test_the_kv_cache_that_is_kept_counts_as_memory_of_a_run(self, runners, monkeypatch):
+        ours, _, work = runners
+        bytes_allocated = iter((100, 130, 200, 260))
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: next(bytes_allocated))
+        monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: next(bytes_allocated))
+        monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: None)
+        act = partial(ours.run_arrays, work(3))
+        first, second = (run.peak_bytes for run in in_turns([act], 2)[0])
+        assert first == 30
+        assert second == 60 + ours._engine.kept_bytes
+        assert ours._engine.kept_bytes >= 4 * cache_bytes(ours._engine.model.config, 4)
 
     def test_ratio_is_of_medians_with_the_range_of_rounds(self):
         reported = speedup("other", [1.0, 2.0, 4.0], [3.0, 3.0, 20.0])
