@@ -338,9 +338,10 @@ class TestRoofline:
 
     def test_the_highest_rates_of_the_models_shapes_are_the_peak(self, tiny, monkeypatch):
         monkeypatch.undo()
-        monkeypatch.setattr(peak_rates, "PRODUCT_SECONDS", 0.0)
+        monkeypatch.setattr(peak_rates, "PRODUCT_SECONDS", 1e-9)
         monkeypatch.setattr(peak_rates, "BUFFER_BYTES", 2**20)
-        monkeypatch.setattr(peak_rates, "LARGE", (32, 64, 64))
+        monkeypatch.setattr(peak_rates, "LARGE", (64, 64))
+        monkeypatch.setattr(peak_rates, "LARGE_ROWS", {"cpu": 32})
         config, product = read_config(tiny), peak_rates._product
         rates = {}
 
