@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -96,7 +97,7 @@ def box_of(value: Any) -> Box | None:
 
 
 def number(value: Any) -> float | None:
-    """The value as a number; None for anything else, and for NaN."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+    """The value as a number; None for anything else, for NaN and infinity."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return value
+    return value if abs(value) <= sys.float_info.max else None

@@ -8,7 +8,7 @@ import math
 import re
 import sys
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import date, time
 from hashlib import sha256
@@ -173,7 +173,8 @@ class RowSchema:
 def task_of(row: Mapping[str, Any]) -> Any:
     """The task of a row: the column `task` of answers, or else the task by its other columns."""
     if "boxes" in row:
-        return row.get("task")
+        task = row.get("task")
+        return task if isinstance(task, str) else None
     return next((task for task, column in COLUMN_OF_TASK.items() if column in row), None)
 
 
@@ -231,12 +232,14 @@ def schema_of_answers(answers: Iterable[Answer]) -> RowSchema:
 
 def answer_digest(row: Mapping[str, Any]) -> str:
     """A digest of a row's answer, error and boxes: it differs where an answer has changed."""
-    boxes = [
-        [box.get("label"), *(_number(box.get(name)) for name in BOX_NUMBERS[:4])]
-        if isinstance(box, Mapping)
-        else box
-        for box in row.get("boxes") or ()
-    ]
+    boxes = row.get("boxes") or ()
+    if isinstance(boxes, Sequence):
+        boxes = [
+            [box.get("label"), *(_number(box.get(name)) for name in BOX_NUMBERS[:4])]
+            if isinstance(box, Mapping)
+            else box
+            for box in boxes
+        ]
     content = json.dumps([row.get("answer"), row.get("error"), boxes], default=str)
     return sha256(content.encode()).hexdigest()[:DIGEST_CHARACTERS]
 

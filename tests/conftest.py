@@ -137,9 +137,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 SLOW_TIMEOUT_SECONDS = 900  # hangs end here, also on a busy machine; pyproject.toml has the others
 
 
+#: Of the kinds of runs in tests/support/run_kinds.py, those that the default tests disturb.
+USUAL_RUNS = ("lines", "folder", "parquet of engines")
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Slow tests may take longer before they count as hanging."""
+    """Runs of other kinds are disturbed by slow tests, which may take longer before they hang."""
     for item in items:
+        kind = item.callspec.params.get("kind") if hasattr(item, "callspec") else None
+        if kind is not None and item.path.parent.name == "run" and kind not in USUAL_RUNS:
+            item.add_marker(pytest.mark.slow)
         is_slow = item.get_closest_marker("slow") or item.get_closest_marker("nightly")
         if is_slow and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT_SECONDS))

@@ -80,7 +80,7 @@ class EngineRunner:
         kept, start = self._engine.kept_bytes, perf_counter()
         answers = []
         descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
-        with closing(RowFile(descriptor, str(output))) as rows:
+        with closing(RowFile(descriptor, output)) as rows:
             for answer in self._answers(inputs, recorder):
                 rows.append(json_line(answer, RowSchema()).encode())
                 answers.append(answer)

@@ -109,8 +109,13 @@ def read_arrow(file: bytes | Path, name: str) -> pa.Table:
         if table.schema != SCHEMA:
             raise pa.ArrowInvalid("its columns are others")
     except (pa.ArrowException, OSError) as problem:
-        raise OutputExists(
-            f"{name} in the state folder is not the list of files of a run",
-            hint="--overwrite begins the run anew; another -o leaves it alone",
-        ) from problem
+        raise not_files(name) from problem
     return table
+
+
+def not_files(name: str) -> OutputExists:
+    """The error for what is in the place of the files of a run."""
+    return OutputExists(
+        f"{name} in the state folder is not the list of files of a run",
+        hint="--overwrite begins the run anew; another -o leaves it alone",
+    )

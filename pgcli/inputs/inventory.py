@@ -26,6 +26,7 @@ from pgcli.inputs.file_table import (
     TEXT,
     FileRecord,
     make_table,
+    not_files,
     read_arrow,
     read_records,
     to_arrow,
@@ -145,10 +146,14 @@ class Inventory:
     ) -> Inventory:
         """The inventory that `to_arrow` wrote, a file for each generation. Scans nothing.
 
-        Raises OutputExists for a file that is none.
+        Raises OutputExists for a file that is none, or of other sources.
         """
         generations = [read_arrow(file, f"inputs/{n}.arrow") for n, file in enumerate(files)]
-        return cls(sources, options, generations)
+        inventory = cls(sources, options, generations)
+        source_N = inventory._files["source"].to_numpy()
+        if ((source_N >= len(sources)) & (inventory._kinds != TEXT)).any():
+            raise not_files("inputs/")
+        return inventory
 
     def to_arrow(self, generation: int) -> bytes:
         """The content of the Arrow file of a generation."""

@@ -60,8 +60,10 @@ DEFAULT_OPTIONS, NO_RECORD = ReadOptions(), FileRecord(0, NAMED, TABLE)
 def open_table(
     file: InputFile, options: ReadOptions = DEFAULT_OPTIONS, record: FileRecord = NO_RECORD
 ) -> Table:
-    """The table in a file that has one of the endings of tables."""
-    module, _, name = READERS[manifest_ending(file.path) or ""].partition(".")
+    """The table in a file. Raises ManifestError for one without an ending of tables."""
+    if (ending := manifest_ending(file.path)) is None:
+        raise ManifestError(f"{file.name!r} is not a table")
+    module, _, name = READERS[ending].partition(".")
     table: Table = getattr(import_module(f"pgcli.inputs.{module}"), name)(file, options, record)
     return table
 

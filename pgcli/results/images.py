@@ -210,7 +210,7 @@ class RunInput:
         values = self._record.input if self._record is not None else {}
         folder, sources = values.get("folder"), values.get("sources")
         #: The folder that relative paths of the run start from; empty for the current folder.
-        self.folder = folder if isinstance(folder, str) and Path(folder).is_dir() else ""
+        self.folder = folder if isinstance(folder, str) and os.path.isdir(folder) else ""  # noqa: PTH112
         listed = sources if isinstance(sources, list) else ()
         self.sources = [source for source in listed if isinstance(source, str)]
         #: Why there are no items; empty as long as there is no such reason.

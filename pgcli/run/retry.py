@@ -71,4 +71,4 @@ def open_retried(store: Store, answered: Mapping[int, bytes]) -> RowFile:
     assert isinstance(store, LocalStore)
     data = b"".join(b"%d %b" % pair for pair in answered.items())
     store.replace(RETRIED, data)
-    return RowFile(store.open_append(RETRIED), RETRIED, len(data))
+    return RowFile(store.open_append(RETRIED), store.path / RETRIED, len(data))

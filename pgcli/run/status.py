@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -143,7 +144,9 @@ def rate_of(values: Mapping[str, Any]) -> float:
     rows, seconds = values.get("rows"), values.get("seconds")
     if not isinstance(rows, int) or not isinstance(seconds, float | int) or not seconds:
         return 0.0
-    return rows / seconds
+    with suppress(OverflowError):  # a file of another program
+        return rows / seconds
+    return 0.0
 
 
 def shown(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -129,7 +129,7 @@ def text_file(path: Path, *, overwrite: bool) -> Iterator[Callable[[bytes], None
                     path.unlink()  # and not the file that it leads to
                 flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
                 flags |= os.O_TRUNC if overwrite else os.O_EXCL
-                file = RowFile(os.open(path, flags, 0o666), str(path))
+                file = RowFile(os.open(path, flags, 0o666), path)
         file.append(data)
 
     try:

@@ -36,6 +36,7 @@ def named(output: Path) -> str:
     return str(output) if output.suffix else f"{output}/"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", ["files", "names"])
 def test_check_of_a_running_run_compares_its_rows_until_now(
     cli: Command, output: Path, tmp_path: Path, source: str
@@ -70,6 +71,7 @@ def test_check_of_a_running_run_compares_its_rows_until_now(
         assert "is missing" in cli("check", output)[1]
 
 
+@pytest.mark.slow
 def test_check_while_rows_are_written(cli: Command, output: Path) -> None:
     run = started("caption", *MANY, "-o", named(output), "--rows-per-file=9", seconds=0.01)
     wait_until(lambda: any(Path(f"{output}.pgcli").glob("run.json")))

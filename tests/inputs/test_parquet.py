@@ -251,6 +251,7 @@ def zeros_repeated(size: int, rows: int, kind: Callable[[], pa.DataType] = pa.bi
     return pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), word)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc tells the peak of memory")
 @pytest.mark.parametrize("column", ["image", "struct", "kept", "prompt", "id"])
 def test_dictionary_bomb_costs_its_row_group(column: str) -> None:
@@ -298,6 +299,7 @@ def test_thirty_million_nulls_end_in_seconds(column: str) -> None:
     assert set(found) == {"missing" if column == "kept" else "no_prompt"}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc tells the peak of memory")
 def test_page_of_zeros_costs_its_row_group() -> None:
     """The bytes of one page unpack to more than a process may have."""

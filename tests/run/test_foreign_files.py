@@ -313,6 +313,7 @@ def test_kept_answers_of_no_row_with_an_error_are_left_out(images: Path, number:
     assert (code, rows_of(images / "run", "rows.jsonl")) == (3, rows), said
 
 
+@pytest.mark.slow
 def test_run_that_saved_nothing_may_be_killed_while_it_cleans_up(images: Path) -> None:
     """Whatever is left of its state is no reason to refuse the next run."""
 

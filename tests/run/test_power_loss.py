@@ -56,7 +56,7 @@ def test_what_is_saved_is_on_disk_when_the_call_returns(
     disk = Disk(store.path, 0)
     with disk.on(monkeypatch):
         store.replace("claims/0", b"settings" * 100)
-        rows = RowFile(store.open_append("rows"), "rows")
+        rows = RowFile(store.open_append("rows"), store.path / "rows")
         rows.append(b"a row\n")
         rows.close()
         disk.wreck = tree(store.path)

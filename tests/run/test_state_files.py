@@ -85,6 +85,7 @@ def test_state_of_a_complete_run_has_only_names_of_the_documentation(
     assert names == {"run.json", "lock", "log.txt", "inputs/N.arrow", "processes/ID.json"}
 
 
+@pytest.mark.slow
 def test_state_of_killed_runs_has_only_names_of_the_documentation(images: Path) -> None:
     seen = set[str]()
     for output, runs in RUNS.values():

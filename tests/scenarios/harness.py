@@ -10,7 +10,7 @@ A scenario is a file of lines:
     vary: largest batch\t\d+ => largest batch\t#     one more pattern of what varies
     serve: photos                          a server with these inputs, removed from the folder:
                                            $SERVER/bucket/photos and s3://bucket/photos
-    slow                                   marked so; it takes over five seconds
+    slow                                   marked so; it takes over two seconds
     needs: ray                             skipped without this module; `lacks: ray` with it
     given rows.csv:                        a text file
     | image,id

@@ -105,7 +105,7 @@ def test_read_only_disk_is_reported_before_loading(disk: Path) -> None:
     assert b"Traceback" not in run.stderr
 
 
-@pytest.mark.nightly
+@pytest.mark.slow
 def test_removed_output_folder_is_noticed_in_seconds(tmp_path: Path) -> None:
     folder = tmp_path / "here"
     folder.mkdir()

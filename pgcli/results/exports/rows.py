@@ -202,7 +202,7 @@ def with_answer_columns(row: Row) -> Row:
 
 def added_columns(row: Row) -> frozenset[str]:
     """The columns that `with_answer_columns` added."""
-    columns = BASE_OF_TASK.get(row["task"])
+    columns = BASE_OF_TASK.get(task_of(row))
     return frozenset() if columns is None else ANSWER_COLUMNS - set(columns)
 
 

@@ -74,7 +74,7 @@ class LinesForm(LineReader):
             descriptor = self._folder.open_append(self._name)
             with wrap_write_errors(self._output):
                 os.ftruncate(descriptor, self._size)
-            self._file = RowFile(descriptor, str(self._output), self._size)
+            self._file = RowFile(descriptor, self._output, self._size)
         return self._file
 
     def finish(self, total: int) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from io import BytesIO
 from itertools import islice
+from pathlib import Path
 from time import monotonic
 from typing import Any, BinaryIO
 
@@ -182,8 +183,9 @@ def open_stream(store: Store, name: str) -> BinaryIO | None:
 class RowFile:
     """A file to which rows are appended, each completely or not at all. Raises OutputFailed."""
 
-    def __init__(self, descriptor: int, name: str, size: int = 0):
-        self.name, self._descriptor, self._size = name, descriptor, size
+    def __init__(self, descriptor: int, path: Path, size: int = 0, *, name: str = ""):
+        self.name, self._path = name or str(path), path
+        self._descriptor, self._size = descriptor, size
         self._synced_at = monotonic()
 
     def append(self, line: bytes) -> None:
@@ -205,8 +207,8 @@ class RowFile:
         """Flush all lines to disk. A failed flush is final: what is on disk is unknown."""
         with wrap_write_errors(self.name):
             os.fsync(self._descriptor)
-            is_gone = os.fstat(self._descriptor).st_nlink == 0
-        if is_gone:
+            is_there = os.fstat(self._descriptor).st_nlink > 0 and self._path.exists()
+        if not is_there:
             raise removed(self.name)
         self._synced_at = monotonic()
 
@@ -304,7 +306,8 @@ class OpenFiles(LineReader):
         if not isinstance(self._store, LocalStore):
             return OpenFile(HeldRows(self._held, name), first)
         self._store.delete([name])  # of this process, which answers the rows again
-        return OpenFile(RowFile(self._store.open_append(name), name), first)
+        descriptor = self._store.open_append(name)
+        return OpenFile(RowFile(descriptor, self._store.path / name, name=name), first)
 
     def put_held(self) -> None:
         """Put the rows that are held for an object store. Raises OutputFailed."""

@@ -151,9 +151,9 @@ def difference(name: str, old: Any, new: Any) -> str:
     return f"{name}: {old} -> {new}"
 
 
-def changed_source(old: Sequence[str] | None, new: Sequence[str] | None) -> str:
+def changed_source(old: Any, new: Sequence[str] | None) -> str:
     """`old -> new` of the first source that is not as before; empty where new ones only follow."""
-    for number, before in enumerate(old or ()):
+    for number, before in enumerate(old if isinstance(old, list | tuple) else ()):
         now = new[number] if new is not None and number < len(new) else "nothing"
         if before != now:
             return f"{before} -> {now}"
