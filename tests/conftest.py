@@ -143,7 +143,9 @@ USUAL_RUNS = ("lines", "folder", "parquet of engines")
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Runs of other kinds are disturbed by slow tests, which may take longer before they hang."""
+    """Disturbed runs of other kinds are slow tests; those may take longer before they count as
+    hanging.
+    """
     for item in items:
         kind = item.callspec.params.get("kind") if hasattr(item, "callspec") else None
         if kind is not None and item.path.parent.name == "run" and kind not in USUAL_RUNS:
