@@ -39,11 +39,12 @@ MAX_IMAGES_AHEAD = 256
 #: Nothing arrives, where it takes longer than this.
 POLL_SECONDS = 0.2
 
+Given = TypeVar("Given")
 Entry = TypeVar("Entry")
 
 
 def decode_ahead(
-    items: Iterable[Item],
+    items: Iterable[Item | DecodedImage],
     decoder: Decoder,
     *,
     workers: int | None,
@@ -58,13 +59,13 @@ def decode_ahead(
 
     The processes start, and items are decoded, before the first image is asked for.
     Without workers, or if their number is None and `total` is small, each item is decoded in this
-    process when it is asked for; no time limit applies there. The bytes of an item are released
-    once it is decoded. An image that crashes its process twice, or takes more than
-    `worker.PROCESSOR_SECONDS`, becomes a fault. Images ahead take at most `max_bytes`, and
-    processes that decode large images wait for each other. Closing the iterator ends the processes;
-    once `should_stop()` is true, it ends without waiting. The `reader` fetches items at addresses,
-    several at a time. With `pauses`, None is yielded while no image arrives. Raises NoUsableDevice
-    if a process cannot start.
+    process when it is asked for; no time limit applies there. Images that are decoded already come
+    in their places. The bytes of an item are released once it is decoded. An image that crashes
+    its process twice, or takes more than `worker.PROCESSOR_SECONDS`, becomes a fault. Images ahead
+    take at most `max_bytes`, and processes that decode large images wait for each other. Closing
+    the iterator ends the processes; once `should_stop()` is true, it ends without waiting. The
+    `reader` fetches items at addresses, several at a time. With `pauses`, None is yielded while no
+    image arrives. Raises NoUsableDevice if a process cannot start.
     """
     are_few = workers is None and total is not None and total < MIN_ITEMS_FOR_WORKERS
     if workers == 0 or are_few:
@@ -78,7 +79,7 @@ def decode_ahead(
 
 
 def _decode_here(
-    items: Iterable[Item],
+    items: Iterable[Item | DecodedImage],
     decoder: Decoder,
     reader: Reader | None,
     should_stop: Callable[[], bool],
@@ -89,10 +90,10 @@ def _decode_here(
     silence_decoders()
     room = Budget(MAX_ITEMS_AHEAD)
 
-    def admit(item: Item) -> Item | None:
+    def admit(item: Item | DecodedImage) -> Item | DecodedImage | None:
         return item if room.take(1) else None
 
-    feed = _Feed(items, admit) if pauses else None
+    feed = _Feed[Item | DecodedImage](items, admit) if pauses else None
     try:
         for item in items if feed is None else feed.entries(should_stop):
             if item is None:
@@ -100,6 +101,9 @@ def _decode_here(
                 continue
             if feed is not None:
                 room.give(1)
+            if isinstance(item, DecodedImage):
+                yield item
+                continue
             with _read(item, reader) as (readable, took_ms):
                 image = decoder(readable)
             yield replace(image, item=without_data(image.item), load_ms=image.load_ms + took_ms)
@@ -124,7 +128,7 @@ class _Feed(Generic[Entry]):
     `admit` may wait for room; its None ends the thread.
     """
 
-    def __init__(self, items: Iterable[Item], admit: Callable[[Item], Entry | None]):
+    def __init__(self, items: Iterable[Given], admit: Callable[[Given], Entry | None]):
         self._queue: SimpleQueue[Entry | Exception | None] = SimpleQueue()
         with start_errors():
             threading.Thread(target=self._run, args=(items, admit), daemon=True).start()
@@ -146,7 +150,7 @@ class _Feed(Generic[Entry]):
                 return
             yield entry
 
-    def _run(self, items: Iterable[Item], admit: Callable[[Item], Entry | None]) -> None:
+    def _run(self, items: Iterable[Given], admit: Callable[[Given], Entry | None]) -> None:
         end: Exception | None = None
         try:
             for item in items:
@@ -185,7 +189,11 @@ class _Pool:
         self._usual_bytes = LARGEST_PIXEL_BYTES
 
     def images(
-        self, items: Iterable[Item], should_stop: Callable[[], bool], *, pauses: bool
+        self,
+        items: Iterable[Item | DecodedImage],
+        should_stop: Callable[[], bool],
+        *,
+        pauses: bool,
     ) -> Generator[DecodedImage | None, None, None]:
         """None once items are being decoded; then these, in order."""
         try:
@@ -210,11 +218,18 @@ class _Pool:
         finally:
             self._close()
 
-    def _submit(self, item: Item) -> Future[DecodedImage] | None:
+    def _submit(self, item: Item | DecodedImage) -> Future[DecodedImage] | None:
         """The image to come, once there is room for it; None once the pool is closed."""
-        reserved = len(item.data or b"") + self._usual_bytes
+        if isinstance(item, DecodedImage):
+            reserved = _pixel_bytes(item)
+        else:
+            reserved = len(item.data or b"") + self._usual_bytes
         if not (self._room.take(1) and self._ahead.take(reserved)):
             return None
+        if isinstance(item, DecodedImage):
+            future = Future[DecodedImage]()
+            future.set_result(item)
+            return future
         with start_errors():
             return self._threads.submit(self._decode, item, reserved)
 

@@ -6,7 +6,7 @@ B rows · R resolution · C channels
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 
@@ -17,11 +17,14 @@ from torch import Tensor
 from pgcli.errors import TooManyErrors
 from pgcli.images import ImageDecoder
 from pgcli.images.pool import decode_ahead
-from pgcli.records import DecodedImage
+from pgcli.records import DecodedImage, Item
 from pgcli.stores import Reader
 from pgcli.training.processes import ALONE, Processes
 from pgcli.training.rows import RowErrors, RowStore, TrainingRow
 from pgcli.training.seeds import seed_of
+
+#: Decoded images of a small data set are kept for its other rows and epochs: 3,500 of 224 x 224.
+KEPT_BYTES = 512 * 2**20
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,8 @@ class TrainingData:
 
     Of several `processes`, each reads its share of every batch to train on. Of a batch to train on
     no image may be left. `make_reader` makes the reader of images at addresses; a pass through
-    batches ends its own.
+    batches ends its own. `kept` has decoded images by their `image_key`, as many as there is room
+    for: each is decoded once.
     """
 
     train: Sequence[TrainingRow]
@@ -97,6 +101,7 @@ class TrainingData:
     workers: int | None = None
     make_reader: Callable[[], Reader | None] = lambda: None
     processes: Processes = ALONE
+    kept: dict[str, DecodedImage] = field(default_factory=dict)
 
     def row_batches(self, first: int, stop: int) -> Iterator[list[TrainingRow]]:
         """The rows of the steps, this process's share."""
@@ -147,7 +152,7 @@ class TrainingData:
                 yield from batch
 
         decoded = decode_ahead(
-            map(self.store.item, rows()),
+            map(self._item, rows()),
             self.decoder,
             workers=self.workers,
             total=total,
@@ -165,9 +170,15 @@ class TrainingData:
         finally:
             decoded.close()
 
+    def _item(self, row: TrainingRow) -> Item | DecodedImage:
+        return self.kept.get(row.image_key) or self.store.item(row)
+
     def _batch(self, rows: Sequence[TrainingRow], images: Sequence[DecodedImage]) -> ImageBatch:
         for row, image in zip(rows, images, strict=True):
             self.errors.add(row.image_id, image.item, image.fault)
+            size = 0 if image.pixels is None else image.pixels.nbytes
+            if size and (len(self.kept) + 1) * size <= KEPT_BYTES:
+                self.kept.setdefault(row.image_key, image)
         read = [
             (row, image.pixels, (image.width or 0, image.height or 0))
             for row, image in zip(rows, images, strict=True)

@@ -85,8 +85,7 @@ def begin_run(options: TrainOptions, state: Path, record: Mapping[str, Any]) -> 
     folder = options.folder
     with wrap_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        if options.overwrite:
-            remove_run(folder, state)
+        remove_run(folder, state)  # its state is left where a user has deleted the folder
     write_json(folder / RUN, dict(record))
 
 

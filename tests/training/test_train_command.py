@@ -20,6 +20,8 @@ from torch import Tensor
 from pgcli.checkpoints.find import BUILTIN_TOWERS, DEMO, Checkpoint
 from pgcli.cli.main import main
 from pgcli.embedding.loader import load
+from pgcli.images import ImageDecoder
+from pgcli.records import DecodedImage, Item
 from pgcli.run.state.record import differences
 from pgcli.training.options import TrainOptions
 from pgcli.training.processes import ALONE
@@ -151,6 +153,35 @@ def test_complete_run_has_nothing_to_do_and_other_settings_are_refused(
     assert "rows: " in capsys.readouterr().err
     assert run(f"walls {CLASSIFY} --seed 1 --overwrite -o out") == 0
     assert len(metrics("out")) == 4
+
+
+def test_deleted_run_is_trained_anew(run: Run) -> None:
+    assert run(f"walls {CLASSIFY} -o out") == 0
+    before = weights("out")["classifier.weight"]
+    shutil.rmtree("out")  # its state stays in out.pgcli
+    assert run(f"walls {CLASSIFY} --seed 1 -o out") == 0
+    assert not torch.equal(weights("out")["classifier.weight"], before)
+    assert len(metrics("out")) == 4
+
+
+def test_images_that_there_is_room_for_are_decoded_once(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded: list[str] = []
+    decode = ImageDecoder.__call__
+
+    def counted(decoder: ImageDecoder, item: Item) -> DecodedImage:
+        decoded.append(item.id)
+        return decode(decoder, item)
+
+    monkeypatch.setattr(ImageDecoder, "__call__", counted)
+    options = CLASSIFY.replace("--steps 4", "--epochs 3")
+    assert run(f"walls {options} -o kept") == 0
+    assert len(decoded) == len({*decoded}) == 12
+    monkeypatch.setattr("pgcli.training.data.KEPT_BYTES", 0)
+    assert run(f"walls {options} -o decoded") == 0
+    assert len(decoded) == 12 + 36
+    assert same("kept", "decoded")
 
 
 def test_changes_of_settings_name_the_defaults() -> None:
