@@ -120,6 +120,7 @@ def compare_stages(
             None if eager is None else eager.tensors[stage],
             exact=exact,
             exact_bound=case.bound,
+            terms=ours.terms.get(stage, 0.0),
         )
         for stage, tensor in ours.tensors.items()
     )

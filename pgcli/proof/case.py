@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -23,12 +23,14 @@ class Outputs:
     """A program's outputs, in float32 on the CPU: a tensor of each stage, and generated tokens.
 
     Tokens include the stop token. `steps` has for each row the logits (tokens, vocabulary) from
-    which its tokens were selected, or is None if they were not recorded.
+    which its tokens were selected, or is None if they were not recorded. `terms` has the size of
+    the terms of stages whose values may be much smaller than these, and their rounding.
     """
 
     tensors: Mapping[str, Tensor]
     tokens: tuple[tuple[int, ...], ...] = ()
     steps: tuple[Tensor, ...] | None = None
+    terms: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

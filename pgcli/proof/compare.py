@@ -94,8 +94,11 @@ def compare_tensors(
     *,
     exact: bool,
     exact_bound: float = EXACT,
+    terms: float = 0.0,
 ) -> TensorComparison:
     """Compare a stage; `eager` is transformers' with eager attention, for the noise floor.
+
+    In bfloat16 the rounding is that of the values, or of the `terms` of their sums if larger.
 
     With `exact`, for float32, the fixed `exact_bound` applies without `eager`. A model that
     amplifies rounding errors beyond it is compared with the noise floor, as every model is in
@@ -105,7 +108,7 @@ def compare_tensors(
     largest, mean = difference.max().item(), difference.mean().item()
     scale = reference.abs().max().item()
     # two stored values may differ by one rounding step even if the noise is zero
-    largest_bound = exact_bound * max(1.0, scale) if exact else ROUNDING * scale
+    largest_bound = exact_bound * max(1.0, scale) if exact else ROUNDING * max(scale, terms)
     floor, mean_bound = None, None
     if eager is not None:
         noise = (eager - reference).abs()

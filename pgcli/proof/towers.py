@@ -8,7 +8,7 @@ B images · C channels · R resolution · N texts · T tokens · E embedding
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -124,7 +124,10 @@ def our_outputs(model: TwoTowers | ImageClassifier, inputs: TowerInputs) -> Outp
         return on_cpu({"image embeddings": image_BE})
     text_NE = model.encode_texts(inputs.token_NT.to(weight.device))
     logits_BN = model.logits(image_BE @ text_NE.T)
-    return on_cpu({"image embeddings": image_BE, "text embeddings": text_NE, "logits": logits_BN})
+    outputs = {"image embeddings": image_BE, "text embeddings": text_NE, "logits": logits_BN}
+    # of cosines 0 and 1: in the logits between them scale and bias cancel, and their rounding stays
+    bias, largest = model.logits(image_BE.new_tensor([0, 1])).tolist()
+    return replace(on_cpu(outputs), terms={"logits": largest - bias + abs(bias)})
 
 
 def load_reference(

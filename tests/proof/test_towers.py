@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import torch
 from pgcli.checkpoints import weights
 from pgcli.cli.main import main
 from pgcli.embedding import loader
+from pgcli.proof.compare import compare_tensors
+from pgcli.proof.towers import TowerInputs, our_outputs
 from tests.support import towers
 
 
@@ -105,6 +108,17 @@ def test_report_is_readable(folders: dict[str, Path], capsys: pytest.CaptureFixt
     assert shown["float32: logits"].startswith("same: largest difference ")
     assert shown["bfloat16: image embeddings"].startswith("same: ")
     assert shown["verdict"].endswith("in float32 and bfloat16")
+
+
+def test_rounding_of_logits_is_that_of_their_scale_and_bias(folders: dict[str, Path]) -> None:
+    inputs = TowerInputs(torch.zeros(1, 3, 32, 32), torch.zeros(1, 16, dtype=torch.long))
+    for kind, bias in (("siglip2", -3.0), ("clip", 0.0)):
+        outputs = our_outputs(towers.load_from(folders[kind]), inputs)
+        assert outputs.terms["logits"] == pytest.approx(math.exp(2) + abs(bias))
+    logits = torch.ones(4, 3)
+    for terms, same in ((0.0, False), (20.0, True)):
+        found = compare_tensors("x", logits + 0.05, logits, logits, exact=False, terms=terms)
+        assert found.same is same
 
 
 # --- info

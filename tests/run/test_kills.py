@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from pgcli.run.state.processes import Process, living
+from pgcli.stores import LocalStore
 from tests.support.run_kinds import KINDS, fresh, whole
 from tests.support.stub_runs import Calls, die, finish, rows_of, start, wait
 
@@ -46,6 +48,26 @@ def test_killed_at_any_write(images: Path, kind: str, step: int) -> None:
             assert not [name for name in left(folder) if not name.endswith("part")], number
             return
         assert code == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("end", ["removed", "noted", "failed"])
+def test_process_that_was_killed_as_it_ended_is_dead(tmp_path: Path, end: str) -> None:
+    store = LocalStore(tmp_path / "state", create=True)
+
+    def ends(*_: object, before: Calls) -> int:
+        before()
+        with suppress(KeyError), Process(store, "engine").registered() as process:
+            if end == "failed":
+                raise KeyError
+            process.remove() if end == "removed" else process.note(exit_code=0)
+        return 0
+
+    for number in range(1, 20):
+        code = wait(start(tmp_path, "rows.jsonl", run=ends, before=Calls(number, die)))
+        assert not living(store), number
+        if code == 0:
+            assert number > 3
+            return
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if "engines" in kind])

@@ -80,10 +80,10 @@ class Process:
             self._ended.set()
             if beat.ident is not None:
                 beat.join()
-            if not self._is_removed:
-                self._write_last()
-            with suppress(OSError):
-                self._lock_file.unlink()
+            self._write_last()
+            if self._is_removed or self._values["exit_code"] is not None:
+                with suppress(OSError):  # the file of one that says neither shows that it ended
+                    self._lock_file.unlink()
             os.close(descriptor)
 
     @property
@@ -97,8 +97,10 @@ class Process:
             self._values |= values
 
     def write(self) -> None:
-        """Write the values now. Raises OutputFailed."""
+        """Write the values now, unless the file is removed. Raises OutputFailed."""
         with self._lock:
+            if self._is_removed:
+                return
             data = json.dumps(self._values).encode()
             self._store.replace(f"{PROCESSES}{self.id}.json", data)
 
@@ -117,10 +119,10 @@ class Process:
         self._store.delete(f"{PROCESSES}{process_id}.json" for process_id in dead)
 
     def remove(self) -> None:
-        """Remove the file of this process."""
-        self._ended.set()
-        self._is_removed = True
-        self._store.delete([f"{PROCESSES}{self.id}.json"])
+        """Remove the file of this process, while it holds its lock."""
+        with self._lock:
+            self._is_removed = True
+            self._store.delete([f"{PROCESSES}{self.id}.json"])
 
     def _beat(self) -> None:
         while not self._ended.wait(BEAT_SECONDS):

@@ -93,7 +93,7 @@ def compute(task: EngineTask, should_stop: Callable[[], bool]) -> Iterator[Engin
         engine = tasks.load_engine(request, checkpoint, adapter, slot.device)
         yield EngineLoaded(process.id, engine_info(request, engine))
         yield from worker.work(engine)
-    process.remove()
+        process.remove()
 
 
 class ChunkWorker:
