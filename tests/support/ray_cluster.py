@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support import remote_engines
 from tests.support.writable_stores import used_store
 
@@ -24,7 +26,8 @@ def local_cluster() -> Iterator[Any]:
     os.environ |= {"PYTHONPATH": str(ROOT), "RAY_AUTH_MODE": "disabled"}
     # 15 by default: on a busy machine such processes hardly run
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
-    with used_store():  # engines have the credentials of their machines
+    with used_store(), pytest.MonkeyPatch.context() as patch:  # engines have its credentials
+        patch.delenv("CUDA_VISIBLE_DEVICES", raising=False)  # Ray would count none
         found = Cluster(
             initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False}
         )
