@@ -20,6 +20,9 @@ The number is the exit code of the process. An error of a single image is not an
 
 from __future__ import annotations
 
+#: The exit code of a command that did its work, but for rows with errors.
+INCOMPLETE = 3
+
 
 class PgcliError(Exception):
     """An error whose message says what happened and whose `hint` says what to do."""

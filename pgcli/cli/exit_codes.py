@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import signal
 
-INCOMPLETE = 3
+from pgcli.errors import INCOMPLETE
+
 EXIT_CODES = {
     0: "every row answered",
     1: "a bug",

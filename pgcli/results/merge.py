@@ -17,7 +17,7 @@ from pgcli.rows import prompt_of
 #: The largest difference of cosines and of values of embeddings that are taken for the same.
 TOLERANCE = 1e-3
 #: The index of an image, the number of a file, and a row of both.
-FileRow = tuple[int, int, Row]
+MergeRow = tuple[int, int, Row]
 
 
 @dataclass
@@ -48,7 +48,7 @@ class MergedRows:
         files = [ordered_rows(number, output) for number, output in enumerate(self._outputs)]
         for _, same in groupby(merge(*files, key=itemgetter(0, 1)), key=itemgetter(0)):
             kept: dict[str, Row] = {}
-            first: FileRow | None = None
+            first: MergeRow | None = None
             for file_row in same:
                 first = first or file_row
                 check_same_image(first, file_row, self._outputs)
@@ -74,7 +74,7 @@ def add_row(kept: dict[str, Row], row: Row, stats: MergeStats) -> None:
         stats.conflicts += 1
 
 
-def ordered_rows(number: int, output: Path) -> Iterator[FileRow]:
+def ordered_rows(number: int, output: Path) -> Iterator[MergeRow]:
     """The rows of a file. Raises UsageError where their indices are not in order."""
     last = -1
     for row in read_results(output, exact=True):
@@ -88,7 +88,7 @@ def ordered_rows(number: int, output: Path) -> Iterator[FileRow]:
         yield index, number, row
 
 
-def check_same_image(first: FileRow, second: FileRow, outputs: Sequence[Path]) -> None:
+def check_same_image(first: MergeRow, second: MergeRow, outputs: Sequence[Path]) -> None:
     """Raise UsageError where two rows of an index are of different images."""
     (index, first_file, first_row), (_, second_file, second_row) = first, second
     if first_row["id"] != second_row["id"]:

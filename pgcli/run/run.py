@@ -10,7 +10,14 @@ from signal import Signals
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from pgcli.errors import NoInputError, OutputExists, OutputFailed, PgcliError, UsageError
+from pgcli.errors import (
+    INCOMPLETE,
+    NoInputError,
+    OutputExists,
+    OutputFailed,
+    PgcliError,
+    UsageError,
+)
 from pgcli.inputs import Inventory
 from pgcli.records import Answer, Item
 from pgcli.run import checks
@@ -20,7 +27,7 @@ from pgcli.run.progress import events
 from pgcli.run.progress.plan import estimate, plan_facts
 from pgcli.run.progress.run_progress import RunProgress
 from pgcli.run.progress.shutdown import Interrupted
-from pgcli.run.progress.summary import INCOMPLETE, Summary
+from pgcli.run.progress.summary import Summary
 from pgcli.run.request.questions import text_lines
 from pgcli.run.retry import retry_errors
 from pgcli.run.rows import Numbered, RunRows, chunk_numbers

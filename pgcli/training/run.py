@@ -14,7 +14,7 @@ from typing import Any
 
 from pgcli.checkpoints.find import Checkpoint, find, find_local
 from pgcli.checkpoints.save import merge_adapter
-from pgcli.errors import OutputInUse
+from pgcli.errors import INCOMPLETE, OutputInUse
 from pgcli.inputs.paths import url_scheme
 from pgcli.output.reader import state_folder
 from pgcli.run.progress.events import (
@@ -231,7 +231,7 @@ def train_rows(
         faults,
         lost + sum(len(key) > IMAGE_ID for key in faults),
         seconds,
-        3 if unreadable or has_lost else 0,
+        INCOMPLETE if unreadable or has_lost else 0,
     )
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import typer
 
-from pgcli.cli.exit_codes import INCOMPLETE
 from pgcli.cli.options import AddressOptions, CliCall, QuietOptions, Results, command
 from pgcli.cli.ui.console import Screen
-from pgcli.errors import UsageError
+from pgcli.errors import INCOMPLETE, UsageError
 from pgcli.results.exports.options import ExportOptions
 from pgcli.run.request.questions import BoxOptions
 

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pgcli.cli.exit_codes import INCOMPLETE
 from pgcli.cli.options import CliCall, FileOptions, command
 from pgcli.cli.ui.console import Screen
 from pgcli.declare import REQUIRED, opt
-from pgcli.errors import UsageError
+from pgcli.errors import INCOMPLETE, UsageError
 from pgcli.results.imports import FORMATS
 from pgcli.wording import count, with_notes
 

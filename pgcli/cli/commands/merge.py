@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from pgcli.cli.exit_codes import INCOMPLETE
 from pgcli.cli.options import CliCall, FileOptions, Results, command
 from pgcli.cli.ui.console import Screen
+from pgcli.errors import INCOMPLETE
 from pgcli.wording import count, with_notes
 
 if TYPE_CHECKING:

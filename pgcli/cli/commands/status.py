@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pgcli.cli.exit_codes import INCOMPLETE, exit_code_text
+from pgcli.cli.exit_codes import exit_code_text
 from pgcli.cli.options import CliCall, JsonOptions, command
 from pgcli.cli.ui import stdout
-from pgcli.errors import UsageError
+from pgcli.errors import INCOMPLETE, UsageError
 from pgcli.wording import count, duration, listed
 
 if TYPE_CHECKING:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from pgcli.run.request import RunRequest
 
 MAX_COMMAND_LENGTH = 300  # characters of a command that is shown to be copied
-INCOMPLETE = 3  # the exit code where rows have errors
 STAGES = ("vision", "prefill", "decode")
 
 
