@@ -7,7 +7,6 @@ import io
 import json
 import subprocess
 import sys
-from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,6 +26,7 @@ from pgcli.rows import RowSchema
 from tests.support.answers import BOX, answer, refused
 from tests.support.command import Command
 from tests.support.exporting import box, captioned, detected, exported, make_images, saved
+from tests.support.parsed_page import Parsed
 from tests.support.save_rows import save
 from tests.support.supervision_lines import detections
 
@@ -188,40 +188,26 @@ def test_a_row_that_lacks_a_column_is_refused(tmp_path: Path) -> None:
 # --- notebook display
 
 
-class Elements(HTMLParser):
-    """The elements of a page, and its text."""
-
-    def __init__(self, page: str):
-        super().__init__()
-        self.names: list[str] = []
-        self.images: list[str] = []
-        self.text = ""
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: Any) -> None:
-        self.names.append(tag)
-        self.images += [value for name, value in attrs if name == "src"]
-        assert {name for name, _ in attrs} <= {"style", "src", "alt"}
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
+def shown(results: pgcli.Results) -> Parsed:
+    return Parsed(results._repr_html_())
 
 
-def shown(results: pgcli.Results) -> Elements:
-    return Elements(results._repr_html_())
+def pictures(results: pgcli.Results) -> list[Image.Image]:
+    """The images in what a notebook shows."""
+    addresses = [one["src"] for one in shown(results).attributes if "src" in one]
+    return [Image.open(io.BytesIO(base64.b64decode(one.partition(",")[2]))) for one in addresses]
 
 
 def test_notebook_shows_images_with_boxes(tmp_path: Path) -> None:
     folder = make_images(tmp_path / "images")
     results = pgcli.read(saved(tmp_path / "rows.jsonl", detected(folder)))
-    page = shown(results)
-    assert "a.png" in page.text
-    assert "dog 0.25" in page.text
-    assert len(page.images) == 3
-    data = base64.b64decode(page.images[0].removeprefix("data:image/png;base64,"))
-    with Image.open(io.BytesIO(data)) as image, Image.open(folder / "a.png") as plain:
-        assert image.size == (64, 48)
-        assert image.convert("RGB").tobytes() != plain.convert("RGB").tobytes()
+    text = results._repr_html_()
+    assert "a.png" in text
+    assert "dog 0.25" in text
+    first, *others = pictures(results)
+    assert (first.size, len(others)) == ((64, 48), 2)
+    with Image.open(folder / "a.png") as plain:
+        assert first.convert("RGB").tobytes() != plain.convert("RGB").tobytes()
 
 
 def test_boxes_are_scaled_with_their_image(tmp_path: Path) -> None:
@@ -229,10 +215,8 @@ def test_boxes_are_scaled_with_their_image(tmp_path: Path) -> None:
     found = (box("cat", 480.0, 240.0, 720.0, 400.0),)
     path = str(tmp_path / "wide.png")
     row = answer(0, image=path, width=960, height=480, task="detect", boxes=found)
-    (image,) = shown(pgcli.Results([row])).images
-    data = base64.b64decode(image.partition(",")[2])
-    with Image.open(io.BytesIO(data)) as image:
-        pixels = numpy.array(image.convert("RGB"))
+    (image,) = pictures(pgcli.Results([row]))
+    pixels = numpy.array(image.convert("RGB"))
     assert pixels.shape == (120, 240, 3)
     rows, columns = numpy.nonzero((pixels != 255).any(axis=2))
     assert (columns.min(), columns.max()) == pytest.approx((120, 179), abs=2)
@@ -248,11 +232,13 @@ def test_foreign_text_is_text_in_a_notebook() -> None:
         0, id=HOSTILE, prompt=HOSTILE, answer=HOSTILE, boxes=(box(HOSTILE, 0, 0, 1, 1),)
     )
     failed = refused(1, code=HOSTILE, message=HOSTILE)
-    page = shown(pgcli.Results([hostile, failed]))
-    assert set(page.names) == {"p", "table", "tbody", "tr", "td", "b", "br", "i"}
-    assert page.text.count("<script>alert(1)</script>") == 6
-    assert "\x1b" not in page.text
-    assert "\u202e" not in page.text
+    results = pgcli.Results([hostile, failed])
+    page, text = shown(results), results._repr_html_()
+    assert {name for name, _ in page.tags} == {"p", "table", "tbody", "tr", "td", "b", "br", "i"}
+    assert {name for _, names in page.tags for name in names} <= {"style"}
+    assert text.count("&lt;script&gt;alert(1)&lt;/script&gt;") == 6
+    assert "\x1b" not in text
+    assert "\u202e" not in text
 
 
 def test_only_the_first_twenty_are_shown_and_long_answers_are_cut() -> None:
@@ -268,7 +254,7 @@ def test_removed_or_changed_image_is_not_shown(tmp_path: Path) -> None:
     rows = captioned(folder, "one", "two", "three")
     (folder / "a.png").unlink()
     Image.new("RGB", (5, 5)).save(folder / "b.jpg")
-    assert len(shown(pgcli.read(saved(tmp_path / "r.jsonl", rows))).images) == 1
+    assert len(pictures(pgcli.read(saved(tmp_path / "r.jsonl", rows)))) == 1
 
 
 # --- from an engine, and on import
@@ -295,31 +281,23 @@ def test_import_sets_no_handlers_and_imports_nothing_heavy() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=100)
 
 
-def test_supervision_example_converts_boxes() -> None:
+def test_supervision_example_converts_boxes_and_masks() -> None:
     """The lines of docs/results.md; test_export_tools.py runs them with supervision itself."""
-    for found in ((), (BOX, box("dog", 1.0, 2.0, 3.0, 4.0, score=0.25))):
-        converted = detections(SimpleNamespace(Detections=Detections), answer(0, boxes=found))
-        assert converted.xyxy.shape == (len(found), 4)
-        assert converted.confidence.shape == converted.class_id.shape == (len(found),)
-        assert not hasattr(converted, "mask")
-    assert converted.xyxy.tolist() == [[12.25, 30.5, 200, 180], [1, 2, 3, 4]]
-    assert converted.confidence.tolist() == [0.9375, 0.25]
-    assert converted.class_id.tolist() == [1, 0]
-
-
-def test_supervision_example_converts_masks() -> None:
+    supervision = SimpleNamespace(
+        Detections=lambda xyxy, **given: SimpleNamespace(xyxy=xyxy, **given)
+    )
     grid = numpy.eye(3, 4, dtype=bool)
     whole, codes = Mask((0,) * 16, encode(grid)), Mask((0,) * 16)
-    for masks in ((whole, whole), (whole, codes), (whole, None)):
-        row = answer(0, task="segment", boxes=(BOX, BOX), masks=masks)
-        converted = detections(SimpleNamespace(Detections=Detections), row)
+    both = (BOX, box("dog", 1.0, 2.0, 3.0, 4.0, score=0.25))
+    for boxes, masks in (((), None), (both, None), (both, (whole, whole)), (both, (whole, codes))):
+        converted = detections(supervision, answer(0, boxes=boxes, masks=masks))
+        assert converted.xyxy.shape == (len(boxes), 4)
+        assert converted.confidence.shape == converted.class_id.shape == (len(boxes),)
         assert hasattr(converted, "mask") == (masks == (whole, whole))
+        if boxes:
+            assert converted.xyxy.tolist() == [[12.25, 30.5, 200, 180], [1, 2, 3, 4]]
+            assert converted.confidence.tolist() == [0.9375, 0.25]
+            assert converted.class_id.tolist() == [1, 0]
         if masks == (whole, whole):
-            assert converted.mask.dtype == bool
             assert (converted.mask == grid).all()
             assert converted.mask.shape == (2, 3, 4)
-
-
-def Detections(xyxy: Any, **given: Any) -> SimpleNamespace:
-    """Records the arguments given to supervision."""
-    return SimpleNamespace(xyxy=xyxy, **given)
