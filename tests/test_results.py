@@ -289,7 +289,8 @@ def test_supervision_example_converts_boxes_and_masks() -> None:
     grid = numpy.eye(3, 4, dtype=bool)
     whole, codes = Mask((0,) * 16, encode(grid)), Mask((0,) * 16)
     both = (BOX, box("dog", 1.0, 2.0, 3.0, 4.0, score=0.25))
-    for boxes, masks in (((), None), (both, None), (both, (whole, whole)), (both, (whole, codes))):
+    several = (None, (whole, whole), (whole, codes), (None, whole))
+    for boxes, masks in (((), None), *((both, masks) for masks in several)):
         converted = detections(supervision, answer(0, boxes=boxes, masks=masks))
         assert converted.xyxy.shape == (len(boxes), 4)
         assert converted.confidence.shape == converted.class_id.shape == (len(boxes),)

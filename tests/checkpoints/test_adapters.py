@@ -102,24 +102,6 @@ def test_every_naming_scheme_is_read_the_same(base, tmp_path, rename):
     assert_same_logits(peft_model, merged_model(base, tmp_path), base)
 
 
-def test_bfloat16_weights_equal_those_of_peft(base, tmp_path):
-    trained(base, tmp_path, target_modules=DECODER).half().save_pretrained(tmp_path)
-    import peft
-
-    peft_model = peft.PeftModel.from_pretrained(reference(base, torch.bfloat16), tmp_path)
-    peft_model.merge_and_unload().save_pretrained(tmp_path / "merged")
-    merged = weights.load(
-        tmp_path / "merged", read_config(tmp_path / "merged"), dtype=torch.bfloat16
-    )
-    model = merged_model(base, tmp_path, torch.bfloat16)
-    for (name, mine), (_, other) in zip(
-        model.named_parameters(), merged.named_parameters(), strict=True
-    ):
-        apart = mine != other  # a float32 sum in another order rounds to a neighbour now and then
-        assert apart.float().mean() < 1e-3, name
-        torch.testing.assert_close(mine, other, rtol=2**-7, atol=1e-6)
-
-
 def test_a_large_weight_is_merged_in_chunks(tiny, tmp_path, monkeypatch):
     trained(tiny, tmp_path, target_modules=DECODER)
     whole = pgcli_logits(merged_model(tiny, tmp_path))
@@ -152,6 +134,8 @@ def test_a_merged_checkpoint_has_the_logits_of_the_adapter(base, tmp_path):
     theirs = hf_logits(reference(tmp_path / "merged"))
     torch.testing.assert_close(theirs, expected, rtol=0, atol=1e-4)
     assert (expected - hf_logits(reference(base))).abs().max() > 0.02
+    names = {file.name for file in base.iterdir()}
+    assert names == {file.name for file in (tmp_path / "merged").iterdir()}
 
 
 @pytest.mark.slow
@@ -165,14 +149,6 @@ def test_adapters_of_embeddings_and_heads_are_merged(base, tmp_path, config):
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
     torch.testing.assert_close(hf_logits(reference(merged)), expected, rtol=0, atol=1e-4)
     assert (expected - hf_logits(reference(base))).abs().max() > 0.02
-
-
-def test_a_merged_checkpoint_is_loaded_as_its_base_is(tiny, tmp_path):
-    save_adapter(adapted(tiny, SETTINGS), SETTINGS, tmp_path / "adapter", base_model="")
-    merge_adapter(tiny, tmp_path / "adapter", tmp_path / "merged")
-    names = {file.name for file in tiny.iterdir()}
-    assert names == {file.name for file in (tmp_path / "merged").iterdir()}
-    loader.load(Checkpoint("merged", tmp_path / "merged"), device="cpu", batch_size=1)
 
 
 def test_an_adapter_that_is_not_merged_is_not_lost_silently(tiny, tmp_path):

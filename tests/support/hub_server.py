@@ -47,14 +47,6 @@ class Hub(LocalServer):
         known["revisions"] |= dict.fromkeys((*revisions, commit), commit)
         return commit
 
-    def fetched(self):
-        """The names of the requested files."""
-        return {
-            path.rpartition("/")[2]
-            for method, path, _ in self.requests
-            if method == "GET" and "/resolve/" in path
-        }
-
     def ranges(self, file):
         """The Range header of each request for a file."""
         return [
