@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import transformers
 from PIL import Image
 
@@ -16,6 +17,7 @@ from pgcli.errors import InvalidCheckpoint
 from pgcli.images import ImageLimits, ImageSpec, decode
 from pgcli.images import image_spec as image_spec_module
 from pgcli.images.in_memory import encode_image
+from pgcli.model.siglip import normalize_pixels
 from pgcli.records import Item
 
 SIDE = 32
@@ -55,9 +57,9 @@ def test_pixels_are_those_of_transformers_bit_for_bit(tmp_path: Path, name: str)
         assert found is not None
         raw = processor(given, do_rescale=False, do_normalize=False)["pixel_values"][0]
         assert np.array_equal(found, np.moveaxis(np.asarray(raw), 0, -1)), size
-        normalized = (found / 255 - preprocessing.mean) / np.array(preprocessing.std)
-        expected = np.moveaxis(processor(given)["pixel_values"][0], 0, -1)
-        np.testing.assert_allclose(normalized, expected, atol=1e-6)
+        mean, std = torch.tensor(preprocessing.mean), torch.tensor(preprocessing.std)
+        (normalized,) = normalize_pixels(torch.from_numpy(found)[None], mean, std, torch.float32)
+        np.testing.assert_allclose(normalized, processor(given)["pixel_values"][0], atol=1e-6)
 
 
 def test_fast_decode_crops_the_same_part(tmp_path: Path) -> None:

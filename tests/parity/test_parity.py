@@ -3,10 +3,6 @@
 transformers gets `token_type_ids` of zeros; without them, its prompts are causal.
 """
 
-import json
-import shutil
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -16,7 +12,6 @@ from PIL import Image
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import Checkpoint
-from pgcli.checkpoints.preprocessing import read_preprocessing
 from pgcli.engine.loader import load
 from pgcli.engine.model_runner import ModelRunner
 from pgcli.engine.sampler import OutputVocabulary
@@ -25,7 +20,6 @@ from pgcli.images import ImageLimits, decode
 from pgcli.model.config import DecoderConfig
 from pgcli.model.cpu.optimize import optimize_for_cpu
 from pgcli.model.gemma import Gemma, RMSNorm, RotaryEmbedding
-from pgcli.model.siglip import normalize_pixels
 from pgcli.records import Item
 from pgcli.tasks import Question
 from tests.support.sequences import run_together
@@ -201,14 +195,6 @@ def test_logits_and_tokens_equal_transformers(tmp_path, device, layout, packed):
     torch.testing.assert_close(torch.stack(stepped, dim=1), whole, **EXACT)
 
 
-def test_causal_prompt_changes_the_logits(tmp_path):
-    hf_model, _ = pair(tmp_path)
-    inputs = hf_inputs(PROMPTS, pixels(len(PROMPTS)), "cpu")
-    right = hf_model(**inputs).logits[:, -1]
-    del inputs["token_type_ids"]
-    assert (hf_model(**inputs).logits[:, -1] - right).abs().max() > 0.1
-
-
 @pytest.mark.parametrize("resolution", [28, 98])
 @pytest.mark.parametrize("generation", [1, 2])
 def test_any_resolution_equals_transformers(tmp_path, generation, resolution):
@@ -359,28 +345,3 @@ def test_text_from_files_equals_transformers(
             assert row.answer == text.strip()
     assert max(sizes) > 1 or batch_size < 64, "no batch has several lengths"
     assert len({row.answer for row in rows}) > len(image_files)
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {},
-        {"resample": 2},
-        {"image_mean": [0.48, 0.45, 0.4], "image_std": [0.27, 0.26, 0.28]},
-    ],
-    ids=str,
-)
-def test_pixel_values_equal_transformers(tiny, image_files, tmp_path, settings):
-    folder = Path(shutil.copytree(tiny, tmp_path / "model"))
-    file = folder / "preprocessor_config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | settings))
-    processor = transformers.AutoImageProcessor.from_pretrained(folder, backend="pil")
-    engine = load(Checkpoint("model", folder), device="cpu", dtype="float32", batch_size=1)
-    preprocessing = read_preprocessing(folder, RESOLUTION)
-    mean, std = torch.tensor(preprocessing.mean), torch.tensor(preprocessing.std)
-    for path in image_files:
-        expected = processor(Image.open(path).convert("RGB"), return_tensors="pt")["pixel_values"]
-        item = Item(0, path.name, path.name, path=str(path))
-        square = torch.from_numpy(decode(item, engine.spec, ImageLimits()).pixels)
-        values = normalize_pixels(square[None], mean, std, torch.float32)
-        torch.testing.assert_close(values, expected, rtol=0, atol=1e-6)

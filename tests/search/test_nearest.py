@@ -115,19 +115,6 @@ def connected_by_hand(similar):
     return [group for group in groups if len(group) > 1]
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.integers(1, 30), st.data())
-def test_components_are_those_of_a_walk(count, data):
-    row = st.integers(0, count - 1)
-    batches = data.draw(st.lists(st.lists(st.tuples(row, row), max_size=12), max_size=5))
-    parents, similar = np.arange(count), np.zeros((count, count), bool)
-    for batch in batches:
-        pairs = np.array(batch, np.int64).reshape(-1, 2)
-        join(parents, pairs.T)
-        similar[pairs[:, 0], pairs[:, 1]] = similar[pairs[:, 1], pairs[:, 0]] = True
-    assert [group.tolist() for group in groups(parents)] == connected_by_hand(similar)
-
-
 def test_a_long_chain_is_one_component():
     parents = np.arange(100_000)
     join(parents, np.stack([parents[1:], parents[:-1]]))
