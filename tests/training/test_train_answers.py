@@ -183,28 +183,6 @@ def test_loss_that_is_not_finite_names_the_rows(
     assert ".png" in capsys.readouterr().err.split("the loss of step 1 is nan", 1)[1]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ("--method full --rank 4", "--rank goes with --method lora"),
-        ("--method full --quantize int8", "--quantize goes with --method lora"),
-        ("--freeze vision", "--freeze goes with --method full"),
-        ("--method full --freeze vision,projector,decoder", "none is left to train"),
-        ("--targets vision", "--targets 'vision' is unknown"),
-        ("--init tiny", "--init goes with --task contrastive and --task classify"),
-        ("--task classify --rank 4", "--rank goes with training PaliGemma"),
-        ("--model demo-towers", "does not answer prompts"),
-    ],
-)
-def test_options_that_do_not_go_together(
-    run: Run, capsys: pytest.CaptureFixture[str], options: str, message: str
-) -> None:
-    model = "" if "--model" in options else "--model base"
-    assert run(f"questions.jsonl {model} {options} -o out") == 2
-    assert message in capsys.readouterr().err
-    assert not Path("out").exists()
-
-
 def test_dry_run_prints_the_plan(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(f"questions.jsonl {LORA} --dry-run -o out") == 0
     err = capsys.readouterr().err

@@ -96,16 +96,6 @@ def test_towers_learn_and_transformers_loads_them(run: Run) -> None:
     assert Path("out", "curves.png").stat().st_size > 1000
 
 
-def test_classifier_learns_the_names_of_folders(run: Run) -> None:
-    options = CLASSIFY.replace("--steps 4", "--steps 12")
-    assert run(f"walls {options} --eval-fraction 0.25 --eval-every 6 -o out") == 0
-    lines = metrics("out")
-    assert lines[-1]["accuracy"] > 0.9
-    assert lines[-1]["loss"] < lines[0]["loss"]
-    assert load_from(Path("out")).config.labels == ("blue", "green", "red")
-    assert Path("out", "last", "config.json").exists()
-
-
 def test_images_at_addresses_are_read_in_every_pass(run: Run) -> None:
     with Server(b"") as server:
         server.files = {f"/{file}": file.read_bytes() for file in Path("images").iterdir()}
@@ -119,25 +109,6 @@ def test_images_at_addresses_are_read_in_every_pass(run: Run) -> None:
     assert "eval_accuracy" in metrics("out")[-1]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [pytest.param(f"pairs.jsonl {CONTRASTIVE}", marks=pytest.mark.slow), f"walls {CLASSIFY}"],
-)
-def test_interrupted_run_ends_with_the_same_weights(
-    run: Run, monkeypatch: pytest.MonkeyPatch, options: str
-) -> None:
-    options += " --eval-fraction 0.25 --eval-every 2"
-    assert run(f"{options} -o whole") == 0
-    with monkeypatch.context() as patch:
-        stop_after(patch, 3)
-        assert run(f"{options} -o parts") == 0
-    assert not json.loads(Path("parts", "run.json").read_text())["result"]["complete"]
-    assert run(f"{options} -o parts") == 0
-    assert [line["step"] for line in metrics("parts")] == [1, 2, 3, 4]
-    assert same("whole", "parts")
-    assert same("whole/last", "parts/last")
-
-
 def test_complete_run_has_nothing_to_do_and_other_settings_are_refused(
     run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -146,8 +117,10 @@ def test_complete_run_has_nothing_to_do_and_other_settings_are_refused(
     assert run(f"walls {CLASSIFY} -o out") == 0
     assert Path("out", "model.safetensors").stat().st_mtime_ns == before
     capsys.readouterr()
-    assert run(f"walls {CLASSIFY} --seed 1 -o out") == 13
-    assert "seed: 0 -> 1" in capsys.readouterr().err
+    for plan in ("", "--dry-run"):
+        assert run(f"walls {CLASSIFY} --seed 1 {plan} -o out") == 13
+        assert "seed: 0 -> 1" in capsys.readouterr().err
+    assert run(f"walls {CLASSIFY} --seed 1 --overwrite --dry-run -o out") == 0
     Path("walls", "red", "00.png").unlink()
     assert run(f"walls {CLASSIFY} -o out") == 13
     assert "rows: " in capsys.readouterr().err
@@ -359,6 +332,19 @@ def test_classifier_with_the_same_labels_keeps_its_head(run: Run) -> None:
         ("walls --task classify --init tiny --learning-rate 0 -o out", "not a number above 0\n"),
         ("walls --task lora --model demo -o out", "contrastive"),
         (f"pairs.jsonl --task contrastive --model {DEMO} -o out", f"{DEMO} has no text tower"),
+        ("walls --task classify --rank 4 -o out", "--rank goes with training PaliGemma"),
+        *(
+            (f"pairs.jsonl --model demo {words} -o out", message)
+            for words, message in (
+                ("--method full --rank 4", "--rank goes with --method lora"),
+                ("--method full --quantize int8", "--quantize goes with --method lora"),
+                ("--freeze vision", "--freeze goes with --method full"),
+                ("--method full --freeze vision,projector,decoder", "none is left to train"),
+                ("--targets vision", "--targets 'vision' is unknown"),
+                ("--init tiny", "--init goes with --task contrastive and --task classify"),
+            )
+        ),
+        ("pairs.jsonl --model demo-towers -o out", "does not answer prompts"),
     ],
 )
 def test_what_does_not_go_together_is_refused(
@@ -368,16 +354,6 @@ def test_what_does_not_go_together_is_refused(
     assert message in capsys.readouterr().err
     assert not Path("out").exists()
     assert not Path("out.pgcli").exists()
-
-
-def test_plan_for_the_folder_of_another_run_is_refused(
-    run: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
-    Path("out").mkdir()
-    Path("out", "run.json").write_text('{"settings": {"seed": 0}}')
-    assert run(f"walls {CLASSIFY} --seed 1 --dry-run -o out") == 13
-    assert "seed: 0 -> 1" in capsys.readouterr().err
-    assert run(f"walls {CLASSIFY} --overwrite --dry-run -o out") == 0
 
 
 def test_plan_of_several_processes_is_theirs(
@@ -429,13 +405,15 @@ def test_evaluations_are_counted_in_epochs_too(
     assert "neither a number of steps nor" in capsys.readouterr().err
 
 
-def test_folders_above_are_made_and_status_says_how_a_run_stands(
+def test_interrupted_run_has_a_status_and_ends_with_the_same_weights(
     run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = f"walls {CLASSIFY} --eval-fraction 0.25 --eval-every 2 -o runs/deep/out"
+    options = f"walls {CLASSIFY} --eval-fraction 0.25 --eval-every 2"
+    command = f"{options} -o runs/deep/out"
     with monkeypatch.context() as patch:
         stop_after(patch, 3)
-        run(command)
+        assert run(command) == 0
+    assert not json.loads(Path("runs/deep/out/run.json").read_text())["result"]["complete"]
     capsys.readouterr()
     assert main(["status", "runs/deep/out"]) == 0
     out = capsys.readouterr().out
@@ -443,6 +421,9 @@ def test_folders_above_are_made_and_status_says_how_a_run_stands(
     assert "3 of 4" in out
     assert "run the same command again" in out
     assert run(command) == 0
+    assert run(f"{options} -o whole") == 0
+    for folder in (".", "last"):
+        assert same(f"runs/deep/out/{folder}", f"whole/{folder}")
     capsys.readouterr()
     assert main(["status", "runs/deep/out", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
