@@ -92,9 +92,7 @@ def test_texts_are_cleaned_as_the_configuration_says(tmp_path: Path) -> None:
 
 def margins(size: tuple[int, int], *, rounds_margin: bool) -> np.ndarray:
     spec = ImageSpec(32, resize_to=32, keeps_aspect=True, rounds_margin=rounds_margin)
-    pixels = decoded(spec, size).pixels
-    assert pixels is not None
-    return pixels
+    return decoded(spec, size).pixels
 
 
 def test_margin_of_the_crop_is_that_of_torchvision() -> None:

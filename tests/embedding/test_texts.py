@@ -35,9 +35,7 @@ LENGTH = towers.TEXT_LENGTH
 
 
 def processor_of(folder: Path) -> TextProcessor:
-    processor = text_processor(folder, read_description(folder))
-    assert processor is not None
-    return processor
+    return text_processor(folder, read_description(folder))
 
 
 def expected_tokens(tokenizer: Any, texts: list[str]) -> torch.Tensor:
@@ -142,8 +140,7 @@ def test_hostile_table_of_a_sentencepiece_model_is_refused(
 
 
 def tokenizer_of(folder: Path) -> dict[str, Any]:
-    values: dict[str, Any] = json.loads((folder / "tokenizer.json").read_text())
-    return values
+    return json.loads((folder / "tokenizer.json").read_text())
 
 
 def test_slow_regular_expression_is_refused(tmp_path: Path) -> None:

@@ -42,7 +42,6 @@ def test_near_counts_the_places_within_16_of_the_token(
     probability_V = logits_BV[0].clone()
     probability_V[1080] = -torch.inf
     found = select_tokens(logits_BV, sampling, VOCABULARY, torch.tensor([0.5, 0.5]))
-    assert found.near_logprob_B is not None
     assert found.token_B[0] == LOCATIONS.start + place
     expected = mass_near(probability_V.softmax(-1), place)
     assert math.exp(found.near_logprob_B[0]) == pytest.approx(expected, rel=1e-4)

@@ -45,12 +45,12 @@ class Watched(ImageFeatureCache):
     """Records the most bytes that it has held, and the last cache created."""
 
     def __init__(self, *given: object, **more: object):
-        super().__init__(*given, **more)  # type: ignore[arg-type]
+        super().__init__(*given, **more)
         self.most = 0
         Watched.last = self
 
     def _keep(self, *given: object) -> None:
-        super()._keep(*given)  # type: ignore[arg-type]
+        super()._keep(*given)
         self.most = max(self.most, sum(patch_PD.nbytes for patch_PD in self._features.values()))
 
 

@@ -70,7 +70,7 @@ def without_batch(row: Answer) -> Answer:
     """The row without what may depend on the batch."""
     alternatives = row.alternatives and tuple(replace(a, logprob=0) for a in row.alternatives)
     zeros = dict.fromkeys(("vision_ms", "prefill_ms", "decode_ms", "batch", "logprob"), 0)
-    return replace(row, alternatives=alternatives, **zeros)  # type: ignore[arg-type]
+    return replace(row, alternatives=alternatives, **zeros)
 
 
 def assert_same_answers(

@@ -21,15 +21,15 @@ from pgcli.records import Box
 
 def official(rows: list[JoinedRow]) -> list[float]:
     """The twelve values of pycocotools; NaN where it has -1."""
-    labels = sorted({box.label for row in rows for box in [*truth_of(row).boxes, *row.boxes]})
+    labels = sorted({box.label for row in rows for box in [*row.truth.boxes, *row.boxes]})
     true: list[dict[str, Any]] = []
     found: list[dict[str, Any]] = []
     for number, row in enumerate(rows):
-        for kind, boxes in enumerate((truth_of(row).boxes, truth_of(row).crowds, row.boxes)):
+        for kind, boxes in enumerate((row.truth.boxes, row.truth.crowds, row.boxes)):
             for place, box in enumerate(boxes):
                 sides = [box.xmin, box.ymin, box.xmax - box.xmin, box.ymax - box.ymin]
                 known = {"image_id": number, "category_id": labels.index(box.label), "bbox": sides}
-                area = truth_of(row).areas[place] if kind == 0 else sides[2] * sides[3]
+                area = row.truth.areas[place] if kind == 0 else sides[2] * sides[3]
                 known |= {"area": area, "iscrowd": int(kind == 1)}
                 into = found if kind == 2 else true
                 score = {"score": box.confidence} if kind == 2 else {}
@@ -47,11 +47,6 @@ def official(rows: list[JoinedRow]) -> list[float]:
         evaluation.accumulate()
         evaluation.summarize()
     return [float(one) if one > -1 else float("nan") for one in evaluation.stats]
-
-
-def truth_of(row: JoinedRow) -> Any:
-    assert row.truth is not None
-    return row.truth
 
 
 def boxes(random: np.random.Generator, count: int) -> tuple[Box, ...]:
@@ -82,7 +77,7 @@ def sample(seed: int, images: int, *, crowds: bool) -> list[JoinedRow]:
 @given(st.integers(0, 2**31), st.booleans())
 def test_ap_equals_pycocotools(seed: int, crowds: bool) -> None:
     rows = sample(seed, 12, crowds=crowds)
-    if not any(truth_of(row).boxes for row in rows):
+    if not any(row.truth.boxes for row in rows):
         return
     ours = [value_of(measure, 12) for measure in average_precisions(rows)]
     assert ours == pytest.approx(official(rows), abs=1e-9, nan_ok=True)

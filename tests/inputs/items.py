@@ -30,7 +30,6 @@ def data_of(item: Item) -> bytes | None:
     """The bytes of an item that has them, or of its span."""
     if item.span is None:
         return item.data
-    assert item.path is not None
     with open(item.path, "rb") as file:
         file.seek(item.span[0])
         return file.read(item.span[1])

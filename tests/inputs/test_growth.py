@@ -140,7 +140,6 @@ def test_other_lines_are_a_change(text: str) -> None:
     Path(name).write_text(text)
     after = Inventory.scan([name], known=before)
     change = after.changes(everything)
-    assert change is not None
     assert (change.name, change.items) == (name, range(2))
     assert after.changes(nothing) is not None  # rows behind it may have other places
 
@@ -165,7 +164,6 @@ def test_changed_image_counts_if_rows_of_it_are_saved() -> None:
     assert after.changes(nothing) is None
     assert after.changes(lambda items: 0 in items) is None
     change = after.changes(lambda items: 1 in items)
-    assert change is not None
     assert (change.name, change.items, change.is_touched) == ("i/b.png", range(1, 2), False)
     assert after.changes(everything, moved=True) == change
     # a run that went on recorded it: later it is as recorded
@@ -187,7 +185,6 @@ def test_copy_with_other_times_needs_to_be_said(name: str) -> None:
     os.utime("i/a.png" if name == "i" else name, (1, 1))
     after = Inventory.scan([name], options, before)
     change = after.changes(everything)
-    assert change is not None
     assert change.is_touched
     assert after.changes(everything, moved=True) is None
     assert list(after) == list(before)
@@ -240,7 +237,6 @@ def test_standard_input_has_to_begin_with_the_same_lines(monkeypatch: pytest.Mon
     assert after.changes(everything) is None
     for text, first in ((b"a\nx\na\n", 1), (b"a\nb\n", 2)):
         change = scan(text, before).changes(everything)
-        assert change is not None
         assert (change.name, change.items.start) == ("standard input", first)
 
 

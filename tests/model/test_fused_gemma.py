@@ -64,8 +64,7 @@ def logits_of(model: PaliGemma, steps: int, *, fixed_shape: bool) -> Tensor:
 
 @pytest.fixture(params=["tiny", "tiny2"])
 def folder(request: pytest.FixtureRequest) -> Path:
-    path: Path = request.getfixturevalue(request.param)
-    return path
+    return request.getfixturevalue(request.param)
 
 
 @pytest.mark.parametrize("fixed_shape", [True, False])

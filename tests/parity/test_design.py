@@ -52,7 +52,6 @@ def test_padding_of_any_width_does_not_change_logits(
     model: PaliGemma, patch_BPD: Tensor, extra: int, junk: int
 ) -> None:
     token_BT, is_real_BT = left_pad(PROMPTS)
-    assert is_real_BT is not None
     token_BT, is_real_BT = token_BT.to(patch_BPD.device), is_real_BT.to(patch_BPD.device)
     plain = logits_of(model, patch_BPD, token_BT, is_real_BT)
     token_BT = torch.where(is_real_BT, token_BT, junk)
@@ -69,7 +68,6 @@ def test_padding_of_any_width_does_not_change_logits(
 def test_cached_decode_equals_a_full_pass(model: PaliGemma, patch_BPD: Tensor) -> None:
     device = patch_BPD.device
     token_BT, is_real_BT = left_pad(PROMPTS)
-    assert is_real_BT is not None
     token_BT, is_real_BT = token_BT.to(device), is_real_BT.to(device)
     answers = torch.randint(300, 700, (len(PROMPTS), STEPS), device=device)
     rows, patches, _ = patch_BPD.shape

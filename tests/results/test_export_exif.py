@@ -45,7 +45,6 @@ def stored(data: bytes) -> numpy.ndarray:
 def test_rotated_image_is_stored_upright(format_: str, orientation: int) -> None:
     data = photograph(format_, orientation)
     upright = upright_file(data)
-    assert upright is not None
     off = numpy.abs(stored(upright) - seen(data)).max()
     assert off <= {"JPEG": 12, "AVIF": 12}.get(format_, 0)
     with Image.open(io.BytesIO(upright)) as image:
@@ -64,7 +63,6 @@ def test_upright_image_is_not_changed(format_: str, orientation: int) -> None:
 @pytest.mark.parametrize("mode", ["L", "LA", "RGBA", "I;16", "1", "P"])
 def test_rotated_png_keeps_its_mode(mode: str) -> None:
     upright = upright_file(photograph("PNG", 6, mode))
-    assert upright is not None
     with Image.open(io.BytesIO(upright)) as image:
         assert (image.mode, image.size) == (mode, SIZE[::-1])
 
@@ -74,7 +72,6 @@ def test_rotated_jpeg_keeps_its_chroma_subsampling() -> None:
 
     for sampling in (0, 2):
         upright = upright_file(photograph("JPEG", 6, subsampling=sampling))
-        assert upright is not None
         with Image.open(io.BytesIO(upright)) as image:
             assert get_sampling(image) == sampling
 

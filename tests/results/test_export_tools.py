@@ -125,7 +125,7 @@ def test_ultralytics_trains_on_an_export(
 
     # torchvision does not load with every build of PyTorch; this replaces what is used of it
     vision = SimpleNamespace(ops=SimpleNamespace(nms=TorchNMS.nms), __spec__=None)
-    monkeypatch.setitem(sys.modules, "torchvision", vision)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "torchvision", vision)
     exported(cli, masks, "yolo", tmp_path / "yolo")
     model = ultralytics.YOLO({"segment": "yolo11n-seg.yaml", "detect": "yolo11n.yaml"}[task])
     options = {"imgsz": 64, "batch": 3, "device": "cpu", "workers": 0, "plots": False}

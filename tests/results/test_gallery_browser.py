@@ -488,8 +488,7 @@ def saved_edits(shown: OpenPage) -> list[dict[str, Any]]:
         shown.press("s")
     saved_file = json.loads(Path(download.value.path()).read_text(encoding="utf-8"))
     assert (saved_file["format"], saved_file["version"]) == ("pgcli edits", 1)
-    edits: list[dict[str, Any]] = saved_file["edits"]
-    return edits
+    return saved_file["edits"]
 
 
 def applied(

@@ -94,7 +94,6 @@ def test_files_are_listed_and_read(base: str) -> None:
     with reading.fetched(Item(0, "x", "x", f"{base}/photos/a/b c.png")) as item:
         assert item.data == PNG
     with reading.fetched(Item(0, "x", "x", f"{base}/photos/none.png")) as item:
-        assert item.fault is not None
         assert item.fault.code == "missing"
     with pytest.raises(RemoteError, match="larger than 10 bytes"):
         reading.read(f"{base}/photos/z.jpg", limit=10)
@@ -170,7 +169,6 @@ def test_unreachable_store_is_an_error_row(monkeypatch: Any) -> None:
     for name, value in locate_store("s3", "http://127.0.0.1:9").environment.items():
         monkeypatch.setenv(name, value)
     with Reader().fetched(Item(0, "x", "x", "s3://images/x.png")) as item:
-        assert item.fault is not None
         assert item.fault.code == "io_error"
 
 
@@ -284,7 +282,6 @@ def test_store_that_never_answers_is_a_timeout(
 ) -> None:
     monkeypatch.setattr(reader, "FETCH_SECONDS", 1.0)
     with ends_soon(), Reader().fetched(Item(0, "a", "a", "s3://images/a.png")) as item:
-        assert item.fault is not None
         assert item.fault.code == "timeout"
 
 

@@ -100,13 +100,13 @@ def test_loss_and_gradients_are_the_means_of_those_of_transformers(
     theirs, ours = pair(tmp_path, generation)
     theirs.config.text_config.final_logit_softcapping = None
     found = our_loss(ours)
-    found.backward()  # type: ignore[no-untyped-call]
+    found.backward()
     alone = [
         theirs(**hf_inputs([row]), pixel_values=pixels()[number : number + 1]).loss
         for number, row in enumerate(ROWS)
     ]
     expected = torch.stack(alone).mean()
-    expected.backward()  # type: ignore[no-untyped-call]
+    expected.backward()
     assert found.item() == pytest.approx(expected.item(), rel=1e-5)
     assert_same_gradients(ours, hf_gradients(ours, theirs))
 
@@ -116,7 +116,7 @@ def test_chunks_have_the_loss_of_all_tokens_and_never_more_logits(
 ) -> None:
     _, ours = pair(tmp_path, 2)
     whole = our_loss(ours, label_smoothing=0.1)
-    whole.backward()  # type: ignore[no-untyped-call]
+    whole.backward()
     expected = {name: one.grad for name, one in ours.named_parameters() if one.grad is not None}
     ours.zero_grad()
     seen: list[int] = []
@@ -129,7 +129,7 @@ def test_chunks_have_the_loss_of_all_tokens_and_never_more_logits(
     monkeypatch.setattr(F, "cross_entropy", counted)
     monkeypatch.setattr(answer_loss_module, "CHUNK_BYTES", 4 * 4 * VOCABULARY)
     parts = our_loss(ours, label_smoothing=0.1)
-    parts.backward()  # type: ignore[no-untyped-call]
+    parts.backward()
     assert sorted(seen) == sorted([4, 4, 4, 3] * 2)  # 15 answer tokens, also in the backward pass
     assert parts.item() == pytest.approx(whole.item(), rel=1e-6)
     assert_same_gradients(ours, expected)

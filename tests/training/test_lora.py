@@ -222,5 +222,5 @@ def test_an_adapter_over_int8_answers_as_over_its_base(base: Path, tmp_path: Pat
 )
 def test_impossible_settings_are_refused(values: dict[str, object]) -> None:
     with pytest.raises(UsageError) as caught:
-        LoraSettings(**values)  # type: ignore[arg-type]
+        LoraSettings(**values)
     assert caught.value.hint

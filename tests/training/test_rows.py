@@ -363,7 +363,6 @@ def test_region_at_the_end_of_a_prompt_is_read() -> None:
     prompt = "caption <loc0102><loc0102><loc0512><loc1023>"
     assert split_locations(prompt) == ("caption", (102, 102, 512, 1023))
     region = region_of((102, 102, 512, 1023), 640, 48)
-    assert region is not None
     assert location_values(region, 640, 48) == (102, 102, 512, 1023)
     for text in ("caption", "<loc0001><loc0001>", "caption <loc0102><loc0102><loc0512><loc1024>"):
         assert split_locations(text) == (text, ())

@@ -57,8 +57,7 @@ def same(one: str, other: str) -> bool:
 
 
 def config(folder: str) -> dict[str, Any]:
-    values: dict[str, Any] = json.loads(Path(folder, "config.json").read_text())
-    return values
+    return json.loads(Path(folder, "config.json").read_text())
 
 
 def test_towers_learn_and_transformers_loads_them(run: Run) -> None:

@@ -49,7 +49,7 @@ def batch(texts: list[str] = WORDS, images: list[str] | None = None) -> ImageBat
 
 def shared(model: nn.Module, micro_batches: MicroBatches) -> dict[str, Any]:
     """What the tasks share, without rows."""
-    data: Any = TrainingData([], [], RowOrder(0, 1, 0), None, None, None)  # type: ignore[arg-type]
+    data: Any = TrainingData([], [], RowOrder(0, 1, 0), None, None, None)
     values = {"model": model, "data": data, "preprocessing": Preprocessing(), "save_to": print}
     types = {"device": torch.device("cpu"), "dtype": torch.float32}
     return values | types | {"micro_batches": micro_batches}
@@ -107,7 +107,6 @@ def test_both_passes_over_a_micro_batch_have_the_same_dropout() -> None:
     task = contrastive("sigmoid", 3)
     gradients(task)
     weight, at = task.model.vision.embeddings.patch_embedding.weight, (0, 0, 0, 0)
-    assert weight.grad is not None
     slope = weight.grad[at].item()
     losses = []
     for shift in (1e-2, -1e-2):
@@ -152,8 +151,7 @@ def rows_at_most(limit: int, task: Any, monkeypatch: pytest.MonkeyPatch) -> None
     def limited(pixels_BCRR: Tensor, *given: Any) -> Tensor:
         if len(pixels_BCRR) > limit:
             raise torch.OutOfMemoryError("no memory")
-        found: Tensor = forward(pixels_BCRR, *given)
-        return found
+        return forward(pixels_BCRR, *given)
 
     monkeypatch.setattr(task.model.vision, "forward", limited)
 
@@ -235,7 +233,7 @@ def test_new_weights_keep_the_size_of_activations() -> None:
     assert 0.5 < features.std() < 2
     assert all(parameter.isfinite().all() for parameter in model.parameters())
     heads: Iterator[nn.Module] = (one for one in model.modules() if isinstance(one, nn.LayerNorm))
-    assert all((head.weight == 1).all() for head in heads)  # type: ignore[operator]
+    assert all((head.weight == 1).all() for head in heads)
 
 
 def test_learned_tokenizer_ends_texts_and_falls_back_to_bytes(tmp_path: Path) -> None:
