@@ -110,11 +110,8 @@ def test_activations_are_counted_for_a_group_and_not_for_every_row():
     rows = MemoryBudget(config, 2, "cuda", free).batch_size()
     each = row_bytes(config, 2) + group_bytes(config, 2, 1, "cuda")
     assert rows > 2.2 * (SHARE_OF_FREE * free // each)
-    assert group_size(config, rows, "cuda") < rows / 2
     group = group_size(config, rows, "cuda")
-    expected = rows * row_bytes(config, 2) + group_bytes(config, 2, group, "cuda")
-    expected += cuda_bytes(config, 2, rows, group)
-    assert batch_bytes(config, 2, rows, device="cuda") == expected
+    assert group < rows / 2
     recorded = cuda_bytes(config, 2, rows, 0) - CUDA_BYTES
     assert recorded > rows * 6 * config.decoder.vocab_size  # the logits of a recorded step
     assert cuda_bytes(config, 2, 0, group) - CUDA_BYTES == group * 896 * 896 * 3  # pixels

@@ -124,16 +124,3 @@ def test_a_group_with_images_joins_without_a_wait_for_its_vision_pass(
         while runner.rows:
             runner.run(Batch("decode", list(runner.rows)))
     assert [one.vision_ms for one in sequences] == [1, 1]
-
-
-def test_a_decode_step_runs_on_a_device_that_has_no_data(tiny: Path) -> None:
-    """On the meta device every copy to Python raises an error."""
-    with torch.device("meta"), torch.inference_mode():
-        model = PaliGemma(read_config(tiny))
-        cache = model.kv_cache(4, fixed_shape=True)
-        width = model.config.decoder.width
-        model.prefill(torch.zeros(3, PATCHES, width), torch.zeros(3, 4).long(), None, cache)
-        token_R = torch.zeros(4, dtype=torch.long)
-        for _ in range(3):
-            logits_BV = model.decode_step(token_R, cache)
-        assert logits_BV.shape == (3, model.config.decoder.vocab_size)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import warnings
 from collections import Counter
 from collections.abc import Callable
@@ -324,9 +323,3 @@ def test_graphs_share_a_pool_until_the_last_is_gone(monkeypatch: pytest.MonkeyPa
     record_two(second)
     assert +live == {1: 2}
     assert len(cleared) == 2, "the workspace is not left in the former pool"
-
-
-def test_the_garbage_collector_pauses_while_a_graph_is_recorded() -> None:
-    with recorded_step._without_gc():
-        assert not gc.isenabled()
-    assert gc.isenabled()

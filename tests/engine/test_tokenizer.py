@@ -281,12 +281,22 @@ def charsmap(text: str) -> dict[str, Any]:
     return {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(data).decode()}
 
 
-def test_the_table_of_a_usual_tokenizer_is_used(
-    file_tokenizer: tokenizers.Tokenizer, tmp_path: Path
-) -> None:
-    values = json.loads(file_tokenizer.to_str()) | {"normalizer": charsmap("bcd")}
-    (tmp_path / "tokenizer.json").write_text(json.dumps(values))
-    tokenizer = Tokenizer.from_folder(tmp_path)
+@pytest.fixture
+def opened(file_tokenizer: tokenizers.Tokenizer, tmp_path: Path) -> Callable[..., Tokenizer]:
+    """Opens the tokenizer with other values in its file."""
+
+    def opened(**changes: Any) -> Tokenizer:
+        values = json.loads(file_tokenizer.to_str())
+        for name, value in changes.items():
+            values[name] = values[name] | value if name == "model" else value
+        (tmp_path / "tokenizer.json").write_text(json.dumps(values))
+        return Tokenizer.from_folder(tmp_path)
+
+    return opened
+
+
+def test_the_table_of_a_usual_tokenizer_is_used(opened: Any) -> None:
+    tokenizer = opened(normalizer=charsmap("bcd"))
     assert tokenizer.encode_text("aa") == tokenizer.encode_text("bcdbcd")
 
 
@@ -312,16 +322,16 @@ def test_the_table_of_a_usual_tokenizer_is_used(
         ("normalizer", doubling({"type": "Prepend", "prepend": "b"}), "much longer text"),
         ("normalizer", doubling({"type": "ByteLevel"}), "much longer text"),
         ("normalizer", doubling({"type": "NFKD"}), "much longer text"),
+        ("model", {"dropout": 0.5}, "dropout of merges"),
     ],
-    ids=range(15),
+    ids=range(16),
 )
 def test_a_tokenizer_with_unbounded_work_is_refused(
-    file_tokenizer: tokenizers.Tokenizer, tmp_path: Path, part: str, value: Any, message: str
+    opened: Any, part: str, value: Any, message: str
 ) -> None:
-    values = json.loads(file_tokenizer.to_str()) | {part: value}
-    (tmp_path / "tokenizer.json").write_text(json.dumps(values))
+    """Or with random merges."""
     with pytest.raises(InvalidCheckpoint, match=message):
-        Tokenizer.from_folder(tmp_path)
+        opened(**{part: value})
 
 
 @pytest.mark.parametrize("key", ["normalized", "norm\\u0061lized"])
@@ -341,16 +351,6 @@ def test_steps_of_a_tokenizer_are_checked_before_it_is_built(
         json.dumps(values).replace('"normalized": true', f'"{key}": true')
     )
     with pytest.raises(InvalidCheckpoint, match="much longer text"):
-        Tokenizer.from_folder(tmp_path)
-
-
-def test_a_tokenizer_with_random_merges_is_refused(
-    file_tokenizer: tokenizers.Tokenizer, tmp_path: Path
-) -> None:
-    values = json.loads(file_tokenizer.to_str())
-    values["model"]["dropout"] = 0.5
-    (tmp_path / "tokenizer.json").write_text(json.dumps(values))
-    with pytest.raises(InvalidCheckpoint, match="dropout of merges"):
         Tokenizer.from_folder(tmp_path)
 
 
@@ -393,14 +393,12 @@ def exchanged(one: str, other: str) -> Edit:
     ],
 )
 def test_a_missing_or_misplaced_token_is_refused_by_name(
-    file_tokenizer: tokenizers.Tokenizer, tmp_path: Path, edit: Edit, message: str
+    file_tokenizer: tokenizers.Tokenizer, opened: Any, edit: Edit, message: str
 ) -> None:
     values = json.loads(file_tokenizer.to_str())
     edit(values["added_tokens"])
     vocab = {token["content"]: token["id"] for token in values["added_tokens"]}
     taken = set(vocab.values())
     words = {word: index for word, index in values["model"]["vocab"].items() if index not in taken}
-    values["model"]["vocab"] = words | vocab
-    (tmp_path / "tokenizer.json").write_text(json.dumps(values))
     with pytest.raises(InvalidCheckpoint, match=message):
-        Tokenizer.from_folder(tmp_path)
+        opened(added_tokens=values["added_tokens"], model={"vocab": words | vocab})

@@ -137,15 +137,6 @@ def test_anls_is_that_of_the_official_evaluator(answer, truths):
     assert row.best(anls) == official_anls(answer, truths)
 
 
-def test_anls_is_0_below_half_of_the_text():
-    assert anls("Hello  World", "hello world") == 1.0
-    assert anls("hello", "hallo") == pytest.approx(0.8)
-    assert anls("ab", "ac") == 0.5
-    assert anls("abc", "ade") == 0.0
-    assert anls("", "") == 1.0
-    assert anls("", "a") == 0.0
-
-
 def slow_levenshtein(one, other):
     above = list(range(len(other) + 1))
     for row, letter in enumerate(one, 1):

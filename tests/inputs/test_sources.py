@@ -245,23 +245,6 @@ class TestManifests:
         assert [item.data for item in found] == [b"x", None, b"y", None]
         assert [item.path for item in found] == [None, "a.png", None, None]
 
-    def test_columns_are_renamed_kept_and_given_to_prompts(self) -> None:
-        row = {"file": "a.jpg", "key": "k1", "q": "what?", "n": {"x": [1, None]}, "f": 2.5}
-        reading = ReadOptions(
-            image_column="file",
-            id_column="key",
-            prompt_column="q",
-            keep=("n", "f"),
-            fields=("f",),
-            requires_prompts=True,
-        )
-        for name in (json_lines(row), parquet(**{key: [value] for key, value in row.items()})):
-            source = Inventory.scan([name], reading)
-            assert source.has_prompts
-            (item,) = source
-            assert (item.id, item.image, item.prompts) == ("k1", "a.jpg", ("what?",))
-            assert (item.kept, item.fields) == ({"n": {"x": [1, None]}, "f": 2.5}, {"f": 2.5})
-
     def test_prompts_are_read_only_if_required(self) -> None:
         name = json_lines({"image": "a.jpg", "prompt": "x"}, {"image": "b.jpg"})
         assert Inventory.scan([name]).has_prompts

@@ -444,14 +444,6 @@ def test_all_masks_of_several_rows_are_one_pass(decoder):
     assert seen == [6]
 
 
-@pytest.mark.parametrize("size", [(1, 1), (1, 500), (500, 1), (3, 2)])
-def test_a_box_thinner_than_a_pixel_has_an_empty_mask(decoder, size):
-    (codes,) = some_codes(1)
-    (mask,) = masks_of(answer(((700, 700, 701, 701), codes, "dot")), size, decoder)
-    assert not rle.decode(mask.rle).any()
-    assert mask.rle.size == size[::-1]
-
-
 def test_a_mask_of_100_megapixels_takes_little_memory():
     grid, box = smooth(seed=1), Box("", 0, 0, 12_500, 8_000, 1.0)
     tracemalloc.start()
