@@ -24,7 +24,6 @@ from pgcli.records import COLUMNS, Choice, Mask, Rle
 from pgcli.rle import encode
 from pgcli.rows import RowSchema
 from tests.support.answers import BOX, answer, refused
-from tests.support.command import Command
 from tests.support.exporting import box, captioned, detected, exported, make_images, saved
 from tests.support.parsed_page import Parsed
 from tests.support.save_rows import save
@@ -39,18 +38,18 @@ ANSWERS = [
 
 
 @pytest.fixture(params=OUTPUTS)
-def file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+def file(request, tmp_path) -> Path:
     save(f"{tmp_path}/{request.param}", *ANSWERS, keep=("sku",))
     return tmp_path / request.param
 
 
-def test_read_returns_the_answers_of_the_run(file: Path) -> None:
+def test_read_returns_the_answers_of_the_run(file):
     results = pgcli.read(file)
     assert list(results) == ANSWERS
     assert pgcli.read(str(file)) == results == pgcli.Results(iter(ANSWERS))
 
 
-def test_parquet_is_read_by_a_program_that_has_read_nothing_before(tmp_path: Path) -> None:
+def test_parquet_is_read_by_a_program_that_has_read_nothing_before(tmp_path):
     """The first memory that pyarrow's allocator takes is not that of the rows."""
     pgcli.Results(ANSWERS).save(tmp_path / "x.parquet")
     code = f"import pgcli; print(len(pgcli.read({str(tmp_path / 'x.parquet')!r})))"
@@ -60,7 +59,7 @@ def test_parquet_is_read_by_a_program_that_has_read_nothing_before(tmp_path: Pat
     assert run.stdout == b"3\n", run.stderr
 
 
-def test_masks_and_choices_come_back(tmp_path: Path) -> None:
+def test_masks_and_choices_come_back(tmp_path):
     masks = (Mask(tuple(range(16)), Rle((480, 640), "PPYg0")), None)
     kinds: list[dict[str, Any]] = [
         {"task": "segment", "boxes": (BOX, BOX), "masks": masks},
@@ -72,7 +71,7 @@ def test_masks_and_choices_come_back(tmp_path: Path) -> None:
         assert read == answer(0, **changes)
 
 
-def test_results_are_a_sequence() -> None:
+def test_results_are_a_sequence():
     results = pgcli.Results(one for one in ANSWERS)
     assert len(results) == 3
     assert results[-1] is ANSWERS[2]
@@ -87,7 +86,7 @@ def test_results_are_a_sequence() -> None:
         results[3]
 
 
-def test_tables_have_the_columns_types_and_values_of_files(file: Path) -> None:
+def test_tables_have_the_columns_types_and_values_of_files(file):
     results = pgcli.read(file)
     table = results.to_arrow()
     names = [name for name in TYPES if name in COLUMNS]
@@ -103,7 +102,7 @@ def test_tables_have_the_columns_types_and_values_of_files(file: Path) -> None:
     assert other["boxes"].list.len().to_list() == [1, 0, 0]
 
 
-def test_answers_of_several_tasks_share_a_table() -> None:
+def test_answers_of_several_tasks_share_a_table():
     mixed = [*ANSWERS, answer(3, choices=(Choice("yes", -0.5, 1.0),), kept={"other": 1})]
     table = pgcli.Results(mixed).to_arrow()
     assert table.column_names[-3:] == ["choices", "sku", "other"]
@@ -111,7 +110,7 @@ def test_answers_of_several_tasks_share_a_table() -> None:
     assert pgcli.Results([]).to_arrow().num_rows == 0
 
 
-def test_dicts_are_the_rows_of_the_file(tmp_path: Path) -> None:
+def test_dicts_are_the_rows_of_the_file(tmp_path):
     for extras, changes in (((), {}), (("masks",), {"task": "segment", "masks": ()})):
         rows = [answer(0, logprob=-0.123456789, **changes), refused(1, task=changes.get("task"))]
         save(tmp_path / f"{len(extras)}.jsonl", *rows, extras=extras)
@@ -122,7 +121,7 @@ def test_dicts_are_the_rows_of_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["x.jsonl", "x.parquet"])
-def test_saved_results_are_read_back(tmp_path: Path, name: str) -> None:
+def test_saved_results_are_read_back(tmp_path, name):
     results = pgcli.Results(ANSWERS)
     results.save(tmp_path / name)
     assert pgcli.read(tmp_path / name) == results
@@ -133,13 +132,13 @@ def test_saved_results_are_read_back(tmp_path: Path, name: str) -> None:
     assert pgcli.read(tmp_path / name) == results[:1]
 
 
-def test_saved_file_of_no_results_has_no_rows(tmp_path: Path) -> None:
+def test_saved_file_of_no_results_has_no_rows(tmp_path):
     for name in ("x.jsonl", "x.parquet"):
         pgcli.Results([]).save(tmp_path / name)
         assert len(pgcli.read(tmp_path / name)) == 0
 
 
-def test_output_of_a_run_and_other_endings_are_not_replaced(tmp_path: Path) -> None:
+def test_output_of_a_run_and_other_endings_are_not_replaced(tmp_path):
     save(tmp_path / "run.jsonl", answer())
     for name, error in (("run.jsonl", OutputExists), ("x.csv", UsageError), ("x/", UsageError)):
         with pytest.raises(error) as refusal:
@@ -147,14 +146,14 @@ def test_output_of_a_run_and_other_endings_are_not_replaced(tmp_path: Path) -> N
         assert refusal.value.hint
 
 
-def test_filter_keeps_the_answers_of_a_condition() -> None:
+def test_filter_keeps_the_answers_of_a_condition():
     results = pgcli.Results(ANSWERS)
     assert results.filter(lambda one: bool(one.boxes)) == results[:1]
     assert results.filter(lambda one: one.error is not None) == results.errors
 
 
 @pytest.mark.parametrize("rows_of", [detected, lambda folder: captioned(folder, "one", "two")])
-def test_coco_is_that_of_the_export(tmp_path: Path, rows_of: Any, cli: Command) -> None:
+def test_coco_is_that_of_the_export(tmp_path, rows_of, cli):
     file = saved(tmp_path / "rows.jsonl", rows_of(make_images(tmp_path / "images")))
     code, err = exported(cli, file, "coco", tmp_path / "coco.json")
     assert code == 0, err
@@ -162,15 +161,13 @@ def test_coco_is_that_of_the_export(tmp_path: Path, rows_of: Any, cli: Command) 
 
 
 @pytest.mark.parametrize("name", ["pandas", "polars"])
-def test_missing_library_is_named_with_its_install_command(
-    monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_missing_library_is_named_with_its_install_command(monkeypatch, name):
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ImportError, match=f"pip install {name}"):
         getattr(pgcli.Results(ANSWERS), f"to_{name}")()
 
 
-def test_file_without_rows_is_refused(tmp_path: Path) -> None:
+def test_file_without_rows_is_refused(tmp_path):
     (tmp_path / "x.jsonl").write_text('{"index": 0}\n')
     for name in ("x.jsonl", "none.jsonl"):
         with pytest.raises(UsageError) as refusal:
@@ -178,7 +175,7 @@ def test_file_without_rows_is_refused(tmp_path: Path) -> None:
         assert refusal.value.hint
 
 
-def test_a_row_that_lacks_a_column_is_refused(tmp_path: Path) -> None:
+def test_a_row_that_lacks_a_column_is_refused(tmp_path):
     rows = captioned(tmp_path, "one")
     del rows[0]["boxes"]
     with pytest.raises(UsageError, match="boxes"):
@@ -198,7 +195,7 @@ def pictures(results: pgcli.Results) -> list[Image.Image]:
     return [Image.open(io.BytesIO(base64.b64decode(one.partition(",")[2]))) for one in addresses]
 
 
-def test_notebook_shows_images_with_boxes(tmp_path: Path) -> None:
+def test_notebook_shows_images_with_boxes(tmp_path):
     folder = make_images(tmp_path / "images")
     results = pgcli.read(saved(tmp_path / "rows.jsonl", detected(folder)))
     text = results._repr_html_()
@@ -210,7 +207,7 @@ def test_notebook_shows_images_with_boxes(tmp_path: Path) -> None:
         assert first.convert("RGB").tobytes() != plain.convert("RGB").tobytes()
 
 
-def test_boxes_are_scaled_with_their_image(tmp_path: Path) -> None:
+def test_boxes_are_scaled_with_their_image(tmp_path):
     Image.new("RGB", (960, 480), (255, 255, 255)).save(tmp_path / "wide.png")
     found = (box("cat", 480.0, 240.0, 720.0, 400.0),)
     path = str(tmp_path / "wide.png")
@@ -227,7 +224,7 @@ def test_boxes_are_scaled_with_their_image(tmp_path: Path) -> None:
 HOSTILE = "<script>alert(1)</script><img src=x onerror=y>\x1b[2J\u202e&amp;\"'"
 
 
-def test_foreign_text_is_text_in_a_notebook() -> None:
+def test_foreign_text_is_text_in_a_notebook():
     hostile = answer(
         0, id=HOSTILE, prompt=HOSTILE, answer=HOSTILE, boxes=(box(HOSTILE, 0, 0, 1, 1),)
     )
@@ -241,7 +238,7 @@ def test_foreign_text_is_text_in_a_notebook() -> None:
     assert "\u202e" not in text
 
 
-def test_only_the_first_twenty_are_shown_and_long_answers_are_cut() -> None:
+def test_only_the_first_twenty_are_shown_and_long_answers_are_cut():
     results = pgcli.Results(answer(index, answer="x" * 10_000) for index in range(50))
     page = results._repr_html_()
     assert page.count("<tr>") == 20
@@ -249,7 +246,7 @@ def test_only_the_first_twenty_are_shown_and_long_answers_are_cut() -> None:
     assert len(page) < 20 * 1000
 
 
-def test_removed_or_changed_image_is_not_shown(tmp_path: Path) -> None:
+def test_removed_or_changed_image_is_not_shown(tmp_path):
     folder = make_images(tmp_path / "images")
     rows = captioned(folder, "one", "two", "three")
     (folder / "a.png").unlink()
@@ -260,7 +257,7 @@ def test_removed_or_changed_image_is_not_shown(tmp_path: Path) -> None:
 # --- from an engine, and on import
 
 
-def test_import_sets_no_handlers_and_imports_nothing_heavy() -> None:
+def test_import_sets_no_handlers_and_imports_nothing_heavy():
     code = (
         "import logging, signal, sys\n"
         "def state():\n"
@@ -281,7 +278,7 @@ def test_import_sets_no_handlers_and_imports_nothing_heavy() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=100)
 
 
-def test_supervision_example_converts_boxes_and_masks() -> None:
+def test_supervision_example_converts_boxes_and_masks():
     """The lines of docs/results.md; test_export_tools.py runs them with supervision itself."""
     supervision = SimpleNamespace(
         Detections=lambda xyxy, **given: SimpleNamespace(xyxy=xyxy, **given)

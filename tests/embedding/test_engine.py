@@ -40,12 +40,12 @@ CLASSES = {
 
 
 @pytest.fixture(scope="module", params=towers.KINDS)
-def kind(request: pytest.FixtureRequest) -> str:
+def kind(request) -> str:
     return str(request.param)
 
 
 @pytest.fixture(scope="module")
-def folder(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(kind, tmp_path_factory) -> Path:
     return towers.checkpoint_into(tmp_path_factory.mktemp(kind), kind)
 
 
@@ -90,7 +90,7 @@ def expected_vectors(
     return torch.nn.functional.normalize(out, dim=-1)
 
 
-def test_vectors_are_those_of_transformers_whatever_the_batch(kind: str, folder: Path) -> None:
+def test_vectors_are_those_of_transformers_whatever_the_batch(kind, folder):
     images = photos()
     expected = expected_vectors(kind, folder, images)
     assert expected.std(dim=0).mean() > 1e-3, "all vectors are alike"
@@ -99,11 +99,11 @@ def test_vectors_are_those_of_transformers_whatever_the_batch(kind: str, folder:
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
 
 
-def test_images_are_decoded_for_the_model_before_it_is_loaded(folder: Path) -> None:
+def test_images_are_decoded_for_the_model_before_it_is_loaded(folder):
     assert read_image_spec(folder) == engine_of(folder).spec
 
 
-def test_classifiers_have_labels(kind: str, folder: Path) -> None:
+def test_classifiers_have_labels(kind, folder):
     engine = engine_of(folder)
     is_classifier = kind == "vit" or kind.endswith("_classifier")
     assert (engine.kind == "classifier") == is_classifier
@@ -111,11 +111,11 @@ def test_classifiers_have_labels(kind: str, folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def siglip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def siglip(tmp_path_factory) -> Path:
     return towers.checkpoint_into(tmp_path_factory.mktemp("siglip"), "siglip")
 
 
-def test_paligemma_embeds_images_by_the_mean_of_their_patches(tmp_path: Path) -> None:
+def test_paligemma_embeds_images_by_the_mean_of_their_patches(tmp_path):
     folder = tiny.checkpoint_into(tmp_path)
     engine, images = engine_of(folder), photos()
     assert engine.kind == "paligemma"
@@ -128,13 +128,13 @@ def test_paligemma_embeds_images_by_the_mean_of_their_patches(tmp_path: Path) ->
     torch.testing.assert_close(vectors(engine, images), expected, atol=1e-5, rtol=0)
 
 
-def test_images_only_models_refuse_texts(tmp_path: Path) -> None:
+def test_images_only_models_refuse_texts(tmp_path):
     engine = engine_of(towers.checkpoint_into(tmp_path, "vit"))
     with pytest.raises(UsageError, match="tiny has no text tower"):
         engine.encode_texts(TEXTS)
 
 
-def test_each_distinct_text_is_encoded_once(siglip: Path, monkeypatch: Any) -> None:
+def test_each_distinct_text_is_encoded_once(siglip, monkeypatch):
     engine = engine_of(siglip, batch_size=2)
     encoded = []
     encode_texts = engine.model.encode_texts
@@ -148,7 +148,7 @@ def test_each_distinct_text_is_encoded_once(siglip: Path, monkeypatch: Any) -> N
     assert engine.encode_texts([]).shape == (0, 48)
 
 
-def test_scores_are_logits_of_the_pairs(siglip: Path) -> None:
+def test_scores_are_logits_of_the_pairs(siglip):
     engine = engine_of(siglip)
     cosine = vectors(engine, photos()).numpy() @ engine.encode_texts(TEXTS).T
     np.testing.assert_allclose(engine.scores(cosine), np.exp(2) * cosine - 3, rtol=1e-5)
@@ -159,7 +159,7 @@ def test_scores_are_logits_of_the_pairs(siglip: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["siglip", "clip", "siglip_vision_model", "vit", "paligemma"])
-def test_probe_of_any_tower_is_read_by_both_programs(tmp_path: Path, kind: str) -> None:
+def test_probe_of_any_tower_is_read_by_both_programs(tmp_path, kind):
     """A linear layer on any vision tower is a classifier that transformers reads too."""
     make = tiny.checkpoint_into if kind == "paligemma" else towers.checkpoint_into
     folder, out = tmp_path / "tower", tmp_path / "probe"
@@ -208,7 +208,7 @@ def limited(
     return tried
 
 
-def test_batches_are_halved_when_memory_runs_out(siglip: Path, monkeypatch: Any) -> None:
+def test_batches_are_halved_when_memory_runs_out(siglip, monkeypatch):
     images, engine = photos(), engine_of(siglip, batch_size=7)
     expected = vectors(engine, images)
     tried = limited(engine, lambda batch: len(batch) <= 2, monkeypatch)
@@ -216,7 +216,7 @@ def test_batches_are_halved_when_memory_runs_out(siglip: Path, monkeypatch: Any)
     assert tried == [7, 3, 1, 1, 1, 1, 1, 1, 1]
 
 
-def test_image_that_does_not_fit_alone_is_an_error(siglip: Path, monkeypatch: Any) -> None:
+def test_image_that_does_not_fit_alone_is_an_error(siglip, monkeypatch):
     engine = engine_of(siglip)
     limited(engine, lambda batch: 4 not in dict(batch), monkeypatch)
     rows = list(engine.encode(decoded(engine, photos(4))))
@@ -224,14 +224,14 @@ def test_image_that_does_not_fit_alone_is_an_error(siglip: Path, monkeypatch: An
     assert lost == [(0, False), (2, False), (4, True), (6, False)]
 
 
-def test_no_image_fits_into_memory(siglip: Path, monkeypatch: Any) -> None:
+def test_no_image_fits_into_memory(siglip, monkeypatch):
     engine = engine_of(siglip)
     limited(engine, lambda batch: False, monkeypatch)
     with pytest.raises(NoUsableDevice, match="no memory left for even one row"):
         list(engine.encode(decoded(engine, photos())))
 
 
-def test_no_batch_begins_after_a_stop(siglip: Path) -> None:
+def test_no_batch_begins_after_a_stop(siglip):
     engine = engine_of(siglip, batch_size=2)
     answered: list[int] = []
     stream = list(decoded(engine, photos()))
@@ -241,7 +241,7 @@ def test_no_batch_begins_after_a_stop(siglip: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["siglip", "clip", "vit"])
-def test_packed_weights_change_rounding_only(kind: str, tmp_path: Path, monkeypatch: Any) -> None:
+def test_packed_weights_change_rounding_only(kind, tmp_path, monkeypatch):
     """On a CPU the layers of both towers are packed, whatever their activation is."""
     folder = towers.checkpoint_into(tmp_path, kind)
     packed = engine_of(folder)

@@ -29,7 +29,7 @@ TEXTS = ["A small, red star!", "a polar_bear &amp; a blue circle", "a GREEN   tr
 
 
 @pytest.fixture(autouse=True)
-def tiny_timm(monkeypatch: pytest.MonkeyPatch) -> None:
+def tiny_timm(monkeypatch) -> None:
     """timm has no vision tower of SigLIP that is small enough for a test."""
     sizes = {"tiny": TimmSizes(48, 3, 4, 2.0)}
     monkeypatch.setattr(open_clip_config, "TIMM", open_clip_config.TIMM | sizes)
@@ -64,7 +64,7 @@ def decoded(spec: ImageSpec, size: tuple[int, int]) -> DecodedImage:
 
 
 @pytest.mark.parametrize("kind", ["clip", "siglip"])
-def test_embeddings_are_those_of_transformers_layout(tmp_path: Path, kind: str) -> None:
+def test_embeddings_are_those_of_transformers_layout(tmp_path, kind):
     model = checkpoint_into(tmp_path, kind)
     engine = engine_of(tmp_path)
     assert (engine.kind, engine.has_sigmoid) == ("two_towers", kind == "siglip")
@@ -83,7 +83,7 @@ def test_embeddings_are_those_of_transformers_layout(tmp_path: Path, kind: str) 
     np.testing.assert_allclose(engine.scores(vectors @ texts.T), out.logits_per_image, atol=1e-4)
 
 
-def test_texts_are_cleaned_as_the_configuration_says(tmp_path: Path) -> None:
+def test_texts_are_cleaned_as_the_configuration_says(tmp_path):
     checkpoint_into(tmp_path, "siglip")
     engine = engine_of(tmp_path)
     clean = "a polar bear a blue circle"
@@ -95,7 +95,7 @@ def margins(size: tuple[int, int], *, rounds_margin: bool) -> np.ndarray:
     return decoded(spec, size).pixels
 
 
-def test_margin_of_the_crop_is_that_of_torchvision() -> None:
+def test_margin_of_the_crop_is_that_of_torchvision():
     """A surplus of 3 pixels: torchvision leaves out 2 before the centre, transformers 1."""
     rounded, floored = (margins((32, 35), rounds_margin=rounds) for rounds in (True, False))
     assert np.array_equal(rounded[:, :-1], floored[:, 1:])
@@ -125,12 +125,12 @@ def changed(config: dict[str, Any], level: str, **values: Any) -> dict[str, Any]
         ({}, "model_cfg is missing"),
     ],
 )
-def test_unsupported_settings_are_named(values: dict[str, Any], message: str) -> None:
+def test_unsupported_settings_are_named(values, message):
     with pytest.raises(ValueError, match=message):
         parse_open_clip(values)
 
 
-def test_missing_tensor_has_the_name_of_open_clip(tmp_path: Path) -> None:
+def test_missing_tensor_has_the_name_of_open_clip(tmp_path):
     from safetensors.torch import load_file, save_file
 
     checkpoint_into(tmp_path, "siglip")
@@ -230,14 +230,14 @@ def compare(folder: Path, kind: str, config: dict[str, Any], preprocess: dict[st
 
 
 @pytest.mark.parametrize("kind", ["clip", "siglip"])
-def test_embeddings_are_those_of_open_clip(tmp_path: Path, kind: str) -> None:
+def test_embeddings_are_those_of_open_clip(tmp_path, kind):
     preprocess = {"resize_mode": "shortest"} if kind == "clip" else open_clip_layout.SQUASH
     compare(tmp_path, kind, CLIP_CONFIG if kind == "clip" else SIGLIP_CONFIG, preprocess)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["ViT-B-16", "ViT-B-32-quickgelu", "ViT-B-16-SigLIP2"])
-def test_embeddings_of_base_size_are_those_of_open_clip(tmp_path: Path, name: str) -> None:
+def test_embeddings_of_base_size_are_those_of_open_clip(tmp_path, name):
     open_clip = pytest.importorskip(
         "open_clip", reason="open_clip is not installed", exc_type=ImportError
     )
@@ -247,7 +247,7 @@ def test_embeddings_of_base_size_are_those_of_open_clip(tmp_path: Path, name: st
     compare(tmp_path, kind, config, preprocess)
 
 
-def test_transformers_layout_is_preferred_where_both_are_there(tmp_path: Path) -> None:
+def test_transformers_layout_is_preferred_where_both_are_there(tmp_path):
     towers.checkpoint_into(tmp_path, "siglip")
     (tmp_path / "open_clip_config.json").write_text(json.dumps({"model_cfg": {}}))
     assert engine_of(tmp_path).kind == "two_towers"

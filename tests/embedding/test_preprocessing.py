@@ -45,7 +45,7 @@ def image(size: tuple[int, int]) -> Image.Image:
 
 
 @pytest.mark.parametrize("name", PROCESSORS)
-def test_pixels_are_those_of_transformers_bit_for_bit(tmp_path: Path, name: str) -> None:
+def test_pixels_are_those_of_transformers_bit_for_bit(tmp_path, name):
     processor = PROCESSORS[name]
     processor.save_pretrained(tmp_path)
     family = name.partition(" ")[0].replace("deit", "vit")
@@ -61,7 +61,7 @@ def test_pixels_are_those_of_transformers_bit_for_bit(tmp_path: Path, name: str)
         np.testing.assert_allclose(normalized, processor(given)["pixel_values"][0], atol=1e-6)
 
 
-def test_fast_decode_crops_the_same_part(tmp_path: Path) -> None:
+def test_fast_decode_crops_the_same_part(tmp_path):
     from dataclasses import replace
     from io import BytesIO
 
@@ -78,7 +78,7 @@ def test_fast_decode_crops_the_same_part(tmp_path: Path) -> None:
     assert np.abs(full.astype(int) - fast).mean() < 3
 
 
-def test_line_of_pixels_does_not_fill_the_memory() -> None:
+def test_line_of_pixels_does_not_fill_the_memory():
     """Its shorter side at 32 pixels, it would have 2**30 of them."""
     spec = ImageSpec(SIDE, resize_to=SIDE, keeps_aspect=True)
     greys = np.repeat(np.arange(256, dtype=np.uint8), 2**12)[:, None]
@@ -90,7 +90,7 @@ def test_line_of_pixels_does_not_fill_the_memory() -> None:
         assert set(np.unique(found)) <= {127, 128}
 
 
-def test_part_of_a_long_image_is_that_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_part_of_a_long_image_is_that_of_the_whole(monkeypatch):
     spec = ImageSpec(SIDE, resize_to=41, keeps_aspect=True)
     whole = np.asarray(spec.resize(image((97, 1203)))).astype(int)
     monkeypatch.setattr(image_spec_module, "MAX_RESIZED", 1)
@@ -112,15 +112,13 @@ def write(folder: Path, **values: Any) -> Path:
         ("clip", {"size": {"shortest_edge": 32, "longest_edge": None}, "crop_size": SQUARE}),
     ],
 )
-def test_settings_of_earlier_versions_are_read(
-    tmp_path: Path, family: str, values: dict[str, Any]
-) -> None:
+def test_settings_of_earlier_versions_are_read(tmp_path, family, values):
     preprocessing = read_preprocessing(write(tmp_path, **values), SIDE, family)
     assert preprocessing.keeps_aspect == (family == "clip")
 
 
 @pytest.mark.parametrize("family", ["siglip", "clip", "vit"])
-def test_without_a_file_images_have_the_models_resolution(tmp_path: Path, family: str) -> None:
+def test_without_a_file_images_have_the_models_resolution(tmp_path, family):
     spec = read_preprocessing(tmp_path, 48, family).image_spec(48)
     assert spec.resized(60, 120) == ((48, 96) if family == "clip" else (48, 48))
     assert spec.resample == (2 if family == "vit" else 3)
@@ -142,8 +140,6 @@ def test_without_a_file_images_have_the_models_resolution(tmp_path: Path, family
         ("clip", {"size": 32, "crop_size": 32, "do_center_crop": "yes"}, "do_center_crop = 'yes'"),
     ],
 )
-def test_unsupported_preparation_is_named(
-    tmp_path: Path, family: str, values: dict[str, Any], message: str
-) -> None:
+def test_unsupported_preparation_is_named(tmp_path, family, values, message):
     with pytest.raises(InvalidCheckpoint, match=message):
         read_preprocessing(write(tmp_path, **values), SIDE, family)

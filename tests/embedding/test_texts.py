@@ -52,16 +52,16 @@ def expected_tokens(tokenizer: Any, texts: list[str]) -> torch.Tensor:
 
 
 @pytest.fixture(scope="module", params=["siglip", "siglip2", "clip"])
-def kind(request: pytest.FixtureRequest) -> str:
+def kind(request) -> str:
     return str(request.param)
 
 
 @pytest.fixture(scope="module")
-def folder(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(kind, tmp_path_factory) -> Path:
     return towers.checkpoint_into(tmp_path_factory.mktemp(kind), kind)
 
 
-def test_tokens_are_those_of_transformers(kind: str, folder: Path) -> None:
+def test_tokens_are_those_of_transformers(kind, folder):
     processor = processor_of(folder)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     found = processor(TEXTS, raw=True)
@@ -71,7 +71,7 @@ def test_tokens_are_those_of_transformers(kind: str, folder: Path) -> None:
     assert (cleaned == TEXTS) == (kind == "clip")
 
 
-def test_typed_control_tokens_are_text(kind: str, folder: Path) -> None:
+def test_typed_control_tokens_are_text(kind, folder):
     if kind == "siglip":
         return  # a piece of its vocabulary, of which cleaning leaves an s
     processor = processor_of(folder)
@@ -82,14 +82,14 @@ def test_typed_control_tokens_are_text(kind: str, folder: Path) -> None:
         assert not torch.isin(kept[:-1], control).any()
 
 
-def test_underscores_are_blanks_for_siglip_2(kind: str, folder: Path) -> None:
+def test_underscores_are_blanks_for_siglip_2(kind, folder):
     """transformers' tokenizer of SigLIP 1 removes them, big_vision makes blanks of them."""
     clean = processor_of(folder).format.clean("polar_bear")
     assert clean == {"siglip": "polarbear", "siglip2": "polar bear", "clip": "polar_bear"}[kind]
     assert canonical_text(" A  polar_bear! ") == "a polar bear"
 
 
-def test_sentencepiece_model_of_siglip_gives_the_same_tokens(tmp_path: Path) -> None:
+def test_sentencepiece_model_of_siglip_gives_the_same_tokens(tmp_path):
     """Compared with transformers' own tokenizer, which runs the model file."""
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("\n".join(map(canonical_text, towers.SENTENCES * 3)))
@@ -127,9 +127,7 @@ def test_sentencepiece_model_of_siglip_gives_the_same_tokens(tmp_path: Path) -> 
         (b"\xff", "is not a tokenizer"),
     ],
 )
-def test_hostile_table_of_a_sentencepiece_model_is_refused(
-    tmp_path: Path, charsmap: bytes, message: str
-) -> None:
+def test_hostile_table_of_a_sentencepiece_model_is_refused(tmp_path, charsmap, message):
     model = sentencepiece_model_pb2.ModelProto()
     model.trainer_spec.model_type, model.trainer_spec.unk_id = 1, 0
     model.pieces.add(piece="<unk>", score=0.0)
@@ -143,7 +141,7 @@ def tokenizer_of(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "tokenizer.json").read_text())
 
 
-def test_slow_regular_expression_is_refused(tmp_path: Path) -> None:
+def test_slow_regular_expression_is_refused(tmp_path):
     folder = towers.checkpoint_into(tmp_path, "clip")
     values = tokenizer_of(folder)
     values["normalizer"] = {"type": "Replace", "pattern": {"Regex": "(a+)+b"}, "content": ""}
@@ -152,7 +150,7 @@ def test_slow_regular_expression_is_refused(tmp_path: Path) -> None:
         processor_of(folder)
 
 
-def test_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
+def test_tokenizer_of_another_model_is_refused(tmp_path):
     folder = towers.checkpoint_into(tmp_path, "clip")
     towers.tokenizer_into(folder, "siglip")
     with pytest.raises(InvalidCheckpoint, match=r"has no token '<\|endoftext\|>'"):
@@ -163,7 +161,7 @@ def test_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
         processor_of(folder)
 
 
-def test_towers_without_a_tokenizer_embed_images_only(tmp_path: Path) -> None:
+def test_towers_without_a_tokenizer_embed_images_only(tmp_path):
     folder = towers.checkpoint_into(tmp_path / "model", "siglip")
     for file in ("tokenizer.json", "tokenizer.model", "spiece.model"):
         (folder / file).unlink(missing_ok=True)

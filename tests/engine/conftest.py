@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from pgcli.checkpoints.find import Checkpoint
@@ -12,5 +10,5 @@ from pgcli.engine.loader import load
 
 
 @pytest.fixture(scope="module")
-def loaded(tiny: Path) -> InferenceEngine:
+def loaded(tiny) -> InferenceEngine:
     return load(Checkpoint("tiny", tiny), device="cpu", dtype="float32", batch_size=8)

@@ -40,9 +40,7 @@ def texts(answers: list[Answer]) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("question", [QUESTION, STRICT], ids=["free", "strict"])
-def test_alternatives_do_not_depend_on_the_batch(
-    loaded: InferenceEngine, question: Question
-) -> None:
+def test_alternatives_do_not_depend_on_the_batch(loaded, question):
     """In batches of one row every alternative has a prefill of its own."""
     alone, together = (rows(loaded, question, batch_size=size) for size in (1, 8))
     assert texts(alone) == texts(together)
@@ -51,7 +49,7 @@ def test_alternatives_do_not_depend_on_the_batch(
         assert all(math.isclose(a.logprob, b.logprob, rel_tol=1e-4) for a, b in pairs)
 
 
-def test_answer_is_the_greedy_one_whatever_is_sampled(loaded: InferenceEngine) -> None:
+def test_answer_is_the_greedy_one_whatever_is_sampled(loaded):
     plain = rows(loaded, PLAIN)
     for sampling in (GREEDY, SamplingParams(temperature=2.0, seed=5)):
         found = rows(loaded, QUESTION, sampling)
@@ -59,7 +57,7 @@ def test_answer_is_the_greedy_one_whatever_is_sampled(loaded: InferenceEngine) -
         assert [row.tokens for row in found] == [row.tokens for row in plain]
 
 
-def test_alternatives_differ_from_each_other_and_by_seed(loaded: InferenceEngine) -> None:
+def test_alternatives_differ_from_each_other_and_by_seed(loaded):
     first, again, other = (
         texts(rows(loaded, sampling=SamplingParams(seed=seed))) for seed in (1, 1, 2)
     )
@@ -67,9 +65,7 @@ def test_alternatives_differ_from_each_other_and_by_seed(loaded: InferenceEngine
     assert all(len(set(of_row)) > 1 for of_row in first)
 
 
-def test_a_prompt_is_prefilled_once_for_all_its_answers(
-    loaded: InferenceEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_prompt_is_prefilled_once_for_all_its_answers(loaded, monkeypatch):
     prefilled = LimitedMemory(monkeypatch, "prefill", 99)
     encoded = LimitedMemory(monkeypatch, "encode", 99)
     found = rows(loaded, batch_size=24)
@@ -78,7 +74,7 @@ def test_a_prompt_is_prefilled_once_for_all_its_answers(
     assert {row.batch for row in found} == {6}
 
 
-def test_logprobs_are_sums_and_those_of_tokens(loaded: InferenceEngine) -> None:
+def test_logprobs_are_sums_and_those_of_tokens(loaded):
     for row in rows(loaded, sampling=SamplingParams(top_k=1)):
         logprobs = [one.logprob for one in row.token_logprobs or ()]
         assert len(logprobs) == row.tokens
@@ -86,5 +82,5 @@ def test_logprobs_are_sums_and_those_of_tokens(loaded: InferenceEngine) -> None:
         assert all(one.logprob == pytest.approx(sum(logprobs)) for one in row.alternatives or ())
 
 
-def test_rows_have_neither_unless_asked(loaded: InferenceEngine) -> None:
+def test_rows_have_neither_unless_asked(loaded):
     assert all(row.alternatives is row.token_logprobs is None for row in rows(loaded, PLAIN))

@@ -94,18 +94,18 @@ def scored(
 
 
 @pytest.fixture(params=["tiny", "tiny2"])
-def folder(request: pytest.FixtureRequest) -> Path:
+def folder(request) -> Path:
     """A checkpoint of either generation; the second's window is shorter than any prefix."""
     return Path(request.getfixturevalue(request.param))
 
 
 @pytest.fixture
-def model(folder: Path) -> PaliGemma:
+def model(folder) -> PaliGemma:
     return weights.load(folder, read_config(folder), dtype=torch.float64)
 
 
 @pytest.fixture
-def patch_BPD(model: PaliGemma) -> Tensor:
+def patch_BPD(model) -> Tensor:
     return normal(4, PATCHES, model.config.decoder.width)
 
 
@@ -135,7 +135,7 @@ def their_sum(
 
 
 @torch.inference_mode()
-def test_each_candidate_scores_as_transformers_scores_it_alone(folder: Path, device: str) -> None:
+def test_each_candidate_scores_as_transformers_scores_it_alone(folder, device):
     ours = weights.load(folder, read_config(folder), dtype=torch.float32, device=device)
     theirs = transformers.PaliGemmaForConditionalGeneration.from_pretrained(
         folder, dtype=torch.float32
@@ -151,9 +151,7 @@ def test_each_candidate_scores_as_transformers_scores_it_alone(folder: Path, dev
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 5, 11])
-def test_candidates_too_many_for_one_pass_score_the_same(
-    model: PaliGemma, patch_BPD: Tensor, monkeypatch: pytest.MonkeyPatch, tokens: int
-) -> None:
+def test_candidates_too_many_for_one_pass_score_the_same(model, patch_BPD, monkeypatch, tokens):
     """For several numbers of tokens per pass and of logits computed at once."""
     expected = sums_of(scored(model, patch_BPD))
     monkeypatch.setattr(module, "TOKENS_PER_PASS", tokens)
@@ -162,9 +160,7 @@ def test_candidates_too_many_for_one_pass_score_the_same(
         assert sums == pytest.approx(known, abs=1e-5)
 
 
-def test_hundreds_of_candidates_share_one_prefix_in_a_few_passes(
-    model: PaliGemma, patch_BPD: Tensor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hundreds_of_candidates_share_one_prefix_in_a_few_passes(model, patch_BPD, monkeypatch):
     passes: list[tuple[int, ...]] = []
     plain, read = model.score_branches, model.prefill
 
@@ -192,7 +188,7 @@ def test_hundreds_of_candidates_share_one_prefix_in_a_few_passes(
 # --- ChoiceOutput
 
 
-def test_probabilities_are_a_softmax_of_the_sums() -> None:
+def test_probabilities_are_a_softmax_of_the_sums():
     some = [candidate(3), candidate(4, 5), candidate(6), candidate(7)]
     shift = -9000  # whose exponential is 0
     sums = [shift + math.log(0.02), shift + math.log(0.06), -1e5, shift + math.log(0.12)]
@@ -202,12 +198,12 @@ def test_probabilities_are_a_softmax_of_the_sums() -> None:
     assert row.best == 3
 
 
-def test_the_first_of_equal_candidates_is_chosen() -> None:
+def test_the_first_of_equal_candidates_is_chosen():
     row = ChoiceOutput([candidate(n) for n in range(4)], [-3.0, -2.0, -2.0, -2.0])
     assert row.best == 1
 
 
-def test_logprob_is_the_mean_over_the_best_candidates_tokens() -> None:
+def test_logprob_is_the_mean_over_the_best_candidates_tokens():
     row = ChoiceOutput([candidate(3), candidate(4, 5, 6)], [-9.0, -8.0])
     assert row.logprob == -2
 
@@ -220,7 +216,7 @@ def tokenizer() -> Tokenizer:
     return Tokenizer.from_folder(BUILTIN)
 
 
-def test_candidates_are_encoded_as_plain_text(tokenizer: Tokenizer) -> None:
+def test_candidates_are_encoded_as_plain_text(tokenizer):
     texts = ["  yes ", "<loc0001>", "<eos>", "two words"]
     found = make_candidates(texts, tokenizer)
     assert [one.text for one in found] == ["yes", "<loc0001>", "<eos>", "two words"]
@@ -232,7 +228,7 @@ def test_candidates_are_encoded_as_plain_text(tokenizer: Tokenizer) -> None:
 # --- other cases
 
 
-def test_nan_logits_are_refused_with_a_hint(tiny: Path) -> None:
+def test_nan_logits_are_refused_with_a_hint(tiny):
     damaged = weights.load(tiny, read_config(tiny), dtype=torch.float32)
     damaged.decoder.norm.weight[3] = torch.nan
     with pytest.raises(InvalidCheckpoint, match="NaN") as caught:
@@ -240,9 +236,7 @@ def test_nan_logits_are_refused_with_a_hint(tiny: Path) -> None:
     assert "float32" in caught.value.hint
 
 
-def test_the_time_of_a_pass_is_divided_over_its_rows(
-    model: PaliGemma, patch_BPD: Tensor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_time_of_a_pass_is_divided_over_its_rows(model, patch_BPD, monkeypatch):
     """The longest row needs three passes, the others one; a pass takes ten milliseconds."""
     monkeypatch.setattr(model_runner, "Stopwatch", Clock)
     monkeypatch.setattr(module, "TOKENS_PER_PASS", 9)
@@ -251,7 +245,7 @@ def test_the_time_of_a_pass_is_divided_over_its_rows(
     assert [row.decode_ms for row in rows] == [2.5, 2.5 + 5, 2.5, 2.5 + 5 + 10]
 
 
-def test_a_prompt_leaves_slots_for_the_longest_candidate(tokenizer: Tokenizer) -> None:
+def test_a_prompt_leaves_slots_for_the_longest_candidate(tokenizer):
     config = parse_config(json.loads((BUILTIN / "config.json").read_text()))
     item = Item(0, "a", "a", prompts=("what is this?", "what?"), choices=("no", "a red circle"))
     image = DecodedImage(item, 9, 9, None, 0.0)
@@ -273,7 +267,7 @@ def test_a_prompt_leaves_slots_for_the_longest_candidate(tokenizer: Tokenizer) -
         )
 
 
-def test_each_image_has_its_own_candidates(tokenizer: Tokenizer) -> None:
+def test_each_image_has_its_own_candidates(tokenizer):
     config = parse_config(json.loads((BUILTIN / "config.json").read_text()))
     processor = InputProcessor(tokenizer, config, GREEDY, Question("ask", None, 4), model="m")
     for choices in (("yes", "no"), ("yes", "no"), ("cat", "dog", "cow")):

@@ -33,9 +33,7 @@ def mass_near(probability_V: Tensor, place: int) -> float:
 
 @pytest.mark.parametrize("place", [0, 1, 15, 16, 17, 500, 1006, 1007, 1008, 1023])
 @pytest.mark.parametrize("sampling", [GREEDY, SamplingParams(temperature=0.01, top_k=3)])
-def test_near_counts_the_places_within_16_of_the_token(
-    place: int, sampling: SamplingParams
-) -> None:
+def test_near_counts_the_places_within_16_of_the_token(place, sampling):
     """Within the 1,024 of a side, and under the model's own distribution."""
     logits_BV = normal(2, 1100, seed=place)
     logits_BV[0, LOCATIONS.start + place] = logits_BV[0].max() + 1
@@ -48,12 +46,12 @@ def test_near_counts_the_places_within_16_of_the_token(
     assert found.near_logprob_B[0] >= found.logprob_B[0]
 
 
-def test_without_locations_nothing_is_computed() -> None:
+def test_without_locations_nothing_is_computed():
     found = select_tokens(normal(2, 1100), GREEDY, VOCABULARY._replace(locations=range(0)))
     assert found.near_logprob_B is None
 
 
-def test_confidence_is_the_geometric_mean_of_four_corners() -> None:
+def test_confidence_is_the_geometric_mean_of_four_corners():
     corners = [Span("location", "", 0, 0.1, near) for near in (0.5, 0.5, 1.0, 0.25)]
     assert confidence(corners) == pytest.approx((0.5 * 0.5 * 0.25) ** 0.25)
     assert confidence([*corners[:3], Span("location", "", 0, 0.1)]) is None
@@ -69,9 +67,7 @@ def test_confidence_is_the_geometric_mean_of_four_corners() -> None:
         "ask --prompt detect{space}star",
     ],
 )
-def test_rows_have_the_confidence_of_transformers_logits(
-    words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rows_have_the_confidence_of_transformers_logits(words, capsys):
     command, *options = (word.replace("{space}", " ") for word in words.split())
     assert main([command, str(EXAMPLE), "--model", "demo", *options]) == 0
     row: dict[str, Any] = json.loads(capsys.readouterr().out)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from pathlib import Path
 from random import Random
 
 import pytest
@@ -32,17 +31,17 @@ LOCATION = re.compile(r"<loc(\d{4})>")
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tiny: Path) -> Tokenizer:
+def tokenizer(tiny) -> Tokenizer:
     return Tokenizer.from_folder(tiny)
 
 
 @pytest.fixture(scope="module")
-def model(tiny: Path) -> PaliGemma:
+def model(tiny) -> PaliGemma:
     return weights.load(tiny, read_config(tiny), dtype=torch.float64)
 
 
 @pytest.fixture(scope="module")
-def grammar(tokenizer: Tokenizer) -> Grammar:
+def grammar(tokenizer) -> Grammar:
     return Grammar(tokenizer, [OBJECTS], {STOP})
 
 
@@ -99,9 +98,7 @@ def is_well_formed(tokenizer: Tokenizer, tokens: list[int], objects: tuple[str, 
 # --- only well-formed answers are allowed
 
 
-def test_every_path_of_the_grammar_is_well_formed_and_in_limit(
-    tokenizer: Tokenizer, grammar: Grammar
-) -> None:
+def test_every_path_of_the_grammar_is_well_formed_and_in_limit(tokenizer, grammar):
     lengths = set()
     for seed in range(400):
         rng = Random(seed)
@@ -152,9 +149,7 @@ def allows(grammar: Grammar, tokens: list[int], left: int) -> bool:
         "<loc0100><loc0001><loc0200><loc0900> green shape with a hole",
     ],
 )
-def test_every_well_formed_answer_is_allowed(
-    tokenizer: Tokenizer, grammar: Grammar, text: str
-) -> None:
+def test_every_well_formed_answer_is_allowed(tokenizer, grammar, text):
     tokens = [*tokenizer.encode_answer(text), STOP]
     assert is_well_formed(tokenizer, tokens, OBJECTS)
     assert allows(grammar, tokens, 100)
@@ -183,13 +178,11 @@ def test_every_well_formed_answer_is_allowed(
         "<loc0001><loc0002><loc0003><loc0004> red<seg001>",
     ],
 )
-def test_malformed_answers_are_not_allowed(
-    tokenizer: Tokenizer, grammar: Grammar, text: str
-) -> None:
+def test_malformed_answers_are_not_allowed(tokenizer, grammar, text):
     assert not allows(grammar, [*tokenizer.encode_answer(text), STOP], 100)
 
 
-def test_an_object_named_like_a_token_is_plain_text(tokenizer: Tokenizer) -> None:
+def test_an_object_named_like_a_token_is_plain_text(tokenizer):
     name = "<loc0007><eos>"
     grammar = Grammar(tokenizer, [[name]], {STOP})
     tokens = [*tokenizer.encode_answer("<loc0001><loc0002><loc0003><loc0004>")]
@@ -207,7 +200,7 @@ def longest_object(tokenizer: Tokenizer) -> int:
     return 4 + max(len(tokenizer.encode_text(f" {name}")) for name in OBJECTS) + 1
 
 
-def test_an_object_begins_only_if_its_longest_label_fits(tokenizer: Tokenizer) -> None:
+def test_an_object_begins_only_if_its_longest_label_fits(tokenizer):
     """With one token less than the longest object needs, only the empty answer is allowed."""
     grammar = Grammar(tokenizer, [OBJECTS], {STOP})
     fits = longest_object(tokenizer)
@@ -217,9 +210,7 @@ def test_an_object_begins_only_if_its_longest_label_fits(tokenizer: Tokenizer) -
     assert not grammar.truncated_by_limit(START, fits)
 
 
-def test_an_answer_ended_by_the_limit_has_finish_length(
-    model: PaliGemma, tokenizer: Tokenizer, grammar: Grammar
-) -> None:
+def test_an_answer_ended_by_the_limit_has_finish_length(model, tokenizer, grammar):
     """It has a stop token and only whole boxes; an answer that ends by itself has `stop`."""
     patch_BPD = normal(4, PATCHES, model.config.decoder.width)
     whole = longest_object(tokenizer)
@@ -241,7 +232,7 @@ def test_an_answer_ended_by_the_limit_has_finish_length(
 # --- stop tokens
 
 
-def test_any_of_several_stop_tokens_ends_an_answer(tokenizer: Tokenizer) -> None:
+def test_any_of_several_stop_tokens_ends_an_answer(tokenizer):
     grammar = Grammar(tokenizer, [OBJECTS], {STOP, OTHER_STOP, tokenizer.size + 3})
     label = tokenizer.encode_answer("<loc0001><loc0002><loc0003><loc0004> cat")
     for tokens in ([], label):
@@ -253,7 +244,7 @@ def test_any_of_several_stop_tokens_ends_an_answer(tokenizer: Tokenizer) -> None
     assert max(grammar.token_A.tolist()) < tokenizer.size
 
 
-def test_a_checkpoint_without_a_stop_token_of_its_own_is_refused(tokenizer: Tokenizer) -> None:
+def test_a_checkpoint_without_a_stop_token_of_its_own_is_refused(tokenizer):
     with pytest.raises(InvalidCheckpoint, match="eos_token_id"):
         Grammar(tokenizer, [OBJECTS], {tokenizer.size})
 
@@ -266,9 +257,7 @@ def scores(tokenizer: Tokenizer, rows: int) -> Tensor:
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, SamplingParams(2, top_p=0.9, top_k=40)])
-def test_logprobs_are_computed_before_the_grammar_mask(
-    tokenizer: Tokenizer, grammar: Grammar, sampling: SamplingParams
-) -> None:
+def test_logprobs_are_computed_before_the_grammar_mask(tokenizer, grammar, sampling):
     output = output_of(tokenizer)
     logits_BV = scores(tokenizer, 6)
     own = logits_BV[:, : tokenizer.size].clone()
@@ -279,9 +268,7 @@ def test_logprobs_are_computed_before_the_grammar_mask(
     torch.testing.assert_close(logprob_B, expected, rtol=0, atol=1e-5)
 
 
-def test_temperature_and_filters_apply_to_allowed_tokens(
-    tokenizer: Tokenizer, grammar: Grammar
-) -> None:
+def test_temperature_and_filters_apply_to_allowed_tokens(tokenizer, grammar):
     """The two best tokens are not locations; only the two best allowed tokens are sampled."""
     logits_V = torch.zeros(tokenizer.size)
     logits_V[400:402] = 50
@@ -299,9 +286,7 @@ def test_temperature_and_filters_apply_to_allowed_tokens(
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, SamplingParams(1.5, top_p=0.95, seed=3)])
-def test_answers_with_a_grammar_do_not_depend_on_the_batch(
-    tiny: Path, tokenizer: Tokenizer, device: str, sampling: SamplingParams
-) -> None:
+def test_answers_with_a_grammar_do_not_depend_on_the_batch(tiny, tokenizer, device, sampling):
     model = weights.load(tiny, read_config(tiny), dtype=torch.float64, device=device)
     grammar = Grammar(tokenizer, [OBJECTS], {STOP}, device=device)
     patch_BPD = normal(4, PATCHES, model.config.decoder.width).to(device)

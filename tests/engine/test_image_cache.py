@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -24,7 +22,7 @@ QUESTION = Question("ask", None, 4)
 
 
 @pytest.fixture
-def engine(tiny: Path) -> InferenceEngine:
+def engine(tiny) -> InferenceEngine:
     return load(Checkpoint("tiny", tiny), device="cpu", dtype="float32", batch_size=4)
 
 
@@ -55,9 +53,7 @@ class Watched(ImageFeatureCache):
 
 
 @pytest.mark.parametrize("room", [0, 1, 2])
-def test_an_evicted_image_is_encoded_again_and_answers_the_same(
-    engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch, room: int
-) -> None:
+def test_an_evicted_image_is_encoded_again_and_answers_the_same(engine, monkeypatch, room):
     monkeypatch.setattr(engines, "ImageFeatureCache", Watched)
     plain = asked(engine)
     assert (engine.image_stats.prompts, engine.image_stats.misses, engine.image_stats.hits) == (
@@ -98,7 +94,7 @@ def request(number: int, image: DecodedImage, shares: int) -> Sequence:
 
 
 @pytest.fixture
-def features(engine: InferenceEngine) -> ImageFeatureCache:
+def features(engine) -> ImageFeatureCache:
     return ImageFeatureCache(
         engine.model, engine.preprocessing, ImageCacheStats(), max_bytes=2 * BYTES
     )
@@ -113,20 +109,20 @@ def encoded(features: ImageFeatureCache, group: list[Sequence]) -> int:
     return features._stats.misses - before
 
 
-def test_the_least_recently_used_image_is_evicted(features: ImageFeatureCache) -> None:
+def test_the_least_recently_used_image_is_evicted(features):
     first, second, third = (request(n, image, 9) for n, image in enumerate(images(3)))
     assert [encoded(features, [one]) for one in (first, second, first, third)] == [1, 1, 0, 1]
     assert [encoded(features, [one]) for one in (first, third, second)] == [0, 0, 1]
 
 
-def test_an_image_with_one_prompt_is_not_cached(features: ImageFeatureCache) -> None:
+def test_an_image_with_one_prompt_is_not_cached(features):
     shared, *alone = (request(n, p, 1 if n else 2) for n, p in enumerate(images(6)))
     assert encoded(features, [shared]) == 1
     assert encoded(features, alone) == 5
     assert encoded(features, [shared]) == 0
 
 
-def test_features_can_be_requested_again_before_release(features: ImageFeatureCache) -> None:
+def test_features_can_be_requested_again_before_release(features):
     """OOM may follow the encoding, also for an image's only or last prompt."""
     alone, twice = (request(n, image, n + 1) for n, image in enumerate(images(2)))
     group = [alone, twice, twice]
@@ -141,7 +137,7 @@ def test_features_can_be_requested_again_before_release(features: ImageFeatureCa
     assert not features._features
 
 
-def test_a_view_does_not_keep_the_whole_batch(features: ImageFeatureCache) -> None:
+def test_a_view_does_not_keep_the_whole_batch(features):
     group = [request(n, image, 2) for n, image in enumerate(images(2))]
     encoded(features, group)
     kept = [patch_PD.untyped_storage().nbytes() for patch_PD in features._features.values()]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -103,7 +102,7 @@ def answers(
 # --- end of sequences
 
 
-def test_a_sequence_ends_at_its_stop_token_or_at_the_limit() -> None:
+def test_a_sequence_ends_at_its_stop_token_or_at_the_limit():
     model = Scripted([3, 4, STOP], [3, 4, 5, 6, 7, 8], [STOP], [3, 4, 5, 6, STOP])
     rows = answers(model)
     assert [row.tokens for row in rows] == [[3, 4, 1], [3, 4, 5, 6, 7], [1], [3, 4, 5, 6, 1]]
@@ -112,12 +111,12 @@ def test_a_sequence_ends_at_its_stop_token_or_at_the_limit() -> None:
     assert [len(row.logprobs) for row in rows] == [3, 5, 1, 5]
 
 
-def test_ignored_stop_tokens_do_not_end_a_sequence() -> None:
+def test_ignored_stop_tokens_do_not_end_a_sequence():
     rows = answers(Scripted([3, STOP, 4, STOP]), 4, sampling=SamplingParams(ignore_eos=True))
     assert [(row.tokens, row.finish) for row in rows] == [([3, STOP, 4, STOP], "length")]
 
 
-def test_a_prefill_reserves_slots_for_the_longest_answer() -> None:
+def test_a_prefill_reserves_slots_for_the_longest_answer():
     model = Scripted([3, STOP])
     answers(model, 70)
     assert model.new_slots == 70
@@ -128,9 +127,7 @@ def test_a_prefill_reserves_slots_for_the_longest_answer() -> None:
 
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("loudest", [SIZE - 1, SIZE, SIZE + 2])
-def test_the_image_token_and_ids_beyond_the_vocabulary_are_never_generated(
-    loudest: int, sampling: SamplingParams
-) -> None:
+def test_the_image_token_and_ids_beyond_the_vocabulary_are_never_generated(loudest, sampling):
     """The embedding has more rows than there are tokens, and the extra rows hold noise."""
     rows = answers(Scripted([loudest] * 5), sampling=sampling)
     assert all(token < SIZE - 1 for token in rows[0].tokens)
@@ -141,7 +138,7 @@ def test_the_image_token_and_ids_beyond_the_vocabulary_are_never_generated(
 
 
 @pytest.fixture(scope="module")
-def model(tiny: Path) -> PaliGemma:
+def model(tiny) -> PaliGemma:
     return weights.load(tiny, read_config(tiny), dtype=torch.float64)
 
 
@@ -153,7 +150,7 @@ def model(tiny: Path) -> PaliGemma:
         SamplingParams(1, top_p=0.9, top_k=5),
     ],
 )
-def test_nan_logits_are_refused_with_a_hint(tiny: Path, sampling: SamplingParams) -> None:
+def test_nan_logits_are_refused_with_a_hint(tiny, sampling):
     damaged = weights.load(tiny, read_config(tiny), dtype=torch.float32)
     damaged.decoder.norm.weight[3] = torch.nan
     vocabulary = OutputVocabulary(300, 299, (STOP,))
@@ -166,9 +163,7 @@ def test_nan_logits_are_refused_with_a_hint(tiny: Path, sampling: SamplingParams
 # --- times
 
 
-def test_the_time_of_a_pass_is_divided_over_the_rows_in_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_time_of_a_pass_is_divided_over_the_rows_in_it(monkeypatch):
     monkeypatch.setattr(module, "Stopwatch", Clock)
     rows = answers(Scripted([STOP], [3, 4, STOP], [3, 4, 5, 6, 7]))
     assert [row.prefill_ms for row in rows] == pytest.approx([10 / 3] * 3)
@@ -180,9 +175,7 @@ def test_the_time_of_a_pass_is_divided_over_the_rows_in_it(
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.5])
-def test_tokens_are_the_same_however_late_they_are_read(
-    model: PaliGemma, monkeypatch: pytest.MonkeyPatch, temperature: float
-) -> None:
+def test_tokens_are_the_same_however_late_they_are_read(model, monkeypatch, temperature):
     """On a GPU, the next step is launched before the tokens of the previous one are read."""
     prompts, patch_BPD = prompts_of_many_lengths(9), normal(9, PATCHES, model.config.decoder.width)
     vocabulary = vocabulary_of(model, *range(0, model.config.decoder.vocab_size, 9))
@@ -216,9 +209,7 @@ def test_tokens_are_the_same_however_late_they_are_read(
             assert logprobs == pytest.approx(their_logprobs, abs=1e-9)
 
 
-def test_preempted_sequences_get_no_token_of_steps_in_flight(
-    model: PaliGemma, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_preempted_sequences_get_no_token_of_steps_in_flight(model, monkeypatch):
     monkeypatch.setitem(module.ASYNC_DEPTH, "cpu", 2)
     vocabulary, sampling = vocabulary_of(model, 1), SamplingParams(temperature=1, seed=2)
     prompts, patch_BPD = prompts_of_many_lengths(3), normal(3, PATCHES, model.config.decoder.width)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -32,15 +31,13 @@ SAMPLED = SamplingParams(temperature=1, top_p=0.9, top_k=40)
 
 
 @pytest.fixture(params=["tiny", "tiny2"])
-def model(request: pytest.FixtureRequest) -> PaliGemma:
+def model(request) -> PaliGemma:
     folder: Path = request.getfixturevalue(request.param)
     return weights.load(folder, read_config(folder), dtype=torch.float32)
 
 
 @pytest.fixture
-def make_runner(
-    model: PaliGemma, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[SamplingParams], ModelRunner]:
+def make_runner(model, monkeypatch) -> Callable[[SamplingParams], ModelRunner]:
     """Makes runners as on a GPU: fixed shapes, and tokens read a step late."""
     monkeypatch.setitem(module.ASYNC_DEPTH, "cpu", 1)
     monkeypatch.setattr(module, "Stopwatch", FakeStopwatch)
@@ -68,9 +65,7 @@ def of_lengths(sampling: SamplingParams, lengths: list[int]) -> list[Sequence]:
 
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 @torch.inference_mode()
-def test_joins_steps_and_departures_wait_for_nothing(
-    make_runner: Any, model: PaliGemma, sampling: SamplingParams
-) -> None:
+def test_joins_steps_and_departures_wait_for_nothing(make_runner, model, sampling):
     runner, patch_BPD = make_runner(sampling), images(model, 5)
     sequences = of_lengths(sampling, [9, 2, 5, 4, 3])
     sequences[3].row_index = sequences[4].row_index = 2  # two more answers of the third prompt
@@ -86,9 +81,7 @@ def test_joins_steps_and_departures_wait_for_nothing(
 
 
 @torch.inference_mode()
-def test_rows_that_end_by_length_take_no_further_step(
-    make_runner: Any, model: PaliGemma, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_that_end_by_length_take_no_further_step(make_runner, model, monkeypatch):
     """Their number of tokens is known before the tokens are read."""
     steps = []
     real = PaliGemma.step_logits
@@ -104,8 +97,8 @@ def test_rows_that_end_by_length_take_no_further_step(
 
 @torch.inference_mode()
 def test_a_group_with_images_joins_without_a_wait_for_its_vision_pass(
-    make_runner: Any, model: PaliGemma, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    make_runner, model, monkeypatch
+):
     """Their time is read with their tokens."""
     monkeypatch.setattr(image_cache, "Stopwatch", FakeStopwatch)
     side = model.config.vision.resolution

@@ -16,7 +16,6 @@ from pgcli import tasks
 from pgcli.engine import engine as engines
 from pgcli.engine import memory as memory_module
 from pgcli.engine import model_runner, output, sampler
-from pgcli.engine.engine import InferenceEngine
 from pgcli.engine.image_cache import ImageFeatureCache
 from pgcli.engine.model_runner import ModelRunner
 from pgcli.engine.oom import (
@@ -46,7 +45,7 @@ OTHER_ERRORS = (
 
 
 @pytest.fixture(autouse=True)
-def small_heap(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_heap(monkeypatch) -> None:
     """Skip garbage collection after a failure, which takes 0.1 s with all libraries loaded."""
     monkeypatch.setattr("pgcli.engine.oom.gc.collect", lambda: 0)
 
@@ -90,9 +89,7 @@ def assert_same_answers(
 
 
 @pytest.fixture(scope="module")
-def expected_answers(
-    loaded: InferenceEngine,
-) -> dict[tuple[str, SamplingParams], list[tuple[int, Answer]]]:
+def expected_answers(loaded) -> dict[tuple[str, SamplingParams], list[tuple[int, Answer]]]:
     found = {
         (name, sampling): comparable(fresh(loaded).ask(stream(), question, sampling))
         for name, question in QUESTIONS.items()
@@ -104,9 +101,7 @@ def expected_answers(
 
 
 @pytest.mark.parametrize("site", ["encode", "prefill", "insert", "decode"])
-def test_oom_loses_doubles_or_changes_no_row(
-    loaded: InferenceEngine, expected_answers: Any, monkeypatch: pytest.MonkeyPatch, site: str
-) -> None:
+def test_oom_loses_doubles_or_changes_no_row(loaded, expected_answers, monkeypatch, site):
     for (name, sampling), expected in expected_answers.items():
         for size in (1, 2, 5):
             with monkeypatch.context() as patch:
@@ -129,13 +124,7 @@ AMID_A_PASS: dict[str, tuple[Any, Callable[..., int]]] = {
 
 @pytest.mark.parametrize("depth", [0, 1])
 @pytest.mark.parametrize("name", AMID_A_PASS)
-def test_oom_amid_a_pass_changes_no_row(
-    loaded: InferenceEngine,
-    expected_answers: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    depth: int,
-) -> None:
+def test_oom_amid_a_pass_changes_no_row(loaded, expected_answers, monkeypatch, name, depth):
     """In groups that join running rows, also where tokens are read a step late."""
     monkeypatch.setitem(model_runner.ASYNC_DEPTH, "cpu", depth)
     monkeypatch.setitem(memory_module.GROUP_TOKENS, "cpu", 3 * (16 + memory_module.USUAL_PROMPT))
@@ -158,9 +147,7 @@ def test_oom_amid_a_pass_changes_no_row(
     assert len(calls) > 8
 
 
-def test_oom_while_rows_are_freed_doubles_no_token(
-    loaded: InferenceEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_oom_while_rows_are_freed_doubles_no_token(loaded, monkeypatch):
     """A group joins: the step that is read meanwhile has given its tokens to rows that run on."""
     images, sampling = stream(14), SamplingParams(temperature=1.5, top_k=20, seed=2)
     expected = list(fresh(loaded).ask(images, QUESTIONS["free"], sampling))
@@ -188,9 +175,7 @@ def test_oom_while_rows_are_freed_doubles_no_token(
     assert failures
 
 
-def test_preempted_rows_run_first_and_in_order(
-    loaded: InferenceEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_preempted_rows_run_first_and_in_order(loaded, monkeypatch):
     LimitedMemory(monkeypatch, "decode", 2)
     joined: list[list[str]] = []
     prefill = ModelRunner.prefill
@@ -209,9 +194,7 @@ def test_preempted_rows_run_first_and_in_order(
 # --- candidates
 
 
-def test_oom_scores_candidates_of_fewer_rows_at_once(
-    loaded: InferenceEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_oom_scores_candidates_of_fewer_rows_at_once(loaded, monkeypatch):
     choices = ("red circle", "blue", "a green square")
     question, images = tasks.ask(["what?"], choices=choices), stream(11, ["what?"], choices)
     expected = comparable(fresh(loaded, 32).ask(images, question))
@@ -234,9 +217,7 @@ def test_oom_scores_candidates_of_fewer_rows_at_once(
 
 
 @pytest.mark.parametrize("site", ["prefill", "insert", "decode"])
-def test_batch_limits_hold_for_later_questions_and_in_other_processes(
-    loaded: InferenceEngine, monkeypatch: pytest.MonkeyPatch, site: str
-) -> None:
+def test_batch_limits_hold_for_later_questions_and_in_other_processes(loaded, monkeypatch, site):
     memory, engine = LimitedMemory(monkeypatch, site, 3), fresh(loaded)
     list(engine.ask(stream(), QUESTIONS["free"]))
     assert memory.asked[:2] == [8, 4]
@@ -254,7 +235,7 @@ def test_batch_limits_hold_for_later_questions_and_in_other_processes(
 @pytest.mark.parametrize(
     ("failed", "rows"), [([25], 12), ([25, 1], 12), ([8, 30], 4), ([30, 8], 4), ([3, 2], 1)]
 )
-def test_each_oom_halves_the_rows_and_none_raises_them(failed: list[int], rows: int) -> None:
+def test_each_oom_halves_the_rows_and_none_raises_them(failed, rows):
     limits = BatchLimits()
     for size in failed:
         limits.shrink(size)
@@ -265,9 +246,7 @@ def test_each_oom_halves_the_rows_and_none_raises_them(failed: list[int], rows: 
 # --- a single row
 
 
-def test_oom_of_a_single_row_costs_that_row_only(
-    loaded: InferenceEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_oom_of_a_single_row_costs_that_row_only(loaded, monkeypatch):
     question = Question("ask", None, TOKENS)
     images = stream(7, ["is it red?"])
     engine = fresh(loaded)
@@ -297,9 +276,7 @@ def test_oom_of_a_single_row_costs_that_row_only(
 
 
 @pytest.mark.parametrize("site", ["encode", "prefill", "insert", "decode", "branch"])
-def test_oom_of_every_first_row_ends_the_run(
-    loaded: InferenceEngine, monkeypatch: pytest.MonkeyPatch, site: str
-) -> None:
+def test_oom_of_every_first_row_ends_the_run(loaded, monkeypatch, site):
     engine = fresh(loaded)
     engine.model.config = replace(engine.model.config, stop_tokens=(0,))
     LimitedMemory(monkeypatch, site, 0)
@@ -312,9 +289,7 @@ def test_oom_of_every_first_row_ends_the_run(
     assert "--dtype" in refused.value.hint
 
 
-def test_oom_after_an_answered_row_does_not_end_the_run(
-    loaded: InferenceEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_oom_after_an_answered_row_does_not_end_the_run(loaded, monkeypatch):
     engine = fresh(loaded)
     assert [row.error for _, row in engine.ask(stream(1, ["a"]), QUESTIONS["free"])] == [None]
     LimitedMemory(monkeypatch, "prefill", 0)
@@ -322,9 +297,7 @@ def test_oom_after_an_answered_row_does_not_end_the_run(
     assert [row.error for _, row in found] == ["oom"] * 21
 
 
-def test_a_single_row_is_retried_with_an_empty_kv_cache(
-    loaded: InferenceEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_single_row_is_retried_with_an_empty_kv_cache(loaded, monkeypatch):
     """The memory of the KV cache is not freed before the retry."""
     engine = fresh(loaded, 1)
     monkeypatch.setattr(
@@ -342,9 +315,7 @@ def test_a_single_row_is_retried_with_an_empty_kv_cache(
 
 
 @pytest.mark.parametrize("site", ["prefill", "decode", "branch"])
-def test_cached_image_features_are_freed_for_the_retry(
-    loaded: InferenceEngine, monkeypatch: pytest.MonkeyPatch, site: str
-) -> None:
+def test_cached_image_features_are_freed_for_the_retry(loaded, monkeypatch, site):
     held = record_caches(monkeypatch)
     monkeypatch.setattr(LimitedMemory, "runs_out", lambda self, rows: len(held[-1]._features) > 1)
     memory, choices = (
@@ -360,9 +331,7 @@ def test_cached_image_features_are_freed_for_the_retry(
 
 
 @pytest.mark.parametrize("site", ["prefill", "decode", "branch"])
-def test_oom_leaves_no_cached_features_and_counts_prompts_once(
-    loaded: InferenceEngine, monkeypatch: pytest.MonkeyPatch, site: str
-) -> None:
+def test_oom_leaves_no_cached_features_and_counts_prompts_once(loaded, monkeypatch, site):
     held, calls = record_caches(monkeypatch), iter(range(1000))
     monkeypatch.setattr(
         LimitedMemory, "runs_out", lambda self, rows: next(calls) in (2, 3, 4, 5, 6)
@@ -388,9 +357,7 @@ def record_caches(monkeypatch: pytest.MonkeyPatch) -> list[ImageFeatureCache]:
     return held
 
 
-def test_oom_decodes_masks_in_smaller_chunks(
-    loaded: InferenceEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_oom_decodes_masks_in_smaller_chunks(loaded, monkeypatch):
     question = tasks.segment(["a"], max_new_tokens=TOKENS)
     engine = fresh(loaded)
     expected = comparable(engine.ask(stream(5, ["segment a"]), question))
@@ -408,7 +375,7 @@ def test_oom_decodes_masks_in_smaller_chunks(
     assert max(asked) > 1
 
 
-def test_an_input_that_runs_out_of_memory_alone_gives_none() -> None:
+def test_an_input_that_runs_out_of_memory_alone_gives_none():
     def work(some: Sequence[str]) -> Sequence[str]:
         if "b" in some:
             raise MemoryError
@@ -421,15 +388,13 @@ def test_an_input_that_runs_out_of_memory_alone_gives_none() -> None:
 
 
 @pytest.mark.parametrize("problem", OOM_ERRORS.values(), ids=OOM_ERRORS)
-def test_oom_is_recognized_by_type_or_message(problem: Callable[[], Exception]) -> None:
+def test_oom_is_recognized_by_type_or_message(problem):
     assert is_oom(problem())
 
 
 @pytest.mark.parametrize("words", OTHER_ERRORS)
 @pytest.mark.parametrize("site", ["encode", "prefill", "insert", "decode"])
-def test_other_errors_are_not_retried(
-    loaded: InferenceEngine, monkeypatch: pytest.MonkeyPatch, site: str, words: str
-) -> None:
+def test_other_errors_are_not_retried(loaded, monkeypatch, site, words):
     monkeypatch.setitem(OOM_ERRORS, "dead", lambda: RuntimeError(words))
     memory = LimitedMemory(monkeypatch, site, 0, "dead")
     with pytest.raises(RuntimeError, match=words):
@@ -437,9 +402,7 @@ def test_other_errors_are_not_retried(
     assert memory.failures == 1
 
 
-def test_fixed_batch_limits_raise_instead_of_shrinking(
-    loaded: InferenceEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fixed_batch_limits_raise_instead_of_shrinking(loaded, monkeypatch):
     for site, count in (("prefill", 8), ("decode", 8)):
         with monkeypatch.context() as patch:
             memory = LimitedMemory(patch, site, 4)
@@ -454,7 +417,7 @@ def test_fixed_batch_limits_raise_instead_of_shrinking(
 # --- memory freed after an OOM
 
 
-def test_tensors_of_a_failed_pass_are_freed_before_the_retry() -> None:
+def test_tensors_of_a_failed_pass_are_freed_before_the_retry():
     alive: list[weakref.ref[Tensor]] = []
 
     def work() -> int:
@@ -469,9 +432,7 @@ def test_tensors_of_a_failed_pass_are_freed_before_the_retry() -> None:
     assert run_or_free(work) == 1, "only the second call's tensor is alive"
 
 
-def test_the_kv_cache_of_preempted_rows_is_freed_before_the_retry(
-    loaded: InferenceEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_kv_cache_of_preempted_rows_is_freed_before_the_retry(loaded, monkeypatch):
     engine = fresh(loaded)
     made: list[weakref.ref[KVCache]] = []
     kv_cache, alive = engine.model.kv_cache, []
@@ -498,9 +459,7 @@ def test_the_kv_cache_of_preempted_rows_is_freed_before_the_retry(
 # --- times
 
 
-def test_row_times_include_failed_passes(
-    loaded: InferenceEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_row_times_include_failed_passes(loaded, monkeypatch):
     monkeypatch.setattr(model_runner, "Stopwatch", Clock)
     monkeypatch.setattr("pgcli.engine.image_cache.Stopwatch", Clock)
     monkeypatch.setattr(Clock, "measured", set())
@@ -519,9 +478,7 @@ def test_row_times_include_failed_passes(
 
 
 @pytest.mark.parametrize("site", ["decode", "prefill"])
-def test_running_rows_finish_if_oom_follows_a_stop(
-    loaded: InferenceEngine, expected_answers: Any, monkeypatch: pytest.MonkeyPatch, site: str
-) -> None:
+def test_running_rows_finish_if_oom_follows_a_stop(loaded, expected_answers, monkeypatch, site):
     """Preempted rows run again after a stop; rows that have never run are left unanswered."""
     steps: list[int] = []
     decode = ModelRunner.decode

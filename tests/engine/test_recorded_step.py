@@ -71,13 +71,13 @@ def recorders_from_now_on(monkeypatch: pytest.MonkeyPatch) -> list[Recorder]:
 
 
 @pytest.fixture(params=["tiny", "tiny2"])
-def model(request: pytest.FixtureRequest) -> PaliGemma:
+def model(request) -> PaliGemma:
     folder: Path = request.getfixturevalue(request.param)
     return weights.load(folder, read_config(folder), dtype=torch.float64)
 
 
 @pytest.fixture(autouse=True)
-def like_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def like_a_gpu(monkeypatch) -> None:
     """Fixed shapes, and tokens that are read a step late."""
     monkeypatch.setitem(module.ASYNC_DEPTH, "cpu", 1)
     real = KVCache.__init__
@@ -109,9 +109,7 @@ def answer(
 
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 @torch.inference_mode()
-def test_replayed_steps_give_the_tokens_of_eager_ones(
-    model: PaliGemma, sampling: SamplingParams
-) -> None:
+def test_replayed_steps_give_the_tokens_of_eager_ones(model, sampling):
     recorder = Recorder()
     recorded = answer(model, sampling, recorder)
     for (tokens, logprobs), (expected, their_logprobs) in zip(
@@ -124,9 +122,7 @@ def test_replayed_steps_give_the_tokens_of_eager_ones(
 
 
 @pytest.mark.parametrize("site", ["insert", "prefill", "decode"])
-def test_answers_are_the_same_after_memory_ran_out(
-    loaded: InferenceEngine, monkeypatch: pytest.MonkeyPatch, site: str
-) -> None:
+def test_answers_are_the_same_after_memory_ran_out(loaded, monkeypatch, site):
     monkeypatch.setattr("pgcli.engine.oom.gc.collect", lambda: 0)
     question = Question("ask", None, 9)
 
@@ -142,9 +138,7 @@ def test_answers_are_the_same_after_memory_ran_out(
     assert recorders[0].recorded
 
 
-def test_ten_chunks_have_one_cache_and_record_no_step_after_the_first(
-    loaded: InferenceEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ten_chunks_have_one_cache_and_record_no_step_after_the_first(loaded, monkeypatch):
     """Rows are those of an engine for each chunk, though the keys of images repeat."""
     question, images = Question("ask", None, 9), [image for _, image in stream(40)]
     chunks = [[(3 * n, images[4 * k + n]) for n in range(4)] for k in range(10)]
@@ -179,9 +173,7 @@ def test_ten_chunks_have_one_cache_and_record_no_step_after_the_first(
     assert len(caches) == 2
 
 
-def test_answers_of_a_grammar_are_those_of_eager_steps(
-    loaded: InferenceEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_answers_of_a_grammar_are_those_of_eager_steps(loaded, monkeypatch):
     """What is recorded ends with the logits: the mask of the next token is the host's."""
     monkeypatch.setattr("pgcli.engine.oom.gc.collect", lambda: 0)
     question = tasks.detect(("a", "is it red?"), strict=True, max_new_tokens=24)
@@ -253,7 +245,7 @@ def pretend_graphs(monkeypatch: pytest.MonkeyPatch, live: Counter[int] | None = 
     return cleared
 
 
-def test_steps_run_as_they_are_where_recording_fails_with_one_warning() -> None:
+def test_steps_run_as_they_are_where_recording_fails_with_one_warning():
     calls: list[int] = []
     recorder = StepRecorder(failing(RuntimeError("operation not permitted\nwhen capturing")))
     with pytest.warns(UserWarning, match=r"CUDA graphs.*\(operation not permitted\)"):
@@ -265,7 +257,7 @@ def test_steps_run_as_they_are_where_recording_fails_with_one_warning() -> None:
     assert len(calls) == 10
 
 
-def test_recording_is_tried_again_after_memory_ran_out_for_it() -> None:
+def test_recording_is_tried_again_after_memory_ran_out_for_it():
     calls: list[int] = []
     recorder = StepRecorder(failing(torch.OutOfMemoryError("CUDA out of memory")))
     run(recorder, counting_step(calls), 4)
@@ -278,9 +270,7 @@ def test_recording_is_tried_again_after_memory_ran_out_for_it() -> None:
     assert len(calls) == 8  # the first, and the recording
 
 
-def test_a_capture_that_fails_to_end_leaves_the_stream_as_it_was(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_capture_that_fails_to_end_leaves_the_stream_as_it_was(monkeypatch):
     current = ["compute"]
 
     class Capture:
@@ -299,7 +289,7 @@ def test_a_capture_that_fails_to_end_leaves_the_stream_as_it_was(
     assert current == ["compute"]
 
 
-def test_graphs_share_a_pool_until_the_last_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_graphs_share_a_pool_until_the_last_is_gone(monkeypatch):
     """Also those of other models: cuBLAS' workspace is in the pool of the first of them."""
     live: Counter[int] = Counter()
     cleared = pretend_graphs(monkeypatch, live)

@@ -70,9 +70,7 @@ def groups(lengths: abc.Sequence[int], size: int, window: int) -> list[list[int]
 
 @UNHURRIED
 @given(lengths_of_prompts, sizes_and_windows())
-def test_full_groups_form_around_the_oldest_sequence(
-    lengths: list[int], how: tuple[int, int]
-) -> None:
+def test_full_groups_form_around_the_oldest_sequence(lengths, how):
     """Each sequence is in one group, and only the last group is not full.
 
     Lengths mix only in a full window or at the end, and no sequence waits for more groups than
@@ -102,9 +100,7 @@ def test_full_groups_form_around_the_oldest_sequence(
 
 @UNHURRIED
 @given(st.integers(0, 40), st.integers(1, 9), sizes_and_windows())
-def test_prompts_of_one_length_keep_their_order(
-    count: int, length: int, how: tuple[int, int]
-) -> None:
+def test_prompts_of_one_length_keep_their_order(count, length, how):
     size, window = how
     arrivals = Arrivals([length] * count)
     row_index = 0
@@ -117,7 +113,7 @@ def test_prompts_of_one_length_keep_their_order(
 
 
 @pytest.mark.parametrize("kinds", [2, 3, 4])
-def test_a_few_prompts_asked_of_every_image_need_no_padding(kinds: int) -> None:
+def test_a_few_prompts_asked_of_every_image_need_no_padding(kinds):
     """A window of four batches collects each prompt's rows; only the last batches are mixed."""
     lengths = [5 + n % kinds for n in range(64 * kinds)]
     found = groups(lengths, size=8, window=32)
@@ -125,7 +121,7 @@ def test_a_few_prompts_asked_of_every_image_need_no_padding(kinds: int) -> None:
     assert all(len({lengths[row_index] for row_index in batch}) == 1 for batch in found)
 
 
-def test_the_nearest_lengths_fill_an_incomplete_batch() -> None:
+def test_the_nearest_lengths_fill_an_incomplete_batch():
     lengths = [5, 20, 6, 19, 4, 21]
     assert groups(lengths, size=3, window=6) == [[0, 2, 4], [1, 3, 5]]
 
@@ -161,9 +157,7 @@ def answered(engine: InferenceEngine, lengths: list[int]) -> list[int]:
     return [row_index for row_index, _ in rows]
 
 
-def test_a_quarter_of_the_rows_is_refilled_while_the_others_run(
-    loaded: InferenceEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_quarter_of_the_rows_is_refilled_while_the_others_run(loaded, monkeypatch):
     passes = Passes(monkeypatch)
     lengths = [2, 3, 3, 9, 9, 9, 9, 9, 5, 5, 5, 5, 5, 5, 5, 5]
     order = answered(fresh(loaded, 8), lengths)
@@ -173,9 +167,7 @@ def test_a_quarter_of_the_rows_is_refilled_while_the_others_run(
     assert len(passes.steps) < 16
 
 
-def test_sequences_of_one_length_are_prefilled_together(
-    loaded: InferenceEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sequences_of_one_length_are_prefilled_together(loaded, monkeypatch):
     passes = Passes(monkeypatch)
     answered(fresh(loaded, 8), [4] * 19)
     assert passes.joined == [(8, 0), (8, 0), (3, 0)]
@@ -185,13 +177,7 @@ def test_sequences_of_one_length_are_prefilled_together(
     ("batch_size", "fitting", "groups"),
     [(8, 7, [8]), (8, 3, [3, 3, 2]), (12, 7, [6, 6]), (5, 9, [5]), (1, 9, [1]), (4, 1, [1] * 4)],
 )
-def test_groups_fill_a_batch_evenly(
-    loaded: InferenceEngine,
-    monkeypatch: pytest.MonkeyPatch,
-    batch_size: int,
-    fitting: int,
-    groups: list[int],
-) -> None:
+def test_groups_fill_a_batch_evenly(loaded, monkeypatch, batch_size, fitting, groups):
     tokens = fitting * (loaded.model.config.image_tokens + memory.USUAL_PROMPT)
     monkeypatch.setitem(memory.GROUP_TOKENS, "cpu", tokens)
     passes = Passes(monkeypatch)
@@ -200,7 +186,7 @@ def test_groups_fill_a_batch_evenly(
     assert set(passes.steps[-4:]) == {batch_size}
 
 
-def test_running_rows_take_steps_while_a_group_arrives() -> None:
+def test_running_rows_take_steps_while_a_group_arrives():
     """After every third sequence, on a GPU; elsewhere they wait for the group."""
     kinds: dict[int, list[str]] = {}
     for per_step in (0, 3):
@@ -240,9 +226,7 @@ def answers(
 
 
 @pytest.mark.parametrize("choices", [(), ("yes", "no")], ids=["generated", "choices"])
-def test_first_rows_come_after_a_few_images_and_are_the_same(
-    loaded: InferenceEngine, choices: tuple[str, ...]
-) -> None:
+def test_first_rows_come_after_a_few_images_and_are_the_same(loaded, choices):
     """Before the images of a whole batch are there, and for the next question only."""
     engine = fresh(loaded, 16)
     small, early = answers(engine, small=True, choices=choices)

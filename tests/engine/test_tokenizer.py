@@ -6,7 +6,6 @@ import base64
 import json
 import struct
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,7 +33,7 @@ def file_tokenizer() -> tokenizers.Tokenizer:
 
 
 @pytest.fixture(scope="module")
-def tokenizer(file_tokenizer: tokenizers.Tokenizer) -> Tokenizer:
+def tokenizer(file_tokenizer) -> Tokenizer:
     return Tokenizer(file_tokenizer)
 
 
@@ -47,9 +46,7 @@ FRAGMENTS += ["\0", "{__class__}", "{0}"]
 
 @UNHURRIED
 @given(st.lists(st.sampled_from(FRAGMENTS), max_size=12).map("".join))
-def test_user_text_never_becomes_control_tokens(
-    tokenizer: Tokenizer, file_tokenizer: tokenizers.Tokenizer, text: str
-) -> None:
+def test_user_text_never_becomes_control_tokens(tokenizer, file_tokenizer, text):
     ids = tokenizer.encode_text(text)
     assert file_tokenizer.decode(ids, skip_special_tokens=False) == text
     newlines = range(NEWLINE, NEWLINE + 31)
@@ -58,7 +55,7 @@ def test_user_text_never_becomes_control_tokens(
     assert not forbidden & set(ids)
 
 
-def test_text_without_control_tokens_is_encoded_in_one_go(tokenizer: Tokenizer) -> None:
+def test_text_without_control_tokens_is_encoded_in_one_go(tokenizer):
     for text in (
         "a < b > c",
         "two  blanks\n\n\nand lines",
@@ -70,7 +67,7 @@ def test_text_without_control_tokens_is_encoded_in_one_go(tokenizer: Tokenizer) 
         assert tokenizer.encode_text(text) == tokenizer.encode_answer(text)
 
 
-def test_text_around_a_control_token_is_encoded_unchanged(tokenizer: Tokenizer) -> None:
+def test_text_around_a_control_token_is_encoded_unchanged(tokenizer):
     """Only the control token is split, and neither half merges with the text next to it."""
     cut = tokenizer.encode_text("<") + tokenizer.encode_text("eos>")
     assert tokenizer.encode_text("red circle<eos> star") == [
@@ -80,7 +77,7 @@ def test_text_around_a_control_token_is_encoded_unchanged(tokenizer: Tokenizer) 
     ]
 
 
-def test_a_training_answer_has_location_tokens(tokenizer: Tokenizer) -> None:
+def test_a_training_answer_has_location_tokens(tokenizer):
     first, second = tokenizer.locations.start + 5, tokenizer.mask_codes.start + 127
     ids = tokenizer.encode_answer("<loc0005><seg127> star")
     assert ids == [first, second, *tokenizer.encode_text(" star")]
@@ -94,7 +91,7 @@ PROMPTS = [
 ]
 
 
-def test_prompt_ids_equal_transformers(tiny: Path, tokenizer: Tokenizer) -> None:
+def test_prompt_ids_equal_transformers(tiny, tokenizer):
     from transformers import PaliGemmaProcessor
 
     processor: Any = PaliGemmaProcessor.from_pretrained(tiny)
@@ -109,13 +106,13 @@ def test_prompt_ids_equal_transformers(tiny: Path, tokenizer: Tokenizer) -> None
     "prompt",
     ["", " ", "\n\n", "a ", "a\n", "a\n\n\n", "a.", "a \t\n ", "🟥", "👩‍👩‍👧", "a\u3000", "▁"],
 )
-def test_prompt_ends_with_one_newline_token(tokenizer: Tokenizer, prompt: str) -> None:
+def test_prompt_ends_with_one_newline_token(tokenizer, prompt):
     ids = tokenizer.encode_prompt(prompt)
     assert ids == [BOS, *tokenizer.encode_text(prompt.strip()), NEWLINE]
     assert len(ids) == 2 or ids[-2] not in range(NEWLINE, NEWLINE + 31)
 
 
-def test_final_newline_is_not_merged_with_the_text() -> None:
+def test_final_newline_is_not_merged_with_the_text():
     file = tokenizers.Tokenizer.from_file(str(BUILTIN / "tokenizer.json"))
     file.add_tokens([AddedToken("!\n", normalized=False, special=False)])
     tokenizer = Tokenizer(file)
@@ -124,9 +121,7 @@ def test_final_newline_is_not_merged_with_the_text() -> None:
 
 
 @pytest.mark.parametrize("all_are_special", [False, True])
-def test_added_tokens_of_text_are_matched_and_those_of_control_are_not(
-    all_are_special: bool,
-) -> None:
+def test_added_tokens_of_text_are_matched_and_those_of_control_are_not(all_are_special):
     """Also where a checkpoint says that its locations and mask codes are special tokens."""
     file = tokenizers.Tokenizer.from_file(str(BUILTIN / "tokenizer.json"))
     file.add_special_tokens([AddedToken("<|user|>", normalized=False)])
@@ -148,7 +143,7 @@ def test_added_tokens_of_text_are_matched_and_those_of_control_are_not(
 # --- decoding an answer
 
 
-def test_decode_splits_locations_mask_codes_and_text(tokenizer: Tokenizer) -> None:
+def test_decode_splits_locations_mask_codes_and_text(tokenizer):
     text = "<loc0000><loc0500><loc0700><loc1023> red circle ; <loc0001><seg003><seg127> star"
     ids = tokenizer.encode_answer(text)
     probabilities = [1 / (n + 2) for n in range(len(ids))]
@@ -163,7 +158,7 @@ def test_decode_splits_locations_mask_codes_and_text(tokenizer: Tokenizer) -> No
     assert found == [tokens[i] for i in ids if i >= tokenizer.locations.start]
 
 
-def test_text_between_locations_keeps_its_whitespace(tokenizer: Tokenizer) -> None:
+def test_text_between_locations_keeps_its_whitespace(tokenizer):
     for text in (" red  circle ", "\n\nstar", "🟥🟥", "Straße"):
         (piece,) = tokenizer.decode(
             tokenizer.encode_text(text), [1.0] * len(tokenizer.encode_text(text))
@@ -171,12 +166,12 @@ def test_text_between_locations_keeps_its_whitespace(tokenizer: Tokenizer) -> No
         assert piece == Span("text", text)
 
 
-def test_control_tokens_in_an_answer_are_not_shown(tokenizer: Tokenizer) -> None:
+def test_control_tokens_in_an_answer_are_not_shown(tokenizer):
     ids = [BOS, *tokenizer.encode_text("star"), tokenizer.id("<image>"), 0, 1]
     assert tokenizer.decode(ids, [1.0] * len(ids)) == [Span("text", "star")]
 
 
-def test_an_incomplete_character_decodes_without_error(tokenizer: Tokenizer) -> None:
+def test_an_incomplete_character_decodes_without_error(tokenizer):
     ids = tokenizer.encode_text("a🟥")
     assert len(ids) == 5, "a letter and four bytes"
     (piece,) = tokenizer.decode(ids[:-1], [1.0] * 4)
@@ -184,7 +179,7 @@ def test_an_incomplete_character_decodes_without_error(tokenizer: Tokenizer) -> 
     assert "🟥" not in piece.text
 
 
-def test_no_tokens_decode_to_no_spans(tokenizer: Tokenizer) -> None:
+def test_no_tokens_decode_to_no_spans(tokenizer):
     assert tokenizer.decode([], []) == []
     with pytest.raises(ValueError, match="shorter"):
         tokenizer.decode([300, 301], [1.0])
@@ -194,7 +189,7 @@ def test_no_tokens_decode_to_no_spans(tokenizer: Tokenizer) -> None:
 
 
 @pytest.mark.parametrize("prompts", [[[2, 108]], [[2, 7, 108], [2, 8, 108]], [[0, 0], [2, 0]]])
-def test_prompts_of_equal_length_need_no_padding(prompts: list[list[int]]) -> None:
+def test_prompts_of_equal_length_need_no_padding(prompts):
     """For any ids: a real token may have the id of the padding."""
     token_BT, is_real_BT = left_pad(prompts)
     assert token_BT.tolist() == prompts
@@ -203,7 +198,7 @@ def test_prompts_of_equal_length_need_no_padding(prompts: list[list[int]]) -> No
 
 @UNHURRIED
 @given(st.lists(st.lists(st.integers(0, 999), min_size=1, max_size=9), min_size=1, max_size=9))
-def test_real_tokens_are_those_of_the_prompts(prompts: list[list[int]]) -> None:
+def test_real_tokens_are_those_of_the_prompts(prompts):
     token_BT, is_real_BT = left_pad(prompts)
     if is_real_BT is None:
         is_real_BT = torch.ones_like(token_BT, dtype=torch.bool)
@@ -216,9 +211,7 @@ def test_real_tokens_are_those_of_the_prompts(prompts: list[list[int]]) -> None:
 # --- invalid tokenizer files
 
 
-def test_truncation_and_padding_of_the_file_are_ignored(
-    tokenizer: Tokenizer, file_tokenizer: tokenizers.Tokenizer, tmp_path: Path
-) -> None:
+def test_truncation_and_padding_of_the_file_are_ignored(tokenizer, file_tokenizer, tmp_path):
     """A template that adds <bos>, as in Gemma's file, is ignored too: `encode_prompt` adds it."""
     plain = tokenizer.encode_prompt("answer en how many red circles?")
     changed = tokenizers.Tokenizer.from_str(file_tokenizer.to_str())
@@ -229,7 +222,7 @@ def test_truncation_and_padding_of_the_file_are_ignored(
     assert Tokenizer.from_folder(tmp_path).encode_prompt("answer en how many red circles?") == plain
 
 
-def test_a_folder_without_a_tokenizer_is_refused_with_a_hint(tmp_path: Path) -> None:
+def test_a_folder_without_a_tokenizer_is_refused_with_a_hint(tmp_path):
     with pytest.raises(InvalidCheckpoint, match=r"no tokenizer\.json") as caught:
         Tokenizer.from_folder(tmp_path)
     assert "save_pretrained" in caught.value.hint
@@ -243,14 +236,14 @@ def test_a_folder_without_a_tokenizer_is_refused_with_a_hint(tmp_path: Path) -> 
         (models.WordLevel({"a": 0}, unk_token="nowhere"), "cannot encode"),
     ],
 )
-def test_another_models_tokenizer_is_refused(tmp_path: Path, model: Any, message: str) -> None:
+def test_another_models_tokenizer_is_refused(tmp_path, model, message):
     """Also one that cannot encode, which is found before the first prompt."""
     tokenizers.Tokenizer(model).save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(InvalidCheckpoint, match=message):
         Tokenizer.from_folder(tmp_path)
 
 
-def test_a_tokenizer_whose_merges_contradict_each_other_is_refused(tmp_path: Path) -> None:
+def test_a_tokenizer_whose_merges_contradict_each_other_is_refused(tmp_path):
     """The library panics, which does not raise an Exception."""
     steps = {"continuing_subword_prefix": "##", "vocab": {"a": 0, "b": 1}, "merges": [["a", "b"]]}
     values = {"version": "1.0", "added_tokens": [], "model": {"type": "BPE"} | steps}
@@ -282,7 +275,7 @@ def charsmap(text: str) -> dict[str, Any]:
 
 
 @pytest.fixture
-def opened(file_tokenizer: tokenizers.Tokenizer, tmp_path: Path) -> Callable[..., Tokenizer]:
+def opened(file_tokenizer, tmp_path) -> Callable[..., Tokenizer]:
     """Opens the tokenizer with other values in its file."""
 
     def opened(**changes: Any) -> Tokenizer:
@@ -295,7 +288,7 @@ def opened(file_tokenizer: tokenizers.Tokenizer, tmp_path: Path) -> Callable[...
     return opened
 
 
-def test_the_table_of_a_usual_tokenizer_is_used(opened: Any) -> None:
+def test_the_table_of_a_usual_tokenizer_is_used(opened):
     tokenizer = opened(normalizer=charsmap("bcd"))
     assert tokenizer.encode_text("aa") == tokenizer.encode_text("bcdbcd")
 
@@ -326,18 +319,14 @@ def test_the_table_of_a_usual_tokenizer_is_used(opened: Any) -> None:
     ],
     ids=range(16),
 )
-def test_a_tokenizer_with_unbounded_work_is_refused(
-    opened: Any, part: str, value: Any, message: str
-) -> None:
+def test_a_tokenizer_with_unbounded_work_is_refused(opened, part, value, message):
     """Or with random merges."""
     with pytest.raises(InvalidCheckpoint, match=message):
         opened(**{part: value})
 
 
 @pytest.mark.parametrize("key", ["normalized", "norm\\u0061lized"])
-def test_steps_of_a_tokenizer_are_checked_before_it_is_built(
-    file_tokenizer: tokenizers.Tokenizer, tmp_path: Path, key: str
-) -> None:
+def test_steps_of_a_tokenizer_are_checked_before_it_is_built(file_tokenizer, tmp_path, key):
     """Of three steps that write 200 letters for one, building it took over 6 GB."""
     values = json.loads(file_tokenizer.to_str())
     steps = [step(pattern={"String": a}, content=b * 200) for a, b in ("ab", "bc", "cd")]
@@ -354,7 +343,7 @@ def test_steps_of_a_tokenizer_are_checked_before_it_is_built(
         Tokenizer.from_folder(tmp_path)
 
 
-def test_a_tokenizer_of_a_gigabyte_is_not_read(tmp_path: Path) -> None:
+def test_a_tokenizer_of_a_gigabyte_is_not_read(tmp_path):
     with open(tmp_path / "tokenizer.json", "wb") as file:
         file.truncate(2**30)
     with pytest.raises(InvalidCheckpoint, match=r"tokenizer\.json is larger than"):
@@ -392,9 +381,7 @@ def exchanged(one: str, other: str) -> Edit:
         (exchanged("<seg000>", "<seg127>"), "<seg001> is out of its order"),
     ],
 )
-def test_a_missing_or_misplaced_token_is_refused_by_name(
-    file_tokenizer: tokenizers.Tokenizer, opened: Any, edit: Edit, message: str
-) -> None:
+def test_a_missing_or_misplaced_token_is_refused_by_name(file_tokenizer, opened, edit, message):
     values = json.loads(file_tokenizer.to_str())
     edit(values["added_tokens"])
     vocab = {token["content"]: token["id"] for token in values["added_tokens"]}

@@ -81,7 +81,7 @@ def sample(seed: int, images: int, *, crowds: bool) -> list[JoinedRow]:
 
 @settings(max_examples=8, deadline=None)
 @given(st.integers(0, 2**31), st.booleans())
-def test_ap_equals_pycocotools(seed: int, crowds: bool) -> None:
+def test_ap_equals_pycocotools(seed, crowds):
     rows = sample(seed, 12, crowds=crowds)
     if not any(row.truth.boxes for row in rows):
         return
@@ -89,7 +89,7 @@ def test_ap_equals_pycocotools(seed: int, crowds: bool) -> None:
     assert ours == pytest.approx(official(rows), abs=1e-9, nan_ok=True)
 
 
-def test_weights_count_images_as_often_as_they_are_there() -> None:
+def test_weights_count_images_as_often_as_they_are_there():
     rows = sample(3, 8, crowds=True)
     weights = np.array([[2, 0, 1, 1, 3, 0, 1, 0]])
     repeated = [row for row, times in zip(rows, weights[0], strict=True) for _ in range(times)]
@@ -97,7 +97,7 @@ def test_weights_count_images_as_often_as_they_are_there() -> None:
     assert weighted == pytest.approx(official(repeated), abs=1e-9)
 
 
-def test_interval_of_ap_contains_it_where_resamples_are_biased() -> None:
+def test_interval_of_ap_contains_it_where_resamples_are_biased():
     """Without the shift the interval of this AP, 0.25, is from 0.257 on."""
     random = np.random.default_rng(0)
     rows = []
@@ -115,7 +115,7 @@ def box_at(random: np.random.Generator, left: float, top: float) -> Box:
     return Box(label, left, top, left + 30, top + 30, 1.0, float(random.random()))
 
 
-def test_selected_rows_have_their_own_ap() -> None:
+def test_selected_rows_have_their_own_ap():
     rows = sample(9, 20, crowds=False)
     chosen = np.flatnonzero(np.arange(20) % 3)
     own = average_precisions([rows[number] for number in chosen])
@@ -124,7 +124,7 @@ def test_selected_rows_have_their_own_ap() -> None:
         assert value == pytest.approx(value_of(alone, len(chosen)), nan_ok=True)
 
 
-def test_calibration_counts_right_boxes_by_confidence() -> None:
+def test_calibration_counts_right_boxes_by_confidence():
     true = Box("cat", 0, 0, 10, 10, 1.0)
     sure = [Box("cat", 0, 0, 10, 10, 0.5, 0.93), Box("cat", 30, 0, 40, 10, 0.5, 0.97)]
     low = Box("cat", 60, 0, 70, 10, 0.5, 0.25)

@@ -13,7 +13,6 @@ from pyarrow import parquet
 
 from pgcli.evaluation.read_truth import read_truth
 from pgcli.evaluation.truth import TruthColumns
-from tests.support.command import Command
 from tests.support.evaluating import answers, evaluate, refused, truth_of, write
 from tests.support.exporting import box, make_images, plain, row, segmented
 from tests.support.misbehaving import Server
@@ -21,7 +20,7 @@ from tests.support.misbehaving import Server
 pytestmark = pytest.mark.usefixtures("workdir")
 
 
-def test_last_row_of_an_id_and_prompt_is_measured(cli: Command) -> None:
+def test_last_row_of_an_id_and_prompt_is_measured(cli):
     rows = write("rows.jsonl", answers(("a", "blue"), ("b", "blue"), ("a", "red")))
     truth = truth_of(("a", "red"), ("b", "red"))
     found = evaluate(cli, rows, "--truth", truth)
@@ -31,7 +30,7 @@ def test_last_row_of_an_id_and_prompt_is_measured(cli: Command) -> None:
     assert (code, "1 row left out" in err) == (0, True)
 
 
-def test_rows_are_joined_by_id_and_prompt(cli: Command) -> None:
+def test_rows_are_joined_by_id_and_prompt(cli):
     both = answers(("a", "red"), prompt="colour?") + answers(("a", "2"), prompt="how many?")
     rows = write("rows.jsonl", both)
     known = [
@@ -45,7 +44,7 @@ def test_rows_are_joined_by_id_and_prompt(cli: Command) -> None:
     assert (found["missing"], found["surplus"]) == (1, 1)
 
 
-def test_prompts_of_an_id_are_not_merged_where_they_are_ignored(cli: Command) -> None:
+def test_prompts_of_an_id_are_not_merged_where_they_are_ignored(cli):
     rows = write("rows.jsonl", answers(("a", "red"), ("b", "2"), prompt="anything?"))
     known = [{"id": "a", "prompt": "colour?", "answer": "red"}]
     known += [{"id": "b", "prompt": "how many?", "answer": text} for text in ("2", "two")]
@@ -59,7 +58,7 @@ def test_prompts_of_an_id_are_not_merged_where_they_are_ignored(cli: Command) ->
 
 
 @pytest.mark.parametrize("kind", ["csv", "tsv", "parquet", "parquet with images"])
-def test_truth_is_a_manifest_of_any_kind(cli: Command, kind: str) -> None:
+def test_truth_is_a_manifest_of_any_kind(cli, kind):
     rows = write("rows.jsonl", answers(("a.png", "red"), ("b.png", "blue")))
     name = f"truth.{kind.partition(' ')[0]}"
     if kind.startswith("parquet"):
@@ -76,7 +75,7 @@ def test_truth_is_a_manifest_of_any_kind(cli: Command, kind: str) -> None:
     assert found["metrics"]["exact"]["value"] == 1.0
 
 
-def test_blank_cell_of_csv_is_no_value(cli: Command) -> None:
+def test_blank_cell_of_csv_is_no_value(cli):
     rows = write("rows.jsonl", answers(("a", "red"), ("b", "blue")))
     words = (rows, "--truth", "truth.csv", "--metric", "exact")
     Path("truth.csv").write_text("id,prompt,answer,caption,error\na,,,red,\nb, , ,blue,\n")
@@ -91,7 +90,7 @@ def test_blank_cell_of_csv_is_no_value(cli: Command) -> None:
     assert found["metrics"]["exact"]["value"] == 1.0
 
 
-def test_blank_corners_are_of_an_image_without_boxes(cli: Command, tmp_path: Path) -> None:
+def test_blank_corners_are_of_an_image_without_boxes(cli, tmp_path):
     rows = plain(make_images(tmp_path))
     lines = ["id,label,xmin,ymin,xmax,ymax"]
     for one in rows:
@@ -106,7 +105,7 @@ def test_blank_corners_are_of_an_image_without_boxes(cli: Command, tmp_path: Pat
     assert "are not boxes" in refused(cli, "rows.jsonl", "--truth", "truth.csv")
 
 
-def test_row_that_a_review_rejected_is_wrong(cli: Command) -> None:
+def test_row_that_a_review_rejected_is_wrong(cli):
     rows = answers(("a", "red"), ("b", "blue"), ("c", "green"))
     write("rows.jsonl", rows)
     write("truth.jsonl", [rows[0], rows[1] | {"answer": "black"}])  # as `apply` writes them
@@ -119,7 +118,7 @@ def test_row_that_a_review_rejected_is_wrong(cli: Command) -> None:
     assert (code, "missing and surplus rows are counted as wrong" in err) == (0, True)
 
 
-def test_coco_json_is_a_truth_of_the_labels_that_were_asked(cli: Command, tmp_path: Path) -> None:
+def test_coco_json_is_a_truth_of_the_labels_that_were_asked(cli, tmp_path):
     rows = [
         one | {"id": name}
         for one, name in zip(plain(make_images(tmp_path)), ("1.png", "2.png", "3.png"), strict=True)
@@ -153,7 +152,7 @@ def test_coco_json_is_a_truth_of_the_labels_that_were_asked(cli: Command, tmp_pa
     assert [found[f"ar_{size}"]["value"] for size in ("small", "medium")] == [1.0, 1.0]
 
 
-def test_true_boxes_of_coco_json_are_read_as_they_are() -> None:
+def test_true_boxes_of_coco_json_are_read_as_they_are():
     """Also those that leave the image, and fractions of pixels, as pycocotools measures them."""
     sides = [[-5.25, 3.123456789, 25.25, 27.376543211], [40.0, 10.0, 40.0, 50.75]]
     annotations = [
@@ -172,7 +171,7 @@ def test_true_boxes_of_coco_json_are_read_as_they_are() -> None:
     assert truth.box_areas == pytest.approx([wide * high for _, _, wide, high in sides], abs=1e-9)
 
 
-def test_questions_of_an_image_are_resampled_together(cli: Command) -> None:
+def test_questions_of_an_image_are_resampled_together(cli):
     ids = [str(n) for n in range(200)]
     write("rows.jsonl", answers(*((id_, "yes" if int(id_) < 100 else "up") for id_ in ids)))
     widths = []
@@ -189,7 +188,7 @@ def test_questions_of_an_image_are_resampled_together(cli: Command) -> None:
     assert widths[1] > 4 * widths[0]
 
 
-def test_documents_of_vqa_are_truths_by_question(cli: Command) -> None:
+def test_documents_of_vqa_are_truths_by_question(cli):
     """The files of VQA and OK-VQA have `annotations`, those of TextVQA and DocVQA `data`."""
     rows = write("rows.jsonl", answers(("262148000", "down"), ("262148001", "two")))
     ten = [{"answer": "down", "answer_confidence": "yes", "answer_id": n} for n in range(1, 11)]
@@ -211,7 +210,7 @@ def test_documents_of_vqa_are_truths_by_question(cli: Command) -> None:
     assert "has no answers" in refused(cli, rows, "--truth", "questions.json")
 
 
-def test_truth_is_read_at_addresses_that_are_allowed(cli: Command) -> None:
+def test_truth_is_read_at_addresses_that_are_allowed(cli):
     rows = write("rows.jsonl", answers(("a", "red"), ("b", "red")))
     lines = '{"id": "a", "answer": "red"}\n{"id": "b", "answer": "blue"}\n'
     coco = {"annotations": [{"question_id": "a", "answer": "red"}]}
@@ -228,7 +227,7 @@ def test_truth_is_read_at_addresses_that_are_allowed(cli: Command) -> None:
         assert "nothing at the address" in refused(cli, *gone)
 
 
-def test_folder_of_parquet_is_a_truth(cli: Command) -> None:
+def test_folder_of_parquet_is_a_truth(cli):
     rows = write("rows.jsonl", answers(("a", "red"), ("b", "blue")))
     Path("truth").mkdir()
     assert "without .parquet files" in refused(cli, rows, "--truth", "truth")
@@ -241,7 +240,7 @@ def test_folder_of_parquet_is_a_truth(cli: Command) -> None:
     assert found["metrics"]["exact"]["value"] == 1.0
 
 
-def test_location_tokens_of_a_training_file_are_boxes(cli: Command) -> None:
+def test_location_tokens_of_a_training_file_are_boxes(cli):
     found = (box("cat", 0.0, 0.0, 32.0, 48.0), box("cat", 40.0, 0.0, 64.0, 48.0))
     rows = [
         row(n, id=id_, task="detect", prompt="detect cat", width=64, height=48, boxes=boxes)
@@ -257,7 +256,7 @@ def test_location_tokens_of_a_training_file_are_boxes(cli: Command) -> None:
     assert measured["precision@0.5"]["value"] == pytest.approx(2 / 3)
 
 
-def test_boxes_of_images_of_unknown_size_have_no_ap_by_size(cli: Command) -> None:
+def test_boxes_of_images_of_unknown_size_have_no_ap_by_size(cli):
     found = (box("cat", 0.0, 0.0, 320.0, 480.0),)
     rows = [
         row(0, id="a", task="detect", prompt="detect cat", width=640, height=480, boxes=found),
@@ -275,7 +274,7 @@ def test_boxes_of_images_of_unknown_size_have_no_ap_by_size(cli: Command) -> Non
         assert by_size == [None, None, None if count == 3 else pytest.approx(1.0)]
 
 
-def test_image_without_objects_has_masks_in_coco_json(cli: Command, tmp_path: Path) -> None:
+def test_image_without_objects_has_masks_in_coco_json(cli, tmp_path):
     rows = segmented(make_images(tmp_path))[1:]
     rows[1] |= {"boxes": [], "masks": []}
     sizes = [(one["width"], one["height"]) for one in rows]
@@ -298,7 +297,7 @@ def test_image_without_objects_has_masks_in_coco_json(cli: Command, tmp_path: Pa
     assert "needs masks" in refused(cli, *words)
 
 
-def test_truth_of_a_data_set_is_read_as_it_is_trained_on(cli: Command) -> None:
+def test_truth_of_a_data_set_is_read_as_it_is_trained_on(cli):
     """A kept `suffix` is the truth about an `answer`; integers of classes have their names."""
     rows = write("rows.jsonl", answers(("a", "red"), ("b", "blue")))
     known = [{"id": id_, "answer": "?", "suffix": text} for id_, text in (("a", "red"), ("b", "x"))]

@@ -61,7 +61,7 @@ def pixels_of(data: bytes) -> np.ndarray:
 
 
 @pytest.mark.parametrize("spec", [EXACT, FAST], ids=["exact", "fast"])
-def test_every_awkward_file_has_its_expected_result(spec: ImageSpec, tmp_path: Path) -> None:
+def test_every_awkward_file_has_its_expected_result(spec, tmp_path):
     fates = awkward.make(tmp_path)
     assert len(fates) >= 40
     found = {}
@@ -112,9 +112,7 @@ KEYED = [("PNG", "L"), ("PNG", "P"), ("PNG", "I;16"), ("GIF", "P")]
     st.integers(1, 8),
     st.integers(0, 2**32 - 1),
 )
-def test_pixels_are_the_upright_rgb_image_resized(
-    kind: tuple[str, str], size: tuple[int, int], orientation: int, seed: int
-) -> None:
+def test_pixels_are_the_upright_rgb_image_resized(kind, size, orientation, seed):
     format_, mode = kind
     exif = Image.Exif()
     exif[0x0112] = orientation
@@ -142,9 +140,7 @@ def noise(width: int, height: int, seed: int, mode: str = "RGB") -> Image.Image:
     ("format_", "mode"), [(format_, mode) for format_, modes in MODES.items() for mode in modes]
 )
 @pytest.mark.parametrize("size", [(57, 43), (300, 1), (1, 300)])
-def test_pixels_that_are_converted_tile_by_tile_are_the_same(
-    format_: str, mode: str, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pixels_that_are_converted_tile_by_tile_are_the_same(format_, mode, size, monkeypatch):
     options = {"transparency": 3} if (format_, mode) in KEYED else {}
     data = encoded(noise(*size, 5, mode), format_, **options)
     whole = pixels_of(data)
@@ -155,9 +151,7 @@ def test_pixels_that_are_converted_tile_by_tile_are_the_same(
 @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("size", [(57, 480), (400, 301), (225, 451)])
-def test_fast_decode_gives_nearly_the_same_pixels(
-    mode: str, orientation: int, size: tuple[int, int]
-) -> None:
+def test_fast_decode_gives_nearly_the_same_pixels(mode, orientation, size):
     exif = Image.Exif()
     exif[0x0112] = orientation
     smooth = noise(6, 6, seed=1).resize(size, Image.Resampling.BICUBIC)
@@ -171,7 +165,7 @@ def test_fast_decode_gives_nearly_the_same_pixels(
     assert apart.mean() < 1
 
 
-def test_fast_decode_decodes_at_a_reduced_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fast_decode_decodes_at_a_reduced_size(monkeypatch):
     decoded = set()
     load = JpegImageFile.load
 
@@ -187,7 +181,7 @@ def test_fast_decode_decodes_at_a_reduced_size(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("format_", FORMATS)
-def test_fast_decode_changes_only_large_jpegs(format_: str) -> None:
+def test_fast_decode_changes_only_large_jpegs(format_):
     data = encoded(noise(55, 55, seed=3), format_)
     exact, fast = decode_source(data).pixels, decode_source(data, FAST).pixels
     assert exact is not None
@@ -195,7 +189,7 @@ def test_fast_decode_changes_only_large_jpegs(format_: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L", "1", "P", "RGBA", "LA", "PA", "CMYK"])
-def test_pixels_equal_those_of_transformers(mode: str) -> None:
+def test_pixels_equal_those_of_transformers(mode):
     siglip = pytest.importorskip("transformers.models.siglip.image_processing_pil_siglip")
     rgba = drawing(61, 47).convert("RGBA")
     rgba.putalpha(Image.linear_gradient("L").resize(rgba.size))
@@ -210,7 +204,7 @@ def test_pixels_equal_those_of_transformers(mode: str) -> None:
 
 @pytest.mark.parametrize("format_", ["JPEG", "PNG", "WEBP", "TIFF", "AVIF"])
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_exif_orientation_is_applied(format_: str, orientation: int) -> None:
+def test_exif_orientation_is_applied(format_, orientation):
     corners = Image.new("RGB", (48, 32), "white")
     corners.paste("red", (0, 0, 24, 16))
     corners.paste("blue", (24, 16, 48, 32))
@@ -240,7 +234,7 @@ def test_exif_orientation_is_applied(format_: str, orientation: int) -> None:
 
 @pytest.mark.parametrize("orientation", [0, 9, 99, 65535])
 @pytest.mark.parametrize("format_", ["JPEG", "PNG", "WEBP"])
-def test_invalid_orientation_is_ignored(format_: str, orientation: int) -> None:
+def test_invalid_orientation_is_ignored(format_, orientation):
     exif = Image.Exif()
     exif[0x0112] = orientation
     odd, plain = (decode_source(encoded(drawing(), format_, exif=of)).pixels for of in (exif, b""))
@@ -250,13 +244,13 @@ def test_invalid_orientation_is_ignored(format_: str, orientation: int) -> None:
 
 @pytest.mark.parametrize("format_", ["JPEG", "PNG", "WEBP", "TIFF"])
 @pytest.mark.parametrize("profile", [display_p3(), display_p3()[:200], b"nonsense"])
-def test_colour_profile_does_not_change_pixels(format_: str, profile: bytes) -> None:
+def test_colour_profile_does_not_change_pixels(format_, profile):
     tagged = encoded(drawing(), format_, icc_profile=profile)
     assert profile in tagged or format_ == "PNG"  # which compresses it
     assert np.array_equal(pixels_of(tagged), pixels_of(encoded(drawing(), format_)))
 
 
-def test_ycck_jpeg_is_read_as_cmyk() -> None:
+def test_ycck_jpeg_is_read_as_cmyk():
     # Pillow does not write YCCK: this is CMYK with the Adobe marker of YCCK
     stored = Image.merge("CMYK", [Image.new("L", (16, 16), of) for of in (76, 85, 255, 0)])
     plain = encoded(stored, "JPEG", quality=100)
@@ -267,7 +261,7 @@ def test_ycck_jpeg_is_read_as_cmyk() -> None:
     assert pixels_of(ycck)[8, 8].tolist() == [255, 0, 2]
 
 
-def test_size_is_upright_even_if_decoding_fails() -> None:
+def test_size_is_upright_even_if_decoding_fails():
     exif = Image.Exif()
     exif[0x0112] = 6
     whole = encoded(drawing(400, 300), "JPEG", exif=exif)
@@ -275,7 +269,7 @@ def test_size_is_upright_even_if_decoding_fails() -> None:
     assert (decoded.fault.code, decoded.width, decoded.height) == ("truncated", 300, 400)
 
 
-def test_transparent_pixels_are_white() -> None:
+def test_transparent_pixels_are_white():
     clear = Image.new("RGBA", (8, 8), (255, 0, 0, 0))
     half = Image.new("LA", (8, 8), (0, 128))
     keyed = Image.new("RGB", (8, 8), "red")
@@ -286,24 +280,24 @@ def test_transparent_pixels_are_white() -> None:
 
 
 @pytest.mark.parametrize("format_", ["PNG", "TIFF", "PPM"])
-def test_16_bit_grey_is_scaled_and_not_clipped(format_: str) -> None:
+def test_16_bit_grey_is_scaled_and_not_clipped(format_):
     values = np.linspace(0, 65535, 64 * 64).astype(np.uint16).reshape(64, 64)
     grey = pixels_of(encoded(Image.fromarray(values), format_))[..., 0]
     assert np.array_equal(grey, np.rint(values / 257).astype(np.uint8))
 
 
-def test_big_endian_16_bit_grey_is_scaled() -> None:
+def test_big_endian_16_bit_grey_is_scaled():
     image = Image.frombytes("I;16B", (2, 1), b"\x9c\x40\xff\xff")
     assert pixels_of(encoded(image, "TIFF"))[0, :, 0].tolist() == [156, 255]
 
 
-def test_transparent_16_bit_grey_is_white() -> None:
+def test_transparent_16_bit_grey_is_white():
     image = Image.fromarray(np.array([[0, 300, 65535]], np.uint16))
     data = encoded(image, "PNG", transparency=300)
     assert pixels_of(data)[0, :, 0].tolist() == [0, 255, 255]
 
 
-def test_integers_beyond_16_bits_are_stretched() -> None:
+def test_integers_beyond_16_bits_are_stretched():
     image = Image.fromarray(np.array([[-100_000, 0, 100_000]], np.int32))
     assert pixels_of(encoded(image, "TIFF"))[0, :, 0].tolist() == [0, 128, 255]
 
@@ -325,12 +319,12 @@ NAN, INF = float("nan"), float("inf")
         ([-3e38, 0.0, 3e38], [0, 128, 255]),
     ],
 )
-def test_float_images_are_scaled_by_their_range(values: list[float], greys: list[int]) -> None:
+def test_float_images_are_scaled_by_their_range(values, greys):
     data = encoded(Image.fromarray(np.array([values], np.float32)), "TIFF")
     assert pixels_of(data)[0, :, 0].tolist() == greys
 
 
-def test_only_the_first_frame_is_decoded() -> None:
+def test_only_the_first_frame_is_decoded():
     frames = [Image.new("RGB", (8, 8), colour) for colour in ("red", "blue", "green")]
     for format_ in ("GIF", "WEBP", "PNG", "TIFF"):
         data = encoded(frames[0], format_, save_all=True, append_images=frames[1:])
@@ -338,7 +332,7 @@ def test_only_the_first_frame_is_decoded() -> None:
 
 
 @pytest.mark.parametrize("format_", ["GIF", "WEBP", "PNG"])
-def test_more_frames_take_no_more_time(format_: str) -> None:
+def test_more_frames_take_no_more_time(format_):
     frames = [Image.new("RGB", (8, 8), colour) for colour in ("red", "blue")] * 5000
     options = {"lossless": True} if format_ == "WEBP" else {}
     film = encoded(frames[0], format_, save_all=True, append_images=frames[1:], **options)
@@ -355,7 +349,7 @@ def test_more_frames_take_no_more_time(format_: str) -> None:
 
 @pytest.mark.parametrize("format_", [format_ for format_ in FORMATS if format_ != "AVIF"])
 @pytest.mark.parametrize("size", [(1, 1), (1, 16_383), (16_383, 1)])
-def test_one_pixel_wide_image_is_decoded(format_: str, size: tuple[int, int]) -> None:
+def test_one_pixel_wide_image_is_decoded(format_, size):
     data = encoded(Image.new("RGB", size, "red"), format_)
     for spec in (EXACT, FAST):
         decoded = decode_source(data, spec)
@@ -394,13 +388,13 @@ def strange_tiffs() -> dict[str, tuple[bytes, str | None]]:
 
 @pytest.mark.filterwarnings("ignore:Tag data larger")
 @pytest.mark.parametrize("name", strange_tiffs())
-def test_malformed_tiff_fails_quickly(name: str) -> None:
+def test_malformed_tiff_fails_quickly(name):
     data, fate = strange_tiffs()[name]
     with processor_time_below(4):
         assert code(data) == fate
 
 
-def test_no_image_starts_another_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_image_starts_another_program(tmp_path, monkeypatch):
     ghostscript = tmp_path / "gs"
     ghostscript.write_text(f"#!/bin/sh\ntouch {tmp_path}/called\n")
     ghostscript.chmod(0o755)
@@ -416,14 +410,14 @@ def test_no_image_starts_another_program(tmp_path: Path, monkeypatch: pytest.Mon
     assert (tmp_path / "called").exists(), "a program that nothing would start proves nothing"
 
 
-def test_jpeg_with_a_broken_frame_index_is_decoded() -> None:
+def test_jpeg_with_a_broken_frame_index_is_decoded():
     whole = encoded(drawing(), "JPEG")
     index = b"MPF\0II*\0\x08\0\0\0\xff\xff" + b"\xff" * 40
     segment = b"\xff\xe2" + struct.pack(">H", len(index) + 2) + index
     assert code(whole[:2] + segment + whole[2:]) is None
 
 
-def test_pixel_limit_of_pillow_does_not_apply() -> None:
+def test_pixel_limit_of_pillow_does_not_apply():
     few = ImageLimits(max_pixels=40 * 30 - 1)
     decoded = decode_source(encoded(drawing(40, 30), "PNG"), limits=few)
     assert (decoded.fault.code, decoded.width, decoded.height) == ("too_many_pixels", 40, 30)
@@ -446,7 +440,7 @@ def test_pixel_limit_of_pillow_does_not_apply() -> None:
     ],
     ids=["png", "warned", "gif", "frame", "bmp", "tiff", "ppm"],
 )
-def test_bomb_is_refused_from_its_header(bomb: bytes) -> None:
+def test_bomb_is_refused_from_its_header(bomb):
     seconds = []
     for _ in range(3):  # the fastest of three runs
         started = time.process_time()
@@ -456,7 +450,7 @@ def test_bomb_is_refused_from_its_header(bomb: bytes) -> None:
 
 
 @pytest.mark.parametrize("kind", ["iCCP", "iTXt", "zTXt"])
-def test_file_that_unpacks_to_gigabytes_is_not_unpacked(kind: str) -> None:
+def test_file_that_unpacks_to_gigabytes_is_not_unpacked(kind):
     between = {"iCCP": b"\0\0", "iTXt": b"\0\1\0\0\0", "zTXt": b"\0\0"}[kind]
     packed = zlib.compress(bytes(200 * 2**20), 1)
     whole = encoded(drawing(), "PNG")
@@ -469,7 +463,7 @@ def test_file_that_unpacks_to_gigabytes_is_not_unpacked(kind: str) -> None:
         tracemalloc.stop()
 
 
-def test_pipe_does_not_block(tmp_path: Path) -> None:
+def test_pipe_does_not_block(tmp_path):
     os.mkfifo(tmp_path / "x.jpg")
     os.mknod(tmp_path / "socket.jpg", stat.S_IFSOCK | 0o600)
     with ends_soon():
@@ -479,9 +473,7 @@ def test_pipe_does_not_block(tmp_path: Path) -> None:
         assert code(tmp_path) == "not_a_regular_file"
 
 
-def test_file_replaced_by_a_pipe_does_not_block(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_replaced_by_a_pipe_does_not_block(tmp_path, monkeypatch):
     os.mkfifo(tmp_path / "x.jpg")
     (tmp_path / "before.jpg").write_bytes(b"x")
     before = (tmp_path / "before.jpg").stat()
@@ -493,7 +485,7 @@ def test_file_replaced_by_a_pipe_does_not_block(
     assert found == ["not_a_regular_file"]
 
 
-def test_memory_of_a_read_follows_the_file_size(tmp_path: Path) -> None:
+def test_memory_of_a_read_follows_the_file_size(tmp_path):
     (tmp_path / "a.png").write_bytes(encoded(drawing(), "PNG"))
     tracemalloc.start()
     try:
@@ -503,7 +495,7 @@ def test_memory_of_a_read_follows_the_file_size(tmp_path: Path) -> None:
         tracemalloc.stop()
 
 
-def test_file_that_grew_is_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_that_grew_is_read_to_its_end(tmp_path, monkeypatch):
     whole = encoded(drawing(), "PNG")
     (tmp_path / "a.png").write_bytes(whole[:9])
     before = (tmp_path / "a.png").stat()
@@ -513,15 +505,13 @@ def test_file_that_grew_is_read_to_its_end(tmp_path: Path, monkeypatch: pytest.M
     assert code(tmp_path / "a.png", ImageLimits(max_bytes=100)) == "too_large"
 
 
-def test_impossible_paths_are_missing(tmp_path: Path) -> None:
+def test_impossible_paths_are_missing(tmp_path):
     (tmp_path / "file").write_bytes(b"x")
     for path in ("gone.jpg", "a\0b.jpg", "\ud800.jpg", tmp_path / "file" / "x.jpg"):
         assert code(path) == "missing", path
 
 
-def test_unreadable_file_is_permission_denied(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreadable_file_is_permission_denied(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # other users may not read the parent folders
     tmp_path.chmod(0o755)
     for name, mode in {"open.png": 0o644, "locked.png": 0}.items():
@@ -531,7 +521,7 @@ def test_unreadable_file_is_permission_denied(
         assert [code("open.png"), code("locked.png")] == [None, "permission_denied"]
 
 
-def test_memory_error_is_an_error_row(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_error_is_an_error_row(monkeypatch):
     def fail(*_: object, **__: object) -> Image.Image:
         raise MemoryError
 
@@ -561,7 +551,7 @@ def decode_in_a_program(source: str, *names: Path, options: tuple[str, ...] = ()
 
 
 @pytest.mark.parametrize("voice", ["libtiff", "log", "warning"])
-def test_decoder_messages_do_not_reach_the_terminal(voice: str, tmp_path: Path) -> None:
+def test_decoder_messages_do_not_reach_the_terminal(voice, tmp_path):
     file = tmp_path / "noisy"
     file.write_bytes(noisy()[voice])
     bare, quiet = (DECODE_FILES.replace("BARE", str(bare)) for bare in (True, False))
@@ -570,7 +560,7 @@ def test_decoder_messages_do_not_reach_the_terminal(voice: str, tmp_path: Path) 
     assert decode_in_a_program(quiet, file) == [fate, ""]
 
 
-def test_warnings_of_the_program_are_kept_and_may_be_errors(tmp_path: Path) -> None:
+def test_warnings_of_the_program_are_kept_and_may_be_errors(tmp_path):
     (tmp_path / "noisy").write_bytes(noisy()["warning"])
     quiet = DECODE_FILES.replace("BARE", "False")
     fate, stderr = decode_in_a_program(f"{quiet}warnings.warn('mine')", tmp_path / "noisy")
@@ -580,7 +570,7 @@ def test_warnings_of_the_program_are_kept_and_may_be_errors(tmp_path: Path) -> N
     assert decode_in_a_program(quiet, tmp_path / "noisy", options=options) == ["None\n", ""]
 
 
-def test_item_with_a_fault_is_not_opened(tmp_path: Path) -> None:
+def test_item_with_a_fault_is_not_opened(tmp_path):
     fault = Fault("path_not_allowed", "No.")
     decoded = decode(Item(0, "0", "x", str(tmp_path / "gone"), fault=fault), EXACT, LIMITS)
     assert (decoded.fault, decoded.pixels, decoded.width) == (fault, None, None)
@@ -588,7 +578,7 @@ def test_item_with_a_fault_is_not_opened(tmp_path: Path) -> None:
 
 @settings(deadline=None, max_examples=150)
 @given(st.data())
-def test_damaged_images_fail_the_same_in_both_decoders(data: st.DataObject) -> None:
+def test_damaged_images_fail_the_same_in_both_decoders(data):
     damaged = bytearray(encoded(drawing(120, 70), "JPEG"))
     for _ in range(data.draw(st.integers(0, 4))):
         damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
@@ -599,9 +589,7 @@ def test_damaged_images_fail_the_same_in_both_decoders(data: st.DataObject) -> N
     assert (fast.width, fast.height) == (exact.width, exact.height)
 
 
-def test_header_is_the_same_from_the_start_of_a_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_header_is_the_same_from_the_start_of_a_file(tmp_path, monkeypatch):
     awkward.make(tmp_path)
     read_bytes, real = [], files.read_file
 

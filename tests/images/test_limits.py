@@ -29,14 +29,14 @@ print("granted")
 """
 
 
-def test_memory_limit_makes_large_allocations_fail() -> None:
+def test_memory_limit_makes_large_allocations_fail():
     run = subprocess.run(
         [sys.executable, "-c", ALLOCATE], capture_output=True, text=True, check=True, timeout=100
     )
     assert run.stdout.split() == ["refused", "granted"]
 
 
-def test_process_ends_at_its_limit_of_processor_time() -> None:
+def test_process_ends_at_its_limit_of_processor_time():
     endless = "from pgcli.images.limits import limit_processor_time as limit\n"
     endless += "limit(100)\nlimit(0)\nlimit(0.2)\nwhile True: pass"
     run = subprocess.run([sys.executable, "-c", endless], check=False, timeout=100)
@@ -44,7 +44,7 @@ def test_process_ends_at_its_limit_of_processor_time() -> None:
 
 
 @pytest.fixture
-def flaky(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def flaky(tmp_path, monkeypatch) -> Path:
     """A file whose first `failures` attempts to open fail."""
     monkeypatch.setattr(files, "RETRY_SECONDS", (0.0, 0.0, 0.0))
     file = tmp_path / "a.png"
@@ -54,15 +54,13 @@ def flaky(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("problem", [errno.EIO, errno.ESTALE, errno.ETIMEDOUT])
 @pytest.mark.parametrize("failures", [1, 3])
-def test_transient_read_error_is_retried(
-    flaky: Path, monkeypatch: pytest.MonkeyPatch, problem: int, failures: int
-) -> None:
+def test_transient_read_error_is_retried(flaky, monkeypatch, problem, failures):
     opened = failing(monkeypatch, problem, failures)
     assert files.read_file(str(flaky), ImageLimits()) == b"bytes"
     assert len(opened) == failures + 1
 
 
-def test_persistent_read_error_is_an_io_error(flaky: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_persistent_read_error_is_an_io_error(flaky, monkeypatch):
     opened = failing(monkeypatch, errno.EIO, 99)
     with pytest.raises(ImageError) as refused:
         files.read_file(str(flaky), ImageLimits())
@@ -70,7 +68,7 @@ def test_persistent_read_error_is_an_io_error(flaky: Path, monkeypatch: pytest.M
     assert len(opened) == 4
 
 
-def test_permanent_read_error_is_not_retried(flaky: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_permanent_read_error_is_not_retried(flaky, monkeypatch):
     opened = failing(monkeypatch, errno.EACCES, 99)
     with pytest.raises(ImageError):
         files.read_file(str(flaky), ImageLimits())
@@ -105,7 +103,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, problem: int, failures: int) -> lis
         ((2**70, 5), "missing"),
     ],
 )
-def test_span_of_a_file_is_read(span: tuple[int, int], code: str | None, flaky: Path) -> None:
+def test_span_of_a_file_is_read(span, code, flaky):
     flaky.write_bytes(b"beforebytes")
     limits = ImageLimits(max_bytes=100)
     if code is None:

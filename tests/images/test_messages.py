@@ -47,9 +47,7 @@ def crossed(ends: tuple[Connection, Connection], image: DecodedImage, side: int)
 
 
 @pytest.mark.parametrize("side", [1, 224, 896])
-def test_pixels_cross_a_connection_unchanged_and_writable(
-    ends: tuple[Connection, Connection], side: int
-) -> None:
+def test_pixels_cross_a_connection_unchanged_and_writable(ends, side):
     pixels = np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8)
     received = crossed(ends, DecodedImage(ITEM, 5, 6, pixels, 0.5), side)
     assert (received.width, received.height, received.load_ms) == (5, 6, 0.5)
@@ -59,16 +57,14 @@ def test_pixels_cross_a_connection_unchanged_and_writable(
 
 
 @pytest.mark.parametrize("size", [None, (5, 6)])
-def test_faults_cross_a_connection(
-    ends: tuple[Connection, Connection], size: tuple[int, int] | None
-) -> None:
+def test_faults_cross_a_connection(ends, size):
     fault = Fault("truncated", "\u00e9 \x1b and \ud800")
     received = crossed(ends, DecodedImage(ITEM, *(size or (None, None)), None, 0.5, fault), 8)
     assert (received.fault, received.pixels) == (fault, None)
     assert (received.width, received.height) == (size or (None, None))
 
 
-def test_decoder_of_the_main_program_is_refused() -> None:
+def test_decoder_of_the_main_program_is_refused():
     local = type("Local", (ScriptedDecoder,), {"__module__": "__main__"})
     with pytest.raises(TypeError, match="Local is not in a module"):
         describe_decoder(local())
@@ -83,7 +79,7 @@ def received(raw: bytes, max_bytes: int = 100) -> tuple[dict[str, Any], bytes]:
         return Connection(ours).receive(max_bytes, 60)
 
 
-def test_process_that_ends_within_a_message_is_noticed() -> None:
+def test_process_that_ends_within_a_message_is_noticed():
     whole = reply()
     assert received(whole) == (REPLY, bytes(3))
     for length in range(len(whole)):
@@ -105,12 +101,12 @@ def test_process_that_ends_within_a_message_is_noticed() -> None:
         b"\xff" * 100,
     ],
 )
-def test_bytes_that_are_not_a_message_are_refused(raw: bytes) -> None:
+def test_bytes_that_are_not_a_message_are_refused(raw):
     with pytest.raises(ProcessFailed):
         received(raw)
 
 
-def test_message_of_a_byte_now_and_then_is_late(ends: tuple[Connection, Connection]) -> None:
+def test_message_of_a_byte_now_and_then_is_late(ends):
     ended = threading.Event()
 
     def drip() -> None:
@@ -127,7 +123,7 @@ def test_message_of_a_byte_now_and_then_is_late(ends: tuple[Connection, Connecti
     assert problem.value.is_late
 
 
-def test_message_that_nobody_reads_is_late(ends: tuple[Connection, Connection]) -> None:
+def test_message_that_nobody_reads_is_late(ends):
     with pytest.raises(ProcessFailed) as problem:
         ends[0].send({}, bytes(2**24), 0.2)
     assert problem.value.is_late
@@ -157,15 +153,13 @@ def test_message_that_nobody_reads_is_late(ends: tuple[Connection, Connection]) 
         ({"fault": ["missing", "m"], "width": None}, 0),
     ],
 )
-def test_reply_that_the_decoder_cannot_have_made_is_refused(
-    change: dict[str, object], data: int
-) -> None:
+def test_reply_that_the_decoder_cannot_have_made_is_refused(change, data):
     with pytest.raises(ProcessFailed):
         image_from({**REPLY, **change}, bytearray(data), ITEM, ScriptedDecoder())
 
 
 @pytest.mark.parametrize("claim", [None, True, -1, 1.5, "1", [1]])
-def test_claim_that_is_no_number_of_bytes_is_refused(claim: object) -> None:
+def test_claim_that_is_no_number_of_bytes_is_refused(claim):
     assert claim_of({"claim": 10**30}) == 10**30
     with pytest.raises(ProcessFailed):
         claim_of({"claim": claim})
@@ -189,7 +183,7 @@ HOSTILE = {
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="the test finds it in /proc")
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_hostile_worker_costs_one_row(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hostile_worker_costs_one_row(kind, monkeypatch):
     monkeypatch.setattr(worker_module, "TIME_LIMIT_SECONDS", 3)
     raw, code = HOSTILE[kind]
     items = [Item(0, "a", "a"), Item(1, "b", "b", path=raw.hex()), Item(2, "c", "c")]
@@ -198,7 +192,7 @@ def test_hostile_worker_costs_one_row(kind: str, monkeypatch: pytest.MonkeyPatch
     assert codes == [None, code, None]
 
 
-def test_budget_lets_one_thread_hold_more_than_all_of_it() -> None:
+def test_budget_lets_one_thread_hold_more_than_all_of_it():
     budget = Budget(10)
     assert budget.take(4)
     assert budget.take(6)
@@ -214,7 +208,7 @@ def test_budget_lets_one_thread_hold_more_than_all_of_it() -> None:
     assert not budget.take(1)
 
 
-def test_no_file_but_those_of_engines_imports_pickle_or_multiprocessing() -> None:
+def test_no_file_but_those_of_engines_imports_pickle_or_multiprocessing():
     """Decoding processes send JSON and pixels; engines get pixels that were checked."""
     package = Path(pgcli.__file__).parent
     for file in set(package.rglob("*.py")) - {package / "run" / "workers" / "engine_process.py"}:

@@ -77,7 +77,7 @@ class CountingReader:
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_fetch_threads_bound_the_images_fetched_at_once(count: int) -> None:
+def test_fetch_threads_bound_the_images_fetched_at_once(count):
     reader = CountingReader(count)
     named = [Item(n, str(n), "bytes") for n in range(20)]
     images = list(decode_ahead(named, DECODE, workers=2, total=None, reader=reader))
@@ -87,7 +87,7 @@ def test_fetch_threads_bound_the_images_fetched_at_once(count: int) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
-def test_images_are_in_order_for_any_number_of_workers(count: int) -> None:
+def test_images_are_in_order_for_any_number_of_workers(count):
     alone = [DECODE(item) for item in items(20)]
     entries: list[Item | DecodedImage] = [*items(20)]
     entries[1::3] = [replace(image, item=without_data(image.item)) for image in alone[1::3]]
@@ -100,7 +100,7 @@ def test_images_are_in_order_for_any_number_of_workers(count: int) -> None:
     assert not worker_processes()
 
 
-def test_a_few_images_start_no_process_and_are_decoded_one_by_one() -> None:
+def test_a_few_images_start_no_process_and_are_decoded_one_by_one():
     decoded = []
 
     class Noting(ScriptedDecoder):
@@ -114,41 +114,39 @@ def test_a_few_images_start_no_process_and_are_decoded_one_by_one() -> None:
     assert not worker_processes()
 
 
-def test_image_that_crashes_its_process_costs_one_row() -> None:
+def test_image_that_crashes_its_process_costs_one_row():
     assert codes(scripted("a", "crash", "b", "crash", "c")) == [
         *(None, "worker_crashed", None),
         *("worker_crashed", None),
     ]
 
 
-def test_requested_workers_decode_a_few_images_too() -> None:
+def test_requested_workers_decode_a_few_images_too():
     images = decode_ahead(items(2), DECODE, workers=1, total=2)
     assert codes([next(images)]) == [None]
     assert len(worker_processes()) == 1
     images.close()
 
 
-def test_process_that_dies_once_costs_nothing(tmp_path: Path) -> None:
+def test_process_that_dies_once_costs_nothing(tmp_path):
     once = Item(0, "crash once", "x", str(tmp_path / "been here"))
     assert codes(list(decode_ahead([once], ScriptedDecoder(), workers=1, total=None))) == [None]
 
 
 @pytest.mark.nightly
-def test_image_that_takes_too_long_is_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_image_that_takes_too_long_is_a_timeout(monkeypatch):
     monkeypatch.setattr(worker_module, "TIME_LIMIT_SECONDS", 3)
     assert codes(scripted("a", "hang", "b")) == [None, "timeout", None]
 
 
-def test_image_that_takes_too_much_processor_time_is_a_timeout(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_image_that_takes_too_much_processor_time_is_a_timeout(monkeypatch):
     monkeypatch.setattr(worker_module, "PROCESSOR_SECONDS", 0.5)
     images = scripted("a", "compute", "b")
     assert codes(images) == [None, "timeout", None]
     assert images[1].fault.message.endswith("0.5 seconds of processor time.")
 
 
-def test_image_on_a_slow_machine_has_its_processor_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_image_on_a_slow_machine_has_its_processor_time(monkeypatch):
     monkeypatch.setattr(worker_module, "PROCESSOR_SECONDS", 0.1)
     assert codes(scripted("slow", "slow", "slow")) == [None] * 3  # each sleeps for longer
 
@@ -161,9 +159,7 @@ def test_image_on_a_slow_machine_has_its_processor_time(monkeypatch: pytest.Monk
         ("raise SystemExit(7)", "it ended with exit code 7"),
     ],
 )
-def test_process_that_cannot_start_is_explained(
-    monkeypatch: pytest.MonkeyPatch, program: str, reason: str
-) -> None:
+def test_process_that_cannot_start_is_explained(monkeypatch, program, reason):
     monkeypatch.setattr(child_process, "_PROGRAM", program)
     with pytest.raises(NoUsableDevice) as refused:
         list(decode_ahead(items(3), DECODE, workers=2, total=None))
@@ -172,7 +168,7 @@ def test_process_that_cannot_start_is_explained(
     assert not worker_processes()
 
 
-def test_process_that_the_system_refuses_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_that_the_system_refuses_is_explained(monkeypatch):
     started, start = [], subprocess.Popen
 
     def refuse_second(*words: Any, **more: Any) -> Any:
@@ -187,7 +183,7 @@ def test_process_that_the_system_refuses_is_explained(monkeypatch: pytest.Monkey
     assert not worker_processes()
 
 
-def test_thread_that_the_system_refuses_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_thread_that_the_system_refuses_is_explained(monkeypatch):
     def refuse(*_: Any) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -198,13 +194,11 @@ def test_thread_that_the_system_refuses_is_explained(monkeypatch: pytest.MonkeyP
     assert not worker_processes()
 
 
-def test_output_of_a_decoder_does_not_enter_the_pipe() -> None:
+def test_output_of_a_decoder_does_not_enter_the_pipe():
     assert codes(scripted("print", "a", "print", "b")) == [None] * 4
 
 
-def test_worker_sets_malloc_variables_that_the_user_has_not_set(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_worker_sets_malloc_variables_that_the_user_has_not_set(monkeypatch):
     monkeypatch.delenv("MALLOC_TRIM_THRESHOLD_", raising=False)
     monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "1000000")
     images = decode_ahead(items(40), DECODE, workers=1, total=None)
@@ -219,7 +213,7 @@ def test_worker_sets_malloc_variables_that_the_user_has_not_set(
 
 @pytest.mark.nightly
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux reports the peak")
-def test_small_file_of_many_pixels_takes_the_memory_of_one_image() -> None:
+def test_small_file_of_many_pixels_takes_the_memory_of_one_image():
     data = png(9400, 9400, idat=zlib.compress(bytes(9400 * 1176), 9))
     assert len(data) < 11_000
     before = psutil.Process().memory_info().rss
@@ -238,9 +232,7 @@ def test_small_file_of_many_pixels_takes_the_memory_of_one_image() -> None:
     assert psutil.Process().memory_info().rss - before < 32 * 2**20
 
 
-def test_large_images_wait_for_each_other_and_not_in_their_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_images_wait_for_each_other_and_not_in_their_time(tmp_path, monkeypatch):
     monkeypatch.setattr(worker_module, "TIME_LIMIT_SECONDS", 1.2)
     large = [Item(n, "large", "x", str(tmp_path / "one")) for n in range(8)]
     assert codes(list(decode_ahead(large, ScriptedDecoder(), workers=4, total=None))) == [None] * 8
@@ -256,7 +248,7 @@ def endless(kind: str) -> bytes:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["alpha", "progressive"])
-def test_endless_images_take_little_more_memory_than_one(kind: str) -> None:
+def test_endless_images_take_little_more_memory_than_one(kind):
     data = endless(kind)
     same = [Item(n, str(n), "bytes", data=data) for n in range(8)]
     before = psutil.Process().memory_full_info().pss
@@ -282,7 +274,7 @@ def test_endless_images_take_little_more_memory_than_one(kind: str) -> None:
     assert 0 < most < 1.4 * 2**30
 
 
-def test_stopped_run_does_not_wait_for_an_image_being_decoded() -> None:
+def test_stopped_run_does_not_wait_for_an_image_being_decoded():
     named = [Item(0, "a", "a"), Item(1, "hang", "x")]
     stopped = threading.Event()
     images = decode_ahead(
@@ -296,7 +288,7 @@ def test_stopped_run_does_not_wait_for_an_image_being_decoded() -> None:
     assert not worker_processes()
 
 
-def test_slow_image_is_a_pause() -> None:
+def test_slow_image_is_a_pause():
     named = [Item(0, "a", "a"), Item(1, "hang", "x")]
     images = decode_ahead(named, ScriptedDecoder(), workers=1, total=None, pauses=True)
     assert codes([next(image for image in images if image is not None)]) == [None]
@@ -304,7 +296,7 @@ def test_slow_image_is_a_pause() -> None:
     images.close()
 
 
-def test_span_of_a_file_is_decoded(tmp_path: Path) -> None:
+def test_span_of_a_file_is_decoded(tmp_path):
     (tmp_path / "a.tar").write_bytes(b"before" + PNG + b"after")
     member = Item(0, "0", "x", str(tmp_path / "a.tar"), span=(6, len(PNG)), root=str(tmp_path))
     outside = replace(member, root=str(tmp_path / "b"))
@@ -325,7 +317,7 @@ SIDES = {
 @pytest.mark.parametrize("count", [0, 1])
 @pytest.mark.parametrize("max_pixels", [10**6, 10**12])
 @pytest.mark.parametrize("format_", SIDES)
-def test_side_beyond_int32_is_too_many_pixels(format_: str, max_pixels: int, count: int) -> None:
+def test_side_beyond_int32_is_too_many_pixels(format_, max_pixels, count):
     decoder = ImageDecoder(ImageSpec(16), ImageLimits(max_pixels=max_pixels))
     item = Item(0, "0", "bytes", data=SIDES[format_])
     (image,) = decode_ahead([item], decoder, workers=count, total=None)
@@ -334,7 +326,7 @@ def test_side_beyond_int32_is_too_many_pixels(format_: str, max_pixels: int, cou
     assert ("--max-pixels" in str(image.fault)) == (max_pixels == 10**6)
 
 
-def test_closing_early_leaves_no_process() -> None:
+def test_closing_early_leaves_no_process():
     images = decode_ahead(items(5000), DECODE, workers=2, total=None)
     next(images)
     assert len(worker_processes()) == 2
@@ -343,7 +335,7 @@ def test_closing_early_leaves_no_process() -> None:
     assert not worker_processes()
 
 
-def test_closing_does_not_wait_for_an_image_being_decoded() -> None:
+def test_closing_does_not_wait_for_an_image_being_decoded():
     named = [Item(0, "a", "a"), Item(1, "hang", "x")]
     images = decode_ahead(named, ScriptedDecoder(), workers=1, total=None)
     next(images)
@@ -351,7 +343,7 @@ def test_closing_does_not_wait_for_an_image_being_decoded() -> None:
         images.close()
 
 
-def test_items_are_read_ahead_up_to_max_bytes() -> None:
+def test_items_are_read_ahead_up_to_max_bytes():
     taken = 0
 
     def counted() -> Iterator[Item]:
@@ -372,7 +364,7 @@ def test_items_are_read_ahead_up_to_max_bytes() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_pause_of_the_items_is_yielded(workers: int) -> None:
+def test_pause_of_the_items_is_yielded(workers):
     more = threading.Event()
 
     def slowly() -> Iterator[Item]:
@@ -389,7 +381,7 @@ def test_pause_of_the_items_is_yielded(workers: int) -> None:
     assert next((image for image in images if image is not None), None) is None
 
 
-def test_exception_of_the_items_comes_after_the_images_before_it() -> None:
+def test_exception_of_the_items_comes_after_the_images_before_it():
     def broken() -> Iterator[Item]:
         yield from items(3)
         raise ValueError("line 4")
@@ -401,7 +393,7 @@ def test_exception_of_the_items_comes_after_the_images_before_it() -> None:
     assert not worker_processes()
 
 
-def test_program_without_a_main_guard_works_and_imports_no_torch(tmp_path: Path) -> None:
+def test_program_without_a_main_guard_works_and_imports_no_torch(tmp_path):
     (tmp_path / "a.png").write_bytes(PNG)
     (tmp_path / "pickle.py").write_text("raise SystemExit('a file of the folder was imported')")
     program = """
@@ -421,7 +413,7 @@ def test_program_without_a_main_guard_works_and_imports_no_torch(tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_workers_end_when_their_parent_is_killed() -> None:
+def test_workers_end_when_their_parent_is_killed():
     program = """
         import sys, time
         from pgcli.images.pool import decode_ahead
@@ -447,7 +439,7 @@ def test_workers_end_when_their_parent_is_killed() -> None:
     assert not alive
 
 
-def test_ctrl_c_does_not_end_workers() -> None:
+def test_ctrl_c_does_not_end_workers():
     images = decode_ahead(items(300), DECODE, workers=1, total=None)
     first = next(images)
     (child,) = worker_processes()

@@ -8,7 +8,7 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def working_folder(tmp_path, monkeypatch) -> Path:
     """The current folder, which is empty."""
     monkeypatch.chdir(tmp_path)
     return tmp_path

@@ -5,14 +5,13 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pgcli.errors import NoInputError, PgcliError, UsageError
+from pgcli.errors import NoInputError, UsageError
 from pgcli.inputs import Inventory, ReadOptions
 from pgcli.inputs.options import NameFilter
 from pgcli.inputs.parquet_process import PROCESS
@@ -24,7 +23,7 @@ from tests.support.stores import S3, Files, serve
 
 
 @pytest.fixture
-def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Files]:
+def s3(monkeypatch) -> Iterator[Files]:
     """The files of an S3 server that this process reads, and the one that reads Parquet."""
     lines = [{"image": name} for name in ("z.jpg", "a/é#?%41.png", "no.png")]
     more = {"rows.jsonl": "\n".join(map(json.dumps, lines)).encode() + b"\n", "notes.txt": b"text"}
@@ -43,7 +42,7 @@ def scanned(*names: str, known: Inventory | None = None, **options: Any) -> Inve
     return Inventory.scan(names, ReadOptions(url_reader=Reader(), **options), known)
 
 
-def test_folder_pattern_and_tables_of_a_store_are_read(s3: Files, tmp_path: Path) -> None:
+def test_folder_pattern_and_tables_of_a_store_are_read(s3, tmp_path):
     found = list(scanned("s3://images/photos"))
     assert [item.id for item in found] == sorted(IMAGES)
     assert [item.path for item in found] == [
@@ -65,7 +64,7 @@ def test_folder_pattern_and_tables_of_a_store_are_read(s3: Files, tmp_path: Path
         assert first.data is not None
 
 
-def test_parquet_at_an_address_is_read_by_the_process(s3: Files, tmp_path: Path) -> None:
+def test_parquet_at_an_address_is_read_by_the_process(s3, tmp_path):
     s3["images/t/m.parquet"] = parquet(20)
     (tmp_path / "m.parquet").write_bytes(parquet(20))
     inventory = scanned("s3://images/t/m.parquet", keep=("label",))
@@ -77,7 +76,7 @@ def test_parquet_at_an_address_is_read_by_the_process(s3: Files, tmp_path: Path)
     assert list(reloaded(inventory, ["s3://images/t/m.parquet"], options)) == there
 
 
-def test_new_images_come_after_the_recorded_ones(s3: Files) -> None:
+def test_new_images_come_after_the_recorded_ones(s3):
     for name in ("s3://images/photos", "s3://images/photos/*.jpg"):
         before = scanned(name)
         s3["images/photos/0.jpg"] = JPEG
@@ -88,7 +87,7 @@ def test_new_images_come_after_the_recorded_ones(s3: Files) -> None:
         assert scanned(name, known=after).gone == (after.total or 0) - len(list(before))
 
 
-def test_table_at_an_address_of_another_size_is_a_change(s3: Files) -> None:
+def test_table_at_an_address_of_another_size_is_a_change(s3):
     before = scanned("s3://images/photos/rows.jsonl")
     assert scanned("s3://images/photos/rows.jsonl", known=before).changes(lambda _: True) is None
     s3["images/photos/rows.jsonl"] += b'{"image": "more.png"}\n'
@@ -96,7 +95,7 @@ def test_table_at_an_address_of_another_size_is_a_change(s3: Files) -> None:
     assert change.name == "s3://images/photos/rows.jsonl"
 
 
-def test_names_at_an_address_are_selected(s3: Files) -> None:
+def test_names_at_an_address_are_selected(s3):
     names = NameFilter(include=("*.png", "1.*"), exclude=("a/", "photos/a/*"))
     assert [item.id for item in scanned("s3://images/photos", names=names)] == ["broken.png"]
     found = [item.id for item in scanned("s3://images/photos/*.[pj]*g", names=names)]
@@ -120,9 +119,7 @@ def test_names_at_an_address_are_selected(s3: Files) -> None:
         ("https://user:secret@host/x.png", UsageError, "user name or a password"),
     ],
 )
-def test_address_that_cannot_be_read_is_a_usage_error(
-    s3: Files, name: str, code: type[PgcliError], message: str
-) -> None:
+def test_address_that_cannot_be_read_is_a_usage_error(s3, name, code, message):
     s3["images/photos/broken.parquet"] = b"x" * 100
     with pytest.raises(code) as problem:
         scanned(name)
@@ -131,7 +128,7 @@ def test_address_that_cannot_be_read_is_a_usage_error(
     assert problem.value.hint
 
 
-def test_no_request_is_sent_if_urls_are_not_allowed(monkeypatch: Any) -> None:
+def test_no_request_is_sent_if_urls_are_not_allowed(monkeypatch):
     monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: pytest.fail("a name was resolved"))
     for name in ("s3://images/photos", "hf://datasets/a/b", "https://user:secret@host/x.png"):
         with pytest.raises(UsageError) as problem:
@@ -140,7 +137,7 @@ def test_no_request_is_sent_if_urls_are_not_allowed(monkeypatch: Any) -> None:
         assert "secret" not in str(problem.value)
 
 
-def test_paths_of_a_manifest_at_an_address_stay_in_its_folder(s3: Files) -> None:
+def test_paths_of_a_manifest_at_an_address_stay_in_its_folder(s3):
     names = ["z.jpg", "a/../z.jpg", "./z.jpg", "../x.png", "a/../../x.png", "/etc/passwd"]
     names += ["file:///etc/passwd", "..", "a\0b", "ftp://host/x.png", "s3://images/photos/z.jpg"]
     lines = "".join(json.dumps({"image": name}) + "\n" for name in names)
@@ -154,7 +151,7 @@ def test_paths_of_a_manifest_at_an_address_stay_in_its_folder(s3: Files) -> None
     assert all(item.path is None for item in found if item.fault)
 
 
-def test_folder_of_a_store_with_tables_is_a_data_set(s3: Files) -> None:
+def test_folder_of_a_store_with_tables_is_a_data_set(s3):
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table({"image": [b"x"], "id": ["b"]}), sink)
     s3["images/set/b.parquet"] = bytes(sink.getvalue())
@@ -182,9 +179,7 @@ def test_folder_of_a_store_with_tables_is_a_data_set(s3: Files) -> None:
         ("[ab]?.png", "b1.png", True),
     ],
 )
-def test_pattern_of_a_store_matches_as_a_local_one(
-    pattern: str, path: str, matches: bool, tmp_path: Path
-) -> None:
+def test_pattern_of_a_store_matches_as_a_local_one(pattern, path, matches, tmp_path):
     assert Glob(pattern).matches(path) == matches
     (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / path).touch()

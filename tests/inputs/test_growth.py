@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +53,7 @@ def nothing(items: range) -> bool:
 
 
 @pytest.mark.parametrize("make", FORMATS.values(), ids=FORMATS)
-def test_input_that_stayed_the_same_has_no_new_generation(make: Callable[[], str]) -> None:
+def test_input_that_stayed_the_same_has_no_new_generation(make):
     sources, options = [make()], ReadOptions(repeats_ids=True)
     before = recorded(sources, options)
     again = Inventory.scan(sources, options, before)
@@ -64,7 +63,7 @@ def test_input_that_stayed_the_same_has_no_new_generation(make: Callable[[], str
     assert again.gone == 0
 
 
-def test_new_files_come_after_recorded_ones_wherever_they_sort() -> None:
+def test_new_files_come_after_recorded_ones_wherever_they_sort():
     sources = [folder(), json_lines(), "d/*.png"]
     before = recorded(sources, REPEATS)
     touch("d/0-late.png")
@@ -78,7 +77,7 @@ def test_new_files_come_after_recorded_ones_wherever_they_sort() -> None:
     assert again.changes(everything) is None
 
 
-def test_new_table_of_a_folder_comes_last() -> None:
+def test_new_table_of_a_folder_comes_last():
     Path("set").mkdir()
     for name in ("b", "c"):
         pq.write_table(pa.table({"image": [f"{name}.png"], "id": [name]}), f"set/{name}.parquet")
@@ -93,7 +92,7 @@ def test_new_table_of_a_folder_comes_last() -> None:
 
 
 @pytest.mark.parametrize("ends_line", [True, False])
-def test_manifest_of_lines_grows_at_its_end(ends_line: bool) -> None:
+def test_manifest_of_lines_grows_at_its_end(ends_line):
     name = lines(*({"image": f"{n}.png", "id": n} for n in range(3)))
     if not ends_line:
         Path(name).write_text(Path(name).read_text().rstrip("\n"))
@@ -119,7 +118,7 @@ def test_manifest_of_lines_grows_at_its_end(ends_line: bool) -> None:
         Inventory.scan(sources, ReadOptions(repeats_ids=True), inventory)
 
 
-def test_csv_grows_with_the_names_of_its_first_line() -> None:
+def test_csv_grows_with_the_names_of_its_first_line():
     Path("m.csv").write_text('image,note\na.png,"two\nlines"\n')
     options = ReadOptions(keep=("note",))
     before = recorded(["m.csv"], options)
@@ -134,7 +133,7 @@ def test_csv_grows_with_the_names_of_its_first_line() -> None:
 
 
 @pytest.mark.parametrize("text", ['{"image": "c"}\n', '{"image": "x"}\n{"image": "b"}\n'])
-def test_other_lines_are_a_change(text: str) -> None:
+def test_other_lines_are_a_change(text):
     name = lines({"image": "a"}, {"image": "b"})
     before = recorded([name])
     Path(name).write_text(text)
@@ -144,7 +143,7 @@ def test_other_lines_are_a_change(text: str) -> None:
     assert after.changes(nothing) is not None  # rows behind it may have other places
 
 
-def test_manifest_of_lines_that_was_only_touched_is_the_same() -> None:
+def test_manifest_of_lines_that_was_only_touched_is_the_same():
     name = lines({"image": "a"})
     before = recorded([name])
     os.utime(name, (1, 1))
@@ -156,7 +155,7 @@ def test_manifest_of_lines_that_was_only_touched_is_the_same() -> None:
     assert len(again.generations) == 2
 
 
-def test_changed_image_counts_if_rows_of_it_are_saved() -> None:
+def test_changed_image_counts_if_rows_of_it_are_saved():
     touch("i/a.png", "i/b.png", "i/c.png")
     before = recorded(["i"])
     touch("i/b.png", data=b"other")
@@ -175,7 +174,7 @@ def test_changed_image_counts_if_rows_of_it_are_saved() -> None:
 
 
 @pytest.mark.parametrize("name", ["m.parquet", "m.tar", "i"])
-def test_copy_with_other_times_needs_to_be_said(name: str) -> None:
+def test_copy_with_other_times_needs_to_be_said(name):
     options = ReadOptions(repeats_ids=True)
     if name == "i":
         touch("i/a.png")
@@ -190,7 +189,7 @@ def test_copy_with_other_times_needs_to_be_said(name: str) -> None:
     assert list(after) == list(before)
 
 
-def test_gone_files_keep_their_places() -> None:
+def test_gone_files_keep_their_places():
     touch("i/a.png", "i/b.png", "i/c.png", "i/d.png")
     pq.write_table(pa.table({"image": ["x", "y"]}), "m.parquet")
     sources = ["i", "m.parquet", "*.jsonl"]
@@ -213,14 +212,14 @@ def test_gone_files_keep_their_places() -> None:
     assert found[7].id == "n"
 
 
-def test_sources_may_be_appended() -> None:
+def test_sources_may_be_appended():
     touch("a.png", "b.png")
     before = recorded(["a.png"])
     after = Inventory.scan(["a.png", "b.png"], known=before)
     assert ids(after) == ["a.png", "b.png"]
 
 
-def test_standard_input_has_to_begin_with_the_same_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_standard_input_has_to_begin_with_the_same_lines(monkeypatch):
     import io
     import sys
 
@@ -241,12 +240,12 @@ def test_standard_input_has_to_begin_with_the_same_lines(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("data", [b"", b"no arrow", b"ARROW1\0\0" * 9])
-def test_file_that_is_no_inventory_is_refused(data: bytes) -> None:
+def test_file_that_is_no_inventory_is_refused(data):
     with pytest.raises(OutputExists, match=r"inputs/0.arrow"):
         Inventory.load([data], ["i"], ReadOptions())
 
 
-def test_table_of_another_schema_is_refused() -> None:
+def test_table_of_another_schema_is_refused():
     sink = pa.BufferOutputStream()
     table = pa.table({"a": [1]})
     with pa.ipc.new_file(sink, table.schema) as writer:
@@ -255,7 +254,7 @@ def test_table_of_another_schema_is_refused() -> None:
         Inventory.load([bytes(sink.getvalue())], ["i"], ReadOptions())
 
 
-def test_known_files_in_many_batches_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_known_files_in_many_batches_are_compared(monkeypatch):
     monkeypatch.setattr("pgcli.inputs.file_table.BATCH_RECORDS", 7)
     touch(*(f"i/{n:03}.png" for n in range(40)))
     before = recorded(["i"])

@@ -49,7 +49,7 @@ def codes(found: list[Item]) -> list[str | None]:
 @pytest.mark.parametrize("kind", CELLS)
 @pytest.mark.parametrize("codec", ["snappy", "none", "gzip", "zstd", "brotli", "lz4"])
 @pytest.mark.parametrize("dictionary", [True, False])
-def test_cells_are_those_that_were_written(kind: str, codec: str, dictionary: bool) -> None:
+def test_cells_are_those_that_were_written(kind, codec, dictionary):
     cells = pa.array(CELLS[kind], pa.binary())
     write(image=cells, _compression=codec, _use_dictionary=dictionary, _row_group_size=300)
     inventory = Inventory.scan(["m.parquet"])
@@ -57,7 +57,7 @@ def test_cells_are_those_that_were_written(kind: str, codec: str, dictionary: bo
     assert [item.data for item in inventory.items(20, 80)] == CELLS[kind][20:80]
 
 
-def test_rows_in_small_batches_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_in_small_batches_are_the_same(monkeypatch):
     """Whatever is sent at once: the process is started anew with these limits."""
     ids = [f"id {n}" for n in range(len(BIG))]
     write(image=BIG, id=ids, _row_group_size=200)
@@ -73,7 +73,7 @@ def test_rows_in_small_batches_are_the_same(monkeypatch: pytest.MonkeyPatch) -> 
     PROCESS.close()
 
 
-def test_dictionaries_and_views_are_values() -> None:
+def test_dictionaries_and_views_are_values():
     words = pa.array(["a", "b", "a"])
     nested = pa.StructArray.from_arrays([words.dictionary_encode()], names=["word"])
     write(
@@ -89,7 +89,7 @@ def test_dictionaries_and_views_are_values() -> None:
     assert found[1].kept["nested"] == {"word": "b"}
 
 
-def test_types_of_several_files_are_joined_where_nothing_is_lost() -> None:
+def test_types_of_several_files_are_joined_where_nothing_is_lost():
     for name, kind in (("a", pa.int8()), ("b", pa.int32())):
         moments = pa.array([5], pa.int64()).view(pa.timestamp("ms" if name == "a" else "ns"))
         columns = {"image": [name], "n": pa.array([1], kind), "at": moments}
@@ -124,7 +124,7 @@ def test_types_of_several_files_are_joined_where_nothing_is_lost() -> None:
     ],
     ids=str,
 )
-def test_kept_columns_of_json_have_the_type_of_their_values(values: list[Any], kind: str) -> None:
+def test_kept_columns_of_json_have_the_type_of_their_values(values, kind):
     import json
 
     lines = (json.dumps({"image": "a", "kept": value}) for value in values)
@@ -139,7 +139,7 @@ def test_kept_columns_of_json_have_the_type_of_their_values(values: list[Any], k
 # --- damage
 
 
-def test_damaged_page_costs_its_row_group() -> None:
+def test_damaged_page_costs_its_row_group():
     write(image=BIG, _row_group_size=100, _use_dictionary=False, _compression="none")
     column = pq.read_metadata("m.parquet").row_group(2).column(0)
     data = bytearray(Path("m.parquet").read_bytes())
@@ -151,7 +151,7 @@ def test_damaged_page_costs_its_row_group() -> None:
     assert (found[250].id, found[250].image) == ("250", "m.parquet")
 
 
-def test_text_that_is_not_utf8_costs_its_row_group() -> None:
+def test_text_that_is_not_utf8_costs_its_row_group():
     raw = pa.array([b"a", b"\xff", b"c", b"d"])
     names = pa.Array.from_buffers(pa.string(), 4, raw.buffers())
     write(image=["a"] * 4, word=names, _row_group_size=2)
@@ -160,13 +160,13 @@ def test_text_that_is_not_utf8_costs_its_row_group() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"PAR1", b"PAR1" * 9, b"PAR1\x15\xff\xff\x04\0\0\0PAR1"])
-def test_file_that_is_no_table_is_refused(data: bytes) -> None:
+def test_file_that_is_no_table_is_refused(data):
     Path("m.parquet").write_bytes(data)
     with pytest.raises(ManifestError, match=r"m.parquet is not a readable Parquet file"):
         items()
 
 
-def test_process_that_dies_is_started_again() -> None:
+def test_process_that_dies_is_started_again():
     write(image=BIG)
     inventory = Inventory.scan(["m.parquet"])
     for number in range(3):
@@ -174,9 +174,7 @@ def test_process_that_dies_is_started_again() -> None:
         assert [item.data for item in inventory.items(number, 100)] == BIG[number:100]
 
 
-def test_request_that_kills_the_process_costs_its_row_group(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_request_that_kills_the_process_costs_its_row_group(monkeypatch):
     """Twice, as the process also dies with the thread that started it."""
     write(image=BIG, _row_group_size=100)
     inventory = Inventory.scan(["m.parquet"])
@@ -192,7 +190,7 @@ def test_request_that_kills_the_process_costs_its_row_group(
     assert codes(list(inventory)) == [None] * 200 + ["too_large"] * 100 + [None] * 400
 
 
-def test_process_has_no_module_of_the_current_folder() -> None:
+def test_process_has_no_module_of_the_current_folder():
     write(image=["a"])
     Path("json.py").write_text("raise SystemExit('imported')")
     PROCESS.close()
@@ -253,7 +251,7 @@ def zeros_repeated(size: int, rows: int, kind: Callable[[], pa.DataType] = pa.bi
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc tells the peak of memory")
 @pytest.mark.parametrize("column", ["image", "struct", "kept", "prompt", "id"])
-def test_dictionary_bomb_costs_its_row_group(column: str) -> None:
+def test_dictionary_bomb_costs_its_row_group(column):
     """A few kilobytes that unpack to 7.7 GB, between row groups of plain rows."""
     good = {"image": [b"x"] * 3, "kept": ["a"] * 3, "prompt": ["p"] * 3}
     bad: dict[str, Any] = {name: values * 40 for name, values in good.items()}
@@ -284,7 +282,7 @@ def test_dictionary_bomb_costs_its_row_group(column: str) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc tells the peak of memory")
 @pytest.mark.parametrize("column", ["kept", "prompt", "id"])
-def test_thirty_million_nulls_end_in_seconds(column: str) -> None:
+def test_thirty_million_nulls_end_in_seconds(column):
     rows = 30_000_000
     write(image=pa.nulls(rows, pa.string()), **{column: pa.nulls(rows, pa.string())})
     assert Path("m.parquet").stat().st_size < 150_000
@@ -300,7 +298,7 @@ def test_thirty_million_nulls_end_in_seconds(column: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc tells the peak of memory")
-def test_page_of_zeros_costs_its_row_group() -> None:
+def test_page_of_zeros_costs_its_row_group():
     """The bytes of one page unpack to more than a process may have."""
     data = [b"z", b"\0" * (700 * 2**20)]
     schema = pa.schema([("image", pa.large_binary())])
@@ -314,7 +312,7 @@ def test_page_of_zeros_costs_its_row_group() -> None:
     assert (total, found[0], found[2:]) == (4, "ok", ["too_large", "ok"])
 
 
-def test_cell_above_the_limit_costs_its_row() -> None:
+def test_cell_above_the_limit_costs_its_row():
     cells = [b"a", RANDOM.bytes(2**26 + 2**20), b"c"]
     write(image=cells, id=["x", "y", "z"], _compression="none")
     found = items()
@@ -322,7 +320,7 @@ def test_cell_above_the_limit_costs_its_row() -> None:
     assert [item.id for item in found] == ["x", "y", "z"]
 
 
-def test_large_images_that_repeat_are_read() -> None:
+def test_large_images_that_repeat_are_read():
     """The file does not state their sizes: they are in its dictionary, which many rows refer to."""
     images = [RANDOM.bytes(900_000) for _ in range(20)]
     words = pa.array(np.repeat(np.arange(20, dtype=np.int32), 50))
@@ -332,9 +330,7 @@ def test_large_images_that_repeat_are_read() -> None:
     assert all(item.data == images[item.index // 50] for item in Inventory.scan(["m.parquet"]))
 
 
-def test_kept_columns_of_many_bytes_are_null_where_they_are_a_bomb(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_kept_columns_of_many_bytes_are_null_where_they_are_a_bomb(monkeypatch):
     monkeypatch.setattr(parquet, "MAX_TABLE_BYTES", 2**20)
     write(image=["a"] * 100, kept=zeros_repeated(2**20, 100, pa.string), _compression="zstd")
     inventory = Inventory.scan(["m.parquet"], ReadOptions(keep=("kept",)))

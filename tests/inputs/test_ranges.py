@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,7 @@ REPEATS = ReadOptions(repeats_ids=True)
 
 
 @pytest.fixture(autouse=True)
-def small_index(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_index(monkeypatch) -> None:
     monkeypatch.setattr(tables, "EVERY", 5)
 
 
@@ -37,9 +36,7 @@ RANGES = st.lists(st.tuples(st.integers(0, 70), st.integers(0, 70)), max_size=8)
 )
 @given(ranges=RANGES)
 @pytest.mark.parametrize("kind", FORMATS)
-def test_items_of_ranges_are_those_of_the_whole(
-    kind: str, ranges: list[tuple[int, int]], tmp_path: Path
-) -> None:
+def test_items_of_ranges_are_those_of_the_whole(kind, ranges, tmp_path):
     """Whatever was read before: readers go on where they stand."""
     if not (names := [str(path) for path in MADE.get((tmp_path, kind), ())]):
         names = [FORMATS[kind]()]
@@ -55,7 +52,7 @@ MADE: dict[tuple[Path, str], list[str]] = {}
 
 
 @pytest.mark.parametrize("make", FORMATS.values(), ids=FORMATS)
-def test_ranges_of_selected_items_are_those_of_the_whole(make: Callable[[], str]) -> None:
+def test_ranges_of_selected_items_are_those_of_the_whole(make):
     names = NameFilter(include=("*3*", "*5*"), exclude=("*13*",))
     options = ReadOptions(names=names, repeats_ids=True)
     inventory = Inventory.scan([make()], options)
@@ -68,9 +65,7 @@ def test_ranges_of_selected_items_are_those_of_the_whole(make: Callable[[], str]
 
 
 @pytest.mark.parametrize("names", [NameFilter(), NameFilter(include=("*3*",))])
-def test_another_process_reads_the_same_items_without_a_scan(
-    names: NameFilter, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_another_process_reads_the_same_items_without_a_scan(names, monkeypatch, tmp_path):
     options = ReadOptions(names=names, repeats_ids=True)
     sources = [*(make() for make in FORMATS.values()), "d/*"]
     inventory = Inventory.scan(sources, options)
@@ -90,7 +85,7 @@ def test_another_process_reads_the_same_items_without_a_scan(
 
 
 @pytest.mark.parametrize("make", FORMATS.values(), ids=FORMATS)
-def test_item_is_found_by_its_id(make: Callable[[], str]) -> None:
+def test_item_is_found_by_its_id(make):
     inventory = Inventory.scan([make()], REPEATS)
     whole = list(inventory)
     for item in whole[::7]:
@@ -101,7 +96,7 @@ def test_item_is_found_by_its_id(make: Callable[[], str]) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux counts the bytes that are read")
 @pytest.mark.parametrize("size", [200, 200_000], ids=["lines", "members"])
-def test_rows_before_the_range_are_not_read(size: int) -> None:
+def test_rows_before_the_range_are_not_read(size):
     if size == 200:
         rows = (json.dumps({"image": f"{n}.png", "pad": "x" * size}) for n in range(5000))
         Path("m.jsonl").write_text("\n".join(rows))
@@ -120,7 +115,7 @@ def test_rows_before_the_range_are_not_read(size: int) -> None:
         assert bytes_read() - before < whole / 5
 
 
-def test_consecutive_ranges_of_a_compressed_archive_unpack_it_once() -> None:
+def test_consecutive_ranges_of_a_compressed_archive_unpack_it_once():
     inventory = Inventory.scan([archive("m.tgz")], REPEATS)
     list(inventory)
     before = bytes_read()
@@ -130,7 +125,7 @@ def test_consecutive_ranges_of_a_compressed_archive_unpack_it_once() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc lists the open files")
-def test_many_tables_are_not_open_at_once() -> None:
+def test_many_tables_are_not_open_at_once():
     names = [f"{n}.jsonl" for n in range(30)]
     for name in names:
         Path(name).write_text("".join(f'{{"image": "{n}.png"}}\n' for n in range(8)))
@@ -142,7 +137,7 @@ def test_many_tables_are_not_open_at_once() -> None:
     assert len(list(inventory)) == 240
 
 
-def test_counting_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counting_tells_how_far_it_is(monkeypatch):
     for make in FORMATS.values():
         counts: list[int] = []
         options = ReadOptions(repeats_ids=True, track=counts.append)

@@ -50,7 +50,7 @@ def parquet(name: str = "m.parquet", **columns: Any) -> str:
 
 
 @pytest.fixture
-def set_stdin(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], None]:
+def set_stdin(monkeypatch) -> Callable[[bytes], None]:
     def pipe(data: bytes) -> None:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
 
@@ -58,25 +58,25 @@ def set_stdin(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], None]:
 
 
 class TestFolders:
-    def test_images_are_in_code_point_order_of_relative_paths(self) -> None:
+    def test_images_are_in_code_point_order_of_relative_paths(self):
         names = ["b.jpg", "a/z.png", "a.x/q.gif", "a/b/c.JPEG", "B.tif", "é.webp", "a-.bmp"]
         touch(*(f"imgs/{name}" for name in names))
         assert ids("imgs") == sorted(names)
         assert [item.image for item in items("imgs/")] == [f"imgs/{name}" for name in sorted(names)]
         assert ids(".") == sorted(f"imgs/{name}" for name in names)
 
-    def test_hidden_files_are_skipped_and_others_counted(self) -> None:
+    def test_hidden_files_are_skipped_and_others_counted(self):
         touch("i/a.jpg", "i/.b.jpg", "i/.git/c.jpg", "i/notes.txt", "i/x.TXT", "i/none")
         source = Inventory.scan(["i"])
         assert [item.id for item in source] == ["a.jpg"]
         assert source.ignored == {".txt": 2, "(none)": 1}
 
-    def test_every_ending_of_the_contract_is_an_image(self) -> None:
+    def test_every_ending_of_the_contract_is_an_image(self):
         endings = "jpg jpeg jpe jfif png webp gif bmp tif tiff avif ppm pgm pbm pnm".split()
         touch(*(f"i/a.{ending}" for ending in endings), *(f"i/b.{e.upper()}" for e in endings))
         assert len(ids("i")) == 30
 
-    def test_cycles_of_links_are_walked_once(self) -> None:
+    def test_cycles_of_links_are_walked_once(self):
         touch("i/sub/a.jpg")
         Path("i/sub/up").symlink_to("..")
         Path("i/self").symlink_to(".")
@@ -85,7 +85,7 @@ class TestFolders:
         for reading in (ReadOptions(), OUTSIDE):
             assert ids("i", reading=reading) == ["sub/a.jpg", "x.jpg", "y.jpg"]
 
-    def test_link_outside_the_folder_needs_permission(self) -> None:
+    def test_link_outside_the_folder_needs_permission(self):
         touch("out/a.jpg", "i/b.jpg")
         Path("i/in.jpg").symlink_to("b.jpg")
         Path("i/out.jpg").symlink_to("../out/a.jpg")
@@ -93,7 +93,7 @@ class TestFolders:
         assert "--allow-outside-root" in items("i")[2].fault.message
         assert faults("i", reading=OUTSIDE) == [None, None, None]
 
-    def test_linked_folder_outside_is_walked_once_if_allowed(self) -> None:
+    def test_linked_folder_outside_is_walked_once_if_allowed(self):
         touch("out/sub/a.jpg", "i/b.jpg")
         Path("i/l1").symlink_to("../out")
         Path("i/l2").symlink_to("../out")
@@ -102,14 +102,14 @@ class TestFolders:
         assert ids("i") == ["b.jpg"]
         assert ids("i", reading=OUTSIDE) == ["b.jpg", "l1/sub/a.jpg"]
 
-    def test_folder_without_images_reports_skipped_files(self) -> None:
+    def test_folder_without_images_reports_skipped_files(self):
         touch("i/rows.jsonl", "i/notes.txt")
         with pytest.raises(NoInputError) as caught:
             Inventory.scan(["i"])
         assert "1 .jsonl" in caught.value.hint
         assert "name the file itself" in caught.value.hint
 
-    def test_unreadable_folder_is_an_error_row(self, working_folder: Path) -> None:
+    def test_unreadable_folder_is_an_error_row(self, working_folder):
         touch("i/a.jpg", "i/locked/b.jpg")
         working_folder.chmod(0o755)
         Path("i/locked").chmod(0)
@@ -119,7 +119,7 @@ class TestFolders:
 
 
 class TestFilesAndGlobs:
-    def test_glob_finds_images_and_manifests_sorted(self) -> None:
+    def test_glob_finds_images_and_manifests_sorted(self):
         touch("i/b.jpg", "i/sub/a.png", "i/sub/.h.png", "i/n.txt")
         json_lines({"image": "b.jpg", "id": "mine"}, name="i/m.jsonl")
         assert ids("i/**/*.png") == ["i/sub/a.png"]
@@ -127,20 +127,20 @@ class TestFilesAndGlobs:
         assert [item.id for item in source] == ["i/b.jpg", "mine"]
         assert source.ignored == {".txt": 1, "(none)": 1}
 
-    def test_glob_skips_the_output_of_runs(self) -> None:
+    def test_glob_skips_the_output_of_runs(self):
         touch("d/a.jpg", "d/rows.jsonl", "d/rows.jsonl.pgcli/waiting.jsonl", "d/run/p.parquet")
         touch("d/run.pgcli/run.json")
         json_lines({"image": "b.jpg"}, name="d/m.jsonl")
         assert ids("d/*") == ids("d/**") == ids("d/**/*") == ["d/a.jpg", "b.jpg"]
 
-    def test_two_stars_do_not_follow_links_to_folders(self) -> None:
+    def test_two_stars_do_not_follow_links_to_folders(self):
         touch("i/sub/a.jpg")
         Path("i/sub/up").symlink_to("..")
         Path("i/sub/too").symlink_to("..")
         assert ids("i/**/*.jpg") == ["i/sub/a.jpg"]
         assert ids("i/**") == ids("**/*.jpg") == ids("**/**/a.*") == ["i/sub/a.jpg"]
 
-    def test_file_with_the_name_of_a_glob_is_a_file(self) -> None:
+    def test_file_with_the_name_of_a_glob_is_a_file(self):
         touch("a[1].jpg")
         assert ids("a[1].jpg") == ["a[1].jpg"]
 
@@ -157,13 +157,13 @@ class TestFilesAndGlobs:
             ("https://x.y/a.jpg", "https"),
         ],
     )
-    def test_unsupported_source_is_refused_by_name(self, name: str, word: str) -> None:
+    def test_unsupported_source_is_refused_by_name(self, name, word):
         touch("a.txt", "a.tar", "a.tar.gz")
         with pytest.raises(UsageError, match=word) as caught:
             Inventory.scan([name])
         assert caught.value.hint
 
-    def test_columns_of_a_folder_are_refused(self) -> None:
+    def test_columns_of_a_folder_are_refused(self):
         touch("i/a.jpg")
         for reading in (
             ReadOptions(keep=("x",)),
@@ -199,7 +199,7 @@ class TestManifests:
             "..",
         ],
     )
-    def test_path_outside_the_manifest_folder_is_not_opened(self, path: str) -> None:
+    def test_path_outside_the_manifest_folder_is_not_opened(self, path):
         touch("elsewhere/a.jpg", "d/in.jpg")
         Path("d/out").symlink_to("../elsewhere")
         name = json_lines({"image": path}, {"image": "in.jpg"}, name="d/m.jsonl")
@@ -208,31 +208,31 @@ class TestManifests:
         if "\0" not in path:
             assert faults(name, reading=OUTSIDE) == [None, None]
 
-    def test_absolute_path_inside_is_allowed(self) -> None:
+    def test_absolute_path_inside_is_allowed(self):
         path = str(Path("d/in.jpg").resolve())
         assert faults(json_lines({"image": path}, name="d/m.jsonl")) == [None]
 
     @pytest.mark.parametrize("url", ADDRESSES)
-    def test_urls_in_rows_are_not_fetched(self, url: str) -> None:
+    def test_urls_in_rows_are_not_fetched(self, url):
         assert faults(json_lines({"image": url}), reading=OUTSIDE) == ["url_blocked"]
 
-    def test_row_without_an_image_is_an_error_row(self) -> None:
+    def test_row_without_an_image_is_an_error_row(self):
         name = json_lines({"image": None}, {"image": ""}, {"id": "n"}, {"image": "a.jpg"})
         assert faults(name) == ["missing", "missing", "missing", None]
         assert ids(name) == ["0", "1", "n", "a.jpg"]
 
     @pytest.mark.parametrize("type_", [pa.binary(), pa.large_binary(), pa.binary_view()])
-    def test_image_bytes_are_the_item_data(self, type_: pa.DataType) -> None:
+    def test_image_bytes_are_the_item_data(self, type_):
         name = parquet(image=pa.array([b"abc", None, b""], type_))
         first, second, third = items(name)
         assert (first.data, first.id, first.image, first.path) == (b"abc", "0", name, None)
         assert second.fault == third.fault is not None
 
     @pytest.mark.parametrize("type_", [pa.string(), pa.large_string(), pa.string_view()])
-    def test_every_text_type_holds_paths(self, type_: pa.DataType) -> None:
+    def test_every_text_type_holds_paths(self, type_):
         assert ids(parquet(image=pa.array(["a.jpg", "b.jpg"], type_))) == ["a.jpg", "b.jpg"]
 
-    def test_images_of_the_datasets_library_are_read(self) -> None:
+    def test_images_of_the_datasets_library_are_read(self):
         rows = [
             {"bytes": b"x", "path": "../label.png"},
             {"bytes": None, "path": "a.png"},
@@ -245,7 +245,7 @@ class TestManifests:
         assert [item.data for item in found] == [b"x", None, b"y", None]
         assert [item.path for item in found] == [None, "a.png", None, None]
 
-    def test_prompts_are_read_only_if_required(self) -> None:
+    def test_prompts_are_read_only_if_required(self):
         name = json_lines({"image": "a.jpg", "prompt": "x"}, {"image": "b.jpg"})
         assert Inventory.scan([name]).has_prompts
         assert items(name)[0].prompts == ()
@@ -256,7 +256,7 @@ class TestManifests:
             Fault("no_prompt", "The row has no prompt in 'prompt'."),
         )
 
-    def test_null_in_a_column_that_fills_prompts_costs_its_row(self) -> None:
+    def test_null_in_a_column_that_fills_prompts_costs_its_row(self):
         name = json_lines({"image": "a", "c": "x"}, {"image": "b", "c": None}, {"image": "c"})
         found = items(name, reading=ReadOptions(fields=("c",)))
         assert [item.fields for item in found] == [{"c": "x"}, {"c": None}, {"c": None}]
@@ -267,7 +267,7 @@ class TestManifests:
         ]
         assert faults(name, reading=ReadOptions(fields=("c",), allows_nulls=True)) == [None] * 3
 
-    def test_id_given_twice_anywhere_is_refused_with_both_places(self) -> None:
+    def test_id_given_twice_anywhere_is_refused_with_both_places(self):
         one = json_lines({"image": "a", "id": "x"}, {"image": "b", "id": "y"})
         two = parquet("t.parquet", image=["a", "b"], id=["z", "y"])
         message = "the id 'y' is given twice: m.jsonl, line 2 and t.parquet, row 2"
@@ -290,9 +290,7 @@ class TestManifests:
             (("-", "i", "i/*.jpg"), r"i and i/\*\.jpg"),
         ],
     )
-    def test_file_named_twice_is_refused_with_both_sources(
-        self, sources: tuple[str, ...], positions: str, set_stdin: Callable[[bytes], None]
-    ) -> None:
+    def test_file_named_twice_is_refused_with_both_sources(self, sources, positions, set_stdin):
         touch("i/a.jpg", "i/b.jpg")
         json_lines({"image": "b.jpg", "id": "i/a.jpg"}, name="i/m.jsonl")
         set_stdin(b"i/a.jpg\n")
@@ -301,16 +299,14 @@ class TestManifests:
         set_stdin(b"i/a.jpg\n")
         assert items(*sources, reading=ReadOptions(repeats_ids=True))
 
-    def test_id_of_spooled_lines_and_of_a_manifest_is_refused(
-        self, set_stdin: Callable[[bytes], None]
-    ) -> None:
+    def test_id_of_spooled_lines_and_of_a_manifest_is_refused(self, set_stdin):
         name = json_lines({"image": "a", "id": 1})
         for lines in (b'b\n{"image": "b", "id": "1"}\n', b'{"image": "b", "id": 1}\n' * 2):
             set_stdin(lines)
             with pytest.raises(ManifestError, match="'1' is given twice: standard input, line"):
                 Inventory.scan(["-", name], ReadOptions(spool=True))
 
-    def test_source_is_a_column_of_every_row(self) -> None:
+    def test_source_is_a_column_of_every_row(self):
         touch("i/a.jpg")
         Path("m.csv").write_text("image,source\nb.jpg,mine\n")
         names = ["i", json_lines({"image": "a"}), parquet(image=["b", "c"]), "m.csv"]
@@ -321,15 +317,13 @@ class TestManifests:
         kept = Inventory.scan(names, reading).kept_table(0, 5)
         assert kept.to_pydict() == {"source": found}
 
-    def test_unknown_column_of_ids_is_refused_with_the_existing_ones(self) -> None:
+    def test_unknown_column_of_ids_is_refused_with_the_existing_ones(self):
         for name in (parquet(image=["a"], size=[3]), json_lines({"image": "a", "size": 3})):
             with pytest.raises(UsageError, match="nope") as caught:
                 Inventory.scan([name], ReadOptions(id_column="nope"))
             assert "image, size" in caught.value.hint
 
-    def test_equal_hashes_of_different_ids_are_not_repeats(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_equal_hashes_of_different_ids_are_not_repeats(self, monkeypatch):
         for module in ("tables", "inventory"):
             monkeypatch.setattr(f"pgcli.inputs.{module}.hash", len, raising=False)
         rows = [{"image": "a.jpg", "id": str(n)} for n in range(100)]
@@ -337,7 +331,7 @@ class TestManifests:
         with pytest.raises(ManifestError, match="'7' is given twice"):
             Inventory.scan([json_lines(*rows, {"image": "a.jpg", "id": 7})])
 
-    def test_repeated_path_is_allowed(self) -> None:
+    def test_repeated_path_is_allowed(self):
         assert ids(json_lines({"image": "a.jpg"}, {"image": "a.jpg"})) == ["a.jpg", "a.jpg"]
 
     @pytest.mark.parametrize(
@@ -362,22 +356,22 @@ class TestManifests:
             (b'{"image": ' + b"9" * 5000 + b"}\n", "line 1"),
         ],
     )
-    def test_broken_line_is_named(self, text: bytes, word: str) -> None:
+    def test_broken_line_is_named(self, text, word):
         Path("m.jsonl").write_bytes(text)
         with pytest.raises(ManifestError, match=word):
             Inventory.scan(["m.jsonl"])
 
-    def test_byte_order_mark_is_not_part_of_the_first_line(self) -> None:
+    def test_byte_order_mark_is_not_part_of_the_first_line(self):
         Path("m.jsonl").write_bytes(b'\xef\xbb\xbf{"image": "a.jpg"}\n')
         assert ids("m.jsonl") == ["a.jpg"]
 
-    def test_kept_value_of_maximal_depth_can_be_written(self) -> None:
+    def test_kept_value_of_maximal_depth_can_be_written(self):
         deep = json.loads("[" * 63 + "]" * 63)
         (item,) = items(json_lines({"image": "a.jpg", "a": deep}), reading=ReadOptions(keep=("a",)))
         assert item.kept == {"a": deep}
         assert pa.Table.from_pylist([{"a": item.kept["a"]}]).num_rows == 1
 
-    def test_row_of_endless_lines_is_not_read_to_its_end(self) -> None:
+    def test_row_of_endless_lines_is_not_read_to_its_end(self):
         with open("m.csv", "wb") as file:
             file.write(b'image\n"')
             for _ in range(40):
@@ -385,13 +379,13 @@ class TestManifests:
         with pytest.raises(ManifestError, match="the row is longer than 16 MiB"):
             Inventory.scan(["m.csv"])
 
-    def test_million_columns_are_counted(self) -> None:
+    def test_million_columns_are_counted(self):
         header = ",".join(["image", *map(str, range(10**6))])
         Path("m.csv").write_text(f"{header}\na.jpg\n")
         with pytest.raises(ManifestError, match=r"line 2: it has 1 columns, and .* 1000001"):
             Inventory.scan(["m.csv"])
 
-    def test_endless_line_is_not_read_to_its_end(self) -> None:
+    def test_endless_line_is_not_read_to_its_end(self):
         with open("m.jsonl", "wb") as file:
             file.truncate(2**33)
         with pytest.raises(ManifestError, match=r"line 1.*16 MiB"):
@@ -409,32 +403,32 @@ class TestManifests:
             ("image\na.jpg\n".encode("utf-16"), "UTF-16"),
         ],
     )
-    def test_broken_csv_is_refused_with_its_line(self, text: bytes, word: str) -> None:
+    def test_broken_csv_is_refused_with_its_line(self, text, word):
         Path("m.csv").write_bytes(text)
         with pytest.raises(ManifestError, match=word):
             Inventory.scan(["m.csv"])
 
-    def test_csv_with_mark_quotes_and_line_breaks_is_read(self) -> None:
+    def test_csv_with_mark_quotes_and_line_breaks_is_read(self):
         Path("m.csv").write_bytes('\ufeffimage,note\r\n"a,b.jpg","two\r\nlines"\r\n'.encode())
         (item,) = items("m.csv", reading=ReadOptions(keep=("note",)))
         assert (item.id, item.kept) == ("a,b.jpg", {"note": "two\r\nlines"})
         Path("m.tsv").write_text("image\tid\na.jpg\t1\n\n")
         assert ids("m.tsv") == ["1"]
 
-    def test_too_many_parquet_rows_are_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_too_many_parquet_rows_are_refused(self, monkeypatch):
         name = parquet(image=["a.jpg"] * 4)
         monkeypatch.setattr("pgcli.inputs.parquet.MAX_ROWS", 3)
         with pytest.raises(ManifestError, match="says that it has 4 rows"):
             Inventory.scan([name])
 
-    def test_repeated_column_name_is_refused(self) -> None:
+    def test_repeated_column_name_is_refused(self):
         table = pa.table([pa.array(["a.jpg"]), pa.array(["b.jpg"])], names=["image", "image"])
         pq.write_table(table, "m.parquet")
         with pytest.raises(ManifestError, match="'image' twice"):
             Inventory.scan(["m.parquet"])
 
     @pytest.mark.parametrize("values", UNKNOWN_ZONES, ids=lambda values: str(values.type))
-    def test_unknown_time_zone_is_refused(self, values: pa.Array) -> None:
+    def test_unknown_time_zone_is_refused(self, values):
         name = parquet(image=["a.jpg"], kept=values)
         message = "m.parquet: the column 'kept' has an unknown time zone 'Nowhere/Atlantis'"
         with pytest.raises(ManifestError, match=message):
@@ -450,7 +444,7 @@ class TestManifests:
             ("arrow.fixed_shape_tensor", False),
         ],
     )
-    def test_extension_types_of_parquet_run_no_code(self, name: str, is_read: bool) -> None:
+    def test_extension_types_of_parquet_run_no_code(self, name, is_read):
         pickled = b"\x80\x04cos\nmkdir\n(S'exploded'\ntR."
         metadata = {"ARROW:extension:name": name, "ARROW:extension:metadata": pickled}
         schema = pa.schema([pa.field("image", pa.string(), metadata=metadata)])
@@ -462,22 +456,22 @@ class TestManifests:
                 Inventory.scan(["m.parquet"])
         assert not Path("exploded").exists()
 
-    def test_overlong_path_takes_no_time(self) -> None:
+    def test_overlong_path_takes_no_time(self):
         name = json_lines({"image": "../" * 10**6}, {"image": "a/" * 10**6}, {"image": "a.jpg"})
         with processor_time_below(10):
             assert faults(name) == ["missing", "missing", None]
 
-    def test_image_column_of_numbers_is_refused(self) -> None:
+    def test_image_column_of_numbers_is_refused(self):
         with pytest.raises(ManifestError, match="neither a path nor bytes"):
             Inventory.scan([parquet(image=[1, 2])])
 
-    def test_folder_of_empty_tables_has_no_rows(self) -> None:
+    def test_folder_of_empty_tables_has_no_rows(self):
         Path("set").mkdir()
         parquet("set/m.parquet", image=pa.array([], pa.string()))
         with pytest.raises(NoInputError, match="set has no rows"):
             Inventory.scan(["set"])
 
-    def test_manifest_in_a_pipe_is_refused_with_a_hint(self) -> None:
+    def test_manifest_in_a_pipe_is_refused_with_a_hint(self):
         os.mkfifo("m.jsonl")
         with pytest.raises(UsageError) as caught:
             Inventory.scan(["m.jsonl"])
@@ -485,7 +479,7 @@ class TestManifests:
 
     @pytest.mark.nightly
     @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
-    def test_memory_does_not_grow_with_the_rows(self, kind: str) -> None:
+    def test_memory_does_not_grow_with_the_rows(self, kind):
         count = 200_000
         if kind == "jsonl":
             with open("m.jsonl", "w") as file:
@@ -510,7 +504,7 @@ ROWS = st.lists(st.tuples(NAMES, st.text(SAFE)), min_size=1, unique_by=lambda ro
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(ROWS)
-def test_every_format_gives_the_same_ids_and_paths(rows: list[tuple[str, str]]) -> None:
+def test_every_format_gives_the_same_ids_and_paths(rows):
     records = [{"image": image, "id": id_} for image, id_ in rows]
     with open("m.csv", "w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, ["image", "id"], quoting=csv.QUOTE_ALL)
@@ -524,7 +518,7 @@ def test_every_format_gives_the_same_ids_and_paths(rows: list[tuple[str, str]]) 
 
 
 @given(st.binary(min_size=1).filter(lambda raw: b"\0" not in raw))
-def test_every_path_is_written_as_utf8_and_read_back(raw: bytes) -> None:
+def test_every_path_is_written_as_utf8_and_read_back(raw):
     from pgcli.inputs.paths import display_path, parse_path
 
     path = os.fsdecode(raw)
@@ -534,13 +528,13 @@ def test_every_path_is_written_as_utf8_and_read_back(raw: bytes) -> None:
 
 
 class TestStandardInput:
-    def test_line_is_a_path_as_typed(self, set_stdin: Callable[[bytes], None]) -> None:
+    def test_line_is_a_path_as_typed(self, set_stdin):
         set_stdin(b"\xef\xbb\xbfa.jpg\r\n\n  \n/b c/d.png\n../e.gif")
         found = items("-")
         assert [item.id for item in found] == ["a.jpg", "/b c/d.png", "../e.gif"]
         assert [item.path for item in found] == [item.image for item in found]
 
-    def test_nul_separated_names_are_never_json(self, set_stdin: Callable[[bytes], None]) -> None:
+    def test_nul_separated_names_are_never_json(self, set_stdin):
         set_stdin(b'a\nb.jpg\0{"image": "x"}\0\0c.jpg')
         assert ids("-", reading=ReadOptions(null_separated=True)) == [
             "a\nb.jpg",
@@ -548,7 +542,7 @@ class TestStandardInput:
             "c.jpg",
         ]
 
-    def test_existing_path_with_a_brace_is_a_path(self, set_stdin: Callable[[bytes], None]) -> None:
+    def test_existing_path_with_a_brace_is_a_path(self, set_stdin):
         touch("{a}.jpg")
         set_stdin(b"{a}.jpg\n{b}.jpg\n")
         found = iter(Inventory.scan(["-"]))
@@ -556,7 +550,7 @@ class TestStandardInput:
         with pytest.raises(ManifestError, match="line 2"):
             next(found)
 
-    def test_undecodable_paths_and_uris_are_read(self, set_stdin: Callable[[bytes], None]) -> None:
+    def test_undecodable_paths_and_uris_are_read(self, set_stdin):
         set_stdin(b"\xff.jpg\nfile:%FE.jpg\nhttp://x/a.jpg\n")
         first, second, third = items("-")
         assert (first.image, first.path) == ("file:%FF.jpg", "\udcff.jpg")
@@ -574,28 +568,22 @@ class TestStandardInput:
             (b"a.jpg", ReadOptions(keep=("n",))),
         ],
     )
-    def test_line_without_a_required_value_is_named(
-        self, set_stdin: Callable[[bytes], None], line: bytes, reading: ReadOptions
-    ) -> None:
+    def test_line_without_a_required_value_is_named(self, set_stdin, line, reading):
         set_stdin(b"\n" + line)
         with pytest.raises(UsageError, match="line 2"):
             list(Inventory.scan(["-"], reading))
 
-    def test_standard_input_can_be_named_once(self, set_stdin: Callable[[bytes], None]) -> None:
+    def test_standard_input_can_be_named_once(self, set_stdin):
         set_stdin(b"a.jpg\n")
         with pytest.raises(UsageError):
             Inventory.scan(["-", "-"])
 
-    def test_stdin_items_are_numbered_after_earlier_sources(
-        self, set_stdin: Callable[[bytes], None]
-    ) -> None:
+    def test_stdin_items_are_numbered_after_earlier_sources(self, set_stdin):
         touch("x.jpg", "i/y.jpg")
         set_stdin(b"a.jpg\n")
         assert ids("x.jpg", "-", "i") == ["x.jpg", "a.jpg", "i/y.jpg"]
 
-    def test_item_is_yielded_before_the_next_line_arrives(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_item_is_yielded_before_the_next_line_arrives(self, monkeypatch):
         out, into = os.pipe()
         with os.fdopen(out) as reader, os.fdopen(into, "wb", 0) as writer:
             monkeypatch.setattr(sys, "stdin", reader)
@@ -605,15 +593,13 @@ class TestStandardInput:
             threading.Timer(0.1, writer.write, [b"pg\n"]).start()
             assert next(found).id == "b.jpg"
 
-    def test_closed_standard_input_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_closed_standard_input_is_refused(self, monkeypatch):
         monkeypatch.setattr(sys, "stdin", None)
         with pytest.raises(UsageError, match="closed"):
             Inventory.scan(["-"])
 
     @pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM", "AVIF"])
-    def test_bytes_of_an_image_are_an_image(
-        self, set_stdin: Callable[[bytes], None], kind: str
-    ) -> None:
+    def test_bytes_of_an_image_are_an_image(self, set_stdin, kind):
         data = encoded(drawing(), kind)
         set_stdin(data)
         for spool in (False, True):
@@ -621,9 +607,7 @@ class TestStandardInput:
             (item,) = Inventory.scan(["-"], ReadOptions(spool=spool))
             assert (item.index, item.id, item.image, item.data) == (0, "0", "-", data)
 
-    def test_spooled_lines_are_counted_and_read_by_another_process(
-        self, set_stdin: Callable[[bytes], None]
-    ) -> None:
+    def test_spooled_lines_are_counted_and_read_by_another_process(self, set_stdin):
         set_stdin(b'a.jpg\n\n{"image": "b.jpg", "n": 1}\nc.txt')
         touch("i/z.jpg")
         names = ["-", "i"]
@@ -633,7 +617,7 @@ class TestStandardInput:
         assert [item.id for item in inventory.items(1, 3)] == ["b.jpg", "i/z.jpg"]
         assert list(reloaded(inventory, names, reading)) == list(inventory)
 
-    def test_path_alone_has_an_image_and_a_source(self, set_stdin: Callable[[bytes], None]) -> None:
+    def test_path_alone_has_an_image_and_a_source(self, set_stdin):
         set_stdin(b'\xff.jpg\n{"image": "b.jpg"}\n')
         found = items("-", reading=ReadOptions(keep=("source",), fields=("source", "image")))
         assert [item.kept for item in found] == [
@@ -646,13 +630,13 @@ class TestStandardInput:
         ]
         assert [item.fields["image"] for item in found] == ["file:%FF.jpg", "b.jpg"]
 
-    def test_path_may_be_given_twice(self, set_stdin: Callable[[bytes], None]) -> None:
+    def test_path_may_be_given_twice(self, set_stdin):
         """As in a manifest whose rows ask several questions about one image."""
         for spool in (False, True):
             set_stdin(b'a.jpg\n{"image": "a.jpg"}\na.jpg\n')
             assert ids("-", reading=ReadOptions(spool=spool)) == ["a.jpg"] * 3
 
-    def test_repeated_id_of_a_line_is_refused(self, set_stdin: Callable[[bytes], None]) -> None:
+    def test_repeated_id_of_a_line_is_refused(self, set_stdin):
         set_stdin(b'{"image": "a", "id": 1}\n{"image": "b", "id": 1}\n')
         with pytest.raises(
             ManifestError,
@@ -661,7 +645,7 @@ class TestStandardInput:
             list(Inventory.scan(["-"]))
 
 
-def test_texts_are_items() -> None:
+def test_texts_are_items():
     inventory = Inventory.of_texts(["a cat", "é"])
     found = list(reloaded(inventory, [], ReadOptions()))
     assert [(item.id, item.prompts) for item in found] == [("0", ("a cat",)), ("1", ("é",))]

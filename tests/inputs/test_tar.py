@@ -46,7 +46,7 @@ def special(change: Callable[[tarfile.TarInfo], None], name: str = "odd.jpg") ->
 
 
 @pytest.mark.parametrize(("name", "kind"), [("x.tar", ""), ("x.tar.gz", "gz"), ("X.TGZ", "gz")])
-def test_samples_are_rows_with_their_texts_as_columns(name: str, kind: str) -> None:
+def test_samples_are_rows_with_their_texts_as_columns(name, kind):
     tar(
         ("a/01.jpg", JPEG),
         ("a/01.json", b'{"prompt": "what?", "city": "Rome"}'),
@@ -68,20 +68,20 @@ def test_samples_are_rows_with_their_texts_as_columns(name: str, kind: str) -> N
     assert (first.path, first.data is None) == ("x.tar" if is_local else None, is_local)
 
 
-def test_json_id_names_a_sample() -> None:
+def test_json_id_names_a_sample():
     tar(("1.jpg", JPEG), ("1.json", b'{"id": "x"}'), ("2.json", b'{"id": "y"}'), ("2.jpg", JPEG))
     assert ids("x.tar") == ["x", "y"]
 
 
 @pytest.mark.parametrize("bad", ["null", "{}", "[1]", "true", "NaN"])
-def test_invalid_sample_id_is_refused_in_a_named_column(bad: str) -> None:
+def test_invalid_sample_id_is_refused_in_a_named_column(bad):
     tar(("1.jpg", JPEG), ("1.json", f'{{"id": {bad}, "no": {bad}}}'.encode()))
     assert ids("x.tar") == ["x.tar/1.jpg"]
     with pytest.raises(ManifestError, match="neither text nor a number"):
         Inventory.scan(["x.tar"], ReadOptions(id_column="no"))
 
 
-def test_members_without_an_image_are_skipped() -> None:
+def test_members_without_an_image_are_skipped():
     tar(
         ("README.md", b"# hi"),
         ("._1.jpg", b"rubbish of a mac"),
@@ -97,7 +97,7 @@ def test_members_without_an_image_are_skipped() -> None:
     assert ids("x.tar") == ["x.tar/1.jpg", "x.tar/4.JPEG"]
 
 
-def test_folder_of_archives_is_a_data_set() -> None:
+def test_folder_of_archives_is_a_data_set():
     Path("set/deep.tar/more").mkdir(parents=True)
     for name, kind in (("a.tar", ""), ("deep.tar/b.tar.gz", "gz"), ("deep.tar/more/C.TGZ", "gz")):
         tar(("0.jpg", JPEG), name=f"set/{name}", kind=kind)
@@ -110,7 +110,7 @@ def test_folder_of_archives_is_a_data_set() -> None:
     assert source.ignored == {".md": 1, ".csv": 1, ".gz": 1}
 
 
-def test_parquet_data_set_reports_skipped_archives() -> None:
+def test_parquet_data_set_reports_skipped_archives():
     shard("set/a.parquet", ("a.png", PNG))
     tar(("0.jpg", JPEG), name="set/b.tgz", kind="gz")
     source = Inventory.scan(["set"])
@@ -130,7 +130,7 @@ def test_parquet_data_set_reports_skipped_archives() -> None:
         (lambda header: setattr(header, "size", 0), "not_an_image"),
     ],
 )
-def test_hostile_member_costs_one_row(change: Callable[[tarfile.TarInfo], None], code: str) -> None:
+def test_hostile_member_costs_one_row(change, code):
     def changed(header: tarfile.TarInfo) -> None:
         change(header)
         if header.type != tarfile.REGTYPE:
@@ -139,7 +139,7 @@ def test_hostile_member_costs_one_row(change: Callable[[tarfile.TarInfo], None],
     assert faults(special(changed)) == [None, code, None]
 
 
-def test_member_above_the_size_limit_is_not_read() -> None:
+def test_member_above_the_size_limit_is_not_read():
     with Path("x.tar").open("wb") as file:
         header = tarfile.TarInfo("big.jpg")
         header.size = 300 * 2**20
@@ -153,7 +153,7 @@ def test_member_above_the_size_limit_is_not_read() -> None:
     assert psutil.Process().memory_info().rss - before < 100 * 2**20
 
 
-def test_compression_bomb_is_refused_before_unpacking() -> None:
+def test_compression_bomb_is_refused_before_unpacking():
     with gzip.open("x.tar.gz", "wb", compresslevel=9) as file:
         header = tarfile.TarInfo("bomb.jpg")
         header.size = 4 * 2**30
@@ -165,7 +165,7 @@ def test_compression_bomb_is_refused_before_unpacking() -> None:
         Inventory.scan(["x.tar.gz"])
 
 
-def test_header_of_gigabytes_is_refused() -> None:
+def test_header_of_gigabytes_is_refused():
     header = tarfile.TarInfo("././@LongLink")
     header.type, header.size = tarfile.GNUTYPE_LONGNAME, 2**32
     with Path("x.tar").open("wb") as file:
@@ -177,7 +177,7 @@ def test_header_of_gigabytes_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ["x.tar", "x.tar.gz"])
 @pytest.mark.parametrize("share", [0.3, 0.6, 0.9])
-def test_truncated_archive_is_refused(name: str, share: float) -> None:
+def test_truncated_archive_is_refused(name, share):
     noise = os.urandom(5000)
     tar(
         *((f"{n}.jpg", noise) for n in range(20)),
@@ -191,7 +191,7 @@ def test_truncated_archive_is_refused(name: str, share: float) -> None:
         Inventory.scan([name])
 
 
-def test_damaged_header_within_an_archive_is_refused() -> None:
+def test_damaged_header_within_an_archive_is_refused():
     tar(*((f"{n}.jpg", JPEG) for n in range(5)))
     data = bytearray(Path("x.tar").read_bytes())
     at = data.index(b"3.jpg")
@@ -203,7 +203,7 @@ def test_damaged_header_within_an_archive_is_refused() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"no archive at all", b"\x1f\x8b rubbish", b"PK\3\4" * 300])
 @pytest.mark.parametrize("name", ["x.tar", "x.tar.gz"])
-def test_file_that_is_not_an_archive_is_refused_by_name(name: str, data: bytes) -> None:
+def test_file_that_is_not_an_archive_is_refused_by_name(name, data):
     Path(name).write_bytes(data)
     with pytest.raises((ManifestError, NoInputError), match=name):
         Inventory.scan([name])
@@ -221,7 +221,7 @@ def test_file_that_is_not_an_archive_is_refused_by_name(name: str, data: bytes) 
         (b" " * (2**24 + 1), "The sample's .json is longer than 16 MiB."),
     ],
 )
-def test_broken_text_costs_one_row(data: bytes, message: str) -> None:
+def test_broken_text_costs_one_row(data, message):
     tar(("1.jpg", JPEG), ("1.json", data), ("2.jpg", JPEG))
     first, second = items("x.tar")
     assert first.fault.message.startswith(message)
@@ -232,14 +232,14 @@ def test_broken_text_costs_one_row(data: bytes, message: str) -> None:
 @pytest.mark.parametrize(
     "data", [b'{"similarity": NaN, "far": -Infinity}', b"[1, 2]", b'"a text"', b"null", b"NaN"]
 )
-def test_json_with_nan_or_without_columns_is_accepted(data: bytes) -> None:
+def test_json_with_nan_or_without_columns_is_accepted(data):
     tar(("1.jpg", JPEG), ("1.json", data), ("2.jpg", JPEG), ("2.json", b'{"similarity": 0.5}'))
     first, second = items("x.tar", reading=ReadOptions(keep=("similarity",)))
     assert (first.fault, data_of(first), first.kept) == (None, JPEG, {"similarity": None})
     assert second.kept == {"similarity": 0.5}
 
 
-def test_undecodable_text_costs_one_row_if_it_is_wanted() -> None:
+def test_undecodable_text_costs_one_row_if_it_is_wanted():
     tar(("1.jpg", JPEG), ("1.txt", "gr\u00fcn".encode("latin-1")), ("2.jpg", JPEG), ("2.txt", b"a"))
     assert faults("x.tar") == [None, None]
     first, second = items("x.tar", reading=ReadOptions(keep=("txt",)))
@@ -247,7 +247,7 @@ def test_undecodable_text_costs_one_row_if_it_is_wanted() -> None:
     assert (second.fault, second.kept) == (None, {"txt": "a"})
 
 
-def test_json_is_not_read_if_no_column_of_it_is_wanted() -> None:
+def test_json_is_not_read_if_no_column_of_it_is_wanted():
     tar(("1.jpg", JPEG), ("1.json", b"{"), ("1.txt", b"a"))
     table = TarTable(InputFile("x.tar", "x.tar"))
     ((_, row),) = table.read(frozenset({"image", "txt"}))
@@ -257,7 +257,7 @@ def test_json_is_not_read_if_no_column_of_it_is_wanted() -> None:
 @pytest.mark.parametrize(
     ("region", "expected"), [("[1, 2, 3, 4]", (1, 2, 3, 4)), ('"1,2,3,4"', (1, 2, 3, 4))]
 )
-def test_sample_may_have_a_region(region: str, expected: tuple[int, ...]) -> None:
+def test_sample_may_have_a_region(region, expected):
     tar(("1.jpg", JPEG), ("1.json", f'{{"region": {region}}}'.encode()))
     (item,) = items("x.tar")
     assert item.region == expected
@@ -265,7 +265,7 @@ def test_sample_may_have_a_region(region: str, expected: tuple[int, ...]) -> Non
         Inventory.scan(["x.tar"], ReadOptions(refuses_regions=True))
 
 
-def test_region_without_numbers_is_ignored() -> None:
+def test_region_without_numbers_is_ignored():
     tar(("1.jpg", JPEG), ("1.json", b'{"region": "Europe, South"}'))
     for reading in (ReadOptions(), ReadOptions(refuses_regions=True)):
         (item,) = items("x.tar", reading=reading)
@@ -273,7 +273,7 @@ def test_region_without_numbers_is_ignored() -> None:
 
 
 @pytest.mark.parametrize("region", ['"1,2,3"', "[1, 2, 3]", "[4, 3, 2, 1]", "7", "[1, 2, 3, NaN]"])
-def test_invalid_region_costs_one_row(region: str) -> None:
+def test_invalid_region_costs_one_row(region):
     tar(("1.jpg", JPEG), ("1.json", f'{{"region": {region}}}'.encode()), ("2.jpg", JPEG))
     first, second = items("x.tar")
     assert first.fault.message.startswith("The 'region' is ")
@@ -281,7 +281,7 @@ def test_invalid_region_costs_one_row(region: str) -> None:
     assert second.fault is None
 
 
-def test_sample_without_prompt_or_choices_costs_one_row() -> None:
+def test_sample_without_prompt_or_choices_costs_one_row():
     good = b'{"prompt": "what?", "pick": "yes|no", "thing": "star"}'
     for bad in (
         b'{"pick": "a|b", "thing": "b"}',
@@ -298,7 +298,7 @@ def test_sample_without_prompt_or_choices_costs_one_row() -> None:
         assert len(second.prompts) == 1
 
 
-def test_column_of_no_sample_is_refused_with_the_existing_ones() -> None:
+def test_column_of_no_sample_is_refused_with_the_existing_ones():
     tar(("1.jpg", JPEG), ("1.json", b'{"city": "Rome"}'))
     with pytest.raises(UsageError, match="no column 'town'") as refused:
         Inventory.scan(["x.tar"], ReadOptions(keep=("town",)))
@@ -306,7 +306,7 @@ def test_column_of_no_sample_is_refused_with_the_existing_ones() -> None:
 
 
 @pytest.mark.nightly
-def test_memory_does_not_grow_with_the_members() -> None:
+def test_memory_does_not_grow_with_the_members():
     with Path("x.tar").open("wb") as file:
         for number in range(50_000):
             header = tarfile.TarInfo(f"{number:06}.jpg")
@@ -329,24 +329,24 @@ def shard(name: str, *images: tuple[str | None, bytes], **columns: list[object])
     pq.write_table(pa.table({"image": image, **columns}), name)
 
 
-def test_folder_with_images_is_a_folder_of_images() -> None:
+def test_folder_with_images_is_a_folder_of_images():
     shard("set/rows.parquet", ("a.png", PNG))
     Path("set/b.png").write_bytes(PNG)
     assert ids("set") == ["b.png"]
 
 
-def test_folder_with_the_name_of_a_pattern_is_a_folder() -> None:
+def test_folder_with_the_name_of_a_pattern_is_a_folder():
     shard("set [1]*/data/a.parquet", ("a.png", PNG))
     assert ids("set [1]*") == ["a.png"]
 
 
-def test_image_member_takes_precedence_over_json() -> None:
+def test_image_member_takes_precedence_over_json():
     tar(("1.jpg", JPEG), ("1.json", json.dumps({"image": "/etc/passwd"}).encode()))
     (item,) = items("x.tar")
     assert (data_of(item), item.path) == (JPEG, "x.tar")
 
 
-def test_output_of_runs_is_not_part_of_a_data_set() -> None:
+def test_output_of_runs_is_not_part_of_a_data_set():
     shard("set/data/a.parquet", ("a.png", PNG))
     shard("set/out/part-000000.parquet", ("a.png", PNG))
     Path("set/out.pgcli").mkdir()

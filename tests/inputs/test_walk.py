@@ -18,7 +18,7 @@ from tests.inputs.items import ids, items
 
 
 @pytest.fixture(autouse=True)
-def removed(working_folder: Path) -> Iterator[None]:
+def removed(working_folder) -> Iterator[None]:
     yield
     # pytest's own clean-up would recurse
     subprocess.run(["rm", "-rf", "i"], cwd=working_folder, check=True, timeout=100)
@@ -37,19 +37,19 @@ def nest(name: str, depth: int) -> None:
 
 
 @pytest.mark.parametrize("source", ["i", "i/**/*.jpg", "i/**"])
-def test_image_below_many_folders_is_found(source: str) -> None:
+def test_image_below_many_folders_is_found(source):
     nest("d", 1500)
     (item,) = items(source)
     assert item.image == "i/" + "d/" * 1500 + "a.jpg"
 
 
-def test_pattern_of_many_folders_is_matched() -> None:
+def test_pattern_of_many_folders_is_matched():
     nest("d", 1100)
     assert ids("i/" + "*/" * 1100 + "*.jpg") == ["i/" + "d/" * 1100 + "a.jpg"]
 
 
 @pytest.mark.parametrize("source", ["i", "i/**/*.jpg", "i/**"])
-def test_path_that_is_too_long_is_an_error_row(source: str) -> None:
+def test_path_that_is_too_long_is_an_error_row(source):
     nest("d" * 200, 25)
     Path("i/b.jpg").touch()
     found = items(source)
@@ -58,7 +58,7 @@ def test_path_that_is_too_long_is_an_error_row(source: str) -> None:
     assert long.fault.message == "The path is longer than file systems allow."
 
 
-def test_excluded_folder_is_not_walked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_excluded_folder_is_not_walked(monkeypatch):
     for name in ("a.png", "draft/b.png", "draft/old/c.png"):
         Path("i", name).parent.mkdir(parents=True, exist_ok=True)
         Path("i", name).touch()
@@ -76,7 +76,7 @@ def test_excluded_folder_is_not_walked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ids("i", reading=ReadOptions(names=names)) == ["a.png"]
 
 
-def test_pattern_has_names_of_folders_behind_a_star() -> None:
+def test_pattern_has_names_of_folders_behind_a_star():
     for name in ("i/a/x.png", "i/b/y.png", "j/x.png"):
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).touch()
@@ -85,7 +85,7 @@ def test_pattern_has_names_of_folders_behind_a_star() -> None:
     assert glob_files(".//i//*/x.png") == ["./i/a/x.png"]
 
 
-def test_source_is_expanded_without_the_output_of_runs() -> None:
+def test_source_is_expanded_without_the_output_of_runs():
     Path("rows.jsonl.pgcli").mkdir()
     for name in ("rows.jsonl", "m.jsonl"):
         Path(name).touch()
@@ -94,7 +94,7 @@ def test_source_is_expanded_without_the_output_of_runs() -> None:
     assert expand_source("s3://b/*") == []
 
 
-def test_files_of_a_data_set_are_selected_as_a_whole() -> None:
+def test_files_of_a_data_set_are_selected_as_a_whole():
     """A file's path or a row's id may match. Ids of rows that are left out may repeat."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -116,7 +116,7 @@ def test_files_of_a_data_set_are_selected_as_a_whole() -> None:
         selected(exclude=("*.parquet",))
 
 
-def test_folders_of_a_data_set_are_columns() -> None:
+def test_folders_of_a_data_set_are_columns():
     import pyarrow as pa
     import pyarrow.parquet as pq
 

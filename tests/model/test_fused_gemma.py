@@ -63,16 +63,14 @@ def logits_of(model: PaliGemma, steps: int, *, fixed_shape: bool) -> Tensor:
 
 
 @pytest.fixture(params=["tiny", "tiny2"])
-def folder(request: pytest.FixtureRequest) -> Path:
+def folder(request) -> Path:
     return request.getfixturevalue(request.param)
 
 
 @pytest.mark.parametrize("fixed_shape", [True, False])
 @pytest.mark.parametrize("dtype", BOUNDS, ids=str)
 @torch.inference_mode()
-def test_the_fused_decoder_gives_the_logits_of_the_plain_one(
-    folder: Path, dtype: torch.dtype, fixed_shape: bool
-) -> None:
+def test_the_fused_decoder_gives_the_logits_of_the_plain_one(folder, dtype, fixed_shape):
     model = weights.load(folder, read_config(folder), dtype=dtype)
     expected = logits_of(model, 4, fixed_shape=fixed_shape)
     fuse_decoder(model)
@@ -81,9 +79,7 @@ def test_the_fused_decoder_gives_the_logits_of_the_plain_one(
 
 @pytest.mark.slow
 @torch.inference_mode()
-def test_interpreted_kernels_give_the_logits_of_the_plain_decoder(
-    folder: Path, kernels: ModuleType
-) -> None:
+def test_interpreted_kernels_give_the_logits_of_the_plain_decoder(folder, kernels):
     model = weights.load(folder, read_config(folder), dtype=torch.float32)
     expected = logits_of(model, 1, fixed_shape=True)
     fuse_decoder(model)
@@ -93,9 +89,7 @@ def test_interpreted_kernels_give_the_logits_of_the_plain_decoder(
         close(logits_of(model, 1, fixed_shape=True), expected, torch.float32)
 
 
-def test_a_decoder_whose_kernels_are_wrong_or_missing_stays_plain(
-    tiny: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_decoder_whose_kernels_are_wrong_or_missing_stays_plain(tiny, monkeypatch):
     def load() -> PaliGemma:
         check.kernel_problem.cache_clear()
         model = weights.load(tiny, read_config(tiny), dtype=torch.float32)
@@ -120,9 +114,7 @@ def test_a_decoder_whose_kernels_are_wrong_or_missing_stays_plain(
 
 
 @pytest.mark.slow
-def test_interpreted_kernels_pass_the_check_of_both_generations(
-    folder: Path, kernels: ModuleType
-) -> None:
+def test_interpreted_kernels_pass_the_check_of_both_generations(folder, kernels):
     """The check runs attention with split slots and without, in the model's own shapes."""
     config, programs = read_config(folder).decoder, []
 
@@ -140,9 +132,7 @@ def test_interpreted_kernels_pass_the_check_of_both_generations(
     assert min(programs) < most // 2 < max(programs)
 
 
-def test_a_kernel_is_launched_on_the_device_of_its_tensors(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_kernel_is_launched_on_the_device_of_its_tensors(monkeypatch):
     """Triton launches on the current device, which may be another GPU."""
     entered: list[torch.device] = []
 
@@ -167,7 +157,7 @@ def test_a_kernel_is_launched_on_the_device_of_its_tensors(
 
 @FLOATS
 @pytest.mark.parametrize("has_post", [False, True])
-def test_norms(kernels: ModuleType, dtype: torch.dtype, has_post: bool) -> None:
+def test_norms(kernels, dtype, has_post):
     x, delta = normal(3, 2, 48, dtype=dtype), normal(3, 2, 48, seed=2, dtype=dtype)
     scale = 1 + normal(48, seed=3, dtype=torch.float32) / 10
     post = 1 + normal(48, seed=4, dtype=torch.float32) / 10 if has_post else None
@@ -181,7 +171,7 @@ def test_norms(kernels: ModuleType, dtype: torch.dtype, has_post: bool) -> None:
 
 
 @FLOATS
-def test_geglu_and_softcap(kernels: ModuleType, dtype: torch.dtype) -> None:
+def test_geglu_and_softcap(kernels, dtype):
     x = normal(3, 2, 2 * 72, dtype=dtype) * 3
     close(kernels.geglu(x), plain.geglu(x), dtype)
     close(kernels.softcap(x, 1.5), operators.softcap(x, 1.5), torch.float32)
@@ -196,16 +186,7 @@ def test_geglu_and_softcap(kernels: ModuleType, dtype: torch.dtype) -> None:
         (torch.bfloat16, 0.0, 2, 1, 4, 1),
     ],
 )
-def test_decode_attention(
-    kernels: ModuleType,
-    monkeypatch: pytest.MonkeyPatch,
-    dtype: torch.dtype,
-    cap: float,
-    rows: int,
-    kv_heads: int,
-    groups: int,
-    programs: int,
-) -> None:
+def test_decode_attention(kernels, monkeypatch, dtype, cap, rows, kv_heads, groups, programs):
     """Rows of all lengths, with padding, and slots behind the newest that hold other values."""
     monkeypatch.setattr(kernels.attention, "PROGRAMS", programs)
     size, slots = 32, 150
@@ -228,9 +209,7 @@ def test_decode_attention(
 
 @FLOATS
 @pytest.mark.parametrize(("heads", "kv_heads"), [(8, 1), (4, 2), (5, 5)])
-def test_rotation_into_the_cache(
-    kernels: ModuleType, dtype: torch.dtype, heads: int, kv_heads: int
-) -> None:
+def test_rotation_into_the_cache(kernels, dtype, heads, kv_heads):
     """New slots behind others, in a cache that has more slots; nothing else is written."""
     size, slots, new = 32, 9, slice(2, 6)
     qkv_BLX = normal(2, 4, (heads + 2 * kv_heads) * size, dtype=dtype)
@@ -249,7 +228,7 @@ def test_rotation_into_the_cache(
 
 
 @FLOATS
-def test_choice(kernels: ModuleType, dtype: torch.dtype) -> None:
+def test_choice(kernels, dtype):
     """The first of equal logits; neither the excluded id nor ids beyond the vocabulary."""
     logits_BV = normal(5, 9000, dtype=dtype) * 3
     logits_BV[0, 8500:] = 90
@@ -271,7 +250,7 @@ def test_choice(kernels: ModuleType, dtype: torch.dtype) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("capability", ["80", "90"])
-def test_the_kernels_compile_for_gpus(kernels: ModuleType, capability: str) -> None:
+def test_the_kernels_compile_for_gpus(kernels, capability):
     """Without a GPU; each takes at most the shared memory that all GPUs have."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     command = [sys.executable, "-m", "tests.support.compile_kernels", capability]

@@ -43,7 +43,7 @@ class OperationCounter(TorchDispatchMode):
 
 
 @pytest.fixture(params=["tiny", "tiny2"])
-def model(request: pytest.FixtureRequest, device: str) -> PaliGemma:
+def model(request, device) -> PaliGemma:
     folder: Path = request.getfixturevalue(request.param)
     return weights.load(folder, read_config(folder), dtype=torch.float64, device=device)
 
@@ -60,7 +60,7 @@ def prefill(model: PaliGemma, cache: KVCache, patch_BPD: Tensor, ids: list[list[
 
 
 @pytest.mark.parametrize("fixed_shape", [False, True])
-def test_a_row_continues_as_it_would_alone(model: PaliGemma, fixed_shape: bool) -> None:
+def test_a_row_continues_as_it_would_alone(model, fixed_shape):
     """A row inserted late, moved into a hole, next to longer rows, while the cache grows."""
     ids, patch_BPD = prompts_of_many_lengths(6), features(model, 6)
     tokens = torch.randint(300, 700, (6, 9), device=patch_BPD.device)
@@ -106,9 +106,7 @@ def test_a_row_continues_as_it_would_alone(model: PaliGemma, fixed_shape: bool) 
 
 
 @pytest.mark.parametrize("fixed_shape", [False, True])
-def test_growth_keeps_what_is_stored(
-    model: PaliGemma, monkeypatch: pytest.MonkeyPatch, fixed_shape: bool
-) -> None:
+def test_growth_keeps_what_is_stored(model, monkeypatch, fixed_shape):
     ids, patch_BPD = prompts_of_many_lengths(2), features(model, 2)
     tokens = torch.randint(300, 700, (2, 12), device=patch_BPD.device)
     found = []
@@ -121,7 +119,7 @@ def test_growth_keeps_what_is_stored(
     torch.testing.assert_close(found[0], found[2], **EXACT)
 
 
-def test_few_rows_take_little_memory_whatever_the_maximum(model: PaliGemma) -> None:
+def test_few_rows_take_little_memory_whatever_the_maximum(model):
     cache = model.kv_cache(1000)
     for rows in (1, 2, 3):
         prefill(model, cache, features(model, rows), prompts_of_many_lengths(rows))
@@ -129,7 +127,7 @@ def test_few_rows_take_little_memory_whatever_the_maximum(model: PaliGemma) -> N
     assert cache.rows == 6
 
 
-def test_a_step_keeps_its_addresses_and_shapes_in_reserved_slots() -> None:
+def test_a_step_keeps_its_addresses_and_shapes_in_reserved_slots():
     cache = unit_cache(4, fixed_shape=True, window=8)
     cache.insert(4, 20, new_slots=200)
     before, shapes = [one.data_ptr() for one in cache._buffers], set()
@@ -142,7 +140,7 @@ def test_a_step_keeps_its_addresses_and_shapes_in_reserved_slots() -> None:
     assert len(shapes) == 1
 
 
-def test_no_more_rows_are_copied_than_are_removed() -> None:
+def test_no_more_rows_are_copied_than_are_removed():
     cache = unit_cache(5)
     cache.insert(5, 3)
     assert cache.remove([1, 4]) == [0, 3, 2]
@@ -152,7 +150,7 @@ def test_no_more_rows_are_copied_than_are_removed() -> None:
 
 
 @pytest.mark.parametrize("fixed_shape", [False, True])
-def test_rows_that_move_together_keep_what_is_theirs(fixed_shape: bool) -> None:
+def test_rows_that_move_together_keep_what_is_theirs(fixed_shape):
     """With a fixed shape, as on a GPU, they are copied by a few operations."""
     cache, tokens = unit_cache(40, fixed_shape=fixed_shape), torch.arange(40)
     for slots in (5, 9):
@@ -176,14 +174,14 @@ def test_rows_that_move_together_keep_what_is_theirs(fixed_shape: bool) -> None:
     ("rows", "max_rows", "padded"),
     [(1, 99, 1), (2, 99, 2), (3, 99, 4), (5, 5, 5), (5, 99, 8), (8, 99, 8), (57, 60, 60)],
 )
-def test_a_step_has_one_of_few_row_counts(rows: int, max_rows: int, padded: int) -> None:
+def test_a_step_has_one_of_few_row_counts(rows, max_rows, padded):
     cache = unit_cache(max_rows)
     cache.insert(rows, 3)
     assert cache.padded_rows == padded
 
 
 @pytest.mark.parametrize("max_rows", [3, 8])
-def test_rows_of_equal_length_need_no_mask(max_rows: int) -> None:
+def test_rows_of_equal_length_need_no_mask(max_rows):
     cache = unit_cache(max_rows)
     cache.insert(3, 19)
     position, masks = cache.append()
@@ -191,7 +189,7 @@ def test_rows_of_equal_length_need_no_mask(max_rows: int) -> None:
     assert masks.full is None
 
 
-def test_a_branch_leaves_the_cache_unchanged(model: PaliGemma) -> None:
+def test_a_branch_leaves_the_cache_unchanged(model):
     ids, patch_BPD = [[2, 300, 108], [2, 301, 108]], features(model, 2)
     cache, other = model.kv_cache(2), model.kv_cache(2)
     prefill(model, cache, patch_BPD, ids)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
@@ -48,9 +47,7 @@ def restored(quantized: Tensor, scale: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("dtype", STEPS, ids=str)
 @given(st.lists(st.floats(-(2.0**99), 2.0**99, width=32), min_size=1, max_size=40))
-def test_quantized_values_are_the_nearest_for_any_values(
-    dtype: torch.dtype, numbers: list[float]
-) -> None:
+def test_quantized_values_are_the_nearest_for_any_values(dtype, numbers):
     x = torch.tensor([numbers])
     quantized, scale = quantize_per_row(x, dtype)
     assert quantized.float().abs().max() <= MAX_VALUE[quantized.dtype]
@@ -59,7 +56,7 @@ def test_quantized_values_are_the_nearest_for_any_values(
     assert (error <= 1.001 * (relative * x.abs() + absolute * scale)).all()
 
 
-def test_a_row_that_is_not_finite_stays_so() -> None:
+def test_a_row_that_is_not_finite_stays_so():
     x = normal(4, 32, dtype=torch.float32)
     x[1, 3], x[2, 0], x[3] = torch.nan, torch.inf, 0
     linear = QuantizedLinear(normal(16, 32, seed=1, dtype=torch.float32).bfloat16())
@@ -70,7 +67,7 @@ def test_a_row_that_is_not_finite_stays_so() -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 3, 40])
-def test_products_are_those_of_the_restored_values(rows: int) -> None:
+def test_products_are_those_of_the_restored_values(rows):
     """Exact but for the rounding of the output, and near those of the numbers themselves."""
     x, weight = normal(rows, 1, 64).float(), normal(48, 64, seed=1).bfloat16()
     weight[7] *= 1e4  # a large channel does not affect the others
@@ -98,9 +95,7 @@ def logits_of(model: PaliGemma) -> Tensor:
 
 @pytest.mark.parametrize("folder", ["tiny", "tiny2"])
 @torch.inference_mode()
-def test_the_fused_decoder_and_the_plain_one_quantize_alike(
-    folder: str, request: pytest.FixtureRequest
-) -> None:
+def test_the_fused_decoder_and_the_plain_one_quantize_alike(folder, request):
     path: Path = request.getfixturevalue(folder)
     model = weights.load(path, read_config(path), dtype=torch.bfloat16)
     exact = logits_of(model)
@@ -115,7 +110,7 @@ def test_the_fused_decoder_and_the_plain_one_quantize_alike(
 
 
 @torch.inference_mode()
-def test_a_quantized_step_waits_for_nothing(tiny: Path) -> None:
+def test_a_quantized_step_waits_for_nothing(tiny):
     model = weights.load(tiny, read_config(tiny), dtype=torch.bfloat16)
     quantize_mlps(model)
     fuse_decoder(model)
@@ -128,7 +123,7 @@ def test_a_quantized_step_waits_for_nothing(tiny: Path) -> None:
 
 
 @pytest.mark.parametrize("generation", [1, 2])
-def test_a_quantized_step_has_no_more_launches(generation: int) -> None:
+def test_a_quantized_step_has_no_more_launches(generation):
     exact, quantized = (meta_model(generation, quantize=kind) for kind in ("none", "fp8"))
     count_step(exact, 64)  # computes the rotary frequencies
     found = count_step(quantized, 64).launches
@@ -142,14 +137,12 @@ def test_a_quantized_step_has_no_more_launches(generation: int) -> None:
     [(GREEDY, 0), (SamplingParams(temperature=1, top_p=0.9), 40)],
     ids=["greedy", "sampled"],
 )
-def test_a_step_of_a_3b_model_has_few_launches(
-    generation: int, sampling: SamplingParams, more: int
-) -> None:
+def test_a_step_of_a_3b_model_has_few_launches(generation, sampling, more):
     counter = count_step(meta_model(generation), 64, sampling)
     assert 0 < counter.launches.total() <= MOST_LAUNCHES + more, counter.launches
 
 
-def test_a_prefill_of_the_first_generation_has_few_launches() -> None:
+def test_a_prefill_of_the_first_generation_has_few_launches():
     counter = count_prefill(meta_model(1), rows=64)
     assert 0 < counter.launches.total() <= 210, counter.launches
     assert counter.launches["pgcli::rotate"] == 17  # the last layer has one query a row
@@ -159,9 +152,7 @@ def test_a_prefill_of_the_first_generation_has_few_launches() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_kernels_quantize_as_the_plain_operators(
-    kernels: ModuleType, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
-) -> None:
+def test_kernels_quantize_as_the_plain_operators(kernels, monkeypatch, dtype):
     monkeypatch.setattr(kernels.activations, "COLUMNS_AT_ONCE", 32)  # a row takes several turns
     x, delta = normal(3, 2, 48).to(dtype), normal(3, 2, 48, seed=2).to(dtype)
     scale = 1 + normal(48, seed=3).float() / 10
@@ -210,13 +201,8 @@ def refusal(name: str, device: torch.device, dtype: torch.dtype) -> tuple[str, s
     ],
 )
 def test_gpus_without_such_products_are_refused(
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    capability: tuple[int, int],
-    dtype: torch.dtype,
-    problem: str,
-    remedy: str,
-) -> None:
+    monkeypatch, name, capability, dtype, problem, remedy
+):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     monkeypatch.setattr(support, "mlp_problem", lambda *given: "no such product")
     found, hint = refusal(name, CUDA, dtype)
@@ -227,16 +213,14 @@ def test_gpus_without_such_products_are_refused(
     loader.check_quantization("fp8", CUDA, torch.bfloat16)
 
 
-def test_other_devices_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_devices_are_refused(capsys):
     assert "NVIDIA GPUs" in refusal("fp8", CPU, torch.bfloat16)[0]
     assert "for CPUs" in refusal("int8", torch.device("mps"), torch.float32)[0]
     assert main(["caption", str(EXAMPLES), "--model", "demo", "--quantize", "fp8"]) == 17
     assert "--quantize int8, or leave it out" in capsys.readouterr().err
 
 
-def test_products_that_fail_or_are_wrong_are_found(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_products_that_fail_or_are_wrong_are_found(monkeypatch):
     def problem() -> str:
         support.mlp_problem.cache_clear()
         return support.mlp_problem(CPU, torch.bfloat16)
@@ -250,7 +234,7 @@ def test_products_that_fail_or_are_wrong_are_found(
     support.mlp_problem.cache_clear()
 
 
-def test_a_gpu_model_is_quantized_before_it_is_fused(tiny: Path) -> None:
+def test_a_gpu_model_is_quantized_before_it_is_fused(tiny):
     model = weights.load(tiny, read_config(tiny), dtype=torch.float32)
     optimize_for_cuda(model, "fp8")
     assert all(isinstance(layer.mlp, QuantizedMLP) for layer in model.decoder.layers)

@@ -20,14 +20,14 @@ STEPS = 8
 
 
 @pytest.fixture(params=["tiny", "tiny2"])
-def model(request: pytest.FixtureRequest, device: str) -> PaliGemma:
+def model(request, device) -> PaliGemma:
     """Each generation; the second has softcaps and a window shorter than any prefix."""
     folder: Path = request.getfixturevalue(request.param)
     return weights.load(folder, read_config(folder), dtype=torch.float64, device=device)
 
 
 @pytest.fixture
-def patch_BPD(model: PaliGemma, device: str) -> Tensor:
+def patch_BPD(model, device) -> Tensor:
     side = model.config.vision.resolution
     generator = torch.Generator().manual_seed(3)
     pixels = torch.rand(len(PROMPTS), 3, side, side, generator=generator, dtype=torch.float64)
@@ -39,7 +39,7 @@ def answer(model: PaliGemma, patch_BPD: Tensor, prompts: list[list[int]]) -> lis
     return [row.tokens for row in rows]
 
 
-def test_answers_do_not_depend_on_the_batch_size(model: PaliGemma, patch_BPD: Tensor) -> None:
+def test_answers_do_not_depend_on_the_batch_size(model, patch_BPD):
     together = answer(model, patch_BPD, PROMPTS)
     for row, prompt in enumerate(PROMPTS):
         assert answer(model, patch_BPD[row : row + 1], [prompt]) == [together[row]]
@@ -48,9 +48,7 @@ def test_answers_do_not_depend_on_the_batch_size(model: PaliGemma, patch_BPD: Te
 
 @pytest.mark.parametrize("extra", [1, 2, 3, 7, 16, 33])
 @pytest.mark.parametrize("junk", [0, 1, 2, 77])
-def test_padding_of_any_width_does_not_change_logits(
-    model: PaliGemma, patch_BPD: Tensor, extra: int, junk: int
-) -> None:
+def test_padding_of_any_width_does_not_change_logits(model, patch_BPD, extra, junk):
     token_BT, is_real_BT = left_pad(PROMPTS)
     token_BT, is_real_BT = token_BT.to(patch_BPD.device), is_real_BT.to(patch_BPD.device)
     plain = logits_of(model, patch_BPD, token_BT, is_real_BT)
@@ -65,7 +63,7 @@ def test_padding_of_any_width_does_not_change_logits(
     torch.testing.assert_close(padded, plain, rtol=0, atol=1e-10)
 
 
-def test_cached_decode_equals_a_full_pass(model: PaliGemma, patch_BPD: Tensor) -> None:
+def test_cached_decode_equals_a_full_pass(model, patch_BPD):
     device = patch_BPD.device
     token_BT, is_real_BT = left_pad(PROMPTS)
     token_BT, is_real_BT = token_BT.to(device), is_real_BT.to(device)
@@ -87,7 +85,7 @@ def test_cached_decode_equals_a_full_pass(model: PaliGemma, patch_BPD: Tensor) -
     torch.testing.assert_close(torch.stack(cached, dim=1), whole, rtol=0, atol=1e-10)
 
 
-def test_finished_rows_do_not_affect_other_rows(model: PaliGemma, patch_BPD: Tensor) -> None:
+def test_finished_rows_do_not_affect_other_rows(model, patch_BPD):
     """Whichever token is made the stop token, each row is cut there and no row changes."""
     endless = answer(model, patch_BPD, PROMPTS)
     for stop in {token for tokens in endless for token in tokens}:
@@ -98,9 +96,7 @@ def test_finished_rows_do_not_affect_other_rows(model: PaliGemma, patch_BPD: Ten
             assert row.finish == ("stop" if stop in tokens else "length")
 
 
-def test_decode_step_processes_one_token_per_row(
-    model: PaliGemma, patch_BPD: Tensor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_decode_step_processes_one_token_per_row(model, patch_BPD, monkeypatch):
     """Prefill computes logits for the last position only: a row of logits is one mebibyte."""
     monkeypatch.setattr("pgcli.engine.model_runner.step_recorder", lambda model: None)
     read, scored, logits = [], [], model.decoder.logits

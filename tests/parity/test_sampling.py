@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -55,9 +54,7 @@ def chosen(logits_BV: Tensor, sampling: SamplingParams, keys: list[str]) -> list
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("columns", [1, 7, 99, 100, 1000])
-def test_chunked_logsumexp_equals_the_unchunked_one(
-    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, columns: int
-) -> None:
+def test_chunked_logsumexp_equals_the_unchunked_one(monkeypatch, dtype, columns):
     monkeypatch.setattr(sampler, "LOGSUMEXP_CHUNK", columns)
     logits_BV = (torch.randn(5, 100, generator=torch.Generator().manual_seed(1)) * 9).to(dtype)
     logits_BV[1, :60] = -torch.inf  # whole parts without a valid token
@@ -66,7 +63,7 @@ def test_chunked_logsumexp_equals_the_unchunked_one(
     torch.testing.assert_close(found, logits_BV.float().logsumexp(-1), rtol=1e-6, atol=1e-6)
 
 
-def test_logsumexp_chunks_stay_within_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logsumexp_chunks_stay_within_their_size(monkeypatch):
     monkeypatch.setattr(sampler, "LOGSUMEXP_CHUNK", 16)
     largest: list[Any] = []
     whole = torch.Tensor.logsumexp
@@ -77,7 +74,7 @@ def test_logsumexp_chunks_stay_within_their_size(monkeypatch: pytest.MonkeyPatch
     assert max(shape[1] for shape in largest if len(shape) == 2 and shape[0] == 3) == 16
 
 
-def test_invalid_tokens_are_masked_in_place() -> None:
+def test_invalid_tokens_are_masked_in_place():
     logits_BV = torch.zeros(2, 10)
     found = mask_invalid(logits_BV, OutputVocabulary(8, 3, ()))
     assert found.shape == (2, 8)
@@ -90,7 +87,7 @@ def test_invalid_tokens_are_masked_in_place() -> None:
 # Greedy
 
 
-def test_greedy_takes_the_first_of_the_highest_scores() -> None:
+def test_greedy_takes_the_first_of_the_highest_scores():
     logits_BV = torch.tensor([[1.0, 3.0, 2.0], [5.0, -1.0, 5.0], [0.0, 0.0, 0.0]])
     assert chosen(logits_BV, GREEDY, list("abc")) == [1, 0, 0]
 
@@ -98,7 +95,7 @@ def test_greedy_takes_the_first_of_the_highest_scores() -> None:
 @pytest.mark.parametrize(
     "sampling", [SamplingParams(0, 0.1), SamplingParams(0, 1, 1), SamplingParams(0, seed=7)]
 )
-def test_without_a_temperature_filters_have_no_effect(sampling: SamplingParams) -> None:
+def test_without_a_temperature_filters_have_no_effect(sampling):
     logits_BV = normal(50, 9, dtype=torch.float32)
     expected = logits_BV.argmax(-1).tolist()
     assert chosen(logits_BV, sampling, [str(n) for n in range(50)]) == expected
@@ -119,13 +116,13 @@ def test_without_a_temperature_filters_have_no_effect(sampling: SamplingParams) 
         (0, {2}),
     ],
 )
-def test_top_p_keeps_tokens_until_their_mass_reaches_p(top_p: float, expected: set[int]) -> None:
+def test_top_p_keeps_tokens_until_their_mass_reaches_p(top_p, expected):
     assert kept(PROBABILITY, SamplingParams(temperature=1, top_p=top_p)) == expected
 
 
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 2.5])
 @pytest.mark.parametrize(("top_k", "top_p"), [(0, 1.0), (4, 1.0), (0, 0.8), (5, 0.6), (1, 0.9)])
-def test_shares_are_those_of_transformers(temperature: float, top_k: int, top_p: float) -> None:
+def test_shares_are_those_of_transformers(temperature, top_k, top_p):
     """Its warpers in the order of `generate`: temperature, top-k, and top-p of what is left."""
     logits_BV = normal(1, 9, dtype=torch.float32) * 2
     expected_BV = TemperatureLogitsWarper(temperature)(None, logits_BV)
@@ -138,7 +135,7 @@ def test_shares_are_those_of_transformers(temperature: float, top_k: int, top_p:
 
 
 @pytest.mark.parametrize("temperature", [0.01, 1e-6, 1e-30, 1e-46, 5e-324])
-def test_a_temperature_near_0_is_greedy(temperature: float) -> None:
+def test_a_temperature_near_0_is_greedy(temperature):
     logits_BV = normal(50, 9, dtype=torch.float32) * 10
     sampling = SamplingParams(temperature=temperature)
     expected = logits_BV.argmax(-1).tolist()
@@ -146,14 +143,14 @@ def test_a_temperature_near_0_is_greedy(temperature: float) -> None:
 
 
 @pytest.mark.parametrize("temperature", [1e18, 1e39, float("inf")])
-def test_at_an_extreme_temperature_all_tokens_are_equally_likely(temperature: float) -> None:
+def test_at_an_extreme_temperature_all_tokens_are_equally_likely(temperature):
     """But for the tokens that are masked."""
     probability = torch.cat([PROBABILITY, torch.zeros(1)])
     found = shares(probability, SamplingParams(temperature))
     assert found == pytest.approx([*[1 / 6] * 6, 0], abs=1e-4)
 
 
-def test_probability_ignores_temperature_and_filters() -> None:
+def test_probability_ignores_temperature_and_filters():
     """The probability of a token is that of the unscaled, unfiltered logits."""
     sampling = SamplingParams(temperature=3, top_p=0.9, top_k=4)
     sequences = make_sequences([[2]] * 20, 1, sampling)
@@ -167,7 +164,7 @@ def test_probability_ignores_temperature_and_filters() -> None:
 
 
 @pytest.fixture(scope="module")
-def model(tiny: Path) -> PaliGemma:
+def model(tiny) -> PaliGemma:
     return weights.load(tiny, read_config(tiny), dtype=torch.float64)
 
 
@@ -188,7 +185,7 @@ def drawn(
     return [row.tokens for row in rows]
 
 
-def test_a_rows_draws_do_not_depend_on_its_batch(model: PaliGemma) -> None:
+def test_a_rows_draws_do_not_depend_on_its_batch(model):
     patch_BPD = normal(4, PATCHES, model.config.decoder.width)
     together = drawn(model, patch_BPD, PROMPTS, KEYS, WARM)
     for n in range(4):
@@ -199,7 +196,7 @@ def test_a_rows_draws_do_not_depend_on_its_batch(model: PaliGemma) -> None:
     assert together != drawn(model, patch_BPD, PROMPTS, KEYS, GREEDY)
 
 
-def test_draws_differ_by_row_and_seed(model: PaliGemma) -> None:
+def test_draws_differ_by_row_and_seed(model):
     """The same image and prompt in four rows: four answers, the same again for the same seed."""
     patch_BPD = normal(1, PATCHES, model.config.decoder.width).expand(4, -1, -1)
     prompts = [PROMPTS[1]] * 4

@@ -62,7 +62,7 @@ def compare(reference: Any, model: TwoTowers, image: dict[str, int], eos: int | 
 
 
 @pytest.mark.parametrize("kind", ["siglip", "clip"])
-def test_embeddings_are_those_of_transformers(tmp_path: Path, kind: str) -> None:
+def test_embeddings_are_those_of_transformers(tmp_path, kind):
     eos = 55 if kind == "clip" else None
     reference = towers.reference(kind, **({"eos_token_id": eos} if eos else {}))
     compare(reference, loaded(reference, tmp_path), TINY_IMAGE, eos)
@@ -70,25 +70,25 @@ def test_embeddings_are_those_of_transformers(tmp_path: Path, kind: str) -> None
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["siglip", "clip"])
-def test_embeddings_of_base_size_are_those_of_transformers(tmp_path: Path, kind: str) -> None:
+def test_embeddings_of_base_size_are_those_of_transformers(tmp_path, kind):
     reference = towers.reference(kind, sizes=BASE, image=BASE_IMAGE)
     compare(reference, loaded(reference, tmp_path), BASE_IMAGE, 59 if kind == "clip" else None)
 
 
-def test_clip_of_an_early_configuration_pools_the_highest_token(tmp_path: Path) -> None:
+def test_clip_of_an_early_configuration_pools_the_highest_token(tmp_path):
     reference = towers.reference("clip", eos_token_id=2)
     model = loaded(reference, tmp_path)
     assert model.config.text.eos_token is None
     compare(reference, model, TINY_IMAGE, 59)
 
 
-def test_exact_gelu_of_clip_is_followed(tmp_path: Path) -> None:
+def test_exact_gelu_of_clip_is_followed(tmp_path):
     sizes = TINY | {"hidden_act": "gelu"}
     reference = towers.reference("clip", sizes=sizes, eos_token_id=55)
     compare(reference, loaded(reference, tmp_path), TINY_IMAGE, 55)
 
 
-def test_both_generations_of_vit_names_are_read(tmp_path: Path) -> None:
+def test_both_generations_of_vit_names_are_read(tmp_path):
     """transformers 5 has other names in memory than in the files that it writes."""
     from safetensors.torch import save_file
 
@@ -115,7 +115,7 @@ def outputs(reference: Any, kind: str) -> Tensor:
 
 @pytest.mark.parametrize("kind", ["siglip", "clip", "vit", "siglip_classifier", "clip_classifier"])
 @torch.inference_mode()
-def test_saved_models_are_loaded_by_transformers_and_here(tmp_path: Path, kind: str) -> None:
+def test_saved_models_are_loaded_by_transformers_and_here(tmp_path, kind):
     reference = towers.reference(kind, **({"eos_token_id": 55} if "clip" in kind else {}))
     model = loaded(reference, tmp_path / "stored")
     if kind in ("vit", "siglip_classifier"):
@@ -131,7 +131,7 @@ def test_saved_models_are_loaded_by_transformers_and_here(tmp_path: Path, kind: 
     assert theirs.config.id2label == reference.config.id2label
 
 
-def test_weights_are_stored_in_the_dtype_that_is_asked_for(tmp_path: Path) -> None:
+def test_weights_are_stored_in_the_dtype_that_is_asked_for(tmp_path):
     from safetensors.torch import load_file
 
     model = loaded(towers.reference("siglip"), tmp_path / "stored")
@@ -144,7 +144,7 @@ def test_weights_are_stored_in_the_dtype_that_is_asked_for(tmp_path: Path) -> No
 # --- refusals
 
 
-def test_missing_tensor_has_the_name_of_the_checkpoint(tmp_path: Path) -> None:
+def test_missing_tensor_has_the_name_of_the_checkpoint(tmp_path):
     from safetensors.torch import load_file, save_file
 
     reference = towers.reference("siglip")
@@ -175,12 +175,12 @@ def read(values: dict[str, Any]) -> Any:
         ({"model_type": "siglip", "text_config": {"projection_size": 5}}, "embeddings of 5"),
     ],
 )
-def test_unsupported_settings_are_named(values: dict[str, Any], message: str) -> None:
+def test_unsupported_settings_are_named(values, message):
     with pytest.raises(ValueError, match=message):
         read(values)
 
 
 @pytest.mark.parametrize("id2label", [{"0": "a", "2": "b"}, {"x": "a"}, {"0": 1}, ["a"]])
-def test_labels_are_complete(id2label: Any) -> None:
+def test_labels_are_complete(id2label):
     with pytest.raises(ValueError, match="id2label does not name"):
         read({"model_type": "vit", "id2label": id2label})

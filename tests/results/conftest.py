@@ -10,15 +10,15 @@ from tests.support.exporting import detected, make_images, saved, segmented
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path) -> Path:
     return make_images(tmp_path / "photos")
 
 
 @pytest.fixture
-def boxes(folder: Path, tmp_path: Path) -> Path:
+def boxes(folder, tmp_path) -> Path:
     return saved(tmp_path / "boxes.jsonl", detected(folder))
 
 
 @pytest.fixture
-def masks(folder: Path, tmp_path: Path) -> Path:
+def masks(folder, tmp_path) -> Path:
     return saved(tmp_path / "masks.jsonl", segmented(folder))

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import io
-from pathlib import Path
 
 import numpy
 import pytest
 from PIL import Image, ImageOps
 
 from pgcli.results.exports.image_files import upright_file
-from tests.support.command import Command
 from tests.support.exporting import exported, row, saved
 
 SIZE = (48, 32)
@@ -42,7 +40,7 @@ def stored(data: bytes) -> numpy.ndarray:
 
 @pytest.mark.parametrize("orientation", range(2, 9))
 @pytest.mark.parametrize("format_", ["JPEG", "PNG", "WEBP", "TIFF", "AVIF"])
-def test_rotated_image_is_stored_upright(format_: str, orientation: int) -> None:
+def test_rotated_image_is_stored_upright(format_, orientation):
     data = photograph(format_, orientation)
     upright = upright_file(data)
     off = numpy.abs(stored(upright) - seen(data)).max()
@@ -56,18 +54,18 @@ def test_rotated_image_is_stored_upright(format_: str, orientation: int) -> None
 
 @pytest.mark.parametrize("orientation", [0, 1, 9])
 @pytest.mark.parametrize("format_", ["JPEG", "PNG", "WEBP", "TIFF", "AVIF"])
-def test_upright_image_is_not_changed(format_: str, orientation: int) -> None:
+def test_upright_image_is_not_changed(format_, orientation):
     assert upright_file(photograph(format_, orientation)) is None
 
 
 @pytest.mark.parametrize("mode", ["L", "LA", "RGBA", "I;16", "1", "P"])
-def test_rotated_png_keeps_its_mode(mode: str) -> None:
+def test_rotated_png_keeps_its_mode(mode):
     upright = upright_file(photograph("PNG", 6, mode))
     with Image.open(io.BytesIO(upright)) as image:
         assert (image.mode, image.size) == (mode, SIZE[::-1])
 
 
-def test_rotated_jpeg_keeps_its_chroma_subsampling() -> None:
+def test_rotated_jpeg_keeps_its_chroma_subsampling():
     from PIL.JpegImagePlugin import get_sampling
 
     for sampling in (0, 2):
@@ -76,7 +74,7 @@ def test_rotated_jpeg_keeps_its_chroma_subsampling() -> None:
             assert get_sampling(image) == sampling
 
 
-def test_damaged_rotated_image_is_skipped_and_reported(cli: Command, tmp_path: Path) -> None:
+def test_damaged_rotated_image_is_skipped_and_reported(cli, tmp_path):
     data = photograph("JPEG", 6)
     (tmp_path / "a.jpg").write_bytes(data[: len(data) - 100])
     known = {"id": "a.jpg", "image": str(tmp_path / "a.jpg"), "width": 32, "height": 48}

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from tests.support.command import Command
 from tests.support.exporting import FOLDERS, box, exported, loaded, row, saved
 
 SPLITS = ["test.png", "train/a.jpg", "test/a.png", "val/b.png", "COCO_val2014_000000000042.jpg"]
@@ -50,9 +49,7 @@ def made(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("ids", [SPLITS, ODD, SPLITS + ODD + PLAIN, ["data/x-00000-of-00001.png"]])
 @pytest.mark.parametrize("how", ["link", "copy"])
-def test_datasets_loads_images_with_any_name_and_their_texts(
-    cli: Command, tmp_path: Path, how: str, ids: list[str]
-) -> None:
+def test_datasets_loads_images_with_any_name_and_their_texts(cli, tmp_path, how, ids):
     datasets = pytest.importorskip("datasets", reason="a development dependency")
     rows = saved(tmp_path / "r.jsonl", answered(tmp_path / "photos", ids))
     output = tmp_path / "test"
@@ -64,7 +61,7 @@ def test_datasets_loads_images_with_any_name_and_their_texts(
         assert {one["text"]: one["image"].getpixel((0, 0)) for one in known["train"]} == wanted
 
 
-def test_datasets_loads_images_with_any_name_and_their_boxes(cli: Command, tmp_path: Path) -> None:
+def test_datasets_loads_images_with_any_name_and_their_boxes(cli, tmp_path):
     rows = saved(tmp_path / "r.jsonl", detected(tmp_path / "photos", SPLITS))
     exported(cli, rows, "imagefolder", tmp_path / "out")
     known = loaded(tmp_path / "out", tmp_path / "cache")
@@ -75,7 +72,7 @@ def test_datasets_loads_images_with_any_name_and_their_boxes(cli: Command, tmp_p
 # YOLO
 
 
-def test_yolo_folders_called_images_or_hidden_are_renamed(cli: Command, tmp_path: Path) -> None:
+def test_yolo_folders_called_images_or_hidden_are_renamed(cli, tmp_path):
     rows = saved(tmp_path / "r.jsonl", detected(tmp_path / "photos", FOLDERS))
     code, err = exported(cli, rows, "yolo", tmp_path / "out")
     assert code == 0
@@ -93,7 +90,7 @@ def test_yolo_folders_called_images_or_hidden_are_renamed(cli: Command, tmp_path
     assert "images/a.png is images_/a.png, x/images/y/b.png is x/images_/y/b.png" in err
 
 
-def test_yolo_images_have_suffixes_that_ultralytics_reads(cli: Command, tmp_path: Path) -> None:
+def test_yolo_images_have_suffixes_that_ultralytics_reads(cli, tmp_path):
     ids = ["a.jfif", "b.JPE", "c.JPEG", "d.gif", "e.ppm"]
     rows = detected(tmp_path / "photos", ids)
     for one in rows:
@@ -108,7 +105,7 @@ def test_yolo_images_have_suffixes_that_ultralytics_reads(cli: Command, tmp_path
         assert "; 2 images that Ultralytics does not read: GIF and PPM" in err
 
 
-def test_yolo_images_without_suffix_have_separate_labels(cli: Command, tmp_path: Path) -> None:
+def test_yolo_images_without_suffix_have_separate_labels(cli, tmp_path):
     ids = ["p/v1.2", "p/v1.3", "p/v1"]
     rows = detected(tmp_path / "photos", ids)
     rows = [one | {"image": one["id"]} for one in rows]
@@ -123,9 +120,7 @@ def test_yolo_images_without_suffix_have_separate_labels(cli: Command, tmp_path:
 
 
 @pytest.mark.parametrize("to", ["yolo", "imagefolder", "fiftyone", "txt", "caption"])
-def test_file_and_folder_of_the_same_name_are_kept_apart(
-    cli: Command, tmp_path: Path, to: str
-) -> None:
+def test_file_and_folder_of_the_same_name_are_kept_apart(cli, tmp_path, to):
     ids = ["a.png", "a.png/b.png", "a.txt/b.png", "a.caption/b.png", "a.txt/a.txt/c"]
     ids += ["metadata.jsonl/x.png", ".pgcli-export/b.png", "c", "c.png/d.png", "labels.json/x.png"]
     for number, order in enumerate((ids, ids[::-1])):
@@ -145,9 +140,7 @@ LONG = ["a" * 247 + ".png", "é" * 300, "x" * 300 + ".png", ("y" * 250 + "/") * 
 
 
 @pytest.mark.parametrize(("to", "files"), [("txt", 4), ("caption", 2), ("yolo", 4)])
-def test_ids_longer_than_file_names_end_no_export(
-    cli: Command, tmp_path: Path, to: str, files: int
-) -> None:
+def test_ids_longer_than_file_names_end_no_export(cli, tmp_path, to, files):
     """Ids of more than 247 characters leave no room for `.caption`: these are counted."""
     make = detected if to == "yolo" else answered
     rows = saved(tmp_path / "r.jsonl", make(tmp_path / "photos", LONG))

@@ -16,7 +16,6 @@ import numpy
 import pytest
 
 from pgcli.rle import encode
-from tests.support.command import Command
 from tests.support.exporting import (
     FOLDERS,
     SIZES,
@@ -33,7 +32,7 @@ HEAVY = "hundreds of megabytes: tested in a separate environment"
 
 
 @pytest.fixture
-def boxes(folder: Path, tmp_path: Path) -> Path:
+def boxes(folder, tmp_path) -> Path:
     return saved(tmp_path / "boxes.jsonl", plain(folder))
 
 
@@ -41,7 +40,7 @@ def boxes(folder: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def ultralytics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def ultralytics(tmp_path, monkeypatch) -> Any:
     """The module, offline, with its settings in the temporary folder."""
     monkeypatch.setenv("YOLO_CONFIG_DIR", str(tmp_path / "settings"))
     monkeypatch.setenv("YOLO_OFFLINE", "true")
@@ -62,9 +61,7 @@ def loaded(output: Path, task: str) -> dict[str, Any]:
     return {str(Path(one["im_file"]).relative_to(images)): one for one in found.labels}
 
 
-def test_ultralytics_reads_boxes_and_an_image_without_boxes(
-    ultralytics: Any, cli: Command, boxes: Path, tmp_path: Path
-) -> None:
+def test_ultralytics_reads_boxes_and_an_image_without_boxes(ultralytics, cli, boxes, tmp_path):
     exported(cli, boxes, "yolo", tmp_path / "yolo")
     found = loaded(tmp_path / "yolo", "detect")
     assert found.keys() == set(SIZES)
@@ -76,9 +73,7 @@ def test_ultralytics_reads_boxes_and_an_image_without_boxes(
     assert not any(one["segments"] for one in found.values())
 
 
-def test_ultralytics_finds_the_labels_of_images_with_any_name(
-    ultralytics: Any, cli: Command, folder: Path, tmp_path: Path
-) -> None:
+def test_ultralytics_finds_the_labels_of_images_with_any_name(ultralytics, cli, folder, tmp_path):
     (first, *_), names = plain(folder), [*FOLDERS, "g.jfif", "h.jpe"]
     rows = [first | {"index": index, "id": id_} for index, id_ in enumerate(names)]
     (tmp_path / "images").mkdir()
@@ -89,9 +84,7 @@ def test_ultralytics_finds_the_labels_of_images_with_any_name(
 
 
 @pytest.mark.parametrize("task", ["segment", "detect"])
-def test_ultralytics_reads_masks_and_boxes(
-    ultralytics: Any, cli: Command, masks: Path, tmp_path: Path, task: str
-) -> None:
+def test_ultralytics_reads_masks_and_boxes(ultralytics, cli, masks, tmp_path, task):
     from ultralytics.data.utils import polygon2mask
 
     exported(cli, masks, "yolo", tmp_path / "yolo")
@@ -113,14 +106,7 @@ def test_ultralytics_reads_masks_and_boxes(
 
 
 @pytest.mark.parametrize("task", ["segment", "detect"])
-def test_ultralytics_trains_on_an_export(
-    ultralytics: Any,
-    cli: Command,
-    masks: Path,
-    tmp_path: Path,
-    task: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_ultralytics_trains_on_an_export(ultralytics, cli, masks, tmp_path, task, monkeypatch):
     from ultralytics.utils.nms import TorchNMS
 
     # torchvision does not load with every build of PyTorch; this replaces what is used of it
@@ -145,7 +131,7 @@ def test_ultralytics_trains_on_an_export(
 # FiftyOne
 
 
-def test_fiftyone_imports_boxes_scores_and_masks(cli: Command, masks: Path, tmp_path: Path) -> None:
+def test_fiftyone_imports_boxes_scores_and_masks(cli, masks, tmp_path):
     """Uses the importer of `Dataset.from_dir`, as a dataset needs MongoDB."""
     pytest.importorskip("fiftyone", reason=HEAVY)
     from fiftyone.utils.coco import COCODetectionDatasetImporter
@@ -173,8 +159,8 @@ def test_fiftyone_imports_boxes_scores_and_masks(cli: Command, masks: Path, tmp_
 
 
 def test_label_studio_sdk_accepts_tasks_with_the_documented_interface(
-    cli: Command, masks: Path, boxes: Path, folder: Path, tmp_path: Path
-) -> None:
+    cli, masks, boxes, folder, tmp_path
+):
     pytest.importorskip("label_studio_sdk", reason=HEAVY)
     from label_studio_sdk.label_interface import LabelInterface
 
@@ -196,9 +182,7 @@ def test_label_studio_sdk_accepts_tasks_with_the_documented_interface(
 # supervision
 
 
-def test_supervision_reads_coco_and_yolo_with_masks(
-    cli: Command, masks: Path, folder: Path, tmp_path: Path
-) -> None:
+def test_supervision_reads_coco_and_yolo_with_masks(cli, masks, folder, tmp_path):
     supervision = pytest.importorskip("supervision", reason=HEAVY)
     exported(cli, masks, "coco", tmp_path / "coco.json", "--root", folder)
     exported(cli, masks, "yolo", tmp_path / "yolo")
@@ -218,7 +202,7 @@ def test_supervision_reads_coco_and_yolo_with_masks(
         assert overlap(found["a.png"].mask[0], shape(height, width)) >= least
 
 
-def test_supervision_accepts_the_detections_of_the_documentation() -> None:
+def test_supervision_accepts_the_detections_of_the_documentation():
     supervision = pytest.importorskip("supervision", reason=HEAVY)
     from pgcli.records import Mask
     from tests.support.answers import BOX, answer

@@ -15,7 +15,6 @@ from PIL import Image
 from pycocotools.coco import COCO
 
 from pgcli.results.exports import FORMATS
-from tests.support.command import Command
 from tests.support.exporting import (
     SIZES,
     box,
@@ -30,9 +29,7 @@ from tests.support.exporting import (
 # COCO
 
 
-def test_pycocotools_reads_boxes_masks_scores_and_labels(
-    cli: Command, boxes: Path, folder: Path, tmp_path: Path
-) -> None:
+def test_pycocotools_reads_boxes_masks_scores_and_labels(cli, boxes, folder, tmp_path):
     output = tmp_path / "coco.json"
     assert exported(cli, boxes, "coco", output)[0] == 0
     coco = COCO(output)
@@ -54,7 +51,7 @@ def test_pycocotools_reads_boxes_masks_scores_and_labels(
     assert coco.getAnnIds(imgIds=[2]) == []
 
 
-def test_coco_prefers_boxes_to_captions(cli: Command, folder: Path, tmp_path: Path) -> None:
+def test_coco_prefers_boxes_to_captions(cli, folder, tmp_path):
     rows = [plain(folder)[0], of(0, folder, prompt="what?"), of(1, folder, prompt="what?")]
     file = saved(tmp_path / "r.jsonl", rows)
     for options, count, has in (((), 2, "bbox"), (("--prompt", "what?"), 2, "caption")):
@@ -67,7 +64,7 @@ def test_coco_prefers_boxes_to_captions(cli: Command, folder: Path, tmp_path: Pa
 # YOLO
 
 
-def test_any_yolo_label_is_valid_yaml(cli: Command, folder: Path, tmp_path: Path) -> None:
+def test_any_yolo_label_is_valid_yaml(cli, folder, tmp_path):
     labels = ["yes", "- a: #b", 'q"\\', "l\u2028s\x85\x7f", "\U0001f600", "", "1", "a\nb"]
     rows = [
         of(0, folder, task="detect", boxes=tuple(box(one, 0.0, 0.0, 9.0, 9.0) for one in labels))
@@ -77,9 +74,7 @@ def test_any_yolo_label_is_valid_yaml(cli: Command, folder: Path, tmp_path: Path
     assert names == dict(enumerate(sorted(labels)))
 
 
-def test_images_with_the_same_stem_are_renamed_and_reported(
-    cli: Command, folder: Path, tmp_path: Path
-) -> None:
+def test_images_with_the_same_stem_are_renamed_and_reported(cli, folder, tmp_path):
     Image.new("RGB", (40, 40), (1, 2, 3)).save(folder / "a.jpg")
     twin = of(1, folder, id="a.jpg", image=str(folder / "a.jpg"), task="detect")
     rows = saved(tmp_path / "rows.jsonl", [plain(folder)[0], twin])
@@ -94,7 +89,7 @@ def test_images_with_the_same_stem_are_renamed_and_reported(
 # Label Studio
 
 
-def test_paths_but_not_urls_are_quoted_after_a_prefix(cli: Command, tmp_path: Path) -> None:
+def test_paths_but_not_urls_are_quoted_after_a_prefix(cli, tmp_path):
     urls = ["https://host/a b.png?x=1&y=%20", "s3://bucket/a.png", "data:image/png;base64,AA=="]
     path, prefix = "a b/c#1?&.png", "/data/?d="
     rows = [row(index, image=image) for index, image in enumerate([*urls, path])]
@@ -114,9 +109,7 @@ def test_paths_but_not_urls_are_quoted_after_a_prefix(cli: Command, tmp_path: Pa
 # WebDataset
 
 
-def test_label_studio_gets_texts_of_several_prompts(
-    cli: Command, folder: Path, tmp_path: Path
-) -> None:
+def test_label_studio_gets_texts_of_several_prompts(cli, folder, tmp_path):
     rows = [of(0, folder, prompt=prompt, answer=prompt.upper()) for prompt in ("one?", "two?")]
     exported(cli, saved(tmp_path / "r.jsonl", rows), "labelstudio", tmp_path / "t.json")
     (task,) = json.loads((tmp_path / "t.json").read_text())
@@ -124,7 +117,7 @@ def test_label_studio_gets_texts_of_several_prompts(
     assert reported == [["ONE?"], ["TWO?"]]
 
 
-def test_webdataset_reads_images_texts_and_rows(cli: Command, folder: Path, tmp_path: Path) -> None:
+def test_webdataset_reads_images_texts_and_rows(cli, folder, tmp_path):
     webdataset = pytest.importorskip("webdataset", reason="a development dependency")
     rows = captioned(folder, "first", "second", "dritte \U0001f600")
     output = tmp_path / "shard.tar"
@@ -149,7 +142,7 @@ HOSTILE = [*FORMULAS, 'a,"b"\nc', "'quoted", "fine", " fine = 1", "a-b", "\u00e9
 
 
 @pytest.mark.parametrize("raw", [False, True])
-def test_csv_escapes_formulas_unless_raw(cli: Command, tmp_path: Path, raw: bool) -> None:
+def test_csv_escapes_formulas_unless_raw(cli, tmp_path, raw):
     rows = [row(index, answer=text, kept={"=k": text}) for index, text in enumerate(HOSTILE)]
     file, output = saved(tmp_path / "r.jsonl", rows), tmp_path / "o.csv"
     exported(cli, file, "csv", output, *["--csv-raw"] * raw)
@@ -171,7 +164,7 @@ def test_csv_escapes_formulas_unless_raw(cli: Command, tmp_path: Path, raw: bool
 
 
 @pytest.mark.parametrize("to", [name for name in FORMATS if name not in ("txt", "caption")])
-def test_equal_rows_give_equal_exports(cli: Command, boxes: Path, tmp_path: Path, to: str) -> None:
+def test_equal_rows_give_equal_exports(cli, boxes, tmp_path, to):
     for name in ("one", "two"):
         assert exported(cli, boxes, to, tmp_path / name)[0] == 0
 
@@ -215,9 +208,7 @@ def corners(output: Path, to: str) -> list[tuple[float, ...]]:
     return [(x - w / 2, y - h / 2, w, h) for x, y, w, h in found]
 
 
-def test_fiftyone_has_the_confidence_alone_as_its_score(
-    cli: Command, folder: Path, tmp_path: Path
-) -> None:
+def test_fiftyone_has_the_confidence_alone_as_its_score(cli, folder, tmp_path):
     boxes = (replace(box("cat", 8.0, 4.0, 28.0, 14.0, score=0.1), confidence=0.9),)
     rows = saved(tmp_path / "r.jsonl", [of(1, folder, task="detect", boxes=boxes)])
     exported(cli, rows, "fiftyone", tmp_path / "out", "--store-images", "copy")
@@ -232,9 +223,7 @@ def test_fiftyone_has_the_confidence_alone_as_its_score(
 
 
 @pytest.mark.parametrize("to", ["coco", "yolo", "labelstudio", "imagefolder", "fiftyone"])
-def test_boxes_are_clipped_and_boxes_outside_the_image_are_reported(
-    cli: Command, folder: Path, tmp_path: Path, to: str
-) -> None:
+def test_boxes_are_clipped_and_boxes_outside_the_image_are_reported(cli, folder, tmp_path, to):
     boxes = tuple(box("cat", *given) for given, _ in STRANGE)
     rows = saved(tmp_path / "r.jsonl", [of(1, folder, task="detect", boxes=boxes)])
     code, err = exported(cli, rows, to, tmp_path / "out")

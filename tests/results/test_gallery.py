@@ -38,7 +38,7 @@ def viewed(*arguments: object) -> int:
 
 
 @pytest.fixture
-def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def results(tmp_path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
     drawn(tmp_path, 3)
     return saved(tmp_path / "rows.jsonl", [row(0), row(1, boxes=[box("cat")]), failed(2)])
@@ -47,7 +47,7 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 # Hostile rows
 
 
-def test_no_row_adds_an_element_or_an_attribute() -> None:
+def test_no_row_adds_an_element_or_an_attribute():
     plain = Parsed(made([row(n) for n in range(2 * len(HOSTILE))]))
     for text in HOSTILE:
         evil = Parsed(made(hostile(), title=text, name=text))
@@ -55,7 +55,7 @@ def test_no_row_adds_an_element_or_an_attribute() -> None:
         assert not [name for _, names in evil.tags for name in names if name.startswith("on")]
 
 
-def test_hostile_text_is_in_the_page_as_data_only() -> None:
+def test_hostile_text_is_in_the_page_as_data_only():
     text = made(hostile())
     reported = Parsed(text).named("data")
     assert [shown["answer"] for shown in reported["rows"][::2]][:8] == list(HOSTILE[:8])
@@ -66,7 +66,7 @@ def test_hostile_text_is_in_the_page_as_data_only() -> None:
     assert reported["rows"][24]["id"] == "\ufffd half"
 
 
-def test_the_policy_allows_this_script_alone_and_no_requests() -> None:
+def test_the_policy_allows_this_script_alone_and_no_requests():
     parsed = Parsed(made([row()]))
     names = [tag for tag, _ in parsed.tags]
     policy = parsed.attributes[names.index("meta") + 1]
@@ -82,7 +82,7 @@ def test_the_policy_allows_this_script_alone_and_no_requests() -> None:
     assert reported["script-src"] == digests["script"]
 
 
-def test_columns_are_as_the_rows_have_them() -> None:
+def test_columns_are_as_the_rows_have_them():
     cards = Cards()
     strange = [
         row(0, boxes=[box("a\x1b"), {"label": "c", "xmin": float("nan")}, 3], logprob=0.123456789),
@@ -114,7 +114,7 @@ def test_columns_are_as_the_rows_have_them() -> None:
 # Several files
 
 
-def test_rows_of_several_files_share_cards_by_image_and_prompt() -> None:
+def test_rows_of_several_files_share_cards_by_image_and_prompt():
     cards = Cards()
     cards.add(ResultFile("a"), [row(0, prompt="p"), row(0, prompt="q"), row(1, prompt="p")])
     cards.add(ResultFile("b"), [row(0, prompt="q"), row(0, prompt="other"), row(2, prompt="p")])
@@ -124,9 +124,7 @@ def test_rows_of_several_files_share_cards_by_image_and_prompt() -> None:
     assert group_cards([], []) == []
 
 
-def test_rows_of_the_same_image_file_share_a_card_whatever_their_ids(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_of_the_same_image_file_share_a_card_whatever_their_ids(tmp_path, monkeypatch):
     """Runs of other folders name the file otherwise; a file named twice has two cards."""
     monkeypatch.setattr("pgcli.engine.loader.load", pretend.load_model)
     for name in ("photos", "elsewhere"):
@@ -157,7 +155,7 @@ def test_rows_of_the_same_image_file_share_a_card_whatever_their_ids(
 # Images
 
 
-def test_thumbnail_is_small_upright_and_without_metadata(tmp_path: Path) -> None:
+def test_thumbnail_is_small_upright_and_without_metadata(tmp_path):
     image = Image.new("RGB", (400, 200), "white")
     image.paste("red", (0, 0, 200, 200))
     exif = Image.Exif()
@@ -181,7 +179,7 @@ def test_thumbnail_is_small_upright_and_without_metadata(tmp_path: Path) -> None
     assert white[1] > 200
 
 
-def test_thumbnail_is_never_larger_than_its_image(tmp_path: Path) -> None:
+def test_thumbnail_is_never_larger_than_its_image(tmp_path):
     Image.new("L", (20, 10)).save(tmp_path / "a.png")
     size, small = load_thumbnail(str(tmp_path / "a.png"), 300, ImageLimits())
     assert size == small.size == (20, 10)
@@ -192,7 +190,7 @@ def test_thumbnail_is_never_larger_than_its_image(tmp_path: Path) -> None:
 # The command
 
 
-def test_moved_images_are_found_in_the_given_folder_only(results: Path, tmp_path: Path) -> None:
+def test_moved_images_are_found_in_the_given_folder_only(results, tmp_path):
     elsewhere = tmp_path / "moved"
     elsewhere.mkdir()
     for name in ("00000.png", "00001.png"):
@@ -203,7 +201,7 @@ def test_moved_images_are_found_in_the_given_folder_only(results: Path, tmp_path
     assert [entry[0] != 0 for entry in entries] == [True, True, False]
 
 
-def test_assets_are_written_next_to_the_page(results: Path) -> None:
+def test_assets_are_written_next_to_the_page(results):
     assert viewed(results, "-o", "g.html", "--assets", "with space") == 0
     parsed = content(Path("g.html"))
     assert parsed.named("data")["assets"] == "./with%20space/"
@@ -233,9 +231,7 @@ def test_assets_are_written_next_to_the_page(results: Path) -> None:
         ([], 2),
     ],
 )
-def test_invalid_arguments_are_refused_and_nothing_is_written(
-    results: Path, arguments: list[str], code: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_invalid_arguments_are_refused_and_nothing_is_written(results, arguments, code, capsys):
     before = results.read_bytes()
     Path("empty.jsonl").touch()
     Path("damaged.jsonl").write_bytes(before.replace(b"false", b"?") + b"{\n" + before)
@@ -246,7 +242,7 @@ def test_invalid_arguments_are_refused_and_nothing_is_written(
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_impossible_boxes_and_masks_are_not_drawn(results: Path) -> None:
+def test_impossible_boxes_and_masks_are_not_drawn(results):
     huge = {"codes": [0] * 16, "rle": {"size": [2**20, 2**20], "counts": "PPPPPPP1"}}
     wrong = {"codes": [0] * 16, "rle": {"size": [30, 40], "counts": "\x7f"}}
     boxes = [box("a"), box("b"), box("c", float("nan"), 0, 1, 1)]
@@ -259,14 +255,14 @@ def test_impossible_boxes_and_masks_are_not_drawn(results: Path) -> None:
         assert not Path("drawn").exists()
 
 
-def test_rows_whose_boxes_are_null_are_drawn_without_boxes(results: Path) -> None:
+def test_rows_whose_boxes_are_null_are_drawn_without_boxes(results):
     saved(results, [row(0, boxes=None), row(1, boxes=None, masks=[]), row(2, boxes=[box("a")])])
     for options in ((), ("--min-score", "0.1", "--nms", "0.5")):
         assert viewed(results, "-o", "g.html", "--draw", "drawn", "--overwrite", *options) == 0
         assert [file.name for file in Path("drawn").iterdir()] == ["00002.png"]
 
 
-def test_limit_takes_the_first_rows_of_each_file(results: Path) -> None:
+def test_limit_takes_the_first_rows_of_each_file(results):
     other = saved(results.with_name("other.jsonl"), [row(0, answer="b"), row(1), row(2)])
     assert viewed(results, other, "-o", "g.html", "--limit", 2, "--size", 16) == 0
     parsed = content(Path("g.html"))
@@ -274,7 +270,7 @@ def test_limit_takes_the_first_rows_of_each_file(results: Path) -> None:
     assert copy(parsed, 0).size == (16, 12)
 
 
-def test_page_shows_settings_and_times_of_the_run(tmp_path: Path) -> None:
+def test_page_shows_settings_and_times_of_the_run(tmp_path):
     output = tmp_path / "rows.parquet"
     finished("detect", EXAMPLES, "--object", "star", "-o", output)
     page = tmp_path / "g.html"
@@ -289,7 +285,7 @@ def test_page_shows_settings_and_times_of_the_run(tmp_path: Path) -> None:
         assert "folder" not in known
 
 
-def test_unfinished_run_is_shown_with_its_rows_so_far(tmp_path: Path) -> None:
+def test_unfinished_run_is_shown_with_its_rows_so_far(tmp_path):
     output, page = tmp_path / "rows.jsonl", tmp_path / "g.html"
     run = started("caption", *MANY, "-o", output, seconds=0.05)
     wait_until(lambda: output.exists() and output.read_bytes().count(b"\n") > 3)

@@ -83,7 +83,7 @@ PHONE = {"width": 390, "height": 800}
 
 
 @pytest.fixture
-def open_page(browser: Any) -> Iterator[Any]:
+def open_page(browser) -> Iterator[Any]:
     """Opens pages, and checks that none logs anything or sends a request."""
     opened: list[OpenPage] = []
 
@@ -124,15 +124,13 @@ def some() -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def page(tmp_path: Path) -> Path:
+def page(tmp_path) -> Path:
     drawn(tmp_path, 5)
     return gallery(tmp_path, some())
 
 
 @pytest.mark.parametrize("assets", ["", "a folder #1"])
-def test_page_opens_from_a_file_with_its_images(
-    open_page: Any, tmp_path: Path, assets: str
-) -> None:
+def test_page_opens_from_a_file_with_its_images(open_page, tmp_path, assets):
     drawn(tmp_path, 5)
     options = ("--assets", str(tmp_path / assets)) if assets else ()
     shown = open_page(gallery(tmp_path, some(), *options))
@@ -145,7 +143,7 @@ def test_page_opens_from_a_file_with_its_images(
     assert shown.requests[0].startswith("file:")
 
 
-def test_boxes_and_masks_are_at_their_positions_in_the_image(open_page: Any, page: Path) -> None:
+def test_boxes_and_masks_are_at_their_positions_in_the_image(open_page, page):
     shown = open_page(page)
     drawing = shown.all(".card").nth(2).locator("svg.marks")
     assert drawing.get_attribute("viewBox") == "0 0 40 30"
@@ -167,7 +165,7 @@ def test_boxes_and_masks_are_at_their_positions_in_the_image(open_page: Any, pag
     playwright.expect(drawing).to_be_hidden()
 
 
-def test_masks_that_are_not_of_their_image_are_not_drawn(open_page: Any, tmp_path: Path) -> None:
+def test_masks_that_are_not_of_their_image_are_not_drawn(open_page, tmp_path):
     drawn(tmp_path, 1)
     square = encode(np.ones((10, 20), bool), left=7, top=9, size=(30, 40)).counts
     masks = [
@@ -191,7 +189,7 @@ def test_masks_that_are_not_of_their_image_are_not_drawn(open_page: Any, tmp_pat
     assert paths.evaluate(sides) == [7, 9, 20, 10]
 
 
-def test_scores_of_the_same_texts_are_a_matrix(open_page: Any, tmp_path: Path) -> None:
+def test_scores_of_the_same_texts_are_a_matrix(open_page, tmp_path):
     drawn(tmp_path, 3)
     rows = [
         {
@@ -221,7 +219,7 @@ def test_scores_of_the_same_texts_are_a_matrix(open_page: Any, tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_search_covers_names_answers_prompts_and_labels(open_page: Any, page: Path) -> None:
+def test_search_covers_names_answers_prompts_and_labels(open_page, page):
     shown = open_page(page)
     for words, found in [
         ("blue", ["00001.png"]),
@@ -249,7 +247,7 @@ def test_search_covers_names_answers_prompts_and_labels(open_page: Any, page: Pa
 
 
 @pytest.mark.slow
-def test_labels_prompts_and_errors_filter(open_page: Any, page: Path) -> None:
+def test_labels_prompts_and_errors_filter(open_page, page):
     shown = open_page(page)
     shown.all(
         ".chip",
@@ -269,7 +267,7 @@ def test_labels_prompts_and_errors_filter(open_page: Any, page: Path) -> None:
 
 
 @pytest.mark.slow
-def test_cards_are_sorted_by_the_selected_column(open_page: Any, page: Path) -> None:
+def test_cards_are_sorted_by_the_selected_column(open_page, page):
     shown = open_page(page)
     for sort, order in [("logprob", "2301"), ("time", "1230"), ("confidence", "2301")]:
         shown.page.select_option("#sort", sort)
@@ -282,7 +280,7 @@ def test_cards_are_sorted_by_the_selected_column(open_page: Any, page: Path) -> 
 
 
 @pytest.mark.slow
-def test_slider_hides_boxes_below_a_confidence(open_page: Any, tmp_path: Path) -> None:
+def test_slider_hides_boxes_below_a_confidence(open_page, tmp_path):
     drawn(tmp_path, 2)
     unknown = box("bird") | {"confidence": None}
     rows = [
@@ -307,7 +305,7 @@ def test_slider_hides_boxes_below_a_confidence(open_page: Any, tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_keys_navigate_cards_and_images(open_page: Any, page: Path) -> None:
+def test_keys_navigate_cards_and_images(open_page, page):
     shown = open_page(page)
     shown.press("j", "j", "k", "ArrowRight")
     playwright.expect(shown.all(".card.selected .id")).to_have_text("00001.png")
@@ -336,9 +334,7 @@ def test_keys_navigate_cards_and_images(open_page: Any, page: Path) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
-def test_page_is_readable_in_both_colour_schemes_at_any_width(
-    open_page: Any, page: Path, scheme: str, size: dict[str, int]
-) -> None:
+def test_page_is_readable_in_both_colour_schemes_at_any_width(open_page, page, scheme, size):
     shown = open_page(page, color_scheme=scheme, viewport=size)
     look = "e => [getComputedStyle(e).color, getComputedStyle(document.body).backgroundColor]"
     words = shown.all(".card .answer").first
@@ -357,7 +353,7 @@ def brightness(colour: str) -> float:
     return sum(float(part) for part in re.findall(r"[\d.]+", colour)[:3]) / 3
 
 
-def test_hostile_rows_are_text_and_run_no_script(open_page: Any, tmp_path: Path) -> None:
+def test_hostile_rows_are_text_and_run_no_script(open_page, tmp_path):
     shown = open_page(gallery(tmp_path, hostile()))
     for errors in (False, True):
         shown.press("j", "z", *["ArrowRight"] * len(HOSTILE), "Escape")
@@ -376,7 +372,7 @@ def test_hostile_rows_are_text_and_run_no_script(open_page: Any, tmp_path: Path)
     shown.says("1 answer of 14")
 
 
-def test_content_security_policy_blocks_injected_scripts(browser: Any, page: Path) -> None:
+def test_content_security_policy_blocks_injected_scripts(browser, page):
     shown = OpenPage(browser, page)
     shown.page.evaluate(
         "document.body.insertAdjacentHTML('beforeend', "
@@ -388,7 +384,7 @@ def test_content_security_policy_blocks_injected_scripts(browser: Any, page: Pat
     shown.context.close()
 
 
-def test_several_files_are_shown_side_by_side(open_page: Any, tmp_path: Path) -> None:
+def test_several_files_are_shown_side_by_side(open_page, tmp_path):
     drawn(tmp_path, 3)
     one = saved(tmp_path / "one.jsonl", [row(n, answer="same") for n in range(3)])
     other = saved(
@@ -421,9 +417,7 @@ def by_prompt(folder: Path, rows: list[dict[str, Any]], prompts: Sequence[str] =
 
 
 @pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
-def test_each_prompt_is_shown_once_below_its_image(
-    open_page: Any, tmp_path: Path, size: dict[str, int]
-) -> None:
+def test_each_prompt_is_shown_once_below_its_image(open_page, tmp_path, size):
     drawn(tmp_path, 3)
     rows = [
         row(n, task="ask", prompt=prompt, answer=f"{n}: {prompt.split()[0]}")
@@ -459,7 +453,7 @@ def test_each_prompt_is_shown_once_below_its_image(
         assert shown.all("#panel").inner_text().count("Results") == 3
 
 
-def test_boxes_of_several_prompts_are_shown_side_by_side(open_page: Any, tmp_path: Path) -> None:
+def test_boxes_of_several_prompts_are_shown_side_by_side(open_page, tmp_path):
     drawn(tmp_path, 2)
     prompts = ("detect cat", "detect dog")
     rows = [
@@ -501,7 +495,7 @@ def applied(
     return code, read_rows(made) if made.exists() else []
 
 
-def test_reviewed_rows_are_saved_and_survive_a_reload(open_page: Any, page: Path) -> None:
+def test_reviewed_rows_are_saved_and_survive_a_reload(open_page, page):
     shown = open_page(page)
     assert shown.all("#save").is_hidden()
     shown.press("j", "a", "r")
@@ -526,7 +520,7 @@ def test_reviewed_rows_are_saved_and_survive_a_reload(open_page: Any, page: Path
     assert len(saved_edits(shown)) == 1
 
 
-def test_answers_and_labels_are_corrected(open_page: Any, page: Path) -> None:
+def test_answers_and_labels_are_corrected(open_page, page):
     shown = open_page(page)
     shown.press("j", "c")
     shown.page.keyboard.type("no")
@@ -562,7 +556,7 @@ def test_answers_and_labels_are_corrected(open_page: Any, page: Path) -> None:
     assert shown.all(".card").nth(2).locator(".tag").all_inner_texts() == ["cat", "dog"]
 
 
-def test_boxes_are_moved_resized_and_drawn(open_page: Any, tmp_path: Path) -> None:
+def test_boxes_are_moved_resized_and_drawn(open_page, tmp_path):
     """With the mouse and the keyboard, undone one by one, and applied to the rows."""
     Image.new("RGB", (200, 100), "navy").save(tmp_path / "00000.png")
     boxes = [box("cat", 20, 20, 60, 60)]
@@ -607,7 +601,7 @@ def test_boxes_are_moved_resized_and_drawn(open_page: Any, tmp_path: Path) -> No
     assert shown.all("#details .edit-label").count() == 2
 
 
-def test_edits_of_hostile_rows_are_of_their_rows(open_page: Any, tmp_path: Path) -> None:
+def test_edits_of_hostile_rows_are_of_their_rows(open_page, tmp_path):
     shown = open_page(gallery(tmp_path, hostile()))
     shown.press("j", *["a"] * len(HOSTILE))
     saved(tmp_path / "plain.jsonl", [row(n, answer="x") for n in range(2)])
@@ -619,7 +613,7 @@ def test_edits_of_hostile_rows_are_of_their_rows(open_page: Any, tmp_path: Path)
     assert (code, reviewable) == (0, f"{len(rows)} reviewed")
 
 
-def test_edits_of_changed_answers_are_not_restored(open_page: Any, page: Path) -> None:
+def test_edits_of_changed_answers_are_not_restored(open_page, page):
     shown = open_page(page)
     shown.press("j", "a", "a")
     shown.says("4 answers · 2 of 4 reviewed")
@@ -635,7 +629,7 @@ def test_edits_of_changed_answers_are_not_restored(open_page: Any, page: Path) -
 
 
 @pytest.mark.slow
-def test_page_of_an_evaluation_has_metrics_and_calibration(open_page: Any, tmp_path: Path) -> None:
+def test_page_of_an_evaluation_has_metrics_and_calibration(open_page, tmp_path):
     drawn(tmp_path, 2)
     true = [row(0, prompt="detect", boxes=[box("cat")]), row(1, prompt="detect", boxes=[])]
     sure = {**box("cat"), "confidence": 0.97}
@@ -667,7 +661,7 @@ def test_page_of_an_evaluation_has_metrics_and_calibration(open_page: Any, tmp_p
 
 
 @pytest.mark.slow
-def test_page_of_many_rows_has_few_cards_in_the_document(open_page: Any, tmp_path: Path) -> None:
+def test_page_of_many_rows_has_few_cards_in_the_document(open_page, tmp_path):
     drawn(tmp_path, 50)
     rows = [row(n, image=f"{n % 50:05}.png") for n in range(3000)]
     shown = open_page(gallery(tmp_path, rows))

@@ -33,7 +33,7 @@ class Options:
     append: str | None = None
 
 
-def test_hooks_follow_from_the_options(tmp_path: Path) -> None:
+def test_hooks_follow_from_the_options(tmp_path):
     assert make_hooks(Options(), caption()) == []
     assert make_hooks(Options(), embed()) == []
     options = Options(draw=str(tmp_path / "drawn"), view=str(tmp_path / "a.html"), sidecar=".txt")
@@ -55,9 +55,7 @@ def test_hooks_follow_from_the_options(tmp_path: Path) -> None:
         (Options(view="a.html"), False),
     ],
 )
-def test_kept_texts_are_skipped_where_they_are_the_only_output(
-    tmp_path: Path, options: Options, is_skipped: bool
-) -> None:
+def test_kept_texts_are_skipped_where_they_are_the_only_output(tmp_path, options, is_skipped):
     (tmp_path / "a.txt").touch()
     values = vars(options) | {"sidecar": ".txt"}
     hook, *_ = make_hooks(Options(**values), caption(), write_page=print)
@@ -65,13 +63,13 @@ def test_kept_texts_are_skipped_where_they_are_the_only_output(
 
 
 @pytest.mark.parametrize("ending", ["txt", ".png", ".JPG", ".jsonl", ".tar", "/x.txt", ".", ""])
-def test_sidecar_that_is_not_an_ending_of_texts_is_refused(ending: str) -> None:
+def test_sidecar_that_is_not_an_ending_of_texts_is_refused(ending):
     with pytest.raises(UsageError, match="is not an ending of text files"):
         check_hooks(Options(sidecar=ending))
     check_hooks(Options(sidecar=".caption"))
 
 
-def test_draw_folder_is_checked(tmp_path: Path) -> None:
+def test_draw_folder_is_checked(tmp_path):
     with pytest.raises(UsageError, match="is inside"):
         check_hooks(Options(draw=f"{tmp_path}/drawn"), [str(tmp_path)])
     (tmp_path / "file").touch()
@@ -81,9 +79,7 @@ def test_draw_folder_is_checked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("page", ["-", "", "rows.jsonl", "./rows.jsonl", "."])
-def test_page_that_cannot_be_written_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: str
-) -> None:
+def test_page_that_cannot_be_written_is_refused(tmp_path, monkeypatch, page):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError):
         check_hooks(Options(output="rows.jsonl", view=page, overwrite=True))
@@ -102,9 +98,7 @@ class Pages:
 
 
 @pytest.mark.parametrize("complete", [True, False])
-def test_rows_of_standard_output_are_kept_for_the_page(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, complete: bool
-) -> None:
+def test_rows_of_standard_output_are_kept_for_the_page(tmp_path, monkeypatch, complete):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     write = Pages()
     (page,) = make_hooks(Options(view="a.html"), caption(), write_page=write)
@@ -115,7 +109,7 @@ def test_rows_of_standard_output_are_kept_for_the_page(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_page_of_saved_rows_is_made_from_the_output(tmp_path: Path) -> None:
+def test_page_of_saved_rows_is_made_from_the_output(tmp_path):
     write = Pages()
     page = Page(tmp_path / "rows.jsonl", caption(), write)
     page.on_row(answer(), ITEM, is_saved=True)
@@ -123,9 +117,7 @@ def test_page_of_saved_rows_is_made_from_the_output(tmp_path: Path) -> None:
     assert write.pages == [("rows.jsonl", [], [])]
 
 
-def test_rows_that_cannot_be_kept_end_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_that_cannot_be_kept_end_the_run(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
     page = Page(None, caption(), print)
     with pytest.raises(OutputFailed, match="cannot keep rows"):
@@ -143,9 +135,7 @@ def test_rows_that_cannot_be_kept_end_the_run(
         (None, ["a", "b"], []),
     ],
 )
-def test_prompts_of_every_image_are_side_by_side(
-    tmp_path: Path, templates: list[str] | None, prompts: list[str], shown: list[str]
-) -> None:
+def test_prompts_of_every_image_are_side_by_side(tmp_path, templates, prompts, shown):
     write = Pages()
     page = Page(tmp_path / "rows.jsonl", ask(templates), write)
     for prompt in prompts:

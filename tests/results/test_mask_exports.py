@@ -16,7 +16,6 @@ from pycocotools import mask as coco_masks
 from pgcli.records import Rle
 from pgcli.results.masks import MAX_BRIDGE_POINTS, contours, polygon
 from pgcli.rle import decode, encode
-from tests.support.command import Command
 from tests.support.exporting import (
     SIZES,
     exported,
@@ -57,9 +56,7 @@ def held(points_n2: numpy.ndarray, height: int, width: int) -> numpy.ndarray:
 
 @given(grids())
 @settings(deadline=None)
-def test_polygon_contains_exactly_the_pixel_centres_of_its_mask(
-    mask: numpy.ndarray,
-) -> None:
+def test_polygon_contains_exactly_the_pixel_centres_of_its_mask(mask):
     points = polygon(encode(mask))
     assert len(points) != 1
     assert (held(points, *mask.shape) == mask).all()
@@ -69,13 +66,13 @@ def test_polygon_contains_exactly_the_pixel_centres_of_its_mask(
         assert points.max(axis=0).tolist() == [x.max() + 1, y.max() + 1]
 
 
-def test_polygon_has_few_points() -> None:
+def test_polygon_has_few_points():
     assert len(polygon(encode(numpy.ones((40, 50), bool)))) == 8
     stairs = numpy.tri(200, dtype=bool)
     assert len(polygon(encode(stairs))) < 10
 
 
-def test_parts_of_a_polygon_are_joined_at_their_closest_points() -> None:
+def test_parts_of_a_polygon_are_joined_at_their_closest_points():
     ragged = numpy.random.default_rng(0).integers(0, 5, (600, 2))
     mask = numpy.zeros((600, 40), bool)
     for row, (left, right) in enumerate(ragged):
@@ -93,20 +90,20 @@ def length(points_n2: numpy.ndarray) -> float:
     return float(numpy.hypot(*onward.T).sum())
 
 
-def test_mask_with_empty_runs_equals_its_normalized_form() -> None:
+def test_mask_with_empty_runs_equals_its_normalized_form():
     mask = Rle((4, 2), "11014")  # 1 without, 1 within, 0 without, 2 within, 4 without
     again = Rle((4, 2), encode(decode(mask)).counts)
     assert mask.counts != again.counts
     assert polygon(mask).tolist() == polygon(again).tolist()
 
 
-def test_polygon_of_a_noisy_mask_drops_only_specks() -> None:
+def test_polygon_of_a_noisy_mask_drops_only_specks():
     noisy = shape(200, 200) ^ (numpy.random.default_rng(0).random((200, 200)) < 0.01)
     points = polygon(encode(noisy))
     assert overlap(held(points, 200, 200), noisy) > 0.98
 
 
-def test_mask_larger_than_any_image_is_ignored() -> None:
+def test_mask_larger_than_any_image_is_ignored():
     everywhere = Rle((1, 1 << 30), "0PPPPPP1")
     assert coco_masks.area({"size": [1, 1 << 30], "counts": everywhere.counts}) == 1 << 30
     for size in ((1, 1 << 30), (1 << 30, 1)):
@@ -127,9 +124,7 @@ def yolo_polygons(output: Path, name: str, size: tuple[int, int]) -> list[tuple[
     ]
 
 
-def test_yolo_polygons_reproduce_masks_with_parts_and_holes(
-    cli: Command, masks: Path, tmp_path: Path
-) -> None:
+def test_yolo_polygons_reproduce_masks_with_parts_and_holes(cli, masks, tmp_path):
     output = tmp_path / "yolo"
     assert exported(cli, masks, "yolo", output)[0] == 0
     for name, size in SIZES.items():
@@ -143,9 +138,7 @@ def test_yolo_polygons_reproduce_masks_with_parts_and_holes(
         assert overlap(filled, mask) > 0.95
 
 
-def test_a_box_without_a_mask_becomes_a_rectangle_and_is_reported(
-    cli: Command, masks: Path, tmp_path: Path
-) -> None:
+def test_a_box_without_a_mask_becomes_a_rectangle_and_is_reported(cli, masks, tmp_path):
     code, err = exported(cli, masks, "yolo", tmp_path / "yolo")
     assert code == 0
     assert "1 box written as rectangles, without a mask" in err
@@ -154,9 +147,7 @@ def test_a_box_without_a_mask_becomes_a_rectangle_and_is_reported(
     assert points == pytest.approx(numpy.array([[8, 4], [28, 4], [28, 14], [8, 14]]), abs=1e-3)
 
 
-def test_yolo_labels_are_boxes_if_no_row_has_a_mask(
-    cli: Command, folder: Path, masks: Path, tmp_path: Path
-) -> None:
+def test_yolo_labels_are_boxes_if_no_row_has_a_mask(cli, folder, masks, tmp_path):
     codes = [json.loads(line) for line in masks.read_text().splitlines()]
     for one in codes:  # as `segment` writes rows without a mask decoder
         one["masks"] = [mask and mask | {"rle": None} for mask in one["masks"]]
@@ -169,9 +160,7 @@ def test_yolo_labels_are_boxes_if_no_row_has_a_mask(
         assert all(len(line.split()) == 5 for line in lines)
 
 
-def test_label_studio_has_polygons_for_masks_and_rectangles_for_boxes(
-    cli: Command, masks: Path, tmp_path: Path
-) -> None:
+def test_label_studio_has_polygons_for_masks_and_rectangles_for_boxes(cli, masks, tmp_path):
     assert exported(cli, masks, "labelstudio", tmp_path / "tasks.json")[0] == 0
     tasks = json.loads((tmp_path / "tasks.json").read_text())
     for task, (width, height) in zip(tasks, SIZES.values(), strict=True):
@@ -186,9 +175,7 @@ def test_label_studio_has_polygons_for_masks_and_rectangles_for_boxes(
 
 
 @pytest.mark.parametrize("to", ["coco", "yolo", "labelstudio", "fiftyone"])
-def test_mask_of_a_huge_image_allocates_no_pixels(
-    cli: Command, folder: Path, tmp_path: Path, to: str
-) -> None:
+def test_mask_of_a_huge_image_allocates_no_pixels(cli, folder, tmp_path, to):
     (row,) = segmented(folder)[:1]
     # the image has another size, so it is not exported
     options = ("--store-images", "none") if to in ("yolo", "fiftyone") else ()

@@ -38,7 +38,7 @@ def texts(folder: Path) -> dict[str, str]:
     return {str(one.relative_to(folder)): one.read_text() for one in folder.rglob("*.txt")}
 
 
-def test_each_image_has_a_text_and_errors_have_none(tmp_path: Path) -> None:
+def test_each_image_has_a_text_and_errors_have_none(tmp_path):
     names = ("a.jpg", "a.png", "b.PNG", "bad.png", "sub/a.png", "c.tar.png")
     fact = written(images(tmp_path, *names), "one", "sks, ", "!", bad="bad.png")
     assert texts(tmp_path).keys() == {"a.txt", "a.png.txt", "b.txt", "sub/a.txt", "c.tar.txt"}
@@ -49,7 +49,7 @@ def test_each_image_has_a_text_and_errors_have_none(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob(".pgcli*"))
 
 
-def test_existing_texts_are_kept_unless_they_are_overwritten(tmp_path: Path) -> None:
+def test_existing_texts_are_kept_unless_they_are_overwritten(tmp_path):
     items = images(tmp_path, "a.png", "b.png", "c.png")
     (tmp_path / "a.txt").write_text("mine")
     (tmp_path / "elsewhere").write_text("one\n")
@@ -61,9 +61,7 @@ def test_existing_texts_are_kept_unless_they_are_overwritten(tmp_path: Path) -> 
     assert (tmp_path / "elsewhere").read_text() == "one\n"
 
 
-def test_text_that_appears_meanwhile_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_text_that_appears_meanwhile_is_kept(tmp_path, monkeypatch):
     (item,) = images(tmp_path, "a.png")
     hook = Sidecars(".txt")
     (tmp_path / "a.txt").write_text("mine")
@@ -72,7 +70,7 @@ def test_text_that_appears_meanwhile_is_kept(
     assert (texts(tmp_path), hook.counts["kept"]) == ({"a.txt": "mine"}, 1)
 
 
-def test_images_that_are_not_files_have_none(tmp_path: Path) -> None:
+def test_images_that_are_not_files_have_none(tmp_path):
     items = [
         Item(0, "0", "0", data=b"bytes"),
         Item(1, "x/a.png", "s3://x/a.png", path="s3://x/a.png"),
@@ -85,7 +83,7 @@ def test_images_that_are_not_files_have_none(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_names_are_claimed_in_the_order_of_the_input(tmp_path: Path) -> None:
+def test_names_are_claimed_in_the_order_of_the_input(tmp_path):
     """An image that is not asked yet, or has an error, keeps its name."""
     items = images(tmp_path, "a.png", "a.jpg")
     written(items, bad="a.png")
@@ -95,13 +93,13 @@ def test_names_are_claimed_in_the_order_of_the_input(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("twins", ["caf\u00e9 cafe\u0301", "Case case"])
-def test_names_equal_on_some_file_systems_have_two_texts(tmp_path: Path, twins: str) -> None:
+def test_names_equal_on_some_file_systems_have_two_texts(tmp_path, twins):
     first, second = sorted(twins.split())
     written(images(tmp_path, f"{first}.png", f"{second}.png"))
     assert texts(tmp_path).keys() == {f"{first}.txt", f"{second}.png.txt"}
 
 
-def test_image_with_too_long_a_name_has_no_text(tmp_path: Path) -> None:
+def test_image_with_too_long_a_name_has_no_text(tmp_path):
     hook = Sidecars(".caption")
     for item in images(tmp_path, "n" * 251 + ".png", "o" * 247 + ".png"):
         hook.on_row(answer(item.index), item, is_saved=False)
@@ -110,28 +108,26 @@ def test_image_with_too_long_a_name_has_no_text(tmp_path: Path) -> None:
     assert (tmp_path / ("o" * 247 + ".caption")).exists()
 
 
-def test_name_that_is_not_utf8_has_a_text(tmp_path: Path) -> None:
+def test_name_that_is_not_utf8_has_a_text(tmp_path):
     name = os.fsdecode(b"c\xff\n.png")
     assert written(images(tmp_path, name), "half \ud800") == "1 file ending in .txt"
     assert (tmp_path / name.replace(".png", ".txt")).read_text() == "half \ufffd\n"
 
 
-def test_relative_image_has_its_text_in_the_current_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_relative_image_has_its_text_in_the_current_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     written([Item(0, "a.png", "a.png", path="a.png"), Item(1, "b.png", "b.png", path="./b.png")])
     assert texts(tmp_path).keys() == {"a.txt", "b.txt"}
 
 
-def test_folder_in_place_of_a_text_ends_the_run(tmp_path: Path) -> None:
+def test_folder_in_place_of_a_text_ends_the_run(tmp_path):
     items = images(tmp_path, "a.png")
     (tmp_path / "a.txt").mkdir()
     with pytest.raises(OutputFailed, match=r"cannot write .*a\.txt"):
         written(items, overwrite=True)
 
 
-def test_text_below_a_folder_creates_its_folders(tmp_path: Path) -> None:
+def test_text_below_a_folder_creates_its_folders(tmp_path):
     """As exports write them."""
     hook, target = Sidecars(".txt"), str(tmp_path)
     name = hook.claim(f"{target}/sub/a.png")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(params=["linux", "no /proc"])
-def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def system(request, monkeypatch) -> None:
     """What systems other than Linux lack."""
     if request.param != "linux":
         monkeypatch.setattr(Path, "readlink", missing)
@@ -33,7 +32,7 @@ def missing(*_: object) -> int:
     raise FileNotFoundError
 
 
-def test_regular_file_is_read_through_links(tmp_path: Path, system: None) -> None:
+def test_regular_file_is_read_through_links(tmp_path, system):
     (tmp_path / "a").write_bytes(b"1")
     (tmp_path / "b").symlink_to("a")
     for name in ("a", "b"):
@@ -44,15 +43,13 @@ def test_regular_file_is_read_through_links(tmp_path: Path, system: None) -> Non
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
-def test_nothing_else_is_opened(
-    tmp_path: Path, system: None, make: Callable[[Path], object]
-) -> None:
+def test_nothing_else_is_opened(tmp_path, system, make):
     make(tmp_path / "x")
     with ends_soon(), pytest.raises(NotRegularFileError):
         open_regular(tmp_path / "x")
 
 
-def test_file_outside_its_folder_is_not_opened(tmp_path: Path, system: None) -> None:
+def test_file_outside_its_folder_is_not_opened(tmp_path, system):
     (tmp_path / "in").mkdir()
     (tmp_path / "inside").write_bytes(b"1")
     (tmp_path / "in" / "link").symlink_to(tmp_path / "inside")
@@ -61,7 +58,7 @@ def test_file_outside_its_folder_is_not_opened(tmp_path: Path, system: None) -> 
             open_regular(path, str(tmp_path / "in"))
 
 
-def test_text_may_be_a_pipe_of_the_shell(tmp_path: Path) -> None:
+def test_text_may_be_a_pipe_of_the_shell(tmp_path):
     (tmp_path / "a").write_bytes("é\r\nb\rc".encode())
     assert read_text(tmp_path / "a") == "é\nb\nc"
     code = "from pgcli.stores.files import read_text; print(read_text('/dev/stdin'))"
@@ -77,7 +74,7 @@ def test_text_may_be_a_pipe_of_the_shell(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[1]", "{", '{"a":' * 9999, '{"a":' * 99 + "1" + "}" * 99])
-def test_damaged_object_is_none(tmp_path: Path, text: str) -> None:
+def test_damaged_object_is_none(tmp_path, text):
     file = tmp_path / "x.json"
     assert read_json(file) is None
     file.write_text(text)

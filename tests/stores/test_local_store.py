@@ -36,7 +36,7 @@ USES: dict[str, Callable[[LocalStore, str], Any]] = {
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[LocalStore]:
+def store(tmp_path) -> Iterator[LocalStore]:
     store = LocalStore(tmp_path / "state", create=True)
     yield store
     store.close()
@@ -77,9 +77,7 @@ STRANGERS: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("kind", STRANGERS)
 @pytest.mark.parametrize("use", USES)
-def test_what_is_no_file_is_refused_by_name(
-    store: LocalStore, tmp_path: Path, use: str, kind: str, name: str
-) -> None:
+def test_what_is_no_file_is_refused_by_name(store, tmp_path, use, kind, name):
     path = store.path / name
     path.parent.mkdir(exist_ok=True)
     STRANGERS[kind](path)
@@ -93,7 +91,7 @@ def test_what_is_no_file_is_refused_by_name(
     assert {file.name for file in store.path.rglob("*")} <= {path.name, path.parent.name}
 
 
-def test_nothing_is_appended_to_a_hard_link(store: LocalStore, tmp_path: Path) -> None:
+def test_nothing_is_appended_to_a_hard_link(store, tmp_path):
     victim = tmp_path / "victim"
     victim.write_bytes(b"precious")
     (store.path / "rows").hardlink_to(victim)
@@ -103,7 +101,7 @@ def test_nothing_is_appended_to_a_hard_link(store: LocalStore, tmp_path: Path) -
 
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("kind", ["a link", "a FIFO", "a file"])
-def test_folder_in_the_store_is_a_folder(store: LocalStore, kind: str, use: str) -> None:
+def test_folder_in_the_store_is_a_folder(store, kind, use):
     folder, victims = store.path / "open", store.path.parent / "victims"
     victims.mkdir()
     (victims / "000.jsonl").write_bytes(b"precious")
@@ -114,9 +112,7 @@ def test_folder_in_the_store_is_a_folder(store: LocalStore, kind: str, use: str)
     assert [file.read_bytes() for file in victims.iterdir()] == [b"precious"]
 
 
-def test_file_that_becomes_a_link_between_two_calls_is_not_followed(
-    store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_that_becomes_a_link_between_two_calls_is_not_followed(store, tmp_path, monkeypatch):
     victim = tmp_path / "victim"
     victim.write_bytes(b"precious")
     store.replace("log.txt", b"old")
@@ -139,9 +135,7 @@ def test_file_that_becomes_a_link_between_two_calls_is_not_followed(
     assert victim.read_bytes() == b"precious"
 
 
-def test_file_that_becomes_a_fifo_between_two_calls_is_not_used(
-    store: LocalStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_that_becomes_a_fifo_between_two_calls_is_not_used(store, monkeypatch):
     store.replace("log.txt", b"old")
     open_ = os.open
 
@@ -159,7 +153,7 @@ def test_file_that_becomes_a_fifo_between_two_calls_is_not_used(
         (store.path / "log.txt").touch()
 
 
-def test_folder_may_be_a_link_only_where_that_is_said(tmp_path: Path) -> None:
+def test_folder_may_be_a_link_only_where_that_is_said(tmp_path):
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "mine").touch()
     (tmp_path / "state").symlink_to("docs")
@@ -179,7 +173,7 @@ def test_folder_may_be_a_link_only_where_that_is_said(tmp_path: Path) -> None:
     assert (tmp_path / "none" / "deeper").is_dir()
 
 
-def test_folder_that_is_swapped_for_a_link_is_not_left(store: LocalStore, tmp_path: Path) -> None:
+def test_folder_that_is_swapped_for_a_link_is_not_left(store, tmp_path):
     """What was opened stays open: a link in the place of the folder later changes nothing."""
     store.replace("a", b"1")
     victims = tmp_path / "victims"
@@ -204,7 +198,7 @@ for number in range(200):
 
 
 @pytest.mark.parametrize("links", [True, False])
-def test_of_several_processes_one_creates_a_file(tmp_path: Path, links: bool) -> None:
+def test_of_several_processes_one_creates_a_file(tmp_path, links):
     code = CREATE
     if not links:  # as on a file system without hard links
         code = (
@@ -236,9 +230,7 @@ def test_of_several_processes_one_creates_a_file(tmp_path: Path, links: bool) ->
     assert len(list((tmp_path / "state" / "claims").iterdir())) == 200
 
 
-def test_temporary_files_of_killed_processes_are_removed_and_no_others(
-    store: LocalStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_temporary_files_of_killed_processes_are_removed_and_no_others(store, monkeypatch):
     abandoned = store.path / temporary_name("run.json")
     abandoned.touch()
     store.remove_abandoned()
@@ -276,9 +268,7 @@ class Failing:
 
 
 @pytest.mark.parametrize("problem", [errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EROFS])
-def test_each_failing_call_is_an_error_that_leaves_whole_files(
-    tmp_path: Path, problem: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_failing_call_is_an_error_that_leaves_whole_files(tmp_path, problem, monkeypatch):
     def use(folder: Path) -> None:
         store = LocalStore(folder, create=True)
         with store.lock("lock", timeout_seconds=0):
@@ -313,7 +303,7 @@ def test_each_failing_call_is_an_error_that_leaves_whole_files(
     assert number > 40
 
 
-def test_full_disk_leaves_the_earlier_file(store: LocalStore) -> None:
+def test_full_disk_leaves_the_earlier_file(store):
     store.replace("run.json", b"old")
 
     def fill(file: Any) -> None:
@@ -326,7 +316,7 @@ def test_full_disk_leaves_the_earlier_file(store: LocalStore) -> None:
     assert names_in(store.path) == ["run.json"]
 
 
-def test_interrupted_close_is_no_error(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_close_is_no_error(store, monkeypatch):
     """Linux has closed the file then."""
     real, interrupted = os.close, list[int]()
 
@@ -343,7 +333,7 @@ def test_interrupted_close_is_no_error(store: LocalStore, monkeypatch: pytest.Mo
     assert len(interrupted) > 3
 
 
-def test_appended_file_is_at_its_end(store: LocalStore) -> None:
+def test_appended_file_is_at_its_end(store):
     for content in (b"", b"abc"):
         descriptor = store.open_append("open/000.jsonl")
         assert os.lseek(descriptor, 0, os.SEEK_CUR) == len(content)
@@ -352,7 +342,7 @@ def test_appended_file_is_at_its_end(store: LocalStore) -> None:
     assert store.read("open/000.jsonl") == b"abcabc"
 
 
-def test_exclusive_lock_is_alone_and_shared_ones_are_not(store: LocalStore) -> None:
+def test_exclusive_lock_is_alone_and_shared_ones_are_not(store):
     other = LocalStore(store.path)
     with store.lock("lock"):
         for shared in (True, False):
@@ -369,9 +359,7 @@ def test_exclusive_lock_is_alone_and_shared_ones_are_not(store: LocalStore) -> N
         pass
 
 
-def test_lock_of_a_folder_that_was_removed_is_that_of_the_new_one(
-    store: LocalStore,
-) -> None:
+def test_lock_of_a_folder_that_was_removed_is_that_of_the_new_one(store):
     store.remove_folders()
     assert not store.path.exists()
     with store.lock("lock"):
@@ -395,9 +383,7 @@ def test_lock_of_a_folder_that_was_removed_is_that_of_the_new_one(
         assert names_in(store.path) == ["lock"]
 
 
-def test_lock_of_a_file_that_is_removed_just_then_is_that_of_the_new_one(
-    store: LocalStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lock_of_a_file_that_is_removed_just_then_is_that_of_the_new_one(store, monkeypatch):
     try_lock, removed = local.try_lock, list[Path]()
 
     def remove(descriptor: int, *, shared: bool = False) -> bool:
@@ -416,7 +402,7 @@ def test_lock_of_a_file_that_is_removed_just_then_is_that_of_the_new_one(
     assert removed
 
 
-def test_only_empty_folders_are_removed(store: LocalStore) -> None:
+def test_only_empty_folders_are_removed(store):
     store.create("claims/1", b"")
     store.create("open/1", b"")
     store.delete(["open/1"])
@@ -427,7 +413,7 @@ def test_only_empty_folders_are_removed(store: LocalStore) -> None:
     assert not store.path.exists()
 
 
-def test_descriptors_are_closed(tmp_path: Path) -> None:
+def test_descriptors_are_closed(tmp_path):
     def use() -> None:
         store = LocalStore(tmp_path / "state", create=True)
         os.close(store.open_append("open/0"))
@@ -447,7 +433,7 @@ def test_descriptors_are_closed(tmp_path: Path) -> None:
     assert set(Path("/proc/self/fd").iterdir()) == before
 
 
-def test_file_of_any_path_is_published_as_a_whole(tmp_path: Path) -> None:
+def test_file_of_any_path_is_published_as_a_whole(tmp_path):
     file = tmp_path / "x.json"
     for replace, text in ((False, "first"), (True, "second")):
         with published(file, replace=replace) as path:
@@ -464,9 +450,7 @@ def test_file_of_any_path_is_published_as_a_whole(tmp_path: Path) -> None:
     assert len(os.fsencode(temporary_name("é" * 127))) < 255
 
 
-def test_rename_takes_no_name_where_the_system_cannot_exclude_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rename_takes_no_name_where_the_system_cannot_exclude_others(tmp_path, monkeypatch):
     import ctypes
 
     monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: object())

@@ -9,7 +9,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -52,7 +51,7 @@ def in_moto(files: Files) -> Iterator[str]:
     scope="module",
     params=["moto", "s3", "hf", *(pytest.param(x, marks=pytest.mark.slow) for x in ("gs", "az"))],
 )
-def store(request: pytest.FixtureRequest) -> Iterator[StoreLocation]:
+def store(request) -> Iterator[StoreLocation]:
     files = {f"images/{name}": data for name, data in FILES.items()}
     kinds = {"s3": S3, "gs": Google, "az": Azure, "hf": Hub}
     kind = request.param
@@ -61,7 +60,7 @@ def store(request: pytest.FixtureRequest) -> Iterator[StoreLocation]:
 
 
 @pytest.fixture
-def base(store: StoreLocation, monkeypatch: pytest.MonkeyPatch) -> str:
+def base(store, monkeypatch) -> str:
     """The address of the files, which this process reads."""
     for name, value in store.environment.items():
         monkeypatch.setenv(name, value)
@@ -78,7 +77,7 @@ def base(store: StoreLocation, monkeypatch: pytest.MonkeyPatch) -> str:
     return store.base
 
 
-def test_files_are_listed_and_read(base: str) -> None:
+def test_files_are_listed_and_read(base):
     reading = Reader()
     entries = {entry.name: entry for entry in reading.entries(base)}
     assert list(entries) == sorted(FILES)
@@ -101,7 +100,7 @@ def test_files_are_listed_and_read(base: str) -> None:
     assert {name: reading.kind(f"{base}/{name}") for name in kinds} == kinds
 
 
-def test_tables_and_archives_are_seekable_streams(base: str) -> None:
+def test_tables_and_archives_are_seekable_streams(base):
     reading = Reader()
     with reading.open(f"{base}/parts/0.parquet") as file:
         assert pq.read_table(file)["label"].to_pylist() == [0, 1]
@@ -120,7 +119,7 @@ def test_tables_and_archives_are_seekable_streams(base: str) -> None:
 
 
 @pytest.fixture
-def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Files]:
+def s3(monkeypatch) -> Iterator[Files]:
     """The files of an S3 server that this process reads."""
     files = {f"images/{name}": data for name, data in FILES.items()}
     with serve(S3, files) as endpoint:
@@ -129,7 +128,7 @@ def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Files]:
         yield files
 
 
-def test_object_that_stands_for_the_folder_is_left_out(s3: Files) -> None:
+def test_object_that_stands_for_the_folder_is_left_out(s3):
     s3.clear()
     s3 |= {"images/photos": b"", "images/photos/a/b.png": PNG, "images/photos/empty.png": b""}
     entries = list(Reader().entries("s3://images/photos"))
@@ -137,7 +136,7 @@ def test_object_that_stands_for_the_folder_is_left_out(s3: Files) -> None:
     assert (entries[0].size, entries[0].modified) == (len(PNG), NEW_YEAR)
 
 
-def test_listing_is_a_stream_of_pages(monkeypatch: Any) -> None:
+def test_listing_is_a_stream_of_pages(monkeypatch):
     """The first names are there before the store has sent the others."""
     release, asked = threading.Event(), list[str]()
 
@@ -165,7 +164,7 @@ def test_listing_is_a_stream_of_pages(monkeypatch: Any) -> None:
     assert asked == ["", "next"]
 
 
-def test_unreachable_store_is_an_error_row(monkeypatch: Any) -> None:
+def test_unreachable_store_is_an_error_row(monkeypatch):
     for name, value in locate_store("s3", "http://127.0.0.1:9").environment.items():
         monkeypatch.setenv(name, value)
     with Reader().fetched(Item(0, "x", "x", "s3://images/x.png")) as item:
@@ -181,7 +180,7 @@ def test_unreachable_store_is_an_error_row(monkeypatch: Any) -> None:
         (500, "io_error"),
     ],
 )
-def test_store_error_has_the_code_of_its_status(monkeypatch: Any, status: int, code: str) -> None:
+def test_store_error_has_the_code_of_its_status(monkeypatch, status, code):
     class Refusing(S3):
         def answer(self, path: str, query: Any) -> None:
             self.respond(status)
@@ -202,7 +201,7 @@ def test_store_error_has_the_code_of_its_status(monkeypatch: Any, status: int, c
     assert status != 500 or "500 Internal Server Error" in problem.value.fault.message
 
 
-def test_key_that_looks_like_a_status_is_not_one(s3: Files, monkeypatch: Any) -> None:
+def test_key_that_looks_like_a_status_is_not_one(s3, monkeypatch):
     """Errors are classified by type and status, never by a text that holds the key."""
     keys = ["photos/1403 beach.jpg", "photos/404 status: 404.jpg", "photos/timeout 403 .jpg"]
     keys += ["AWS Error ACCESS_DENIED.jpg", "NO_SUCH_KEY/does not exist.jpg"]
@@ -227,9 +226,7 @@ def test_key_that_looks_like_a_status_is_not_one(s3: Files, monkeypatch: Any) ->
             assert problem.value.fault.code == "io_error"
 
 
-def test_aws_profile_keys_are_read_from_the_credentials_file(
-    monkeypatch: Any, tmp_path: Path
-) -> None:
+def test_aws_profile_keys_are_read_from_the_credentials_file(monkeypatch, tmp_path):
     file = tmp_path / "credentials"
     file.write_text("[default]\naws_access_key_id = a\naws_secret_access_key = b%\n[other]\n")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
@@ -246,7 +243,7 @@ def test_aws_profile_keys_are_read_from_the_credentials_file(
     assert profile_keys() == {}
 
 
-def test_stalled_store_times_out(monkeypatch: Any) -> None:
+def test_stalled_store_times_out(monkeypatch):
     release = threading.Event()
 
     class Stalling(S3):
@@ -267,7 +264,7 @@ def test_stalled_store_times_out(monkeypatch: Any) -> None:
 
 
 @pytest.fixture
-def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def silent(monkeypatch) -> Iterator[None]:
     """An S3 server that accepts connections and answers nothing."""
     with socket.create_server(("127.0.0.1", 0), backlog=100) as server:
         url = f"http://127.0.0.1:{server.getsockname()[1]}"
@@ -277,15 +274,13 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def test_store_that_never_answers_is_a_timeout(
-    silent: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_store_that_never_answers_is_a_timeout(silent, monkeypatch):
     monkeypatch.setattr(reader, "FETCH_SECONDS", 1.0)
     with ends_soon(), Reader().fetched(Item(0, "a", "a", "s3://images/a.png")) as item:
         assert item.fault.code == "timeout"
 
 
-def test_stop_ends_the_wait_for_a_store(silent: None) -> None:
+def test_stop_ends_the_wait_for_a_store(silent):
     reading, faults = Reader(), list[str]()
 
     def wait(use: Any) -> None:

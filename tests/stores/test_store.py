@@ -30,7 +30,7 @@ NAMES = ["run.json", "claims/7", "part-000000.parquet"]
 
 
 @pytest.fixture(params=["local", "s3", "unconditional"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+def store(request, tmp_path) -> Iterator[Store]:
     if request.param == "local":
         yield open_folder(str(tmp_path / "rows.pgcli"), create=True)
     else:
@@ -43,7 +43,7 @@ def listed(store: Store, prefix: str = "") -> list[str]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_file_is_what_was_written_last(store: Store, name: str) -> None:
+def test_file_is_what_was_written_last(store, name):
     assert store.read(name) is None
     assert store.create(name, b"first")
     assert not store.create(name, b"second")
@@ -56,7 +56,7 @@ def test_file_is_what_was_written_last(store: Store, name: str) -> None:
     assert store.read(name) == b""
 
 
-def test_end_of_a_file_is_read(store: Store) -> None:
+def test_end_of_a_file_is_read(store):
     store.replace("a", b"0123456789")
     assert store.read("a", last=3) == b"789"
     assert store.read("a", last=10) == store.read("a", last=99) == b"0123456789"
@@ -65,7 +65,7 @@ def test_end_of_a_file_is_read(store: Store) -> None:
     assert store.read("none", last=3) is None
 
 
-def test_listing_is_of_one_folder_and_of_what_begins_so(store: Store) -> None:
+def test_listing_is_of_one_folder_and_of_what_begins_so(store):
     for name in (*NAMES, "claims/10", "part-1/deep", "claimsx"):
         store.create(name, name.encode())
     assert listed(store) == ["claimsx", "part-000000.parquet", "run.json"]
@@ -78,9 +78,7 @@ def test_listing_is_of_one_folder_and_of_what_begins_so(store: Store) -> None:
     assert abs(entry.modified - time.time()) < 100
 
 
-def test_many_files_are_listed_while_others_are_read_and_deleted(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_files_are_listed_while_others_are_read_and_deleted(store, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     names = {f"claims/{number}" for number in range(1200)}
     for name in names:
@@ -96,7 +94,7 @@ def test_many_files_are_listed_while_others_are_read_and_deleted(
     assert listed(store, "claims/") == []
 
 
-def test_of_several_threads_one_creates_a_file(store: Store) -> None:
+def test_of_several_threads_one_creates_a_file(store):
     if not store.is_conditional:
         return  # a store that replaces what exists takes one process
     for number in range(20):
@@ -107,7 +105,7 @@ def test_of_several_threads_one_creates_a_file(store: Store) -> None:
         assert store.read(f"claims/{number}") == contents[is_first.index(True)]
 
 
-def test_store_says_whether_it_is_conditional(tmp_path: Path) -> None:
+def test_store_says_whether_it_is_conditional(tmp_path):
     assert open_folder(str(tmp_path)).is_conditional
     for kind, expected in ((WritableS3, True), (Unconditional, False), (Unimplemented, False)):
         with used_store(kind) as files:
@@ -118,7 +116,7 @@ def test_store_says_whether_it_is_conditional(tmp_path: Path) -> None:
             assert not store.create("a", b"2")
 
 
-def test_busy_store_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_busy_store_is_tried_again(monkeypatch):
     with used_store(Busy) as files:
         store = ObjectStore(f"{BUCKET}/rows/")
         for number in range(6):
@@ -126,7 +124,7 @@ def test_busy_store_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(files) == 7
 
 
-def test_refused_store_is_output_failed() -> None:
+def test_refused_store_is_output_failed():
     with used_store(Denied):
         store = ObjectStore(f"{BUCKET}/rows/")
         for write in (lambda: store.replace("a", b""), lambda: store.create("a", b"")):
@@ -136,9 +134,7 @@ def test_refused_store_is_output_failed() -> None:
             assert "s3://bucket/rows/" in str(problem.value)
 
 
-def test_object_that_exists_and_cannot_be_read_is_output_failed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_object_that_exists_and_cannot_be_read_is_output_failed(monkeypatch):
     monkeypatch.setattr(objects, "CONFLICT_SECONDS", 0.0)
 
     class Haunted(WritableS3):
@@ -149,7 +145,7 @@ def test_object_that_exists_and_cannot_be_read_is_output_failed(
         ObjectStore(f"{BUCKET}/rows").create("a", b"")
 
 
-def test_store_that_deletes_one_by_one_deletes_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_store_that_deletes_one_by_one_deletes_all(monkeypatch):
     names = {"a", "c"}
 
     class Bucket:
@@ -164,7 +160,7 @@ def test_store_that_deletes_one_by_one_deletes_all(monkeypatch: pytest.MonkeyPat
     assert not names
 
 
-def test_error_of_the_system_in_the_middle_of_a_listing_is_output_failed(tmp_path: Path) -> None:
+def test_error_of_the_system_in_the_middle_of_a_listing_is_output_failed(tmp_path):
     store = open_folder(str(tmp_path))
     store.create("a", b"")
 

@@ -40,13 +40,13 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture
-def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_pauses(monkeypatch) -> None:
     """Pauses of hundredths of a second between tries."""
     monkeypatch.setattr(web, "PAUSES_SECONDS", (0.01, 0.01, 0.01))
 
 
 @pytest.fixture
-def short_timeouts(short_pauses: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def short_timeouts(short_pauses, monkeypatch) -> None:
     """Timeouts of tenths of a second, too."""
     monkeypatch.setattr(reader, "FETCH_SECONDS", 1.0)
     monkeypatch.setattr(reader, "FILE_SECONDS", 1.0)
@@ -54,7 +54,7 @@ def short_timeouts(short_pauses: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def public(monkeypatch: pytest.MonkeyPatch) -> None:
+def public(monkeypatch) -> None:
     """Treat 127.0.0.1 as public, and no other private address."""
     is_public = network.is_public
     monkeypatch.setattr(network, "is_public", lambda text: text == "127.0.0.1" or is_public(text))
@@ -93,14 +93,12 @@ def outcome(address: str, reading: Reader | None = None) -> str:
         ("local_file.png", "url_blocked", 1),
     ],
 )
-def test_each_answer_of_a_server_has_its_error(
-    server: Server, short_pauses: None, path: str, expected: str, tries: int
-) -> None:
+def test_each_answer_of_a_server_has_its_error(server, short_pauses, path, expected, tries):
     assert outcome(f"{server.url}/{path}") == expected
     assert server.counts[f"/{path}"] == tries
 
 
-def test_request_has_the_path_and_the_host_as_they_are_written(server: Server) -> None:
+def test_request_has_the_path_and_the_host_as_they_are_written(server):
     server.files["/a;b%20c/%C3%A9.png;x"] = PNG
     assert outcome(f"{server.url}/a;b c/é.png;x#part") == "good"
     [(path, headers)] = server.requests
@@ -110,21 +108,19 @@ def test_request_has_the_path_and_the_host_as_they_are_written(server: Server) -
 
 
 @pytest.mark.parametrize("path", ["loris.png", "drip.png", "silent.png", "more.png"])
-def test_slow_server_times_out(server: Server, short_timeouts: None, path: str) -> None:
+def test_slow_server_times_out(server, short_timeouts, path):
     with ends_soon():
         assert outcome(f"{server.url}/{path}") == "timeout"
 
 
 @pytest.mark.parametrize("path", ["endless.png", "chunks.png"])
-def test_endless_body_is_read_to_the_limit(server: Server, path: str) -> None:
+def test_endless_body_is_read_to_the_limit(server, path):
     with pytest.raises(RemoteError) as problem:
         Reader(allow_private_hosts=True).read(f"{server.url}/{path}", limit=2**22)
     assert problem.value.fault.code == "too_large"
 
 
-def test_retry_after_is_respected(
-    server: Server, short_pauses: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_retry_after_is_respected(server, short_pauses, monkeypatch):
     pauses: list[float] = []
     monkeypatch.setattr(web, "time", SimpleNamespace(sleep=pauses.append))
     assert outcome(f"{server.url}/often.png") == "good"
@@ -134,22 +130,20 @@ def test_retry_after_is_respected(
 @pytest.mark.parametrize(
     ("text", "seconds"), [("2", 2), (" 7 ", 7), ("", 0), ("soon", 0), ("-1", -1), ("9" * 999, inf)]
 )
-def test_retry_after_is_parsed_or_ignored(text: str, seconds: float) -> None:
+def test_retry_after_is_parsed_or_ignored(text, seconds):
     assert web.retry_after(text) == seconds
     assert web.retry_after("Wed, 21 Oct 2015 07:28:00 GMT") == 0
 
 
 @pytest.mark.parametrize("path", ["loopback.png", "metadata.png", "decimal.png"])
-def test_redirect_to_private_address_is_blocked(
-    server: Server, public: None, short_pauses: None, path: str
-) -> None:
+def test_redirect_to_private_address_is_blocked(server, public, short_pauses, path):
     assert outcome(f"{server.url}/{path}", Reader()) == "url_blocked"
     assert [requested for requested, _ in server.requests] == [f"/{path}"]
     assert outcome(f"{server.url}/moved.png", Reader()) == "good"
 
 
 @pytest.mark.parametrize("host", ["192.0.0.192", "198.18.0.1", "[::ffff:c000:c0]", "3221225664"])
-def test_special_address_is_not_asked_for(server: Server, public: None, host: str) -> None:
+def test_special_address_is_not_asked_for(server, public, host):
     """192.0.0.192 is the metadata service of a cloud; Python once called it public."""
     server.redirects["/away.png"] = f"http://{host}/latest"
     began = time.monotonic()
@@ -160,7 +154,7 @@ def test_special_address_is_not_asked_for(server: Server, public: None, host: st
     assert time.monotonic() - began < network.CONNECT_SECONDS
 
 
-def test_private_host_is_blocked_by_default(server: Server) -> None:
+def test_private_host_is_blocked_by_default(server):
     for host in ("127.0.0.1", "localhost", "0", "2130706433", "0x7f.1", "[::ffff:127.0.0.1]"):
         assert outcome(f"http://{host}:{server.port}/good.png", Reader()) == "url_blocked", host
     assert not server.requests
@@ -194,9 +188,7 @@ def recorded_connections(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return opened
 
 
-def test_connection_goes_to_the_checked_address(
-    server: Server, public: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_connection_goes_to_the_checked_address(server, public, monkeypatch):
     """A name that resolves to another address each time is resolved once for a connection."""
     names = resolve_to(monkeypatch, "127.0.0.1", "10.0.0.1", "127.0.0.1")
     opened = recorded_connections(monkeypatch)
@@ -209,14 +201,14 @@ def test_connection_goes_to_the_checked_address(
     assert len(opened) == 1
 
 
-def test_all_addresses_of_a_host_are_tried(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_addresses_of_a_host_are_tried(server, monkeypatch):
     both = ["127.0.0.2", "127.0.0.1"]  # no server listens at the first one
     monkeypatch.setattr(network, "checked_addresses", lambda *_, **__: both)
     assert outcome(f"http://images.test:{server.port}/good.png") == "good"
     assert len(server.requests) == 1
 
 
-def test_connections_are_kept_alive(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_are_kept_alive(server, monkeypatch):
     server.keeps_alive = True
     opened = recorded_connections(monkeypatch)
     reading = Reader(allow_private_hosts=True)
@@ -225,9 +217,7 @@ def test_connections_are_kept_alive(server: Server, monkeypatch: pytest.MonkeyPa
     assert opened == ["127.0.0.1"]
 
 
-def test_kept_connection_serves_only_its_host(
-    server: Server, public: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kept_connection_serves_only_its_host(server, public, monkeypatch):
     """It stays at the address that was checked, wherever the name leads by now."""
     server.keeps_alive = True
     opened = recorded_connections(monkeypatch)
@@ -244,9 +234,7 @@ def test_kept_connection_serves_only_its_host(
 
 
 @pytest.mark.parametrize("path", ["surplus.png", "hangup.png"])
-def test_unusable_kept_connection_is_replaced(
-    server: Server, path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unusable_kept_connection_is_replaced(server, path, monkeypatch):
     """Bytes beyond an answer, or a connection closed by the server, do not affect the next row."""
     server.keeps_alive = True
     reading = Reader(allow_private_hosts=True)
@@ -257,7 +245,7 @@ def test_unusable_kept_connection_is_replaced(
 
 
 @pytest.mark.slow
-def test_slow_body_on_a_kept_connection_times_out(server: Server, short_timeouts: None) -> None:
+def test_slow_body_on_a_kept_connection_times_out(server, short_timeouts):
     server.keeps_alive = True
     reading = Reader(allow_private_hosts=True)
     assert outcome(f"{server.url}/good.png", reading) == "good"
@@ -266,9 +254,7 @@ def test_slow_body_on_a_kept_connection_times_out(server: Server, short_timeouts
     assert outcome(f"{server.url}/good.png", reading) == "good"
 
 
-def test_name_resolution_has_a_deadline(
-    monkeypatch: pytest.MonkeyPatch, short_timeouts: None
-) -> None:
+def test_name_resolution_has_a_deadline(monkeypatch, short_timeouts):
     release = threading.Event()
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: release.wait(200) and [])
     with ends_soon():
@@ -281,9 +267,7 @@ def test_name_resolution_has_a_deadline(
     release.set()
 
 
-def test_all_tries_of_an_image_share_one_deadline(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_tries_of_an_image_share_one_deadline(server, monkeypatch):
     monkeypatch.setattr(reader, "FETCH_SECONDS", 1.0)
     reading = Reader(allow_private_hosts=True)
     with ends_soon():
@@ -291,9 +275,7 @@ def test_all_tries_of_an_image_share_one_deadline(
 
 
 @pytest.mark.slow
-def test_waiting_for_the_slot_of_large_images_does_not_count(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_waiting_for_the_slot_of_large_images_does_not_count(server, monkeypatch):
     monkeypatch.setattr(reader, "LARGE_BYTES", 10)
     monkeypatch.setattr(reader, "FETCH_SECONDS", scaled(2))
     reading = Reader(allow_private_hosts=True)
@@ -307,16 +289,14 @@ def test_waiting_for_the_slot_of_large_images_does_not_count(
     assert codes == ["good"]
 
 
-def test_proxies_of_the_environment_are_ignored(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_proxies_of_the_environment_are_ignored(server, monkeypatch):
     for name in ("http_proxy", "https_proxy", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
         monkeypatch.setenv(name.upper(), "http://127.0.0.1:9")
     assert outcome(f"{server.url}/good.png") == "good"
 
 
-def test_one_private_address_blocks_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_private_address_blocks_the_host(monkeypatch):
     both = [(socket.AF_INET, 1, 6, "", (one, 80)) for one in ("93.184.216.34", "192.168.0.1")]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: both)
     with pytest.raises(RemoteError):
@@ -348,14 +328,14 @@ def notations(address: ipaddress.IPv4Address) -> list[str]:
 
 
 @given(inward())
-def test_private_address_is_blocked_in_every_notation(address: ipaddress.IPv4Address) -> None:
+def test_private_address_is_blocked_in_every_notation(address):
     for host in notations(address):
         with pytest.raises(RemoteError):
             checked_addresses(host, 80, allow_private=False)
 
 
 @given(inward())
-def test_private_address_embedded_in_ipv6_is_blocked(address: ipaddress.IPv4Address) -> None:
+def test_private_address_embedded_in_ipv6_is_blocked(address):
     number = int(address)
     for outer in (0xFFFF << 32, 0, 0x64FF9B << 96, 0x2002 << 112):
         inner = number << 80 if outer == 0x2002 << 112 else number
@@ -387,11 +367,11 @@ def test_private_address_embedded_in_ipv6_is_blocked(address: ipaddress.IPv4Addr
         ("nothing", False),
     ],
 )
-def test_public_addresses_are_recognized(text: str, is_intentional: bool) -> None:
+def test_public_addresses_are_recognized(text, is_intentional):
     assert is_public(text) == is_intentional
 
 
-def test_credentials_in_a_url_are_refused(server: Server) -> None:
+def test_credentials_in_a_url_are_refused(server):
     host = f"user:p%40ss@127.0.0.1:{server.port}"
     assert outcome(f"http://{host}/good.png") == "url_blocked"
     assert outcome("s3://key:secret@bucket/good.png") == "url_blocked"
@@ -400,9 +380,7 @@ def test_credentials_in_a_url_are_refused(server: Server) -> None:
     assert {path for path, _ in server.requests} == {"/away.png"}
 
 
-def test_untrusted_certificate_is_refused(
-    monkeypatch: pytest.MonkeyPatch, short_pauses: None
-) -> None:
+def test_untrusted_certificate_is_refused(monkeypatch, short_pauses):
     with Server(PNG, CERTIFICATE) as server:
         assert outcome(f"{server.url}/good.png") == "io_error"
         assert not server.requests
@@ -426,9 +404,7 @@ def copied(url: str) -> bytes:
 
 
 @pytest.mark.parametrize("takes_ranges", [True, False])
-def test_file_is_copied_once_and_removed_with_the_reader(
-    server: Server, short_pauses: None, takes_ranges: bool
-) -> None:
+def test_file_is_copied_once_and_removed_with_the_reader(server, short_pauses, takes_ranges):
     server.supports_ranges = takes_ranges
     server.files["/x.tar"] = bytes(range(256)) * 1000
     reading = Reader(allow_private_hosts=True)
@@ -444,7 +420,7 @@ def test_file_is_copied_once_and_removed_with_the_reader(
 
 
 @pytest.mark.parametrize("takes_ranges", [True, False])
-def test_cut_transfer_goes_on(server: Server, short_pauses: None, takes_ranges: bool) -> None:
+def test_cut_transfer_goes_on(server, short_pauses, takes_ranges):
     server.supports_ranges = takes_ranges
     server.files["/x.tar"] = bytes(range(256)) * 1000
     server.cut_at = [50, 700, 1, 30, 2000] if takes_ranges else [50, 700, 1]
@@ -454,8 +430,8 @@ def test_cut_transfer_goes_on(server: Server, short_pauses: None, takes_ranges: 
 
 @pytest.mark.parametrize("heeds_version", [True, False])
 def test_file_that_changes_while_it_is_copied_is_not_mixed(
-    server: Server, short_pauses: None, monkeypatch: pytest.MonkeyPatch, heeds_version: bool
-) -> None:
+    server, short_pauses, monkeypatch, heeds_version
+):
     """A server that heeds the version of a request sends the new file from its beginning."""
     server.files["/x.tar"] = bytes(range(256)) * 1000
     server.cut_at = [700]
@@ -474,7 +450,7 @@ def test_file_that_changes_while_it_is_copied_is_not_mixed(
 
 
 @pytest.mark.parametrize("path", ["loris.jsonl", "drip.jsonl", "silent.jsonl", "more.jsonl"])
-def test_slow_manifest_times_out(server: Server, short_timeouts: None, path: str) -> None:
+def test_slow_manifest_times_out(server, short_timeouts, path):
     """Of a file only the bytes that have come lengthen the time: 20 in a second do not."""
     reading = Reader(allow_private_hosts=True)
     for _ in range(2):  # as for its size, and then for its rows
@@ -486,7 +462,7 @@ def test_slow_manifest_times_out(server: Server, short_timeouts: None, path: str
     assert not asked
 
 
-def test_bytes_that_come_lengthen_the_time(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bytes_that_come_lengthen_the_time(server, monkeypatch):
     server.files["/x.tar"] = bytes(10**5)
     began, ends = time.monotonic(), list[float]()
     extend = reader.Deadline.extend
@@ -502,9 +478,7 @@ def test_bytes_that_come_lengthen_the_time(server: Server, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("path", ["huge.tar", "endless.tar", "chunks.tar"])
-def test_file_larger_than_the_disk_is_refused(
-    server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, path: str
-) -> None:
+def test_file_larger_than_the_disk_is_refused(server, monkeypatch, tmp_path, path):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     free = reader.shutil.disk_usage(tmp_path).free
     monkeypatch.setattr(reader, "RESERVED_BYTES", free - 10**7)
@@ -514,7 +488,7 @@ def test_file_larger_than_the_disk_is_refused(
     assert not [file for file in tmp_path.rglob("*") if file.is_file()]
 
 
-def test_full_disk_is_named(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_named(server, monkeypatch):
     server.files["/x.tar"] = b"x"
 
     def fail(*_: Any) -> float:
@@ -526,16 +500,14 @@ def test_full_disk_is_named(server: Server, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("path", ["unknown.jsonl", "forbidden.jsonl", "packed.jsonl", "ring.jsonl"])
-def test_copy_of_nothing_has_the_error_of_an_image(
-    server: Server, short_pauses: None, path: str
-) -> None:
+def test_copy_of_nothing_has_the_error_of_an_image(server, short_pauses, path):
     reading = Reader(allow_private_hosts=True)
     with pytest.raises(RemoteError) as problem:
         reading.open(f"{server.url}/{path}")
     assert problem.value.fault.code == outcome(f"{server.url}/{path}", reading)
 
 
-def test_stop_ends_every_wait(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stop_ends_every_wait(server, monkeypatch):
     monkeypatch.setattr(network, "READ_SECONDS", 500.0)
     monkeypatch.setattr(reader, "FETCH_SECONDS", 500.0)
     reading, codes = Reader(allow_private_hosts=True), list[str]()
@@ -555,22 +527,20 @@ def test_stop_ends_every_wait(server: Server, monkeypatch: pytest.MonkeyPatch) -
     assert outcome(f"{server.url}/good.png", reading) == "io_error"
 
 
-def test_handshake_that_never_ends_times_out(
-    short_timeouts: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_handshake_that_never_ends_times_out(short_timeouts, monkeypatch):
     monkeypatch.setattr(network, "CONNECT_SECONDS", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as silent, ends_soon():
         assert outcome(f"https://127.0.0.1:{silent.getsockname()[1]}/good.png") == "timeout"
 
 
-def test_reader_of_another_process_is_an_equal_one(server: Server) -> None:
+def test_reader_of_another_process_is_an_equal_one(server):
     for is_allowed, expected in ((True, "good"), (False, "url_blocked")):
         copy = pickle.loads(pickle.dumps(Reader(allow_private_hosts=is_allowed)))
         assert outcome(f"{server.url}/good.png", copy) == expected
     assert make_reader(allow_urls=False, allow_private_hosts=True) is None
 
 
-def test_items_that_are_no_addresses_are_unchanged() -> None:
+def test_items_that_are_no_addresses_are_unchanged():
     reading = Reader()
     for item in (
         Item(0, "x", "x", "/x.png"),
@@ -601,9 +571,7 @@ print(codes, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 10
 
 
 @pytest.mark.slow
-def test_twenty_endless_images_need_the_memory_of_a_few(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_twenty_endless_images_need_the_memory_of_a_few(server, monkeypatch):
     """Each is read up to 256 MiB, one at a time beyond 16 MiB."""
     run = subprocess.run(
         [sys.executable, "-c", ENDLESS, server.url],

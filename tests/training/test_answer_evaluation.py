@@ -35,7 +35,7 @@ def answered(texts: dict[Key, str]) -> dict[Key, Answer]:
     return found
 
 
-def test_boxes_are_measured_by_ap_and_those_of_nothing_count() -> None:
+def test_boxes_are_measured_by_ap_and_those_of_nothing_count():
     prompt = "detect star"
     truths = TrueAnswers.of([row("a", prompt, BOX), row("b", prompt, f"{BOX} ; {ELSEWHERE}")])
     assert truths.main_metric == "ap"
@@ -48,7 +48,7 @@ def test_boxes_are_measured_by_ap_and_those_of_nothing_count() -> None:
     assert found["precision@0.5"] == 0.5
 
 
-def test_boxes_have_the_areas_that_they_have_in_their_images() -> None:
+def test_boxes_have_the_areas_that_they_have_in_their_images():
     prompt = "detect star"
     truths = TrueAnswers.of([row("a", prompt, BOX)])
     found = truths.measure(answered({("a", prompt): BOX}))
@@ -56,7 +56,7 @@ def test_boxes_have_the_areas_that_they_have_in_their_images() -> None:
     assert "ap_large" not in found
 
 
-def test_questions_are_asked_about_images_of_their_sizes() -> None:
+def test_questions_are_asked_about_images_of_their_sizes():
     asked = []
 
     class Engine:
@@ -75,7 +75,7 @@ def test_questions_are_asked_about_images_of_their_sizes() -> None:
     assert asked[0].item.region == pytest.approx((0, 0, 64 * 512 / 1023, 48))
 
 
-def test_rows_of_a_question_are_several_true_answers() -> None:
+def test_rows_of_a_question_are_several_true_answers():
     rows = [row("a", "what is it?", text) for text in ("a star", "star")]
     truths = TrueAnswers.of([*rows, row("b", "what is it?", "cross")])
     assert truths.main_metric == "anls"
@@ -83,18 +83,18 @@ def test_rows_of_a_question_are_several_true_answers() -> None:
     assert truths.measure(answered(given))["anls"] == 1
 
 
-def test_question_without_an_answer_is_wrong() -> None:
+def test_question_without_an_answer_is_wrong():
     truths = TrueAnswers.of([row(name, "which?", "red") for name in "abcd"])
     found = truths.measure(answered({(name, "which?"): "red" for name in "abc"}))
     assert found == {"exact": 0.75}
 
 
-def test_yes_and_no_are_measured_by_accuracy() -> None:
+def test_yes_and_no_are_measured_by_accuracy():
     truths = TrueAnswers.of([row("a", "is it red?", "yes"), row("b", "is it red?", "no")])
     assert truths.main_metric == "accuracy"
 
 
-def test_tasks_with_different_metrics_have_no_main_one() -> None:
+def test_tasks_with_different_metrics_have_no_main_one():
     truths = TrueAnswers.of([row("a", "detect star", BOX), row("a", "caption en", "a star")])
     assert truths.main_metric is None
     found = truths.measure(answered({("a", "detect star"): BOX, ("a", "caption en"): "a star"}))

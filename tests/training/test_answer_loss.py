@@ -94,9 +94,7 @@ def assert_same_gradients(model: PaliGemma, expected: dict[str, Tensor]) -> None
 
 
 @pytest.mark.parametrize("generation", [1, 2])
-def test_loss_and_gradients_are_the_means_of_those_of_transformers(
-    tmp_path: Path, generation: int
-) -> None:
+def test_loss_and_gradients_are_the_means_of_those_of_transformers(tmp_path, generation):
     theirs, ours = pair(tmp_path, generation)
     theirs.config.text_config.final_logit_softcapping = None
     found = our_loss(ours)
@@ -111,9 +109,7 @@ def test_loss_and_gradients_are_the_means_of_those_of_transformers(
     assert_same_gradients(ours, hf_gradients(ours, theirs))
 
 
-def test_chunks_have_the_loss_of_all_tokens_and_never_more_logits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_chunks_have_the_loss_of_all_tokens_and_never_more_logits(tmp_path, monkeypatch):
     _, ours = pair(tmp_path, 2)
     whole = our_loss(ours, label_smoothing=0.1)
     whole.backward()
@@ -135,7 +131,7 @@ def test_chunks_have_the_loss_of_all_tokens_and_never_more_logits(
     assert_same_gradients(ours, expected)
 
 
-def test_label_smoothing(tmp_path: Path) -> None:
+def test_label_smoothing(tmp_path):
     """A share of the target goes to all tokens; the weights of tokens are those of their row."""
     _, ours = pair(tmp_path, 2)
     with torch.no_grad():

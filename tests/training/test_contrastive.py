@@ -39,7 +39,7 @@ def with_gradients(kind: str, tensors: tuple[Tensor, ...], **options: Any) -> li
 
 @pytest.mark.parametrize("chunk_rows", [1, 5, 12, 100])
 @pytest.mark.parametrize("kind", LOSSES)
-def test_chunks_change_neither_loss_nor_gradients(kind: str, chunk_rows: int) -> None:
+def test_chunks_change_neither_loss_nor_gradients(kind, chunk_rows):
     whole = with_gradients(kind, batch())
     for expected, found in zip(
         whole, with_gradients(kind, batch(), chunk_rows=chunk_rows), strict=True
@@ -48,7 +48,7 @@ def test_chunks_change_neither_loss_nor_gradients(kind: str, chunk_rows: int) ->
 
 
 @pytest.mark.parametrize("kind", LOSSES)
-def test_chunks_bound_the_memory_that_is_kept(kind: str) -> None:
+def test_chunks_bound_the_memory_that_is_kept(kind):
     """The tensors saved for the backward pass have at most as many values as a chunk's logits."""
     sizes: list[int] = []
 
@@ -67,14 +67,14 @@ def test_chunks_bound_the_memory_that_is_kept(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", LOSSES)
 @pytest.mark.parametrize("sign", [1, -1])
-def test_large_logits_stay_finite(kind: str, sign: int) -> None:
+def test_large_logits_stay_finite(kind, sign):
     image_ND, text_ND, _, bias = batch(dtype=torch.float32)
     tensors = image_ND, text_ND, torch.tensor(sign * 1e4, requires_grad=True), bias
     for value in with_gradients(kind, tensors):
         assert value.isfinite().all()
 
 
-def test_losses_are_those_of_transformers_models() -> None:
+def test_losses_are_those_of_transformers_models():
     from transformers import CLIPConfig, CLIPModel, SiglipConfig, SiglipModel
 
     sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1}
@@ -115,7 +115,7 @@ LEFT_OUT = ((1, 4), (4, 1), (7, 2))  # images and texts that are no negatives
 
 
 @pytest.mark.parametrize("kind", LOSSES)
-def test_captions_of_equal_meaning_are_no_negatives(kind: str) -> None:
+def test_captions_of_equal_meaning_are_no_negatives(kind):
     """The loss is that of the other logits alone."""
     image_ND, text_ND, scale, bias = batch(dtype=torch.float32)
     logits = scale * image_ND @ text_ND.T

@@ -43,7 +43,7 @@ EPOCHS = f"{LORA} --batch-size 3 --epochs 3"
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: Patch) -> None:
+def folder(tmp_path, monkeypatch) -> None:
     """The current folder, with a random model `tiny` and a manifest `rows.jsonl`."""
     monkeypatch.chdir(tmp_path)
     write_inputs(tmp_path)
@@ -127,14 +127,14 @@ def seen_rows(patch: Patch) -> list[list[str]]:
     return seen
 
 
-def test_loss_is_that_of_the_answers_as_the_engine_scores_them() -> None:
+def test_loss_is_that_of_the_answers_as_the_engine_scores_them():
     """The loss of an update is what the engine gives the answers, each with its stop token."""
     (line,) = train("out", f"{LORA} --batch-size 6 --steps 1")
     assert line["rows"] == len(PAIRS)
     assert line["loss"] == pytest.approx(mean(answer_losses()), rel=1e-4)
 
 
-def test_resumed_run_neither_repeats_nor_skips_rows(monkeypatch: Patch) -> None:
+def test_resumed_run_neither_repeats_nor_skips_rows(monkeypatch):
     """A resumed run sees each row once an epoch, in the order of a run at once."""
     seen = seen_rows(monkeypatch)
     train("whole", EPOCHS)
@@ -153,7 +153,7 @@ def test_resumed_run_neither_repeats_nor_skips_rows(monkeypatch: Patch) -> None:
     assert Path("parts", ADAPTER).read_bytes() == Path("whole", ADAPTER).read_bytes()
 
 
-def test_merged_weights_are_those_of_the_adapter() -> None:
+def test_merged_weights_are_those_of_the_adapter():
     """Merged weights are base + scale * B A, rounded once to the dtype of the base."""
     halve("half")
     train("out", f"{LORA} --batch-size 6 --steps 2 --merge", model="half")
@@ -173,7 +173,7 @@ def test_merged_weights_are_those_of_the_adapter() -> None:
         assert ((merged[name].double() - exact).abs() <= 0.501 * ulp + in_float32).all(), name
 
 
-def test_small_updates_of_bfloat16_weights_are_kept() -> None:
+def test_small_updates_of_bfloat16_weights_are_kept():
     """An update far below the precision of bfloat16 changes the weights that are trained."""
     halve("half")
     options = "--method full --learning-rate 1e-6 --warmup 0 --batch-size 6 --steps 1"
@@ -184,7 +184,7 @@ def test_small_updates_of_bfloat16_weights_are_kept() -> None:
             assert_moved(one, after[name], 1e-6, name)
 
 
-def test_small_updates_of_adapters_are_kept() -> None:
+def test_small_updates_of_adapters_are_kept():
     """So it is with adapters beside weights in bfloat16, whose A first moves in the second step.
 
     The rate of that step is half of the first one.
@@ -205,7 +205,7 @@ def assert_moved(before: Tensor, after: Tensor, rate: float, name: str) -> None:
     assert ((moved > 0.4 * rate) & (moved < 2 * rate)).double().mean() > 0.9, name
 
 
-def test_saved_weights_are_those_of_the_best_evaluation() -> None:
+def test_saved_weights_are_those_of_the_best_evaluation():
     """The saved weights have the loss of the best evaluation, neither the first nor the last."""
     rows = read_rows("rows.jsonl")
     for number, row in enumerate(rows):
@@ -220,7 +220,7 @@ def test_saved_weights_are_those_of_the_best_evaluation() -> None:
     assert mean(answer_losses("held", adapter="out")) == pytest.approx(min(losses), abs=1e-3)
 
 
-def test_rows_that_do_not_fit_are_left_out(monkeypatch: Patch) -> None:
+def test_rows_that_do_not_fit_are_left_out(monkeypatch):
     """A row that does not fit after the image is left out and named; nothing of it is cut."""
     seen = seen_rows(monkeypatch)
     long = {"image": "0.png", "prefix": "ocr", "suffix": "red " * 200, "id": "long"}

@@ -72,9 +72,7 @@ def loaded_by_peft(base: Path, folder: Path, *, is_trainable: bool = False) -> A
 )
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.filterwarnings("error::UserWarning")  # PEFT warns of keys that are missing or unknown
-def test_a_saved_adapter_has_the_same_logits_in_peft(
-    base: Path, tmp_path: Path, settings: LoraSettings
-) -> None:
+def test_a_saved_adapter_has_the_same_logits_in_peft(base, tmp_path, settings):
     model = adapted(base, settings)
     save_adapter(model, settings, tmp_path, base_model=str(base))
     peft_model = loaded_by_peft(base, tmp_path)
@@ -87,7 +85,7 @@ def test_a_saved_adapter_has_the_same_logits_in_peft(
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_updates_are_those_of_peft(base: Path, tmp_path: Path) -> None:
+def test_updates_are_those_of_peft(base, tmp_path):
     """Three updates of two ragged rows, as the benchmark measures them."""
     from benchmarks import lora_step
 
@@ -103,7 +101,7 @@ def test_updates_are_those_of_peft(base: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_new_adapters_are_float32_and_change_nothing(base: Path, dtype: torch.dtype) -> None:
+def test_new_adapters_are_float32_and_change_nothing(base, dtype):
     model, plain = load(base, dtype), load(base, dtype)
     add_lora(model, EVERYWHERE, seed=0)
     assert torch.equal(answers(model), answers(plain))
@@ -113,7 +111,7 @@ def test_new_adapters_are_float32_and_change_nothing(base: Path, dtype: torch.dt
     assert all(one.abs().max() > 0 for name, one in parameters.items() if name.endswith("A"))
 
 
-def test_matrices_follow_from_the_seed_and_the_layer(tiny: Path) -> None:
+def test_matrices_follow_from_the_seed_and_the_layer(tiny):
     def drawn(settings: LoraSettings, seed: int) -> dict[str, Tensor]:
         model = load(tiny)
         add_lora(model, settings, seed)
@@ -134,9 +132,7 @@ def test_matrices_follow_from_the_seed_and_the_layer(tiny: Path) -> None:
     ("targets", "count"),
     [("attention", 3 * 4), ("all", 3 * 7), ("attention,vision", 3 * 4 + 2 * 4)],
 )
-def test_targets_are_layers_of_the_tower_that_is_named(
-    tiny: Path, targets: str, count: int
-) -> None:
+def test_targets_are_layers_of_the_tower_that_is_named(tiny, targets, count):
     model = load(tiny)
     settings = LoraSettings(targets=targets)
     add_lora(model, settings, seed=0)
@@ -150,7 +146,7 @@ def test_targets_are_layers_of_the_tower_that_is_named(
     assert any(part.startswith("vision.") for part in parts) is settings.has_vision
 
 
-def test_the_pattern_matches_names_of_all_versions(tiny: Path) -> None:
+def test_the_pattern_matches_names_of_all_versions(tiny):
     """With `q_proj` alone PEFT would adapt the vision tower's queries too."""
     modules = [name.rpartition(".")[0] for name in param_slices(load(tiny))]
     present = [NAMES_OF_MODULES.hub_name(f"{module}.")[:-1] for module in modules]
@@ -162,7 +158,7 @@ def test_the_pattern_matches_names_of_all_versions(tiny: Path) -> None:
         assert not any("vision" in name for name in found)
 
 
-def test_sums_with_bfloat16_outputs_are_rounded_once(tiny: Path) -> None:
+def test_sums_with_bfloat16_outputs_are_rounded_once(tiny):
     """As in PEFT: a float32 product is added to the layer's rounded output."""
     model = adapted(tiny, EVERYWHERE, torch.bfloat16)
     layer = model.get_submodule("decoder.layers.0.self_attn.o_proj")
@@ -175,7 +171,7 @@ def test_sums_with_bfloat16_outputs_are_rounded_once(tiny: Path) -> None:
     assert ((layer.base(x_MD) + delta.bfloat16()) != expected).float().mean() > 0.02
 
 
-def test_gradients_pass_frozen_int8_weights(tiny: Path) -> None:
+def test_gradients_pass_frozen_int8_weights(tiny):
     """They are those of a model whose weights have the values that int8 holds."""
     found = []
     for is_int8 in (True, False):
@@ -202,7 +198,7 @@ def round_to_int8(model: PaliGemma) -> None:
             weight.copy_(level_ND * scale_N[:, None])
 
 
-def test_an_adapter_over_int8_answers_as_over_its_base(base: Path, tmp_path: Path) -> None:
+def test_an_adapter_over_int8_answers_as_over_its_base(base, tmp_path):
     model, loaded = load(base), load(base)
     weights_bytes = sum(one.nbytes for one in model.decoder.layers.parameters())
     freeze_in_int8(model)
@@ -220,7 +216,7 @@ def test_an_adapter_over_int8_answers_as_over_its_base(base: Path, tmp_path: Pat
     [{"rank": 0}, {"dropout": 1.0}, {"targets": "vision"}, {"targets": "all,head"}],
     ids=str,
 )
-def test_impossible_settings_are_refused(values: dict[str, object]) -> None:
+def test_impossible_settings_are_refused(values):
     with pytest.raises(UsageError) as caught:
         LoraSettings(**values)
     assert caught.value.hint

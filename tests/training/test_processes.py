@@ -30,13 +30,13 @@ SAME = {"step", "loss", "rows", "lost", "tokens", "gradient_norm", "learning_rat
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 8])
-def test_each_row_of_an_update_is_in_one_process(count: int) -> None:
+def test_each_row_of_an_update_is_in_one_process(count):
     shares = [Processes(rank, count).share(range(11)) for rank in range(count)]
     assert sorted(row for share in shares for row in share) == [*range(11)]
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
-def test_processes_have_random_numbers_of_their_own() -> None:
+def test_processes_have_random_numbers_of_their_own():
     seeds = {Processes(rank, 3).seed(7, 1) for rank in range(3)}
     assert len(seeds) == 3
     assert ALONE.seed(7, 1) in seeds
@@ -51,7 +51,7 @@ def assert_same_run(one: Path, other: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_processes_train_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_processes_train_as_one(tmp_path, monkeypatch):
     """One image cannot be read, and the shares have three rows and two."""
     monkeypatch.chdir(tmp_path)
     write_pairs(tmp_path)
@@ -102,9 +102,7 @@ def test_two_processes_train_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.slow
-def test_divided_run_goes_on_with_fewer_rows_after_a_lack_of_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_divided_run_goes_on_with_fewer_rows_after_a_lack_of_memory(tmp_path, monkeypatch):
     """In the second update of the second process, which ends within it; the first one is kept."""
     monkeypatch.chdir(tmp_path)
     write_questions(tmp_path, count=11)

@@ -31,7 +31,7 @@ from tests.support.awkward import tar_of
 
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RowStore]:
+def store(tmp_path, monkeypatch) -> Iterator[RowStore]:
     """A store; the folder that is the current one has images a.png and b.png."""
     monkeypatch.chdir(tmp_path)
     for number, name in enumerate("ab"):
@@ -80,7 +80,7 @@ STAR = {"label": "star", "xmin": 20.0, "ymin": 10.0, "xmax": 100.0, "ymax": 50.0
 STAR_TEXT = "<loc0102><loc0102><loc0512><loc0512> star"
 
 
-def test_rows_of_big_vision_and_maestro_are_read(store: RowStore) -> None:
+def test_rows_of_big_vision_and_maestro_are_read(store):
     rows = write_lines(
         "rows.jsonl",
         {"image": "a.png", "prefix": " caption en\n", "suffix": " a red wall "},
@@ -95,7 +95,7 @@ def test_rows_of_big_vision_and_maestro_are_read(store: RowStore) -> None:
     assert again.digest != answers(store, rows, prompt_column="suffix").digest
 
 
-def test_empty_answer_is_one_but_a_blank_cell_of_csv_is_not(store: RowStore) -> None:
+def test_empty_answer_is_one_but_a_blank_cell_of_csv_is_not(store):
     empty = {"image": "a.png", "prefix": "detect cat", "suffix": " "}
     found = answers(store, write_lines("rows.jsonl", empty, empty | {"suffix": "?"}))
     assert said(found) == [("a.png", "detect cat", ""), ("a.png", "detect cat", "?")]
@@ -104,7 +104,7 @@ def test_empty_answer_is_one_but_a_blank_cell_of_csv_is_not(store: RowStore) -> 
     assert found.left_out == {"without_target": 1}
 
 
-def test_columns_can_be_named_and_a_prompt_given_for_all_rows(store: RowStore) -> None:
+def test_columns_can_be_named_and_a_prompt_given_for_all_rows(store):
     table = write_csv("rows.csv", {"image": "a.png", "text": "a wall", "thing": "wall"})
     found = answers(store, table, answer_column="text", prompt="is there a {thing}?")
     assert said(found) == [("a.png", "is there a wall?", "a wall")]
@@ -123,7 +123,7 @@ def test_columns_can_be_named_and_a_prompt_given_for_all_rows(store: RowStore) -
                 answer_column="thing", prompt="ocr")  # fmt: skip
 
 
-def test_blank_cells_of_a_table_are_no_prompts(store: RowStore) -> None:
+def test_blank_cells_of_a_table_are_no_prompts(store):
     columns = ("image", "prefix", "prompt", "answer")
     table = [("a.png", "", "caption en", "a wall"), ("b.png", "ocr", " ", "B")]
     rows = [dict(zip(columns, values, strict=True)) for values in table]
@@ -136,7 +136,7 @@ def test_blank_cells_of_a_table_are_no_prompts(store: RowStore) -> None:
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
-def test_result_file_trains_as_it_is(store: RowStore, kind: str) -> None:
+def test_result_file_trains_as_it_is(store, kind):
     Path("photos").mkdir()
     Path("a.png").rename("photos/a.png")
     rows = [
@@ -162,7 +162,7 @@ def test_result_file_trains_as_it_is(store: RowStore, kind: str) -> None:
     assert found[0].item.path == "photos/a.png"
 
 
-def test_answers_of_a_run_train(store: RowStore) -> None:
+def test_answers_of_a_run_train(store):
     import pyarrow
     import pyarrow.parquet
 
@@ -176,7 +176,7 @@ def test_answers_of_a_run_train(store: RowStore) -> None:
     assert store.item(found[1]).data == Path("b.png").read_bytes()
 
 
-def test_archives_and_folders_with_texts_are_read(store: RowStore) -> None:
+def test_archives_and_folders_with_texts_are_read(store):
     Path("a.txt").write_text("a red wall\n")
     Path("b.caption").write_text("a green wall\n")
     found = answers(store, ".", prompt="caption en")
@@ -194,7 +194,7 @@ def test_archives_and_folders_with_texts_are_read(store: RowStore) -> None:
     assert answers(store, ".", prompt="caption en").left_out == {"without_target": 1}
 
 
-def test_boxes_of_another_kind_cost_their_row(store: RowStore) -> None:
+def test_boxes_of_another_kind_cost_their_row(store):
     row = {"image": "a.png", "prefix": "detect star"}
     right = row | {"boxes": [STAR]}
     bad = {
@@ -219,7 +219,7 @@ def test_boxes_of_another_kind_cost_their_row(store: RowStore) -> None:
     assert answers(store, write_lines("rows.jsonl", corners))[0].target == STAR_TEXT
 
 
-def test_sizes_are_those_of_upright_images(store: RowStore) -> None:
+def test_sizes_are_those_of_upright_images(store):
     exif = Image.Exif()
     exif[0x0112] = 6  # a quarter turn
     Image.new("RGB", (100, 200)).save("turned.jpg", exif=exif)
@@ -227,7 +227,7 @@ def test_sizes_are_those_of_upright_images(store: RowStore) -> None:
     assert answers(store, write_lines("rows.jsonl", row))[0].target == STAR_TEXT
 
 
-def test_several_answers_are_one_row_with_the_most_frequent(store: RowStore) -> None:
+def test_several_answers_are_one_row_with_the_most_frequent(store):
     row = {"image": "a.png", "question_id": 3, "prompt": "how many?", "answer": "2"}
     found = answers(store, write_lines("rows.jsonl", row | {"answers": ["3", "two", "two"]}))
     assert (found[0].target, found[0].answers) == ("two", ("3", "two", "two"))
@@ -237,7 +237,7 @@ def test_several_answers_are_one_row_with_the_most_frequent(store: RowStore) -> 
     assert answers(store, write_lines("rows.jsonl", row | {"suffix": "one"}))[0].target == "one"
 
 
-def test_annotations_of_other_tools_are_read_where_they_are(store: RowStore) -> None:
+def test_annotations_of_other_tools_are_read_where_they_are(store):
     coco = {"images": [{"id": 1, "file_name": "a.png", "width": 200, "height": 100}],
             "categories": [{"id": 1, "name": "star"}],
             "annotations": [{"id": 1, "image_id": 1, "category_id": 1,
@@ -260,7 +260,7 @@ def test_annotations_of_other_tools_are_read_where_they_are(store: RowStore) -> 
     assert [row[1:] for row in said(answers(store, "yolo"))] == [("detect star", STAR_TEXT)]
 
 
-def test_integers_of_classes_have_the_names_of_the_schema(store: RowStore) -> None:
+def test_integers_of_classes_have_the_names_of_the_schema(store):
     import pyarrow
     import pyarrow.parquet
 
@@ -281,7 +281,7 @@ def files(store: RowStore, *names: str) -> TrainingRows:
     return rows
 
 
-def test_no_image_is_on_both_sides_of_the_split(store: RowStore) -> None:
+def test_no_image_is_on_both_sides_of_the_split(store):
     for number in range(20):
         Image.new("RGB", (20, 20), (number, 0, 0)).save(f"{number}.png")
         Path(f"copy-{number}.png").write_bytes(Path(f"{number}.png").read_bytes())
@@ -303,7 +303,7 @@ def test_no_image_is_on_both_sides_of_the_split(store: RowStore) -> None:
         split_by_image(files(store, "0.png", "copy-0.png"), 0.5, seed=0)
 
 
-def test_copies_of_trained_images_are_refused_by_name(store: RowStore) -> None:
+def test_copies_of_trained_images_are_refused_by_name(store):
     Path("copy.png").write_bytes(Path("a.png").read_bytes())
     check_apart(files(store, "a.png", "copy.png"), files(store, "b.png", "gone.png"))
     with pytest.raises(UsageError, match=r"1 image is both .* copy.png \(a.png in") as problem:
@@ -313,7 +313,7 @@ def test_copies_of_trained_images_are_refused_by_name(store: RowStore) -> None:
         check_apart(files(store, "a.png", "b.png"), files(store, "a.png", "b.png"))
 
 
-def test_members_of_an_archive_are_compared_by_their_bytes(store: RowStore) -> None:
+def test_members_of_an_archive_are_compared_by_their_bytes(store):
     pixels = {name: Path(f"{name}.png").read_bytes() for name in "ab"}
     members = {}
     for number, name in enumerate("aba"):
@@ -327,9 +327,7 @@ def test_members_of_an_archive_are_compared_by_their_bytes(store: RowStore) -> N
         check_apart(files(store, "a.png"), rows.select(rows[:1]))
 
 
-def test_files_are_read_where_sizes_are_equal(
-    store: RowStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_read_where_sizes_are_equal(store, monkeypatch):
     read: list[tuple[str, int | None]] = []
     original = same_images.digest
 
@@ -350,7 +348,7 @@ def test_files_are_read_where_sizes_are_equal(
     assert not read
 
 
-def test_regions_of_rows_are_location_tokens_of_prompts(store: RowStore) -> None:
+def test_regions_of_rows_are_location_tokens_of_prompts(store):
     row = {"image": "a.png", "prefix": "caption", "suffix": "a wall", "region": [20, 10, 200, 50]}
     found = answers(store, write_lines("rows.jsonl", row))
     assert found[0].prompt == "caption <loc0102><loc0102><loc0512><loc1023>"
@@ -359,7 +357,7 @@ def test_regions_of_rows_are_location_tokens_of_prompts(store: RowStore) -> None
     assert found.faults == ["a.png: The region is not in its image."]
 
 
-def test_region_at_the_end_of_a_prompt_is_read() -> None:
+def test_region_at_the_end_of_a_prompt_is_read():
     prompt = "caption <loc0102><loc0102><loc0512><loc1023>"
     assert split_locations(prompt) == ("caption", (102, 102, 512, 1023))
     region = region_of((102, 102, 512, 1023), 640, 48)
@@ -368,7 +366,7 @@ def test_region_at_the_end_of_a_prompt_is_read() -> None:
         assert split_locations(text) == (text, ())
 
 
-def test_region_of_a_prompt_is_trained_as_it_is_asked() -> None:
+def test_region_of_a_prompt_is_trained_as_it_is_asked():
     tokenizer = read_tokenizer(BUILTIN, read_config(BUILTIN))
     row = TrainingRow(
         Item(0, "", ""), "a star", "", prompt="caption <loc0001><loc0001><loc0009><loc0009>"
@@ -377,6 +375,6 @@ def test_region_of_a_prompt_is_trained_as_it_is_asked() -> None:
     assert tokenized(row, tokenizer, 1).prefix == expected
 
 
-def test_first_row_of_each_image_is_found_by_its_key(store: RowStore) -> None:
+def test_first_row_of_each_image_is_found_by_its_key(store):
     rows = files(store, "b.png", "a.png", "b.png", "c.png", "a.png")
     assert [row.item.id for row in rows.images()] == ["b.png", "a.png", "c.png"]

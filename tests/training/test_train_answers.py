@@ -29,7 +29,7 @@ Run = Callable[[str], int]
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(tmp_path, monkeypatch) -> Run:
     """Runs `pgcli train` in a folder with a manifest `questions.jsonl` and a model `base`."""
     monkeypatch.chdir(tmp_path)
     write_questions(tmp_path)
@@ -62,9 +62,7 @@ def same_files(one: str, other: str) -> bool:
     return bool(pairs) and all(a.read_bytes() == b.read_bytes() for a, b in pairs)
 
 
-def test_best_weights_are_those_whose_answers_are_best(
-    run: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_best_weights_are_those_whose_answers_are_best(run, capsys):
     """The metric of an evaluation is that of the answers of the commands."""
     options = f"{COMMAND} --method full --learning-rate 1e-2 --steps 24 --batch-size 12"
     evaluated = "--eval eval/questions.jsonl --eval-every 8"
@@ -80,9 +78,7 @@ def test_best_weights_are_those_whose_answers_are_best(
 
 
 @pytest.mark.parametrize("room", [0.5, 2.0])
-def test_full_disk_ends_the_run_and_the_command_resumes(
-    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], room: float
-) -> None:
+def test_full_disk_ends_the_run_and_the_command_resumes(run, monkeypatch, capsys, room):
     """The adapter does not fit, or the state of an update, which has the moments too."""
     monkeypatch.setattr(Trainer, "_is_saved", lambda self, seconds: room > 1)
     assert run(f"questions.jsonl {LORA} -o whole") == 0
@@ -100,9 +96,7 @@ def test_full_disk_ends_the_run_and_the_command_resumes(
     assert [line["step"] for line in metrics("full")] == [1, 2, 3, 4]
 
 
-def test_lack_of_memory_halves_the_micro_batch_and_keeps_the_updates(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lack_of_memory_halves_the_micro_batch_and_keeps_the_updates(run, monkeypatch):
     assert run(f"questions.jsonl {LORA} -o whole") == 0
     monkeypatch.setattr(oom.gc, "collect", lambda: 0)  # it takes seconds with all modules there
     loss = AnswerTask._loss
@@ -122,7 +116,7 @@ def test_lack_of_memory_halves_the_micro_batch_and_keeps_the_updates(
     assert run(f"questions.jsonl {LORA} --micro-batch 4 -o fixed") == 17
 
 
-def test_run_goes_on_with_another_micro_batch(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_goes_on_with_another_micro_batch(run, monkeypatch):
     assert run(f"questions.jsonl {LORA} -o whole") == 0
     with monkeypatch.context() as patch:
         stop_after(patch, 2)
@@ -134,7 +128,7 @@ def test_run_goes_on_with_another_micro_batch(run: Run, monkeypatch: pytest.Monk
     assert run(f"questions.jsonl {LORA} --batch-size 5 -o parts") == 13
 
 
-def test_gradient_checkpointing_changes_no_bit(run: Run) -> None:
+def test_gradient_checkpointing_changes_no_bit(run):
     for value in ("on", "off"):
         options = f"{FULL} --gradient-checkpointing {value} --dropout 0.1"
         assert run(f"questions.jsonl {options} -o {value}") == 0
@@ -142,7 +136,7 @@ def test_gradient_checkpointing_changes_no_bit(run: Run) -> None:
 
 
 @pytest.mark.parametrize("freeze", ["vision,projector", "vision --freeze projector"])
-def test_frozen_parts_stay_and_the_others_change(run: Run, freeze: str) -> None:
+def test_frozen_parts_stay_and_the_others_change(run, freeze):
     assert run(f"questions.jsonl {FULL} --freeze {freeze} -o out") == 0
     before, after = load_file("base/model.safetensors"), load_file("out/model.safetensors")
     changed = {name for name in before if not torch.equal(before[name], after[name])}
@@ -150,7 +144,7 @@ def test_frozen_parts_stay_and_the_others_change(run: Run, freeze: str) -> None:
     assert all(name.startswith(("language_model", "model.language_model")) for name in changed)
 
 
-def test_adapter_learns_over_int8_weights(run: Run) -> None:
+def test_adapter_learns_over_int8_weights(run):
     for quantize in ("none", "int8"):
         assert run(f"questions.jsonl {LORA} --quantize {quantize} -o {quantize}") == 0
     exact, quantized = metrics("none"), metrics("int8")
@@ -159,9 +153,7 @@ def test_adapter_learns_over_int8_weights(run: Run) -> None:
     assert quantized[-1]["loss"] < quantized[0]["loss"]
 
 
-def test_complete_run_is_merged_and_answers_as_its_adapter(
-    run: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_complete_run_is_merged_and_answers_as_its_adapter(run, capsys):
     assert run(f"questions.jsonl {LORA} -o out") == 0
     assert not Path("out/merged").exists()
     found = answers("--model base --adapter out", capsys)
@@ -169,9 +161,7 @@ def test_complete_run_is_merged_and_answers_as_its_adapter(
     assert answers("--model out/merged", capsys) == found
 
 
-def test_loss_that_is_not_finite_names_the_rows(
-    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_loss_that_is_not_finite_names_the_rows(run, monkeypatch, capsys):
     loss = AnswerTask._loss
 
     def broken(task: AnswerTask, batch: Any) -> Any:
@@ -183,7 +173,7 @@ def test_loss_that_is_not_finite_names_the_rows(
     assert ".png" in capsys.readouterr().err.split("the loss of step 1 is nan", 1)[1]
 
 
-def test_dry_run_prints_the_plan(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dry_run_prints_the_plan(run, capsys):
     assert run(f"questions.jsonl {LORA} --dry-run -o out") == 0
     err = capsys.readouterr().err
     assert "task: answer, --method lora" in err
@@ -193,7 +183,7 @@ def test_dry_run_prints_the_plan(run: Run, capsys: pytest.CaptureFixture[str]) -
     assert not Path("out").exists()
 
 
-def test_run_goes_on_from_an_adapter(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_goes_on_from_an_adapter(run, capsys):
     first = f"{LORA} --rank 4 --alpha 6 --targets all"
     assert run(f"questions.jsonl {first} -o first") == 0
     assert (

@@ -37,7 +37,7 @@ Run = Callable[[str], int]
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(tmp_path, monkeypatch) -> Run:
     """Runs `pgcli train` in a folder with a manifest `pairs.jsonl` and a folder `walls`."""
     monkeypatch.chdir(tmp_path)
     write_pairs(tmp_path)
@@ -60,7 +60,7 @@ def config(folder: str) -> dict[str, Any]:
     return json.loads(Path(folder, "config.json").read_text())
 
 
-def test_towers_learn_and_transformers_loads_them(run: Run) -> None:
+def test_towers_learn_and_transformers_loads_them(run):
     options = CONTRASTIVE.replace("--steps 4", "--steps 8")
     assert run(f"pairs.jsonl {options} --eval-fraction 0.25 --eval-every 4 -o out") == 0
     lines = metrics("out")
@@ -95,7 +95,7 @@ def test_towers_learn_and_transformers_loads_them(run: Run) -> None:
     assert Path("out", "curves.png").stat().st_size > 1000
 
 
-def test_images_at_addresses_are_read_in_every_pass(run: Run) -> None:
+def test_images_at_addresses_are_read_in_every_pass(run):
     with Server(b"") as server:
         server.files = {f"/{file}": file.read_bytes() for file in Path("images").iterdir()}
         rows = map(json.loads, Path("pairs.jsonl").read_text().splitlines())
@@ -108,9 +108,7 @@ def test_images_at_addresses_are_read_in_every_pass(run: Run) -> None:
     assert "eval_accuracy" in metrics("out")[-1]
 
 
-def test_complete_run_has_nothing_to_do_and_other_settings_are_refused(
-    run: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_complete_run_has_nothing_to_do_and_other_settings_are_refused(run, capsys):
     assert run(f"walls {CLASSIFY} -o out") == 0
     before = Path("out", "model.safetensors").stat().st_mtime_ns
     assert run(f"walls {CLASSIFY} -o out") == 0
@@ -127,7 +125,7 @@ def test_complete_run_has_nothing_to_do_and_other_settings_are_refused(
     assert len(metrics("out")) == 4
 
 
-def test_deleted_run_is_trained_anew(run: Run) -> None:
+def test_deleted_run_is_trained_anew(run):
     assert run(f"walls {CLASSIFY} -o out") == 0
     before = weights("out")["classifier.weight"]
     shutil.rmtree("out")  # its state stays in out.pgcli
@@ -136,9 +134,7 @@ def test_deleted_run_is_trained_anew(run: Run) -> None:
     assert len(metrics("out")) == 4
 
 
-def test_images_that_there_is_room_for_are_decoded_once(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_images_that_there_is_room_for_are_decoded_once(run, monkeypatch):
     decoded: list[str] = []
     decode = ImageDecoder.__call__
 
@@ -156,13 +152,13 @@ def test_images_that_there_is_room_for_are_decoded_once(
     assert same("kept", "decoded")
 
 
-def test_changes_of_settings_name_the_defaults() -> None:
+def test_changes_of_settings_name_the_defaults():
     unset, given = (TrainOptions(output="x", rank=rank, epochs=rank).fixed for rank in (None, 4))
     assert differences(unset, given) == ["epochs: default -> 4", "rank: 8 -> 4"]
     assert TrainOptions(output="x", learning_rate=1e-4).fixed == unset
 
 
-def test_folder_of_others_is_left_alone(run: Run) -> None:
+def test_folder_of_others_is_left_alone(run):
     Path("out").mkdir()
     Path("out", "notes.txt").write_text("mine")
     assert run(f"walls {CLASSIFY} -o out") == 13
@@ -170,7 +166,7 @@ def test_folder_of_others_is_left_alone(run: Run) -> None:
     assert not Path("out.pgcli").exists()
 
 
-def test_unreadable_image_costs_its_row(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unreadable_image_costs_its_row(run, capsys):
     Path("walls", "red", "00.png").write_bytes(b"not an image")
     options = CLASSIFY.replace("--batch-size 6", "--batch-size 12")
     assert run(f"walls {options} -o out") == 3
@@ -181,7 +177,7 @@ def test_unreadable_image_costs_its_row(run: Run, capsys: pytest.CaptureFixture[
     assert json.loads(Path("out", "run.json").read_text())["result"]["unreadable"] == ["red/00.png"]
 
 
-def test_update_without_any_readable_image_is_skipped(run: Run) -> None:
+def test_update_without_any_readable_image_is_skipped(run):
     Path("walls", "red", "00.png").write_bytes(b"not an image")
     options = CLASSIFY.replace("--steps 4 --batch-size 6", "--steps 12 --batch-size 1")
     assert run(f"walls {options} -o out") == 3
@@ -191,9 +187,7 @@ def test_update_without_any_readable_image_is_skipped(run: Run) -> None:
     assert json.loads(Path("out", "run.json").read_text())["result"]["complete"]
 
 
-def test_rows_whose_images_have_equal_ids_are_all_counted(
-    run: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rows_whose_images_have_equal_ids_are_all_counted(run, capsys):
     shutil.copytree("walls", "more")
     for folder in ("walls", "more"):
         Path(folder, "red", "00.png").write_bytes(f"not an image, in {folder}".encode())
@@ -204,7 +198,7 @@ def test_rows_whose_images_have_equal_ids_are_all_counted(
 
 
 @pytest.mark.parametrize("limit", ["--on-error stop", "--max-errors 0", "--max-errors 5%"])
-def test_rows_that_may_not_be_read_count_as_unreadable(run: Run, limit: str) -> None:
+def test_rows_that_may_not_be_read_count_as_unreadable(run, limit):
     with open("pairs.jsonl", "a") as file:
         file.write('{"image": "../outside.png", "text": "a", "label": "a red wall"}\n')
     options = CLASSIFY.replace("--steps 4", "--steps 1")
@@ -212,7 +206,7 @@ def test_rows_that_may_not_be_read_count_as_unreadable(run: Run, limit: str) -> 
     assert run(f"pairs.jsonl {options} {limit} --dry-run -o out") == 15
 
 
-def test_row_to_evaluate_on_that_may_not_be_read_is_in_the_exit_code(run: Run) -> None:
+def test_row_to_evaluate_on_that_may_not_be_read_is_in_the_exit_code(run):
     row = {"image": "../outside.png", "text": "a", "label": "a"}
     lines = Path("pairs.jsonl").read_text().splitlines()
     Path("held.jsonl").write_text("\n".join([lines[-1], json.dumps(row)]))
@@ -222,9 +216,7 @@ def test_row_to_evaluate_on_that_may_not_be_read_is_in_the_exit_code(run: Run) -
 
 
 @pytest.mark.parametrize("limit", ["--on-error stop", "--max-errors 0", "--max-errors 5%"])
-def test_run_of_too_many_unreadable_images_stops_and_resumes(
-    run: Run, capsys: pytest.CaptureFixture[str], limit: str
-) -> None:
+def test_run_of_too_many_unreadable_images_stops_and_resumes(run, capsys, limit):
     image = Path("walls", "red", "00.png")
     data = image.read_bytes()
     image.write_bytes(b"not an image")
@@ -234,9 +226,7 @@ def test_run_of_too_many_unreadable_images_stops_and_resumes(
     assert run(f"walls {CLASSIFY} {limit} -o out") == 0
 
 
-def test_rows_that_were_lost_before_a_run_resumed_are_in_its_exit_code(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_that_were_lost_before_a_run_resumed_are_in_its_exit_code(run, monkeypatch):
     image = Path("walls", "red", "00.png")
     data = image.read_bytes()
     image.write_bytes(b"not an image")
@@ -249,7 +239,7 @@ def test_rows_that_were_lost_before_a_run_resumed_are_in_its_exit_code(
     assert [line["lost"] for line in metrics("out")] == [1, 1, 0, 0]
 
 
-def test_checkpoint_is_trained_further(run: Run) -> None:
+def test_checkpoint_is_trained_further(run):
     options = CONTRASTIVE.replace("--init tiny", "--model demo-towers")
     assert run(f"pairs.jsonl {options} --steps 1 -o out --loss softmax") == 0
     for name in ("tokenizer.json", "tokenizer_config.json", "preprocessor_config.json"):
@@ -261,7 +251,7 @@ def test_checkpoint_is_trained_further(run: Run) -> None:
 
 
 @pytest.mark.parametrize("model", ["demo-towers", pytest.param(DEMO, marks=pytest.mark.slow)])
-def test_probe_trains_the_head_alone(run: Run, model: str) -> None:
+def test_probe_trains_the_head_alone(run, model):
     options = CLASSIFY.replace("--init tiny", f"--model {model} --probe").replace("4", "8")
     assert run(f"walls {options} --learning-rate 0.05 --eval-fraction 0.25 -o out") == 0
     lines = metrics("out")
@@ -280,7 +270,7 @@ def test_probe_trains_the_head_alone(run: Run, model: str) -> None:
     assert sorted(found.config.label2id) == ["blue", "green", "red"]
 
 
-def test_probe_of_two_towers_leaves_both_towers(run: Run) -> None:
+def test_probe_of_two_towers_leaves_both_towers(run):
     options = CONTRASTIVE.replace("--init tiny", "--model demo-towers --probe")
     assert run(f"pairs.jsonl {options} -o out") == 0
     before = load_file(BUILTIN_TOWERS / "model.safetensors")
@@ -292,7 +282,7 @@ def test_probe_of_two_towers_leaves_both_towers(run: Run) -> None:
     assert changed == {"vision_model.head", "text_model.head", "logit_scale", "logit_bias"}
 
 
-def test_classifier_with_the_same_labels_keeps_its_head(run: Run) -> None:
+def test_classifier_with_the_same_labels_keeps_its_head(run):
     assert run(f"walls {CLASSIFY} -o first") == 0
     options = CLASSIFY.replace("--init tiny", "--model first").replace("--steps 4", "--steps 1")
     assert run(f"walls {options} --learning-rate 1e-9 -o second") == 0
@@ -346,25 +336,21 @@ def test_classifier_with_the_same_labels_keeps_its_head(run: Run) -> None:
         ("pairs.jsonl --model demo-towers -o out", "does not answer prompts"),
     ],
 )
-def test_what_does_not_go_together_is_refused(
-    run: Run, capsys: pytest.CaptureFixture[str], words: str, message: str
-) -> None:
+def test_what_does_not_go_together_is_refused(run, capsys, words, message):
     assert run(words) == 2
     assert message in capsys.readouterr().err
     assert not Path("out").exists()
     assert not Path("out.pgcli").exists()
 
 
-def test_plan_of_several_processes_is_theirs(
-    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_plan_of_several_processes_is_theirs(run, monkeypatch, capsys):
     several = nullcontext(replace(ALONE, count=12))
     monkeypatch.setattr("pgcli.training.processes.joined_processes", lambda device: several)
     assert run(f"walls {CLASSIFY} --dry-run -o out") == 2
     assert "updates of 6 rows cannot be divided over 12 processes" in capsys.readouterr().err
 
 
-def test_plan_is_printed_and_nothing_written(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_is_printed_and_nothing_written(run, capsys):
     assert run("walls --task classify --init tiny --eval-fraction 0.25 --dry-run -o out") == 0
     err = capsys.readouterr().err
     assert "rows: 9 to train on, 3 to evaluate on" in err
@@ -372,9 +358,7 @@ def test_plan_is_printed_and_nothing_written(run: Run, capsys: pytest.CaptureFix
     assert not Path("out").exists()
 
 
-def test_every_row_that_cannot_be_used_is_named(
-    run: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_row_that_cannot_be_used_is_named(run, capsys):
     """By the plan with the reason, and by the record of the run."""
     names = [f"../{number}.png" for number in range(5)]
     unlike = {"text": "a", "label": "red"}
@@ -394,9 +378,7 @@ def test_every_row_that_cannot_be_used_is_named(
     assert [name for name in unreadable if name != "images/gone.png"] == names
 
 
-def test_evaluations_are_counted_in_epochs_too(
-    run: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_evaluations_are_counted_in_epochs_too(run, capsys):
     plan = "walls --task classify --init tiny --batch-size 4 --eval-fraction 0.25 --dry-run -o out"
     assert run(f"{plan} --eval-every 2e") == 0
     assert "evaluation: every 6 steps" in capsys.readouterr().err  # of 9 rows, in 3 updates
@@ -404,9 +386,7 @@ def test_evaluations_are_counted_in_epochs_too(
     assert "neither a number of steps nor" in capsys.readouterr().err
 
 
-def test_interrupted_run_has_a_status_and_ends_with_the_same_weights(
-    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_interrupted_run_has_a_status_and_ends_with_the_same_weights(run, monkeypatch, capsys):
     options = f"walls {CLASSIFY} --eval-fraction 0.25 --eval-every 2"
     command = f"{options} -o runs/deep/out"
     with monkeypatch.context() as patch:
@@ -432,9 +412,7 @@ def test_interrupted_run_has_a_status_and_ends_with_the_same_weights(
     assert "to train it further: --model runs/deep/out and another -o" in capsys.readouterr().err
 
 
-def test_towers_of_the_softmax_loss_have_no_sigmoid_and_a_bounded_scale(
-    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_towers_of_the_softmax_loss_have_no_sigmoid_and_a_bounded_scale(run, monkeypatch, capsys):
     options = f"{CONTRASTIVE} --loss softmax --learning-rate 5"
     assert run(f"pairs.jsonl {options} -o out") == 0
     assert weights("out")["logit_scale"].item() <= math.log(100) + 1e-6

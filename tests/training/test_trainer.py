@@ -98,9 +98,7 @@ def stop_after(updates: int) -> Callable[[], bool]:
 
 
 @pytest.mark.parametrize("interrupted_at", [1, 4, 11])
-def test_resumed_run_ends_with_the_same_weights_bit_for_bit(
-    tmp_path: Path, interrupted_at: int
-) -> None:
+def test_resumed_run_ends_with_the_same_weights_bit_for_bit(tmp_path, interrupted_at):
     assert trainer(tmp_path / "whole").run()
     assert not trainer(tmp_path / "parts").run(should_stop=stop_after(interrupted_at))
     task = LineFit()
@@ -113,7 +111,7 @@ def test_resumed_run_ends_with_the_same_weights_bit_for_bit(
         assert one | MEASURED == other | MEASURED
 
 
-def test_updates_after_the_last_saved_state_are_made_again(tmp_path: Path) -> None:
+def test_updates_after_the_last_saved_state_are_made_again(tmp_path):
     """As after a kill: the state is older than the metrics, whose last line is incomplete."""
     assert trainer(tmp_path / "whole").run()
     rare = replace(OPTIONS, save_seconds=1e9)
@@ -139,7 +137,7 @@ def interrupt_at(step: int) -> Callable[[Mapping[str, Any]], None]:
     return check
 
 
-def test_best_and_last_weights_are_kept(tmp_path: Path) -> None:
+def test_best_and_last_weights_are_kept(tmp_path):
     task = LineFit(evaluations=[3.0, 1.0, 2.0])
     found = trainer(tmp_path, task)
     assert found.run()
@@ -151,7 +149,7 @@ def test_best_and_last_weights_are_kept(tmp_path: Path) -> None:
     assert all(torch.equal(last[key], model[key]) for key in last)
 
 
-def test_patience_ends_a_run_that_no_longer_improves(tmp_path: Path) -> None:
+def test_patience_ends_a_run_that_no_longer_improves(tmp_path):
     options = replace(OPTIONS, steps=40, patience=2)
     found = trainer(tmp_path, LineFit(evaluations=[3.0, 1.0, 2.0, 1.5, 0.1]), options)
     assert found.run()
@@ -160,7 +158,7 @@ def test_patience_ends_a_run_that_no_longer_improves(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("broken_step", [0, 6])
-def test_loss_that_is_not_finite_stops_and_names_the_step(tmp_path: Path, broken_step: int) -> None:
+def test_loss_that_is_not_finite_stops_and_names_the_step(tmp_path, broken_step):
     task = LineFit(broken_step=broken_step)
     with pytest.raises(TrainingDiverged, match=f"the loss of step {broken_step + 1} is inf"):
         trainer(tmp_path, task).run()
@@ -169,21 +167,19 @@ def test_loss_that_is_not_finite_stops_and_names_the_step(tmp_path: Path, broken
 
 
 @pytest.mark.parametrize("value", [math.nan, -math.inf])
-def test_evaluation_that_is_not_finite_is_no_best_one(tmp_path: Path, value: float) -> None:
+def test_evaluation_that_is_not_finite_is_no_best_one(tmp_path, value):
     with pytest.raises(TrainingDiverged, match=f"the evaluation's loss of step 4 is {value}"):
         trainer(tmp_path, LineFit(evaluations=[value])).run()
     assert not (tmp_path / "weights.pt").exists()
 
 
-def test_scores_that_are_not_numbers_in_an_evaluation_are_divergence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scores_that_are_not_numbers_in_an_evaluation_are_divergence(tmp_path, monkeypatch):
     monkeypatch.setattr(LineFit, "evaluate", lambda task: check_finite(math.nan))
     with pytest.raises(TrainingDiverged, match="in the evaluation of step 4, the model's scores"):
         trainer(tmp_path).run()
 
 
-def test_state_has_trained_parameters_and_their_moments_only(tmp_path: Path) -> None:
+def test_state_has_trained_parameters_and_their_moments_only(tmp_path):
     """The frozen weights of a large model are in its checkpoint already."""
     task = LineFit()
     task.model[0].requires_grad_(requires_grad=False)
@@ -195,7 +191,7 @@ def test_state_has_trained_parameters_and_their_moments_only(tmp_path: Path) -> 
     assert {one.dtype for one in found.values()} == {torch.float32}
 
 
-def test_half_precision_weights_are_not_trained(tmp_path: Path) -> None:
+def test_half_precision_weights_are_not_trained(tmp_path):
     """Updates of bfloat16 weights round to nothing; frozen weights may have any dtype."""
     task = LineFit()
     task.model[0].requires_grad_(requires_grad=False).bfloat16()
@@ -206,7 +202,7 @@ def test_half_precision_weights_are_not_trained(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["missing", "of another shape", "cut"])
-def test_state_of_another_model_and_a_damaged_one_are_refused(tmp_path: Path, what: str) -> None:
+def test_state_of_another_model_and_a_damaged_one_are_refused(tmp_path, what):
     trainer(tmp_path).run(should_stop=stop_after(3))
     file = tmp_path / "run.pgcli" / "state.safetensors"
     with safe_open(file, framework="pt") as stored:
@@ -224,7 +220,7 @@ def test_state_of_another_model_and_a_damaged_one_are_refused(tmp_path: Path, wh
     assert what == "cut" or "--overwrite" in failure.value.hint
 
 
-def test_killed_saves_leave_one_file_at_most(tmp_path: Path) -> None:
+def test_killed_saves_leave_one_file_at_most(tmp_path):
     """As large as the weights and their moments, it must not be there for each kill."""
     for _ in range(3):
         killed = trainer(tmp_path)
@@ -251,7 +247,7 @@ def interrupted(*args: Any, **options: Any) -> None:
     raise KeyboardInterrupt
 
 
-def test_gradients_are_scaled_down_to_the_largest_norm(tmp_path: Path) -> None:
+def test_gradients_are_scaled_down_to_the_largest_norm(tmp_path):
     """AdamW hardly depends on the gradients' scale, so the norms that it sees are compared."""
     found = trainer(tmp_path, options=replace(OPTIONS, max_grad_norm=1e-3))
     norms = []
@@ -268,7 +264,7 @@ def test_gradients_are_scaled_down_to_the_largest_norm(tmp_path: Path) -> None:
     assert lines(tmp_path)[0]["gradient_norm"] > 1e-2
 
 
-def test_weight_decay_leaves_biases_norms_and_embeddings_alone() -> None:
+def test_weight_decay_leaves_biases_norms_and_embeddings_alone():
     from pgcli.model.config import TextConfig, TwoTowersConfig, VisionConfig
     from pgcli.model.two_towers import TwoTowers
 
@@ -289,7 +285,7 @@ def test_weight_decay_leaves_biases_norms_and_embeddings_alone() -> None:
 
 
 @pytest.mark.parametrize("warmup", [0, 1, 5])
-def test_learning_rate_at_the_boundaries(warmup: int) -> None:
+def test_learning_rate_at_the_boundaries(warmup):
     """It rises and falls as a cosine; the first update and the last one learn."""
     schedule = CosineSchedule(steps=5, warmup=warmup, learning_rate=1.0)
     rates = [schedule.at(step) for step in range(5)]
@@ -302,7 +298,7 @@ def test_learning_rate_at_the_boundaries(warmup: int) -> None:
     assert long.at(warmup + 99) == pytest.approx(1 + math.cos(math.pi * 0.99))
 
 
-def test_gradient_that_is_not_finite_changes_no_weight(tmp_path: Path) -> None:
+def test_gradient_that_is_not_finite_changes_no_weight(tmp_path):
     """Clipping by such a norm would make every gradient NaN."""
     task = LineFit()
     found = trainer(tmp_path, task)
@@ -315,7 +311,7 @@ def test_gradient_that_is_not_finite_changes_no_weight(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_memory_does_not_grow_with_the_steps(tmp_path: Path) -> None:
+def test_memory_does_not_grow_with_the_steps(tmp_path):
     """Neither metrics nor anything else is held for each update."""
     options = replace(OPTIONS, steps=6000, eval_every=0, save_seconds=60.0)
     memory: list[int] = []
@@ -330,7 +326,7 @@ def test_memory_does_not_grow_with_the_steps(tmp_path: Path) -> None:
     assert memory[1] - memory[0] < 2**20
 
 
-def test_temporary_files_of_killed_processes_are_removed(tmp_path: Path) -> None:
+def test_temporary_files_of_killed_processes_are_removed(tmp_path):
     (tmp_path / ".curves.png.dead.png").write_bytes(b"half")
     write_curves(tmp_path / "curves.png", [{"step": 1, "loss": 2.0, "learning_rate": 1e-4}])
     assert [file.name for file in tmp_path.iterdir()] == ["curves.png"]
@@ -344,7 +340,7 @@ LINE = {"step": 5, "loss": 0.51234, "learning_rate": 2e-05, "gradient_norm": 0.8
 SAMPLE = {"id": "one.png", "prompt": "caption en", "answer": "two\nstars", "truth": "a star"}
 
 
-def test_details_have_loss_rates_and_memory() -> None:
+def test_details_have_loss_rates_and_memory():
     assert details(LINE, [0.5, 0.7]) == (
         "loss 0.6, learning rate 2e-05, gradient norm 0.8, 1,312 tokens/s, 31.2 images/s, 1.5 GB"
     )
@@ -356,6 +352,6 @@ def test_details_have_loss_rates_and_memory() -> None:
     assert progress.line().endswith("left; loss 0.6")
 
 
-def test_evaluation_is_one_line() -> None:
+def test_evaluation_is_one_line():
     line = LINE | {"eval_loss": 0.75, "eval_exact": 0.5, "samples": [SAMPLE]}
     assert evaluation_line(line) == "step 5: loss 0.5123; evaluation: loss 0.75, exact 0.5"

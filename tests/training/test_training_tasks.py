@@ -87,12 +87,12 @@ def assert_same(found: tuple[float, list[Tensor]], expected: tuple[float, list[T
 
 
 @pytest.mark.parametrize("micro_batch", [1, 3])
-def test_accumulated_gradients_of_a_classifier_are_those_of_the_batch(micro_batch: int) -> None:
+def test_accumulated_gradients_of_a_classifier_are_those_of_the_batch(micro_batch):
     assert_same(gradients(classify(micro_batch)), gradients(classify(None)))
 
 
 @pytest.mark.parametrize("loss", ["sigmoid", "softmax"])
-def test_micro_batches_of_two_towers_have_the_loss_of_the_whole_batch(loss: str) -> None:
+def test_micro_batches_of_two_towers_have_the_loss_of_the_whole_batch(loss):
     """The loss is not the mean of the losses of its parts; without dropout the gradients agree."""
     whole, parts = contrastive(loss, None), contrastive(loss, 3)
     for task in (whole, parts):
@@ -102,7 +102,7 @@ def test_micro_batches_of_two_towers_have_the_loss_of_the_whole_batch(loss: str)
     assert_same(gradients(parts), gradients(whole))
 
 
-def test_both_passes_over_a_micro_batch_have_the_same_dropout() -> None:
+def test_both_passes_over_a_micro_batch_have_the_same_dropout():
     """The gradient is that of the loss that is returned, by a difference quotient."""
     task = contrastive("sigmoid", 3)
     gradients(task)
@@ -116,7 +116,7 @@ def test_both_passes_over_a_micro_batch_have_the_same_dropout() -> None:
     assert (losses[0] - losses[1]) / 2e-2 == pytest.approx(slope, rel=0.05, abs=2e-3)
 
 
-def test_dropout_of_towers_is_for_training_only_and_keeps_the_mean() -> None:
+def test_dropout_of_towers_is_for_training_only_and_keeps_the_mean():
     settings = replace(VISION, dropout=0.0)
     for change in ({"dropout": 0.5}, {"attention_dropout": 0.5}):
         config = ClassifierConfig("siglip", replace(settings, **change), ("a", "b"))
@@ -134,7 +134,7 @@ def test_dropout_of_towers_is_for_training_only_and_keeps_the_mean() -> None:
     assert ((outputs.mean(0) - expected).abs() < 5 * deviation + 1e-9).all()
 
 
-def test_equal_texts_and_all_texts_of_an_image_are_no_negatives() -> None:
+def test_equal_texts_and_all_texts_of_an_image_are_no_negatives():
     task = contrastive("sigmoid", None)
     rows = batch(WORDS, ["x", "x", "2", "3", "4", "5", "6"]).rows
     said = task._meanings(rows)
@@ -157,9 +157,7 @@ def rows_at_most(limit: int, task: Any, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("kind", ["classify", "probe", "contrastive"])
-def test_rows_without_gradients_are_halved_where_memory_ends(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str
-) -> None:
+def test_rows_without_gradients_are_halved_where_memory_ends(monkeypatch, tmp_path, kind):
     monkeypatch.setattr(oom.gc, "collect", lambda: 0)
     monkeypatch.setattr(TrainingData, "in_order", lambda data, rows, *given: iter([batch()]))
 
@@ -192,7 +190,7 @@ def test_rows_without_gradients_are_halved_where_memory_ends(
         evaluated(task)
 
 
-def test_process_that_has_lost_all_images_of_an_update_takes_part_in_it() -> None:
+def test_process_that_has_lost_all_images_of_an_update_takes_part_in_it():
     task, empty = contrastive("sigmoid", None), batch([])
     image_ND, text_ND = task._encode(empty)
     assert (image_ND.shape, text_ND.shape) == ((0, 16), (0, 16))
@@ -206,7 +204,7 @@ def test_process_that_has_lost_all_images_of_an_update_takes_part_in_it() -> Non
     assert labels.dtype == torch.long
 
 
-def test_order_of_rows_follows_from_seed_and_step() -> None:
+def test_order_of_rows_follows_from_seed_and_step():
     order = RowOrder(rows=10, batch_size=3, seed=5)
     assert order.steps_per_epoch == 4
     steps = list(order.batches(0, 12))
@@ -226,7 +224,7 @@ def test_order_of_rows_follows_from_seed_and_step() -> None:
     assert [sorted(step) for step in few.batches(0, 2)] == [[0, 1], [0, 1]]
 
 
-def test_new_weights_keep_the_size_of_activations() -> None:
+def test_new_weights_keep_the_size_of_activations():
     model = contrastive("sigmoid", None).model.eval()
     with torch.no_grad():
         features = model.vision(torch.randn(4, 3, 16, 16))
@@ -236,7 +234,7 @@ def test_new_weights_keep_the_size_of_activations() -> None:
     assert all((head.weight == 1).all() for head in heads)
 
 
-def test_learned_tokenizer_ends_texts_and_falls_back_to_bytes(tmp_path: Path) -> None:
+def test_learned_tokenizer_ends_texts_and_falls_back_to_bytes(tmp_path):
     tokenizer = learn_tokenizer(["a red star", "a red cross", "a blue star"] * 3, max_tokens=400)
     again = learn_tokenizer(
         reversed(["a red star", "a red cross", "a blue star"] * 3), max_tokens=400
