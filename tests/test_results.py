@@ -1,7 +1,5 @@
 """Results of a file or an engine: sequences, tables and notebook display."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json

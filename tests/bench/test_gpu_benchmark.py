@@ -1,7 +1,5 @@
 """The stages of benchmarks/gpu.py run on a CPU."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks import gpu

@@ -1,7 +1,5 @@
 """The stop tokens of `generation_config.json`, and its settings that are not followed."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import warnings

@@ -1,7 +1,5 @@
 """Images and texts become the vectors of transformers, whatever the batch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

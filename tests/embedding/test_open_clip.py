@@ -1,7 +1,5 @@
 """CLIP and SigLIP in open_clip's layout give the same vectors as in that of transformers."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Images have the pixels that transformers' image processors, which use Pillow, give them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Texts have the tokens that transformers' tokenizers give them, padded on the right."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """An engine that the tests of a file share."""
 
-from __future__ import annotations
-
 import pytest
 
 from pgcli.checkpoints.find import Checkpoint

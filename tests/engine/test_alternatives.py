@@ -1,7 +1,5 @@
 """Sampled answers beside the greedy one: one prefill, and no dependence on the batch."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Candidates are scored as in transformers, independently of the other candidates and rows."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections import abc

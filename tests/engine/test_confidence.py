@@ -1,7 +1,5 @@
 """The confidence of boxes: the probability of the locations near each corner."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Grammar-constrained answers are well-formed for any weights, limit and random numbers."""
 
-from __future__ import annotations
-
 import math
 import re
 from random import Random

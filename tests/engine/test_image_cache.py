@@ -1,7 +1,5 @@
 """The image-feature cache: each image is encoded once for all its prompts, within a size bound."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

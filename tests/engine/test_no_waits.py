@@ -1,7 +1,5 @@
 """The host neither waits for the device nor makes it wait: steps, joins, departures and reads."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Out of memory: smaller batches give every row once, with the same answer."""
 
-from __future__ import annotations
-
 import json
 import weakref
 from collections.abc import Callable, Iterable, Sequence

@@ -1,7 +1,5 @@
 """Recorded steps give the tokens of steps that run as they are; a tape stands for CUDA graphs."""
 
-from __future__ import annotations
-
 import warnings
 from collections import Counter
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The scheduler: groups of equal prompt lengths, and refill before decode."""
 
-from __future__ import annotations
-
 from collections import abc
 from collections.abc import Iterable, Iterator
 from typing import Any

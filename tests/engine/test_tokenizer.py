@@ -1,7 +1,5 @@
 """The tokenizer: user text, spans of an answer, padding, and invalid tokenizer files."""
 
-from __future__ import annotations
-
 import base64
 import json
 import struct

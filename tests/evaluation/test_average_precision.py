@@ -1,7 +1,5 @@
 """Average precision equals that of pycocotools; overlaps, and boxes right at one threshold."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 from typing import Any

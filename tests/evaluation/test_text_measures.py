@@ -5,8 +5,6 @@ those of pycocoevalcap 1.2 with these tokens. ANLS and the answers of POPE are c
 the evaluator of DocVQA and the script of POPE do.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

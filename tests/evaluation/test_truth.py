@@ -1,7 +1,5 @@
 """The truth is read from files of every kind, and joined with rows by id and prompt."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Decoders for tests of decoding processes, which import them by name; and these processes."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Images are decoded upright, in RGB, at the model's resolution; a bad file costs one row."""
 
-from __future__ import annotations
-
 import io
 import os
 import stat

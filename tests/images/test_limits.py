@@ -1,7 +1,5 @@
 """Limits of memory and processor time, and retries of file reads."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal

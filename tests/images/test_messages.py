@@ -1,7 +1,5 @@
 """Messages between decoding processes and their parent: what crosses, and what is refused."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Iterator

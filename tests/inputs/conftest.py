@@ -1,7 +1,5 @@
 """The folder that sources of these tests are in."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The items of sources, their ids and their faults; a loaded inventory has the same."""
 
-from __future__ import annotations
-
 from pgcli.inputs import Inventory, ReadOptions
 from pgcli.records import Item
 

@@ -1,7 +1,5 @@
 """Files at addresses are the items of a local folder; listings are compared as files are."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Sources that grow: recorded files keep their places, new ones follow, changes are reported."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

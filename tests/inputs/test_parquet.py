@@ -1,7 +1,5 @@
 """Parquet is read within limits: a bomb costs its row group, and little memory of this process."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Items are read from any place on, of every kind of source, and not those before them."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tests that sources yield items with the right ids, paths and faults."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """Archives and data sets as sources: samples are rows, and hostile members cost one row."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

@@ -1,7 +1,5 @@
 """Folders and patterns of any depth are walked, and paths that are too long are error rows."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Iterator

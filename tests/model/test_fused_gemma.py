@@ -3,8 +3,6 @@
 The kernels run on a GPU or, where Triton is installed, in its interpreter.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The KV cache: rows that are inserted late, moved or removed have the results of a single row."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

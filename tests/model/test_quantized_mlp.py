@@ -1,7 +1,5 @@
 """Launches of a step on GPUs; MLPs of 8 bits: rounding, products beside float64, refusals."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The five tests that carry the design, the fifth (a bad image) in test_end_to_end.py."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Sampling: what transformers keeps of each distribution, greedy, and draws of each row alone."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Two towers and classifiers compared with transformers, on random weights of its layouts."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

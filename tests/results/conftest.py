@@ -1,7 +1,5 @@
 """Fixtures of the tests of exports: a folder of images and result files about them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

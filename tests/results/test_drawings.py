@@ -1,7 +1,5 @@
 """--draw: the images that are drawn, their names, their formats, and folders that are refused."""
 
-from __future__ import annotations
-
 import io
 import os
 import threading

@@ -1,7 +1,5 @@
 """Tests `pgcli export`: copies of images with an EXIF orientation are upright."""
 
-from __future__ import annotations
-
 import io
 
 import numpy

@@ -1,7 +1,5 @@
 """Tests `pgcli export`: file names that each tool reads correctly, for any row ids."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

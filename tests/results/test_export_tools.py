@@ -3,8 +3,6 @@
 Run in a separate environment: `pip install ultralytics fiftyone label-studio-sdk supervision`.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """Tests `pgcli export`: each format is read by the tool that it is for."""
 
-from __future__ import annotations
-
 import csv
 import json
 import tarfile

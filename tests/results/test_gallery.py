@@ -1,7 +1,5 @@
 """Tests `pgcli view`: a page with rows as text and thumbnails of their images."""
 
-from __future__ import annotations
-
 import json
 import re
 from base64 import b64encode

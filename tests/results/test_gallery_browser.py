@@ -1,7 +1,5 @@
 """Tests the page of `pgcli view` in a browser: opening, search, filters and keys."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

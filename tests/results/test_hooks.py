@@ -1,7 +1,5 @@
 """The hooks that options and question have, and what is refused before a run."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from collections.abc import Sequence

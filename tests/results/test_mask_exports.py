@@ -1,7 +1,5 @@
 """Tests `pgcli export`: masks read back from each format equal those of the rows."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Boxes and masks drawn on an image: positions, colours and legible labels."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """--sidecar: each image has a text of its own, and what a person wrote is kept."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Files that a user names are opened only if they are regular files, and where they have to be."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A local folder: its files are whole or absent, and nothing but a regular file is ever opened."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

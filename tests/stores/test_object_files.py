@@ -1,7 +1,5 @@
 """Files in S3, Google Cloud Storage, Azure and the Hub are those of a local folder."""
 
-from __future__ import annotations
-
 import io
 import socket
 import tarfile

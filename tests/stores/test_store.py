@@ -1,7 +1,5 @@
 """The contract of a store, on this machine and in an object store alike."""
 
-from __future__ import annotations
-
 import errno
 import os
 import time

@@ -1,7 +1,5 @@
 """Addresses as text: split, joined, and shown without credentials and signatures."""
 
-from __future__ import annotations
-
 import pytest
 
 from pgcli.stores.urls import join_url, parent_url, url_path, without_credentials

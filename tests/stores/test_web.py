@@ -1,7 +1,5 @@
 """Web URLs: a misbehaving server costs the row of its image only."""
 
-from __future__ import annotations
-
 import ipaddress
 import pickle
 import socket

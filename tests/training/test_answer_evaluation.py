@@ -1,7 +1,5 @@
 """What evaluations of PaliGemma measure: each question once, by the metric of its task."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """The loss of answers: that of transformers, and the same in any number of parts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

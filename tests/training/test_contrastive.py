@@ -1,7 +1,5 @@
 """The contrastive losses: whole, in chunks, and those of transformers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -3,8 +3,6 @@
 The faults of tests/faults/training.toml are planted under them.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """Adapters in training: what is trained and saved, and that PEFT computes and reads the same."""
 
-from __future__ import annotations
-
 import argparse
 import re
 import shutil

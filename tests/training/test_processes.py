@@ -1,7 +1,5 @@
 """Several processes make the updates of one, in the same files, and end together."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

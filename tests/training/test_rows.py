@@ -1,7 +1,5 @@
 """Rows to train on: prompts and answers of every source, rows in a store, images on one side."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Iterator

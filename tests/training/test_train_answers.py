@@ -1,7 +1,5 @@
 """`pgcli train` of PaliGemma through the command line: adapters, whole weights, resume."""
 
-from __future__ import annotations
-
 import json
 import re
 import resource

@@ -1,7 +1,5 @@
 """`pgcli train` through the command line: what it writes, how it resumes, and what it refuses."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

@@ -1,7 +1,5 @@
 """The training loop: resume, evaluations, the best weights, and what stops it."""
 
-from __future__ import annotations
-
 import gc
 import json
 import math

@@ -1,7 +1,5 @@
 """The tasks of two towers and classifiers: micro-batches, meanings, order, and the split."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
