@@ -81,13 +81,7 @@ def test_an_evicted_image_is_encoded_again_and_answers_the_same(engine, monkeypa
 
 def request(number: int, image: DecodedImage, shares: int) -> Sequence:
     return Sequence(
-        number,
-        "a",
-        (2, 108),
-        4,
-        image=image,
-        image_key=image.item.index,
-        image_uses=shares,
+        number, "a", (2, 108), 4, image=image, image_key=image.item.index, image_uses=shares
     )
 
 

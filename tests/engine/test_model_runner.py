@@ -142,14 +142,7 @@ def model(tiny) -> PaliGemma:
     return weights.load(tiny, read_config(tiny), dtype=torch.float64)
 
 
-@pytest.mark.parametrize(
-    "sampling",
-    [
-        GREEDY,
-        SAMPLED,
-        SamplingParams(1, top_p=0.9, top_k=5),
-    ],
-)
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED, SamplingParams(1, top_p=0.9, top_k=5)])
 def test_nan_logits_are_refused_with_a_hint(tiny, sampling):
     damaged = weights.load(tiny, read_config(tiny), dtype=torch.float32)
     damaged.decoder.norm.weight[3] = torch.nan

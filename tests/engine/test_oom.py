@@ -58,8 +58,7 @@ QUESTIONS = {
 def comparable(found: Iterable[tuple[int, Answer]]) -> list[tuple[int, Answer]]:
     """The rows by index, without the fields that may depend on the batch."""
     return sorted(
-        ((row_index, without_batch(row)) for row_index, row in found),
-        key=lambda one: one[0],
+        ((row_index, without_batch(row)) for row_index, row in found), key=lambda one: one[0]
     )
 
 

@@ -54,10 +54,7 @@ def test_tokens_are_those_of_the_java_tokenizer():
 
 
 CAPTIONS = {
-    "A man riding a horse.": (
-        "A man is riding a brown horse down the street.",
-        "a man on a horse",
-    ),
+    "A man riding a horse.": ("A man is riding a brown horse down the street.", "a man on a horse"),
     "two dogs (one brown) on the grass": (
         "Two dogs (a brown one) play on grass",
         "two dogs run on the grass.",

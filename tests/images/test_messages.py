@@ -14,12 +14,7 @@ from pgcli.images import ImageDecoder, ImageSpec
 from pgcli.images import worker as worker_module
 from pgcli.images.child_process import Connection, ProcessFailed
 from pgcli.images.limits import Budget
-from pgcli.images.messages import (
-    claim_of,
-    describe_decoder,
-    image_from,
-    image_message,
-)
+from pgcli.images.messages import claim_of, describe_decoder, image_from, image_message
 from pgcli.images.pool import decode_ahead
 from pgcli.records import DecodedImage, Fault, Item
 from tests.images.decoders import REPLY, HostileDecoder, ScriptedDecoder, frame, reply

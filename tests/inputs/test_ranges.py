@@ -28,9 +28,7 @@ RANGES = st.lists(st.tuples(st.integers(0, 70), st.integers(0, 70)), max_size=8)
 
 
 @settings(
-    deadline=None,
-    max_examples=15,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(ranges=RANGES)
 @pytest.mark.parametrize("kind", FORMATS)

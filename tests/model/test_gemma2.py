@@ -47,10 +47,7 @@ def published(size="3b", **changes):
     text, _ = SIZES[size]
     text = {"model_type": "gemma2", "vocab_size": 257216, "eos_token_id": [1, 107], **text}
     # the width stands in `projection_dim`; `hidden_size` is 2048 whatever it is
-    return paligemma_3b() | {
-        "projection_dim": text["hidden_size"],
-        "text_config": text | changes,
-    }
+    return paligemma_3b() | {"projection_dim": text["hidden_size"], "text_config": text | changes}
 
 
 def refusal(**changes):

@@ -184,10 +184,7 @@ BROKEN = {
         r"has _vq_vae._embedding in the shape \(128, 5000\), not \(128, at most 4096\)",
     ),
     "flat": (changed(_vq_vae___embedding=np.ones(128)), r"_vq_vae._embedding in the shape \(128,"),
-    "integers": (
-        changed(decoder__8__bias=np.ones(32, np.int64)),
-        "has decoder.8.bias as int64",
-    ),
+    "integers": (changed(decoder__8__bias=np.ones(32, np.int64)), "has decoder.8.bias as int64"),
     "not finite": (
         changed(decoder__8__bias=np.full(32, np.nan, np.float32)),
         "has values in decoder.8.bias that are not finite",
@@ -219,11 +216,7 @@ def test_a_pickle_is_never_unpickled(tmp_path):
     np.savez(tmp_path / "a.npz", **changed(decoder__8__bias=trap))
     (tmp_path / "b.npz").write_bytes(pickle.dumps(Trap(sprung)))
     torch.save({"decoder.8.bias": torch.ones(32)}, tmp_path / "c.npz")
-    for name, message in (
-        ("a", "allow_pickle=False"),
-        ("b", "neither"),
-        ("c", "not an array"),
-    ):
+    for name, message in (("a", "allow_pickle=False"), ("b", "neither"), ("c", "not an array")):
         with pytest.raises(InvalidCheckpoint, match=message):
             mask_decoder.load(tmp_path / f"{name}.npz")
     assert not sprung.exists()

@@ -18,11 +18,7 @@ from pgcli.engine.loader import load
 from pgcli.model.cpu import packed_linear, packed_modules
 from pgcli.model.cpu.optimize import optimize_for_cpu
 from pgcli.model.cpu.packed_linear import PackedLinearKernel, can_pack
-from pgcli.model.cpu.packed_modules import (
-    PackedProjection,
-    pack_weights,
-    run_in_blocks,
-)
+from pgcli.model.cpu.packed_modules import PackedProjection, pack_weights, run_in_blocks
 
 ROOT = Path(__file__).parents[2]
 NOISE = {torch.float32: 1e-5, torch.bfloat16: 0.02}  # relative to the norm

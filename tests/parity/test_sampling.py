@@ -10,13 +10,7 @@ from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWa
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config
 from pgcli.engine import sampler
-from pgcli.engine.sampler import (
-    GREEDY,
-    OutputVocabulary,
-    SamplingParams,
-    logsumexp,
-    mask_invalid,
-)
+from pgcli.engine.sampler import GREEDY, OutputVocabulary, SamplingParams, logsumexp, mask_invalid
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.sampling import sample
 from tests.support.random_weights import normal

@@ -13,16 +13,7 @@ from PIL import Image
 from pycocotools.coco import COCO
 
 from pgcli.results.exports import FORMATS
-from tests.support.exporting import (
-    SIZES,
-    box,
-    captioned,
-    exported,
-    of,
-    plain,
-    row,
-    saved,
-)
+from tests.support.exporting import SIZES, box, captioned, exported, of, plain, row, saved
 
 # COCO
 

@@ -247,9 +247,7 @@ def test_search_covers_names_answers_prompts_and_labels(open_page, page):
 @pytest.mark.slow
 def test_labels_prompts_and_errors_filter(open_page, page):
     shown = open_page(page)
-    shown.all(
-        ".chip",
-    ).filter(has_text="dog").click()
+    shown.all(".chip").filter(has_text="dog").click()
     assert shown.ids() == ["00002.png"]
     shown.all(".chip").filter(has_text="dog").click()
     shown.page.select_option("#prompt", label="detect")
@@ -271,10 +269,7 @@ def test_cards_are_sorted_by_the_selected_column(open_page, page):
         shown.page.select_option("#sort", sort)
         assert "".join(name[4] for name in shown.ids()) == order
     shown.all("#direction").click()
-    assert [name[4] for name in shown.ids()][2:] == [
-        "0",
-        "1",
-    ]  # rows without boxes are always last
+    assert [name[4] for name in shown.ids()][2:] == ["0", "1"]  # rows without boxes are always last
 
 
 @pytest.mark.slow
@@ -641,11 +636,7 @@ def test_page_of_an_evaluation_has_metrics_and_calibration(open_page, tmp_path):
     tall = {"width": 1280, "height": 2400}  # cards are below the tables and the plots
     shown = open_page(tmp_path / "worst.html", viewport=tall)
     tables = shown.all(".metrics")
-    assert tables.locator("h2").all_text_contents() == [
-        str(rows),
-        str(truth),
-        "Second minus first",
-    ]
+    assert tables.locator("h2").all_text_contents() == [str(rows), str(truth), "Second minus first"]
     values = tables.nth(0).locator("tr", has=shown.page.get_by_text("f1@0.5", exact=True))
     assert values.locator("td").first.text_content() == "0.5000"
     nothing = tables.nth(0).locator("tr", has=shown.page.get_by_text("ap_large", exact=True))

@@ -14,15 +14,7 @@ from pycocotools import mask as coco_masks
 from pgcli.records import Rle
 from pgcli.results.masks import MAX_BRIDGE_POINTS, contours, polygon
 from pgcli.rle import decode, encode
-from tests.support.exporting import (
-    SIZES,
-    exported,
-    overlap,
-    plain,
-    saved,
-    segmented,
-    shape,
-)
+from tests.support.exporting import SIZES, exported, overlap, plain, saved, segmented, shape
 
 FINE = 8  # subpixels per side of a pixel, drawn by PIL
 

@@ -144,8 +144,7 @@ def test_files_of_two_sizes_or_models_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content",
-    [b"[1]\n", b"\xff\n", b"{\n{}\n", b'{"embedding":' + b"[" * 9_000_000 + b"\n", b"\n"],
+    "content", [b"[1]\n", b"\xff\n", b"{\n{}\n", b'{"embedding":' + b"[" * 9_000_000 + b"\n", b"\n"]
 )
 def test_lines_that_are_not_vectors_are_refused(tmp_path, content):
     (tmp_path / "v.jsonl").write_bytes(content)

@@ -15,13 +15,7 @@ import pytest
 from pgcli.records import Item
 from pgcli.stores import Reader, RemoteError, errors, objects, reader
 from pgcli.stores.objects import profile_keys
-from tests.support.stored_images import (
-    FILES,
-    JPEG,
-    PNG,
-    StoreLocation,
-    locate_store,
-)
+from tests.support.stored_images import FILES, JPEG, PNG, StoreLocation, locate_store
 from tests.support.stores import NEW_YEAR, S3, Azure, Files, Google, Hub, serve
 from tests.support.time_limits import ends_soon
 
@@ -171,12 +165,7 @@ def test_unreachable_store_is_an_error_row(monkeypatch):
 
 @pytest.mark.parametrize(
     ("status", "code"),
-    [
-        (401, "permission_denied"),
-        (403, "permission_denied"),
-        (404, "missing"),
-        (500, "io_error"),
-    ],
+    [(401, "permission_denied"), (403, "permission_denied"), (404, "missing"), (500, "io_error")],
 )
 def test_store_error_has_the_code_of_its_status(monkeypatch, status, code):
     class Refusing(S3):
