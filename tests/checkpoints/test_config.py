@@ -206,29 +206,19 @@ class TestUnknownKeys:
             parse_config(published(**{f"vision_config__{key}": ["no such value"]}))
 
 
+SIZES = ("hidden_size", "num_hidden_layers", "intermediate_size", "num_attention_heads")
+SIZES = [
+    *(f"vision_config__{name}" for name in (*SIZES, "patch_size", "image_size")),
+    *(f"text_config__{name}" for name in (*SIZES, "num_key_value_heads", "head_dim")),
+    *("text_config__vocab_size", "text_config__max_position_embeddings"),
+]
+
+
 class TestValuesOutOfRange:
     @pytest.mark.parametrize(
         "value", [0, -1, 10**9, 10**400, 2.5, 64.0, True, "64", [64], {}, math.nan, math.inf]
     )
-    @pytest.mark.parametrize(
-        "key",
-        [
-            "vision_config__hidden_size",
-            "vision_config__num_hidden_layers",
-            "vision_config__intermediate_size",
-            "vision_config__num_attention_heads",
-            "vision_config__patch_size",
-            "vision_config__image_size",
-            "text_config__hidden_size",
-            "text_config__num_hidden_layers",
-            "text_config__intermediate_size",
-            "text_config__num_attention_heads",
-            "text_config__num_key_value_heads",
-            "text_config__head_dim",
-            "text_config__vocab_size",
-            "text_config__max_position_embeddings",
-        ],
-    )
+    @pytest.mark.parametrize("key", SIZES)
     def test_sizes_are_integers_within_range(self, key, value):
         assert key.replace("__", ".") in refusal(**{key: value})
 

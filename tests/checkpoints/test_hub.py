@@ -339,6 +339,14 @@ class TestInterruptedDownload:
         assert set(hub.sent_bytes) == {SHARDS[0]}
 
 
+def test_gated_model_is_downloaded_with_an_accepted_token(hub, monkeypatch):
+    hub.add(NAME, MODEL)
+    hub.gated, hub.accepted_tokens = True, (TOKEN,)
+    assert "licence" in refusal()[0]
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    assert contents(find(NAME).folder) == MODEL
+
+
 class TestHubErrors:
     @pytest.mark.parametrize("token", ["hf_SECRET\x01SECRET", "hf_SECRETé", "hf_SECRET\tx"])
     def test_malformed_token_is_not_shown(self, hub, monkeypatch, token):
@@ -498,40 +506,14 @@ def environment(hub, tmp_path):
     return kept | settings | {"OMP_NUM_THREADS": "1"}
 
 
-class TestCommandLine:
-    @pytest.mark.slow
-    def test_caption_with_a_checkpoint_of_the_hub(self, hub, tmp_path, tiny):
-        files = {file.name: file.read_bytes() for file in tiny.iterdir()}
-        commit = hub.add(NAME, files)
-        hub.gated, hub.accepted_tokens = True, (TOKEN,)
-        image = ROOT / "examples" / "images" / "one.png"
-        words = ["caption", str(image), "--model", NAME, "--device", "cpu", "--max-new-tokens", "2"]
-        run = subprocess.run(
-            [sys.executable, "-m", "pgcli", *words],
-            env=environment(hub, tmp_path) | {"HF_TOKEN": TOKEN},
-            capture_output=True,
-            text=True,
-            timeout=100,
-        )
-        assert run.returncode == 0, run.stderr
-        assert json.loads(run.stdout)["model"] == f"{NAME}@{commit}"
-        assert TOKEN not in run.stderr
-        assert list((tmp_path / "hub").rglob(WEIGHTS))  # where HF_HOME says
-        assert set(hub.sent_bytes) <= {
-            *SMALL,
-            "processor_config.json",
-            "tokenizer_config.json",
-            WEIGHTS,
-        }
-
-    def test_token_is_not_shown_by_a_traceback(self, hub, cli, monkeypatch):
-        hub.add(NAME, MODEL)
-        hub.gated, hub.other_tokens = True, (TOKEN,)
-        monkeypatch.setenv("HF_TOKEN", TOKEN)
-        code, out, err = cli("info", NAME, "--debug")
-        assert code == 10, err
-        assert "Traceback" in err
-        assert TOKEN not in out + err
+def test_token_is_not_shown_by_a_traceback(hub, cli, monkeypatch):
+    hub.add(NAME, MODEL)
+    hub.gated, hub.other_tokens = True, (TOKEN,)
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    code, out, err = cli("info", NAME, "--debug")
+    assert code == 10, err
+    assert "Traceback" in err
+    assert TOKEN not in out + err
 
 
 PLAN = DownloadPlan(

@@ -85,10 +85,14 @@ def test_greedy_takes_the_first_of_the_highest_scores():
 
 
 @pytest.mark.parametrize(
-    "sampling", [SamplingParams(0, 0.1), SamplingParams(0, 1, 1), SamplingParams(0, seed=7)]
+    "sampling",
+    [
+        *(SamplingParams(0, 0.1), SamplingParams(0, 1, 1), SamplingParams(0, seed=7)),
+        *map(SamplingParams, (0.01, 1e-6, 1e-30, 1e-46, 5e-324)),
+    ],
 )
-def test_without_a_temperature_filters_have_no_effect(sampling):
-    logits_BV = normal(50, 9, dtype=torch.float32)
+def test_without_a_temperature_or_with_hardly_any_it_is_greedy(sampling):
+    logits_BV = normal(50, 9, dtype=torch.float32) * 10
     expected = logits_BV.argmax(-1).tolist()
     assert chosen(logits_BV, sampling, [str(n) for n in range(50)]) == expected
 
@@ -124,14 +128,6 @@ def test_shares_are_those_of_transformers(temperature, top_k, top_p):
         expected_BV = TopPLogitsWarper(top_p)(None, expected_BV)
     found = shares(logits_BV[0].softmax(-1), SamplingParams(temperature, top_p, top_k))
     assert found == pytest.approx(expected_BV[0].softmax(-1).tolist(), abs=3e-5)
-
-
-@pytest.mark.parametrize("temperature", [0.01, 1e-6, 1e-30, 1e-46, 5e-324])
-def test_a_temperature_near_0_is_greedy(temperature):
-    logits_BV = normal(50, 9, dtype=torch.float32) * 10
-    sampling = SamplingParams(temperature=temperature)
-    expected = logits_BV.argmax(-1).tolist()
-    assert chosen(logits_BV, sampling, [str(n) for n in range(50)]) == expected
 
 
 @pytest.mark.parametrize("temperature", [1e18, 1e39, float("inf")])
