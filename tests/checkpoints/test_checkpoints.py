@@ -1,7 +1,6 @@
 """Checkpoint folders: every layout gives the same weights, and errors are named."""
 
 import json
-import math
 import os
 import pickle
 import shutil
@@ -35,6 +34,7 @@ from pgcli.errors import InvalidCheckpoint
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
 from tests.support.awkward import drawing, encoded
 from tests.support.time_limits import processor_time_below
+from tests.support.tiny import reference
 
 NORM = "language_model.model.norm.weight"
 EMBEDDING = "language_model.model.embed_tokens.weight"
@@ -676,30 +676,11 @@ print((peak() - before) / sum(parameter.nbytes for parameter in model.parameters
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
-def test_loading_allocates_no_second_copy(folder, configure, stored):
-    """The file is sparse: 200 MB, with a largest tensor of 4 MB."""
-    depth, mlp_dim = 20, 18_000
-    values = json.loads((folder / "config.json").read_text())
-    sizes = {"num_hidden_layers": depth, "intermediate_size": mlp_dim}
-    configure(text_config=values["text_config"] | sizes)
-    header, end = {}, 0
-    for name, shape in shapes(stored, depth, mlp_dim):
-        header[name] = tensor(end, end := end + 4 * math.prod(shape), shape)
-    file = folder / "model.safetensors"
-    file.write_bytes(safetensors_file(header))
-    os.truncate(file, file.stat().st_size + end)
-    assert total_bytes(folder) > 200e6
-    command = [sys.executable, "-c", MEASURE, str(folder)]
+def test_loading_allocates_no_second_copy(tmp_path):
+    """Of 200 MB, with a largest tensor of 7 MB."""
+    reference(400, num_hidden_layers=20, intermediate_size=18_000).save_pretrained(tmp_path)
+    assert total_bytes(tmp_path) > 200e6
+    command = [sys.executable, "-c", MEASURE, str(tmp_path)]
     run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
     assert run.returncode == 0, run.stderr
     assert 0.9 < float(run.stdout) < 1.15
-
-
-def shapes(stored, depth, mlp_dim):
-    """The tensors of a deeper and wider decoder: their names and shapes."""
-    for name, stands in stored.items():
-        shape = [mlp_dim if ".mlp." in name and side == 96 else side for side in stands.shape]
-        if name.startswith("language_model.model.layers.0."):
-            yield from ((name.replace(".0.", f".{n}."), shape) for n in range(depth))
-        elif not name.startswith("language_model.model.layers."):
-            yield name, shape

@@ -4,8 +4,6 @@ import json
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from pyarrow import parquet
 from torch.nn import functional as F
 
@@ -20,7 +18,6 @@ from pgcli.model.quantized.cpu_linear import (
     Int8DecodeLinearKernel,
     Int8LinearKernel,
     can_quantize,
-    quantize_per_token,
 )
 from pgcli.model.quantized.quantize import CHANNELS_AT_ONCE
 
@@ -92,26 +89,15 @@ def test_a_token_does_not_depend_on_its_batch():
     torch.testing.assert_close(made(x), alone, rtol=0, atol=0)
 
 
-def test_quantizing_does_not_change_the_weights():
-    weight = drawn(8, 16)
-    Int8LinearKernel(weight)
-    assert torch.equal(weight, drawn(8, 16))
-
-
-def test_zeros_are_zeros():
-    weight, x = drawn(8, 16), drawn(3, 16)
+def test_zeros_are_zeros_a_bias_is_added_and_the_weights_stay():
+    weight, x, bias = drawn(8, 16), drawn(3, 16), drawn(8, seed=4)
     weight[2], x[1] = 0, 0
-    found = Int8LinearKernel(weight)(x)
+    before, found = weight.clone(), Int8LinearKernel(weight)(x)
     assert not found[1].any()
     assert not found[:, 2].any()
     assert found.isfinite().all()
-
-
-def test_a_bias_is_added():
-    weight, x, bias = drawn(8, 16), drawn(3, 16), drawn(8, seed=4)
-    torch.testing.assert_close(
-        Int8LinearKernel(weight, bias)(x), Int8LinearKernel(weight)(x) + bias
-    )
+    torch.testing.assert_close(Int8LinearKernel(weight, bias)(x), found + bias)
+    assert torch.equal(weight, before)
 
 
 def test_a_large_lm_head_is_quantized_in_chunks():
@@ -121,23 +107,6 @@ def test_a_large_lm_head_is_quantized_in_chunks():
         torch.testing.assert_close(
             whole[:, part], Int8LinearKernel(weight[part])(x), rtol=0, atol=0
         )
-
-
-@given(
-    st.lists(st.floats(-(2.0**99), 2.0**99, width=32), min_size=1, max_size=40),
-    st.sampled_from([torch.float32, torch.bfloat16]),
-)
-def test_quantized_values_are_within_127_for_any_activations(numbers, dtype):
-    x = torch.tensor([numbers], dtype=torch.float32).to(dtype)
-    quantized, scale = quantize_per_token(x)
-    assert scale.dtype == dtype
-    largest = int(x.float().abs().argmax())
-    assert abs(int(quantized[0, largest])) <= 127
-    assert torch.sign(quantized.float()).mul(torch.sign(x.float())).ge(0).all(), (
-        "none turned its sign"
-    )
-    restored = quantized.float() * scale.float()
-    assert (restored - x.float()).abs().max() <= 0.51 * scale.float().item()
 
 
 def test_int8_decode_linear_quantizes_decode_only():

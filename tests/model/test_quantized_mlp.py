@@ -20,6 +20,7 @@ from pgcli.model.cuda import plain
 from pgcli.model.cuda.fused_gemma import fuse_decoder, optimize_for_cuda
 from pgcli.model.paligemma import PaliGemma
 from pgcli.model.quantized import support
+from pgcli.model.quantized.cpu_linear import quantize_per_token
 from pgcli.model.quantized.gated_mlp import QuantizedLinear, QuantizedMLP, quantize_mlps
 from pgcli.model.quantized.quantize import FLOAT8, MAX_VALUE, quantize_per_channel, quantize_per_row
 from tests.support.fake_device import FakeDevice
@@ -31,8 +32,14 @@ from tests.support.tiny import PATCHES
 kernels = pytest.fixture(interpreted_kernels, scope="module")
 MOST_LAUNCHES = 260
 CUDA, CPU = torch.device("cuda"), torch.device("cpu")
-#: The largest relative error of a quantized value: half of the last of three digits, or near zero.
-STEPS = {torch.int8: (0.0, 0.5), FLOAT8: (2**-4, 2**-10)}
+#: How values are quantized, and their largest error: relative (half of the last of three digits),
+#: and in parts of the scale.
+QUANTIZED = {
+    "rows in int8": (lambda x: quantize_per_row(x, torch.int8), 0.0, 0.5),
+    "rows in float8": (lambda x: quantize_per_row(x, FLOAT8), 2**-4, 2**-10),
+    "tokens in int8": (quantize_per_token, 0.0, 0.51),
+    "tokens of bfloat16": (lambda x: quantize_per_token(x.bfloat16()), 2**-8, 0.51),
+}
 
 
 def distance(found: Tensor, expected: Tensor) -> float:
@@ -43,13 +50,13 @@ def restored(quantized: Tensor, scale: Tensor) -> Tensor:
     return quantized.double() * scale.double()
 
 
-@pytest.mark.parametrize("dtype", STEPS, ids=str)
+@pytest.mark.parametrize("how", QUANTIZED)
 @given(st.lists(st.floats(-(2.0**99), 2.0**99, width=32), min_size=1, max_size=40))
-def test_quantized_values_are_the_nearest_for_any_values(dtype, numbers):
+def test_quantized_values_are_the_nearest_for_any_values(how, numbers):
     x = torch.tensor([numbers])
-    quantized, scale = quantize_per_row(x, dtype)
+    quantize, relative, absolute = QUANTIZED[how]
+    quantized, scale = quantize(x)
     assert quantized.float().abs().max() <= MAX_VALUE[quantized.dtype]
-    relative, absolute = STEPS[quantized.dtype]
     error = (restored(quantized, scale) - x.double()).abs()
     assert (error <= 1.001 * (relative * x.abs() + absolute * scale)).all()
 
