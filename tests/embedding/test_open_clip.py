@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file, save_file
 
 from pgcli.checkpoints import open_clip_config
 from pgcli.checkpoints.find import Checkpoint
@@ -129,8 +130,6 @@ def test_unsupported_settings_are_named(values, message):
 
 
 def test_missing_tensor_has_the_name_of_open_clip(tmp_path):
-    from safetensors.torch import load_file, save_file
-
     checkpoint_into(tmp_path, "siglip")
     file = tmp_path / "open_clip_model.safetensors"
     tensors = load_file(file)
@@ -169,8 +168,6 @@ def compare(folder: Path, kind: str, config: dict[str, Any], preprocess: dict[st
     open_clip = pytest.importorskip(
         "open_clip", reason="open_clip is not installed", exc_type=ImportError
     )
-    from safetensors.torch import save_file
-
     vocab_size = towers.tokenizer_into(folder, kind).get_vocab_size()
     config = config | {"text_cfg": config["text_cfg"] | {"context_length": towers.TEXT_LENGTH}}
     model = own_model(kind, config, vocab_size)

@@ -1,6 +1,8 @@
 """Images have the pixels that transformers' image processors, which use Pillow, give them."""
 
 import json
+from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -60,9 +62,6 @@ def test_pixels_are_those_of_transformers_bit_for_bit(tmp_path, name):
 
 
 def test_fast_decode_crops_the_same_part(tmp_path):
-    from dataclasses import replace
-    from io import BytesIO
-
     PROCESSORS["clip"].save_pretrained(tmp_path)
     spec = read_preprocessing(tmp_path, SIDE, "clip").image_spec(SIDE)
     file = BytesIO()

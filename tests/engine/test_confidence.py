@@ -9,6 +9,7 @@ import pytest
 import torch
 from PIL import Image
 from torch import Tensor
+from transformers import AutoProcessor, PaliGemmaForConditionalGeneration
 
 from pgcli.checkpoints.find import BUILTIN
 from pgcli.cli.main import main
@@ -87,8 +88,6 @@ def test_rows_have_the_confidence_of_transformers_logits(words, capsys):
 @torch.inference_mode()
 def reference_probabilities(prompt: str, ids: list[int]) -> Tensor:
     """transformers' probabilities (L, V) before each token of an answer, without the image's."""
-    from transformers import AutoProcessor, PaliGemmaForConditionalGeneration
-
     processor = AutoProcessor.from_pretrained(BUILTIN, backend="pil")
     model = PaliGemmaForConditionalGeneration.from_pretrained(BUILTIN, dtype=torch.float32).eval()
     image = Image.open(EXAMPLE).convert("RGB")

@@ -63,7 +63,7 @@ SMALL = PaliGemmaConfig(
     kv_heads=st.integers(1, 3),
     post_norms=st.booleans(),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_the_parameter_count_equals_the_models(tied, sizes, kv_heads, post_norms):
     a, b, c, d, e, f, g, h = sizes
     vision = VisionConfig(4 * a, b, c, 2, patch_size=d, resolution=d * e)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pgcli import tasks
@@ -18,8 +18,6 @@ from pgcli.engine.scheduler import FIRST_ROWS, RequestQueue, Scheduler
 from pgcli.engine.sequence import Sequence
 from pgcli.tasks import Question
 from tests.support.limited_memory import fresh, stream
-
-UNHURRIED = settings(deadline=None)  # a slow machine is not a failure
 
 lengths_of_prompts = st.lists(st.integers(1, 9), max_size=60)
 sizes = st.integers(1, 6)
@@ -66,7 +64,6 @@ def groups(lengths: abc.Sequence[int], size: int, window: int) -> list[list[int]
     return [[request.row_index for request in batch] for batch in found]
 
 
-@UNHURRIED
 @given(lengths_of_prompts, sizes_and_windows())
 def test_full_groups_form_around_the_oldest_sequence(lengths, how):
     """Each sequence is in one group, and only the last group is not full.
@@ -96,7 +93,6 @@ def test_full_groups_form_around_the_oldest_sequence(lengths, how):
     assert all(1 <= len(rows) <= size for rows in found[-1:])
 
 
-@UNHURRIED
 @given(st.integers(0, 40), st.integers(1, 9), sizes_and_windows())
 def test_prompts_of_one_length_keep_their_order(count, length, how):
     size, window = how

@@ -72,7 +72,7 @@ def sample(seed: int, images: int, *, crowds: bool) -> list[JoinedRow]:
     return rows
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(st.integers(0, 2**31), st.booleans())
 def test_ap_equals_pycocotools(seed, crowds):
     rows = sample(seed, 12, crowds=crowds)

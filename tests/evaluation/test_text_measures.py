@@ -100,7 +100,7 @@ sentences = words.map(" ".join)
 image_captions = st.tuples(sentences, sentences, st.lists(sentences, min_size=1, max_size=3))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(image_captions, min_size=2, max_size=6))
 def test_cider_of_two_prompts_is_that_of_each_prompt_by_image(samples):
     """Rows of two prompts on the same images have the scores of two official evaluations."""
@@ -230,7 +230,7 @@ def test_differences_of_paired_resamples_are_narrower():
     assert 0 < change.low < change.high < 0.05
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from("ab")), min_size=1, max_size=9))
 def test_intervals_contain_the_value(pairs):
     (one,) = estimates(exact.measures(rows_of(*pairs)), range(len(pairs)))

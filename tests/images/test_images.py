@@ -103,7 +103,7 @@ assert MODES.keys() == set(FORMATS)
 KEYED = [("PNG", "L"), ("PNG", "P"), ("PNG", "I;16"), ("GIF", "P")]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(
     st.sampled_from([(format_, mode) for format_, modes in MODES.items() for mode in modes]),
     st.tuples(st.integers(1, 120), st.integers(1, 120)),
@@ -574,7 +574,7 @@ def test_item_with_a_fault_is_not_opened(tmp_path):
     assert (decoded.fault, decoded.pixels, decoded.width) == (fault, None, None)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(st.data())
 def test_damaged_images_fail_the_same_in_both_decoders(data):
     damaged = bytearray(encoded(drawing(120, 70), "JPEG"))

@@ -1,7 +1,9 @@
 """Sources that grow: recorded files keep their places, new ones follow, changes are reported."""
 
+import io
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -218,9 +220,6 @@ def test_sources_may_be_appended():
 
 
 def test_standard_input_has_to_begin_with_the_same_lines(monkeypatch):
-    import io
-    import sys
-
     options = ReadOptions(spool=True)
 
     def scan(text: bytes, known: Inventory | None = None) -> Inventory:

@@ -1,5 +1,6 @@
 """Parquet is read within limits: a bomb costs its row group, and little memory of this process."""
 
+import json
 import os
 import signal
 import subprocess
@@ -123,8 +124,6 @@ def test_types_of_several_files_are_joined_where_nothing_is_lost():
     ids=str,
 )
 def test_kept_columns_of_json_have_the_type_of_their_values(values, kind):
-    import json
-
     lines = (json.dumps({"image": "a", "kept": value}) for value in values)
     Path("m.jsonl").write_text("\n".join(lines))
     inventory = Inventory.scan(["m.jsonl"], ReadOptions(keep=("kept",)))

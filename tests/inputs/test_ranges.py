@@ -27,9 +27,7 @@ def small_index(monkeypatch) -> None:
 RANGES = st.lists(st.tuples(st.integers(0, 70), st.integers(0, 70)), max_size=8)
 
 
-@settings(
-    deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(ranges=RANGES)
 @pytest.mark.parametrize("kind", FORMATS)
 def test_items_of_ranges_are_those_of_the_whole(kind, ranges, tmp_path):

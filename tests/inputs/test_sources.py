@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from pgcli.errors import ManifestError, NoInputError, UsageError
 from pgcli.inputs import Inventory, ReadOptions
 from pgcli.inputs.options import NameFilter
+from pgcli.inputs.paths import display_path, parse_path
 from pgcli.records import Fault
 from tests.inputs.items import faults, ids, items, reloaded
 from tests.support.awkward import drawing, encoded, unprivileged
@@ -490,7 +491,7 @@ NAMES = st.text(SAFE, min_size=1).filter(lambda text: ":" not in text)
 ROWS = st.lists(st.tuples(NAMES, st.text(SAFE)), min_size=1, unique_by=lambda row: row[1])
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(ROWS)
 def test_every_format_gives_the_same_ids_and_paths(rows):
     records = [{"image": image, "id": id_} for image, id_ in rows]
@@ -507,8 +508,6 @@ def test_every_format_gives_the_same_ids_and_paths(rows):
 
 @given(st.binary(min_size=1).filter(lambda raw: b"\0" not in raw))
 def test_every_path_is_written_as_utf8_and_read_back(raw):
-    from pgcli.inputs.paths import display_path, parse_path
-
     path = os.fsdecode(raw)
     written = display_path(path)
     assert written.encode()

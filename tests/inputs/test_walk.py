@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from pgcli.errors import ManifestError, NoInputError
@@ -94,9 +96,6 @@ def test_source_is_expanded_without_the_output_of_runs():
 
 def test_files_of_a_data_set_are_selected_as_a_whole():
     """A file's path or a row's id may match. Ids of rows that are left out may repeat."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     for name in ("train/0", "train/1", "test/0"):
         table = pa.table({"image": [b"x", b"y"], "id": ["x", "y"]})
         Path("i", name).parent.mkdir(parents=True, exist_ok=True)
@@ -115,9 +114,6 @@ def test_files_of_a_data_set_are_selected_as_a_whole():
 
 
 def test_folders_of_a_data_set_are_columns():
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     for shop, year in (("de", "2024"), ("a%20b", "__HIVE_DEFAULT_PARTITION__")):
         part = Path(f"i/shop={shop}/year={year}")
         part.mkdir(parents=True)

@@ -8,6 +8,7 @@ import pytest
 import torch
 import transformers
 from PIL import Image
+from transformers.models.gemma import modeling_gemma as gemma
 
 from pgcli.checkpoints import weights
 from pgcli.checkpoints.config import read_config
@@ -239,8 +240,6 @@ def test_bfloat16_rounding_matches_transformers(tmp_path, device, seed):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 def test_norms_angles_and_embeddings_equal_bitwise(dtype):
     """Norms and angles are float32 in every dtype; the embedding's factor is rounded first."""
-    from transformers.models.gemma import modeling_gemma as gemma
-
     torch.manual_seed(0)
     sizes = {"head_dim": 64, "hidden_size": 48, "num_attention_heads": 2, "vocab_size": 20}
     hf_config = transformers.GemmaConfig(**sizes, num_key_value_heads=1)

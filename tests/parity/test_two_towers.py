@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from pgcli.checkpoints.families import family_of
@@ -88,8 +89,6 @@ def test_exact_gelu_of_clip_is_followed(tmp_path):
 
 def test_both_generations_of_vit_names_are_read(tmp_path):
     """transformers 5 has other names in memory than in the files that it writes."""
-    from safetensors.torch import save_file
-
     reference = towers.reference("vit")
     old = loaded(reference, tmp_path)
     assert any(name.startswith("vit.layers.") for name in reference.state_dict())
@@ -130,8 +129,6 @@ def test_saved_models_are_loaded_by_transformers_and_here(tmp_path, kind):
 
 
 def test_weights_are_stored_in_the_dtype_that_is_asked_for(tmp_path):
-    from safetensors.torch import load_file
-
     model = loaded(towers.reference("siglip"), tmp_path / "stored")
     save_encoder(model, tmp_path / "saved", dtype=torch.bfloat16)
     tensors = load_file(tmp_path / "saved" / "model.safetensors")
@@ -143,8 +140,6 @@ def test_weights_are_stored_in_the_dtype_that_is_asked_for(tmp_path):
 
 
 def test_missing_tensor_has_the_name_of_the_checkpoint(tmp_path):
-    from safetensors.torch import load_file, save_file
-
     reference = towers.reference("siglip")
     reference.save_pretrained(tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")

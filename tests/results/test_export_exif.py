@@ -5,6 +5,7 @@ import io
 import numpy
 import pytest
 from PIL import Image, ImageOps
+from PIL.JpegImagePlugin import get_sampling
 
 from pgcli.results.exports.image_files import upright_file
 from tests.support.exporting import exported, row, saved
@@ -64,8 +65,6 @@ def test_rotated_png_keeps_its_mode(mode):
 
 
 def test_rotated_jpeg_keeps_its_chroma_subsampling():
-    from PIL.JpegImagePlugin import get_sampling
-
     for sampling in (0, 2):
         upright = upright_file(photograph("JPEG", 6, subsampling=sampling))
         with Image.open(io.BytesIO(upright)) as image:

@@ -13,7 +13,9 @@ from typing import Any
 import numpy
 import pytest
 
+from pgcli.records import Mask
 from pgcli.rle import encode
+from tests.support.answers import BOX, answer
 from tests.support.exporting import (
     FOLDERS,
     SIZES,
@@ -202,9 +204,6 @@ def test_supervision_reads_coco_and_yolo_with_masks(cli, masks, folder, tmp_path
 
 def test_supervision_accepts_the_detections_of_the_documentation():
     supervision = pytest.importorskip("supervision", reason=HEAVY)
-    from pgcli.records import Mask
-    from tests.support.answers import BOX, answer
-
     grid = shape(30, 40)
     mask = Mask((0,) * 16, encode(grid))
     assert len(detections(supervision, answer(0))) == 0

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageDraw
 from pycocotools import mask as coco_masks
@@ -45,7 +45,6 @@ def held(points_n2: numpy.ndarray, height: int, width: int) -> numpy.ndarray:
 
 
 @given(grids())
-@settings(deadline=None)
 def test_polygon_contains_exactly_the_pixel_centres_of_its_mask(mask):
     points = polygon(encode(mask))
     assert len(points) != 1

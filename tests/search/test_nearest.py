@@ -35,7 +35,7 @@ def test_hits_are_those_of_a_full_comparison():
     assert np.allclose(hits.similarities, scores, atol=1e-7)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.integers(0, 2**32 - 1),
     st.integers(1, 30),
@@ -121,7 +121,7 @@ def test_a_long_chain_is_one_component():
     assert [len(group) for group in groups(parents)] == [100_000]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 2**32 - 1), st.integers(3, 48), st.sampled_from([0.5, 0.8, 0.94]))
 def test_groups_do_not_depend_on_blocks(seed, width, least):
     random = np.random.default_rng(seed)

@@ -1,5 +1,6 @@
 """A local folder: its files are whole or absent, and nothing but a regular file is ever opened."""
 
+import ctypes
 import errno
 import os
 import shutil
@@ -449,8 +450,6 @@ def test_file_of_any_path_is_published_as_a_whole(tmp_path):
 
 
 def test_rename_takes_no_name_where_the_system_cannot_exclude_others(tmp_path, monkeypatch):
-    import ctypes
-
     monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: object())
     (tmp_path / "a").write_text("a")
     assert writing.rename_if_free(tmp_path / "a", tmp_path / "b", None)

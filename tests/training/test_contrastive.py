@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from transformers import CLIPConfig, CLIPModel, SiglipConfig, SiglipModel
 
 from pgcli.training.encoders.contrastive import Meanings, sigmoid_contrastive, softmax_contrastive
 
@@ -73,8 +74,6 @@ def test_large_logits_stay_finite(kind, sign):
 
 
 def test_losses_are_those_of_transformers_models():
-    from transformers import CLIPConfig, CLIPModel, SiglipConfig, SiglipModel
-
     sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1}
     sizes |= {"num_attention_heads": 2}
     text = sizes | {"vocab_size": 50, "max_position_embeddings": 6}

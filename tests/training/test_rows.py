@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 from PIL import Image
 
@@ -145,9 +147,6 @@ def test_result_file_trains_as_it_is(store, kind):
     ]
     name = write_lines("runs/rows.jsonl", *rows)
     if kind == "parquet":
-        import pyarrow
-        import pyarrow.parquet
-
         name = "runs/rows.parquet"
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), name)
     found = answers(store, name)
@@ -161,9 +160,6 @@ def test_result_file_trains_as_it_is(store, kind):
 
 
 def test_answers_of_a_run_train(store):
-    import pyarrow
-    import pyarrow.parquet
-
     images = [{"image": {"bytes": Path(f"{name}.png").read_bytes()}, "n": name} for name in "ab"]
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(images), "photos.parquet")
     Path("runs").mkdir()
@@ -259,9 +255,6 @@ def test_annotations_of_other_tools_are_read_where_they_are(store):
 
 
 def test_integers_of_classes_have_the_names_of_the_schema(store):
-    import pyarrow
-    import pyarrow.parquet
-
     feature = {"_type": "ClassLabel", "names": ["cat", "dog"]}
     metadata = {"huggingface": json.dumps({"info": {"features": {"label": feature}}})}
     rows = [{"image": name, "label": label} for name, label in (("a.png", 1), ("b.png", -1))]

@@ -19,6 +19,8 @@ from torch.nn import functional as F
 from pgcli.cli.ui.progress import StageProgress
 from pgcli.engine.sequence import check_finite
 from pgcli.errors import OutputFailed, TrainingDiverged
+from pgcli.model.config import TextConfig, TwoTowersConfig, VisionConfig
+from pgcli.model.two_towers import TwoTowers
 from pgcli.training.curves import write_curves
 from pgcli.training.optimizer import CosineSchedule, make_optimizer
 from pgcli.training.run import details, evaluation_line
@@ -263,9 +265,6 @@ def test_gradients_are_scaled_down_to_the_largest_norm(tmp_path):
 
 
 def test_weight_decay_leaves_biases_norms_and_embeddings_alone():
-    from pgcli.model.config import TextConfig, TwoTowersConfig, VisionConfig
-    from pgcli.model.two_towers import TwoTowers
-
     sizes: Any = {"width": 16, "depth": 1, "mlp_dim": 16, "num_heads": 2}
     vision = VisionConfig(**sizes, patch_size=8, resolution=16)
     text = TextConfig(**sizes, vocab_size=20, max_positions=4)
