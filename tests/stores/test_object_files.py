@@ -4,7 +4,7 @@ import io
 import socket
 import tarfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from pgcli.records import Item
+from pgcli.records import Fault, Item
 from pgcli.stores import Reader, RemoteError, errors, objects, reader
 from pgcli.stores.objects import profile_keys
 from tests.support.stored_images import FILES, JPEG, PNG, StoreLocation, locate_store
@@ -110,13 +110,36 @@ def test_tables_and_archives_are_seekable_streams(base):
             file.read()
 
 
+@contextmanager
+def s3_of(kind: type[S3], files: Files) -> Iterator[None]:
+    """An S3 server of a kind, which this process reads."""
+    with serve(kind, files) as endpoint, pytest.MonkeyPatch.context() as patch:
+        for name, value in locate_store("s3", endpoint).environment.items():
+            patch.setenv(name, value)
+        yield
+
+
+def refusing(status: int) -> type[S3]:
+    """A kind of S3 server that answers with this status."""
+
+    class Refusing(S3):
+        def answer(self, path: str, query: Any) -> None:
+            self.respond(status)
+
+    return Refusing
+
+
+def fault_of(read: Callable[[str], Any], url: str) -> Fault:
+    with pytest.raises(RemoteError) as problem:
+        read(url)
+    return problem.value.fault
+
+
 @pytest.fixture
-def s3(monkeypatch) -> Iterator[Files]:
+def s3() -> Iterator[Files]:
     """The files of an S3 server that this process reads."""
     files = {f"images/{name}": data for name, data in FILES.items()}
-    with serve(S3, files) as endpoint:
-        for name, value in locate_store("s3", endpoint).environment.items():
-            monkeypatch.setenv(name, value)
+    with s3_of(S3, files):
         yield files
 
 
@@ -128,7 +151,7 @@ def test_object_that_stands_for_the_folder_is_left_out(s3):
     assert (entries[0].size, entries[0].modified) == (len(PNG), NEW_YEAR)
 
 
-def test_listing_is_a_stream_of_pages(monkeypatch):
+def test_listing_is_a_stream_of_pages():
     """The first names are there before the store has sent the others."""
     release, asked = threading.Event(), list[str]()
 
@@ -146,9 +169,7 @@ def test_listing_is_a_stream_of_pages(monkeypatch):
             body = f'<?xml version="1.0"?><ListBucketResult>{rows}{rest}</ListBucketResult>'
             self.respond(200, body.encode(), Content_Type="application/xml")
 
-    with serve(Paged, {}) as endpoint:
-        for name, value in locate_store("s3", endpoint).environment.items():
-            monkeypatch.setenv(name, value)
+    with s3_of(Paged, {}):
         names = (entry.name for entry in Reader().entries("s3://images"))
         assert [next(names) for _ in range(900)][-1] == "0899.png"
         release.set()
@@ -167,28 +188,19 @@ def test_unreachable_store_is_an_error_row(monkeypatch):
     ("status", "code"),
     [(401, "permission_denied"), (403, "permission_denied"), (404, "missing"), (500, "io_error")],
 )
-def test_store_error_has_the_code_of_its_status(monkeypatch, status, code):
-    class Refusing(S3):
-        def answer(self, path: str, query: Any) -> None:
-            self.respond(status)
-
+def test_store_error_has_the_code_of_its_status(status, code):
     def read_all(url: str) -> Any:
         return list(Reader().entries(url))
 
-    with serve(Refusing, {}) as endpoint:
-        for name, value in locate_store("s3", endpoint).environment.items():
-            monkeypatch.setenv(name, value)
-        reads: list[tuple[Any, str]] = [(Reader().read, "s3://images/x.png")]
-        if status < 500:
-            reads += [(read_all, "s3://images"), (read_all, "s3://images/photos")]
-        for read, url in reads:
-            with pytest.raises(RemoteError) as problem:
-                read(url)
-            assert problem.value.fault.code == code
-    assert status != 500 or "500 Internal Server Error" in problem.value.fault.message
+    with s3_of(refusing(status), {}):
+        found = fault_of(Reader().read, "s3://images/x.png")
+        assert found.code == code
+        assert status != 500 or "500 Internal Server Error" in found.message
+        for url in ("s3://images", "s3://images/photos") * (status < 500):
+            assert fault_of(read_all, url).code == code
 
 
-def test_key_that_looks_like_a_status_is_not_one(s3, monkeypatch):
+def test_key_that_looks_like_a_status_is_not_one(s3):
     """Errors are classified by type and status, never by a text that holds the key."""
     keys = ["photos/1403 beach.jpg", "photos/404 status: 404.jpg", "photos/timeout 403 .jpg"]
     keys += ["AWS Error ACCESS_DENIED.jpg", "NO_SUCH_KEY/does not exist.jpg"]
@@ -196,21 +208,11 @@ def test_key_that_looks_like_a_status_is_not_one(s3, monkeypatch):
         s3[f"images/{key}"] = JPEG
         assert Reader().read(f"s3://images/{key}") == JPEG
         del s3[f"images/{key}"]
-        with pytest.raises(RemoteError) as problem:
-            Reader().read(f"s3://images/{key}")
-        assert problem.value.fault.code == "missing"
-
-    class Failing(S3):
-        def answer(self, path: str, query: Any) -> None:
-            self.respond(500)
-
-    with serve(Failing, {}) as endpoint:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+        assert fault_of(Reader().read, f"s3://images/{key}").code == "missing"
+    with s3_of(refusing(500), {}):
         reading = Reader()
         for key in keys[:3]:
-            with pytest.raises(RemoteError) as problem:
-                reading.read(f"s3://images/{key}")
-            assert problem.value.fault.code == "io_error"
+            assert fault_of(reading.read, f"s3://images/{key}").code == "io_error"
 
 
 def test_aws_profile_keys_are_read_from_the_credentials_file(monkeypatch, tmp_path):
@@ -241,13 +243,9 @@ def test_stalled_store_times_out(monkeypatch):
     monkeypatch.setattr(objects, "CLIENT", objects.CLIENT | short)
     monkeypatch.setattr(objects, "RETRIES", {"max_retries": 0})
     monkeypatch.setattr(errors, "SLOW_SECONDS", 0.1)
-    with serve(Stalling, {}) as endpoint:
-        for name, value in locate_store("s3", endpoint).environment.items():
-            monkeypatch.setenv(name, value)
-        with pytest.raises(RemoteError) as problem:
-            Reader().read("s3://images/x.png")
+    with s3_of(Stalling, {}):
+        assert fault_of(Reader().read, "s3://images/x.png").code == "timeout"
         release.set()
-    assert problem.value.fault.code == "timeout"
 
 
 @pytest.fixture
