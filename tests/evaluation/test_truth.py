@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow
@@ -116,11 +115,22 @@ def test_row_that_a_review_rejected_is_wrong(cli):
     assert (code, "missing and surplus rows are counted as wrong" in err) == (0, True)
 
 
+def write_coco(rows, annotations, *names):
+    """A document of the images of rows; images and the names of categories are numbered from 1."""
+    kept = ("width", "height")
+    document = {
+        "images": [
+            {"id": n, "file_name": one["id"]} | {name: one[name] for name in kept}
+            for n, one in enumerate(rows, 1)
+        ],
+        "annotations": [one | {"id": n} for n, one in enumerate(annotations)],
+        "categories": [{"id": n, "name": name} for n, name in enumerate(names, 1)],
+    }
+    Path("coco.json").write_text(json.dumps(document))
+
+
 def test_coco_json_is_a_truth_of_the_labels_that_were_asked(cli, tmp_path):
-    rows = [
-        one | {"id": name}
-        for one, name in zip(plain(make_images(tmp_path)), ("1.png", "2.png", "3.png"), strict=True)
-    ]
+    rows = plain(make_images(tmp_path))
     for one in rows:
         one["prompt"] = "detect cat ; dog"
     annotations = [
@@ -130,18 +140,7 @@ def test_coco_json_is_a_truth_of_the_labels_that_were_asked(cli, tmp_path):
         {"image_id": 3, "category_id": 3, "bbox": [1, 1, 5, 5]},  # which no prompt asks for
         {"image_id": 2, "category_id": 2, "bbox": [0, 0, 9, 9], "iscrowd": 1},
     ]
-    sizes = [(row["width"], row["height"]) for row in rows]
-    images = [
-        {"id": n, "file_name": f"{n}.png", "width": width, "height": height}
-        for n, (width, height) in enumerate(sizes, 1)
-    ]
-    names = enumerate(("dog", "cat", "car"), 1)
-    document = {
-        "images": images,
-        "annotations": [one | {"id": n} for n, one in enumerate(annotations)],
-        "categories": [{"id": n, "name": name} for n, name in names],
-    }
-    Path("coco.json").write_text(json.dumps(document))
+    write_coco(rows, annotations, "dog", "cat", "car")
     found = evaluate(cli, write("rows.jsonl", rows), "--truth", "coco.json")["metrics"]
     assert found["ap"]["value"] == pytest.approx(1.0)
     assert found["f1@0.5"]["value"] == 1.0
@@ -153,14 +152,8 @@ def test_coco_json_is_a_truth_of_the_labels_that_were_asked(cli, tmp_path):
 def test_true_boxes_of_coco_json_are_read_as_they_are():
     """Also those that leave the image, and fractions of pixels, as pycocotools measures them."""
     sides = [[-5.25, 3.123456789, 25.25, 27.376543211], [40.0, 10.0, 40.0, 50.75]]
-    annotations = [
-        {"id": number, "image_id": 1, "category_id": 1, "bbox": four}
-        for number, four in enumerate(sides, 1)
-    ]
-    images = [{"id": 1, "file_name": "1.png", "width": 64, "height": 48}]
-    document = {"images": images, "annotations": annotations}
-    document["categories"] = [{"id": 1, "name": "dog"}]
-    Path("coco.json").write_text(json.dumps(document))
+    annotations = [{"image_id": 1, "category_id": 1, "bbox": four} for four in sides]
+    write_coco([{"id": "1.png", "width": 64, "height": 48}], annotations, "dog")
     truth = read_truth("coco.json", TruthColumns()).by_key["1.png", None]
     found = [
         [box.xmin, box.ymin, box.xmax - box.xmin, box.ymax - box.ymin] for box in truth.boxes or ()
@@ -275,23 +268,11 @@ def test_boxes_of_images_of_unknown_size_have_no_ap_by_size(cli):
 def test_image_without_objects_has_masks_in_coco_json(cli, tmp_path):
     rows = segmented(make_images(tmp_path))[1:]
     rows[1] |= {"boxes": [], "masks": []}
-    sizes = [(one["width"], one["height"]) for one in rows]
-    document: dict[str, Any] = {
-        "images": [
-            {"id": n, "file_name": one["id"], "width": width, "height": height}
-            for n, (one, (width, height)) in enumerate(zip(rows, sizes, strict=True))
-        ],
-        "annotations": [
-            {"id": 1, "image_id": 0, "category_id": 1, "bbox": [0, 0, 9, 9],
-             "segmentation": [[0, 0, 9, 0, 9, 9, 0, 9]]},
-        ],
-        "categories": [{"id": 1, "name": "dog"}],
-    }  # fmt: skip
-    Path("coco.json").write_text(json.dumps(document))
+    box = {"image_id": 1, "category_id": 1, "bbox": [0, 0, 9, 9]}
+    write_coco(rows, [box | {"segmentation": [[0, 0, 9, 0, 9, 9, 0, 9]]}], "dog")
     words = (write("rows.jsonl", rows), "--truth", "coco.json", "--metric", "miou")
     assert 0.5 < evaluate(cli, *words)["metrics"]["miou"]["value"] < 0.6
-    del document["annotations"][0]["segmentation"]
-    Path("coco.json").write_text(json.dumps(document))
+    write_coco(rows, [box], "dog")
     assert "needs masks" in refused(cli, *words)
 
 

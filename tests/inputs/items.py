@@ -1,7 +1,15 @@
 """The items of sources, their ids and their faults; a loaded inventory has the same."""
 
+from pathlib import Path
+
 from pgcli.inputs import Inventory, ReadOptions
 from pgcli.records import Item
+
+
+def touch(*names: str, data: bytes = b"x") -> None:
+    for name in names:
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_bytes(data)
 
 
 def items(*sources: str, reading: ReadOptions | None = None) -> list[Item]:

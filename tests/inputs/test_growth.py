@@ -13,17 +13,11 @@ import pytest
 
 from pgcli.errors import ManifestError, OutputExists
 from pgcli.inputs import Inventory, ReadOptions
-from tests.inputs.items import reloaded
+from tests.inputs.items import reloaded, touch
 from tests.support.source_formats import FORMATS, folder, json_lines
 
 #: Sources may have the same files.
 REPEATS = ReadOptions(repeats_ids=True)
-
-
-def touch(*names: str, data: bytes = b"x") -> None:
-    for name in names:
-        Path(name).parent.mkdir(parents=True, exist_ok=True)
-        Path(name).write_bytes(data)
 
 
 def lines(*rows: dict[str, Any], name: str = "m.jsonl", mode: str = "w", end: str = "") -> str:
@@ -236,19 +230,17 @@ def test_standard_input_has_to_begin_with_the_same_lines(monkeypatch):
         assert (change.name, change.items.start) == ("standard input", first)
 
 
-@pytest.mark.parametrize("data", [b"", b"no arrow", b"ARROW1\0\0" * 9])
+def arrow_of(**columns):
+    sink, table = pa.BufferOutputStream(), pa.table(columns)
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+@pytest.mark.parametrize("data", [b"", b"no arrow", b"ARROW1\0\0" * 9, arrow_of(a=[1])])
 def test_file_that_is_no_inventory_is_refused(data):
     with pytest.raises(OutputExists, match=r"inputs/0.arrow"):
         Inventory.load([data], ["i"], ReadOptions())
-
-
-def test_table_of_another_schema_is_refused():
-    sink = pa.BufferOutputStream()
-    table = pa.table({"a": [1]})
-    with pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_table(table)
-    with pytest.raises(OutputExists):
-        Inventory.load([bytes(sink.getvalue())], ["i"], ReadOptions())
 
 
 def test_known_files_in_many_batches_are_compared(monkeypatch):

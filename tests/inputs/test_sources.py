@@ -22,19 +22,13 @@ from pgcli.inputs import Inventory, ReadOptions
 from pgcli.inputs.options import NameFilter
 from pgcli.inputs.paths import display_path, parse_path
 from pgcli.records import Fault
-from tests.inputs.items import faults, ids, items, reloaded
+from tests.inputs.items import faults, ids, items, reloaded, touch
 from tests.support.awkward import drawing, encoded, unprivileged
 from tests.support.time_limits import processor_time_below
 
 ADDRESSES = ["http://x/a.jpg", "s3://b/k", "HTTPS://x", "data:image/png,x"]
 ADDRESSES += ["http://169.254.169.254/latest/meta-data/", "gs://b/k", "hf://datasets/x", "ftp://x"]
 OUTSIDE = ReadOptions(allow_outside_root=True)
-
-
-def touch(*names: str) -> None:
-    for name in names:
-        Path(name).parent.mkdir(parents=True, exist_ok=True)
-        Path(name).write_bytes(b"x")
 
 
 def json_lines(*rows: dict[str, Any], name: str = "m.jsonl") -> str:

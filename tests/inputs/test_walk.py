@@ -14,7 +14,7 @@ from pgcli.errors import ManifestError, NoInputError
 from pgcli.inputs import Inventory, ReadOptions
 from pgcli.inputs.options import NameFilter
 from pgcli.inputs.walk import expand_source, glob_files
-from tests.inputs.items import ids, items
+from tests.inputs.items import ids, items, touch
 
 
 @pytest.fixture(autouse=True)
@@ -59,9 +59,7 @@ def test_path_that_is_too_long_is_an_error_row(source):
 
 
 def test_excluded_folder_is_not_walked(monkeypatch):
-    for name in ("a.png", "draft/b.png", "draft/old/c.png"):
-        Path("i", name).parent.mkdir(parents=True, exist_ok=True)
-        Path("i", name).touch()
+    touch("i/a.png", "i/draft/b.png", "i/draft/old/c.png")
     walked: list[str] = []
 
     def scandir(path: str, scan: Any = os.scandir) -> Any:
@@ -77,9 +75,7 @@ def test_excluded_folder_is_not_walked(monkeypatch):
 
 
 def test_pattern_has_names_of_folders_behind_a_star():
-    for name in ("i/a/x.png", "i/b/y.png", "j/x.png"):
-        Path(name).parent.mkdir(parents=True, exist_ok=True)
-        Path(name).touch()
+    touch("i/a/x.png", "i/b/y.png", "j/x.png")
     assert glob_files("i/*/x.png") == ["i/a/x.png"]
     assert glob_files("i/*/../../j/*.png") == ["i/a/../../j/x.png", "i/b/../../j/x.png"]
     assert glob_files(".//i//*/x.png") == ["./i/a/x.png"]

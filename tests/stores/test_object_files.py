@@ -269,9 +269,7 @@ def test_stop_ends_the_wait_for_a_store(silent):
     reading, faults = Reader(), list[str]()
 
     def wait(use: Any) -> None:
-        with pytest.raises(RemoteError) as problem:
-            use("s3://images/x")
-        faults.append(problem.value.fault.message)
+        faults.append(fault_of(use, "s3://images/x").message)
 
     uses = [reading.kind, reading.read, reading.open, lambda url: list(reading.entries(url))]
     threads = [threading.Thread(target=wait, args=(use,)) for use in uses]
