@@ -3,7 +3,6 @@
 import base64
 import io
 import json
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,6 +23,7 @@ from pgcli.rows import RowSchema
 from tests.support.answers import BOX, answer, refused
 from tests.support.exporting import box, captioned, detected, exported, make_images, saved
 from tests.support.parsed_page import Parsed
+from tests.support.runs import run_python
 from tests.support.save_rows import save
 from tests.support.supervision_lines import detections
 
@@ -51,10 +51,7 @@ def test_parquet_is_read_by_a_program_that_has_read_nothing_before(tmp_path):
     """The first memory that pyarrow's allocator takes is not that of the rows."""
     pgcli.Results(ANSWERS).save(tmp_path / "x.parquet")
     code = f"import pgcli; print(len(pgcli.read({str(tmp_path / 'x.parquet')!r})))"
-    run = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, check=False, timeout=100
-    )
-    assert run.stdout == b"3\n", run.stderr
+    assert run_python(code) == "3\n"
 
 
 def test_masks_and_choices_come_back(tmp_path):
@@ -273,7 +270,7 @@ def test_import_sets_no_handlers_and_imports_nothing_heavy():
         "heavy = {'torch', 'pandas', 'polars', 'pyarrow', 'typer', 'rich', 'tqdm'}\n"
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=100)
+    run_python(code)
 
 
 def test_supervision_example_converts_boxes_and_masks():

@@ -6,7 +6,6 @@ import pickle
 import shutil
 import socket
 import struct
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +32,7 @@ from pgcli.engine import loader
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.config import DecoderConfig, PaliGemmaConfig, VisionConfig
 from tests.support.awkward import drawing, encoded
+from tests.support.runs import run_python
 from tests.support.time_limits import processor_time_below
 from tests.support.tiny import reference
 
@@ -680,7 +680,4 @@ def test_loading_allocates_no_second_copy(tmp_path):
     """Of 200 MB, with a largest tensor of 7 MB."""
     reference(400, num_hidden_layers=20, intermediate_size=18_000).save_pretrained(tmp_path)
     assert total_bytes(tmp_path) > 200e6
-    command = [sys.executable, "-c", MEASURE, str(tmp_path)]
-    run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
-    assert run.returncode == 0, run.stderr
-    assert 0.9 < float(run.stdout) < 1.15
+    assert 0.9 < float(run_python(MEASURE, tmp_path)) < 1.15

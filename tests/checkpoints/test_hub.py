@@ -522,12 +522,10 @@ PLAN = DownloadPlan(
 
 
 class TestProgressDisplay:
-    def screen(self, *, terminal=False, quiet=False, width=100):
-        screen = Screen(quiet=quiet)
-        screen.is_terminal = terminal
-        screen.console = Console(
-            file=io.StringIO(), width=width, force_terminal=terminal, color_system=None
-        )
+    def screen(self):
+        screen = Screen(quiet=False)
+        screen.is_terminal = False
+        screen.console = Console(file=io.StringIO(), width=100, color_system=None)
         return screen, screen.console.file
 
     def test_log_has_lines_before_during_and_after(self, monkeypatch):
@@ -545,18 +543,6 @@ class TestProgressDisplay:
         assert re.search(r"downloading: 3\.0 GB of 6\.0 GB \(50%\), .*B/s, .* left", second)
         assert "6.0 GB of 6.0 GB" in third
         assert re.search(r"downloaded 5\.0 GB in \d+ s; the checksums are right", last)
-
-    @pytest.mark.parametrize("width", [40, 100])
-    def test_terminal_has_one_transient_bar(self, width):
-        screen, shown = self.screen(terminal=True, width=width)
-        with Downloads(screen) as progress:
-            progress.start(PLAN)
-            progress.advance(2_000_000_000)
-        text = shown.getvalue()
-        assert "3.0 GB of 6.0 GB" in text
-        assert "━" in text
-        assert "\x1b[31m" not in text
-        assert " ".join(text.split()).endswith("the checksums are right")
 
     def test_failed_download_is_not_reported_as_done(self):
         screen, shown = self.screen()

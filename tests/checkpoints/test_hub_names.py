@@ -2,9 +2,6 @@
 
 import errno
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import httpx2
@@ -17,6 +14,7 @@ from pgcli.checkpoints import find as find_module
 from pgcli.checkpoints import hub as hub_module
 from pgcli.checkpoints.find import Checkpoint, cached_models, find, hub_cache
 from pgcli.errors import ModelUnavailable
+from tests.support.runs import run_python
 
 NAME = "google/paligemma-3b-mix-224"
 PAGE = f"https://huggingface.co/{NAME}"
@@ -239,14 +237,7 @@ for environment in json.loads(sys.argv[1]):
         monkeypatch.setenv("HOME", str(tmp_path))
         for name in CACHE_VARIABLES:
             monkeypatch.delenv(name, raising=False)
-        client = subprocess.run(
-            [sys.executable, "-c", code, json.dumps(environments)],
-            env=os.environ,
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=100,
-        ).stdout.splitlines()
+        client = run_python(code, json.dumps(environments)).splitlines()
         found = []
         for environment in environments:
             with monkeypatch.context() as patch:

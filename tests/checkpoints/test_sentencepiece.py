@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import subprocess
 import sys
 
 import pytest
@@ -12,6 +11,7 @@ from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
 from pgcli.checkpoints.tokenizer import open_tokenizer
 from pgcli.errors import InvalidCheckpoint
+from tests.support.runs import run_python
 from tests.support.tiny import tokenizer_into
 
 NORMAL, UNKNOWN, CONTROL_PIECE, USER_DEFINED, BYTE = 1, 2, 3, 4, 6
@@ -145,7 +145,7 @@ def test_tokenizer_json_takes_precedence_and_needs_no_other_package(folder, expe
         "open_tokenizer(Path(sys.argv[1])); "
         "assert not {'transformers', 'sentencepiece', 'google.protobuf'} & set(sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code, str(folder)], check=True, timeout=100)
+    run_python(code, folder)
 
 
 def test_missing_packages_are_named_with_a_hint(folder, monkeypatch):

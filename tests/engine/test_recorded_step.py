@@ -1,5 +1,6 @@
 """Recorded steps give the tokens of steps that run as they are; a tape stands for CUDA graphs."""
 
+import gc
 import warnings
 from collections import Counter
 from collections.abc import Callable
@@ -311,3 +312,9 @@ def test_graphs_share_a_pool_until_the_last_is_gone(monkeypatch):
     record_two(second)
     assert +live == {1: 2}
     assert len(cleared) == 2, "the workspace is not left in the former pool"
+
+
+def test_the_garbage_collector_pauses_while_a_graph_is_recorded():
+    with recorded_step._without_gc():
+        assert not gc.isenabled()
+    assert gc.isenabled()

@@ -12,6 +12,7 @@ import pytest
 from pgcli.images import files
 from pgcli.images.errors import ImageError
 from pgcli.images.image_spec import ImageLimits
+from tests.support.runs import run_python
 
 ALLOCATE = """
 import numpy
@@ -28,10 +29,7 @@ print("granted")
 
 
 def test_memory_limit_makes_large_allocations_fail():
-    run = subprocess.run(
-        [sys.executable, "-c", ALLOCATE], capture_output=True, text=True, check=True, timeout=100
-    )
-    assert run.stdout.split() == ["refused", "granted"]
+    assert run_python(ALLOCATE).split() == ["refused", "granted"]
 
 
 def test_process_ends_at_its_limit_of_processor_time():

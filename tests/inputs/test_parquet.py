@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +18,7 @@ from pgcli.images import child_process
 from pgcli.inputs import Inventory, ReadOptions, parquet, parquet_process
 from pgcli.inputs.parquet_process import PROCESS
 from pgcli.records import Item
+from tests.support.runs import run_python
 from tests.support.time_limits import ends_soon
 
 RANDOM = np.random.default_rng(5)
@@ -227,14 +227,7 @@ print(inventory.total, own, peak, *found)
 def read_in_process(options: str = "{}") -> tuple[int, list[str]]:
     """The number of rows and the faults of the first; this process stays small, and its child."""
     with ends_soon():
-        run = subprocess.run(
-            [sys.executable, "-c", LIMITED, options],
-            capture_output=True,
-            check=True,
-            text=True,
-            timeout=200,
-        )
-    total, own, peak, *found = run.stdout.split()
+        total, own, peak, *found = run_python(LIMITED, options).split()
     assert int(own) < 500_000, f"{own} kB"
     assert int(peak) < 5_500_000, f"{peak} kB"
     return int(total), found

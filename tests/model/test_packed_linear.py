@@ -2,9 +2,6 @@
 
 import os
 import platform
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -19,8 +16,8 @@ from pgcli.model.cpu import packed_linear, packed_modules
 from pgcli.model.cpu.optimize import optimize_for_cpu
 from pgcli.model.cpu.packed_linear import PackedLinearKernel, can_pack
 from pgcli.model.cpu.packed_modules import PackedProjection, pack_weights, run_in_blocks
+from tests.support.runs import run_python
 
-ROOT = Path(__file__).parents[2]
 NOISE = {torch.float32: 1e-5, torch.bfloat16: 0.02}  # relative to the norm
 
 pytestmark = pytest.mark.skipif(
@@ -135,16 +132,7 @@ print(settled())
 @pytest.mark.parametrize("settings", [{}, {"MALLOC_MMAP_THRESHOLD_": "131072"}])
 def test_freed_memory_is_reused_without_page_faults_unless_settings_differ(settings):
     """Otherwise the kernel clears new pages of 4 kB or 2 MB."""
-    run = subprocess.run(
-        [sys.executable, "-c", KEEPING],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=ROOT,
-        env=os.environ | settings,
-        timeout=100,
-    )
-    as_it_is, kept = map(int, run.stdout.split())
+    as_it_is, kept = map(int, run_python(KEEPING, env=os.environ | settings).split())
     assert as_it_is > 50
     assert (kept < 10) == (not settings)
 

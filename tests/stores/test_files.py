@@ -1,8 +1,6 @@
 """Files that a user names are opened only if they are regular files, and where they have to be."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,9 +12,8 @@ from pgcli.stores.files import (
     read_json,
     read_text,
 )
+from tests.support.runs import run_python
 from tests.support.time_limits import ends_soon
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(params=["linux", "no /proc"])
@@ -60,15 +57,7 @@ def test_text_may_be_a_pipe_of_the_shell(tmp_path):
     (tmp_path / "a").write_bytes("é\r\nb\rc".encode())
     assert read_text(tmp_path / "a") == "é\nb\nc"
     code = "from pgcli.stores.files import read_text; print(read_text('/dev/stdin'))"
-    run = subprocess.run(
-        [sys.executable, "-c", code],
-        input="piped",
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        timeout=100,
-    )
-    assert run.stdout == "piped\n", run.stderr
+    assert run_python(code, input="piped") == "piped\n"
 
 
 @pytest.mark.parametrize("text", ["", "[1]", "{", '{"a":' * 9999, '{"a":' * 99 + "1" + "}" * 99])

@@ -3,8 +3,6 @@
 import ipaddress
 import pickle
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -24,6 +22,7 @@ from pgcli.stores.errors import TOO_SLOW
 from pgcli.stores.network import checked_addresses, is_public
 from tests.support.awkward import drawing, encoded
 from tests.support.misbehaving import Server
+from tests.support.runs import run_python
 from tests.support.time_limits import ends_soon, scaled
 
 ROOT = Path(__file__).parents[2]
@@ -557,13 +556,6 @@ print(codes, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 10
 @pytest.mark.slow
 def test_twenty_endless_images_need_the_memory_of_a_few(server, monkeypatch):
     """Each is read up to 256 MiB, one at a time beyond 16 MiB."""
-    run = subprocess.run(
-        [sys.executable, "-c", ENDLESS, server.url],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=250,
-    )
-    codes, _, megabytes = run.stdout.rpartition(" ")
-    assert codes == "{'too_large'}", run.stderr
+    codes, _, megabytes = run_python(ENDLESS, server.url).rpartition(" ")
+    assert codes == "{'too_large'}"
     assert int(megabytes) < 800

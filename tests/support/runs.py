@@ -84,3 +84,11 @@ def saved(output: Path) -> list[int]:
     if not output.exists():
         return []
     return [json.loads(line)["index"] for line in output.read_bytes().splitlines()]
+
+
+def run_python(code: str, *arguments: object, **options: Any) -> str:
+    """What a program of these lines prints; fails with its standard error where it fails."""
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=250, **options)
+    assert run.returncode == 0, run.stderr
+    return run.stdout
