@@ -15,6 +15,7 @@ from pgcli.engine import oom
 from pgcli.errors import NoUsableDevice
 from pgcli.model.classifier import ImageClassifier
 from pgcli.model.config import ClassifierConfig, TextConfig, TwoTowersConfig, VisionConfig
+from pgcli.model.siglip import SiglipAttention
 from pgcli.model.two_towers import TwoTowers
 from pgcli.records import Item
 from pgcli.training.data import ImageBatch, RowOrder, TrainingData
@@ -113,7 +114,7 @@ def test_both_passes_over_a_micro_batch_have_the_same_dropout():
     assert (losses[0] - losses[1]) / 2e-2 == pytest.approx(slope, rel=0.05, abs=2e-3)
 
 
-def test_dropout_of_towers_is_for_training_only():
+def test_dropout_of_towers_is_for_training_only_and_keeps_the_mean():
     settings = replace(VISION, dropout=0.0)
     for change in ({"dropout": 0.5}, {"attention_dropout": 0.5}):
         config = ClassifierConfig("siglip", replace(settings, **change), ("a", "b"))
@@ -123,6 +124,12 @@ def test_dropout_of_towers_is_for_training_only():
         assert torch.equal(model.eval()(pixels), plain.eval()(pixels))
         model.train()
         assert not torch.equal(model(pixels), model(pixels))
+    attention = randomised(SiglipAttention(replace(settings, attention_dropout=0.5)))
+    x_BPD = normal(1, 9, SIZES["width"])
+    expected = attention.eval()(x_BPD)[0]
+    outputs = attention.train()(x_BPD.expand(20_000, -1, -1))
+    deviation = outputs.std(0) / len(outputs) ** 0.5
+    assert ((outputs.mean(0) - expected).abs() < 5 * deviation + 1e-9).all()
 
 
 def test_equal_texts_and_all_texts_of_an_image_are_no_negatives():
