@@ -30,7 +30,6 @@ PROMPTS = [[2, 300, 108], [2, 301, 302, 303, 304, 108], [2, 108]]
 #: Bounds of relative differences: exact up to the order of sums, and to single roundings.
 BOUNDS = {torch.float64: 1e-12, torch.float32: 2e-5, torch.bfloat16: 4e-2}
 kernels = pytest.fixture(interpreted_kernels, scope="module")
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 FLOATS = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 
 

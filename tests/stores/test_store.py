@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 
 import pytest
 
@@ -23,7 +22,6 @@ from tests.support.writable_stores import (
     used_store,
 )
 
-ROOT = Path(__file__).parents[2]
 NAMES = ["run.json", "claims/7", "part-000000.parquet"]
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -52,10 +51,6 @@ def same(one: str, other: str) -> bool:
     return (
         Path(one, "model.safetensors").read_bytes() == Path(other, "model.safetensors").read_bytes()
     )
-
-
-def config(folder: str) -> dict[str, Any]:
-    return json.loads(Path(folder, "config.json").read_text())
 
 
 def test_towers_learn_and_transformers_loads_them(run):
