@@ -434,10 +434,11 @@ def test_each_prompt_is_shown_once_below_its_image(open_page, tmp_path, size):
     shown.press("j", "z")
     playwright.expect(shown.all("#stage .figure")).to_have_count(1)
     assert shown.all("#details section").first.inner_text().count(PROMPTS[0]) == 1
-    shown.press("Escape", "/")
-    shown.page.keyboard.type("1: how")
-    shown.says("1 image of 3")
     shown.press("Escape")
+    shown.all("#search").fill("1: how")
+    shown.says("1 image of 3")
+    shown.all("#search").fill("")
+    shown.says("3 images")
     if size is WIDE:
         assert shown.all("#field-prompt").is_hidden()  # the file selects the prompt
         shown.page.select_option("#file", label=PROMPTS[1])

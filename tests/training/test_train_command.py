@@ -322,7 +322,7 @@ def test_classifier_with_the_same_labels_keeps_its_head(run):
                 ("--init tiny", "--init goes with --task contrastive and --task classify"),
             )
         ),
-        ("pairs.jsonl --model demo-towers -o out", "does not answer prompts"),
+        ("pairs.jsonl --prompt x --answer-column text --model demo-towers -o out", "not answer"),
     ],
 )
 def test_what_does_not_go_together_is_refused(run, capsys, words, message):
