@@ -63,9 +63,8 @@ def training_logits(model: PaliGemma) -> Tensor:
     return model.decoder.logits(hidden_BTD[:, -1])
 
 
-@torch.no_grad()
-def hf_logits(model: nn.Module) -> Tensor:
-    """The logits (B, V) after each prompt by transformers or PEFT."""
+def hf_training_logits(model: nn.Module) -> Tensor:
+    """The logits (B, V) after each prompt by transformers or PEFT, with gradients."""
     image = torch.full((len(PROMPTS), PATCHES), model.config.image_token_index)
     token_BS = torch.cat([image, PROMPTS], dim=1)
     out = model(
@@ -76,3 +75,7 @@ def hf_logits(model: nn.Module) -> Tensor:
     )
     logits_BV: Tensor = out.logits[:, -1]
     return logits_BV
+
+
+#: The same without gradients.
+hf_logits = torch.no_grad()(hf_training_logits)

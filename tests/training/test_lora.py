@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from safetensors.torch import load_file
+from torch import Tensor, nn
 
 from pgcli.checkpoints import adapters, weights
 from pgcli.checkpoints.config import read_config
@@ -24,6 +25,7 @@ from tests.support.adapted_models import (
     PROMPTS,
     adapted,
     hf_logits,
+    hf_training_logits,
     pgcli_logits,
     reference,
     training_logits,
@@ -59,10 +61,10 @@ def adapter_parameters(model: PaliGemma) -> dict[str, Tensor]:
     return {name: one for name, one in model.named_parameters() if one.requires_grad}
 
 
-def loaded_by_peft(base: Path, folder: Path) -> Any:
+def loaded_by_peft(base: Path, folder: Path, *, is_trainable: bool = False) -> Any:
     import peft  # four seconds
 
-    return peft.PeftModel.from_pretrained(reference(base), folder)
+    return peft.PeftModel.from_pretrained(reference(base), folder, is_trainable=is_trainable)
 
 
 @pytest.mark.parametrize(
@@ -80,6 +82,31 @@ def test_a_saved_adapter_has_the_same_logits_in_peft(base, tmp_path, settings):
     itself.load_adapter(tmp_path)  # transformers without PEFT's model
     torch.testing.assert_close(hf_logits(itself), logits, rtol=0, atol=1e-6)
     assert (logits - hf_logits(reference(base))).abs().max() > 0.02
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_gradients_of_both_matrices_equal_those_of_peft(base, tmp_path):
+    model = adapted(base, EVERYWHERE)
+    save_adapter(model, EVERYWHERE, tmp_path, base_model=str(base))
+    theirs = loaded_by_peft(base, tmp_path, is_trainable=True)
+    for logits_BV in (training_logits(model), hf_training_logits(theirs)):
+        nn.functional.cross_entropy(logits_BV, torch.tensor([5, 6, 7])).backward()
+    save_adapter(with_gradients(model), EVERYWHERE, tmp_path / "gradients", base_model="")
+    mine = load_file(tmp_path / "gradients" / "adapter_model.safetensors")
+    for name, parameter in theirs.named_parameters():
+        if parameter.requires_grad:
+            # both are as far from the gradients in float64 as this
+            apart = mine.pop(name.replace(".default", "")) - parameter.grad
+            assert apart.norm() < 2e-3 * parameter.grad.norm()
+    assert mine == {}
+
+
+def with_gradients(model: PaliGemma) -> PaliGemma:
+    """The model with the gradients of adapters in place of their matrices."""
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.grad
+    return model
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
