@@ -37,7 +37,7 @@ OPTIONS = ("--model", "demo", "--quiet", "--no-timing", "--batch-size", "1")
 SECONDS_PER_ROW, CHUNK_SECONDS = 0.004, 0.5  # of a pretended model; of an actor for four rows
 #: Before a kill. On Ray as long as it takes to start an engine on a busy machine.
 MAX_SECONDS, RAY_SECONDS = 6.0, 12.0
-MOMENT, POLL_SECONDS, END_SECONDS = 0.2, 0.01, 300
+MOMENT, POLL_SECONDS, END_SECONDS = 0.1, 0.01, 300
 #: The processes of a run that die: of a third death, the rows in progress would have an error.
 MAX_DEATHS = 2
 #: Exit codes: all rows are there, one with an error; a process of a killed run still ends; too
