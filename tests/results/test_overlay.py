@@ -204,6 +204,35 @@ def test_text_contrasts_with_its_background(colour):
     assert (light + 0.05) / (dark + 0.05) >= 4.5
 
 
+# Machado, Oliveira and Fernandes (2009), severity 1, on linear RGB
+COLOUR_VISION = {
+    "normal": "1 0 0 0 1 0 0 0 1",
+    "protan": "0.1523 1.0526 -0.2049 0.1145 0.7863 0.0992 -0.0039 -0.0481 1.0520",
+    "deutan": "0.3673 0.8606 -0.2280 0.2801 0.6725 0.0474 -0.0118 0.0429 0.9690",
+    "tritan": "1.2555 -0.0767 -0.1788 -0.0784 0.9308 0.1476 0.0047 0.6914 0.3039",
+}
+XYZ = "0.41246 0.35758 0.18044 0.21267 0.71515 0.07218 0.01933 0.11919 0.95030"
+
+
+def matrix(text):
+    return np.array(text.split(), dtype=float).reshape(3, 3)
+
+
+def lab(colour, kind):
+    values = np.array(colour) / 255
+    linear = np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
+    xyz = matrix(XYZ) @ np.clip(matrix(kind) @ linear, 0, 1) / [0.95047, 1, 1.08883]
+    f = np.where(xyz > (6 / 29) ** 3, np.cbrt(xyz), xyz / (3 * (6 / 29) ** 2) + 4 / 29)
+    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+
+
+@pytest.mark.parametrize("kind", COLOUR_VISION)
+def test_colours_differ_with_colour_vision_deficiency(kind):
+    seen = [lab(colour, COLOUR_VISION[kind]) for colour in PALETTE]
+    assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)) > 16
+    assert min(np.linalg.norm(a - b) for a, b in itertools.pairwise([*seen, seen[0]])) > 40
+
+
 def test_a_mask_is_half_transparent_with_a_border_in_full_colour():
     y, x = np.mgrid[:300, :400]
     inside = (x - 200) ** 2 + (y - 150) ** 2 < 100**2
