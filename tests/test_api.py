@@ -16,6 +16,7 @@ import torch
 from PIL import Image
 
 import pgcli
+from pgcli.box_filter import BoxFilter
 from pgcli.checkpoints.find import BUILTIN, Checkpoint
 from pgcli.engine.model_runner import ModelRunner
 from pgcli.engine.sampler import SamplingParams
@@ -386,21 +387,12 @@ class TestCallOptions:
         list(engine.caption(folder / "a.png"))
         assert (model.sampling, model.batch_size) == (SamplingParams(), None)
 
-    def test_equal_seeds_sample_equal_answers_at_any_batch_size(self, engine, folder):
-        sampled = {"temperature": 2.0, "seed": 7}
-        rows = captions(engine, folder, **sampled)
-        for batch_size in (1, 2, 5):
-            again = captions(engine, folder, **sampled, batch_size=batch_size)
-            assert texts(again) == texts(rows)
-            assert max(row.batch or 0 for row in again) <= batch_size
-        assert texts(captions(engine, folder, temperature=2.0, seed=8)) != texts(rows)
-        assert texts(captions(engine, folder)) != texts(rows)
-
     @pytest.mark.parametrize(
         "option",
         [
             *({"temperature": -1}, {"top_p": 0}, {"top_p": 2}, {"top_k": -1}, {"top_k": 0.5}),
             *({"batch_size": 0}, {"batch_size": 2.5}, {"max_new_tokens": 2.5}),
+            {"alternatives": -1},
         ],
     )
     def test_invalid_option_is_refused_at_once(self, engine, folder, option):
@@ -424,37 +416,6 @@ class TestCallOptions:
 
 
 class TestQuestions:
-    def test_several_prompts_make_several_rows_of_one_image(self, engine, folder):
-        prompts = ["what is this?", "ocr", "how many shapes are in the image?"]
-        rows = list(
-            engine.ask([folder / "a.png", folder / "e.png"], prompts, max_new_tokens=TOKENS)
-        )
-        assert [(row.index, row.prompt) for row in rows] == [
-            (index, prompt) for index in (0, 1) for prompt in prompts
-        ]
-        assert {row.task for row in rows} == {"ask"}
-        (alone,) = engine.ask(folder / "a.png", prompts[2], max_new_tokens=TOKENS)
-        assert alone.answer == rows[2].answer
-
-    def test_detect_asks_for_all_objects_in_one_prompt(self, engine, folder):
-        (row,) = engine.detect(folder / "a.png", ["cat", "red car"], max_new_tokens=64)
-        assert (row.task, row.prompt) == ("detect", "detect cat ; red car")
-        assert all(isinstance(box, pgcli.Box) for box in row.boxes)
-        (row,) = engine.detect(folder / "a.png", "cat", max_new_tokens=TOKENS)
-        assert row.prompt == "detect cat"
-
-    def test_ocr_and_caption_language_have_their_prompts(self, engine, folder):
-        (row,) = engine.ocr(folder / "a.png", max_new_tokens=TOKENS)
-        assert (row.task, row.prompt) == ("ocr", "ocr")
-        (row,) = captions(engine, folder / "a.png", lang="de")
-        assert row.prompt == "caption de"
-
-    def test_max_new_tokens_limits_the_answer(self, engine, folder):
-        for limit in (1, 3):
-            (row,) = engine.caption(folder / "a.png", max_new_tokens=limit)
-            assert row.tokens <= limit
-            assert row.finish == ("length" if row.tokens == limit else "stop")
-
     def test_progress_is_a_bar_on_stderr_and_changes_no_row(self, engine, folder, capsys):
         rows = list(engine.ask(folder, ["one?", "two?"], max_new_tokens=1, progress=True))
         shown = capsys.readouterr()
@@ -548,7 +509,8 @@ class RecordingModel:
         self.sampling, self.batch_size = sampling, batch_size
         for row_index, image in stream:
             self.regions.append(image.item.region)
-            yield row_index, pretend.answer(image, image.item.prompts[0], question.task)
+            for number, prompt in enumerate(image.item.prompts, row_index):
+                yield number, pretend.answer(image, prompt, question.task)
 
 
 class TestWhatIsAsked:
@@ -556,13 +518,20 @@ class TestWhatIsAsked:
         ("method", "arguments", "own"),
         [
             ("caption", {"lang": "de"}, {"templates": ("caption de",)}),
+            ("caption", *[{"alternatives": 4, "token_logprobs": True}] * 2),
+            ("ask", {"prompt": ["x", "y"]}, {"templates": ("x", "y")}),
             (
                 "ask",
                 {"prompt": "x", "choices": ["yes", "no"]},
                 {"templates": ("x",), "choices": ("yes", "no")},
             ),
             ("detect", {"objects": "cat", "strict": True}, {"objects": ("cat",), "strict": True}),
-            ("detect", {"objects": ["cat"]}, {"objects": ("cat",), "strict": False}),
+            ("detect", {"objects": ["a", "b"]}, {"templates": ("detect a ; b",), "strict": False}),
+            (
+                "detect",
+                {"objects": ["a", "b"], "each": True, "min_confidence": 0.5},
+                {"templates": ("detect a", "detect b"), "box_filter": BoxFilter(None, 0.5)},
+            ),
             ("segment", {"objects": "cat"}, {"objects": ("cat",)}),
             ("ocr", {}, {"templates": ("ocr",)}),
         ],
@@ -578,15 +547,6 @@ class TestWhatIsAsked:
         list(call(folder / "a.png", **arguments))
         assert model.regions == [None]
         assert model.question.max_new_tokens > 9
-
-    def test_region_argument_and_region_column_are_exclusive(self, folder):
-        (folder / "rows.jsonl").write_text('{"image": "a.png", "region": "1,2,3,4"}\n')
-        model = RecordingModel()
-        engine = pgcli.Engine(model)
-        list(engine.ocr(folder / "rows.jsonl"))
-        assert model.regions == [(1, 2, 3, 4)]
-        with pytest.raises(ManifestError, match="one is given for all"):
-            list(engine.ocr(folder / "rows.jsonl", region=(0, 0, 9, 9)))
 
 
 @pytest.mark.parametrize("model", ["demo", "demo-towers"])
