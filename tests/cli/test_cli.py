@@ -1,8 +1,7 @@
-"""The command line: exit codes, standard output and error, and the sources of options."""
+"""The command line: exit codes, standard output and error."""
 
 import json
 import os
-import re
 import signal
 import subprocess
 
@@ -17,6 +16,7 @@ from pgcli.engine.memory import SHARE_OF_FREE, TOKENS_PER_PASS, batch_bytes
 from pgcli.errors import PgcliError
 from pgcli.inputs import Inventory
 from pgcli.run import model as running
+from pgcli.run.progress import plan
 from tests.support import pretend
 from tests.support.awkward import drawing
 from tests.support.runs import EXAMPLES, PRETEND, many, started, wait_until
@@ -32,19 +32,6 @@ def images(tmp_path):
     (folder / "b.jpg").write_text("not an image")
     (folder / "notes.txt").write_text("left out")
     return folder
-
-
-@pytest.fixture
-def config(tmp_path):
-    """Writes the user's configuration file."""
-
-    def write(text):
-        file = tmp_path / "config" / "pgcli" / "config.toml"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-        return file
-
-    return write
 
 
 def rows(lines):
@@ -130,37 +117,14 @@ def test_every_error_class_has_its_exit_code(cli, monkeypatch):
         assert (code, err) == (kind.exit_code, "pgcli: it is so\nhint: do this\n")
 
 
-# sources of options
-
-
-def model_named(cli, *arguments):
-    """The model that a dry run names."""
-    code, _, err = cli("caption", EXAMPLES, "--dry-run", *arguments)
-    assert code == 0
-    return next(line for line in err.splitlines() if "model: " in line).split("model: ")[1]
-
-
-def test_flag_then_environment_then_configuration_file(cli, config, monkeypatch):
-    assert model_named(cli) == "demo, the built-in one"
-    config('model = "from/the-top"')
-    assert model_named(cli) == "from/the-top"
-    config('model = "from/the-top"\n[caption]\nmodel = "from/the-table"')
-    assert model_named(cli) == "from/the-table"
-    monkeypatch.setenv("PGCLI_MODEL", "from/the-environment")
-    assert model_named(cli) == "from/the-environment"
-    assert model_named(cli, "--model", "from/the-flag") == "from/the-flag"
-    monkeypatch.setenv("PGCLI_QUIET", "1")
-    assert cli("caption", EXAMPLES, "--dry-run") == (0, "", "")
-
-
 # standard output and standard error
 
 
-def test_dry_run_estimates_the_time(cli, pretended, tmp_path):
-    code, out, err = cli("caption", *many(5), "-o", tmp_path / "rows.jsonl", "--dry-run")
-    assert (code, out) == (0, ""), err
-    assert re.search(r"^pgcli: time: about .* s; [\d.,]+ rows/s, by 16 images$", err, re.M)
-    assert not list(tmp_path.glob("rows*"))
+def test_dry_run_loads_no_large_model(cli, monkeypatch):
+    monkeypatch.setattr(plan, "LARGE_MODEL", 10**6)
+    monkeypatch.setattr(running, "load_engine", lambda *_: pytest.fail("it is loaded"))
+    code, _, err = cli("caption", *many(5), "--model", "demo", "--dry-run")
+    assert (code, "time: not estimated, as the model is large" in err) == (0, True), err
 
 
 @pytest.mark.parametrize(
@@ -226,19 +190,6 @@ def test_notice_says_where_the_rows_of_an_interrupted_run_are(tmp_path, output, 
     is_beside = any(tmp_path.glob(files[0]))
     assert is_beside == (".pgcli" in where)
     assert output.exists() == (output.suffix != ".parquet")
-
-
-def test_a_signal_that_is_ignored_stays_ignored(tmp_path):
-    output = tmp_path / "rows.jsonl"
-    run = started(
-        *("caption", EXAMPLES, "-o", output),
-        seconds=0.05,
-        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
-    )
-    wait_until(lambda: output.exists() and output.stat().st_size)
-    run.send_signal(signal.SIGHUP)
-    run.communicate(timeout=60)
-    assert run.returncode == 0
 
 
 # unusual environments

@@ -1,7 +1,4 @@
-"""Error messages: a table of situations, each of which is reproduced.
-
-Each message names the cause; its hint names the next command.
-"""
+"""Error messages: each names the cause, and its hint the next command."""
 
 import ast
 import re
@@ -9,8 +6,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import huggingface_hub
@@ -22,101 +17,29 @@ from pgcli.checkpoints.find import BUILTIN
 from pgcli.device import nvidia_driver as driver
 from pgcli.engine import loader, memory
 from pgcli.errors import PgcliError
-from pgcli.run import model as running
-from pgcli.run.progress import plan
-from tests.support import pretend
 from tests.support.hub_server import Hub
 from tests.support.runs import EXAMPLES, ROOT
 
 MODEL = "somebody/some-model"
 FILES = {file.name: file.read_bytes() for file in BUILTIN.iterdir() if file.is_file()}
-
-
-class Stage:
-    """A machine with an image, an empty cache, no token, and a Hub of its own."""
-
-    def __init__(self, monkeypatch, cli, hub):
-        self.patch, self.cli, self.hub = monkeypatch, cli, hub
-
-    def run(self, *words):
-        """The exit code and standard error of a command."""
-        code, _, err = self.cli(*words)
-        return code, err
-
-    def gated(self):
-        """Request a model with a licence, without a token."""
-        self.hub.add(MODEL, FILES)
-        self.hub.gated, self.hub.accepted_tokens = True, ("hf_member",)
-        return self.run("caption", "one.png", "--model", MODEL)
-
-    def gpu_idle(self, version, built, *words):
-        """Run on a machine with a GPU that PyTorch cannot use."""
-        self.patch.setattr(torch.cuda, "is_available", lambda: False)
-        self.patch.setattr(torch.version, "cuda", built)
-        self.patch.setattr(driver, "nvidia_driver", lambda: version)
-        return self.run("caption", "one.png", "--model", "demo", *words)
-
-    def little_memory(self, *words):
-        self.patch.setattr(loader, "parameters", lambda config: 2_923_466_480)
-        self.patch.setattr(memory, "free_bytes", lambda device: 6 * 10**9)
-        return self.run("caption", "one.png", "--model", "demo", "--device", "cpu", *words)
-
-
-@dataclass
-class Situation:
-    """A failing command, with its exit code, message and hint.
-
-    In the texts `{hub}` is the Hub's address.
-    """
-
-    name: str
-    reproduce: Callable[[Stage], tuple[int, str]]
-    code: int
-    message: str
-    hint: str
-
-
-SITUATIONS = [
-    Situation(
-        "the licence is not accepted, and there is no token",
-        lambda stage: stage.gated(),
-        10,
-        f"{MODEL} needs its licence accepted, and no token is set on this machine",
-        f"open {{hub}}/{MODEL} and accept the licence, then `hf auth login`; or name a local "
-        "folder: --model DIR",
-    ),
-    Situation(
-        "a GPU, and a PyTorch for the CPU",
-        lambda stage: stage.gpu_idle("550.54.14", None, "--device", "cuda"),
-        17,
-        "no CUDA device can be used: an NVIDIA driver (550.54.14), and a PyTorch built for the CPU "
-        "only",
-        f"{sys.executable} -m pip install --force-reinstall torch --index-url "
-        "https://download.pytorch.org/whl/cu126; or --device cpu",
-    ),
-    Situation(
-        "a GPU whose driver is too old for PyTorch's CUDA",
-        lambda stage: stage.gpu_idle("550.54.14", "13.0", "--device", "cuda"),
-        17,
-        "no CUDA device can be used: driver 550.54.14 is too old for CUDA 13.0, which needs 580",
-        f"{sys.executable} -m pip install --force-reinstall torch --index-url "
-        "https://download.pytorch.org/whl/cu126; or install a newer driver; or --device cpu",
-    ),
-    Situation(
-        "too little memory",
-        lambda stage: stage.little_memory("--dtype", "float32"),
-        17,
-        "the weights take 11.7 GB in float32, and cpu has 6.0 GB free",
-        "--dtype bfloat16 takes 5.8 GB; name a smaller model: `pgcli info MODEL` shows the memory "
-        "it needs",
-    ),
-]
+WHEEL = f"{sys.executable} -m pip install --force-reinstall torch --index-url "
+WHEEL += "https://download.pytorch.org/whl/cu126"
 
 
 @pytest.fixture
-def stage(tmp_path, monkeypatch, cli):
-    monkeypatch.delenv("HF_TOKEN", raising=False)
+def caption(cli):
+    """Runs `caption` on an image, by default with the built-in model; its code and messages."""
     shutil.copy(EXAMPLES / "one.png", "one.png")
+
+    def caption(*words, model="demo"):
+        code, _, err = cli("caption", "one.png", "--model", model, *words)
+        return code, err
+
+    return caption
+
+
+def test_licence_is_to_be_accepted_and_a_token_to_be_set(caption, tmp_path, monkeypatch):
+    monkeypatch.delenv("HF_TOKEN", raising=False)
     with Hub() as hub:
         huggingface_hub.close_session()
         template = hub.url + "/{repo_id}/resolve/{revision}/{filename}"
@@ -128,30 +51,75 @@ def stage(tmp_path, monkeypatch, cli):
             "HF_TOKEN_PATH": str(tmp_path / "token"),
         }.items():
             monkeypatch.setattr(constants, name, value)
-        yield Stage(monkeypatch, cli, hub)
+        hub.add(MODEL, FILES)
+        hub.gated, hub.accepted_tokens = True, ("hf_member",)
+        code, err = caption(model=MODEL)
+        assert code == 10
+        assert err.endswith(
+            f"pgcli: {MODEL} needs its licence accepted, and no token is set on this machine\n"
+            f"hint: open {hub.url}/{MODEL} and accept the licence, then `hf auth login`; or name a "
+            "local folder: --model DIR\n",
+        )
 
 
-@pytest.mark.parametrize("situation", SITUATIONS, ids=lambda situation: situation.name)
-def test_each_message_names_its_cause_and_the_next_command(stage, situation):
-    code, output = situation.reproduce(stage)
-    assert code == situation.code, output
-    assert "Traceback" not in output
-    expected = f"pgcli: {situation.message}\nhint: {situation.hint}"
-    assert "\n".join(output.splitlines()[-2:]) == expected.replace("{hub}", stage.hub.url)
+@pytest.fixture
+def gpu(monkeypatch):
+    """Has PyTorch, built for a version of CUDA or for none, find no use for a GPU."""
+
+    def gpu(driver_version, cuda):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+        monkeypatch.setattr(torch.version, "cuda", cuda)
+        monkeypatch.setattr(driver, "nvidia_driver", lambda: driver_version)
+
+    return gpu
 
 
-def test_unused_gpu_is_reported_before_the_run(stage):
-    code, output = stage.gpu_idle("550.54.14", None)
+@pytest.mark.parametrize(
+    ("cuda", "cause", "remedy"),
+    [
+        (None, "an NVIDIA driver (550.54.14), and a PyTorch built for the CPU only", ""),
+        (
+            "13.0",
+            "driver 550.54.14 is too old for CUDA 13.0, which needs 580",
+            "; or install a newer driver",
+        ),
+    ],
+)
+def test_gpu_that_cannot_be_used_has_a_cause_and_a_remedy(caption, gpu, cuda, cause, remedy):
+    gpu("550.54.14", cuda)
+    code, err = caption("--device", "cuda")
+    assert code == 17
+    assert err.endswith(
+        f"pgcli: no CUDA device can be used: {cause}\nhint: {WHEEL}{remedy}; or --device cpu\n"
+    )
+
+
+def test_too_little_memory_names_what_takes_less(caption, monkeypatch):
+    monkeypatch.setattr(loader, "parameters", lambda config: 2_923_466_480)
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 6 * 10**9)
+    code, err = caption("--device", "cpu", "--dtype", "float32")
+    assert code == 17
+    assert err.endswith(
+        "pgcli: the weights take 11.7 GB in float32, and cpu has 6.0 GB free\n"
+        "hint: --dtype bfloat16 takes 5.8 GB; name a smaller model: `pgcli info MODEL` shows the "
+        "memory it needs\n"
+    )
+
+
+def test_unused_gpu_is_reported_before_the_run(caption, gpu, monkeypatch):
+    gpu("550.54.14", None)
+    code, err = caption()
     assert code == 0
-    assert "pgcli: the CPU is used, not the GPU: an NVIDIA driver (550.54.14)" in output
-    assert "hint: " in output
-    assert "the CPU is used" not in stage.gpu_idle("550.54.14", None, "--device", "cpu")[1]
-    stage.patch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert "the CPU is used" not in stage.gpu_idle("580.65.06", "13.0")[1]
+    assert "pgcli: the CPU is used, not the GPU: an NVIDIA driver (550.54.14)" in err
+    assert "hint: " in err
+    assert "the CPU is used" not in caption("--device", "cpu")[1]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    gpu("580.65.06", "13.0")
+    assert "the CPU is used" not in caption()[1]
 
 
 @pytest.mark.nightly
-def test_command_in_the_pickle_hint_converts_it(stage):
+def test_command_in_the_pickle_hint_converts_it(caption):
     from safetensors.torch import load_file
 
     Path("it's mine").mkdir()
@@ -159,33 +127,13 @@ def test_command_in_the_pickle_hint_converts_it(stage):
         Path("it's mine", name).write_bytes(FILES[name])
     weights = load_file(BUILTIN / "model.safetensors")
     torch.save(weights, "it's mine/pytorch_model.bin")
-    code, output = stage.run("caption", "one.png", "--model", "it's mine", "-q")
+    code, output = caption("-q", model="it's mine")
     assert code == 16
     command = output.partition("convert it: ")[2].strip()
     python = command.replace("python ", f"{shlex.quote(sys.executable)} ", 1)
     subprocess.run(["bash", "-c", python], check=True, capture_output=True, timeout=100)
     assert load_file("it's mine/model.safetensors").keys() == weights.keys()
-    assert stage.run("caption", "one.png", "--model", "it's mine", "-q")[0] == 0
-
-
-def estimate_of(stage, *words):
-    shutil.copytree(EXAMPLES, "many", dirs_exist_ok=True)
-    for number in range(20):
-        shutil.copy("one.png", f"many/{number}.png")
-    code, output = stage.run("caption", "many", "--model", "demo", "--dry-run", *words)
-    assert code == 0
-    return output
-
-
-def test_dry_run_loads_no_large_model(stage):
-    loaded = []
-    stage.patch.setattr(plan, "LARGE_MODEL", 10**6)
-    stage.patch.setattr(
-        running, "load_engine", lambda *a, **b: loaded.append(1) or pretend.load_model(*a, **b)
-    )
-    output = estimate_of(stage)
-    assert "time: not estimated, as the model is large" in output
-    assert not loaded
+    assert caption("-q", model="it's mine")[0] == 0
 
 
 def problems():

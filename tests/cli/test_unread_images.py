@@ -6,6 +6,7 @@ import sys
 from io import BytesIO
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,7 +17,6 @@ from pgcli.cli.main import main
 from pgcli.run import model as running
 from tests.support.awkward import tar_of
 from tests.support.bytes_read import bytes_read
-from tests.support.noise import noise
 from tests.support.writable_stores import used_store
 
 pytestmark = pytest.mark.skipif(
@@ -24,6 +24,17 @@ pytestmark = pytest.mark.skipif(
 )
 
 COUNT = 40
+
+
+def noise(count: int) -> list[bytes]:
+    """Images of 300 kB each that do not compress, so that bytes that are read can be told."""
+    pixels = np.random.default_rng(0).integers(0, 255, (count, 320, 320, 3), np.uint8)
+    files = [BytesIO() for _ in pixels]
+    for image, file in zip(pixels, files, strict=True):
+        Image.fromarray(image).save(file, "png", compress_level=0)
+    return [file.getvalue() for file in files]
+
+
 IMAGES = noise(COUNT)
 SIZE = sum(map(len, IMAGES))
 
@@ -96,3 +107,15 @@ def test_page_of_many_images_is_read_once() -> None:
     write("one-page.parquet", IMAGES)
     share_read("one-page.parquet", "--limit", "1")
     assert share_read("one-page.parquet", "-o", "x.jsonl", "--limit", "8") < 1.3
+
+
+@pytest.mark.nightly
+def test_shards_of_a_table_read_it_about_once_together() -> None:
+    """The same rows as one run, whatever the number of shards."""
+    table = pa.table({"image": noise(96)})
+    pq.write_table(table, "m.parquet", use_dictionary=False, row_group_size=4)
+    share_read("m.parquet", "-o", "whole/", "--no-timing")
+    options = ("m.parquet", "-o", "rows/", "--no-timing", "--shard")
+    read = sum(share_read(*options, f"{number}/8") for number in range(8)) * SIZE
+    assert read < 2 * Path("m.parquet").stat().st_size
+    assert pq.read_table("rows") == pq.read_table("whole")
