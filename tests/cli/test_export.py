@@ -39,9 +39,6 @@ def files(folder: Path) -> dict[str, str]:
     return {str(file.relative_to(folder)): file.read_text() for file in found}
 
 
-# --- texts
-
-
 def test_texts_of_names_with_dots_stay_in_the_folder(cli: Command, tmp_path: Path) -> None:
     ids = ["../../up.png", "/etc/passwd", "a/../../b.png", "C:\\x.png"]
     rows = [row(index, id=id_, image=id_) for index, id_ in enumerate(ids)]
@@ -88,9 +85,6 @@ def test_any_image_name_in_a_row_is_handled(
     assert not Path("/etc/hostname.txt").exists()
 
 
-# --- rows
-
-
 @pytest.mark.parametrize(
     "damage",
     [
@@ -122,12 +116,6 @@ def test_a_damaged_row_is_named_and_nothing_is_written(
     assert not (tmp_path / "o.json").exists()
 
 
-# --- labels
-
-
-# --- destinations
-
-
 @pytest.mark.parametrize("to", [name for name in FORMATS if name not in ("txt", "caption")])
 def test_export_takes_any_valid_file_name(
     cli: Command, boxes: Path, tmp_path: Path, to: str
@@ -155,9 +143,6 @@ def test_a_killed_export_leaves_nothing_under_the_output_s_name(
     run = subprocess.run([sys.executable, "-c", code, *command], check=False, timeout=100)
     assert run.returncode == -15
     assert sorted(file.name for file in tmp_path.iterdir()) == ["boxes.jsonl", "images"]
-
-
-# --- replacing an earlier export
 
 
 def tree(folder: Path) -> dict[str, str]:
@@ -201,9 +186,6 @@ def test_part_that_a_killed_process_left_is_no_hindrance(
     assert target.exists()
 
 
-# --- rows of any size and name
-
-
 @pytest.mark.nightly
 def test_memory_does_not_grow_with_the_number_of_rows(tmp_path: Path) -> None:
     found = tuple(box(label, 1.0, 2.0, 30.0, 40.0) for label in ("cat", "dog"))
@@ -225,9 +207,6 @@ def test_memory_does_not_grow_with_the_number_of_rows(tmp_path: Path) -> None:
         peaks.append(int(subprocess.check_output(run, timeout=100).split()[-1]))
     # the names that are taken: some hundred bytes each
     assert peaks[1] - peaks[0] < 30_000
-
-
-# --- several files, and Parquet
 
 
 def test_parquet_of_boxes_and_masks_is_read_back(cli: Command, boxes: Path, tmp_path: Path) -> None:

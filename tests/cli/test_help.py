@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from pgcli.cli.app import PANELS, typer_command
 from pgcli.cli.main import app, command_group, main
 from pgcli.errors import PgcliError
+from tests.support import forkserver
 from tests.support.runs import EXAMPLES, ROOT, finished
 from tests.support.vectors import rows_of, unit, write_parquet
 
@@ -58,7 +59,8 @@ def test_help_texts_end_in_examples_that_run(command, tmp_path, monkeypatch, cap
     (tmp_path / "truth.csv").write_text("id,caption\none.png,a drawing\n")
     write_parquet(tmp_path / "photos.parquet", rows_of(unit(9, 192), model=None))
     monkeypatch.chdir(tmp_path)
-    for name, text in callable_in(tmp_path).items():
+    variables = forkserver.install(tmp_path / "bin") | {"HF_HUB_CACHE": str(tmp_path / "hub")}
+    for name, text in variables.items():
         monkeypatch.setenv(name, text)
     found = examples(command)
     assert found
@@ -103,14 +105,3 @@ def test_reference_is_made_of_the_declarations():
         for param in typer_command(command).params:
             for name in param.opts:
                 assert f"`{name}`" in made or not name.startswith("-"), name
-
-
-def callable_in(folder):
-    """Create a program pgcli in the folder; return the variables with which a shell finds it."""
-    (folder / "pgcli").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m pgcli "$@"\n')
-    (folder / "pgcli").chmod(0o755)
-    return {
-        "PATH": f"{folder}:{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT),
-        "HF_HUB_CACHE": str(folder / "hub"),
-    }

@@ -66,6 +66,3 @@ def test_every_answered_awkward_image_is_exported_unchanged(cli: Command, workdi
     to = ("--to", "imagefolder", "--store-images", "copy", "-o", "folder")
     assert cli("export", "rows.jsonl", *to)[0] == 0
     assert len(Path("folder/metadata.jsonl").read_text().splitlines()) == good > 20
-
-
-# --- URLs

@@ -46,9 +46,10 @@ def test_a_signal_saves_the_rows_in_progress(
     images: Path, kind: str, signum: signal.Signals
 ) -> None:
     output, options = KINDS[kind]
-    pid = start(images / "run", output, seconds=SECONDS, **options)
+    pid = start(images / "run", output, seconds=SECONDS, before=os.setpgrp, **options)
     wait_for(lambda: computed(images) > 10)
-    os.kill(pid, signum)
+    send = os.kill if signum == signal.SIGTERM else os.killpg  # a terminal sends it to engines, too
+    send(pid, signum)
     said = (images / "said").read_text
     assert wait(pid) == 128 + signum, said()
     done, saved = computed(images), len(rows_of(images / "run", output))

@@ -9,6 +9,7 @@ those of a run that nothing disturbs.
 from __future__ import annotations
 
 import io
+import json
 import os
 import random
 import signal
@@ -18,7 +19,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import psutil
@@ -27,9 +28,9 @@ from PIL import Image
 
 from pgcli.errors import PgcliError
 from pgcli.run.status import read_status
+from pgcli.stores import open_folder
 from tests.support import ray_cluster
 from tests.support.forkserver import ForkedRun
-from tests.support.saved_files import files_of, rows_of
 from tests.support.writable_stores import used_store
 
 IMAGES, BROKEN = 60, 7
@@ -74,20 +75,6 @@ KINDS = {
     "Ray": Kind("rows/", FOLDER, model="Ray"),
     "Ray, store": Kind("s3://bucket/{}/", FOLDER, model="Ray"),
 }
-
-
-@dataclass
-class KillReport:
-    """How often was killed, how often some rows were saved then, and what became of the rows.
-
-    `different` counts the runs whose files have other bytes.
-    """
-
-    kills: int = 0
-    amid: int = 0
-    lost: int = 0
-    twice: int = 0
-    different: int = 0
 
 
 class Programs:
@@ -161,6 +148,29 @@ class Programs:
         return all(program.poll() is not None for program in self._running)
 
 
+def files_of(output: str) -> dict[str, bytes]:
+    """The files of an output that are there now, in order of their names."""
+    folder, _, name = output.rpartition("/")
+    try:
+        store = open_folder(f"{folder}/")
+    except FileNotFoundError:
+        return {}
+    names = [name] if name else sorted(entry.name for entry in store.list("part-"))
+    files = {name: store.read(name) for name in names}
+    return {name: data for name, data in files.items() if data is not None}
+
+
+def rows_of(output: str) -> list[str]:
+    """The rows that are there now; of JSON lines those of whole lines."""
+    rows = []
+    for name, data in files_of(output).items():
+        if PurePosixPath(name).suffix == ".parquet":
+            rows += pq.read_table(io.BytesIO(data)).to_pylist()
+        else:
+            rows += map(json.loads, data[: data.rfind(b"\n") + 1].splitlines())
+    return [json.dumps(row, sort_keys=True) for row in rows]
+
+
 def contents(output: str) -> dict[str, Any]:
     """The bytes of an output's files; of Parquet without the id of the run, in its footer."""
     return {name: without_id(name, data) for name, data in files_of(output).items()}
@@ -184,11 +194,13 @@ def without_id(name: str, data: bytes) -> Any:
     return data[:-footer], metadata.schema.to_arrow_schema().remove_metadata(), settings, groups
 
 
-def killed(
-    kind: str, kills: int, rng: random.Random, folder: Path, cluster: Any = None
-) -> KillReport:
-    """Kill runs of a kind this many times in total, in a new folder."""
-    report, settings, nodes = KillReport(), KINDS[kind], Nodes(cluster)
+def kill_often(kind: str, kills: int, rng: random.Random, folder: Path, cluster: Any = None) -> int:
+    """Kill runs of a kind this many times in total, in a new folder, and compare their rows.
+
+    Returns how often some rows, but not all, were saved then.
+    """
+    done = amid = runs = 0
+    settings, nodes = KINDS[kind], Nodes(cluster)
     make_images(folder / "photos")
     seconds = 0.0  # of an undisturbed run, the second time
     for name in ("first", "second"):
@@ -201,25 +213,22 @@ def killed(
     assert whole.total() == IMAGES
     if settings.model == "Ray":
         seconds = RAY_SECONDS
-    runs = 0
-    while report.kills < kills:
+    while done < kills:
         runs += 1
         (folder / f"run{runs}").mkdir()
         run = Programs(settings, folder / f"run{runs}", cluster)
-        while report.kills < kills and not run.has_ended:
+        while done < kills and not run.has_ended:
             wait(run, seconds, rng)
             rows, saved = Counter(rows_of(run.url)), saved_rows(run.url)
             assert rows <= whole, "a file has other rows"
             if (rng.random() < 0.25 and nodes.kill(rng)) or run.kill(rng):
-                report.kills += 1
-                report.amid += 0 < saved < IMAGES
+                done += 1
+                amid += 0 < saved < IMAGES
         run.finish()
-        rows = Counter(rows_of(run.url))
-        report.lost += (whole - rows).total()
-        report.twice += (rows - whole).total()
-        report.different += contents(run.url) != files
+        assert Counter(rows_of(run.url)) == whole, "rows are lost, or there twice"
+        assert contents(run.url) == files, "a file has other bytes"
     nodes.remove()
-    return report
+    return amid
 
 
 def wait(run: Programs, seconds: float, rng: random.Random) -> None:
