@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import runpy
 import sys
@@ -14,8 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tests.support.examples import EXAMPLES, load_example
-
+EXAMPLES = Path(__file__).parents[2] / "examples"
 DOCS = EXAMPLES.parent / "docs"
 PAGE = (DOCS / "lessons.md").read_text(encoding="utf-8")
 LESSONS = sorted(path.stem for path in (EXAMPLES / "lessons").glob("[a-z]*.py"))
@@ -33,7 +33,7 @@ def same_settings() -> Iterator[None]:
 
 def lesson(name: str) -> Any:
     torch.manual_seed(0)
-    return load_example(f"lessons/{name}")
+    return importlib.import_module(f"examples.lessons.{name}")
 
 
 def outputs() -> dict[str, str]:

@@ -6,10 +6,7 @@ import ast
 from collections import defaultdict
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
-TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
 LONGEST = 70  # characters of a test's name
 PRONOUNS = {
     *("by", "found", "given", "it", "left", "mine"),
@@ -59,24 +56,16 @@ def bound_names(tree: ast.Module) -> set[str]:
     return names
 
 
-@pytest.mark.parametrize("file", TESTS, ids=lambda file: file.stem)
-def test_test_names_are_short(file: Path) -> None:
-    names = [
-        node.name
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
-        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
-    ]
+def test_tests_have_short_names_and_import_no_other_tests() -> None:
+    names, modules = [], []
+    for file in (ROOT / "tests").rglob("test_*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                names.append(node.name)
+            elif isinstance(node, ast.ImportFrom):
+                modules.append(node.module or "")
     assert [name for name in names if len(name) > LONGEST] == []
-
-
-@pytest.mark.parametrize("file", TESTS, ids=lambda file: file.stem)
-def test_no_test_module_imports_another(file: Path) -> None:
-    modules = [
-        node.module or ""
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
-        if isinstance(node, ast.ImportFrom)
-    ]
-    assert [one for one in modules if one.rpartition(".")[2].startswith("test_")] == []
+    assert [name for name in modules if name.rpartition(".")[2].startswith("test_")] == []
 
 
 def test_every_process_of_a_test_has_a_timeout() -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -53,11 +51,3 @@ def test_an_undocumented_outcome_is_noticed(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(fuzzing, "decode", strange)
     with pytest.raises(AssertionError):
         fuzzing.watched("images", b"")
-
-
-@pytest.mark.nightly
-def test_fuzzing_command_runs_for_the_given_seconds() -> None:
-    command = [sys.executable, "-m", "tests.support.fuzzing", "answers", "--seconds", "1"]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=100)
-    assert run.returncode == 0, run.stderr
-    assert "runs in 1 s, nothing found" in run.stderr

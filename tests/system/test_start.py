@@ -11,6 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 HEAVY = {"torch", "pyarrow", "transformers", "numpy", "PIL", "tokenizers", "huggingface_hub"}
+HEAVY |= {"ssl", "obstore", "httpx2", "httpcore2"}
 
 
 def python(code, *arguments):
