@@ -206,17 +206,6 @@ def test_invalid_output_name_is_refused_with_a_hint(name: str, option: FormatOpt
     assert refusal.value.hint
 
 
-def test_formats_of_export_are_named_with_their_commands() -> None:
-    for name, command in (
-        ("x.csv", "pgcli export rows.jsonl --to csv -o x.csv"),
-        ("a b.json", "pgcli export rows.jsonl --to coco -o 'a b.json'"),
-        ("x.html", "pgcli view rows.jsonl -o x.html"),
-    ):
-        with pytest.raises(UsageError) as refusal:
-            output_format(name, "auto")
-        assert f"`{command}`" in refusal.value.hint
-
-
 def test_lines_need_no_pyarrow(tmp_path: Path) -> None:
     from tests.support.exporting import captioned, make_images, saved
 

@@ -127,24 +127,6 @@ def test_link_leads_to_the_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_open_files_follow_on_the_final_form(tmp_path: Path, name: str) -> None:
-    output = write(tmp_path, name, 8)
-    leave(output, 8, 11)
-    assert numbers(output) == [*range(11)]
-    rows = list(read_results(output))
-    assert [row["sku"] for row in rows] == [*range(8), None, None, None]
-
-
-@pytest.mark.parametrize("name", FORMS)
-def test_open_files_without_a_final_form_are_read(tmp_path: Path, name: str) -> None:
-    output = tmp_path / name
-    leave(output, 0, 2)
-    leave(output, 4, 7, "b2")
-    assert numbers(output) == [0, 1, 4, 5, 6]
-    assert [row["index"] for row in read_results(output)] == [0, 1, 4, 5, 6]
-
-
-@pytest.mark.parametrize("name", FORMS)
 def test_final_form_comes_before_open_files(tmp_path: Path, name: str) -> None:
     output = write(tmp_path, name, 8)
     file = leave(output, 4, 12)

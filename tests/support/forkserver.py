@@ -171,9 +171,6 @@ class ForkedRun:
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
-    def terminate(self) -> None:
-        self.send_signal(signal.SIGTERM)
-
 
 def _ends(given: int | IO[Any] | None, *, own: int) -> tuple[int, IO[bytes] | None]:
     """A descriptor for the run, of the given file or else of this process's own; the pipe's end."""

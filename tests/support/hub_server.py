@@ -65,6 +65,7 @@ def digest(path, data):
 
 
 def listing(name, commit, files):
+    """What the Hub says about a commit and its files."""
     siblings = []
     for path, data in files.items():
         sibling = {"rfilename": path, "size": len(data), "blobId": digest(path, data)}
@@ -75,16 +76,12 @@ def listing(name, commit, files):
     return {"id": name, "sha": commit, "siblings": siblings}
 
 
-def tree(files):
-    """The files of a commit as the endpoint `tree` lists them."""
-    entries = []
-    for path, data in files.items():
-        entry = {"type": "file", "path": path, "size": len(data), "oid": digest(path, data)}
-        if path.endswith(LARGE):
-            entry["oid"] = hashlib.sha1(path.encode()).hexdigest()  # of a pointer, on the Hub
-            entry["lfs"] = {"oid": digest(path, data), "size": len(data), "pointerSize": 134}
-        entries.append(entry)
-    return entries
+def tree(siblings):
+    """The same files as the endpoint `tree` lists them."""
+    for file in siblings:
+        lfs = {"lfs": file["lfs"] | {"oid": file["lfs"]["sha256"]}} if "lfs" in file else {}
+        known = {"path": file["rfilename"], "size": file["size"], "oid": file["blobId"]}
+        yield {"type": "file"} | known | lfs
 
 
 class Answering(Answers):
@@ -106,7 +103,7 @@ class Answering(Answers):
                 return self.refuse(hub.listing_status, None)
             return self.send_json(hub.edit_listing(listing(name, commit, files)))
         if action == "tree":
-            return self.send_json(tree(files))
+            return self.send_json([*tree(listing(name, commit, files)["siblings"])])
         if hub.gated and self.token() not in hub.accepted_tokens:
             return self.refuse(403 if self.token() else 401, "GatedRepo")
         status = hub.status.get(file, 200 if file in files else 404)

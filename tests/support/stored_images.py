@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tests.support.awkward import drawing, encoded, tar_of
+from tests.support.writable_stores import environment
 
 PNG, JPEG = encoded(drawing(), "PNG"), encoded(drawing(), "JPEG")
 #: Names whose order differs if folders are sorted apart, and that a URL has to quote.
@@ -55,12 +56,8 @@ def locate_store(kind: str, endpoint: str) -> StoreLocation:
         "az": "az://images",
         "hf": "hf://datasets/somebody/images",
     }
-    environment = {
-        "AWS_ENDPOINT_URL": endpoint,
-        "AWS_ACCESS_KEY_ID": "a",
-        "AWS_SECRET_ACCESS_KEY": "b",
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_EC2_METADATA_DISABLED": "true",
+    variables = {
+        **environment(endpoint),
         "STORAGE_EMULATOR_HOST": endpoint,
         "AZURE_STORAGE_ENDPOINT": f"{endpoint}/account",
         "AZURE_STORAGE_ACCOUNT_NAME": "account",
@@ -70,4 +67,4 @@ def locate_store(kind: str, endpoint: str) -> StoreLocation:
         "HF_HUB_DISABLE_XET": "1",
         "HF_TOKEN": "secret",
     }
-    return StoreLocation(bases.get(kind, "s3://images"), environment)
+    return StoreLocation(bases.get(kind, "s3://images"), variables)

@@ -86,20 +86,6 @@ def test_readable_files_are_answered_and_broken_ones_are_errors(
         assert (row["task"], row["prompt"]) == ("caption", "caption en")
 
 
-def test_an_error_row_keeps_what_is_known_and_leaves_the_rest_null(
-    awkward_rows: list[Row],
-) -> None:
-    known = {"index", "id", "image", "task", "prompt", "model", "load_ms", "width", "height"}
-    known |= {"boxes", "error", "error_message"}
-    for row in awkward_rows:
-        if row["error"]:
-            assert not any(row[name] for name in set(COLUMNS) - known), row
-            assert row["boxes"] == []
-    sizes = {row["id"]: (row["width"], row["height"]) for row in awkward_rows}
-    assert sizes["bomb.png"] == (50_000, 50_000)
-    assert sizes["rotated.jpeg"] == (30, 40)
-
-
 def test_paths_in_rows_open_their_images(awkward_rows: list[Row]) -> None:
     answered = [row for row in awkward_rows if row["error"] is None]
     paths = b"\0".join(os.fsencode(row["image"]) for row in answered)

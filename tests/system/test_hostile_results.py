@@ -7,12 +7,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import pyarrow
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from pyarrow import parquet
 
 import pgcli
 from pgcli.cli.main import main
@@ -132,16 +130,6 @@ def test_row_nested_too_deeply_is_named(
         pgcli.read(file)
 
 
-def test_parquet_settings_nested_too_deeply_are_ignored(tmp_path: Path) -> None:
-    rows = detected(make_images(tmp_path / "images"))
-    table = pyarrow.Table.from_pylist(rows)
-    file = tmp_path / "rows.parquet"
-    for levels in (900, 100_000):
-        value = b'{"a": ' + b"[" * levels + b"]" * levels + b"}"
-        parquet.write_table(table.replace_schema_metadata({b"pgcli": value}), file)
-        assert main(["view", str(file), "-o", str(tmp_path / f"{levels}.html"), "--quiet"]) == 0
-
-
 def test_invalid_run_record_is_reported(capsys: Capture, workdir: Path) -> None:
     file = Path("rows.jsonl.pgcli/run.json")
     known = json.loads(file.read_text())
@@ -167,9 +155,6 @@ def test_rows_without_optional_columns_are_read(tmp_path: Path) -> None:
     page, drawn = tmp_path / "page.html", tmp_path / "drawn"
     assert main(["view", str(file), "-o", str(page), "--draw", str(drawn), "--quiet"]) == 0
     assert (drawn / "a.png").is_file()
-    del rows[1]["boxes"], rows[1]["error"]
-    with pytest.raises(PgcliError, match="row 2 is not a result row: it has no 'boxes', 'error'"):
-        pgcli.read(saved(file, rows))
 
 
 def test_images_of_a_reordered_archive_are_found_by_their_names(workdir: Path) -> None:

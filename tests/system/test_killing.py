@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 )
 def test_killed_training_ends_with_the_same_weights(kills: int, workers: int) -> None:
     """Bit for bit, with each step in the metrics once, and no unfinished file."""
-    command = [sys.executable, "-m", TRAINING, "--kills", str(kills), "--workers", str(workers)]
+    command = [sys.executable, "-m", TRAINING, str(kills), str(workers)]
     run = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False
     )
