@@ -12,13 +12,11 @@ import pytest
 from PIL import Image
 from pycocotools import mask as coco_masks
 
-import pgcli
 from pgcli.cli.main import main
-from pgcli.inputs import Inventory, ReadOptions
 from pgcli.results.imports.shapes import fill
 from pgcli.rle import decode
 from tests.support.command import Command
-from tests.support.exporting import SIZES, captioned, make_images, read_rows, saved, segmented
+from tests.support.exporting import make_images, read_rows, saved, segmented
 
 PATHS = {
     "coco": "made.json",
@@ -70,33 +68,6 @@ def test_masks_of_an_export_are_read_back(cli: Command, format: str) -> None:
             assert corners(row["boxes"][number]) == pytest.approx(
                 corners(before["boxes"][number]), abs=1e-3
             )
-
-
-def test_truth_is_a_manifest_and_a_result_file(cli: Command) -> None:
-    export(segmented(Path("photos")), "coco")
-    assert imported(cli, "coco", "--root", "photos")[0] == 0
-    items = list(Inventory.scan(["truth.jsonl"], ReadOptions()))
-    assert [(item.id, item.fault) for item in items] == [(name, None) for name in SIZES]
-    results = pgcli.read("truth.jsonl")
-    assert results[0].masks is not None
-    assert results[0].model == "truth"
-    assert main(["view", "truth.jsonl", "-q"]) == 0
-    assert main(["export", "truth.jsonl", "--to", "coco", "-o", "again.json"]) == 0
-    one, other = (json.loads(Path(name).read_text()) for name in ("made.json", "again.json"))
-    for before, after in zip(one["annotations"], other["annotations"], strict=True):
-        assert after | {"score": 0, "confidence": 0} == before | {"score": 0, "confidence": 0}
-
-
-@pytest.mark.parametrize("format", ["coco", "labelstudio"])
-def test_captions_of_an_export_are_read_back(cli: Command, format: str) -> None:
-    export(captioned(Path("photos"), "a dog", "two cats"), format)
-    assert imported(cli, format, "--root", "photos")[0] == 0
-    assert [(row["task"], row["prompt"], row["answer"]) for row in read_rows("truth.jsonl")] == [
-        ("caption", "caption en", "a dog"),
-        ("caption", "caption en", "two cats"),
-    ]
-    assert imported(cli, format, "--root", "photos", "--prompt", "what?", "--overwrite")[0] == 0
-    assert {(row["task"], row["prompt"]) for row in read_rows("truth.jsonl")} == {("ask", "what?")}
 
 
 def coco(*annotations: dict[str, Any], **changes: Any) -> dict[str, Any]:

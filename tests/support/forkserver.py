@@ -2,8 +2,7 @@
 
 A start by fork takes milliseconds, an import of the command line half a second, of torch another.
 A server has one thread and never runs the command line itself, so that a fork copies nothing but
-modules. There is one for each kind of run: with the pretended model, and with a real one, whose
-server runs a few commands in forks, asks each which modules it has imported, and imports these.
+modules. There is one for each kind of run: with the pretended model, and with a real one.
 """
 
 from __future__ import annotations
@@ -21,25 +20,19 @@ import socket
 import struct
 import subprocess
 import sys
-import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import IO, Any, Literal
 
 ROOT = Path(__file__).parents[2]
 STATUS = struct.Struct("i")
-IMPORTS_TORCH = "pgcli.run.workers.engine_imports"  # which no run imports itself
-#: What a fork runs for the server to learn the modules of commands, in an empty folder.
-LESSONS = (
-    ["caption", str(ROOT / "examples/images/one.png"), "--model", "demo", "-o", "rows.parquet"],
-    ["embed", str(ROOT / "examples/images/one.png"), "-o", "vectors.jsonl"],
-    ["view", "rows.parquet"],
-    ["check", "rows.parquet"],
-)
-#: Packages that read no variable of the environment when they are imported.
-IMPORTED = ("pgcli", "torch", "numpy", "PIL", "pyarrow", "pandas", "tokenizers", "typer", "rich")
+#: What runs import late, by rooms: with the pretended model those without torch.
+ROOMS = {"pretended": "cli inputs stores images tasks output run results"}
+ROOMS["real"] = f"{ROOMS['pretended']} device engine embedding model checkpoints"
+#: What no run imports itself, needs a GPU, or reads the environment when it is imported.
+NOT_IMPORTED = ("pgcli.run.workers.engine_imports", "pgcli.model.cuda", "pgcli.checkpoints.hub")
 Kind = Literal["pretended", "real"]
 
 
@@ -256,20 +249,15 @@ def serve(kind: Kind, listener: socket.socket, alive: int) -> None:
 
 
 def _import_program(kind: Kind) -> None:
-    """Import what runs import late; with the pretended model that of the rooms without torch."""
-    if kind == "real":
-        with tempfile.TemporaryDirectory() as folder:
-            for lesson in LESSONS:
-                _learn(lesson, folder)
-    else:
+    if kind == "pretended":
         importlib.import_module("tests.support.pretend")
-        for room in "cli inputs stores images tasks output run results".split():
-            package = importlib.import_module(f"pgcli.{room}")
-            for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-                if module.name != IMPORTS_TORCH:
-                    importlib.import_module(module.name)
-        for name in ("pandas", "pyarrow.parquet"):
-            importlib.import_module(name)
+    for room in ROOMS[kind].split():
+        package = importlib.import_module(f"pgcli.{room}")
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not module.name.startswith(NOT_IMPORTED):
+                importlib.import_module(module.name)
+    for name in ("pandas", "pyarrow.parquet"):
+        importlib.import_module(name)
     group = importlib.import_module("pgcli.cli.main").command_group()
     for command in group.commands.values():
         for param in command.params:
@@ -277,26 +265,6 @@ def _import_program(kind: Kind) -> None:
                 get_type()
     assert ("torch" in sys.modules) == (kind == "real")
     assert "huggingface_hub" not in sys.modules
-
-
-def _learn(lesson: list[str], folder: str) -> None:
-    """Run a command in a fork and import the modules that it has imported."""
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        nothing = os.open(os.devnull, os.O_RDWR)
-        for target in range(3):
-            os.dup2(nothing, target)
-        request = {"env": dict(os.environ), "cwd": folder, "arguments": lesson}
-        _run("real", request, lambda: os.write(writer, " ".join(sys.modules).encode()))
-    os.close(writer)
-    with open(reader, "rb") as file:
-        names = file.read().decode().split()
-    os.waitpid(pid, 0)
-    for name in names:
-        if name.partition(".")[0] in IMPORTED and name not in sys.modules:
-            with contextlib.suppress(ImportError):  # names that are no files, as of torch.ops
-                importlib.import_module(name)
 
 
 def _watch(kind: Kind, connection: socket.socket) -> None:
@@ -324,9 +292,7 @@ def _watch(kind: Kind, connection: socket.socket) -> None:
     os._exit(0)
 
 
-def _run(
-    kind: Kind, request: dict[str, object], at_end: Callable[[], object] = lambda: None
-) -> None:
+def _run(kind: Kind, request: dict[str, object]) -> None:
     """The command line, with the request's folder, environment and arguments."""
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(
@@ -349,7 +315,6 @@ def _run(
     except BaseException:  # noqa: BLE001  # as the interpreter does: a traceback and 1
         sys.excepthook(*sys.exc_info())
     finally:
-        at_end()
         with contextlib.suppress(Exception):
             atexit._run_exitfuncs()
             sys.stdout.flush()
