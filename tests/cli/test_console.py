@@ -69,13 +69,6 @@ def test_no_line_of_bar_or_summary_is_wider_than_the_terminal(images, tmp_path, 
     assert hint.endswith(f"--model demo -o {tmp_path / 'r.jsonl'}")
 
 
-def test_rows_and_bar_on_one_terminal_do_not_garble_each_other(images):
-    shown = on_terminal("caption", images, "--model", "demo", PRETEND_SECONDS="0.1")
-    rows = [line for line in lines(shown) if line.startswith("image-")]
-    assert rows == [f"image-{number:02}.png: an image of 40 x 30" for number in range(12)]
-    assert "━" in shown
-
-
 def test_no_color_removes_colours_and_keeps_the_bar(images):
     arguments = ("caption", images, "--model", "demo")
     assert COLOUR.search(on_terminal(*arguments))

@@ -14,8 +14,10 @@ from PIL import Image
 
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.cli.main import main
+from pgcli.embedding.abilities import check_kind
 from pgcli.embedding.answers import TextVectors
 from pgcli.embedding.loader import load
+from pgcli.errors import UsageError
 from pgcli.records import CLASSIFY_COLUMNS, SCORE_COLUMNS, TEXT_COLUMNS
 from tests.support import towers
 from tests.support.exporting import read_rows
@@ -27,8 +29,7 @@ CAPTIONS = ["a small red star", "a blue circle", "a small red star", "a large sq
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("models")
-    kinds = ("siglip", "clip", "siglip_vision_model", "vit")
-    return {kind: towers.checkpoint_into(folder / kind, kind) for kind in kinds}
+    return {kind: towers.checkpoint_into(folder / kind, kind) for kind in ("siglip", "clip")}
 
 
 @pytest.fixture(autouse=True)
@@ -170,41 +171,12 @@ def test_labels_of_two_towers_are_means_of_their_templates(models: dict[str, Pat
             assert list(found.values()) == sorted(found.values(), reverse=True)
 
 
-def test_classifiers_have_their_own_labels(
-    models: dict[str, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    run("classify", models["vit"], "photos", "-o", "rows.jsonl", "--top", "2")
-    run("classify", models["vit"], "photos", "-o", "some.parquet", "--label", "star")
-    for row, some in zip(
-        read_rows("rows.jsonl"), pq.read_table("some.parquet").to_pylist(), strict=True
-    ):
-        if row["error"] is None:
-            assert len(row["labels"]) == 2
-            assert [one["label"] for one in some["labels"]] == [some["answer"]] == ["star"]
-            assert some["labels"][0]["probability"] < 1
-    run("classify", models["vit"], "photos", "--label", "cirle", code=2)
-    message = capsys.readouterr().err
-    assert "has no label 'cirle'" in message
-    assert "'circle'" in message
-
-
-@pytest.mark.parametrize(
-    ("words", "kind", "message"),
-    [
-        ("caption photos", "siglip", "cannot caption"),
-        ("caption photos", "vit", "cannot caption"),
-        ("score photos --text a", "vit", "cannot score"),
-        ("score photos --text a", "siglip_vision_model", "cannot score"),
-        ("embed photos", "vit", "cannot embed"),
-        ("embed --text a", "siglip_vision_model", "cannot embed texts"),
-        ("classify photos --template {label}", "vit", "--template is for two towers"),
-    ],
-)
-def test_what_a_checkpoint_cannot_do_is_refused_by_name(
-    words: str, kind: str, message: str, models: dict[str, Path], capsys: Any
-) -> None:
-    assert main([*words.split(), "--model", str(models[kind]), "--device", "cpu"]) == 2
-    assert message in capsys.readouterr().err
+def test_vision_towers_alone_score_nothing_and_embed_no_texts() -> None:
+    """What classifiers cannot do is in the scenario learning/train-classifier."""
+    check_kind("embed", "m", "vision_tower")
+    for task, what in (("score", "score"), ("embed", "embed texts")):
+        with pytest.raises(UsageError, match=f"without a text tower, which cannot {what}$"):
+            check_kind(task, "m", "vision_tower", texts=True)
 
 
 @pytest.mark.parametrize("output", ["rows.jsonl", "rows.parquet", "rows/"])

@@ -291,17 +291,6 @@ def test_variable_of_another_task_does_not_break_training(
     assert (code, "--text-column goes with --task contrastive" in err) == (2, True)
 
 
-@pytest.mark.parametrize("words", ["--keep a --keep b", "--keep a,b", ""])
-def test_kept_columns_are_repeated_or_listed(
-    words: str, monkeypatch: pytest.MonkeyPatch, cli: Command
-) -> None:
-    Path("rows.jsonl").write_text('{"image": "photos/a.png", "a": 1, "b": 2}\n')
-    if not words:
-        monkeypatch.setenv("PGCLI_KEEP", "a, b")
-    code, out, _ = cli(f"caption rows.jsonl --model demo -q {words}")
-    assert (code, '"a":1,"b":2}' in out) == (0, True)
-
-
 def test_python_has_what_the_environment_and_the_file_set(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

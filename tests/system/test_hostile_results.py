@@ -111,20 +111,16 @@ def test_hostile_rows_and_records_have_documented_exit_codes(workdir: Path, exam
 
 
 @pytest.mark.parametrize("levels", [900, 5000])
-@pytest.mark.parametrize("last", [True, False])
+@pytest.mark.parametrize("at", [1, 2])
 def test_row_nested_too_deeply_is_named(
-    capsys: Capture, tmp_path: Path, levels: int, last: bool
+    capsys: Capture, tmp_path: Path, levels: int, at: int
 ) -> None:
     rows = [to_text(row) for row in detected(make_images(tmp_path / "images"))]
-    at = 2 if last else 1
     rows[at] = to_text({**json.loads(rows[at]), "more": f"deep {levels}"})
     file = tmp_path / "rows.jsonl"
     file.write_text("\n".join(rows) + "\n")
-    for number, command in enumerate((["view"], ["view", "--draw", str(tmp_path / "d")])):
-        assert main([*command, str(file), "-o", str(tmp_path / f"{number}.html")]) == 2
-        assert f"row {at + 1}: it is nested too deeply" in capsys.readouterr().err
-    for to in FORMATS:
-        assert main(["export", str(file), "--to", to, "-o", str(tmp_path / to)]) == 2
+    for words in (["view"], ["export", "--to", "coco"]):
+        assert main([*words, str(file), "-o", str(tmp_path / "made")]) == 2
         assert f"row {at + 1}: it is nested too deeply" in capsys.readouterr().err
     with pytest.raises(PgcliError, match=f"row {at + 1}: it is nested too deeply"):
         pgcli.read(file)
