@@ -144,7 +144,6 @@ def yolo(lines: str = "0 0.5 0.5 0.5 0.5\n", names: str = "names: [cat, dog]\n")
 
 
 COCO_WRONG: dict[str, tuple[Callable[[], Any], str]] = {
-    "a list": (lambda: [], "the file is not an object"),
     "no images": (lambda: coco(images=None), "images is not an array"),
     "a name": (lambda: coco(images=[{"id": 1}]), "file_name is not text"),
     "a size": (lambda: coco(images=[SIZELESS]), "image 1: width is not a whole number"),
@@ -154,7 +153,6 @@ COCO_WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "three": (lambda: coco({"bbox": [1, 2, 3]}), "annotation 1: bbox does not have four"),
     "text": (lambda: coco({"bbox": [1, 2, 3, "4"]}), "bbox is not a number"),
-    "true": (lambda: coco({"bbox": [1, 2, 3, True]}), "bbox is not a number"),
     "huge": (lambda: coco({"bbox": [1, 2, 3, 1e300]}), "bbox is not a number"),
     "vast": (lambda: coco({"bbox": [1, 2, 3, 10**400]}), "bbox is not a number"),
     "no box": (lambda: coco({}), "neither bbox nor segmentation nor caption"),
@@ -168,7 +166,6 @@ COCO_WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "minus": (lambda: coco({"segmentation": {"size": [48, 64], "counts": [-1]}}), "not a whole"),
     "rle": (lambda: coco({"segmentation": {"size": [48, 64], "counts": "zz"}}), "of a mask"),
     "twice": (lambda: coco(images=[IMAGE, IMAGE | {"id": 2}]), "is there twice"),
-    "deep": (lambda: json.loads("[" * 90 + "]" * 90), "nested too deeply"),
 }
 IMAGE = {"id": 1, "file_name": "photos/a.png", "width": 64, "height": 48}
 SIZELESS = {"id": 1, "file_name": "photos/a.png"}

@@ -96,19 +96,10 @@ def test_an_engine_killed_at_any_write_is_replaced(images: Path, kind: str, step
             return
 
 
+@pytest.mark.parametrize("kills", [12, pytest.param(150, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("kind", KINDS)
-def test_runs_killed_at_random_moments_lose_no_row(images: Path, kind: str) -> None:
+def test_runs_killed_at_random_moments_lose_no_row(images: Path, kind: str, kills: int) -> None:
     """Again and again, one of two where several may write the output."""
-    kills_at_random(images, kind, 12)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("kind", KINDS)
-def test_runs_killed_at_random_moments_often_lose_no_row(images: Path, kind: str) -> None:
-    kills_at_random(images, kind, 150)
-
-
-def kills_at_random(images: Path, kind: str, kills: int) -> None:
     output, options = KINDS[kind]
     rows, rng = whole(images, kind), random.Random(kills)
     names = [{}, {}] if kind == "join" else [{}]

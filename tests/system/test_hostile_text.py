@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import unicodedata
 from itertools import cycle, islice
 from pathlib import Path
@@ -15,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from pgcli.inputs import Inventory
+from tests.support import forkserver
 from tests.support.awkward import AWKWARD_NAMES, drawing
-from tests.support.runs import PRETEND, ROOT
 from tests.support.terminal import on_terminal
 
 CAPTIONS = (
@@ -97,13 +96,8 @@ def environment(captions: list[str]) -> dict[str, str]:
 
 def captioned(folder: Path, environment: dict[str, str], *options: object) -> bytes:
     """The standard output of a run in a pipe that exits with 0."""
-    run = subprocess.run(
-        [*PRETEND, "caption", str(folder), "--model", "demo", *map(str, options)],
-        env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
-        capture_output=True,
-        timeout=120,
-        check=False,
-    )
+    words = ["caption", str(folder), "--model", "demo", *map(str, options)]
+    run = forkserver.run(words, env=os.environ | environment)
     assert run.returncode == 0, run.stderr
     assert not steering(run.stderr.decode())
     return run.stdout

@@ -8,17 +8,16 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from pgcli.output.reader import indexed_rows
+from tests.support import forkserver
 from tests.support.runs import (
     EXAMPLES,
     MANY,
-    ROOT,
     ROWS,
     finished,
     saved,
@@ -138,30 +137,18 @@ def test_images_that_change_after_a_kill_are_noticed(tmp_path: Path) -> None:
     assert b"03.png has changed" in resumed.stderr
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    images = tmp_path / "images"
-    (images / "m").mkdir(parents=True)
-    for name in ("b.png", "d.png", "m/x.png"):
-        (images / name).write_bytes((EXAMPLES / "one.png").read_bytes())
-    return images
-
-
-def ids(output: Path) -> list[str]:
-    return [json.loads(line)["id"] for line in output.read_bytes().splitlines()]
-
-
 @pytest.mark.slow
-def test_image_that_kills_a_run_is_an_error_row_of_the_next(tmp_path: Path, folder: Path) -> None:
-    output = tmp_path / "rows.jsonl"
-    code = "import sys; from tests.support.pretend import main; sys.exit(main())"
-    command = [sys.executable, "-c", code, "caption", folder, "-o", output, "--model", "demo"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "PRETEND_POISON": "d.png"}
-    first = subprocess.run(command, env=environment, capture_output=True, check=False, timeout=100)
+def test_image_that_kills_a_run_is_an_error_row_of_the_next(tmp_path: Path) -> None:
+    (tmp_path / "images" / "m").mkdir(parents=True)
+    for name in ("b.png", "d.png", "m/x.png"):
+        shutil.copy(EXAMPLES / "one.png", tmp_path / "images" / name)
+    words = ["caption", "images", "-o", "rows.jsonl", "--model", "demo"]
+    environment = os.environ | {"PRETEND_POISON": "d.png"}
+    first = forkserver.run(words, env=environment, cwd=tmp_path)
     assert first.returncode == -signal.SIGSEGV
-    assert ids(output) == ["b.png"]
-    second = subprocess.run(command, env=environment, capture_output=True, check=False, timeout=100)
+    assert saved(tmp_path / "rows.jsonl") == [0]
+    second = forkserver.run(words, env=environment, cwd=tmp_path)
     assert second.returncode == 3, second.stderr
-    assert ids(output) == ["b.png", "d.png", "m/x.png"]
-    errors = [json.loads(line)["error"] for line in output.read_bytes().splitlines()]
-    assert errors == [None, "worker_crashed", None]
+    rows = map(json.loads, (tmp_path / "rows.jsonl").read_bytes().splitlines())
+    errors = [(row["id"], row["error"]) for row in rows]
+    assert errors == [("b.png", None), ("d.png", "worker_crashed"), ("m/x.png", None)]
