@@ -15,7 +15,7 @@ from pgcli.errors import OutputFailed
 from pgcli.run.state.processes import SILENT_SECONDS, Process
 from pgcli.stores import LocalStore
 from tests.support.command import Command
-from tests.support.runs import EXAMPLES, MANY, ROWS, finished, saved, started, wait_until
+from tests.support.runs import EXAMPLES, MANY, finished, saved, started, wait_until
 
 
 def status(cli: Command, output: object) -> dict[str, Any]:
@@ -24,33 +24,6 @@ def status(cli: Command, output: object) -> dict[str, Any]:
     assert code == 0
     report: dict[str, Any] = json.loads(out)
     return report
-
-
-def states(report: dict[str, Any]) -> dict[str, str]:
-    return {shard["shard"]: shard["state"] for shard in report["shards"]}
-
-
-def run_shard(output: Path, shard: str) -> None:
-    assert finished("caption", EXAMPLES, "-o", f"{output}/", "--shard", shard).returncode == 0
-
-
-@pytest.mark.slow
-def test_rows_of_a_killed_shard_count_once_under_another_number(
-    cli: Command, tmp_path: Path
-) -> None:
-    output, state = tmp_path / "rows", tmp_path / "rows.pgcli"
-    run = started("caption", *MANY, "-o", f"{output}/", "--shard", "0/2", seconds=0.05)
-    wait_until(lambda: any(file.stat().st_size for file in state.glob("open/*.jsonl")))
-    run.kill()
-    run.communicate(timeout=60)
-    lines = [row for file in state.glob("open/*.jsonl") for row in file.open("rb")]
-    report = status(cli, output)
-    assert (report["state"], report["rows"], report["total"]) == ("stopped", len(lines), ROWS)
-    assert report["exit_code"] is None
-    assert report["lost"][0]["pid"] == run.pid
-    finished("caption", *MANY, "-o", f"{output}/", "--shard", "0/1")
-    report = status(cli, output)
-    assert (report["state"], report["rows"], report["total"]) == ("complete", ROWS, ROWS)
 
 
 def write_process(output: Path, *, is_silent: bool, **values: object) -> None:
@@ -144,7 +117,8 @@ def test_overwrite_is_refused_while_a_shard_lives_on_another_host(
     cli: Command, tmp_path: Path
 ) -> None:
     output = tmp_path / "rows"
-    run_shard(output, "1/4")
+    shard = finished("caption", EXAMPLES, "-o", f"{output}/", "--shard", "1/4")
+    assert shard.returncode == 0
     write_process(output, is_silent=False, mode="shared", shard="0/4", total=12)
     replaced = ("caption", EXAMPLES, "-o", f"{output}/", "--overwrite")
     refused = finished(*replaced)
@@ -152,7 +126,8 @@ def test_overwrite_is_refused_while_a_shard_lives_on_another_host(
     assert b"process 7 on elsewhere" in refused.stderr
     write_process(output, is_silent=True, mode="shared", shard="0/4", total=12)
     report = status(cli, output)
-    assert (states(report)["0/4"], report["exit_code"]) == ("stopped", None)
+    assert {"shard": "0/4", "state": "stopped"}.items() <= report["shards"][0].items()
+    assert report["exit_code"] is None
     killed = "killed: process 7 on elsewhere, shard 0/4, silent for "
     assert killed in cli("status", output)[1]
     assert finished(*replaced).returncode == 0

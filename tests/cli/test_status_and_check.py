@@ -37,38 +37,25 @@ def named(output: Path) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("source", ["files", "names"])
 def test_check_of_a_running_run_compares_its_rows_until_now(
-    cli: Command, output: Path, tmp_path: Path, source: str
+    cli: Command, output: Path, tmp_path: Path
 ) -> None:
-    images = tmp_path / "images"
+    images, state = tmp_path / "images", Path(f"{output}.pgcli")
     shutil.copytree(EXAMPLES, images)
-    if source == "names":
-        names = "".join(f"{file}\n" for file in sorted(images.iterdir()))
-        (tmp_path / "names").write_text(names)
-    with open(tmp_path / "names" if source == "names" else os.devnull) as stdin:
-        sources = ["-" if source == "names" else images]
-        run = started("caption", *sources, "-o", named(output), seconds=1, stdin=stdin)
-    state = Path(f"{output}.pgcli")
+    run = started("caption", images, "-o", named(output), seconds=1)
     wait_until(lambda: any(state.glob("processes/*.json")))
-    assert cli("check", output) == (
-        0,
-        "the run goes on, and has saved no row yet\n",
-        "",
-    )
+    assert cli("check", output) == (0, "the run goes on, and has saved no row yet\n", "")
     wait_until(lambda: status(cli, output)["rows"] >= 3)
     code, out, err = cli("check", output)
     assert (code, out.startswith("the run goes on; all ")) == (0, True), out + err
     assert " rows until now " in out
-    if source == "files":
-        first = sorted(images.iterdir())[0]
-        first.write_bytes(first.read_bytes() + b"\0")
-        code, out, err = cli("check", output)
-        assert (code, f"{first} has changed\n") == (5, out), err
+    first = sorted(images.iterdir())[0]
+    first.write_bytes(first.read_bytes() + b"\0")
+    code, out, err = cli("check", output)
+    assert (code, f"{first} has changed\n") == (5, out), err
     run.kill()
     run.communicate(timeout=60)
-    if source == "files":
-        assert "is missing" in cli("check", output)[1]
+    assert "is missing" in cli("check", output)[1]
 
 
 @pytest.mark.slow

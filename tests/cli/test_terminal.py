@@ -2,16 +2,12 @@
 
 import ast
 import json
-import logging
 import re
 import sys
-import threading
-import warnings
 
 import pytest
 
 from pgcli.cli.ui import stdout
-from pgcli.cli.ui.sanitize_logs import sanitized_logs
 from pgcli.printable import CONTROL_CHARACTERS as STEERING
 from tests.support.hub_server import Hub
 from tests.support.runs import EXAMPLES, ROOT
@@ -93,23 +89,6 @@ def test_messages_of_libraries_and_bugs_are_escaped(debug):
     assert output.count("    forged") == 4
     assert output.count(f"a{ESCAPED}") == 3  # those of a line: a warning, a record, the problem
     assert "please report it" in output
-
-
-def test_logging_hooks_are_restored_after_the_command():
-    known = (
-        warnings.formatwarning,
-        logging.getLogRecordFactory(),
-        threading.excepthook,
-        sys.unraisablehook,
-    )
-    with sanitized_logs():
-        assert warnings.formatwarning is not known[0]
-    assert known == (
-        warnings.formatwarning,
-        logging.getLogRecordFactory(),
-        threading.excepthook,
-        sys.unraisablehook,
-    )
 
 
 @pytest.mark.parametrize("terminal", [True, False])

@@ -19,11 +19,7 @@ from pgcli.stores import LocalStore
 from tests.support.forkserver import ForkedRun
 
 ROOT = Path(__file__).parents[2]
-
-
 PRETEND = [sys.executable, str(ROOT / "tests" / "support" / "pretend.py")]
-
-
 EXAMPLES = ROOT / "examples" / "images"
 
 
@@ -33,8 +29,6 @@ def many(count: int) -> list[str]:
 
 
 MANY = many(20)
-
-
 ROWS = 20 * len(list(EXAMPLES.iterdir()))
 
 

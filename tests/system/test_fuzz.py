@@ -8,7 +8,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pgcli.records import Fault
 from tests.support import fuzzing
 
 EXAMPLES = {"images": 150, "manifests": 150, "checkpoints": 150, "answers": 100}
@@ -37,17 +36,3 @@ def test_damaged_seeds_have_documented_outcomes(target: str) -> None:
 @settings(max_examples=100)
 def test_answer_of_any_text_is_read_back_equal(text: str) -> None:
     fuzzing.watched("answers", text.encode("utf-16-le", "surrogatepass"))
-
-
-def test_an_undocumented_outcome_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    made_up = lambda *_: (_ for _ in ()).throw(KeyError("made up"))  # noqa: E731
-    monkeypatch.setattr(fuzzing.Inventory, "scan", made_up)
-    with pytest.raises(KeyError):
-        fuzzing.watched("manifests", b"\0{}")
-    known = fuzzing.decode
-    strange = lambda *all_: type(known(*all_))(  # noqa: E731
-        fuzzing.Item(0, "0", "0"), None, None, None, 0.0, Fault("made_up", "No.")
-    )
-    monkeypatch.setattr(fuzzing, "decode", strange)
-    with pytest.raises(AssertionError):
-        fuzzing.watched("images", b"")
