@@ -249,6 +249,7 @@ def serve(kind: Kind, listener: socket.socket, alive: int) -> None:
 
 
 def _import_program(kind: Kind) -> None:
+    """Import what runs of a kind import late, and prepare the options of all commands."""
     if kind == "pretended":
         importlib.import_module("tests.support.pretend")
     for room in ROOMS[kind].split():
