@@ -131,7 +131,9 @@ def test_final_form_comes_before_open_files(tmp_path: Path, name: str) -> None:
     output = write(tmp_path, name, 8)
     file = leave(output, 4, 12)
     file.write_bytes(file.read_bytes().replace(b'"a car"', b'"other"'))
-    answers = [(row["answer"], row["error"]) for row in read_results(output)]
+    rows = list(read_results(output))
+    assert [row["sku"] for row in rows] == [*range(8), *[None] * 4]  # which open files lack
+    answers = [(row["answer"], row["error"]) for row in rows]
     assert answers[:8] == [(row["answer"], row["error"]) for row in ROWS[:8]]
     assert [answer for answer, error in answers[8:] if error is None] == ["other"] * 3
 
