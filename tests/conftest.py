@@ -1,7 +1,5 @@
 """Fixtures of many tests: tiny checkpoints, devices, a clean environment; CI's rule for skips."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys
@@ -39,14 +37,14 @@ hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "unhurried")
 
 
 @pytest.fixture(scope="session", autouse=True)
-def own_home(tmp_path_factory: pytest.TempPathFactory) -> None:
+def own_home(tmp_path_factory) -> None:
     """Tests read no configuration of the user, and keep no digests with those of the user."""
     for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME"):
         os.environ[name] = str(tmp_path_factory.mktemp(name))
 
 
 @pytest.fixture(scope="session")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny(tmp_path_factory) -> Path:
     """A random checkpoint of a few thousand weights; tests do not change it."""
     from tests.support.tiny import checkpoint_into
 
@@ -54,7 +52,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def tiny2(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny2(tmp_path_factory) -> Path:
     """A checkpoint of the second generation, whose sliding window and softcaps have an effect."""
     from tests.support.tiny import checkpoint_into
 
@@ -62,13 +60,13 @@ def tiny2(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(params=[1, 2], ids=["gemma", "gemma2"])
-def base(request: pytest.FixtureRequest, tiny: Path, tiny2: Path) -> Path:
+def base(request, tiny, tiny2) -> Path:
     """A checkpoint of each generation."""
     return tiny if request.param == 1 else tiny2
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def device(request: pytest.FixtureRequest) -> str:
+def device(request) -> str:
     """Each device of this machine that tests run on."""
     import torch
 
@@ -78,7 +76,7 @@ def device(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def clean_environment(monkeypatch, tmp_path) -> None:
     """No settings of the user, and fixed terminal settings, also in subprocesses."""
     for name in os.environ:
         if name.startswith("PGCLI_") or name in OF_THE_USER:
@@ -89,14 +87,14 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def workdir(clean_environment: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def workdir(clean_environment, tmp_path, monkeypatch) -> Path:
     """The current folder: an empty one, in a clean environment."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 @pytest.fixture
-def cli(clean_environment: None, capsys: pytest.CaptureFixture[str]) -> Any:
+def cli(clean_environment, capsys) -> Any:
     """Runs commands in this process: a `Command`."""
     from tests.support.command import Command
 
@@ -104,7 +102,7 @@ def cli(clean_environment: None, capsys: pytest.CaptureFixture[str]) -> Any:
 
 
 @pytest.fixture
-def pretended(monkeypatch: pytest.MonkeyPatch) -> None:
+def pretended(monkeypatch) -> None:
     """A model that needs no loading, for commands in this process."""
     from tests.support import pretend
 

@@ -1,9 +1,5 @@
 """pgcli.load("demo-towers"): embed, score, classify and search from Python."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -20,7 +16,7 @@ def engine() -> pgcli.Engine:
     return pgcli.load("demo-towers", device="cpu")
 
 
-def test_embeddings_are_one_array(engine: pgcli.Engine) -> None:
+def test_embeddings_are_one_array(engine):
     images = engine.embed([EXAMPLES / "one.png", b"no image", EXAMPLES / "blue.png"])
     texts = engine.embed(texts=TEXTS)
     assert (images.dtype, images.shape[0], texts.shape) == (np.float32, 3, (2, images.shape[1]))
@@ -29,12 +25,12 @@ def test_embeddings_are_one_array(engine: pgcli.Engine) -> None:
     assert np.allclose(engine.embed(texts=TEXTS[0])[0], texts[0], atol=1e-6)
 
 
-def test_a_text_that_is_not_unicode_is_embedded_as_it_is_printed(engine: pgcli.Engine) -> None:
+def test_a_text_that_is_not_unicode_is_embedded_as_it_is_printed(engine):
     found = engine.embed(texts=["a \ud800 star", "a \ufffd star"])
     assert np.array_equal(found[0], found[1])
 
 
-def test_scores_labels_and_hits_of_the_built_in_model(engine: pgcli.Engine) -> None:
+def test_scores_labels_and_hits_of_the_built_in_model(engine):
     named = [EXAMPLES / "one.png", EXAMPLES / "blue.png"]  # red stars; a blue square and others
     best = [max(row.scores or (), key=lambda one: one.cosine) for row in engine.score(named, TEXTS)]
     assert [one.text for one in best] == TEXTS
@@ -45,16 +41,14 @@ def test_scores_labels_and_hits_of_the_built_in_model(engine: pgcli.Engine) -> N
     assert pgcli.Results(rows).to_arrow().column_names[5:7] == ["answer", "labels"]
 
 
-def test_each_row_in_memory_is_scored_with_its_own_text(engine: pgcli.Engine) -> None:
+def test_each_row_in_memory_is_scored_with_its_own_text(engine):
     rows = [{"image": EXAMPLES / "one.png", "caption": "a red star"}]
     (row,) = engine.score(rows, text_column="caption")
     assert row.scores is not None
     assert row.scores[0].text == "a red star"
 
 
-def test_methods_that_a_model_does_not_have_are_refused(
-    engine: pgcli.Engine, tmp_path: Path
-) -> None:
+def test_methods_that_a_model_does_not_have_are_refused(engine, tmp_path):
     with pytest.raises(UsageError, match="cannot caption"):
         engine.caption(EXAMPLES)
     classifier = pgcli.load(towers.checkpoint_into(tmp_path / "vit", "vit"), device="cpu")
@@ -66,7 +60,7 @@ def test_methods_that_a_model_does_not_have_are_refused(
         classifier.classify(EXAMPLES, ["bird"])
 
 
-def test_paligemma_embeds_with_the_tower_that_it_has(tmp_path: Path) -> None:
+def test_paligemma_embeds_with_the_tower_that_it_has(tmp_path):
     folder = tiny.checkpoint_into(tmp_path / "model")
     engine = pgcli.load(folder, device="cpu")
     found = engine.embed(EXAMPLES / "one.png")

@@ -1,7 +1,5 @@
 """Values of every Arrow type as texts and numbers that lose nothing."""
 
-from __future__ import annotations
-
 import base64
 import json
 import math
@@ -24,9 +22,7 @@ DAY = 86_400
 @pytest.mark.parametrize("zone", ZONES)
 @pytest.mark.parametrize("unit", DIGITS)
 @given(st.lists(NANOSECONDS, max_size=5))
-def test_pyarrow_reads_the_texts_of_moments(
-    unit: str, zone: str | None, numbers: list[int | None]
-) -> None:
+def test_pyarrow_reads_the_texts_of_moments(unit, zone, numbers):
     scale = 10 ** (9 - DIGITS[unit])
     array = pa.array([None if n is None else n // scale for n in numbers], pa.timestamp(unit, zone))
     assert pa.array(to_values(array), pa.string()).cast(array.type) == array
@@ -36,7 +32,7 @@ def test_pyarrow_reads_the_texts_of_moments(
     "kind", [pa.time32("s"), pa.time32("ms"), pa.time64("us"), pa.time64("ns")]
 )
 @given(st.lists(st.none() | st.floats(0, DAY - 1), max_size=5))
-def test_times_of_day_are_exact_texts(kind: pa.DataType, seconds: list[float | None]) -> None:
+def test_times_of_day_are_exact_texts(kind, seconds):
     scale = 10 ** DIGITS[kind.unit]
     numbers = [None if some is None else int(some * scale) for some in seconds]
     for number, text in zip(numbers, to_values(pa.array(numbers, kind)), strict=True):
@@ -48,20 +44,20 @@ def test_times_of_day_are_exact_texts(kind: pa.DataType, seconds: list[float | N
 
 
 @given(st.lists(st.none() | st.integers(-700_000, 2_900_000), max_size=5))
-def test_pyarrow_reads_the_texts_of_days(days: list[int | None]) -> None:
+def test_pyarrow_reads_the_texts_of_days(days):
     array = pa.array(days, pa.int32()).view(pa.date32())
     assert pa.array(to_values(array), pa.string()).cast(pa.date32()) == array
 
 
 @pytest.mark.parametrize("unit", DIGITS)
 @given(st.lists(st.integers(-(2**63) + 1, 2**63 - 1), max_size=5))
-def test_durations_are_exact_numbers_of_seconds(unit: str, numbers: list[int]) -> None:
+def test_durations_are_exact_numbers_of_seconds(unit, numbers):
     texts = to_values(pa.array(numbers, pa.duration(unit)))
     parsed = [Decimal(text.replace("PT", "").removesuffix("S")) for text in texts]
     assert parsed == [Decimal(number).scaleb(-DIGITS[unit]) for number in numbers]
 
 
-def test_texts_have_the_offset_and_no_fraction_of_zero() -> None:
+def test_texts_have_the_offset_and_no_fraction_of_zero():
     moments = pa.array([-1, 0], pa.timestamp("ns", "Europe/Berlin"))
     before = "1970-01-01T00:59:59.999999999+01:00"
     assert to_values(moments) == [before, "1970-01-01T01:00:00+01:00"]
@@ -71,13 +67,13 @@ def test_texts_have_the_offset_and_no_fraction_of_zero() -> None:
     assert to_values(nested) == [["1970-01-01T00:00:00", None]]
 
 
-def test_numbers_that_are_no_time_are_in_the_text() -> None:
+def test_numbers_that_are_no_time_are_in_the_text():
     for number, kind in ((2**62, pa.timestamp("s")), (DAY * 10**6, pa.time64("us"))):
         assert str(number) in to_values(pa.array([number]).view(kind))[0]
 
 
 @given(st.lists(st.none() | st.floats(), max_size=5))
-def test_floats_are_numbers_or_texts(numbers: list[float | None]) -> None:
+def test_floats_are_numbers_or_texts(numbers):
     line = json.dumps(to_json(to_values(pa.array(numbers, pa.float64()))), allow_nan=False)
     for number, value in zip(numbers, json.loads(line), strict=True):
         is_finite = number is None or math.isfinite(number)
@@ -85,7 +81,7 @@ def test_floats_are_numbers_or_texts(numbers: list[float | None]) -> None:
 
 
 @given(st.lists(st.none() | st.binary(max_size=9), max_size=5))
-def test_bytes_are_base64_at_any_depth(values: list[bytes | None]) -> None:
+def test_bytes_are_base64_at_any_depth(values):
     texts = [None if value is None else base64.b64encode(value).decode() for value in values]
     for kind in (pa.binary(), pa.large_binary(), pa.binary_view()):
         assert to_json(to_values(pa.array(values, kind))) == texts

@@ -1,7 +1,5 @@
 """Errors of calls from Python: they name keywords, not options of the command line."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -47,12 +45,12 @@ TEXTS = {
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_options_are_named_as_keywords(text: str) -> None:
+def test_options_are_named_as_keywords(text):
     assert in_keywords(text, declared(RECORDS), {}) == TEXTS[text]
 
 
 @pytest.fixture
-def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def photos(tmp_path, monkeypatch) -> None:
     """The current folder, with an image, one that is broken, and a model without loading."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(running, "load_engine", pretend.load_engine)
@@ -96,7 +94,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_errors_of_python_name_keywords(name: str, photos: None) -> None:
+def test_errors_of_python_name_keywords(name, photos):
     call, text = REFUSED[name]
     with pytest.raises(PgcliError) as refused:
         call()
@@ -105,7 +103,7 @@ def test_errors_of_python_name_keywords(name: str, photos: None) -> None:
     assert not re.search(r"(?<!\w)--?[a-z]", shown)
 
 
-def test_errors_of_an_engine_name_keywords_of_its_methods(photos: None) -> None:
+def test_errors_of_an_engine_name_keywords_of_its_methods(photos):
     engine = pgcli.load("demo", device="cpu")
     with pytest.raises(UsageError) as refused:
         engine.ask("photos", "which?", choices=["yes"])
@@ -120,7 +118,7 @@ def test_errors_of_an_engine_name_keywords_of_its_methods(photos: None) -> None:
     assert OF_ENGINE["text"] == "texts"
 
 
-def test_answers_can_be_left_early(photos: None) -> None:
+def test_answers_can_be_left_early(photos):
     answers = pgcli.load("demo", device="cpu").caption("photos")
     next(answers)
     answers.close()  # type: ignore[attr-defined]

@@ -1,7 +1,5 @@
 """`pgcli.ray.Answers`: rows one to one, errors in rows, and nothing raised. Needs no Ray."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,7 @@ def make(tiny: Path, task: str = "caption", **options: Any) -> Answers:
 
 
 @pytest.fixture(scope="module")
-def captions(tiny: Path) -> Answers:
+def captions(tiny) -> Answers:
     return make(tiny, keep=["note"])
 
 
@@ -31,7 +29,7 @@ def objects(*values: Any) -> np.ndarray:
     return found
 
 
-def test_a_batch_has_a_row_for_each_image_in_order(captions: Answers, tmp_path: Path) -> None:
+def test_a_batch_has_a_row_for_each_image_in_order(captions, tmp_path):
     file = tmp_path / "photo.png"
     file.write_bytes(FILE)
     images = objects(FILE, str(file), {"bytes": FILE, "path": "a.png"}, b"no image", "missing.png")
@@ -44,7 +42,7 @@ def test_a_batch_has_a_row_for_each_image_in_order(captions: Answers, tmp_path: 
     assert (rows[0]["width"], rows[0]["height"]) == (40, 30)
 
 
-def test_batches_have_equal_schemas_also_where_they_are_empty(captions: Answers) -> None:
+def test_batches_have_equal_schemas_also_where_they_are_empty(captions):
     one = captions({"image": np.zeros((2, 8, 8, 3), np.uint8), "note": np.arange(2)})
     none = captions({"image": objects(), "note": np.arange(0)})
     assert one.drop(["note"]).schema == none.drop(["note"]).schema
@@ -52,7 +50,7 @@ def test_batches_have_equal_schemas_also_where_they_are_empty(captions: Answers)
     assert one["error"].to_pylist() == [None, None]
 
 
-def test_rows_of_a_batch_have_its_ids_and_prompts(tiny: Path) -> None:
+def test_rows_of_a_batch_have_its_ids_and_prompts(tiny):
     batch = {"image": objects(FILE, FILE), "id": objects("x", "x"), "prompt": objects("a?", "b?")}
     rows = make(tiny, "ask")(batch).to_pylist()
     assert [(row["id"], row["prompt"]) for row in rows] == [("x", "a?"), ("x", "b?")]
@@ -61,9 +59,7 @@ def test_rows_of_a_batch_have_its_ids_and_prompts(tiny: Path) -> None:
     assert [row["prompt"] for row in rows] == ["is it a cat?", "is it a dog?"]
 
 
-def test_what_fails_is_an_error_of_its_row(
-    captions: Answers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_fails_is_an_error_of_its_row(captions, monkeypatch):
     rows = captions({"image": objects(FILE, None, 3.5, FILE), "note": np.arange(4)}).to_pylist()
     assert [row["error"] for row in rows] == [
         None,
@@ -82,14 +78,14 @@ def test_what_fails_is_an_error_of_its_row(
     assert rows[1]["error_message"] == "RuntimeError: CUDA error: device-side assert"
 
 
-def test_batch_without_a_column_that_it_needs_is_refused(captions: Answers) -> None:
+def test_batch_without_a_column_that_it_needs_is_refused(captions):
     with pytest.raises(UsageError, match="no column 'image', only 'picture', 'note'"):
         captions({"picture": objects(FILE), "note": np.arange(1)})
     with pytest.raises(UsageError, match="no column 'note', only 'image'"):
         captions({"image": objects(FILE)})
 
 
-def test_invalid_settings_are_raised_before_the_model_is_loaded() -> None:
+def test_invalid_settings_are_raised_before_the_model_is_loaded():
     with pytest.raises(UsageError, match="is not a task"):
         Answers("describe")
     with pytest.raises(UsageError, match="one row for each image"):

@@ -1,7 +1,5 @@
 """pgcli.run: the rows, the checks and the resuming of the command line, from Python."""
 
-from __future__ import annotations
-
 import json
 import signal
 from collections.abc import Iterator
@@ -37,7 +35,7 @@ class CountingEngine(pretend.Engine):
 
 
 @pytest.fixture
-def engine(monkeypatch: pytest.MonkeyPatch) -> CountingEngine:
+def engine(monkeypatch) -> CountingEngine:
     counting = CountingEngine()
     counting.label = find("demo").label
     monkeypatch.setattr("pgcli.engine.loader.load", lambda *_, **__: counting)
@@ -45,7 +43,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> CountingEngine:
 
 
 @pytest.fixture
-def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def photos(tmp_path, monkeypatch) -> Path:
     """The current folder, with six images in photos/, one of them broken."""
     monkeypatch.chdir(tmp_path)
     Path("photos").mkdir()
@@ -56,7 +54,7 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("output", ["rows.jsonl", "rows.parquet", "rows/"])
-def test_rows_are_those_of_the_command_line(engine: Any, photos: Path, output: str) -> None:
+def test_rows_are_those_of_the_command_line(engine, photos, output):
     options = {"model": "demo", "no_timing": True, "prompt": ["what?", "where?"]}
     report = pgcli.run("ask", "photos", output=output, **options)
     assert report == pgcli.RunReport(output, 12, {"not_an_image": 2})
@@ -66,9 +64,7 @@ def test_rows_are_those_of_the_command_line(engine: Any, photos: Path, output: s
 
 
 @pytest.mark.parametrize("first", ["python", "shell"])
-def test_python_and_the_command_line_resume_each_other(
-    engine: CountingEngine, photos: Path, first: str
-) -> None:
+def test_python_and_the_command_line_resume_each_other(engine, photos, first):
     def ask(by: str, limit: int = 99) -> int:
         if by == "shell":
             words = ["--model", "demo", "--limit", str(limit), "-q"]
@@ -85,7 +81,7 @@ def test_python_and_the_command_line_resume_each_other(
     assert engine.asked == 5
 
 
-def test_errors_are_retried_and_reported(engine: Any, photos: Path) -> None:
+def test_errors_are_retried_and_reported(engine, photos):
     asked: dict[str, Any] = {"sources": ["photos"], "output": "rows.jsonl", "model": "demo"}
     assert pgcli.run("caption", **asked).errors == {"not_an_image": 1}
     Path("photos/3.png").write_bytes(Path("photos/1.png").read_bytes())
@@ -94,9 +90,7 @@ def test_errors_are_retried_and_reported(engine: Any, photos: Path) -> None:
     assert not report.read().errors
 
 
-def test_interrupt_finishes_the_row_and_can_be_resumed(
-    engine: CountingEngine, photos: Path
-) -> None:
+def test_interrupt_finishes_the_row_and_can_be_resumed(engine, photos):
     handler = signal.getsignal(signal.SIGINT)
     engine.interrupted_at = 2
     with pytest.raises(KeyboardInterrupt):
@@ -107,7 +101,7 @@ def test_interrupt_finishes_the_row_and_can_be_resumed(
     assert engine.asked == 5
 
 
-def test_options_have_the_names_of_the_command_line(engine: Any, photos: Path) -> None:
+def test_options_have_the_names_of_the_command_line(engine, photos):
     row = {"image": "photos/0.png", "sku": 7, "colour": "red"}
     Path("rows.jsonl").write_text(json.dumps(row) + "\n")
     report = pgcli.run(
@@ -149,9 +143,7 @@ def test_options_have_the_names_of_the_command_line(engine: Any, photos: Path) -
         ({"max_errors": 0, "output": "new.jsonl"}, TooManyErrors),
     ],
 )
-def test_what_the_command_line_refuses_raises_its_error(
-    engine: Any, photos: Path, changes: dict[str, Any], error: type[Exception]
-) -> None:
+def test_what_the_command_line_refuses_raises_its_error(engine, photos, changes, error):
     Path("empty").mkdir()
     asked: dict[str, Any] = {"command": "caption", "sources": "photos", "output": "rows.jsonl"}
     pgcli.run(**asked, model="demo")
@@ -162,9 +154,7 @@ def test_what_the_command_line_refuses_raises_its_error(
     assert Path("rows.jsonl").read_bytes() == before
 
 
-def test_progress_is_shown_on_request_only(
-    engine: Any, photos: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_progress_is_shown_on_request_only(engine, photos, capfd):
     pgcli.run("caption", "photos", output="a.jsonl", model="demo")
     assert capfd.readouterr() == ("", "")
     pgcli.run("caption", "photos", output="b.jsonl", model="demo", progress=True)
@@ -174,9 +164,7 @@ def test_progress_is_shown_on_request_only(
     assert "pgcli caption --retry-errors --model=demo --output=b.jsonl -- photos" in shown.err
 
 
-def test_messages_are_written_as_asked(
-    engine: Any, photos: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_messages_are_written_as_asked(engine, photos, capfd):
     options = {"model": "demo", "progress": True, "log_format": "json", "no_progress": True}
     pgcli.run("caption", "photos", output="a.jsonl", **options, prepend="sks", format=None)
     events = [json.loads(line) for line in capfd.readouterr().err.splitlines()]

@@ -1,7 +1,5 @@
 """`engine.train`: rows in memory or in files, the report, resume, and the trained weights."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,7 @@ OPTIONS: dict[str, Any] = {"device": "cpu", "dtype": "float32", "workers": 0, "b
 
 
 @pytest.fixture
-def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+def rows(tmp_path, monkeypatch) -> list[dict[str, Any]]:
     """Rows with an image in a file, as Pillow's image, as an array, and as bytes."""
     import numpy
 
@@ -37,7 +35,7 @@ def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]
     ]
 
 
-def test_rows_in_memory_train_an_adapter_that_loads(rows: list[dict[str, Any]]) -> None:
+def test_rows_in_memory_train_an_adapter_that_loads(rows):
     engine = pgcli.load("demo", device="cpu", dtype="float32")
     settings = OPTIONS | {"steps": 3, "learning_rate": 0.01, "eval": rows[:1]}
     report = engine.train(rows[1:], output="runs", **settings)
@@ -59,13 +57,13 @@ def test_rows_in_memory_train_an_adapter_that_loads(rows: list[dict[str, Any]]) 
     assert (record["dtype"], bool(record["adapter"])) == ("float32", True)
 
 
-def test_dicts_train_without_an_engine(rows: list[dict[str, Any]]) -> None:
+def test_dicts_train_without_an_engine(rows):
     report = pgcli.train(rows, output="runs/deep", model="demo", steps=1, eval=rows[:0], **OPTIONS)
     assert report.steps == 1
     assert report.unreadable == ()
 
 
-def test_rows_that_are_not_rows_are_refused(rows: list[dict[str, Any]]) -> None:
+def test_rows_that_are_not_rows_are_refused(rows):
     engine = pgcli.load("demo", device="cpu", dtype="float32")
     for bad in ([{"suffix": "x"}], [rows[0], "0.png"]):
         with pytest.raises(UsageError, match=r"row \d is not a dict with an image"):
@@ -79,7 +77,7 @@ def test_rows_that_are_not_rows_are_refused(rows: list[dict[str, Any]]) -> None:
     assert not Path("runs").exists()
 
 
-def test_manifest_trains_a_classifier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_manifest_trains_a_classifier(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_pairs(tmp_path, count=6)
     Path("images/05.png").write_bytes(b"not an image")

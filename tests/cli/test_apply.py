@@ -1,7 +1,5 @@
 """apply: the edits of a page of results become rows."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import asdict
@@ -53,7 +51,7 @@ def apply(cli: Command, *words: str, output: str = "new.jsonl") -> tuple[int, st
     return code, err
 
 
-def test_boxes_keep_their_masks_and_codes(cli: Command) -> None:
+def test_boxes_keep_their_masks_and_codes(cli):
     given = rows()
     saved(Path("rows.jsonl"), given)
     write_edits(edit(given[3], boxes=[edited("lion", given[3], 0), edited("dog", given[3], 1)]))
@@ -66,7 +64,7 @@ def test_boxes_keep_their_masks_and_codes(cli: Command) -> None:
     assert row["answer"] == f"{lion}{codes} lion ; {dog} dog"
 
 
-def test_boxes_are_moved_and_drawn(cli: Command) -> None:
+def test_boxes_are_moved_and_drawn(cli):
     given = rows()
     saved(Path("rows.jsonl"), given)
     moved = edited("cat", given[3], 0, xmin=80, xmax=9999)
@@ -81,7 +79,7 @@ def test_boxes_are_moved_and_drawn(cli: Command) -> None:
     assert [box["label"] for box in first["boxes"]] == ["a"]
 
 
-def test_edits_of_changed_or_missing_rows_are_named(cli: Command) -> None:
+def test_edits_of_changed_or_missing_rows_are_named(cli):
     given = rows()
     write_edits(edit(given[0]), edit(given[1]), edit(given[2] | {"id": "\x1b[2Jgone"}))
     given[1]["answer"] = "another"
@@ -99,7 +97,7 @@ def test_edits_of_changed_or_missing_rows_are_named(cli: Command) -> None:
     assert not Path("none.jsonl").exists()
 
 
-def test_kept_columns_and_numbers_of_parquet_match_the_digest(cli: Command) -> None:
+def test_kept_columns_and_numbers_of_parquet_match_the_digest(cli):
     for name in ("rows.parquet", "rows.jsonl"):
         save(name, answer(boxes=(box("cat", 1, 2, 3, 4),), kept={"sku": 7}), keep=("sku",))
     one = json.loads(Path("rows.jsonl").read_text())
@@ -140,7 +138,7 @@ WRONG: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
 
 
 @pytest.mark.parametrize("fault", WRONG)
-def test_invalid_edits_are_refused_and_nothing_is_written(cli: Command, fault: str) -> None:
+def test_invalid_edits_are_refused_and_nothing_is_written(cli, fault):
     given = rows()
     saved(Path("rows.jsonl"), given)
     write, message = WRONG[fault]
@@ -150,9 +148,7 @@ def test_invalid_edits_are_refused_and_nothing_is_written(cli: Command, fault: s
     assert not Path("new.jsonl").exists()
 
 
-def test_large_edits_and_texts_of_rows_with_boxes_are_refused(
-    cli: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_edits_and_texts_of_rows_with_boxes_are_refused(cli, monkeypatch):
     given = rows()
     saved(Path("rows.jsonl"), given)
     write_edits(edit(given[3], answer="text"))
@@ -163,13 +159,13 @@ def test_large_edits_and_texts_of_rows_with_boxes_are_refused(
     assert (code, "is larger than" in err) == (2, True)
 
 
-def test_text_of_boxes_is_the_answer_that_has_them() -> None:
+def test_text_of_boxes_is_the_answer_that_has_them():
     found = box("star", 24.1173, 118.35, 123.099, 209.869)
     text = detection_text([asdict(found)], width=256, height=384)
     assert text == "<loc0315><loc0096><loc0559><loc0492> star"
 
 
-def test_edits_of_the_documentation_are_valid() -> None:
+def test_edits_of_the_documentation_are_valid():
     jsonschema = pytest.importorskip("jsonschema", reason="a development dependency")
     schema = json.loads((ROOT / "docs" / "edits.schema.json").read_text(encoding="utf-8"))
     jsonschema.Draft202012Validator.check_schema(schema)

@@ -1,7 +1,5 @@
 """embed, score and classify, on the command line: rows, files, resuming, refusals."""
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path
@@ -27,7 +25,7 @@ CAPTIONS = ["a small red star", "a blue circle", "a small red star", "a large sq
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def models(tmp_path_factory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("models")
     return {kind: towers.checkpoint_into(folder / kind, kind) for kind in ("siglip", "clip")}
 
@@ -52,7 +50,7 @@ def run(command: str, model: Path, *words: str, code: int = 3) -> None:
     assert main([command, *words, *options]) == code
 
 
-def test_float16_embeddings_are_rounded(models: dict[str, Path]) -> None:
+def test_float16_embeddings_are_rounded(models):
     for output, options in (("a.parquet", []), ("b.parquet", ["--dtype-out", "float16"])):
         run("embed", models["siglip"], "photos", "-o", output, *options)
     run("embed", models["siglip"], "photos", "-o", "b.jsonl", "--dtype-out", "float16")
@@ -64,7 +62,7 @@ def test_float16_embeddings_are_rounded(models: dict[str, Path]) -> None:
             assert np.array_equal(np.array(line["embedding"], np.float16), np.array(other.as_py()))
 
 
-def test_embedded_texts_are_rows_without_image_columns(models: dict[str, Path]) -> None:
+def test_embedded_texts_are_rows_without_image_columns(models):
     Path("texts.txt").write_text("a blue circle\n\na star\n")
     words = ("--text", "a red star", "--text", "a red star", "--texts-file", "texts.txt")
     run("embed", models["siglip"], *words, "-o", "rows.jsonl", "--limit", "3", code=0)
@@ -81,7 +79,7 @@ def test_embedded_texts_are_rows_without_image_columns(models: dict[str, Path]) 
     run("embed", models["siglip"], *words, "-o", "rows.jsonl", code=13)
 
 
-def test_scores_are_the_cosines_sigmoids_and_softmax(models: dict[str, Path]) -> None:
+def test_scores_are_the_cosines_sigmoids_and_softmax(models):
     for kind in ("siglip", "clip"):
         words = ("--text", "a red star", "--text", "a blue circle")
         run("score", models[kind], "photos", *words, "-o", f"{kind}.jsonl")
@@ -108,7 +106,7 @@ def test_scores_are_the_cosines_sigmoids_and_softmax(models: dict[str, Path]) ->
             assert scores == [None] * 2 if kind == "clip" else np.allclose(scores, sigmoid)
 
 
-def test_each_row_is_scored_with_its_own_text(models: dict[str, Path]) -> None:
+def test_each_row_is_scored_with_its_own_text(models):
     words = ("captions.csv", "--text-column", "caption", "--keep", "caption")
     run("score", models["siglip"], *words, "-o", "own.jsonl", "--limit", "2", code=0)
     run("score", models["siglip"], *words, "-o", "own.jsonl")
@@ -125,9 +123,7 @@ def test_each_row_is_scored_with_its_own_text(models: dict[str, Path]) -> None:
     assert main(["check", "own.jsonl"]) == 0
 
 
-def test_equal_texts_of_rows_are_encoded_once(
-    models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_equal_texts_of_rows_are_encoded_once(models, monkeypatch):
     encoded: list[str] = []
     engine = load(Checkpoint("m", models["siglip"]), device="cpu", batch_size=2)
     encode_texts = engine.encode_texts
@@ -149,7 +145,7 @@ def test_equal_texts_of_rows_are_encoded_once(
     assert len(vectors._vectors) == 2
 
 
-def test_labels_of_two_towers_are_means_of_their_templates(models: dict[str, Path]) -> None:
+def test_labels_of_two_towers_are_means_of_their_templates(models):
     labels = [word for label in ("star", "circle", "square") for word in ("--label", label)]
     templates = ("--template", "a {label}", "--template", "{label}, a small {label}")
     run("classify", models["siglip"], "photos", *labels, *templates, "-o", "rows.jsonl")
@@ -171,7 +167,7 @@ def test_labels_of_two_towers_are_means_of_their_templates(models: dict[str, Pat
             assert list(found.values()) == sorted(found.values(), reverse=True)
 
 
-def test_vision_towers_alone_score_nothing_and_embed_no_texts() -> None:
+def test_vision_towers_alone_score_nothing_and_embed_no_texts():
     """What classifiers cannot do is in the scenario learning/train-classifier."""
     check_kind("embed", "m", "vision_tower")
     for task, what in (("score", "score"), ("embed", "embed texts")):
@@ -180,7 +176,7 @@ def test_vision_towers_alone_score_nothing_and_embed_no_texts() -> None:
 
 
 @pytest.mark.parametrize("output", ["rows.jsonl", "rows.parquet", "rows/"])
-def test_runs_in_parts_have_the_rows_of_a_run_at_once(output: str, models: dict[str, Path]) -> None:
+def test_runs_in_parts_have_the_rows_of_a_run_at_once(output, models):
     from pgcli.output.reader import read_results
 
     options = ("--no-timing", "--batch-size", "1")
@@ -202,16 +198,14 @@ def test_runs_in_parts_have_the_rows_of_a_run_at_once(output: str, models: dict[
     assert main(["check", output]) == 0
 
 
-def test_probabilities_of_extreme_logits_are_finite(models: dict[str, Path]) -> None:
+def test_probabilities_of_extreme_logits_are_finite(models):
     from pgcli.embedding.answers import sigmoid, softmax
 
     assert softmax(np.array([1e4, -1e4])) == [1, 0]
     assert sigmoid(np.array([1e4, -1e4, 0])) == [1, 0, 0.5]
 
 
-def test_end_token_that_a_tokenizer_does_not_add_is_told_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_end_token_that_a_tokenizer_does_not_add_is_told_once(tmp_path, capsys):
     """Texts have it all the same, as the towers were trained on."""
     model = towers.checkpoint_into(tmp_path / "model", "siglip2")
     command = ["score", "photos", "--text", "a star", "--model", str(model), "--workers", "0"]
@@ -224,7 +218,7 @@ def test_end_token_that_a_tokenizer_does_not_add_is_told_once(
     assert Path("a.jsonl").read_text() == Path("b.jsonl").read_text()
 
 
-def test_blanks_around_texts_are_no_part_of_them() -> None:
+def test_blanks_around_texts_are_no_part_of_them():
     """Also of raw ones, as the documentation says."""
     Path("texts.txt").write_text(" A star \n\n")
     assert main(["embed", "--texts-file", "texts.txt", "--raw-text", "-o", "a.jsonl", "-q"]) == 0

@@ -1,7 +1,5 @@
 """eval: the metrics of result files, their groups and differences, the text output and the page."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -10,7 +8,6 @@ from typing import Any
 import pytest
 
 from pgcli.cli.main import main
-from tests.support.command import Command
 from tests.support.evaluating import answers, evaluate, refused, truth_of, write
 from tests.support.exporting import detected, make_images, of, plain, row, segmented
 
@@ -19,7 +16,7 @@ from tests.support.exporting import detected, make_images, of, plain, row, segme
     ("answer", "metric"),
     [("red", "exact"), (["red", "blue"], "anls"), (["red"] * 9 + ["blue"], "vqa"), ("Yes", "f1")],
 )
-def test_auto_chooses_by_what_the_truth_says(cli: Command, answer: Any, metric: str) -> None:
+def test_auto_chooses_by_what_the_truth_says(cli, answer, metric):
     rows = write("rows.jsonl", answers(("a", "red"), ("b", "yes")))
     found = evaluate(cli, rows, "--truth", truth_of(("a", answer), ("b", answer)))
     assert metric in found["metrics"]
@@ -31,7 +28,7 @@ BOX_METRICS = (
 ).split()
 
 
-def test_auto_measures_each_task(cli: Command, tmp_path: Path) -> None:
+def test_auto_measures_each_task(cli, tmp_path):
     boxes = plain(make_images(tmp_path))
     captions = [row(n, id=f"c{n}", task="caption", prompt="caption en") for n in range(3)]
     rows = [*boxes, *captions, *answers(("q", "red"))]
@@ -45,7 +42,7 @@ def test_auto_measures_each_task(cli: Command, tmp_path: Path) -> None:
     assert [found[name]["value"] for name in ("ap", "f1@0.5", "exact")] == pytest.approx([1] * 3)
 
 
-def test_masks_are_compared_by_their_pixels(cli: Command, tmp_path: Path) -> None:
+def test_masks_are_compared_by_their_pixels(cli, tmp_path):
     rows = segmented(make_images(tmp_path))
     write("truth.jsonl", rows)
     found = evaluate(cli, write("rows.jsonl", rows), "--truth", "truth.jsonl")["metrics"]
@@ -61,7 +58,7 @@ def labelled(n: int, **more: Any) -> dict[str, Any]:
     return known | more | {"model": "m"} | rest
 
 
-def test_labels_of_a_classifier_have_an_accuracy(cli: Command) -> None:
+def test_labels_of_a_classifier_have_an_accuracy(cli):
     labels = [{"label": name, "probability": 0.2} for name in "abcde"]
     rows = [labelled(n, answer="a", labels=labels) for n in range(4)]
     truth = write("truth.csv", [])
@@ -73,7 +70,7 @@ def test_labels_of_a_classifier_have_an_accuracy(cli: Command) -> None:
     }
 
 
-def test_scores_and_embeddings_have_recalls(cli: Command) -> None:
+def test_scores_and_embeddings_have_recalls(cli):
     vectors = {"red": [1.0, 0.0], "blue": [0.0, 1.0], "violet": [0.7071, 0.7071]}
     images = {"0": [1.0, 0.0], "1": [0.0, 1.0], "2": [0.8, 0.6]}
     true = {"0": ["red"], "1": ["blue", "violet"], "2": ["violet"]}
@@ -121,7 +118,7 @@ def page_data(file: str) -> dict[str, Any]:
     return data
 
 
-def test_page_has_the_worst_rows_beside_the_truth(cli: Command, tmp_path: Path) -> None:
+def test_page_has_the_worst_rows_beside_the_truth(cli, tmp_path):
     rows = plain(make_images(tmp_path))
     write("rows.jsonl", rows)
     moved = {**rows[2], "boxes": [one | {"xmax": one["xmin"] + 1} for one in rows[2]["boxes"]]}
@@ -140,7 +137,7 @@ def test_page_has_the_worst_rows_beside_the_truth(cli: Command, tmp_path: Path) 
     assert main(["eval", *words, "-q"]) == 0  # a page is replaced
 
 
-def test_page_has_answers_and_differences_of_two_files(cli: Command, tmp_path: Path) -> None:
+def test_page_has_answers_and_differences_of_two_files(cli, tmp_path):
     folder = make_images(tmp_path)
     rows = [of(n, folder, task="ask", prompt="what?", answer=str(n), boxes=()) for n in range(3)]
     write("one.jsonl", rows)
@@ -157,7 +154,7 @@ def test_page_has_answers_and_differences_of_two_files(cli: Command, tmp_path: P
     assert data["evaluation"]["differences"]["exact"]["value"] == pytest.approx(-1 / 3)
 
 
-def test_detected_masks_without_pixels_are_refused(cli: Command, tmp_path: Path) -> None:
+def test_detected_masks_without_pixels_are_refused(cli, tmp_path):
     rows = detected(make_images(tmp_path))
     write("truth.jsonl", rows)
     codes = [

@@ -1,7 +1,5 @@
 """export: refusals, reports, and files that stay unchanged."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
@@ -15,22 +13,21 @@ import pytest
 import pgcli
 from pgcli.results.exports import FORMATS
 from pgcli.results.publish import MARK
-from tests.support.command import Command
 from tests.support.exporting import box, captioned, detected, exported, make_images, of, row, saved
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path) -> Path:
     return make_images(tmp_path / "images")
 
 
 @pytest.fixture
-def boxes(folder: Path, tmp_path: Path) -> Path:
+def boxes(folder, tmp_path) -> Path:
     return saved(tmp_path / "boxes.jsonl", detected(folder))
 
 
 @pytest.fixture
-def captions(folder: Path, tmp_path: Path) -> Path:
+def captions(folder, tmp_path) -> Path:
     return saved(tmp_path / "captions.jsonl", captioned(folder, "one", "two", "three"))
 
 
@@ -39,7 +36,7 @@ def files(folder: Path) -> dict[str, str]:
     return {str(file.relative_to(folder)): file.read_text() for file in found}
 
 
-def test_texts_of_names_with_dots_stay_in_the_folder(cli: Command, tmp_path: Path) -> None:
+def test_texts_of_names_with_dots_stay_in_the_folder(cli, tmp_path):
     ids = ["../../up.png", "/etc/passwd", "a/../../b.png", "C:\\x.png"]
     rows = [row(index, id=id_, image=id_) for index, id_ in enumerate(ids)]
     (tmp_path / "in").mkdir()
@@ -49,9 +46,7 @@ def test_texts_of_names_with_dots_stay_in_the_folder(cli: Command, tmp_path: Pat
     assert len(files(tmp_path)) == 4
 
 
-def test_files_that_are_not_images_get_no_text_and_no_link(
-    cli: Command, folder: Path, tmp_path: Path
-) -> None:
+def test_files_that_are_not_images_get_no_text_and_no_link(cli, folder, tmp_path):
     (folder / "secret").write_text("of the user's")
     (folder / "picture").write_bytes((folder / "b.jpg").read_bytes())  # a name without an ending
     rows = [
@@ -70,9 +65,7 @@ ODD += ["shard.tar/a.jpg", "\ud800.png", "a/\n.png", "c:\\x.jpg", "file:///etc/h
 
 
 @pytest.mark.parametrize("to", FORMATS)
-def test_any_image_name_in_a_row_is_handled(
-    cli: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: str
-) -> None:
+def test_any_image_name_in_a_row_is_handled(cli, tmp_path, monkeypatch, to):
     monkeypatch.chdir(tmp_path)
     plain = row(0, task="detect", boxes=(box("cat", 1.0, 2.0, 30.0, 40.0),))
     rows = [plain | {"index": i, "id": name, "image": name} for i, name in enumerate(ODD)]
@@ -105,9 +98,7 @@ def test_any_image_name_in_a_row_is_handled(
         {"masks": ["x"]},
     ],
 )
-def test_a_damaged_row_is_named_and_nothing_is_written(
-    cli: Command, folder: Path, tmp_path: Path, damage: dict[str, Any]
-) -> None:
+def test_a_damaged_row_is_named_and_nothing_is_written(cli, folder, tmp_path, damage):
     rows = detected(folder)
     file = saved(tmp_path / "r.jsonl", [rows[1], rows[0] | damage])
     code, err = exported(cli, file, "coco", tmp_path / "o.json")
@@ -117,9 +108,7 @@ def test_a_damaged_row_is_named_and_nothing_is_written(
 
 
 @pytest.mark.parametrize("to", [name for name in FORMATS if name not in ("txt", "caption")])
-def test_export_takes_any_valid_file_name(
-    cli: Command, boxes: Path, tmp_path: Path, to: str
-) -> None:
+def test_export_takes_any_valid_file_name(cli, boxes, tmp_path, to):
     for name in ("\u00e9" * 127, "x" * 255, "\U0001f600" * 63):
         assert exported(cli, boxes, to, tmp_path / name)[0] == 0
         code, err = exported(cli, boxes, to, tmp_path / name)
@@ -129,9 +118,7 @@ def test_export_takes_any_valid_file_name(
     assert not [file for file in tmp_path.iterdir() if file.name.endswith((".part", ".old"))]
 
 
-def test_a_killed_export_leaves_nothing_under_the_output_s_name(
-    boxes: Path, tmp_path: Path
-) -> None:
+def test_a_killed_export_leaves_nothing_under_the_output_s_name(boxes, tmp_path):
     code = (
         "import os, signal, sys\n"
         "from pgcli.results.exports import coco\n"
@@ -155,8 +142,8 @@ def tree(folder: Path) -> dict[str, str]:
     [(OSError(errno.EIO, "Input/output error"), 14), (KeyboardInterrupt(), 130)],
 )
 def test_earlier_export_is_put_back_where_the_new_one_cannot_be_named(
-    cli: Command, boxes: Path, monkeypatch: pytest.MonkeyPatch, problem: BaseException, code: int
-) -> None:
+    cli, boxes, monkeypatch, problem, code
+):
     target = boxes.parent / "yolo"
     assert exported(cli, boxes, "yolo", target)[0] == 0
     (target / "mine.txt").write_text("kept")
@@ -175,9 +162,7 @@ def test_earlier_export_is_put_back_where_the_new_one_cannot_be_named(
 
 
 @pytest.mark.parametrize("to", ["yolo", "coco"])
-def test_part_that_a_killed_process_left_is_no_hindrance(
-    cli: Command, boxes: Path, to: str
-) -> None:
+def test_part_that_a_killed_process_left_is_no_hindrance(cli, boxes, to):
     target = boxes.parent / "made"
     left = boxes.parent / f".made.{os.getpid()}.part"  # of a process with the same number
     left.mkdir()
@@ -187,7 +172,7 @@ def test_part_that_a_killed_process_left_is_no_hindrance(
 
 
 @pytest.mark.nightly
-def test_memory_does_not_grow_with_the_number_of_rows(tmp_path: Path) -> None:
+def test_memory_does_not_grow_with_the_number_of_rows(tmp_path):
     found = tuple(box(label, 1.0, 2.0, 30.0, 40.0) for label in ("cat", "dog"))
     line = json.dumps(row(0, task="detect", boxes=found))
     code = (
@@ -209,6 +194,6 @@ def test_memory_does_not_grow_with_the_number_of_rows(tmp_path: Path) -> None:
     assert peaks[1] - peaks[0] < 30_000
 
 
-def test_parquet_of_boxes_and_masks_is_read_back(cli: Command, boxes: Path, tmp_path: Path) -> None:
+def test_parquet_of_boxes_and_masks_is_read_back(cli, boxes, tmp_path):
     assert exported(cli, boxes, "parquet", tmp_path / "rows.parquet")[0] == 0
     assert pgcli.read(tmp_path / "rows.parquet") == pgcli.read(boxes)

@@ -1,7 +1,5 @@
 """export and view locate the images of rows wherever the run read them."""
 
-from __future__ import annotations
-
 import json
 import tarfile
 from pathlib import Path
@@ -12,7 +10,6 @@ from PIL import Image
 
 from pgcli.inputs import tar as tars
 from tests.support.awkward import chunk, encoded, make, tar_of
-from tests.support.command import Command
 
 #: Images of different widths, in several formats.
 FORMATS = {"a.png": "PNG", "b.jpg": "JPEG", "sub/c.webp": "WEBP"}
@@ -23,14 +20,12 @@ IMAGES = {
 
 
 @pytest.fixture(autouse=True)
-def model(pretended: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def model(pretended, monkeypatch) -> None:
     """A pretended model, which every command names."""
     monkeypatch.setenv("PGCLI_MODEL", "demo")
 
 
-def test_archive_is_read_once_and_one_image_at_a_time(
-    cli: Command, workdir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_archive_is_read_once_and_one_image_at_a_time(cli, workdir, monkeypatch):
     Path("shard.tar.gz").write_bytes(tar_of(IMAGES.items(), "gz"))
     cli("caption", "shard.tar.gz", "-o", "rows.jsonl")
     read: list[str] = []
@@ -51,7 +46,7 @@ def test_archive_is_read_once_and_one_image_at_a_time(
     assert read == [call for name in IMAGES for call in (name, *image_text_and_row)]
 
 
-def test_every_answered_awkward_image_is_exported_unchanged(cli: Command, workdir: Path) -> None:
+def test_every_answered_awkward_image_is_exported_unchanged(cli, workdir):
     Path("odd").mkdir()
     make(workdir / "odd")
     lying = Image.Exif()

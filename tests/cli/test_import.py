@@ -1,7 +1,5 @@
 """import: annotations of other tools become rows of truth."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -52,7 +50,7 @@ def corners(one: dict[str, Any]) -> list[float]:
 
 
 @pytest.mark.parametrize("format", PATHS)
-def test_masks_of_an_export_are_read_back(cli: Command, format: str) -> None:
+def test_masks_of_an_export_are_read_back(cli, format):
     given = segmented(Path("photos"))
     export(given, format)
     code, err = imported(cli, format, *(["--root", "photos"] if format != "yolo" else []))
@@ -76,7 +74,7 @@ def coco(*annotations: dict[str, Any], **changes: Any) -> dict[str, Any]:
     return {"images": [image], "annotations": own, "categories": categories} | changes
 
 
-def test_segmentations_of_coco_are_masks_as_pycocotools_reads_them(cli: Command) -> None:
+def test_segmentations_of_coco_are_masks_as_pycocotools_reads_them(cli):
     square = [8, 4, 28, 4, 28, 14, 8, 14]
     runs = [48 * 8 + 4, 10, 38, 10, 48 * 64 - 48 * 8 - 62]
     other = [20, 10, 40, 10, 40, 30, 20, 30]
@@ -107,7 +105,7 @@ def test_segmentations_of_coco_are_masks_as_pycocotools_reads_them(cli: Command)
         assert mask["rle"]["counts"] == one["counts"].decode()
 
 
-def test_polygon_has_the_pixels_whose_centres_it_contains() -> None:
+def test_polygon_has_the_pixels_whose_centres_it_contains():
     rng = np.random.default_rng(1)
     for _ in range(20):
         polygon_n2 = rng.uniform(-5, 35, (int(rng.integers(3, 12)), 2))
@@ -135,7 +133,7 @@ def yolo() -> None:
 IMAGE = {"id": 1, "file_name": "photos/a.png", "width": 64, "height": 48}
 
 
-def test_paths_that_lead_out_are_left_out(cli: Command, tmp_path: Path) -> None:
+def test_paths_that_lead_out_are_left_out(cli, tmp_path):
     outside = tmp_path.parent / f"{tmp_path.name}-outside.png"
     Image.new("RGB", (64, 48)).save(outside)
     names = [
@@ -169,9 +167,7 @@ def test_paths_that_lead_out_are_left_out(cli: Command, tmp_path: Path) -> None:
     assert "root:" not in err
 
 
-def test_large_files_and_masks_of_too_many_points_are_refused(
-    cli: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_files_and_masks_of_too_many_points_are_refused(cli, monkeypatch):
     write(coco())
     monkeypatch.setattr("pgcli.results.imports.coco.MAX_BYTES", 10)
     code, err = imported(cli, "coco")

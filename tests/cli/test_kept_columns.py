@@ -1,7 +1,5 @@
 """--keep copies columns: from Parquet to Parquet as they are, to JSON lines as documented."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from datetime import datetime
@@ -51,7 +49,7 @@ NAMES = ",".join(COLUMNS)
 
 
 @pytest.fixture(autouse=True)
-def folder(pretended: None) -> None:
+def folder(pretended) -> None:
     """The current folder, with an image and a table of all types."""
     Image.new("RGB", (8, 8)).save("a.png")
     table = pa.table({"image": ["a.png"] * 4, **COLUMNS})
@@ -67,7 +65,7 @@ def json_rows(capsys: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
 
 
 @pytest.fixture(params=["rows.parquet", "rows/", "shards"])
-def runs(request: pytest.FixtureRequest) -> Iterator[tuple[str, list[list[str]]]]:
+def runs(request) -> Iterator[tuple[str, list[list[str]]]]:
     """An output, and the options of the runs that make it."""
     if request.param == "shards":
         yield "rows/", [["--shard", f"{number}/2"] for number in (1, 0)]
@@ -75,7 +73,7 @@ def runs(request: pytest.FixtureRequest) -> Iterator[tuple[str, list[list[str]]]
         yield request.param, [["--limit", "1"], ["--limit", "3"], []]
 
 
-def test_parquet_columns_are_copied_as_they_are(runs: tuple[str, list[list[str]]]) -> None:
+def test_parquet_columns_are_copied_as_they_are(runs):
     output, options = runs
     for more in options:
         assert caption("m.parquet", "-o", output, "--keep", NAMES, *more) == 0
@@ -90,7 +88,7 @@ def test_parquet_columns_are_copied_as_they_are(runs: tuple[str, list[list[str]]
 
 
 @pytest.mark.parametrize("words", ["merge rows", "export rows --to parquet", "apply e.json rows"])
-def test_commands_on_results_keep_the_types_of_columns(words: str) -> None:
+def test_commands_on_results_keep_the_types_of_columns(words):
     """29.6: of timestamps, structs and decimals they made text."""
     assert caption("m.parquet", "-o", "rows/", "--keep", NAMES, "--rows-per-file", "2") == 0
     Path("e.json").write_text('{"format": "pgcli edits", "version": 1, "edits": []}')
@@ -101,7 +99,7 @@ def test_commands_on_results_keep_the_types_of_columns(words: str) -> None:
         assert str(copy[name].combine_chunks()) == str(source[name].combine_chunks()), name
 
 
-def test_error_rows_that_are_asked_again_keep_their_columns() -> None:
+def test_error_rows_that_are_asked_again_keep_their_columns():
     image = Path("a.png").read_bytes()
     Path("a.png").unlink()
     assert caption("m.parquet", "-o", "rows/", "--keep", NAMES, "--max-errors", "9") == 3
@@ -115,9 +113,7 @@ def test_error_rows_that_are_asked_again_keep_their_columns() -> None:
         ), name
 
 
-def test_rows_of_parquet_output_are_read_as_json_has_them(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_rows_of_parquet_output_are_read_as_json_has_them(capsys):
     """Those of a complete file, and of one that is not."""
     assert caption("m.parquet", "--keep", NAMES, "--no-timing") == 0
     expected = json_rows(capsys)

@@ -1,7 +1,5 @@
 """Every command that a run prints to be copied is run, and does what is said of it."""
 
-from __future__ import annotations
-
 import io
 import re
 import shlex
@@ -15,7 +13,6 @@ from PIL import Image
 from pgcli.results import read
 from pgcli.run import model as running
 from pgcli.run import task
-from tests.support.command import Command
 from tests.support.runs import other_process
 from tests.support.writable_stores import used_store
 
@@ -34,7 +31,7 @@ RUNS = {
 
 
 @pytest.fixture(autouse=True)
-def folder(pretended: None) -> None:
+def folder(pretended) -> None:
     """The current folder, with images of which the second is broken."""
     Path("it is").mkdir()
     for number in range(4):
@@ -48,12 +45,7 @@ def repair() -> None:
 
 @pytest.mark.parametrize("line", RUNS.values(), ids=RUNS)
 @pytest.mark.parametrize("environment", [{}, {"PGCLI_OVERWRITE": "1"}, {"PGCLI_JOIN": "1"}])
-def test_printed_commands_run(
-    line: str,
-    environment: dict[str, str],
-    cli: Command,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_printed_commands_run(line, environment, cli, monkeypatch):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     with used_store():
@@ -73,9 +65,7 @@ def test_printed_commands_run(
         assert len(rows) == (3 if "--limit" in line else 8 if "--prompt" in line else 4)
 
 
-def test_printed_retry_command_asks_rows_with_errors_only(
-    cli: Command,
-) -> None:
+def test_printed_retry_command_asks_rows_with_errors_only(cli):
     said = cli("caption 'it is' -o rows.jsonl --model demo --no-timing")[2]
     before = Path("rows.jsonl").read_text().splitlines()
     lines = [line.replace("8 x 8", "another size") for line in before]
@@ -87,9 +77,7 @@ def test_printed_retry_command_asks_rows_with_errors_only(
     assert answers == [f"an image of {'8 x 8' if n == 1 else 'another size'}" for n in range(4)]
 
 
-def test_retrying_lines_of_standard_input_needs_them_again(
-    cli: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_retrying_lines_of_standard_input_needs_them_again(cli, monkeypatch):
     def pipe() -> None:
         lines = b"".join(b"it is/%d.png\n" % number for number in range(4))
         monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(lines), isatty=bool))
@@ -103,7 +91,7 @@ def test_retrying_lines_of_standard_input_needs_them_again(
     assert cli("caption - -o rows.jsonl --model demo --retry-errors")[0] == 0
 
 
-def test_printed_commands_of_embeddings_run(cli: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_printed_commands_of_embeddings_run(cli, monkeypatch):
     monkeypatch.setattr(running, "load_engine", task.load_engine)
     repair()
     code, _, said = cli("embed 'it is' -o 'my v.jsonl' --model demo-towers")
@@ -112,7 +100,7 @@ def test_printed_commands_of_embeddings_run(cli: Command, monkeypatch: pytest.Mo
     assert cli(command)[0] == 0
 
 
-def test_printed_command_of_an_output_in_use_runs(cli: Command) -> None:
+def test_printed_command_of_an_output_in_use_runs(cli):
     with other_process("rows.jsonl", "run"):
         code, _, said = cli("caption 'it is' -o rows.jsonl --model demo")
         assert code == 12
@@ -120,9 +108,7 @@ def test_printed_command_of_an_output_in_use_runs(cli: Command) -> None:
         assert cli(command)[0] == 0
 
 
-def test_printed_command_to_open_the_folder_of_a_run(
-    cli: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_printed_command_to_open_the_folder_of_a_run(cli, monkeypatch):
     cli("caption 'it is' -o rows.jsonl --model demo")
     Path("sub folder").mkdir()
     monkeypatch.chdir("sub folder")
@@ -134,9 +120,7 @@ def test_printed_command_to_open_the_folder_of_a_run(
     assert cli("check rows.jsonl")[0] == 0
 
 
-def test_rows_to_be_retried_in_shards_are_retried_by_one_command(
-    cli: Command,
-) -> None:
+def test_rows_to_be_retried_in_shards_are_retried_by_one_command(cli):
     line = "caption 'it is' -o rows/ --model demo"
     for number in (0, 1):
         said = cli(f"{line} --shard {number}/2")[2]

@@ -1,7 +1,5 @@
 """status tells what is on disk: after kills, retries, limits and other numbers of shards."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -39,9 +37,7 @@ def write_process(output: Path, *, is_silent: bool, **values: object) -> None:
 
 
 @pytest.mark.parametrize("is_silent", [True, False])
-def test_run_of_another_host_is_told_by_its_last_sign_of_life(
-    cli: Command, tmp_path: Path, is_silent: bool
-) -> None:
+def test_run_of_another_host_is_told_by_its_last_sign_of_life(cli, tmp_path, is_silent):
     output = tmp_path / "rows.jsonl"
     assert finished("caption", EXAMPLES, "-o", output, "--limit", 5).returncode == 0
     write_process(output, is_silent=is_silent)
@@ -52,7 +48,7 @@ def test_run_of_another_host_is_told_by_its_last_sign_of_life(
     assert ("process 7 on elsewhere" in cli("status", output)[1]) != is_silent
 
 
-def test_killed_process_is_named_until_another_one_begins(cli: Command, tmp_path: Path) -> None:
+def test_killed_process_is_named_until_another_one_begins(cli, tmp_path):
     output = tmp_path / "rows.jsonl"
     run = started("caption", *MANY, "-o", output, seconds=0.05)
     wait_until(lambda: saved(output))
@@ -67,7 +63,7 @@ def test_killed_process_is_named_until_another_one_begins(cli: Command, tmp_path
     assert lost["silent_seconds"] >= SILENT_SECONDS
 
 
-def test_engine_that_died_is_mentioned(cli: Command, tmp_path: Path) -> None:
+def test_engine_that_died_is_mentioned(cli, tmp_path):
     output = tmp_path / "rows.jsonl"
     with started("caption", *MANY, "-o", output, seconds=0.05) as run:
         wait_until(lambda: saved(output))
@@ -79,9 +75,7 @@ def test_engine_that_died_is_mentioned(cli: Command, tmp_path: Path) -> None:
     assert "0 engines, 1 died\n" in out
 
 
-def test_exit_code_is_known_after_a_full_disk(
-    cli: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_exit_code_is_known_after_a_full_disk(cli, tmp_path, monkeypatch):
     """Nothing more fits on the disk until the process removes its own file."""
     output = tmp_path / "rows.jsonl"
     store = LocalStore(tmp_path / "rows.jsonl.pgcli", create=True)
@@ -100,7 +94,7 @@ def test_exit_code_is_known_after_a_full_disk(
     assert "exit code 14, output not written\n" in cli("status", output)[1]
 
 
-def test_run_that_was_killed_before_its_first_row_is_stopped(cli: Command, tmp_path: Path) -> None:
+def test_run_that_was_killed_before_its_first_row_is_stopped(cli, tmp_path):
     output = tmp_path / "rows.jsonl"
     process = Process(LocalStore(tmp_path / "rows.jsonl.pgcli", create=True), "run")
     with process.registered():
@@ -113,9 +107,7 @@ def test_run_that_was_killed_before_its_first_row_is_stopped(cli: Command, tmp_p
     assert "to resume: run the same command again\n" in shown
 
 
-def test_overwrite_is_refused_while_a_shard_lives_on_another_host(
-    cli: Command, tmp_path: Path
-) -> None:
+def test_overwrite_is_refused_while_a_shard_lives_on_another_host(cli, tmp_path):
     output = tmp_path / "rows"
     shard = finished("caption", EXAMPLES, "-o", f"{output}/", "--shard", "1/4")
     assert shard.returncode == 0

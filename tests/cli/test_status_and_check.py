@@ -1,7 +1,5 @@
 """status and check of running, interrupted and tampered runs."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -28,7 +26,7 @@ def status(cli: Command, output: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(params=["rows.jsonl", "rows.parquet", "rows"])
-def output(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+def output(request, tmp_path) -> Path:
     return tmp_path / request.param
 
 
@@ -37,9 +35,7 @@ def named(output: Path) -> str:
 
 
 @pytest.mark.slow
-def test_check_of_a_running_run_compares_its_rows_until_now(
-    cli: Command, output: Path, tmp_path: Path
-) -> None:
+def test_check_of_a_running_run_compares_its_rows_until_now(cli, output, tmp_path):
     images, state = tmp_path / "images", Path(f"{output}.pgcli")
     shutil.copytree(EXAMPLES, images)
     run = started("caption", images, "-o", named(output), seconds=1)
@@ -59,7 +55,7 @@ def test_check_of_a_running_run_compares_its_rows_until_now(
 
 
 @pytest.mark.slow
-def test_check_while_rows_are_written(cli: Command, output: Path) -> None:
+def test_check_while_rows_are_written(cli, output):
     run = started("caption", *MANY, "-o", named(output), "--rows-per-file=9", seconds=0.01)
     wait_until(lambda: any(Path(f"{output}.pgcli").glob("run.json")))
     while run.poll() is None:
@@ -82,9 +78,7 @@ def test_check_while_rows_are_written(cli: Command, output: Path) -> None:
         (lambda rows: [*rows[:-1], rows[-1][:-9]], "row 12 is cut or damaged"),
     ],
 )
-def test_check_finds_tampered_rows(
-    cli: Command, tmp_path: Path, tamper: Any, expected: str
-) -> None:
+def test_check_finds_tampered_rows(cli, tmp_path, tamper, expected):
     output = tmp_path / "rows.jsonl"
     assert finished("caption", EXAMPLES, "-o", output).returncode == 0
     output.write_bytes(b"".join(tamper(output.read_bytes().splitlines(keepends=True))))
@@ -95,7 +89,7 @@ def test_check_finds_tampered_rows(
 
 
 @pytest.fixture
-def piped(tmp_path: Path) -> Path:
+def piped(tmp_path) -> Path:
     """The output of a run of two prompts about four images from standard input."""
     names, output = tmp_path / "names", tmp_path / "rows.jsonl"
     names.write_text("\n".join(str(file) for file in sorted(EXAMPLES.iterdir())[:4]))
@@ -115,9 +109,7 @@ def piped(tmp_path: Path) -> Path:
         (lambda rows: rows[:-2], "the run saved 8 rows, and 6 are left"),
     ],
 )
-def test_check_of_standard_input_finds_tampered_rows(
-    cli: Command, piped: Path, tamper: Any, expected: str
-) -> None:
+def test_check_of_standard_input_finds_tampered_rows(cli, piped, tamper, expected):
     code, out, _ = cli("check", piped)
     assert code == 0
     assert "not compared: standard input, which is gone" in out
@@ -156,7 +148,7 @@ ARRAY = {"SLURM_ARRAY_TASK_ID": "3", "SLURM_ARRAY_TASK_COUNT": "4"}
         (ARRAY | {"SLURM_PROCID": "0", "SLURM_NTASKS": "2"}, Shard(3, 4)),  # a batch script
     ],
 )
-def test_shard_auto_reads_the_cluster_variables(environment: dict[str, str], found: Shard) -> None:
+def test_shard_auto_reads_the_cluster_variables(environment, found):
     assert parse_shard("auto", environment) == found
 
 
@@ -184,7 +176,7 @@ def test_shard_auto_reads_the_cluster_variables(environment: dict[str, str], fou
         ("1/0", {}),
     ],
 )
-def test_invalid_shard_is_refused(text: str, environment: dict[str, str]) -> None:
+def test_invalid_shard_is_refused(text, environment):
     with pytest.raises(UsageError) as refused:
         parse_shard(text, environment)
     assert refused.value.hint
@@ -193,9 +185,7 @@ def test_invalid_shard_is_refused(text: str, environment: dict[str, str]) -> Non
 # --- which model
 
 
-def test_any_byte_of_a_checkpoint_changes_its_identity(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_any_byte_of_a_checkpoint_changes_its_identity(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     folder = tmp_path / "model"
     folder.mkdir()
@@ -211,9 +201,7 @@ def test_any_byte_of_a_checkpoint_changes_its_identity(
     assert folder_digests(moved) == first
 
 
-def test_a_file_is_hashed_again_only_when_it_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_is_hashed_again_only_when_it_changed(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     folder, hashed = tmp_path / "model", []
     folder.mkdir()
@@ -231,9 +219,7 @@ def test_a_file_is_hashed_again_only_when_it_changed(
     assert len(hashed) == 3
 
 
-def test_weights_edited_in_place_are_hashed_again_whatever_their_time_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_edited_in_place_are_hashed_again_whatever_their_time_says(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     file = tmp_path / "model" / "model.safetensors"
     file.parent.mkdir()
@@ -247,7 +233,7 @@ def test_weights_edited_in_place_are_hashed_again_whatever_their_time_says(
     assert folder_digests(file.parent) != first
 
 
-def test_messages_are_written_to_the_log_of_the_run(tmp_path: Path) -> None:
+def test_messages_are_written_to_the_log_of_the_run(tmp_path):
     """Quiet runs are logged too, with their arguments."""
     output, log = tmp_path / "rows.jsonl", tmp_path / "rows.jsonl.pgcli" / "log.txt"
     address = "https://example.com/x.png"

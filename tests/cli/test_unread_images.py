@@ -1,7 +1,5 @@
 """Of images in archives only those are read that a row of the run needs; of tables, few more."""
 
-from __future__ import annotations
-
 import sys
 from io import BytesIO
 from pathlib import Path
@@ -40,7 +38,7 @@ SIZE = sum(map(len, IMAGES))
 
 
 @pytest.fixture(autouse=True)
-def model(pretended: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def model(pretended, monkeypatch) -> None:
     found = find("demo")  # reads the files of the model
     monkeypatch.setattr(running, "find_checkpoints", lambda *_: (found, None))
     for user in ("settings", "progress.plan"):  # the digest of the model is its label
@@ -66,7 +64,7 @@ def share_read(*words: str, exit_code: int = 0) -> float:
     return (bytes_read() - before) / SIZE
 
 
-def test_run_reads_the_images_of_its_rows() -> None:
+def test_run_reads_the_images_of_its_rows():
     name = write("images.tar", IMAGES)
     for output in ("few.jsonl", "few/"):  # imports what the others need
         share_read(name, "-o", output, "--limit", "1")
@@ -79,7 +77,7 @@ def test_run_reads_the_images_of_its_rows() -> None:
         assert main(["check", output]) == 0
 
 
-def test_run_into_a_store_does_not_read_images_of_stored_rows() -> None:
+def test_run_into_a_store_does_not_read_images_of_stored_rows():
     name = write("images.tar", IMAGES)
     with used_store():
         options = ("-o", "s3://bucket/rows/", "--rows-per-file", "10")
@@ -89,7 +87,7 @@ def test_run_into_a_store_does_not_read_images_of_stored_rows() -> None:
         assert share_read(name, *options) < 0.4  # nothing is left to do
 
 
-def test_dry_run_reads_its_sample() -> None:
+def test_dry_run_reads_its_sample():
     name = write("images.tar", IMAGES)
     tiny = BytesIO()
     Image.new("RGB", (8, 8)).save(tiny, "png")
@@ -103,14 +101,14 @@ def test_dry_run_reads_its_sample() -> None:
     assert counts[2] - counts[1] < 0.6 * SIZE  # 16 of 40
 
 
-def test_page_of_many_images_is_read_once() -> None:
+def test_page_of_many_images_is_read_once():
     write("one-page.parquet", IMAGES)
     share_read("one-page.parquet", "--limit", "1")
     assert share_read("one-page.parquet", "-o", "x.jsonl", "--limit", "8") < 1.3
 
 
 @pytest.mark.nightly
-def test_shards_of_a_table_read_it_about_once_together() -> None:
+def test_shards_of_a_table_read_it_about_once_together():
     """The same rows as one run, whatever the number of shards."""
     table = pa.table({"image": noise(96)})
     pq.write_table(table, "m.parquet", use_dictionary=False, row_group_size=4)

@@ -1,7 +1,5 @@
 """The built-in model: right on unseen drawings, equal in transformers and at any batch size."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -58,13 +56,13 @@ def answered(drawn: list[Drawn], batch_size: int) -> list[Answer]:
 
 
 @pytest.fixture(scope="module")
-def ours(drawn: list[Drawn]) -> list[Answer]:
+def ours(drawn) -> list[Answer]:
     return answered(drawn, 64)
 
 
 @pytest.mark.slow
 @torch.inference_mode()
-def test_transformers_gives_the_same_answers(drawn: list[Drawn], ours: list[Answer]) -> None:
+def test_transformers_gives_the_same_answers(drawn, ours):
     processor = transformers.AutoProcessor.from_pretrained(BUILTIN, backend="pil")
     model = transformers.PaliGemmaForConditionalGeneration.from_pretrained(
         BUILTIN, dtype=torch.float32
@@ -85,34 +83,34 @@ def test_transformers_gives_the_same_answers(drawn: list[Drawn], ours: list[Answ
             assert row.answer == text.strip()
 
 
-def test_the_answers_are_right(drawn: list[Drawn], ours: list[Answer]) -> None:
+def test_the_answers_are_right(drawn, ours):
     """The bound is far below what benchmarks/demo_quality.py measures; it detects damage."""
     pairs = [(row.answer, truth) for row, (_, _, truth) in zip(ours, drawn, strict=True)]
     words = [(answer, truth) for answer, truth in pairs if "<loc" not in truth]
     assert sum(answer == truth for answer, truth in words) / len(words) > 0.85
 
 
-def test_masks_are_those_of_the_shapes() -> None:
+def test_masks_are_those_of_the_shapes():
     scenes = [Scene.from_seed(seed) for seed in EVAL_SEEDS[:24]]
     engine = load(find(DEMO), device="cpu", batch_size=24)
     rows = answered_files(engine, "segment", scenes, [[segmentation(one)] for one in scenes])
     assert measured("miou", rows)["miou"] > 0.75
 
 
-def test_words_are_read() -> None:
+def test_words_are_read():
     scenes = [lettered_scene(seed) for seed in EVAL_SEEDS[:24]]
     engine = load(find(DEMO), device="cpu", batch_size=24)
     rows = answered_files(engine, "ocr", scenes, [[ocr_example(one)] for one in scenes])
     assert characters_read(rows) > 0.85
 
 
-def test_the_checkpoint_is_small_and_in_bfloat16() -> None:
+def test_the_checkpoint_is_small_and_in_bfloat16():
     assert sum(file.stat().st_size for file in BUILTIN.iterdir()) < 20 * 2**20
     with safe_open(BUILTIN / "model.safetensors", framework="pt") as stored:
         assert {stored.get_slice(name).get_dtype() for name in stored.keys()} == {"BF16"}  # noqa: SIM118
 
 
-def test_boxes_are_those_of_the_upright_image(tmp_path: Path) -> None:
+def test_boxes_are_those_of_the_upright_image(tmp_path):
     """A PNG stored in each of the eight EXIF orientations has the same boxes."""
     inverse = TRANSPOSE | {6: Image.Transpose.ROTATE_90, 8: Image.Transpose.ROTATE_270}
     with Image.open(ONE) as opened:

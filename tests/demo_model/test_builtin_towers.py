@@ -1,7 +1,5 @@
 """The built-in two towers: their files, transformers on them, and what they know."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -31,13 +29,13 @@ def scenes() -> list[Scene]:
     return [Scene.from_seed(seed) for seed in EVAL_SEEDS[:DRAWINGS]]
 
 
-def test_files_are_small_and_in_bfloat16() -> None:
+def test_files_are_small_and_in_bfloat16():
     assert sum(file.stat().st_size for file in BUILTIN_TOWERS.iterdir()) < 12 * 2**20
     with safe_open(BUILTIN_TOWERS / "model.safetensors", framework="pt") as stored:
         assert {stored.get_slice(name).get_dtype() for name in stored.keys()} == {"BF16"}  # noqa: SIM118
 
 
-def test_transformers_loads_them_and_agrees(engine: EmbeddingEngine) -> None:
+def test_transformers_loads_them_and_agrees(engine):
     model, info = transformers.SiglipModel.from_pretrained(
         BUILTIN_TOWERS, output_loading_info=True, dtype=torch.float32
     )
@@ -61,9 +59,7 @@ def test_transformers_loads_them_and_agrees(engine: EmbeddingEngine) -> None:
     torch.testing.assert_close(found.text_embeds, text_ND, atol=ATOL, rtol=0)
 
 
-def test_drawings_and_captions_find_each_other(
-    engine: EmbeddingEngine, scenes: list[Scene]
-) -> None:
+def test_drawings_and_captions_find_each_other(engine, scenes):
     """The bound is far below what benchmarks/towers_quality.py measures; it detects damage."""
     image_ND = encode(engine, map(render, scenes))
     cosine = image_ND @ engine.encode_texts([*map(caption, scenes)]).T

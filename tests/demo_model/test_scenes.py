@@ -1,10 +1,7 @@
 """The scenes: equal for equal seeds, with right and balanced examples."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -32,20 +29,20 @@ def golden(seeds: range) -> str:
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
 
 
-def test_no_seed_has_two_purposes() -> None:
+def test_no_seed_has_two_purposes():
     ranges = [value for name, value in vars(scenes).items() if name.endswith("_SEEDS")]
     assert len(ranges) == 5
     for a, b in itertools.combinations(ranges, 2):
         assert a[-1] < b[0] or b[-1] < a[0]
 
 
-def test_scenes_are_those_of_the_built_in_models_training() -> None:
+def test_scenes_are_those_of_the_built_in_models_training():
     # with another hash, the built-in model must be trained again
     assert golden(range(100)) == "f28e74a22504d77b"
 
 
 @pytest.mark.parametrize("longer", [None, 200])
-def test_boxes_bound_the_drawn_pixels(longer: int | None) -> None:
+def test_boxes_bound_the_drawn_pixels(longer):
     for seed in range(150):
         scene = Scene.from_seed(seed)
         if len(scene.objects) > 1:
@@ -82,9 +79,7 @@ WORDS = {"bold.png": 13, "long.png": 18, "plain.png": 8, "serif.png": 5}
     ("folder", "places", "draw"),
     [("images", IMAGES, Scene.from_seed), ("words", WORDS, lettered_scene)],
 )
-def test_example_images_are_their_scenes_when_upright(
-    folder: str, places: dict[str, int], draw: Callable[[int], Scene]
-) -> None:
+def test_example_images_are_their_scenes_when_upright(folder, places, draw):
     """One is stored rotated, with an EXIF orientation, as phones store images."""
     assert {path.name for path in (EXAMPLES / folder).iterdir()} == set(places)
     turned = []

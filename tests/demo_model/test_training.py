@@ -1,7 +1,5 @@
 """The training of the built-in model: its data, its task, and that a resumed run is exact."""
 
-from __future__ import annotations
-
 import copy
 import subprocess
 import sys
@@ -73,7 +71,7 @@ def learner(vocabulary: Tokenizer) -> DemoLearner:
     return DemoLearner(new_model(config, pixels_BCRR, seed=1))
 
 
-def test_patch_targets_describe_the_object_at_the_centre() -> None:
+def test_patch_targets_describe_the_object_at_the_centre():
     for seed in VALIDATION_SEEDS[:50]:
         scene = Scene.from_seed(seed)
         shape, colour, background, side, *_ = patch_targets(scene, 8).split(COLUMNS, 1)
@@ -95,7 +93,7 @@ def test_patch_targets_describe_the_object_at_the_centre() -> None:
             assert side[patch].tolist() == pytest.approx(sides, abs=1e-6)
 
 
-def test_codes_of_masks_are_decoded_to_the_shapes() -> None:
+def test_codes_of_masks_are_decoded_to_the_shapes():
     """By the shipped decoder, for each shape that is trained on."""
     file = own_mask_decoder(BUILTIN)
     assert file is not None
@@ -125,9 +123,7 @@ def trainer(vocabulary: Tokenizer, folder: Path) -> Trainer:
     return Trainer(task, TrainerOptions(steps=4, learning_rate=1e-3, warmup=2), folder, folder)
 
 
-def test_a_run_resumed_at_every_step_writes_the_same_bytes(
-    vocabulary: Tokenizer, tmp_path: Path
-) -> None:
+def test_a_run_resumed_at_every_step_writes_the_same_bytes(vocabulary, tmp_path):
     assert trainer(vocabulary, tmp_path / "unbroken").run()
     for step in range(1, 5):
         resumed = trainer(vocabulary, tmp_path / "resumed")
@@ -138,7 +134,7 @@ def test_a_run_resumed_at_every_step_writes_the_same_bytes(
 
 
 @pytest.mark.nightly
-def test_the_command_makes_a_checkpoint_by_all_phases(tmp_path: Path) -> None:
+def test_the_command_makes_a_checkpoint_by_all_phases(tmp_path):
     command = [sys.executable, "-m", "examples.demo_model", str(tmp_path)]
     command += ["--steps", "1", "--batch-size", "2"]
     for _ in range(2):  # the second has nothing left to do
@@ -150,7 +146,7 @@ def test_the_command_makes_a_checkpoint_by_all_phases(tmp_path: Path) -> None:
 # --- words, the optimizer, and rows of several examples
 
 
-def test_the_word_is_drawn_where_it_is_said_to_be() -> None:
+def test_the_word_is_drawn_where_it_is_said_to_be():
     """Its rectangle has pixels of its colour in every letter."""
     for scene in map(lettered_scene, TRAINING_SEEDS[:20]):
         (word,) = scene.words
@@ -162,7 +158,7 @@ def test_the_word_is_drawn_where_it_is_said_to_be() -> None:
             assert rows[:, round(left * scale) : round(right * scale) + 1].any(), word
 
 
-def test_muon_updates_matrices_as_torch_does_and_the_rest_by_adamw() -> None:
+def test_muon_updates_matrices_as_torch_does_and_the_rest_by_adamw():
     torch_muon = pytest.importorskip("torch.optim", reason="torch 2.9 has Muon").Muon
     torch.manual_seed(0)
     ours = nn.Sequential(nn.Linear(24, 40), nn.Linear(40, 8))
@@ -223,7 +219,7 @@ def forward(model: PaliGemma, examples: list[TokenizedExample], *, is_single: bo
 
 
 @torch.no_grad()
-def test_a_row_of_one_example_has_the_engines_logits(model: PaliGemma) -> None:
+def test_a_row_of_one_example_has_the_engines_logits(model):
     prompt, answer, _ = EXAMPLES[0]
     packed = forward(model, EXAMPLES[:1], is_single=True)
     patch_BPD = image_features(model)
@@ -237,7 +233,7 @@ def test_a_row_of_one_example_has_the_engines_logits(model: PaliGemma) -> None:
 
 
 @torch.no_grad()
-def test_examples_of_a_row_do_not_affect_each_other(model: PaliGemma) -> None:
+def test_examples_of_a_row_do_not_affect_each_other(model):
     alone = forward(model, EXAMPLES[2:], is_single=False)
     together = forward(model, EXAMPLES, is_single=False)
     length = len(EXAMPLES[2][0]) + len(EXAMPLES[2][1]) - 1

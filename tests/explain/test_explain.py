@@ -1,7 +1,5 @@
 """`pgcli explain`: attention is that of the model, shapes are those of its tensors."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -36,9 +34,7 @@ def image_for(engine: InferenceEngine, folder: Path, prompt: str = PROMPT) -> De
 
 
 @pytest.fixture(params=["tiny", "tiny2"])
-def made(
-    request: pytest.FixtureRequest, tmp_path: Path
-) -> tuple[Path, InferenceEngine, DecodedImage, Explanation]:
+def made(request, tmp_path) -> tuple[Path, InferenceEngine, DecodedImage, Explanation]:
     """A checkpoint of either generation, and the explanation of its answer."""
     folder = request.getfixturevalue(request.param)
     engine = load(Checkpoint("tiny", folder), device="cpu", dtype="float32", batch_size=1)
@@ -47,16 +43,12 @@ def made(
     return folder, engine, image, explain(engine, image, question)
 
 
-def test_probabilities_of_the_explaining_pass_are_those_of_the_engine(
-    made: tuple[Path, InferenceEngine, DecodedImage, Explanation],
-) -> None:
+def test_probabilities_of_the_explaining_pass_are_those_of_the_engine(made):
     *_, explanation = made
     assert 0 < explanation.difference < 1e-5
 
 
-def test_attention_equals_that_of_transformers(
-    made: tuple[Path, InferenceEngine, DecodedImage, Explanation],
-) -> None:
+def test_attention_equals_that_of_transformers(made):
     from transformers import PaliGemmaForConditionalGeneration
 
     folder, engine, image, explanation = made
@@ -90,9 +82,7 @@ def test_attention_equals_that_of_transformers(
         torch.testing.assert_close(weights_NP, seen[layer][0].mean(dim=1), rtol=1e-3, atol=1e-5)
 
 
-def test_answer_and_probabilities_are_those_of_the_engine(
-    made: tuple[Path, InferenceEngine, DecodedImage, Explanation],
-) -> None:
+def test_answer_and_probabilities_are_those_of_the_engine(made):
     _, engine, image, explanation = made
     question = tasks.ask([PROMPT], max_new_tokens=TOKENS)
     ((_, answer),) = engine.ask([(0, image)], question)
@@ -103,9 +93,7 @@ def test_answer_and_probabilities_are_those_of_the_engine(
         assert probabilities[token.text] == pytest.approx(token.probability, rel=1e-3)
 
 
-def test_shapes_are_those_of_the_tensors(
-    made: tuple[Path, InferenceEngine, DecodedImage, Explanation],
-) -> None:
+def test_shapes_are_those_of_the_tensors(made):
     _, engine, _, explanation = made
     sizes, vision = engine.model.config.decoder, engine.model.config.vision
     patches = vision.num_patches
@@ -128,7 +116,7 @@ def test_shapes_are_those_of_the_tensors(
     assert decoder["logits of the answer's tokens", (TOKENS, engine.tokenizer.size)] == 1
 
 
-def test_layers_are_spread_evenly_unless_they_are_named() -> None:
+def test_layers_are_spread_evenly_unless_they_are_named():
     assert choose_layers(None, 3) == (0, 1, 2)
     assert choose_layers(None, 18) == (1, 3, 5, 8, 10, 12, 14, 17)
     assert len(choose_layers(None, 26)) == MAX_LAYERS

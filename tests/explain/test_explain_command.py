@@ -1,7 +1,5 @@
 """`pgcli explain` on the command line: its page, and what it refuses."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -21,7 +19,7 @@ IMAGE = Path(__file__).parents[2] / "examples" / "images" / "dusk.jpg"
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -38,7 +36,7 @@ def attention(text: str, rows: int) -> np.ndarray:
     return np.frombuffer(b64decode(text), "<u2").reshape(rows, -1).astype(np.int64)
 
 
-def test_the_page_has_the_answer_of_ask(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_has_the_answer_of_ask(folder, capsys):
     prompt = ["--prompt", "what colour is the triangle?"]
     assert main(["explain", "demo", str(IMAGE), *prompt, "-o", "page.html", "-q"]) == 0
     assert main(["ask", str(IMAGE), *prompt, "--model", "demo", "-q"]) == 0
@@ -58,7 +56,7 @@ def test_the_page_has_the_answer_of_ask(folder: Path, capsys: pytest.CaptureFixt
     assert of_vision.shape[1] == values["grid"] ** 2
 
 
-def test_the_page_makes_no_requests_and_has_no_foreign_markup(folder: Path) -> None:
+def test_the_page_makes_no_requests_and_has_no_foreign_markup(folder):
     hostile = folder / "<img src=x onerror=alert(1)>.png"
     Image.open(IMAGE).save(hostile)
     prompt = "</script><script>alert(1)</script> https://example.com"
@@ -70,7 +68,7 @@ def test_the_page_makes_no_requests_and_has_no_foreign_markup(folder: Path) -> N
     assert not re.findall(r"(?:src|href)=.https?:", text)
 
 
-def test_layers_are_those_that_are_named(folder: Path) -> None:
+def test_layers_are_those_that_are_named(folder):
     assert main(["explain", "demo", str(IMAGE), "--layers", "4,2", "-q"]) == 0
     values = page_values(folder / "explanation.html")
     assert (values["layers"], values["depth"]) == ([2, 4], 4)
@@ -92,7 +90,7 @@ def tab() -> Iterator[Any]:
 
 
 @pytest.mark.slow
-def test_pointing_at_a_token_shows_where_it_looked(folder: Path, tab: Any) -> None:
+def test_pointing_at_a_token_shows_where_it_looked(folder, tab):
     assert main(["explain", "demo", str(IMAGE), "-q"]) == 0
     problems: list[str] = []
     requests: list[str] = []
@@ -134,7 +132,7 @@ def test_pointing_at_a_token_shows_where_it_looked(folder: Path, tab: Any) -> No
 
 
 @pytest.mark.slow
-def test_the_coordinate_of_a_location_token_is_drawn(folder: Path, tab: Any) -> None:
+def test_the_coordinate_of_a_location_token_is_drawn(folder, tab):
     assert main(["explain", "demo", str(IMAGE), "--prompt", "detect star", "-q"]) == 0
     tab.goto((folder / "explanation.html").as_uri())
     values = page_values(folder / "explanation.html")

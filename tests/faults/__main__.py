@@ -4,8 +4,6 @@ Those whose room or name has one of the words, or all; N at a time. Ends with 1 
 fall.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile

@@ -4,8 +4,6 @@ Each room has a file: below a fault's name, `what` goes wrong, the `file` of pgc
 the `old` text, which is there once, the `new` one, and the `tests` that must fall.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,9 +1,5 @@
 """The table of faults is true of the program and of its tests, and each fault is noticed."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from tests.faults.planting import ROOT, Copy, Fault, read_faults
@@ -15,7 +11,7 @@ MIN_FAULTS = 60
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_each_fault_is_of_the_program_and_names_its_tests(room: str) -> None:
+def test_each_fault_is_of_the_program_and_names_its_tests(room):
     for fault in of_room(room):
         source = (ROOT / "pgcli" / fault.file).read_text()
         assert source.count(fault.old) == 1, fault.name
@@ -26,7 +22,7 @@ def test_each_fault_is_of_the_program_and_names_its_tests(room: str) -> None:
             assert tuple(names) in known_in(file), test
 
 
-def test_every_room_of_the_map_has_faults() -> None:
+def test_every_room_of_the_map_has_faults():
     """Those that answer, save, read and learn; each fault is there once."""
     folders = {fault.file.partition("/")[0] for fault in FAULTS}
     assert folders > {
@@ -40,7 +36,7 @@ def test_every_room_of_the_map_has_faults() -> None:
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("room", ROOMS)
-def test_every_fault_is_noticed(room: str, tmp_path: Path) -> None:
+def test_every_fault_is_noticed(room, tmp_path):
     """The tests pass without a fault, and fall with theirs."""
     copy, faults = Copy(tmp_path), of_room(room)
     assert copy.fallen(test for fault in faults for test in fault.tests) == set()

@@ -1,7 +1,5 @@
 """Rows as lines of JSON and of text, and lines read back."""
 
-from __future__ import annotations
-
 import json
 import math
 import subprocess
@@ -12,7 +10,7 @@ from typing import Any
 import pytest
 
 from pgcli.errors import UsageError
-from pgcli.output import FormatOption, lines, output_format
+from pgcli.output import lines, output_format
 from pgcli.output.lines import MAX_LEVELS, json_line, parse_row, read_lines, read_rows
 from pgcli.output.text import text_lines
 from pgcli.records import (
@@ -40,13 +38,13 @@ def row_of(line: str) -> dict[str, Any]:
 # --- JSON
 
 
-def test_no_timing_nulls_only_timing_columns() -> None:
+def test_no_timing_nulls_only_timing_columns():
     row = row_of(json_line(answer(), RowSchema(timing=False)))
     nulls = {name for name in COLUMNS if row[name] is None}
     assert nulls == {*TIMING_COLUMNS, "error", "error_message"}
 
 
-def test_numbers_are_rounded_and_nan_is_null() -> None:
+def test_numbers_are_rounded_and_nan_is_null():
     box = Box("cat", 1 / 3, 2000 / 3, math.inf, 1.0, 1e-9 / 3, 1 / 3)
     row = row_of(json_line(answer(load_ms=1 / 3, logprob=math.nan, boxes=(box,)), RowSchema()))
     assert (row["load_ms"], row["logprob"]) == (0.333, None)
@@ -57,14 +55,14 @@ def test_numbers_are_rounded_and_nan_is_null() -> None:
 
 
 @pytest.mark.parametrize("side", [1, 7, 640, 99_991])
-def test_corner_rounds_back_to_its_location_token(side: int) -> None:
+def test_corner_rounds_back_to_its_location_token(side):
     exact = [value / 1023 * side for value in range(1024)]
     boxes = tuple(Box("x", corner, 0.0, float(side), 1.0, 1.0) for corner in exact)
     row = row_of(json_line(answer(boxes=boxes), RowSchema()))
     assert [round(box["xmin"] / side * 1023) for box in row["boxes"]] == list(range(1024))
 
 
-def test_hostile_text_reads_back_unchanged() -> None:
+def test_hostile_text_reads_back_unchanged():
     hostile = answer(id=HOSTILE, answer=HOSTILE, prompt=HOSTILE, kept={"k": HOSTILE})
     for ascii_only in (False, True):
         line = json_line(hostile, RowSchema(keep=("k",)), ascii_only=ascii_only)
@@ -76,7 +74,7 @@ def test_hostile_text_reads_back_unchanged() -> None:
 
 
 @pytest.mark.parametrize("name", EXTRA_COLUMNS)
-def test_optional_column_names_are_free_in_other_runs(name: str) -> None:
+def test_optional_column_names_are_free_in_other_runs(name):
     row = row_of(json_line(answer(kept={name: "mine"}), RowSchema(keep=(name,))))
     assert row[name] == "mine"
     with pytest.raises(UsageError, match=name):
@@ -105,18 +103,18 @@ def nested(levels: int) -> bytes:
         nested(100_000),
     ],
 )
-def test_what_is_no_row_is_none(line: bytes) -> None:
+def test_what_is_no_row_is_none(line):
     assert parse_row(line) is None
 
 
-def test_rows_nest_as_deep_as_a_manifest_and_a_row_around() -> None:
+def test_rows_nest_as_deep_as_a_manifest_and_a_row_around():
     assert parse_row(nested(MAX_LEVELS)) is not None
     assert lines.is_too_deep(nested(MAX_LEVELS + 2))
     assert not lines.is_too_deep(nested(MAX_LEVELS))
     assert not lines.is_too_deep(b"[" * 200)
 
 
-def test_rows_end_where_a_line_is_not_whole(tmp_path: Path) -> None:
+def test_rows_end_where_a_line_is_not_whole(tmp_path):
     file = tmp_path / "rows.jsonl"
     file.write_bytes(b'{"a":1}\n{"a":2}\n{"a":3}')
     assert list(read_lines(file)) == [b'{"a":1}\n', b'{"a":2}\n', b'{"a":3}']
@@ -128,14 +126,14 @@ def test_rows_end_where_a_line_is_not_whole(tmp_path: Path) -> None:
 # --- text
 
 
-def test_text_shows_prompts_and_boxes_in_place_of_tokens() -> None:
+def test_text_shows_prompts_and_boxes_in_place_of_tokens():
     text = "<loc0010><loc0020><loc0030><loc0040><seg001> star ; <loc0571><loc0002> on  white"
     row = answer(answer=text, prompt="detect star", boxes=(BOX,))
     shown = "0.png, detect star: star ; on white\n  red car 12,30 - 200,180 (0.94)\n"
     assert text_lines(row, with_prompt=True) == shown
 
 
-def test_text_has_a_line_for_each_choice_score_and_label() -> None:
+def test_text_has_a_line_for_each_choice_score_and_label():
     choices = (Choice("yes", -0.1, 0.905), Choice("n\x1bo", -2.5, 0.095))
     scores = (TextScore("a", 0.25, 0.125, 0.5), TextScore("b", 0.5, None, 0.5))
     for changes, expected in (
@@ -149,7 +147,7 @@ def test_text_has_a_line_for_each_choice_score_and_label() -> None:
         assert text_lines(answer(answer="x", **changes)).splitlines() == ["0.png: x", *expected]
 
 
-def test_text_of_an_embedding_is_its_first_values() -> None:
+def test_text_of_an_embedding_is_its_first_values():
     from array import array
 
     row = answer(task="embed", answer=None, text="a cat", embedding=array("f", [0.5] * 6))
@@ -157,7 +155,7 @@ def test_text_of_an_embedding_is_its_first_values() -> None:
     assert text_lines(row) == shown
 
 
-def test_no_control_character_reaches_a_terminal() -> None:
+def test_no_control_character_reaches_a_terminal():
     hostile = "\x1b[2J\x07\x9b\x7f\u202e\udcff\n"
     box = Box(hostile, 0.0, 0.0, 1.0, 1.0, 1.0)
     rows = [
@@ -184,7 +182,7 @@ def test_no_control_character_reaches_a_terminal() -> None:
         ("notes.txt", "text", "text"),
     ],
 )
-def test_name_or_option_chooses_the_format(name: str, option: FormatOption, expected: str) -> None:
+def test_name_or_option_chooses_the_format(name, option, expected):
     assert output_format(name, option) == expected
 
 
@@ -200,13 +198,13 @@ def test_name_or_option_chooses_the_format(name: str, option: FormatOption, expe
         ("out.jsonl", "text"),
     ],
 )
-def test_invalid_output_name_is_refused_with_a_hint(name: str, option: FormatOption) -> None:
+def test_invalid_output_name_is_refused_with_a_hint(name, option):
     with pytest.raises(UsageError) as refusal:
         output_format(name, option)
     assert refusal.value.hint
 
 
-def test_lines_need_no_pyarrow(tmp_path: Path) -> None:
+def test_lines_need_no_pyarrow(tmp_path):
     from tests.support.exporting import captioned, make_images, saved
 
     file = saved(tmp_path / "a.jsonl", captioned(make_images(tmp_path / "images"), "one", "two"))

@@ -1,7 +1,5 @@
 """Rows in Parquet: types that other tools read, one for each column, and values as they were."""
 
-from __future__ import annotations
-
 import io
 import json
 import math
@@ -44,7 +42,7 @@ def written(path: Path, tables: Any, metadata: Any = None) -> Path:
 
 
 @pytest.mark.parametrize("dim", [None, 3])
-def test_embeddings_are_lists_of_one_length(tmp_path: Path, dim: int | None) -> None:
+def test_embeddings_are_lists_of_one_length(tmp_path, dim):
     """Those of lines in a state folder are text of their bytes."""
     from array import array
 
@@ -70,7 +68,7 @@ def test_embeddings_are_lists_of_one_length(tmp_path: Path, dim: int | None) -> 
 # --- metadata
 
 
-def test_metadata_tell_what_a_file_holds(tmp_path: Path) -> None:
+def test_metadata_tell_what_a_file_holds(tmp_path):
     file = written(tmp_path / "a.parquet", [table_of([answer()])], part_metadata(INFO))
     assert PARQUET.part_info(file) == INFO
     assert json.loads(pq.read_schema(file).metadata[b"pgcli"]) == {"task": "ask", "seed": None}
@@ -80,7 +78,7 @@ def test_metadata_tell_what_a_file_holds(tmp_path: Path) -> None:
     assert PARQUET.part_info(io.BytesIO(data)) == INFO
 
 
-def test_other_files_have_no_part_info(tmp_path: Path) -> None:
+def test_other_files_have_no_part_info(tmp_path):
     bad: list[dict[bytes, bytes]] = [
         {},
         {b"pgcli": b"{}"},
@@ -148,9 +146,7 @@ def tables_of(values: Sequence[Any], size: int) -> list[pa.Table]:
 
 @pytest.mark.parametrize(("values", "kind", "read"), JSON_COLUMNS, ids=lambda v: str(v)[:30])
 @pytest.mark.parametrize("size", [1, 2, 100])
-def test_kept_column_has_the_common_type_of_its_values(
-    tmp_path: Path, values: list[Any], kind: str, read: list[Any] | None, size: int
-) -> None:
+def test_kept_column_has_the_common_type_of_its_values(tmp_path, values, kind, read, size):
     tables = tables_of(values, size)
     for number, source in enumerate((tables, lambda: iter(tables))):
         file = written(tmp_path / f"{number}.parquet", source)
@@ -158,14 +154,14 @@ def test_kept_column_has_the_common_type_of_its_values(
         assert pq.read_table(file)["a.b"].to_pylist() == (values if read is None else read)
 
 
-def test_iterator_of_tables_that_fit_into_the_first_is_written(tmp_path: Path) -> None:
+def test_iterator_of_tables_that_fit_into_the_first_is_written(tmp_path):
     file = written(tmp_path / "a.parquet", iter(tables_of([0.5, 1, None], 1)))
     assert pq.read_table(file)["a.b"].to_pylist() == [0.5, 1.0, None]
     with pytest.raises(MISMATCHES):
         written(tmp_path / "b.parquet", iter(tables_of([1, "x"], 1)))
 
 
-def test_tables_are_read_again_from_a_temporary_file(tmp_path: Path) -> None:
+def test_tables_are_read_again_from_a_temporary_file(tmp_path):
     with (tmp_path / "spool").open("w+b") as spool:
         read = spool_tables(iter(tables_of([1, "x"], 1)), spool)
         file = written(tmp_path / "a.parquet", read)
@@ -186,9 +182,7 @@ PROMOTED = [
 
 
 @pytest.mark.parametrize(("kinds", "common"), PROMOTED, ids=str)
-def test_types_of_several_results_are_promoted(
-    tmp_path: Path, kinds: list[pa.DataType], common: pa.DataType | None
-) -> None:
+def test_types_of_several_results_are_promoted(tmp_path, kinds, common):
     """As Arrow columns, and as values of rows that have several types."""
     columns = [
         pa.array([None, pa.scalar(0).cast(kind) if pa.types.is_primitive(kind) else None], kind)
@@ -206,7 +200,7 @@ def test_types_of_several_results_are_promoted(
     assert table["k"].to_pylist() == pq.read_table(file)["k"].to_pylist()
 
 
-def test_moments_beyond_a_unit_are_text(tmp_path: Path) -> None:
+def test_moments_beyond_a_unit_are_text(tmp_path):
     early = pa.table({"k": pa.array([2**50], pa.int64()).view(pa.timestamp("s"))})
     late = pa.table({"k": pa.array([1], pa.int64()).view(pa.timestamp("ns"))})
     table = pq.read_table(written(tmp_path / "a.parquet", [early, late]))
@@ -214,13 +208,13 @@ def test_moments_beyond_a_unit_are_text(tmp_path: Path) -> None:
     assert table["k"].type == pa.string()
 
 
-def test_columns_that_a_table_lacks_are_null(tmp_path: Path) -> None:
+def test_columns_that_a_table_lacks_are_null(tmp_path):
     tables = [pa.table({"a": [1]}), pa.table({"b": ["x"]}), pa.table({"a": [2], "b": ["y"]})]
     table = pq.read_table(written(tmp_path / "a.parquet", tables))
     assert table.to_pylist() == [{"a": 1, "b": None}, {"a": None, "b": "x"}, {"a": 2, "b": "y"}]
 
 
-def test_text_of_values_that_are_no_text() -> None:
+def test_text_of_values_that_are_no_text():
     assert as_text([1, None, "x", [1], {"k": 1.5}]).to_pylist() == [
         "1",
         None,
@@ -234,7 +228,7 @@ def test_text_of_values_that_are_no_text() -> None:
 # --- files
 
 
-def test_row_groups_are_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_groups_are_bounded_in_bytes(tmp_path, monkeypatch):
     monkeypatch.setattr(table_files, "MAX_GROUP_BYTES", 10_000)
     answers = [answer(k, answer="x" * (4000 if k < 6 else 20_000)) for k in range(7)]
     file = pq.ParquetFile(written(tmp_path / "a.parquet", [table_of(answers)]))
@@ -244,7 +238,7 @@ def test_row_groups_are_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.Mon
     assert rows[-1] == 1
 
 
-def test_row_groups_are_read_one_at_a_time(tmp_path: Path) -> None:
+def test_row_groups_are_read_one_at_a_time(tmp_path):
     tables = [table_of([answer(k), answer(k + 1)]) for k in (0, 2)]
     file = written(tmp_path / "a.parquet", iter(tables))
     with file.open("rb") as stream:
@@ -263,9 +257,7 @@ json_values = st.recursive(
 
 
 @pytest.mark.parametrize("examples", [25, pytest.param(300, marks=pytest.mark.nightly)])
-def test_no_kept_value_stops_a_file(
-    tmp_path_factory: pytest.TempPathFactory, examples: int
-) -> None:
+def test_no_kept_value_stops_a_file(tmp_path_factory, examples):
     @settings(max_examples=examples, deadline=None)
     @given(st.lists(json_values, max_size=7), st.integers(1, 7))
     def check(values: list[Any], size: int) -> None:
@@ -279,7 +271,7 @@ def test_no_kept_value_stops_a_file(
     check()
 
 
-def test_rows_are_counted_without_reading_columns(tmp_path: Path) -> None:
+def test_rows_are_counted_without_reading_columns(tmp_path):
     """The file may be of anyone: its columns may unpack to any size."""
     file = tmp_path / "rows.parquet"
     table = pa.table({"text": [f"{number} " * 20 for number in range(3000)]})

@@ -1,7 +1,5 @@
 """Rows read back from outputs of every form, complete, under way and damaged."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -92,13 +90,13 @@ def numbers(output: Path) -> list[int]:
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_rows_of_every_form_are_the_same(tmp_path: Path, name: str) -> None:
+def test_rows_of_every_form_are_the_same(tmp_path, name):
     output = write(tmp_path, name, 12)
     assert list(read_results(output)) == ROWS
     assert list(indexed_rows(output)) == list(enumerate(ROWS))
 
 
-def test_exact_rows_have_cells_of_kept_columns(tmp_path: Path) -> None:
+def test_exact_rows_have_cells_of_kept_columns(tmp_path):
     for name in FORMS:
         rows = list(read_results(write(tmp_path, name, 12), exact=True))
         assert [getattr(row["sku"], "json", row["sku"]) for row in rows] == [*range(12)]
@@ -106,7 +104,7 @@ def test_exact_rows_have_cells_of_kept_columns(tmp_path: Path) -> None:
         assert [row["answer"] for row in rows] == [row["answer"] for row in ROWS]
 
 
-def test_parts_are_read_by_their_first_rows(tmp_path: Path) -> None:
+def test_parts_are_read_by_their_first_rows(tmp_path):
     """Also where another program has written one of them again; others are no parts."""
     output = write(tmp_path, "rows/", 12)
     with (output / part_name(1)).open("wb") as stream:
@@ -121,13 +119,13 @@ def test_parts_are_read_by_their_first_rows(tmp_path: Path) -> None:
 # --- outputs of runs that go on or were stopped
 
 
-def test_link_leads_to_the_rows(tmp_path: Path) -> None:
+def test_link_leads_to_the_rows(tmp_path):
     (tmp_path / "link.jsonl").symlink_to(write(tmp_path, "rows.jsonl", 3))
     assert len(list(read_results(tmp_path / "link.jsonl"))) == 3
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_final_form_comes_before_open_files(tmp_path: Path, name: str) -> None:
+def test_final_form_comes_before_open_files(tmp_path, name):
     output = write(tmp_path, name, 8)
     file = leave(output, 4, 12)
     file.write_bytes(file.read_bytes().replace(b'"a car"', b'"other"'))
@@ -139,7 +137,7 @@ def test_final_form_comes_before_open_files(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("end", [b'{"index":3', b"\0\0\0\0\n", b"\n", b'{"in\0', b"[]\n"])
-def test_only_whole_lines_count(tmp_path: Path, end: bytes) -> None:
+def test_only_whole_lines_count(tmp_path, end):
     output = tmp_path / "rows/"
     leave(output, 0, 3, end=end)
     leave(output, 3, 6, "b")
@@ -148,7 +146,7 @@ def test_only_whole_lines_count(tmp_path: Path, end: bytes) -> None:
     assert numbers(output) == [*range(6)]
 
 
-def test_line_that_is_being_appended_is_read_from_the_open_file(tmp_path: Path) -> None:
+def test_line_that_is_being_appended_is_read_from_the_open_file(tmp_path):
     output = write(tmp_path, "rows.jsonl", 4)
     leave(output, 3, 7)
     whole = output.read_bytes()
@@ -157,7 +155,7 @@ def test_line_that_is_being_appended_is_read_from_the_open_file(tmp_path: Path) 
         assert numbers(output) == [*range(7)]
 
 
-def test_embeddings_of_open_files_are_lists(tmp_path: Path) -> None:
+def test_embeddings_of_open_files_are_lists(tmp_path):
     values = array("f", [0.1, -2.5])
     schema = RowSchema(base=("index", "id", "image", "embedding", "error"), exact=True)
     output = tmp_path / "rows.parquet"
@@ -168,7 +166,7 @@ def test_embeddings_of_open_files_are_lists(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows/"])
-def test_rows_that_move_to_the_final_form_meanwhile_are_read(tmp_path: Path, name: str) -> None:
+def test_rows_that_move_to_the_final_form_meanwhile_are_read(tmp_path, name):
     output = write(tmp_path, name, 4)
     first, second = leave(output, 4, 8), leave(output, 8, 12, "b")
     reading = indexed_rows(output)
@@ -183,7 +181,7 @@ def test_rows_that_move_to_the_final_form_meanwhile_are_read(tmp_path: Path, nam
     assert [number for number, _ in reading] == [*range(4, 12)]
 
 
-def test_other_names_in_the_state_folder_are_no_rows(tmp_path: Path) -> None:
+def test_other_names_in_the_state_folder_are_no_rows(tmp_path):
     output = write(tmp_path, "rows.jsonl", 2)
     file = leave(output, 2, 4)
     for name in (".000000000004-a.jsonl.part", "4-a.jsonl", "000000000004-x.jsonl", "notes"):
@@ -201,12 +199,7 @@ def test_other_names_in_the_state_folder_are_no_rows(tmp_path: Path) -> None:
     st.integers(0, 12),
     st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12), st.binary(max_size=2)), max_size=5),
 )
-def test_every_saved_row_is_read_once(
-    tmp_path_factory: pytest.TempPathFactory,
-    name: str,
-    final: int,
-    files: list[tuple[int, int, bytes]],
-) -> None:
+def test_every_saved_row_is_read_once(tmp_path_factory, name, final, files):
     """Of a final form and any open files, which may overlap and be cut."""
     folder = tmp_path_factory.mktemp("state")
     output = write(folder, name, final)
@@ -219,7 +212,7 @@ def test_every_saved_row_is_read_once(
 # --- what cannot be read
 
 
-def test_damaged_rows_are_named(tmp_path: Path) -> None:
+def test_damaged_rows_are_named(tmp_path):
     output = write(tmp_path, "rows.jsonl", 4)
     whole = output.read_bytes()
     for size in range(len(lines(ANSWERS[:3])) + 1, len(whole)):
@@ -237,7 +230,7 @@ def test_damaged_rows_are_named(tmp_path: Path) -> None:
             list(read_results(output))
 
 
-def test_rows_without_a_column_are_refused(tmp_path: Path) -> None:
+def test_rows_without_a_column_are_refused(tmp_path):
     row = dict(ROWS[0])
     del row["boxes"], row["error"]
     (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
@@ -250,7 +243,7 @@ def test_rows_without_a_column_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("levels", [130, 500])
-def test_columns_nested_too_deeply_are_refused(tmp_path: Path, levels: int) -> None:
+def test_columns_nested_too_deeply_are_refused(tmp_path, levels):
     kind = pa.int8()
     for _ in range(levels):
         kind = pa.list_(kind)
@@ -261,7 +254,7 @@ def test_columns_nested_too_deeply_are_refused(tmp_path: Path, levels: int) -> N
         list(read_results(tmp_path / "rows.parquet"))
 
 
-def test_what_has_no_rows_is_refused(tmp_path: Path) -> None:
+def test_what_has_no_rows_is_refused(tmp_path):
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "fifo.jsonl")
     (tmp_path / "text.parquet").write_text("text")
@@ -277,7 +270,7 @@ def test_what_has_no_rows_is_refused(tmp_path: Path) -> None:
         assert refusal.value.hint
 
 
-def test_damaged_bytes_are_rows_or_a_refusal(tmp_path: Path) -> None:
+def test_damaged_bytes_are_rows_or_a_refusal(tmp_path):
     """At any byte of a file of any form; nothing else is raised."""
     change = random.Random(5)
     for name in FORMS:
@@ -293,9 +286,7 @@ def test_damaged_bytes_are_rows_or_a_refusal(tmp_path: Path) -> None:
                 assert len(list(read_results(output))) <= 7
 
 
-def test_names_of_state_folders_are_beside_outputs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_names_of_state_folders_are_beside_outputs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for output, folder in (
         ("rows.jsonl", "rows.jsonl.pgcli"),
@@ -307,7 +298,7 @@ def test_names_of_state_folders_are_beside_outputs(
         assert state_folder(Path(output)) == Path(folder)
 
 
-def test_a_run_that_saves_rows_is_read_while_it_does(tmp_path: Path) -> None:
+def test_a_run_that_saves_rows_is_read_while_it_does(tmp_path):
     """Every listing of the folder meets a later state of it."""
     output = tmp_path / "rows/"
     output.mkdir()
@@ -337,9 +328,7 @@ def parquet_rows(file: Path, answers: pa.Array, **options: Any) -> None:
 
 @pytest.mark.parametrize("kind", ["dictionary", "text", "plain", "groups"])
 @pytest.mark.parametrize("exact", [False, True])
-def test_few_bytes_that_unpack_to_gigabytes_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, exact: bool
-) -> None:
+def test_few_bytes_that_unpack_to_gigabytes_are_refused(tmp_path, monkeypatch, kind, exact):
     """A quarter of the real sizes: texts of 4 MiB, and memory for 64 of them."""
     monkeypatch.setattr(pgcli.output.tables, "READ_BYTES", 2**28)
     texts = pa.array(["z" * 2**22])
@@ -362,9 +351,7 @@ def test_few_bytes_that_unpack_to_gigabytes_are_refused(
 
 @pytest.mark.parametrize("group", [20, 1000])
 @pytest.mark.parametrize("exact", [False, True])
-def test_large_rows_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: int, exact: bool
-) -> None:
+def test_large_rows_are_read(tmp_path, monkeypatch, group, exact):
     """A few at a time: here 1,000 rows of 200 kB, and memory for a third of them."""
     monkeypatch.setattr(pgcli.output.tables, "READ_BYTES", 2**26)
     monkeypatch.setattr(pgcli.output.parquet, "BATCH_BYTES", 2**23)
@@ -376,7 +363,7 @@ def test_large_rows_are_read(
     assert all(row["answer"] == answer.as_py() for row, answer in zip(rows, answers, strict=True))
 
 
-def test_endless_line_is_not_read_to_its_end(tmp_path: Path) -> None:
+def test_endless_line_is_not_read_to_its_end(tmp_path):
     file = write(tmp_path, "rows.jsonl", 3)
     os.truncate(file, 2**36)
     rows = read_results(file)

@@ -1,7 +1,5 @@
 """Result files written at once: whole or not at all, with columns in their own types."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
@@ -37,7 +35,7 @@ PERSON = pa.struct([("name", pa.string()), ("seen", pa.timestamp("ns", "UTC"))])
 
 
 @pytest.fixture(params=ENDINGS)
-def target(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+def target(request, tmp_path) -> Path:
     return tmp_path / f"out{request.param}"
 
 
@@ -66,8 +64,8 @@ def plain(each: Answer) -> dict[str, Any]:
 
 @pytest.mark.parametrize("batch", [1, 100])
 def test_results_of_lines_and_of_parquet_have_text_where_nothing_is_common(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int
-) -> None:
+    tmp_path, monkeypatch, batch
+):
     """Of rows of two files in turns, as `merge` has them, in one table or in several."""
     monkeypatch.setattr(tables, "TABLE_ROWS", batch)
     columns = {
@@ -100,7 +98,7 @@ def test_results_of_lines_and_of_parquet_have_text_where_nothing_is_common(
     assert table["note"].to_pylist() == ["n", "m", None, None]
 
 
-def test_value_that_its_column_cannot_hold_is_named(tmp_path: Path) -> None:
+def test_value_that_its_column_cannot_hold_is_named(tmp_path):
     row = RowSchema().row(answer()) | {"width": "wide"}
     with pytest.raises(UsageError, match="does not fit the columns of a table"):
         write_result_file(tmp_path / "a.parquet", lambda: [row], RowSchema())
@@ -118,7 +116,7 @@ ROWS = [
 ]
 
 
-def test_rows_read_back_equal_also_at_the_limits_of_their_types(target: Path) -> None:
+def test_rows_read_back_equal_also_at_the_limits_of_their_types(target):
     numbers = {"index": 2**62, "width": 2**31 - 1, "load_ms": 1e9 / 1000, "logprob": -1e6}
     box = Box("", -1e6, 1e-6, 0.0, 1e6, 1.0, 0.0)
     answers = [
@@ -161,7 +159,7 @@ def read_with(library: str, path: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("library", ["pyarrow", "pandas", "polars", "duckdb"])
-def test_common_libraries_read_the_rows(target: Path, library: str) -> None:
+def test_common_libraries_read_the_rows(target, library):
     write(target, ROWS, keep=("k",))
     assert read_with(library, target) == [plain(each) for each in ROWS]
 
@@ -169,7 +167,7 @@ def test_common_libraries_read_the_rows(target: Path, library: str) -> None:
 # --- files
 
 
-def test_file_of_no_rows_has_its_columns(target: Path) -> None:
+def test_file_of_no_rows_has_its_columns(target):
     assert write_result_file(target, list, RowSchema(keep=("a",))) == 0
     assert rows_of(target) == list(read_results(target)) == []
     assert [file.name for file in target.parent.iterdir()] == [target.name]
@@ -177,7 +175,7 @@ def test_file_of_no_rows_has_its_columns(target: Path) -> None:
         assert pq.read_schema(target).names == [*COLUMNS, "a"]
 
 
-def test_existing_file_is_replaced_only_with_overwrite(target: Path) -> None:
+def test_existing_file_is_replaced_only_with_overwrite(target):
     target.write_text("old")
     for rows in (list, lambda: pytest.fail("they were read")):
         with pytest.raises(OutputExists) as refusal:
@@ -188,7 +186,7 @@ def test_existing_file_is_replaced_only_with_overwrite(target: Path) -> None:
     assert rows_of(target) == [plain(answer())]
 
 
-def test_file_may_be_written_from_its_own_rows(target: Path) -> None:
+def test_file_may_be_written_from_its_own_rows(target):
     write(target, ROWS, keep=("k",))
     before = rows_of(target)
     rows = lambda: (row for row in read_results(target, exact=True) if row["index"] != 1)  # noqa: E731
@@ -196,7 +194,7 @@ def test_file_may_be_written_from_its_own_rows(target: Path) -> None:
     assert rows_of(target) == [before[0], before[2]]
 
 
-def test_file_created_meanwhile_is_not_replaced(target: Path) -> None:
+def test_file_created_meanwhile_is_not_replaced(target):
     def rows() -> Any:
         yield RowSchema().row(answer())
         target.write_text("another's")
@@ -207,7 +205,7 @@ def test_file_created_meanwhile_is_not_replaced(target: Path) -> None:
     assert list(target.parent.iterdir()) == [target]
 
 
-def test_failure_leaves_no_file(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failure_leaves_no_file(target, monkeypatch):
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -225,7 +223,7 @@ def test_failure_leaves_no_file(target: Path, monkeypatch: pytest.MonkeyPatch) -
     assert list(target.parent.iterdir()) == []
 
 
-def test_names_that_cannot_be_written_are_refused(tmp_path: Path) -> None:
+def test_names_that_cannot_be_written_are_refused(tmp_path):
     (tmp_path / "folder.jsonl").mkdir()
     (tmp_path / "folder.jsonl" / "file").touch()
     run = tmp_path / "run.jsonl"
@@ -244,7 +242,7 @@ def test_names_that_cannot_be_written_are_refused(tmp_path: Path) -> None:
         assert refusal.value.hint
 
 
-def test_tables_of_rows_are_made_as_rows_come() -> None:
+def test_tables_of_rows_are_made_as_rows_come():
     made = row_tables(map(RowSchema().row, map(answer, range(25_000))), RowSchema())
     assert len(next(made)) == tables.TABLE_ROWS
     assert sum(map(len, made)) == 15_000

@@ -1,7 +1,5 @@
 """`pgcli verify` and `info` on two towers and classifiers: a changed weight is found."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path
@@ -19,7 +17,7 @@ from tests.support import towers
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def folders(tmp_path_factory) -> dict[str, Path]:
     kinds = ("siglip2", "clip", "siglip_vision_model", "vit")
     return {kind: towers.checkpoint_into(tmp_path_factory.mktemp(kind), kind) for kind in kinds}
 
@@ -39,9 +37,7 @@ STAGES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", STAGES)
-def test_unchanged_model_is_the_same(
-    folders: dict[str, Path], kind: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unchanged_model_is_the_same(folders, kind, capsys):
     code, proof = verify(folders[kind], capsys)
     assert (code, proof["same"]) == (0, True), proof["verdict"]
     (run,) = proof["comparisons"]
@@ -62,14 +58,7 @@ def test_unchanged_model_is_the_same(
         ("vit", "classifier.bias", "classifier logits"),
     ],
 )
-def test_changed_weight_is_found(
-    folders: dict[str, Path],
-    kind: str,
-    part: str,
-    stage: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_changed_weight_is_found(folders, kind, part, stage, monkeypatch, capsys):
     load = weights.load_encoder
 
     def load_changed(*arguments: Any, **options: Any) -> Any:
@@ -85,9 +74,7 @@ def test_changed_weight_is_found(
 
 
 @pytest.mark.slow
-def test_other_tokens_are_found(
-    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_other_tokens_are_found(folders, monkeypatch, capsys):
     open_text_tokenizer = loader.open_text_tokenizer
 
     def without_eos(*arguments: Any) -> Any:
@@ -101,7 +88,7 @@ def test_other_tokens_are_found(
     assert proof["verdict"].startswith("different: 'a red star' has other tokens in trans")
 
 
-def test_report_is_readable(folders: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_is_readable(folders, capsys):
     assert main(["verify", str(folders["siglip2"]), "--device", "cpu"]) == 0
     shown = dict(line.split("\t") for line in capsys.readouterr().out.splitlines())
     assert shown["texts"] == "same tokens"
@@ -110,7 +97,7 @@ def test_report_is_readable(folders: dict[str, Path], capsys: pytest.CaptureFixt
     assert shown["verdict"].endswith("in float32 and bfloat16")
 
 
-def test_rounding_of_logits_is_that_of_their_scale_and_bias(folders: dict[str, Path]) -> None:
+def test_rounding_of_logits_is_that_of_their_scale_and_bias(folders):
     inputs = TowerInputs(torch.zeros(1, 3, 32, 32), torch.zeros(1, 16, dtype=torch.long))
     for kind, bias in (("siglip2", -3.0), ("clip", 0.0)):
         outputs = our_outputs(towers.load_from(folders[kind]), inputs)
@@ -125,9 +112,7 @@ def test_rounding_of_logits_is_that_of_their_scale_and_bias(folders: dict[str, P
 
 
 @pytest.mark.parametrize("kind", STAGES)
-def test_info_matches_the_loaded_model(
-    folders: dict[str, Path], kind: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_info_matches_the_loaded_model(folders, kind, capsys):
     folder = folders[kind]
     assert main(["info", str(folder), "--device", "cpu", "--json"]) == 0
     values = json.loads(capsys.readouterr().out)
@@ -148,9 +133,7 @@ def test_info_matches_the_loaded_model(
     assert found == expected[kind]
 
 
-def test_info_names_family_and_labels(
-    folders: dict[str, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_info_names_family_and_labels(folders, capsys):
     assert main(["info", str(folders["vit"]), "--device", "cpu"]) == 0
     shown = dict(line.split("\t") for line in capsys.readouterr().out.splitlines())
     assert shown["family"] == "ViT"

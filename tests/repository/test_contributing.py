@@ -1,7 +1,5 @@
 """The examples of CONTRIBUTING.md work: a new file and a line in a table are enough."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

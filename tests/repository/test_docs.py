@@ -1,7 +1,5 @@
 """docs/: the schema accepts every row, and the commands and scripts of the pages run."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -71,7 +69,7 @@ def wrong(row: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", ROWS)
-def test_schema_accepts_rows_of_every_task(kind: str) -> None:
+def test_schema_accepts_rows_of_every_task(kind):
     assert wrong(json.loads(json.dumps(ROWS[kind]))) == []
 
 
@@ -91,11 +89,11 @@ def test_schema_accepts_rows_of_every_task(kind: str) -> None:
         ("choices", {"choices": [{"text": "yes"}]}),
     ],
 )
-def test_schema_refuses_invalid_rows(kind: str, changes: dict[str, Any]) -> None:
+def test_schema_refuses_invalid_rows(kind, changes):
     assert wrong(ROWS[kind] | changes)
 
 
-def test_schema_refuses_a_row_without_a_column() -> None:
+def test_schema_refuses_a_row_without_a_column():
     for name in COLUMNS:
         assert wrong({key: value for key, value in ROWS["ask"].items() if key != name})
 
@@ -108,7 +106,7 @@ def first_cells(page: str, heading: str) -> list[str]:
     return [name for cell in cells for name in re.findall(r"`(\w+)`", cell)]
 
 
-def test_schema_and_page_name_every_column() -> None:
+def test_schema_and_page_name_every_column():
     assert SCHEMA["required"] == list(COLUMNS)
     assert list(SCHEMA["properties"]) == [*COLUMNS, *EXTRA_COLUMNS]
     assert first_cells("results.md", "Columns") == [*COLUMNS, *EXTRA_COLUMNS]
@@ -123,9 +121,7 @@ def test_schema_and_page_name_every_column() -> None:
         ("classifyRow", CLASSIFY_COLUMNS, {"labels": (LabelProbability("a", 0.5),)}),
     ],
 )
-def test_schema_has_the_rows_of_two_towers(
-    name: str, columns: tuple[str, ...], found: dict[str, Any]
-) -> None:
+def test_schema_has_the_rows_of_two_towers(name, columns, found):
     jsonschema = pytest.importorskip("jsonschema", reason="a development dependency")
     schema = SCHEMA | {"$ref": f"#/$defs/{name}"}
     for key in ("required", "type", "if", "then", "else"):
@@ -138,7 +134,7 @@ def test_schema_has_the_rows_of_two_towers(
         assert list(validator.iter_errors({n: v for n, v in row.items() if n != column}))
 
 
-def test_schema_has_every_error_code() -> None:
+def test_schema_has_every_error_code():
     """The schema has every error code that the source names."""
     codes = set(SCHEMA["properties"]["error"]["enum"]) - {None}
     named = set()
@@ -151,7 +147,7 @@ def test_schema_has_every_error_code() -> None:
     assert {"missing", "io_error", "no_prompt"} <= named <= codes
 
 
-def test_the_page_of_troubles_has_every_code() -> None:
+def test_the_page_of_troubles_has_every_code():
     page = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
     codes = {int(code) for code in re.findall(r"^\| (\d+) \|", page, flags=re.MULTILINE)}
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]
@@ -161,13 +157,13 @@ def test_the_page_of_troubles_has_every_code() -> None:
     assert rows == SCHEMA["properties"]["error"]["enum"][1:]
 
 
-def test_the_index_names_every_page() -> None:
+def test_the_index_names_every_page():
     index = (DOCS / "index.md").read_text(encoding="utf-8")
     pages = {page.name for page in DOCS.glob("*.md")} - {"index.md"}
     assert {name for name in pages if f"({name})" not in index} == set()
 
 
-def test_page_of_results_names_every_format() -> None:
+def test_page_of_results_names_every_format():
     assert first_cells("results.md", "Exports") == list(FORMATS)
 
 
@@ -177,7 +173,7 @@ def headings(page: Path) -> set[str]:
     return {re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in found}
 
 
-def test_linked_files_and_headings_exist() -> None:
+def test_linked_files_and_headings_exist():
     for page in (*DOCS.glob("*.md"), *ROOT.glob("*.md")):
         for link in re.findall(r"\]\(([^)]+)\)", page.read_text(encoding="utf-8")):
             if "://" not in link:
@@ -208,7 +204,7 @@ def run(folder: Path, *command: str, seconds: float = 250) -> str:
 
 
 @pytest.fixture
-def workspace(tmp_path: Path) -> Path:
+def workspace(tmp_path) -> Path:
     """A folder with the examples where the pages expect them."""
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     (tmp_path / "runs").mkdir()
@@ -217,7 +213,7 @@ def workspace(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("page", ["results.md", "evaluation.md"])
 @pytest.mark.slow
-def test_commands_and_scripts_of_a_page_run(page: str, workspace: Path) -> None:
+def test_commands_and_scripts_of_a_page_run(page, workspace):
     commands = "".join(blocks(page, "sh"))
     printed = run(workspace, "sh", "-c", f"set -e\n{commands}")
     assert all(block in printed for block in blocks(page, "") if block.startswith("  "))
@@ -260,7 +256,7 @@ def save_edits(folder: Path) -> None:
 @pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed on this machine")
 @pytest.mark.parametrize("page", ["inputs.md", "running.md", "recipes.md"])
 @pytest.mark.slow
-def test_commands_of_a_page_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_of_a_page_run(page, tmp_path, monkeypatch):
     (tmp_path / "photos").mkdir()
     for name in ("one.png", "few.jpg", "blue.png"):
         shutil.copy(ROOT / "examples" / "images" / name, tmp_path / "photos")
@@ -274,7 +270,7 @@ def test_commands_of_a_page_run(page: str, tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.slow
-def test_commands_and_scripts_of_the_page_of_two_towers_run(workspace: Path) -> None:
+def test_commands_and_scripts_of_the_page_of_two_towers_run(workspace):
     (workspace / "photos").symlink_to(ROOT / "examples" / "images")
     scores, search = blocks("two-towers.md", "sh")[:2]
     run(workspace, "sh", "-c", f"set -e\n{scores}{search}")
@@ -287,7 +283,7 @@ def test_commands_and_scripts_of_the_page_of_two_towers_run(workspace: Path) -> 
 
 
 @pytest.mark.slow
-def test_commands_of_the_training_page_run(workspace: Path) -> None:
+def test_commands_of_the_training_page_run(workspace):
     write_pairs(workspace, count=40)
     write_folders(workspace / "flowers", count=40)
     (workspace / "photos").symlink_to(ROOT / "examples" / "images")
@@ -302,9 +298,7 @@ def test_commands_of_the_training_page_run(workspace: Path) -> None:
 
 
 @pytest.mark.slow
-def test_commands_that_train_paligemma_run(
-    workspace: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commands_that_train_paligemma_run(workspace, monkeypatch):
     monkeypatch.chdir(workspace)
     write_questions(workspace)
     commands = [
@@ -327,7 +321,7 @@ def new_shape() -> tuple[str, str, str]:
 
 
 @pytest.mark.slow
-def test_command_of_the_first_lora_runs_and_draws_its_curves(workspace: Path) -> None:
+def test_command_of_the_first_lora_runs_and_draws_its_curves(workspace):
     """With four drawings and two updates."""
     (command,) = [block for block in blocks("training.md", "sh") if "runs/first" in block]
     short = re.sub(r"--epochs \d+", "--steps 2", command)
@@ -340,7 +334,7 @@ def test_command_of_the_first_lora_runs_and_draws_its_curves(workspace: Path) ->
 
 
 @pytest.mark.nightly
-def test_built_in_model_learns_a_shape_from_sixty_drawings(workspace: Path) -> None:
+def test_built_in_model_learns_a_shape_from_sixty_drawings(workspace):
     """The accuracy on hearts rises by a quarter and more, and most of the rest is kept."""
     drawings, commands, script = new_shape()
     run(workspace, "sh", "-c", f"set -e\n{drawings}{commands}", seconds=7200)
@@ -361,7 +355,7 @@ def test_built_in_model_learns_a_shape_from_sixty_drawings(workspace: Path) -> N
 
 
 @pytest.mark.slow
-def test_lines_of_the_python_page_run(workspace: Path) -> None:
+def test_lines_of_the_python_page_run(workspace):
     scripts = blocks("python.md", "python")
     printed = run(workspace, sys.executable, "-c", "\n".join(scripts))
     one = "two red stars, a pink circle and a pink square on a white background"

@@ -1,7 +1,5 @@
 """Every example in examples/ behaves as its first lines describe."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import shutil
@@ -28,7 +26,7 @@ def run(*command: str, variables: Mapping[str, str] | None = None) -> str:
 
 
 @pytest.mark.slow
-def test_the_six_lines_of_python_caption_and_detect() -> None:
+def test_the_six_lines_of_python_caption_and_detect():
     lines = run(sys.executable, str(EXAMPLES / "six_lines.py")).splitlines()
     assert lines[0].startswith("examples/images/one.png ")
     assert lines[1].startswith("examples/images/turned.jpg ")
@@ -37,7 +35,7 @@ def test_the_six_lines_of_python_caption_and_detect() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed on this machine")
-def test_shell_pipeline_asks_two_questions_of_every_png(tmp_path: Path) -> None:
+def test_shell_pipeline_asks_two_questions_of_every_png(tmp_path):
     variables = forkserver.install(tmp_path / "bin")
     lines = run("sh", str(EXAMPLES / "pipeline.sh"), variables=variables).splitlines()
     images = sorted(f"examples/images/{file.name}" for file in EXAMPLES.glob("images/*.png"))
@@ -46,6 +44,6 @@ def test_shell_pipeline_asks_two_questions_of_every_png(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("file", sorted((ROOT / "benchmarks").glob("*.py")), ids=lambda f: f.stem)
-def test_a_benchmark_can_be_imported(file: Path) -> None:
+def test_a_benchmark_can_be_imported(file):
     """A name that a benchmark imports may be moved without anyone running the benchmark."""
     importlib.import_module(f"benchmarks.{file.stem}")

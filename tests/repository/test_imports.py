@@ -3,8 +3,6 @@
 The layers of pyproject.toml are those of the table in CONTRIBUTING.md.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
@@ -21,13 +19,13 @@ SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
 LIMIT: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 100}
 
 
-def test_rooms_import_from_the_rooms_below() -> None:
+def test_rooms_import_from_the_rooms_below():
     program = "from importlinter.cli import lint_imports_command; lint_imports_command()"
     run = subprocess.run([sys.executable, "-c", program, "--no-cache"], cwd=ROOT, **LIMIT)
     assert run.returncode == 0, run.stdout
 
 
-def test_table_of_contributing_has_the_layers() -> None:
+def test_table_of_contributing_has_the_layers():
     layers = SETTINGS["importlinter"]["contracts"][0]["layers"]
     page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     table = page.split("| layer | rooms |")[1].split("\n\n")[0].splitlines()[2:]
@@ -35,14 +33,14 @@ def test_table_of_contributing_has_the_layers() -> None:
     assert rooms == [layer.split(" | ") for layer in layers]
 
 
-def test_no_import_cycle_between_files() -> None:
+def test_no_import_cycle_between_files():
     graph = grimp.build_graph("pgcli", exclude_type_checking_imports=True, cache_dir=None)
     assert len(graph.modules) > 200
     imports = {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
     TopologicalSorter(imports).prepare()  # raises CycleError
 
 
-def test_no_module_has_a_catch_all_name() -> None:
+def test_no_module_has_a_catch_all_name():
     catch_all = {"utils", "util", "common", "base", "helper", "helpers", "manager", "misc"}
     names = (name for file in (ROOT / "pgcli").rglob("*.py") for name in file.parts)
     assert not catch_all & {name.removesuffix(".py") for name in names}
@@ -59,9 +57,9 @@ LIGHT = ["evaluation.evaluate", "images.pool", "inputs.inventory", "output.parqu
 
 
 @pytest.mark.parametrize("module", [*LIGHT, "run.run", "stores.reader", "tasks", "results.hooks"])
-def test_decoding_and_writing_never_load_torch(module: str) -> None:
+def test_decoding_and_writing_never_load_torch(module):
     assert not {"torch", "transformers"} & modules_after(module)
 
 
-def test_a_run_into_lines_loads_no_parquet_files() -> None:
+def test_a_run_into_lines_loads_no_parquet_files():
     assert "pyarrow.parquet" not in modules_after("run.run")

@@ -1,7 +1,5 @@
 """examples/lessons: each runs, prints what docs/lessons.md shows, and notices wrong formulas."""
 
-from __future__ import annotations
-
 import importlib
 import re
 import runpy
@@ -46,21 +44,19 @@ def numbers(text: str) -> list[float]:
     return [float(number) for number in NUMBER.findall(text)]
 
 
-def test_the_page_has_every_lesson() -> None:
+def test_the_page_has_every_lesson():
     assert sorted(outputs()) == LESSONS
 
 
 @pytest.mark.parametrize("name", LESSONS)
-def test_a_lesson_has_at_most_120_lines(name: str) -> None:
+def test_a_lesson_has_at_most_120_lines(name):
     assert len((EXAMPLES / f"lessons/{name}.py").read_text("utf-8").splitlines()) <= 120
 
 
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "vit")) for name in LESSONS]
 )
-def test_a_lesson_prints_what_the_page_shows(
-    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lesson_prints_what_the_page_shows(name, capsys, monkeypatch):
     """The words are equal; numbers differ by what another processor's rounding may change."""
     monkeypatch.setattr(sys, "argv", [name])
     runpy.run_path(str(EXAMPLES / f"lessons/{name}.py"), run_name="__main__")
@@ -70,7 +66,7 @@ def test_a_lesson_prints_what_the_page_shows(
 
 
 @pytest.mark.parametrize("name", ["contrastive", "rope"])
-def test_a_lesson_draws_its_picture(name: str, tmp_path: Path) -> None:
+def test_a_lesson_draws_its_picture(name, tmp_path):
     picture = tmp_path / "picture.png"
     lesson(name).draw(str(picture))
     assert picture.read_bytes().startswith(b"\x89PNG")
@@ -128,7 +124,7 @@ MISTAKES: dict[str, tuple[str, str, Callable[..., Any]]] = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_lesson_notices_a_mistake(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lesson_notices_a_mistake(mistake, monkeypatch):
     name, attribute, wrong = MISTAKES[mistake]
     module = lesson(name)
     monkeypatch.setattr(module, attribute, wrong)
@@ -139,13 +135,13 @@ def test_a_lesson_notices_a_mistake(mistake: str, monkeypatch: pytest.MonkeyPatc
         module.show_neighbours() if name == "normalisation" else module.main()
 
 
-def test_every_attention_has_the_same_number_of_weights() -> None:
+def test_every_attention_has_the_same_number_of_weights():
     module = lesson("attention")
     for way in module.three_ways().values():
         assert sum(x.numel() for x in way.parameters()) == 4 * (module.WIDTH + 1) * module.WIDTH
 
 
-def test_each_claim_is_shown_by_a_lesson_or_test() -> None:
+def test_each_claim_is_shown_by_a_lesson_or_test():
     page = (Path(__file__).parent / "claims.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| T(\d+) \| .+ \| (.+) \|$", page, re.M)
     assert [int(key) for key, _ in rows] == list(range(1, 79))

@@ -1,7 +1,5 @@
 """Class names stand once, names are nouns, tests have short names and import no tests."""
 
-from __future__ import annotations
-
 import ast
 from collections import defaultdict
 from pathlib import Path
@@ -18,7 +16,7 @@ ALLOWED_BESIDE = {"left": "top", "other": "__eq__"}
 PUBLIC_NAMES = {("eval_.py", "by"), ("compare.py", "theirs")}
 
 
-def test_class_name_stands_once_in_the_package() -> None:
+def test_class_name_stands_once_in_the_package():
     files = defaultdict(list)
     for file in (ROOT / "pgcli").rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
@@ -27,7 +25,7 @@ def test_class_name_stands_once_in_the_package() -> None:
     assert {name: found for name, found in files.items() if len(found) > 1} == {}
 
 
-def test_names_of_variables_and_functions_are_nouns() -> None:
+def test_names_of_variables_and_functions_are_nouns():
     """Such as `sequence` or `matches`: a pronoun does not say what it holds."""
     pronouns = []
     for folder in ("pgcli", "benchmarks", "examples"):
@@ -56,7 +54,7 @@ def bound_names(tree: ast.Module) -> set[str]:
     return names
 
 
-def test_tests_have_short_names_and_import_no_other_tests() -> None:
+def test_tests_have_short_names_and_import_no_other_tests():
     names, modules = [], []
     for file in (ROOT / "tests").rglob("test_*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
@@ -68,7 +66,7 @@ def test_tests_have_short_names_and_import_no_other_tests() -> None:
     assert [name for name in modules if name.rpartition(".")[2].startswith("test_")] == []
 
 
-def test_every_process_of_a_test_has_a_timeout() -> None:
+def test_every_process_of_a_test_has_a_timeout():
     waits = {"subprocess.run", "subprocess.check_output", "subprocess.check_call"}
     unlimited = [
         f"{file.name}:{node.lineno}"

@@ -1,7 +1,5 @@
 """No room has more lines than CONTRIBUTING allows it, and neither have the tests."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -27,7 +25,7 @@ def lines(name: str) -> int:
     return sum(len(file.read_text().splitlines()) for file in files)
 
 
-def test_no_room_has_more_lines_than_it_may() -> None:
+def test_no_room_has_more_lines_than_it_may():
     larger = {
         names: count
         for names, most in allowed().items()
@@ -36,7 +34,7 @@ def test_no_room_has_more_lines_than_it_may() -> None:
     assert not larger, "take lines out, or say in CONTRIBUTING what the new ones are for"
 
 
-def test_the_table_names_each_room_once() -> None:
+def test_the_table_names_each_room_once():
     named = [name for names in allowed() for name in names]
     rooms = {path.name for path in PACKAGE.iterdir() if path.suffix == ".py"}
     rooms |= {file.relative_to(PACKAGE).parts[0] for file in PACKAGE.glob("*/**/*.py")}

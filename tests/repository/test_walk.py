@@ -1,14 +1,11 @@
 """The calls of `pgcli caption folder -o rows.jsonl` are in CONTRIBUTING.md, in order."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 
 from tests.support.runs import EXAMPLES, ROOT
 
@@ -30,7 +27,7 @@ finally:
 """
 
 
-def test_calls_happen_in_the_documented_order(tmp_path: Path) -> None:
+def test_calls_happen_in_the_documented_order(tmp_path):
     page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     walk = page.split("**The way of a row**")[1].split("**The engine**")[0]
     documented = re.findall(r"^\d+\. `([\w.]+)`", walk, re.M)
@@ -59,7 +56,7 @@ def test_calls_happen_in_the_documented_order(tmp_path: Path) -> None:
     assert sorted(documented, key=calls.index) == documented
 
 
-def test_documented_loop_equals_that_of_the_engine() -> None:
+def test_documented_loop_equals_that_of_the_engine():
     page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     documented = page.split("**The engine**")[1].split("```python\n")[1].split("```")[0]
     source = (ROOT / "pgcli" / "engine" / "engine.py").read_text(encoding="utf-8")

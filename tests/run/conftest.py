@@ -1,7 +1,5 @@
 """The images of the runs that are disturbed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -11,7 +9,7 @@ from tests.support.stub_runs import make_images
 
 
 @pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def images(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("killed")
     make_images(folder / "images", IMAGES, broken=BROKEN)
     return folder

@@ -1,7 +1,5 @@
 """Options that do not apply: ignored in silence, with one line if they were typed, or refused."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,6 @@ from pgcli.run.request import RunRequest
 from pgcli.run.request.applies import RULES
 from pgcli.run.request.make import make_request, records_of
 from pgcli.runs import outside_values
-from tests.support.command import Command
 from tests.support.vectors import rows_of, unit, write_parquet
 
 #: What makes a question, by command.
@@ -37,7 +34,7 @@ COMMANDS = ("caption", "ask", "detect", "segment", "ocr", "embed", "score", "cla
 
 
 @pytest.fixture(autouse=True)
-def folder(workdir: Path, pretended: None) -> Path:
+def folder(workdir, pretended) -> Path:
     """The current folder, with an image, and a pretended model."""
     Path("photos").mkdir()
     Image.new("RGB", (40, 30), "red").save("photos/a.png")
@@ -108,9 +105,7 @@ def values_of(found: RunRequest, name: str) -> tuple[object, object]:
 
 
 @pytest.mark.parametrize(("command", "option", "rest"), WITHOUT_EFFECT)
-def test_typed_option_without_effect_is_one_line(
-    command: str, option: dict[str, Any], rest: dict[str, Any]
-) -> None:
+def test_typed_option_without_effect_is_one_line(command, option, rest):
     found = request(command, rest | option, {})
     (line,) = found.ignored
     (name,) = option
@@ -120,9 +115,7 @@ def test_typed_option_without_effect_is_one_line(
 
 
 @pytest.mark.parametrize(("command", "option", "rest"), CONTRADICTORY)
-def test_typed_option_that_contradicts_is_refused(
-    command: str, option: dict[str, Any], rest: dict[str, Any]
-) -> None:
+def test_typed_option_that_contradicts_is_refused(command, option, rest):
     with pytest.raises(UsageError) as refused:
         is_stream(request(command, rest | option, {}))
     assert refused.value.hint
@@ -133,15 +126,13 @@ def test_typed_option_that_contradicts_is_refused(
 @pytest.mark.parametrize(
     ("command", "option", "rest"), [*WITHOUT_EFFECT, *CONTRADICTORY, *WITHOUT_COLUMNS]
 )
-def test_option_of_the_environment_that_does_not_apply_is_ignored(
-    command: str, option: dict[str, Any], rest: dict[str, Any]
-) -> None:
+def test_option_of_the_environment_that_does_not_apply_is_ignored(command, option, rest):
     found = request(command, rest, option)
     value, default = values_of(found, next(iter(option)))
     assert (value, found.ignored) == (default, ())
 
 
-def test_every_option_of_the_table_is_declared_and_tried() -> None:
+def test_every_option_of_the_table_is_declared_and_tried():
     tables = (*WITHOUT_EFFECT, *CONTRADICTORY, *WITHOUT_COLUMNS)
     tried = {name for _, option, _ in tables for name in option}
     tried |= {"include", "exclude", "text", "texts_file", "raw_text"}  # below
@@ -149,14 +140,14 @@ def test_every_option_of_the_table_is_declared_and_tried() -> None:
     assert {name for rule in RULES for name in rule.options.split()} == tried
 
 
-def test_names_of_images_do_not_apply_to_texts() -> None:
+def test_names_of_images_do_not_apply_to_texts():
     values = {"text": ("a",), "include": ("*.png",)}
     assert make_request("embed", [], values, typed=["text"]).input.include == ()
     with pytest.raises(UsageError, match="--include chooses images by their names"):
         make_request("embed", [], values, typed=values)
 
 
-def test_of_options_that_exclude_each_other_those_typed_hold() -> None:
+def test_of_options_that_exclude_each_other_those_typed_hold():
     found = request("score", {"text": "a"}, {"text_column": "caption"}).question
     assert (found.texts, found.text_column) == (("a",), None)  # type: ignore[union-attr]
     typed = {"choices_column": "options"}
@@ -168,7 +159,7 @@ def test_of_options_that_exclude_each_other_those_typed_hold() -> None:
         request("score", {"text": "a", "text_column": "b"}, {})
 
 
-def test_columns_that_the_environment_names_are_those_of_manifests() -> None:
+def test_columns_that_the_environment_names_are_those_of_manifests():
     Path("rows.jsonl").write_text('{"image": "photos/a.png", "a": 1}\n')
     Path("data").mkdir()
     pyarrow.parquet.write_table(pyarrow.table({"image": ["a.png"], "a": [1]}), "data/0.parquet")
@@ -253,9 +244,7 @@ def set_all_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_all_variables_at_once_break_no_command(
-    command: str, monkeypatch: pytest.MonkeyPatch, cli: Command
-) -> None:
+def test_all_variables_at_once_break_no_command(command, monkeypatch, cli):
     set_all_variables(monkeypatch)
     if command in ("embed", "score", "classify"):
         monkeypatch.setenv("PGCLI_MODEL", "demo-towers")
@@ -269,18 +258,14 @@ def test_all_variables_at_once_break_no_command(
 
 
 @pytest.mark.parametrize("line", ["info demo", "search {} --text a", "search {} --duplicates"])
-def test_variable_that_does_not_apply_breaks_nothing(
-    line: str, monkeypatch: pytest.MonkeyPatch, cli: Command
-) -> None:
+def test_variable_that_does_not_apply_breaks_nothing(line, monkeypatch, cli):
     write_parquet(Path("vectors.parquet"), rows_of(unit(9, 192), model=None))
     monkeypatch.setenv("PGCLI_REVISION", "main")
     code, _, err = cli(line.format("vectors.parquet"))
     assert (code, "ignored" in err) == (0, False), err
 
 
-def test_variable_of_another_task_does_not_break_training(
-    monkeypatch: pytest.MonkeyPatch, cli: Command
-) -> None:
+def test_variable_of_another_task_does_not_break_training(monkeypatch, cli):
     Path("rows.jsonl").write_text('{"image": "photos/a.png", "prefix": "a", "suffix": "b"}\n')
     monkeypatch.setenv("PGCLI_TEXT_COLUMN", "caption")
     monkeypatch.setenv("PGCLI_LABEL_COLUMN", "kind")
@@ -291,9 +276,7 @@ def test_variable_of_another_task_does_not_break_training(
     assert (code, "--text-column goes with --task contrastive" in err) == (2, True)
 
 
-def test_python_has_what_the_environment_and_the_file_set(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_python_has_what_the_environment_and_the_file_set(monkeypatch):
     Path("c.toml").write_text(
         'limit = 1\nlang = "fr"\nno-timing = true\n[caption]\nlang = "de"\nworkers = 0\n'
     )

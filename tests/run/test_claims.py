@@ -1,9 +1,6 @@
 """Chunks of an output are computed by one process each."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
-from pathlib import Path
 
 from pgcli.run.state.claims import CLAIMS, Claim, Claims, claim_name
 from pgcli.run.state.processes import Process
@@ -18,7 +15,7 @@ def claims_of(store: LocalStore, chunks: int = 3) -> Claims:
     return Claims(store, Process(store, "shared"), range(chunks), nothing)
 
 
-def test_each_chunk_is_claimed_by_one_process(tmp_path: Path) -> None:
+def test_each_chunk_is_claimed_by_one_process(tmp_path):
     store = LocalStore(tmp_path)
     first, second = claims_of(store), claims_of(store)
     claims = [taker.next(lambda: False) for taker in (first, second, first)]
@@ -27,7 +24,7 @@ def test_each_chunk_is_claimed_by_one_process(tmp_path: Path) -> None:
     assert names == [claim_name(number) for number in range(3)]
 
 
-def test_a_chunk_whose_process_has_died_is_free_unless_it_is_complete(tmp_path: Path) -> None:
+def test_a_chunk_whose_process_has_died_is_free_unless_it_is_complete(tmp_path):
     store, complete = LocalStore(tmp_path), {0}
     dead = claims_of(store, 2)  # it is not registered: it does not run
     assert all(dead.next(lambda: False) for _ in range(2))
@@ -39,7 +36,7 @@ def test_a_chunk_whose_process_has_died_is_free_unless_it_is_complete(tmp_path: 
     assert claims.next(lambda: False) is None
 
 
-def test_a_chunk_that_is_completed_between_two_looks_is_not_free(tmp_path: Path) -> None:
+def test_a_chunk_that_is_completed_between_two_looks_is_not_free(tmp_path):
     store, looks = LocalStore(tmp_path), [{0}, nothing([])]
     assert claims_of(store, 1).next(lambda: False)  # by a process that does not run
 
@@ -50,7 +47,7 @@ def test_a_chunk_that_is_completed_between_two_looks_is_not_free(tmp_path: Path)
     assert claims.next(lambda: False) is None
 
 
-def test_a_released_chunk_is_free(tmp_path: Path) -> None:
+def test_a_released_chunk_is_free(tmp_path):
     store = LocalStore(tmp_path)
     first, second = claims_of(store, 1), claims_of(store, 1)
     claim = first.next(lambda: False)
@@ -62,9 +59,7 @@ def test_a_released_chunk_is_free(tmp_path: Path) -> None:
     assert (freed.number, freed.deaths) == (0, 0)
 
 
-def test_who_dies_while_the_model_is_loaded_did_not_die_of_the_chunk(
-    tmp_path: Path,
-) -> None:
+def test_who_dies_while_the_model_is_loaded_did_not_die_of_the_chunk(tmp_path):
     store = LocalStore(tmp_path)
     dead = claims_of(store, 1)
     loading = dead.next(lambda: False, is_loading=True)
@@ -76,7 +71,7 @@ def test_who_dies_while_the_model_is_loaded_did_not_die_of_the_chunk(
     assert claims_of(store, 1).next(lambda: False) == Claim(0, deaths=1)
 
 
-def test_what_a_stopped_engine_leaves_is_free_for_the_next_command(tmp_path: Path) -> None:
+def test_what_a_stopped_engine_leaves_is_free_for_the_next_command(tmp_path):
     store, stopped = LocalStore(tmp_path), {"run": "first"}
     process = Process(store, "engine", stopped)
     with process.registered():

@@ -1,7 +1,5 @@
 """Options read from text and from Python: the same values, the same refusals."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
@@ -51,9 +49,7 @@ def read(**keywords: object) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("name", "text", "value", "expected"), READ)
-def test_text_and_python_give_the_same_value(
-    name: str, text: object, value: object, expected: object
-) -> None:
+def test_text_and_python_give_the_same_value(name, text, value, expected):
     assert read(**{name: text}) == read(**{name: value}) == {name: expected}
 
 
@@ -76,24 +72,24 @@ def test_text_and_python_give_the_same_value(
         ("model", 3, "3 is not a text"),
     ],
 )
-def test_wrong_value_names_its_keyword(name: str, value: object, reason: str) -> None:
+def test_wrong_value_names_its_keyword(name, value, reason):
     with pytest.raises(UsageError) as refused:
         read(**{name: value})
     assert str(refused.value).startswith(f"{name}: {reason}")
     assert refused.value.hint
 
 
-def test_unknown_keyword_names_the_closest() -> None:
+def test_unknown_keyword_names_the_closest():
     with pytest.raises(UsageError, match="there is no option temprature") as refused:
         read(temprature=1)
     assert refused.value.hint == "did you mean temperature?"
 
 
-def test_none_leaves_an_option_out() -> None:
+def test_none_leaves_an_option_out():
     assert read(limit=None, keep=None, seed=None) == {}
 
 
-def test_lists_of_training_keep_all_their_values() -> None:
+def test_lists_of_training_keep_all_their_values():
     values = parse_keywords(
         TRAINING, {"freeze": ["vision", "projector"], "targets": ["all", "vision"]}
     )
@@ -104,7 +100,7 @@ def test_lists_of_training_keep_all_their_values() -> None:
 
 
 @pytest.mark.parametrize("command", [*COMMANDS, "train"])
-def test_defaults_are_valid_and_names_are_unique(command: str) -> None:
+def test_defaults_are_valid_and_names_are_unique(command):
     records = TRAINING if command == "train" else records_of(command)
     options = [option for record in records for option in options_of(record)]
     assert len({option.name for option in options}) == len(options)
@@ -117,7 +113,7 @@ def test_defaults_are_valid_and_names_are_unique(command: str) -> None:
                 assert option.read(str(option.default)) == option.default, option.name
 
 
-def test_fingerprint_has_the_options_that_rows_depend_on() -> None:
+def test_fingerprint_has_the_options_that_rows_depend_on():
     assert fingerprint_values(ModelOptions()).keys() == {"adapter", "quantize"}
     names = "max_new_tokens temperature top_p top_k seed alternatives token_logprobs region"
     assert fingerprint_values(AnsweringOptions()).keys() == {*names.split()}
@@ -127,7 +123,7 @@ def test_fingerprint_has_the_options_that_rows_depend_on() -> None:
     assert fingerprint_values(InputOptions()).keys() == {*names.split()}
 
 
-def test_words_of_a_call_are_those_of_the_command_line() -> None:
+def test_words_of_a_call_are_those_of_the_command_line():
     asked = {
         "object": ["cat", "--red car"],
         "strict": True,
@@ -144,7 +140,7 @@ def test_words_of_a_call_are_those_of_the_command_line() -> None:
     )
 
 
-def test_request_has_its_question_and_records() -> None:
+def test_request_has_its_question_and_records():
     values = read(lang="de", region=(1, 2, 3, 4), alternatives=2, limit=3, max_new_tokens=9)
     request = make_request("caption", ["photos"], values, typed=values)
     assert request.question.templates == ("caption de",)
@@ -156,7 +152,7 @@ def test_request_has_its_question_and_records() -> None:
         make_request("detect", ["photos"], {})
 
 
-def test_run_is_a_function_also_once_its_package_is_imported() -> None:
+def test_run_is_a_function_also_once_its_package_is_imported():
     code = (
         "import inspect, pickle, pgcli\n"
         "first = pgcli.run\n"

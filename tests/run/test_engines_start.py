@@ -1,8 +1,5 @@
 """An engine process starts: its images are decoded while it loads its model."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from threading import Event
 from typing import Any
 
@@ -24,9 +21,7 @@ class Loads(Exception):
     """The model is to be loaded."""
 
 
-def test_images_are_decoded_while_the_model_is_loaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_images_are_decoded_while_the_model_is_loaded(tmp_path, monkeypatch):
     taken: list[str] = []
     all_taken = Event()
 
@@ -60,9 +55,7 @@ def test_images_are_decoded_while_the_model_is_loaded(
 @pytest.mark.parametrize(
     ("cores", "count", "workers"), [(2, 1, 2), (2, 2, 1), (2, 4, 1), (16, 8, 2), (64, 8, 4)]
 )
-def test_engines_decode_on_their_share_of_the_cores(
-    monkeypatch: pytest.MonkeyPatch, cores: int, count: int, workers: int
-) -> None:
+def test_engines_decode_on_their_share_of_the_cores(monkeypatch, cores, count, workers):
     monkeypatch.setattr(engines, "processors", lambda: float(cores))
     request = make_request("caption", ("photos",), {"model": "demo"})
     slots = [EngineSlot(1)] * count

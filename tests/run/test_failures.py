@@ -1,14 +1,11 @@
 """A system call of a run that fails costs no row: it ends with a remedy, and is resumed."""
 
-from __future__ import annotations
-
 import errno
 import os
 import resource
 import signal
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -36,12 +33,7 @@ class Full(Calls):
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("calls", [Calls, Full])
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if "engines" not in kind])
-def test_a_failing_call_ends_a_run_that_can_be_resumed(
-    images: Path,
-    kind: str,
-    calls: type[Calls],
-    step: int,
-) -> None:
+def test_a_failing_call_ends_a_run_that_can_be_resumed(images, kind, calls, step):
     output, options = KINDS[kind]
     rows, undisturbed = whole(images, kind), 0
     for number in range(1, 1000, step):
@@ -63,7 +55,7 @@ def test_a_failing_call_ends_a_run_that_can_be_resumed(
             return
 
 
-def test_a_failed_first_write_leaves_nothing_in_the_way_of_the_next_run(images: Path) -> None:
+def test_a_failed_first_write_leaves_nothing_in_the_way_of_the_next_run(images):
     output, options = KINDS["lines"]
     folder = fresh(images, "first")
     failing = Calls(1, fails(errno.EIO), names=("ftruncate",))  # of the new, empty output
@@ -73,7 +65,7 @@ def test_a_failed_first_write_leaves_nothing_in_the_way_of_the_next_run(images: 
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if "engines" not in kind])
-def test_a_full_disk_ends_a_run_that_can_be_resumed(images: Path, kind: str) -> None:
+def test_a_full_disk_ends_a_run_that_can_be_resumed(images, kind):
     """As far as a limit of the size of files is one."""
     output, options = KINDS[kind]
     rows = whole(images, kind)

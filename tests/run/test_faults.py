@@ -1,7 +1,5 @@
 """Faults of the program before the redesign, each of which has come back to nobody since."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -20,7 +18,7 @@ KINDS = kinds(5)
 
 
 @pytest.fixture
-def images(tmp_path: Path) -> Path:
+def images(tmp_path) -> Path:
     make_images(tmp_path / "images", 8)
     (tmp_path / "run").mkdir()
     return tmp_path
@@ -34,9 +32,7 @@ def manifest(images: Path, name: str = "list.jsonl", **columns: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_complete_output_is_compared_with_the_model(
-    images: Path, tiny: Path, tiny2: Path, kind: str
-) -> None:
+def test_a_complete_output_is_compared_with_the_model(images, tiny, tiny2, kind):
     """29.14, 35.4: another folder, other weights, another dtype."""
     output, options = KINDS[kind]
     model = shutil.copytree(tiny, images / "model")
@@ -65,7 +61,7 @@ def test_a_complete_output_is_compared_with_the_model(
 
 
 @pytest.mark.parametrize("change", ["reversed", "edited"])
-def test_shards_of_different_manifests_are_refused(images: Path, change: str) -> None:
+def test_shards_of_different_manifests_are_refused(images, change):
     """35.5: six ids came twice, and six were lost."""
     options = {"rows_per_file": 2}
     manifest(images, id=list("abcdefgh"))
@@ -78,7 +74,7 @@ def test_shards_of_different_manifests_are_refused(images: Path, change: str) ->
     assert (code, "list.jsonl has " in said) == (13, True), said
 
 
-def test_processes_of_another_container_are_alive_while_they_give_signs(images: Path) -> None:
+def test_processes_of_another_container_are_alive_while_they_give_signs(images):
     """29.4: with equal host names and process numbers, and without a common lock."""
 
     def contained() -> None:
@@ -95,7 +91,7 @@ def test_processes_of_another_container_are_alive_while_they_give_signs(images: 
 
 
 @pytest.mark.parametrize("kind", ["lines", "parquet", "folder"])
-def test_two_commands_at_one_moment(images: Path, kind: str) -> None:
+def test_two_commands_at_one_moment(images, kind):
     """One of them has the output, the other one exits with 12."""
     output, options = KINDS[kind]
     pids = [start(images / "run", output, seconds=0.02, **options) for _ in range(3)]
@@ -104,7 +100,7 @@ def test_two_commands_at_one_moment(images: Path, kind: str) -> None:
     assert len(rows_of(images / "run", output)) == 16
 
 
-def test_an_image_that_kills_engines_twice_is_an_error_row(images: Path) -> None:
+def test_an_image_that_kills_engines_twice_is_an_error_row(images):
     Image.new("RGB", (8, 8)).save(images / "images/0 kills.png")
     Image.new("RGB", (8, 8)).save(images / "images/1 kills once.png")
     for output, options in (("rows.jsonl", {}), ("rows.parquet", {}), ("rows/", FOLDER)):

@@ -1,7 +1,5 @@
 """Nothing that is not ours is deleted, written or read: links, FIFOs, folders and garbage."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -37,7 +35,7 @@ WAYS = (
 
 
 @pytest.fixture
-def images(tmp_path: Path) -> Path:
+def images(tmp_path) -> Path:
     make_images(tmp_path / "images", 8, broken=[3])
     (tmp_path / "run").mkdir()
     make_victim(tmp_path)
@@ -83,9 +81,7 @@ def put(images: Path, path: Path, way: str) -> None:
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("way", ["link to folder", "folder", "link", "fifo", "garbage"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_state_folder_that_is_not_ours_is_refused(
-    images: Path, kind: str, way: str, overwrite: bool
-) -> None:
+def test_a_state_folder_that_is_not_ours_is_refused(images, kind, way, overwrite):
     output, options = KINDS[kind]
     if overwrite and kind == "join":
         return
@@ -100,9 +96,7 @@ def test_a_state_folder_that_is_not_ours_is_refused(
 
 @pytest.mark.parametrize("name", ["log.txt", "inputs/0.arrow", "open/000000000000-ab.jsonl"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_names_of_ours_without_a_record_are_refused_and_left_alone(
-    images: Path, kind: str, name: str
-) -> None:
+def test_names_of_ours_without_a_record_are_refused_and_left_alone(images, kind, name):
     """35.1: --overwrite emptied a user's folder of a state folder's name, as far as it could."""
     output, options = KINDS[kind]
     file = images / "run" / f"{output.rstrip('/')}.pgcli" / name
@@ -115,9 +109,7 @@ def test_names_of_ours_without_a_record_are_refused_and_left_alone(
 
 @pytest.mark.parametrize("kind", ["folder", "join"])
 @pytest.mark.parametrize("name", ["part-000000.parquet", "part-00000-x.snappy.parquet", "a.txt"])
-def test_a_folder_with_files_of_others_is_refused_and_left_alone(
-    images: Path, kind: str, name: str
-) -> None:
+def test_a_folder_with_files_of_others_is_refused_and_left_alone(images, kind, name):
     output, options = KINDS[kind]
     (images / "run/rows").mkdir()
     (images / "run/rows" / name).write_bytes(VICTIM)
@@ -129,9 +121,7 @@ def test_a_folder_with_files_of_others_is_refused_and_left_alone(
 
 @pytest.mark.parametrize("options", [{}, {"retry_errors": True}, {"overwrite": True}], ids=str)
 @pytest.mark.parametrize("kind", ["lines", "parquet"])
-def test_a_file_that_another_program_wrote_is_not_replaced(
-    images: Path, kind: str, options: dict[str, Any]
-) -> None:
+def test_a_file_that_another_program_wrote_is_not_replaced(images, kind, options):
     """As an output that somebody corrected with pandas: the run has other rows to save in it."""
     output, _ = KINDS[kind]
     assert finish(images / "run", output)[0] == 3
@@ -151,7 +141,7 @@ def test_a_file_that_another_program_wrote_is_not_replaced(
         assert (code, file.read_bytes()) == (13, before), said
 
 
-def test_overwriting_a_folder_removes_files_of_the_run_only(images: Path) -> None:
+def test_overwriting_a_folder_removes_files_of_the_run_only(images):
     output, options = KINDS["folder"]
     assert finish(images / "run", output, **options)[0] == 3
     foreign = images / "run/rows/part-00000-x.snappy.parquet"
@@ -178,9 +168,7 @@ def foreign_part(images: Path, way: str) -> bytes:
 
 @pytest.mark.parametrize("name", ["part-000000", "part-000007", "part-0000001"])
 @pytest.mark.parametrize("way", ["of another run", "of another program", "garbage"])
-def test_overwriting_a_folder_leaves_files_with_names_of_ours_alone(
-    images: Path, way: str, name: str
-) -> None:
+def test_overwriting_a_folder_leaves_files_with_names_of_ours_alone(images, way, name):
     """Only files with the id of the run that is replaced in their metadata are removed."""
     output, options = KINDS["folder"]
     assert finish(images / "run", output, **options)[0] == 3
@@ -196,7 +184,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in (folder / "rows").iterdir()}
 
 
-def test_a_folder_on_another_device_than_its_parent_is_written(images: Path) -> None:
+def test_a_folder_on_another_device_than_its_parent_is_written(images):
     device = Path("/dev/shm")
     if not device.is_dir() or device.stat().st_dev == images.stat().st_dev:
         pytest.skip("this machine has no other file system")
@@ -234,9 +222,7 @@ def read_all(output: str, sources: object) -> int:
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("action", ACTIONS)
 @pytest.mark.parametrize("kind", RUNS)
-def test_every_file_of_a_run_replaced_by_something_foreign(
-    images: Path, kind: str, action: str, step: int
-) -> None:
+def test_every_file_of_a_run_replaced_by_something_foreign(images, kind, action, step):
     """Complete or killed: exit code 13 or the right rows, and no victim is touched."""
     output, options = RUNS[kind]
     alone = {name: value for name, value in options.items() if name not in ("join", "shard")}
@@ -287,9 +273,7 @@ def test_every_file_of_a_run_replaced_by_something_foreign(
         ("claims/0", {"process": [], "deaths": 2}),
     ],
 )
-def test_any_values_in_the_state_have_documented_codes(
-    images: Path, file: str, values: dict[str, Any]
-) -> None:
+def test_any_values_in_the_state_have_documented_codes(images, file, values):
     output, options = KINDS["join"]
     wait(start(images / "run", output, before=Calls(34, die), **options))
     state = images / "run/rows.pgcli" / file
@@ -303,7 +287,7 @@ def test_any_values_in_the_state_have_documented_codes(
 
 
 @pytest.mark.parametrize("number", ["9" * 5000, "99", "0"])
-def test_kept_answers_of_no_row_with_an_error_are_left_out(images: Path, number: str) -> None:
+def test_kept_answers_of_no_row_with_an_error_are_left_out(images, number):
     assert finish(images / "run", "rows.jsonl")[0] == 3
     rows = rows_of(images / "run", "rows.jsonl")
     state = images / "run/rows.jsonl.pgcli"
@@ -314,7 +298,7 @@ def test_kept_answers_of_no_row_with_an_error_are_left_out(images: Path, number:
 
 
 @pytest.mark.slow
-def test_run_that_saved_nothing_may_be_killed_while_it_cleans_up(images: Path) -> None:
+def test_run_that_saved_nothing_may_be_killed_while_it_cleans_up(images):
     """Whatever is left of its state is no reason to refuse the next run."""
 
     def refuse(*model: Any, **options: Any) -> Any:

@@ -1,7 +1,5 @@
 """A run that is killed before any of its writes is resumed to the rows of an undisturbed one."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal
@@ -31,7 +29,7 @@ def left(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_killed_at_any_write(images: Path, kind: str, step: int) -> None:
+def test_killed_at_any_write(images, kind, step):
     output, options = KINDS[kind]
     rows = whole(images, kind)
     for number in range(1, 1000, step):
@@ -51,7 +49,7 @@ def test_killed_at_any_write(images: Path, kind: str, step: int) -> None:
 
 
 @pytest.mark.parametrize("end", ["removed", "noted", "failed"])
-def test_process_that_was_killed_as_it_ended_is_dead(tmp_path: Path, end: str) -> None:
+def test_process_that_was_killed_as_it_ended_is_dead(tmp_path, end):
     store = LocalStore(tmp_path / "state", create=True)
 
     def ends(*_: object, before: Calls) -> int:
@@ -72,7 +70,7 @@ def test_process_that_was_killed_as_it_ended_is_dead(tmp_path: Path, end: str) -
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if "engines" in kind])
 @pytest.mark.parametrize("step", [13, pytest.param(1, marks=pytest.mark.nightly)])
-def test_an_engine_killed_at_any_write_is_replaced(images: Path, kind: str, step: int) -> None:
+def test_an_engine_killed_at_any_write_is_replaced(images, kind, step):
     """The command goes on with another one, which finds the rows that were left."""
     output, options = KINDS[kind]
     rows = whole(images, kind)
@@ -98,7 +96,7 @@ def test_an_engine_killed_at_any_write_is_replaced(images: Path, kind: str, step
 
 @pytest.mark.parametrize("kills", [12, pytest.param(150, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("kind", KINDS)
-def test_runs_killed_at_random_moments_lose_no_row(images: Path, kind: str, kills: int) -> None:
+def test_runs_killed_at_random_moments_lose_no_row(images, kind, kills):
     """Again and again, one of two where several may write the output."""
     output, options = KINDS[kind]
     rows, rng = whole(images, kind), random.Random(kills)

@@ -1,11 +1,7 @@
 """`--limit N`: the first N rows, prompts counted, of whatever kind of run."""
 
-from __future__ import annotations
-
 import os
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,7 +13,7 @@ SHARDS = {"shard": "0/2", "rows_per_file": 3}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_limit_counts_rows(images: Path, kind: str) -> None:
+def test_limit_counts_rows(images, kind):
     expected = whole(images, kind)
     output, options = KINDS[kind]
     for limit in LIMITS:
@@ -27,7 +23,7 @@ def test_limit_counts_rows(images: Path, kind: str) -> None:
         assert rows_of(folder, output) == expected[:limit]
 
 
-def test_limit_counts_the_rows_of_all_shards(images: Path) -> None:
+def test_limit_counts_the_rows_of_all_shards(images):
     expected = whole(images, "folder")
     for limit in (2, 5, 13):
         folder = fresh(images, "limited")
@@ -40,9 +36,7 @@ def test_limit_counts_the_rows_of_all_shards(images: Path) -> None:
 @pytest.mark.parametrize("options", [{}, {"engines": 2}], ids=["alone", "engines"])
 @pytest.mark.parametrize("source", ["../images", "-"])
 @pytest.mark.parametrize("output", ["-", "rows.txt", "rows.jsonl"])
-def test_limit_counts_rows_of_a_stream(
-    images: Path, output: str, source: str, options: dict[str, Any]
-) -> None:
+def test_limit_counts_rows_of_a_stream(images, output, source, options):
     names = [f"../images/{number:03}.png\n" for number in range(10)]
     (images / "names").write_text("".join(names))
     folder = fresh(images, "limited")

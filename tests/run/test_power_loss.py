@@ -1,7 +1,5 @@
 """After a power loss the rows that were synced remain, and the run resumes to the same output."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil
@@ -49,9 +47,7 @@ def after_power_loss() -> None:
     pgcli.run.state.processes.SILENT_SECONDS = 0.0
 
 
-def test_what_is_saved_is_on_disk_when_the_call_returns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_saved_is_on_disk_when_the_call_returns(tmp_path, monkeypatch):
     store = LocalStore(tmp_path / "state", create=True)
     disk = Disk(store.path, 0)
     with disk.on(monkeypatch):
@@ -68,7 +64,7 @@ def test_what_is_saved_is_on_disk_when_the_call_returns(
 
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("kind", ALONE)
-def test_power_loss_at_any_call(images: Path, kind: str, step: int) -> None:
+def test_power_loss_at_any_call(images, kind, step):
     output, options = KINDS[kind]
     rows = whole(images, kind)
     for number in range(1, 2000, step):
@@ -87,7 +83,7 @@ def test_power_loss_at_any_call(images: Path, kind: str, step: int) -> None:
 
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("kind", ["lines", "parquet", "folder"])
-def test_power_loss_while_errors_are_asked_again(images: Path, kind: str, step: int) -> None:
+def test_power_loss_while_errors_are_asked_again(images, kind, step):
     output, options = KINDS[kind]
     shutil.copytree(images / "images", images / "kept")
     try:

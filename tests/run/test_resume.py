@@ -1,7 +1,5 @@
 """What a second command makes of the output of a first: more rows, none twice, or a refusal."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -23,7 +21,7 @@ ALONE = [kind for kind in KINDS if kind not in ("join", "shard")]
 
 
 @pytest.fixture
-def images(tmp_path: Path) -> Path:
+def images(tmp_path) -> Path:
     make_images(tmp_path / "images", 8, broken=[3])
     (tmp_path / "run").mkdir()
     return tmp_path
@@ -34,7 +32,7 @@ def ids(rows: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_limit_that_grows_ends_with_the_rows_of_a_whole_run(images: Path, kind: str) -> None:
+def test_a_limit_that_grows_ends_with_the_rows_of_a_whole_run(images, kind):
     output, options = KINDS[kind]
     for limit, rows in ((3, 3), (3, 3), (2, 3), (7, 7), (None, 16)):
         more = {} if limit is None else {"limit": limit}
@@ -44,7 +42,7 @@ def test_a_limit_that_grows_ends_with_the_rows_of_a_whole_run(images: Path, kind
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_grown_run_computes_no_row_again(images: Path, kind: str) -> None:
+def test_a_grown_run_computes_no_row_again(images, kind):
     """With --join it computed all rows of a file again that had some of them."""
     output, options = KINDS[kind]
     (images / "computed").touch()
@@ -55,7 +53,7 @@ def test_a_grown_run_computes_no_row_again(images: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ALONE)
-def test_a_smaller_limit_loses_no_row_of_a_killed_run(images: Path, kind: str) -> None:
+def test_a_smaller_limit_loses_no_row_of_a_killed_run(images, kind):
     output, options = KINDS[kind]
     for number in range(30, 100, 9):
         shutil.rmtree(images / "run")
@@ -72,7 +70,7 @@ def test_a_smaller_limit_loses_no_row_of_a_killed_run(images: Path, kind: str) -
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_new_images_follow_wherever_their_names_sort(images: Path, kind: str) -> None:
+def test_new_images_follow_wherever_their_names_sort(images, kind):
     output, options = KINDS[kind]
     assert finish(images / "run", output, **options)[0] == 3
     before = rows_of(images / "run", output)
@@ -85,7 +83,7 @@ def test_new_images_follow_wherever_their_names_sort(images: Path, kind: str) ->
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_rows_of_removed_images_stay_and_are_told(images: Path, kind: str) -> None:
+def test_rows_of_removed_images_stay_and_are_told(images, kind):
     output, options = KINDS[kind]
     assert finish(images / "run", output, **options)[0] == 3
     before = rows_of(images / "run", output)
@@ -97,9 +95,7 @@ def test_rows_of_removed_images_stay_and_are_told(images: Path, kind: str) -> No
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_image_that_changed_is_refused_and_one_that_was_repaired_is_not(
-    images: Path, kind: str
-) -> None:
+def test_an_image_that_changed_is_refused_and_one_that_was_repaired_is_not(images, kind):
     output, options = KINDS[kind]
     assert finish(images / "run", output, **options)[0] == 3
     before = rows_of(images / "run", output)
@@ -114,9 +110,7 @@ def test_an_image_that_changed_is_refused_and_one_that_was_repaired_is_not(
 
 @pytest.mark.parametrize("kind", ALONE)
 @pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.nightly)])
-def test_retries_killed_at_any_write_end_with_all_rows_answered(
-    images: Path, kind: str, step: int
-) -> None:
+def test_retries_killed_at_any_write_end_with_all_rows_answered(images, kind, step):
     output, options = KINDS[kind]
     assert finish(images / "run", output, **options)[0] == 3
     good = {row for row in rows_of(images / "run", output) if '"error": null' in row}
@@ -141,9 +135,7 @@ def test_retries_killed_at_any_write_end_with_all_rows_answered(
 
 @pytest.mark.parametrize("kind", ALONE)
 @pytest.mark.parametrize("step", [9, pytest.param(1, marks=pytest.mark.nightly)])
-def test_overwriting_killed_at_any_write_never_mixes_rows(
-    images: Path, kind: str, step: int
-) -> None:
+def test_overwriting_killed_at_any_write_never_mixes_rows(images, kind, step):
     """Afterwards the output has rows of the old run or of the new, and the command ends it."""
     output, options = KINDS[kind]
     assert finish(images / "run", output, prompt=("old", "older", "oldest"), **options)[0] == 3
@@ -166,7 +158,7 @@ def test_overwriting_killed_at_any_write_never_mixes_rows(
 
 
 @pytest.mark.parametrize("kind", ["lines", "parquet", "folder"])
-def test_an_interrupted_overwrite_goes_on_without_the_option(images: Path, kind: str) -> None:
+def test_an_interrupted_overwrite_goes_on_without_the_option(images, kind):
     output, options = KINDS[kind]
     assert finish(images / "run", output, prompt=("old",), **options)[0] == 3
     for number in range(30, 60, 10):  # the record is the new one
@@ -178,7 +170,7 @@ def test_an_interrupted_overwrite_goes_on_without_the_option(images: Path, kind:
         assert rows_of(folder, output) == whole(images, kind)
 
 
-def test_a_file_cut_at_any_byte_resumes_to_the_same_bytes(images: Path) -> None:
+def test_a_file_cut_at_any_byte_resumes_to_the_same_bytes(images):
     """A power loss may cut a file anywhere: whole rows stay, and the others are answered again."""
     folder = images / "run"
     finish(folder, "rows.jsonl")
@@ -190,9 +182,7 @@ def test_a_file_cut_at_any_byte_resumes_to_the_same_bytes(images: Path) -> None:
 
 
 @pytest.mark.parametrize("gap", [(3, 6, 10), (0, 1, 2), (5, 15, 16), (3, 4, 14)])
-def test_rows_that_engines_left_beyond_a_gap_come_after_it(
-    images: Path, gap: tuple[int, int, int]
-) -> None:
+def test_rows_that_engines_left_beyond_a_gap_come_after_it(images, gap):
     """A killed command with engines leaves such rows, and one process may resume it."""
     saved, first, end = gap
     folder = images / "run"
@@ -207,7 +197,7 @@ def test_rows_that_engines_left_beyond_a_gap_come_after_it(
 
 
 @pytest.mark.nightly
-def test_resuming_a_long_run_takes_less_than_its_start() -> None:
+def test_resuming_a_long_run_takes_less_than_its_start():
     program = [sys.executable, "benchmarks/resume.py", "--rows", "200000"]
     done = subprocess.run(
         program, cwd=ROOT, check=True, capture_output=True, text=True, timeout=600
@@ -216,7 +206,7 @@ def test_resuming_a_long_run_takes_less_than_its_start() -> None:
     assert resumed < begun
 
 
-def test_other_versions_are_told_once(images: Path) -> None:
+def test_other_versions_are_told_once(images):
     folder = images / "run"
     finish(folder, "rows.jsonl", limit=3)
     file = folder / "rows.jsonl.pgcli" / "run.json"

@@ -1,7 +1,5 @@
 """Signals end a run in order: rows in progress are saved, and a second signal ends it at once."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time
@@ -22,7 +20,7 @@ SECONDS = 0.01  # for an image
 
 
 @pytest.fixture
-def images(tmp_path: Path) -> Path:
+def images(tmp_path) -> Path:
     make_images(tmp_path / "images", 40, broken=[3])
     (tmp_path / "run").mkdir()
     (tmp_path / "computed").touch()
@@ -42,9 +40,7 @@ def wait_for(claim: Any) -> None:
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_signal_saves_the_rows_in_progress(
-    images: Path, kind: str, signum: signal.Signals
-) -> None:
+def test_a_signal_saves_the_rows_in_progress(images, kind, signum):
     output, options = KINDS[kind]
     pid = start(images / "run", output, seconds=SECONDS, before=os.setpgrp, **options)
     wait_for(lambda: computed(images) > 10)
@@ -62,7 +58,7 @@ def test_a_signal_saves_the_rows_in_progress(
 
 
 @pytest.mark.parametrize("kind", ["lines", "parquet", "join", "lines of engines"])
-def test_a_second_signal_ends_a_run_at_once(images: Path, kind: str) -> None:
+def test_a_second_signal_ends_a_run_at_once(images, kind):
     output, options = KINDS[kind]
     pid = start(images / "run", output, seconds=3, **options)
     wait_for(lambda: computed(images))

@@ -1,7 +1,5 @@
 """The state folder has the files that the documentation lists, and no others, whatever the run."""
 
-from __future__ import annotations
-
 import re
 import signal
 from collections.abc import Iterable
@@ -64,7 +62,7 @@ def state_files(folder: Path, output: str) -> list[str]:
     return [file.relative_to(state).as_posix() for file in state.rglob("*") if file.is_file()]
 
 
-def test_documentation_lists_the_names_that_this_program_removes() -> None:
+def test_documentation_lists_the_names_that_this_program_removes():
     names = documented()
     assert len(names) == len(OWN.pattern.split("|"))
     for name in names:
@@ -73,9 +71,7 @@ def test_documentation_lists_the_names_that_this_program_removes() -> None:
 
 
 @pytest.mark.parametrize("kind", RUNS)
-def test_state_of_a_complete_run_has_only_names_of_the_documentation(
-    images: Path, kind: str
-) -> None:
+def test_state_of_a_complete_run_has_only_names_of_the_documentation(images, kind):
     output, runs = RUNS[kind]
     folder = fresh(images, "complete")
     for options in runs:
@@ -86,7 +82,7 @@ def test_state_of_a_complete_run_has_only_names_of_the_documentation(
 
 
 @pytest.mark.slow
-def test_state_of_killed_runs_has_only_names_of_the_documentation(images: Path) -> None:
+def test_state_of_killed_runs_has_only_names_of_the_documentation(images):
     seen = set[str]()
     for output, runs in RUNS.values():
         for number in range(3, 1000, STEP):
@@ -100,7 +96,7 @@ def test_state_of_killed_runs_has_only_names_of_the_documentation(images: Path) 
     assert seen == {*documented()}
 
 
-def test_state_in_a_store_has_only_names_of_the_documentation(tmp_path: Path) -> None:
+def test_state_in_a_store_has_only_names_of_the_documentation(tmp_path):
     make_images(tmp_path / "images", 4)
 
     def names(url: str) -> set[str]:
@@ -121,7 +117,7 @@ def test_state_in_a_store_has_only_names_of_the_documentation(tmp_path: Path) ->
         assert names(url) <= {*documented()} - {"lock", "log.txt"}
 
 
-def test_errors_are_those_of_rows_and_not_of_kept_values() -> None:
+def test_errors_are_those_of_rows_and_not_of_kept_values():
     schema, kept = RowSchema(keep=("note",)), {"note": {"error": "mine"}}
     lines = [json_line(replace(one, kept=kept), schema) for one in (answer(), refused())]
     assert errors_in(line.encode() for line in lines) == {refused().error: 1}

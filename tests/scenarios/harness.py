@@ -37,8 +37,6 @@ with three digits and compared with a tolerance; all else is compared as text.
 `python -m tests.scenarios.record NAME...` writes files again.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

@@ -15,8 +15,6 @@ tables         a folder of two tables of one image as bytes each, below shop=de/
 shard.tar      an archive of two samples: an image, JSON and a text each
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from datetime import UTC, datetime

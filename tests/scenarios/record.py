@@ -1,7 +1,5 @@
 """Writes scenarios again as the program is now: `python -m tests.scenarios.record [NAME...]`."""
 
-from __future__ import annotations
-
 import sys
 import tempfile
 import time

@@ -1,7 +1,5 @@
 """What a scenario records of a file: lines that a person can read, without what varies."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

@@ -1,7 +1,5 @@
 """Logits of pgcli and of transformers for the same images and prompts, to compare adapters."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

@@ -1,7 +1,5 @@
 """A folder of awkward files, each with its expected result: answered, or the code of an error."""
 
-from __future__ import annotations
-
 import io
 import os
 import stat

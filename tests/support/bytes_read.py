@@ -1,7 +1,5 @@
 """Counts the bytes that this process reads."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 

@@ -1,7 +1,5 @@
 """A stopwatch whose time is set by the test."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 import torch

@@ -3,8 +3,6 @@
 Not in Triton's interpreter, whose rules are laxer: run it as a process of its own.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -1,7 +1,5 @@
 """Runs `pgcli eval` on rows and truths in the working folder."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from pathlib import Path

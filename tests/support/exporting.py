@@ -1,7 +1,5 @@
 """Result files made of rows, and `pgcli export` run on them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from pathlib import Path

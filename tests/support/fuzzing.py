@@ -5,8 +5,6 @@ of the contract. Hypothesis runs each on damaged seeds in `test_fuzz.py`; the co
 them at random for as long as it is told.
 """
 
-from __future__ import annotations
-
 import argparse
 import io
 import json

@@ -1,7 +1,5 @@
 """Rows and images for the tests of the gallery."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

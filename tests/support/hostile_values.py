@@ -1,7 +1,5 @@
 """Values that are put in the place of each value of a JSON document."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """A local server that speaks the protocol of the Hugging Face Hub, and fails on request."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import threading

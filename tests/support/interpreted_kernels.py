@@ -1,7 +1,5 @@
 """The Triton kernels, in Triton's interpreter where there is no GPU."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any

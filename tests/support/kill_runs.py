@@ -6,8 +6,6 @@ until all rows are there. Rows are compared during the run, and files byte for b
 those of a run that nothing disturbs.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os

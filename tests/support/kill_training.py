@@ -5,8 +5,6 @@ evaluates and saves its state after each update. Every third one is ended by SIG
 printed as JSON.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

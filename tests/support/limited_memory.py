@@ -1,7 +1,5 @@
 """Engines around the tiny model, images of noise for them, and memory that runs out."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """A local web server that fails in the way that the requested path names."""
 
-from __future__ import annotations
-
 import gzip
 import ssl
 import time

@@ -1,7 +1,5 @@
 """The tests that pages and tables name."""
 
-from __future__ import annotations
-
 import ast
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Checkpoints of transformers written in open_clip's layout."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

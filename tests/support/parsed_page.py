@@ -1,7 +1,5 @@
 """A page of results as a browser parses it."""
 
-from __future__ import annotations
-
 import json
 from base64 import b64decode
 from html.parser import HTMLParser

@@ -1,7 +1,5 @@
 """Adapters that PEFT writes: every kind of LoRA that is read here."""
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Simulates a power loss: any part of what was written since the last fsync may remain."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

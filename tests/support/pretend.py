@@ -5,8 +5,6 @@ answers `an image of W x H`. Where PRETEND_ANSWERS, a JSON
 list, has a text for the image's index, it answers that, with a box of that label.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The published configuration of PaliGemma 3b at 224 pixels, in the Hub's words."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from benchmarks.measure import TEXT, VISION

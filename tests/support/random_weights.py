@@ -1,7 +1,5 @@
 """Modules with random weights, as zeros and ones could hide errors."""
 
-from __future__ import annotations
-
 from typing import TypeVar
 
 import torch

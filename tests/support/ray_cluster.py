@@ -1,7 +1,5 @@
 """A Ray cluster on this machine, whose nodes have GPUs that are only counted."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

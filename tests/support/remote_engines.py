@@ -4,8 +4,6 @@ They answer as the pretended model does, take CHUNK_SECONDS for four rows, and t
 some images: of one whose name has `kills` always, and of `kills once` only the first time.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import time

@@ -1,7 +1,5 @@
 """The kinds of runs that tests disturb, and what an undisturbed one writes."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Runs of the command line in processes of their own, with the pretended model."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Rows saved as a run saves them, without the run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

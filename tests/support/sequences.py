@@ -1,7 +1,5 @@
 """Sequences without an engine around them: prompts as ids, run to their ends in one batch."""
 
-from __future__ import annotations
-
 import random
 from collections import abc
 

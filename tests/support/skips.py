@@ -1,7 +1,5 @@
 """The skips that CI allows: any other reason fails the run."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """Sources of every format with the same number of rows, made in the current folder."""
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Images, archives and tables that tests serve from stores, and how each store is found."""
 
-from __future__ import annotations
-
 import io
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """The lines of docs/results.md that make detections for supervision."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from pathlib import Path

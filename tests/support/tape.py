@@ -1,7 +1,5 @@
 """A tape that records operations and replays them as a CUDA graph would, on the CPU."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

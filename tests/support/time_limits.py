@@ -1,7 +1,5 @@
 """Time limits of tests that hold on a busy machine, too."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from time import monotonic, perf_counter, process_time

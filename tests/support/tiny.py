@@ -1,7 +1,5 @@
 """Small random checkpoints that transformers writes, for comparison with it."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

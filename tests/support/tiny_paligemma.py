@@ -1,7 +1,5 @@
 """A random PaliGemma of a few thousand weights with the built-in model's tokenizer."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

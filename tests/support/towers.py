@@ -1,7 +1,5 @@
 """Small random two towers and classifiers that transformers writes, with tokenizers made here."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

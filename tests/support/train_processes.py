@@ -1,7 +1,5 @@
 """Runs command lines in several processes that are connected as torchrun connects them."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

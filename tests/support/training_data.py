@@ -1,7 +1,5 @@
 """Plain coloured images with texts and labels, which tiny models learn, and what runs wrote."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

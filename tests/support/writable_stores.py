@@ -1,7 +1,5 @@
 """Local servers that objects are put into, as into S3."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The program from end to end: commands, and the rows and exit codes they give."""
 
-from __future__ import annotations
-
 import json
 import os
 import select
@@ -56,7 +54,7 @@ def assert_tidy(done: Done, code: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def awkward_folder(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str | None]]:
+def awkward_folder(tmp_path_factory) -> tuple[Path, list[str | None]]:
     """The folder, and the expected results of its files in the order of the input."""
     folder = tmp_path_factory.mktemp("awkward")
     fates = awkward.make(folder)
@@ -70,13 +68,11 @@ def awkward_folder(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list
 
 
 @pytest.fixture(scope="module")
-def awkward_rows(awkward_folder: tuple[Path, list[str | None]]) -> list[Row]:
+def awkward_rows(awkward_folder) -> list[Row]:
     return rows_of(pgcli("caption", awkward_folder[0], *DEMO), code=3)
 
 
-def test_readable_files_are_answered_and_broken_ones_are_errors(
-    awkward_folder: tuple[Path, list[str | None]], awkward_rows: list[Row]
-) -> None:
+def test_readable_files_are_answered_and_broken_ones_are_errors(awkward_folder, awkward_rows):
     assert [row["error"] for row in awkward_rows] == awkward_folder[1]
     assert [row["index"] for row in awkward_rows] == list(range(len(awkward_rows)))
     for row in awkward_rows:
@@ -86,7 +82,7 @@ def test_readable_files_are_answered_and_broken_ones_are_errors(
         assert (row["task"], row["prompt"]) == ("caption", "caption en")
 
 
-def test_paths_in_rows_open_their_images(awkward_rows: list[Row]) -> None:
+def test_paths_in_rows_open_their_images(awkward_rows):
     answered = [row for row in awkward_rows if row["error"] is None]
     paths = b"\0".join(os.fsencode(row["image"]) for row in answered)
     again = rows_of(pgcli("caption", "-", "-0", *DEMO, stdin=paths))
@@ -102,7 +98,7 @@ def test_paths_in_rows_open_their_images(awkward_rows: list[Row]) -> None:
     [pytest.param([], marks=pytest.mark.slow), ["--workers", "0"]],
     ids=["processes", "here"],
 )
-def test_row_of_a_slow_pipe_is_shown_before_the_next_arrives(workers: list[str]) -> None:
+def test_row_of_a_slow_pipe_is_shown_before_the_next_arrives(workers):
     words = [sys.executable, "-m", "pgcli", "caption", "-", "--quiet", *workers]
     run = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT)
     assert run.stdin is not None
@@ -124,7 +120,7 @@ def test_row_of_a_slow_pipe_is_shown_before_the_next_arrives(workers: list[str])
 
 
 @pytest.fixture(scope="module")
-def many_images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def many_images(tmp_path_factory) -> Path:
     """A folder of 3,000 small images."""
     folder = tmp_path_factory.mktemp("many_images")
     for number in range(3000):
@@ -137,13 +133,7 @@ def many_images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # images take as much, and the bound of the contract is checked instead.
 @pytest.mark.nightly
 @pytest.mark.parametrize(("workers", "rows", "growth_mib"), [(0, 2000, 6), (2, 3000, 100)])
-def test_memory_stays_flat_over_thousands_of_images(
-    many_images: Path,
-    tiny: Path,
-    workers: int,
-    rows: int,
-    growth_mib: int,
-) -> None:
+def test_memory_stays_flat_over_thousands_of_images(many_images, tiny, workers, rows, growth_mib):
     model = ("--model", str(tiny), "--device", "cpu", "--batch-size", "32")
     options = ("--max-new-tokens", "4", "--workers", str(workers), "--limit", str(rows))
     command = [*PROGRAM, "caption", str(many_images), *model, *options]

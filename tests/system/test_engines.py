@@ -1,7 +1,5 @@
 """`--engines`: how many there are, of how many threads, and on which device."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest
@@ -12,7 +10,7 @@ from pgcli.run.workers.slots import EngineSlot, engine_slots
 from tests.support.runs import EXAMPLES
 
 
-def test_small_models_have_one_thread_for_each_engine() -> None:
+def test_small_models_have_one_thread_for_each_engine():
     slots = partial(engine_slots, device="cpu", cores=4)
     assert slots(None, checkpoint_bytes=10**6, rows=10) == [EngineSlot(1)]
     assert slots(None, checkpoint_bytes=10**6, rows=10**6) == [EngineSlot(1)] * 4
@@ -28,11 +26,11 @@ def test_small_models_have_one_thread_for_each_engine() -> None:
     ("rows", "cores", "engines"),
     [(499, 2, 1), (500, 2, 2), (500, 1, 1), (1000, 16, 4), (10**6, 64, 8)],
 )
-def test_engines_are_as_many_as_save_time(rows: int, cores: int, engines: int) -> None:
+def test_engines_are_as_many_as_save_time(rows, cores, engines):
     assert len(engine_slots(None, "cpu", 10**6, rows=rows, cores=cores)) == engines
 
 
-def test_each_gpu_has_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_gpu_has_an_engine(monkeypatch):
     monkeypatch.setattr("pgcli.run.workers.slots.visible_gpus", lambda: 2)
     slots = partial(engine_slots, checkpoint_bytes=10**10, rows=10)
     assert slots(None, "auto") == [EngineSlot(1, "cuda:0"), EngineSlot(1, "cuda:1")]

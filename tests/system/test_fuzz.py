@@ -1,7 +1,5 @@
 """Fuzzing: damaged input has a documented outcome. `fuzzing.py` runs it for longer."""
 
-from __future__ import annotations
-
 import random
 
 import pytest
@@ -14,13 +12,13 @@ EXAMPLES = {"images": 150, "manifests": 150, "checkpoints": 150, "answers": 100}
 
 
 @pytest.mark.parametrize("target", fuzzing.TARGETS)
-def test_every_seed_has_a_documented_outcome(target: str) -> None:
+def test_every_seed_has_a_documented_outcome(target):
     for data in (b"", b"\0", *fuzzing.SEEDS[target]()):
         fuzzing.watched(target, data)
 
 
 @pytest.mark.parametrize("target", fuzzing.TARGETS)
-def test_damaged_seeds_have_documented_outcomes(target: str) -> None:
+def test_damaged_seeds_have_documented_outcomes(target):
     known = list(fuzzing.SEEDS[target]())
 
     @settings(max_examples=EXAMPLES[target], suppress_health_check=list(HealthCheck), database=None)
@@ -34,5 +32,5 @@ def test_damaged_seeds_have_documented_outcomes(target: str) -> None:
 @pytest.mark.slow
 @given(st.text())
 @settings(max_examples=100)
-def test_answer_of_any_text_is_read_back_equal(text: str) -> None:
+def test_answer_of_any_text_is_read_back_equal(text):
     fuzzing.watched("answers", text.encode("utf-16-le", "surrogatepass"))

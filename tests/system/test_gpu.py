@@ -1,7 +1,5 @@
 """The command line on a CUDA device: its dtypes, and out-of-memory errors."""
 
-from __future__ import annotations
-
 import gc
 import json
 from collections.abc import Iterator
@@ -29,7 +27,7 @@ def captions(output: Path, *options: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
 
 
-def test_float32_rows_are_those_of_the_cpu(tmp_path: Path) -> None:
+def test_float32_rows_are_those_of_the_cpu(tmp_path):
     expected = captions(tmp_path / "cpu.jsonl", "--device", "cpu", "--dtype", "float32")
     rows = captions(tmp_path / "cuda.jsonl", "--device", "cuda", "--dtype", "float32")
     for row, other in zip(rows, expected, strict=True):
@@ -37,7 +35,7 @@ def test_float32_rows_are_those_of_the_cpu(tmp_path: Path) -> None:
         assert row["logprob"] == pytest.approx(other["logprob"], abs=1e-3)
 
 
-def test_auto_is_bfloat16_and_answers_nearly_alike(tmp_path: Path) -> None:
+def test_auto_is_bfloat16_and_answers_nearly_alike(tmp_path):
     expected = captions(tmp_path / "float32.jsonl", "--device", "cuda", "--dtype", "float32")
     rows = captions(tmp_path / "auto.jsonl", "--device", "cuda")
     same = sum(row["answer"] == other["answer"] for row, other in zip(rows, expected, strict=True))
@@ -46,9 +44,7 @@ def test_auto_is_bfloat16_and_answers_nearly_alike(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("error::UserWarning")
-def test_fused_and_recorded_steps_answer_as_plain_ones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fused_and_recorded_steps_answer_as_plain_ones(tmp_path, monkeypatch):
     options = ("--device", "cuda", "--dtype", "float32", "--batch-size", "16")
     rows = captions(tmp_path / "recorded.jsonl", *options)
     monkeypatch.setattr("pgcli.engine.loader.optimize_for_device", lambda *given: None)
@@ -59,7 +55,7 @@ def test_fused_and_recorded_steps_answer_as_plain_ones(
 
 
 @pytest.mark.filterwarnings("error::UserWarning")
-def test_recordings_hold_after_others_are_gone() -> None:
+def test_recordings_hold_after_others_are_gone():
     """A step that needs a workspace of cuBLAS, which the graphs of a process share."""
     torch.manual_seed(0)
     x, weight = (
@@ -97,7 +93,7 @@ def limited_memory() -> Iterator[None]:
     torch.cuda.empty_cache()
 
 
-def test_real_oom_halves_the_batch_and_loses_no_row(tmp_path: Path, limited_memory: None) -> None:
+def test_real_oom_halves_the_batch_and_loses_no_row(tmp_path, limited_memory):
     options = ("--device", "cuda", "--dtype", "float32", "--batch-size", "64")
     gc.collect()
     torch.cuda.empty_cache()

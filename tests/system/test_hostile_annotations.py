@@ -1,7 +1,5 @@
 """Edits and annotation files of other programs, with any value anywhere."""
 
-from __future__ import annotations
-
 import json
 from copy import deepcopy
 from pathlib import Path
@@ -58,9 +56,7 @@ def seed(kind: str) -> Any:
 @pytest.mark.parametrize("kind", KINDS)
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_any_value_anywhere_has_a_documented_exit_code(
-    kind: str, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory, monkeypatch: Any
-) -> None:
+def test_any_value_anywhere_has_a_documented_exit_code(kind, data, tmp_path_factory, monkeypatch):
     if kind not in SEEDS:
         monkeypatch.chdir(tmp_path_factory.mktemp(kind))
         SEEDS[kind] = (Path.cwd(), seed(kind))
@@ -90,8 +86,8 @@ LINES = ["0 0.5 0.5 0.5 0.5", "1 0 0 0.5 0 0.5 0.5", "names: [a]", "- x", "&a", 
     names=st.lists(st.sampled_from(LINES), max_size=4),
 )
 def test_any_text_in_a_folder_of_yolo_has_a_documented_exit_code(
-    labels: list[str], names: list[str], tmp_path: Path, monkeypatch: Any
-) -> None:
+    labels, names, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     if not Path("yolo").exists():
         Path("photos").mkdir()

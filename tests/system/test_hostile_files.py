@@ -1,7 +1,5 @@
 """Files that are not what they seem: pipes, devices, locked files, and links that are swapped."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -22,19 +20,19 @@ pytestmark = pytest.mark.usefixtures("clean_environment")
 
 
 @pytest.fixture
-def image(tmp_path: Path) -> Path:
+def image(tmp_path) -> Path:
     drawing(20, 10).save(tmp_path / "a.png")
     return tmp_path / "a.png"
 
 
 @pytest.fixture
-def checkpoint(tmp_path: Path) -> Path:
+def checkpoint(tmp_path) -> Path:
     """The built-in model as files of its own."""
     return Path(shutil.copytree(BUILTIN, tmp_path / "model"))
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
-def test_pipe_among_the_files_of_a_checkpoint_is_named(name: str, checkpoint: Path) -> None:
+def test_pipe_among_the_files_of_a_checkpoint_is_named(name, checkpoint):
     (checkpoint / name).unlink()
     os.mkfifo(checkpoint / name)
     with pytest.raises(InvalidCheckpoint, match=f"{name} is not a regular file"):
@@ -42,14 +40,14 @@ def test_pipe_among_the_files_of_a_checkpoint_is_named(name: str, checkpoint: Pa
 
 
 @pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def here(monkeypatch, tmp_path) -> None:
     """A working folder that other users may enter, though not its parents."""
     monkeypatch.chdir(tmp_path)
     tmp_path.chmod(0o755)
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
-def test_locked_model_file_is_not_called_damaged(name: str, checkpoint: Path, here: None) -> None:
+def test_locked_model_file_is_not_called_damaged(name, checkpoint, here):
     (checkpoint / name).chmod(0)
     with unprivileged(), pytest.raises(InvalidCheckpoint) as refused:
         load(find("./model"))
@@ -59,7 +57,7 @@ def test_locked_model_file_is_not_called_damaged(name: str, checkpoint: Path, he
 
 
 @pytest.mark.parametrize("mode", [0o000, 0o444, 0o111])
-def test_locked_model_folder_is_named(mode: int, checkpoint: Path, here: None) -> None:
+def test_locked_model_folder_is_named(mode, checkpoint, here):
     checkpoint.chmod(mode)
     with unprivileged(), pytest.raises(ModelUnavailable) as refused:
         find("./model")
@@ -69,8 +67,8 @@ def test_locked_model_folder_is_named(mode: int, checkpoint: Path, here: None) -
 
 @pytest.mark.parametrize("source", ["images", "images/rows.jsonl"])
 def test_link_that_is_swapped_just_before_it_is_opened_is_not_followed(
-    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    source, tmp_path, monkeypatch
+):
     images, output = tmp_path / "images", tmp_path / "rows.jsonl"
     link, secret = images / "b.png", tmp_path / "secret.png"
     images.mkdir()

@@ -1,7 +1,5 @@
 """Result files and run records that another program wrote or damaged."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
@@ -31,7 +29,7 @@ DOCUMENTED = {0, 2, 3, 4, 5, 13}
 
 
 @pytest.fixture
-def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def workdir(tmp_path, monkeypatch) -> Path:
     """A folder with a complete run of two sources, and a copy of it named `sound`."""
     workdir = tmp_path / "run"
     workdir.mkdir()
@@ -77,7 +75,7 @@ def run(command: str, number: int) -> int:
 
 
 @pytest.mark.parametrize("examples", [40, pytest.param(250, marks=pytest.mark.nightly)])
-def test_hostile_rows_and_records_have_documented_exit_codes(workdir: Path, examples: int) -> None:
+def test_hostile_rows_and_records_have_documented_exit_codes(workdir, examples):
     sound = workdir.parent / "sound"
     originals = {
         name: json.loads((sound / name).read_text().splitlines(keepends=True)[0])
@@ -112,9 +110,7 @@ def test_hostile_rows_and_records_have_documented_exit_codes(workdir: Path, exam
 
 @pytest.mark.parametrize("levels", [900, 5000])
 @pytest.mark.parametrize("at", [1, 2])
-def test_row_nested_too_deeply_is_named(
-    capsys: Capture, tmp_path: Path, levels: int, at: int
-) -> None:
+def test_row_nested_too_deeply_is_named(capsys, tmp_path, levels, at):
     rows = [to_text(row) for row in detected(make_images(tmp_path / "images"))]
     rows[at] = to_text({**json.loads(rows[at]), "more": f"deep {levels}"})
     file = tmp_path / "rows.jsonl"
@@ -126,7 +122,7 @@ def test_row_nested_too_deeply_is_named(
         pgcli.read(file)
 
 
-def test_invalid_run_record_is_reported(capsys: Capture, workdir: Path) -> None:
+def test_invalid_run_record_is_reported(capsys, workdir):
     file = Path("rows.jsonl.pgcli/run.json")
     known = json.loads(file.read_text())
     file.write_text(json.dumps(known | {"input": known["input"] | {"sources": 5}}))
@@ -140,7 +136,7 @@ def test_invalid_run_record_is_reported(capsys: Capture, workdir: Path) -> None:
     assert "run.json is not a record of a run" in capsys.readouterr().err
 
 
-def test_rows_without_optional_columns_are_read(tmp_path: Path) -> None:
+def test_rows_without_optional_columns_are_read(tmp_path):
     kept = ("index", "id", "image", "task", "prompt", "answer", "boxes", "error", "width", "height")
     rows = [
         {name: row[name] for name in kept} for row in detected(make_images(tmp_path / "images"))
@@ -153,7 +149,7 @@ def test_rows_without_optional_columns_are_read(tmp_path: Path) -> None:
     assert (drawn / "a.png").is_file()
 
 
-def test_images_of_a_reordered_archive_are_found_by_their_names(workdir: Path) -> None:
+def test_images_of_a_reordered_archive_are_found_by_their_names(workdir):
     image, other = Path("c.png").read_bytes(), encoded(drawing(70, 70), "PNG")
     members = {"b.png": other, "a.png": image, "a.json": b'{"n": 1}'}
     Path("photos.tar").write_bytes(tar_of(members.items()))

@@ -1,7 +1,5 @@
 """Hostile names and captions: every image is answered, and nothing raw reaches a terminal."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -66,7 +64,7 @@ def readable(text: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory) -> Path:
     """An image for every awkward name; there are more names than captions."""
     folder = tmp_path_factory.mktemp("names")
     names = [f"{name}.png" for name in AWKWARD_NAMES]
@@ -77,19 +75,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def ids(folder: Path) -> list[str]:
+def ids(folder) -> list[str]:
     found = [item.id for item in Inventory.scan([str(folder)])]
     assert len(found) == 2 * len(AWKWARD_NAMES) >= len(CAPTIONS)
     return found
 
 
 @pytest.fixture(scope="module")
-def captions(ids: list[str]) -> list[str]:
+def captions(ids) -> list[str]:
     return list(islice(cycle(CAPTIONS), len(ids)))
 
 
 @pytest.fixture(scope="module")
-def environment(captions: list[str]) -> dict[str, str]:
+def environment(captions) -> dict[str, str]:
     """The environment in which the pretended model answers with the captions."""
     return {"PRETEND_ANSWERS": json.dumps(captions)}
 
@@ -115,17 +113,13 @@ def assert_answered(rows: list[dict[str, Any]], ids: list[str], captions: list[s
     assert [row["boxes"][0]["label"] for row in rows] == list(map(readable, captions))
 
 
-def test_text_in_a_pipe_has_two_lines_for_every_name(
-    folder: Path, ids: list[str], environment: dict[str, str]
-) -> None:
+def test_text_in_a_pipe_has_two_lines_for_every_name(folder, ids, environment):
     shown = captioned(folder, environment, "--format", "text").decode()
     assert not steering(shown)
     assert shown.count("\n") == 2 * len(ids)
 
 
-def test_no_name_and_no_caption_controls_the_terminal(
-    folder: Path, ids: list[str], environment: dict[str, str]
-) -> None:
+def test_no_name_and_no_caption_controls_the_terminal(folder, ids, environment):
     shown = on_terminal("caption", folder, "--model", "demo", "-q", **environment)
     assert not steering(shown.replace("\r\n", "\n"))
     assert shown.count("\n") == 2 * len(ids)
@@ -134,8 +128,8 @@ def test_no_name_and_no_caption_controls_the_terminal(
 
 
 def test_json_on_a_terminal_with_a_bar_is_ascii_and_the_same_rows(
-    folder: Path, ids: list[str], captions: list[str], environment: dict[str, str]
-) -> None:
+    folder, ids, captions, environment
+):
     shown = OWN.sub(
         "\n", on_terminal("caption", folder, "--format", "jsonl", "--model", "demo", **environment)
     )
@@ -146,8 +140,8 @@ def test_json_on_a_terminal_with_a_bar_is_ascii_and_the_same_rows(
 
 
 def test_files_have_every_name_and_the_terminal_no_raw_text(
-    folder: Path, ids: list[str], captions: list[str], environment: dict[str, str], tmp_path: Path
-) -> None:
+    folder, ids, captions, environment, tmp_path
+):
     output = tmp_path / "rows.jsonl"
     shown = on_terminal(
         *("caption", folder, "--model", "demo", "-o", output, "--sidecar", ".txt"), **environment
@@ -163,8 +157,6 @@ def test_files_have_every_name_and_the_terminal_no_raw_text(
     assert written == sorted(readable(caption) + "\n" for caption in captions)
 
 
-def test_a_parquet_file_has_every_name_and_caption(
-    folder: Path, ids: list[str], captions: list[str], environment: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_parquet_file_has_every_name_and_caption(folder, ids, captions, environment, tmp_path):
     captioned(folder, environment, "-o", tmp_path / "rows.parquet")
     assert_answered(pq.read_table(tmp_path / "rows.parquet").to_pylist(), ids, captions)

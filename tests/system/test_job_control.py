@@ -1,7 +1,5 @@
 """Runs on a terminal: Ctrl-C, Ctrl-Z, a closed window, slow readers."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os
@@ -17,7 +15,6 @@ import termios
 import threading
 import time
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -103,7 +100,7 @@ def typed(*arguments: object) -> str:
     return shlex.join([*PRETEND, *map(str, arguments), "--model", "demo"])
 
 
-def test_ctrl_c_ends_the_run_its_workers_and_the_loop_around_it(tmp_path: Path) -> None:
+def test_ctrl_c_ends_the_run_its_workers_and_the_loop_around_it(tmp_path):
     output = tmp_path / "1.jsonl"
     terminal = shell(PRETEND_SECONDS="0.05")
     command = typed("caption", *MANY, "--workers", 2)
@@ -122,7 +119,7 @@ def test_ctrl_c_ends_the_run_its_workers_and_the_loop_around_it(tmp_path: Path) 
 
 
 @pytest.mark.nightly
-def test_ctrl_z_pauses_a_run(tmp_path: Path) -> None:
+def test_ctrl_z_pauses_a_run(tmp_path):
     output = tmp_path / "rows.jsonl"
     terminal = shell(PRETEND_SECONDS="0.03")
     terminal.type(f"{typed('caption', *MANY[:5], '--workers', 1, '-o', output)}\n")
@@ -140,7 +137,7 @@ def test_ctrl_z_pauses_a_run(tmp_path: Path) -> None:
     assert saved(output) == list(range(ROWS // 4))
 
 
-def test_closed_terminal_window_ends_the_run_cleanly(tmp_path: Path) -> None:
+def test_closed_terminal_window_ends_the_run_cleanly(tmp_path):
     """Later writes to the terminal fail."""
     output = tmp_path / "rows.jsonl"
     command = [*PRETEND, "caption", *MANY, "--model", "demo", "-o", str(output)]
@@ -153,7 +150,7 @@ def test_closed_terminal_window_ends_the_run_cleanly(tmp_path: Path) -> None:
     assert 3 < len(rows) < ROWS
 
 
-def test_run_that_ignores_hangup_survives_its_window(tmp_path: Path) -> None:
+def test_run_that_ignores_hangup_survives_its_window(tmp_path):
     output = tmp_path / "rows.jsonl"
     command = typed("caption", *MANY[:2], "-o", output)
     terminal = Terminal(["bash", "-c", f"trap '' HUP; exec {command}"], PRETEND_SECONDS="0.03")
@@ -164,7 +161,7 @@ def test_run_that_ignores_hangup_survives_its_window(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_rows_in_progress_get_only_the_grace_period(tmp_path: Path) -> None:
+def test_rows_in_progress_get_only_the_grace_period(tmp_path):
     output = tmp_path / "rows.jsonl"
     begun = tmp_path / "begun"
     run = impatient("caption", *MANY, "-o", output, seconds=200, begun=begun)
@@ -179,7 +176,7 @@ def test_rows_in_progress_get_only_the_grace_period(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_blocked_pipe_does_not_keep_a_run_from_ending() -> None:
+def test_blocked_pipe_does_not_keep_a_run_from_ending():
     run = impatient("caption", *many(100), seconds=0, stdout=subprocess.PIPE)
     assert run.stdout is not None
     wait_until(lambda: is_full(run.stdout))
@@ -192,7 +189,7 @@ def test_blocked_pipe_does_not_keep_a_run_from_ending() -> None:
 
 
 @pytest.mark.nightly
-def test_a_slow_reader_gets_every_row() -> None:
+def test_a_slow_reader_gets_every_row():
     run = started("caption", *many(100), seconds=0, stdout=subprocess.PIPE)
     assert run.stdout is not None
     wait_until(lambda: is_full(run.stdout))
@@ -224,7 +221,7 @@ sys.exit(pretend.main())
 
 
 @pytest.mark.parametrize("before", ["", "import slow", "Held()"])
-def test_a_signal_while_the_model_is_loaded_ends_it_at_once(tmp_path: Path, before: str) -> None:
+def test_a_signal_while_the_model_is_loaded_ends_it_at_once(tmp_path, before):
     (tmp_path / "slow.py").write_text("import time\ntry: time.sleep(1)\nexcept BaseException: pass")
     output = tmp_path / "rows" / "rows.jsonl"
     output.parent.mkdir()

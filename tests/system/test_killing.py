@@ -1,7 +1,5 @@
 """Runs and training killed at random times; training in a process of its own, as it forks."""
 
-from __future__ import annotations
-
 import json
 import random
 import subprocess
@@ -24,7 +22,7 @@ ROOT = Path(__file__).parents[2]
         pytest.param(10, 2, marks=pytest.mark.nightly),
     ],
 )
-def test_killed_training_ends_with_the_same_weights(kills: int, workers: int) -> None:
+def test_killed_training_ends_with_the_same_weights(kills, workers):
     """Bit for bit, with each step in the metrics once, and no unfinished file."""
     command = [sys.executable, "-m", TRAINING, str(kills), str(workers)]
     run = subprocess.run(
@@ -43,7 +41,7 @@ def test_killed_training_ends_with_the_same_weights(kills: int, workers: int) ->
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("kind", kill_runs.KINDS)
-def test_killed_runs_end_with_the_bytes_of_an_undisturbed_one(kind: str, tmp_path: Path) -> None:
+def test_killed_runs_end_with_the_bytes_of_an_undisturbed_one(kind, tmp_path):
     if kill_runs.KINDS[kind].model == "Ray":
         pytest.importorskip("ray", reason="ray is not installed")
     with kill_runs.surroundings(kind) as cluster:

@@ -1,7 +1,5 @@
 """After a power loss an export is whole, or there is none."""
 
-from __future__ import annotations
-
 import os
 import random
 from contextlib import suppress
@@ -14,13 +12,11 @@ from tests.support.power_loss import Disk, Killed
 
 
 @pytest.fixture(autouse=True)
-def synced(monkeypatch: pytest.MonkeyPatch) -> None:
+def synced(monkeypatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # the simulated disk records it
 
 
-def test_power_loss_during_an_export_leaves_a_whole_one_or_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_power_loss_during_an_export_leaves_a_whole_one_or_none(tmp_path, monkeypatch):
     for number in range(1, 1000):
         target = tmp_path / f"disk-{number}" / "export"
         target.parent.mkdir()

@@ -1,7 +1,5 @@
 """`--ray`: engines on a cluster, one output with the rows of a run alone, whatever is killed."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -36,7 +34,7 @@ OPTIONS = ("--model", "demo", "--quiet", "--no-timing", "--rows-per-file", "4", 
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def folder(tmp_path, monkeypatch) -> None:
     """The current folder, with thirty images and a broken one."""
     monkeypatch.chdir(tmp_path)
     Path("photos").mkdir()
@@ -54,7 +52,7 @@ def cluster() -> Iterator[Any]:
 
 
 @pytest.fixture
-def nodes(cluster: Any) -> Iterator[Nodes]:
+def nodes(cluster) -> Iterator[Nodes]:
     """A function that adds nodes with a GPU each; they are removed, and runs killed, at the end."""
     added: list[Any] = []
 
@@ -105,7 +103,7 @@ def parts() -> int:
     return len(list(Path("rows").glob("*.parquet"))) if Path("rows").is_dir() else 0
 
 
-def test_output_that_another_run_writes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_that_another_run_writes_is_refused(monkeypatch):
     monkeypatch.setattr(checks, "find_spec", lambda name: name)
     with other_process("rows/", "run"):
         assert main(command("rows/", "--ray", "auto")) == 12
@@ -114,9 +112,7 @@ def test_output_that_another_run_writes_is_refused(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.nightly
-def test_rows_of_a_cluster_are_those_of_a_run_alone(
-    cluster: Any, nodes: Nodes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_of_a_cluster_are_those_of_a_run_alone(cluster, nodes, monkeypatch):
     nodes(2)
     code, said = finished(on_ray(cluster))
     assert code == 3, said
@@ -131,8 +127,8 @@ def test_rows_of_a_cluster_are_those_of_a_run_alone(
 
 @pytest.mark.nightly
 def test_engines_actors_nodes_and_drivers_are_killed_and_no_row_is_lost(
-    cluster: Any, nodes: Nodes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    cluster, nodes, monkeypatch
+):
     monkeypatch.setenv("CHUNK_SECONDS", "1")
     for number, what in ((3, "kills"), (12, "kills once"), (17, "kills")):
         Path(f"photos/{number:02}.png").rename(f"photos/{number:02} {what}.png")
@@ -154,7 +150,7 @@ def test_engines_actors_nodes_and_drivers_are_killed_and_no_row_is_lost(
 
 
 @pytest.mark.nightly
-def test_commands_and_script_of_the_page_run(cluster: Any) -> None:
+def test_commands_and_script_of_the_page_run(cluster):
     page = (ROOT / "docs" / "running.md").read_text()
     Path("examples").symlink_to(ROOT / "examples")
     Path("runs").mkdir()
@@ -174,7 +170,7 @@ def test_commands_and_script_of_the_page_run(cluster: Any) -> None:
     assert pq.read_table("runs/ray").num_rows == 12
 
 
-def test_kubernetes_job_of_the_page_is_valid_yaml_and_a_valid_command() -> None:
+def test_kubernetes_job_of_the_page_is_valid_yaml_and_a_valid_command():
     page = (ROOT / "docs" / "running.md").read_text()
     (text,) = re.findall(r"```yaml\n(.*?)```", page, re.S)
     job = yaml.safe_load(text)
@@ -183,9 +179,7 @@ def test_kubernetes_job_of_the_page_is_valid_yaml_and_a_valid_command() -> None:
 
 
 @pytest.mark.nightly
-def test_two_drivers_share_an_output(
-    cluster: Any, nodes: Nodes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_drivers_share_an_output(cluster, nodes, monkeypatch):
     monkeypatch.setenv("CHUNK_SECONDS", "0.5")
     nodes(2)
     runs = [on_ray(cluster, "--engines", "1", *join) for join in ([], ["--join"])]
@@ -196,7 +190,7 @@ def test_two_drivers_share_an_output(
 
 
 @pytest.mark.nightly
-def test_driver_replaces_an_output_that_nobody_writes(cluster: Any, nodes: Nodes) -> None:
+def test_driver_replaces_an_output_that_nobody_writes(cluster, nodes):
     nodes(2)
     ends = [finished(on_ray(cluster, "--rows-per-file", "3"))]
     record = Path("rows.pgcli/run.json")

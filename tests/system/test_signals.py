@@ -1,7 +1,5 @@
 """Runs ended by a signal, a full disk or a closed pipe: the rows are saved and can be resumed."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -26,7 +24,7 @@ from tests.support.runs import (
 )
 
 
-def test_closed_pipe_stops_the_model_soon(tmp_path: Path) -> None:
+def test_closed_pipe_stops_the_model_soon(tmp_path):
     run = started("caption", *MANY, seconds=1, stdout=subprocess.PIPE)
     assert run.stdout is not None
     assert json.loads(run.stdout.readline())["index"] == 0
@@ -36,7 +34,7 @@ def test_closed_pipe_stops_the_model_soon(tmp_path: Path) -> None:
     assert run.wait(timeout=ROWS * 0.7) == -signal.SIGPIPE  # all rows take longer
 
 
-def test_usr1_prints_progress_also_before_the_first_row(tmp_path: Path) -> None:
+def test_usr1_prints_progress_also_before_the_first_row(tmp_path):
     output = tmp_path / "rows.jsonl"
     run = started("caption", "-", "-o", output, seconds=0.2, stdin=subprocess.PIPE)
     wait_until(lambda: (tmp_path / "rows.jsonl.pgcli").exists())
@@ -50,7 +48,7 @@ def test_usr1_prints_progress_also_before_the_first_row(tmp_path: Path) -> None:
     assert re.search(r"caption: [1-4] rows, [\d.]+/s", stderr), stderr
 
 
-def test_slow_pipe_does_not_delay_the_end_after_a_signal(tmp_path: Path) -> None:
+def test_slow_pipe_does_not_delay_the_end_after_a_signal(tmp_path):
     output = tmp_path / "rows.jsonl"
     run = started("caption", "-", "-o", output, stdin=subprocess.PIPE)
     assert run.stdin is not None
@@ -65,7 +63,7 @@ def test_slow_pipe_does_not_delay_the_end_after_a_signal(tmp_path: Path) -> None
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Path]:
+def disk(tmp_path) -> Iterator[Path]:
     """A disk of 256 KiB."""
     mount, disk = shutil.which("mount"), tmp_path / "disk"
     disk.mkdir()
@@ -80,7 +78,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.parquet", "rows/"])
-def test_full_real_disk_costs_no_saved_row(disk: Path, name: str) -> None:
+def test_full_real_disk_costs_no_saved_row(disk, name):
     output, filler = f"{disk}/{name}", disk / "filler"
     filler.write_bytes(b"x" * 155 * 1024)
     run = finished("caption", *MANY, "-o", output)
@@ -97,7 +95,7 @@ def test_full_real_disk_costs_no_saved_row(disk: Path, name: str) -> None:
     assert [row["index"] for _, row in indexed_rows(Path(output)) if row] == list(range(ROWS))
 
 
-def test_read_only_disk_is_reported_before_loading(disk: Path) -> None:
+def test_read_only_disk_is_reported_before_loading(disk):
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True, timeout=100)
     run = finished("caption", *MANY, "-o", disk / "rows.jsonl")
     assert run.returncode == 14
@@ -106,7 +104,7 @@ def test_read_only_disk_is_reported_before_loading(disk: Path) -> None:
 
 
 @pytest.mark.slow
-def test_removed_output_folder_is_noticed_in_seconds(tmp_path: Path) -> None:
+def test_removed_output_folder_is_noticed_in_seconds(tmp_path):
     folder = tmp_path / "here"
     folder.mkdir()
     run = started("caption", *MANY, "-o", folder / "rows.jsonl", seconds=0.5)
@@ -121,7 +119,7 @@ def test_removed_output_folder_is_noticed_in_seconds(tmp_path: Path) -> None:
     assert saved(folder / "rows.jsonl") == list(range(ROWS))
 
 
-def test_images_that_change_after_a_kill_are_noticed(tmp_path: Path) -> None:
+def test_images_that_change_after_a_kill_are_noticed(tmp_path):
     """The rows since the last sync are compared as the others are."""
     folder, output = tmp_path / "images", tmp_path / "rows.jsonl"
     folder.mkdir()
@@ -138,7 +136,7 @@ def test_images_that_change_after_a_kill_are_noticed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_image_that_kills_a_run_is_an_error_row_of_the_next(tmp_path: Path) -> None:
+def test_image_that_kills_a_run_is_an_error_row_of_the_next(tmp_path):
     (tmp_path / "images" / "m").mkdir(parents=True)
     for name in ("b.png", "d.png", "m/x.png"):
         shutil.copy(EXAMPLES / "one.png", tmp_path / "images" / name)

@@ -1,7 +1,5 @@
 """Output in an object store: the rows of a run into a folder, whatever fails or is killed."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Iterator
@@ -34,7 +32,7 @@ URL = "s3://bucket/rows/"
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def folder(tmp_path, monkeypatch) -> None:
     """The current folder, with ten images and a broken one, a model without loading, and short
     waits for retries."""
     monkeypatch.setattr(running, "load_engine", pretend.load_engine)
@@ -85,9 +83,7 @@ def put_process(files: Files, mode: str) -> None:
     files["bucket/rows.pgcli/processes/0a.json"] = json.dumps(process).encode()
 
 
-def test_rows_are_those_of_a_folder_and_a_longer_run_goes_on(
-    store: Files, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rows_are_those_of_a_folder_and_a_longer_run_goes_on(store, capsys):
     assert caption(output="alone/") == 3
     assert caption("--limit", "6") == 0
     assert [table.num_rows for table in parts(store).values()] == [4, 2]
@@ -106,7 +102,7 @@ def parts_of(files: Files) -> Files:
     return {name: data for name, data in files.items() if name.endswith(".parquet")}
 
 
-def test_shards_divide_the_files(store: Files, capsys: pytest.CaptureFixture[str]) -> None:
+def test_shards_divide_the_files(store, capsys):
     assert caption("--shard", "1/2") == 0
     assert list(parts(store)) == ["part-000001.parquet"]
     found = status(capsys)
@@ -117,9 +113,7 @@ def test_shards_divide_the_files(store: Files, capsys: pytest.CaptureFixture[str
     assert rows(store)["index"].to_pylist() == list(range(11))
 
 
-def test_other_settings_are_refused_and_overwrite_replaces_them(
-    store: Files, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_other_settings_are_refused_and_overwrite_replaces_them(store, capsys):
     assert caption() == 3
     before = set(store)
     words = ["ask", "photos", "--prompt", "What is it?", "-o", URL, *OPTIONS]
@@ -138,11 +132,7 @@ def test_other_settings_are_refused_and_overwrite_replaces_them(
 
 
 @pytest.mark.parametrize("kind", [Unconditional, Unimplemented])
-def test_store_without_conditional_puts_takes_one_run_at_a_time(
-    kind: type[WritableS3],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_store_without_conditional_puts_takes_one_run_at_a_time(kind, capsys, monkeypatch):
     monkeypatch.setattr(checks, "find_spec", lambda name: name)
     with used_store(kind) as files:
         for options in (["--join"], ["--shard", "0/2"], ["--ray", "auto"]):
@@ -154,15 +144,13 @@ def test_store_without_conditional_puts_takes_one_run_at_a_time(
         assert rows(files)["index"].to_pylist() == list(range(11))
 
 
-def test_store_that_denies_access_ends_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+def test_store_that_denies_access_ends_the_run(capsys):
     with used_store(Denied):
         assert caption() == 14
     assert "rights to list, read, write and delete" in capsys.readouterr().err
 
 
-def test_output_in_use_is_refused_until_its_process_is_silent(
-    store: Files, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_output_in_use_is_refused_until_its_process_is_silent(store, capsys, monkeypatch):
     put_process(store, "run")
     monkeypatch.setattr("tests.support.stores.NEW_YEAR", 2**32)  # it has just been written
     for options in ([], ["--join"], ["--shard", "0/2"]):
@@ -170,9 +158,7 @@ def test_output_in_use_is_refused_until_its_process_is_silent(
     assert "on elsewhere since now" in capsys.readouterr().err
 
 
-def test_joined_run_leaves_the_chunks_of_others_while_they_live(
-    store: Files, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_joined_run_leaves_the_chunks_of_others_while_they_live(store, capsys):
     assert caption("--limit", "4") == 0
     put_process(store, "shared")  # of the new year, so silent
     assert status(capsys)["runs"] == []
@@ -180,7 +166,7 @@ def test_joined_run_leaves_the_chunks_of_others_while_they_live(
     assert rows(store)["index"].to_pylist() == list(range(11))
 
 
-def test_the_trial_of_another_process_is_no_foreign_file(store: Files) -> None:
+def test_the_trial_of_another_process_is_no_foreign_file(store):
     """It is there for a moment as several processes start, and stays if its process is killed."""
     store["bucket/rows.pgcli/.probe-00"] = store["bucket/rows/.probe-00"] = b""
     assert caption("--join") == 3
@@ -198,7 +184,7 @@ class Counted(WritableS3):
             self.requests.append(self.command)
 
 
-def test_a_chunk_costs_three_requests() -> None:
+def test_a_chunk_costs_three_requests():
     with used_store(Counted):
         assert caption("--join") == 3
     # of each of three chunks: the claims are listed, it is claimed, and put
