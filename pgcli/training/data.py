@@ -89,7 +89,7 @@ class TrainingData:
     Of several `processes`, each reads its share of every batch to train on. Of a batch to train on
     no image may be left. `make_reader` makes the reader of images at addresses; a pass through
     batches ends its own. `kept` has decoded images by their `image_key`, as many as there is room
-    for: each is decoded once.
+    for, which are not decoded again.
     """
 
     train: Sequence[TrainingRow]
