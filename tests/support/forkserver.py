@@ -21,6 +21,7 @@ import struct
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -234,18 +235,39 @@ def serve(kind: Kind, listener: socket.socket, alive: int) -> None:
     from select import POLLIN, poll
 
     _import_program(kind)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children are reaped without waiting
     gc.freeze()
     readable = poll()  # select takes no descriptor above 1023, and tests may have opened as many
     for descriptor in (listener.fileno(), alive):
         readable.register(descriptor, POLLIN)
-    while alive not in dict(readable.poll()):
+    runs: dict[int, socket.socket] = {}  # that have not ended, by the descriptor of the process
+    while alive not in (ready := dict(readable.poll())):
+        for ended in ready.keys() & runs.keys():
+            readable.unregister(ended)
+            status = os.waitid(os.P_PIDFD, ended, os.WEXITED)
+            os.close(ended)
+            is_exit = status.si_code == os.CLD_EXITED
+            _send(runs.pop(ended), status.si_status if is_exit else -status.si_status)
+        if listener.fileno() not in ready:
+            continue
         connection, _ = listener.accept()
-        if os.fork() == 0:
-            listener.close()
-            os.close(alive)
-            _watch(kind, connection)
-        connection.close()
+        if (request := _receive(connection)) is None:
+            continue
+        files, words = request
+        if (pid := os.fork()) == 0:
+            for descriptor in (alive, *runs):
+                os.close(descriptor)
+            for other in (listener, connection, *runs.values()):
+                other.close()
+            for target, descriptor in enumerate(files):
+                os.dup2(descriptor, target)
+                os.close(descriptor)
+            _run(kind, words)
+        for descriptor in files:
+            os.close(descriptor)
+        run = os.pidfd_open(pid)
+        readable.register(run, POLLIN)
+        runs[run] = connection
+        _send(connection, pid)
 
 
 def _import_program(kind: Kind) -> None:
@@ -260,37 +282,31 @@ def _import_program(kind: Kind) -> None:
     for name in ("pandas", "pyarrow.parquet"):
         importlib.import_module(name)
     group = importlib.import_module("pgcli.cli.main").command_group()
-    for command in group.commands.values():
+    make_command = importlib.import_module("pgcli.cli.app").typer_command
+    for command in (group, *map(make_command, group.commands)):
         for param in command.params:
             if get_type := getattr(param, "get_runtime_param", None):  # as Typer does at first use
                 get_type()
+    for finalizer in weakref.finalize._registry:  # torch's would unregister all of its operators
+        finalizer.atexit = False
     assert ("torch" in sys.modules) == (kind == "real")
     assert "huggingface_hub" not in sys.modules
 
 
-def _watch(kind: Kind, connection: socket.socket) -> None:
-    """In a child: run the command line in a child of its own and send its pid and exit code."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+def _receive(connection: socket.socket) -> tuple[list[int], dict[str, object]] | None:
+    """The three descriptors and the request of a client; None if it has ended."""
     data, ancillary, _, _ = connection.recvmsg(2**20, socket.CMSG_SPACE(3 * 4))
     while not data.endswith(b"\n"):
-        if not (more := connection.recv(2**20)):  # the client has ended
-            os._exit(1)
+        if not (more := connection.recv(2**20)):
+            return None
         data += more
-    descriptors = array.array("i", ancillary[0][2])
-    pid = os.fork()
-    if pid == 0:
-        connection.close()
-        for target, descriptor in enumerate(descriptors):
-            os.dup2(descriptor, target)
-            os.close(descriptor)
-        _run(kind, json.loads(data))
-    for descriptor in descriptors:
-        os.close(descriptor)
-    connection.send(STATUS.pack(pid))
-    _, status = os.waitpid(pid, 0)
+    return list(array.array("i", ancillary[0][2])), json.loads(data)
+
+
+def _send(connection: socket.socket, number: int) -> None:
+    """Send a pid or an exit code to a client, which may have ended."""
     with contextlib.suppress(BrokenPipeError):
-        connection.send(STATUS.pack(os.waitstatus_to_exitcode(status)))
-    os._exit(0)
+        connection.send(STATUS.pack(number))
 
 
 def _run(kind: Kind, request: dict[str, object]) -> None:

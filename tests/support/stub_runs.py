@@ -16,11 +16,13 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pandas  # noqa: F401 - imported here, and not in each fork
+import pyarrow.compute
 import pyarrow.csv
+import pyarrow.pandas_compat  # imported here, and not in each fork
 import pyarrow.parquet  # noqa: F401
 from PIL import Image
 
@@ -29,6 +31,7 @@ import pgcli.images.pool
 import pgcli.run.model
 import pgcli.run.progress.plan
 import pgcli.run.run
+import pgcli.run.settings
 import pgcli.run.task
 import pgcli.run.workers.engine_process
 import pgcli.run.workers.engines
@@ -46,7 +49,9 @@ from tests.support import pretend
 from tests.support.power_loss import CALLS
 
 HELD = 4  # answers that the model holds back, at least
-versions()  # reads the metadata of packages
+pgcli.run.settings.version = cache(pgcli.run.settings.version)
+versions()  # reads the metadata of packages, which forks do not do again
+pyarrow.compute.fill_null(pyarrow.array([None, 1]), 0)  # prepares itself when it is used first
 DEMO = find("demo")
 SPEC = read_image_spec(DEMO.folder)
 
