@@ -25,7 +25,7 @@ from pgcli.errors import OutputFailed, PgcliError
 from pgcli.run.progress.shutdown import Interrupted
 
 #: The errors of writing to a file that cannot grow.
-STDOUT_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 TRACEBACK_CALLS = 3  # the last calls, which a traceback shows without --debug
 
 
@@ -98,16 +98,34 @@ def exit_code(words: Sequence[str]) -> int:
     except BrokenPipeError:
         raise
     except OSError as problem:
-        # errors of files are converted where these are written: this one is of standard output
-        if problem.errno not in STDOUT_ERRNOS or problem.filename is not None:
+        if (failed := output_failed(problem)) is None:
             return report_bug(problem, program)
-        failed = OutputFailed(
-            f"cannot write standard output: {problem.strerror}",
-            hint="free some space where it is redirected to, or redirect it elsewhere",
-        )
         return report_error(failed, program)
     except Exception as bug:  # noqa: BLE001 - any other exception is a bug and reported as one
         return report_bug(bug, program)
+
+
+def output_failed(problem: OSError) -> OutputFailed | None:
+    """The error where standard output or a temporary file could not be written; else None.
+
+    The errors of other files are converted where these are written.
+    """
+    if problem.errno == errno.ENOENT and problem.filename is None:  # as `tempfile` raises it
+        return OutputFailed(
+            f"cannot write a temporary file: {problem.strerror}",
+            hint="free some space there, or set TMPDIR to another folder",
+        )
+    if problem.filename is None and problem.errno in (*FULL, errno.EIO):
+        return OutputFailed(
+            f"cannot write standard output: {problem.strerror}",
+            hint="free some space where it is redirected to, or redirect it elsewhere",
+        )
+    if problem.errno in FULL:
+        return OutputFailed(
+            f"cannot write {problem.filename}: {problem.strerror}",
+            hint="free some space there; TMPDIR names another folder for temporary files",
+        )
+    return None
 
 
 def call(words: Sequence[str], program: Program) -> int:

@@ -1,9 +1,11 @@
 """The command line: exit codes, standard output and error."""
 
+import errno
 import json
 import os
 import signal
 import subprocess
+import tempfile
 
 import pytest
 from PIL import Image
@@ -107,6 +109,19 @@ def test_every_error_class_has_its_exit_code(cli, monkeypatch):
         monkeypatch.setattr(running, "load_engine", fail)
         code, _, err = cli("caption", EXAMPLES, "-q")
         assert (code, err) == (kind.exit_code, "pgcli: it is so\nhint: do this\n")
+
+
+@pytest.mark.parametrize("option", [("-o", "rows.jsonl"), ("--view", "page.html")])
+def test_full_temporary_folder_is_no_bug(cli, workdir, pretended, monkeypatch, option):
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_get_default_tempdir", no_folder)
+    code, _, err = cli("caption", EXAMPLES, "-q", *option)
+    assert (code, "pgcli: cannot write a temporary file: No usable" in err) == (14, True), err
+    assert "TMPDIR" in err
+
+
+def no_folder():
+    raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
 
 
 # standard output and standard error

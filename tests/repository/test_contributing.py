@@ -1,19 +1,14 @@
 """The examples of CONTRIBUTING.md work: a new file and a line in a table are enough."""
 
 import json
-import re
 import shutil
-import sys
-from pathlib import Path
-from types import ModuleType
-from typing import Any
+from functools import partial
 
 import pyarrow
-import pytest
 import torch
 import transformers
 
-from pgcli import inputs, output
+from pgcli import inputs
 from pgcli.checkpoints import families
 from pgcli.checkpoints.model_description import read_kind
 from pgcli.cli.main import main
@@ -22,27 +17,11 @@ from pgcli.evaluation.evaluate import measured_values
 from pgcli.evaluation.joined_row import JoinedRow, RowTruth
 from pgcli.inputs import Inventory, readers, tables
 from pgcli.results import exports
+from tests.support.contributing import install_output_format, installed
 from tests.support.exporting import detected, make_images, saved
-from tests.support.stub_runs import Calls, die, finish, rows_of, start, wait
+from tests.support.stub_runs import Calls, die, finish, rows_of, start
 from tests.support.stub_runs import make_images as make_broken_images
 from tests.support.towers import LABELS, TINY, TINY_IMAGE, load_from, spread
-
-PAGE = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
-
-
-def installed(
-    heading: str, folder: ModuleType, known: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Import the example as a module of the folder and add its line to the table."""
-    part = PAGE.split(f"## {heading}\n")[1].split("\n## ")[0]
-    code = re.findall(r"^```python\n(.*?)^```$", part, re.M | re.S)[0]
-    line = re.findall(r"and in `\w+.py` `(.*?)`", part)[0]
-    ((key, target),) = json.loads("{" + line + "}").items()
-    name = f"{folder.__name__}.{target.partition('.')[0]}"
-    module = ModuleType(name)
-    exec(compile(code, name, "exec"), module.__dict__)
-    monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.setitem(known, key, target)
 
 
 def test_manifest_kind_needs_a_file_and_a_line(tmp_path, monkeypatch):
@@ -68,7 +47,7 @@ def test_manifest_kind_needs_a_file_and_a_line(tmp_path, monkeypatch):
 
 def test_output_format_needs_a_file_and_a_line(tmp_path, monkeypatch):
     """Runs that are killed before a write go on, in one process and in two engines."""
-    installed("One more output format", output, output.FORMATS, monkeypatch)
+    install_output_format(patch=monkeypatch)
     make_broken_images(tmp_path / "images", 8, broken=[3])
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     whole.mkdir()
@@ -78,13 +57,14 @@ def test_output_format_needs_a_file_and_a_line(tmp_path, monkeypatch):
         for number in range(5, 70, 13):
             shutil.rmtree(killed, ignore_errors=True)
             killed.mkdir()
-            wait(start(killed, "rows.arrows", before=Calls(number, die), **options))
+            before = partial(install_output_format, Calls(number, die))
+            start(killed, "rows.arrows", before=before, **options).wait()
             assert set(rows_of(killed, "rows.arrows")) <= set(rows)
-            code, said = finish(killed, "rows.arrows", **options)
+            code, said = finish(killed, "rows.arrows", before=install_output_format, **options)
             assert (code, rows_of(killed, "rows.arrows")) == (3, rows), said
     with pyarrow.ipc.open_stream(killed / "rows.arrows") as stream:
         assert stream.read_all()["answer"].null_count == 2
-    assert finish(killed, "rows.arrows", limit=3)[0] == 3
+    assert finish(killed, "rows.arrows", before=install_output_format, limit=3)[0] == 3
     assert main(["merge", str(killed / "rows.arrows"), "-o", str(tmp_path / "all.arrows")]) == 3
     assert rows_of(tmp_path, "all.arrows") == rows
 

@@ -4,8 +4,9 @@ import errno
 import os
 import resource
 import signal
+import tempfile
 from collections import Counter
-from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -16,11 +17,8 @@ STEPS = [7, pytest.param(1, marks=pytest.mark.nightly)]
 ENDS = (3, 14)
 
 
-def fails(code: int) -> Callable[[str], None]:
-    def fail(name: str) -> None:
-        raise OSError(code, os.strerror(code))
-
-    return fail
+def fail(code, name):
+    raise OSError(code, os.strerror(code))
 
 
 class Full(Calls):
@@ -38,7 +36,7 @@ def test_a_failing_call_ends_a_run_that_can_be_resumed(images, kind, calls, step
     rows, undisturbed = whole(images, kind), 0
     for number in range(1, 1000, step):
         folder = fresh(images, "failing")
-        counted = calls(number, fails(errno.ENOSPC if number % 2 else errno.EIO))
+        counted = calls(number, partial(fail, errno.ENOSPC if number % 2 else errno.EIO))
         code, said = finish(folder, output, before=counted, **options)
         assert code in ENDS, (number, said)
         assert "Traceback" not in said, (number, said)
@@ -58,10 +56,17 @@ def test_a_failing_call_ends_a_run_that_can_be_resumed(images, kind, calls, step
 def test_a_failed_first_write_leaves_nothing_in_the_way_of_the_next_run(images):
     output, options = KINDS["lines"]
     folder = fresh(images, "first")
-    failing = Calls(1, fails(errno.EIO), names=("ftruncate",))  # of the new, empty output
+    failing = Calls(1, partial(fail, errno.EIO), names=("ftruncate",))  # of the new, empty output
     assert finish(folder, output, before=failing, **options)[0] == 14
     assert not any(folder.iterdir())
     assert finish(folder, output, **options)[0] == 3
+
+
+def limit_size_of_files(size):
+    tempfile.gettempdir()  # could be written before
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # which has no size
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if "engines" not in kind])
@@ -71,12 +76,7 @@ def test_a_full_disk_ends_a_run_that_can_be_resumed(images, kind):
     rows = whole(images, kind)
     for size in (0, 100, 1000, 3000, 5000, 9000):
         folder = fresh(images, "full")
-
-        def limit(size: int = size) -> None:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # which has no size
-            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
-
+        limit = partial(limit_size_of_files, size)
         assert finish(folder, output, before=limit, **options)[0] in ENDS, size
         assert finish(folder, output, **options)[0] == 3
         assert rows_of(folder, output) == rows, size

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from PIL import Image
 
 import pgcli.run.state.processes
 from tests.support.run_kinds import kinds
-from tests.support.stub_runs import finish, make_images, rows_of, start, wait
+from tests.support.stub_runs import finish, make_images, rows_of, start
 
 FOLDER = {"rows_per_file": 5}
 KINDS = kinds(5)
@@ -74,18 +75,19 @@ def test_shards_of_different_manifests_are_refused(images, change):
     assert (code, "list.jsonl has " in said) == (13, True), said
 
 
+def use_temporary_folder(folder):
+    folder.mkdir()
+    os.environ["TMPDIR"] = pgcli.run.state.processes.tempfile.tempdir = str(folder)
+
+
 def test_processes_of_another_container_are_alive_while_they_give_signs(images):
     """29.4: with equal host names and process numbers, and without a common lock."""
 
-    def contained() -> None:
-        os.environ["TMPDIR"] = str(images)
-        pgcli.run.state.processes.tempfile.tempdir = str(images / "other")
-        (images / "other").mkdir()
-
     options = {"rows_per_file": 4, "join": True}
-    pid = start(images / "run", "rows/", seconds=0.1, before=contained, **options)
+    before = partial(use_temporary_folder, images / "other")
+    other = start(images / "run", "rows/", seconds=0.1, before=before, **options)
     code, said = finish(images / "run", "rows/", seconds=0.1, **options)
-    assert (wait(pid), code) == (0, 0), said
+    assert (other.wait(), code) == (0, 0), said
     rows = rows_of(images / "run", "rows/")
     assert [json.loads(row)["index"] for row in rows] == [n // 2 for n in range(16)]
 
@@ -94,8 +96,8 @@ def test_processes_of_another_container_are_alive_while_they_give_signs(images):
 def test_two_commands_at_one_moment(images, kind):
     """One of them has the output, the other one exits with 12."""
     output, options = KINDS[kind]
-    pids = [start(images / "run", output, seconds=0.02, **options) for _ in range(3)]
-    codes = sorted(wait(pid) for pid in pids)
+    runs = [start(images / "run", output, seconds=0.02, **options) for _ in range(3)]
+    codes = sorted(run.wait() for run in runs)
     assert codes in ([0, 12, 12], [0, 0, 12], [0, 0, 0]), (images / "said").read_text()
     assert len(rows_of(images / "run", output)) == 16
 

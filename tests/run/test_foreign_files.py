@@ -5,8 +5,8 @@ import os
 import shutil
 import signal
 import sys
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pyarrow
 import pyarrow.parquet
@@ -16,7 +16,7 @@ import pgcli.run.model
 from pgcli.cli.main import main
 from pgcli.errors import UsageError
 from tests.support.run_kinds import kinds
-from tests.support.stub_runs import Calls, die, finish, make_images, rows_of, start, wait
+from tests.support.stub_runs import Calls, die, finish, make_images, rows_of, start
 
 VICTIM = b'{"index":0,"id":"mine"}\nkeep this\n'
 RUNS = {name: run for name, run in kinds(5).items() if name != "parquet of engines"}
@@ -230,10 +230,10 @@ def test_every_file_of_a_run_replaced_by_something_foreign(images, kind, action,
     assert finish(folder, output, **options)[0] == 3
     rows = rows_of(folder, output)
     shutil.copytree(folder, images / "complete")
-    wait(start(folder, output, before=Calls(8, die), retry_errors=True, **alone))
+    start(folder, output, before=Calls(8, die), retry_errors=True, **alone).wait()
     shutil.move(folder, images / "retried")
     folder.mkdir()
-    wait(start(folder, output, before=Calls(34, die), **options))
+    start(folder, output, before=Calls(34, die), **options).wait()
     shutil.move(folder, images / "killed")
     extra = ("log.txt", "open/000000000000-aaaaaaaaaaaa.jsonl", "processes/aaaaaaaaaaaa.json")
     extra += ("claims/0", "inputs/1.arrow", "open/retried.jsonl")
@@ -252,7 +252,7 @@ def test_every_file_of_a_run_replaced_by_something_foreign(images, kind, action,
             code, said = finish(folder, output, run=read_all)
             is_right = code == 0
         else:
-            code, said = finish(folder, output, before=lambda: signal.alarm(SECONDS), **options)
+            code, said = finish(folder, output, before=partial(signal.alarm, SECONDS), **options)
             if code == 3:  # what is foreign in the state may stay there
                 shutil.rmtree(folder / f"{output.rstrip('/')}.pgcli")
             is_right = code == 13 or (code == 3 and rows_of(folder, output) == rows)
@@ -275,14 +275,14 @@ def test_every_file_of_a_run_replaced_by_something_foreign(images, kind, action,
 )
 def test_any_values_in_the_state_have_documented_codes(images, file, values):
     output, options = KINDS["join"]
-    wait(start(images / "run", output, before=Calls(34, die), **options))
+    start(images / "run", output, before=Calls(34, die), **options).wait()
     state = images / "run/rows.pgcli" / file
     state.parent.mkdir(exist_ok=True)
     known = json.loads(state.read_text()) if state.exists() else {}
     state.write_text(json.dumps(known | values))
     code, said = finish(images / "run", output, run=read_all)
     assert code == 0, said
-    code, said = finish(images / "run", output, before=lambda: signal.alarm(SECONDS), **options)
+    code, said = finish(images / "run", output, before=partial(signal.alarm, SECONDS), **options)
     assert code in (3, 12, 13), said
 
 
@@ -297,21 +297,20 @@ def test_kept_answers_of_no_row_with_an_error_are_left_out(images, number):
     assert (code, rows_of(images / "run", "rows.jsonl")) == (3, rows), said
 
 
+def refuse_model(calls):
+    def refuse(*model, **options):
+        raise UsageError("no model", hint="")
+
+    pgcli.run.model.load_engine = refuse
+    calls()
+
+
 @pytest.mark.slow
 def test_run_that_saved_nothing_may_be_killed_while_it_cleans_up(images):
     """Whatever is left of its state is no reason to refuse the next run."""
-
-    def refuse(*model: Any, **options: Any) -> Any:
-        raise UsageError("no model", hint="")
-
     for number in range(1, 200):
-        calls = Calls(number, die)
-
-        def before(calls: Calls = calls) -> None:
-            pgcli.run.model.load_engine = refuse
-            calls()
-
-        code = wait(start(images / "run", "rows.jsonl", engines=2, before=before))
+        before = partial(refuse_model, Calls(number, die))
+        code = start(images / "run", "rows.jsonl", engines=2, before=before).wait()
         assert finish(images / "run", "rows.jsonl")[0] == 3, number
         assert len(rows_of(images / "run", "rows.jsonl")) == 16
         shutil.rmtree(images / "run")

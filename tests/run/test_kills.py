@@ -1,11 +1,11 @@
 """A run that is killed before any of its writes is resumed to the rows of an undisturbed one."""
 
-import os
 import random
 import signal
 import time
 from collections import Counter
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ import pytest
 from pgcli.run.state.processes import Process, living
 from pgcli.stores import LocalStore
 from tests.support.run_kinds import KINDS, fresh, whole
-from tests.support.stub_runs import Calls, die, finish, rows_of, start, wait
+from tests.support.stub_runs import Calls, die, finish, rows_of, start
 
 # every 9th call before which a run is killed, or every one
 STEPS = [9, pytest.param(1, marks=pytest.mark.nightly)]
@@ -34,7 +34,7 @@ def test_killed_at_any_write(images, kind, step):
     rows = whole(images, kind)
     for number in range(1, 1000, step):
         folder = fresh(images, "disturbed")
-        code = wait(start(folder, output, before=Calls(number, die), **options))
+        code = start(folder, output, before=Calls(number, die), **options).wait()
         before = Counter(rows_of(folder, output)) if any(folder.iterdir()) else Counter[str]()
         assert before <= Counter(rows), number
         code_resumed, said = finish(folder, output, **options)
@@ -48,24 +48,33 @@ def test_killed_at_any_write(images, kind, step):
         assert code == -signal.SIGKILL
 
 
+def run_engine(state, end, *_, before):
+    before()
+    process = Process(LocalStore(state), "engine")
+    with suppress(KeyError), process.registered():
+        if end == "failed":
+            raise KeyError
+        process.remove() if end == "removed" else process.note(exit_code=0)
+    return 0
+
+
 @pytest.mark.parametrize("end", ["removed", "noted", "failed"])
 def test_process_that_was_killed_as_it_ended_is_dead(tmp_path, end):
     store = LocalStore(tmp_path / "state", create=True)
 
-    def ends(*_: object, before: Calls) -> int:
-        before()
-        with suppress(KeyError), Process(store, "engine").registered() as process:
-            if end == "failed":
-                raise KeyError
-            process.remove() if end == "removed" else process.note(exit_code=0)
-        return 0
-
+    run = partial(run_engine, tmp_path / "state", end)
     for number in range(1, 20):
-        code = wait(start(tmp_path, "rows.jsonl", run=ends, before=Calls(number, die)))
+        code = start(tmp_path, "rows.jsonl", run=run, before=Calls(number, die)).wait()
         assert not living(store), number
         if code == 0:
             assert number > 3
             return
+
+
+def die_once(marker, name):
+    if not marker.exists():
+        marker.touch()
+        die(name)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if "engines" in kind])
@@ -79,12 +88,7 @@ def test_an_engine_killed_at_any_write_is_replaced(images, kind, step):
         marker = images / "died"
         marker.unlink(missing_ok=True)
 
-        def die_once(name: str, marker: Path = marker) -> None:
-            if not marker.exists():
-                marker.touch()
-                die(name)
-
-        calls = Calls(number, die_once, in_engines=True)
+        calls = Calls(number, partial(die_once, marker), in_engines=True)
         code, said = finish(folder, output, before=calls, **options)
         assert code == 3, (number, said)
         assert rows_of(folder, output) == rows, (number, said)
@@ -108,17 +112,16 @@ def test_runs_killed_at_random_moments_lose_no_row(images, kind, kills):
         running = {start(folder, output, seconds=0.002, **options | more): more for more in names}
         while running and kills > 0:
             time.sleep(rng.uniform(0, 0.15))
-            pid = rng.choice(list(running))
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+            run = rng.choice(list(running))
+            run.kill()
             kills -= 1
-            more = running.pop(pid)
-            code = wait(pid)
+            more = running.pop(run)
+            code = run.wait()
             assert code in (0, 3, 12, -signal.SIGKILL), (images / "said").read_text()[-2000:]
             if code not in (0, 3):
                 running[start(folder, output, seconds=0.002, **options | more)] = more
-        for pid in running:
-            code = wait(pid)
+        for run in running:
+            code = run.wait()
             # 12: engines that are forks hold the lock of a killed command until they end with it
             assert code in (0, 3, 12), (images / "said").read_text()[-2000:]
             if code == 12:

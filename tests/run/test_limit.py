@@ -2,6 +2,7 @@
 
 import os
 import sys
+from functools import partial
 
 import pytest
 
@@ -33,6 +34,13 @@ def test_limit_counts_the_rows_of_all_shards(images):
         assert rows_of(folder, "rows/") == expected[:limit]
 
 
+def redirect(names):
+    os.dup2(os.open(names, os.O_RDONLY), 0)
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115
+    os.dup2(os.open("printed", os.O_WRONLY | os.O_CREAT), 1)
+    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+
+
 @pytest.mark.parametrize("options", [{}, {"engines": 2}], ids=["alone", "engines"])
 @pytest.mark.parametrize("source", ["../images", "-"])
 @pytest.mark.parametrize("output", ["-", "rows.txt", "rows.jsonl"])
@@ -40,16 +48,16 @@ def test_limit_counts_rows_of_a_stream(images, output, source, options):
     names = [f"../images/{number:03}.png\n" for number in range(10)]
     (images / "names").write_text("".join(names))
     folder = fresh(images, "limited")
-
-    def redirect() -> None:
-        os.dup2(os.open(images / "names", os.O_RDONLY), 0)
-        sys.stdin = open(0, closefd=False)  # noqa: SIM115
-        written = os.open("printed", os.O_WRONLY | os.O_CREAT)
-        os.dup2(written, 1)
-        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
-
     format = {"format": "text"} if output == "rows.txt" else {}
-    code, said = finish(folder, output, [source], before=redirect, limit=5, **format, **options)
+    code, said = finish(
+        folder,
+        output,
+        [source],
+        before=partial(redirect, images / "names"),
+        limit=5,
+        **format,
+        **options,
+    )
     assert code == 0, said
     file = folder / ("printed" if output == "-" else output)
     assert file.read_text().count("\n") == 5

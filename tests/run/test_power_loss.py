@@ -4,8 +4,8 @@ import os
 import random
 import shutil
 from collections import Counter
-from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,29 +17,25 @@ from pgcli.run.state.open_files import RowFile
 from pgcli.stores import LocalStore
 from tests.support.power_loss import Disk, Killed, tree
 from tests.support.run_kinds import KINDS, fresh, whole
-from tests.support.stub_runs import finish, rows_of, run_here, start, wait
+from tests.support.stub_runs import finish, rows_of, run_here, start
 
 LOST = 77
 STEPS = [29, pytest.param(2, marks=pytest.mark.nightly)]
 ALONE = [kind for kind in KINDS if "engines" not in kind]
 
 
-def loses_power(folder: Path, number: int) -> Callable[..., int]:
+def run_until_loss(folder, number, output, sources, **options):
     """A run that loses power before a call, and leaves the folder as the disk may have it."""
-
-    def run_until(output: str, sources: object = (), **options: object) -> int:
-        pgcli.run.state.open_files.SYNC_SECONDS = 0.0
-        os.fsync = lambda descriptor: None  # type: ignore[assignment] # the simulated disk records it
-        disk, rng = Disk(folder, number), random.Random(number)
-        code = LOST
-        with pytest.MonkeyPatch.context() as patch, disk.on(patch), suppress(Killed):
-            code = run_here(output, seed=number, syncs=True, **options)  # type: ignore[arg-type]
-        if disk.wreck is None:
-            return code
-        disk.left(rng, page=rng.choice((64, 4096)))
-        return LOST
-
-    return run_until
+    pgcli.run.state.open_files.SYNC_SECONDS = 0.0
+    os.fsync = lambda descriptor: None  # the simulated disk records it
+    disk, rng = Disk(folder, number), random.Random(number)
+    code = LOST
+    with pytest.MonkeyPatch.context() as patch, disk.on(patch), suppress(Killed):
+        code = run_here(output, seed=number, syncs=True, **options)
+    if disk.wreck is None:
+        return code
+    disk.left(rng, page=rng.choice((64, 4096)))
+    return LOST
 
 
 def after_power_loss() -> None:
@@ -69,7 +65,7 @@ def test_power_loss_at_any_call(images, kind, step):
     rows = whole(images, kind)
     for number in range(1, 2000, step):
         folder = fresh(images, "disk")
-        code = wait(start(folder, output, run=loses_power(folder, number), **options))
+        code = start(folder, output, run=partial(run_until_loss, folder, number), **options).wait()
         assert code in (3, LOST), (number, (images / "said").read_text()[-3000:])
         before = Counter(rows_of(folder, output)) if any(folder.iterdir()) else Counter[str]()
         assert before <= Counter(rows), number
@@ -97,7 +93,9 @@ def test_power_loss_while_errors_are_asked_again(images, kind, step):
         for number in range(1, 2000, step):
             shutil.rmtree(images / "disk", ignore_errors=True)
             folder = Path(shutil.copytree(first, images / "disk"))
-            code = wait(start(folder, output, run=loses_power(folder, number), **retry))
+            code = start(
+                folder, output, run=partial(run_until_loss, folder, number), **retry
+            ).wait()
             assert code in (0, LOST), (number, (images / "said").read_text()[-3000:])
             assert good <= set(rows_of(folder, output)), number
             code_again, said = finish(folder, output, **retry)

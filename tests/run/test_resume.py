@@ -13,7 +13,7 @@ from PIL import Image
 
 from pgcli.run.status import read_status
 from tests.support.run_kinds import kinds, whole
-from tests.support.stub_runs import Calls, die, finish, make_images, rows_of, start, wait
+from tests.support.stub_runs import Calls, die, finish, make_images, rows_of, start
 
 ROOT = Path(__file__).parents[2]
 KINDS = kinds(5)
@@ -58,7 +58,7 @@ def test_a_smaller_limit_loses_no_row_of_a_killed_run(images, kind):
     for number in range(30, 100, 9):
         shutil.rmtree(images / "run")
         (images / "run").mkdir()
-        wait(start(images / "run", output, before=Calls(number, die), **options))
+        start(images / "run", output, before=Calls(number, die), **options).wait()
         saved = rows_of(images / "run", output)
         code = finish(images / "run", output, limit=2, **options)[0]
         while code == 12:  # engines that are forks hold the lock of a killed command for a moment
@@ -121,7 +121,7 @@ def test_retries_killed_at_any_write_end_with_all_rows_answered(images, kind, st
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(images / "run", folder)
         retry = {"retry_errors": True, **options}
-        code = wait(start(folder, output, before=Calls(number, die), **retry))
+        code = start(folder, output, before=Calls(number, die), **retry).wait()
         assert good <= set(rows_of(folder, output)), number
         code_again, said = finish(folder, output, **retry)
         assert code_again == 0, (number, said)
@@ -146,7 +146,7 @@ def test_overwriting_killed_at_any_write_never_mixes_rows(images, kind, step):
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(images / "run", folder)
         new = {"overwrite": True, **options}
-        code = wait(start(folder, output, before=Calls(number, die), **new))
+        code = start(folder, output, before=Calls(number, die), **new).wait()
         found = set(rows_of(folder, output))
         assert found <= old or found <= set(rows), number
         code_again, said = finish(folder, output, **new)
@@ -164,7 +164,7 @@ def test_an_interrupted_overwrite_goes_on_without_the_option(images, kind):
     for number in range(30, 60, 10):  # the record is the new one
         folder = images / f"again{number}"
         shutil.copytree(images / "run", folder)
-        wait(start(folder, output, before=Calls(number, die), overwrite=True, **options))
+        start(folder, output, before=Calls(number, die), overwrite=True, **options).wait()
         code, said = finish(folder, output, **options)
         assert code == 3, (number, said)
         assert rows_of(folder, output) == whole(images, kind)

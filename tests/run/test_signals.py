@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.run_kinds import kinds
-from tests.support.stub_runs import finish, make_images, rows_of, start, wait
+from tests.support.stub_runs import finish, make_images, rows_of, start
 
 KINDS = {
     name: run
@@ -42,12 +42,12 @@ def wait_for(claim: Any) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_signal_saves_the_rows_in_progress(images, kind, signum):
     output, options = KINDS[kind]
-    pid = start(images / "run", output, seconds=SECONDS, before=os.setpgrp, **options)
+    run = start(images / "run", output, seconds=SECONDS, **options)
     wait_for(lambda: computed(images) > 10)
     send = os.kill if signum == signal.SIGTERM else os.killpg  # a terminal sends it to engines, too
-    send(pid, signum)
+    send(run.pid, signum)
     said = (images / "said").read_text
-    assert wait(pid) == 128 + signum, said()
+    assert run.wait() == 128 + signum, said()
     done, saved = computed(images), len(rows_of(images / "run", output))
     assert 10 < done <= saved < 80  # error rows are not computed
     assert "the same command resumes the run" in said()
@@ -60,12 +60,12 @@ def test_a_signal_saves_the_rows_in_progress(images, kind, signum):
 @pytest.mark.parametrize("kind", ["lines", "parquet", "join", "lines of engines"])
 def test_a_second_signal_ends_a_run_at_once(images, kind):
     output, options = KINDS[kind]
-    pid = start(images / "run", output, seconds=3, **options)
+    run = start(images / "run", output, seconds=3, **options)
     wait_for(lambda: computed(images))
     time.sleep(0.5)  # the next image, of three seconds, is under way
-    os.kill(pid, signal.SIGINT)
+    run.send_signal(signal.SIGINT)
     wait_for(lambda: "press again" in (images / "said").read_text())
-    os.kill(pid, signal.SIGINT)
-    assert wait(pid) == -signal.SIGINT, "it ends with 130 once the rows in progress are saved"
+    run.send_signal(signal.SIGINT)
+    assert run.wait() == -signal.SIGINT, "it ends with 130 once the rows in progress are saved"
     assert finish(images / "run", output, **options)[0] == 3
     assert len(rows_of(images / "run", output)) == 80

@@ -16,7 +16,7 @@ from pgcli.run.state.open_files import errors_in
 from tests.support.answers import answer, refused
 from tests.support.run_kinds import KINDS, fresh
 from tests.support.runs import finished, started, wait_until
-from tests.support.stub_runs import Calls, die, finish, make_images, start, wait
+from tests.support.stub_runs import Calls, die, finish, make_images, start
 from tests.support.writable_stores import used_store
 
 ROOT = Path(__file__).parents[2]
@@ -89,7 +89,7 @@ def test_state_of_killed_runs_has_only_names_of_the_documentation(images):
             folder = fresh(images, "killed")
             for options in runs[:-1]:
                 assert finish(folder, output, **options)[0] in (0, 3)
-            code = wait(start(folder, output, before=Calls(number, die), **runs[-1]))
+            code = start(folder, output, before=Calls(number, die), **runs[-1]).wait()
             seen |= names_of(state_files(folder, output))
             if code != -signal.SIGKILL:
                 break

@@ -2,7 +2,8 @@
 
 A start by fork takes milliseconds, an import of the command line half a second, of torch another.
 A server has one thread and never runs the command line itself, so that a fork copies nothing but
-modules. There is one for each kind of run: with the pretended model, and with a real one.
+modules. There is one for each kind of run: with the pretended model, with a real one, and of
+stub_runs.
 """
 
 from __future__ import annotations
@@ -32,9 +33,16 @@ STATUS = struct.Struct("i")
 #: What runs import late, by rooms: with the pretended model those without torch.
 ROOMS = {"pretended": "cli inputs stores images tasks output run results"}
 ROOMS["real"] = f"{ROOMS['pretended']} device engine embedding model checkpoints"
+ROOMS["stub"] = ROOMS["pretended"]
 #: What no run imports itself, needs a GPU, or reads the environment when it is imported.
 NOT_IMPORTED = ("pgcli.run.workers.engine_imports", "pgcli.model.cuda", "pgcli.checkpoints.hub")
-Kind = Literal["pretended", "real"]
+#: The module of each kind whose `main` is called.
+PROGRAMS = {
+    "pretended": "tests.support.pretend",
+    "real": "pgcli.__main__",
+    "stub": "tests.support.stub_runs",
+}
+Kind = Literal["pretended", "real", "stub"]
 
 
 def run(
@@ -272,8 +280,7 @@ def serve(kind: Kind, listener: socket.socket, alive: int) -> None:
 
 def _import_program(kind: Kind) -> None:
     """Import what runs of a kind import late, and prepare the options of all commands."""
-    if kind == "pretended":
-        importlib.import_module("tests.support.pretend")
+    importlib.import_module(PROGRAMS[kind])
     for room in ROOMS[kind].split():
         package = importlib.import_module(f"pgcli.{room}")
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
@@ -322,11 +329,11 @@ def _run(kind: Kind, request: dict[str, object]) -> None:
     sys.argv = ["pgcli", *request["arguments"]]  # type: ignore[misc]
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
-    sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
-    program = "tests.support.pretend" if kind == "pretended" else "pgcli.__main__"
+    lines = {"buffering": 1, "errors": "backslashreplace"}
+    sys.stderr = open(2, "w", encoding="utf-8", closefd=False, **lines)  # noqa: SIM115
     code: object = 1
     try:
-        code = importlib.import_module(program).main()
+        code = importlib.import_module(PROGRAMS[kind]).main()
     except SystemExit as end:
         code = end.code
     except BaseException:  # noqa: BLE001  # as the interpreter does: a traceback and 1

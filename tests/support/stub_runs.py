@@ -1,4 +1,4 @@
-"""Runs of `pgcli.run` in forks of this process, with a function in place of a model.
+"""Runs of `pgcli.run` in forks of a server (forkserver), with a function in place of a model.
 
 A fork has imported everything, so that it starts in a few milliseconds and can be killed, made to
 fail or cut off from power at any of its system calls.
@@ -9,24 +9,24 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import pickle
 import random
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.compute
 import pyarrow.csv
 import pyarrow.pandas_compat  # imported here, and not in each fork
-import pyarrow.parquet  # noqa: F401
+import pyarrow.parquet
 from PIL import Image
 
-import pgcli.engine.sampler
 import pgcli.images.pool
 import pgcli.run.model
 import pgcli.run.progress.plan
@@ -46,6 +46,7 @@ from pgcli.run.request.make import command_words, make_request
 from pgcli.run.run import exit_code, run
 from pgcli.run.settings import versions
 from tests.support import pretend
+from tests.support.forkserver import ForkedRun
 from tests.support.power_loss import CALLS
 
 HELD = 4  # answers that the model holds back, at least
@@ -136,23 +137,20 @@ def start(
     *,
     run: Callable[..., int] | None = None,
     **options: Any,
-) -> int:
-    """Begin a run in a fork, in this folder; returns its process. For options see `run_here`."""
-    pid = os.fork()
-    if pid:
-        return pid
-    code = 99
-    try:
-        os.chdir(folder)
-        said = os.open("../said", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        os.dup2(said, 2)
-        sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115 - not that of pytest
-        code = (run or run_here)(output, sources, **options)
-    except BaseException:  # noqa: BLE001 - of a fork of pytest
-        traceback.print_exc()
-    finally:
-        sys.stderr.flush()
-        os._exit(code)
+) -> ForkedRun:
+    """Begin a run in this folder, in a process of its own. For options see `run_here`.
+
+    Functions among them are pickled: they are those of modules, or partial ones.
+    """
+    call = pickle.dumps(partial(run or run_here, output, sources, **options))
+    said = os.open(folder.parent / "said", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    with open(said, "wb") as log:
+        return ForkedRun([call.hex()], env=os.environ, cwd=folder, stderr=log, kind="stub")
+
+
+def main() -> int:
+    """Run what `start` was given, in the fork."""
+    return pickle.loads(bytes.fromhex(sys.argv[1]))()
 
 
 def run_here(
@@ -199,6 +197,9 @@ def run_here(
 def replace_model(seconds: float, seed: int | None = None) -> None:
     """Have this process answer with a function in place of a model."""
     engine = StubEngine(seconds, os.getpid() if seed is None else seed)
+    modules: dict[str, Any] = sys.modules  # those that take seconds to import
+    modules["pgcli.engine.sampler"] = SimpleNamespace(SamplingParams=lambda *_, **__: None)
+    modules["torch"] = SimpleNamespace(set_num_threads=lambda threads: None)
     for module in (pgcli.run.model, pgcli.run.task):  # of this process, and of engine processes
         module.load_engine = engine.loaded  # type: ignore[attr-defined]
 
@@ -209,16 +210,11 @@ def said(event: events.Event) -> None:
         sys.stderr.write(f"{event.text}\n")
 
 
-def wait(pid: int) -> int:
-    """The exit code of a run; negative for the signal that ended it."""
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
 def finish(folder: Path, output: str, *given: Any, **options: Any) -> tuple[int, str]:
-    """Run in a fork; the exit code and what it said."""
+    """Run in a process of its own; the exit code and what it said."""
     log = folder.parent / "said"
     size = log.stat().st_size if log.exists() else 0
-    code = wait(start(folder, output, *given, **options))
+    code = start(folder, output, *given, **options).wait()
     return code, log.read_bytes()[size:].decode()
 
 
