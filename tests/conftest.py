@@ -1,5 +1,6 @@
 """Fixtures of many tests: tiny checkpoints, devices, a clean environment; CI's rule for skips."""
 
+import gc
 import os
 import signal
 import sys
@@ -151,6 +152,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         is_slow = item.get_closest_marker("slow") or item.get_closest_marker("nightly")
         if is_slow and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT_SECONDS))
+
+
+def pytest_collection_finish() -> None:
+    """What is imported stays: garbage collections, also those of forks, need not look at it."""
+    gc.collect()
+    gc.freeze()
 
 
 SKIPPED: Counter[str] = Counter()

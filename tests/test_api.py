@@ -62,6 +62,7 @@ def texts(rows):
     return [row.answer for row in rows]
 
 
+@pytest.mark.slow
 def test_first_model_imports_torch_and_not_transformers(tiny):
     code = """if True:
         import sys, pgcli
@@ -567,6 +568,7 @@ def test_model_options_reach_the_loader(monkeypatch):
     assert engine.label == "noted@1"
 
 
+@pytest.mark.slow
 def test_answers_that_are_not_read_to_their_end_end_with_the_program(tmp_path):
     code = """
 import itertools, pgcli

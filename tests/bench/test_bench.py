@@ -390,6 +390,7 @@ def test_too_little_memory_for_both_programs_is_refused(tiny, monkeypatch):
     assert "--batch-size" in refused.value.hint
 
 
+@pytest.mark.slow
 def test_it_prints_tables(tiny, capsys, monkeypatch):
     monkeypatch.setattr("pgcli.cli.ui.stdout.is_terminal", lambda stream: True)
     monkeypatch.setenv("COLUMNS", "160")

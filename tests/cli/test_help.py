@@ -38,27 +38,33 @@ def examples(command):
     return [line.strip()[2:] for line in before.splitlines() if line.strip().startswith("$ ")]
 
 
-@pytest.mark.parametrize("command", PAGES, ids=lambda words: "-".join(words) or "pgcli")
-def test_help_texts_end_in_examples_that_run(command, tmp_path, monkeypatch, capsys):
-    """With images, results and weights of the names in the examples."""
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A folder with images, results and weights of the names in the examples."""
+    folder = tmp_path_factory.mktemp("files")
     for name in ("photos/one.png", "photos/two.png", "scans/one.png", "photo.jpg", "scan.png"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        shutil.copy(EXAMPLES / "one.png", tmp_path / name)
-    (tmp_path / "vae-oid.npz").touch()
+        (folder / name).parent.mkdir(exist_ok=True)
+        shutil.copy(EXAMPLES / "one.png", folder / name)
+    (folder / "vae-oid.npz").touch()
     edits = {"format": "pgcli edits", "version": 1, "edits": []}
-    (tmp_path / "captions.edits.json").write_text(json.dumps(edits))
+    (folder / "captions.edits.json").write_text(json.dumps(edits))
     text = {"type": "textarea", "value": {"text": "a drawing"}}
     task = {"data": {"image": "one.png"}, "annotations": [{"result": [text]}]}
-    (tmp_path / "tasks.json").write_text(json.dumps([task]))
+    (folder / "tasks.json").write_text(json.dumps([task]))
     for name, task in (
         ("captions.jsonl", ["caption"]),
         ("again.jsonl", ["caption"]),
         ("boxes.jsonl", ["detect", "--object=a"]),
     ):
-        assert finished(*task, "photos", "-o", name, cwd=tmp_path).returncode == 0
-    (tmp_path / "truth.csv").write_text("id,caption\none.png,a drawing\n")
-    write_parquet(tmp_path / "photos.parquet", rows_of(unit(9, 192), model=None))
-    monkeypatch.chdir(tmp_path)
+        assert finished(*task, "photos", "-o", name, cwd=folder).returncode == 0
+    (folder / "truth.csv").write_text("id,caption\none.png,a drawing\n")
+    write_parquet(folder / "photos.parquet", rows_of(unit(9, 192), model=None))
+    return folder
+
+
+@pytest.mark.parametrize("command", PAGES, ids=lambda words: "-".join(words) or "pgcli")
+def test_help_texts_end_in_examples_that_run(command, files, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(files)
     variables = forkserver.install(tmp_path / "bin") | {"HF_HUB_CACHE": str(tmp_path / "hub")}
     for name, text in variables.items():
         monkeypatch.setenv(name, text)

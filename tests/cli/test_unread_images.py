@@ -77,6 +77,7 @@ def test_run_reads_the_images_of_its_rows():
         assert main(["check", output]) == 0
 
 
+@pytest.mark.slow
 def test_run_into_a_store_does_not_read_images_of_stored_rows():
     name = write("images.tar", IMAGES)
     with used_store():

@@ -97,17 +97,15 @@ def expected_answers(loaded) -> dict[tuple[str, SamplingParams], list[tuple[int,
     return found
 
 
+@pytest.mark.parametrize("size", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 5))])
 @pytest.mark.parametrize("site", ["encode", "prefill", "insert", "decode"])
-def test_oom_loses_doubles_or_changes_no_row(loaded, expected_answers, monkeypatch, site):
+def test_oom_loses_doubles_or_changes_no_row(loaded, expected_answers, monkeypatch, site, size):
     for (name, sampling), expected in expected_answers.items():
-        for size in (1, 2, 5):
-            with monkeypatch.context() as patch:
-                memory = LimitedMemory(patch, site, size)
-                assert_same_answers(
-                    fresh(loaded).ask(stream(), QUESTIONS[name], sampling), expected
-                )
-                # the alternatives of a prompt share its image and its prefill
-                assert memory.failures or size > (1 if name == "alternatives" else 2)
+        with monkeypatch.context() as patch:
+            memory = LimitedMemory(patch, site, size)
+            assert_same_answers(fresh(loaded).ask(stream(), QUESTIONS[name], sampling), expected)
+            # the alternatives of a prompt share its image and its prefill
+            assert memory.failures or size > (1 if name == "alternatives" else 2)
 
 
 #: Calls that leave keys, random numbers or tokens: their owner, and how to count the rows.

@@ -90,6 +90,7 @@ def test_weights_count_images_as_often_as_they_are_there():
     assert weighted == pytest.approx(official(repeated), abs=1e-9)
 
 
+@pytest.mark.slow
 def test_interval_of_ap_contains_it_where_resamples_are_biased():
     """Without the shift the interval of this AP, 0.25, is from 0.257 on."""
     random = np.random.default_rng(0)

@@ -232,6 +232,7 @@ def test_small_file_of_many_pixels_takes_the_memory_of_one_image():
     assert psutil.Process().memory_info().rss - before < 32 * 2**20
 
 
+@pytest.mark.slow
 def test_large_images_wait_for_each_other_and_not_in_their_time(tmp_path, monkeypatch):
     monkeypatch.setattr(worker_module, "TIME_LIMIT_SECONDS", 1.2)
     large = [Item(n, "large", "x", str(tmp_path / "one")) for n in range(8)]

@@ -272,6 +272,7 @@ def test_dictionary_bomb_costs_its_row_group(column):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc tells the peak of memory")
 @pytest.mark.parametrize("column", ["kept", "prompt", "id"])
+@pytest.mark.slow
 def test_thirty_million_nulls_end_in_seconds(column):
     rows = 30_000_000
     write(image=pa.nulls(rows, pa.string()), **{column: pa.nulls(rows, pa.string())})
@@ -310,6 +311,7 @@ def test_cell_above_the_limit_costs_its_row():
     assert [item.id for item in found] == ["x", "y", "z"]
 
 
+@pytest.mark.slow
 def test_large_images_that_repeat_are_read():
     """The file does not state their sizes: they are in its dictionary, which many rows refer to."""
     images = [RANDOM.bytes(900_000) for _ in range(20)]

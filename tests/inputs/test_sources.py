@@ -354,6 +354,7 @@ class TestManifests:
         assert item.kept == {"a": deep}
         assert pa.Table.from_pylist([{"a": item.kept["a"]}]).num_rows == 1
 
+    @pytest.mark.slow
     def test_row_of_endless_lines_is_not_read_to_its_end(self):
         with open("m.csv", "wb") as file:
             file.write(b'image\n"')
@@ -362,6 +363,7 @@ class TestManifests:
         with pytest.raises(ManifestError, match="the row is longer than 16 MiB"):
             Inventory.scan(["m.csv"])
 
+    @pytest.mark.slow
     def test_million_columns_are_counted(self):
         header = ",".join(["image", *map(str, range(10**6))])
         Path("m.csv").write_text(f"{header}\na.jpg\n")

@@ -327,7 +327,7 @@ def parquet_rows(file: Path, answers: pa.Array, **options: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["dictionary", "text", "plain", "groups"])
-@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("exact", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_few_bytes_that_unpack_to_gigabytes_are_refused(tmp_path, monkeypatch, kind, exact):
     """A quarter of the real sizes: texts of 4 MiB, and memory for 64 of them."""
     monkeypatch.setattr(pgcli.output.tables, "READ_BYTES", 2**28)

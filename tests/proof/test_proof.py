@@ -239,6 +239,7 @@ class TestMemory:
 
 
 class TestCommand:
+    @pytest.mark.slow
     def test_difference_exits_with_5_and_names_the_stage(self, tiny, change_model, capsys):
         change_model(change_weight("decoder.norm.weight", 1.5))
         code = main(["verify", str(tiny), "--dtype", "float32", "--images", str(EXAMPLES)])

@@ -7,6 +7,8 @@ import subprocess
 import sys
 import textwrap
 
+import pytest
+
 from tests.support.runs import EXAMPLES, ROOT
 
 RECORD = """
@@ -27,6 +29,7 @@ finally:
 """
 
 
+@pytest.mark.slow
 def test_calls_happen_in_the_documented_order(tmp_path):
     page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     walk = page.split("**The way of a row**")[1].split("**The engine**")[0]

@@ -49,11 +49,15 @@ class OpenPage:
         self.problems: list[str] = []
         self.requests: list[str] = []
         self.page.on("pageerror", lambda problem: self.problems.append(str(problem)))
-        self.page.on("console", lambda message: self.problems.append(message.text))
+        self.page.on("console", self._note)
         self.page.on("dialog", lambda dialog: self.problems.append(dialog.message))
         self.page.on("request", lambda request: self.requests.append(request.url))
         self.page.goto(file.as_uri())
         playwright.expect(self.all(".card").first).to_be_visible()
+
+    def _note(self, message: Any) -> None:
+        if message.type != "info":  # such as that a key was faster than the focus of a new window
+            self.problems.append(message.text)
 
     def all(self, selector: str) -> Any:
         return self.page.locator(selector)

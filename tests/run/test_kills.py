@@ -98,7 +98,7 @@ def test_an_engine_killed_at_any_write_is_replaced(images, kind, step):
             return
 
 
-@pytest.mark.parametrize("kills", [12, pytest.param(150, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("kills", [8, pytest.param(150, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_runs_killed_at_random_moments_lose_no_row(images, kind, kills):
     """Again and again, one of two where several may write the output."""

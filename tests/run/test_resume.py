@@ -53,9 +53,10 @@ def test_a_grown_run_computes_no_row_again(images, kind):
 
 
 @pytest.mark.parametrize("kind", ALONE)
-def test_a_smaller_limit_loses_no_row_of_a_killed_run(images, kind):
+@pytest.mark.parametrize("step", [21, pytest.param(3, marks=pytest.mark.nightly)])
+def test_a_smaller_limit_loses_no_row_of_a_killed_run(images, kind, step):
     output, options = KINDS[kind]
-    for number in range(30, 100, 9):
+    for number in range(30, 100, step):
         shutil.rmtree(images / "run")
         (images / "run").mkdir()
         start(images / "run", output, before=Calls(number, die), **options).wait()
@@ -170,12 +171,13 @@ def test_an_interrupted_overwrite_goes_on_without_the_option(images, kind):
         assert rows_of(folder, output) == whole(images, kind)
 
 
-def test_a_file_cut_at_any_byte_resumes_to_the_same_bytes(images):
+@pytest.mark.parametrize("step", [321, pytest.param(97, marks=pytest.mark.slow)])
+def test_a_file_cut_at_any_byte_resumes_to_the_same_bytes(images, step):
     """A power loss may cut a file anywhere: whole rows stay, and the others are answered again."""
     folder = images / "run"
     finish(folder, "rows.jsonl")
     whole = (folder / "rows.jsonl").read_bytes()
-    for size in [*range(0, len(whole), 97), len(whole) - 1]:
+    for size in [*range(0, len(whole), step), len(whole) - 1]:
         (folder / "rows.jsonl").write_bytes(whole[:size])
         finish(folder, "rows.jsonl")
         assert (folder / "rows.jsonl").read_bytes() == whole, size

@@ -103,6 +103,7 @@ def parts() -> int:
     return len(list(Path("rows").glob("*.parquet"))) if Path("rows").is_dir() else 0
 
 
+@pytest.mark.slow
 def test_output_that_another_run_writes_is_refused(monkeypatch):
     monkeypatch.setattr(checks, "find_spec", lambda name: name)
     with other_process("rows/", "run"):

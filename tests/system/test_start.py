@@ -130,6 +130,7 @@ def test_torch_is_not_imported_before_cheap_checks(wrong):
     assert not {"torch", "tokenizers", "huggingface_hub"} & imported("caption", *wrong)
 
 
+@pytest.mark.slow
 def test_a_whole_run_loads_no_transformers(tmp_path):
     output = tmp_path / "rows.jsonl"
     modules = imported("caption", "examples/images/one.png", "-o", output)
