@@ -110,7 +110,7 @@ def output_failed(problem: OSError) -> OutputFailed | None:
 
     The errors of other files are converted where these are written.
     """
-    if problem.errno == errno.ENOENT and problem.filename is None:  # as `tempfile` raises it
+    if (problem.strerror or "").startswith("No usable temporary directory"):  # from `tempfile`
         return OutputFailed(
             f"cannot write a temporary file: {problem.strerror}",
             hint="free some space there, or set TMPDIR to another folder",
