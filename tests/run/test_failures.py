@@ -4,7 +4,6 @@ import errno
 import os
 import resource
 import signal
-import tempfile
 from collections import Counter
 from functools import partial
 
@@ -63,7 +62,6 @@ def test_a_failed_first_write_leaves_nothing_in_the_way_of_the_next_run(images):
 
 
 def limit_size_of_files(size):
-    tempfile.gettempdir()  # could be written before
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # which has no size
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))

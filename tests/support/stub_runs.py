@@ -38,6 +38,7 @@ import pgcli.run.workers.engines
 import pgcli.stores.local
 from pgcli.checkpoints.find import find
 from pgcli.checkpoints.model_description import read_image_spec
+from pgcli.cli.main import output_failed
 from pgcli.errors import PgcliError
 from pgcli.output.reader import indexed_rows
 from pgcli.records import Answer, DecodedImage, unanswered
@@ -187,9 +188,12 @@ def run_here(
         request = make_request(command, sources, values, arguments=words)
         before()
         return run(request, said, hooks).exit_code
-    except PgcliError as problem:
-        sys.stderr.write(f"{problem}\n  {problem.hint}\n")
-        return problem.exit_code
+    except (PgcliError, OSError) as problem:
+        error = output_failed(problem) if isinstance(problem, OSError) else problem
+        if error is None:
+            raise
+        sys.stderr.write(f"{error}\n  {error.hint}\n")
+        return error.exit_code
     except pgcli.run.run.Interrupted as problem:
         return exit_code(problem)
 
