@@ -47,6 +47,23 @@ def test_a_chunk_that_is_completed_between_two_looks_is_not_free(tmp_path):
     assert claims.next(lambda: False) is None
 
 
+def test_of_two_processes_one_takes_over_a_chunk(tmp_path):
+    store, run, looks = LocalStore(tmp_path), {"run": "second"}, []
+    assert claims_of(store, 1).next(lambda: False)  # by a process that does not run
+    first = Process(store, "engine", run)
+
+    def complete(numbers: Collection[int]) -> set[int]:
+        looks.append(numbers)
+        if len(looks) == 2:  # the other one has read the claim, and does not delete this one
+            assert Claims(store, first, range(1), nothing).next(lambda: False) is not None
+        return set()
+
+    with first.registered():
+        second = Claims(store, Process(store, "engine", run), range(1), complete)
+        assert second.next(lambda: False) is None
+    assert len(looks) == 2
+
+
 def test_a_released_chunk_is_free(tmp_path):
     store = LocalStore(tmp_path)
     first, second = claims_of(store, 1), claims_of(store, 1)

@@ -132,8 +132,10 @@ class Claims:
                 free.append(number)
         # its process may have completed it since the first look, and ended
         for number in sorted(set(free).difference(self._complete(free))):
-            claim = self._inherited(number, claims[number] or {})
-            self._store.delete([claim_name(number)])
+            name, claim = claim_name(number), self._inherited(number, claims[number] or {})
+            if parse_object(self._store.read(name)) != claims[number]:
+                continue  # another process has taken it over since
+            self._store.delete([name])
             if self._create(claim):
                 self._taken.discard(number)
                 return claim
