@@ -125,9 +125,10 @@ def test_row_nested_too_deeply_is_named(capsys, tmp_path, levels, at):
 def test_invalid_run_record_is_reported(capsys, workdir):
     file = Path("rows.jsonl.pgcli/run.json")
     known = json.loads(file.read_text())
-    file.write_text(json.dumps(known | {"input": known["input"] | {"sources": 5}}))
-    assert main(["check", "rows.jsonl"]) == 2
-    assert "run.json is not the record of a run: " in capsys.readouterr().err
+    for wrong in ({"sources": 5}, {"keep": 5}, {"image_column": {}}):
+        file.write_text(json.dumps(known | {"input": known["input"] | wrong}))
+        assert main(["check", "rows.jsonl"]) == 2
+        assert "run.json is not the record of a run: " in capsys.readouterr().err
     file.write_text(json.dumps(known | {"input": [1]}))
     for command in ("status", "check"):
         assert main([command, "rows.jsonl"]) == 2
