@@ -118,6 +118,13 @@ def test_full_temporary_folder_is_no_bug(cli, workdir, pretended, monkeypatch, o
     code, _, err = cli("caption", EXAMPLES, "-q", *option)
     assert (code, "pgcli: cannot write a temporary file: No usable" in err) == (14, True), err
     assert "TMPDIR" in err
+    monkeypatch.setattr(tempfile, "gettempdir", full)
+    code, _, err = cli("caption", EXAMPLES, "-q", *option)
+    assert (code, "pgcli: cannot write /tmp/one: No space left" in err) == (14, True), err
+
+
+def full():
+    raise OSError(errno.ENOSPC, "No space left on device", "/tmp/one")
 
 
 def no_folder():

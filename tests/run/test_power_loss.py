@@ -93,9 +93,8 @@ def test_power_loss_while_errors_are_asked_again(images, kind, step):
         for number in range(1, 2000, step):
             shutil.rmtree(images / "disk", ignore_errors=True)
             folder = Path(shutil.copytree(first, images / "disk"))
-            code = start(
-                folder, output, run=partial(run_until_loss, folder, number), **retry
-            ).wait()
+            run = partial(run_until_loss, folder, number)
+            code = start(folder, output, run=run, **retry).wait()
             assert code in (0, LOST), (number, (images / "said").read_text()[-3000:])
             assert good <= set(rows_of(folder, output)), number
             code_again, said = finish(folder, output, **retry)
