@@ -395,19 +395,14 @@ def annotated_items(
     settings = ImportSettings(root)
     annotations = reader_named(format)(path, settings)
     images = {image.id: image.image for image in annotations.images}
-    for number, row in enumerate(TruthRows(annotations, root, prompt)):
+    rows = TruthRows(annotations, root, prompt)
+    for number, row in enumerate(rows):
         if not options.names.accepts(str(row["id"])):
             continue
         fields = fields_of(row, options, str(path))
         if prompt is not None:
             fields = {name: value for name, value in fields.items() if name != "prompt"}
         yield Item(number, row["id"], row["image"], images[row["id"]], fields=fields)
-    counts = settings.counts
-    for count, text in (
-        (counts.outside, "boxes without an area in the image left out"),
-        (counts.crowds, "crowds left out"),
-        (counts.others, "regions of other kinds left out"),
-        (counts.missing.count, "images left out"),
-    ):
+    for count, text in rows.notes(settings.counts):
         if count:
             on_event(Message(f"{path}: {note(count, text)}"))

@@ -91,8 +91,8 @@ def test_segmentations_of_coco_are_masks_as_pycocotools_reads_them(cli):
     )
     code, err = imported(cli, "coco")
     assert code == 0
-    assert "4 boxes; 3 of them with masks; 2 boxes without an area" in err
-    assert "1 crowd left out" in err
+    assert "4 boxes; 3 of them with masks; 1 crowd left out (first: annotation 4); 2 boxes" in err
+    assert "2 boxes without an area in the image left out (first: annotation 6)" in err
     (row,) = read_rows("truth.jsonl")
     boxes = [[8, 4, 28, 14], [8, 4, 40, 30], [8, 4, 10, 14], [0, 0, 5, 5]]
     assert [corners(one) for one in row["boxes"]] == boxes
@@ -103,6 +103,35 @@ def test_segmentations_of_coco_are_masks_as_pycocotools_reads_them(cli):
     ]
     for mask, one in zip(row["masks"], expected, strict=False):
         assert mask["rle"]["counts"] == one["counts"].decode()
+
+
+@pytest.mark.parametrize(
+    "left_out",
+    [{"bbox": [0, 0, 9, 9], "iscrowd": 1}, {"bbox": [70, 0, 5, 5]}],
+    ids=["crowd", "box"],
+)
+def test_image_whose_boxes_were_all_left_out_has_no_row(cli, left_out):
+    images = [IMAGE, IMAGE | {"id": 2, "file_name": "photos/b.jpg"} | {"width": 40, "height": 40}]
+    images.append(IMAGE | {"id": 3, "file_name": "photos/sub/c.png", "width": 30, "height": 60})
+    kept = {"image_id": 2, "bbox": [0, 0, 5, 5], "category_id": 2}
+    categories = [{"id": 3, "name": "cat"}, {"id": 2, "name": "dog"}]
+    write(coco(left_out, kept, left_out | {"image_id": 2}, images=images, categories=categories))
+    code, err = imported(cli, "coco")
+    assert code == 0
+    assert "1 image without a row of boxes, as these were left out" in err
+    rows = read_rows("truth.jsonl")
+    assert [(row["id"], len(row["boxes"])) for row in rows] == [
+        ("photos/b.jpg", 1),
+        ("photos/sub/c.png", 0),
+    ]
+    imported(cli, "coco", "--each", "--overwrite")
+    rows = read_rows("truth.jsonl")
+    assert [(row["id"], row["prompt"], len(row["boxes"])) for row in rows] == [
+        ("photos/a.png", "detect dog", 0),
+        ("photos/b.jpg", "detect dog", 1),
+        ("photos/sub/c.png", "detect cat", 0),
+        ("photos/sub/c.png", "detect dog", 0),
+    ]
 
 
 def test_polygon_has_the_pixels_whose_centres_it_contains():

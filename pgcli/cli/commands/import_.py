@@ -17,6 +17,7 @@ from pgcli.results.imports import FORMATS
 from pgcli.wording import count, with_notes
 
 if TYPE_CHECKING:
+    from pgcli.results.imports.rows import TruthRows
     from pgcli.results.imports.truth import Annotations, ImportSettings
 
 _rows = partial(opt, panel="Rows", own=True)
@@ -96,13 +97,14 @@ def import_(
     if not any(True for _ in rows):
         first = settings.counts.missing.first
         note = f"; the first image left out: {first}" if first else ""
-        raise UsageError(f"{file} has no annotated image{note}", hint=hint)
+        text = with_notes(f"{file} has no annotated image", rows.notes(settings.counts))
+        raise UsageError(text + note, hint=hint)
     absent = settings.counts.absent
     if absent.count == len(annotations.images):
         raise UsageError(f"{file} has no image that is there: {absent.first}", hint=hint)
     with screen.status("writing rows"):
         count = write_result_file(target, lambda: rows, rows.schema, overwrite=options.overwrite)
-    report(options.output, count, annotations, settings, screen, hint)
+    report(options.output, count, rows, settings, screen, hint)
     if settings.counts.missing.count:
         raise typer.Exit(INCOMPLETE)
 
@@ -133,26 +135,22 @@ def read_annotations(
 
 def report(
     output: str,
-    rows: int,
-    annotations: Annotations,
+    written: int,
+    rows: TruthRows,
     settings: ImportSettings,
     screen: Screen,
     hint: str,
 ) -> None:
     """Report what was written and what was left out, with the hint for images that were."""
     counts = settings.counts
-    boxes = [box for image in annotations.images for box in image.boxes]
+    images = rows.annotations.images
+    boxes = [box for image in images for box in image.boxes]
     notes = [
         (sum(box.mask is not None for box in boxes), "of them with masks"),
-        (counts.outside, "boxes without an area in the image left out"),
-        (counts.crowds, "crowds left out"),
-        (counts.others, "regions of other kinds left out"),
-        (counts.open, "tasks that nobody annotated left out"),
-        (counts.missing.count, "images left out"),
+        *rows.notes(counts),
     ]
-    images = count(len(annotations.images), "image")
-    written = f"{output}: {count(rows, 'row')} of {images}, {count(len(boxes), 'box')}"
-    screen.info(with_notes(written, notes))
+    made = f"{count(written, 'row')} of {count(len(images), 'image')}, {count(len(boxes), 'box')}"
+    screen.info(with_notes(f"{output}: {made}", notes))
     for note in counts.notes:
         screen.info(note)
     if counts.missing.count:

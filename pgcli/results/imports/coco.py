@@ -63,18 +63,35 @@ def read_images(document: Mapping[str, Any], settings: ImportSettings) -> Annota
         own = by_image.pop(whole_number(image.get("id"), f"{what}: id"), [])
         boxes: list[TrueBox] = []
         crowds: list[TrueBox] = []
+        left_out: set[str | None] = set()
         texts = []
         for where, annotation in own:
             if "caption" in annotation:
                 texts.append(read_caption(annotation, where))
-            elif box := read_box(annotation, where, categories, size, settings):
-                (crowds if annotation.get("iscrowd") else boxes).append(box)
-        settings.counts.crowds += len(crowds)
+                continue
+            box = read_box(annotation, where, categories, size)
+            inside = box if settings.as_given else clipped(box, size, settings.counts, where)
+            if inside is None:
+                left_out.add(box.label)
+            elif annotation.get("iscrowd"):
+                crowds.append(inside)
+                if not settings.as_given:
+                    settings.counts.leave_out("crowds", where)
+            else:
+                boxes.append(inside)
         row_id = image.get("row_id")  # of an export of pgcli, if it is not the file's name
         if path := name if settings.as_given else locate(name, settings):
             id_ = name if row_id is None else text(row_id, f"{what}: row_id")
             images.append(
-                AnnotatedImage(id_, path, *size, tuple(boxes), tuple(texts), tuple(crowds))
+                AnnotatedImage(
+                    id_,
+                    path,
+                    *size,
+                    tuple(boxes),
+                    tuple(texts),
+                    tuple(crowds),
+                    frozenset(left_out),
+                )
             )
     if by_image:
         where = next(iter(by_image.values()))[0][0]
@@ -107,9 +124,8 @@ def read_box(
     what: str,
     categories: Mapping[int, str],
     size: Size,
-    settings: ImportSettings,
-) -> TrueBox | None:
-    """A box and its mask; None, counted, outside the image. Raises InvalidValue."""
+) -> TrueBox:
+    """A box and its mask. Raises InvalidValue."""
     name = categories.get(whole_number(annotation.get("category_id"), f"{what}: category_id"))
     if name is None:
         raise InvalidValue(f"{what} has a category_id that no category has")
@@ -131,8 +147,7 @@ def read_box(
     score = share(annotation.get("score"))
     confidence = share(annotation.get("confidence", score))
     area = object_area(annotation.get("area"))
-    box = TrueBox(name, left, top, right, bottom, mask, score, confidence, area)
-    return box if settings.as_given else clipped(box, size, settings.counts)
+    return TrueBox(name, left, top, right, bottom, mask, score, confidence, area)
 
 
 def object_area(value: object) -> float | None:

@@ -67,7 +67,7 @@ def read_task(place: int, task: Value, key: str, settings: ImportSettings) -> An
     what = f"task {place}"
     results = chosen_results(task, key, what)
     if results is None:
-        settings.counts.open += 1
+        settings.counts.leave_out("tasks that nobody annotated", what)
         return None
     data = mapping(task.get("data"), f"{what}: data")
     name = image_name(image_address(data, what), settings.image_prefix)
@@ -79,12 +79,15 @@ def read_task(place: int, task: Value, key: str, settings: ImportSettings) -> An
         return None
     boxes: list[TrueBox] = []
     texts: list[TrueText] = []
+    left_out: set[str | None] = set()
     for result in results:
-        boxes += result_boxes(result, size, what, settings.counts)
+        boxes += result_boxes(result, size, what, settings.counts, left_out)
         texts += result_texts(result, what)
     own_id = data.get("id")
     id_ = text(own_id, f"{what}: id") if isinstance(own_id, str) and own_id else name
-    return AnnotatedImage(id_, path, *size, tuple(boxes), tuple(texts))
+    return AnnotatedImage(
+        id_, path, *size, tuple(boxes), tuple(texts), left_out=frozenset(left_out)
+    )
 
 
 def chosen_results(task: Value, key: str, what: str) -> Sequence[Value] | None:
@@ -155,8 +158,12 @@ def result_texts(result: Value, what: str) -> Iterator[TrueText]:
         yield TrueText(text(entry, f"{what}: {kind}").strip())
 
 
-def result_boxes(result: Value, size: Size, what: str, counts: ImportCounts) -> Iterator[TrueBox]:
-    """A box for each label of a region; other kinds are counted. Raises InvalidValue."""
+def result_boxes(
+    result: Value, size: Size, what: str, counts: ImportCounts, left_out: set[str | None]
+) -> Iterator[TrueBox]:
+    """A box for each label of a region; other kinds are counted, and their labels added to
+    `left_out`. Raises InvalidValue.
+    """
     kind = result.get("type")
     if kind in ("textarea", "choices"):
         return
@@ -164,15 +171,18 @@ def result_boxes(result: Value, size: Size, what: str, counts: ImportCounts) -> 
     is_turned = bool(result.get("image_rotation") or value.get("rotation"))
     names = array(value.get(str(kind)), f"{what}: {kind}") if kind in REGIONS else []
     if is_turned or not names:
-        counts.others += 1
+        counts.leave_out("regions of other kinds", what)
+        left_out.add(None)
         return
     box = region(str(kind), value, size, what)
     for name in names:
         score = share(result.get("score"))
         corners = (box.xmin, box.ymin, box.xmax, box.ymax)
         named = TrueBox(label(name, f"{what}: {kind}"), *corners, box.mask, score, score)
-        if clipped_box := clipped(named, size, counts):
+        if clipped_box := clipped(named, size, counts, what):
             yield clipped_box
+        else:
+            left_out.add(named.label)
 
 
 def region(kind: str, value: Value, size: Size, what: str) -> TrueBox:

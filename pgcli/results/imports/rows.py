@@ -12,7 +12,7 @@ from pgcli.errors import UsageError
 from pgcli.inputs.paths import display_path, url_scheme
 from pgcli.parsing import detection_text
 from pgcli.records import Answer, Box, Mask
-from pgcli.results.imports.truth import AnnotatedImage, Annotations, TrueBox
+from pgcli.results.imports.truth import AnnotatedImage, Annotations, ImportCounts, TrueBox
 from pgcli.rows import RowSchema
 
 TRUTH = "truth"  # in place of the model's name
@@ -24,9 +24,10 @@ class TruthRows:
     """The rows of annotations, as often as they are read.
 
     An image has a row for its boxes if the file has boxes, also without any, with the prompt that
-    the file says, or else all labels in its prompt; with `each`, one for each label. It has a row
-    for each of its texts. `prompt` replaces the prompts. Paths are relative to `folder`, the
-    output's, where they are in it.
+    the file says, or else all labels in its prompt; with `each`, one for each label. It has none
+    if its boxes were all left out: what is there is not known. It has a row for each of its texts.
+    `prompt` replaces the prompts. Paths are relative to `folder`, the output's, where they are in
+    it.
     """
 
     annotations: Annotations
@@ -43,6 +44,15 @@ class TruthRows:
                     f"the image {image.id!r} is there twice", hint="remove one of the two"
                 )
             known.add(image.id)
+
+    def notes(self, counts: ImportCounts) -> list[tuple[int, str]]:
+        """What was left out, each with its number."""
+        unread = sum(image.is_unread() for image in self.annotations.images)
+        return [
+            *counts.kinds,
+            (unread, "images without a row of boxes, as these were left out"),
+            (counts.missing.count, "images left out"),
+        ]
 
     @property
     def schema(self) -> RowSchema:
@@ -61,6 +71,8 @@ class TruthRows:
     def _answers(self, index: int, image: AnnotatedImage, path: str) -> Iterator[Answer]:
         labels = self.annotations.labels
         for names in ([name] for name in labels) if self.each else [labels] if labels else []:
+            if image.is_unread(names[0] if self.each else None):
+                continue
             boxes = [box for box in image.boxes if box.label in names]
             own = None if self.each else self.annotations.prompt
             prompt = self.prompt or own or f"detect {' ; '.join(names)}"

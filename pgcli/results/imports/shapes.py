@@ -25,13 +25,13 @@ def image_size(width: object, height: object, what: str) -> Size:
     return size
 
 
-def clipped(box: TrueBox, size: Size, counts: ImportCounts) -> TrueBox | None:
-    """The box within its image, with six digits; None, counted, without an area there."""
+def clipped(box: TrueBox, size: Size, counts: ImportCounts, name: str) -> TrueBox | None:
+    """The box within its image, with six digits; None, counted by name, without an area there."""
     width, height = size
     left, right = (float(f"{min(max(x, 0.0), width):.6g}") for x in (box.xmin, box.xmax))
     top, bottom = (float(f"{min(max(y, 0.0), height):.6g}") for y in (box.ymin, box.ymax))
     if left >= right or top >= bottom:
-        counts.outside += 1
+        counts.leave_out("boxes without an area in the image", name)
         return None
     return replace(box, xmin=left, ymin=top, xmax=right, ymax=bottom)
 

@@ -41,7 +41,8 @@ class TrueText:
 class AnnotatedImage:
     """An image of an annotation file: its id, its file or address, its size, and its truth.
 
-    `crowds` are regions of many objects that are not marked one by one.
+    `crowds` are regions of many objects that are not marked one by one. `left_out` are the labels
+    of regions that could not be read, None for one without: the image has objects of them.
     """
 
     id: str
@@ -51,21 +52,47 @@ class AnnotatedImage:
     boxes: tuple[TrueBox, ...] = ()
     texts: tuple[TrueText, ...] = ()
     crowds: tuple[TrueBox, ...] = ()
+    left_out: frozenset[str | None] = frozenset()
+
+    def is_unread(self, label: str | None = None) -> bool:
+        """Whether regions were left out and no box is there; with a label, regions and boxes of it.
+
+        What is in such an image is not known.
+        """
+        labels = {box.label for box in self.boxes}
+        unread = self.left_out | {crowd.label for crowd in self.crowds}
+        if label is None:
+            return bool(unread) and not labels
+        return label not in labels and not unread.isdisjoint((None, label))
 
 
 @dataclass
 class ImportCounts:
-    """What was left out. `outside` boxes have no area in their image, `others` are regions of kinds
-    that are not boxes or masks. `missing` images have no truth, as they cannot be read or named.
+    """What was left out: entries by kind, each kind with its number and the name of its first one.
+
+    `missing` images have no truth, as they cannot be read or named.
     """
 
-    outside: int = 0
-    crowds: int = 0
-    others: int = 0
-    open: int = 0
+    left_out: dict[str, tuple[int, str]] = field(default_factory=dict)
     missing: MissingImages = field(default_factory=MissingImages)
     absent: MissingImages = field(default_factory=MissingImages)
     notes: list[str] = field(default_factory=list)
+
+    def leave_out(self, kind: str, name: str) -> None:
+        """Count one more of a kind, which begins with a plural: `crowds`, `boxes without a label`.
+
+        `name` says which one it is, as `annotation 3 of a.png` does.
+        """
+        count, first = self.left_out.get(kind, (0, name))
+        self.left_out[kind] = count + 1, first
+
+    @property
+    def kinds(self) -> list[tuple[int, str]]:
+        """The number of each kind with its words, as `wording.note` takes them."""
+        return [
+            (count, f"{kind} left out (first: {first})")
+            for kind, (count, first) in self.left_out.items()
+        ]
 
 
 @dataclass(frozen=True)

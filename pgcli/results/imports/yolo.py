@@ -43,8 +43,11 @@ def read(file: Path, settings: ImportSettings) -> Annotations:
         size = upright_size(name, path, settings) if path is not None else None
         if path is None or size is None:
             continue
-        boxes = read_boxes(folder, own, names, size, settings.counts)
-        images.append(AnnotatedImage(image_id(name), path, *size, boxes))
+        left_out: set[str | None] = set()
+        boxes = read_boxes(folder, own, names, size, settings.counts, left_out)
+        images.append(
+            AnnotatedImage(image_id(name), path, *size, boxes, left_out=frozenset(left_out))
+        )
     for name in sorted(label_files):
         settings.counts.missing.add(name, NO_IMAGE)
     return Annotations(images, list(dict.fromkeys(names)))
@@ -135,9 +138,17 @@ def in_order(names: object) -> Sequence[object]:
 
 
 def read_boxes(
-    folder: Path, name: str, names: Sequence[str], size: Size, counts: ImportCounts
+    folder: Path,
+    name: str,
+    names: Sequence[str],
+    size: Size,
+    counts: ImportCounts,
+    left_out: set[str | None],
 ) -> tuple[TrueBox, ...]:
-    """The boxes of an image; none without a file. Raises UsageError."""
+    """The boxes of an image; none without a file. Labels of others are added to `left_out`.
+
+    Raises UsageError.
+    """
     file = folder / name
     if not os.path.lexists(file):
         return ()
@@ -146,15 +157,19 @@ def read_boxes(
             data = opened.read(MAX_BYTES + 1)
         if len(data) > MAX_BYTES:
             raise InvalidValue("it is too large")
-        return tuple(parsed_lines(data.decode(), names, size, counts))
+        boxes = []
+        for what, box in parsed_lines(data.decode(), names, size):
+            if clipped_box := clipped(box, size, counts, f"{name}, {what}"):
+                boxes.append(clipped_box)
+            else:
+                left_out.add(box.label)
+        return tuple(boxes)
     except (OSError, ValueError, InvalidValue) as problem:
         raise UsageError(f"{file}: {problem}", hint="correct it there") from problem
 
 
-def parsed_lines(
-    content: str, names: Sequence[str], size: Size, counts: ImportCounts
-) -> Iterator[TrueBox]:
-    """The boxes of a file of labels. Raises InvalidValue."""
+def parsed_lines(content: str, names: Sequence[str], size: Size) -> Iterator[tuple[str, TrueBox]]:
+    """The boxes of a file of labels, each with its line. Raises InvalidValue."""
     for place, line in enumerate(content.splitlines(), start=1):
         if not (words := line.split()):
             continue
@@ -167,9 +182,7 @@ def parsed_lines(
             raise InvalidValue(f"{what} has a number that is not a fraction")
         if not words[0].isascii() or not words[0].isdigit() or not int(words[0][:9]) < len(names):
             raise InvalidValue(f"{what} has a class without a name")
-        box = parsed_box(names[int(words[0])], numbers, size, what)
-        if clipped_box := clipped(box, size, counts):
-            yield clipped_box
+        yield what, parsed_box(names[int(words[0])], numbers, size, what)
 
 
 def parsed_box(name: str, numbers: np.ndarray, size: Size, what: str) -> TrueBox:
