@@ -36,6 +36,7 @@ from pgcli.parsing import segments
 from pgcli.records import COLUMNS, Answer, Box, Item, Mask, Span
 from pgcli.rows import RowSchema, json_safe
 from tests.support.awkward import broken_files, drawing, encoded, valid_files
+from tests.support.fuzz_coco import coco, some_coco
 from tests.support.save_rows import save
 
 Target = Callable[[bytes], None]
@@ -122,11 +123,22 @@ def answers(data: bytes) -> None:
             assert (index, read) == (0, plain), name
 
 
+def in_folder(target: Callable[[Path, bytes], None]) -> Target:
+    """The target in a folder of its own, as those of annotation formats need one."""
+
+    def run(data: bytes) -> None:
+        with folder() as root:
+            target(root, data)
+
+    return run
+
+
 TARGETS: dict[str, Target] = {
     "images": images,
     "manifests": manifests,
     "checkpoints": checkpoints,
     "answers": answers,
+    "coco": in_folder(coco),
 }
 
 
@@ -263,6 +275,7 @@ SEEDS: dict[str, Callable[[], Iterator[bytes]]] = {
     "manifests": some_manifests,
     "checkpoints": some_checkpoints,
     "answers": some_answers,
+    "coco": some_coco,
 }
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.support import fuzzing
 
-EXAMPLES = {"images": 150, "manifests": 150, "checkpoints": 150, "answers": 100}
+EXAMPLES = {"images": 150, "manifests": 150, "checkpoints": 150, "answers": 100, "coco": 100}
 
 
 @pytest.mark.parametrize("target", fuzzing.TARGETS)
