@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import numpy as np
 
 from pgcli.errors import UsageError
+from pgcli.foreign_text import decode_text
 from pgcli.inputs.paths import display_path
 from pgcli.inputs.readers import IMAGE_ENDINGS
 from pgcli.records import Fault
-from pgcli.results.imports.json_values import InvalidValue, label
+from pgcli.results.imports.json_values import InvalidValue, label, value_errors
 from pgcli.results.imports.locate import locate, upright_size
 from pgcli.results.imports.shapes import Size, bounds, clipped, fill
 from pgcli.results.imports.truth import (
@@ -26,6 +32,19 @@ from pgcli.stores.files import open_regular
 
 MAX_BYTES, MAX_NAMES_BYTES = 16 * 2**20, 2**20  # of a file of labels, and of data.yaml
 NO_IMAGE = Fault("missing", "There is no image of this file of labels.")
+CLASSES = "classes.txt"
+APPLE_DOUBLE = "._"  # begins the names of files that macOS writes beside others
+TOLERANCE = 0.01  # by which a fraction may exceed 0 and 1; that of Ultralytics
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """What data.yaml says: the labels of the classes in their order, and how many numbers follow
+    the box in a line of a pose; 0 where lines have no keypoints.
+    """
+
+    names: Sequence[str]
+    keypoint_numbers: int = 0
 
 
 def read(file: Path, settings: ImportSettings) -> Annotations:
@@ -33,24 +52,23 @@ def read(file: Path, settings: ImportSettings) -> Annotations:
     folder = file if file.is_dir() else file.parent
     if not file.exists():
         raise UsageError(f"{file} does not exist", hint="name the folder that has data.yaml")
-    names = read_names(file if file.is_file() else folder, settings)
+    data = read_data_file(file if file.is_file() else folder, settings)
+    names = files_below(folder, IMAGE_ENDINGS)
+    labels = LabelFolder(folder, data, [labels_path(name) for name in names])
     label_files = {name for name in files_below(folder, {".txt"}) if is_labels(name)}
     images = []
-    for name in files_below(folder, IMAGE_ENDINGS):
+    for name in names:
         path = locate(name, settings, folder)
         own = labels_path(name)
         label_files.discard(own)
         size = upright_size(name, path, settings) if path is not None else None
         if path is None or size is None:
             continue
-        left_out: set[str | None] = set()
-        boxes = read_boxes(folder, own, names, size, settings.counts, left_out)
-        images.append(
-            AnnotatedImage(image_id(name), path, *size, boxes, left_out=frozenset(left_out))
-        )
+        boxes, left_out = labels.boxes(own, size, settings.counts)
+        images.append(AnnotatedImage(image_id(name), path, *size, boxes, left_out=left_out))
     for name in sorted(label_files):
         settings.counts.missing.add(name, NO_IMAGE)
-    return Annotations(images, list(dict.fromkeys(names)))
+    return Annotations(images, list(dict.fromkeys(data.names)))
 
 
 def files_below(folder: Path, endings: frozenset[str] | set[str]) -> list[str]:
@@ -59,14 +77,15 @@ def files_below(folder: Path, endings: frozenset[str] | set[str]) -> list[str]:
         os.path.relpath(os.path.join(parent, name), folder)  # noqa: PTH118 - of very many files
         for parent, _, names in os.walk(folder)
         for name in names
-        if os.path.splitext(name)[1].lower() in endings  # noqa: PTH122 - of very many files
+        if not name.startswith(APPLE_DOUBLE) and os.path.splitext(name)[1].lower() in endings  # noqa: PTH122 - of very many files
     )
     return sorted(paths)
 
 
 def is_labels(name: str) -> bool:
-    """Whether a text file is in a folder of labels."""
-    return "labels" in PurePosixPath(name).parts[:-1]
+    """Whether a text file is in a folder of labels, and not the one that names the classes."""
+    path = PurePosixPath(name)
+    return "labels" in path.parts[:-1] and path.name != CLASSES
 
 
 def labels_path(name: str) -> str:
@@ -86,34 +105,40 @@ def replace_images(name: str, *new: str) -> PurePosixPath:
     return PurePosixPath(*(parts if last is None else (*parts[:last], *new, *parts[last + 1 :])))
 
 
-def read_names(file: Path, settings: ImportSettings) -> list[str]:
-    """The labels of the classes in their order. Raises UsageError."""
-    if settings.labels:
-        return list(settings.labels)
-    candidates = [file] if file.is_file() else [file / "data.yaml", file / "classes.txt"]
+def read_data_file(file: Path, settings: ImportSettings) -> DataFile:
+    """What the data.yaml or classes.txt says, with the labels of the settings if there are any.
+
+    Raises UsageError.
+    """
+    candidates = [file] if file.is_file() else [file / "data.yaml", file / CLASSES]
     names_file = next((path for path in candidates if path.is_file()), None)
     hint = "--labels A,B or --labels FILE names the classes"
     if names_file is None:
+        if settings.labels:
+            return DataFile(settings.labels)
         raise UsageError(f"{file} has neither data.yaml nor classes.txt", hint=hint)
     try:
         with open_regular(names_file) as opened:
             data = opened.read(MAX_NAMES_BYTES + 1)
         if len(data) > MAX_NAMES_BYTES:
             raise InvalidValue("it is too large")
-        content = data.decode()
+        content = decode_text(data)
         if names_file.suffix == ".txt":
-            names: object = [line for line in content.splitlines() if line.strip()]
+            document: Mapping[str, Any] = {"names": [n for n in content.splitlines() if n.strip()]}
         else:
-            names = yaml_names(content)
-        return [label(name, f"class {number}") for number, name in enumerate(in_order(names))]
+            document = yaml_mapping(content)
+        values = settings.labels or in_order(document.get("names"))
+        names = [label(name, f"class {number}") for number, name in enumerate(values)]
     except (OSError, ValueError, RecursionError, InvalidValue) as problem:
         raise UsageError(
             f"{names_file} does not name the classes: {problem}", hint=hint
         ) from problem
+    with value_errors(names_file, hint="correct it there"):
+        return DataFile(names, keypoint_numbers(document.get("kpt_shape")))
 
 
-def yaml_names(content: str) -> object:
-    """The `names` of data.yaml. Raises InvalidValue."""
+def yaml_mapping(content: str) -> Mapping[str, Any]:
+    """The values of data.yaml. Raises InvalidValue."""
     import yaml  # type: ignore[import-untyped]
 
     try:
@@ -121,13 +146,15 @@ def yaml_names(content: str) -> object:
         document = yaml.load(content, yaml.BaseLoader)
     except yaml.YAMLError as problem:
         raise InvalidValue(str(problem)) from problem
-    if not isinstance(document, dict) or "names" not in document:
+    if not isinstance(document, dict):
         raise InvalidValue("it has no 'names'")
-    return document["names"]
+    return document
 
 
 def in_order(names: object) -> Sequence[object]:
     """A list of names, or a mapping of 0, 1, ... to names. Raises InvalidValue."""
+    if names is None:
+        raise InvalidValue("it has no 'names'")
     if isinstance(names, list):
         return names
     if isinstance(names, dict):
@@ -137,68 +164,166 @@ def in_order(names: object) -> Sequence[object]:
     raise InvalidValue("'names' is neither a list nor a mapping of 0, 1 and so on")
 
 
-def read_boxes(
-    folder: Path,
-    name: str,
-    names: Sequence[str],
-    size: Size,
-    counts: ImportCounts,
-    left_out: set[str | None],
-) -> tuple[TrueBox, ...]:
-    """The boxes of an image; none without a file. Labels of others are added to `left_out`.
+def keypoint_numbers(shape: object) -> int:
+    """How many numbers a pose has after its box, by `kpt_shape`. Raises InvalidValue."""
+    if not shape:
+        return 0
+    sides = shape if isinstance(shape, list) else []
+    if len(sides) != 2 or not str(sides[0]).isdecimal() or sides[1] not in ("2", "3"):
+        raise InvalidValue("'kpt_shape' is not a number of keypoints and 2 or 3")
+    return int(sides[0][:9]) * int(sides[1])
 
-    Raises UsageError.
-    """
-    file = folder / name
-    if not os.path.lexists(file):
-        return ()
-    try:
-        with open_regular(file, os.path.realpath(folder)) as opened:
+
+@dataclass(frozen=True)
+class LabelFolder:
+    """The files of labels of a folder, by their paths in it."""
+
+    folder: Path
+    data: DataFile
+    files: Sequence[str]
+
+    def boxes(
+        self, name: str, size: Size, counts: ImportCounts
+    ) -> tuple[tuple[TrueBox, ...], frozenset[str]]:
+        """The boxes of an image, none without a file, and the labels of those that were left out.
+
+        Raises UsageError.
+        """
+        boxes, left_out = [], set()
+        with label_errors(self.folder / name):
+            for place, words in self.lines(name):
+                box = self.box(words, size, f"line {place}")
+                if inside := clipped(box, size, counts, f"{name}, line {place}"):
+                    boxes.append(inside)
+                else:
+                    left_out.add(box.label)
+        return tuple(boxes), frozenset(left_out)
+
+    def lines(self, name: str) -> Iterator[tuple[int, list[str]]]:
+        """The lines of a file that are not empty, by number, as words. Raises InvalidValue."""
+        if not os.path.lexists(self.folder / name):
+            return
+        with open_regular(self.folder / name, os.path.realpath(self.folder)) as opened:
             data = opened.read(MAX_BYTES + 1)
         if len(data) > MAX_BYTES:
             raise InvalidValue("it is too large")
-        boxes = []
-        for what, box in parsed_lines(data.decode(), names, size):
-            if clipped_box := clipped(box, size, counts, f"{name}, {what}"):
-                boxes.append(clipped_box)
-            else:
-                left_out.add(box.label)
-        return tuple(boxes)
+        for place, line in enumerate(decode_text(data).splitlines(), start=1):
+            if words := line.split():
+                yield place, words
+
+    def box(self, words: Sequence[str], size: Size, what: str) -> TrueBox:
+        """A box, or that of a polygon, of a pose or of a track. Raises InvalidValue."""
+        numbers = line_numbers(words, what)
+        place = numbers[0]
+        if place != int(place) or not 0 <= place < len(self.data.names):
+            raise InvalidValue(f"{what}: the class {words[0]} has no name")
+        shape, confidence = self.split(numbers[1:], what)
+        if outside := [x for x in shape if not -TOLERANCE <= x <= 1 + TOLERANCE]:
+            raise InvalidValue(f"{what}: {outside[0]:g} is not a fraction of the image's side")
+        if not -TOLERANCE <= confidence <= 1 + TOLERANCE:
+            raise InvalidValue(
+                f"{what}: {confidence:g} is not a confidence, which precedes the id of a track"
+            )
+        score = min(max(confidence, 0.0), 1.0)
+        return shape_box(self.data.names[int(place)], np.array(shape), score, size, what)
+
+    def split(self, numbers: Sequence[float], what: str) -> tuple[Sequence[float], float]:
+        """The numbers of a line's box or polygon, and its confidence, 1 without one.
+
+        A box may be followed by keypoints, by its confidence, and by that and the id of a track.
+        Four corners may be followed by a confidence.
+        """
+        count = len(numbers)
+        pose = self.data.keypoint_numbers
+        if pose and 0 <= count - 4 - pose <= 2:
+            numbers = (*numbers[:4], *numbers[4 + pose :])
+            is_box = True
+        else:
+            is_box = count in (4, 5) or (count == 6 and (pose > 0 or self.is_track(numbers, what)))
+        if is_box:
+            return numbers[:4], numbers[4] if len(numbers) > 4 else 1.0
+        if not pose and count == 9:
+            return numbers[:8], numbers[8]
+        if not pose and count >= 6 and count % 2 == 0:
+            return numbers, 1.0
+        kinds = f"a box, nor a pose of {pose} more" if pose else "a box nor of a polygon"
+        raise InvalidValue(f"{what}: {count} numbers after the class are neither those of {kinds}")
+
+    def is_track(self, numbers: Sequence[float], what: str) -> bool:
+        """Whether six numbers are a box, its confidence and the id of a track, not a triangle.
+
+        Where they may be both, other lines of the folder decide. Raises InvalidValue if none does.
+        """
+        kind = kind_of_six(numbers)
+        if kind == "either" and not (kind := self.known_kind):
+            raise InvalidValue(
+                f"{what}: 6 numbers are a box, its confidence and the id of a track, or a triangle"
+            )
+        return kind == "track"
+
+    @cached_property
+    def known_kind(self) -> str:
+        """The kind of the folder's lines, `track` or `polygon`; empty if it has both or neither."""
+        kinds = set()
+        for name in self.files:
+            with label_errors(self.folder / name):
+                for place, words in self.lines(name):
+                    numbers = line_numbers(words, f"line {place}")[1:]
+                    if len(numbers) == 6:
+                        kinds.add(kind_of_six(numbers))
+                    elif len(numbers) >= 4:
+                        kinds.add("track" if len(numbers) < 6 else "polygon")
+        kinds.discard("either")
+        return kinds.pop() if len(kinds) == 1 else ""
+
+
+@contextmanager
+def label_errors(file: Path) -> Iterator[None]:
+    """A block in which problems with a file of labels become a UsageError that names it."""
+    try:
+        yield
     except (OSError, ValueError, InvalidValue) as problem:
         raise UsageError(f"{file}: {problem}", hint="correct it there") from problem
 
 
-def parsed_lines(content: str, names: Sequence[str], size: Size) -> Iterator[tuple[str, TrueBox]]:
-    """The boxes of a file of labels, each with its line. Raises InvalidValue."""
-    for place, line in enumerate(content.splitlines(), start=1):
-        if not (words := line.split()):
-            continue
-        what = f"line {place}"
+def line_numbers(words: Iterable[str], what: str) -> list[float]:
+    """The words of a line as numbers. Raises InvalidValue."""
+    numbers = []
+    for word in words:
         try:
-            numbers = np.array([float(word) for word in words[1:]])
+            number = float(word)
         except ValueError:
-            raise InvalidValue(f"{what} does not have numbers") from None
-        if not np.isfinite(numbers).all() or (abs(numbers) > 1e6).any():
-            raise InvalidValue(f"{what} has a number that is not a fraction")
-        if not words[0].isascii() or not words[0].isdigit() or not int(words[0][:9]) < len(names):
-            raise InvalidValue(f"{what} has a class without a name")
-        yield what, parsed_box(names[int(words[0])], numbers, size, what)
+            raise InvalidValue(f"{what}: {word!r} is not a number") from None
+        if not math.isfinite(number):
+            raise InvalidValue(f"{what}: {word!r} is not a number")
+        numbers.append(number)
+    return numbers
 
 
-def parsed_box(name: str, numbers: np.ndarray, size: Size, what: str) -> TrueBox:
-    """A box of four numbers, with a fifth for its confidence, or of a polygon's points."""
-    if len(numbers) in (4, 5):
-        x, y, width, height = numbers[:4]
-        corners = (
-            np.array([[x - width / 2, y - height / 2], [x + width / 2, y + height / 2]]) * size
-        )
-        score = min(max(float(numbers[4]), 0.0), 1.0) if len(numbers) == 5 else 1.0
-        left, top, right, bottom = corners.ravel().tolist()
+def kind_of_six(numbers: Sequence[float]) -> str:
+    """What six numbers after a class are: `track`, `polygon`, or `either`."""
+    x, y, width, height, confidence, track = numbers
+    if track != int(track):
+        return "polygon"
+    if track > 1 + TOLERANCE:
+        return "track"
+    is_inside = all(-TOLERANCE <= at <= 1 + TOLERANCE for at in edges(x, y, width, height))
+    is_box = is_inside and width > 0 and height > 0 and 0 <= confidence <= 1
+    return "either" if is_box and track >= 0 else "polygon"
+
+
+def edges(x: float, y: float, width: float, height: float) -> tuple[float, float, float, float]:
+    """Left, top, right and bottom of a box that is given by its centre."""
+    return x - width / 2, y - height / 2, x + width / 2, y + height / 2
+
+
+def shape_box(name: str, shape: np.ndarray, score: float, size: Size, what: str) -> TrueBox:
+    """The box of four numbers, or of a polygon's points with its mask. Raises InvalidValue."""
+    if len(shape) == 4:
+        left, top, right, bottom = (np.array(edges(*shape)) * (*size, *size)).tolist()
         return TrueBox(name, left, top, right, bottom, None, score, score)
-    if len(numbers) < 6 or len(numbers) % 2:
-        raise InvalidValue(f"{what} has neither a box nor a polygon")
-    polygon_n2 = numbers.reshape(-1, 2) * size
+    polygon_n2 = shape.reshape(-1, 2) * size
     left, top, right, bottom = bounds([polygon_n2])
     is_box = np.isin(polygon_n2[:, 0], (left, right)) & np.isin(polygon_n2[:, 1], (top, bottom))
     mask = None if len(polygon_n2) == 4 and is_box.all() else fill([polygon_n2], size, what)
-    return TrueBox(name, left, top, right, bottom, mask)
+    return TrueBox(name, left, top, right, bottom, mask, score, score)

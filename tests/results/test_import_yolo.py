@@ -1,0 +1,120 @@
+"""YOLO's lines are read as Ultralytics reads them, and what has no certain meaning is refused."""
+
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from pgcli.errors import UsageError
+from pgcli.results.imports import yolo
+from pgcli.results.imports.truth import Annotations, ImportSettings
+
+NAMES = "names: [cat, dog]\n"
+POSE = "kpt_shape: [2, 3]\n" + NAMES
+BOX = (24.0, 18.0, 40.0, 30.0)  # 0.5 0.5 0.25 0.25 of 64 x 48
+TRACK = "0 0.5 0.5 0.25 0.25 0.9 7"
+
+
+def read(folder: Path, data: bytes | str = NAMES, **labels: bytes | str) -> Annotations:
+    """The annotations of a folder with an image for each file of labels."""
+    for name in ("images", "labels"):
+        (folder / name).mkdir(exist_ok=True)
+    (folder / "data.yaml").write_bytes(data if isinstance(data, bytes) else data.encode())
+    for name, lines in labels.items():
+        Image.new("RGB", (64, 48)).save(folder / "images" / f"{name}.png")
+        content = lines if isinstance(lines, bytes) else lines.encode()
+        (folder / "labels" / f"{name}.txt").write_bytes(content)
+    return yolo.read(folder, ImportSettings(folder))
+
+
+@pytest.mark.parametrize(
+    ("data", "lines", "expected"),
+    [
+        (POSE, "1 0.5 0.5 0.25 0.25 0.45 0.45 2 0.45 0.45 2", [("dog", *BOX, 1)]),
+        (POSE, "1 0.5 0.5 0.25 0.25 0 0 0 0.45 0.45 1 0.75", [("dog", *BOX, 0.75)]),
+        (POSE, "1 0.5 0.5 0.25 0.25 0 0 0 0.45 0.45 1 0.75 3", [("dog", *BOX, 0.75)]),
+        (POSE, "0 0.5 0.5 0.25 0.25", [("cat", *BOX, 1)]),
+        (POSE.replace("3", "2"), "0 0.5 0.5 0.25 0.25 -1 -1 1.2 1", [("cat", *BOX, 1)]),
+        (POSE.replace("2, 3", "1, 2"), "0 0.5 0.5 0.25 0.25 0.1 0.2", [("cat", *BOX, 1)]),
+        (POSE.replace("[2, 3]", "\n- 17\n- 3"), f"0 0.5 0.5 0.25 0.25{' 0.5 0.5 2' * 17}",
+         [("cat", *BOX, 1)]),
+        (NAMES, TRACK, [("cat", *BOX, 0.9)]),
+        (NAMES, f"{TRACK}\n0 0.5 0.5 0.25 0.25 0.5 1", [("cat", *BOX, 0.9), ("cat", *BOX, 0.5)]),
+        (NAMES, "0 0.5 0.5 0.25 0.25 0.5", [("cat", *BOX, 0.5)]),
+        (NAMES, "0 0 0 0.5 0 0.5 1", [("cat", 0, 0, 32, 48, 1)]),
+        (NAMES, "0 0.25 0.25 0.75 0.5 0.5 1\n0 0 0 0.5 0 0.5 0.5",
+         [("cat", 16, 12, 48, 48, 1), ("cat", 0, 0, 32, 24, 1)]),
+        (NAMES, "1 0.25 0 0.5 0.25 0.25 0.5 0 0.25", [("dog", 0, 0, 32, 24, 1)]),
+        (NAMES, "1 0.25 0 0.5 0.25 0.25 0.5 0 0.25 0.75", [("dog", 0, 0, 32, 24, 0.75)]),
+        (NAMES, "1.0 0.5 0.5 0.25 0.25", [("dog", *BOX, 1)]),
+        (NAMES, b"\xef\xbb\xbf1\t5e-1 .5 0.25\t0.25\r\n\r\n", [("dog", *BOX, 1)]),
+        (b"\xef\xbb\xbf" + NAMES.encode(), "0 0.5 0.5 1.0000001 1.005", [("cat", 0, 0, 64, 48, 1)]),
+        (NAMES, "0 -0.0001 0.5 0.5 1", [("cat", 0, 0, 15.9936, 48, 1)]),
+        ("names: {'1': dog, '0': cat}", "1 0.5 0.5 0.25 0.25", [("dog", *BOX, 1)]),
+        (NAMES, "", []),
+    ],
+)  # fmt: skip
+def test_lines_are_boxes_polygons_poses_and_tracks(tmp_path, data, lines, expected):
+    (image,) = read(tmp_path, data, a=lines).images
+    assert [
+        (box.label, box.xmin, box.ymin, box.xmax, box.ymax, box.confidence) for box in image.boxes
+    ] == expected
+    assert all(box.score == box.confidence for box in image.boxes)
+
+
+@pytest.mark.parametrize(
+    ("data", "lines", "message"),
+    [
+        (NAMES, "1 8 4 28 14", "line 1: 8 is not a fraction of the image's side"),
+        (NAMES, "\n0 0.5 0.5 0.5 1.02", "line 2: 1.02 is not a fraction"),
+        (NAMES, "0 0.5 0.5 -0.25 0.25", "line 1: -0.25 is not a fraction"),
+        (NAMES, "0 0 0 64 0 64 48 0 48", "line 1: 64 is not a fraction"),
+        (NAMES, "0 0.5 0.5 0.25 0.25 7", "line 1: 7 is not a confidence, which precedes the id"),
+        (NAMES, "0 0.5 0.5 0.25 0.25 55 7", "line 1: 55 is not a confidence"),
+        (NAMES, "0 0.5 0.5 0.25 0.25 0.9 1", "line 1: 6 numbers are a box, its confidence and the"),
+        (NAMES, "0 0.5 0.5 0.25 0.25 0.1 0.1 2", "line 1: 7 numbers after the class are neither"),
+        (POSE, "0 0.5 0.5 0.25 0.25 0.1 0.1 2", "7 numbers after the class are neither those of a "
+         "box, nor a pose of 6 more"),
+        (POSE, "0 0 0 1 0 1 1 0 1", "line 1: 8 numbers after the class are neither"),
+        (NAMES, "0,0.5,0.5,0.25,0.25", "line 1: '0,0.5,0.5,0.25,0.25' is not a number"),
+        (NAMES, "# a comment", "line 1: '#' is not a number"),
+        (NAMES, "0 0.5 0.5 nan 0.25", "line 1: 'nan' is not a number"),
+        (NAMES, "0 0.5 0.5 1e999 0.25", "line 1: '1e999' is not a number"),
+        (NAMES, "1.5 0.5 0.5 0.25 0.25", "line 1: the class 1.5 has no name"),
+        (NAMES, "2 0.5 0.5 0.25 0.25", "line 1: the class 2 has no name"),
+        ("kpt_shape: 17\n" + NAMES, "", "data.yaml: 'kpt_shape' is not a number of keypoints and"),
+    ],
+)  # fmt: skip
+def test_lines_without_a_certain_meaning_are_refused(tmp_path, data, lines, message):
+    with pytest.raises(UsageError) as problem:
+        read(tmp_path, data, a=lines)
+    assert message in str(problem.value)
+    assert str(tmp_path / "labels" / "a.txt") in str(problem.value) or "data.yaml" in message
+
+
+def test_other_files_say_whether_six_numbers_are_a_track(tmp_path):
+    uncertain = "0 0.5 0.5 0.25 0.25 0.5 1"
+    first, _ = read(tmp_path, a=uncertain, b=TRACK).images
+    assert [box.confidence for box in first.boxes] == [0.5]
+    first, _ = read(tmp_path, a=uncertain, b="0 0 0 0.5 0 0.5 0.5 0 0.5").images
+    assert [(box.xmin, box.ymax, box.mask is None) for box in first.boxes] == [(16, 48, False)]
+    with pytest.raises(UsageError, match="or a triangle"):
+        read(tmp_path, a=uncertain, b="0 0 0 0.5 0 0.5 0.5 0 0.5", c=TRACK)
+
+
+def test_files_of_macos_and_windows_and_names_are_no_labels(tmp_path):
+    read(tmp_path, a="0 0.5 0.5 0.25 0.25")
+    for name in ("._a.png", ".DS_Store", "Thumbs.db"):
+        (tmp_path / "images" / name).write_bytes(b"\0\5\x16\7")
+    for name in ("._a.txt", ".DS_Store", "classes.txt"):
+        (tmp_path / "labels" / name).write_bytes(b"\0\5\x16\7")
+    settings = ImportSettings(tmp_path)
+    assert [image.id for image in yolo.read(tmp_path, settings).images] == ["a.png"]
+    assert settings.counts.missing.count == 0
+
+
+def test_labels_of_the_command_line_do_not_hide_the_keypoints(tmp_path):
+    read(tmp_path, POSE, a="1 0.5 0.5 0.25 0.25 0.4 0.4 2 0.4 0.4 2")
+    settings = ImportSettings(tmp_path, labels=("one", "two"))
+    (image,) = yolo.read(tmp_path, settings).images
+    assert [(box.label, box.xmin, box.mask) for box in image.boxes] == [("two", 24, None)]
