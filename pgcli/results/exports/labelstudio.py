@@ -59,7 +59,7 @@ def row_results(row: Row, entry: ExportEntry, export: Export) -> Iterator[dict[s
             "original_width": entry.width,
             "original_height": entry.height,
             "image_rotation": 0,
-            "score": box.score,
+            "score": box.score if box.confidence is None else box.confidence,
             "value": outline or rectangle(box, entry),
         }
 
