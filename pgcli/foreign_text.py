@@ -4,7 +4,11 @@ and the pointer files of Git LFS.
 
 from __future__ import annotations
 
+import re
+
 BYTE_ORDER_MARK = "\ufeff"
+#: At the start of a line, also behind the first: files are concatenated with theirs.
+_MARKS = re.compile("^\ufeff+", re.MULTILINE)
 #: How every pointer file begins (https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md).
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 #: The number of bytes that `is_lfs_pointer` needs from the start of a file.
@@ -14,8 +18,13 @@ LFS_HINT = "run `git lfs pull` in its repository to download the file"
 
 
 def decode_text(data: bytes) -> str:
-    """UTF-8 text without a byte order mark. Raises UnicodeDecodeError."""
-    return data.decode().removeprefix(BYTE_ORDER_MARK)
+    """UTF-8 text without byte order marks. Raises UnicodeDecodeError."""
+    return without_marks(data.decode())
+
+
+def without_marks(text: str) -> str:
+    """The text without byte order marks at the start of its lines."""
+    return _MARKS.sub("", text) if BYTE_ORDER_MARK in text else text
 
 
 def is_lfs_pointer(head: bytes) -> bool:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pgcli.errors import InvalidCheckpoint
+from pgcli.foreign_text import decode_text
 from pgcli.printable import encodable
 from pgcli.stores import files as regular_files
 from pgcli.stores.files import NotRegularFileError, open_regular
@@ -63,7 +64,7 @@ def read_json(file: Path) -> dict[str, Any]:
             data = stream.read(MAX_JSON_BYTES + 1)
         if len(data) > MAX_JSON_BYTES:
             raise InvalidCheckpoint(f"{file.name} is larger than {MAX_JSON_BYTES} bytes")
-        values = json.loads(data.decode())
+        values = json.loads(decode_text(data))
     except OSError as error:
         raise unreadable(file, error) from error
     except (ValueError, RecursionError) as error:

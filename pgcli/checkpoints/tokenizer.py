@@ -21,6 +21,7 @@ from pgcli.checkpoints.sentencepiece_model import (
 )
 from pgcli.checkpoints.weight_files import SENTENCEPIECE, TOKEN_NAMES, TOKENIZER
 from pgcli.errors import InvalidCheckpoint
+from pgcli.foreign_text import decode_text
 from pgcli.model.config import TextConfig
 
 #: The first of these that a checkpoint has is its tokenizer.
@@ -84,7 +85,7 @@ def _from_json(file: Path, data: bytes) -> Tokenizer:
     if NORMALIZED.search(data):  # of large vocabularies, reading all of it takes a second
         values = json.loads(data)
         _check_steps(file, [values.get(name) for name in STEPS])
-    tokenizer = Tokenizer.from_buffer(data)
+    tokenizer = Tokenizer.from_str(decode_text(data))
     steps = filter(None, (getattr(tokenizer, name) for name in STEPS))
     _check_steps(file, [json.loads(step.__getstate__()) for step in steps])
     if getattr(tokenizer.model, "dropout", None):

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import pyarrow as pa
 
 from pgcli.errors import ManifestError
+from pgcli.foreign_text import decode_text
 from pgcli.inputs.readers import START, ManifestRow, Mark, error_text
 from pgcli.inputs.tables import Table
 from pgcli.printable import MAX_DEPTH, is_deep
@@ -28,7 +29,7 @@ class LineTable(Table):
     grows = True
 
     def raw_lines(self, mark: Mark) -> Iterator[tuple[int, bytes]]:
-        """The lines from a mark on, each with its number, a byte order mark as part of the first.
+        """The lines from a mark on, each with its number, byte order marks included.
 
         Raises ManifestError.
         """
@@ -55,9 +56,7 @@ class LineTable(Table):
         offset = mark.offset
         for number, line in self.raw_lines(mark):
             begin, offset = offset, offset + len(line)
-            if number == 1:
-                line = line.removeprefix(codecs.BOM_UTF8)
-            if line.isspace() or not line:
+            if not line.replace(codecs.BOM_UTF8, b"").strip():
                 continue
             position = f"{self.name}, line {number}"
             try:
@@ -111,15 +110,16 @@ class CsvTable(LineTable):
 
         def lines() -> Iterator[str]:
             nonlocal offset, number, row_bytes
-            for number, line in self.raw_lines(mark):
-                offset += len(line)
+            for line_number, line in self.raw_lines(mark):
+                decode = bytes.decode if row_bytes else decode_text  # of a row's first line
+                number, offset = line_number, offset + len(line)
                 row_bytes += len(line)
                 if row_bytes > MAX_LINE_BYTES:
                     raise ManifestError(f"{position()}: the row {TOO_LONG}")
                 if b"\0" in line:
                     raise ManifestError(f"{position()}: it holds a NUL byte")
                 try:
-                    yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+                    yield decode(line)
                 except UnicodeDecodeError as problem:
                     raise ManifestError(f"{position()}: it is not UTF-8") from problem
 
@@ -159,7 +159,7 @@ def parse_json(line: bytes, *, allow_nan: bool = False) -> Any:
     if b"\0" in line:
         raise ValueError("it holds a NUL byte")
     try:
-        row = (_WITH_NAN if allow_nan else _STRICT).decode(line.rstrip().decode())
+        row = (_WITH_NAN if allow_nan else _STRICT).decode(decode_text(line.rstrip()))
     except UnicodeDecodeError as problem:
         raise ValueError("it is not UTF-8") from problem
     except json.JSONDecodeError as problem:

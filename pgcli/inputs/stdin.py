@@ -132,16 +132,22 @@ def read_chunks(file: Any) -> Iterator[bytes]:
 
 
 def split_lines(chunks: Iterator[bytes], separator: bytes) -> Iterator[bytes]:
-    """The lines, or the names that end in NUL, without line ends and byte order mark."""
-    line_end = b"\r" if separator == b"\n" else b""
-    mark = codecs.BOM_UTF8  # of the first line only
+    """The lines without their ends and byte order marks, or the names that end in NUL."""
+    content = without_surroundings if separator == b"\n" else bytes
     begun: list[bytes] = []
     for chunk in chunks:
         *lines, tail = chunk.split(separator)
         for line in lines:
-            yield b"".join([*begun, line]).removeprefix(mark).removesuffix(line_end)
-            begun, mark = [], b""
+            yield content(b"".join([*begun, line]))
+            begun = []
         begun.append(tail)
         if sum(map(len, begun)) > MAX_LINE_BYTES:
             raise ManifestError(f"{NAME}: a line {TOO_LONG}")
-    yield b"".join(begun).removeprefix(mark).removesuffix(line_end)
+    yield content(b"".join(begun))
+
+
+def without_surroundings(line: bytes) -> bytes:
+    """The line without byte order marks at its start and a carriage return at its end."""
+    while line.startswith(codecs.BOM_UTF8):
+        line = line.removeprefix(codecs.BOM_UTF8)
+    return line.removesuffix(b"\r")

@@ -16,7 +16,7 @@ def read_labels(text: str) -> list[str]:
     """
     try:
         if Path(text).is_file():
-            names = [line for line in read_text(text, "utf-8-sig").splitlines() if line.strip()]
+            names = [line for line in read_text(text).splitlines() if line.strip()]
         else:
             names = text.split(",")
         labels = [label(name, repr(name)) for name in names]

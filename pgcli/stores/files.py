@@ -11,6 +11,7 @@ from io import BufferedReader, TextIOWrapper
 from pathlib import Path
 from typing import Any
 
+from pgcli.foreign_text import without_marks
 from pgcli.printable import is_deep
 
 #: No FIFO is waited for, and no terminal becomes that of the process.
@@ -89,14 +90,14 @@ def is_regular(path: FilePath, folder: int | None = None, *, follow: bool = Fals
     return True
 
 
-def read_text(path: FilePath, encoding: str = "utf-8") -> str:
+def read_text(path: FilePath) -> str:
     """The text of a file that the user named; it may also be a pipe of the shell, or /dev/null.
 
-    Raises OSError and UnicodeError.
+    It has no byte order marks, and newlines as line ends. Raises OSError and UnicodeError.
     """
     is_pipe = _SHELL_PIPE.fullmatch(os.fsdecode(path))
-    with TextIOWrapper(open(path, "rb") if is_pipe else open_regular(path), encoding) as file:
-        return file.read()
+    with TextIOWrapper(open(path, "rb") if is_pipe else open_regular(path), "utf-8") as file:
+        return without_marks(file.read())
 
 
 def read_json(file: Path) -> dict[str, Any] | None:

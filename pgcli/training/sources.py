@@ -20,6 +20,7 @@ from pgcli.examples import (
     parsed,
     without_blanks,
 )
+from pgcli.foreign_text import LFS_MESSAGE, decode_text, is_lfs_pointer
 from pgcli.images import ImageLimits
 from pgcli.images.errors import ImageError
 from pgcli.images.files import item_bytes
@@ -27,7 +28,7 @@ from pgcli.images.formats import read_file_header, read_header
 from pgcli.inputs import Inventory, ReadOptions
 from pgcli.inputs.lines import MAX_LINE_BYTES
 from pgcli.inputs.paths import display_name, parse_path, url_scheme
-from pgcli.inputs.readers import InputFile, manifest_ending
+from pgcli.inputs.readers import InputFile, error_text, manifest_ending
 from pgcli.output.lines import parse_row
 from pgcli.output.reader import REQUIRED, read_results
 from pgcli.parsing import detection_text
@@ -36,7 +37,7 @@ from pgcli.regions import location_values, with_locations
 from pgcli.results.images import ImageLocator, ImageRef
 from pgcli.run.progress.events import Message, OnEvent, ignore
 from pgcli.run.progress.tally import ErrorBudget
-from pgcli.stores.files import open_regular
+from pgcli.stores.files import NotRegularFileError, open_regular
 from pgcli.tasks.question import ask, normalize
 from pgcli.tasks.templates import render, template_columns
 from pgcli.training.rows import RowErrors, Target, TrainingRows
@@ -296,18 +297,33 @@ def upright_size(item: Item, fields: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def sidecar_text(item: Item) -> tuple[str, ...]:
-    """The text of the file beside a local image, if there is one that has a text."""
+    """The text of the file beside a local image, if there is one that has a text.
+
+    Raises UnusableRow for a file that cannot be read for certain.
+    """
     if item.path is None or url_scheme(item.path):
         return ()
     stem = os.path.splitext(item.path)[0]  # noqa: PTH122 - Path would drop a leading ./
     for ending in SIDECARS:
+        name = display_name(f"{stem}{ending}")
         try:
             with open_regular(f"{stem}{ending}", item.root) as file:
-                text = file.read(MAX_SIDECAR_BYTES).decode()
-        except (OSError, ValueError):
+                data = file.read(MAX_SIDECAR_BYTES + 1)
+            text = decode_text(data).strip()
+        except (FileNotFoundError, NotRegularFileError):
             continue
-        if text.strip():
-            return (text.strip(),)
+        except OSError as problem:
+            raise UnusableRow(f"{name} cannot be read: {error_text(problem)}.") from problem
+        except UnicodeDecodeError as problem:
+            raise UnusableRow(f"{name} is not UTF-8.") from problem
+        if is_lfs_pointer(data):
+            raise UnusableRow(f"{name} {LFS_MESSAGE}.")
+        if len(data) > MAX_SIDECAR_BYTES:
+            raise UnusableRow(f"{name} is longer than {MAX_SIDECAR_BYTES >> 20} MiB.")
+        if "\0" in text:
+            raise UnusableRow(f"{name} holds a NUL byte.")
+        if text:
+            return (text,)
     return ()
 
 

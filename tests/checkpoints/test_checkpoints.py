@@ -481,6 +481,12 @@ class TestBrokenFiles:
         (write() / name).write_text(text, encoding="latin-1")
         assert name in refusal()
 
+    @pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
+    def test_a_byte_order_mark_changes_nothing(self, folder, name):
+        before = loader.read_tokenizer(folder, read_config(folder)).size
+        (folder / name).write_bytes(b"\xef\xbb\xbf" + (folder / name).read_bytes())
+        assert loader.read_tokenizer(folder, read_config(folder)).size == before
+
     def test_a_huge_configuration_is_not_read(self, write, refusal):
         with open(write() / "config.json", "wb") as file:
             file.truncate(2**40)

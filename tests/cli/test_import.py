@@ -67,6 +67,30 @@ def test_masks_of_an_export_are_read_back(cli, format):
             )
 
 
+@pytest.mark.parametrize("format", PATHS)
+def test_byte_order_marks_change_nothing(cli, format):
+    export(segmented(Path("photos")), format)
+    words = ["--overwrite", *(["--root", "photos"] if format != "yolo" else [])]
+    assert imported(cli, format, *words)[0] == 0
+    before = read_rows("truth.jsonl")
+    made = Path(PATHS[format])
+    files = [made] if made.is_file() else [*made.rglob("*.txt"), *made.rglob("*.yaml")]
+    for file in files:
+        file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
+    assert imported(cli, format, *words)[0] == 0
+    assert read_rows("truth.jsonl") == before
+
+
+def test_byte_order_mark_is_not_part_of_a_class(cli):
+    yolo()
+    Path("made/data.yaml").unlink()
+    for names in ("classes.txt", "labels.txt"):
+        Path("made", names).write_bytes(b"\xef\xbb\xbfcat\r\n\xef\xbb\xbfdog\r\n")
+    for words in ([], ["--labels", "made/labels.txt"]):
+        assert imported(cli, "yolo", "--overwrite", *words)[0] == 0
+        assert [row["prompt"] for row in read_rows("truth.jsonl")] == ["detect cat ; dog"]
+
+
 def coco(*annotations: dict[str, Any], **changes: Any) -> dict[str, Any]:
     image = {"id": 1, "file_name": "photos/a.png", "width": 64, "height": 48}
     own = [{"id": n, "image_id": 1, "category_id": 3} | one for n, one in enumerate(annotations)]

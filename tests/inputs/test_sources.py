@@ -344,9 +344,27 @@ class TestManifests:
         with pytest.raises(ManifestError, match=word):
             Inventory.scan(["m.jsonl"])
 
-    def test_byte_order_mark_is_not_part_of_the_first_line(self):
-        Path("m.jsonl").write_bytes(b'\xef\xbb\xbf{"image": "a.jpg"}\n')
-        assert ids("m.jsonl") == ["a.jpg"]
+    @pytest.mark.parametrize(
+        ("name", "lines"),
+        [
+            ("m.jsonl", ['{"image": "a.jpg", "id": "x"}', "", '{"image": "b.jpg", "id": "y"}']),
+            ("m.csv", ['"image","id"', '"a.jpg","x"', "", 'b.jpg,"y"']),
+            ("m.csv", ['id,"image"', 'x,"a.jpg"', 'y,"b.jpg"']),
+            ("m.tsv", ["image\tid", "a.jpg\tx", "b.jpg\ty"]),
+        ],
+    )
+    @pytest.mark.parametrize("marks", ["\ufeff", "\ufeff\ufeff"])
+    @pytest.mark.parametrize("end", ["\n", "\r\n"])
+    def test_byte_order_marks_are_not_part_of_lines(self, name, lines, marks, end):
+        """Also not those of lines in the middle, where files were concatenated."""
+        Path(name).write_bytes("".join(f"{marks}{line}{end}" for line in lines).encode())
+        found = items(name)
+        assert [(item.id, item.image) for item in found] == [("x", "a.jpg"), ("y", "b.jpg")]
+
+    def test_byte_order_mark_in_a_cell_is_kept(self):
+        Path("m.csv").write_bytes('\ufeffimage,note\na.jpg,"two\n\ufefflines"\n'.encode())
+        (item,) = items("m.csv", reading=ReadOptions(keep=("note",)))
+        assert item.kept == {"note": "two\n\ufefflines"}
 
     def test_kept_value_of_maximal_depth_can_be_written(self):
         deep = json.loads("[" * 63 + "]" * 63)
@@ -512,18 +530,16 @@ def test_every_path_is_written_as_utf8_and_read_back(raw):
 
 class TestStandardInput:
     def test_line_is_a_path_as_typed(self, set_stdin):
-        set_stdin(b"\xef\xbb\xbfa.jpg\r\n\n  \n/b c/d.png\n../e.gif")
+        mark = b"\xef\xbb\xbf"
+        set_stdin(mark + b"a.jpg\r\n\n  \n/b c/d.png\n" + mark * 2 + b"../e.gif")
         found = items("-")
         assert [item.id for item in found] == ["a.jpg", "/b c/d.png", "../e.gif"]
         assert [item.path for item in found] == [item.image for item in found]
 
     def test_nul_separated_names_are_never_json(self, set_stdin):
-        set_stdin(b'a\nb.jpg\0{"image": "x"}\0\0c.jpg')
-        assert ids("-", reading=ReadOptions(null_separated=True)) == [
-            "a\nb.jpg",
-            '{"image": "x"}',
-            "c.jpg",
-        ]
+        names = ["\ufeffa\nb.jpg", '{"image": "x"}', "c.jpg\r"]
+        set_stdin("\0\0".join(names).encode())
+        assert ids("-", reading=ReadOptions(null_separated=True)) == names
 
     def test_existing_path_with_a_brace_is_a_path(self, set_stdin):
         touch("{a}.jpg")

@@ -56,6 +56,8 @@ def test_file_outside_its_folder_is_not_opened(tmp_path, system):
 def test_text_may_be_a_pipe_of_the_shell(tmp_path):
     (tmp_path / "a").write_bytes("é\r\nb\rc".encode())
     assert read_text(tmp_path / "a") == "é\nb\nc"
+    (tmp_path / "a").write_bytes("\ufeffé\r\n\ufeff\ufeffb\r\ufeffc \ufeff".encode())
+    assert read_text(tmp_path / "a") == "é\nb\nc \ufeff"
     code = "from pgcli.stores.files import read_text; print(read_text('/dev/stdin'))"
     assert run_python(code, input="piped") == "piped\n"
 

@@ -188,6 +188,34 @@ def test_archives_and_folders_with_texts_are_read(store):
     assert answers(store, ".", prompt="caption en").left_out == {"without_target": 1}
 
 
+def test_text_beside_an_image_has_no_byte_order_mark(store):
+    Path("a.txt").write_bytes(b"\xef\xbb\xbf\r\n")  # blank, so the next one is read
+    Path("a.caption").write_bytes(b"\xef\xbb\xbfa red wall\r\n")
+    Path("b.txt").write_bytes(b"\xef\xbb\xbf\xef\xbb\xbfa green\n\xef\xbb\xbfwall\n")
+    found = answers(store, ".", prompt="caption en")
+    assert [row.target for row in found] == ["a red wall", "a green\nwall"]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("a red wall".encode("utf-16"), "is not UTF-8"),
+        ("a red wall".encode("utf-16-le"), "holds a NUL byte"),
+        (b"caf\xe9", "is not UTF-8"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", "Git LFS pointer"),
+        (b"x" * (2**20 + 1), "is longer than 1 MiB"),
+    ],
+)
+def test_unreadable_text_beside_an_image_costs_its_row(store, text, problem):
+    Path("a.txt").write_bytes(text)
+    Path("b.txt").write_text("a green wall")
+    found = answers(store, ".", prompt="caption en")
+    assert said(found) == [("b.png", "caption en", "a green wall")]
+    assert len(found.faults) == 1
+    assert found.faults[0].startswith("a.png: ./a.txt ")
+    assert problem in found.faults[0]
+
+
 def test_boxes_of_another_kind_cost_their_row(store):
     row = {"image": "a.png", "prefix": "detect star"}
     right = row | {"boxes": [STAR]}

@@ -241,7 +241,7 @@ def text_lines(file: str | None, *, noun: str) -> list[str]:
     if file is None:
         return []
     try:
-        text = read_text(file, "utf-8-sig")
+        text = read_text(file)
     except (OSError, ValueError) as problem:
         reason = getattr(problem, "strerror", None) or "it is not UTF-8"
         raise UsageError(
