@@ -17,6 +17,7 @@ from pgcli.inputs.readers import InputFile
 from pgcli.records import Box, Rle
 from pgcli.regions import CORNERS
 from pgcli.rle import area
+from pgcli.wording import count
 
 #: The columns of prompts and of answers; the first one that a row has a value in is read. Those of
 #: data sets come before those of result files: a kept `suffix` is the truth about an `answer`.
@@ -33,12 +34,14 @@ class Example:
     """What is true of an image: the answers to a prompt, and boxes with their masks.
 
     `boxes` and `masks` are None where the row says nothing about them; a mask may be None as well.
+    `choices` are the columns that were read, each before others that have values too.
     """
 
     prompt: str | None = None
     answers: tuple[str, ...] = ()
     boxes: tuple[Box, ...] | None = None
     masks: tuple[Rle | None, ...] | None = None
+    choices: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -74,14 +77,15 @@ class ExampleColumns:
             answers = (self.answer,) if self.answer else ()
         if boxes is not None and row.get("boxes") is None and self.answer is None:
             answers = tuple(name for name in answers if name != LABEL)  # it is that of the box
-        texts = [str(row[name]) for name in prompts if is_text(row.get(name))]
-        prompt = next(filter(str.strip, texts), texts[0] if texts else None)
-        name = next((name for name in answers if row.get(name) is not None), None)
+        texts = {name: str(row[name]) for name in prompts if is_text(row.get(name))}
+        asked = [name for name, text in texts.items() if text.strip()] or [*texts][:1]
+        answered = [name for name in answers if row.get(name) is not None]
         return Example(
-            prompt,
-            () if name is None else read_answers(self._named(name, row[name])),
+            texts[asked[0]] if asked else None,
+            read_answers(self._named(answered[0], row[answered[0]])) if answered else (),
             boxes,
             read_masks(row.get("masks"), where),
+            tuple(tuple(names) for names in (asked, answered) if len(names) > 1),
         )
 
     def _named(self, column: str, value: Any) -> Any:
@@ -90,6 +94,19 @@ class ExampleColumns:
         if names is None or isinstance(value, bool) or not isinstance(value, int):
             return value
         return names[value] if 0 <= value < len(names) else None
+
+
+def one_of(names: Sequence[str]) -> str:
+    """`suffix, answers or answer`."""
+    return " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+def note_of_choices(choices: Mapping[tuple[str, ...], int]) -> str:
+    """`'suffix' is read, not 'answers' (2 rows)`, by the number of rows of each choice."""
+    return "; ".join(
+        f"{names[0]!r} is read, not {one_of([*map(repr, names[1:])])} ({count(rows, 'row')})"
+        for names, rows in choices.items()
+    )
 
 
 def class_names(metadata: Mapping[bytes, bytes] | None) -> dict[str, tuple[str, ...]]:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import dropwhile, groupby, takewhile, zip_longest
-from typing import Any
+from typing import Any, Literal
 
 from pgcli.records import Box, Span
 
@@ -17,6 +17,7 @@ SEPARATOR = ";"  # between the objects of an answer, so no label contains one
 
 
 LOCATION = re.compile(r"<loc([0-9]{4})>")
+TOKEN = re.compile(r"<(?P<kind>loc|seg)(?P<value>(?<=loc)[0-9]{4}|(?<=seg)[0-9]{3})>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +34,13 @@ def has_locations(text: str) -> bool:
 
 
 def text_spans(text: str) -> list[Span]:
-    """The location tokens of an answer, and the text between them."""
+    """The location and mask tokens of an answer, and the text between them."""
     spans, end = [], 0
-    for match in LOCATION.finditer(text):
+    for match in TOKEN.finditer(text):
         if match.start() > end:
             spans.append(Span("text", text[end : match.start()]))
-        spans.append(Span("location", match[0], int(match[1])))
+        kind: Literal["location", "mask"] = "location" if match["kind"] == "loc" else "mask"
+        spans.append(Span(kind, match[0], int(match["value"])))
         end = match.end()
     return [*spans, Span("text", text[end:])] if end < len(text) else spans
 

@@ -136,7 +136,7 @@ def estimate_rows(
 
 def group_rows(rows: Sequence[JoinedRow], column: str) -> dict[str, list[int]]:
     """The numbers of the rows with each value of a column. Raises UsageError."""
-    values = [column_value(row, column) for row in rows]
+    values = [column_value(row, column, is_grouped=True) for row in rows]
     if all(value is None for value in values):
         known = dict.fromkeys(
             name
@@ -159,11 +159,20 @@ def group_rows(rows: Sequence[JoinedRow], column: str) -> dict[str, list[int]]:
     return dict(sorted(groups.items()))
 
 
-def column_value(row: JoinedRow, column: str) -> Any:
-    """The value of a column that the row or its truth has; None without."""
+def column_value(row: JoinedRow, column: str, *, is_grouped: bool = False) -> Any:
+    """The value of a column that the row or its truth has; None without.
+
+    Raises UsageError for several values that rows are to be grouped by.
+    """
     value = None if row.row is None else row.row.get(column)
     if value is None and row.truth is not None:
         value = row.truth.columns.get(column)
+    if isinstance(value, tuple) and is_grouped:
+        raise UsageError(
+            f"--by {column}: rows of the truth with the id {row.id!r} and the same prompt have "
+            f"different values: {', '.join(map(str, value))}",
+            hint="name a column that is equal in rows of the same image and prompt",
+        )
     return value if isinstance(value, str | int | float) else None
 
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pgcli.box_filter import box_of
+from pgcli.box_filter import box_of, number
 from pgcli.errors import NoInputError, UsageError
 from pgcli.evaluation.joined_row import JoinedRow, RowTruth
 from pgcli.evaluation.metrics import task_of_prompt
-from pgcli.evaluation.truth import Key, Truths
+from pgcli.evaluation.truth import Key, Truths, merged
 from pgcli.output.reader import Row, read_results
 from pgcli.parsing import boxes as parse_boxes
 from pgcli.parsing import has_locations, text_spans
@@ -105,28 +105,53 @@ def paired(first: JoinedFile, second: JoinedFile) -> list[JoinedFile]:
 
 def joined_row(row: Row, key: Key, truth: RowTruth | None) -> JoinedRow:
     """A row and its truth, of which boxes are left out that the prompt does not ask for."""
-    if truth is not None:
-        labels = asked_labels(row) if key[1] is None else None
-        truth = with_boxes(truth, row)
-        truth = truth if labels is None else of_labels(truth, labels)
+    prompt = str(prompt_of(row))
+    task = measured_task(task_of(row), prompt, truth)
+    truth = None if truth is None else with_boxes(truth, task, row, key[0])
+    labels = asked_labels(task, prompt) if key[1] is None else None
+    if truth is not None and labels is not None:
+        truth = of_labels(truth, labels)
     boxes, masks = tuple(boxes_of(row)), tuple(masks_of(row))
-    return JoinedRow(key[0], str(prompt_of(row)), row, truth, boxes, masks, str(task_of(row)))
+    return JoinedRow(key[0], prompt, row, truth, boxes, masks, task)
 
 
 def missing_rows(
     truths: Mapping[Key, RowTruth], joined: Sequence[JoinedRow], *, by_prompt: bool
 ) -> list[JoinedRow]:
-    """The truths without a row; joined by id alone, they have the boxes that any row asks for."""
-    tasks = {row.task for row in joined}
-    asked = {label for row in joined for label in asked_labels(row.row or {}) or ()}
+    """The truths without a row; joined by id alone, they have the boxes that any row asks for.
+
+    Their task is that of all rows, or else what their prompt asks for.
+    """
+    tasks = {task_of(row.row or {}) for row in joined}
+    task = tasks.pop() if len(tasks) == 1 else None
+    measured = {row.task for row in joined}
+    asked = {label for row in joined for label in asked_labels(row.task, row.prompt or "") or ()}
     rows = []
     for (id_, prompt), truth in truths.items():
-        truth = with_boxes(truth, {})
+        is_asked = prompt is None and len(measured) == 1
+        own_task = min(measured) if is_asked else measured_task(task, prompt, truth)
+        truth = with_boxes(truth, own_task, {}, id_)
         if asked and not by_prompt:
             truth = of_labels(truth, asked)
-        task = min(tasks) if len(tasks) == 1 else task_of_prompt(prompt)
-        rows.append(JoinedRow(id_, prompt, None, truth, task=task))
+        rows.append(JoinedRow(id_, prompt, None, truth, task=own_task))
     return rows
+
+
+def measured_task(task: str | None, prompt: str | None, truth: RowTruth | None) -> str:
+    """The task by whose metrics a row is measured: for `ask`, what its prompt asks for.
+
+    A prompt of `ask` that begins as one for boxes is a question where its truth has none.
+    """
+    if task not in ("ask", None):
+        return task
+    asked = task_of_prompt(prompt)
+    return asked if asked not in BOX_TASKS or truth is None or says_boxes(truth) else "ask"
+
+
+def says_boxes(truth: RowTruth) -> bool:
+    """Whether boxes are known: an empty answer to a prompt for boxes is no box."""
+    is_empty = bool(truth.box_texts) and not any(map(str.strip, truth.box_texts))
+    return truth.boxes is not None or is_empty or any(map(has_locations, truth.box_texts))
 
 
 def last_rows(rows: Sequence[Row]) -> list[Row]:
@@ -169,9 +194,8 @@ def nothing_joined(name: str, truths: Truths, row: Row, by_prompt: bool) -> Usag
     )
 
 
-def asked_labels(row: Row) -> tuple[str, ...] | None:
-    """The labels that the prompt of a row asks for; None for rows of other tasks."""
-    task, prompt = row.get("task"), str(row.get("prompt"))
+def asked_labels(task: str, prompt: str) -> tuple[str, ...] | None:
+    """The labels that a prompt asks for; None for other tasks than those of boxes."""
     if task not in BOX_TASKS or not prompt.startswith(f"{task} "):
         return None
     labels = prompt.removeprefix(f"{task} ").partition(" <loc")[0].split(";")
@@ -194,22 +218,36 @@ def of_labels(truth: RowTruth, labels: Iterable[str]) -> RowTruth:
     )
 
 
-def with_boxes(truth: RowTruth, row: Row) -> RowTruth:
-    """The truth with the boxes in its answer, where it has location tokens and no boxes.
+def with_boxes(truth: RowTruth, task: str, row: Row, id_: str) -> RowTruth:
+    """The truth with the boxes in its answers that have location tokens.
 
-    Where the size of the image is not known, as of a missing row and of one with an error, the
-    boxes can only be counted, and their areas are NaN.
+    Where the size of the image is not known, as of
+    a missing row and of one with an error, boxes can only be counted, and their areas are NaN.
+    Raises UsageError for boxes that the row has and that cannot be compared without a size.
     """
-    text = truth.answers[0] if truth.answers else ""
-    if truth.boxes is not None or not has_locations(text):
-        return truth
-    width, height = row.get("width"), row.get("height")
-    if isinstance(width, int) and isinstance(height, int):
-        return replace(truth, boxes=parse_boxes(text_spans(text), width=width, height=height))
-    if row.get("boxes"):
-        return truth
-    boxes = parse_boxes(text_spans(text), width=1, height=1)
-    return replace(truth, boxes=boxes, areas=(math.nan,) * len(boxes))
+    texts = [text for text in truth.box_texts if has_locations(text)]
+    if not texts:
+        is_empty = task in BOX_TASKS and truth.boxes is None and says_boxes(truth)
+        return replace(truth, boxes=()) if is_empty else truth
+    size = image_size(row)
+    if size is None and row.get("boxes") and task in BOX_TASKS:
+        raise UsageError(
+            f"the true boxes of {id_!r} are location tokens, and its row has no width and height",
+            hint="give the truth as 'boxes' in pixels, or rows with the size of their image",
+        )
+    width, height = size or (1, 1)
+    for text in texts:
+        boxes = parse_boxes(text_spans(text), width=width, height=height)
+        areas = None if size else (math.nan,) * len(boxes)
+        truth = merged(truth, RowTruth(boxes=boxes, areas=areas))
+    return truth
+
+
+def image_size(row: Row) -> tuple[int, int] | None:
+    """The width and the height of the image of a row; None where it does not say them."""
+    sides = [number(row.get(name)) for name in ("width", "height")]
+    width, height = (int(side or 0) for side in sides)
+    return (width, height) if width > 0 and height > 0 else None
 
 
 def boxes_of(row: Row) -> Iterator[Box]:

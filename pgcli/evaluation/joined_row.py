@@ -20,7 +20,9 @@ class RowTruth:
     `boxes` and `masks` are None where the truth does not say anything about boxes or masks; a mask
     may be None as well. `areas` are those of the objects in the boxes, where the truth says them,
     and NaN where the size of the image is not known. `crowds` are regions in which boxes are not
-    counted. `columns` are the values of the other columns of the truth.
+    counted. `columns` are the values of the other columns of the truth; those that rows of the same
+    image and prompt do not agree on are a tuple of them. Location tokens in `box_texts`, answers of
+    rows without other boxes, are boxes once the size of the image is known.
     """
 
     answers: tuple[str, ...] = ()
@@ -29,6 +31,7 @@ class RowTruth:
     areas: tuple[float, ...] | None = None
     crowds: tuple[Box, ...] = ()
     columns: Mapping[str, Any] = field(default_factory=dict)
+    box_texts: tuple[str, ...] = ()
 
     @property
     def box_areas(self) -> tuple[float, ...]:
@@ -63,8 +66,9 @@ class JoinedRow:
         columns = self.truth.columns if self.truth is not None else {}
         for values in (columns, self.row or {}):
             for name in IMAGE_COLUMNS:
-                if values.get(name) not in (None, ""):
-                    return str(values[name])
+                value = values.get(name)
+                if value not in (None, ""):
+                    return str(value[0] if isinstance(value, tuple) else value)
         return self.id
 
     @property

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pgcli.errors import UsageError
-from pgcli.evaluation.joined_row import RowTruth
-from pgcli.evaluation.truth import TruthColumns, Truths, group_values
+from pgcli.evaluation.truth import TruthColumns, Truths, group_values, truth_of
 from pgcli.evaluation.truth_documents import add_document
 from pgcli.examples import ExampleColumns, classes_of, without_blanks
 from pgcli.inputs import ReadOptions
@@ -91,9 +90,10 @@ def add_row(
             )
     known = ExampleColumns(columns.prompt or None, columns.answer, truths.class_names)
     example = known.read(row, where)
+    truths.choices.update(example.choices)
     truths.has_prompts |= example.prompt is not None
-    truth = RowTruth(example.answers, example.boxes, example.masks, columns=group_values(row))
-    truths.add((id_, None if example.prompt is None else normalize(example.prompt)), truth)
+    prompt = None if example.prompt is None else normalize(example.prompt)
+    truths.add((id_, prompt), truth_of(example, group_values(row)))
 
 
 def table_rows(file: InputFile, truths: Truths) -> Iterator[ManifestRow]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pgcli.evaluation.joined_row import RowTruth
+from pgcli.examples import Example, note_of_choices
+from pgcli.records import Box
+from pgcli.wording import count
 
 Key = tuple[str, str | None]
 MAX_VALUE_CHARACTERS = 200  # of a value that rows are grouped by
@@ -29,7 +33,8 @@ class Truths:
     """The truth by id and prompt. `columns` are those of the file.
 
     Rows are joined by their prompts as well where `has_prompts` is true. `class_names` are those of
-    columns whose integers stand for classes.
+    columns whose integers stand for classes. `repeated` rows have a box of an earlier row.
+    `choices` counts rows by the columns that were read, each before others with values.
     """
 
     name: str
@@ -37,27 +42,91 @@ class Truths:
     columns: dict[str, None] = field(default_factory=dict)
     has_prompts: bool = False
     class_names: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    repeated: int = 0
+    choices: Counter[tuple[str, ...]] = field(default_factory=Counter)
 
     def add(self, key: Key, truth: RowTruth) -> None:
         """Add what is true; rows of the same id and prompt, as captions of an image, are joined."""
         known = self.by_key.get(key)
-        self.by_key[key] = truth if known is None else merged(known, truth)
+        if known is None:
+            self.by_key[key] = truth
+            return
+        is_repeated = any(text and text in known.box_texts for text in truth.box_texts)
+        self.repeated += is_repeated or len(new_boxes(known, truth)) < len(truth.boxes or ())
+        self.by_key[key] = merged(known, truth)
+
+    def notes(self) -> Iterator[tuple[str, str]]:
+        """What was read in one of several ways, and a hint at the other ones."""
+        if self.choices:
+            yield (
+                note_of_choices(self.choices),
+                "--answer-column and --prompt-column name the columns that are read",
+            )
+        if self.repeated:
+            rows = count(self.repeated, "row")
+            yield (
+                f"boxes of {rows} that earlier rows of the same image and prompt have too count "
+                "once",
+                "",
+            )
+
+
+def truth_of(example: Example, columns: Mapping[str, Any] | None = None) -> RowTruth:
+    """The truth of a labelled row; of several answers, the most frequent one has its boxes."""
+    most_frequent = [text for text, _ in Counter(example.answers).most_common(1)]
+    texts = () if example.boxes is not None else tuple(most_frequent)
+    return RowTruth(
+        example.answers, example.boxes, example.masks, columns=columns or {}, box_texts=texts
+    )
 
 
 def merged(first: RowTruth, second: RowTruth) -> RowTruth:
-    """Both truths in one."""
-
-    def both(values: Any, more: Any) -> Any:
-        return more if values is None else values if more is None else (*values, *more)
-
+    """Both truths in one: all answers and all boxes, a box that both have once."""
+    new = new_boxes(first, second)
+    boxes, masks, areas = first.boxes, first.masks, first.areas
+    if second.boxes is not None:
+        boxes = (*(boxes or ()), *(second.boxes[number] for number in new))
+    if masks is not None or second.masks is not None:
+        masks = (*aligned_masks(first), *(aligned_masks(second)[number] for number in new))
+    if areas is not None or second.areas is not None:
+        areas = (*first.box_areas, *(second.box_areas[number] for number in new))
     return RowTruth(
         first.answers + second.answers,
-        both(first.boxes, second.boxes),
-        both(first.masks, second.masks),
-        first.box_areas + second.box_areas,
+        boxes,
+        masks,
+        areas,
         first.crowds + second.crowds,
-        {**second.columns, **first.columns},
+        merged_columns(first.columns, second.columns),
+        (*first.box_texts, *(text for text in second.box_texts if text not in first.box_texts)),
     )
+
+
+def new_boxes(first: RowTruth, second: RowTruth) -> list[int]:
+    """The numbers of the boxes of the second truth that the first one does not have."""
+    known = {*map(label_and_corners, first.boxes or ())}
+    boxes = second.boxes or ()
+    return [n for n, box in enumerate(boxes) if label_and_corners(box) not in known]
+
+
+def label_and_corners(box: Box) -> tuple[str, float, float, float, float]:
+    """What makes a box: its label and its corners."""
+    return box.label, box.xmin, box.ymin, box.xmax, box.ymax
+
+
+def aligned_masks(truth: RowTruth) -> Sequence[Any]:
+    """A mask, or None, for each box."""
+    missing = len(truth.boxes or ()) - len(truth.masks or ())
+    return (*(truth.masks or ()), *([None] * missing))
+
+
+def merged_columns(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns of both; of different values a tuple."""
+    columns = {**second, **first}
+    for name in first.keys() & second.keys():
+        values = first[name] if isinstance(first[name], tuple) else (first[name],)
+        if second[name] not in values:
+            columns[name] = (*values, second[name])
+    return columns
 
 
 def group_values(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from pgcli.errors import NoInputError
 from pgcli.evaluation.evaluate import Evaluation, as_json
 from pgcli.evaluation.joined_row import JoinedRow, RowTruth
 from pgcli.evaluation.measures import Estimate, RowRatio
-from pgcli.output.reader import Row
 from pgcli.records import BOX_TASKS
 from pgcli.results.gallery.gallery_page import RowGroup, write_gallery
 from pgcli.results.gallery.options import GalleryOptions
@@ -43,7 +42,7 @@ def write_worst_rows(
     if not worst:
         raise NoInputError(f"no rows of {last.joined.name} to show", hint="leave out --view")
     groups = [scored_rows(evaluation, worst) for evaluation in evaluations]
-    true = [truth_row(row.row, row.truth) for row in worst if row.row and row.truth is not None]
+    true = [truth_row(row) for row in worst if row.truth is not None]
     groups.append(RowGroup(last.joined.path, TRUTH, chosen=true))
     files = [
         {"name": file.joined.name, **file.as_json(), "calibration": calibration(file)}
@@ -82,10 +81,11 @@ def scored_rows(evaluation: Evaluation, worst: Sequence[JoinedRow]) -> RowGroup:
     return RowGroup(evaluation.joined.path, evaluation.joined.path.name, chosen=chosen)
 
 
-def truth_row(row: Row, truth: RowTruth) -> dict[str, Any]:
+def truth_row(joined: JoinedRow) -> dict[str, Any]:
     """What is true of a row, as a row of the same image and prompt."""
+    row, truth = joined.row or {}, joined.truth or RowTruth()
     known = {name: row.get(name) for name in ("index", "id", "image", "width", "height")}
-    is_boxes = row.get("task") in BOX_TASKS and truth.boxes is not None
+    is_boxes = joined.task in BOX_TASKS and truth.boxes is not None
     masks = [
         None if mask is None else {"codes": [], "rle": {"size": mask.size, "counts": mask.counts}}
         for mask in truth.masks or ()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pgcli.declare import REQUIRED, opt, same
 from pgcli.errors import UsageError
-from pgcli.examples import ExampleColumns
+from pgcli.examples import ANSWER_COLUMNS, PROMPT_COLUMNS, ExampleColumns, one_of
 from pgcli.images import ImageLimits
 from pgcli.inputs import ReadOptions
 from pgcli.inputs.options import NameFilter
@@ -252,14 +252,14 @@ class TrainOptions:
         panel="Which images",
         own=True,
         metavar="NAME",
-        default_text="prefix or prompt",
+        default_text=one_of(PROMPT_COLUMNS),
     )
     answer_column: str | None = opt(
         "Column of a manifest with the answers.",
         panel="Which images",
         own=True,
         metavar="NAME",
-        default_text="suffix, answers, answer, label, caption, text or txt",
+        default_text=one_of(ANSWER_COLUMNS),
     )
     text_column: str = opt(
         "Column of a manifest with the texts.", panel="Which images", default="text", metavar="NAME"
@@ -480,7 +480,8 @@ class TrainOptions:
         if self.task is not None:
             return RowReader(label=self.column, has_folders=self.task == "classify")
         columns = ExampleColumns(self.prompt_column, self.answer_column)
-        return RowReader(columns, self.prompt, on_event=on_event)
+        is_evaluated = bool(self.eval or self.eval_fraction)
+        return RowReader(columns, self.prompt, on_event=on_event, keeps_truth=is_evaluated)
 
     @property
     def image_limits(self) -> ImageLimits:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
+from pgcli.examples import Example
 from pgcli.records import Fault, Item
 from pgcli.run.progress.tally import ErrorBudget, Tally
 
@@ -22,12 +23,13 @@ IMAGE_ID = 2  # values of a key that is of all rows of an image
 class Target(NamedTuple):
     """What is learned of an image: a text, a label, or the answer to a prompt.
 
-    `answers` are all true ones, of which the `text` is the one that is learned.
+    `truth` is all that the row says, by which the model's own answers are measured; None where
+    they are not.
     """
 
     text: str
     prompt: str = ""
-    answers: tuple[str, ...] = ()
+    truth: Example | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ class TrainingRow:
     image_key: str
     bytes_at: tuple[int, int] | None = None
     prompt: str = ""
-    answers: tuple[str, ...] = ()
+    truth: Example | None = None
 
     @property
     def image_id(self) -> RowKey:
@@ -104,15 +106,15 @@ class TrainingRows(list[TrainingRow]):
         elif item.data is not None:
             key, bytes_at = hashlib.sha256(item.data).hexdigest(), self.store.add(item.data)
         plain = Item(len(self), item.id, item.image, item.path, root=item.root, span=item.span)
-        text, prompt, answers = target
-        self.append(TrainingRow(plain, text, key, bytes_at, prompt, answers))
+        text, prompt, truth = target
+        self.append(TrainingRow(plain, text, key, bytes_at, prompt, truth))
 
     @property
     def digest(self) -> str:
         """A digest of the images' names and the targets, in order."""
         result = hashlib.sha256()
         for row in self:
-            values = (row.image_key, row.target, row.prompt, row.answers)
+            values = (row.image_key, row.target, row.prompt, row.truth)
             result.update(repr(values).encode("utf-8", "surrogateescape"))
         return result.hexdigest()[:16]
 

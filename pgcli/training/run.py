@@ -15,6 +15,7 @@ from typing import Any
 from pgcli.checkpoints.find import Checkpoint, find, find_local
 from pgcli.checkpoints.save import merge_adapter
 from pgcli.errors import INCOMPLETE, OutputInUse
+from pgcli.examples import note_of_choices
 from pgcli.inputs.paths import url_scheme
 from pgcli.output.reader import state_folder
 from pgcli.run.progress.events import (
@@ -162,15 +163,18 @@ def read_learning_rows(options: TrainOptions, store: RowStore, on_event: OnEvent
         return rows
 
     rows = read(options.sources)
+    held_out = TrainingRows(store) if options.eval is None else read([options.eval])
+    if reader.choices:
+        hint = "--answer-column and --prompt-column name the columns that are read"
+        on_event(Message(note_of_choices(reader.choices), hint=hint))
     track = partial(tracked, on_event=on_event, task="comparing images", unit="images")
     if options.eval is not None:
-        held_out = read([options.eval])
         check_apart(rows, held_out, track=track)
         return LearningRows([rows, held_out], rows, held_out, errors.reasons)
     if options.eval_fraction:
         parts = split_by_image(rows, options.eval_fraction, options.seed, track=track)
         return LearningRows([rows], *parts, errors.reasons)
-    return LearningRows([rows], rows, TrainingRows(store), errors.reasons)
+    return LearningRows([rows], rows, held_out, errors.reasons)
 
 
 def named(names: Sequence[str]) -> str:

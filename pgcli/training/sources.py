@@ -62,7 +62,9 @@ class RowReader:
     """Reads the rows of sources: prompts and answers, or with a `label` column that alone.
 
     `columns` are read in place of the known ones. `prompt` is that of rows without one; a column in
-    braces is replaced by its value. With `has_folders`, labels may be the names of folders.
+    braces is replaced by its value. With `has_folders`, labels may be the names of folders. Rows
+    that are evaluated on need the whole truth. `choices` counts rows by the columns that were read,
+    each before others with values.
     """
 
     columns: ExampleColumns = field(default_factory=ExampleColumns)
@@ -70,6 +72,8 @@ class RowReader:
     label: str | None = None
     has_folders: bool = False
     on_event: OnEvent = ignore
+    keeps_truth: bool = True
+    choices: Counter[tuple[str, ...]] = field(default_factory=Counter)
 
     @property
     def missing(self) -> str:
@@ -207,7 +211,11 @@ class RowReader:
         answers = self._answers(item, example, fields)
         if prompt is None or not answers:
             return None
-        return Target(Counter(answers).most_common(1)[0][0], prompt, answers)
+        self.choices.update(example.choices)
+        truth = None
+        if self.keeps_truth:
+            truth = replace(example, prompt=None, answers=example.answers or answers, masks=None)
+        return Target(Counter(answers).most_common(1)[0][0], prompt, truth)
 
     def _prompt(self, item: Item, example: Example) -> str | None:
         """The prompt as the model gets it; None if the row has none. Raises UsageError for two."""

@@ -2,16 +2,22 @@
 
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 from pgcli.evaluation.metrics import task_of_prompt
+from pgcli.inputs import ReadOptions
 from pgcli.parsing import boxes, text_spans
 from pgcli.records import Answer, DecodedImage, Item, unanswered
+from pgcli.rows import RowSchema
 from pgcli.training.answers.evaluation import Key, TrueAnswers
 from pgcli.training.data import ImageBatch
-from pgcli.training.rows import TrainingRow
+from pgcli.training.rows import RowStore, TrainingRow, TrainingRows
+from pgcli.training.sources import RowReader
+from tests.support.evaluating import evaluate, write
+from tests.support.exporting import SIZES, make_images
 
 BOX = "<loc0100><loc0100><loc0500><loc0500> star"
 ELSEWHERE = "<loc0600><loc0600><loc0900><loc0900> star"
@@ -22,13 +28,13 @@ def row(image: str, prompt: str, target: str) -> TrainingRow:
     return TrainingRow(Item(0, image, image), target, image, prompt=prompt)
 
 
-def answered(texts: dict[Key, str]) -> dict[Key, Answer]:
+def answered(texts: dict[Key, str], width: int = SIDE, height: int = SIDE) -> dict[Key, Answer]:
     """Answers as the engine gives them."""
     found = {}
     for (image, prompt), text in texts.items():
-        decoded = DecodedImage(Item(0, image, image), SIDE, SIDE, None, 0.0)
+        decoded = DecodedImage(Item(0, image, image), width, height, None, 0.0)
         answer = unanswered(decoded, prompt, task=task_of_prompt(prompt), model="")
-        place = boxes(text_spans(text), width=SIDE, height=SIDE)
+        place = boxes(text_spans(text), width=width, height=height)
         found[image, prompt] = replace(answer, answer=text, boxes=place)
     return found
 
@@ -97,3 +103,46 @@ def test_tasks_with_different_metrics_have_no_main_one():
     assert truths.main_metric is None
     found = truths.measure(answered({("a", "detect star"): BOX, ("a", "caption en"): "a star"}))
     assert {"ap", "cider"} <= found.keys()
+
+
+def test_measures_are_those_of_eval_on_the_same_answers(cli, tmp_path, monkeypatch):
+    """Also of boxes in pixels, which what is learned rounds, and of rows of one prompt."""
+    monkeypatch.chdir(make_images(tmp_path))
+    close = {"label": "cat", "xmin": 8.31, "ymin": 4.27, "xmax": 20.64, "ymax": 14.58}
+    rows: list[dict[str, Any]] = [
+        {"image": "a.png", "prefix": "detect cat", "boxes": [close]},
+        {"image": "a.png", "prefix": "detect cat", "suffix": ELSEWHERE.replace("star", "cat")},
+        {"image": "b.jpg", "prefix": "detect cat", "suffix": ""},
+        {"image": "sub/c.png", "prefix": "detect star", "suffix": BOX},
+        {"image": "sub/c.png", "prefix": "detect damage", "suffix": "none"},
+        {"image": "a.png", "prefix": "caption en", "suffix": "a cat on a mat"},
+        {"image": "b.jpg", "prefix": "caption en", "suffix": "a star in the sky"},
+        {"image": "a.png", "prefix": "how many?", "answers": ["two", "2"]},
+        {"image": "b.jpg", "prefix": "how many?", "suffix": " one "},
+        {"image": "a.png", "prefix": "what does it say? ", "suffix": "STOP"},
+    ]
+    truth = write("truth.jsonl", rows)
+    store = RowStore(tmp_path)
+    read = RowReader().read([truth], ReadOptions(), TrainingRows(store))
+    truths = TrueAnswers.of(read)
+    texts = {
+        "detect cat": "<loc0094><loc0139><loc0305><loc0327> cat",
+        "detect star": BOX, "detect damage": "none", "caption en": "a cat on the mat",
+        "how many?": "two", "what does it say?": "STOP!",
+    }  # fmt: skip
+    sizes = {row.image_key: SIZES[row.item.id] for row in read}
+    given = {
+        key: answered({key: texts[key[1]]}, *sizes[key[0]])[key]
+        for key in {(row.image_key, row.prompt): None for row in read}
+    }
+    names = {row.image_key: row.item.id for row in read}
+    results = [
+        RowSchema().row(replace(answer, id=names[key[0]], image=names[key[0]], task="ask"))
+        for key, answer in given.items()
+    ]
+    measured = evaluate(cli, write("rows.jsonl", results), "--truth", truth)["metrics"]
+    known = {name: one["value"] for name, one in measured.items() if one["value"] is not None}
+    assert truths.measure(given) == pytest.approx(known, abs=1e-12)
+    assert {"ap", "cider", "anls", "exact"} & known.keys() == {"ap", "cider", "anls"}
+    assert 0 < known["ap"] < 1
+    store.close()

@@ -252,7 +252,8 @@ def test_sizes_are_those_of_upright_images(store):
 def test_several_answers_are_one_row_with_the_most_frequent(store):
     row = {"image": "a.png", "question_id": 3, "prompt": "how many?", "answer": "2"}
     found = answers(store, write_lines("rows.jsonl", row | {"answers": ["3", "two", "two"]}))
-    assert (found[0].target, found[0].answers) == ("two", ("3", "two", "two"))
+    assert found[0].truth is not None
+    assert (found[0].target, found[0].truth.answers) == ("two", ("3", "two", "two"))
     objects = [{"answer": "two"}, {"answer": "two"}, {"answer": "3"}]
     found = answers(store, write_lines("rows.jsonl", row | {"answers": objects}))
     assert found[0].target == "two"

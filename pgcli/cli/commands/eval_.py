@@ -19,6 +19,7 @@ from pgcli.cli.ui.console import Screen
 from pgcli.declare import REQUIRED, opt, same
 from pgcli.errors import UsageError
 from pgcli.evaluation.metrics import METRICS
+from pgcli.examples import ANSWER_COLUMNS, PROMPT_COLUMNS, one_of
 from pgcli.run.request.options import RunningOptions
 
 if TYPE_CHECKING:
@@ -57,12 +58,12 @@ class EvalOptions:
     prompt_column: str | None = _input(
         "The truth's column of prompts; '' joins rows by id alone.",
         metavar="NAME",
-        default_text="prompt or prefix",
+        default_text=one_of(PROMPT_COLUMNS),
     )
     answer_column: str | None = _input(
         "The truth's column of answers.",
         metavar="NAME",
-        default_text="answers, answer, suffix, label, caption or text",
+        default_text=one_of(ANSWER_COLUMNS),
     )
     texts: str | None = _input(
         "retrieval: the embeddings of the texts, from pgcli embed --texts-file.", metavar="FILE"
@@ -120,6 +121,8 @@ def eval_(results: Results, call: CliCall) -> None:
         columns = TruthColumns(options.id_column, options.prompt_column, options.answer_column)
         truths = read_truth(truth, columns, call.build(AddressOptions).url_reader)
         joined = [join(name, truths) for name in results]
+    for note, hint in truths.notes():
+        screen.info(f"{truths.name}: {note}", hint=hint)
     if options.only_common:
         joined = only_common(joined)
     with screen.status("computing metrics"):

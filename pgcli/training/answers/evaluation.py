@@ -1,4 +1,4 @@
-"""Measures a model's own answers to the rows that are evaluated, by the metrics of `pgcli eval`."""
+"""Measures a model's own answers to the rows that are evaluated, as `pgcli eval` does."""
 
 from __future__ import annotations
 
@@ -9,18 +9,21 @@ from pgcli.engine.engine import InferenceEngine
 from pgcli.engine.sampler import SamplingParams
 from pgcli.engine.tokenizer import Tokenizer
 from pgcli.evaluation.evaluate import measured_values
-from pgcli.evaluation.join import with_boxes
-from pgcli.evaluation.joined_row import JoinedRow, RowTruth
+from pgcli.evaluation.join import joined_row, missing_rows
+from pgcli.evaluation.joined_row import JoinedRow
 from pgcli.evaluation.metrics import metrics_of, task_of_prompt
-from pgcli.parsing import has_locations
-from pgcli.records import BOX_TASKS, Answer, DecodedImage, Task
+from pgcli.evaluation.truth import Truths, truth_of
+from pgcli.examples import Example
+from pgcli.records import Answer, DecodedImage, Task
 from pgcli.regions import region_of, split_locations
+from pgcli.rows import RowSchema
 from pgcli.tasks import MAX_NEW_TOKENS, Question
 from pgcli.training.data import ImageBatch
 from pgcli.training.rows import TrainingRow
 
 #: An answer is cut at this many times the tokens of the longest true one, and some more.
 LENGTH_FACTOR, LENGTH_MARGIN = 2, 8
+SCHEMA = RowSchema(timing=False)
 
 #: An image and a prompt; rows of the same ones have several true answers.
 Key = tuple[str, str]
@@ -28,22 +31,28 @@ Key = tuple[str, str]
 
 @dataclass
 class TrueAnswers:
-    """The questions of rows, each once, in their order, with the true answers of each."""
+    """The questions of rows, each once, in their order, with their texts and what is true."""
 
     texts: dict[Key, list[str]] = field(default_factory=dict)
+    truths: Truths = field(default_factory=lambda: Truths("the rows", has_prompts=True))
 
     @classmethod
     def of(cls, rows: Iterable[TrainingRow]) -> TrueAnswers:
         """The questions of these rows."""
         questions = cls()
         for row in rows:
-            questions.texts.setdefault(key_of(row), []).extend(row.answers or (row.target,))
+            truth = row.truth or Example(answers=(row.target,))
+            questions.texts.setdefault(key_of(row), []).extend((row.target, *truth.answers))
+            questions.truths.add(key_of(row), truth_of(truth))
         return questions
 
     @property
     def main_metric(self) -> str | None:
         """The metric that the best weights are chosen by; None if tasks have different ones."""
-        main = {metrics_of(task, rows)[0] for task, rows in self._by_task({}).items()}
+        by_task: dict[str, list[JoinedRow]] = {}
+        for row in self._joined({}):
+            by_task.setdefault(row.task, []).append(row)
+        main = {metrics_of(task, rows)[0] for task, rows in by_task.items()}
         return main.pop() if len(main) == 1 else None
 
     def ask(
@@ -73,20 +82,19 @@ class TrueAnswers:
 
     def measure(self, answers: Mapping[Key, Answer]) -> dict[str, float]:
         """The value of each measure of the tasks; a question without an answer counts as wrong."""
-        return measured_values([row for rows in self._by_task(answers).values() for row in rows])
+        return measured_values(self._joined(answers))
 
-    def _by_task(self, answers: Mapping[Key, Answer]) -> dict[Task, list[JoinedRow]]:
-        """The questions with their answers and truths, by task."""
-        rows: dict[Task, list[JoinedRow]] = {}
-        for key, texts in self.texts.items():
-            answer = answers.get(key)
-            row = None if answer is None else {"answer": answer.answer}
-            boxes = () if answer is None else answer.boxes
-            size = {} if answer is None else {"width": answer.width, "height": answer.height}
-            truth, task = with_boxes(truth_of(key, texts), size), task_of(key)
-            joined = JoinedRow(key[0], key[1], row, truth, boxes, task=task)
-            rows.setdefault(task, []).append(joined)
-        return rows
+    def _joined(self, answers: Mapping[Key, Answer]) -> list[JoinedRow]:
+        """The questions with their truths and answers, which are as rows of `pgcli ask`."""
+        rows = []
+        missing = {}
+        for key, truth in self.truths.by_key.items():
+            if (answer := answers.get((key[0], key[1] or ""))) is None:
+                missing[key] = truth
+            else:
+                row = SCHEMA.row(answer) | {"image": key[0], "task": "ask", "prompt": key[1]}
+                rows.append(joined_row(row, key, truth))
+        return [*rows, *missing_rows(missing, (), by_prompt=True)]
 
     def _new_tokens(self, task: Task, engine: InferenceEngine) -> int:
         """The most tokens of an answer: enough for the true ones, and no more than a command's."""
@@ -108,12 +116,6 @@ def key_of(row: TrainingRow) -> Key:
 def task_of(key: Key) -> Task:
     """The task of a question, by its prompt."""
     return task_of_prompt(key[1])
-
-
-def truth_of(key: Key, texts: list[str]) -> RowTruth:
-    """The true answers of a question; none of them has a box where none is to be detected."""
-    is_nothing = task_of(key) in BOX_TASKS and not has_locations(texts[0])
-    return RowTruth(tuple(texts), boxes=() if is_nothing else None)
 
 
 def answer_length(text: str, tokenizer: Tokenizer) -> int:

@@ -1,0 +1,242 @@
+"""Rows of the truth with the same image and prompt are one truth: all answers, all boxes."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from pgcli.evaluation.join import join
+from pgcli.evaluation.joined_row import JoinedRow
+from pgcli.evaluation.read_truth import read_truth
+from pgcli.evaluation.truth import TruthColumns
+from pgcli.rle import encode
+from tests.support.evaluating import answers, evaluate, refused, write
+from tests.support.exporting import box, row
+
+pytestmark = pytest.mark.usefixtures("workdir")
+
+WIDTH, HEIGHT = 64, 48
+FIRST, SECOND = (8, 4, 28, 14), (8, 20, 28, 30)  # pixels
+
+
+def tokens(corners: tuple[int, int, int, int], label: str = "cat", codes: str = "") -> str:
+    left, top, right, bottom = corners
+    sides = ((top, HEIGHT), (left, WIDTH), (bottom, HEIGHT), (right, WIDTH))
+    locations = "".join(f"<loc{round(side / size * 1023):04d}>" for side, size in sides)
+    return f"{locations}{codes} {label}"
+
+
+def pixels(corners: tuple[int, int, int, int], label: str = "cat") -> dict[str, Any]:
+    return {"label": label, **dict(zip(("xmin", "ymin", "xmax", "ymax"), corners, strict=True))}
+
+
+def found(*boxes: Any, prompt: str = "detect cat", task: Any = "detect", **changes: Any) -> str:
+    """A result file with one row, whose answer has the boxes."""
+    known = {"width": WIDTH, "height": HEIGHT, "id": "a.png", "task": task, "prompt": prompt}
+    return write("rows.jsonl", [row(0, boxes=boxes, **known | changes)])
+
+
+def save(name: str, rows: list[dict[str, Any]]) -> str:
+    """The rows as a manifest of the kind of its ending."""
+    if name.endswith(".jsonl"):
+        return write(name, rows)
+    if name.endswith(".parquet"):
+        parquet.write_table(pyarrow.Table.from_pylist(rows), name)
+        return name
+    with Path(name).open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0], delimiter="\t" if name.endswith("tsv") else ",")
+        writer.writeheader()
+        cells = [
+            {k: v if isinstance(v, str) else json.dumps(v) for k, v in r.items()} for r in rows
+        ]
+        writer.writerows(cells)
+    return name
+
+
+def joined(truth: str) -> JoinedRow:
+    return join("rows.jsonl", read_truth(truth, TruthColumns())).rows[0]
+
+
+CODES = "".join(f"<seg{n:03d}>" for n in range(16))
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "tsv", "parquet"])
+@pytest.mark.parametrize(
+    "rows",
+    [
+        pytest.param([{"suffix": tokens(FIRST)}, {"suffix": tokens(SECOND)}], id="tokens"),
+        pytest.param([{"boxes": [pixels(FIRST)]}, {"boxes": [pixels(SECOND)]}], id="boxes"),
+        pytest.param(
+            [{"suffix": f"{tokens(FIRST)} ; {tokens(SECOND)}"}, {"suffix": ""}], id="empty"
+        ),
+        pytest.param(
+            [{"suffix": tokens(SECOND)}, {"suffix": ""}, {"suffix": tokens(FIRST)}], id="3"
+        ),
+        pytest.param(
+            [{"suffix": tokens(FIRST, codes=CODES)}, {"suffix": tokens(SECOND, codes=CODES)}],
+            id="codes of masks",
+        ),
+        pytest.param([{"suffix": tokens(c)} for c in (FIRST, SECOND, FIRST)], id="twice"),
+    ],
+)
+@pytest.mark.parametrize("prefix", ["detect cat", None])
+def test_boxes_of_all_rows_are_true_in_every_kind_of_manifest(kind, rows, prefix):
+    asked = {} if prefix is None else {"prefix": prefix}
+    truth = save(f"truth.{kind}", [{"image": "a.png", **asked, **one} for one in rows])
+    found()
+    true = sorted(joined(truth).true_boxes, key=lambda one: one.ymin)
+    assert [one.label for one in true] == ["cat", "cat"]
+    corners = [(one.xmin, one.ymin, one.xmax, one.ymax) for one in true]
+    assert numpy.allclose(corners, [FIRST, SECOND], rtol=0, atol=0.04)
+
+
+@pytest.mark.parametrize("name", ["suffix", "boxes"])
+def test_boxes_of_all_rows_are_measured(cli, name):
+    texts = {"suffix": tokens, "boxes": lambda corners: [pixels(corners)]}
+    rows = [{"image": "a.png", name: texts[name](corners)} for corners in (FIRST, SECOND)]
+    truth = write("truth.jsonl", rows)
+    measured = evaluate(cli, found(box("cat", *FIRST), box("cat", *SECOND)), "--truth", truth)
+    assert [measured["metrics"][one]["value"] for one in ("recall@0.5", "f1@0.5")] == [1.0, 1.0]
+    assert measured["metrics"]["ap50"]["value"] == pytest.approx(1.0)
+    half = evaluate(cli, found(box("cat", *FIRST)), "--truth", truth)["metrics"]
+    assert (half["recall@0.5"]["value"], half["precision@0.5"]["value"]) == (0.5, 1.0)
+
+
+def test_pixels_of_a_row_and_tokens_of_another_are_boxes_together():
+    found()
+    rows = [{"boxes": [pixels(FIRST)]}, {"suffix": tokens(SECOND)}, {"suffix": "two cats"}]
+    truth = write("truth.jsonl", [{"id": "a.png", "prefix": "detect cat"} | one for one in rows])
+    first, second = joined(truth).true_boxes
+    assert (first.xmin, first.ymin, first.xmax, first.ymax) == FIRST
+    corners = (second.xmin, second.ymin, second.xmax, second.ymax)
+    assert corners == pytest.approx(SECOND, abs=0.04)
+
+
+def test_labels_of_rows_are_those_of_their_boxes(cli):
+    rows = [{"suffix": tokens(FIRST, "a")}, {"suffix": tokens(SECOND, "b")}]
+    known = {"id": "a.png", "prefix": "detect a ; b"}
+    truth = write("truth.jsonl", [known | one for one in rows])
+    results = found(box("a", *FIRST), box("b", *SECOND), prompt="detect a ; b")
+    assert evaluate(cli, results, "--truth", truth)["metrics"]["f1@0.5"]["value"] == 1.0
+    swapped = found(box("b", *FIRST), box("a", *SECOND), prompt="detect a ; b")
+    assert evaluate(cli, swapped, "--truth", truth)["metrics"]["f1@0.5"]["value"] == 0.0
+
+
+def test_codes_of_masks_are_not_part_of_a_label():
+    found(prompt="segment cat", task="segment")
+    known = {"id": "a.png", "prefix": "segment cat"}
+    truth = write("truth.jsonl", [known | {"suffix": tokens(FIRST, codes=CODES)}])
+    assert [one.label for one in joined(truth).true_boxes] == ["cat"]
+
+
+def test_masks_of_rows_stay_with_their_boxes():
+    found()
+    runs = encode(numpy.ones((HEIGHT, WIDTH), bool))
+    mask = {"size": [HEIGHT, WIDTH], "counts": runs.counts}
+    rows = [{"boxes": [pixels(FIRST)]}, {"boxes": [pixels(SECOND)], "masks": [mask]}]
+    truth = joined(write("truth.jsonl", [{"id": "a.png"} | one for one in rows])).truth
+    assert truth is not None
+    assert truth.masks is not None
+    assert [mask is not None for mask in truth.masks] == [False, True]
+
+
+def test_box_that_two_rows_have_counts_once_and_is_reported(cli):
+    results = found(box("cat", *FIRST))
+    for name, one in (("boxes", [pixels(FIRST)]), ("suffix", tokens(FIRST))):
+        truth = write("truth.jsonl", [{"id": "a.png", name: one}] * 3)
+        assert evaluate(cli, results, "--truth", truth)["metrics"]["f1@0.5"]["value"] == 1.0
+        _, _, err = cli("eval", results, "--truth", truth)
+        assert "truth.jsonl: boxes of 2 rows that earlier rows" in err
+
+
+def test_empty_answers_to_a_prompt_for_boxes_are_no_boxes(cli):
+    known = {"id": "a.png", "prefix": "detect cat", "suffix": ""}
+    truth = write("truth.jsonl", [known, known])
+    assert joined_boxes(cli, found(), truth) is None  # nothing to find, and nothing found
+    assert joined_boxes(cli, found(box("cat", *FIRST)), truth) == 0.0
+    text = write("truth.jsonl", [known | {"suffix": "no cat"}])
+    assert "needs boxes, and the truth has none" in refused(cli, found(), "--truth", text)
+
+
+def joined_boxes(cli: Any, results: str, truth: str) -> float | None:
+    value: float | None = evaluate(cli, results, "--truth", truth)["metrics"]["f1@0.5"]["value"]
+    return value
+
+
+def test_missing_row_has_the_boxes_of_all_rows(cli):
+    rows = [{"id": name, "prefix": "detect cat", "suffix": tokens(c)}
+            for name in ("a.png", "b.png") for c in (FIRST, SECOND)]  # fmt: skip
+    truth = write("truth.jsonl", rows)
+    results = found(box("cat", *FIRST), box("cat", *SECOND))
+    measured = evaluate(cli, results, "--truth", truth)
+    assert (measured["missing"], measured["metrics"]["recall@0.5"]["value"]) == (1, 0.5)
+
+
+def test_tokens_need_the_size_of_the_image(cli):
+    truth = write("truth.jsonl", [{"id": "a.png", "suffix": tokens(FIRST)}])
+    unsized = found(box("cat", *FIRST), width=None, height=None)
+    assert "its row has no width and height" in refused(cli, unsized, "--truth", truth)
+
+
+def test_captions_of_rows_are_several_true_answers(cli):
+    """VQA counts equal answers, and CIDEr all captions."""
+    rows = write("rows.jsonl", answers(("a", "red")))
+    truth = write("truth.jsonl", [{"id": "a", "answer": t} for t in ["red"] * 9 + ["blue"]])
+    assert evaluate(cli, rows, "--truth", truth)["metrics"] == {
+        "vqa": {"value": 1.0, "low": 1.0, "high": 1.0, "rows": 1}
+    }
+
+
+def test_column_that_rows_of_one_prompt_disagree_on_is_no_group(cli):
+    lines = ["id,label,xmin,ymin,xmax,ymax,split"]
+    lines += [
+        f"a.png,{label},{','.join(map(str, c))},1" for label, c in (("cat", FIRST), ("dog", SECOND))
+    ]
+    Path("truth.csv").write_text("\n".join(lines) + "\n")
+    results = found(box("cat", *FIRST), box("dog", *SECOND), prompt="detect cat ; dog")
+    words = (results, "--truth", "truth.csv", "--by")
+    assert "different values: cat, dog" in refused(cli, *words, "label")
+    assert list(evaluate(cli, *words, "split")["groups"]) == ["1"]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "truth", "metric"),
+    [
+        ("detect cat", {"boxes": [pixels(FIRST)]}, "ap"),
+        ("detect cat", {"suffix": tokens(FIRST)}, "ap"),
+        ("segment cat", {"suffix": tokens(FIRST)}, "ap"),
+        ("detect cat", {"suffix": "no"}, "accuracy"),
+        ("detect what is wrong here", {"suffix": "nothing"}, "exact"),
+        ("caption en", {"suffix": "a cat"}, "cider"),
+        ("ocr", {"suffix": "STOP"}, "anls"),
+        ("what is it?", {"suffix": "a cat"}, "exact"),
+    ],
+)
+def test_rows_of_ask_are_measured_by_what_their_prompts_ask_for(cli, prompt, truth, metric):
+    named = write("truth.jsonl", [{"id": "a.png", "prefix": prompt} | truth])
+    for task in ("ask", None):  # None: of another program
+        results = found(box("cat", *FIRST), prompt=prompt, task=task, answer="a cat")
+        assert metric in evaluate(cli, results, "--truth", named)["metrics"]
+
+
+def test_columns_that_are_read_before_others_are_reported(cli):
+    rows = write("rows.jsonl", answers(("a", "red"), ("b", "red"), ("c", "red")))
+    known = [
+        {"id": "a", "suffix": "blue", "answers": ["red"], "caption": "red"},
+        {"id": "b", "answers": ["red"]},
+        {"id": "c", "suffix": None, "answers": ["red"], "prefix": "what?", "prompt": "which?"},
+    ]
+    truth = write("truth.jsonl", known[:2])
+    code, out, err = cli("eval", rows, "--truth", truth, "--metric", "exact", "--only-common")
+    assert (code, "0.5000" in out) == (0, True)
+    assert "truth.jsonl: 'suffix' is read, not 'answers' or 'caption' (1 row)" in err
+    _, _, err = cli("eval", rows, "--truth", truth, "--answer-column", "answers", "--only-common")
+    assert "is read, not" not in err
+    truth = write("truth.jsonl", known[2:])
+    _, _, err = cli("eval", rows, "--truth", truth, "--metric", "exact")
+    assert "'prefix' is read, not 'prompt' (1 row)" in err
