@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pgcli.arrow_types import STRING, Kinds, add_kinds, as_text, cast_table, common_type
 from pgcli.errors import UsageError
@@ -34,18 +35,20 @@ from pgcli.inputs.file_table import (
 from pgcli.inputs.listing import SourceFiles
 from pgcli.inputs.options import ReadOptions, named_columns
 from pgcli.inputs.paths import display_name
-from pgcli.inputs.readers import ending, manifest_ending
+from pgcli.inputs.readers import describe_endings, ending, manifest_ending
 from pgcli.inputs.rows import repeated_id
 from pgcli.inputs.scan import Scan
 from pgcli.inputs.stdin import Stdin
 from pgcli.inputs.tables import Table
 from pgcli.inputs.walk import FAULTS
 from pgcli.records import Item
+from pgcli.wording import count
 
 OPEN_TABLES = 4
 #: Records of images that are Python objects at a time.
 BLOCK = 4096
 MAX_SUSPECTS = 1000  # equal hashes of ids that are compared for one error message
+SPLIT_NOTE = "in archives whose names agree up to the first dot"
 
 
 class Change(NamedTuple):
@@ -76,8 +79,11 @@ class Inventory:
         self._changed: Mapping[int, bool] = scan.changed if scan else {}
         #: The number of items of known files that are not there any more.
         self.gone = scan.gone if scan else 0
-        self.ignored: Mapping[str, int] = scan.ignored if scan else Counter()
         self._files = pa.concat_tables(self.generations or [make_table([])])
+        #: Files and members of archives that are skipped, by ending.
+        self.ignored = Counter[str](scan.ignored if scan else ())
+        for counts in self._files["skipped"].drop_null().to_pylist():
+            self.ignored += Counter(dict(counts))
         self._kinds = self._files["kind"].to_numpy()
         self._set_rows(self._files["rows"].fill_null(0).to_numpy())
         self._tables: dict[int, Table] = {}
@@ -178,6 +184,16 @@ class Inventory:
     def has_columns(self) -> bool:
         """Whether rows of manifests, or lines of standard input, are among the items."""
         return bool(np.isin(self._kinds, (TABLE, STDIN, LINE)).any())
+
+    @property
+    def notes(self) -> list[tuple[str, str]]:
+        """What to say about the sources besides their rows: a verb and what it is about."""
+        skipped = ", ".join(describe_endings(self.ignored))
+        split = pc.sum(self._files["split"]).as_py() or 0
+        return [
+            *([("skipped", skipped)] if skipped else []),
+            *([("split", f"{count(split, 'image')} {SPLIT_NOTE}")] if split else []),
+        ]
 
     @property
     def is_folder(self) -> bool:

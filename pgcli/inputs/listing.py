@@ -64,7 +64,6 @@ class SourceFiles:
         self.has_excluded = False
         self.is_url = url_scheme(name) is not None
         self.path = name if self.is_url else parse_path(name)
-        self._base = "" if self.is_url else options.folder
         self._folder = f"{name.rstrip('/')}/" if self.is_url else os.path.join(self.path, "")  # noqa: PTH118
         self._fixed = fixed_url(name) if self.is_url else fixed_part(self.path)
 
@@ -81,33 +80,27 @@ class SourceFiles:
         path = self.path_of(place, name)
         return url_path(path) if self.is_url else path
 
-    def opened(self, path: str) -> str:
-        """Where a file of the source is opened."""
-        return os.path.join(self._base, path)  # noqa: PTH118
-
     def open_table(self, record: FileRecord, options: ReadOptions | None = None) -> Table:
         """A table of the source."""
         path, options = self.path_of(record.place, record.name), options or self._options
         name = self.name if record.place == NAMED and not self.is_url else display_path(path)
         reader = check_readable(path, options) if self.is_url else None
-        file = InputFile(path, display_name(name), reader, base=self._base)
-        return open_table(file, options, record)
+        return open_table(InputFile(path, display_name(name), reader), options, record)
 
     def located(self, place: int, name: bytes) -> tuple[str, str, str]:
         """The path or the URL of an image, its id by that name, and the path that its rows show."""
         path = self.path_of(place, name)
         if place == NAMED:
             shown = display_name(display_path(self.name) if self.is_url else self.name)
-            return self.opened(path), shown, shown
+            return path, shown, shown
         shown = display_path(path)
         is_relative = place == BELOW and self._is_alone
-        row_id = display_path(os.fsdecode(name)) if is_relative else shown
-        return self.opened(path), row_id, shown
+        return path, display_path(os.fsdecode(name)) if is_relative else shown, shown
 
     @cached_property
     def root(self) -> str | None:
         """The real path of a folder, which its images have to be in; None for an address."""
-        return None if self.is_url else os.path.realpath(self.opened(self.path))
+        return None if self.is_url else os.path.realpath(self.path)
 
     # --- which files there are
 
@@ -150,7 +143,7 @@ class SourceFiles:
 
     def _local_files(self) -> tuple[int, Iterable[WalkedFile]]:
         """Where the files are, and the files."""
-        name, path = self.name, self.opened(self.path)
+        name, path = self.name, self.path
         if os.path.isdir(path):  # noqa: PTH112 - Path raises for a NUL
             try:
                 os.scandir(path).close()
@@ -165,11 +158,10 @@ class SourceFiles:
                 hint = "a manifest is read twice; pipe its rows to `-` instead"
                 raise UsageError(f"{name} is not a regular file", hint=hint)
             return NAMED, [file_status(path, "")]
-        if has_magic(self.path):
-            fixed, names = len(self._fixed), glob_files(self.path, self._base)
-            return MATCHED, (file_status(self.opened(name), name[fixed:]) for name in names)
-        shown = path if self._base else name
-        raise UsageError(f"{shown} does not exist", hint="check the spelling and the folder")
+        if has_magic(path):
+            fixed = len(self._fixed)
+            return MATCHED, (file_status(file, file[fixed:]) for file in glob_files(path))
+        raise UsageError(f"{name} does not exist", hint="check the spelling and the folder")
 
     def _remote_files(self) -> tuple[int, Iterable[WalkedFile]]:
         url, reader = self.name, check_readable(self.name, self._options)
@@ -204,7 +196,7 @@ class SourceFiles:
 
     def _is_output(self, file: WalkedFile, place: int = MATCHED) -> bool:
         path = self.path_of(place, os.fsencode(file.relative))
-        return not self.is_url and is_output(self.opened(path))
+        return not self.is_url and is_output(path)
 
     def _dataset(self, tables: Mapping[str, WalkedFile]) -> Iterator[FileRecord]:
         """All Parquet files of a folder, or else all archives."""

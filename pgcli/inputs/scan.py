@@ -41,15 +41,16 @@ class Scan:
 
     After `records`: `changed` has the first record of each known file that is another one now, with
     whether only its time is; `gone` is the number of items of known files that are not there any
-    more; `ignored` counts other files by ending; `has_excluded` says whether names left images
-    out; `hashes` are those of the ids that rows of the new files give.
+    more; `ignored` counts other files by ending, and `skipped` members of archives; `has_excluded`
+    says whether names left images out; `hashes` are those of the ids that rows of the new files
+    give.
     """
 
     def __init__(self, sources: Sequence[SourceFiles], options: ReadOptions, known: pa.Table):
         self._sources, self._options, self._known = sources, options, known
         self.changed: dict[int, bool] = {}
         self.gone = 0
-        self.ignored: Counter[str] = Counter()
+        self.ignored, self.skipped = Counter[str](), Counter[str]()
         self.has_excluded = False
         self.hashes = array("q")
 
@@ -109,6 +110,7 @@ class Scan:
     def _scan(self, table: Table, mark: Mark = START) -> FileRecord:
         with usage_errors(table.name):
             self.hashes.extend(table.scan(mark))
+        self.skipped += Counter(dict(table.record.skipped or ()))
         self.has_excluded |= table.has_excluded
         return table.record
 
@@ -118,10 +120,10 @@ class Scan:
         if self.has_excluded:
             message = f"--include and --exclude leave no image of {shown}"
             return NoInputError(message, hint=PATTERNS_HINT)
-        if has_only_tables:
+        if has_only_tables and not self.skipped:
             message = f"{shown} {'has' if len(self._sources) == 1 else 'have'} no rows"
             return NoInputError(message, hint="a manifest has a row for each image")
-        return NoInputError(f"no image in {shown}", hint=no_input_hint(self.ignored))
+        return NoInputError(f"no image in {shown}", hint=no_input_hint(self.ignored + self.skipped))
 
     # --- known files
 

@@ -97,8 +97,8 @@ class Table:
             self._folder, self._root = parent_url(file.location), None
         else:
             self._folder = os.path.dirname(path)  # noqa: PTH120 - Path would drop a leading ./
-            opened = os.path.dirname(file.local_path) or "."  # noqa: PTH120
-            self._root = None if options.allow_outside_root else os.path.realpath(opened)
+            is_free = options.allow_outside_root
+            self._root = None if is_free else os.path.realpath(self._folder or ".")
 
     # --- of a format
 
@@ -121,6 +121,10 @@ class Table:
 
     def stated_rows(self) -> int | None:
         """The number of rows that the file states. Its marks are numbers of rows then."""
+        return None
+
+    def row_fault(self, number: int) -> Fault | None:
+        """The fault of a row that only its table knows of."""
         return None
 
     def kept_arrays(self, start: int, stop: int) -> pa.Table | None:
@@ -148,7 +152,7 @@ class Table:
     @property
     def is_gone(self) -> bool:
         """Whether there is no such local file any more."""
-        return self._is_local and not os.path.lexists(self.file.local_path)
+        return self._is_local and not os.path.lexists(self.file.path)
 
     @property
     def kept_schema(self) -> pa.Schema:
@@ -212,15 +216,16 @@ class Table:
             place: dict[str, str | None] = self.partitions
             if SOURCE in columns:
                 place = {SOURCE: row.position, **place}
+            if fault := self.row_fault(number):
+                row = row._replace(fault=fault)
             yield number, row._replace(values={**place, **row.values}) if place else row
 
     def _locate(self, path: str) -> paths.ImageLocation:
         allow_urls = self._options.url_reader is not None
-        base = self.file.base
-        return paths.locate_below(self._folder, path, self._root, allow_urls=allow_urls, base=base)
+        return paths.locate_below(self._folder, path, self._root, allow_urls=allow_urls)
 
     def _locate_member(self, name: str) -> paths.ImageLocation:
-        return paths.ImageLocation(paths.display_name(name), self.file.local_path)
+        return paths.ImageLocation(paths.display_name(name), self.file.path)
 
     def ids(self) -> Iterator[tuple[str, str]]:
         """The own ids of the chosen rows, each with its position."""

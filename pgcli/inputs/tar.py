@@ -1,8 +1,6 @@
 """Reads WebDataset archives: each sample is a row. Nothing is extracted to disk.
 
-A sample is consecutive members with the same name up to a dot. Its columns are those of its `.json`
-member, `txt` for its `.txt` member, and the image column. An image or a text that cannot be read is
-a fault of its row.
+An image or a text that cannot be read is a fault of its row.
 """
 
 from __future__ import annotations
@@ -10,31 +8,33 @@ from __future__ import annotations
 import gzip
 import tarfile
 import zlib
+from array import array
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import cached_property, partial
 from typing import Any, BinaryIO
 
-from pgcli.errors import ManifestError
-from pgcli.inputs.lines import MAX_LINE_BYTES, TOO_LONG, parse_json
-from pgcli.inputs.readers import IMAGE_ENDINGS, START, ManifestRow, Mark
+import numpy as np
+
+from pgcli.errors import ManifestError, UsageError
+from pgcli.foreign_text import LFS_HEAD_BYTES, LFS_HINT, LFS_MESSAGE, is_lfs_pointer
+from pgcli.inputs.readers import START, InputFile, ManifestRow, Mark, describe_endings
+from pgcli.inputs.samples import ALONE, Member, SampleReader, member_of
 from pgcli.inputs.tables import Table
-from pgcli.records import MAX_IMAGE_BYTES, Fault
+from pgcli.records import Fault
 
 #: Headers may state lengths of their own, and tarfile would read as much at once.
 MAX_READ_BYTES = 16 * 2**20
 #: Images hardly compress; what unpacks to more than this is a bomb.
 MAX_RATIO = 200
 
-ID = "id"
 _BROKEN = (tarfile.TarError, OSError, EOFError, ValueError, OverflowError, zlib.error)
-_OUTSIDE = Fault("path_not_allowed", "The member's name leads outside the archive.")
-_NOT_A_FILE = Fault("not_a_regular_file", "The member is a link or a device, not a file.")
-_TOO_LARGE = Fault("too_large", f"The member is larger than {MAX_IMAGE_BYTES} bytes.")
-_EMPTY = Fault("not_an_image", "The member is empty.")
 
 
 class TarTable(Table):
     """An archive as a table of samples."""
+
+    samples: SampleReader  # of the last `read`
 
     def read(
         self, columns: frozenset[str], mark: Mark = START, *, images: bool = True
@@ -43,11 +43,8 @@ class TarTable(Table):
 
         Raises ManifestError for an archive that is cut off or damaged.
         """
-        file, image_column = self.file, self.image_column
+        file, number = self.file, mark.number
         is_compressed = not file.path.lower().endswith(".tar")
-        has_spans = not is_compressed and file.url_reader is None
-        json_names = columns - {image_column, "txt"}
-        number, sample = mark.number, Sample("", mark)
         try:
             with ExitStack() as stack:
                 raw = stack.enter_context(file.open())
@@ -59,82 +56,100 @@ class TarTable(Table):
                     tarfile.open(fileobj=bounded, mode="r:", errorlevel=0)
                 )
                 if mark.offset:
-                    archive.firstmember, archive.offset = None, mark.offset
-                while (member := archive.next()) is not None:
-                    archive.members = []  # it would keep a million of them
-                    number += 1
-                    key, ending = split_name(member.name)
-                    if member.isdir() or key is None:
-                        continue
-                    if key != sample.key:
-                        if sample.image is not None:
-                            yield sample.mark, sample.row(file.name, image_column)
-                        sample = Sample(key, Mark(member.offset, number - 1))
-                    if ending in IMAGE_ENDINGS and sample.image is None:
-                        sample.image = {"path": f"{file.name}/{member.name}", "bytes": None}
-                        sample.image_fault = member_fault(member)
-                        if has_spans:
-                            sample.span = member.offset_data, member.size
-                        elif images and sample.image_fault is None:
-                            sample.image["bytes"] = read_member(archive, member, MAX_IMAGE_BYTES)
-                    elif ending in (".json", ".txt") and member.isreg():
-                        names = {"txt"} if ending == ".txt" else json_names
-                        if names.isdisjoint(columns):
-                            sample.values |= dict.fromkeys(names)
-                        elif member.size > MAX_LINE_BYTES:
-                            message = f"The sample's {ending} {TOO_LONG}."
-                            sample.text_fault = Fault("too_large", message)
-                        else:
-                            sample.parse(read_member(archive, member, MAX_LINE_BYTES), ending)
-                if bounded.last.strip(b"\0"):
-                    raise tarfile.ReadError("the archive is damaged")
+                    archive.firstmember, archive.offset = None, mark.offset - mark.offset % 512
+
+                def members() -> Iterator[Member]:
+                    nonlocal number
+                    while (info := archive.next()) is not None:
+                        archive.members = []  # it would keep a million of them
+                        number += 1
+                        if (member := member_of(number, info)) is not None:
+                            yield member
+                    if bounded.last.strip(b"\0"):
+                        raise tarfile.ReadError("the archive is damaged")
+
+                self.samples = SampleReader(
+                    file.name,
+                    columns,
+                    self.image_column,
+                    partial(read_member, archive),
+                    has_spans=not is_compressed and file.url_reader is None,
+                    images=images,
+                )
+                yield from self.samples.rows(members(), is_split=mark.offset % 512 != 0)
         except FileNotFoundError:
             raise ManifestError(
                 f"{file.name} does not exist", hint="check the spelling and the folder"
             ) from None
         except _BROKEN as problem:
+            if is_pointer(file):
+                raise ManifestError(f"{file.name} {LFS_MESSAGE}", hint=LFS_HINT) from problem
             place = f", behind member {number}" if number else " is not a readable tar archive"
             raise ManifestError(
                 f"{file.name}{place}: {problem}",
                 hint="copy or download it again, or leave it out; `tar -tf FILE` lists its whole "
                 "members",
             ) from problem
-        if sample.image is not None:
-            yield sample.mark, sample.row(file.name, image_column)
 
+    def scan(self, mark: Mark = START) -> array[int]:
+        """See `Table`. The record also says what is no part of a row, and which rows are twice."""
+        hashes = super().scan(mark)
+        samples = self.samples
+        self.record = self.record._replace(
+            skipped=tuple(samples.skipped.items()),
+            split=samples.split,
+            repeated=self._repeated(samples.hashes),
+        )
+        return hashes
 
-class Sample:
-    """The members of a sample: where the first begins, its image, and the columns of its texts."""
-
-    def __init__(self, key: str, mark: Mark):
-        self.key, self.mark = key, mark
-        self.values: dict[str, Any] = {}
-        self.image: dict[str, Any] | None = None
-        self.image_fault: Fault | None = None
-        self.text_fault: Fault | None = None
-        self.span: tuple[int, int] | None = None
-
-    def parse(self, text: bytes, ending: str) -> None:
-        """Take the columns of a text member; JSON that is not an object has none."""
+    def check_columns(self) -> None:
+        """See `Table`. The reason may be that texts are not beside their images."""
         try:
-            is_json = ending == ".json"
-            value = parse_json(text, allow_nan=True) if is_json else {"txt": text.decode()}
-        except UnicodeDecodeError:
-            self.text_fault = Fault("decode_failed", f"The sample's {ending} is not UTF-8.")
-        except ValueError as problem:
-            reason = str(problem).removeprefix("it ")
-            reason = reason if reason != str(problem) else f"cannot be read: {reason}"
-            self.text_fault = Fault("decode_failed", f"The sample's {ending} {reason}.")
-        else:
-            self.values |= value if isinstance(value, dict) else {}
+            super().check_columns()
+        except UsageError as problem:
+            kinds = [kind for kind in self.samples.skipped if kind.endswith(ALONE)]
+            if not kinds:
+                raise
+            hint = (
+                f"{', '.join(describe_endings({k: self.samples.skipped[k] for k in kinds}))}: "
+                "the members of a sample have to be next to each other; `tar --sort=name` "
+                "archives them so"
+            )
+            raise UsageError(str(problem), hint=f"{problem.hint}; {hint}") from problem
 
-    def row(self, archive: str, image_column: str) -> ManifestRow:
-        """The sample's row, in an archive of this name."""
-        fault = self.image_fault or self.text_fault
-        values = {**self.values, image_column: self.image}
-        if not isinstance(values.get(ID), str | int | float) or isinstance(values[ID], bool):
-            values.pop(ID, None)  # texts of data sets have such ids, and no rows depend on them
-        return ManifestRow(f"{archive}, sample {self.key}", values, fault, self.span)
+    def _repeated(self, hashes: array[int]) -> tuple[int, ...]:
+        """The numbers of rows whose image is also that of an earlier row, each behind this one's.
+
+        The `hashes` are those of the rows' images.
+        """
+        ordered = np.sort(np.frombuffer(hashes, np.int64))
+        suspects = set(ordered[1:][ordered[1:] == ordered[:-1]].tolist())
+        first, repeated = dict[str, int](), list[int]()
+        rows = self.read(frozenset(), images=False) if suspects else ()
+        for number, (_, row) in enumerate(rows):
+            name = row.values[self.image_column]["path"]
+            if hash(name.removeprefix(f"{self.file.name}/")) in suspects:
+                earlier = first.setdefault(name, number)
+                repeated += [earlier, number] if earlier < number else []
+        return tuple(repeated)
+
+    @cached_property
+    def _pairs(self) -> dict[int, int]:
+        """The rows that are in the archive twice, each with its first other one."""
+        numbers = iter(self.record.repeated or ())
+        pairs = dict[int, int]()
+        for first, second in zip(numbers, numbers, strict=True):
+            pairs.setdefault(first, second)
+            pairs[second] = first
+        return pairs
+
+    def row_fault(self, number: int) -> Fault | None:
+        """See `Table`."""
+        if number not in self._pairs:
+            return None
+        first, second = sorted((number + 1, self._pairs[number] + 1))
+        message = f"The archive has the image twice, in its samples {first:,} and {second:,}."
+        return Fault("decode_failed", message)
 
 
 class BoundedFile:
@@ -182,23 +197,10 @@ def read_member(archive: tarfile.TarFile, member: tarfile.TarInfo, max_bytes: in
     return b"".join(pieces)
 
 
-def split_name(name: str) -> tuple[str | None, str]:
-    """A member's key, up to the first dot of its last part, and its ending; no key if hidden."""
-    folder, slash, last = name.rpartition("/")
-    stem, dot, suffixes = last.partition(".")
-    if not stem or any(
-        piece.startswith(".") and piece not in (".", "..") for piece in name.split("/")
-    ):
-        return None, ""
-    return f"{folder}{slash}{stem}", f".{suffixes.rpartition('.')[2].lower()}" if dot else ""
-
-
-def member_fault(member: tarfile.TarInfo) -> Fault | None:
-    """Why a member cannot be an image, from its header alone."""
-    if member.name.startswith("/") or ".." in member.name.split("/"):
-        return _OUTSIDE
-    if not member.isreg() or member.issparse():
-        return _NOT_A_FILE
-    if member.size > MAX_IMAGE_BYTES:
-        return _TOO_LARGE
-    return None if member.size else _EMPTY
+def is_pointer(file: InputFile) -> bool:
+    """Whether the file, which is no archive, is a Git LFS pointer."""
+    try:
+        with file.open() as opened:
+            return is_lfs_pointer(opened.read(LFS_HEAD_BYTES))
+    except OSError:
+        return False

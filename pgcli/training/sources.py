@@ -125,6 +125,9 @@ class RowReader:
                     rows.left_out["without_target"] += 1
                 else:
                     rows.add(item, target)
+            if isinstance(items, Inventory) and items.has_columns:
+                for verb, what in items.notes:
+                    self.on_event(Message(f"{display_name(name)}: {verb} {what}"))
         errors.budget.check_share(errors.tally)
         if not rows:
             raise NoInputError(

@@ -188,6 +188,27 @@ def test_archives_and_folders_with_texts_are_read(store):
     assert answers(store, ".", prompt="caption en").left_out == {"without_target": 1}
 
 
+@pytest.mark.parametrize("name", ["x.tar", "x.tar.gz"])
+def test_images_that_share_a_key_train_with_their_own_texts(store, name):
+    data = {"png": Path("a.png").read_bytes(), "txt": b""}
+    members = [
+        (f"v1.{n}.{ending}", data[ending] or f"\ufeffwall {n}".encode())
+        for n in range(3)
+        for ending in data
+    ]
+    members += [("x.seg.png", data["png"]), ("x.png", data["png"]), ("x.neg.txt", b"no")]
+    members += [("x.txt", b"a wall"), ("x.txt", b"a house")]
+    Path(name).write_bytes(tar_of(members, "gz" if name.endswith("gz") else ""))
+    events: list[Any] = []
+    reader = RowReader(ExampleColumns(), "caption en", on_event=events.append)
+    found = reader.read([name], ReadOptions(), TrainingRows(store))
+    assert said(found) == [(f"{name}/v1.{n}.png", "caption en", f"wall {n}") for n in range(3)]
+    (fault,) = found.faults
+    assert "x.txt (member 10) and x.txt (member 11)" in fault
+    (event,) = events
+    assert event.text == f"{name}: split 3 images in archives whose names agree up to the first dot"
+
+
 def test_text_beside_an_image_has_no_byte_order_mark(store):
     Path("a.txt").write_bytes(b"\xef\xbb\xbf\r\n")  # blank, so the next one is read
     Path("a.caption").write_bytes(b"\xef\xbb\xbfa red wall\r\n")

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from pgcli.checkpoints.find import find_local
 from pgcli.checkpoints.weight_files import total_bytes
-from pgcli.run.progress.summary import ignored_facts
 from pgcli.run.rows import RunRows
 from pgcli.run.task import find_checkpoints, model_name
 from pgcli.wording import duration
@@ -40,7 +39,7 @@ def plan_facts(
     return [
         ("images", number(rows.images, "as many as come on standard input")),
         *([("kinds", ", ".join(f"{count:,} {kind}" for kind, count in kinds))] if kinds else []),
-        *ignored_facts(rows.inventory.ignored),
+        *rows.inventory.notes,
         *(("include", pattern) for pattern in options.input.include),
         *(("exclude", pattern) for pattern in options.input.exclude),
         ("rows", number(rows.total, "as many as lines come") + of_each),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -42,7 +42,7 @@ class Summary:
     hits: int = 0
     prompts: int = 0
     limits: str = ""
-    ignored: Mapping[str, int] = field(default_factory=dict)
+    input_notes: Sequence[tuple[str, str]] = ()
     hook_facts: Sequence[tuple[str, str]] = ()
     exit_code: int = 0
     error: str | None = None
@@ -138,7 +138,7 @@ class Summary:
         if errors:
             codes = ", ".join(f"{code} {number:,}" for code, number in errors.most_common())
             text += f", {errors.total():,} with errors: {codes}"
-        return text + "".join(f"; {name} {kinds}" for name, kinds in ignored_facts(self.ignored))
+        return text + "".join(f"; {name} {what}" for name, what in self.input_notes)
 
     def _speed(self) -> str:
         tally, info = self.tally, self.engine
@@ -209,13 +209,6 @@ def interrupted_notice(output: str, saved: int, *, is_resumable: bool, is_beside
 def rate(per_second: float) -> str:
     """`0.83`, `12.3`, `1,234`: a rate with what digits mean something."""
     return f"{per_second:,.0f}" if per_second >= 100 else f"{per_second:.3g}"
-
-
-def ignored_facts(ignored: Mapping[str, int]) -> list[tuple[str, str]]:
-    """The files that are skipped because of their endings, most frequent ending first."""
-    from pgcli.inputs import describe_endings
-
-    return [("skipped", ", ".join(describe_endings(ignored)))] if ignored else []
 
 
 def utc_now() -> str:

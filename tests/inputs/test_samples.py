@@ -1,0 +1,267 @@
+"""Members of archives are grouped as WebDataset does it, and no image vanishes."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from webdataset import tariterators
+
+from pgcli.errors import ManifestError, NoInputError, UsageError
+from pgcli.inputs import Inventory, ReadOptions, samples
+from pgcli.inputs.readers import InputFile
+from pgcli.inputs.tar import TarTable
+from tests.inputs.items import data_of, items
+from tests.support.awkward import tar_of
+
+KEYS = ("a", "b.c/a", "a.B", "v1")
+ENDINGS = ("png", "PNG", "jpg", "txt", "json", "neg.txt", "seg.png", "0.png", "0.txt", "0.seg.png")
+ENDINGS += ("1.png", "1.txt", "1.neg.txt", "1.json", "npy", "heic")
+ARCHIVES = st.lists(st.tuples(st.sampled_from(KEYS), st.sampled_from(ENDINGS)), max_size=12)
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 99\n"
+COLUMNS = frozenset({"image", "txt", "neg.txt", "0.txt", "n", "1.json"})
+
+
+def archive(*names: str, name: str = "x.tar", **contents: bytes) -> str:
+    """An archive of members whose contents name themselves."""
+    members = []
+    for number, member in enumerate(names):
+        data = f"{member} {number}".encode()
+        if member.lower().endswith(".json"):
+            data = json.dumps({"n": data.decode()}).encode()
+        members.append((member, data))
+    Path(name).write_bytes(tar_of(members, "gz" if name.endswith("gz") else ""))
+    return name
+
+
+def asked(*names: str, reading: ReadOptions | None = None) -> list[str]:
+    """The images that are asked about; an error in place of those that are not."""
+    found = items(archive(*names), reading=reading)
+    return [item.fault.message if item.fault else item.id.removeprefix("x.tar/") for item in found]
+
+
+def texts(*names: str, column: str = "txt") -> list[str | None]:
+    """A column of all rows: the names of the members that it is from."""
+    reading = ReadOptions(keep=(column,))
+    kept = [item.kept[column] for item in items(archive(*names), reading=reading)]
+    return [None if text is None else str(text).split()[0] for text in kept]
+
+
+FRAMES = [f"frame.{n:04}.{ending}" for n in range(6) for ending in ("json", "png", "txt")]
+
+
+@pytest.mark.parametrize("ending", ["tar", "tar.gz"])
+def test_images_that_share_a_key_are_rows_with_their_own_texts(ending):
+    name = archive(*FRAMES, name=f"x.{ending}")
+    found = items(name, reading=ReadOptions(keep=("txt", "n")))
+    assert [item.id for item in found] == [f"{name}/{frame}" for frame in FRAMES[1::3]]
+    assert [data_of(item).split()[0].decode() for item in found] == FRAMES[1::3]
+    assert [item.kept["txt"].split()[0] for item in found] == FRAMES[2::3]
+    assert [item.kept["n"].split()[0] for item in found] == FRAMES[::3]
+    assert Inventory.scan([name]).notes == [
+        ("split", "6 images in archives whose names agree up to the first dot")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("names", "images", "column", "expected"),
+    [
+        (["v1.0.png", "v1.0.txt", "v1.2.png", "v1.2.txt"], ["v1.0.png", "v1.2.png"], "txt", [1, 3]),
+        # a folder with a dot, and endings in capitals
+        (["d.e/f.0.PNG", "d.e/f.1.PNG", "d.e/f.1.TXT"], ["d.e/f.0.PNG", "d.e/f.1.PNG"], "txt",
+         [None, 2]),
+        # texts before their images, and one that has a further ending
+        (["f.0.neg.txt", "f.0.png", "f.1.neg.txt", "f.1.png"], ["f.0.png", "f.1.png"], "neg.txt",
+         [0, 2]),
+        (["v1.0.png", "v1.0.1.txt", "v1.0.1.png"], ["v1.0.png", "v1.0.1.png"], "txt", [None, 1]),
+        # of one image, all members of the key are its own; those of its whole name come first
+        (["a.b.png", "a.b.txt"], ["a.b.png"], "txt", [1]),
+        (["a.b.png", "a.txt"], ["a.b.png"], "txt", [1]),
+        (["a.b.png", "a.b.txt", "a.txt"], ["a.b.png"], "txt", [1]),
+        (["a.image.png", "a.caption.txt"], ["a.image.png"], "caption.txt", [1]),
+        # the plain image is asked, wherever it is
+        (["x.depth.png", "x.normal.png", "x.png", "x.txt"], ["x.png"], "txt", [3]),
+        (["x.jpg", "x.seg.png", "x.seg.txt"], ["x.jpg"], "seg.txt", [2]),
+        (["a.txt", "a.neg.txt", "a.png"], ["a.png"], "txt", [0]),
+        (["a.txt", "a.neg.txt", "a.png"], ["a.png"], "neg.txt", [1]),
+        (["a.meta.json", "a.png", "a.json"], ["a.png"], "n", [2]),
+        (["a.png", "a.caption", "a.cls"], ["a.png"], "cls", [2]),
+        # hidden members and folders are between no members
+        (["a.png", "._a.png", "PaxHeader/a.b", "a.txt"], ["a.png"], "txt", [None]),
+        (["a.png", "._a.png", "a.txt"], ["a.png"], "txt", [2]),
+    ],
+)  # fmt: skip
+def test_members_become_columns_of_the_image_asked_about(names, images, column, expected):
+    assert asked(*names) == images
+    if any(number is not None for number in expected):
+        assert texts(*names, column=column) == [n if n is None else names[n] for n in expected]
+
+
+@pytest.mark.parametrize(
+    ("names", "column", "images"),
+    [
+        (["x.jpg", "x.seg.png", "y.SEG.png", "y.png"], "seg.png", ["x.seg.png", "y.SEG.png"]),
+        (["x.jpg", "x.png"], "png", ["x.png"]),
+        (["x.jpg", "x.png"], "photo", ["x.jpg"]),  # names the column, and chooses nothing
+        (["f.0.png", "f.0.jpg", "f.1.jpg", "f.1.png"], "png", ["f.0.png", "f.1.png"]),
+        (["f.0.png", "f.1.png"], "1.png", ["f.1.png"]),
+        (["x.jpg", "x.seg.png", "y.jpg"], "seg.png",
+         ["x.seg.png", "The sample has no member that ends in .seg.png."]),
+    ],
+)  # fmt: skip
+def test_image_column_chooses_among_the_images_of_a_sample(names, column, images):
+    for name in ("x.tar", "x.tar.gz"):
+        found = items(archive(*names, name=name), reading=ReadOptions(image_column=column))
+        shown = [i.fault.message if i.fault else i.image.removeprefix(f"{name}/") for i in found]
+        assert shown == images
+        assert [data_of(i).decode().split()[0] for i in found if not i.fault] == [
+            image for image in images if image in names
+        ]
+
+
+@pytest.mark.parametrize(
+    ("names", "messages"),
+    [
+        (["a.png", "a.txt", "a.png", "a.txt"], ["a.png (member 1) and a.png (member 3)"]),
+        (["a.png", "a.txt", "a.txt", "b.png"], ["a.txt (member 2) and a.txt (member 3)", "b.png"]),
+        (["a.png", "a.PNG"], ["a.png (member 1) and a.PNG (member 2)"]),
+        (["a.png", "a.json", "a.JSON"], ["a.json (member 2) and a.JSON (member 3)"]),
+        (["a.png", "a.seg.png", "a.seg.png"], ["a.seg.png (member 2) and a.seg.png (member 3)"]),
+        (["f.0.png", "f.0.txt", "f.0.txt", "f.1.png"],
+         ["f.0.txt (member 2) and f.0.txt (member 3)", "f.1.png"]),
+        (["a.png", "b.png", "a.png"], ["samples 1 and 3", "b.png", "samples 1 and 3"]),
+        (["a.png", "a.txt", "b.png", "a.png", "b.png"], ["samples 1 and 3", "samples 2 and 4"] * 2),
+    ],
+)  # fmt: skip
+def test_members_given_twice_are_error_rows_that_name_both(names, messages):
+    found = asked(*names)
+    assert len(found) == len(messages)
+    assert all(message in shown for message, shown in zip(messages, found, strict=True)), found
+
+
+@given(ARCHIVES)
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_samples_with_a_plain_image_are_those_of_webdataset(members):
+    name = archive(*(f"{key}.{ending}" for key, ending in members))
+    try:
+        with open(name, "rb") as file:
+            files = tariterators.tar_file_expander([{"url": name, "stream": file}])
+            expected = list(tariterators.group_by_keys(files))
+    except ValueError:  # a member is given twice
+        return
+    expected = [sample for sample in expected if {"png", "jpg"} & sample.keys()]
+    rows = [row.values for _, row in TarTable(InputFile(name, name)).read(COLUMNS)]
+    rows = [row for row in rows if row["image"]["path"].rpartition("/")[2].count(".") == 1]
+    for sample, row in zip(expected, rows, strict=True):
+        key, ending = row["image"]["path"].removeprefix("x.tar/").rsplit(".", 1)
+        assert (key, ending.lower()) == (
+            sample["__key__"],
+            next(name for name in sample if name in ("png", "jpg")),
+        )
+        texts = COLUMNS & sample.keys() - {"1.json"}
+        given = {name: sample[name].decode() for name in texts}
+        given |= json.loads(sample["json"]) if "json" in sample else {}
+        assert {name: row[name] for name in given} == given
+
+
+@given(ARCHIVES)
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_image_vanishes_and_marks_are_exact(members):
+    """Each image is a row or is counted; from the mark of any row, the same rows follow."""
+    names = [f"{key}.{ending}" for key, ending in members]
+    table = TarTable(InputFile(archive(*names), "x.tar"))
+    rows = list(table.read(COLUMNS))
+    counts = table.samples.skipped
+    beside = sum(number for kind, number in counts.items() if kind.endswith("beside another image"))
+    images = sum(name.lower().endswith(("png", "jpg")) for name in names)
+    is_repeated = any(row.fault for _, row in rows)
+    assert images == len(rows) + beside or (is_repeated and images > len(rows) + beside)
+    for number, (mark, _) in enumerate(rows):
+        assert list(table.read(COLUMNS, mark)) == rows[number:]
+    packed = TarTable(InputFile(archive(*names, name="x.tar.gz"), "x.tar.gz"))
+    unpacked = [row.values["image"]["path"].partition("/")[2] for _, row in packed.read(COLUMNS)]
+    assert unpacked == [row.values["image"]["path"].partition("/")[2] for _, row in rows]
+
+
+@pytest.mark.parametrize("name", ["x.tar", "x.tar.gz"])
+def test_many_members_of_one_key_are_not_held(name, monkeypatch):
+    monkeypatch.setattr(samples, "MAX_MEMBERS", 7)
+    archive(*(f"f.{n:03}.{ending}" for n in range(50) for ending in ("png", "txt")), name=name)
+    table = TarTable(InputFile(name, name))
+    rows = list(table.read(COLUMNS))
+    assert [row.values["txt"].split()[0] for _, row in rows] == [f"f.{n:03}.txt" for n in range(50)]
+    for number in (0, 1, 2, 3, 4, 30, 49):
+        assert list(table.read(COLUMNS, rows[number][0])) == rows[number:]
+
+
+def test_sample_of_too_many_members_is_an_error_row(monkeypatch):
+    monkeypatch.setattr(samples, "MAX_MEMBERS", 7)
+    names = ["a.png", *(f"a.{n}.txt" for n in range(9)), "b.png"]
+    assert asked(*names)[0].startswith("The sample has more than")
+    assert asked(*names)[1:] == ["b.png"]
+
+
+@pytest.mark.parametrize(
+    ("names", "skipped"),
+    [
+        (
+            ["a.png", "b.heic", "c.jp2", "c.txt"],
+            {".heic": 1, ".jp2": 1, ".txt without an image": 1},
+        ),
+        (["a.png", "b.png", "a.txt", "b.txt"], {".txt without an image": 2}),
+        (["a.jpg", "a.png", "a.seg.png", "a.txt"], {".png beside another image": 2}),
+        (["README", "notes.md", "a.png", "a.npy", "._a.png"], {"(none)": 1, ".md": 1, ".npy": 1}),
+        (["f.0.png", "f.1.png", "f.json"], {".json without an image": 1}),
+    ],
+)
+def test_skipped_members_are_counted_by_ending(names, skipped):
+    inventory = Inventory.scan([archive(*names)])
+    assert inventory.ignored == skipped
+    Path("set").mkdir()
+    Path("x.tar").rename("set/x.tar")
+    Path("set/README.md").write_text("")
+    known = Inventory.scan(["set"])
+    again = Inventory.scan(["set"], known=known)  # which does not read the archive again
+    assert known.ignored == again.ignored == Counter(skipped) + Counter({".md": 1})
+
+
+@pytest.mark.parametrize("names", [["a.jp2", "b.heic"], ["a.txt"], ["a.img", "a.json"]])
+def test_archive_without_an_image_is_refused_with_what_it_has(names):
+    with pytest.raises(NoInputError, match=r"no image in x\.tar") as refused:
+        Inventory.scan([archive(*names)])
+    assert "skipped: 1 ." in refused.value.hint
+
+
+@pytest.mark.parametrize("ending", ["txt", "json", "neg.txt"])
+def test_members_sorted_by_type_are_the_reason_for_a_missing_column(ending):
+    archive("a.png", "b.png", f"a.{ending}", f"b.{ending}")
+    with pytest.raises(UsageError, match="no column") as refused:
+        Inventory.scan(["x.tar"], ReadOptions(fields=("n" if ending == "json" else ending,)))
+    kind = ending.rpartition(".")[2]
+    assert f"2 .{kind} without an image: the members of a sample have to be" in refused.value.hint
+
+
+@pytest.mark.parametrize("name", ["x.tar", "x.tar.gz", "x.tgz"])
+def test_pointer_of_git_lfs_in_place_of_an_archive_is_named(name):
+    Path(name).write_bytes(POINTER)
+    with pytest.raises(ManifestError, match=f"{name} is a Git LFS pointer") as refused:
+        Inventory.scan([name])
+    assert "git lfs pull" in refused.value.hint
+
+
+@pytest.mark.parametrize("ending", ["txt", "json", "neg.txt", "caption", "cls"])
+def test_byte_order_mark_and_pointers_are_no_part_of_texts(ending):
+    column = "n" if ending == "json" else ending
+    text = '{"n": "gr\u00fcn"}' if ending == "json" else "gr\u00fcn"
+    contents = [text.encode("utf-8-sig"), POINTER, text.encode("utf-16")]
+    members = [(f"{n}.{e}", data) for n, data in enumerate(contents) for e in ("png", ending)]
+    Path("x.tar").write_bytes(tar_of(members))
+    marked, pointer, utf16 = items("x.tar", reading=ReadOptions(keep=(column,)))
+    assert (marked.kept, marked.fault) == ({column: "gr\u00fcn"}, None)
+    assert (
+        pointer.fault.message
+        == f"The sample's .{ending} is a Git LFS pointer, not the file itself."
+    )
+    assert utf16.fault.message == f"The sample's .{ending} is not UTF-8."
