@@ -10,13 +10,14 @@ from pgcli.images.decode import (
 )
 from pgcli.images.errors import ImageError
 from pgcli.images.files import item_bytes
-from pgcli.images.formats import FORMATS, read_file_header, read_header
+from pgcli.images.formats import FORMATS, ImageHeader, read_file_header, read_header
 from pgcli.images.image_spec import ImageLimits, ImageSpec, Size
 
 __all__ = [
     "FORMATS",
     "ImageDecoder",
     "ImageError",
+    "ImageHeader",
     "ImageLimits",
     "ImageSpec",
     "Size",

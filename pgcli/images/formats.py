@@ -25,7 +25,12 @@ from pgcli.images.errors import (
 from pgcli.images.files import checked_bytes, read_file
 from pgcli.images.image_spec import MAX_SIDE, ImageLimits, Size
 from pgcli.images.limits import claim_memory
-from pgcli.images.pixels import exif_orientation, header_size
+from pgcli.images.pixels import (
+    SIDEWAYS,
+    exif_orientation,
+    header_size,
+    stored_orientation,
+)
 from pgcli.records import Fault
 
 # Called directly, not through Image.open: its pixel limit is a global of the process, and its
@@ -87,6 +92,23 @@ class OpenedImage(NamedTuple):
     data: bytes
 
 
+class ImageHeader(NamedTuple):
+    """An image's format, its upright size, and the EXIF orientation that its stored pixels have.
+
+    A PNG may have its orientation after the pixels; then the size is the stored one.
+    """
+
+    format: str
+    size: Size
+    orientation: int = 1
+
+    @property
+    def stored_size(self) -> Size:
+        """The size without the EXIF orientation applied."""
+        is_sideways = self.orientation in SIDEWAYS
+        return Size(*reversed(self.size)) if is_sideways else self.size
+
+
 def open_image(
     source: str | bytes | None, limits: ImageLimits, root: str | None = None
 ) -> OpenedImage:
@@ -107,22 +129,31 @@ def open_image(
     return OpenedImage(image, size, data)
 
 
-def read_header(data: bytes) -> tuple[str, Size]:
-    """An image's format and its upright size as the header states it. Raises ImageError.
-
-    A PNG may have its EXIF orientation after the pixels; then width and height are as stored.
-    """
+def read_header(data: bytes) -> ImageHeader:
+    """What the header of an image states. Raises ImageError."""
     with wrap_image_errors():
         image = identify_image(data)
-        return str(image.format), header_size(image)
+        return ImageHeader(str(image.format), header_size(image), stored_orientation(image))
 
 
-def read_file_header(path: str, limits: ImageLimits, root: str | None = None) -> tuple[str, Size]:
+def read_whole_header(data: bytes, limits: ImageLimits) -> ImageHeader:
+    """`read_header`, also of a PNG that has its EXIF orientation after its pixels, which are
+    decoded to find it. Raises ImageError.
+    """
+    image = open_image(data, limits).image
+    with wrap_image_errors():
+        orientation = stored_orientation(image, data)
+        is_turned = orientation in SIDEWAYS and image.format != "TIFF"  # which Pillow has turned
+        size = Size(*(reversed(image.size) if is_turned else image.size))
+        return ImageHeader(str(image.format), size, orientation)
+
+
+def read_file_header(path: str, limits: ImageLimits, root: str | None = None) -> ImageHeader:
     """`read_header` of a file, of which as little as possible is read. Raises ImageError."""
     try:
-        format, size = read_header(read_file(path, limits, HEADER_BYTES, root=root))
-        if format in HEADER_FIRST:
-            return format, size
+        header = read_header(read_file(path, limits, HEADER_BYTES, root=root))
+        if header.format in HEADER_FIRST:
+            return header
     except ImageError:
         pass  # the header may be longer
     return read_header(read_file(path, limits, root=root))

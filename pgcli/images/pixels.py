@@ -147,10 +147,22 @@ def header_size(image: ImageFile.ImageFile) -> Size:
 
 def is_rotated(image: ImageFile.ImageFile, data: bytes) -> bool:
     """Whether an image, opened from these bytes, is not stored upright."""
+    return stored_orientation(image, data) in TRANSPOSE
+
+
+def stored_orientation(image: ImageFile.ImageFile, data: bytes | None = None) -> int:
+    """The EXIF orientation of the stored pixels, also of TIFF; 1 (upright) if there is none.
+
+    A PNG is searched for one after its pixels only with its `data`, and decoded if it may have one.
+    """
     if isinstance(image, TiffImageFile):
-        return image.tag_v2.get(Base.Orientation) in TRANSPOSE
-    is_stated = image.format != "PNG" or any(name in data for name in PNG_EXIF)
-    return is_stated and exif_orientation(image) in TRANSPOSE
+        value = image.tag_v2.get(Base.Orientation)
+        return value if value in TRANSPOSE else 1
+    is_late = data is not None and any(name in data for name in PNG_EXIF)
+    if image.format == "PNG" and not is_late and "exif" not in image.info:
+        return 1
+    value = exif_orientation(image)
+    return value if value in TRANSPOSE else 1
 
 
 def transpose(pixels: Image.Image, orientation: int) -> Image.Image:

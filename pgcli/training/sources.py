@@ -21,10 +21,8 @@ from pgcli.examples import (
     without_blanks,
 )
 from pgcli.foreign_text import LFS_MESSAGE, decode_text, is_lfs_pointer
-from pgcli.images import ImageLimits
+from pgcli.images import ImageHeader, Size
 from pgcli.images.errors import ImageError
-from pgcli.images.files import item_bytes
-from pgcli.images.formats import read_file_header, read_header
 from pgcli.inputs import Inventory, ReadOptions
 from pgcli.inputs.lines import MAX_LINE_BYTES
 from pgcli.inputs.paths import display_name, parse_path, url_scheme
@@ -34,6 +32,14 @@ from pgcli.output.reader import REQUIRED, read_results
 from pgcli.parsing import detection_text
 from pgcli.records import COLUMNS, Box, Fault, Item
 from pgcli.regions import location_values, with_locations
+from pgcli.results.frames import (
+    OUTSIDE_PIXELS,
+    TURNED,
+    Drawing,
+    SizesDifferError,
+    turned_box,
+    whole_header,
+)
 from pgcli.results.images import ImageLocator, ImageRef
 from pgcli.run.progress.events import Message, OnEvent, ignore
 from pgcli.run.progress.tally import ErrorBudget
@@ -50,7 +56,6 @@ COLUMNS_OF_RESULTS = REQUIRED.intersection(COLUMNS)
 #: Endings of a file with the answer, beside the image of the same name.
 SIDECARS = (".txt", ".caption")
 MAX_SIDECAR_BYTES = 2**20
-OUTSIDE_PIXELS = 1  # by which a box may be outside of its image: annotation tools round
 
 
 class UnusableRow(Exception):
@@ -235,7 +240,7 @@ class RowReader:
         prompt = normalize(text)
         if item.region is None:
             return prompt
-        width, height = upright_size(item, item.fields)
+        width, height = upright_header(item, item.fields).size
         values = location_values(item.region, width, height)
         if values is None:
             raise UnusableRow("The region is not in its image.")
@@ -262,7 +267,16 @@ def box_text(item: Item, boxes: Sequence[Box], fields: Mapping[str, Any]) -> str
     """The answer that has the boxes. Raises UnusableRow for one that is not in its image."""
     if not boxes:
         return ""
-    width, height = upright_size(item, fields)
+    masks = parsed(fields.get("masks"))
+    masks = masks if isinstance(masks, list) else []
+    header = upright_header(item, fields, boxes)
+    if header.orientation != 1:
+        boxes = [turned_box(box, header) for box in boxes]
+        if any(mask and mask.get("codes") for mask in masks):
+            raise UnusableRow(
+                "The codes of its masks are of the stored image, not the upright one."
+            )
+    width, height = header.size
     for box in boxes:
         corners = f"{box.xmin:g}, {box.ymin:g}, {box.xmax:g}, {box.ymax:g}"
         if box.xmin >= box.xmax or box.ymin >= box.ymax:
@@ -272,19 +286,15 @@ def box_text(item: Item, boxes: Sequence[Box], fields: Mapping[str, Any]) -> str
             raise UnusableRow(
                 f"The box {box.label!r} is not in its image of {width} x {height}: {corners}."
             )
-    masks = parsed(fields.get("masks"))
-    return detection_text(
-        [asdict(box) for box in boxes],
-        masks if isinstance(masks, list) else (),
-        width=width,
-        height=height,
-    )
+    return detection_text([asdict(box) for box in boxes], masks, width=width, height=height)
 
 
-def upright_size(item: Item, fields: Mapping[str, Any]) -> tuple[int, int]:
-    """The size of the upright image, which a row's `width` and `height` have to be.
+def upright_header(item: Item, fields: Mapping[str, Any], boxes: Sequence[Box] = ()) -> ImageHeader:
+    """The size of the upright image, and the orientation that the boxes have to be turned by.
 
-    They are taken as they are for an image at an address. Raises ImageError and UnusableRow.
+    A row's `width` and `height` have to be those of the upright image or, for boxes drawn on it, of
+    the stored one. They are taken as they are for an image at an address. Raises ImageError and
+    UnusableRow.
     """
     stated: tuple[int, int] | None = None
     with suppress(TypeError, ValueError):
@@ -292,19 +302,16 @@ def upright_size(item: Item, fields: Mapping[str, Any]) -> tuple[int, int]:
     if item.data is None and item.path is not None and url_scheme(item.path):
         if stated is None:
             raise UnusableRow("It has pixels, and no width and height of its image.")
-        return stated
-    if item.data is None and item.path is not None and item.span is None:
-        format, size = read_file_header(item.path, ImageLimits(), item.root)
-    else:
-        format, size = read_header(item_bytes(item, ImageLimits()))
-    # of a PNG, the orientation may stand after the pixels
-    is_turned = format == "PNG" and stated == (size.height, size.width)
-    if stated is not None and stated != (size.width, size.height) and not is_turned:
+        return ImageHeader("", Size(*stated))
+    header = whole_header(item)
+    corners = [(box.xmin, box.ymin, box.xmax, box.ymax) for box in boxes]
+    try:
+        frame = Drawing(item.id, stated, corners, header).frame()
+    except SizesDifferError as problem:
         raise UnusableRow(
-            f"Its width and height are {stated[0]} x {stated[1]}, and its image has "
-            f"{size.width} x {size.height}."
-        )
-    return stated or (size.width, size.height)
+            f"Its width and height are {problem.stated}, and its image has {problem.actual}."
+        ) from problem
+    return header if frame in TURNED else header._replace(orientation=1)
 
 
 def sidecar_text(item: Item) -> tuple[str, ...]:
@@ -414,15 +421,16 @@ def annotated_items(
     path: Path, format: str, options: ReadOptions, prompt: str | None, on_event: OnEvent
 ) -> Iterator[Item]:
     """The rows that `pgcli import` makes of annotations, as items with their columns."""
-    from pgcli.results.imports import reader_named
     from pgcli.results.imports.rows import TruthRows
     from pgcli.results.imports.truth import ImportSettings
+    from pgcli.results.imports.upright import read_annotations
 
     root = path if path.is_dir() else path.parent
     settings = ImportSettings(root)
-    annotations = reader_named(format)(path, settings)
+    annotations = read_annotations(format, path, settings)
     images = {image.id: image.image for image in annotations.images}
     rows = TruthRows(annotations, root, prompt)
+    rows.check_ids()
     for number, row in enumerate(rows):
         if not options.names.accepts(str(row["id"])):
             continue

@@ -13,7 +13,7 @@ from pgcli.cli.main import main
 from pgcli.results.imports.shapes import fill
 from pgcli.rle import decode
 from tests.support.command import Command
-from tests.support.exporting import make_images, read_rows, saved, segmented
+from tests.support.exporting import corners, make_images, read_rows, saved, segmented
 
 PATHS = {
     "coco": "made.json",
@@ -43,10 +43,6 @@ def export(rows: list[dict[str, Any]], format: str) -> None:
 
 def write(document: Any, name: str = "made.json") -> None:
     Path(name).write_text(json.dumps(document), encoding="utf-8")
-
-
-def corners(one: dict[str, Any]) -> list[float]:
-    return [one[name] for name in ("xmin", "ymin", "xmax", "ymax")]
 
 
 @pytest.mark.parametrize("format", PATHS)
@@ -115,8 +111,11 @@ def test_segmentations_of_coco_are_masks_as_pycocotools_reads_them(cli):
     )
     code, err = imported(cli, "coco")
     assert code == 0
-    assert "4 boxes; 3 of them with masks; 1 crowd left out (first: annotation 4); 2 boxes" in err
-    assert "2 boxes without an area in the image left out (first: annotation 6)" in err
+    assert "4 boxes; 3 of them with masks; 1 box with a negative side left out (first: annotation 7"
+    assert (
+        "1 box without an area in the image left out (first: annotation 6 of photos/a.png)" in err
+    )
+    assert "1 crowd left out (first: annotation 4 of photos/a.png)" in err
     (row,) = read_rows("truth.jsonl")
     boxes = [[8, 4, 28, 14], [8, 4, 40, 30], [8, 4, 10, 14], [0, 0, 5, 5]]
     assert [corners(one) for one in row["boxes"]] == boxes
@@ -229,4 +228,4 @@ def test_large_files_and_masks_of_too_many_points_are_refused(cli, monkeypatch):
     monkeypatch.setattr("pgcli.results.imports.coco.MAX_BYTES", 2**20)
     write(coco({"segmentation": [[0, 0, 60, 0, 60, 40]]}))
     code, err = imported(cli, "coco")
-    assert (code, "has too many points" in err) == (2, True)
+    assert (code, "1 mask that cannot be read left out" in err) == (2, True)

@@ -166,7 +166,7 @@ def test_label_studio_has_polygons_for_masks_and_rectangles_for_boxes(cli, masks
 @pytest.mark.parametrize("to", ["coco", "yolo", "labelstudio", "fiftyone"])
 def test_mask_of_a_huge_image_allocates_no_pixels(cli, folder, tmp_path, to):
     (row,) = segmented(folder)[:1]
-    # the image has another size, so it is not exported
+    # the image is not there: with another size it would be left out
     options = ("--store-images", "none") if to in ("yolo", "fiftyone") else ()
     side = 1 << 15
     far = Rle((side, side), encode(numpy.ones((1, 1), bool), size=(side, side)).counts)
@@ -175,6 +175,11 @@ def test_mask_of_a_huge_image_allocates_no_pixels(cli, folder, tmp_path, to):
         height, width = mask.size
         rle = {"size": [height, width], "counts": mask.counts}
         one = {"codes": [0] * 16, "rle": rle}
-        changed = row | {"width": width, "height": height, "masks": [one, None]}
+        changed = row | {
+            "width": width,
+            "height": height,
+            "masks": [one, None],
+            "image": "gone.png",
+        }
         file = saved(tmp_path / "r.jsonl", [changed])
         assert exported(cli, file, to, tmp_path / "out", "--overwrite", *options)[0] == 0

@@ -59,6 +59,11 @@ def box(label: str, *corners: float, score: float = 0.5) -> Any:
     return type(BOX)(label, *corners, score, score)
 
 
+def corners(one: dict[str, Any]) -> list[float]:
+    """Left, top, right and bottom of a box of a row."""
+    return [one[name] for name in ("xmin", "ymin", "xmax", "ymax")]
+
+
 def plain(folder: Path) -> list[dict[str, Any]]:
     """Rows of a detection in these images."""
     rows = detected(folder)

@@ -1,7 +1,6 @@
 """COCO's fuzz target, whose oracle is pycocotools, and its seeds."""
 
 import json
-import math
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from io import StringIO
@@ -10,6 +9,7 @@ from typing import Any
 
 from pycocotools.coco import COCO
 
+from pgcli.printable import encodable
 from tests.support.fuzz_imports import SIZES, PlainBox, check_import, clipped
 
 
@@ -22,25 +22,23 @@ def coco(folder: Path, data: bytes) -> None:
 
 def coco_boxes(file: Path) -> dict[str, list[PlainBox]] | None:
     """The boxes of the file as pycocotools reads them, without crowds."""
+    boxes: dict[str, list[PlainBox]] = {}
     try:
         with redirect_stdout(StringIO()):
             read = COCO(file)
-            images = read.loadImgs(read.getImgIds())
-    except (KeyError, TypeError, ValueError, AttributeError, AssertionError):
+        for image in read.loadImgs(read.getImgIds()):
+            name = encodable(image["file_name"])
+            size = SIZES.get(name) or (image["width"], image["height"])
+            own = boxes.setdefault(name, [])
+            for annotation in read.imgToAnns.get(image["id"], ()):
+                if annotation.get("iscrowd") or not annotation.get("bbox"):
+                    continue
+                left, top, width, height = map(float, annotation["bbox"])
+                label = encodable(read.cats[annotation["category_id"]]["name"].strip())
+                corners = (left, top, left + width, top + height)
+                own += filter(None, [clipped(label, corners, size)])
+    except (KeyError, TypeError, ValueError, AttributeError, AssertionError, OverflowError):
         return None
-    boxes: dict[str, list[PlainBox]] = {}
-    for image in images:
-        name = image["file_name"]
-        own = boxes.setdefault(name, [])
-        for annotation in read.imgToAnns.get(image["id"], ()):
-            box = annotation.get("bbox")
-            if annotation.get("iscrowd") or not isinstance(box, list) or len(box) != 4:
-                continue
-            left, top, width, height = map(float, box)
-            label = read.cats[annotation["category_id"]]["name"].strip()
-            corners = (left, top, left + width, top + height)
-            if name in SIZES and all(map(math.isfinite, corners)):
-                own += filter(None, [clipped(label, corners, name)])
     return boxes
 
 

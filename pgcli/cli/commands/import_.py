@@ -126,11 +126,11 @@ def read_annotations(
 ) -> Annotations:
     """What the file says of its images. Raises UsageError."""
     from pgcli.images.decode import silence_decoders
-    from pgcli.results.imports import reader_named
+    from pgcli.results.imports import upright
 
     silence_decoders()
     with screen.status("reading annotations"):
-        return reader_named(format)(file, settings)
+        return upright.read_annotations(format, file, settings)
 
 
 def report(

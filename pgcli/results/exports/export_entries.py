@@ -3,25 +3,36 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from pgcli.errors import UsageError
-from pgcli.images import ImageError, ImageLimits, Size, read_file_header, read_header
+from pgcli.images import ImageError, ImageHeader, ImageLimits
 from pgcli.images.decode import silence_decoders
 from pgcli.inputs.paths import parse_path, resolves_inside, url_scheme
 from pgcli.inputs.readers import IMAGE_ENDINGS
 from pgcli.output.reader import Row
+from pgcli.parsing import detection_text, has_locations
 from pgcli.printable import encodable
-from pgcli.records import Fault, Item
+from pgcli.records import Fault, Item, Rle
 from pgcli.results.drawings.drawings import read_original
 from pgcli.results.drawings.formats import SUFFIXES
 from pgcli.results.exports.entry import Export, ExportEntry, ExportFormat, keep_name
 from pgcli.results.exports.rows import FileRow, RowStats, valid_rows
 from pgcli.results.file_names import FileNames, folder_name
+from pgcli.results.frames import (
+    TURNED,
+    Corners,
+    Drawing,
+    SizesDifferError,
+    turned_corners,
+    turned_mask,
+    whole_header,
+)
 from pgcli.results.images import ImageLocator, ImageRef
 from pgcli.stores import Reader
 
@@ -64,23 +75,29 @@ class ExportEntries:
             file_rows = tuple(same)
             group = tuple(file_row.row for file_row in file_rows)
             ref = ImageRef.of(group[0], self._outputs[file_rows[0].file])
-            image = self._locate(number, group[0], ref)
+            image = self._locate(number, group, ref)
+            if not self._format.reads_images and (fault := image.size_fault):
+                self._export.counts.missing.add(ref.image, fault)
+                continue
+            group = image.upright_rows(group)
             names = self._claim_names(number, group[0], image)
             address = ref.image if root is None else self._relative_path(root, ref)
             is_url = url_scheme(address) is not None
             yield ExportEntry(number, address, group, *names, image.path, image.read, is_url)
 
-    def _locate(self, number: int, row: Row, ref: ImageRef) -> RowImage:
+    def _locate(self, number: int, rows: Sequence[Row], ref: ImageRef) -> RowImage:
         """The image, as far as the format needs it: its bytes, or only its file."""
         format = self._format
         if format.reads_images and self._export.options.store_images != "none":
             item = self._locator.item(number, ref)
         else:
-            needs_file = format.is_merged and not url_scheme(ref.image)
+            draws = format.writes_paths or format.reads_images
+            needs_file = format.is_merged or (draws and any(row["boxes"] for row in rows))
+            needs_file = needs_file and not url_scheme(ref.image)
             path = self._locator.find_file(ref) if needs_file else None
             item = Item(number, ref.id, ref.image, path)
         # a text file is written next to the image even if the image has changed
-        size = None if format.is_merged else (row["width"], row["height"])
+        size = None if format.is_merged else (rows[0]["width"], rows[0]["height"])
         return RowImage(item, size, self._locator.url_reader)
 
     def _sanitize(self, part: str, is_folder: bool) -> str:
@@ -132,13 +149,13 @@ def folder_of_label(label: str | None) -> str:
     return name if name.strip(".") else "_"
 
 
-IMAGE_CHANGED = Fault("missing", "The image changed since it was answered.")
+CHANGED = "changed"  # the code of an image that has another size
 
 
 class RowImage:
-    """The image of a row: a file, bytes, or an address.
+    """The image of rows: a file, bytes, or an address.
 
-    `size` is the width and height that it must have; None if any will do.
+    `size` is the width and height that the rows state; None if any will do.
     """
 
     def __init__(self, item: Item, size: tuple[int, int] | None, url_reader: Reader | None):
@@ -146,7 +163,7 @@ class RowImage:
 
     @cached_property
     def path(self) -> str | None:
-        """The image file, if there is one and it still has the row's size.
+        """The image file, if there is one and it still has the rows' size.
 
         Without a size, the ending of the name is enough. The file is checked because a row from
         elsewhere may name any file of the user.
@@ -160,17 +177,26 @@ class RowImage:
     @cached_property
     def ending(self) -> str:
         """The file ending of the image's format; empty if it cannot be read."""
-        path, root = self._item.path, self._item.root
-        try:
-            if path is None or not self._is_file:
-                return SUFFIXES[self._contents[1]][0]
-            return SUFFIXES[self._checked(*read_file_header(path, ImageLimits(), root))][0]
-        except ImageError:
-            return ""
+        header = self._header
+        return "" if isinstance(header, Fault) else SUFFIXES[header.format][0]
 
     def read(self) -> bytes:
         """The bytes of the image. Raises `ImageError` if it cannot be read or has changed."""
-        return self._contents[0]
+        if isinstance(self._header, Fault):
+            raise ImageError(self._header)
+        return read_original(self._item, ImageLimits(), self._url_reader)
+
+    def upright_rows(self, rows: Sequence[Row]) -> tuple[Row, ...]:
+        """The rows, with boxes and masks of the stored image turned as EXIF turns it.
+
+        They are as they were if the image cannot be read, which `read` says where it is needed.
+        """
+        header = self._header
+        if self._size is None or isinstance(header, Fault) or header.orientation == 1:
+            return tuple(rows)
+        boxes = [corners_of(box) for row in rows for box in row["boxes"]]
+        frame = Drawing("", self._size, boxes, header).frame()
+        return tuple(turned_row(row, header) if frame in TURNED else row for row in rows)
 
     @property
     def _is_file(self) -> bool:
@@ -178,14 +204,49 @@ class RowImage:
         path = self._item.path
         return path is not None and self._item.span is None and url_scheme(path) is None
 
-    @cached_property
-    def _contents(self) -> tuple[bytes, str]:
-        """The bytes and their format."""
-        data = read_original(self._item, ImageLimits(), self._url_reader)
-        return data, self._checked(*read_header(data))
+    @property
+    def size_fault(self) -> Fault | None:
+        """What differs if the image has another size than its rows state."""
+        header = self._header
+        return header if isinstance(header, Fault) and header.code == CHANGED else None
 
-    def _checked(self, format: str, size: Size) -> str:
-        """The format, if the size is the row's; EXIF may swap its sides. Raises `ImageError`."""
-        if self._size is not None and sorted(size) != sorted(self._size):
-            raise ImageError(IMAGE_CHANGED)
-        return format
+    @cached_property
+    def _header(self) -> ImageHeader | Fault:
+        """What the image states, or why it cannot be read, or has not the rows' size."""
+        try:
+            header = whole_header(self._item, self._url_reader)
+            Drawing("", self._size, (), header).frame()
+        except ImageError as problem:
+            return problem.fault
+        except SizesDifferError as problem:
+            return Fault(CHANGED, f"The image changed since it was answered: {problem}.")
+        return header
+
+
+def turned_row(row: Row, header: ImageHeader) -> Row:
+    """A row of an image as it is stored as one of the upright image."""
+    width, height = header.size
+    boxes = []
+    for box in row["boxes"]:
+        left, top, right, bottom = turned_corners(corners_of(box), header)
+        boxes.append({**box, "xmin": left, "ymin": top, "xmax": right, "ymax": bottom})
+    turned = {**row, "width": width, "height": height, "boxes": boxes}
+    if row.get("masks"):
+        turned["masks"] = [turned_row_mask(mask, header) for mask in row["masks"]]
+    if has_locations(row["answer"] or ""):
+        turned["answer"] = detection_text(boxes, width=width, height=height)
+    return turned
+
+
+def corners_of(box: Mapping[str, Any]) -> Corners:
+    """Left, top, right and bottom."""
+    return box["xmin"], box["ymin"], box["xmax"], box["ymax"]
+
+
+def turned_row_mask(mask: Row | None, header: ImageHeader) -> Row | None:
+    """The mask of a row in the upright image, without its codes, which are of the stored one."""
+    rle = mask and mask.get("rle")
+    if not rle:
+        return None
+    turned = turned_mask(Rle((rle["size"][0], rle["size"][1]), rle["counts"]), header)
+    return {"codes": [], "rle": {"size": list(turned.size), "counts": turned.counts}}

@@ -2,41 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
+from pgcli.printable import encodable
+from pgcli.records import Fault, Rle
+from pgcli.results.frames import Corners
 from pgcli.results.imports.json_values import (
     InvalidValue,
     array,
+    id_text,
     label,
     mapping,
     number,
     read_document,
-    text,
+    unique_ids,
     value_errors,
     whole_number,
 )
-from pgcli.results.imports.locate import locate
+from pgcli.results.imports.locate import local_name, locate, upright_size
 from pgcli.results.imports.shapes import (
     Size,
     bounds,
-    clipped,
-    coco_mask,
-    coco_polygons,
-    image_size,
+    fill,
     mask_bounds,
+    points,
+    stated_size,
 )
 from pgcli.results.imports.truth import (
     AnnotatedImage,
     Annotations,
+    ImportCounts,
     ImportSettings,
     TrueBox,
     TrueText,
 )
+from pgcli.rle import area, encode_counts
 
 MAX_BYTES = 512 * 2**20
 HINT = "name a JSON file with 'images' and 'annotations'"
+#: What names an image: the addresses, whose last part is the file's name, where LVIS has no name.
+URLS = ("coco_url", "flickr_url")
+NO_NAME = Fault("missing", "It has neither a file_name nor an address.")
+NO_ID = Fault("missing", "It has no id.")
+NO_CROWD = (None, 0, "0", "")
+#: The contributor whose sizes are those of stored images, and boxes those of upright ones.
+SWAPS_SIDES = "Label Studio"
+Entry = Mapping[str, Any]
+
+
+class UnreadableError(Exception):
+    """An annotation that cannot be read: the kind of its fault, for `ImportCounts.leave_out`."""
 
 
 def read(file: Path, settings: ImportSettings) -> Annotations:
@@ -46,117 +64,273 @@ def read(file: Path, settings: ImportSettings) -> Annotations:
         return read_images(mapping(document, "the file"), settings)
 
 
-def read_images(document: Mapping[str, Any], settings: ImportSettings) -> Annotations:
-    """The images of the document. Raises InvalidValue."""
-    categories = read_categories(document.get("categories", []))
-    by_image: dict[int, list[tuple[str, Mapping[str, Any]]]] = {}
-    for place, value in enumerate(array(document.get("annotations"), "annotations"), start=1):
-        annotation = mapping(value, f"annotation {place}")
-        image_id = whole_number(annotation.get("image_id"), f"annotation {place}: image_id")
-        by_image.setdefault(image_id, []).append((f"annotation {place}", annotation))
-    images = []
-    for place, value in enumerate(array(document.get("images"), "images"), start=1):
-        what = f"image {place}"
-        image = mapping(value, what)
-        name = text(image.get("file_name"), f"{what}: file_name")
-        size = image_size(image.get("width"), image.get("height"), what)
-        own = by_image.pop(whole_number(image.get("id"), f"{what}: id"), [])
-        boxes: list[TrueBox] = []
-        crowds: list[TrueBox] = []
-        left_out: set[str | None] = set()
-        texts = []
-        for where, annotation in own:
-            if "caption" in annotation:
-                texts.append(read_caption(annotation, where))
-                continue
-            box = read_box(annotation, where, categories, size)
-            inside = box if settings.as_given else clipped(box, size, settings.counts, where)
-            if inside is None:
-                left_out.add(box.label)
-            elif annotation.get("iscrowd"):
-                crowds.append(inside)
-                if not settings.as_given:
-                    settings.counts.leave_out("crowds", where)
-            else:
-                boxes.append(inside)
-        row_id = image.get("row_id")  # of an export of pgcli, if it is not the file's name
-        if path := name if settings.as_given else locate(name, settings):
-            id_ = name if row_id is None else text(row_id, f"{what}: row_id")
-            images.append(
-                AnnotatedImage(
-                    id_,
-                    path,
-                    *size,
-                    tuple(boxes),
-                    tuple(texts),
-                    tuple(crowds),
-                    frozenset(left_out),
-                )
+def read_images(document: Entry, settings: ImportSettings) -> Annotations:
+    """The images of the document, whose odd entries are counted. Raises InvalidValue."""
+    categories = entries(document.get("categories") or [], "categories", "category")
+    images = entries(document.get("images"), "images", "image")
+    if "annotations" not in document:
+        raise InvalidValue("it has no 'annotations', and says nothing about its images")
+    annotations = entries(document["annotations"], "annotations", "annotation")
+    labels = read_labels(categories)
+    own: dict[str, list[tuple[int, Entry]]] = {
+        key: [] for key in unique_ids(images, "image") if key is not None
+    }
+    unique_ids(annotations, "annotation")
+    for place, annotation in enumerate(annotations, start=1):
+        key = id_text(annotation.get("image_id"))
+        if key in own:
+            own[key].append((place, annotation))
+        else:
+            settings.counts.leave_out(
+                "annotations of images that are not there", f"annotation {place}"
             )
-    if by_image:
-        where = next(iter(by_image.values()))[0][0]
-        raise InvalidValue(f"{where} is of an image that is not there, or is there twice")
-    info = document.get("info")
-    prompt = info.get("prompt") if isinstance(info, dict) else None
-    prompt = None if prompt is None else text(prompt, "info: prompt")
-    return Annotations(images, list(dict.fromkeys(categories.values())), prompt)
+    if annotations and not any(own.values()):
+        raise InvalidValue("no annotation has the id of an image")
+    known: dict[str, tuple[int, AnnotatedImage]] = {}
+    for place, entry in enumerate(images, start=1):
+        if (image := read_image(entry, f"image {place}", own, labels, settings)) is None:
+            continue
+        if (first := known.setdefault(image.id, (place, image))[0]) != place:
+            raise InvalidValue(f"image {first} and image {place} have the same name: {image.id}")
+    value = document.get("info")
+    info: Entry = value if isinstance(value, dict) else {}
+    prompt = info.get("prompt")
+    return Annotations(
+        [image for _, image in known.values()],
+        asked_labels(categories, labels, annotations),
+        prompt if isinstance(prompt, str) else None,
+        swaps_sides=info.get("contributor") == SWAPS_SIDES,
+    )
 
 
-def read_categories(value: object) -> dict[int, str]:
-    """The labels by the ids of their categories. Raises InvalidValue."""
-    categories: dict[int, str] = {}
-    for place, entry in enumerate(array(value, "categories"), start=1):
-        category = mapping(entry, f"category {place}")
-        key = whole_number(category.get("id"), f"category {place}: id")
-        categories[key] = label(category.get("name"), f"category {place}: name")
-    return categories
+def entries(value: object, what: str, one: str) -> list[Entry]:
+    """The objects of an array. Raises InvalidValue."""
+    return [
+        mapping(entry, f"{one} {place}") for place, entry in enumerate(array(value, what), start=1)
+    ]
 
 
-def read_caption(annotation: Mapping[str, Any], what: str) -> TrueText:
-    """A caption, with the prompt that an export of pgcli has. Raises InvalidValue."""
-    prompt = annotation.get("prompt")
-    caption = text(annotation.get("caption"), f"{what}: caption").strip()
-    return TrueText(caption, None if prompt is None else text(prompt, f"{what}: prompt"))
+def read_labels(categories: Sequence[Entry]) -> dict[str, str | None]:
+    """The labels by the ids of their categories; None for one that no prompt can have.
+
+    Raises InvalidValue for two categories with one id.
+    """
+    labels: dict[str, str | None] = {}
+    for key, category in zip(unique_ids(categories, "category"), categories, strict=True):
+        if key is not None:
+            try:
+                labels[key] = label(category.get("name"), "name")
+            except InvalidValue:
+                labels[key] = None
+    return labels
+
+
+def asked_labels(
+    categories: Sequence[Entry], labels: Mapping[str, str | None], annotations: Sequence[Entry]
+) -> list[str]:
+    """The labels of a prompt, in the order of the categories, without the root of Roboflow.
+
+    It is a category that has no annotations, and of which the others are kinds.
+    """
+    used = {id_text(annotation.get("category_id")) for annotation in annotations}
+    parents = [category.get("supercategory") for category in categories]
+    return list(
+        dict.fromkeys(
+            name
+            for category in categories
+            if (key := id_text(category.get("id"))) is not None
+            and (name := labels[key]) is not None
+            and (key in used or category.get("supercategory") != "none" or name not in parents)
+        )
+    )
+
+
+def read_image(
+    image: Entry,
+    what: str,
+    own: Mapping[str, Sequence[tuple[int, Entry]]],
+    labels: Mapping[str, str | None],
+    settings: ImportSettings,
+) -> AnnotatedImage | None:
+    """An image with its annotations; None, counted, without a name, an id, a file or a size."""
+    counts, key = settings.counts, id_text(image.get("id"))
+    name = image_name(image)
+    if name is None or key is None:
+        counts.missing.add(what if name is None else name, NO_NAME if name is None else NO_ID)
+        return None
+    name = local_name(name, settings)
+    path = name if settings.as_given else locate(name, settings)
+    if path is None:
+        return None
+    stated = stated_size(image.get("width"), image.get("height")) or mask_size(own[key])
+    size = stated
+    if stated is None and not settings.as_given:
+        size = upright_size(name, path, settings)
+        if size is None:
+            return None
+    boxes: list[TrueBox] = []
+    crowds: list[TrueBox] = []
+    texts: list[TrueText] = []
+    left_out: set[str | None] = set()
+    for place, annotation in own[key]:
+        where = f"annotation {place} of {name}"
+        text = read_caption(annotation)
+        if text is not None:
+            texts.append(text)
+        if "caption" in annotation and not has_region(annotation):
+            if text is None:
+                counts.leave_out("captions without a text", where)
+            continue
+        try:
+            box = read_box(annotation, where, labels, size, counts)
+        except UnreadableError as problem:
+            counts.leave_out(str(problem), where)
+            left_out.add(labels.get(id_text(annotation.get("category_id")) or ""))
+        else:
+            (boxes if annotation.get("iscrowd") in NO_CROWD else crowds).append(box)
+    row_id = image.get("row_id")  # of an export of pgcli, if it is not the file's name
+    return AnnotatedImage(
+        row_id if isinstance(row_id, str) else name,
+        path,
+        *(size or (0, 0)),
+        tuple(boxes),
+        tuple(texts),
+        tuple(crowds),
+        frozenset(left_out),
+        is_stated=stated is not None,
+    )
+
+
+def image_name(image: Entry) -> str | None:
+    """The name of an image's file; None without one."""
+    name = image.get("file_name")
+    if isinstance(name, str) and name:
+        return encodable(name)
+    for url in map(image.get, URLS):
+        if isinstance(url, str) and (last := PurePosixPath(unquote(urlsplit(url).path)).name):
+            return encodable(last)
+    return None
+
+
+def mask_size(annotations: Sequence[tuple[int, Entry]]) -> Size | None:
+    """The size that the run lengths of an image state; None without any."""
+    for _, annotation in annotations:
+        mask = annotation.get("segmentation")
+        sides = mask.get("size") if isinstance(mask, dict) else None
+        if isinstance(sides, list) and len(sides) == 2:
+            return stated_size(sides[1], sides[0])
+    return None
+
+
+def has_region(annotation: Entry) -> bool:
+    """Whether an annotation has a box or a mask, however it is written."""
+    return bool(annotation.get("bbox") or annotation.get("segmentation"))
+
+
+def read_caption(annotation: Entry) -> TrueText | None:
+    """A caption, with the prompt that an export of pgcli has; None without one.
+
+    One that is blank says nothing of the image if the annotation has a region.
+    """
+    caption, prompt = annotation.get("caption"), annotation.get("prompt")
+    if not isinstance(caption, str) or (not caption.strip() and has_region(annotation)):
+        return None
+    return TrueText(
+        encodable(caption.strip()), encodable(prompt) if isinstance(prompt, str) else None
+    )
 
 
 def read_box(
-    annotation: Mapping[str, Any],
-    what: str,
-    categories: Mapping[int, str],
-    size: Size,
+    annotation: Entry,
+    where: str,
+    labels: Mapping[str, str | None],
+    size: Size | None,
+    counts: ImportCounts,
 ) -> TrueBox:
-    """A box and its mask. Raises InvalidValue."""
-    name = categories.get(whole_number(annotation.get("category_id"), f"{what}: category_id"))
+    """A box and its mask, as far as they can be read. Raises UnreadableError."""
+    if "segments_info" in annotation:
+        raise UnreadableError("annotations of panoptic segmentation")
+    key = id_text(annotation.get("category_id"))
+    if key is None or key not in labels:
+        raise UnreadableError("annotations of categories that are not there")
+    name = labels[key]
     if name is None:
-        raise InvalidValue(f"{what} has a category_id that no category has")
-    segmentation = annotation.get("segmentation")
-    mask = coco_mask(segmentation, size, f"{what}: segmentation") if segmentation else None
-    if annotation.get("bbox") is not None:
-        sides = [
-            number(side, f"{what}: bbox") for side in array(annotation["bbox"], f"{what}: bbox")
-        ]
-        if len(sides) != 4:
-            raise InvalidValue(f"{what}: bbox does not have four numbers")
-        left, top, right, bottom = (*sides[:2], sides[0] + sides[2], sides[1] + sides[3])
-    elif isinstance(segmentation, list) and segmentation:
-        left, top, right, bottom = bounds(coco_polygons(segmentation, what))
-    elif mask is not None:
-        left, top, right, bottom = mask_bounds(mask)
-    else:
-        raise InvalidValue(f"{what} has neither bbox nor segmentation nor caption")
+        raise UnreadableError("annotations of categories whose names no prompt can have")
+    mask, corners = None, None
+    try:
+        mask, corners = read_mask(annotation.get("segmentation"), where, size, counts)
+    except UnreadableError as problem:
+        if not annotation.get("bbox"):
+            raise
+        counts.leave_out(str(problem), where)
+    if annotation.get("bbox"):
+        corners = box_corners(annotation["bbox"])
+    if corners is None:
+        raise UnreadableError("annotations without a box or a mask")
     score = share(annotation.get("score"))
     confidence = share(annotation.get("confidence", score))
-    area = object_area(annotation.get("area"))
-    return TrueBox(name, left, top, right, bottom, mask, score, confidence, area)
+    object_size = object_area(annotation.get("area"))
+    if object_size is None and annotation.get("area") is not None:
+        counts.leave_out("areas without a number", where)
+    return TrueBox(name, *corners, mask, score, confidence, object_size, where)
+
+
+def box_corners(value: object) -> Corners:
+    """Left, top, right and bottom of a bbox. Raises UnreadableError."""
+    try:
+        left, top, width, height = (number(side, "bbox") for side in array(value, "bbox"))
+    except (InvalidValue, ValueError):
+        raise UnreadableError("boxes without four numbers") from None
+    if width < 0 or height < 0:
+        raise UnreadableError("boxes with a negative side")
+    return left, top, left + width, top + height
+
+
+def read_mask(
+    value: object, where: str, size: Size | None, counts: ImportCounts
+) -> tuple[Rle | None, Corners | None]:
+    """The mask of a segmentation, polygons or run lengths, and its bounds; None without one.
+
+    Without a size, polygons have their bounds only. Raises UnreadableError.
+    """
+    if not value:
+        return None, None
+    try:
+        if isinstance(value, list):
+            every = [array(polygon, "polygon") for polygon in value]
+            polygons = [points(polygon, "polygon") for polygon in every if len(polygon) >= 6]
+            if not polygons:
+                raise UnreadableError("polygons with fewer than three points")
+            if len(polygons) < len(every):
+                counts.leave_out("polygons with fewer than three points", where)
+            if size is None:
+                counts.leave_out("masks of images without a size", where)
+            return None if size is None else fill(polygons, size, "mask"), bounds(polygons)
+        mask = run_lengths(mapping(value, "mask"))
+        if size is not None and mask.size != size[::-1]:
+            raise UnreadableError("masks of another size than their image")
+        return (mask, mask_bounds(mask)) if area(mask) else (None, None)
+    except (InvalidValue, ValueError):
+        raise UnreadableError("masks that cannot be read") from None
+
+
+def run_lengths(encoding: Entry) -> Rle:
+    """A mask in one of COCO's encodings. Raises InvalidValue and ValueError."""
+    counts = encoding.get("counts")
+    height, width = (whole_number(side, "size") for side in array(encoding.get("size"), "size"))
+    if stated_size(width, height) is None:
+        raise InvalidValue("size is not that of an image")
+    if isinstance(counts, str):
+        return Rle((height, width), counts)
+    runs = [whole_number(run, "counts") for run in array(counts, "counts")]
+    return encode_counts(runs, size=(height, width))
 
 
 def object_area(value: object) -> float | None:
-    """The value if it is a number that a float can hold, else None."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
+    """The value if it is a number, else None."""
     try:
-        return float(value)
-    except OverflowError:
+        return number(value, "area")
+    except InvalidValue:
         return None
 
 

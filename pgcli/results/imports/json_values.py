@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from pgcli.errors import UsageError
 from pgcli.inputs.readers import InputFile, error_text
@@ -14,6 +14,7 @@ from pgcli.printable import encodable, is_deep
 from pgcli.stores.files import open_regular
 
 MAX_NUMBER = 1e15  # of pixels and ids; floats are exact below
+MAX_DIGITS = 400  # a float of as many is infinite, and Python refuses to read an int of 4,301
 
 
 class InvalidValue(Exception):
@@ -28,7 +29,7 @@ def read_document(file: InputFile | Path, max_bytes: int, *, hint: str) -> Any:
         if len(data) > max_bytes:
             limit = f"{max_bytes / 2**20:,.0f} MiB"
             raise UsageError(f"{file} is larger than {limit}", hint="split it into several files")
-        document = json.loads(data, parse_constant=refuse_constant)
+        document = json.loads(data, parse_int=parse_int)
     except OSError as problem:
         raise UsageError(f"{file} cannot be read: {error_text(problem)}", hint=hint) from problem
     except (ValueError, RecursionError) as problem:  # also UnicodeDecodeError
@@ -47,9 +48,9 @@ def value_errors(name: object, *, hint: str) -> Iterator[None]:
         raise UsageError(f"{name}: {problem}", hint=hint) from problem
 
 
-def refuse_constant(name: str) -> NoReturn:
-    """Raise ValueError for NaN and Infinity, which Python reads but JSON does not have."""
-    raise ValueError(f"{name} is not a number of JSON")
+def parse_int(digits: str) -> int | float:
+    """The number; an infinite float, which `number` refuses, for more digits than one has."""
+    return int(digits) if len(digits) < MAX_DIGITS else float(digits)
 
 
 def mapping(value: object, what: str) -> Mapping[str, Any]:
@@ -80,6 +81,24 @@ def whole_number(value: object, what: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < MAX_NUMBER:
         raise InvalidValue(f"{what} is not a whole number of 0 or more")
     return value
+
+
+def id_text(value: object) -> str | None:
+    """An id, a whole number or a text, as text: 1, 1.0 and "1" are the same; None for others."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    is_id = isinstance(value, str | int) and not isinstance(value, bool)
+    return encodable(str(value)) if is_id else None
+
+
+def unique_ids(entries: Sequence[Mapping[str, Any]], what: str) -> list[str | None]:
+    """The `id` of each object, None for one without. Raises InvalidValue for an id given twice."""
+    ids = [id_text(entry.get("id")) for entry in entries]
+    places: dict[str, int] = {}
+    for place, key in enumerate(ids, start=1):
+        if key is not None and places.setdefault(key, place) != place:
+            raise InvalidValue(f"{what} {places[key]} and {what} {place} have the same id: {key}")
+    return ids
 
 
 def number(value: object, what: str) -> float:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from pgcli.images import ImageLimits
 from pgcli.images.errors import ImageError
-from pgcli.images.formats import read_file_header
 from pgcli.inputs.paths import locate_below, url_scheme
-from pgcli.records import Fault
+from pgcli.records import Fault, Item
+from pgcli.results.frames import whole_header
 from pgcli.results.imports.truth import ImportSettings
 
 OUTSIDE_ROOT = Fault("path_not_allowed", "It is outside the folder of the images.")
@@ -35,13 +34,20 @@ def locate(name: str, settings: ImportSettings, folder: Path | None = None) -> s
     return None
 
 
+def local_name(name: str, settings: ImportSettings) -> str:
+    """The name with the slashes of this system, if it was written on Windows."""
+    if "\\" not in name or os.path.lexists(os.path.join(settings.root, name)):  # noqa: PTH118
+        return name
+    return name.replace("\\", "/")
+
+
 def upright_size(name: str, path: str, settings: ImportSettings) -> tuple[int, int] | None:
     """The width and height of an image file; None, counted, if it cannot be read."""
     if url_scheme(path):
         settings.counts.missing.add(name, UNKNOWN_SIZE)
         return None
     try:
-        _, size = read_file_header(path, ImageLimits())
+        size = whole_header(Item(0, name, name, path)).size
     except ImageError as problem:
         settings.counts.missing.add(name, problem.fault)
         return None

@@ -9,12 +9,21 @@ import numpy as np
 
 from pgcli.images import ImageLimits
 from pgcli.records import Rle
-from pgcli.results.imports.json_values import InvalidValue, array, mapping, number, whole_number
+from pgcli.results.frames import Corners
+from pgcli.results.imports.json_values import InvalidValue, number, whole_number
 from pgcli.results.imports.truth import ImportCounts, TrueBox
-from pgcli.rle import area, encode_counts, encode_runs, spans
+from pgcli.rle import encode_runs, spans
 
 MAX_CROSSINGS = 20_000_000  # of a region's polygons with the columns of its image
 Size = tuple[int, int]  # width, height
+
+
+def stated_size(width: object, height: object) -> Size | None:
+    """Both as the sides of an image; None if they are none, as tools write 0 for an unknown one."""
+    try:
+        return image_size(width, height, "")
+    except InvalidValue:
+        return None
 
 
 def image_size(width: object, height: object, what: str) -> Size:
@@ -43,7 +52,7 @@ def points(flat: Sequence[object], what: str) -> np.ndarray:
     return np.array([number(coordinate, what) for coordinate in flat]).reshape(-1, 2)
 
 
-def bounds(polygons: Sequence[np.ndarray]) -> tuple[float, float, float, float]:
+def bounds(polygons: Sequence[np.ndarray]) -> Corners:
     """Left, top, right and bottom of polygons."""
     every = np.concatenate(polygons)
     (left, top), (right, bottom) = every.min(axis=0).tolist(), every.max(axis=0).tolist()
@@ -88,34 +97,7 @@ def _runs(polygon_n2: np.ndarray, size: Size, what: str) -> np.ndarray:
     return runs_n2
 
 
-def coco_mask(value: object, size: Size, what: str) -> Rle | None:
-    """The mask of COCO's segmentation: polygons or run lengths. Raises InvalidValue."""
-    if isinstance(value, list):
-        return fill(coco_polygons(value, what), size, what) if value else None
-    encoding = mapping(value, what)
-    sides = [
-        whole_number(side, f"{what}: size") for side in array(encoding.get("size"), f"{what}: size")
-    ]
-    if sides != [size[1], size[0]]:
-        raise InvalidValue(f"{what}: size is not that of its image")
-    counts, shape = encoding.get("counts"), (size[1], size[0])
-    try:
-        if isinstance(counts, str):
-            mask = Rle(shape, counts)
-        else:
-            runs = array(counts, f"{what}: counts")
-            mask = encode_counts([whole_number(run, f"{what}: counts") for run in runs], size=shape)
-        return mask if area(mask) else None
-    except ValueError as problem:
-        raise InvalidValue(f"{what}: {problem}") from problem
-
-
-def coco_polygons(value: Sequence[object], what: str) -> list[np.ndarray]:
-    """The polygons of a segmentation. Raises InvalidValue."""
-    return [points(array(polygon, what), what) for polygon in value]
-
-
-def mask_bounds(mask: Rle) -> tuple[float, float, float, float]:
+def mask_bounds(mask: Rle) -> Corners:
     """Left, top, right and bottom of a mask that is not empty."""
     height = mask.size[0]
     runs_n2 = spans(mask)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pgcli.records import Rle
+from pgcli.results.frames import Corners
 from pgcli.results.images import MissingImages
 
 
@@ -15,7 +16,8 @@ class TrueBox:
     """A labelled box in pixels of the upright image, and its mask if there is one.
 
     `score` and `confidence` are those of a model's box that a person has left in the file, else 1.
-    `area` is that of the object, in square pixels, where the file says it.
+    `area` is that of the object, in square pixels, where the file says it. `place` is where the
+    file has the box, for messages.
     """
 
     label: str
@@ -27,6 +29,12 @@ class TrueBox:
     score: float = 1.0
     confidence: float = 1.0
     area: float | None = None
+    place: str = ""
+
+    @property
+    def corners(self) -> Corners:
+        """Left, top, right and bottom."""
+        return self.xmin, self.ymin, self.xmax, self.ymax
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +50,8 @@ class AnnotatedImage:
     """An image of an annotation file: its id, its file or address, its size, and its truth.
 
     `crowds` are regions of many objects that are not marked one by one. `left_out` are the labels
-    of regions that could not be read, None for one without: the image has objects of them.
+    of regions that could not be read, None for one without: the image has objects of them. The size
+    is the one that the file states; if that is not `is_stated`, it is that of the upright image.
     """
 
     id: str
@@ -53,6 +62,7 @@ class AnnotatedImage:
     texts: tuple[TrueText, ...] = ()
     crowds: tuple[TrueBox, ...] = ()
     left_out: frozenset[str | None] = frozenset()
+    is_stated: bool = True
 
     def is_unread(self, label: str | None = None) -> bool:
         """Whether regions were left out and no box is there; with a label, regions and boxes of it.
@@ -114,12 +124,15 @@ class ImportSettings:
 class Annotations:
     """The images of a file, and the labels of its boxes in their order; none for texts only.
 
-    `prompt` is that of its boxes, where an export of pgcli says it.
+    `prompt` is that of its boxes, where an export of pgcli says it. With `is_upright`, the format
+    has boxes of upright images; with `swaps_sides`, the tool states stored sizes for such boxes.
     """
 
     images: Sequence[AnnotatedImage]
     labels: Sequence[str] = ()
     prompt: str | None = None
+    is_upright: bool = False
+    swaps_sides: bool = False
 
 
 #: Reads a file; raises UsageError.

@@ -68,7 +68,7 @@ def read(file: Path, settings: ImportSettings) -> Annotations:
         images.append(AnnotatedImage(image_id(name), path, *size, boxes, left_out=left_out))
     for name in sorted(label_files):
         settings.counts.missing.add(name, NO_IMAGE)
-    return Annotations(images, list(dict.fromkeys(data.names)))
+    return Annotations(images, list(dict.fromkeys(data.names)), is_upright=True)
 
 
 def files_below(folder: Path, endings: frozenset[str] | set[str]) -> list[str]:

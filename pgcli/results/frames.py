@@ -1,0 +1,199 @@
+"""Compares the sizes of annotations with their images, and turns boxes of stored pixels upright.
+
+A camera may store a photograph on its side, with an EXIF orientation that says how it is shown.
+Rows have boxes of the upright image; some tools draw on the stored one. Where the orientation swaps
+the sides, the size that is stated shows which one it was.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+import numpy as np
+
+from pgcli.errors import UsageError
+from pgcli.images.files import read_file
+from pgcli.images.formats import (
+    HEADER_BYTES,
+    ImageHeader,
+    read_file_header,
+    read_header,
+    read_whole_header,
+)
+from pgcli.images.image_spec import ImageLimits, Size
+from pgcli.images.pixels import PNG_EXIF, SIDEWAYS
+from pgcli.inputs.paths import url_scheme
+from pgcli.records import Box, Item, Rle
+from pgcli.results.drawings.drawings import read_original
+from pgcli.rle import decode, encode
+from pgcli.stores import Reader
+
+OUTSIDE_PIXELS = 1  # by which a box may be outside of its image: annotation tools round
+
+#: Left, top, right and bottom of a box.
+Corners = tuple[float, float, float, float]
+
+
+class SizesDifferError(Exception):
+    """The size that is stated is neither that of the image nor of how it is stored."""
+
+    def __init__(self, stated: tuple[int, int], header: ImageHeader):
+        (width, height), stored = header.size, header.stored_size
+        more = f" ({stored.width} x {stored.height} as stored)" if stored != header.size else ""
+        self.stated, self.actual = f"{stated[0]} x {stated[1]}", f"{width} x {height}{more}"
+        super().__init__(f"{self.stated} is stated, and the image has {self.actual}")
+
+
+class Frame(Enum):
+    """The pixels that boxes were drawn on, by the size that is stated and by the boxes themselves.
+
+    The stored size is stated with boxes that fit both sizes (SIDEWAYS), only the stored one
+    (STORED), or only the upright one (SWAPPED, as Label Studio writes COCO). UNKNOWN is that of an
+    image that EXIF turns without a change of its size.
+    """
+
+    UPRIGHT = "upright"
+    SIDEWAYS = "sideways"
+    STORED = "stored"
+    SWAPPED = "swapped"
+    UNKNOWN = "unknown"
+
+
+#: The frames of a single image whose boxes are turned: nothing else shows that they are upright.
+TURNED = (Frame.SIDEWAYS, Frame.STORED)
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """The boxes of an image, the size that is stated with them, and the header of the image.
+
+    Either is None where it is not known.
+    """
+
+    name: str
+    stated: tuple[int, int] | None
+    boxes: Sequence[Corners]
+    header: ImageHeader | None
+
+    def frame(self) -> Frame | None:
+        """The frame; None where it is not known or does not matter. Raises SizesDifferError."""
+        if self.header is None:
+            return None
+        upright, stored = self.header.size, self.header.stored_size
+        if self.stated is not None and self.stated not in (upright, stored):
+            raise SizesDifferError(self.stated, self.header)
+        if self.header.orientation == 1 or not self.boxes:
+            return None
+        if upright == stored or self.stated is None:
+            return Frame.UNKNOWN
+        if self.stated == upright:
+            return Frame.UPRIGHT
+        fits_upright, fits_stored = self._fits(upright), self._fits(stored)
+        if fits_upright == fits_stored:
+            return Frame.SIDEWAYS
+        return Frame.SWAPPED if fits_upright else Frame.STORED
+
+    def _fits(self, size: Size) -> bool:
+        """Whether the boxes are within an image of this size."""
+        boxes_n4 = np.array(self.boxes, float)
+        highest_2 = np.array(size) + OUTSIDE_PIXELS
+        return bool((boxes_n4 >= -OUTSIDE_PIXELS).all() and (boxes_n4[:, 2:] <= highest_2).all())
+
+
+def whole_header(item: Item, reader: Reader | None = None) -> ImageHeader:
+    """The header of an item's image, also of a PNG that has its orientation after its pixels; with
+    a `reader`, of one at an address as well.
+
+    Of a file, its start and of a PNG its end are read, and all of it where the end may have an
+    orientation. Raises ImageError.
+    """
+    limits = ImageLimits()
+    path = item.path if item.data is None and item.span is None and item.fault is None else None
+    if path is None or url_scheme(path) is not None:
+        end = data = read_original(item, limits, reader)
+        header = read_header(data)
+    else:
+        header, data, end = read_file_header(path, limits, item.root), b"", b""
+        if header.format == "PNG":
+            size = os.path.getsize(path)  # noqa: PTH202 - a path as written
+            span = max(size - HEADER_BYTES, 0), min(size, HEADER_BYTES)
+            end = read_file(path, limits, root=item.root, span=span)
+    if header.format == "PNG" and any(name in end for name in PNG_EXIF):
+        return read_whole_header(data or read_original(item, limits, reader), limits)
+    return header
+
+
+def settled_frames(drawings: Sequence[Drawing], *, swaps_sides: bool = False) -> list[Frame | None]:
+    """The frame of each image of a file, in which one tool wrote all: none is SIDEWAYS any more.
+
+    An image that does not show its frame has that of the others; UNKNOWN remains where they show
+    none, or several. Sideways images are STORED, or SWAPPED for a tool that `swaps_sides`. Raises
+    UsageError for images of another size, and for a file that has STORED and SWAPPED ones.
+    """
+    frames: list[Frame | None] = []
+    others: list[str] = []
+    for drawing in drawings:
+        try:
+            frames.append(drawing.frame())
+        except SizesDifferError as problem:
+            others.append(f"{drawing.name}: {problem}")
+    if others:
+        more = f", the first of {len(others):,} such images" if len(others) > 1 else ""
+        raise UsageError(
+            f"{others[0]}{more}",
+            hint="name the images that the annotations were made on, or scale the annotations",
+        )
+    first = {
+        frame: drawing.name for frame, drawing in zip(frames[::-1], drawings[::-1], strict=True)
+    }
+    if Frame.STORED in first and Frame.SWAPPED in first:
+        raise UsageError(
+            f"the stored size is stated for {first[Frame.STORED]} with boxes of the stored image, "
+            f"and for {first[Frame.SWAPPED]} with boxes of the upright one",
+            hint="correct the sizes or the boxes of one of them",
+        )
+    sideways = Frame.SWAPPED if swaps_sides or Frame.SWAPPED in first else Frame.STORED
+    frames = [sideways if frame is Frame.SIDEWAYS else frame for frame in frames]
+    shown = {*frames} - {None, Frame.UNKNOWN}
+    rest = shown.pop() if len(shown) == 1 else Frame.UNKNOWN
+    rest = Frame.UPRIGHT if rest is Frame.SWAPPED else rest
+    return [rest if frame is Frame.UNKNOWN else frame for frame in frames]
+
+
+def turned_corners(corners: Corners, header: ImageHeader) -> Corners:
+    """The corners of a box of stored pixels in the upright image."""
+    width, height = header.stored_size
+    left, top, right, bottom = corners
+    x, y = (left, right), (top, bottom)
+    flipped_x, flipped_y = (width - right, width - left), (height - bottom, height - top)
+    (left, right), (top, bottom) = {
+        1: (x, y),
+        2: (flipped_x, y),
+        3: (flipped_x, flipped_y),
+        4: (x, flipped_y),
+        5: (y, x),
+        6: (flipped_y, x),
+        7: (flipped_y, flipped_x),
+        8: (y, flipped_x),
+    }[header.orientation]
+    return left, top, right, bottom
+
+
+def turned_box(box: Box, header: ImageHeader) -> Box:
+    """A box of stored pixels in the upright image."""
+    left, top, right, bottom = turned_corners((box.xmin, box.ymin, box.xmax, box.ymax), header)
+    return replace(box, xmin=left, ymin=top, xmax=right, ymax=bottom)
+
+
+def turned_mask(mask: Rle, header: ImageHeader) -> Rle:
+    """A mask of stored pixels as one of the upright image. Raises ValueError for invalid counts."""
+    pixels_HW = decode(mask)
+    if header.orientation in SIDEWAYS:
+        pixels_HW = pixels_HW.T
+    # the axes that are reversed after that: rows, columns
+    for axis in {2: [1], 3: [0, 1], 4: [0], 6: [1], 7: [0, 1], 8: [0]}.get(header.orientation, []):
+        pixels_HW = np.flip(pixels_HW, axis)
+    return encode(pixels_HW)

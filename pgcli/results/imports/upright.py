@@ -1,0 +1,136 @@
+"""Makes annotations those of upright images: compares sizes with the files, and turns boxes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from pgcli.images.errors import ImageError
+from pgcli.images.formats import ImageHeader
+from pgcli.inputs.paths import url_scheme
+from pgcli.records import Item
+from pgcli.results.frames import (
+    Drawing,
+    Frame,
+    settled_frames,
+    turned_corners,
+    turned_mask,
+    whole_header,
+)
+from pgcli.results.imports import reader_named
+from pgcli.results.imports.shapes import clipped
+from pgcli.results.imports.truth import (
+    AnnotatedImage,
+    Annotations,
+    ImportCounts,
+    ImportSettings,
+    TrueBox,
+)
+from pgcli.wording import count
+
+
+def read_annotations(format: str, file: Path, settings: ImportSettings) -> Annotations:
+    """What a file of this format says of its images, upright and within them. Raises UsageError."""
+    annotations = reader_named(format)(file, settings)
+    return annotations if annotations.is_upright else turned_upright(annotations, settings.counts)
+
+
+def turned_upright(annotations: Annotations, counts: ImportCounts) -> Annotations:
+    """The annotations with boxes and masks of upright images, cut off at their edges.
+
+    Images that are not there keep the size that is stated. Raises UsageError for those of another
+    size.
+    """
+    images = annotations.images
+    headers = [image_header(image, counts) for image in images]
+    drawings = [
+        Drawing(
+            image.id,
+            (image.width, image.height) if image.is_stated else None,
+            [box.corners for box in (*image.boxes, *image.crowds)],
+            header,
+        )
+        for image, header in zip(images, headers, strict=True)
+    ]
+    frames = settled_frames(drawings, swaps_sides=annotations.swaps_sides)
+    counts.notes += frame_notes([image.id for image in images], frames)
+    upright = [
+        fitted(image, header, frame, counts)
+        for image, header, frame in zip(images, headers, frames, strict=True)
+    ]
+    return replace(annotations, images=upright)
+
+
+def image_header(image: AnnotatedImage, counts: ImportCounts) -> ImageHeader | None:
+    """The header of an image's file; None for an address, and for one that is not there.
+
+    One that cannot be read is counted.
+    """
+    if url_scheme(image.image) or not os.path.isfile(image.image):  # noqa: PTH113 - long names
+        return None
+    item = Item(0, image.id, image.id, image.image)
+    try:
+        return whole_header(item)
+    except ImageError as problem:
+        counts.absent.add(image.id, problem.fault)
+        return None
+
+
+def frame_notes(names: Sequence[str], frames: Sequence[Frame | None]) -> Iterator[str]:
+    """What is said of images that EXIF turns."""
+    for frame, text in (
+        (Frame.STORED, "annotated as stored, and turned upright as EXIF turns them"),
+        (Frame.SWAPPED, "with swapped sides in the file, whose boxes are of the upright image"),
+        (Frame.UNKNOWN, "turned by EXIF, whose boxes are taken as of the upright image: "
+         "their sizes do not show whether they are"),
+    ):  # fmt: skip
+        matches = [name for name, other in zip(names, frames, strict=True) if other is frame]
+        if matches:
+            yield f"{count(len(matches), 'image')} {text} (first: {matches[0]})"
+
+
+def fitted(
+    image: AnnotatedImage, header: ImageHeader | None, frame: Frame | None, counts: ImportCounts
+) -> AnnotatedImage:
+    """The image with its upright size, and its boxes in that; those left out are counted."""
+    width, height = (image.width, image.height) if header is None else header.size
+    left_out = set(image.left_out)
+
+    def fit(boxes: Iterable[TrueBox]) -> Iterator[TrueBox]:
+        for box in boxes:
+            place = box.place or image.id
+            turned = box
+            if header is not None and frame is Frame.STORED:
+                turned = turned_box(box, header, counts)
+            if frame is Frame.SWAPPED and box.mask is not None:
+                counts.leave_out("polygons of images with swapped sides", place)
+                left_out.add(box.label)
+            elif inside := clipped(turned, (width, height), counts, place):
+                yield inside
+            else:
+                left_out.add(box.label)
+
+    boxes, crowds = tuple(fit(image.boxes)), tuple(fit(image.crowds))
+    for crowd in crowds:
+        counts.leave_out("crowds", crowd.place or image.id)
+    return replace(
+        image,
+        width=width,
+        height=height,
+        boxes=boxes,
+        crowds=crowds,
+        left_out=frozenset(left_out),
+    )
+
+
+def turned_box(box: TrueBox, header: ImageHeader, counts: ImportCounts) -> TrueBox:
+    """A box of the stored image in the upright one, with its mask if that is of the stored size."""
+    mask = box.mask
+    if mask is not None and mask.size != header.stored_size[::-1]:
+        counts.leave_out("masks of another size than their image", box.place)
+        mask = None
+    left, top, right, bottom = turned_corners(box.corners, header)
+    turned = None if mask is None else turned_mask(mask, header)
+    return replace(box, xmin=left, ymin=top, xmax=right, ymax=bottom, mask=turned)

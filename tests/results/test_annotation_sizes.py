@@ -1,0 +1,254 @@
+"""The sizes of annotations are compared with the images; boxes of stored pixels are turned."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image, ImageOps
+from pycocotools import mask as coco_masks
+
+from pgcli.images.formats import ImageHeader
+from pgcli.images.image_spec import Size
+from pgcli.results.frames import turned_corners, turned_mask
+from pgcli.rle import decode, encode
+from tests.support.command import Command
+from tests.support.exporting import box, corners, read_rows, row, saved
+
+pytestmark = pytest.mark.usefixtures("workdir")
+
+STORED, UPRIGHT = (64, 48), (48, 64)
+LEFT, TOP, RIGHT, BOTTOM = 8, 4, 28, 14
+#: Where a box of the stored image is in the upright one, of each orientation that swaps the sides.
+TURNED = {5: [4, 8, 14, 28], 6: [34, 8, 44, 28], 7: [34, 36, 44, 56], 8: [4, 36, 14, 56]}
+FLIPPED = {2: [36, 4, 56, 14], 3: [36, 34, 56, 44], 4: [8, 34, 28, 44]}
+
+
+def photograph(name: str, orientation: int, format_: str = "PNG", size: Any = STORED) -> None:
+    """An image that is white in the box, stored with an EXIF orientation."""
+    pixels = np.zeros(size[::-1], np.uint8)
+    pixels[TOP:BOTTOM, LEFT:RIGHT] = 255
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    Image.fromarray(pixels).save(name, format_, exif=exif)
+
+
+def late_exif(name: str) -> None:
+    """Move the orientation of a PNG behind its pixels, where the header does not have it."""
+    data = Path(name).read_bytes()
+    start = data.index(b"eXIf") - 4
+    chunk = data[start : start + int.from_bytes(data[start : start + 4], "big") + 12]
+    data = data.replace(chunk, b"")
+    end = data.index(b"IEND") - 4
+    Path(name).write_bytes(data[:end] + chunk + data[end:])
+
+
+def document(*images: tuple[str, Any], boxes: Any = None, **more: Any) -> None:
+    """COCO in coco.json: images with the sizes that it states, and the same box for each."""
+    sides = [LEFT, TOP, RIGHT - LEFT, BOTTOM - TOP]
+    listed, annotations = [], []
+    for number, (name, size) in enumerate(images, start=1):
+        stated = {} if size is None else {"width": size[0], "height": size[1]}
+        listed.append({"id": number, "file_name": name} | stated)
+        for own in boxes or [{"bbox": sides}]:
+            known = {"id": len(annotations), "image_id": number, "category_id": 1}
+            annotations.append(known | own)
+    categories = [{"id": 1, "name": "cat"}]
+    whole = {"images": listed, "annotations": annotations, "categories": categories}
+    Path("coco.json").write_text(json.dumps(whole | more))
+
+
+def imported(cli: Command, format: str = "coco", file: str = "coco.json") -> tuple[int, str]:
+    code, _, err = cli("import", file, "--from", format, "-o", "truth.jsonl", "--overwrite")
+    return code, err
+
+
+def first_box(number: int = 0) -> list[float]:
+    return corners(read_rows("truth.jsonl")[number]["boxes"][0])
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_boxes_and_masks_are_turned_as_pixels_are(orientation):
+    photograph("a.png", orientation)
+    with Image.open("a.png") as image:
+        stored = np.asarray(image) > 0
+    with Image.open("a.png") as image:
+        upright = np.asarray(ImageOps.exif_transpose(image)) > 0
+    header = ImageHeader("PNG", Size(*upright.shape[::-1]), orientation)
+    assert np.array_equal(decode(turned_mask(encode(stored), header)), upright)
+    y, x = np.nonzero(upright)
+    expected = (x.min(), y.min(), x.max() + 1, y.max() + 1)
+    assert turned_corners((LEFT, TOP, RIGHT, BOTTOM), header) == expected
+
+
+@pytest.mark.parametrize("orientation", TURNED)
+@pytest.mark.parametrize("format_", ["JPEG", "PNG", "WEBP", "TIFF", "late"])
+def test_boxes_of_the_stored_size_are_turned(cli, orientation, format_):
+    photograph("a.png", orientation, "PNG" if format_ == "late" else format_)
+    if format_ == "late":
+        late_exif("a.png")
+    document(("a.png", STORED))
+    code, err = imported(cli)
+    assert (code, "1 image annotated as stored, and turned upright" in err) == (0, True), err
+    (made,) = read_rows("truth.jsonl")
+    assert (made["width"], made["height"]) == UPRIGHT
+    assert first_box() == TURNED[orientation]
+    document(("a.png", UPRIGHT))
+    code, err = imported(cli)
+    assert (code, first_box(), "turned" in err) == (0, [LEFT, TOP, RIGHT, BOTTOM], False)
+
+
+def test_masks_of_the_stored_size_are_turned(cli):
+    photograph("a.png", 6)
+    pixels = np.zeros(STORED[::-1], np.uint8, order="F")
+    pixels[TOP:BOTTOM, LEFT:RIGHT] = 1
+    compressed = coco_masks.encode(pixels)
+    flat = pixels.ravel(order="F")
+    changes = np.flatnonzero(np.diff(flat)) + 1
+    counts = np.diff(changes, prepend=0, append=len(flat)).tolist()
+    square = [LEFT, TOP, RIGHT, TOP, RIGHT, BOTTOM, LEFT, BOTTOM]
+    size = [STORED[1], STORED[0]]
+    shapes = [[square], {"size": size, "counts": compressed["counts"].decode()}]
+    shapes.append({"size": size, "counts": counts})
+    document(("a.png", STORED), boxes=[{"segmentation": one} for one in shapes])
+    assert imported(cli)[0] == 0
+    (made,) = read_rows("truth.jsonl")
+    for one, mask in zip(made["boxes"], made["masks"], strict=True):
+        assert corners(one) == TURNED[6]
+        assert np.array_equal(coco_masks.decode(mask["rle"]), np.rot90(pixels, -1))
+    # run lengths state the size as well, where the image does not
+    document(("a.png", None), boxes=[{"segmentation": one} for one in shapes[1:]])
+    assert imported(cli)[0] == 0
+    assert first_box() == TURNED[6]
+
+
+@pytest.mark.parametrize("orientation", FLIPPED)
+def test_images_that_exif_flips_are_turned_as_the_others_of_the_file(cli, orientation):
+    photograph("flipped.png", orientation)
+    photograph("a.png", 6)
+    photograph("square.png", 8, size=(48, 48))
+    document(("flipped.png", STORED), ("a.png", STORED), ("square.png", (48, 48)))
+    assert imported(cli)[0] == 0
+    assert [first_box(0), first_box(1)] == [FLIPPED[orientation], TURNED[6]]
+    assert first_box(2) == [4, 20, 14, 40]
+    document(("flipped.png", STORED), ("a.png", UPRIGHT))
+    assert imported(cli)[0] == 0
+    assert first_box(0) == [LEFT, TOP, RIGHT, BOTTOM]
+    document(("flipped.png", STORED))  # nothing shows it
+    code, err = imported(cli)
+    assert (code, first_box(0)) == (0, [LEFT, TOP, RIGHT, BOTTOM])
+    assert "1 image turned by EXIF, whose boxes are taken as of the upright image" in err
+    assert "(first: flipped.png)" in err
+
+
+def test_swapped_sides_are_told_from_stored_ones_by_the_boxes(cli):
+    """Label Studio's export to COCO states the stored size with boxes of the upright image."""
+    photograph("a.png", 6)
+    low = {"bbox": [5, 50, 10, 12]}  # which is not in an image of 64 x 48
+    document(("a.png", STORED), boxes=[{"bbox": [34, 8, 10, 20]}, low])
+    code, err = imported(cli)
+    assert (code, "1 image with swapped sides in the file" in err) == (0, True)
+    (made,) = read_rows("truth.jsonl")
+    assert [corners(one) for one in made["boxes"]] == [TURNED[6], [5, 50, 15, 62]]
+    document(
+        ("a.png", STORED), boxes=[{"bbox": [34, 8, 10, 20]}], info={"contributor": "Label Studio"}
+    )
+    assert (imported(cli)[0], first_box()) == (0, TURNED[6])
+    photograph("b.png", 8)
+    wide = {"bbox": [50, 5, 12, 10]}
+    document(("a.png", STORED), ("b.png", STORED), boxes=[{"bbox": [1, 2, 3, 4]}])
+    whole = json.loads(Path("coco.json").read_text())
+    whole["annotations"] += [low | {"id": 7, "image_id": 1, "category_id": 1}]
+    whole["annotations"] += [wide | {"id": 8, "image_id": 2, "category_id": 1}]
+    Path("coco.json").write_text(json.dumps(whole))
+    code, err = imported(cli)
+    assert code == 2
+    assert "b.png with boxes of the stored image, and for a.png with boxes of the upright" in err
+
+
+@pytest.mark.parametrize(
+    ("stated", "image"),
+    [((640, 480), (320, 240)), ((320, 241), (320, 240)), ((240, 320), (320, 240))],
+    ids=["scaled", "off by one", "swapped without EXIF"],
+)
+def test_another_size_is_refused_by_name(cli, stated, image):
+    Image.new("RGB", image).save("a.png")
+    sizes = f"a.png: {stated[0]} x {stated[1]} is stated, and the image has 320 x 240"
+    document(("a.png", stated))
+    code, err = imported(cli)
+    assert (code, sizes in err, Path("truth.jsonl").exists()) == (2, True, False)
+    shared = {"original_width": stated[0], "original_height": stated[1], "image_rotation": 0}
+    value = {"x": 1, "y": 1, "width": 9, "height": 9, "rotation": 0, "rectanglelabels": ["cat"]}
+    result = shared | {"type": "rectanglelabels", "value": value}
+    tasks = [{"data": {"image": "a.png"}, "annotations": [{"result": [result]}]}]
+    Path("tasks.json").write_text(json.dumps(tasks))
+    code, err = imported(cli, "labelstudio", "tasks.json")
+    assert (code, sizes in err) == (2, True)
+
+
+def test_percentages_of_the_stored_image_are_turned(cli):
+    photograph("a.png", 6)
+    for size, expected in ((STORED, TURNED[6]), (UPRIGHT, [6, 5.333, 21, 18.667])):
+        shared = {"original_width": size[0], "original_height": size[1], "image_rotation": 0}
+        value = {"x": 12.5, "y": 100 / 12, "width": 31.25, "height": 1000 / 48, "rotation": 0}
+        result = shared | {"type": "rectanglelabels", "value": value | {"rectanglelabels": ["cat"]}}
+        tasks = [{"data": {"image": "a.png"}, "annotations": [{"result": [result]}]}]
+        Path("tasks.json").write_text(json.dumps(tasks))
+        assert imported(cli, "labelstudio", "tasks.json")[0] == 0
+        assert first_box() == pytest.approx(expected, abs=1e-3)
+
+
+def test_size_that_is_not_stated_is_that_of_the_image(cli):
+    photograph("a.png", 6)
+    Image.new("RGB", STORED).save("b.png")
+    document(("a.png", (0, 0)), ("b.png", None), ("gone.png", None))
+    code, err = imported(cli)
+    assert code == 3
+    assert "gone.png: There is no such file" in err or "gone.png" in err
+    assert "1 image turned by EXIF, whose boxes are taken as of the upright image" in err
+    sizes = [(one["width"], one["height"]) for one in read_rows("truth.jsonl")]
+    assert sizes == [UPRIGHT, STORED]
+    document(("gone.png", STORED), ("b.png", STORED))  # an absent one is not compared
+    assert imported(cli)[0] == 0
+
+
+def stored_row(name: str = "a.png", **more: Any) -> dict[str, Any]:
+    """A row of a result file with the size and a box of the stored image."""
+    own = {"task": "detect", "prompt": "detect cat", "width": STORED[0], "height": STORED[1]}
+    one = box("cat", float(LEFT), float(TOP), float(RIGHT), float(BOTTOM))
+    return row(0, id=name, image=name, boxes=(one,), answer="", **(own | more))
+
+
+@pytest.mark.parametrize("to", ["coco", "yolo", "labelstudio", "imagefolder", "fiftyone"])
+def test_rows_of_the_stored_size_are_exported_upright(cli, to):
+    photograph("a.png", 6)
+    output = "out.json" if to in ("coco", "labelstudio") else "out"
+    saved(Path("rows.jsonl"), [stored_row()])
+    words = ("--store-images", "copy") if output == "out" else ()
+    code, _, err = cli("export", "rows.jsonl", "--to", to, "-o", output, *words)
+    assert code == 0, err
+    if to in ("coco", "yolo", "labelstudio"):
+        root = ("--root", "out") if to == "yolo" else ()
+        words = ("import", output, "--from", to, "-o", "truth.jsonl", *root)
+        assert cli(*words)[0] == 0
+        assert first_box() == pytest.approx(TURNED[6], abs=1e-3)
+    elif to == "imagefolder":
+        (line,) = read_rows("out/metadata.jsonl")
+        assert line["objects"]["bbox"] == [[34, 8, 10, 20]]
+    else:
+        labels = json.loads(Path("out/labels.json").read_text())
+        assert labels["annotations"][0]["bbox"] == [34, 8, 10, 20]
+        assert labels["images"][0]["width"] == UPRIGHT[0]
+
+
+@pytest.mark.parametrize("to", ["coco", "yolo"])
+def test_image_of_another_size_is_not_exported(cli, to):
+    for name, size in (("a.png", (320, 240)), ("b.png", STORED)):
+        Image.new("RGB", size).save(name)
+    rows = [stored_row(), stored_row("b.png") | {"index": 1}]
+    saved(Path("rows.jsonl"), rows)
+    code, _, err = cli("export", "rows.jsonl", "--to", to, "-o", "out")
+    assert (code, "exported 1 image" in err) == (3, True)
+    assert "a.png: The image changed since it was answered: 64 x 48 is stated" in err
+    assert "the image has 320 x 240" in err
