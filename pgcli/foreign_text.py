@@ -1,5 +1,5 @@
 """Recognises what other programs put before or in place of a file's content: byte order marks,
-and the pointer files of Git LFS.
+the pointer files of Git LFS, and numbers that Python does not read.
 """
 
 from __future__ import annotations
@@ -30,3 +30,9 @@ def without_marks(text: str) -> str:
 def is_lfs_pointer(head: bytes) -> bool:
     """Whether a file that begins with `head` is a Git LFS pointer."""
     return head.startswith(_LFS_POINTER)
+
+
+def number_reason(problem: Exception) -> str:
+    """Why a text is not valid; Python's own words about a long integer name a function of it."""
+    is_long = "set_int_max_str_digits" in str(problem)
+    return "it has a number of too many digits" if is_long else str(problem)

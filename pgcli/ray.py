@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from pgcli.api import Engine, load
 from pgcli.errors import NoUsableDevice, PgcliError, UsageError
+from pgcli.inputs.embedded import is_path
+from pgcli.inputs.rows import is_missing
 from pgcli.records import COLUMNS, EXTRA_COLUMNS, Answer, DecodedImage, Fault, Item, error_answer
 from pgcli.rows import BASE_OF_TASK, RowSchema
 
@@ -124,9 +126,9 @@ def named(answer: Answer, number: int, row: Mapping[str, Any]) -> Answer:
     """The answer with the position and the id of its row in the batch."""
     id_, image = answer.id, answer.image
     if image == str(answer.index):  # an image without a path is named by its position
-        id_ = image = row[IMAGE] if isinstance(row[IMAGE], str) else str(number)
+        id_ = image = row[IMAGE] if is_path(row[IMAGE]) else str(number)
     row_id = row.get(ID)
-    return replace(answer, index=number, id=id_ if row_id is None else str(row_id), image=image)
+    return replace(answer, index=number, id=id_ if is_missing(row_id) else str(row_id), image=image)
 
 
 def extra_columns(task: str, options: Mapping[str, Any]) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """`pgcli.ray.Answers`: rows one to one, errors in rows, and nothing raised. Needs no Ray."""
 
+import base64
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,14 @@ def test_rows_of_a_batch_have_its_ids_and_prompts(tiny):
     given = make(tiny, "ask", prompt="is it a {kind}?")
     rows = given({**batch, "kind": objects("cat", "dog")}).to_pylist()
     assert [row["prompt"] for row in rows] == ["is it a cat?", "is it a dog?"]
+
+
+def test_missing_ids_and_images_in_texts_are_named_by_their_positions(captions):
+    texts = objects(base64.b64encode(FILE).decode(), "data:image/png;base64,!!", "missing.png")
+    for ids in (np.array([1, np.nan, np.nan]), objects("1.0", None, "")):
+        table = captions({"image": texts, "id": ids, "note": np.arange(3)})
+        assert table["error"].to_pylist() == [None, "decode_failed", "missing"]
+        assert table["id"].to_pylist() == ["1.0", "1", "missing.png"]
 
 
 def test_what_fails_is_an_error_of_its_row(captions, monkeypatch):

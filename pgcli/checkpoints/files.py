@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pgcli.errors import InvalidCheckpoint
-from pgcli.foreign_text import decode_text
+from pgcli.foreign_text import decode_text, number_reason
 from pgcli.printable import encodable
 from pgcli.stores import files as regular_files
 from pgcli.stores.files import NotRegularFileError, open_regular
@@ -68,7 +68,7 @@ def read_json(file: Path) -> dict[str, Any]:
     except OSError as error:
         raise unreadable(file, error) from error
     except (ValueError, RecursionError) as error:
-        raise InvalidCheckpoint(f"{file} cannot be read: {error}") from error
+        raise InvalidCheckpoint(f"{file} cannot be read: {number_reason(error)}") from error
     if not isinstance(values, dict):
         raise InvalidCheckpoint(f"{file} is not a JSON object")
     return values

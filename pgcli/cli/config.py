@@ -15,6 +15,7 @@ from typing import Any, Literal
 from pgcli.cli.app import PANELS, declared, negated
 from pgcli.declare import Option, opt, options_of, parse_value
 from pgcli.errors import UsageError
+from pgcli.foreign_text import number_reason
 from pgcli.stores.files import read_text
 
 COMMANDS = [name for summaries in PANELS.values() for name in summaries]
@@ -125,7 +126,7 @@ def read_config(file: Path) -> dict[str, Any]:
         return {}
     except (OSError, ValueError) as problem:
         raise UsageError(
-            f"{file} cannot be read: {problem}", hint="correct or remove it"
+            f"{file} cannot be read: {number_reason(problem)}", hint="correct or remove it"
         ) from problem
     if table:
         check_keys(file, table)

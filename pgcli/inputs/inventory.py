@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgcli.arrow_types import STRING, Kinds, add_kinds, as_text, cast_table, common_type
-from pgcli.errors import UsageError
+from pgcli.errors import ManifestError, UsageError
 from pgcli.inputs.file_table import (
     BELOW,
     IMAGE,
@@ -47,6 +48,7 @@ from pgcli.wording import count
 OPEN_TABLES = 4
 #: Records of images that are Python objects at a time.
 BLOCK = 4096
+INDEX = re.compile("0|[1-9][0-9]{0,17}")
 MAX_SUSPECTS = 1000  # equal hashes of ids that are compared for one error message
 SPLIT_NOTE = "in archives whose names agree up to the first dot"
 
@@ -129,6 +131,8 @@ class Inventory:
             )
         if inventory._rows[len(before) :].any() and not options.repeats_ids:
             inventory._check_ids(scan.hashes, len(before))
+            if scan.has_unnamed and inventory.total is not None:
+                inventory._check_indices()
         return inventory
 
     @classmethod
@@ -416,6 +420,21 @@ class Inventory:
                 if name in positions:
                     raise repeated_id(name, positions[name], position)
                 positions[name] = position
+
+    def _check_indices(self) -> None:
+        """Raise ManifestError for a row whose id is its index, which another row has as its id."""
+        ids = np.full(self.total or 0, -1)  # those that are an index
+        for item in self._items(images=False):
+            if INDEX.fullmatch(item.id) and int(item.id) < len(ids):
+                ids[item.index] = int(item.id)
+        is_index = ids == np.arange(len(ids))
+        for index in np.flatnonzero((ids >= 0) & ~is_index & is_index[ids]).tolist():
+            places = f"row {index + 1:,} of the input and row {ids[index] + 1:,}"
+            raise ManifestError(
+                f"the id {str(ids[index])!r} is given twice: {places}, which has none and is named "
+                "by its index",
+                hint="give every row an id, or name another column with --id-column",
+            )
 
     def _ids(self, tables: int | None = None) -> Iterator[tuple[str, str]]:
         """The ids that are given, each with its position; of the first records alone in tables."""

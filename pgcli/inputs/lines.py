@@ -5,6 +5,8 @@ from __future__ import annotations
 import codecs
 import csv
 import json
+import math
+import re
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any, NoReturn
@@ -12,7 +14,7 @@ from typing import Any, NoReturn
 import pyarrow as pa
 
 from pgcli.errors import ManifestError
-from pgcli.foreign_text import decode_text
+from pgcli.foreign_text import decode_text, number_reason
 from pgcli.inputs.readers import START, ManifestRow, Mark, error_text
 from pgcli.inputs.tables import Table
 from pgcli.printable import MAX_DEPTH, is_deep
@@ -20,6 +22,9 @@ from pgcli.printable import MAX_DEPTH, is_deep
 #: JSON takes up to fifty times its bytes in memory.
 MAX_LINE_BYTES = 16 * 2**20
 TOO_LONG = f"is longer than {MAX_LINE_BYTES >> 20} MiB"
+#: What a number has that may be beyond those of 64 bits, which Python takes for infinity.
+_LARGE_NUMBER = re.compile(rb"\d[eE]\+?\d{3}|\d{200}")
+MAX_SHOWN = 40  # characters of such a number
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
@@ -158,8 +163,15 @@ def parse_json(line: bytes, *, allow_nan: bool = False) -> Any:
     """
     if b"\0" in line:
         raise ValueError("it holds a NUL byte")
+    decoder = _WITH_NAN if allow_nan else _STRICT
+    if _LARGE_NUMBER.search(line):
+        decoder = json.JSONDecoder(
+            object_pairs_hook=_object,
+            parse_constant=decoder.parse_constant,
+            parse_float=_finite,
+        )
     try:
-        row = (_WITH_NAN if allow_nan else _STRICT).decode(decode_text(line.rstrip()))
+        row = decoder.decode(decode_text(line.rstrip()))
     except UnicodeDecodeError as problem:
         raise ValueError("it is not UTF-8") from problem
     except json.JSONDecodeError as problem:
@@ -167,6 +179,8 @@ def parse_json(line: bytes, *, allow_nan: bool = False) -> Any:
         raise ValueError(reason) from problem
     except RecursionError as problem:
         raise ValueError("it is nested too deeply") from problem
+    except ValueError as problem:
+        raise ValueError(number_reason(problem)) from problem
     if line.count(b"[") + line.count(b"{") > MAX_DEPTH and is_deep(row):
         raise ValueError("it is nested too deeply")
     if b"\\u" in line and _has_lone_surrogate(row):
@@ -187,6 +201,13 @@ def _refuse(constant: str) -> NoReturn:
 
 def _null(_: str) -> None:
     return None
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"it has the number {text[:MAX_SHOWN]}, which is out of range")
+    return number
 
 
 #: `json.loads` makes a decoder for each call with such options, which takes longer than a row.

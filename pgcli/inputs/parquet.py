@@ -30,6 +30,7 @@ from pgcli.stores.urls import is_web
 MAX_ROWS = 2**32
 #: Of the kept columns of rows that are asked for at once, unless the file is that large.
 MAX_TABLE_BYTES = 256 * 2**20
+MAX_TYPE_CHARACTERS = 200
 
 LARGE_ROW = Fault("too_large", f"The row of the table exceeds {MAX_ROW_BYTES >> 20} MiB.")
 LARGE_GROUP = Fault(
@@ -38,6 +39,10 @@ LARGE_GROUP = Fault(
 )
 DAMAGED = Fault("decode_failed", "The row group of the Parquet file that holds the row is damaged.")
 IMAGE_TYPES = (types.is_string, types.is_large_string, types.is_null)
+LIST_TYPES = (
+    *(types.is_list, types.is_large_list, types.is_fixed_size_list),
+    *(types.is_list_view, types.is_large_list_view),
+)
 BINARY_TYPES = (types.is_binary, types.is_large_binary, types.is_fixed_size_binary)
 
 
@@ -100,7 +105,7 @@ class ParquetTable(Table):
                     )
             if field.name == self.image_column and not is_image(plain_type(field.type)):
                 message = f"{self.name}: the image in {field.name!r} is neither a path nor bytes"
-                raise ManifestError(message)
+                raise ManifestError(f"{message}, but {str(field.type)[:MAX_TYPE_CHARACTERS]}")
 
     def read(
         self, columns: frozenset[str], mark: Mark = START, *, images: bool = True
@@ -112,6 +117,7 @@ class ParquetTable(Table):
         if not images and image in names:
             names.remove(image)
             kind = schema.field(image).type
+            kind = kind.value_type if is_list(kind) else kind
             if types.is_struct(kind) and kind.get_field_index("path") >= 0:
                 names.append(f"{image}.path")
             elif not any(check(kind) for check in BINARY_TYPES):
@@ -220,11 +226,19 @@ class ParquetTable(Table):
 
 
 def is_image(kind: pa.DataType) -> bool:
-    """Whether values of the type may be paths or the bytes of images, or structs of both."""
+    """Whether values of the type may be paths or the bytes of images, structs of both, or lists."""
+    kind = kind.value_type if is_list(kind) else kind
+    kinds = [kind]
     if types.is_struct(kind):
-        names = {field.name for field in kind}
-        return names <= {"bytes", "path"} and all(is_image(field.type) for field in kind)
-    return any(check(kind) for check in (*IMAGE_TYPES, *BINARY_TYPES))
+        kinds = [field.type for field in kind if field.name in ("bytes", "path")]
+    return bool(kinds) and all(
+        any(check(kind) for check in (*IMAGE_TYPES, *BINARY_TYPES)) for kind in kinds
+    )
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Whether values of the type are lists."""
+    return any(check(kind) for check in LIST_TYPES)
 
 
 def leaf_types(kind: pa.DataType, name: str, depth: int = 0) -> Iterator[pa.DataType]:

@@ -196,13 +196,23 @@ class OpenTable:
             self._batch = next(self._batches)
         return self._batch
 
+    def _leaves(self, name: str) -> list[str]:
+        """The paths of a column, or of a field `column.field` of its structs or lists of them."""
+        schema = self._file.schema
+        paths = [schema.column(number).path for number in range(len(schema))]
+        if below := [path for path in paths if f"{path}.".startswith(f"{name}.")]:
+            return below
+        column, _, field = name.rpartition(".")
+        return [p for p in paths if p.startswith(f"{column}.") and p.endswith(f".{field}")]
+
     def _group_batches(self, group: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """The rows of a row group, in plain types, about BATCH_BYTES at a time."""
         metadata = self._file.metadata.row_group(group)
+        columns = [path for name in columns for path in self._leaves(name)]
         chunks = [
             chunk
             for chunk in map(metadata.column, range(metadata.num_columns))
-            if any(f"{chunk.path_in_schema}.".startswith(f"{name}.") for name in columns)
+            if chunk.path_in_schema in columns
         ]
         packed = sum(chunk.total_compressed_size for chunk in chunks)
         row_bytes = sum(chunk.total_uncompressed_size for chunk in chunks) // metadata.num_rows
@@ -228,6 +238,8 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
         return pa.struct([field.with_type(plain_type(field.type)) for field in kind])
     if types.is_map(kind):
         return pa.map_(plain_type(kind.key_type), plain_type(kind.item_type))
+    if types.is_fixed_size_list(kind):
+        return pa.list_(kind.value_field.with_type(plain_type(kind.value_type)), kind.list_size)
     if types.is_list(kind) or types.is_large_list(kind):
         make = pa.list_ if types.is_list(kind) else pa.large_list
         return make(kind.value_field.with_type(plain_type(kind.value_type)))

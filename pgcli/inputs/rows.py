@@ -7,12 +7,14 @@ nor a number, raise ManifestError when a manifest is counted.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from pgcli import regions
 from pgcli.errors import ManifestError, UsageError
+from pgcli.inputs.embedded import decode_base64, image_in_text
 from pgcli.inputs.options import REGION, KeptColumn, ReadOptions
 from pgcli.inputs.paths import MISSING, ImageLocation, display_name
 from pgcli.inputs.readers import ManifestRow
@@ -31,6 +33,10 @@ class BadValue(Exception):
     def __init__(self, message: str, code: str = "decode_failed"):
         super().__init__(message)
         self.fault = Fault(code, message)
+
+
+class WrongType(BadValue):
+    """A value of a type that the column of a manifest does not have."""
 
 
 def row_to_item(
@@ -96,9 +102,11 @@ def check_row(row: ManifestRow, options: ReadOptions) -> str | None:
     """The row's own id, if it has one. Raises ManifestError for a row that cannot be named."""
     try:
         row_image(row, options)
-    except BadValue as problem:
+    except WrongType as problem:
         text = problem.fault.message.rstrip(".")
         raise ManifestError(f"{row.position}: {text[:1].lower()}{text[1:]}") from problem
+    except BadValue:
+        pass  # an error of the row
     if options.refuses_regions and has_region(row.values.get(REGION)):
         raise ManifestError(
             f"{row.position}: the row has a region, and one is given for all rows",
@@ -109,14 +117,20 @@ def check_row(row: ManifestRow, options: ReadOptions) -> str | None:
 
 def row_id(row: ManifestRow, options: ReadOptions) -> str | None:
     """The row's own id as text; None if it has none. Raises ManifestError for other values."""
-    if options.id_column not in row.values:
+    value: Any = row.values.get(options.id_column)
+    if is_missing(value):
         return None
-    value = row.values[options.id_column]
-    if isinstance(value, str | int | float) and not isinstance(value, bool):
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if isinstance(value, str) or (is_number and abs(value) != math.inf):
         return without_credentials(str(value))
     if row.fault:
         return None
     raise ManifestError(f"{row.position}: the id is neither text nor a number")
+
+
+def is_missing(value: Any) -> bool:
+    """Whether an id is none: null, NaN, as pandas has it, or an empty text, as CSV has it."""
+    return value is None or value == "" or (isinstance(value, float) and math.isnan(value))
 
 
 def row_name(row: ManifestRow, options: ReadOptions) -> str | None:
@@ -130,16 +144,36 @@ def row_name(row: ManifestRow, options: ReadOptions) -> str | None:
 
 
 def row_image(row: ManifestRow, options: ReadOptions) -> tuple[str | None, bytes | None]:
-    """The path and the bytes of the row's image; None for empty ones. Raises BadValue."""
-    value = row.values.get(options.image_column)
+    """The path and the bytes of the row's image; None for empty ones. Raises BadValue.
+
+    A list has one image. A struct may have more fields than `bytes` and `path`. Texts may be the
+    image itself.
+    """
+    name = options.image_column
+    value = row.values.get(name)
+    if isinstance(value, list):
+        if not value:
+            raise BadValue(f"The list of images in {name!r} is empty.", "missing")
+        if len(value) > 1:
+            message = f"The list in {name!r} has {len(value)} images, and a row has one."
+            raise BadValue(message, "unsupported_format")
+        value = value[0]
     path, data = value, None
-    if isinstance(value, Mapping) and value.keys() <= {"bytes", "path"}:
+    if isinstance(value, Mapping) and value.keys() & {"bytes", "path"}:
         path, data = value.get("path"), value.get("bytes")
     elif isinstance(value, bytes):
         path, data = None, value
+    try:
+        if isinstance(data, str):  # JSON has no bytes
+            data = image_in_text(data) or decode_base64(data)
+        if isinstance(path, str) and (embedded := image_in_text(path)) is not None:
+            path, data = None, data or embedded
+    except ValueError as problem:
+        message = f"The image in {name!r} is neither base64 nor a valid `data:` address."
+        raise BadValue(message) from problem
     if isinstance(path, str | None) and isinstance(data, bytes | None):
         return path or None, data or None
-    raise BadValue(f"The image in {options.image_column!r} is neither a path nor bytes.")
+    raise WrongType(f"The image in {name!r} is neither a path nor bytes.")
 
 
 def read_prompt(row: ManifestRow, options: ReadOptions) -> str:

@@ -43,7 +43,7 @@ class Scan:
     whether only its time is; `gone` is the number of items of known files that are not there any
     more; `ignored` counts other files by ending, and `skipped` members of archives; `has_excluded`
     says whether names left images out; `hashes` are those of the ids that rows of the new files
-    give.
+    give; `has_unnamed` says whether other rows of such a file have none.
     """
 
     def __init__(self, sources: Sequence[SourceFiles], options: ReadOptions, known: pa.Table):
@@ -51,7 +51,7 @@ class Scan:
         self.changed: dict[int, bool] = {}
         self.gone = 0
         self.ignored, self.skipped = Counter[str](), Counter[str]()
-        self.has_excluded = False
+        self.has_excluded = self.has_unnamed = False
         self.hashes = array("q")
 
     def records(self) -> pa.Table:
@@ -112,6 +112,7 @@ class Scan:
             self.hashes.extend(table.scan(mark))
         self.skipped += Counter(dict(table.record.skipped or ()))
         self.has_excluded |= table.has_excluded
+        self.has_unnamed |= table.has_unnamed
         return table.record
 
     def no_input(self, *, has_only_tables: bool) -> NoInputError:

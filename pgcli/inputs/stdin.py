@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 import os
-import re
 import select
 import sys
 from collections.abc import Iterator
@@ -12,22 +11,17 @@ from itertools import chain
 from typing import Any
 
 from pgcli.errors import ManifestError, UsageError
+from pgcli.inputs.embedded import IMAGE_BYTES
 from pgcli.inputs.file_table import BYTES, LINE, FileRecord
 from pgcli.inputs.lines import MAX_LINE_BYTES, TOO_LONG, parse_object
 from pgcli.inputs.options import ALL, SOURCE, ReadOptions, named_columns, needed_columns
 from pgcli.inputs.paths import ImageLocation, display_name, locate_anywhere, url_scheme
 from pgcli.inputs.readers import ManifestRow
-from pgcli.inputs.rows import check_row, repeated_id, row_id, row_to_item
+from pgcli.inputs.rows import check_row, repeated_id, row_id, row_name, row_to_item
 from pgcli.records import MAX_IMAGE_BYTES, Fault, Item
 
 NAME = "standard input"
 CHUNK_BYTES = 64 * 2**10
-#: The first bytes of images: no path and no line of JSON begins so, and holds what follows.
-IMAGE_BYTES = re.compile(
-    rb"\xff\xd8\xff|\x89PNG\r\n\x1a\n|GIF8[79]a|RIFF....WEBP|BM....\0\0\0\0|II\*\0|MM\0\*"
-    rb"|....ftyp(?:avif|avis|mif1)|P[1-6]\s(?:#.*\n)*\s*\d+\s+\d+\s",
-    re.DOTALL,
-)
 _TOO_LARGE = Fault("too_large", f"The image is larger than {MAX_IMAGE_BYTES} bytes.")
 
 
@@ -87,6 +81,8 @@ class Stdin:
                     hint="columns need a JSON object on each line; a path alone has none",
                 )
         name = check_row(row, options)
+        if name is None and row_name(row, options) is None:
+            name = str(index)  # which no other line may have as its id
         if name is not None and not (options.repeats_ids or options.spool):
             earlier = self._ids.setdefault(hash(name), row.position)
             if earlier != row.position:

@@ -91,6 +91,7 @@ class Table:
         self.partitions = partition_columns(path)
         self._set_columns(record.columns or ())
         self.has_excluded = False  # whether names left out rows when it was scanned
+        self.has_unnamed = False  # whether some rows have an id, and others have none
         # what read the last rows of some columns: the number of the next row, and the rows
         self._streams: dict[object, tuple[int, Iterator[tuple[int, ManifestRow]]]] = {}
         if not self._is_local:
@@ -293,6 +294,7 @@ class Table:
             types = dict(zip(schema.names, schema.types, strict=True))
         sources = {column.source for column in self.kept} & types.keys()
         self.has_excluded = bool(options.names) and len(chosen) < total
+        self.has_unnamed = 0 < len(hashes) < (len(chosen) if options.names else total)
         self.record = self.record._replace(
             rows=len(chosen) if options.names else total,
             types=pa.schema([(name, types[name]) for name in sources]).serialize().to_pybytes(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import merge
@@ -47,7 +48,7 @@ class MergedRows:
         stats = self.stats = MergeStats()
         files = [ordered_rows(number, output) for number, output in enumerate(self._outputs)]
         for _, same in groupby(merge(*files, key=itemgetter(0, 1)), key=itemgetter(0)):
-            kept: dict[str, Row] = {}
+            kept: dict[str | None, Row] = {}
             first: MergeRow | None = None
             for file_row in same:
                 first = first or file_row
@@ -59,9 +60,9 @@ class MergedRows:
                 yield row
 
 
-def add_row(kept: dict[str, Row], row: Row, stats: MergeStats) -> None:
+def add_row(kept: dict[str | None, Row], row: Row, stats: MergeStats) -> None:
     """Keep the row unless an earlier one of its prompt has an answer."""
-    prompt = prompt_of(row)
+    prompt = key_text(prompt_of(row))
     before = kept.get(prompt)
     if before is None:
         kept[prompt] = row
@@ -124,7 +125,13 @@ def content(row: Row) -> tuple[Any, ...]:
 
 
 Pair = tuple[Row | None, Row | None]
-Key = tuple[object, object]
+Key = tuple[str | None, str | None]
+
+
+def key_text(value: Any) -> str | None:
+    """An id or a prompt as rows are joined by it: text, also where another program wrote JSON."""
+    is_text = value is None or isinstance(value, str)
+    return value if is_text else json.dumps(value, sort_keys=True, default=str)
 
 
 def paired_rows(first: Iterable[Row], second: Iterable[Row]) -> Iterator[Pair]:
@@ -138,7 +145,7 @@ def paired_rows(first: Iterable[Row], second: Iterable[Row]) -> Iterator[Pair]:
         for side, row in enumerate(pair):
             if row is None:
                 continue
-            key = (row["id"], prompt_of(row))
+            key = (key_text(row["id"]), key_text(prompt_of(row)))
             matches = waiting[1 - side].get(key)
             if matches is None:
                 waiting[side].setdefault(key, []).append(row)

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,7 +28,7 @@ from tests.inputs.items import faults, ids, items, reloaded, touch
 from tests.support.awkward import drawing, encoded, unprivileged
 from tests.support.time_limits import processor_time_below
 
-ADDRESSES = ["http://x/a.jpg", "s3://b/k", "HTTPS://x", "data:image/png,x"]
+ADDRESSES = ["http://x/a.jpg", "s3://b/k", "HTTPS://x"]
 ADDRESSES += ["http://169.254.169.254/latest/meta-data/", "gs://b/k", "hf://datasets/x", "ftp://x"]
 OUTSIDE = ReadOptions(allow_outside_root=True)
 
@@ -300,6 +302,42 @@ class TestManifests:
         kept = Inventory.scan(names, reading).kept_table(0, 5)
         assert kept.to_pydict() == {"source": found}
 
+    @pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
+    def test_missing_ids_of_pandas_are_no_ids(self, kind):
+        ids_ = {"numbers": [1, np.nan, 3], "texts": ["x", None, np.nan]}
+        ids_ |= {"times": [pandas.Timestamp(0), pandas.NaT, pandas.Timestamp(10**9)]}
+        frame = pandas.DataFrame({"image": ["a.png", "b.png", "c.png"], **ids_})
+        frame["nullable"] = pandas.array([7, None, 9], "Int64")
+        if kind == "parquet":
+            frame.to_parquet("m.parquet")
+        elif kind == "csv":
+            frame.to_csv("m.csv", index=False)
+        else:
+            frame.to_json("m.jsonl", orient="records", lines=True, date_format="iso")
+        named = {name: ids(f"m.{kind}", reading=ReadOptions(id_column=name)) for name in frame}
+        assert named["numbers"] == ["1.0", "b.png", "3.0"]
+        assert named["texts"] == ["x", "b.png", "c.png"]
+        assert named["times"][1] == "b.png"
+        assert named["nullable"] == ["7", "b.png", "9"]
+
+    @pytest.mark.parametrize("type_", [pa.float64(), pa.float32(), pa.float16()])
+    def test_nan_is_no_id(self, type_):
+        values = pa.array(np.array([1, np.nan, 3, np.nan]), pa.float64()).cast(type_)
+        assert ids(parquet(image=["a", "b", "c", "d"], id=values)) == ["1.0", "b", "3.0", "d"]
+        assert ids(parquet(image=[b"x"] * 4, id=values)) == ["1.0", "1", "3.0", "3"]
+
+    def test_index_in_place_of_an_id_may_not_be_the_id_of_another_row(self, set_stdin):
+        assert ids(parquet(image=[b"x"] * 3, id=[5, None, 1000])) == ["5", "1", "1000"]
+        assert ids(parquet(image=[b"x"] * 2, id=["0", None])) == ["0", "1"]
+        assert ids(parquet(image=["a", "b"], id=["1", None])) == ["1", "b"]
+        name = parquet(image=[b"x"] * 4, id=[1, 2, None, 4])
+        with pytest.raises(ManifestError, match=r"the id '2' is given twice: row 2 .* and row 3"):
+            Inventory.scan([name])
+        assert len(ids(name, reading=ReadOptions(repeats_ids=True))) == 4
+        set_stdin(b'{"image": "a", "id": 1}\n{"image": {"bytes": "eA=="}}\n')
+        with pytest.raises(ManifestError, match="'1' is given twice: standard input, line 1"):
+            list(Inventory.scan(["-"]))
+
     def test_unknown_column_of_ids_is_refused_with_the_existing_ones(self):
         for name in (parquet(image=["a"], size=[3]), json_lines({"image": "a", "size": 3})):
             with pytest.raises(UsageError, match="nope") as caught:
@@ -327,7 +365,6 @@ class TestManifests:
             (b'{"image": "a.jpg", "image": "b.jpg"}\n', "twice"),
             (b'{"image": "\\ud800.jpg"}\n', "surrogate"),
             (b'{"image": 5}\n', "line 1"),
-            (b'{"image": "a.jpg", "id": null}\n', "line 1"),
             (b'{"image": "a.jpg", "id": true}\n', "line 1"),
             (b'{"image": "a\xff.jpg"}\n', "UTF-8"),
             ('{"image": "a.jpg"}\n'.encode("utf-16"), "UTF-16"),
@@ -336,7 +373,12 @@ class TestManifests:
             (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, "line 1"),
             (b'{"image": "a.jpg", "a": ' + b"[" * 64 + b"]" * 64 + b"}\n", "line 1.*deeply"),
             (b'{"image": "a.jpg", "a": ' + b'{"b":' * 900 + b"1" + b"}" * 901, "line 1.*deeply"),
-            (b'{"image": ' + b"9" * 5000 + b"}\n", "line 1"),
+            (b'{"image": ' + b"9" * 5000 + b"}\n", "line 1: it has a number of too many digits$"),
+            (b'{"image": "a", "id": 1e400}\n', "line 1: it has the number 1e400, which is out of"),
+            (
+                b'{"image": "a", "x": [-' + b"9" * 250 + b".5E70]}",
+                "the number -9{39}, which is out",
+            ),
         ],
     )
     def test_broken_line_is_named(self, text, word):
@@ -502,7 +544,8 @@ class TestManifests:
 
 SAFE = st.characters(exclude_categories=["Cs"], exclude_characters="\0")
 NAMES = st.text(SAFE, min_size=1).filter(lambda text: ":" not in text)
-ROWS = st.lists(st.tuples(NAMES, st.text(SAFE)), min_size=1, unique_by=lambda row: row[1])
+IDS = st.text(SAFE, min_size=1)
+ROWS = st.lists(st.tuples(NAMES, IDS), min_size=1, unique_by=lambda row: row[1])
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -71,7 +71,7 @@ def test_json_id_names_a_sample():
     assert ids("x.tar") == ["x", "y"]
 
 
-@pytest.mark.parametrize("bad", ["null", "{}", "[1]", "true", "NaN"])
+@pytest.mark.parametrize("bad", ["{}", "[1]", "true"])
 def test_invalid_sample_id_is_refused_in_a_named_column(bad):
     tar(("1.jpg", JPEG), ("1.json", f'{{"id": {bad}, "no": {bad}}}'.encode()))
     assert ids("x.tar") == ["x.tar/1.jpg"]
@@ -215,7 +215,7 @@ def test_file_that_is_not_an_archive_is_refused_by_name(name, data):
         (b"[" * 5000, "The sample's .json is nested too deeply."),
         (b'{"a": 1, "a": 2}', "The sample's .json gives a key twice."),
         (b'{"a": "\\ud800"}', "The sample's .json escapes half of a surrogate pair."),
-        (b'{"a": ' + b"9" * 5000 + b"}", "The sample's .json cannot be read: Exceeds the limit"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "The sample's .json has a number of too many digits."),
         (b" " * (2**24 + 1), "The sample's .json is longer than 16 MiB."),
     ],
 )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pgcli.errors import UsageError
+from pgcli.foreign_text import LFS_HINT, LFS_MESSAGE, is_lfs_pointer
 from pgcli.inputs.readers import InputFile, error_text
 from pgcli.printable import encodable, is_deep
 from pgcli.stores.files import open_regular
@@ -29,6 +30,8 @@ def read_document(file: InputFile | Path, max_bytes: int, *, hint: str) -> Any:
         if len(data) > max_bytes:
             limit = f"{max_bytes / 2**20:,.0f} MiB"
             raise UsageError(f"{file} is larger than {limit}", hint="split it into several files")
+        if is_lfs_pointer(data):
+            raise UsageError(f"{file} {LFS_MESSAGE}", hint=LFS_HINT)
         document = json.loads(data, parse_int=parse_int)
     except OSError as problem:
         raise UsageError(f"{file} cannot be read: {error_text(problem)}", hint=hint) from problem
