@@ -13,7 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from pgcli.errors import InvalidCheckpoint
-from pgcli.foreign_text import decode_text, number_reason
+from pgcli.foreign_text import (
+    LFS_HEAD_BYTES,
+    LFS_HINT,
+    LFS_MESSAGE,
+    decode_text,
+    is_lfs_pointer,
+    number_reason,
+)
 from pgcli.printable import encodable
 from pgcli.stores import files as regular_files
 from pgcli.stores.files import NotRegularFileError, open_regular
@@ -28,7 +35,8 @@ MAX_CACHED = 1000
 def open_model_file(file: Path) -> BufferedReader:
     """The file, opened for reading. Raises InvalidCheckpoint with the reason and the remedy."""
     try:
-        return open_regular(file)
+        stream = open_regular(file)
+        head = stream.peek(LFS_HEAD_BYTES)
     except FileNotFoundError as error:
         raise InvalidCheckpoint(f"{file} is missing", hint="download the model again") from error
     except NotRegularFileError as error:
@@ -37,6 +45,10 @@ def open_model_file(file: Path) -> BufferedReader:
         ) from error
     except OSError as error:
         raise unreadable(file, error) from error
+    if is_lfs_pointer(head):
+        stream.close()
+        raise InvalidCheckpoint(f"{file} {LFS_MESSAGE}", hint=LFS_HINT)
+    return stream
 
 
 def unreadable(file: Path, error: OSError) -> InvalidCheckpoint:

@@ -12,6 +12,19 @@ Pairs = tuple[tuple[str, str], ...]
 Fused = tuple[str, tuple[tuple[str, int], ...]]
 QKV: Fused = (".qkv_proj.", ((".q_proj.", 1), (".k_proj.", 1), (".v_proj.", 1)))
 GATE_UP: Fused = (".gate_up_proj.", ((".gate_proj.", 1), (".up_proj.", 1)))
+#: What wrappers of a model put into the names of its tensors: DataParallel and PEFT before them,
+#: torch.compile, FSDP and activation checkpointing before the names of any module.
+_WRAPPERS = re.compile(
+    r"^((module|base_model\.model)\.)+|(?<![^.])_(orig_mod|fsdp_wrapped_module|"
+    r"checkpoint_wrapped_module)\."
+)
+
+
+def without_wrappers(name: str) -> str:
+    """A tensor's name without what DataParallel, PEFT, torch.compile and FSDP put into it."""
+    while (plain := _WRAPPERS.sub("", name)) != name:
+        name = plain
+    return name
 
 
 @dataclass(frozen=True, slots=True)

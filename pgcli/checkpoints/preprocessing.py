@@ -56,6 +56,7 @@ class ImageProcessor:
     int_is_square: bool = True
 
 
+SIDES = ("height", "width")
 _SQUARE = MappingProxyType({"height": 224, "width": 224})
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
@@ -121,6 +122,19 @@ class _Settings:
             raise InvalidCheckpoint(f"{self.name}: {key} = {brief(value)} is not supported")
         return value
 
+    def check_side(self, key: str, size: Any, side: int) -> None:
+        """Raise InvalidCheckpoint for a `size` other than the square of the model's resolution."""
+        if size == {"height": side, "width": side}:
+            return
+        stated = brief(size)
+        if isinstance(size, dict) and size.keys() == {*SIDES}:
+            stated = f"{brief(size['height'])} x {brief(size['width'])}"
+        raise InvalidCheckpoint(
+            f"{self.name}: {key} is {stated}, and the model's resolution is {side} x {side}",
+            hint="the file is of another checkpoint: replace it by the model's own; without it, "
+            f"images are prepared as usual for its kind, at {side} x {side}",
+        )
+
 
 def _parse(name: str, values: Any, resolution: int, family: str | None) -> Preprocessing:
     settings = _Settings(name, values)
@@ -136,10 +150,11 @@ def _parse(name: str, values: Any, resolution: int, family: str | None) -> Prepr
     if (processor.crop is not None) if crops is None else crops:
         side, keeps_aspect = _size_before_crop(settings, processor, resolution)
         return replace(preprocessing, resize_to=side, keeps_aspect=keeps_aspect)
-    square = {"height": resolution, "width": resolution}
-    size = settings.get("size", lambda size: _sides(size, processor) == square)
-    if size is None and family is not None and processor.size != square:
-        raise InvalidCheckpoint(f"{name} has no size, and the model's is {resolution}")
+    size = values.get("size")
+    if size is not None:
+        settings.check_side("size", _sides(size, processor), resolution)
+    elif family is not None:
+        settings.check_side("its default size", dict(processor.size), resolution)
     return preprocessing
 
 
@@ -166,11 +181,10 @@ def _size_before_crop(
     settings: _Settings, processor: ImageProcessor, resolution: int
 ) -> tuple[int, bool]:
     """The side that images are resized to before the crop, and whether it is the shorter one."""
-    crop = settings.get("crop_size", lambda size: _square_side(size) == resolution)
-    if crop is None and processor.crop != resolution:
-        raise InvalidCheckpoint(
-            f"{settings.name} has no crop_size, and the model's is {resolution}"
-        )
+    crop = settings.values.get("crop_size")
+    side = processor.crop if crop is None else _square_side(crop)
+    key = "its default crop_size" if crop is None else "crop_size"
+    settings.check_side(key, crop if side is None else dict.fromkeys(SIDES, side), resolution)
     size = settings.values.get("size")
     sides = _sides(size or dict(processor.size), processor)
     side = sides.get("shortest_edge", sides.get("height", 0))

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import warnings
 from collections.abc import Callable, Collection
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -39,11 +42,27 @@ PICKLES = (".bin", ".pt", ".ckpt", ".pth")
 def weight_files(folder: Path) -> list[Path]:
     """The files with the weights of a model in a folder.
 
-    They are the shards of the index; without an index `model.safetensors`, or else every
-    safetensors file. Raises InvalidCheckpoint if there are none, or if a shard is missing.
+    They are `model.safetensors`, or else the shards of the index, or else every safetensors file,
+    as in transformers. Raises InvalidCheckpoint if there are none, or if a shard is missing.
     """
-    names = _weight_names(str(folder), file_names(folder), folder.joinpath)
+    files = file_names(folder)
+    names = _weight_names(str(folder), files, folder.joinpath)
+    if names == [SINGLE] and INDEX in files:
+        _warn_of_stale_index(folder)
     return [folder / name for name in names]
+
+
+@cache  # one run asks for the files several times
+def _warn_of_stale_index(folder: Path) -> None:
+    """Warn of an index beside `model.safetensors` that is not of this file."""
+    with suppress(InvalidCheckpoint):
+        if set(weight_map(folder / INDEX).values()) == {SINGLE}:
+            return
+    warnings.warn(
+        f"{folder}: {SINGLE} is read, as transformers does; {INDEX}, which names other files, is "
+        "ignored",
+        stacklevel=1,
+    )
 
 
 def total_bytes(folder: Path) -> int:
@@ -125,6 +144,8 @@ def _weight_names(
     """The names of a model's weight files; those of open_clip only where transformers' are not."""
     if is_open_clip(names) and OPEN_CLIP_SINGLE in names:
         return [OPEN_CLIP_SINGLE]
+    if SINGLE in names:  # other files may be an adapter, or of another model or save
+        return [SINGLE]
     if INDEX in names:
         shards = sorted(set(weight_map(path_of(INDEX)).values()))
         for shard in shards:
@@ -135,8 +156,6 @@ def _weight_names(
                     "missing file to the owner",
                 )
         return shards
-    if SINGLE in names:  # other files may be an adapter or another model's weights
-        return [SINGLE]
     files = [name for name in sorted(names) if SHARD_NAME.fullmatch(name)]
     if not files:
         raise _no_weights(repository, names, "model")

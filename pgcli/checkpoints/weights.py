@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from pgcli.checkpoints.families.paligemma import NAMES as PALIGEMMA
-from pgcli.checkpoints.names import QKV, TensorNames
+from pgcli.checkpoints.names import QKV, TensorNames, without_wrappers
 from pgcli.checkpoints.safetensors_files import (
     TensorInfo,
     check_dtype,
@@ -22,7 +23,7 @@ from pgcli.checkpoints.safetensors_files import (
     read_tensor,
     tensors_equal,
 )
-from pgcli.checkpoints.weight_files import INDEX, weight_files, weight_map
+from pgcli.checkpoints.weight_files import INDEX, SINGLE, weight_files, weight_map
 from pgcli.errors import InvalidCheckpoint
 from pgcli.model.classifier import ImageClassifier
 from pgcli.model.config import ClassifierConfig, PaliGemmaConfig, TwoTowersConfig
@@ -31,6 +32,12 @@ from pgcli.model.two_towers import TwoTowers
 
 HEAD = "decoder.lm_head.weight"
 EMBEDDING = "decoder.embed_tokens.weight"
+
+#: Names of tensors where PEFT has put its matrices beside the weights of the model.
+UNMERGED = re.compile(r"\.(lora_\w+|base_layer|original_module|modules_to_save)\.")
+UNMERGED_HINT = (
+    "the model was saved with an adapter that is not merged: save it after PEFT's merge_and_unload"
+)
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -162,18 +169,19 @@ def _find_tensors(folder: Path, names: TensorNames) -> dict[str, TensorInfo]:
     tensors: dict[str, TensorInfo] = {}
     for file in weight_files(folder):
         for tensor in read_headers(file):
-            if names.is_unused(tensor.name):
+            plain = without_wrappers(tensor.name)
+            if names.is_unused(plain):
                 continue
-            name = names.canonical(tensor.name)
+            name = names.canonical(plain)
             if name in tensors:
                 raise InvalidCheckpoint(
                     f"{tensor.name} is stored twice, also as {tensors[name].name}"
                 )
             tensors[name] = tensor
-    if (folder / INDEX).exists():
+    if (folder / INDEX).exists() and not (folder / SINGLE).exists():
         by_name = {tensor.name: tensor for tensor in tensors.values()}
         for name, file_name in weight_map(folder / INDEX).items():
-            if names.is_unused(name):
+            if names.is_unused(without_wrappers(name)):
                 continue
             if name not in by_name or by_name[name].file.name != file_name:
                 raise InvalidCheckpoint(f"{INDEX} says that {name} is in {file_name}; it is not")
@@ -217,7 +225,8 @@ def _check_tensors(
     for name, tensor in stored.items():
         if name not in slices:
             raise InvalidCheckpoint(
-                f"{tensor.name} in {tensor.file.name} is not a tensor of the model"
+                f"{tensor.name} in {tensor.file.name} is not a tensor of the model",
+                hint=UNMERGED_HINT if UNMERGED.search(tensor.name) else "",
             )
         check_dtype(tensor)
         expected = slices[name].stored_shape

@@ -137,6 +137,43 @@ class TestNames:
         assert_same(model, loaded(tiny))
 
 
+WRAPPERS = {
+    "DataParallel": lambda name: f"module.{name}",
+    "torch.compile": lambda name: f"_orig_mod.{name}",
+    "both": lambda name: f"module._orig_mod.{name}",
+    "the other way round": lambda name: f"_orig_mod.module.{name}",
+    "PEFT": lambda name: f"base_model.model.{name}",
+    "a compiled layer": lambda name: name.replace(".layers.0.", ".layers.0._orig_mod."),
+    "FSDP": lambda name: (
+        "_fsdp_wrapped_module." + name.replace("s.1.", "s.1._fsdp_wrapped_module.")
+    ),
+    "checkpointing": lambda name: name.replace("s.0.", "s.0._checkpoint_wrapped_module."),
+}
+
+
+class TestWrappers:
+    @pytest.mark.parametrize("wrapper", WRAPPERS)
+    @pytest.mark.parametrize("layout", ["hub", "transformers 5 as in memory"])
+    def test_names_of_a_wrapped_model_are_read(self, folder, stored, tiny, wrapper, layout):
+        renamed = {}
+        for name, tensor in stored.items():
+            for prefix, other in LAYOUTS[layout]:
+                if name.startswith(prefix):
+                    name = other + name.removeprefix(prefix)
+                    break
+            renamed[WRAPPERS[wrapper](name)] = tensor
+        assert renamed.keys() != stored.keys()
+        save_file(renamed, folder / "model.safetensors")
+        assert_same(loaded(folder), loaded(tiny))
+
+    @pytest.mark.parametrize("kind", ["lora_A.default.weight", "base_layer.weight"])
+    def test_model_with_an_adapter_that_is_not_merged_says_so(self, write, stored, kind):
+        name = f"base_model.model.{UP.removesuffix('weight')}{kind}"
+        with pytest.raises(InvalidCheckpoint) as caught:
+            loaded(write(stored | {name: torch.ones(4, 48)}))
+        assert "merge_and_unload" in caught.value.hint
+
+
 class TestFiles:
     def shards(self, folder, stored, count=3):
         names = [f"model-{n + 1:05}-of-{count:05}.safetensors" for n in range(count)]
@@ -189,6 +226,52 @@ class TestFiles:
         assert f"{NORM} is in {other}; it is not" in refusal()
         self.index(folder, home | {"language_model.model.made_up": other})
         assert "language_model.model.made_up is in" in refusal()
+
+    @pytest.mark.parametrize(
+        "shards",
+        [
+            {NORM: "model-00001-of-00002.safetensors"},
+            {NORM: "model-00001-of-00001.safetensors"},
+            {"language_model.model.made_up": "model.safetensors", NORM: "other.safetensors"},
+            {},
+        ],
+        ids=["lost shards", "whole shard", "mixed", "empty"],
+    )
+    def test_index_of_another_save_is_ignored_with_one_line(self, write, stored, tiny, shards):
+        """As in transformers, which prefers model.safetensors."""
+        folder = write()
+        save_file({NORM: stored[NORM] + 1}, folder / "model-00001-of-00001.safetensors")
+        self.index(folder, shards)
+        with pytest.warns(UserWarning, match="model.safetensors is read, as transf") as caught:
+            assert_same(loaded(folder), loaded(tiny))
+        assert len(caught) == 1
+        reference = transformers.PaliGemmaForConditionalGeneration.from_pretrained(
+            folder, dtype=torch.float32
+        )
+        norm = reference.model.language_model.norm.weight
+        assert torch.equal(norm, loaded(folder).decoder.norm.weight)
+
+    def test_index_of_the_only_file_says_nothing(self, write, stored, recwarn):
+        folder = write()
+        self.index(folder, dict.fromkeys(stored, "model.safetensors"))
+        loaded(folder)
+        assert not recwarn
+
+    @pytest.mark.parametrize(
+        "file",
+        ["model.safetensors", "config.json", "tokenizer.json", INDEX, "generation_config.json"],
+    )
+    def test_git_lfs_pointers_are_named_with_their_remedy(self, write, folder, stored, file):
+        write()
+        if file == INDEX:
+            self.shards(folder, stored)
+            (folder / "model.safetensors").unlink()
+        (folder / file).write_text(
+            "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 132735\n"
+        )
+        with pytest.raises(InvalidCheckpoint, match="is a Git LFS pointer") as caught:
+            loader.load(Checkpoint("model", folder), device="cpu", batch_size=1)
+        assert "git lfs pull" in caught.value.hint
 
     def test_a_missing_shard_is_named(self, folder, stored, refusal):
         home = self.shards(folder, stored)
@@ -543,11 +626,6 @@ class TestPreprocessing:
             ("do_normalize", False),
             ("do_center_crop", True),
             ("do_pad", True),
-            ("size", {"height": 224, "width": 224}),
-            ("size", {"height": [56], "width": [56]}),
-            ("size", {"shortest_edge": 56}),
-            ("size", 56),
-            ("size", {"height": 56, "width": 56, "longest_edge": 56}),
             ("resample", 6),
             ("resample", [3]),
             ("rescale_factor", 1 / 127.5),
@@ -566,6 +644,26 @@ class TestPreprocessing:
         write()
         configure("preprocessor_config.json", **{key: value})
         assert f"preprocessor_config.json: {key} = " in refusal()
+
+    @pytest.mark.parametrize(
+        ("size", "shown"),
+        [
+            ({"height": 224, "width": 224}, "224 x 224"),
+            ({"height": [56], "width": [56]}, "[56] x [56]"),
+            ({"height": 56, "width": 64}, "56 x 64"),
+            ({"shortest_edge": 56}, "{'shortest_edge': 56}"),
+            (56, "{'shortest_edge': 56}"),
+            ({"height": 56, "width": 56, "longest_edge": 56}, "{'height': 56, 'longest"),
+        ],
+    )
+    def test_processor_of_another_resolution_is_named_with_both(
+        self, folder, configure, write, refusal, size, shown
+    ):
+        write()
+        configure("preprocessor_config.json", size=size)
+        message = refusal()
+        assert f"preprocessor_config.json: size is {shown}" in message
+        assert message.endswith("and the model's resolution is 56 x 56")
 
     @pytest.mark.parametrize("value", [7, "x", []])
     def test_an_invalid_image_processor_section_is_refused(self, write, configure, refusal, value):

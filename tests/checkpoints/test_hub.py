@@ -176,7 +176,8 @@ def blob(file):
 #: What is fetched of repositories, and what else they have.
 FETCHED = {
     "one file": (MODEL, {}),
-    "shards": (SHARDED, {WEIGHTS: b"the same, consolidated", "more.safetensors": b"x"}),
+    "shards": (SHARDED, {"more.safetensors": b"x"}),
+    "one file and shards": (MODEL | {INDEX: SHARDED[INDEX]}, SHARDED),  # as transformers has it
     "an adapter": (ADAPTER, SMALL),
     "open_clip": (OPEN_CLIP, {"open_clip_pytorch_model.bin": b"a pickle"}),
     "a classifier": (CLASSIFIER, {}),
