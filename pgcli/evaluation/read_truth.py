@@ -12,11 +12,13 @@ from pgcli.evaluation.truth_documents import add_document
 from pgcli.examples import ExampleColumns, classes_of, without_blanks
 from pgcli.inputs import ReadOptions
 from pgcli.inputs.listing import locate_source, usage_errors
+from pgcli.inputs.options import REGION
 from pgcli.inputs.paths import display_path
 from pgcli.inputs.readers import InputFile, ManifestRow, manifest_ending
 from pgcli.inputs.rows import row_name
 from pgcli.inputs.tables import open_table
 from pgcli.output.reader import read_results, state_folder
+from pgcli.regions import location_values, parse_region, with_locations
 from pgcli.stores import Reader
 from pgcli.tasks.question import normalize
 
@@ -92,8 +94,21 @@ def add_row(
     example = known.read(row, where)
     truths.choices.update(example.choices)
     truths.has_prompts |= example.prompt is not None
-    prompt = None if example.prompt is None else normalize(example.prompt)
+    prompt = None if example.prompt is None else prompt_of(example.prompt, row)
     truths.add((id_, prompt), truth_of(example, group_values(row)))
+
+
+def prompt_of(prompt: str, row: Mapping[str, Any]) -> str:
+    """The prompt as rows of results show it: with the locations of the row's region, if it says
+    that and the size of the image.
+    """
+    prompt = normalize(prompt)
+    try:
+        region = parse_region(row.get(REGION))
+        values = location_values(region, int(row["width"]), int(row["height"]))
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return prompt
+    return prompt if values is None else with_locations(prompt, values)
 
 
 def table_rows(file: InputFile, truths: Truths) -> Iterator[ManifestRow]:

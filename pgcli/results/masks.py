@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from pgcli.images import ImageLimits
-from pgcli.records import Rle
+from pgcli.records import Region, Rle
 from pgcli.rle import decode
 
 MAX_SIDES = 1 << 20  # pixel sides of all contours; a mask with more is noise, and has none
 MAX_CONTOURS = 64  # the largest ones; masks of the model have 64 pixels a side and few contours
 MAX_BRIDGE_POINTS = 512  # points of a contour that are tried as the end of a bridge
+
+#: By how much a point may move without passing the centre of a pixel. A polygon has the centres on
+#: its left and upper sides, and not those on the others.
+HALF_PIXEL, UNDER_HALF = 0.5, math.nextafter(0.5, 0.0)
 
 
 def pixels(mask: Rle) -> np.ndarray:
@@ -62,16 +68,40 @@ def without_straight_points(contour_n2: np.ndarray) -> np.ndarray:
     return corners_n2
 
 
-def polygon(mask: Rle) -> np.ndarray:
+def polygon(mask: Rle, extent: Region | None = None) -> np.ndarray:
     """The mask as one closed polygon as YOLO and Label Studio have it, (n, 2) of x, y in pixels.
 
     It contains the centres of the mask's pixels and of no others. Parts and holes are joined by
-    bridges of no width, as Ultralytics joins COCO's polygons. Empty for an empty mask.
+    bridges of no width, as Ultralytics joins COCO's polygons. Empty for an empty mask. With an
+    `extent`, that of the polygon from which the mask was filled, the polygon reaches as far.
     """
     merged = np.empty((0, 2))
     for contour in sorted(contours(mask), key=area, reverse=True)[:MAX_CONTOURS]:
         merged = bridged(merged, contour) if len(merged) else contour
-    return merged
+    return fitted(merged, extent) if extent and len(merged) else merged
+
+
+def fitted(polygon_n2: np.ndarray, extent: Region) -> np.ndarray:
+    """The polygon with this extent: what is less than half a pixel outside is cut off, so that no
+    centre of a pixel changes sides, and lines of no width reach what is further out.
+    """
+    for number, edge in enumerate(extent):
+        axis, outwards = number % 2, -1 if number < 2 else 1
+        beyond = (polygon_n2[:, axis] - edge) * outwards
+        farthest = int(beyond.argmax())
+        if beyond[farthest] < 0:
+            tip = polygon_n2[farthest].copy()
+            tip[axis] = edge
+            polygon_n2 = np.insert(polygon_n2, farthest + 1, [tip, polygon_n2[farthest]], axis=0)
+        elif beyond[farthest] <= (HALF_PIXEL if number < 2 else UNDER_HALF):
+            following, next_n2 = np.roll(beyond, -1), np.roll(polygon_n2, -1, axis=0)
+            crossing = np.flatnonzero(beyond * following < 0)
+            share = (beyond[crossing] / (beyond - following)[crossing])[:, None]
+            cuts_n2 = polygon_n2[crossing] + share * (next_n2 - polygon_n2)[crossing]
+            polygon_n2 = np.insert(polygon_n2, crossing + 1, cuts_n2, axis=0)
+            inwards = np.minimum(polygon_n2[:, axis] * outwards, edge * outwards)
+            polygon_n2[:, axis] = inwards * outwards
+    return polygon_n2
 
 
 def area(contour_n2: np.ndarray) -> float:

@@ -25,13 +25,14 @@ from pgcli.images import ImageHeader, Size
 from pgcli.images.errors import ImageError
 from pgcli.inputs import Inventory, ReadOptions
 from pgcli.inputs.lines import MAX_LINE_BYTES
+from pgcli.inputs.options import REGION
 from pgcli.inputs.paths import display_name, parse_path, url_scheme
 from pgcli.inputs.readers import InputFile, error_text, manifest_ending
 from pgcli.output.lines import parse_row
 from pgcli.output.reader import REQUIRED, read_results
 from pgcli.parsing import detection_text
 from pgcli.records import COLUMNS, Box, Fault, Item
-from pgcli.regions import location_values, with_locations
+from pgcli.regions import location_values, parse_region, with_locations
 from pgcli.results.frames import (
     OUTSIDE_PIXELS,
     TURNED,
@@ -437,7 +438,15 @@ def annotated_items(
         fields = fields_of(row, options, str(path))
         if prompt is not None:
             fields = {name: value for name, value in fields.items() if name != "prompt"}
-        yield Item(number, row["id"], row["image"], images[row["id"]], fields=fields)
+        region = row.get(REGION)
+        yield Item(
+            number,
+            row["id"],
+            row["image"],
+            images[row["id"]],
+            region=region and parse_region(region),
+            fields=fields,
+        )
     for count, text in rows.notes(settings.counts):
         if count:
             on_event(Message(f"{path}: {note(count, text)}"))

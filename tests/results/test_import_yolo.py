@@ -118,3 +118,22 @@ def test_labels_of_the_command_line_do_not_hide_the_keypoints(tmp_path):
     settings = ImportSettings(tmp_path, labels=("one", "two"))
     (image,) = yolo.read(tmp_path, settings).images
     assert [(box.label, box.xmin, box.mask) for box in image.boxes] == [("two", 24, None)]
+
+
+def test_import_export_import_is_equal(cli, workdir):
+    names = "names: [dog, bird, cat]\n"
+    polygons = (
+        "0 0.1 0.1 0.87 0.3333 0.3 0.93\n2 0.05 0.2 0.9 0.21 0.5 0.31 0.5 0.3\n"
+        "0 0.25 0 0.5 0.25 0.25 0.5 0 0.25\n2 0.1 0.1 0.9 0.1 0.9 0.2 0.1 0.2\n"
+        "2 0.501 0.501 0.502 0.501 0.502 0.502 0.501 0.502"
+    )
+    read(workdir, names, a=polygons, b="2 0.123456 0.3 0.2 0.1", c="")
+    Image.new("RGB", (4032, 3024)).save("images/a.png")
+    assert cli("import", ".", "--from", "yolo", "-o", "truth.jsonl")[0] == 0
+    for output in ("first", "second"):
+        assert cli("export", "truth.jsonl", "--to", "yolo", "-o", output)[0] == 0
+        words = ("--from", "yolo", "-o", "again.jsonl", "--root", ".", "--overwrite")
+        assert cli("import", output, *words)[0] == 0
+        code, out, _ = cli("diff", "truth.jsonl", "again.jsonl")
+        assert code == 0, out
+        Path("again.jsonl").rename("truth.jsonl")

@@ -12,6 +12,7 @@ from PIL import Image, ImageDraw
 from pycocotools import mask as coco_masks
 
 from pgcli.records import Rle
+from pgcli.results.imports.shapes import bounds, fill
 from pgcli.results.masks import MAX_BRIDGE_POINTS, contours, polygon
 from pgcli.rle import decode, encode
 from tests.support.exporting import SIZES, exported, overlap, plain, saved, segmented, shape
@@ -53,6 +54,21 @@ def test_polygon_contains_exactly_the_pixel_centres_of_its_mask(mask):
         y, x = numpy.nonzero(mask)
         assert points.min(axis=0).tolist() == [x.min(), y.min()]
         assert points.max(axis=0).tolist() == [x.max() + 1, y.max() + 1]
+
+
+@given(
+    points=st.lists(st.tuples(*[st.integers(-10, 90).map(lambda x: x / 2)] * 2), min_size=3),
+    size=st.tuples(st.integers(1, 40), st.integers(1, 30)),
+)
+def test_polygon_with_an_extent_reaches_as_far_and_has_the_same_pixels(points, size):
+    outline_n2 = numpy.array(points)
+    mask = fill([outline_n2], size, "it")
+    if mask is not None:
+        left, top, right, bottom = bounds([outline_n2])
+        extent = max(left, 0.0), max(top, 0.0), min(right, size[0]), min(bottom, size[1])
+        fitted_n2 = polygon(mask, extent)
+        assert bounds([fitted_n2]) == extent
+        assert fill([fitted_n2], size, "it") == mask
 
 
 def test_polygon_has_few_points():

@@ -296,6 +296,10 @@ def test_annotations_of_other_tools_are_read_where_they_are(store):
     task = {"data": {"image": "a.png"}, "annotations": [{"result": [region]}]}
     Path("tasks.json").write_text(json.dumps([task]))
     assert said(answers(store, "tasks.json")) == [("a.png", "detect star", STAR_TEXT)]
+    text = region | {"type": "textarea", "value": {**value, "text": ["a blue one"]}}
+    Path("tasks.json").write_text(json.dumps([task | {"annotations": [{"result": [text]}]}]))
+    prompt = "caption en <loc0102><loc0102><loc0512><loc0512>"
+    assert said(answers(store, "tasks.json")) == [("a.png", prompt, "a blue one")]
     for folder in ("images", "labels"):
         Path("yolo", folder).mkdir(parents=True)
     Path("a.png").rename("yolo/images/a.png")

@@ -10,6 +10,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from pgcli.box_filter import NO_FILTER, BoxFilter, box_of
 from pgcli.errors import UsageError
 from pgcli.output.reader import Row, read_results
@@ -21,7 +23,8 @@ from pgcli.rows import BASE_OF_TASK, json_safe, task_of
 
 class ExportBox(NamedTuple):
     """A box: label, left, top, width and height in pixels, score, mask if it was decoded, and
-    confidence if it is known.
+    confidence if it is known. `is_outlined` is true if the mask is not a model's, but that of the
+    polygon, brush or run lengths of an annotation, whose extent is the box.
     """
 
     label: str
@@ -32,6 +35,16 @@ class ExportBox(NamedTuple):
     score: float | None
     mask: Rle | None
     confidence: float | None = None
+    is_outlined: bool = False
+
+    def outline(self) -> np.ndarray:
+        """The polygon of the mask, (n, 2) in pixels; empty without a mask."""
+        from pgcli.results.masks import polygon
+
+        if self.mask is None:
+            return np.empty((0, 2))
+        corners = (self.left, self.top, self.left + self.width, self.top + self.height)
+        return polygon(self.mask, corners if self.is_outlined else None)
 
 
 def row_boxes(row: Row) -> Iterator[ExportBox]:
@@ -49,7 +62,8 @@ def row_boxes(row: Row) -> Iterator[ExportBox]:
         width, height = round(right - left, 9), round(bottom - top, 9)
         if width > 0 and height > 0:
             numbers = (left, top, width, height, box.get("score"))
-            yield ExportBox(box["label"], *numbers, mask, box.get("confidence"))
+            is_outlined = mask is not None and not masks[number].get("codes")
+            yield ExportBox(box["label"], *numbers, mask, box.get("confidence"), is_outlined)
 
 
 class FileRow(NamedTuple):

@@ -28,7 +28,7 @@ def write(target: Path, entries: Iterable[ExportEntry], export: Export) -> None:
     """Fill the folder. An image without boxes has an empty label file.
 
     If any box has a mask, all boxes are polygons, since Ultralytics rejects labels of both kinds.
-    An unreadable image is skipped with its boxes.
+    An unreadable image is skipped with its boxes. The prompt in data.yaml is for `pgcli import`.
     """
     (target / "images").mkdir()
     (target / "labels").mkdir()
@@ -43,7 +43,8 @@ def write(target: Path, entries: Iterable[ExportEntry], export: Export) -> None:
         export.counts.unsupported += entry.name.lower().endswith(UNSUPPORTED)
         export.counts.boxes += len(lines)
     names = "".join(f"  {index}: {yaml_quoted(label)}\n" for label, index in export.labels.items())
-    head = "train: images\nval: images\nnames:"
+    prompt = "" if export.prompt is None else f"prompt: {yaml_quoted(export.prompt)}\n"
+    head = f"train: images\nval: images\n{prompt}names:"
     (target / "data.yaml").write_text(f"{head}\n{names}" if names else f"{head} {{}}\n", "utf-8")
 
 
@@ -54,20 +55,10 @@ def line(box: ExportBox, entry: ExportEntry, export: Export) -> str:
     numbers: Sequence[float]
     if not export.stats.has_masks:
         numbers = ((left + right) / 2, (top + bottom) / 2, right - left, bottom - top)
-    elif not (numbers := mask_polygon(box, entry)):
+    elif not (numbers := (box.outline() / (entry.width, entry.height)).ravel().tolist()):
         export.counts.boxes_without_mask += 1
         numbers = (left, top, right, top, right, bottom, left, bottom)
-    return f"{export.labels[box.label]} " + " ".join(f"{number:.6f}" for number in numbers) + "\n"
-
-
-def mask_polygon(box: ExportBox, entry: ExportEntry) -> list[float]:
-    """The mask's polygon, alternating x and y, as fractions of the sides; empty without a mask."""
-    if box.mask is None:
-        return []
-    from pgcli.results.masks import polygon
-
-    flat: list[float] = (polygon(box.mask) / (entry.width, entry.height)).ravel().tolist()
-    return flat
+    return f"{export.labels[box.label]} " + " ".join(f"{number:.10g}" for number in numbers) + "\n"
 
 
 def fractions(low: float, high: float, side: int) -> tuple[float, float]:

@@ -1,44 +1,41 @@
-"""Reads Label Studio's JSON export: boxes, polygons and texts of annotations."""
+"""Reads Label Studio's JSON export: the tasks, and the image and the annotation of each."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote
 
-import numpy as np
-
+from pgcli.errors import UsageError
 from pgcli.inputs.readers import IMAGE_ENDINGS
-from pgcli.results.imports.coco import share
+from pgcli.results.exports.labelstudio import HAS_BOXES
 from pgcli.results.imports.json_values import (
     InvalidValue,
     array,
-    label,
     mapping,
-    number,
     read_document,
     text,
     value_errors,
 )
-from pgcli.results.imports.locate import locate, upright_size
-from pgcli.results.imports.shapes import Size, bounds, clipped, fill, image_size
-from pgcli.results.imports.truth import (
-    AnnotatedImage,
-    Annotations,
-    ImportCounts,
-    ImportSettings,
-    TrueBox,
-    TrueText,
+from pgcli.results.imports.labelstudio_regions import (
+    Region,
+    RegionTruth,
+    group_regions,
+    read_region,
+    score_unit,
 )
+from pgcli.results.imports.locate import locate, upright_size
+from pgcli.results.imports.shapes import Size, image_size
+from pgcli.results.imports.truth import AnnotatedImage, Annotations, ImportSettings
 
 MAX_BYTES = 512 * 2**20
-HINT = "export the project as JSON, not as JSON-MIN"
+HINT = "export the project as JSON, not as JSON-MIN or CSV"
+
 #: What the server puts before the names of local and of uploaded files.
 LOCAL_FILES = "/data/local-files/?d="
 UPLOADED = re.compile(r"/data/upload/(?:\d+/)?(?:[0-9a-f]{8}-)?")
-REGIONS = ("rectanglelabels", "polygonlabels")
 Value = Mapping[str, Any]
 
 
@@ -48,25 +45,44 @@ def read(file: Path, settings: ImportSettings) -> Annotations:
     Where no task has annotations, as in what `pgcli export` writes, predictions are taken.
     """
     document = read_document(file, MAX_BYTES, hint=HINT)
+    counts = settings.counts
+    if isinstance(document, list) and any(map(is_minimal, document)):
+        raise UsageError(f"{file} is an export as JSON-MIN, which is not read", hint=HINT)
     with value_errors(file, hint=HINT):
         tasks = [
             mapping(value, f"task {place}")
             for place, value in enumerate(array(document, "the file"), start=1)
         ]
+    with value_errors(file, hint="correct it in Label Studio, and export the project again"):
         key = "annotations" if any(task.get("annotations") for task in tasks) else "predictions"
         if key == "predictions" and any(task.get(key) for task in tasks):
-            settings.counts.notes.append("no task has annotations: predictions are taken")
-        read_one = [read_task(n, task, key, settings) for n, task in enumerate(tasks, start=1)]
+            counts.notes.append("no task has annotations: predictions are taken")
+        regions = [task_regions(task, key, f"task {n}") for n, task in enumerate(tasks, start=1)]
+        unit = score_unit(region for group in regions for region in group or () if region.labels)
+        if unit != 1:
+            counts.notes.append("scores are above 1: they are read as percentages")
+        read_one = [
+            read_task(task, own, unit, f"task {n}", settings)
+            for n, (task, own) in enumerate(zip(tasks, regions, strict=True), start=1)
+        ]
     images = [image for image in read_one if image is not None]
     labels = {box.label: None for image in images for box in image.boxes}
     return Annotations(images, sorted(labels))
 
 
-def read_task(place: int, task: Value, key: str, settings: ImportSettings) -> AnnotatedImage | None:
+def is_minimal(task: object) -> bool:
+    """Whether a value is a task of JSON-MIN, whose regions and data are not told apart."""
+    if not isinstance(task, dict) or task.keys() & {"data", "annotations", "predictions"}:
+        return False
+    regions = [entry for value in task.values() if isinstance(value, list) for entry in value]
+    return "annotation_id" in task or any(isinstance(region, dict) for region in regions)
+
+
+def read_task(
+    task: Value, regions: Sequence[Region] | None, unit: float, what: str, settings: ImportSettings
+) -> AnnotatedImage | None:
     """The image of a task; None, counted, without annotation or size. Raises InvalidValue."""
-    what = f"task {place}"
-    results = chosen_results(task, key, what)
-    if results is None:
+    if regions is None:
         settings.counts.leave_out("tasks that nobody annotated", what)
         return None
     data = mapping(task.get("data"), f"{what}: data")
@@ -74,24 +90,30 @@ def read_task(place: int, task: Value, key: str, settings: ImportSettings) -> An
     path = locate(name, settings)
     if path is None:
         return None
-    size = stated_size(results, what) or upright_size(name, path, settings)
+    stated = stated_size(regions, what)
+    size = stated or upright_size(name, path, settings)
     if size is None:
         return None
-    boxes: list[TrueBox] = []
-    texts: list[TrueText] = []
-    left_out: set[str | None] = set()
-    for result in results:
-        boxes += result_boxes(result, size, what, settings.counts, left_out)
-        texts += result_texts(result, what)
+    truth = RegionTruth()
+    if data.get(HAS_BOXES) is False and not task.get("annotations"):  # of an export of pgcli
+        truth.left_out.add(None)
+    for region in regions:
+        read_region(region, size, unit, truth, settings.counts)
     own_id = data.get("id")
     id_ = text(own_id, f"{what}: id") if isinstance(own_id, str) and own_id else name
     return AnnotatedImage(
-        id_, path, *size, tuple(boxes), tuple(texts), left_out=frozenset(left_out)
+        id_,
+        path,
+        *size,
+        tuple(truth.boxes),
+        tuple(truth.texts),
+        left_out=frozenset(truth.left_out),
+        is_stated=stated is not None,
     )
 
 
-def chosen_results(task: Value, key: str, what: str) -> Sequence[Value] | None:
-    """The results of the ground truth or else of the latest annotation, of all predictions; None
+def task_regions(task: Value, key: str, what: str) -> list[Region] | None:
+    """The regions of the ground truth or else of the latest annotation, of all predictions; None
     for a task that was not annotated. Raises InvalidValue.
     """
     values = array(task.get(key) or [], f"{what}: {key}")
@@ -106,11 +128,16 @@ def chosen_results(task: Value, key: str, what: str) -> Sequence[Value] | None:
                 key=lambda value: (value.get("ground_truth") is True, str(value.get("updated_at"))),
             )
         ]
-    return [
-        mapping(result, f"{what}: result")
-        for annotation in annotations
-        for result in array(annotation.get("result"), f"{what}: result")
-    ]
+    regions = []
+    for annotation in annotations:
+        results = array(annotation.get("result"), f"{what}: result")
+        regions += group_regions([mapping(value, f"{what}: result") for value in results], what)
+    inside = [result for region in regions if region.is_in_image for result in region.results]
+    names = {result.get("to_name") for result in inside}
+    images = sorted(name for name in names if isinstance(name, str))
+    if len(images) > 1:
+        raise InvalidValue(f"{what} has regions of several images: {', '.join(images)}")
+    return regions
 
 
 def image_address(data: Value, what: str) -> str:
@@ -120,7 +147,11 @@ def image_address(data: Value, what: str) -> str:
     names = [
         value
         for value in data.values()
-        if isinstance(value, str) and PurePosixPath(value).suffix.lower() in IMAGE_ENDINGS
+        if isinstance(value, str)
+        and any(
+            PurePosixPath(name).suffix.lower() in IMAGE_ENDINGS
+            for name in (value, without_query(value))
+        )
     ]
     if len(names) != 1:
         raise InvalidValue(f"{what} has no image in its data")
@@ -130,74 +161,23 @@ def image_address(data: Value, what: str) -> str:
 def image_name(address: str, prefix: str | None) -> str:
     """The name of an image without what Label Studio, or the export, put before it."""
     if prefix is not None and address.startswith(prefix):
-        return unquote(address.removeprefix(prefix))
+        return unquote(without_query(address.removeprefix(prefix)))
     if address.startswith(LOCAL_FILES):
         return unquote(address.removeprefix(LOCAL_FILES))
     if match := UPLOADED.match(address):
-        return unquote(address[match.end() :])
+        return unquote(without_query(address[match.end() :]))
     return address
 
 
-def stated_size(results: Sequence[Value], what: str) -> Size | None:
+def without_query(address: str) -> str:
+    """An address of local files as the path that it names, any other without what follows `?`."""
+    return address.removeprefix(LOCAL_FILES).partition("?")[0]
+
+
+def stated_size(regions: Sequence[Region], what: str) -> Size | None:
     """The size that the regions state; None without regions. Raises InvalidValue."""
-    for result in results:
-        if result.get("original_width") is not None:
-            return image_size(result["original_width"], result.get("original_height"), what)
+    for region in regions:
+        for result in region.results:
+            if result.get("original_width") is not None:
+                return image_size(result["original_width"], result.get("original_height"), what)
     return None
-
-
-def result_texts(result: Value, what: str) -> Iterator[TrueText]:
-    """The texts and choices of a result. Raises InvalidValue."""
-    kind = result.get("type")
-    if kind not in ("textarea", "choices"):
-        return
-    value = mapping(result.get("value"), f"{what}: value").get(
-        "text" if kind == "textarea" else kind
-    )
-    for entry in [value] if isinstance(value, str) else array(value, f"{what}: {kind}"):
-        yield TrueText(text(entry, f"{what}: {kind}").strip())
-
-
-def result_boxes(
-    result: Value, size: Size, what: str, counts: ImportCounts, left_out: set[str | None]
-) -> Iterator[TrueBox]:
-    """A box for each label of a region; other kinds are counted, and their labels added to
-    `left_out`. Raises InvalidValue.
-    """
-    kind = result.get("type")
-    if kind in ("textarea", "choices"):
-        return
-    value = mapping(result.get("value") or {}, f"{what}: value")
-    is_turned = bool(result.get("image_rotation") or value.get("rotation"))
-    names = array(value.get(str(kind)), f"{what}: {kind}") if kind in REGIONS else []
-    if is_turned or not names:
-        counts.leave_out("regions of other kinds", what)
-        left_out.add(None)
-        return
-    box = region(str(kind), value, size, what)
-    for name in names:
-        score = share(result.get("score"))
-        corners = (box.xmin, box.ymin, box.xmax, box.ymax)
-        named = TrueBox(label(name, f"{what}: {kind}"), *corners, box.mask, score, score)
-        if clipped_box := clipped(named, size, counts, what):
-            yield clipped_box
-        else:
-            left_out.add(named.label)
-
-
-def region(kind: str, value: Value, size: Size, what: str) -> TrueBox:
-    """The box and the mask of a region. Raises InvalidValue."""
-    if kind == "polygonlabels":
-        polygon_n2 = percent_points(value.get("points"), what) / 100 * size
-        return TrueBox("", *bounds([polygon_n2]), fill([polygon_n2], size, what))
-    sides = [number(value.get(name), f"{what}: {name}") for name in ("x", "y", "width", "height")]
-    x, y, across, down = (np.array(sides) / 100 * (*size, *size)).tolist()
-    return TrueBox("", x, y, x + across, y + down)
-
-
-def percent_points(value: object, what: str) -> np.ndarray:
-    """The points of a polygon, (n, 2). Raises InvalidValue."""
-    pairs = [array(pair, f"{what}: points") for pair in array(value, f"{what}: points")]
-    if len(pairs) < 3 or any(len(pair) != 2 for pair in pairs):
-        raise InvalidValue(f"{what}: points is not a polygon of three points or more")
-    return np.array([[number(x, f"{what}: points") for x in pair] for pair in pairs])

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pgcli.errors import UsageError
+from pgcli.inputs.options import REGION
 from pgcli.inputs.paths import display_path, url_scheme
 from pgcli.parsing import detection_text
 from pgcli.records import Answer, Box, Mask
@@ -58,7 +59,12 @@ class TruthRows:
     def schema(self) -> RowSchema:
         """The columns of the rows."""
         has_masks = any(box.mask for image in self.annotations.images for box in image.boxes)
-        return RowSchema(extras=("masks",) if has_masks else ())
+        has_regions = any(
+            entry.region for image in self.annotations.images for entry in image.texts
+        )
+        return RowSchema(
+            extras=("masks",) if has_masks else (), keep=(REGION,) if has_regions else ()
+        )
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         schema = self.schema
@@ -80,7 +86,8 @@ class TruthRows:
         for text in image.texts:
             prompt = self.prompt or text.prompt or CAPTION
             task = "caption" if prompt.startswith("caption") else "ask"
-            yield truth(index, image, path, task, prompt, text.text)
+            kept = {REGION: text.region and list(text.region)}
+            yield truth(index, image, path, task, prompt, text.text, kept=kept)
 
 
 def relative_path(image: str, root: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pgcli.records import Rle
+from pgcli.records import Region, Rle
 from pgcli.results.frames import Corners
 from pgcli.results.images import MissingImages
 
@@ -39,10 +39,11 @@ class TrueBox:
 
 @dataclass(frozen=True, slots=True)
 class TrueText:
-    """A text about an image; `prompt` is None where the file has none."""
+    """A text about an image or a `region` of it; `prompt` is None where the file has none."""
 
     text: str
     prompt: str | None = None
+    region: Region | None = None
 
 
 @dataclass(frozen=True, slots=True)

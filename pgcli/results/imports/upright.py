@@ -27,6 +27,7 @@ from pgcli.results.imports.truth import (
     ImportCounts,
     ImportSettings,
     TrueBox,
+    TrueText,
 )
 from pgcli.wording import count
 
@@ -49,7 +50,10 @@ def turned_upright(annotations: Annotations, counts: ImportCounts) -> Annotation
         Drawing(
             image.id,
             (image.width, image.height) if image.is_stated else None,
-            [box.corners for box in (*image.boxes, *image.crowds)],
+            [
+                *(box.corners for box in (*image.boxes, *image.crowds)),
+                *(text.region for text in image.texts if text.region),
+            ],
             header,
         )
         for image, header in zip(images, headers, strict=True)
@@ -112,7 +116,9 @@ def fitted(
             else:
                 left_out.add(box.label)
 
-    boxes, crowds = tuple(fit(image.boxes)), tuple(fit(image.crowds))
+    boxes, crowds, texts = tuple(fit(image.boxes)), tuple(fit(image.crowds)), image.texts
+    if header is not None and frame is Frame.STORED:
+        texts = tuple(turned_text(entry, header) for entry in texts)
     for crowd in crowds:
         counts.leave_out("crowds", crowd.place or image.id)
     return replace(
@@ -121,6 +127,7 @@ def fitted(
         height=height,
         boxes=boxes,
         crowds=crowds,
+        texts=texts,
         left_out=frozenset(left_out),
     )
 
@@ -134,3 +141,11 @@ def turned_box(box: TrueBox, header: ImageHeader, counts: ImportCounts) -> TrueB
     left, top, right, bottom = turned_corners(box.corners, header)
     turned = None if mask is None else turned_mask(mask, header)
     return replace(box, xmin=left, ymin=top, xmax=right, ymax=bottom, mask=turned)
+
+
+def turned_text(entry: TrueText, header: ImageHeader) -> TrueText:
+    """A text about a region of the stored image as one of the upright image."""
+    if entry.region is None:
+        return entry
+    left, top, right, bottom = (float(f"{x:.6g}") for x in turned_corners(entry.region, header))
+    return replace(entry, region=(left, top, right, bottom))

@@ -18,7 +18,7 @@ from pgcli.foreign_text import decode_text
 from pgcli.inputs.paths import display_path
 from pgcli.inputs.readers import IMAGE_ENDINGS
 from pgcli.records import Fault
-from pgcli.results.imports.json_values import InvalidValue, label, value_errors
+from pgcli.results.imports.json_values import InvalidValue, label, text, value_errors
 from pgcli.results.imports.locate import locate, upright_size
 from pgcli.results.imports.shapes import Size, bounds, clipped, fill
 from pgcli.results.imports.truth import (
@@ -39,12 +39,13 @@ TOLERANCE = 0.01  # by which a fraction may exceed 0 and 1; that of Ultralytics
 
 @dataclass(frozen=True)
 class DataFile:
-    """What data.yaml says: the labels of the classes in their order, and how many numbers follow
-    the box in a line of a pose; 0 where lines have no keypoints.
+    """What data.yaml says: the labels of the classes in their order, how many numbers follow the
+    box in a line of a pose, 0 where lines have no keypoints, and the prompt of an export of pgcli.
     """
 
     names: Sequence[str]
     keypoint_numbers: int = 0
+    prompt: str | None = None
 
 
 def read(file: Path, settings: ImportSettings) -> Annotations:
@@ -68,7 +69,7 @@ def read(file: Path, settings: ImportSettings) -> Annotations:
         images.append(AnnotatedImage(image_id(name), path, *size, boxes, left_out=left_out))
     for name in sorted(label_files):
         settings.counts.missing.add(name, NO_IMAGE)
-    return Annotations(images, list(dict.fromkeys(data.names)), is_upright=True)
+    return Annotations(images, [*dict.fromkeys(data.names)], data.prompt, is_upright=True)
 
 
 def files_below(folder: Path, endings: frozenset[str] | set[str]) -> list[str]:
@@ -134,7 +135,9 @@ def read_data_file(file: Path, settings: ImportSettings) -> DataFile:
             f"{names_file} does not name the classes: {problem}", hint=hint
         ) from problem
     with value_errors(names_file, hint="correct it there"):
-        return DataFile(names, keypoint_numbers(document.get("kpt_shape")))
+        prompt = document.get("prompt")
+        prompt = text(prompt, "prompt") if prompt and not settings.labels else None
+        return DataFile(names, keypoint_numbers(document.get("kpt_shape")), prompt)
 
 
 def yaml_mapping(content: str) -> Mapping[str, Any]:

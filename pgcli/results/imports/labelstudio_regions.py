@@ -1,0 +1,234 @@
+"""Reads the regions of a Label Studio annotation: the results of one id are about one region."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from pgcli.results.imports.brush import brush_mask
+from pgcli.results.imports.json_values import InvalidValue, array, label, mapping, number, text
+from pgcli.results.imports.shapes import Size, bounds, clipped, fill, mask_bounds
+from pgcli.results.imports.truth import ImportCounts, TrueBox, TrueText
+
+Value = Mapping[str, Any]
+#: The key of a result's texts in its value, by the result's type.
+TEXT_KEYS = {"textarea": "text", "choices": "choices"}
+#: Keys of a value that say where a region of an image or a video is.
+PLACE_KEYS = (
+    *("x", "y", "width", "height", "rotation", "radiusX", "radiusY"),
+    *("points", "vertices", "rle", "imageDataURL", "sequence"),
+)
+#: What the types of regions that are not read are called, by their beginnings.
+UNREAD = {
+    "keypoint": "keypoints",
+    "brush": "masks of brushes that cannot be read",
+    "bitmask": "bitmasks",
+    "vector": "vectors",
+    "video": "regions of videos",
+}
+SHAPES = ("rectangle", "polygon", "ellipse", *UNREAD)
+MAX_PERCENT = 100
+
+
+@dataclass(frozen=True)
+class Region:
+    """The results of one id; `what` names the first of them."""
+
+    what: str
+    results: Sequence[Value]
+
+    @property
+    def kinds(self) -> list[str]:
+        """The types of the results."""
+        return [str(result.get("type")) for result in self.results]
+
+    @property
+    def values(self) -> list[Value]:
+        """The values of the results. Raises InvalidValue."""
+        return [
+            mapping(result.get("value") or {}, f"{self.what}: value") for result in self.results
+        ]
+
+    @property
+    def is_in_image(self) -> bool:
+        """Whether it is a part of the image, not about all of it. Raises InvalidValue."""
+        return any(map(place_of, self.values)) or any(
+            kind.startswith(SHAPES) for kind in self.kinds
+        )
+
+    @property
+    def labels(self) -> list[str]:
+        """Its labels, each once. Raises InvalidValue."""
+        names: dict[str, None] = {}
+        for kind, value in zip(self.kinds, self.values, strict=True):
+            if kind.endswith("labels") and value.get(kind) is not None:
+                where = f"{self.what}: {kind}"
+                names |= dict.fromkeys(label(name, where) for name in array(value[kind], where))
+        return list(names)
+
+    @property
+    def texts(self) -> Iterator[str]:
+        """Its texts and choices. Raises InvalidValue."""
+        for kind, value in zip(self.kinds, self.values, strict=True):
+            if kind in TEXT_KEYS:
+                where, entries = f"{self.what}: {kind}", value.get(TEXT_KEYS[kind])
+                for entry in [entries] if isinstance(entries, str) else array(entries, where):
+                    yield text(entry, where).strip()
+
+    @property
+    def score(self) -> float | None:
+        """The score of the region, on the file's own scale. Raises InvalidValue."""
+        scores = (result.get("score") for result in self.results)
+        score = next((score for score in scores if score is not None), None)
+        return None if score is None else number(score, f"{self.what}: score")
+
+
+@dataclass
+class RegionTruth:
+    """What the regions of an image say: see AnnotatedImage."""
+
+    boxes: list[TrueBox] = field(default_factory=list)
+    texts: list[TrueText] = field(default_factory=list)
+    left_out: set[str | None] = field(default_factory=set)
+
+
+def group_regions(results: Sequence[Value], what: str) -> list[Region]:
+    """The regions of an annotation: results of one id and place, and those of the id without one.
+
+    Raises InvalidValue.
+    """
+    groups: dict[tuple[object, str], Region] = {}
+    for number_, result in enumerate(results, start=1):
+        where = f"{what}, result {number_}"
+        id_ = result.get("id")
+        own_id = id_ if isinstance(id_, str) and id_ else number_
+        place = place_of(mapping(result.get("value") or {}, f"{where}: value"))
+        places = [known for key, known in groups if key == own_id]
+        if place not in places and len(places) == 1 and "" in (place, places[0]):
+            groups[own_id, place or places[0]] = groups.pop((own_id, places[0]))
+            place = place or places[0]
+        first = groups.get((own_id, place), Region(where, ()))
+        groups[own_id, place] = Region(first.what, (*first.results, result))
+    return list(groups.values())
+
+
+def place_of(value: Value) -> str:
+    """Where a result says that its region is; empty for one about a whole image."""
+    known = [value.get(name) for name in PLACE_KEYS]
+    return repr(known) if any(part is not None for part in known) else ""
+
+
+def score_unit(regions: Iterable[Region]) -> float:
+    """What scores are divided by: 100 where they are percentages, else 1.
+
+    Raises InvalidValue for scores that are neither, or of which some are fractions.
+    """
+    scores = {region.score: region.what for region in regions if region.score is not None}
+    fraction = next((score for score in scores if 0 < score < 1), None)
+    largest = max(scores, default=0.0)
+    for score, what in scores.items():
+        if not 0 <= score <= MAX_PERCENT:
+            raise InvalidValue(f"{what}: the score {score:g} is neither a share nor a percentage")
+    if largest <= 1:
+        return 1
+    if fraction is not None:
+        raise InvalidValue(
+            f"{scores[fraction]} has the score {fraction:g} and {scores[largest]} {largest:g}: "
+            "they are not all shares, and not all percentages"
+        )
+    return MAX_PERCENT
+
+
+def read_region(
+    region: Region, size: Size, unit: float, truth: RegionTruth, counts: ImportCounts
+) -> None:
+    """Add the boxes and texts of a region to the truth of its image; what is not read is counted.
+
+    Raises InvalidValue.
+    """
+    what, labels, texts = region.what, region.labels, list(region.texts)
+    for kind in region.kinds:
+        if kind not in TEXT_KEYS and not kind.endswith("labels") and not kind.startswith(SHAPES):
+            counts.leave_out("results of other kinds", what)
+    if not region.is_in_image:
+        truth.texts += map(TrueText, texts)
+        if any(kind.endswith("labels") for kind in region.kinds):
+            counts.leave_out("regions of other kinds", what)
+        return
+    texts = list(filter(None, texts))
+    box = shape(region, size)
+    if isinstance(box, str):
+        counts.leave_out(box, what)
+    inside = None if isinstance(box, str) else clipped(box, size, counts, what)
+    if inside is None or not labels:
+        truth.left_out |= set(labels) or {None}
+    if inside is None:
+        for _ in texts:
+            counts.leave_out("texts of unread regions", what)
+        return
+    if not labels and not texts:
+        counts.leave_out("regions without a label", what)
+    score = 1.0 if region.score is None else region.score / unit
+    truth.boxes += (
+        TrueBox(name, *inside.corners, inside.mask, score, score, place=what) for name in labels
+    )
+    truth.texts += (TrueText(entry, region=inside.corners) for entry in texts)
+
+
+def shape(region: Region, size: Size) -> TrueBox | str:
+    """The box without a label, and the mask, of a region; for one that is not read, what such are
+    called. Raises InvalidValue.
+    """
+    what = region.what
+    for result, value in zip(region.results, region.values, strict=True):
+        if result.get("image_rotation"):
+            return "regions of images that were rotated in Label Studio"
+        if "rle" in value:
+            try:
+                mask = brush_mask(array(value["rle"], f"{what}: rle"), size)
+            except ValueError:
+                return UNREAD["brush"]
+            left, top, right, bottom = mask_bounds(mask) if mask else (0, 0, 0, 0)
+            return TrueBox("", left, top, right, bottom, mask)
+        if "points" in value:
+            points = [array(pair, f"{what}: points") for pair in array(value["points"], what)]
+            if len(points) < 3 or any(len(pair) != 2 for pair in points):
+                return "polygons of fewer than three points"
+            pixel_n2 = np.array([[number(x, f"{what}: points") for x in pair] for pair in points])
+            pixel_n2 = pixel_n2 / 100 * size
+            return TrueBox("", *bounds([pixel_n2]), fill([pixel_n2], size, what))
+        if "radiusX" in value:
+            x, y, across, down = pixels(value, ("x", "y", "radiusX", "radiusY"), size, what)
+            cosine, sine = turn(value, what)
+            half_width = math.hypot(across * cosine, down * sine)
+            half_height = math.hypot(across * sine, down * cosine)
+            return TrueBox("", x - half_width, y - half_height, x + half_width, y + half_height)
+        if "width" in value and "height" in value:
+            x, y, across, down = pixels(value, ("x", "y", "width", "height"), size, what)
+            cosine, sine = turn(value, what)
+            along, aside = np.array(
+                [[across * cosine, across * sine], [-down * sine, down * cosine]]
+            )
+            corner_42 = np.array([x, y]) + np.stack([0 * along, along, aside, along + aside])
+            return TrueBox("", *bounds([corner_42]))  # it was turned about its first corner
+    names = (name for name in UNREAD if any(kind.startswith(name) for kind in region.kinds))
+    return UNREAD.get(next(names, ""), "regions of other kinds")
+
+
+def pixels(value: Value, names: Sequence[str], size: Size, what: str) -> list[float]:
+    """Percentages of the image's width, height, width and height. Raises InvalidValue."""
+    percent = [number(value.get(name), f"{what}: {name}") for name in names]
+    pixel: list[float] = (np.array(percent) / 100 * (*size, *size)).tolist()
+    return pixel
+
+
+def turn(value: Value, what: str) -> tuple[float, float]:
+    """The cosine and the sine of a shape's rotation. Raises InvalidValue."""
+    degrees = number(value.get("rotation") or 0, f"{what}: rotation") % 360
+    if degrees % 90 == 0:
+        return [(1.0, 0.0), (0.0, 1.0), (-1.0, 0.0), (0.0, -1.0)][int(degrees // 90)]
+    return math.cos(math.radians(degrees)), math.sin(math.radians(degrees))

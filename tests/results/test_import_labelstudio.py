@@ -1,0 +1,354 @@
+"""Label Studio's regions: turned, mirrored, painted, with texts; scores; what is left out."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from pgcli.results.imports.brush import brush_mask
+from pgcli.rle import decode
+from tests.support.command import Command
+from tests.support.exporting import read_rows, row, saved
+
+CAT = {"rectanglelabels": ["cat"]}
+SIZE = {"original_width": 64, "original_height": 48, "to_name": "image"}
+COUNTED = " left out (first: task 1, result 1)"
+
+
+@pytest.fixture(autouse=True)
+def photos(workdir: Path) -> None:
+    for name in ("a.png", "b.png"):
+        Image.new("RGB", (64, 48)).save(name)
+
+
+def region(kind: str, value: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return SIZE | {"type": kind, "value": value} | more
+
+
+def rectangle(x: float, y: float, width: float, height: float, **more: Any) -> dict[str, Any]:
+    return {"x": x, "y": y, "width": width, "height": height} | CAT | more
+
+
+def imported(
+    cli: Command, *tasks: Any, key: str = "annotations", code: int = 0
+) -> tuple[list[dict[str, Any]], str]:
+    """The rows of tasks with these results, about a.png and b.png, and the standard error."""
+    document = [
+        {"data": {"image": name}, key: [{"result": results}]}
+        for name, results in zip(("a.png", "b.png"), tasks, strict=False)
+    ]
+    return imported_document(cli, document, code=code)
+
+
+def imported_document(
+    cli: Command, document: Any, *words: str, code: int = 0
+) -> tuple[list[dict[str, Any]], str]:
+    Path("tasks.json").write_text(json.dumps(document))
+    command = ("import", "tasks.json", "--from", "labelstudio", "-o", "truth.jsonl")
+    exit_code, _, err = cli(*command, "--overwrite", *words)
+    assert exit_code == code, err
+    return read_rows("truth.jsonl") if code in (0, 3) else [], err
+
+
+def corners(box: dict[str, Any]) -> list[float]:
+    return [box[name] for name in ("xmin", "ymin", "xmax", "ymax")]
+
+
+HALF = math.sqrt(0.5)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [  # x = 25 % is 16 pixels, y = 25 % 12, width = 50 % 32, height = 25 % 12
+        (rectangle(25, 25, 50, 25), [16, 12, 48, 24]),
+        (rectangle(25, 25, 50, 25, rotation=90), [4, 12, 16, 44]),
+        (rectangle(25, 25, 50, 25, rotation=180), [0, 0, 16, 12]),
+        (rectangle(75, 75, 50, 25, rotation=180), [16, 24, 48, 36]),
+        (rectangle(25, 75, 50, 25, rotation=270), [16, 4, 28, 36]),
+        (rectangle(25, 75, 50, 25, rotation=-90), [16, 4, 28, 36]),
+        (rectangle(25, 25, 50, 25, rotation=450), [4, 12, 16, 44]),
+        (rectangle(25, 25, 25, 25, rotation=45),
+         [16 - 12 * HALF, 12, 16 + 16 * HALF, 12 + 28 * HALF]),
+        (rectangle(25, 50, 50, -25), [16, 12, 48, 24]),
+        (rectangle(75, 25, -50, 25), [16, 12, 48, 24]),
+        (rectangle(75, 50, -50, -25, rotation=None), [16, 12, 48, 24]),
+        (rectangle(75, 50, -50, -25, rotation=90), [48, 0, 60, 24]),
+        (rectangle(-25, -25, 50, 50), [0, 0, 16, 12]),
+    ],
+)  # fmt: skip
+def test_rectangles_are_their_bounding_boxes(cli, value, expected):
+    (row,), _ = imported(cli, [region("rectanglelabels", value)])
+    (box,) = row["boxes"]
+    assert corners(box) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("rotation", [0, 90, 45, -30])
+def test_ellipses_are_their_bounding_boxes(cli, rotation):
+    value = {"x": 50, "y": 50, "radiusX": 25, "radiusY": 25, "rotation": rotation}
+    (row,), _ = imported(cli, [region("ellipselabels", value | {"ellipselabels": ["cat"]})])
+    angle = np.linspace(0, 2 * np.pi, 100_000)
+    turned = math.radians(rotation)
+    x = 32 + 16 * np.cos(angle) * math.cos(turned) - 12 * np.sin(angle) * math.sin(turned)
+    y = 24 + 16 * np.cos(angle) * math.sin(turned) + 12 * np.sin(angle) * math.cos(turned)
+    expected = [x.min(), y.min(), x.max(), y.max()]
+    assert corners(row["boxes"][0]) == pytest.approx(expected, abs=1e-3)
+
+
+def run_lengths(values: list[int]) -> list[int]:
+    """Values in Label Studio's run lengths: blocks of at most 16 equal or different ones."""
+    bits = f"{len(values):032b}{7:05b}" + "".join(f"{size - 1:04b}" for size in (3, 4, 8, 16))
+    for start in range(0, len(values), 16):
+        block = values[start : start + 16]
+        is_repeated = len(set(block)) == 1
+        bits += f"{int(is_repeated)}01{len(block) - 1:04b}"
+        bits += "".join(f"{value:08b}" for value in (block[:1] if is_repeated else block))
+    bits += "0" * (-len(bits) % 8)
+    return [int(bits[start : start + 8], 2) for start in range(0, len(bits), 8)]
+
+
+def brush(mask: np.ndarray, **more: Any) -> dict[str, Any]:
+    """The value of a brush that painted the pixels of a mask."""
+    channels = np.zeros((*mask.shape, 4), int)
+    channels[mask] = (1, 2, 3, 129)
+    value = {"format": "rle", "rle": run_lengths(channels.ravel().tolist())}
+    return value | {"brushlabels": ["cat"]} | more
+
+
+def test_brushes_are_boxes_with_masks(cli):
+    mask = np.zeros((48, 64), bool)
+    mask[5:9, 7:20] = mask[30, 3] = True
+    (row,), err = imported(cli, [region("brushlabels", brush(mask))])
+    assert "1 box; 1 of them with masks" in err
+    assert corners(row["boxes"][0]) == [3, 5, 20, 31]
+    assert row["masks"][0]["rle"]["size"] == [48, 64]
+    read = brush_mask(brush(mask)["rle"], (64, 48))
+    assert read is not None
+    assert row["masks"][0]["rle"]["counts"] == read.counts
+    assert np.array_equal(decode(read), mask)
+
+
+NOT_READ = [
+    ("keypointlabels", {"x": 1, "y": 1, "width": 0.5, "keypointlabels": ["cat"]}, "1 keypoint"),
+    ("rectanglelabels", rectangle(1, 1, 9, 9, rectanglelabels=[]), "1 region without a label"),
+    ("rectangle", {"x": 1, "y": 1, "width": 9, "height": 9}, "1 region without a label"),
+    ("brushlabels", {"brushlabels": ["cat"]}, "1 mask of brushes that cannot be read"),
+    ("brushlabels", brush(np.ones((48, 63), bool)), "1 mask of brushes that cannot be read"),
+    ("brushlabels", {"rle": [1, 2, "x"]}, "1 mask of brushes that cannot be read"),
+    ("brushlabels", brush(np.zeros((48, 64), bool)), "1 box without an area in the image"),
+    ("bitmask", {"imageDataURL": "data:image/png;base64,AA"}, "1 bitmask"),
+    ("vectorlabels", {"vertices": [{"x": 1, "y": 2}], "vectorlabels": ["cat"]}, "1 vector"),
+    ("videorectangle", {"sequence": [], "labels": ["cat"]}, "1 region of videos"),
+    ("polygonlabels", {"points": [[1, 1], [9, 9]], "polygonlabels": ["cat"]},
+     "1 polygon of fewer than three points"),
+    ("rectanglelabels", rectangle(10, 10, 20, 0), "1 box without an area in the image"),
+    ("newlabels", {"x": 1, "newlabels": ["cat"]}, "1 region of other kinds"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "value", "counted"), NOT_READ)
+def test_regions_that_are_not_read_are_counted_and_make_no_row(cli, kind, value, counted):
+    seen = region("rectanglelabels", rectangle(25, 25, 50, 25))
+    rows, err = imported(cli, [region(kind, value)], [seen])
+    assert [row["id"] for row in rows] == ["b.png"]
+    assert f"; {counted}{COUNTED}; 1 image without a row of boxes" in err
+    rows, err = imported(cli, [region(kind, value), seen])
+    assert [len(row["boxes"]) for row in rows] == [1]
+    _, err = imported(cli, [region(kind, value)], code=2)
+    assert f"no annotated image; {counted}{COUNTED}" in err
+    assert "hint: docs/results.md says which regions and texts are read" in err
+
+
+def test_regions_of_rotated_images_are_left_out(cli):
+    value = region("rectanglelabels", rectangle(25, 25, 50, 25), image_rotation=90)
+    _, err = imported(cli, [value], code=2)
+    assert "1 region of images that were rotated in Label Studio left out" in err
+
+
+def test_results_of_one_id_are_one_region(cli):
+    place = {"x": 25, "y": 25, "width": 50, "height": 25, "rotation": 0}
+    other = place | {"x": 0}
+    rows, err = imported(
+        cli,
+        [
+            region("rectangle", place, id="r"),
+            region("labels", place | {"labels": ["text", "line"]}, id="r"),
+            region("textarea", place | {"text": ["TOTAL", " "]}, id="r"),
+            region("choices", {"choices": ["printed"]}, id="r"),
+            region("rating", place | {"rating": 4}, id="r"),
+            region("textarea", other | {"text": "12.50"}, id="s"),
+            {"type": "textarea", "value": {"text": ["a bill"]}, "id": "t"},
+            {"type": "relation", "from_id": "r", "to_id": "s"},
+        ],
+        [region("textarea", other | {"text": ["only a text"]}, id="r")],
+    )
+    assert [(row["id"], row["answer"], row["region"]) for row in rows[1:]] == [
+        ("a.png", "TOTAL", [16, 12, 48, 24]),
+        ("a.png", "printed", [16, 12, 48, 24]),
+        ("a.png", "12.50", [0, 12, 32, 24]),
+        ("a.png", "a bill", None),
+        ("b.png", "only a text", [0, 12, 32, 24]),
+    ]
+    assert [(box["label"], *corners(box)) for box in rows[0]["boxes"]] == [
+        ("text", 16, 12, 48, 24),
+        ("line", 16, 12, 48, 24),
+    ]
+    assert rows[0]["prompt"] == "detect line ; text"
+    assert "2 results of other kinds left out (first: task 1, result 1)" in err
+    assert "1 image without a row of boxes" in err
+
+
+def test_equal_ids_of_different_places_are_different_regions(cli):
+    boxes = [rectangle(25, 25, 50, 25), rectangle(0, 0, 25, 25), rectangle(0, 0, 25, 25)]
+    boxes[2]["rectanglelabels"] = ["dog"]
+    (row,), _ = imported(cli, [region("rectanglelabels", box, id="r") for box in boxes])
+    assert [(box["label"], box["xmin"]) for box in row["boxes"]] == [
+        ("cat", 16),
+        ("cat", 0),
+        ("dog", 0),
+    ]
+
+
+def test_texts_of_regions_are_turned_with_a_photograph_whose_stored_size_is_stated(cli):
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turned to the right
+    Image.new("RGB", (64, 48)).save("a.png", exif=exif)
+    place = {"x": 0, "y": 25, "width": 50, "height": 50}
+    (found,), err = imported(cli, [region("textarea", place | {"text": "TOTAL"})])
+    assert (found["width"], found["height"], found["region"]) == (48, 64, [12, 0, 36, 32])
+    assert "1 image annotated as stored" in err
+
+
+def test_texts_of_regions_that_are_not_read_are_counted(cli):
+    value = {"x": 1, "y": 1, "keypointlabels": ["cat"]}
+    results = [
+        region("keypointlabels", value, id="r"),
+        region("textarea", {"text": ["a nose"]}, id="r"),
+    ]
+    _, err = imported(cli, results, code=2)
+    assert "1 keypoint left out" in err
+    assert "1 text of unread regions left out" in err
+
+
+@pytest.mark.parametrize("key", ["annotations", "predictions"])
+@pytest.mark.parametrize(
+    ("scores", "expected"),
+    [
+        ([59, 12], [0.59, 0.12]),
+        ([100, 1, 0], [1, 0.01, 0]),
+        ([0.59, 1, None], [0.59, 1, 1]),
+        ([99.5, None], [0.995, 1]),
+    ],
+)
+def test_scores_are_shares_or_percentages(cli, key, scores, expected):
+    results = [
+        region("rectanglelabels", rectangle(5 * number, 5, 10, 10), score=score)
+        for number, score in enumerate(scores)
+    ]
+    (row,), err = imported(cli, results, key=key)
+    assert [box["confidence"] for box in row["boxes"]] == expected
+    assert [box["score"] for box in row["boxes"]] == expected
+    assert ("they are read as percentages" in err) == (max(filter(None, scores)) > 1)
+
+
+@pytest.mark.parametrize(
+    ("scores", "message"),
+    [
+        ([59, 101], "task 1, result 2: the score 101 is neither a share nor a percentage"),
+        ([-0.1], "task 1, result 1: the score -0.1 is neither"),
+        ([0.93, 59], "task 1, result 1 has the score 0.93 and task 1, result 2 59: they are not"),
+        (["59"], "task 1, result 1: score is not a number"),
+    ],
+)
+def test_scores_of_no_certain_scale_are_refused(cli, scores, message):
+    results = [
+        region("rectanglelabels", rectangle(5 * number, 5, 10, 10), score=score)
+        for number, score in enumerate(scores)
+    ]
+    _, err = imported(cli, results, code=2)
+    assert message in err
+
+
+@pytest.mark.parametrize(
+    ("data", "name"),
+    [
+        ({"img": "https://example.com/x/a.png?token=1&b=c.d"}, "a.png"),
+        ({"picture": "/data/upload/3/0123abcd-a.png?x=1", "text": "b"}, "a.png"),
+        ({"ocr": "/data/local-files/?d=a.png"}, "a.png"),
+        ({"image": "https://example.com/x/b.png?size=9"}, "b.png"),
+    ],
+)
+def test_addresses_with_a_query_name_an_image(cli, data, name):
+    result = region("rectanglelabels", rectangle(25, 25, 50, 25))
+    document = [{"data": data, "annotations": [{"result": [result]}]}]
+    words = ("--image-prefix", "https://example.com/x/")
+    (row,), _ = imported_document(cli, document, *words)
+    assert row["image"] == name
+
+
+def test_exports_of_other_kinds_and_of_several_images_are_named(cli):
+    minimal = {"id": 1, "image": "a.png", "label": [rectangle(1, 1, 9, 9)]}
+    for document in ([minimal], [{"image": "a.png", "choice": "x", "annotation_id": 7}]):
+        _, err = imported_document(cli, document, code=2)
+        assert "tasks.json is an export as JSON-MIN, which is not read" in err
+        assert "hint: export the project as JSON, not as JSON-MIN or CSV" in err
+    value = rectangle(1, 1, 9, 9)
+    results = [region("rectanglelabels", value, to_name=name) for name in ("left", "right")]
+    _, err = imported(cli, results, code=2)
+    assert "task 1 has regions of several images: left, right" in err
+    value["rectanglelabels"] = ["a; b"]
+    _, err = imported(cli, [region("rectanglelabels", value)], code=2)
+    assert "hint: correct it in Label Studio, and export the project again" in err
+
+
+def test_rows_about_regions_are_joined_with_answers_about_them(cli):
+    place = {"x": 25, "y": 25, "width": 50, "height": 25}
+    imported(
+        cli, [region("textarea", place | {"text": ["TOTAL"]}), region("textarea", {"text": "x"})]
+    )
+    prompt = "caption en <loc0256><loc0256><loc0512><loc0767>"
+    known = {"id": "a.png", "image": "a.png", "width": 64, "height": 48, "task": "ask"}
+    saved(Path("answers.jsonl"), [row(0, **known, prompt=prompt, answer="TOTAL")])
+    code, out, err = cli(
+        *("eval", "answers.jsonl", "--truth", "truth.jsonl", "--metric", "exact", "--only-common")
+    )
+    assert code == 0, err
+    assert out.split()[:2] == ["exact", "1.0000"], err
+
+
+def test_import_export_import_is_equal(cli):
+    mask = np.zeros((48, 64), bool)
+    mask[5:9, 7:20] = mask[30:40, 3:50] = True
+    place = {"x": 25, "y": 25, "width": 50, "height": 25}
+    triangle = {"points": [[10.3, 9.9], [80.7, 30.1], [33.3, 90.9]], "polygonlabels": ["dog"]}
+    first, _ = imported(
+        cli,
+        [
+            region("rectanglelabels", rectangle(25, 25, 50, 25, rotation=33), score=0.5),
+            region("brushlabels", brush(mask)),
+            region("polygonlabels", triangle),
+            region(
+                "ellipselabels",
+                {"x": 7, "y": 5, "radiusX": 9, "radiusY": 3, "ellipselabels": ["b"]},
+            ),
+            region("textarea", place | {"text": ["TOTAL", "12.50"]}, id="r"),
+            {"type": "textarea", "value": {"text": ["a bill", ""]}},
+        ],
+        [region("keypoint", {"x": 1, "y": 1}), {"type": "choices", "value": {"choices": ["x"]}}],
+    )
+    assert [(one["id"], one["task"]) for one in first][-2:] == [
+        ("a.png", "caption"),
+        ("b.png", "caption"),
+    ]
+    for output in ("tasks.json", "again.json"):
+        words = ("export", "truth.jsonl", "--to", "labelstudio", "-o", output, "--overwrite")
+        assert cli(*words)[0] == 0
+        code, _, err = cli(
+            *("import", output, "--from", "labelstudio", "-o", "again.jsonl", "--overwrite")
+        )
+        assert code == 0, err
+        code, out, err = cli("diff", "truth.jsonl", "again.jsonl")
+        assert code == 0, out
