@@ -16,6 +16,7 @@ from pyarrow import types
 from pgcli.arrow_types import cast_column
 from pgcli.arrow_values import to_values
 from pgcli.errors import ManifestError
+from pgcli.foreign_text import LFS_HEAD_BYTES, LFS_HINT, LFS_MESSAGE, is_lfs_pointer
 from pgcli.images.child_process import ProcessFailed
 from pgcli.inputs.options import SOURCE
 from pgcli.inputs.parquet_process import MAX_RATIO, MAX_ROW_BYTES, PROCESS, plain_type
@@ -38,6 +39,8 @@ LARGE_GROUP = Fault(
     "Reading the row group of the Parquet file that holds the row takes too much memory or time.",
 )
 DAMAGED = Fault("decode_failed", "The row group of the Parquet file that holds the row is damaged.")
+#: How a file begins whose footer is encrypted too.
+ENCRYPTED_FOOTER = b"PARE"
 IMAGE_TYPES = (types.is_string, types.is_large_string, types.is_null)
 LIST_TYPES = (
     *(types.is_list, types.is_large_list, types.is_fixed_size_list),
@@ -67,17 +70,30 @@ class ParquetTable(Table):
     @cached_property
     def layout(self) -> Layout:
         """What the footer says. Raises ManifestError for a file that is not readable."""
-        unreadable = f"{self.name} is not a readable Parquet file"
         try:
             header, data = self._ask({"columns": None})
             if "problem" in header:
-                raise ManifestError(unreadable)
+                raise self._unreadable()
             layout = Layout(pa.ipc.read_schema(pa.py_buffer(data)), tuple(header["ends"]))
         except (ProcessFailed, pa.ArrowException) as problem:
-            raise ManifestError(unreadable) from problem
+            raise self._unreadable() from problem
         if layout.ends and layout.ends[-1] > MAX_ROWS:
             raise ManifestError(f"{self.name} says that it has {layout.ends[-1]:,} rows")
         return layout
+
+    def _unreadable(self) -> ManifestError:
+        """The error for a file whose footer cannot be read, by what it is."""
+        head = b""
+        with suppress(OSError), self.file.open() as file:
+            head = file.read(LFS_HEAD_BYTES)
+        if is_lfs_pointer(head):
+            return ManifestError(f"{self.name} {LFS_MESSAGE}", hint=LFS_HINT)
+        if head.startswith(ENCRYPTED_FOOTER):
+            message = f"{self.name} is an encrypted Parquet file"
+            return ManifestError(
+                message, hint="decrypt it with its keys, which pgcli does not take"
+            )
+        return ManifestError(f"{self.name} is not a readable Parquet file")
 
     def schema(self) -> pa.Schema:
         schema = self.layout.schema
@@ -183,25 +199,35 @@ class ParquetTable(Table):
         while start < stop:
             part = Part(min(stop - start, 2**16))
             if names:
-                ends = self.layout.ends
-                rows = min(stop, ends[bisect_right(ends, start)]) - start
-                request = {"columns": names, "start": start, "stop": stop}
-                try:
-                    header, data = self._ask({**request, "image": self.image_column})
-                    if "problem" in header:
-                        is_large = header["problem"] == "too_large"
-                        part = Part(rows, None, LARGE_GROUP if is_large else DAMAGED)
-                    else:
-                        batch = pa.ipc.open_stream(data).read_next_batch()
-                        batch.validate(full=True)  # texts that are not UTF-8, for one
-                        is_large = header["is_large"]
-                        part = Part(header["rows"], batch, LARGE_ROW if is_large else None)
-                except ProcessFailed:
-                    part = Part(rows, None, LARGE_GROUP)
-                except pa.ArrowException:
-                    part = Part(rows, None, DAMAGED)
+                part = self._part(names, start, stop)
+            others = [name for name in names if name != self.image_column]
+            if part.batch is None and 0 < len(others) < len(names):
+                rest = self._part(others, start, start + part.rows)  # ids, which name the rows
+                part = rest._replace(fault=part.fault)
             start += part.rows
             yield part
+
+    def _part(self, names: list[str], start: int, stop: int) -> Part:
+        """The first rows of columns from `start` on, or the rest of a row group with its fault."""
+        ends = self.layout.ends
+        rows = min(stop, ends[bisect_right(ends, start)]) - start
+        request = {"columns": names, "start": start, "stop": stop, "image": self.image_column}
+        try:
+            header, data = self._ask(request)
+            if "problem" in header:
+                is_large = header["problem"] == "too_large"
+                return Part(rows, None, LARGE_GROUP if is_large else DAMAGED)
+            batch = pa.ipc.open_stream(data).read_next_batch()
+            batch.validate(full=True)  # texts that are not UTF-8, for one
+        except ProcessFailed:
+            return Part(rows, None, LARGE_GROUP)
+        except pa.ArrowException:
+            return Part(rows, None, DAMAGED)
+        fault = LARGE_ROW if header["is_large"] else None
+        if "encrypted" in header:
+            message = f"The column {header['encrypted']!r} of the Parquet file is encrypted."
+            fault = Fault("unsupported_format", message)
+        return Part(header["rows"], batch, fault)
 
     def _ask(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytearray]:
         """The reply of the process. Raises ProcessFailed, and ManifestError for an address."""

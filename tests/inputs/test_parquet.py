@@ -1,5 +1,6 @@
 """Parquet is read within limits: a bomb costs its row group, and little memory of this process."""
 
+import base64
 import json
 import os
 import signal
@@ -11,11 +12,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyarrow.parquet.encryption as encryption
 import pytest
 
 from pgcli.errors import ManifestError
 from pgcli.images import child_process
 from pgcli.inputs import Inventory, ReadOptions, parquet, parquet_process
+from pgcli.inputs.options import NameFilter
 from pgcli.inputs.parquet_process import PROCESS
 from pgcli.records import Item
 from tests.support.runs import run_python
@@ -146,6 +149,85 @@ def test_damaged_page_costs_its_row_group():
     assert codes(found) == [None] * 200 + ["decode_failed"] * 100 + [None] * 400
     assert [item.data for item in found[300:]] == BIG[300:]
     assert (found[250].id, found[250].image) == ("250", "m.parquet")
+
+
+def test_rows_of_damaged_images_keep_their_ids():
+    ids = [f"id {n}" for n in range(len(BIG))]
+    write(image=BIG, id=ids, _row_group_size=100, _use_dictionary=False, _compression="none")
+    column = pq.read_metadata("m.parquet").row_group(2).column(0)
+    data = bytearray(Path("m.parquet").read_bytes())
+    data[column.data_page_offset : column.data_page_offset + 8] = b"\xff" * 8
+    Path("m.parquet").write_bytes(data)
+    found = items()
+    assert codes(found) == [None] * 200 + ["decode_failed"] * 100 + [None] * 400
+    assert [item.id for item in found] == ids
+
+
+class PlainKeys(encryption.KmsClient):
+    """Hands keys out to anyone."""
+
+    def wrap_key(self, key_bytes: bytes, master_key_identifier: str) -> bytes:
+        return base64.b64encode(key_bytes)
+
+    def unwrap_key(self, wrapped_key: bytes, master_key_identifier: str) -> bytes:
+        return base64.b64decode(wrapped_key)
+
+
+def write_encrypted(
+    table: pa.Table, *columns: str, name: str = "m.parquet", **options: Any
+) -> None:
+    settings = encryption.EncryptionConfiguration("k", column_keys={"k": columns}, **options)
+    factory = encryption.CryptoFactory(lambda _: PlainKeys())
+    properties = factory.file_encryption_properties(encryption.KmsConnectionConfig(), settings)
+    with pq.ParquetWriter(name, table.schema, encryption_properties=properties) as writer:
+        writer.write_table(table, row_group_size=2)
+
+
+ENCRYPTED_IMAGE = ("unsupported_format", "The column 'image' of the Parquet file is encrypted.")
+
+
+@pytest.mark.parametrize(
+    ("image", "column", "ids"),
+    [
+        ([b"x", b"y", b"z"], "image", ["a", "b", "c"]),
+        (["x.png", "y.png", "z.png"], "image", ["a", "b", "c"]),
+        ([{"bytes": b"x", "path": "x.png"}] * 3, "image.bytes", ["a", "b", "c"]),
+        ([{"bytes": b"x", "path": "x.png"}] * 3, "image.path", ["a", "b", "c"]),
+        ([[{"bytes": b"x"}]] * 3, "image.list.element.bytes", ["a", "b", "c"]),
+    ],
+)
+def test_rows_of_encrypted_images_keep_their_ids(image, column, ids):
+    table = pa.table({"image": image, "id": ids, "kept": [1, 2, 3]})
+    write_encrypted(table, column, plaintext_footer=True)
+    inventory = Inventory.scan(["m.parquet"], ReadOptions(keep=("kept",)))
+    found = list(inventory)
+    assert [item.id for item in found] == ids
+    assert [(item.fault.code, item.fault.message) for item in found] == [ENCRYPTED_IMAGE] * 3
+    assert inventory.kept_table(0, 3).to_pydict() == {"kept": [1, 2, 3]}
+
+
+def test_path_names_a_row_whose_bytes_are_encrypted():
+    table = pa.table({"image": [{"bytes": b"x", "path": "x.png"}, {"bytes": b"y", "path": None}]})
+    write_encrypted(table, "image.bytes", plaintext_footer=True)
+    assert [item.id for item in items()] == ["x.png", "1"]
+    assert [item.id for item in items(names=NameFilter(include=("x*",)))] == ["x.png"]
+
+
+def test_encrypted_columns_that_are_not_read_change_nothing():
+    table = pa.table({"image": ["x.png"] * 3, "id": ["a", "b", "c"], "other": [1, 2, 3]})
+    write_encrypted(table, "other", plaintext_footer=True)
+    assert [(item.id, item.fault) for item in items()] == [("a", None), ("b", None), ("c", None)]
+    write_encrypted(table, "id", plaintext_footer=True)
+    message = "The column 'id' of the Parquet file is encrypted."
+    assert [item.fault.message for item in items()] == [message] * 3
+    write_encrypted(table, "image", "id", plaintext_footer=True)
+    assert [item.fault.code for item in items()] == ["unsupported_format"] * 3
+
+
+def test_file_with_an_encrypted_footer_is_named():
+    write_encrypted(pa.table({"image": ["x.png"]}), "image")
+    with pytest.raises(ManifestError, match=r"^m.parquet is an encrypted Parquet file$"):
+        items()
 
 
 def test_text_that_is_not_utf8_costs_its_row_group():
