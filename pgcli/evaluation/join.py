@@ -9,15 +9,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pgcli.box_filter import box_of, number
+from pgcli.box_filter import box_of
 from pgcli.errors import NoInputError, UsageError
 from pgcli.evaluation.joined_row import JoinedRow, RowTruth
 from pgcli.evaluation.metrics import task_of_prompt
-from pgcli.evaluation.truth import Key, Truths, merged
+from pgcli.evaluation.truth import Key, Truths, image_size, merged
+from pgcli.evaluation.upright_truth import upright_truths
 from pgcli.output.reader import Row, read_results
 from pgcli.parsing import boxes as parse_boxes
 from pgcli.parsing import has_locations, text_spans
 from pgcli.records import BOX_TASKS, Box, Rle
+from pgcli.results.images import ImageLocator
 from pgcli.rows import prompt_of, task_of
 
 
@@ -36,11 +38,12 @@ class JoinedFile:
     repeated: int = 0
 
 
-def join(name: str, truths: Truths) -> JoinedFile:
+def join(name: str, truths: Truths, locator: ImageLocator | None = None) -> JoinedFile:
     """The rows of the result file, in its order, then a row for each truth that has none.
 
     Rows are joined by id and prompt, or by id where the truth has no prompts, or the rows do not.
-    Raises UsageError where no row has a truth, and NoInputError without rows.
+    `locator` finds images whose truth states another size than their row. Raises UsageError where
+    no row has a truth, and for a truth of another size, and NoInputError without rows.
     """
     path = Path(name)
     every = list(read_results(path))
@@ -51,6 +54,8 @@ def join(name: str, truths: Truths) -> JoinedFile:
     by_prompt = truths.has_prompts and have_prompts
     by_key = truths.by_key if by_prompt else by_id(truths.by_key, have_prompts=have_prompts)
     keys = [(str(row["id"]), str(row["prompt"]) if by_prompt else None) for row in rows]
+    sized = {key: row for key, row in zip(keys, rows, strict=True) if image_size(row)}
+    by_key = upright_truths(by_key, sized, path, truths, locator or ImageLocator())
     joined = [joined_row(row, key, by_key.get(key)) for key, row in zip(keys, rows, strict=True)]
     surplus = sum(row.truth is None for row in joined)
     if surplus == len(joined):
@@ -241,13 +246,6 @@ def with_boxes(truth: RowTruth, task: str, row: Row, id_: str) -> RowTruth:
         areas = None if size else (math.nan,) * len(boxes)
         truth = merged(truth, RowTruth(boxes=boxes, areas=areas))
     return truth
-
-
-def image_size(row: Row) -> tuple[int, int] | None:
-    """The width and the height of the image of a row; None where it does not say them."""
-    sides = [number(row.get(name)) for name in ("width", "height")]
-    width, height = (int(side or 0) for side in sides)
-    return (width, height) if width > 0 and height > 0 else None
 
 
 def boxes_of(row: Row) -> Iterator[Box]:

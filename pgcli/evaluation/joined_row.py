@@ -22,7 +22,8 @@ class RowTruth:
     and NaN where the size of the image is not known. `crowds` are regions in which boxes are not
     counted. `columns` are the values of the other columns of the truth; those that rows of the same
     image and prompt do not agree on are a tuple of them. Location tokens in `box_texts`, answers of
-    rows without other boxes, are boxes once the size of the image is known.
+    rows without other boxes, are boxes once the size of the image is known. `size` is the width and
+    height that is stated with boxes and masks, None where none is.
     """
 
     answers: tuple[str, ...] = ()
@@ -32,6 +33,12 @@ class RowTruth:
     crowds: tuple[Box, ...] = ()
     columns: Mapping[str, Any] = field(default_factory=dict)
     box_texts: tuple[str, ...] = ()
+    size: tuple[int, int] | None = None
+
+    @property
+    def has_regions(self) -> bool:
+        """Whether there is something in pixels."""
+        return bool(self.boxes or self.crowds or any(self.masks or ()))
 
     @property
     def box_areas(self) -> tuple[float, ...]:

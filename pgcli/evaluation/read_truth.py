@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pgcli.errors import UsageError
-from pgcli.evaluation.truth import TruthColumns, Truths, group_values, truth_of
+from pgcli.evaluation.truth import TruthColumns, Truths, group_values, image_size, truth_of
 from pgcli.evaluation.truth_documents import add_document
 from pgcli.examples import ExampleColumns, classes_of, without_blanks
 from pgcli.inputs import ReadOptions
@@ -95,7 +95,7 @@ def add_row(
     truths.choices.update(example.choices)
     truths.has_prompts |= example.prompt is not None
     prompt = None if example.prompt is None else prompt_of(example.prompt, row)
-    truths.add((id_, prompt), truth_of(example, group_values(row)))
+    truths.add((id_, prompt), truth_of(example, group_values(row), image_size(row)))
 
 
 def prompt_of(prompt: str, row: Mapping[str, Any]) -> str:

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pgcli.errors import UsageError
 from pgcli.evaluation.joined_row import RowTruth
-from pgcli.examples import Example, note_of_choices
+from pgcli.examples import Example, as_number, note_of_choices
 from pgcli.records import Box
 from pgcli.wording import count
 
@@ -34,7 +35,9 @@ class Truths:
 
     Rows are joined by their prompts as well where `has_prompts` is true. `class_names` are those of
     columns whose integers stand for classes. `repeated` rows have a box of an earlier row.
-    `choices` counts rows by the columns that were read, each before others with values.
+    `choices` counts rows by the columns that were read, each before others with values. `remarks`
+    are what else is said of the file. A tool that `swaps_sides` states the size of stored images
+    with boxes of upright ones.
     """
 
     name: str
@@ -44,6 +47,8 @@ class Truths:
     class_names: dict[str, tuple[str, ...]] = field(default_factory=dict)
     repeated: int = 0
     choices: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    remarks: dict[str, None] = field(default_factory=dict)
+    swaps_sides: bool = False
 
     def add(self, key: Key, truth: RowTruth) -> None:
         """Add what is true; rows of the same id and prompt, as captions of an image, are joined."""
@@ -51,6 +56,12 @@ class Truths:
         if known is None:
             self.by_key[key] = truth
             return
+        if known.size and truth.size and known.size != truth.size:
+            first, second = (f"{size[0]} x {size[1]}" for size in (known.size, truth.size))
+            raise UsageError(
+                f"{self.name}: rows of {key[0]!r} state {first} and {second} as the size",
+                hint="correct the size or the boxes of one of them",
+            )
         is_repeated = any(text and text in known.box_texts for text in truth.box_texts)
         self.repeated += is_repeated or len(new_boxes(known, truth)) < len(truth.boxes or ())
         self.by_key[key] = merged(known, truth)
@@ -69,15 +80,37 @@ class Truths:
                 "once",
                 "",
             )
+        yield from ((remark, "") for remark in self.remarks)
 
 
-def truth_of(example: Example, columns: Mapping[str, Any] | None = None) -> RowTruth:
-    """The truth of a labelled row; of several answers, the most frequent one has its boxes."""
+def truth_of(
+    example: Example,
+    columns: Mapping[str, Any] | None = None,
+    size: tuple[int, int] | None = None,
+) -> RowTruth:
+    """The truth of a labelled row that states the size of its image, or its masks do.
+
+    Of several answers, the most frequent one has its boxes.
+    """
     most_frequent = [text for text, _ in Counter(example.answers).most_common(1)]
     texts = () if example.boxes is not None else tuple(most_frequent)
+    sizes = (mask.size[::-1] for mask in example.masks or () if mask is not None)
+    stated = size or next(sizes, None)
     return RowTruth(
-        example.answers, example.boxes, example.masks, columns=columns or {}, box_texts=texts
+        example.answers,
+        example.boxes,
+        example.masks,
+        columns=columns or {},
+        box_texts=texts,
+        size=stated if example.boxes or example.masks else None,
     )
+
+
+def image_size(row: Mapping[str, Any]) -> tuple[int, int] | None:
+    """The width and the height of the image of a row; None where it does not say them."""
+    sides = [as_number(row.get(name)) for name in ("width", "height")]
+    width, height = (int(side or 0) for side in sides)
+    return (width, height) if width > 0 and height > 0 else None
 
 
 def merged(first: RowTruth, second: RowTruth) -> RowTruth:
@@ -98,6 +131,7 @@ def merged(first: RowTruth, second: RowTruth) -> RowTruth:
         first.crowds + second.crowds,
         merged_columns(first.columns, second.columns),
         (*first.box_texts, *(text for text in second.box_texts if text not in first.box_texts)),
+        first.size or second.size,
     )
 
 

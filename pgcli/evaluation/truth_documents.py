@@ -14,7 +14,9 @@ from pgcli.inputs.readers import InputFile
 from pgcli.records import Box
 from pgcli.results.imports import coco
 from pgcli.results.imports.json_values import InvalidValue, read_document, value_errors
+from pgcli.results.imports.rows import TruthRows
 from pgcli.results.imports.truth import AnnotatedImage, ImportSettings, TrueBox
+from pgcli.wording import with_notes
 
 HINT = "--truth takes COCO's 'images' and 'annotations', and 'annotations' or 'data' of VQA"
 MAX_BYTES = 2**30  # the answers of VQA's training part take 360 MB
@@ -31,12 +33,21 @@ def add_document(file: InputFile, truths: Truths) -> None:
         if records is not None:
             add_questions(records, truths)
         else:
-            settings = ImportSettings(Path(), as_given=True)
-            annotations = coco.read_images(document, settings)
-            for image in annotations.images:
-                add_image(image, truths, has_boxes=bool(annotations.labels))
-            known = "boxes" if annotations.labels else "answers"
-            truths.columns |= dict.fromkeys(("id", known))
+            add_coco(document, truths)
+
+
+def add_coco(document: Mapping[str, Any], truths: Truths) -> None:
+    """Add what is true of the images of COCO. Raises InvalidValue."""
+    settings = ImportSettings(Path(), as_given=True)
+    annotations = coco.read_images(document, settings)
+    for image in annotations.images:
+        add_image(image, truths, has_boxes=bool(annotations.labels))
+    known = "boxes" if annotations.labels else "answers"
+    truths.columns |= dict.fromkeys(("id", known))
+    truths.swaps_sides = annotations.swaps_sides
+    left_out = with_notes("", TruthRows(annotations, Path()).notes(settings.counts))
+    if left_out:
+        truths.remarks[left_out.removeprefix("; ")] = None
 
 
 def question_records(document: Mapping[str, Any]) -> Sequence[Any] | None:
@@ -72,7 +83,7 @@ def add_questions(records: Sequence[Any], truths: Truths) -> None:
 
 def add_image(image: AnnotatedImage, truths: Truths, *, has_boxes: bool) -> None:
     """Add the boxes and the texts of an image, whose name is its id."""
-    if has_boxes:
+    if has_boxes and (image.boxes or not image.left_out):
         areas = tuple(
             (box.xmax - box.xmin) * (box.ymax - box.ymin) if box.area is None else box.area
             for box in image.boxes
@@ -83,6 +94,7 @@ def add_image(image: AnnotatedImage, truths: Truths, *, has_boxes: bool) -> None
             masks=None if masks and not any(masks) else masks,
             areas=areas,
             crowds=tuple(map(plain_box, image.crowds)),
+            size=(image.width, image.height) if image.is_stated else None,
         )
         truths.add((image.id, None), truth)
     for text in image.texts:

@@ -8,7 +8,7 @@ the sides, the size that is stated shows which one it was.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -30,6 +30,7 @@ from pgcli.records import Box, Item, Rle
 from pgcli.results.drawings.drawings import read_original
 from pgcli.rle import decode, encode
 from pgcli.stores import Reader
+from pgcli.wording import count
 
 OUTSIDE_PIXELS = 1  # by which a box may be outside of its image: annotation tools round
 
@@ -158,9 +159,22 @@ def settled_frames(drawings: Sequence[Drawing], *, swaps_sides: bool = False) ->
     sideways = Frame.SWAPPED if swaps_sides or Frame.SWAPPED in first else Frame.STORED
     frames = [sideways if frame is Frame.SIDEWAYS else frame for frame in frames]
     shown = {*frames} - {None, Frame.UNKNOWN}
-    rest = shown.pop() if len(shown) == 1 else Frame.UNKNOWN
-    rest = Frame.UPRIGHT if rest is Frame.SWAPPED else rest
-    return [rest if frame is Frame.UNKNOWN else frame for frame in frames]
+    common = shown.pop() if len(shown) == 1 else Frame.UNKNOWN
+    common = Frame.UPRIGHT if common is Frame.SWAPPED else common
+    return [common if frame is Frame.UNKNOWN else frame for frame in frames]
+
+
+def frame_notes(names: Sequence[str], frames: Sequence[Frame | None]) -> Iterator[str]:
+    """What is said of the images of these names that EXIF turns."""
+    for frame, text in (
+        (Frame.STORED, "annotated as stored, and turned upright as EXIF turns them"),
+        (Frame.SWAPPED, "with swapped sides in the file, whose boxes are of the upright image"),
+        (Frame.UNKNOWN, "turned by EXIF, whose boxes are taken as of the upright image: "
+         "their sizes do not show whether they are"),
+    ):  # fmt: skip
+        matches = [name for name, match in zip(names, frames, strict=True) if match is frame]
+        if matches:
+            yield f"{count(len(matches), 'image')} {text} (first: {matches[0]})"
 
 
 def turned_corners(corners: Corners, header: ImageHeader) -> Corners:

@@ -30,7 +30,7 @@ from pgcli.inputs.paths import display_name, parse_path, url_scheme
 from pgcli.inputs.readers import InputFile, error_text, manifest_ending
 from pgcli.output.lines import parse_row
 from pgcli.output.reader import REQUIRED, read_results
-from pgcli.parsing import detection_text
+from pgcli.parsing import detection_text, has_locations
 from pgcli.records import COLUMNS, Box, Fault, Item
 from pgcli.regions import location_values, parse_region, with_locations
 from pgcli.results.frames import (
@@ -217,6 +217,8 @@ class RowReader:
             text = answers[0].strip() if answers else ""
             return Target(text) if text else None
         prompt = self._prompt(item, example)
+        if self.columns.answer is None and example.boxes is not None:
+            example = upright_example(item, example, fields)
         answers = self._answers(item, example, fields)
         if prompt is None or not answers:
             return None
@@ -250,10 +252,8 @@ class RowReader:
     def _answers(self, item: Item, example: Example, fields: Mapping[str, Any]) -> tuple[str, ...]:
         """The true answers, of which boxes make one; with boxes, it may be empty as well."""
         answers = tuple(text.strip() for text in example.answers)
-        if any(answers):
+        if any(answers) or (self.columns.answer is None and example.boxes is not None):
             return answers
-        if self.columns.answer is None and example.boxes is not None:
-            return (box_text(item, example.boxes, fields),)
         has_columns = any(name in fields for name in (*self.columns.known, *self.columns.named))
         return answers or (() if has_columns else sidecar_text(item))
 
@@ -264,20 +264,38 @@ def is_error_row(item: Item) -> bool:
     return all(name in fields for name in ERROR_COLUMNS) and fields["error"] is not None
 
 
-def box_text(item: Item, boxes: Sequence[Box], fields: Mapping[str, Any]) -> str:
-    """The answer that has the boxes. Raises UnusableRow for one that is not in its image."""
-    if not boxes:
-        return ""
+def upright_example(item: Item, example: Example, fields: Mapping[str, Any]) -> Example:
+    """The example with boxes of the upright image, also in its answers; where it has none, the
+    boxes are the answer, which have to be in their image. Raises ImageError and UnusableRow.
+    """
+    boxes, answers = example.boxes or (), example.answers
+    has_answers = any(map(str.strip, answers))
+    if not boxes or (has_answers and not (row_size(fields) and any(map(has_locations, answers)))):
+        return replace(example, answers=answers if has_answers else ("",))
     masks = parsed(fields.get("masks"))
     masks = masks if isinstance(masks, list) else []
     header = upright_header(item, fields, boxes)
     if header.orientation != 1:
-        boxes = [turned_box(box, header) for box in boxes]
+        boxes = tuple(turned_box(box, header) for box in boxes)
         if any(mask and mask.get("codes") for mask in masks):
-            raise UnusableRow(
-                "The codes of its masks are of the stored image, not the upright one."
-            )
-    width, height = header.size
+            raise UnusableRow("The codes of its masks are those of the image as it is stored.")
+        text = box_text(boxes, masks, header.size)
+        answers = tuple(text if has_locations(answer) else answer for answer in answers)
+    if not has_answers:
+        answers = (box_text(boxes, masks, header.size),)
+    return replace(example, boxes=boxes, answers=answers)
+
+
+def row_size(fields: Mapping[str, Any]) -> tuple[int, int] | None:
+    """The `width` and `height` of a row; None without."""
+    with suppress(TypeError, ValueError):
+        return int(fields.get("width") or ""), int(fields.get("height") or "")
+    return None
+
+
+def box_text(boxes: Sequence[Box], masks: Sequence[Any], size: tuple[int, int]) -> str:
+    """The answer that has the boxes. Raises UnusableRow for one that is not in its image."""
+    width, height = size
     for box in boxes:
         corners = f"{box.xmin:g}, {box.ymin:g}, {box.xmax:g}, {box.ymax:g}"
         if box.xmin >= box.xmax or box.ymin >= box.ymax:
@@ -297,9 +315,7 @@ def upright_header(item: Item, fields: Mapping[str, Any], boxes: Sequence[Box] =
     the stored one. They are taken as they are for an image at an address. Raises ImageError and
     UnusableRow.
     """
-    stated: tuple[int, int] | None = None
-    with suppress(TypeError, ValueError):
-        stated = (int(fields.get("width") or ""), int(fields.get("height") or ""))
+    stated = row_size(fields)
     if item.data is None and item.path is not None and url_scheme(item.path):
         if stated is None:
             raise UnusableRow("It has pixels, and no width and height of its image.")

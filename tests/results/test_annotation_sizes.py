@@ -15,23 +15,19 @@ from pgcli.results.frames import turned_corners, turned_mask
 from pgcli.rle import decode, encode
 from tests.support.command import Command
 from tests.support.exporting import box, corners, read_rows, row, saved
+from tests.support.turned_images import (
+    BOTTOM,
+    FLIPPED,
+    LEFT,
+    RIGHT,
+    STORED,
+    TOP,
+    TURNED,
+    UPRIGHT,
+    photograph,
+)
 
 pytestmark = pytest.mark.usefixtures("workdir")
-
-STORED, UPRIGHT = (64, 48), (48, 64)
-LEFT, TOP, RIGHT, BOTTOM = 8, 4, 28, 14
-#: Where a box of the stored image is in the upright one, of each orientation that swaps the sides.
-TURNED = {5: [4, 8, 14, 28], 6: [34, 8, 44, 28], 7: [34, 36, 44, 56], 8: [4, 36, 14, 56]}
-FLIPPED = {2: [36, 4, 56, 14], 3: [36, 34, 56, 44], 4: [8, 34, 28, 44]}
-
-
-def photograph(name: str, orientation: int, format_: str = "PNG", size: Any = STORED) -> None:
-    """An image that is white in the box, stored with an EXIF orientation."""
-    pixels = np.zeros(size[::-1], np.uint8)
-    pixels[TOP:BOTTOM, LEFT:RIGHT] = 255
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    Image.fromarray(pixels).save(name, format_, exif=exif)
 
 
 def late_exif(name: str) -> None:

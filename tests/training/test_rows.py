@@ -28,6 +28,16 @@ from pgcli.training.rows import RowStore, Target, TrainingRow, TrainingRows
 from pgcli.training.same_images import check_apart, split_by_image
 from pgcli.training.sources import RowReader
 from tests.support.awkward import tar_of
+from tests.support.turned_images import (
+    BOTTOM,
+    LEFT,
+    RIGHT,
+    STORED,
+    TOP,
+    TURNED,
+    UPRIGHT,
+    photograph,
+)
 
 
 @pytest.fixture
@@ -235,6 +245,37 @@ def test_unreadable_text_beside_an_image_costs_its_row(store, text, problem):
     assert len(found.faults) == 1
     assert found.faults[0].startswith("a.png: ./a.txt ")
     assert problem in found.faults[0]
+
+
+@pytest.mark.parametrize("orientation", TURNED)
+def test_boxes_of_the_stored_size_are_trained_on_upright(store, orientation):
+    photograph("a.png", orientation)
+    sides = zip(("xmin", "ymin", "xmax", "ymax"), (LEFT, TOP, RIGHT, BOTTOM), strict=True)
+    drawn = {"label": "cat"} | dict(sides)
+    stored = {"image": "a.png", "prompt": "detect cat", "width": STORED[0], "height": STORED[1]}
+    tokens = "<loc0085><loc0128><loc0298><loc0448> cat"  # of the box in the stored image
+    left, top, right, bottom = TURNED[orientation]
+    width, height = UPRIGHT
+    sides = ((top, height), (left, width), (bottom, height), (right, width))
+    upright = "".join(f"<loc{round(side / most * 1023):04}>" for side, most in sides) + " cat"
+    for more in ({}, {"answer": tokens}):
+        rows = write_lines("rows.jsonl", stored | {"boxes": [drawn]} | more)
+        assert said(answers(store, rows)) == [("a.png", "detect cat", upright)]
+    result = result_row(0, "a.png", tokens, boxes=[drawn], width=STORED[0], height=STORED[1])
+    rows = write_lines("result.jsonl", result | {"prompt": "detect cat"})
+    assert said(answers(store, rows)) == [("a.png", "detect cat", upright)]
+    bbox = [LEFT, TOP, RIGHT - LEFT, BOTTOM - TOP]
+    document = {
+        "images": [{"id": 1, "file_name": "a.png", "width": STORED[0], "height": STORED[1]}],
+        "annotations": [{"id": 1, "image_id": 1, "category_id": 1, "bbox": bbox}],
+        "categories": [{"id": 1, "name": "cat"}],
+    }
+    Path("coco.json").write_text(json.dumps(document))
+    assert said(answers(store, "coco.json")) == [("a.png", "detect cat", upright)]
+    masks = [{"codes": [0] * 16, "rle": None}]
+    rows = write_lines("rows.jsonl", stored | {"boxes": [drawn], "masks": masks})
+    with pytest.raises(NoInputError, match="codes of its masks are those of the image as it is"):
+        answers(store, rows)
 
 
 def test_boxes_of_another_kind_cost_their_row(store):

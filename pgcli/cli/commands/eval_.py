@@ -75,7 +75,7 @@ class EvalOptions:
     limit: int = _page("How many of the worst rows the page has.", default=300, min=1)
     overwrite: bool = _page("Replace a file that is not a page.", default=False)
     images: str | None = images_option(
-        "Look for the images of the page in this folder only.", short=("--root",)
+        "Look for the images in this folder only.", short=("--root",)
     )
     quiet: bool = same(RunningOptions, "quiet")
 
@@ -113,14 +113,14 @@ def eval_(results: Results, call: CliCall) -> None:
             f"{len(results)} result files are given", hint="name one, or two to compare"
         )
     if view is None:
-        call.report_unused(("limit", "images", "overwrite"), "without --view", screen)
+        call.report_unused(("limit", "overwrite"), "without --view", screen)
     else:
         read = filter(None, (*results, truth, texts))
         check_page(view, "--view", sources=read, overwrite=options.overwrite)
     with screen.status("reading rows"):
         columns = TruthColumns(options.id_column, options.prompt_column, options.answer_column)
         truths = read_truth(truth, columns, call.build(AddressOptions).url_reader)
-        joined = [join(name, truths) for name in results]
+        joined = [join(name, truths, locator) for name in results]
     for note, hint in truths.notes():
         screen.info(f"{truths.name}: {note}", hint=hint)
     if options.only_common:

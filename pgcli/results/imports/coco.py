@@ -103,10 +103,11 @@ def read_images(document: Entry, settings: ImportSettings) -> Annotations:
     )
 
 
-def entries(value: object, what: str, one: str) -> list[Entry]:
+def entries(value: object, what: str, entry_name: str) -> list[Entry]:
     """The objects of an array. Raises InvalidValue."""
     return [
-        mapping(entry, f"{one} {place}") for place, entry in enumerate(array(value, what), start=1)
+        mapping(entry, f"{entry_name} {place}")
+        for place, entry in enumerate(array(value, what), start=1)
     ]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from pgcli.records import Item
 from pgcli.results.frames import (
     Drawing,
     Frame,
+    frame_notes,
     settled_frames,
     turned_corners,
     turned_mask,
@@ -29,7 +30,6 @@ from pgcli.results.imports.truth import (
     TrueBox,
     TrueText,
 )
-from pgcli.wording import count
 
 
 def read_annotations(format: str, file: Path, settings: ImportSettings) -> Annotations:
@@ -80,19 +80,6 @@ def image_header(image: AnnotatedImage, counts: ImportCounts) -> ImageHeader | N
     except ImageError as problem:
         counts.absent.add(image.id, problem.fault)
         return None
-
-
-def frame_notes(names: Sequence[str], frames: Sequence[Frame | None]) -> Iterator[str]:
-    """What is said of images that EXIF turns."""
-    for frame, text in (
-        (Frame.STORED, "annotated as stored, and turned upright as EXIF turns them"),
-        (Frame.SWAPPED, "with swapped sides in the file, whose boxes are of the upright image"),
-        (Frame.UNKNOWN, "turned by EXIF, whose boxes are taken as of the upright image: "
-         "their sizes do not show whether they are"),
-    ):  # fmt: skip
-        matches = [name for name, other in zip(names, frames, strict=True) if other is frame]
-        if matches:
-            yield f"{count(len(matches), 'image')} {text} (first: {matches[0]})"
 
 
 def fitted(
