@@ -13,11 +13,12 @@ from typing import NoReturn
 
 from pgcli.errors import ManifestError, NoInputError, UsageError
 from pgcli.inputs.file_table import BELOW, IMAGE, MATCHED, NAMED, TABLE, FileRecord
-from pgcli.inputs.options import ReadOptions
+from pgcli.inputs.options import NameFilter, ReadOptions, matches
 from pgcli.inputs.paths import display_name, display_path, parse_path, url_scheme
 from pgcli.inputs.readers import (
     IMAGE_ENDINGS,
     NO_ENDING,
+    UNDERSCORE,
     InputFile,
     ending,
     images_hint,
@@ -28,6 +29,7 @@ from pgcli.inputs.readers import (
 from pgcli.inputs.tables import Table, open_table
 from pgcli.inputs.walk import (
     FOLDER,
+    HIDDEN,
     LINKED,
     Glob,
     WalkedFile,
@@ -36,6 +38,7 @@ from pgcli.inputs.walk import (
     glob_files,
     is_output,
     walk_folder,
+    without_hidden,
 )
 from pgcli.stores import Entry, Reader, RemoteError
 from pgcli.stores.urls import SCHEMES, has_credentials, is_web, scheme_of, url_path
@@ -47,8 +50,9 @@ _HINTS = {
     "s3://anonymous@bucket/ none; hf:// uses those of `hf auth login`",
     "url_blocked": "--allow-private-hosts reads from any machine",
 }
-#: Endings of data set files; of a folder with several kinds only the first kind is read.
-DATASET_ENDINGS = ((".parquet",), (".tar", ".tar.gz", ".tgz"))
+PARQUET, ARCHIVE = ".parquet", ".tar"
+#: The folder of a Delta table that says which of its files are current.
+DELTA_LOG = "_delta_log"
 
 
 class SourceFiles:
@@ -62,6 +66,7 @@ class SourceFiles:
         self.number, self.name, self._options, self._is_alone = number, name, options, is_alone
         self.ignored: Counter[str] = Counter()
         self.has_excluded = False
+        self._delta_tables: set[str] = set()
         self.is_url = url_scheme(name) is not None
         self.path = name if self.is_url else parse_path(name)
         self._folder = f"{name.rstrip('/')}/" if self.is_url else os.path.join(self.path, "")  # noqa: PTH118
@@ -117,13 +122,19 @@ class SourceFiles:
                 name = file.relative or self.file_name(NAMED, b"")
                 kind = ending(name)
                 is_web_image = self.is_url and is_web(self.name) and kind == NO_ENDING
-                if file.problem == LINKED:
+                if file.problem == HIDDEN:
+                    last = name.rstrip("/").rpartition("/")[2]
+                    if last.startswith("_"):
+                        self.ignored[UNDERSCORE] += 1
+                    if last == DELTA_LOG:
+                        self._delta_tables.add(name.removesuffix(f"{DELTA_LOG}/"))
+                elif file.problem == LINKED:
                     self.ignored["(linked folder)"] += 1
                 elif file.problem == FOLDER:
                     self.ignored[kind] += 1
                 elif kind in IMAGE_ENDINGS or is_web_image or name.endswith("/"):
-                    has_images = True
                     if self._accepts(place, file):
+                        has_images = True
                         yield self._record(place, IMAGE, file)
                     else:
                         self.has_excluded = True
@@ -133,13 +144,17 @@ class SourceFiles:
                     self.ignored[kind] += 1
                     if not has_images:
                         tables[name] = file
+                elif self.names_in(place, os.fsencode(file.relative)) is None:
+                    self.has_excluded = True
                 else:
                     tables[name] = file
                     yield self._record(place, TABLE, file)
             if place == BELOW and not has_images:
-                yield from self._dataset(tables)
-            elif place != BELOW and not has_images and not tables:
+                tables = self._dataset(tables)
+                yield from (self._record(BELOW, TABLE, file) for file in tables.values())
+            elif place != BELOW and not (has_images or tables or self.has_excluded):
                 self._refuse(place)
+            self._check_delta_tables(place, tables)
 
     def _local_files(self) -> tuple[int, Iterable[WalkedFile]]:
         """Where the files are, and the files."""
@@ -160,7 +175,9 @@ class SourceFiles:
             return NAMED, [file_status(path, "")]
         if has_magic(path):
             fixed = len(self._fixed)
-            return MATCHED, (file_status(file, file[fixed:]) for file in glob_files(path))
+            matches = (file_status(file, file[fixed:]) for file in glob_files(path))
+            names = NameFilter(include=(path[fixed:],))
+            return MATCHED, without_hidden(matches, names, only_folders=True)
         raise UsageError(f"{name} does not exist", hint="check the spelling and the folder")
 
     def _remote_files(self) -> tuple[int, Iterable[WalkedFile]]:
@@ -176,38 +193,82 @@ class SourceFiles:
             is_table = manifest_ending(path) is not None
             return NAMED, [WalkedFile("", remote_size(url, reader) if is_table else None)]
         if kind == "folder":
-            entries = reader.entries(url)
-            return BELOW, (remote_file(entry) for entry in entries if is_visible(entry.name))
+            return BELOW, without_hidden(remote_files(reader.entries(url)), self._options.names)
         if has_magic(path):
-            glob = Glob(url.removeprefix(self._fixed))
-            entries = reader.entries(self._fixed.rstrip("/"))
-            return MATCHED, (remote_file(entry) for entry in entries if glob.matches(entry.name))
+            pattern = url.removeprefix(self._fixed)
+            glob = Glob(pattern)
+            matches = (
+                file
+                for file in remote_files(reader.entries(self._fixed.rstrip("/")))
+                if glob.matches(file.relative) or f"/{DELTA_LOG}/" in f"/{file.relative}"
+            )
+            return MATCHED, without_hidden(
+                matches, NameFilter(include=(pattern,)), only_folders=True
+            )
         raise UsageError(f"there is nothing at {display_path(url)}", hint=_HINTS["missing"])
+
+    def _name(self, place: int, name: bytes) -> str:
+        """The name that patterns are compared with."""
+        return os.fsdecode(name) if place == BELOW else self.located(place, name)[2]
 
     def _accepts(self, place: int, file: WalkedFile) -> bool:
         """Whether the names that are read have that of an image."""
         names = self._options.names
-        if not names:
-            return True
-        name = (
-            file.relative if place == BELOW else self.located(place, os.fsencode(file.relative))[2]
-        )
-        return names.accepts(name)
+        return not names or names.accepts(self._name(place, os.fsencode(file.relative)))
+
+    def names_in(self, place: int, name: bytes) -> NameFilter | None:
+        """The names that are read of a table; None if it is excluded."""
+        return self._options.names.in_table(self._name(place, name))
 
     def _is_output(self, file: WalkedFile, place: int = MATCHED) -> bool:
         path = self.path_of(place, os.fsencode(file.relative))
         return not self.is_url and is_output(path)
 
-    def _dataset(self, tables: Mapping[str, WalkedFile]) -> Iterator[FileRecord]:
-        """All Parquet files of a folder, or else all archives."""
+    def _dataset(self, tables: Mapping[str, WalkedFile]) -> dict[str, WalkedFile]:
+        """The tables of a folder that are read: all of one kind, Parquet files before archives.
+
+        Patterns that match whole files choose the kind, which may be any then. Parquet files that
+        have no images, such as those that img2dataset writes beside archives, are not read for it.
+        """
         names = self._options.names
-        by_ending = ([t for t in tables if manifest_ending(t) in ends] for ends in DATASET_ENDINGS)
-        for name in next(filter(None, by_ending), ()):
-            if not self._is_output(tables[name], BELOW):
-                self.has_excluded |= bool(names)
-                if names.in_table(name) is not None:
-                    self.ignored -= Counter([ending(name)])
-                    yield self._record(BELOW, TABLE, tables[name])
+        read = [name for name in tables if not self._is_output(tables[name], BELOW)]
+        accepted = [name for name in read if names.in_table(name) is not None]
+        self.has_excluded |= bool(names and read)
+        chosen = [name for name in accepted if matches(name, names.include)]
+        kinds = {kind_of_table(name): name for name in reversed(chosen or accepted)}
+        others = kinds.keys() - {PARQUET}
+        if PARQUET in kinds and others & {ARCHIVE} and not self._has_images(kinds[PARQUET], tables):
+            del kinds[PARQUET]
+        order = [PARQUET, ARCHIVE, *(sorted(others) if chosen else ())]
+        kind = next((kind for kind in order if kind in kinds), None)
+        dataset = {name: tables[name] for name in accepted if kind_of_table(name) == kind}
+        self.ignored -= Counter(map(ending, dataset))
+        return dataset
+
+    def _has_images(self, name: str, tables: Mapping[str, WalkedFile]) -> bool:
+        """Whether a Parquet file has the column of images; also if it cannot be read."""
+        table = self.open_table(self._record(BELOW, TABLE, tables[name]))
+        try:
+            schema = table.schema()
+        except ManifestError:  # which reading it says
+            return True
+        return schema is None or self._options.image_column in schema.names
+
+    def _check_delta_tables(self, place: int, tables: Mapping[str, WalkedFile]) -> None:
+        """Raise UsageError for files of a Delta table that were not named one by one."""
+        for name in tables if place != NAMED else ():
+            path = self.path_of(place, os.fsencode(name))
+            roots = (root for root in self._delta_tables if name.startswith(root))
+            root = next((path.removesuffix(name) + root for root in roots), None)
+            if root is None and not self.is_url:
+                root = delta_table(path)
+            if root is not None and kind_of_table(name) == PARQUET:
+                shown = display_path(root.rstrip("/"))
+                raise UsageError(
+                    f"{shown} is a Delta table, whose folder also has files of earlier versions",
+                    hint='name its current files, which this command lists: python -c "from '
+                    f"deltalake import DeltaTable; print(*DeltaTable('{shown}').file_uris())\"",
+                )
 
     def _refuse(self, place: int) -> NoReturn:
         """Raise the error for a file that is not read, and for a pattern without a match."""
@@ -233,9 +294,11 @@ class SourceFiles:
         )
 
 
-def remote_file(entry: Entry) -> WalkedFile:
-    """A file as the listing of a store has it."""
-    return WalkedFile(entry.name, entry.size, int(entry.modified * 1e9))
+def remote_files(entries: Iterable[Entry]) -> Iterator[WalkedFile]:
+    """The files as the listing of a store has them, without the state of runs."""
+    for entry in entries:
+        if not any(folder.endswith(".pgcli") for folder in entry.name.split("/")[:-1]):
+            yield WalkedFile(entry.name, entry.size, int(entry.modified * 1e9))
 
 
 def remote_size(url: str, reader: Reader) -> int | None:
@@ -247,11 +310,20 @@ def remote_size(url: str, reader: Reader) -> int | None:
         return None
 
 
-def is_visible(name: str) -> bool:
-    """Whether a remote file is not hidden, not in a hidden folder, and not state of a run."""
-    *folders, last = name.split("/")
-    hidden = any(piece.startswith(".") for piece in (*folders, last))
-    return not hidden and not any(piece.endswith(".pgcli") for piece in folders)
+def kind_of_table(name: str) -> str:
+    """The kind of a table by its name: PARQUET, ARCHIVE, or the ending of another manifest."""
+    ending = manifest_ending(name) or ""
+    return ARCHIVE if ending.startswith((".tar", ".tgz")) else ending
+
+
+def delta_table(path: str) -> str | None:
+    """The folder of the Delta table that a local file is in, at any depth of partitions."""
+    folder = os.path.dirname(os.path.abspath(path))  # noqa: PTH100, PTH120 - as it is named
+    while not os.path.isdir(os.path.join(folder, DELTA_LOG)):  # noqa: PTH112, PTH118
+        folder, name = os.path.split(folder)
+        if "=" not in name:
+            return None
+    return folder
 
 
 def fixed_url(url: str) -> str:

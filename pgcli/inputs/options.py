@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Literal, NamedTuple
 
+from pgcli.inputs.readers import manifest_ending
 from pgcli.records import COLUMNS, EXTRA_COLUMNS
 from pgcli.stores import Reader
 
@@ -45,13 +46,24 @@ class NameFilter:
         return matches(f"{folder}/", patterns)
 
     def in_table(self, file: str) -> NameFilter | None:
-        """The filter of the rows of a data set's file, which may be selected as a whole.
+        """The filter of the rows of a manifest or an archive, which may be selected as a whole.
 
-        None if the file is excluded.
+        None if the file is excluded, or only other ones are included.
         """
         if matches(file, self.exclude):
             return None
-        return replace(self, include=()) if matches(file, self.include) else self
+        if matches(file, self.include):
+            return replace(self, include=())
+        are_files = bool(self.include) and all(map(manifest_ending, self.include))
+        return None if are_files else self
+
+    def names_hidden(self, name: str) -> bool:
+        """Whether an included pattern is written for this hidden name: a part begins as it does."""
+        return any(
+            part[:1] == name[:1] and fnmatchcase(name, part)
+            for pattern in self.include
+            for part in pattern.split("/")
+        )
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:

@@ -27,11 +27,15 @@ IMAGE_ENDINGS = frozenset(
     "." + ending
     for ending in "jpg jpeg jpe jfif png webp gif bmp tif tiff avif ppm pgm pbm pnm".split()
 )
-#: What files without an ending, and those with an unusual one, are counted as.
-NO_ENDING, OTHER_ENDING = "(none)", "(other)"
+#: What files without an ending, with an unusual one, and with a hidden name are counted as.
+NO_ENDING, OTHER_ENDING, UNDERSCORE = "(none)", "(other)", "(_)"
 #: Longer endings are counted together, so that odd file names do not fill the summary.
 MAX_ENDING_LENGTH = 12
-UNNAMED = {NO_ENDING: "without an ending", OTHER_ENDING: "with other endings"}
+UNNAMED = {
+    NO_ENDING: "without an ending",
+    OTHER_ENDING: "with other endings",
+    UNDERSCORE: "beginning with _",
+}
 MAX_LISTED_ENDINGS = 5
 HEIC = {".heic", ".heif"}
 
@@ -118,6 +122,8 @@ def no_input_hint(ignored: Mapping[str, int]) -> str:
         hint += f"; skipped: {', '.join(describe_endings(ignored))}"
     if HEIC & ignored.keys():
         hint += "; HEIC has to be converted to JPEG first: magick mogrify -format jpg *.heic"
+    if UNDERSCORE in ignored:
+        hint += "; names that begin with _ are read if a pattern names them: --include '_*'"
     if READERS.keys() & ignored.keys():
         hint += "; to read a manifest, name the file itself"
     return hint

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from array import array
 from collections import Counter
@@ -15,7 +14,6 @@ import pyarrow.compute as pc
 
 from pgcli.errors import NoInputError, UsageError
 from pgcli.inputs.file_table import (
-    BELOW,
     IMAGE,
     NAMED,
     STDIN,
@@ -102,9 +100,8 @@ class Scan:
 
     def _open(self, source: SourceFiles, record: FileRecord) -> Table:
         options = self._options
-        if record.place == BELOW:  # a pattern may choose all rows of the file
-            names = options.names.in_table(os.fsdecode(record.name))
-            options = options if names is None else replace(options, names=names)
+        names = source.names_in(record.place, record.name)  # which may choose all rows of the file
+        options = options if names is None else replace(options, names=names)
         return source.open_table(record, options)
 
     def _scan(self, table: Table, mark: Mark = START) -> FileRecord:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from glob import has_magic
 from pathlib import Path
@@ -17,7 +17,7 @@ from pgcli.records import OUTSIDE_FOLDER, Fault
 
 #: What a walk notes of an entry in place of its file: an error of its row, or why it is no row.
 OUTSIDE, UNREADABLE, LONG = "outside", "unreadable", "long"
-LINKED, FOLDER = "linked", "folder"
+LINKED, FOLDER, HIDDEN = "linked", "folder", "hidden"
 FAULTS = {
     OUTSIDE: OUTSIDE_FOLDER,
     UNREADABLE: Fault("permission_denied", "The folder may not be read."),
@@ -46,11 +46,12 @@ class _Level(NamedTuple):
 
 
 def walk_folder(path: str, names: NameFilter, *, allow_outside_root: bool) -> Iterator[WalkedFile]:
-    """The visible files below a folder, each once, in code-point order of their relative paths.
+    """The files below a folder, each once, in code-point order of their relative paths.
 
-    A link to a folder is followed only if that is outside the root, this is allowed, and it was not
-    walked before. Folders of which `names` accepts nothing are not walked. Raises OSError if the
-    folder itself cannot be read.
+    A hidden file or folder that `names` does not name is not read. A link to a folder is followed
+    only if that is outside the root, this is allowed, and it was not walked before. Folders of
+    which `names` accepts nothing are not walked. Raises OSError if the folder itself cannot be
+    read.
     """
     root, walked = os.path.realpath(path), set[tuple[int, int]]()
     # a stack, not recursion: a folder may be deeper than Python's recursion limit
@@ -62,6 +63,9 @@ def walk_folder(path: str, names: NameFilter, *, allow_outside_root: bool) -> It
             levels.pop()
             continue
         name = prefix + entry.name
+        if is_hidden(entry.name) and not names.names_hidden(entry.name):
+            yield WalkedFile(name + "/" * _is_folder(entry), problem=HIDDEN)
+            continue
         if not _is_folder(entry):
             yield _file(name, entry, None if allow_outside_root else root)
             continue
@@ -86,7 +90,7 @@ def walk_folder(path: str, names: NameFilter, *, allow_outside_root: bool) -> It
 
 def _level(path: str, prefix: str, *, is_inside: bool) -> _Level:
     with os.scandir(path) as entries:
-        visible = [entry for entry in entries if not is_passed_over(entry)]
+        visible = [entry for entry in entries if not is_state(entry)]
     # a folder sorts as its contents will: with the slash that follows its name
     visible.sort(key=lambda entry: entry.name + "/" * _is_folder(entry))
     return _Level(prefix, is_inside, iter(visible))
@@ -110,9 +114,39 @@ def file_status(path: str, name: str) -> WalkedFile:
     return WalkedFile(name, status.st_size, status.st_mtime_ns, FOLDER if is_folder else None)
 
 
-def is_passed_over(entry: os.DirEntry[str]) -> bool:
-    """Whether the entry is hidden, or the state folder of a run, which has no images."""
-    return entry.name.startswith(".") or (entry.name.endswith(".pgcli") and _is_folder(entry))
+def is_state(entry: os.DirEntry[str]) -> bool:
+    """Whether the entry is the state folder of a run, which has no images."""
+    return entry.name.endswith(".pgcli") and _is_folder(entry)
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a name is hidden, as readers of data lakes have it: `.git`, `_temporary`.
+
+    The name of a partition, such as `_day=1`, is not.
+    """
+    return name.startswith(".") or (name.startswith("_") and "=" not in name)
+
+
+def without_hidden(
+    files: Iterable[WalkedFile], names: NameFilter, *, only_folders: bool = False
+) -> Iterator[WalkedFile]:
+    """The files that are not hidden, and each hidden one, or its folder, with that problem.
+
+    Those that `names` names are not hidden; with `only_folders`, none is by its own name.
+    """
+    last = ""
+    for file in files:
+        *folders, name = file.relative.split("/")
+        parts = folders if only_folders else [*folders, name]
+        number = next(
+            (n for n, part in enumerate(parts) if is_hidden(part) and not names.names_hidden(part)),
+            None,
+        )
+        if number is None:
+            yield file
+        elif (hidden := "/".join(parts[: number + 1]) + "/" * (number < len(folders))) != last:
+            last = hidden
+            yield WalkedFile(hidden, problem=HIDDEN)
 
 
 def fixed_part(pattern: str) -> str:

@@ -27,7 +27,7 @@ from pgcli.inputs import Inventory, ReadOptions
 from pgcli.inputs.lines import MAX_LINE_BYTES
 from pgcli.inputs.options import REGION
 from pgcli.inputs.paths import display_name, parse_path, url_scheme
-from pgcli.inputs.readers import InputFile, error_text, manifest_ending
+from pgcli.inputs.readers import UNDERSCORE, InputFile, error_text, manifest_ending
 from pgcli.output.lines import parse_row
 from pgcli.output.reader import REQUIRED, read_results
 from pgcli.parsing import detection_text, has_locations
@@ -131,7 +131,7 @@ class RowReader:
                     rows.left_out["without_target"] += 1
                 else:
                     rows.add(item, target)
-            if isinstance(items, Inventory) and items.has_columns:
+            if isinstance(items, Inventory) and (items.has_columns or UNDERSCORE in items.ignored):
                 for verb, what in items.notes:
                     self.on_event(Message(f"{display_name(name)}: {verb} {what}"))
         errors.budget.check_share(errors.tally)

@@ -158,6 +158,42 @@ def test_folder_of_a_store_with_tables_is_a_data_set(s3):
     assert ([item.id for item in inventory], inventory.ignored) == (["b"], {".txt": 1})
 
 
+def test_hidden_names_and_delta_tables_of_a_store_are_those_of_a_folder(s3):
+    names = (
+        "part.parquet",
+        "_day=2/part.parquet",
+        "_temporary/0/a.parquet",
+        "_temporary/0/b.parquet",
+    )
+    for name in (*names, "_SUCCESS", ".hidden/part.parquet"):
+        sink = pa.BufferOutputStream()
+        pq.write_table(pa.table({"image": [b"x"], "id": [name]}), sink)
+        s3[f"images/lake/{name}"] = bytes(sink.getvalue())
+    inventory = scanned("s3://images/lake")
+    assert sorted(item.id for item in inventory) == sorted(names[:2])
+    assert inventory.ignored == {"(_)": 2}
+    included = scanned("s3://images/lake", names=NameFilter(include=("_temporary/*",)))
+    assert [item.id for item in included] == list(names[2:])
+    assert scanned("s3://images/lake/**/*.parquet").total == 2
+    assert scanned("s3://images/lake/_temporary/**").total == 2
+    s3["images/lake/_delta_log/00000000000000000000.json"] = b"{}"
+    for source in ("s3://images/lake", "s3://images/lake/*.parquet", "s3://images/la*/*.parquet"):
+        with pytest.raises(UsageError, match="s3://images/lake is a Delta table") as refused:
+            scanned(source)
+        assert "DeltaTable('s3://images/lake').file_uris()" in refused.value.hint
+    assert scanned("s3://images/lake/part.parquet").total == 1
+
+
+def test_folder_of_a_store_as_img2dataset_writes_it_is_read_as_archives(s3):
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({"url": ["u"]}), sink)
+    s3["images/i2d/0.parquet"] = bytes(sink.getvalue())
+    s3["images/i2d/0.tar"] = FILES["sets/x.tar"]
+    inventory = scanned("s3://images/i2d")
+    assert inventory.total == scanned("s3://images/i2d/0.tar").total
+    assert inventory.ignored == {".parquet": 1}
+
+
 @pytest.mark.parametrize(
     ("pattern", "path", "matches"),
     [

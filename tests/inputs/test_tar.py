@@ -15,6 +15,7 @@ import pytest
 
 from pgcli.errors import ManifestError, NoInputError, UsageError
 from pgcli.inputs import Inventory, ReadOptions
+from pgcli.inputs.options import NameFilter
 from pgcli.inputs.readers import InputFile
 from pgcli.inputs.tar import TarTable
 from tests.inputs.items import data_of, faults, ids, items
@@ -349,3 +350,74 @@ def test_output_of_runs_is_not_part_of_a_data_set():
     shard("set/out/part-000000.parquet", ("a.png", PNG))
     Path("set/out.pgcli").mkdir()
     assert ids("set") == ["a.png"]
+
+
+def img2dataset(*shards: str) -> None:
+    """A folder as img2dataset writes it: archives, and beside each a table without images."""
+    for name in shards:
+        Path("i2d").mkdir(exist_ok=True)
+        tar((f"{name}0.jpg", JPEG), (f"{name}0.json", b'{"n": 1}'), name=f"i2d/{name}.tar")
+        pq.write_table(pa.table({"url": ["u"], "caption": ["c"]}), f"i2d/{name}.parquet")
+        Path(f"i2d/{name}_stats.json").write_text("{}")
+
+
+@pytest.mark.parametrize(
+    ("include", "exclude", "expected"),
+    [
+        ((), (), "01"),
+        (("*.tar",), (), "01"),
+        (("0*",), (), "0"),
+        (("*",), (), "01"),
+        (("1.*",), (), "1"),
+        ((), ("*.parquet",), "01"),
+        ((), ("0.*", "*.parquet"), "1"),
+        (("*/00.jpg",), (), "0"),  # rows of archives, not files
+    ],
+)
+def test_archives_beside_tables_without_images_are_read(include, exclude, expected):
+    img2dataset("0", "1")
+    names = NameFilter(include, exclude)
+    assert ids("i2d", reading=ReadOptions(names=names)) == [
+        f"i2d/{n}.tar/{n}0.jpg" for n in expected
+    ]
+    if not include:
+        ignored = Inventory.scan(["i2d"], ReadOptions(names=names)).ignored
+        assert ignored == {".json": 2, ".parquet": 2} | ({".tar": 1} if expected == "1" else {})
+
+
+def test_parquet_with_images_precedes_archives_unless_patterns_choose():
+    img2dataset("a")
+    shard("i2d/b.parquet", ("b.png", PNG))
+    Path("i2d/a.parquet").unlink()
+    Path("i2d/c.jsonl").write_text('{"image": "x.png"}\n')
+    Path("i2d/d.csv").write_text("image,n\ny.png,1\n")
+    assert ids("i2d") == ["b.png"]
+    for include, expected in (
+        ("*.tar", ["i2d/a.tar/a0.jpg"]),
+        ("a*", ["i2d/a.tar/a0.jpg"]),
+        ("*.parquet", ["b.png"]),
+        ("*.png", ["b.png"]),
+        ("*.jsonl", ["x.png"]),
+        ("d.*", ["y.png"]),
+    ):
+        assert ids("i2d", reading=ReadOptions(names=NameFilter((include,)))) == expected
+    assert ids("i2d", reading=ReadOptions(names=NameFilter((), ("*.parquet",)))) == [
+        "i2d/a.tar/a0.jpg"
+    ]
+
+
+def test_patterns_choose_archives_in_a_folder_of_images():
+    img2dataset("a")
+    Path("i2d/one.png").write_bytes(PNG)
+    assert ids("i2d") == ["one.png"]
+    for names in (NameFilter(("*.tar",)), NameFilter((), ("*.png",))):
+        assert ids("i2d", reading=ReadOptions(names=names)) == ["i2d/a.tar/a0.jpg"]
+
+
+@pytest.mark.parametrize("sources", [["i2d/*"], ["i2d/0.tar", "i2d/0.parquet"]])
+@pytest.mark.parametrize("names", [NameFilter(("*.tar",)), NameFilter((), ("*.parquet",))])
+def test_patterns_choose_tables_that_are_matched_or_named(sources, names):
+    img2dataset("0")
+    assert ids(*sources, reading=ReadOptions(names=names)) == ["i2d/0.tar/00.jpg"]
+    with pytest.raises(NoInputError, match="--include and --exclude leave no image"):
+        ids(*sources, reading=ReadOptions(names=NameFilter((), ("*",))))

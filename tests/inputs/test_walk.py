@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pgcli.errors import ManifestError, NoInputError
+from pgcli.errors import ManifestError, NoInputError, UsageError
 from pgcli.inputs import Inventory, ReadOptions
 from pgcli.inputs.options import NameFilter
 from pgcli.inputs.walk import expand_source, glob_files
@@ -122,3 +122,88 @@ def test_folders_of_a_data_set_are_columns():
     table = inventory.kept_table(0, 2)
     assert table.to_pylist() == kept
     assert [str(kind) for kind in table.schema.types] == ["int64", "string", "string"]
+
+
+# --- hidden names, and Delta tables
+
+LAKE = ("part.parquet", "day=1/part.parquet", "_day=2/part.parquet")
+HIDDEN = ("_temporary/0/part.parquet", "_SUCCESS", "day=1/_part.parquet", ".part.parquet.crc")
+
+
+def lake(*names: str, folder: str = "lake") -> None:
+    """A folder of Parquet files, each of one row whose id is its name."""
+    for name in names:
+        Path(folder, name).parent.mkdir(parents=True, exist_ok=True)
+        table = {"image": [b"x"], "id": [name]}
+        pq.write_table(pa.table(table), f"{folder}/{name}")
+
+
+def test_names_that_begin_with_an_underscore_are_hidden_and_counted():
+    lake(*LAKE, *HIDDEN)
+    inventory = Inventory.scan(["lake"])
+    assert sorted(item.id for item in inventory) == sorted(LAKE)
+    assert inventory.ignored == {"(_)": 3}
+    assert inventory.notes == [("skipped", "3 beginning with _")]
+    assert ids("lake/_temporary") == [HIDDEN[0]]
+    touch("photos/_DSC1.jpg")
+    with pytest.raises(NoInputError) as refused:
+        Inventory.scan(["photos"])
+    assert "skipped: 1 beginning with _; names that begin with _ are read if" in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("include", "expected"),
+    [
+        ("_*", ["_a.png", "_d/_i/j.png", "_d/e.png"]),
+        ("*/_*", ["_d/_i/j.png", "b/_c.png"]),
+        ("_d/*", ["_d/e.png"]),
+        ("*", ["b/f.png"]),
+        ("*.png", ["b/f.png"]),
+        (".g/*", [".g/h.png"]),
+        ("_d/_i/*", ["_d/_i/j.png"]),
+        ("*/_c.png", ["b/_c.png"]),
+    ],
+)
+def test_include_names_hidden_files_and_folders(include, expected):
+    touch("i/_a.png", "i/b/_c.png", "i/b/f.png", "i/_d/e.png", "i/.g/h.png", "i/_d/_i/j.png")
+    assert ids("i", reading=ReadOptions(names=NameFilter((include,)))) == expected
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("lake/**/*.parquet", ["_day=2/part.parquet", "day=1/_part.parquet", *LAKE[1::-1]]),
+        ("lake/*/*.parquet", ["_day=2/part.parquet", "day=1/_part.parquet", LAKE[1]]),
+        ("lake/_*/0/*.parquet", ["_temporary/0/part.parquet"]),
+        ("lake/_temporary/**", ["_temporary/0/part.parquet"]),
+    ],
+)
+def test_star_of_a_glob_stands_for_no_hidden_folder(pattern, expected):
+    lake(*LAKE, *HIDDEN)
+    assert ids(pattern) == expected
+
+
+LOG = "_delta_log/00000000000000000000.json"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        *("lake", "lake/", ".", "lake/day=1", "lake/day=1/shop=de"),
+        *("lake/*.parquet", "lake/**/*.parquet", "lake/day=*/*/*.parquet"),
+    ],
+)
+def test_delta_table_is_named_with_the_way_to_its_current_files(source):
+    lake("part.parquet", "aB/part.parquet", "day=1/shop=de/part.parquet")
+    touch(f"lake/{LOG}", data=b'{"add": {"path": "part.parquet"}}\n')
+    with pytest.raises(UsageError, match="lake is a Delta table, whose folder also has") as refused:
+        Inventory.scan([source])
+    assert "lake').file_uris())" in refused.value.hint
+    assert ids("lake/part.parquet") == ["part.parquet"]
+
+
+def test_only_parquet_files_of_a_delta_table_are_refused():
+    lake("other.parquet")
+    touch(f"lake/old/{LOG}", "lake/old/a.jpg", "lake/b.jpg")
+    assert ids("lake") == ["b.jpg", "old/a.jpg"]
+    assert ids("lake", reading=ReadOptions(names=NameFilter((), ("*.jpg",)))) == ["other.parquet"]
