@@ -80,12 +80,13 @@ class ExampleColumns:
         texts = {name: str(row[name]) for name in prompts if is_text(row.get(name))}
         asked = [name for name, text in texts.items() if text.strip()] or [*texts][:1]
         answered = [name for name in answers if row.get(name) is not None]
+        others = [name for name in answered[1:] if row[name] != row[answered[0]]]
         return Example(
             texts[asked[0]] if asked else None,
             read_answers(self._named(answered[0], row[answered[0]])) if answered else (),
             boxes,
             read_masks(row.get("masks"), where),
-            tuple(tuple(names) for names in (asked, answered) if len(names) > 1),
+            tuple(tuple(names) for names in (asked, [*answered[:1], *others]) if len(names) > 1),
         )
 
     def _named(self, column: str, value: Any) -> Any:

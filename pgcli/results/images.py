@@ -100,6 +100,13 @@ def is_in_container(image: str) -> bool:
     return any(name.endswith(CONTAINER_ENDINGS) for name in image.lower().split("/"))
 
 
+def container_path(path: str) -> str | None:
+    """The path of the archive or table that an image's path leads through."""
+    parts = path.split("/")
+    ends = (n for n, part in enumerate(parts[:-1], 1) if part.lower().endswith(CONTAINER_ENDINGS))
+    return next(("/".join(parts[:end]) for end in ends), None)
+
+
 class ImageLocator:
     """Finds the images of rows, best in the order of the rows.
 
@@ -121,6 +128,7 @@ class ImageLocator:
         self.on_event, self.url_reader = on_event, url_reader
         self._images, self._reopen = images, reopen
         self._input = lru_cache(maxsize=None)(self._open_input)
+        self._container = lru_cache(maxsize=None)(Container)
 
     def say(self, message: str, hint: str = "") -> None:
         """Tell the user something that concerns many images."""
@@ -162,21 +170,39 @@ class ImageLocator:
         if is_in_input and (match := run_input.item(image)) is not None:
             return replace(match, index=number, id=image.id, image=image.image)
         is_lost = is_url and is_in_container(url_path(image.image)) and run_input.problem
+        if path is None and (match := self._item_in_container(image)) is not None:
+            return replace(match, index=number, id=image.id, image=image.image)
         if path is None or is_lost:
             return Item(number, image.id, image.image, fault=run_input.fault(image.image))
         root = None if is_url or self._images is None else os.path.realpath(self._images)
         return Item(number, image.id, image.image, path, root=root)
 
-    def find_file(self, image: ImageRef) -> str | None:
-        """The file that a row's path leads to, if it exists and may be an image."""
-        root = None if self._images is None else os.path.realpath(self._images)
+    def _item_in_container(self, image: ImageRef) -> Item | None:
+        """The image in the archive or table that the path of a row leads to; for rows without a
+        record of their run, which names it by its place in the run's input.
+        """
+        if self._input(image.output).is_recorded or url_scheme(image.image):
+            return None
+        for path in self._candidates(image):
+            container = container_path(path)
+            if container and os.path.isfile(container):  # noqa: PTH113 - long names are no error
+                return self._container(container).item(path)
+        return None
+
+    def _candidates(self, image: ImageRef) -> list[str]:
+        """The paths that an image may have, the likeliest first."""
         name, id_ = parse_path(image.image), parse_path(image.id)
         candidates = [self.path_in_run(image)]
         if not self._input(image.output).is_recorded:  # merged, corrected or imported rows
             candidates.append(os.path.join(image.output.parent, name))  # noqa: PTH118
         if self._images is not None:
             candidates += [os.path.join(self._images, part) for part in (name, id_)]  # noqa: PTH118
-        for path in candidates:
+        return candidates
+
+    def find_file(self, image: ImageRef) -> str | None:
+        """The file that a row's path leads to, if it exists and may be an image."""
+        root = None if self._images is None else os.path.realpath(self._images)
+        for path in self._candidates(image):
             with suppress(ValueError):  # a NUL, which no file name has
                 if root is not None and not resolves_inside(path, root):
                     continue
@@ -201,6 +227,45 @@ class ImageLocator:
         return RunInput(output, self, self._reopen)
 
 
+class SequentialItems:
+    """The items of an inventory by index; those of tables and archives one after the other."""
+
+    def __init__(self, inventory: Inventory):
+        self._inventory = inventory
+        self._items: Iterator[Item] = iter(())
+        self._last: Item | None = None
+
+    def at(self, index: int) -> Item | None:
+        """The item of this index; None if there is none."""
+        last = -1 if self._last is None else self._last.index
+        if not 0 <= index < (self._inventory.total or 0):
+            return None
+        if not 0 <= last <= index <= last + MAX_GAP:
+            self._items, self._last = self._inventory.items(index), None
+        while self._last is None or self._last.index < index:
+            self._last = next(self._items)
+        return self._last
+
+
+class Container:
+    """The images of an archive or a table by their paths: its own, a slash, and their name."""
+
+    def __init__(self, path: str):
+        from pgcli.inputs import Inventory, ReadOptions
+
+        self._indices: dict[str, int] = {}
+        with suppress(PgcliError):  # then it has no images
+            inventory = Inventory.scan([path], ReadOptions(repeats_ids=True))
+            self._items = SequentialItems(inventory)
+            for item in inventory.items(images=False):
+                self._indices.setdefault(item.image, item.index)
+
+    def item(self, path: str) -> Item | None:
+        """The image of this path; None if there is none."""
+        index = self._indices.get(path)
+        return None if index is None else self._items.at(index)
+
+
 class RunInput:
     """The input of a run as it is recorded, opened when the first item is asked for."""
 
@@ -220,8 +285,6 @@ class RunInput:
         self._inventory: Inventory | None = None
         self._is_open = self._is_reported = False
         self._reason: Fault | None = None  # why the item that was asked for last is not there
-        self._items: Iterator[Item] = iter(())
-        self._last: Item | None = None
 
     def item(self, image: ImageRef) -> Item | None:
         """The image as the run read it; None if the input has no such item, or it is gone."""
@@ -232,7 +295,7 @@ class RunInput:
                 self._open()
             if self._inventory is None:
                 return None
-            match = self._item_at(self._inventory, image.index)
+            match = self._items.at(image.index)
             if match is None or match.id != image.id:
                 if match is not None:
                     is_gone = match.fault == GONE.fault  # the file, which says nothing of its rows
@@ -257,17 +320,8 @@ class RunInput:
             return
         if self._inventory is None:
             self.problem = "it was standard input, which can be read only once"
-
-    def _item_at(self, inventory: Inventory, index: int) -> Item | None:
-        """The item of this index. Items of tables and archives are read one after the other."""
-        last = -1 if self._last is None else self._last.index
-        if not 0 <= index < (inventory.total or 0):
-            return None
-        if not 0 <= last <= index <= last + MAX_GAP:
-            self._items, self._last = inventory.items(index), None
-        while self._last is None or self._last.index < index:
-            self._last = next(self._items)
-        return self._last
+        else:
+            self._items = SequentialItems(self._inventory)
 
     def fault(self, image: str) -> Fault:
         """Why the image was not found. A problem of the whole input is reported once."""

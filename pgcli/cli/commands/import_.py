@@ -70,8 +70,9 @@ class ImportOptions(FileOptions):
 
 @command(
     "import",
-    "FILE is a JSON file of COCO or of Label Studio, or a folder of YOLO. The rows are those of a "
-    "result file, and a manifest: image, id, prompt, answer, boxes in pixels, and masks.",
+    "FILE is a JSON file of COCO or of Label Studio, a folder of YOLO, a table or an archive. The "
+    "rows are those of a result file, and a manifest: image, id, prompt, answer, boxes in pixels, "
+    "and masks.",
     ImportOptions,
     examples="$ pgcli import tasks.json --from labelstudio --root photos -o truth.jsonl",
 )

@@ -1,4 +1,4 @@
-"""What people corrected: edits of a page, and the formats of annotation tools by name."""
+"""The formats of annotations that `pgcli import` reads, by name."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ FORMATS: Mapping[str, str] = {
     "coco": "coco.read",
     "yolo": "yolo.read",
     "labelstudio": "labelstudio.read",
+    "parquet": "tables.read",
+    "csv": "tables.read",
+    "webdataset": "tables.read",
 }
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -37,14 +39,14 @@ class TruthRows:
     each: bool = False
 
     def check_ids(self) -> None:
-        """Raise UsageError for an image that is there twice."""
-        known: set[str] = set()
+        """Raise UsageError for an image that is there twice with one prompt."""
+        known: set[tuple[str, str | None]] = set()
         for image in self.annotations.images:
-            if image.id in known:
+            if (image.id, image.prompt) in known:
                 raise UsageError(
                     f"the image {image.id!r} is there twice", hint="remove one of the two"
                 )
-            known.add(image.id)
+            known.add((image.id, image.prompt))
 
     def notes(self, counts: ImportCounts) -> list[tuple[int, str]]:
         """What was left out, each with its number."""
@@ -69,18 +71,21 @@ class TruthRows:
     def __iter__(self) -> Iterator[dict[str, Any]]:
         schema = self.schema
         root = os.path.realpath(self.folder)
-        for index, image in enumerate(self.annotations.images):
-            path = relative_path(image.image, root)
-            for answer in self._answers(index, image, path):
-                yield schema.row(answer)
+        by_id = groupby(self.annotations.images, key=attrgetter("id"))
+        for index, (_, images) in enumerate(by_id):
+            for image in images:
+                path = relative_path(image.image, root)
+                for answer in self._answers(index, image, path):
+                    yield schema.row(answer)
 
     def _answers(self, index: int, image: AnnotatedImage, path: str) -> Iterator[Answer]:
         labels = self.annotations.labels
-        for names in ([name] for name in labels) if self.each else [labels] if labels else []:
+        groups: Sequence[Sequence[str]] = [[name] for name in labels] if self.each else [labels]
+        for names in groups if image.says_boxes and (labels or image.prompt) else ():
             if image.is_unread(names[0] if self.each else None):
                 continue
             boxes = [box for box in image.boxes if box.label in names]
-            own = None if self.each else self.annotations.prompt
+            own = None if self.each else image.prompt or self.annotations.prompt
             prompt = self.prompt or own or f"detect {' ; '.join(names)}"
             yield box_answer(index, image, path, prompt, boxes)
         for text in image.texts:

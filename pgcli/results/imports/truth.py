@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pgcli.images.formats import ImageHeader
 from pgcli.records import Region, Rle
 from pgcli.results.frames import Corners
 from pgcli.results.images import MissingImages
@@ -53,6 +54,8 @@ class AnnotatedImage:
     `crowds` are regions of many objects that are not marked one by one. `left_out` are the labels
     of regions that could not be read, None for one without: the image has objects of them. The size
     is the one that the file states; if that is not `is_stated`, it is that of the upright image.
+    `prompt` is that of its boxes or texts, where the file says it. Without `says_boxes`, nothing is
+    known of its objects. `header` is that of an image in an archive or a table.
     """
 
     id: str
@@ -64,6 +67,9 @@ class AnnotatedImage:
     crowds: tuple[TrueBox, ...] = ()
     left_out: frozenset[str | None] = frozenset()
     is_stated: bool = True
+    prompt: str | None = None
+    says_boxes: bool = True
+    header: ImageHeader | None = None
 
     def is_unread(self, label: str | None = None) -> bool:
         """Whether regions were left out and no box is there; with a label, regions and boxes of it.

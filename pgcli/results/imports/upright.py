@@ -72,6 +72,8 @@ def image_header(image: AnnotatedImage, counts: ImportCounts) -> ImageHeader | N
 
     One that cannot be read is counted.
     """
+    if image.header is not None:
+        return image.header
     if url_scheme(image.image) or not os.path.isfile(image.image):  # noqa: PTH113 - long names
         return None
     item = Item(0, image.id, image.id, image.image)

@@ -1,0 +1,155 @@
+"""Reads labelled rows of tables and WebDataset archives: what `pgcli export` writes into them, and
+data sets with the same columns.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from itertools import chain, zip_longest
+from pathlib import Path
+from typing import Any
+
+from pgcli.errors import UsageError
+from pgcli.examples import Example, ExampleColumns, classes_of, note_of_choices, without_blanks
+from pgcli.images.errors import ImageError
+from pgcli.inputs import Inventory, ReadOptions
+from pgcli.inputs.paths import url_scheme
+from pgcli.inputs.readers import READERS, InputFile, manifest_ending
+from pgcli.parsing import boxes as parse_boxes
+from pgcli.parsing import has_locations, text_spans
+from pgcli.records import BOX_TASKS, Box, Item, Rle
+from pgcli.results.frames import whole_header
+from pgcli.results.images import is_in_container
+from pgcli.results.imports.locate import locate
+from pgcli.results.imports.truth import (
+    AnnotatedImage,
+    Annotations,
+    ImportSettings,
+    TrueBox,
+    TrueText,
+)
+
+HINT = f"name a file that ends in {', '.join(READERS)}"
+ROW_COLUMNS = ("task", "width", "height", "error")
+
+
+def read(file: Path, settings: ImportSettings) -> Annotations:
+    """The rows of the file, each as an image with boxes or texts, in its order. Raises UsageError.
+
+    Consecutive rows of one image have the same id. A row without an answer, and one of a result
+    file with an error, is left out.
+    """
+    ending = manifest_ending(str(file))
+    if ending is None:
+        raise UsageError(f"{file} is not a table or an archive", hint=HINT)
+    columns = ExampleColumns(class_names=classes_of(InputFile(str(file), str(file))))
+    options = ReadOptions(
+        optional_fields=(*columns.known, *ROW_COLUMNS), repeats_ids=True, allows_nulls=True
+    )
+    has_blanks = ending in (".csv", ".tsv")
+    choices: Counter[tuple[str, ...]] = Counter()
+    images = []
+    for item in Inventory.scan([str(file)], options):
+        fields = without_blanks(item.fields) if has_blanks else item.fields
+        if fields.get("error") is not None:
+            settings.counts.leave_out("rows with an error", item.id)
+            continue
+        example = columns.read(fields, item.id)
+        choices.update(example.choices)
+        if (image := read_image(item, example, fields, settings)) is not None:
+            images.append(image)
+    if choices:
+        settings.counts.notes.append(note_of_choices(choices))
+    labels = dict.fromkeys(box.label for image in images for box in image.boxes)
+    return Annotations(images, sorted(labels))
+
+
+def read_image(
+    item: Item, example: Example, fields: Mapping[str, Any], settings: ImportSettings
+) -> AnnotatedImage | None:
+    """The image of a row with what is true of it; None, counted, where that is not known."""
+    path, size, header = image_path(item, settings), stated_size(fields), None
+    if path is None:
+        return None
+    if not url_scheme(path):
+        try:
+            header = whole_header(item)
+        except ImageError as problem:
+            counts = settings.counts.absent if size else settings.counts.missing
+            counts.add(item.id, problem.fault)
+    is_stated = size is not None
+    if size is None and header is not None:
+        size = header.size.width, header.size.height
+    if size is None:
+        return None
+    boxes = row_boxes(example, fields.get("task"), size)
+    if boxes is None and not example.answers:
+        settings.counts.leave_out("rows without an answer", item.id)
+        return None
+    prompt = (example.prompt or "").strip() or None
+    return AnnotatedImage(
+        item.id,
+        path,
+        *size,
+        boxes=boxes or (),
+        texts=()
+        if boxes is not None
+        else tuple(TrueText(t, prompt, item.region) for t in example.answers),
+        is_stated=is_stated,
+        prompt=prompt,
+        says_boxes=boxes is not None,
+        header=header,
+    )
+
+
+def image_path(item: Item, settings: ImportSettings) -> str | None:
+    """The real path of a row's image, that of its archive or table with the name in it, or its
+    address; None, counted, for one that cannot be named.
+    """
+    if item.data is not None or item.span is not None:
+        return os.path.realpath(item.image) if is_in_container(item.image) else item.image
+    is_beside = item.fault is None and item.path is not None
+    if is_beside and (url_scheme(str(item.path)) or os.path.isfile(str(item.path))):  # noqa: PTH113
+        return str(item.path) if url_scheme(str(item.path)) else os.path.realpath(str(item.path))
+    if item.fault is not None and item.fault.code not in ("missing", "path_not_allowed"):
+        settings.counts.missing.add(item.id, item.fault)
+        return None
+    return locate(item.image, settings)
+
+
+def stated_size(fields: Mapping[str, Any]) -> tuple[int, int] | None:
+    """The width and height of a row; None where it does not have both."""
+    with suppress(TypeError, ValueError):
+        size = int(fields.get("width") or 0), int(fields.get("height") or 0)
+        return size if min(size) > 0 else None
+    return None
+
+
+def row_boxes(example: Example, task: object, size: tuple[int, int]) -> tuple[TrueBox, ...] | None:
+    """The boxes of a row, in pixels or as location tokens; None for one that has texts alone.
+
+    Rows of captions in result files have an empty list of boxes.
+    """
+    boxes: Sequence[Box] | None = example.boxes
+    texts = [text for text in example.answers if has_locations(text)]
+    if boxes is None and texts:
+        width, height = size
+        read = (parse_boxes(text_spans(text), width=width, height=height) for text in texts)
+        boxes = [*chain.from_iterable(read)]
+    is_of_boxes = task in BOX_TASKS if isinstance(task, str) else not example.answers
+    if boxes is None or not (boxes or is_of_boxes):
+        return None
+    masks: Sequence[Rle | None] = example.masks or (None,) * len(boxes)
+    return tuple(
+        TrueBox(
+            box.label,
+            *(box.xmin, box.ymin, box.xmax, box.ymax),
+            mask=mask,
+            score=box.score,
+            confidence=1.0 if box.confidence is None else box.confidence,
+        )
+        for box, mask in zip_longest(boxes, masks[: len(boxes)])
+    )

@@ -1,0 +1,127 @@
+"""Rows -> export -> import -> export -> import: equal for `pgcli diff` in every format."""
+
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.command import Command
+from tests.support.exporting import captioned, detected, make_images, plain, read_rows, saved
+
+FILES = {
+    "coco": "made.json",
+    "labelstudio": "tasks.json",
+    "parquet": "made.parquet",
+    "csv": "made.csv",
+    "webdataset": "made.tar",
+}
+IN_TABLES = ("parquet", "csv", "webdataset")
+
+
+@pytest.fixture
+def boxes() -> list[dict[str, Any]]:
+    return plain(make_images(Path("photos")))
+
+
+def again(cli: Command, rows: str, format: str, imported: str, *words: str) -> None:
+    """Export the rows and import what was written."""
+    output = Path(FILES[format]).with_stem(Path(imported).stem)
+    exported = cli("export", rows, "--to", format, "-o", output, "--root", "photos")
+    assert exported[0] == 0, exported[2]
+    root = () if format in IN_TABLES else ("--root", "photos")
+    code, _, err = cli("import", output, "--from", format, "-o", imported, *root, *words)
+    assert code == 0, err
+
+
+def is_equal(cli: Command, first: str, second: str) -> bool:
+    code, out, _ = cli("diff", first, second)
+    assert (code == 5) == bool(out)
+    return bool(code == 0)
+
+
+@pytest.mark.parametrize("format", FILES)
+def test_boxes_are_equal_after_two_exports_and_imports(cli, workdir, boxes, format):
+    saved(Path("rows.jsonl"), boxes)
+    again(cli, "rows.jsonl", format, "first.jsonl", "--prompt", boxes[0]["prompt"])
+    again(cli, "first.jsonl", format, "second.jsonl", "--prompt", boxes[0]["prompt"])
+    assert is_equal(cli, "first.jsonl", "second.jsonl")
+    for row, before in zip(read_rows("second.jsonl"), boxes, strict=True):
+        assert (row["id"], len(row["boxes"])) == (before["id"], len(before["boxes"]))
+
+
+@pytest.mark.parametrize("format", ["coco", *IN_TABLES])
+def test_texts_keep_their_prompt_and_their_id(cli, workdir, format):
+    rows = captioned(make_images(Path("photos")), "first", "", "dritte \U0001f600")
+    saved(Path("rows.jsonl"), rows)
+    again(cli, "rows.jsonl", format, "first.jsonl")
+    again(cli, "first.jsonl", format, "second.jsonl")
+    assert is_equal(cli, "first.jsonl", "second.jsonl")
+    known = [(row["id"], row["prompt"], row["answer"]) for row in read_rows("second.jsonl")]
+    expected = [(row["id"], row["prompt"], row["answer"]) for row in rows]
+    assert known == [row for row in expected if row[2] or format != "csv"]  # a blank cell is none
+
+
+@pytest.mark.parametrize("format", IN_TABLES)
+def test_rows_of_tables_and_archives_keep_scores_masks_and_prompts(cli, workdir, format):
+    rows = detected(make_images(Path("photos")))
+    saved(Path("rows.jsonl"), rows)
+    again(cli, "rows.jsonl", format, "truth.jsonl")
+    for row, before in zip(read_rows("truth.jsonl"), rows, strict=True):
+        assert row["boxes"] == before["boxes"]
+        assert row["prompt"] == before["prompt"]
+        masks = [mask and mask["rle"] for mask in before["masks"]]
+        assert [mask and mask["rle"] for mask in row["masks"]] == masks
+
+
+def test_several_prompts_of_an_image_are_rows_of_it(cli, workdir, boxes):
+    other = boxes[0] | {"prompt": "detect dog", "boxes": boxes[0]["boxes"][:1]}
+    text = boxes[1] | {"task": "ask", "prompt": "what?", "answer": "a cat", "boxes": []}
+    saved(Path("rows.jsonl"), [boxes[0], other, boxes[1], text])
+    again(cli, "rows.jsonl", "parquet", "truth.jsonl")
+    rows = read_rows("truth.jsonl")
+    assert [row["index"] for row in rows] == [0, 0, 1, 1]
+    assert [row["prompt"] for row in rows] == [
+        *(boxes[0]["prompt"], "detect dog"),
+        *(boxes[1]["prompt"], "what?"),
+    ]
+    assert [len(row["boxes"]) for row in rows] == [2, 1, 0, 0]
+    assert rows[3]["answer"] == "a cat"
+
+
+def test_images_of_an_imported_archive_are_found_in_it(cli, workdir, boxes):
+    saved(Path("rows.jsonl"), boxes)
+    again(cli, "rows.jsonl", "webdataset", "truth.jsonl")
+    for file in Path("photos").rglob("*.*"):
+        file.unlink()
+    assert read_rows("truth.jsonl")[0]["image"] == "truth.tar/000000001.png"
+    assert cli("export", "truth.jsonl", "--to", "webdataset", "-o", "again.tar")[0] == 0
+    with tarfile.open("truth.tar") as first, tarfile.open("again.tar") as second:
+        for member in first.getmembers():
+            if member.name.endswith((".png", ".jpg")):
+                data = [tar.extractfile(member.name).read() for tar in (first, second)]
+                assert data[0] == data[1], member.name
+    code, out, _ = cli("view", "truth.jsonl", "-o", "page.html")
+    assert code == 0, out
+
+
+def test_columns_of_other_programs_are_read_by_the_names_of_training(cli, workdir):
+    make_images(Path("photos"))
+    lines = [
+        {
+            "image": "photos/a.png",
+            "prefix": "detect cat",
+            "suffix": "<loc0000><loc0000><loc1023><loc1023> cat",
+        },
+        {"image": "photos/b.jpg", "prefix": "caption en", "suffix": "a red square"},
+        {"image": "photos/sub/c.png", "prefix": "caption en"},
+    ]
+    Path("made.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    code, _, err = cli("import", "made.jsonl", "--from", "csv", "-o", "truth.jsonl")
+    assert code == 0
+    assert "1 row without an answer left out (first: photos/sub/c.png)" in err
+    rows = read_rows("truth.jsonl")
+    assert [row["prompt"] for row in rows] == ["detect cat", "caption en"]
+    (box,) = rows[0]["boxes"]
+    assert [box[name] for name in ("xmin", "ymin", "xmax", "ymax")] == [0, 0, 64, 48]
