@@ -112,8 +112,8 @@ class TarTable(Table):
                 raise
             hint = (
                 f"{', '.join(describe_endings({k: self.samples.skipped[k] for k in kinds}))}: "
-                "the members of a sample have to be next to each other; `tar --sort=name` "
-                "archives them so"
+                "a text belongs to the image next to it of the same path and name; `tar "
+                "--sort=name` archives them so"
             )
             raise UsageError(str(problem), hint=f"{problem.hint}; {hint}") from problem
 

@@ -1,7 +1,9 @@
 """Members of archives are grouped as WebDataset does it, and no image vanishes."""
 
 import json
+import tarfile
 from collections import Counter
+from io import BytesIO
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 from webdataset import tariterators
 
 from pgcli.errors import ManifestError, NoInputError, UsageError
-from pgcli.inputs import Inventory, ReadOptions, samples
+from pgcli.inputs import Inventory, ReadOptions, samples, tables
 from pgcli.inputs.readers import InputFile
 from pgcli.inputs.tar import TarTable
 from tests.inputs.items import data_of, items
@@ -240,7 +242,7 @@ def test_members_sorted_by_type_are_the_reason_for_a_missing_column(ending):
     with pytest.raises(UsageError, match="no column") as refused:
         Inventory.scan(["x.tar"], ReadOptions(fields=("n" if ending == "json" else ending,)))
     kind = ending.rpartition(".")[2]
-    assert f"2 .{kind} without an image: the members of a sample have to be" in refused.value.hint
+    assert f"2 .{kind} without an image: a text belongs to" in refused.value.hint
 
 
 @pytest.mark.parametrize("name", ["x.tar", "x.tar.gz", "x.tgz"])
@@ -265,3 +267,22 @@ def test_byte_order_mark_and_pointers_are_no_part_of_texts(ending):
         == f"The sample's .{ending} is a Git LFS pointer, not the file itself."
     )
     assert utf16.fault.message == f"The sample's .{ending} is not UTF-8."
+
+
+@pytest.mark.parametrize("format", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_marks_are_exact_behind_headers_of_long_names(format, monkeypatch):
+    monkeypatch.setattr(tables, "EVERY", 3)
+    long = "d/" * 60 + "\u00fc" * 60
+    names = [f"{long}.{n}.{ending}" for n in range(7) for ending in ("png", "txt")]
+    with tarfile.open("x.tar", "w", format=format) as archive:
+        for name in [*names, "a.png", f"{long}.1.png", "b.0.png", "b.0.txt", "b.1.png"]:
+            header = tarfile.TarInfo(name)
+            header.size = len(name.encode())
+            archive.addfile(header, BytesIO(name.encode()))
+    inventory = Inventory.scan(["x.tar"], ReadOptions(keep=("txt",)))
+    found = list(inventory)
+    assert [item.fault is not None for item in found] == [n in (1, 8) for n in range(11)]
+    assert [item.kept["txt"] for item in found[:7]] == names[1::2]
+    for start in range(len(found)):
+        fresh = Inventory.scan(["x.tar"], ReadOptions(keep=("txt",)))
+        assert list(fresh.items(start)) == found[start:]
