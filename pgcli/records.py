@@ -190,7 +190,8 @@ class Answer(Record):
     `masks` has an entry for each box of `segment`, None for a box without its 16 codes; `choices`
     has an entry for each candidate, `alternatives` for each sampled answer, and `token_logprobs`
     for each token, the stop token included. `embedding` holds float32 values, of the image or of
-    the `text`; `scores` has an entry for each text, `labels` for the most probable ones.
+    the `text`; `scores` has an entry for each text, `labels` for the most probable ones;
+    `truncated` says whether a text among these is longer than the model's input.
     """
 
     index: int
@@ -221,13 +222,14 @@ class Answer(Record):
     embedding: array[float] | None = None
     scores: tuple[TextScore, ...] | None = None
     labels: tuple[LabelProbability, ...] | None = None
+    truncated: bool | None = None
     kept: Mapping[str, Any] = field(default_factory=dict)
 
 
 #: The columns that only some answers have: `segment`, and runs with the options of these names.
 EXTRA_COLUMNS = ("masks", "choices", "alternatives", "token_logprobs")
 #: The columns that only rows of `embed`, `score` and `classify` have.
-EMBEDDING_TASK_COLUMNS = ("text", "embedding", "scores", "labels")
+EMBEDDING_TASK_COLUMNS = ("text", "embedding", "scores", "labels", "truncated")
 #: The columns of every answer in order; the extra ones follow, then those of `--keep`.
 COLUMNS = tuple(
     f.name
@@ -238,9 +240,9 @@ _IMAGE = ("index", "id", "image", "width", "height")
 _RUN = ("load_ms", "vision_ms", "model", "error", "error_message")
 #: The columns of `embed`, of images and of texts, of `score` and of `classify`.
 EMBED_COLUMNS = (*_IMAGE, "embedding", *_RUN)
-TEXT_COLUMNS = ("index", "id", "text", "embedding", "model", "error", "error_message")
-SCORE_COLUMNS = (*_IMAGE, "scores", *_RUN)
-CLASSIFY_COLUMNS = (*_IMAGE, "answer", "labels", *_RUN)
+TEXT_COLUMNS = ("index", "id", "text", "embedding", "truncated", "model", "error", "error_message")
+SCORE_COLUMNS = (*_IMAGE, "scores", "truncated", *_RUN)
+CLASSIFY_COLUMNS = (*_IMAGE, "answer", "labels", "truncated", *_RUN)
 
 
 def error_answer(image: DecodedImage, prompt: str, *, task: Task, model: str) -> Answer:

@@ -66,6 +66,15 @@ def test_masks_and_choices_come_back(tmp_path):
         assert read == answer(0, **changes)
 
 
+def test_scores_of_earlier_versions_are_read(tmp_path):
+    scores = [{"text": "a", "cosine": 0.1, "score": None, "probability": 1.0}]
+    run = {"load_ms": None, "vision_ms": None, "model": "m", "error": None, "error_message": None}
+    image = {"index": 0, "id": "a", "image": "a.png", "width": 3, "height": 2}
+    (tmp_path / "old.jsonl").write_text(json.dumps(image | {"scores": scores} | run) + "\n")
+    (row,) = pgcli.read(tmp_path / "old.jsonl")
+    assert (row.scores[0].cosine, row.truncated) == (0.1, None)
+
+
 def test_results_are_a_sequence():
     results = pgcli.Results(one for one in ANSWERS)
     assert len(results) == 3

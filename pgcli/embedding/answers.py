@@ -32,10 +32,13 @@ class EmbeddingAnswers:
         self._labels = engine.labels or question.labels
         self._wanted = frozenset(question.labels or engine.labels)
         self._vectors: np.ndarray | None = None  # of the texts or the labels
+        self._truncated = frozenset[str]()  # of the texts of all rows, or of those of a batch
         if question.task == "score" and question.texts:
             self._vectors = engine.encode_texts(question.texts, raw=question.raw_text)
+            self._note_truncated(question.texts)
         elif question.labels and not engine.labels:
             self._vectors = label_vectors(engine, question)
+            self._note_truncated([text for texts in question.label_texts for text in texts])
 
     def ask(
         self, stream: Stream, *, should_stop: Callable[[], bool] = lambda: False
@@ -55,20 +58,27 @@ class EmbeddingAnswers:
                 batch = []
         yield from self._answers(batch)
 
+    def _note_truncated(self, texts: Sequence[str]) -> None:
+        self._truncated = self._engine.truncated(texts, raw=self._question.raw_text)
+
     def _embed_texts(self, stream: Stream, should_stop: Callable[[], bool]) -> Iterator[Row]:
         for batch in batches(stream, self._engine.batch_size):
             if should_stop():
                 return
             texts = [image.item.prompts[0] for _, image in batch]
             vectors = self._engine.encode_texts(texts, raw=self._question.raw_text)
+            self._note_truncated(texts)
             for (row_index, image), text, vector in zip(batch, texts, vectors, strict=True):
-                row = replace(self._row(image), text=text, embedding=self._embedding(vector))
-                yield row_index, row
+                embedding, is_cut = self._embedding(vector), text in self._truncated
+                row = self._row(image)
+                yield row_index, replace(row, text=text, embedding=embedding, truncated=is_cut)
 
     def _answers(self, batch: Sequence[tuple[int, EncodedImage]]) -> Iterator[Row]:
         """The answers of encoded images, of which all own texts are encoded together."""
         if self._question.text_column is not None:
-            self._row_texts.encode(encoded.image.item.prompts[0] for _, encoded in batch)
+            texts = [encoded.image.item.prompts[0] for _, encoded in batch]
+            self._row_texts.encode(texts)
+            self._note_truncated(texts)
         for row_index, encoded in batch:
             row = self._row(encoded.image)
             if encoded.vector is None:
@@ -83,11 +93,14 @@ class EmbeddingAnswers:
             return {"embedding": self._embedding(vector)}
         if self._question.task == "classify":
             labels = self._label_probabilities(vector)
-            return {"labels": labels, "answer": labels[0].label if labels else None}
+            answer = labels[0].label if labels else None
+            return {"labels": labels, "answer": answer, "truncated": bool(self._truncated)}
         if self._vectors is not None:
-            return {"scores": self._scores(self._question.texts, self._vectors, vector)}
+            scores = self._scores(self._question.texts, self._vectors, vector)
+            return {"scores": scores, "truncated": bool(self._truncated)}
         text = image.item.prompts[0]
-        return {"scores": self._scores([text], self._row_texts[text][None], vector)}
+        scores = self._scores([text], self._row_texts[text][None], vector)
+        return {"scores": scores, "truncated": text in self._truncated}
 
     def _embedding(self, vector: np.ndarray) -> array[float]:
         if self._question.float16:

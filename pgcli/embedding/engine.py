@@ -170,6 +170,10 @@ class EmbeddingEngine:
             return np.zeros((0, self.model.config.embedding_dim), np.float32)
         return torch.stack(encoded)[[distinct[text] for text in texts]].numpy()
 
+    def truncated(self, texts: Sequence[str], *, raw: bool = False) -> frozenset[str]:
+        """Those of the texts of which `encode_texts` cuts the end."""
+        return frozenset() if self._texts is None else self._texts.truncated(texts, raw=raw)
+
     @torch.inference_mode()
     def scores(self, cosine: np.ndarray) -> np.ndarray:
         """Cosines scaled, and biased where the model has a bias, for a sigmoid and a softmax."""

@@ -52,15 +52,28 @@ class TextProcessor:
 
         With `raw`, the tokenizer gets texts as they are.
         """
+        ids = [self._padded(ids) for ids in self._encode(texts, raw)]
+        return torch.tensor(ids, dtype=torch.long).view(-1, self.format.length)
+
+    def truncated(self, texts: Sequence[str], *, raw: bool = False) -> frozenset[str]:
+        """Those of the texts that are cut, as they are longer than the text tower's input."""
+        pairs = zip(texts, self._encode(texts, raw), strict=True)
+        return frozenset(text for text, ids in pairs if len(ids) > self._room)
+
+    @property
+    def _room(self) -> int:
+        """The number of tokens of a text itself, beside the start and the end token."""
+        return self.format.length - (self.format.bos is not None) - 1
+
+    def _encode(self, texts: Iterable[str], raw: bool) -> list[list[int]]:
         wanted = texts if raw else map(self.format.clean, texts)
         encoded = self._tokenizer.encode_batch([*wanted], add_special_tokens=False)
-        ids = [self._padded(encoding.ids) for encoding in encoded]
-        return torch.tensor(ids, dtype=torch.long).view(-1, self.format.length)
+        return [encoding.ids for encoding in encoded]
 
     def _padded(self, ids: Sequence[int]) -> list[int]:
         format = self.format
         start = [] if format.bos is None else [format.bos]
-        kept = [*start, *ids[: format.length - len(start) - 1], format.eos]
+        kept = [*start, *ids[: self._room], format.eos]
         return kept + [format.pad] * (format.length - len(kept))
 
 

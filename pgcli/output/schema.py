@@ -60,6 +60,7 @@ TYPES: Mapping[str, pyarrow.DataType] = {
     EMBEDDING: pyarrow.list_(pyarrow.float32()),
     "scores": pyarrow.list_(TEXT_SCORE),
     "labels": pyarrow.list_(LABEL),
+    "truncated": pyarrow.bool_(),
 }
 
 

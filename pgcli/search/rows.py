@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,14 +19,30 @@ from pgcli.search.vector_files import VectorFiles
 
 Row = Mapping[str, Any]
 NOTHING = "(nothing found)"
-KINDS = {"rank": pyarrow.int32(), "group": pyarrow.int32(), "similarity": pyarrow.float64()}
+KINDS = {
+    "rank": pyarrow.int32(),
+    "group": pyarrow.int32(),
+    "similarity": pyarrow.float64(),
+    "truncated": pyarrow.bool_(),
+}
 
 
-def hit_rows(queries: Sequence[str], hits: Hits, files: VectorFiles) -> list[Row]:
-    """A row for each hit: the query, the rank from 1, what names the row, and the similarity."""
+def hit_rows(
+    queries: Sequence[str], hits: Hits, files: VectorFiles, truncated: Collection[str] = ()
+) -> list[Row]:
+    """A row for each hit: the query, the rank from 1, what names the row, and the similarity.
+
+    `truncated` are the queries that are longer than the model's input.
+    """
     names = files.names({row for row in hits.rows.ravel().tolist() if row >= 0})
     return [
-        {"query": query, "rank": rank, **names[row], "similarity": round6(similarity)}
+        {
+            "query": query,
+            "rank": rank,
+            **names[row],
+            "similarity": round6(similarity),
+            "truncated": query in truncated,
+        }
         for query, rows, similarities in zip(
             queries, *(values.tolist() for values in hits), strict=True
         )
@@ -67,7 +83,8 @@ class SearchRows:
         """The columns of a file of the rows, in order; `text` where a row is of a text."""
         first = ("query", "rank") if self.queries else ("group",)
         text = ("text",) if any(row["text"] is not None for row in self.rows) else ()
-        return (*first, "id", "image", *text, "similarity")
+        last = ("truncated",) if self.queries else ()
+        return (*first, "id", "image", *text, "similarity", *last)
 
     def values(self) -> list[dict[str, Any]]:
         """The columns of each row."""

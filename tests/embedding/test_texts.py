@@ -69,6 +69,21 @@ def test_tokens_are_those_of_transformers(kind, folder):
     assert (cleaned == TEXTS) == (kind == "clip")
 
 
+@pytest.mark.parametrize("raw", [True, False])
+def test_truncated_texts_are_those_that_transformers_cuts(kind, folder, raw):
+    processor = processor_of(folder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    ends = len(tokenizer("").input_ids) or 1  # the start and the end token
+    words = ["star"] * (LENGTH + 2)
+    texts = [*TEXTS, *(" ".join(words[:n]) for n in range(1, len(words)))]
+    cleaned = texts if raw else [processor.format.clean(text) for text in texts]
+    lengths = [len(tokenizer(text, add_special_tokens=False).input_ids) for text in cleaned]
+    expected = {text for text, n in zip(texts, lengths, strict=True) if n + ends > LENGTH}
+    assert processor.truncated(texts, raw=raw) == expected
+    assert TEXTS[4] in expected
+    assert "a red star" not in expected
+
+
 def test_typed_control_tokens_are_text(kind, folder):
     if kind == "siglip":
         return  # a piece of its vocabulary, of which cleaning leaves an s

@@ -103,7 +103,7 @@ def test_rows_of_texts_and_rows_without_names_are_found(tmp_path):
     file = write_jsonl(tmp_path / "v.jsonl", rows)
     (hit,) = search(VectorFiles([file]), vectors[1:], 1)
     named = {"id": "1", "image": None, "text": "text 1", "index": -1, "path": 0}
-    assert hit == {"query": "0", "rank": 1, **named, "similarity": 1.0}
+    assert hit == {"query": "0", "rank": 1, **named, "similarity": 1.0, "truncated": False}
 
 
 def broken(vectors, place, value):

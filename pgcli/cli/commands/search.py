@@ -194,7 +194,11 @@ def find_hits(files: VectorFiles, options: SearchOptions, screen: Screen) -> Sea
         "min_similarity": options.min_similarity,
         "model": engine.label,
     }
-    return SearchRows(hit_rows(names, hits, files), settings, names)
+    truncated = engine.truncated(texts, raw=options.raw_text)
+    if truncated:
+        longer = "text is longer" if len(truncated) == 1 else "texts are longer"
+        screen.info(f"{len(truncated):,} {longer} than the model's input, and truncated")
+    return SearchRows(hit_rows(names, hits, files, truncated), settings, names)
 
 
 def find_duplicates(files: VectorFiles, options: SearchOptions, screen: Screen) -> SearchRows:

@@ -75,6 +75,7 @@ class Summary:
             "errors": dict(tally.errors),
             "images": tally.images,
             "tokens": tally.tokens,
+            "truncated": tally.truncated,
             "rows_per_second": round(tally.rows / rate, 3),
             "tokens_per_second": round(tally.tokens / rate, 3),
             "seconds": {
@@ -138,6 +139,8 @@ class Summary:
         if errors:
             codes = ", ".join(f"{code} {number:,}" for code, number in errors.most_common())
             text += f", {errors.total():,} with errors: {codes}"
+        if tally.truncated:
+            text += f"; {tally.truncated:,} with a text longer than the model's input, truncated"
         return text + "".join(f"; {name} {what}" for name, what in self.input_notes)
 
     def _speed(self) -> str:

@@ -19,7 +19,8 @@ class Tally:
     """What a run has computed so far.
 
     `rows_before` were saved when it began, with `errors_before` by their codes. `waited_seconds` is
-    the time for which the model waited for images; `seconds` are those of answering.
+    the time for which the model waited for images; `seconds` are those of answering. `truncated`
+    are the rows with a text that is longer than the model's input.
     """
 
     rows: int = 0
@@ -28,6 +29,7 @@ class Tally:
     errors: Counter[str] = field(default_factory=Counter)
     errors_before: Counter[str] = field(default_factory=Counter)
     tokens: int = 0
+    truncated: int = 0
     seconds: float = 0.0
     waited_seconds: float = 0.0
     vision_ms: float = 0.0
@@ -51,6 +53,7 @@ class Tally:
             self.most_errors = max(self.most_errors, self.last_errors)
         self.rows += 1
         self.tokens += row.tokens or 0
+        self.truncated += bool(row.truncated)
         self.vision_ms += row.vision_ms or 0.0
         self.prefill_ms += row.prefill_ms or 0.0
         self.decode_ms += row.decode_ms or 0.0
@@ -65,7 +68,7 @@ class Tally:
         self.most_errors = max(self.most_errors, most)
         self.errors.update(later.errors)
         self.last_error = later.last_error or self.last_error
-        for name in ("rows", "images", "tokens", "waited_seconds", *STAGES):
+        for name in ("rows", "images", "tokens", "truncated", "waited_seconds", *STAGES):
             setattr(self, name, getattr(self, name) + getattr(later, name))
 
     @property
