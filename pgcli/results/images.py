@@ -112,8 +112,9 @@ class ImageLocator:
 
     `images` is the only folder to search for files, by the paths of the run that lead into it, and
     by the rows' paths and ids relative to it. `url_reader` fetches addresses. `reopen` reads the
-    input of rows that have no record of their run. Problems that concern many images go
-    to `on_event`. Raises UsageError for `images` that are not a folder.
+    input of rows that have no record of their run. Where there are no `images`, files that are not
+    where their run found them are searched `beside` another file, in its folder. Problems that
+    concern many images go to `on_event`. Raises UsageError for `images` that are not a folder.
     """
 
     def __init__(
@@ -122,11 +123,12 @@ class ImageLocator:
         images: str | None = None,
         url_reader: Reader | None = None,
         reopen: Reopen | None = None,
+        beside: str | None = None,
     ):
         if images is not None and not os.path.isdir(images):  # noqa: PTH112 - a NUL is no error
             raise UsageError(f"{images} is not a folder", hint="name the folder of the images")
         self.on_event, self.url_reader = on_event, url_reader
-        self._images, self._reopen = images, reopen
+        self._images, self._reopen, self._beside = images, reopen, beside
         self._input = lru_cache(maxsize=None)(self._open_input)
         self._container = lru_cache(maxsize=None)(Container)
 
@@ -195,8 +197,9 @@ class ImageLocator:
         candidates = [self.path_in_run(image)]
         if not self._input(image.output).is_recorded:  # merged, corrected or imported rows
             candidates.append(os.path.join(image.output.parent, name))  # noqa: PTH118
-        if self._images is not None:
-            candidates += [os.path.join(self._images, part) for part in (name, id_)]  # noqa: PTH118
+        folder = self._beside if self._images is None else self._images
+        if folder is not None:
+            candidates += [os.path.join(folder, part) for part in (name, id_)]  # noqa: PTH118
         return candidates
 
     def find_file(self, image: ImageRef) -> str | None:

@@ -116,6 +116,18 @@ def test_truth_of_another_size_is_refused_by_name(cli):
     assert "rows of 'a.png' state 320 x 240 and 240 x 320" in message
 
 
+def test_the_photograph_is_also_found_beside_the_truth(cli):
+    Path("elsewhere").mkdir()
+    photograph("elsewhere/a.png", 6)
+    answered(("gone/a.png", TURNED[6], UPRIGHT))
+    truth = coco(("gone/a.png", STORED))
+    assert "cannot be read to compare it" in refused(cli, "rows.jsonl", "--truth", truth)
+    Path("elsewhere/gone").mkdir()
+    Path("elsewhere/a.png").rename("elsewhere/gone/a.png")
+    Path(truth).rename("elsewhere/coco.json")
+    assert ap(cli, "elsewhere/coco.json") == pytest.approx(1.0)
+
+
 def test_sizes_of_texts_are_not_compared(cli):
     write("rows.jsonl", [row(0, id="a.png", task="ask", answer="red", width=64, height=48)])
     known = [{"id": "a.png", "answer": "red", "width": 640, "height": 480}]

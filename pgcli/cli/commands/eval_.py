@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pgcli.cli.options import (
@@ -99,6 +100,7 @@ def eval_(results: Results, call: CliCall) -> None:
     from pgcli.evaluation.read_truth import read_truth
     from pgcli.evaluation.truth import TruthColumns
     from pgcli.evaluation.worst_rows import write_worst_rows
+    from pgcli.inputs.paths import parse_path, url_scheme
     from pgcli.results.gallery.options import GalleryOptions
     from pgcli.results.gallery.page import check_page
     from pgcli.results.images import ImageLocator
@@ -106,7 +108,10 @@ def eval_(results: Results, call: CliCall) -> None:
     options, screen = call.build(EvalOptions), Screen(quiet=call.quiet)
     metric, texts, truth, view = options.metric, options.texts, options.truth, options.view
     locator = ImageLocator(
-        RunOnScreen(screen), options.images, call.build(AddressOptions).url_reader
+        RunOnScreen(screen),
+        options.images,
+        call.build(AddressOptions).url_reader,
+        beside=None if url_scheme(truth) else str(Path(parse_path(truth)).parent),
     )
     if len(results) > 2:
         raise UsageError(
