@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 from typing import Any
 
 from pgcli.box_filter import box_of, number
@@ -95,6 +96,17 @@ class ExampleColumns:
         if names is None or isinstance(value, bool) or not isinstance(value, int):
             return value
         return names[value] if 0 <= value < len(names) else None
+
+
+def label_of_folder(source: str, id_: str, hint: str = "") -> str:
+    """The label of an image: the name of the folder right below the source. Raises UsageError."""
+    parts = PurePosixPath(id_).parts
+    if len(parts) < 2:
+        raise UsageError(
+            f"{id_} is in {source} itself, and labels are the names of folders in it",
+            hint=f"move it into a folder of its label{hint}",
+        )
+    return parts[0]
 
 
 def one_of(names: Sequence[str]) -> str:

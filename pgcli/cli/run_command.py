@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -65,7 +64,7 @@ def hooks_of(request: RunRequest, screen: Screen) -> list[RowHook]:
     )
 
 
-def write_page(request: RunRequest, screen: Screen, rows: Path, prompts: Sequence[str]) -> None:
+def write_page(request: RunRequest, screen: Screen, rows: Path) -> None:
     """Write the page of `--view`. Raises the errors of `pgcli view`."""
     from pgcli.results.gallery.gallery_page import RowGroup, write_gallery
     from pgcli.results.gallery.options import GalleryOptions
@@ -79,8 +78,7 @@ def write_page(request: RunRequest, screen: Screen, rows: Path, prompts: Sequenc
 
     options = GalleryOptions(output=request.output.view, option="--view", overwrite=True)
     locator = ImageLocator(RunOnScreen(screen), url_reader=request.input.url_reader, reopen=reopen)
-    groups = [RowGroup(rows, prompt, prompt) for prompt in prompts]
-    write_gallery(groups or [RowGroup(rows, rows.name)], options, locator)
+    write_gallery([RowGroup(rows, rows.name)], options, locator)
 
 
 class RunOnScreen:

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from pgcli.errors import UsageError
+from pgcli.evaluation.joined_row import RowTruth
 from pgcli.evaluation.truth import TruthColumns, Truths, group_values, image_size, truth_of
 from pgcli.evaluation.truth_documents import add_document
-from pgcli.examples import ExampleColumns, classes_of, without_blanks
-from pgcli.inputs import ReadOptions
+from pgcli.examples import ExampleColumns, classes_of, label_of_folder, without_blanks
+from pgcli.inputs import Inventory, ReadOptions
 from pgcli.inputs.listing import locate_source, usage_errors
 from pgcli.inputs.options import REGION
 from pgcli.inputs.paths import display_path
@@ -22,7 +23,10 @@ from pgcli.regions import location_values, parse_region, with_locations
 from pgcli.stores import Reader
 from pgcli.tasks.question import normalize
 
-HINT = "--truth takes .jsonl, .csv, .tsv, .parquet, a folder of .parquet, and .json of COCO or VQA"
+HINT = (
+    "--truth takes .jsonl, .csv, .tsv, .parquet, a folder of .parquet, .json of COCO or VQA, and a "
+    "folder with a folder of images for each label"
+)
 
 
 def read_truth(name: str, columns: TruthColumns, url_reader: Reader | None = None) -> Truths:
@@ -44,8 +48,30 @@ def add_truth(file: InputFile, columns: TruthColumns, truths: Truths) -> None:
     if file.path.lower().endswith(".json"):
         check_no_columns(columns, truths)
         add_document(file, truths)
+    elif is_label_folder(file):
+        check_no_columns(columns, truths)
+        add_labels(file, truths)
     else:
         add_tables(file, columns, truths)
+
+
+def is_label_folder(file: InputFile) -> bool:
+    """Whether it is a folder of folders, and has no tables."""
+    folder = Path(file.path)
+    if file.url_reader is not None or not folder.is_dir() or state_folder(folder).exists():
+        return False
+    return not any(folder.glob("*.parquet")) and any(entry.is_dir() for entry in folder.iterdir())
+
+
+def add_labels(file: InputFile, truths: Truths) -> None:
+    """Add the images of a folder, which has a folder of each label. Raises UsageError."""
+    inventory = Inventory.scan([file.path], ReadOptions())
+    if inventory.has_columns:
+        raise UsageError(f"{file.name} has manifests, not a folder of each label", hint=HINT)
+    for item in inventory:
+        label = label_of_folder(truths.name, item.id)
+        truths.add((item.id, None), RowTruth((label,), columns={"label": label}))
+    truths.columns |= dict.fromkeys(("id", "label"))
 
 
 def check_no_columns(columns: TruthColumns, truths: Truths) -> None:
@@ -122,7 +148,9 @@ def table_rows(file: InputFile, truths: Truths) -> Iterator[ManifestRow]:
     else:
         paths = sorted(folder.glob("*.parquet"))
         if not paths:
-            raise UsageError(f"{file.name} is a folder without .parquet files", hint=HINT)
+            raise UsageError(
+                f"{file.name} is a folder without .parquet files, and without folders", hint=HINT
+            )
         for path in paths:
             yield from manifest_rows(InputFile(str(path), str(path)), truths)
 

@@ -1,4 +1,4 @@
-"""The page of an evaluation: its metrics, the calibration of boxes, and the worst rows."""
+"""The page of an evaluation: metrics, calibration of boxes, confused labels, and worst rows."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from pgcli.errors import NoInputError
+from pgcli.evaluation.confusion import confusion
 from pgcli.evaluation.evaluate import Evaluation, as_json
 from pgcli.evaluation.joined_row import JoinedRow, RowTruth
 from pgcli.evaluation.measures import Estimate, RowRatio
@@ -45,7 +46,12 @@ def write_worst_rows(
     true = [truth_row(row) for row in worst if row.truth is not None]
     groups.append(RowGroup(last.joined.path, TRUTH, chosen=true))
     files = [
-        {"name": file.joined.name, **file.as_json(), "calibration": calibration(file)}
+        {
+            "name": file.joined.name,
+            **file.as_json(),
+            "calibration": calibration(file),
+            "confusion": confusion(file),
+        }
         for file in evaluations
     ]
     summary = {

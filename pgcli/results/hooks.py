@@ -20,12 +20,11 @@ from pgcli.run.request.options import OutputOptions
 from pgcli.stores import Reader
 from pgcli.tasks import AnyQuestion
 
-MAX_PROMPTS = 6  # side by side; with more, the columns of the page are too narrow
 ENDING = re.compile(r"\.[A-Za-z0-9_-]{1,16}")
 NOT_TEXTS = IMAGE_ENDINGS | READERS.keys()
 
-#: Writes the page of a result file, with the rows of these prompts side by side if there are any.
-WritePage = Callable[[Path, Sequence[str]], object]
+#: Writes the page of a result file.
+WritePage = Callable[[Path], object]
 
 
 def check_hooks(
@@ -88,8 +87,6 @@ class Page(NullHook):
 
     def __init__(self, rows: Path | None, question: AnyQuestion, write_page: WritePage):
         self._rows, self._write_page = rows, write_page
-        self._most_prompts = min(len(question.templates or ()), MAX_PROMPTS)
-        self._prompts: dict[str, None] = {}
         self._schema = RowSchema(
             extras=question.extra_columns, base=question.columns, float16=question.float16
         )
@@ -97,8 +94,6 @@ class Page(NullHook):
 
     def on_row(self, answer: Answer, item: Item, *, is_saved: bool) -> None:
         """Keep the row if the output cannot be read again. Raises OutputFailed."""
-        if len(self._prompts) <= self._most_prompts:
-            self._prompts[answer.prompt] = None
         if self._rows is not None and self._folder is None:
             return
         try:
@@ -117,11 +112,9 @@ class Page(NullHook):
 
     def finish(self, *, complete: bool) -> Sequence[tuple[str, str]]:
         """Write the page if the run is complete. Raises the errors of `pgcli view`."""
-        # prompts that name columns are not those of every image, and more than the templates
-        is_each = 1 < len(self._prompts) <= self._most_prompts
         try:
             if complete and self._rows is not None:
-                self._write_page(self._rows, list(self._prompts) if is_each else [])
+                self._write_page(self._rows)
         finally:
             if self._folder is not None:
                 self._folder.cleanup()

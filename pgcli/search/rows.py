@@ -19,11 +19,11 @@ from pgcli.search.vector_files import VectorFiles
 
 Row = Mapping[str, Any]
 NOTHING = "(nothing found)"
+SIZE = ("width", "height", "largest")  # columns of rows of groups
 KINDS = {
-    "rank": pyarrow.int32(),
-    "group": pyarrow.int32(),
+    **dict.fromkeys(("rank", "group", "width", "height"), pyarrow.int32()),
+    **dict.fromkeys(("largest", "truncated"), pyarrow.bool_()),
     "similarity": pyarrow.float64(),
-    "truncated": pyarrow.bool_(),
 }
 
 
@@ -52,22 +52,41 @@ def hit_rows(
 
 
 def group_rows(groups: Sequence[RowNumbers], files: VectorFiles) -> list[Row]:
-    """A row for each member of a group of rows: the group from 1, what names the row, and its
-    similarity to the first row of the group.
+    """A row for each member of a group of rows, the largest image first: the group from 1, what
+    names the row, its size, and its similarity to the first row of the group.
     """
     members = np.sort(np.concatenate([np.zeros(0, np.int64), *groups]))
     if not len(members):
         return []
-    names = files.names(members.tolist())
+    names = files.names(members.tolist(), sizes=True)
     vectors = np.concatenate([vectors[np.isin(rows, members)] for rows, vectors in files])
     rows: list[Row] = []
     for number, group in enumerate(groups, 1):
-        own = vectors[np.searchsorted(members, group)]
+        ordered = sorted(group.tolist(), key=lambda row: -pixels(names[row]))
+        own = vectors[np.searchsorted(members, ordered)]
         similarities = own.astype(np.float64) @ own[0]
         similarities[0] = 1.0
-        for row, similarity in zip(group.tolist(), similarities.tolist(), strict=True):
-            rows.append({"group": number, **names[row], "similarity": round6(similarity)})
+        has_sizes = pixels(names[ordered[0]]) > 0
+        for place, (row, similarity) in enumerate(zip(ordered, similarities.tolist(), strict=True)):
+            width, height = names[row]["size"] or (None, None)
+            largest = place == 0 if has_sizes and width else None
+            size = {"width": width, "height": height, "largest": largest}
+            own_row = {"group": number, **names[row], **size}
+            rows.append(own_row | {"similarity": round6(similarity)})
     return rows
+
+
+def pixels(named: Mapping[str, Any]) -> int:
+    """The number of pixels of an image; 0 where its size is not known."""
+    width, height = named["size"] or (0, 0)
+    return int(width) * int(height)
+
+
+def size_note(row: Row) -> str:
+    """`640 x 480, the largest`, for a row of a group; empty where the size is not known."""
+    if not row.get("width"):
+        return ""
+    return f"{row['width']} x {row['height']}" + ", the largest" * bool(row.get("largest"))
 
 
 @dataclass(frozen=True)
@@ -83,8 +102,9 @@ class SearchRows:
         """The columns of a file of the rows, in order; `text` where a row is of a text."""
         first = ("query", "rank") if self.queries else ("group",)
         text = ("text",) if any(row["text"] is not None for row in self.rows) else ()
+        size = () if self.queries else SIZE
         last = ("truncated",) if self.queries else ()
-        return (*first, "id", "image", *text, "similarity", *last)
+        return (*first, "id", "image", *text, *size, "similarity", *last)
 
     def values(self) -> list[dict[str, Any]]:
         """The columns of each row."""
@@ -105,7 +125,8 @@ class SearchRows:
             yield f"{printable(line)}\n".encode()
             for row in rows:
                 name = row["id"] if row["text"] is None else row["text"]
-                yield f"  {row['similarity']:6.3f} {printable(name)}\n".encode()
+                size = f"  {note}" if (note := size_note(row)) else ""
+                yield f"  {row['similarity']:6.3f} {printable(name)}{size}\n".encode()
             if not rows:
                 yield f"  {NOTHING}\n".encode()
         if not titles:

@@ -17,6 +17,7 @@ import pyarrow.json
 from numpy.typing import NDArray
 from pyarrow import compute, parquet
 
+from pgcli.box_filter import number
 from pgcli.errors import NoInputError, UsageError
 from pgcli.output.lines import parse_row
 from pgcli.output.reader import state_folder
@@ -27,8 +28,14 @@ EMBEDDING = "embedding"
 MODEL = "model"
 #: The columns that name a row, where a file has them.
 NAMES = ("id", "image", "text", "index")
+#: Those of the size of an image.
+SIZE = ("width", "height")
 #: Of JSON lines, in which a list of integers, or nulls alone, have no type of their own.
-KINDS = {EMBEDDING: pyarrow.list_(pyarrow.float32()), "index": pyarrow.int64()}
+KINDS = {
+    EMBEDDING: pyarrow.list_(pyarrow.float32()),
+    "index": pyarrow.int64(),
+    **dict.fromkeys(SIZE, pyarrow.float64()),
+}
 MAX_LINE_BYTES = 2**24
 #: Lengths further than this from 1 are not those of normalised vectors in float16.
 LENGTH_ERROR = 0.01
@@ -84,23 +91,27 @@ class VectorFiles:
             of = f", of {self.rows:,} rows" if self.rows else ""
             raise NoInputError(f"no vectors in {names}{of}", hint="pgcli embed writes them")
 
-    def names(self, rows: Collection[int]) -> dict[int, dict[str, Any]]:
+    def names(self, rows: Collection[int], *, sizes: bool = False) -> dict[int, dict[str, Any]]:
         """The columns NAMES of the rows with these numbers, and the number of the path of each.
 
         An id is that of the row, else its number; `image` and `text` are None where they are not
-        texts. Raises UsageError for files that cannot be read any more.
+        texts. With `sizes`, the `size` is width and height, None where they are not known. Raises
+        UsageError for files that cannot be read any more.
         """
         wanted, first, named = np.sort(np.array([*rows], np.int64)), 0, dict[int, dict[str, Any]]()
-        for number, file in self._files:
+        for path, file in self._files:
             with reading(file):
-                for batch in batches(file, NAMES):
+                for batch in batches(file, (*NAMES, *SIZE) if sizes else NAMES):
                     inside = wanted[(wanted >= first) & (wanted < first + len(batch))]
                     for row in inside.tolist():
                         (values,) = batch.slice(row - first, 1).to_pylist()
                         image, text = map(text_or_none, (values["image"], values["text"]))
                         id_ = str(row if values["id"] is None else values["id"])
-                        named[row] = {"id": id_, "image": image, "text": text, "path": number}
+                        named[row] = {"id": id_, "image": image, "text": text, "path": path}
                         named[row]["index"] = -1 if values["index"] is None else values["index"]
+                        if sizes:
+                            sides = [int(number(values[name]) or 0) for name in SIZE]
+                            named[row]["size"] = sides if all(sides) else None
                     first += len(batch)
         return named
 

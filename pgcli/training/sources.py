@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from pgcli.errors import ManifestError, NoInputError, UsageError
@@ -17,6 +17,7 @@ from pgcli.examples import (
     ExampleColumns,
     classes_of,
     is_text,
+    label_of_folder,
     parsed,
     without_blanks,
 )
@@ -197,13 +198,7 @@ class RowReader:
                 "one",
                 hint=f"name the folder that has a folder of each label, {hint}",
             )
-        parts = PurePosixPath(item.id).parts
-        if len(parts) < 2:
-            raise UsageError(
-                f"{item.id} is in {source} itself, and labels are the names of folders in it",
-                hint=f"move it into a folder of its label, {hint}",
-            )
-        return Target(parts[0])
+        return Target(label_of_folder(source, item.id, f", {hint}"))
 
     def _target_of(self, columns: ExampleColumns, item: Item, *, has_blanks: bool) -> Target | None:
         """The prompt and the answer, or the label; None without. Raises UnusableRow, UsageError."""

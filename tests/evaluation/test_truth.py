@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow
 import pytest
+from PIL import Image
 from pyarrow import parquet
 
 from pgcli.evaluation.read_truth import read_truth
@@ -288,3 +289,35 @@ def test_truth_of_a_data_set_is_read_as_it_is_trained_on(cli):
     parquet.write_table(table, "truth.parquet")
     found = evaluate(cli, rows, "--truth", "truth.parquet", "--metric", "exact")
     assert found["metrics"]["exact"]["value"] == 0.5
+
+
+def label_folder(*names: str) -> str:
+    for name in names:
+        Path("flowers", name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8)).save(Path("flowers", name))
+    return "flowers"
+
+
+def test_folder_of_folders_is_a_truth_of_labels(cli):
+    truth = label_folder("cat/a.png", "cat/deep/b.png", "dog/a.png", "dog/c.png")
+    ids = (("cat/a.png", "cat"), ("cat/deep/b.png", "dog"), ("dog/a.png", "dog"))
+    found = evaluate(cli, write("rows.jsonl", answers(*ids)), "--truth", truth, "--by", "label")
+    assert (found["metrics"]["exact"]["value"], found["missing"]) == (0.5, 1)
+    assert {
+        name: group["metrics"]["exact"]["value"] for name, group in found["groups"].items()
+    } == {
+        "cat": 0.5,
+        "dog": 0.5,
+    }
+    assert "not a table" in refused(cli, "rows.jsonl", "--truth", truth, "--answer-column", "x")
+    label_folder("e.png")
+    assert "e.png is in flowers itself" in refused(cli, "rows.jsonl", "--truth", truth)
+
+
+def test_folder_without_tables_and_folders_is_no_truth(cli):
+    rows = write("rows.jsonl", answers(("a", "red")))
+    Path("empty").mkdir()
+    assert "without .parquet files, and without folders" in refused(cli, rows, "--truth", "empty")
+    Path("empty/cat").mkdir()
+    code, _, err = cli("eval", rows, "--truth", "empty")
+    assert (code, "no image in empty" in err) == (4, True)

@@ -122,6 +122,23 @@ def test_rows_of_several_files_share_cards_by_image_and_prompt():
     assert group_cards([], []) == []
 
 
+def test_rows_of_an_image_share_a_card_where_their_prompts_differ():
+    def cards_of(*rows: dict[str, Any]) -> tuple[str, list[list[int]] | None]:
+        cards = Cards()
+        cards.add(ResultFile("a"), rows)
+        return cards.data()["by"], cards.data()["cards"]
+
+    two = [row(n, prompt=prompt) for prompt in ("p", "q") for n in range(2)]
+    assert cards_of(*two) == ("image", [[0, 2], [1, 3]])
+    assert cards_of(row(0), row(1)) == cards_of(row(0), row(0)) == ("file", None)
+    many = [row(0, prompt=str(n)) for n in range(20)]
+    assert cards_of(*many)[1] == [[*range(12)], [*range(12, 20)]]
+    boxes = [row(0, prompt=str(n), boxes=[box("cat")]) for n in range(8)]
+    assert cards_of(*boxes)[1] == [[*range(6)], [6, 7]]
+    assert cards_of(row(0, task="search", prompt="a"), row(0, task="search", prompt="b")) == (
+        "query", None)  # fmt: skip
+
+
 def test_rows_of_the_same_image_file_share_a_card_whatever_their_ids(tmp_path, monkeypatch):
     """Runs of other folders name the file otherwise; a file named twice has two cards."""
     monkeypatch.setattr("pgcli.engine.loader.load", pretend.load_model)

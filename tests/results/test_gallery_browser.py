@@ -4,7 +4,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,6 @@ import pytest
 from PIL import Image
 
 from pgcli.cli.main import main
-from pgcli.results.gallery.gallery_page import RowGroup, write_gallery
-from pgcli.results.gallery.options import GalleryOptions
-from pgcli.results.images import ImageLocator
 from pgcli.rle import encode
 from pgcli.rows import answer_digest
 from tests.support.exporting import read_rows, saved
@@ -405,14 +402,6 @@ LONG = "what colour is the background of this image, and is there anything else 
 PROMPTS = ("is there a star anywhere in it?", "how many shapes are there?", LONG)
 
 
-def by_prompt(folder: Path, rows: list[dict[str, Any]], prompts: Sequence[str] = PROMPTS) -> Path:
-    """The page that a run of several prompts writes when it ends."""
-    file, page = saved(folder / "rows.jsonl", rows), folder / "prompts.html"
-    parts = [RowGroup(file, prompt, prompt) for prompt in prompts]
-    write_gallery(parts, GalleryOptions(output=str(page)), ImageLocator(images=str(folder)))
-    return page
-
-
 @pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
 def test_each_prompt_is_shown_once_below_its_image(open_page, tmp_path, size):
     drawn(tmp_path, 3)
@@ -421,7 +410,7 @@ def test_each_prompt_is_shown_once_below_its_image(open_page, tmp_path, size):
         for n in range(3)
         for prompt in PROMPTS
     ]
-    shown = open_page(by_prompt(tmp_path, rows), viewport=size)
+    shown = open_page(gallery(tmp_path, rows), viewport=size)
     shown.says("3 images")
     card = shown.all(".card").first
     playwright.expect(card.locator("img")).to_have_count(1)
@@ -444,11 +433,15 @@ def test_each_prompt_is_shown_once_below_its_image(open_page, tmp_path, size):
     shown.all("#search").fill("")
     shown.says("3 images")
     if size is WIDE:
-        assert shown.all("#field-prompt").is_hidden()  # the file selects the prompt
-        shown.page.select_option("#file", label=PROMPTS[1])
+        assert shown.all("#field-file").is_hidden()
+        shown.page.select_option("#prompt", index=2)
         assert shown.all(".card .answer").all_text_contents() == [f"{n}: how" for n in range(3)]
-        shown.all("#about").click()
-        assert shown.all("#panel").inner_text().count("Results") == 3
+        shown.page.select_option("#prompt", index=0)
+        shown.all("#group").click()
+        shown.says("9 answers")
+        assert shown.all(".card .row-prompt").first.inner_text() == PROMPTS[0]
+        shown.all("#group").click()
+        shown.says("3 images")
 
 
 def test_boxes_of_several_prompts_are_shown_side_by_side(open_page, tmp_path):
@@ -459,7 +452,7 @@ def test_boxes_of_several_prompts_are_shown_side_by_side(open_page, tmp_path):
         for n in range(2)
         for prompt in prompts
     ]
-    shown = open_page(by_prompt(tmp_path, rows, prompts), viewport={"width": 1600, "height": 700})
+    shown = open_page(gallery(tmp_path, rows), viewport={"width": 1600, "height": 700})
     playwright.expect(shown.all(".card").last.locator("img")).to_have_count(2)
     assert shown.all(".card").last.locator("svg.marks text").all_text_contents() == ["cat", "dog"]
     assert shown.all(".card .row-prompt").count() == 0
@@ -472,6 +465,73 @@ def test_boxes_of_several_prompts_are_shown_side_by_side(open_page, tmp_path):
     first, second = (shown.all("#stage .figure").nth(index).bounding_box() for index in range(2))
     assert first["y"] < second["y"]  # stacked, so that wide images are larger
     assert first["x"] == second["x"]
+
+
+def hit(query: str, number: int, **more: Any) -> dict[str, Any]:
+    name = f"{number:05}.png"
+    return {"query": query, "rank": 1, "id": name, "image": name, "similarity": 0.9, **more}
+
+
+def tops(shown: OpenPage, selector: str) -> list[float]:
+    """The heights of elements on the page, each once, from above."""
+    boxes = shown.all(selector).evaluate_all("all => all.map(e => e.getBoundingClientRect().top)")
+    return sorted({round(top) for top in boxes})
+
+
+def test_hits_are_below_their_query_and_a_switch_joins_them(open_page, tmp_path):
+    drawn(tmp_path, 6)
+    rows = [
+        hit(query, n) for query, of in (("a red star", (0, 1)), ("a cat", (2, 3, 4))) for n in of
+    ]
+    shown = open_page(gallery(tmp_path, rows))
+    shown.says("5 answers")
+    assert shown.all("h2.section").all_text_contents() == ["a red star2", "a cat3"]
+    (first, second), lines = tops(shown, "h2.section"), tops(shown, ".card")
+    assert first < lines[0] < second < lines[1]
+    assert len(lines) == 2
+    assert shown.all(".card .row-prompt").count() == 0
+    shown.press("j", "ArrowDown")  # to the first hit of the second query
+    assert shown.all(".card.selected .id").inner_text() == "00002.png"
+    shown.press("j", "ArrowUp")
+    assert shown.all(".card.selected .id").inner_text() == "00001.png"
+    shown.all("#search").fill("00003")
+    playwright.expect(shown.all("h2.section")).to_have_text(["a cat1"])
+    shown.all("#search").fill("")
+    shown.all("#group").click()
+    assert shown.all("h2.section").count() == 0
+    assert len(tops(shown, ".card")) == 1
+    assert shown.all(".card .row-prompt").first.inner_text() == "a red star"
+    shown.all("#group").click()
+    shown.page.select_option("#sort", label="Load time")
+    assert shown.all("h2.section").count() == 0
+
+
+def test_near_duplicates_are_in_groups_with_the_largest_first(open_page, tmp_path):
+    drawn(tmp_path, 4)
+    rows = [
+        {"group": 1 + n // 2, "id": f"{n:05}.png", "image": f"{n:05}.png", "similarity": 1.0,
+         "width": 40, "height": 30, "largest": n % 2 == 0}
+        for n in range(4)
+    ]  # fmt: skip
+    shown = open_page(gallery(tmp_path, rows))
+    assert shown.all("h2.section").all_text_contents() == ["group 12", "group 22"]
+    assert shown.all(".card .row-prompt").all_text_contents() == [
+        "40 \u00d7 30, the largest", "40 \u00d7 30"] * 2  # fmt: skip
+
+
+def test_images_with_different_prompts_are_grouped_too(open_page, tmp_path):
+    """As questions of a data set, of which no two are equal."""
+    drawn(tmp_path, 3)
+    rows = [
+        row(n, id=f"{n} {k}", task="ask", prompt=f"question {n} {k}?", answer=f"{n} {k}")
+        for n in range(3)
+        for k in range(n + 1)
+    ]
+    shown = open_page(gallery(tmp_path, rows))
+    shown.says("3 images")
+    answers = [one.locator(".answer").all_text_contents() for one in shown.all(".card").all()]
+    assert answers == [["0 0"], ["1 0", "1 1"], ["2 0", "2 1", "2 2"]]
+    assert shown.all(".card .id").all_text_contents() == ["0 0", "00001.png", "00002.png"]
 
 
 def saved_edits(shown: OpenPage) -> list[dict[str, Any]]:
@@ -652,6 +712,54 @@ def test_page_of_an_evaluation_has_metrics_and_calibration(open_page, tmp_path):
     heights = plot.locator("circle").evaluate_all("all => all.map(c => +c.getAttribute('cy'))")
     ticks = plot.locator("line.grid").evaluate_all("all => all.map(c => +c.getAttribute('y1'))")
     assert heights == [max(ticks), (max(ticks) + min(ticks)) / 2]  # none right, and half of them
+
+
+def test_each_answer_of_the_worst_rows_has_its_own_score(open_page, tmp_path):
+    """The rows are in the order of the second file's scores."""
+    drawn(tmp_path, 2)
+    names = ("one.jsonl", "two.jsonl", "truth.jsonl")
+    words = (("red", "red"), ("red", "blue"), ("red", "red"))
+    files = [
+        saved(
+            tmp_path / name, [row(n, task="ask", prompt="?", answer=a) for n, a in enumerate(own)]
+        )
+        for name, own in zip(names, words, strict=True)
+    ]
+    one, two, truth = map(str, files)
+    view = ("--images", str(tmp_path), "--view", str(tmp_path / "worst.html"))
+    assert main(["eval", one, two, "--truth", truth, *view, "-q"]) == 0
+    shown = open_page(tmp_path / "worst.html", viewport={"width": 1280, "height": 2400})
+    assert shown.all("#sort option").first.inner_text() == f"Score of {two}"
+    cards = shown.all(".card")
+    assert cards.locator(".id").all_text_contents() == ["00001.png", "00000.png"]
+    heads = [one.all_text_contents() for one in [card.locator(".row-head") for card in cards.all()]]
+    assert heads == [["one.jsonl1", "two.jsonl0", "truth"], ["one.jsonl1", "two.jsonl1", "truth"]]
+
+
+def test_page_of_labels_has_a_confusion_matrix(open_page, tmp_path):
+    drawn(tmp_path, 5)
+    answers = ("cat", "dog", "dog", "cow", None)
+    rows = [row(n, task="ask", prompt="?", answer=text) for n, text in enumerate(answers[:4])]
+    rows.append(failed(4) | {"task": "ask", "prompt": "?"})
+    true = [row(n, prompt="?", answer=t) for n, t in enumerate(("cat", "cat", "dog", "dog", "dog"))]
+    words = ("--images", str(tmp_path), "--view", str(tmp_path / "worst.html"))
+    files = saved(tmp_path / "rows.jsonl", rows), saved(tmp_path / "truth.jsonl", true)
+    assert main(["eval", str(files[0]), "--truth", str(files[1]), *words, "-q"]) == 0
+    shown = open_page(tmp_path / "worst.html", viewport={"width": 1280, "height": 2400})
+    matrix = shown.all(".confusion")
+    assert matrix.locator("thead th").all_text_contents()[1:] == [
+        "dog",
+        "cat",
+        "cow",
+        "(no answer)",
+    ]
+    assert [
+        line.locator("th, td").all_text_contents() for line in matrix.locator("tbody tr").all()
+    ] == [
+        ["dog", "1", "", "1", "1"],
+        ["cat", "1", "1", "", ""],
+    ]
+    assert matrix.locator("td.right").all_text_contents() == ["1", "1"]
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 import json
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from pgcli.records import Item
 from pgcli.results.drawings.drawings import Drawings
 from pgcli.results.hooks import Page, check_hooks, make_hooks
 from pgcli.results.sidecars import Sidecars
-from pgcli.tasks import ask, caption, detect, embed
+from pgcli.tasks import caption, detect, embed
 from tests.support.answers import answer
 
 ITEM = Item(0, "a.png", "a.png", path="a.png")
@@ -85,14 +84,14 @@ def test_page_that_cannot_be_written_is_refused(tmp_path, monkeypatch, page):
 
 
 class Pages:
-    """Notes the pages that are written: their rows and their prompts."""
+    """Notes the pages that are written: their rows."""
 
     def __init__(self) -> None:
-        self.pages: list[tuple[str, list[str], Sequence[str]]] = []
+        self.pages: list[tuple[str, list[str]]] = []
 
-    def __call__(self, rows: Path, prompts: Sequence[str]) -> None:
+    def __call__(self, rows: Path) -> None:
         lines = rows.read_text().splitlines() if rows.exists() else []
-        self.pages.append((rows.name, [json.loads(line)["id"] for line in lines], prompts))
+        self.pages.append((rows.name, [json.loads(line)["id"] for line in lines]))
 
 
 @pytest.mark.parametrize("complete", [True, False])
@@ -103,7 +102,7 @@ def test_rows_of_standard_output_are_kept_for_the_page(tmp_path, monkeypatch, co
     for index in range(3):
         page.on_row(answer(index), ITEM, is_saved=False)
     assert page.finish(complete=complete) == ()
-    assert write.pages == [("answers.jsonl", ["0.png", "1.png", "2.png"], [])] * complete
+    assert write.pages == [("answers.jsonl", ["0.png", "1.png", "2.png"])] * complete
     assert list(tmp_path.iterdir()) == []
 
 
@@ -112,7 +111,7 @@ def test_page_of_saved_rows_is_made_from_the_output(tmp_path):
     page = Page(tmp_path / "rows.jsonl", caption(), write)
     page.on_row(answer(), ITEM, is_saved=True)
     page.finish(complete=True)
-    assert write.pages == [("rows.jsonl", [], [])]
+    assert write.pages == [("rows.jsonl", [])]
 
 
 def test_rows_that_cannot_be_kept_end_the_run(tmp_path, monkeypatch):
@@ -121,22 +120,3 @@ def test_rows_that_cannot_be_kept_end_the_run(tmp_path, monkeypatch):
     with pytest.raises(OutputFailed, match="cannot keep rows"):
         page.on_row(answer(), ITEM, is_saved=False)
     page.finish(complete=False)
-
-
-@pytest.mark.parametrize(
-    ("templates", "prompts", "shown"),
-    [
-        (["a", "b"], ["a", "b", "a", "b"], ["a", "b"]),
-        (["a"], ["a", "a"], []),
-        (["{x}", "{y}"], ["1", "2", "3", "4"], []),
-        (list("abcdefg"), list("abcdefg"), []),
-        (None, ["a", "b"], []),
-    ],
-)
-def test_prompts_of_every_image_are_side_by_side(tmp_path, templates, prompts, shown):
-    write = Pages()
-    page = Page(tmp_path / "rows.jsonl", ask(templates), write)
-    for prompt in prompts:
-        page.on_row(answer(prompt=prompt), ITEM, is_saved=False)
-    page.finish(complete=True)
-    assert write.pages == [("rows.jsonl", [], shown)]

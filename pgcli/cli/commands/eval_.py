@@ -37,8 +37,9 @@ class EvalOptions:
     """The options of `eval`."""
 
     truth: str = _input(
-        "A manifest or a result file with answers or boxes: .jsonl, .csv, .tsv, .parquet, or a "
-        ".json file of COCO or VQA; a path, or an address with --allow-urls.",
+        "A manifest or a result file with answers or boxes: .jsonl, .csv, .tsv, .parquet, a .json "
+        "file of COCO or VQA, or a folder with a folder of images for each label; a path, or an "
+        "address with --allow-urls.",
         default=REQUIRED,
         metavar="FILE",
     )
@@ -70,7 +71,8 @@ class EvalOptions:
         "retrieval: the embeddings of the texts, from pgcli embed --texts-file.", metavar="FILE"
     )
     view: str | None = _page(
-        "A page with the metrics, the worst rows beside the truth, and the calibration of boxes.",
+        "A page with the metrics, the worst rows beside the truth, the calibration of boxes, and "
+        "the confusion matrix of labels.",
         metavar="FILE",
     )
     limit: int = _page("How many of the worst rows the page has.", default=300, min=1)

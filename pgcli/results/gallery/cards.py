@@ -17,6 +17,9 @@ from pgcli.rows import answer_digest
 TEXTS = frozenset("id image task prompt answer finish model error error_message".split())
 #: What the page adds to the columns of a row, in place of kept columns of these names.
 FILE, IMAGE, DIGEST = "$file", "$image", "$digest"
+SEARCH = "search"  # the task of rows of a search
+#: The most rows of an image on a card: boxes are side by side, answers below one image.
+MAX_BOXES, MAX_ANSWERS = 6, 12
 
 
 @dataclass(frozen=True)
@@ -80,11 +83,19 @@ class Cards:
     def data(self) -> dict[str, Any]:
         """The JSON that the script reads."""
         colours = LabelColours(self.distinct_labels)
+        grouping, cards = "file", None
+        if len(self._files) > 1:
+            cards = group_cards(self.rows, self._identities)
+        elif any(row.get("task") == SEARCH for row in self.rows):
+            grouping = "query"
+        elif has_several_prompts(self.rows):
+            grouping, cards = "image", image_cards(self.rows)
         return {
             "files": self._files,
             "labels": [[label, *label_colours(colours, label)] for label in self._labels],
             "rows": self.rows,
-            "cards": group_cards(self.rows, self._identities) if len(self._files) > 1 else None,
+            "by": grouping,
+            "cards": cards,
             "images": len(self.images),
         }
 
@@ -136,6 +147,26 @@ def group_cards(rows: Sequence[Mapping[str, Any]], images: Sequence[Hashable]) -
             unmatched[image, file] += 1
         cards.setdefault(key, []).append(index)
     return list(cards.values())
+
+
+def has_several_prompts(rows: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether any image has rows with different prompts."""
+    first: dict[int, Any] = {}
+    return any(first.setdefault(row[IMAGE], row.get("prompt")) != row.get("prompt") for row in rows)
+
+
+def image_cards(rows: Sequence[Mapping[str, Any]]) -> list[list[int]]:
+    """Indices of the rows of a file that share a card: those of an image, at most so many."""
+    most = MAX_BOXES if any(row.get("boxes") for row in rows) else MAX_ANSWERS
+    cards: list[list[int]] = []
+    latest: dict[int, list[int]] = {}
+    for index, row in enumerate(rows):
+        card = latest.get(row[IMAGE])
+        if card is None or len(card) == most:
+            card = latest[row[IMAGE]] = []
+            cards.append(card)
+        card.append(index)
+    return cards
 
 
 def label_colours(colours: LabelColours, label: str) -> tuple[str, str]:

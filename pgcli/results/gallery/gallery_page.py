@@ -41,7 +41,7 @@ MAX_NAMES_IN_TITLE = 3
 
 @dataclass(frozen=True)
 class RowGroup:
-    """The rows of a result file, those of one prompt in it, or `chosen` ones, under a name.
+    """The rows of a result file, or `chosen` ones of it, under a name.
 
     They have the boxes that `box_filter` keeps. `output_of` returns the output that has the image
     of a row in its input, if not all have one.
@@ -49,7 +49,6 @@ class RowGroup:
 
     output: Path
     name: str
-    prompt: str | None = None
     chosen: Sequence[Row] | None = None
     box_filter: BoxFilter = NO_FILTER
     output_of: Callable[[Row], Path] | None = None
@@ -57,8 +56,6 @@ class RowGroup:
     def rows(self, limit: int | None) -> Iterator[Row]:
         """The rows, at most `limit`. Raises UsageError for rows of texts."""
         rows = page_rows(self.output) if self.chosen is None else iter(self.chosen)
-        if self.prompt is not None:
-            rows = (row for row in rows if row["prompt"] == self.prompt)
         for row in islice(rows, limit):
             if "image" not in row:
                 raise UsageError(
@@ -99,10 +96,7 @@ def write_gallery(
         cards.add(info, group.rows(options.limit))
     if not cards.rows:
         raise NoInputError(f"no rows in {', '.join(map(str, outputs))} yet", hint="try again later")
-    settings: dict[str, Any] = {
-        "assets": relative_address(target, options.assets),
-        "by": "file" if groups[0].prompt is None else "prompt",
-    }
+    settings: dict[str, Any] = {"assets": relative_address(target, options.assets)}
     settings |= {} if evaluation is None else {"evaluation": evaluation}
     total = len(cards.images)
     copied = small_copies(locator.items(cards.images), total, locator, size=options.size)

@@ -8,6 +8,7 @@ from typing import Any
 
 from pgcli.errors import UsageError
 from pgcli.output.reader import Row, indexed_rows, read_results
+from pgcli.results.gallery.cards import SEARCH
 
 
 def page_rows(output: Path) -> Iterator[Row]:
@@ -49,7 +50,7 @@ def hit_row(row: Row) -> Mapping[str, Any]:
     return {
         **{name: row[name] for name in row if name not in ("query", "group", "similarity")},
         "image": row["image"] or "",
-        "task": "search",
+        "task": SEARCH,
         "prompt": str(query),
         "scores": [{"text": row.get("text") or "similarity", "cosine": row["similarity"]}],
         "error": None,

@@ -74,8 +74,11 @@ function normalize(row) {
 }
 data.rows.forEach(normalize);
 
-/** Whether the columns of a card are prompts of one file, and not files. */
-const isByPrompt = data.by === "prompt";
+/** Whether the rows of a card are those of an image in one file, by their prompts. */
+const isByImage = data.by === "image";
+/** Whether cards are below the query, or the group, that they are of. */
+const isByQuery = data.by === "query";
+const hasSeveralFiles = data.files.length > 1;
 const promptText = (row) => row.prompt ?? "";
 const prompts = [...new Set(data.rows.map(promptText))];
 const cornersOf = (box) => CORNERS.map((name) => box[name]);

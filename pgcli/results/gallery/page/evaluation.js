@@ -1,4 +1,4 @@
-// The page of an evaluation: metrics with their intervals, and the calibration of boxes.
+// The page of an evaluation: metrics with their intervals, calibration of boxes, confusion of labels.
 const evaluation = data.evaluation;
 const CURVE = 220; // the side of the plot
 
@@ -38,6 +38,24 @@ function reliability(name, { bins, error }) {
     make("figcaption", {}, make("h2", {}, `Calibration of ${name}`), `Share of boxes that are right, and their number; expected error ${short(error)}`), plot);
 }
 
+/** The confusion matrix of a file: a line for each true label, a column for each answer. */
+function confusionMatrix(name, { true: lines, answered, counts }) {
+  const head = make("tr", {}, make("th", { scope: "col" }, "true \u2193 answered \u2192"),
+    ...answered.map((label) => make("th", { scope: "col", title: label }, make("span", {}, label || "(empty)"))));
+  const rows = lines.map((label, line) => {
+    const total = counts[line].reduce((sum, number) => sum + number, 0);
+    return make("tr", {}, make("th", { scope: "row", title: label }, label || "(empty)"), ...counts[line].map((number, column) => {
+      const isRight = answered[column] === label;
+      const cell = make("td", { class: isRight ? "right" : "wrong", title: `${label} answered by ${answered[column]}: ${number.toLocaleString("en")}` },
+        number ? number.toLocaleString("en") : "");
+      cell.style.setProperty("--share", number / total);
+      return cell;
+    }));
+  });
+  return make("div", { class: "metrics confusion" }, make("h2", {}, `Answers of ${name} by the true label`),
+    make("table", {}, make("thead", {}, head), make("tbody", {}, ...rows)));
+}
+
 function showEvaluation() {
   if (evaluation === undefined) return;
   at("evaluation").hidden = false;
@@ -50,7 +68,8 @@ function showEvaluation() {
   if (Object.keys(evaluation.differences).length) {
     at("evaluation").append(metricTable("Second minus first", evaluation.differences, { signed: true }));
   }
-  for (const { name, calibration } of evaluation.files) {
+  for (const { name, calibration, confusion } of evaluation.files) {
     if (calibration) at("evaluation").append(reliability(name, calibration));
+    if (confusion) at("evaluation").append(confusionMatrix(name, confusion));
   }
 }

@@ -3,9 +3,18 @@ const ALL = "";
 const state = {
   errors: false, terms: [], labels: new Set(), file: ALL, prompt: ALL, code: ALL, review: ALL, differ: false,
   sort: "order", descending: false, shown: [], selected: 0, moved: false, page: 0, boxes: true, confidence: 0,
-  isKept: true,
+  isKept: true, isGrouped: true,
 };
-const cards = data.cards ?? data.rows.map((_, index) => [index]);
+const singles = data.rows.map((_, index) => [index]);
+let cards = data.cards ?? singles;
+
+/** Group the rows of an image or of a query, or show each on its own. */
+function group(isGrouped) {
+  state.isGrouped = isGrouped;
+  if (isByImage) cards = isGrouped ? data.cards : singles;
+  updateControls();
+  refilter();
+}
 
 const maxConfidence = (row) => (row.boxes ? Math.max(...row.boxes.map((box) => box.confidence ?? box.score ?? 0)) : undefined);
 /** Whether a box is as confident as the slider asks for; one that has no confidence is. */
@@ -20,7 +29,7 @@ function rowScore(row) {
 const SORTS = {
   order: data.evaluation === undefined
     ? { name: "Input order", descending: false }
-    : { name: "Score", of: rowScore, isGiven: true, format: (value) => short(value), descending: false },
+    : { name: hasSeveralFiles && data.evaluation.files.length > 1 ? `Score of ${data.evaluation.files.at(-1).name}` : "Score", of: rowScore, isGiven: true, format: (value) => short(value), descending: false },
   confidence: { name: "Confidence", of: maxConfidence, format: (value) => short(value), descending: false },
   logprob: { name: "Log-probability", of: (row) => row.logprob, format: (value) => short(value), descending: false },
   time: { name: "Model time", of: modelTime, format: duration, descending: true },
@@ -48,9 +57,10 @@ function searchTerms(words) {
     .map((term) => term.replace(/^["\u201c\u201e]|["\u201c\u201d]$/g, "")).filter(Boolean);
 }
 
-/** The rows of a card that are shown: all, or those of one file. */
+/** The rows of a card that are shown: all, or those of one file or prompt. */
 function cells(card) {
   const rows = card.map((index) => data.rows[index]);
+  if (isByImage && state.prompt !== ALL) return rows.filter((row) => promptText(row) === prompts[state.prompt]);
   return state.file === ALL ? rows : rows.filter((row) => row.$file === Number(state.file));
 }
 
@@ -93,16 +103,11 @@ function refilter() {
   layOut({ top: true });
 }
 
-/** The number of cards with an answer, and of those with an error. */
-const totals = [false, true].map(
-  (isError) => cards.filter((card) => card.some((index) => (data.rows[index].error !== undefined) === isError)).length,
-);
-
 /** Show how many cards match. */
 function showStatus() {
-  const total = totals[Number(state.errors)];
+  const total = cards.filter((card) => card.some((index) => (data.rows[index].error !== undefined) === state.errors)).length;
   const isAll = state.shown.length === total;
-  const noun = data.cards ? (cards.length === data.images ? "image" : "question") : state.errors ? "error" : "answer";
+  const noun = cards !== singles ? (cards.length === data.images ? "image" : "question") : state.errors ? "error" : "answer";
   const notes = data.files.map((file) => file.note).filter(Boolean);
   at("status").textContent = [
     isAll ? count(state.shown.length, noun) : `${count(state.shown.length, noun)} of ${total.toLocaleString("en")}`,
@@ -122,14 +127,13 @@ function fillSelect(id, all, entries) {
 /** Whether each file has one prompt, which no other has; then the filter of prompts is redundant. */
 function isOwnPrompt() {
   const pairs = new Set(data.rows.map((row) => `${row.$file} ${promptText(row)}`));
-  return Boolean(data.cards) && pairs.size === data.files.length && prompts.length === data.files.length;
+  return hasSeveralFiles && pairs.size === data.files.length && prompts.length === data.files.length;
 }
 
 /** Set up the filters for the values in the rows. */
 function setUpFilters() {
   const clip = (words) => (words.length > 60 ? `${words.slice(0, 59)}\u2026` : words) || "(none)";
   fillSelect("file", "All, side by side", data.files.map((file, number) => [number, file.name]));
-  at("field-file").querySelector("span").textContent = isByPrompt ? "Prompt" : "File";
   fillSelect("prompt", "All prompts", isOwnPrompt() ? [] : prompts.slice(0, 1000).map((prompt, number) => [number, clip(prompt)]));
   const codes = countValues(data.rows.filter((row) => row.error !== undefined).map((row) => row.error));
   fillSelect("code", "All errors", codes.map(([code, number]) => [code, `${code} (${number.toLocaleString("en")})`]));
@@ -139,7 +143,9 @@ function setUpFilters() {
   at("labels").hidden = !labels.length;
   for (const id of ["boxes", "zoom-boxes"]) at(id).hidden = !labels.length;
   at("field-confidence").hidden = !labels.length;
-  at("differ").hidden = !data.cards;
+  at("differ").hidden = !hasSeveralFiles;
+  at("group").hidden = !isByImage && !isByQuery;
+  at("group").textContent = isByImage ? "Group by image" : "Group";
   const errors = data.rows.filter((row) => row.error !== undefined).length;
   at("tab-errors").querySelector("span").textContent = errors.toLocaleString("en");
   at("tab-errors").classList.toggle("nonzero", errors > 0);
@@ -168,6 +174,7 @@ function updateControls() {
   for (const id of ["boxes", "zoom-boxes"]) at(id).setAttribute("aria-pressed", String(state.boxes));
   at("confidence").nextElementSibling.textContent = state.confidence.toFixed(2);
   at("differ").setAttribute("aria-pressed", String(state.differ));
+  at("group").setAttribute("aria-pressed", String(state.isGrouped));
   document.body.classList.toggle("no-boxes", !state.boxes);
 }
 

@@ -4,13 +4,24 @@ const ANSWER_GAP = 6; // between answers of one cell
 const MARGIN = 2; // rows of cards above and below the screen
 const MAX_SHARES = 4; // texts or labels on a card
 const CARDS_PER_PAGE = 20000; // browsers limit the height of a page
-const layout = { columns: 1, width: 0, image: [0, 0], height: 0, gap: GAP };
+const HEADING = 42; // the height of a query above its cards
+const layout = { columns: 1, width: 0, image: [0, 0], height: 0, gap: GAP, lines: [], lineOf: [] };
 const rendered = new Map(); // cards in the document by index
-const isPromptShown = prompts.length > 1 && !isByPrompt; // else it is the same, or the file's name
+const headings = new Map(); // queries in the document, by the index of their first card
+const isGroupedByImage = () => isByImage && state.isGrouped;
+const hasSections = () => isByQuery && state.isGrouped && state.sort === "order";
+/** Whether a card shows the prompts of its rows; else they are the same, or a heading. */
+const isPromptShown = () => prompts.length > 1 && !isGroupedByImage() && !hasSections();
+
+const hasSizes = isByQuery && data.rows.some((row) => row.width && row.height);
+
+/** The size of an image that was found, and whether it is the largest of its near-duplicates. */
+const sizeText = (row) => (hasSizes && row.width ? `${row.width} \u00d7 ${row.height}${row.largest === true ? ", the largest" : ""}` : "");
 
 /** Whether the rows are about one image without boxes, which is then shown once above all answers. */
 const hasOneImage = (rows) => rows.every((row) => row.$image === rows[0].$image && !row.boxes);
-const isShared = Boolean(data.cards) && cards.every((card) => hasOneImage(card.map((index) => data.rows[index])));
+const canShare = Boolean(data.cards) && data.cards.every((card) => hasOneImage(card.map((index) => data.rows[index])));
+const isShared = () => canShare && cards !== singles;
 
 const currentPage = () => state.shown.slice(state.page * CARDS_PER_PAGE, (state.page + 1) * CARDS_PER_PAGE);
 let current = [];
@@ -22,18 +33,40 @@ function layOut({ top = false } = {}) {
   const usesMatrix = isMatrix(width);
   showTexts(usesMatrix);
   usesMatrix ? layOutLines(width) : layOutCards(width);
-  const rows = Math.ceil(current.length / layout.columns);
-  at("cards").style.height = `${Math.max(0, rows * (layout.height + layout.gap) - layout.gap)}px`;
+  layOutRows();
+  const last = layout.lines.at(-1);
+  at("cards").style.height = `${last ? last.top + layout.height : 0}px`;
   at("empty").hidden = current.length > 0;
   const pages = Math.ceil(state.shown.length / CARDS_PER_PAGE);
   at("pages").hidden = pages < 2;
   at("pages").querySelector("span").textContent = `${state.page + 1} of ${pages}`;
   at("page-before").disabled = state.page === 0;
   at("page-after").disabled = state.page >= pages - 1;
-  for (const card of rendered.values()) card.remove();
+  for (const shown of [...rendered.values(), ...headings.values()]) shown.remove();
   rendered.clear();
+  headings.clear();
   if (top) window.scrollTo(0, 0);
   refresh();
+}
+
+/** Divide the cards into lines; a query begins one of its own, below its heading. */
+function layOutRows() {
+  const sectionOf = (index) => (hasSections() ? promptText(cells(current[index])[0]) : undefined);
+  Object.assign(layout, { lines: [], lineOf: [] });
+  let top = 0;
+  let section;
+  for (let first = 0; first < current.length;) {
+    const own = sectionOf(first);
+    const isNew = own !== section;
+    let stop = first + 1;
+    while (stop < current.length && stop - first < layout.columns && sectionOf(stop) === own) stop++;
+    if (isNew) top += HEADING;
+    for (let index = first; index < stop; index++) layout.lineOf[index] = layout.lines.length;
+    layout.lines.push({ top, first, stop, section: isNew ? own : undefined });
+    top += layout.height + layout.gap;
+    section = own;
+    first = stop;
+  }
 }
 
 /** Lay out lines of a matrix. */
@@ -44,24 +77,32 @@ function layOutLines(width) {
 /** Lay out cards as high as their answers need. */
 function layOutCards(width) {
   Object.assign(layout, { gap: GAP, isMatrix: false });
-  const files = data.cards && state.file === ALL ? data.files.length : 1;
-  const cellsPerCard = isShared ? 1 : files;
+  const rowsPerCard = isGroupedByImage() ? Math.max(1, ...current.map((shown) => cells(shown).length)) : state.file === ALL ? data.files.length : 1;
+  const cellsPerCard = isShared() ? 1 : rowsPerCard;
   const minWidth = (width < 560 ? 150 : 225) * Math.min(cellsPerCard, 4);
   layout.columns = Math.max(1, Math.floor((width + GAP) / (minWidth + GAP)));
   layout.width = Math.floor((width - GAP * (layout.columns - 1)) / layout.columns);
   const cellWidth = layout.width / cellsPerCard;
   layout.image = [cellWidth, Math.round(Math.max(90, cellWidth * 0.78))];
-  const answerHeight = (isPromptShown ? 21 : 0) + (state.errors ? 2 : answerLines(cellWidth)) * 20.5;
-  const nameHeights = data.cards ? data.files.map(({ name }) => nameHeight(name, cellWidth)) : [0];
-  const textHeight = isShared && files > 1
-    ? nameHeights.reduce((sum, height) => sum + height + answerHeight + ANSWER_GAP, 0)
-    : Math.max(...nameHeights) + answerHeight;
+  const answerHeight = (isPromptShown() ? 21 : 0) + (hasSizes ? 21 : 0) + (state.errors ? 2 : answerLines(cellWidth)) * 20.5;
+  const heights = (shown) => {
+    const names = cells(shown).map((row) => nameHeight(nameOf(row), cellWidth));
+    return isShared() ? names.reduce((sum, height) => sum + height + answerHeight + ANSWER_GAP, 0) : Math.max(0, ...names) + answerHeight;
+  };
+  const textHeight = Math.max(answerHeight, ...current.map(heights));
   layout.height = layout.image[1] + 50 + textHeight;
 }
 
-/** The height of a file's name; a prompt may take two lines. */
+/** What names a row on its card: its prompt, or its file if several are side by side. */
+function nameOf(row) {
+  if (isGroupedByImage()) return promptText(row) || "(no prompt)";
+  return hasSeveralFiles ? data.files[row.$file].name : "";
+}
+
+/** The height of a name; a prompt may take two lines. */
 function nameHeight(name, width) {
-  return isByPrompt && name.length > (width - 24) / 7.2 ? 36 : 19;
+  if (!name) return 0;
+  return isGroupedByImage() && name.length > (width - 24) / 7.2 ? 36 : 19;
 }
 
 /** The number of lines of the answers of this page, at most two. */
@@ -76,19 +117,37 @@ function answerLines(width) {
 function refresh() {
   const step = layout.height + layout.gap;
   const above = window.scrollY - at("cards").offsetTop;
-  const first = Math.max(0, Math.floor(above / step) - MARGIN) * layout.columns;
-  const last = Math.min(current.length, (Math.ceil((above + window.innerHeight) / step) + MARGIN) * layout.columns);
-  for (const [index, card] of rendered) {
-    if (index >= first && index < last) continue;
-    card.remove();
-    rendered.delete(index);
+  const from = (Math.floor(above / step) - MARGIN) * step;
+  const to = (Math.ceil((above + window.innerHeight) / step) + MARGIN) * step;
+  const near = layout.lines.filter(({ top }) => top >= from && top < to);
+  const [first, last] = near.length ? [near[0].first, near.at(-1).stop] : [0, 0];
+  for (const shown of [rendered, headings]) {
+    for (const [index, element] of shown) {
+      if (index >= first && index < last) continue;
+      element.remove();
+      shown.delete(index);
+    }
   }
-  for (let index = first; index < last; index++) {
-    if (rendered.has(index)) continue;
-    const made = card(index);
-    rendered.set(index, made);
-    at("cards").append(made);
+  for (const line of near) {
+    if (line.section !== undefined && !headings.has(line.first)) add(headings, line.first, heading(line));
+    for (let index = line.first; index < line.stop; index++) {
+      if (!rendered.has(index)) add(rendered, index, card(index));
+    }
   }
+}
+
+/** Add an element to the document, by the index of its card. */
+function add(shown, index, element) {
+  shown.set(index, element);
+  at("cards").append(element);
+}
+
+/** The query above its cards, with their number. */
+function heading({ top, section }) {
+  const number = current.filter((shown) => promptText(cells(shown)[0]) === section).length;
+  const made = make("h2", { class: "section" }, section || "(no query)", make("small", {}, number.toLocaleString("en")));
+  made.style.transform = `translate(0, ${top - HEADING}px)`;
+  return made;
 }
 
 /** Create a card at its position. */
@@ -96,11 +155,11 @@ function card(index) {
   const rows = cells(current[index]);
   const made = make("div", {
     class: "card", role: "listitem", "data-index": index, "aria-posinset": index + 1, "aria-setsize": current.length,
-  }, ...(isShared ? [cell(rows, index)] : rows.map((row) => cell([row], index))));
-  const [column, line] = [index % layout.columns, Math.floor(index / layout.columns)];
+  }, ...(isShared() ? [cell(rows, index)] : rows.map((row) => cell([row], index))));
+  const { top, first } = layout.lines[layout.lineOf[index]];
   made.style.width = `${layout.width}px`;
   made.style.height = `${layout.height}px`;
-  made.style.transform = `translate(${column * (layout.width + layout.gap)}px, ${line * (layout.height + layout.gap)}px)`;
+  made.style.transform = `translate(${(index - first) * (layout.width + layout.gap)}px, ${top}px)`;
   made.classList.toggle("selected", index === state.selected && state.moved);
   return made;
 }
@@ -114,26 +173,32 @@ function cell(rows, index) {
   image.style.height = `${layout.image[1]}px`;
   image.addEventListener("click", () => open(index));
   if (layout.isMatrix) return matrixLine(row, image);
-  const sort = SORTS[state.sort];
-  const value = sort.of?.(row);
+  const value = (one) => {
+    const number = SORTS[state.sort].of?.(one);
+    return number === undefined ? null : make("span", { class: "value" }, SORTS[state.sort].format(number));
+  };
+  const isOne = rows.length === 1;
+  const ids = new Set(rows.map(({ id }) => id));
+  const name = isByImage && ids.size > 1 ? row.image || row.id : row.id;
   const isFailed = rows.every((one) => one.error !== undefined);
-  const word = rows.length === 1 ? reviewWord(row) : "";
+  const word = isOne ? reviewWord(row) : "";
   return make("div", { class: `${isFailed ? "cell failed" : "cell"} ${word}` }, image,
     make("div", { class: "text" },
       ...rows.map((one) => make("div", { class: "row-answer" },
-        fileName(one),
+        isOne ? rowName(one) : make("div", { class: "row-head" }, rowName(one), value(one)),
         shortAnswer(one),
-        isPromptShown ? make("div", { class: "row-prompt", title: promptText(one) }, promptText(one) || "(no prompt)") : null)),
+        sizeText(one) ? make("div", { class: "row-prompt" }, sizeText(one)) : null,
+        isPromptShown() ? make("div", { class: "row-prompt", title: promptText(one) }, promptText(one) || "(no prompt)") : null)),
       make("div", { class: "foot" },
-        make("span", { class: "id", title: row.id }, row.id),
-        value === undefined ? null : make("span", { class: "value" }, sort.format(value)),
+        make("span", { class: "id", title: name }, name),
+        isOne ? value(row) : null,
         verdictButtons(rows))));
 }
 
-/** The name of a row's file or prompt, if several are side by side. */
-function fileName(row) {
-  const { name } = data.files[row.$file];
-  return data.cards ? make("div", { class: isByPrompt ? "file prompt" : "file", title: name }, name || "(no prompt)") : null;
+/** The name of a row on its card, if it has one there. */
+function rowName(row) {
+  const name = nameOf(row);
+  return name ? make("div", { class: isGroupedByImage() ? "file prompt" : "file", title: name }, name) : null;
 }
 
 /** The image and its boxes, or a placeholder. */
@@ -199,6 +264,15 @@ function redrawCard(index) {
   if (hasFocus) made.querySelector(".frame").focus({ preventScroll: true });
 }
 
+/** Select the card above or below. */
+function selectLine(change) {
+  if (!state.moved) return select(0);
+  const number = layout.lineOf[state.selected];
+  const line = layout.lines[number + change];
+  if (line === undefined) return select(change < 0 ? 0 : current.length - 1);
+  return select(Math.min(line.first + state.selected - layout.lines[number].first, line.stop - 1));
+}
+
 /** Select a card and scroll to it; with `focus`, it gets the keyboard focus. */
 function select(index, { focus = true } = {}) {
   if (!current.length) return;
@@ -207,11 +281,12 @@ function select(index, { focus = true } = {}) {
   previous?.querySelector(".frame").setAttribute("tabindex", "-1");
   state.selected = Math.max(0, Math.min(index, current.length - 1));
   state.moved = true;
-  const step = layout.height + layout.gap;
-  const edge = at("cards").offsetTop + Math.floor(state.selected / layout.columns) * step;
+  const line = layout.lines[layout.lineOf[state.selected]];
+  const edge = at("cards").offsetTop + line.top - (line.section === undefined ? 0 : HEADING);
+  const bottom = at("cards").offsetTop + line.top + layout.height;
   const [upper, lower] = [at("top").offsetHeight + at("texts").offsetHeight + GAP, window.innerHeight - GAP];
   if (edge - window.scrollY < upper) window.scrollTo(0, edge - upper);
-  else if (edge + layout.height - window.scrollY > lower) window.scrollTo(0, edge + layout.height - lower);
+  else if (bottom - window.scrollY > lower) window.scrollTo(0, bottom - lower);
   refresh();
   const selected = rendered.get(state.selected);
   selected?.classList.add("selected");

@@ -7,7 +7,7 @@ const matrixTexts = (() => {
   const texts = (row) => (row.scores ?? []).map(({ text }) => String(text ?? ""));
   const first = answered.length ? texts(answered[0]) : [];
   const isSame = (row) => row.scores?.length === first.length && texts(row).every((text, number) => text === first[number]);
-  return first.length > 1 && data.cards === null && answered.every(isSame) ? first : [];
+  return first.length > 1 && cards === singles && answered.every(isSame) ? first : [];
 })();
 matrixTexts.forEach((text, number) => {
   SORTS[`text ${number}`] = { name: text, of: (row) => row.scores?.[number].probability, format: percent, descending: true };

@@ -148,10 +148,9 @@ function updateReview() {
 
 /** The edits as the file has them. */
 function editsDocument() {
-  const isOfSeveral = data.by === "file" && data.files.length > 1;
   const rows = data.rows.filter((row) => edits.has(row));
   return { ...FORMAT, edits: rows.map((row) => ({
-    file: isOfSeveral ? data.files[row.$file].name : undefined,
+    file: hasSeveralFiles ? data.files[row.$file].name : undefined,
     index: row.index, id: row.id, prompt: promptText(row), digest: row.$digest, ...edits.get(row), boxes: savedBoxes(edits.get(row).boxes),
   })) };
 }
@@ -210,9 +209,8 @@ function restoreEdits() {
   }
   if (kept?.version !== FORMAT.version || !Array.isArray(kept.edits)) return;
   const keyOf = (edit, file) => JSON.stringify([file ?? null, edit.index, edit.id, edit.prompt, edit.digest]);
-  const isOfSeveral = data.by === "file" && data.files.length > 1;
   const byKey = new Map(data.rows.filter(isReviewable).map((row) => [
-    keyOf({ index: row.index, id: row.id, prompt: promptText(row), digest: row.$digest }, isOfSeveral ? data.files[row.$file].name : null), row]));
+    keyOf({ index: row.index, id: row.id, prompt: promptText(row), digest: row.$digest }, hasSeveralFiles ? data.files[row.$file].name : null), row]));
   for (const edit of kept.edits) {
     const row = edit && byKey.get(keyOf(edit, edit.file));
     if (row === undefined || !["accepted", "rejected"].includes(edit.state)) continue;

@@ -8,7 +8,7 @@ function panel(title, ...children) {
 }
 
 function showRuns() {
-  panel(data.files.length > 1 && !isByPrompt ? "Runs" : "Run", ...data.files.map(run));
+  panel(hasSeveralFiles ? "Runs" : "Run", ...data.files.map(run));
 }
 
 function run(file, number) {
@@ -18,17 +18,11 @@ function run(file, number) {
   const errorCounts = errors.map(([code, times]) => `${code} ${times.toLocaleString("en")}`).join(", ");
   return make("section", {},
     make("h3", {}, "Results"),
-    factList([[isByPrompt ? "prompt" : "file", file.name], ["state", file.note], ["rows", rows.length.toLocaleString("en")], ["errors", errorCounts || "none"],
+    factList([["file", file.name], ["state", file.note], ["rows", rows.length.toLocaleString("en")], ["errors", errorCounts || "none"],
       ["tokens", tokens.toLocaleString("en")]]),
     make("h3", {}, "Time by stage"),
     ...stages(rows),
-    ...settings(file, number));
-}
-
-/** The run's settings; prompts side by side have one run, whose settings are shown last. */
-function settings(file, number) {
-  if (!file.settings.length || (isByPrompt && number < data.files.length - 1)) return [];
-  return [make("h3", {}, "Settings"), factList(file.settings)];
+    ...(file.settings.length ? [make("h3", {}, "Settings"), factList(file.settings)] : []));
 }
 
 /** The model's stages as one bar, and the workers' load time as another. */

@@ -57,6 +57,7 @@ function listen() {
   at("sort").addEventListener("change", () => sortBy(at("sort").value));
   const clicks = {
     direction: () => { state.descending = !state.descending; updateControls(); refilter(); },
+    group: () => group(!state.isGrouped),
     differ: () => { state.differ = !state.differ; updateControls(); refilter(); },
     "tab-answers": () => showErrors(false),
     "tab-errors": () => showErrors(true),
@@ -97,10 +98,10 @@ function pressed(event) {
   }
   const isZoomed = at("zoom").open;
   const move = (change) => (isZoomed ? step(change) : select(state.moved ? state.selected + change : 0));
-  const column = isZoomed ? 1 : layout.columns;
+  const moveLine = (change) => (isZoomed ? step(change) : selectLine(change));
   const keys = {
     j: () => move(1), ArrowRight: () => move(1), k: () => move(-1), ArrowLeft: () => move(-1),
-    ArrowDown: () => move(column), ArrowUp: () => move(-column),
+    ArrowDown: () => moveLine(1), ArrowUp: () => moveLine(-1),
     Home: () => select(0), End: () => select(current.length - 1),
     z: () => (isZoomed ? at("zoom").close() : current.length && open(state.selected)),
     b: toggleBoxes, "?": showKeys, u: undo, s: saveEdits, c: correctSelected,

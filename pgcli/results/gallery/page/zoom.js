@@ -61,7 +61,7 @@ function details(row, column) {
   const entry = imageEntry(row.$image);
   return make("section", {},
     make("h2", {}, row.id),
-    fileName(row),
+    rowName(row),
     verdictButtons([row], { words: true }),
     row.error === undefined ? answer(row) : make("p", { class: "full-answer wrong" }, `${row.error}: ${row.error_message ?? ""}`),
     row.error === undefined && entry?.[0] === 0 ? make("p", { class: "note" }, `Not shown: ${entry[4]}`) : null,
@@ -131,7 +131,7 @@ function meter(share) {
 function facts(row) {
   const tokens = row.tokens === undefined ? undefined : `${row.tokens}${row.finish ? `, ended by ${row.finish}` : ""}`;
   return [
-    ["prompt", isByPrompt ? undefined : promptText(row)], ["task", row.task], ["text", row.text], ["image", row.image],
+    ["prompt", isGroupedByImage() ? undefined : promptText(row)], ["task", row.task], ["text", row.text], ["image", row.image],
     ["size", row.width ? `${row.width} \u00d7 ${row.height}` : undefined],
     ["log-probability", short(row.logprob, 4)], ["tokens", tokens], ...TIMES.map((name, stage) => [STAGES[stage], duration(row[name])]),
     ["batch", row.batch], ["model", row.model], ...otherColumns(row).map(([name, value]) => [name, asText(value)]),
