@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,9 @@ def add_coco(document: Mapping[str, Any], truths: Truths) -> None:
     known = "boxes" if annotations.labels else "answers"
     truths.columns |= dict.fromkeys(("id", known))
     truths.swaps_sides = annotations.swaps_sides
+    for image in annotations.images:
+        for _ in filter(attrgetter("region"), image.texts):
+            settings.counts.leave_out("texts of regions", image.id)
     left_out = with_notes("", TruthRows(annotations, Path()).notes(settings.counts))
     if left_out:
         truths.remarks[left_out.removeprefix("; ")] = None
@@ -98,6 +102,8 @@ def add_image(image: AnnotatedImage, truths: Truths, *, has_boxes: bool) -> None
         )
         truths.add((image.id, None), truth)
     for text in image.texts:
+        if text.region is not None:
+            continue
         truths.has_prompts |= text.prompt is not None
         truths.add((image.id, text.prompt), RowTruth((text.text,)))
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pgcli.output.reader import Row
+from pgcli.records import BOX_TASKS
 from pgcli.results.exports.entry import Export, ExportEntry, ExportFormat, without_leading_dot
 from pgcli.results.exports.image_files import store_image
 from pgcli.results.exports.options import ExportOptions
@@ -24,8 +25,9 @@ from pgcli.rows import json_text
 def write(target: Path, entries: Iterable[ExportEntry], export: Export) -> None:
     """Write the file, keeping one entry in memory at a time.
 
-    Rows of tasks with boxes make an instances file, others a captions file. Annotations are first
-    written to a temporary file, since COCO lists all images before them.
+    Rows of tasks with boxes make an instances file, others a captions file. In a file of both, the
+    images have the captions, as pycocotools expects a category in every annotation. Annotations are
+    first written to a temporary file, since COCO lists all images before them.
     """
     has_boxes, counts = export.stats.has_boxes, export.counts
     with (
@@ -40,8 +42,11 @@ def write(target: Path, entries: Iterable[ExportEntry], export: Export) -> None:
             file.write(",\n" if counts.images else "\n")
             image = {"id": entry.number, "file_name": entry.image}
             image |= {"width": entry.width, "height": entry.height}
-            id_ = entry.rows[0]["id"]
-            file.write(json_text(image if id_ == entry.image else image | {"row_id": id_}))
+            if (id_ := entry.rows[0]["id"]) != entry.image:
+                image["row_id"] = id_
+            if has_boxes:
+                image |= captions_beside_boxes(entry)
+            file.write(json_text(image))
             counts.images += 1
             for annotation in image_annotations(entry, export):
                 pending.write(",\n" if annotation["id"] > 1 else "\n")
@@ -54,6 +59,19 @@ def write(target: Path, entries: Iterable[ExportEntry], export: Export) -> None:
             categories = [{"id": index + 1, "name": name} for name, index in export.labels.items()]
             file.write(f',"categories":{json_text(categories)}')
         file.write("}\n")
+
+
+def captions_beside_boxes(entry: ExportEntry) -> dict[str, Any]:
+    """The captions of an image in a file of boxes, and whether it has no row of boxes."""
+    texts = [row for row in entry.rows if row["task"] not in BOX_TASKS and not row["boxes"]]
+    if not texts:
+        return {}
+    captions = [
+        {"caption": row["answer"] or "", "prompt": row["prompt"]}
+        | ({"region": row["region"]} if row.get("region") else {})
+        for row in texts
+    ]
+    return {"captions": captions} | ({"has_boxes": False} if len(texts) == len(entry.rows) else {})
 
 
 def document(rows: Sequence[Row]) -> dict[str, Any]:

@@ -101,8 +101,9 @@ class Export:
 
     @property
     def prompt(self) -> str | None:
-        """The only prompt of the rows; None if they have several."""
-        only = next(iter(self.stats.prompts)) if len(self.stats.prompts) == 1 else None
+        """The only prompt of the rows, or of those of boxes; None if they have several."""
+        prompts = self.stats.box_prompts if self.stats.has_boxes else self.stats.prompts
+        only = next(iter(prompts)) if len(prompts) == 1 else None
         return only if self.options.prompt is None else self.options.prompt
 
 

@@ -133,7 +133,8 @@ class RowStats:
 
     `other_prompts` counts rows that are not of the prompt asked for. `answers` and `texts` are the
     largest numbers of any one image. `has_boxes` is true if a row is of a task that finds boxes,
-    `has_masks` if a box has a mask. `outside` boxes have no area in their image.
+    `has_masks` if a box has a mask. `outside` boxes have no area in their image. Of `prompts`, and
+    of `box_prompts` of rows with boxes, there are at most as many as a message names.
     """
 
     task: str = ""
@@ -148,6 +149,7 @@ class RowStats:
     has_masks: bool = False
     labels: set[str] = field(default_factory=set)
     prompts: dict[str, None] = field(default_factory=dict)
+    box_prompts: dict[str, None] = field(default_factory=dict)
     columns: dict[str, None] = field(default_factory=dict)
 
     @property
@@ -168,7 +170,10 @@ def collect_stats(rows: Iterable[FileRow], prompt: str | None) -> RowStats:
         for row, _, _ in same:
             answers += 1
             texts += row["task"] not in BOX_TASKS
-            stats.has_boxes |= row["task"] in BOX_TASKS or bool(row["boxes"])
+            if row["task"] in BOX_TASKS or row["boxes"]:
+                stats.has_boxes = True
+                if len(stats.box_prompts) < MAX_PROMPTS_SHOWN:
+                    stats.box_prompts[row["prompt"]] = None
             inside = list(row_boxes(row))
             stats.outside += len(row["boxes"]) - len(inside)
             stats.has_masks |= any(box.mask is not None for box in inside)

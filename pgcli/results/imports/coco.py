@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -82,7 +83,7 @@ def read_images(document: Entry, settings: ImportSettings) -> Annotations:
             own[key].append((place, annotation))
         else:
             settings.counts.leave_out(
-                "annotations of images that are not there", f"annotation {place}"
+                "annotations of images that are not listed", f"annotation {place}"
             )
     if annotations and not any(own.values()):
         raise InvalidValue("no annotation has the id of an image")
@@ -92,12 +93,14 @@ def read_images(document: Entry, settings: ImportSettings) -> Annotations:
             continue
         if (first := known.setdefault(image.id, (place, image))[0]) != place:
             raise InvalidValue(f"image {first} and image {place} have the same name: {image.id}")
+    # of captions alone, no image says that nothing is there
+    has_regions = not annotations or any(map(has_region, annotations))
     value = document.get("info")
     info: Entry = value if isinstance(value, dict) else {}
     prompt = info.get("prompt")
     return Annotations(
         [image for _, image in known.values()],
-        asked_labels(categories, labels, annotations),
+        asked_labels(categories, labels, annotations) if has_regions else [],
         prompt if isinstance(prompt, str) else None,
         swaps_sides=info.get("contributor") == SWAPS_SIDES,
     )
@@ -171,23 +174,27 @@ def read_image(
             return None
     boxes: list[TrueBox] = []
     crowds: list[TrueBox] = []
-    texts: list[TrueText] = []
-    left_out: set[str | None] = set()
+    texts = own_texts(image)
+    left_out: set[str | None] = {None} if image.get("has_boxes") is False else set()
     for place, annotation in own[key]:
         where = f"annotation {place} of {name}"
         text = read_caption(annotation)
-        if text is not None:
-            texts.append(text)
         if "caption" in annotation and not has_region(annotation):
             if text is None:
                 counts.leave_out("captions without a text", where)
+            else:
+                texts.append(text)
             continue
         try:
             box = read_box(annotation, where, labels, size, counts)
         except UnreadableError as problem:
             counts.leave_out(str(problem), where)
             left_out.add(labels.get(id_text(annotation.get("category_id")) or ""))
+            if text is not None:
+                counts.leave_out("texts of unread regions", where)
         else:
+            if text is not None:
+                texts.append(replace(text, region=box.corners))
             (boxes if annotation.get("iscrowd") in NO_CROWD else crowds).append(box)
     row_id = image.get("row_id")  # of an export of pgcli, if it is not the file's name
     return AnnotatedImage(
@@ -200,6 +207,26 @@ def read_image(
         frozenset(left_out),
         is_stated=stated is not None,
     )
+
+
+def own_texts(image: Entry) -> list[TrueText]:
+    """The texts that an export of pgcli has in the image, beside the boxes of its annotations."""
+    captions = image.get("captions")
+    texts = []
+    for caption in captions if isinstance(captions, list) else ():
+        if isinstance(caption, dict) and (text := read_caption(caption)) is not None:
+            corners = corners_of(caption.get("region"))
+            texts.append(text if corners is None else replace(text, region=corners))
+    return texts
+
+
+def corners_of(value: object) -> Corners | None:
+    """The four numbers of a region; None for anything else."""
+    try:
+        left, top, right, bottom = (number(side, "region") for side in array(value, "region"))
+    except (InvalidValue, ValueError):
+        return None
+    return left, top, right, bottom
 
 
 def image_name(image: Entry) -> str | None:
@@ -253,7 +280,7 @@ def read_box(
         raise UnreadableError("annotations of panoptic segmentation")
     key = id_text(annotation.get("category_id"))
     if key is None or key not in labels:
-        raise UnreadableError("annotations of categories that are not there")
+        raise UnreadableError("annotations of categories that are not listed")
     name = labels[key]
     if name is None:
         raise UnreadableError("annotations of categories whose names no prompt can have")

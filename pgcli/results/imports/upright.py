@@ -21,7 +21,7 @@ from pgcli.results.frames import (
     whole_header,
 )
 from pgcli.results.imports import reader_named
-from pgcli.results.imports.shapes import clipped
+from pgcli.results.imports.shapes import Size, clipped
 from pgcli.results.imports.truth import (
     AnnotatedImage,
     Annotations,
@@ -105,9 +105,11 @@ def fitted(
             else:
                 left_out.add(box.label)
 
-    boxes, crowds, texts = tuple(fit(image.boxes)), tuple(fit(image.crowds)), image.texts
-    if header is not None and frame is Frame.STORED:
-        texts = tuple(turned_text(entry, header) for entry in texts)
+    turned_by = header if frame is Frame.STORED else None
+    boxes, crowds = tuple(fit(image.boxes)), tuple(fit(image.crowds))
+    texts = tuple(fitted_text(entry, turned_by, (width, height)) for entry in image.texts)
+    for _ in range(texts.count(None)):
+        counts.leave_out("texts of unread regions", image.id)
     for crowd in crowds:
         counts.leave_out("crowds", crowd.place or image.id)
     return replace(
@@ -116,7 +118,7 @@ def fitted(
         height=height,
         boxes=boxes,
         crowds=crowds,
-        texts=texts,
+        texts=tuple(filter(None, texts)),
         left_out=frozenset(left_out),
     )
 
@@ -132,9 +134,10 @@ def turned_box(box: TrueBox, header: ImageHeader, counts: ImportCounts) -> TrueB
     return replace(box, xmin=left, ymin=top, xmax=right, ymax=bottom, mask=turned)
 
 
-def turned_text(entry: TrueText, header: ImageHeader) -> TrueText:
-    """A text about a region of the stored image as one of the upright image."""
+def fitted_text(entry: TrueText, header: ImageHeader | None, size: Size) -> TrueText | None:
+    """A text whose region, turned if it has a header, is within its image; None without an area."""
     if entry.region is None:
         return entry
-    left, top, right, bottom = (float(f"{x:.6g}") for x in turned_corners(entry.region, header))
-    return replace(entry, region=(left, top, right, bottom))
+    corners = entry.region if header is None else turned_corners(entry.region, header)
+    inside = clipped(TrueBox("", *corners), size, ImportCounts(), "")
+    return None if inside is None else replace(entry, region=inside.corners)

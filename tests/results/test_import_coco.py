@@ -1,0 +1,119 @@
+"""COCO: what is imported, exported and imported again is equal, and pycocotools reads it."""
+
+import json
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from pycocotools.coco import COCO
+
+from tests.support.exporting import read_rows
+from tests.support.turned_images import STORED, UPRIGHT, photograph
+
+pytestmark = pytest.mark.usefixtures("workdir")
+
+SQUARE = [8, 4, 28, 4, 28, 14, 8, 14]
+RUNS = {"size": [48, 64], "counts": [388, 10, 38, 10, 2626]}
+CATEGORIES = [{"id": 7, "name": "dog"}, {"id": 3, "name": "cat"}, {"id": 9, "name": "unused"}]
+
+
+def document(*annotations: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """Four images, of which EXIF turns the third; the last has no annotations."""
+    names = ("a.png", "b.png", "turned.png", "d.png")
+    for name in names:
+        photograph(name, 6 if name == "turned.png" else 1)
+    images = [
+        {"id": name[0], "file_name": name, "width": STORED[0], "height": STORED[1]}
+        for name in names
+    ]
+    listed = [{"id": n} | annotation for n, annotation in enumerate(annotations)]
+    return {"images": images, "annotations": listed, "categories": CATEGORIES} | more
+
+
+BOXES = (
+    {"image_id": "a", "category_id": 3, "bbox": [8.25, 4, 20, 10.123]},
+    {"image_id": "a", "category_id": 7, "bbox": [1, 2, 3, 4], "score": 0.25, "confidence": 0.5},
+    {"image_id": "b", "category_id": 3, "segmentation": [SQUARE, [40, 20, 50, 20, 50, 30]]},
+    {"image_id": "b", "category_id": 3, "bbox": [8, 4, 2, 10], "segmentation": RUNS},
+    {"image_id": "t", "category_id": 7, "bbox": [8, 4, 20, 10], "segmentation": [SQUARE]},
+    {"image_id": "t", "category_id": 7, "bbox": [-5, -5, 10, 10]},
+)
+CAPTIONS = (
+    {"image_id": "a", "caption": "a cat"},
+    {"image_id": "a", "caption": "two animals"},
+    {"image_id": "b", "caption": ""},
+    {"image_id": "t", "caption": "a dog lies on its side", "prompt": "describe it"},
+)
+DOCUMENTS = {
+    "boxes and masks": BOXES,
+    "captions": CAPTIONS,
+    "boxes and captions": (*BOXES, *CAPTIONS),
+    "captions of boxes": ({**BOXES[0], "caption": "a grey cat"}, {**BOXES[4], "caption": "a dog"}),
+    "an image without a row of boxes": (
+        *BOXES[:2],
+        {"image_id": "b", "category_id": 3, "bbox": []},
+        {"image_id": "b", "caption": "something"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+@pytest.mark.parametrize("options", ["", "--prompt x"])
+def test_import_of_an_export_of_an_import_is_equal(cli, name, options):
+    Path("given.json").write_text(json.dumps(document(*DOCUMENTS[name])))
+    words = ("--from", "coco", *options.split())
+    assert cli("import", "given.json", *words, "-o", "first.jsonl")[0] == 0
+    assert cli("export first.jsonl --to coco --root . -o made.json")[0] == 0
+    code, _, err = cli("import", "made.json", *words, "-o", "second.jsonl")
+    assert code == 0, err
+    code, out, err = cli("diff first.jsonl second.jsonl")
+    assert (code, out) == (0, ""), err
+    first, second = read_rows("first.jsonl"), read_rows("second.jsonl")
+    columns = {name for row in (*first, *second) for name in row} - {"index"}
+    for before, after in zip(first, second, strict=True):
+        assert {name: before.get(name) for name in columns} == {
+            name: after.get(name) for name in columns
+        }
+    with redirect_stdout(StringIO()):
+        read = COCO("made.json")
+    boxes = [one for row in first for one in row["boxes"]]
+    assert len([one for one in read.loadAnns(read.getAnnIds()) if "bbox" in one]) == len(boxes)
+    for annotation in read.loadAnns(read.getAnnIds()):
+        if "segmentation" in annotation:
+            assert read.annToMask(annotation).sum() == annotation["area"]
+    sizes = {image["file_name"]: (image["width"], image["height"]) for image in read.imgs.values()}
+    assert sizes.get("turned.png", UPRIGHT) == UPRIGHT
+
+
+def test_supervision_opens_what_is_written(cli):
+    supervision = pytest.importorskip("supervision", reason="installed by .ci/release tools")
+    given = document(*BOXES)
+    Path("given.json").write_text(json.dumps(given))
+    assert cli("import given.json --from coco -o rows.jsonl")[0] == 0
+    assert cli("export rows.jsonl --to coco --root . -o made.json")[0] == 0
+    read = supervision.DetectionDataset.from_coco(".", "made.json", force_masks=True)
+    found = {Path(path).name: detections for path, _, detections in read}
+    for row in read_rows("rows.jsonl"):
+        detections = found[row["id"]]
+        corners = [[one[name] for name in ("xmin", "ymin", "xmax", "ymax")] for one in row["boxes"]]
+        assert np.allclose(detections.xyxy, np.reshape(corners, (-1, 4)), atol=1e-3)
+
+
+def test_one_image_may_not_have_two_entries(cli):
+    image = {"file_name": "a.png", "width": 64, "height": 48}
+    Image.new("RGB", (64, 48)).save("a.png")
+    images = [image | {"id": 1}, image | {"id": 2}]
+    given = {"images": images, "annotations": [], "categories": CATEGORIES}
+    Path("given.json").write_text(json.dumps(given))
+    for words in (
+        ("import", "given.json", "--from", "coco", "-o", "rows.jsonl"),
+        ("eval", "rows.jsonl", "--truth", "given.json"),
+        ("train", "given.json", "--dry-run", "--model", "demo", "-o", "out"),
+    ):
+        Path("rows.jsonl").write_text('{"id": "a.png", "prompt": "detect cat", "boxes": []}\n')
+        code, _, err = cli(*words, *(["--overwrite"] if words[0] == "import" else []))
+        assert (code, "image 1 and image 2 have the same name: a.png" in err) == (2, True), err
