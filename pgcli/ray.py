@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
-from pgcli.api import Engine, load
+from pgcli.api import CallOptions, Engine, load
+from pgcli.api.engine import question_of_call
+from pgcli.api.keywords import OF_ENGINE, declared
+from pgcli.api.options import Call
+from pgcli.declare import parse_value
 from pgcli.errors import NoUsableDevice, PgcliError, UsageError
 from pgcli.inputs.embedded import is_path
-from pgcli.inputs.rows import is_missing
-from pgcli.records import COLUMNS, EXTRA_COLUMNS, Answer, DecodedImage, Fault, Item, error_answer
-from pgcli.rows import BASE_OF_TASK, RowSchema
+from pgcli.inputs.options import REGION
+from pgcli.inputs.rows import has_region, is_missing
+from pgcli.records import Answer, DecodedImage, Fault, Item, error_answer
+from pgcli.rows import RowSchema
+from pgcli.tasks import AnyQuestion, EmbeddingQuestion, Question, template_columns
 
 if TYPE_CHECKING:
     import pyarrow
@@ -34,39 +41,40 @@ class Answers:
         )
 
     A batch has a column `image`: bytes of files, paths, structs of `bytes` and `path`, or uint8
-    arrays; `id`, `prompt` and columns that prompts name are optional. The result is a table of the
+    arrays; `id` is optional, and `prompt` where `ask` has one. The result is a table of the
     same number of rows in the same order, with the columns of a result file and those of `keep`.
     `index` is the position in the batch. `options` are those of `pgcli.load` and of the engine's
     method.
 
     Images that cannot be read are rows with `error`, as everywhere, and a row that fails for
-    another reason has an error too. A call raises UsageError for a batch without the column `image`
-    or one of `keep`, and nothing else. Making the object loads the model, and raises the errors of
-    `pgcli.errors`.
+    another reason has an error too. A call raises UsageError for a batch without a column that is
+    needed, as `image` and those of `keep`, and nothing else. Making the object checks all options,
+    loads the model, and raises the errors of `pgcli.errors`: what is wrong with an option is never
+    an error of a row.
     """
 
     def __init__(self, task: str = "caption", *, keep: Sequence[str] = (), **options: Any):
         if task not in TASKS:
             raise UsageError(f"{task!r} is not a task", hint=f"one of {', '.join(TASKS)}")
-        if options.get("each") or not isinstance(options.get("prompt"), str | None):
+        if isinstance(keep, str) or not all(isinstance(name, str) for name in keep):
             raise UsageError(
-                "a batch has one row for each image, and several prompts make several",
-                hint="give one prompt, or none and a column of prompts",
+                f"keep is {keep!r}, not a list of names", hint='for example keep=["label"]'
             )
-        loading = {name: options.pop(name) for name in signature(load).parameters & options.keys()}
-        self._options: dict[str, Any] = {"workers": 0, **options}
-        self._task, self._has_prompt = task, options.get("prompt") is not None or task != "ask"
-        self._engine: Engine = load(**loading)
-        self._schema = RowSchema(
-            base=BASE_OF_TASK.get(task, COLUMNS), extras=extra_columns(task, options)
-        )
-        self._keep = tuple(keep)
+        values = parsed_options(task, options)
+        loading = {name: values.pop(name) for name in signature(load).parameters & values.keys()}
+        self._task, self._keep = task, tuple(keep)
+        self._options: dict[str, Any] = {"workers": 0, **values}
+        self._question = question_of(task, self._options)
+        self._columns = columns_of(self._question)
+        self._schema = RowSchema(base=self._question.columns, extras=self._question.extra_columns)
         for name in self._keep:
             if name in self._schema.columns:
                 raise UsageError(
                     f"keep has {name!r}, which is a column of the answers",
                     hint="rename the column of the data set",
                 )
+        self._engine: Engine = load(**loading)
+        list(getattr(self._engine, task)([], **self._options))  # raises for what the model lacks
 
     def __call__(self, batch: Mapping[str, Sequence[Any]]) -> pyarrow.Table:
         """The rows of a batch as a table, one for each image."""
@@ -74,13 +82,7 @@ class Answers:
 
         from pgcli.output.schema import rows_table
 
-        for name in (IMAGE, *self._keep):
-            if name not in batch:
-                columns = ", ".join(map(repr, batch)) or "none"
-                raise UsageError(
-                    f"the batch has no column {name!r}, only {columns}",
-                    hint="rename_columns of the data set renames columns",
-                )
+        self._check_columns(batch)
         count = len(batch[IMAGE])
         rows = [{name: values[number] for name, values in batch.items()} for number in range(count)]
         answers = [
@@ -92,9 +94,25 @@ class Answers:
             table = table.append_column(name, pyarrow.array(list(batch[name])))
         return table
 
+    def _check_columns(self, batch: Mapping[str, Sequence[Any]]) -> None:
+        """Raise UsageError for a batch that lacks a column, or has regions beside the option."""
+        for name in (IMAGE, *self._keep, *self._columns):
+            if name not in batch:
+                columns = ", ".join(map(repr, batch)) or "none"
+                raise UsageError(
+                    f"the batch has no column {name!r}, only {columns}",
+                    hint="rename_columns of the data set renames columns",
+                )
+        if self._question.region is not None and any(map(has_region, batch.get(REGION, ()))):
+            raise UsageError(
+                "the batch has regions, and one is given for all images",
+                hint="leave out region, or drop the column",
+            )
+
     def _answers(self, rows: Sequence[Mapping[str, Any]]) -> list[Answer]:
         """An answer for each row. If they cannot be answered together, each is answered alone."""
-        left_out = {ID, PROMPT} if self._has_prompt else {ID}
+        left_out = {ID} if self._question.templates is None else {ID, PROMPT}
+        left_out -= {*self._columns}
         asked = [{name: row[name] for name in row if name not in left_out} for row in rows]
         try:
             stream: Iterable[Answer] = getattr(self._engine, self._task)(asked, **self._options)
@@ -131,12 +149,71 @@ def named(answer: Answer, number: int, row: Mapping[str, Any]) -> Answer:
     return replace(answer, index=number, id=id_ if is_missing(row_id) else str(row_id), image=image)
 
 
-def extra_columns(task: str, options: Mapping[str, Any]) -> tuple[str, ...]:
-    """The columns that the rows have on top of those that every row has."""
-    present = {
-        "masks": task == "segment",
-        "choices": bool(options.get("choices") or options.get("choices_column")),
-        "alternatives": bool(options.get("alternatives")),
-        "token_logprobs": bool(options.get("token_logprobs")),
-    }
-    return tuple(name for name in EXTRA_COLUMNS if present[name])
+def parsed_options(task: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of `load` and of a method, as the command line reads them; without None.
+
+    Raises UsageError for a name that neither has, and for a wrong value.
+    """
+    method = signature(getattr(Engine, task)).parameters
+    names = {*signature(load).parameters, *method} - {"self", "source", "options"}
+    names |= {*CallOptions.__annotations__} if "options" in method else set()
+    known = {OF_ENGINE.get(name, name): option for name, option in declared(()).items()}
+    values = {}
+    for name, value in options.items():
+        if name not in names:
+            close = get_close_matches(name, names, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"one of {', '.join(sorted(names))}"
+            raise UsageError(f"{task} has no option {name!r}", hint=hint)
+        if value is not None:
+            values[name] = parse_value(known[name], value, name) if name in known else value
+    prompts = values.get("prompt", ())
+    if values.get("each") or len(prompts) > 1:
+        raise UsageError(
+            "a batch has one row for each image, and several prompts make several",
+            hint="give one prompt, or none and a column of prompts",
+        )
+    if any(not prompt.strip() for prompt in prompts):
+        raise UsageError("the prompt is empty", hint='for example prompt="what is this?"')
+    return values
+
+
+def question_of(task: str, options: Mapping[str, Any]) -> AnyQuestion:
+    """What a method asks with these options, without a model. Raises UsageError."""
+    engine = Unloaded()
+    try:
+        getattr(engine, task)([], **options)
+    except TypeError as problem:
+        raise UsageError(f"{task}: {problem}", hint="see docs/python.md for its options") from None
+    return engine.question
+
+
+def columns_of(question: AnyQuestion) -> tuple[str, ...]:
+    """The columns of a batch that a question needs. Raises UsageError for its own prompts."""
+    names = template_columns(question)
+    if PROMPT in names:
+        raise UsageError(
+            "a prompt is given, and it names a column 'prompt', which has prompts of its own",
+            hint="rename the column of the data set",
+        )
+    is_own = question.templates is None and question.text_column is None
+    own = (question.text_column, question.choices_column, PROMPT if is_own else None)
+    return (*names, *filter(None, own))
+
+
+class Unloaded(Engine):
+    """An engine without a model, whose methods check their options and make a question."""
+
+    question: AnyQuestion
+
+    def __init__(self) -> None:
+        pass
+
+    def _answers(self, source: Any, question: Question, call: Call) -> Iterator[Answer]:
+        self.question = question_of_call(question, call)
+        return iter(())
+
+    def _vector_rows(
+        self, source: Any, question: EmbeddingQuestion, workers: int | None, progress: bool
+    ) -> Iterator[Answer]:
+        self.question = question
+        return iter(())

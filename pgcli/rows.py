@@ -9,7 +9,7 @@ import re
 import sys
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import date, time
 from hashlib import sha256
 from typing import Any
@@ -229,6 +229,16 @@ def schema_of_answers(answers: Iterable[Answer]) -> RowSchema:
         extras=tuple(name for name in EXTRA_COLUMNS if name in extras),
         keep=tuple(keep),
     )
+
+
+def as_saved(answer: Answer) -> Answer:
+    """The answer as it is read from a result file: with six digits, as `RowSchema.row` writes it.
+
+    Embeddings, whose digits a file has all, are not written and read for that.
+    """
+    schema = schema_of_answers([answer])
+    saved = schema.answer(schema.row(replace(answer, embedding=None)))
+    return replace(saved, embedding=answer.embedding)
 
 
 def answer_digest(row: Mapping[str, Any]) -> str:

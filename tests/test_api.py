@@ -4,8 +4,9 @@ import io
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import numpy as np
 import psutil
@@ -19,6 +20,7 @@ import pgcli
 from pgcli.box_filter import BoxFilter
 from pgcli.checkpoints.find import BUILTIN, Checkpoint
 from pgcli.engine.model_runner import ModelRunner
+from pgcli.engine.output import OutputProcessor
 from pgcli.engine.sampler import SamplingParams
 from pgcli.errors import (
     InvalidCheckpoint,
@@ -30,6 +32,8 @@ from pgcli.errors import (
     UsageError,
 )
 from pgcli.images import ImageSpec
+from pgcli.parsing import text_spans
+from pgcli.records import Box
 from tests.support import pretend
 from tests.support.awkward import drawing, encoded
 
@@ -579,3 +583,38 @@ print(next(answers).answer)
     run = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, timeout=60)
     assert (run.returncode, run.stderr) == (0, b""), run.stderr.decode()
     assert run.stdout
+
+
+ASKED: dict[str, dict[str, Any]] = {
+    "caption": {"token_logprobs": True},
+    "ask": {"prompt": ["what?", "which?"], "alternatives": 2},
+    "ask choices": {"prompt": "is it red?", "choices": ["yes", "no"]},
+    "detect": {"objects": ["star", "cross"]},
+    "segment": {"objects": "star"},
+    "ocr": {},
+}
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+@pytest.mark.parametrize("asked", ASKED)
+def test_results_equal_those_of_their_file(folder, tmp_path, monkeypatch, asked, ending):
+    """Answers have the six digits of a file from the start, whatever the file."""
+    spans = text_spans("<loc0101><loc0203><loc0777><loc0999> star")
+    spans = [replace(span, probability=1 / 3, near=2 / 3) for span in spans]
+    monkeypatch.setattr(OutputProcessor, "_spans", lambda *_: spans)
+    engine = pgcli.load("demo", device="cpu")
+    found = pgcli.Results(
+        getattr(engine, asked.split()[0])(folder, max_new_tokens=TOKENS, **ASKED[asked])
+    )
+    found.save(tmp_path / f"found.{ending}")
+    assert pgcli.read(tmp_path / f"found.{ending}") == found
+    assert len(found.errors)
+    assert all(
+        number == float(f"{number:.6g}")
+        for one in found
+        for number in (one.logprob or 0.0, *(value for box in one.boxes for value in corners(box)))
+    )
+
+
+def corners(box: Box) -> tuple[float, ...]:
+    return box.xmin, box.ymin, box.xmax, box.ymax, box.score, box.confidence or 0.0

@@ -71,3 +71,15 @@ def test_paligemma_embeds_with_the_tower_that_it_has(tmp_path):
     assert np.allclose(found, alone, atol=1e-6)
     with pytest.raises(UsageError, match="cannot embed texts"):
         engine.embed(texts="a")
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+def test_results_equal_those_of_their_file(engine, tmp_path, ending):
+    images = [EXAMPLES / "one.png", b"no image", EXAMPLES / "blue.png"]
+    for name, found in (
+        ("scores", engine.score(images, TEXTS)),
+        ("labels", engine.classify(images, ["red star", "blue square"])),
+    ):
+        results = pgcli.Results(found)
+        results.save(tmp_path / f"{name}.{ending}")
+        assert pgcli.read(tmp_path / f"{name}.{ending}") == results

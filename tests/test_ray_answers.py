@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pgcli.errors import ModelUnavailable, UsageError
+from pgcli.errors import ModelUnavailable, PgcliError, UsageError
 from pgcli.ray import Answers
 from tests.support.awkward import drawing, encoded
 
@@ -94,10 +94,80 @@ def test_batch_without_a_column_that_it_needs_is_refused(captions):
         captions({"image": objects(FILE)})
 
 
-def test_invalid_settings_are_raised_before_the_model_is_loaded():
-    with pytest.raises(UsageError, match="is not a task"):
-        Answers("describe")
-    with pytest.raises(UsageError, match="one row for each image"):
-        Answers("ask", prompt=["a?", "b?"])
+@pytest.mark.parametrize(
+    ("task", "options", "message"),
+    [
+        ("describe", {}, "is not a task"),
+        ("ask", {"prompt": ["a?", "b?"]}, "one row for each image"),
+        ("detect", {"objects": "cat", "each": True}, "one row for each image"),
+        ("ask", {"prompt": " "}, "the prompt is empty"),
+        ("ask", {"prompt": 3}, "prompt: 3 is neither a text nor"),
+        ("ask", {"prompt": "{prompt}!"}, "names a column 'prompt'"),
+        ("ask", {"promt": "a?"}, "ask has no option 'promt'"),
+        ("caption", {"prompt": "a?"}, "caption has no option 'prompt'"),
+        ("caption", {"max_token": 4}, "caption has no option 'max_token'"),
+        ("caption", {"max_new_tokens": "many"}, "max_new_tokens: 'many' is not a whole number"),
+        ("caption", {"max_new_tokens": 0}, "max_new_tokens: 0 is not a whole number"),
+        ("caption", {"temperature": -1}, "temperature: -1 is not a number"),
+        ("caption", {"lang": "english language"}, "not a language tag"),
+        ("caption", {"lang": 3}, "lang: 3 is not a text"),
+        ("caption", {"region": (9, 9, 5, 5)}, "region: "),
+        ("caption", {"region": "left"}, "region: "),
+        ("caption", {"batch_size": "all"}, "batch_size: 'all' is neither"),
+        ("caption", {"allow_urls": "maybe"}, "allow_urls: "),
+        ("caption", {"keep": "label"}, "keep is 'label', not a list"),
+        ("caption", {"keep": ["answer"]}, "a column of the answers"),
+        ("detect", {}, "missing a required argument: 'objects'|missing 1 required"),
+        ("detect", {"objects": []}, "no object to look for"),
+        ("detect", {"objects": ["cat", 3]}, "objects: 3 is not a text"),
+        ("detect", {"object": "cat"}, "detect has no option 'object'"),
+        ("detect", {"objects": "cat", "min_score": "high"}, "min_score: 'high' is not a number"),
+        ("detect", {"objects": "cat", "strict": "perhaps"}, "strict: "),
+        ("ask", {"prompt": "a?", "choices": ["yes"]}, "one choice, and at least two"),
+        ("ask", {"choices": ["yes", "no"], "alternatives": 2}, "is for generated answers"),
+        ("score", {}, "no text to score"),
+        ("classify", {"labels": "cat", "templates": "a photo"}, "has no {label}"),
+        ("classify", {"top": 0}, "top: 0 is not"),
+    ],
+)
+def test_mistakes_in_options_are_raised_before_the_model_is_loaded(task, options, message):
+    with pytest.raises(UsageError, match=message):
+        Answers(task, model="nowhere/nothing", **options)
+
+
+def test_model_that_is_not_there_is_an_error_of_the_actor(tmp_path):
     with pytest.raises(ModelUnavailable):
         Answers(model="nowhere/nothing")
+    with pytest.raises(PgcliError):
+        Answers(model=tmp_path / "nothing")
+    with pytest.raises(PgcliError):
+        Answers(model="demo", adapter=tmp_path)
+
+
+def test_what_the_model_cannot_do_is_raised_before_the_first_batch(tiny):
+    with pytest.raises(UsageError, match="which cannot score"):
+        Answers("score", texts=["a cat"], model=tiny, device="cpu")
+    with pytest.raises(UsageError, match="no room for a prompt"):
+        Answers("caption", model=tiny, device="cpu", max_new_tokens=100_000)
+
+
+def test_columns_that_the_options_need_are_raised(tiny):
+    batch = {"image": objects(FILE), "id": objects("x")}
+    with pytest.raises(UsageError, match="no column 'prompt'"):
+        make(tiny, "ask")(batch)
+    with pytest.raises(UsageError, match="no column 'kind'"):
+        make(tiny, "ask", prompt="is it a {kind}?")(batch)
+    with pytest.raises(UsageError, match="no column 'options'"):
+        make(tiny, "ask", prompt="which?", choices_column="options")(batch)
+    given = make(tiny, region=(0, 0, 9, 9))
+    with pytest.raises(UsageError, match="the batch has regions"):
+        given({**batch, "region": objects((0, 0, 5, 5))})
+    assert given({**batch, "region": objects(None)}).to_pylist()[0]["error"] is None
+    row = make(tiny, "ask", prompt="is it {id}?")(batch).to_pylist()[0]
+    assert (row["prompt"], row["id"], row["error"]) == ("is it x?", "x", None)
+
+
+def test_row_without_its_own_prompt_is_an_error_of_that_row(tiny):
+    batch = {"image": objects(FILE, FILE), "prompt": objects("a?", None)}
+    rows = make(tiny, "ask")(batch).to_pylist()
+    assert [row["error"] is None for row in rows] == [True, False]

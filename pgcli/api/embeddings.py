@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import weakref
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from pgcli.images import ImageDecoder
 from pgcli.images.pool import decode_ahead
 from pgcli.printable import encodable
 from pgcli.records import Answer, error_answer
+from pgcli.rows import as_saved
 from pgcli.run.workers.answer import Ask, answer_items
 from pgcli.stores import make_reader
 from pgcli.tasks import AnyQuestion, EmbeddingQuestion
@@ -182,7 +183,7 @@ class EmbeddingMethods:
             default_workers=decoding_processes(engine.device),
         )
         refuse = partial(error_answer, task=question.task, model=engine.label)
-        rows = answer_items(tasks.with_prompts(items, question), decode, ask, refuse)
+        rows = saved(answer_items(tasks.with_prompts(items, question), decode, ask, refuse))
         UNFINISHED.add(rows)
         return with_progress(rows, question, total) if progress else rows
 
@@ -198,6 +199,12 @@ def close_unfinished() -> None:
     for rows in [*UNFINISHED]:
         with suppress(ValueError):
             rows.close()
+
+
+def saved(rows: Generator[Answer, None, None]) -> Generator[Answer, None, None]:
+    """The rows, with the numbers that a file of them has."""
+    with closing(rows):
+        yield from map(as_saved, rows)
 
 
 def with_progress(

@@ -277,13 +277,19 @@ class Engine(EmbeddingMethods):
         from pgcli.engine.sampler import SamplingParams  # imports torch
 
         engine: Any = self._engine
-        options = call.answering
-        question = tasks.with_region(question, options.region)
-        question = tasks.with_extras(
-            question, alternatives=options.alternatives, token_logprobs=options.token_logprobs
-        )
+        options, question = call.answering, question_of_call(question, call)
         sampling = SamplingParams(options.temperature, options.top_p, options.top_k, options.seed)
         ask = partial(engine.ask, question=question, sampling=sampling, batch_size=call.batch_size)
         return self._rows(
             source, question, ask, engine, workers=call.workers, progress=call.progress
         )
+
+
+def question_of_call(question: Question, call: Call) -> Question:
+    """The question with what the options of a call add to it. Raises UsageError."""
+    options = call.answering
+    return tasks.with_extras(
+        tasks.with_region(question, options.region),
+        alternatives=options.alternatives,
+        token_logprobs=options.token_logprobs,
+    )

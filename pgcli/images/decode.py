@@ -26,6 +26,7 @@ from pgcli.images.pixels import (
     to_rgb,
     transpose,
 )
+from pgcli.images.tiff import TiffFile
 from pgcli.records import DecodedImage, Item
 
 _NULL_HANDLER = logging.NullHandler()
@@ -133,7 +134,9 @@ def stored_and_upright(
             return None
         image = open_image(data, limits).image
         image.load()  # which applies the orientation of TIFF
-        return image, image.copy() if image.format == "TIFF" else exif_transpose(image)
+        if isinstance(image, TiffFile):
+            return image, to_8bit(image) if image.greys else image.copy()
+        return image, exif_transpose(image)
 
 
 def silence_decoders() -> None:

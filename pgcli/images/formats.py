@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from io import BytesIO
 from typing import NamedTuple
 
@@ -12,9 +13,9 @@ from PIL.GifImagePlugin import GifImageFile
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
 from PIL.PpmImagePlugin import PpmImageFile
-from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
+from pgcli.foreign_text import LFS_HINT, LFS_MESSAGE, is_lfs_pointer
 from pgcli.images.errors import (
     TRUNCATED,
     UNKNOWN,
@@ -31,6 +32,8 @@ from pgcli.images.pixels import (
     header_size,
     stored_orientation,
 )
+from pgcli.images.png import necessary_chunks
+from pgcli.images.tiff import TiffFile
 from pgcli.records import Fault
 
 # Called directly, not through Image.open: its pixel limit is a global of the process, and its
@@ -41,7 +44,7 @@ READERS: dict[str, type[ImageFile.ImageFile]] = {
     "WEBP": WebPImageFile,
     "GIF": GifImageFile,
     "BMP": BmpImageFile,
-    "TIFF": TiffImageFile,
+    "TIFF": TiffFile,
     "AVIF": AvifImageFile,
     "PPM": PpmImageFile,
 }
@@ -49,6 +52,9 @@ FORMATS = tuple(READERS)
 
 #: Signatures of two letters match many other files, so the header has to be valid as well.
 SHORT_SIGNATURES = ("BMP", "PPM")
+
+#: How Pillow begins to say that it cannot read the pixels of a BMP, whose header is sound.
+BMP_LAYOUTS = ("Unsupported BMP bitfields", "Unsupported BMP comp", "Unsupported BMP pixel")
 
 #: Signatures of image formats that are not supported, to name them in the error.
 OTHER_FORMATS = {
@@ -65,6 +71,10 @@ OTHER_FORMATS = {
     "OpenEXR": (b"\x76\x2f\x31\x01",),
     "XCF": (b"gimp xcf",),
     "SVG": (b"<svg",),
+    "PNG for iOS (CgBI)": (b"\x89PNG\r\n\x1a\n\0\0\0\x04CgBI",),
+    "a big-endian BigTIFF": (b"MM\0\x2b",),  # whose tags Pillow misreads
+    "PAM": (b"P7\n",),
+    "a PFM of colours": (b"PF\n",),
 }
 #: The most that decoding an image takes, in bytes a pixel, as measured; JPEGs mostly take less.
 PIXEL_BYTES = {
@@ -81,7 +91,36 @@ PIXEL_BYTES = {
 HEADER_BYTES = 64 * 2**10
 #: Formats whose header is complete at the start of the file; others point anywhere into it.
 HEADER_FIRST = frozenset({"JPEG", "PNG", "GIF", "BMP", "PPM"})
+#: Markers of metadata in a JPEG: APP0 to APP15 and comments; and those that it can do without:
+#: all but EXIF and XMP (APP1), and how Adobe stored the colours (APP14).
+JPEG_METADATA = (*range(0xE0, 0xF0), 0xFE)
+UNNECESSARY = frozenset(JPEG_METADATA) - {0xE1, 0xEE}
 HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx")
+
+
+_BLANKS = rb"(?:[ \t\n\v\f\r]|#[^\r\n]*[\r\n])*+"
+_NUMBER = _BLANKS + rb"([0-9.+-]+)"
+#: The header of a PBM (P4), and of a PGM, PPM or PFM with binary pixels.
+_BINARY_HEADER = re.compile(rb"(?:(P4)%b%b|(P[56f])%b%b%b)[ \t\n\v\f\r]" % ((_NUMBER,) * 5))
+_COMMENTS = re.compile(rb"(?:#[^\r\n]*(?:[\r\n]|\Z))++")
+
+
+def without_comments(data: bytes) -> bytes:
+    """A PBM, PGM, PPM or PFM without its comments, which Pillow reads byte by byte.
+
+    Raises ImageError.
+    """
+    if data[1:2] in b"123":  # pixels in decimal digits
+        return _COMMENTS.sub(b"", data)
+    header = _BINARY_HEADER.match(data)
+    if header is None:
+        raise ImageError(UNKNOWN)
+    numbers = b" ".join(field for field in header.groups() if field)
+    return b"".join((numbers, b"\n", memoryview(data)[header.end() :]))
+
+
+#: What is changed in the bytes of a file before Pillow reads them.
+PREPARED = {"PNG": necessary_chunks, "PPM": without_comments}
 
 
 class OpenedImage(NamedTuple):
@@ -173,19 +212,39 @@ def identify_image(data: bytes) -> ImageFile.ImageFile:
             raise ImageError(Fault("unsupported_format", message))
         if accepted:
             return _open(reader, data, format_)
+    if is_lfs_pointer(data):
+        message = f"The file {LFS_MESSAGE}; {LFS_HINT}."
+        raise ImageError(Fault("not_an_image", message))
     raise ImageError(UNKNOWN)
 
 
 def _open(reader: type[ImageFile.ImageFile], data: bytes, format_: str) -> ImageFile.ImageFile:
-    file = BytesIO(data)
+    prepare = PREPARED.get(format_)
+    file = BytesIO(prepare(data) if prepare else data)
     try:
         return reader(file)
     except (OSError, ValueError, SyntaxError) as problem:
+        if format_ == "JPEG" and (reduced := _without_metadata(data)) != data:
+            return reader(BytesIO(reduced))
+        if str(problem).startswith(BMP_LAYOUTS):
+            layout = str(problem).removeprefix("Unsupported BMP ")
+            message = f"This is a BMP with an unsupported {layout}; convert it to PNG or JPEG."
+            raise ImageError(Fault("unsupported_format", message)) from problem
         if format_ in SHORT_SIGNATURES:
             raise ImageError(UNKNOWN) from problem
         if _stated_length(data, format_) > len(data) or _is_at_end(file, format_):
             raise ImageError(TRUNCATED) from problem
         raise
+
+
+def _without_metadata(data: bytes) -> bytes:
+    """A JPEG without the segments of its head that neither pixels nor orientation need."""
+    pieces, position = [data[:2]], 2
+    while data[position : position + 1] == b"\xff" and data[position + 1] in JPEG_METADATA:
+        end = position + 2 + int.from_bytes(data[position + 2 : position + 4], "big")
+        pieces += [] if data[position + 1] in UNNECESSARY else [data[position:end]]
+        position = end
+    return b"".join((*pieces, data[position:]))
 
 
 def _pixel_bytes(image: ImageFile.ImageFile) -> int:

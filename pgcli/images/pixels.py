@@ -10,9 +10,9 @@ import numpy as np
 from PIL import Image, ImageFile
 from PIL.ExifTags import Base
 from PIL.JpegImagePlugin import JpegImageFile
-from PIL.TiffImagePlugin import TiffImageFile
 
 from pgcli.images.image_spec import ImageSpec, Size
+from pgcli.images.tiff import GreyValues, TiffFile, Values
 
 # Pillow's `exif_transpose` has the same table inside, but raises for corrupt EXIF and can only
 # transpose the image that has the EXIF, not pixels that were made of it.
@@ -47,8 +47,13 @@ def to_8bit(image: Image.Image) -> Image.Image:
 
     What takes several times the image's memory is done tile by tile.
     """
-    if image.mode.startswith("I") or image.mode == "F":
+    tiff = image if isinstance(image, TiffFile) else None
+    if tiff is not None:
+        tiff.check_values()
+    if image.mode.startswith("I") or image.mode == "F" or (tiff and tiff.greys):
         return _tile_by_tile(image, "L", _to_greys(image))
+    if image.mode == "RGBA" and _has_unused_alpha(image):
+        return image.convert("RGB")
     if image.has_transparency_data:
         return _tile_by_tile(image, "RGB", _on_white)
     if image.mode == "1":
@@ -56,43 +61,53 @@ def to_8bit(image: Image.Image) -> Image.Image:
     return image if image.mode == "L" else to_rgb(image)
 
 
+def _has_unused_alpha(image: Image.Image) -> bool:
+    """Whether the alpha of a format that need not mean it is 0 everywhere."""
+    is_unsure = image.format == "BMP" or (isinstance(image, TiffFile) and image.has_unstated_alpha)
+    return is_unsure and image.getchannel("A").getextrema() == (0, 0)
+
+
 def _on_white(image: Image.Image) -> Image.Image:
-    rgba = image.convert("RGBA")
+    rgba = (image.convert("LA") if image.mode == "La" else image).convert("RGBA")
     white = Image.new("RGBA", image.size, (255, 255, 255, 255))
     return Image.alpha_composite(white, rgba).convert("RGB")
 
 
 def _to_greys(image: Image.Image) -> Callable[[Image.Image], Image.Image]:
-    """What makes 8-bit greys of tiles of an image of 16-bit, 32-bit or float values."""
-    low, high = _range(image)
+    """What makes 8-bit greys of tiles of an image of other values than unsigned 8-bit ones."""
+    meaning = image.greys if isinstance(image, TiffFile) and image.greys else GreyValues()
     transparent = image.info.get("transparency")
-    if image.mode != "F" and low >= 0 and high <= 0xFFFF:
-
-        def shorten(tile: Image.Image) -> Image.Image:
-            values = np.asarray(tile)
-            greys = ((values.astype(np.uint32) + 128) // 257).astype(np.uint8)  # 65535 = 255 * 257
-            if isinstance(transparent, int):
-                greys[values == transparent] = 255
-            return Image.fromarray(greys)
-
-        return shorten
+    low, high = _range(image, meaning)
+    white = None if image.mode == "F" else meaning.white(low, high)
     if image.mode == "F" and low >= 0 and high <= 255:
         low, high = 0.0, 1.0 if high <= 1 else 255.0
-    scale = 255 / (high - low) if high > low else 0.0
 
-    def stretch(tile: Image.Image) -> Image.Image:
+    def shorten(values: Values, white: int) -> Values:
+        greys: Values = ((values.astype(np.uint32) * 255 + white // 2) // white).astype(np.uint8)
+        if isinstance(transparent, int):
+            greys[values == transparent] = 255
+        return greys
+
+    def stretch(values: Values) -> Values:
         # NaN becomes the value that is scaled to 0, infinities the ends of the range
-        values = np.nan_to_num(np.asarray(tile), nan=low, posinf=high, neginf=low)
-        return Image.fromarray(np.rint((values.astype(np.float64) - low) * scale).astype(np.uint8))
+        numbers: Values = np.nan_to_num(values, nan=low, posinf=high, neginf=low).astype(np.float64)
+        scale = 255 / (high - low) if high > low else 0.0
+        greys: Values = np.rint((numbers - low) * scale).astype(np.uint8)
+        return greys
 
-    return stretch
+    def convert(tile: Image.Image) -> Image.Image:
+        values = meaning.of(np.asarray(tile))
+        greys = stretch(values) if white is None else shorten(values, white)
+        return Image.fromarray(255 - greys if meaning.is_inverted else greys)
+
+    return convert
 
 
-def _range(image: Image.Image) -> tuple[float, float]:
+def _range(image: Image.Image, meaning: GreyValues) -> tuple[float, float]:
     """The least and the greatest finite value; zeros if there is none."""
     low, high = inf, -inf
     for _, tile in _tiles(image):
-        values = np.asarray(tile)
+        values = meaning.of(np.asarray(tile))
         finite = values[np.isfinite(values)] if image.mode == "F" else values
         if finite.size:
             low, high = min(low, finite.min().item()), max(high, finite.max().item())
@@ -155,7 +170,7 @@ def stored_orientation(image: ImageFile.ImageFile, data: bytes | None = None) ->
 
     A PNG is searched for one after its pixels only with its `data`, and decoded if it may have one.
     """
-    if isinstance(image, TiffImageFile):
+    if isinstance(image, TiffFile):
         value = image.tag_v2.get(Base.Orientation)
         return value if value in TRANSPOSE else 1
     is_late = data is not None and any(name in data for name in PNG_EXIF)

@@ -69,6 +69,7 @@ class SourceFiles:
         self._delta_tables: set[str] = set()
         self.is_url = url_scheme(name) is not None
         self.path = name if self.is_url else parse_path(name)
+        self._base = "" if self.is_url else options.folder
         self._folder = f"{name.rstrip('/')}/" if self.is_url else os.path.join(self.path, "")  # noqa: PTH118
         self._fixed = fixed_url(name) if self.is_url else fixed_part(self.path)
 
@@ -85,27 +86,33 @@ class SourceFiles:
         path = self.path_of(place, name)
         return url_path(path) if self.is_url else path
 
+    def opened(self, path: str) -> str:
+        """Where a file of the source is opened."""
+        return os.path.join(self._base, path)  # noqa: PTH118
+
     def open_table(self, record: FileRecord, options: ReadOptions | None = None) -> Table:
         """A table of the source."""
         path, options = self.path_of(record.place, record.name), options or self._options
         name = self.name if record.place == NAMED and not self.is_url else display_path(path)
         reader = check_readable(path, options) if self.is_url else None
-        return open_table(InputFile(path, display_name(name), reader), options, record)
+        file = InputFile(path, display_name(name), reader, base=self._base)
+        return open_table(file, options, record)
 
     def located(self, place: int, name: bytes) -> tuple[str, str, str]:
         """The path or the URL of an image, its id by that name, and the path that its rows show."""
         path = self.path_of(place, name)
         if place == NAMED:
             shown = display_name(display_path(self.name) if self.is_url else self.name)
-            return path, shown, shown
+            return self.opened(path), shown, shown
         shown = display_path(path)
         is_relative = place == BELOW and self._is_alone
-        return path, display_path(os.fsdecode(name)) if is_relative else shown, shown
+        row_id = display_path(os.fsdecode(name)) if is_relative else shown
+        return self.opened(path), row_id, shown
 
     @cached_property
     def root(self) -> str | None:
         """The real path of a folder, which its images have to be in; None for an address."""
-        return None if self.is_url else os.path.realpath(self.path)
+        return None if self.is_url else os.path.realpath(self.opened(self.path))
 
     # --- which files there are
 
@@ -158,7 +165,7 @@ class SourceFiles:
 
     def _local_files(self) -> tuple[int, Iterable[WalkedFile]]:
         """Where the files are, and the files."""
-        name, path = self.name, self.path
+        name, path = self.name, self.opened(self.path)
         if os.path.isdir(path):  # noqa: PTH112 - Path raises for a NUL
             try:
                 os.scandir(path).close()
@@ -173,12 +180,13 @@ class SourceFiles:
                 hint = "a manifest is read twice; pipe its rows to `-` instead"
                 raise UsageError(f"{name} is not a regular file", hint=hint)
             return NAMED, [file_status(path, "")]
-        if has_magic(path):
-            fixed = len(self._fixed)
-            matches = (file_status(file, file[fixed:]) for file in glob_files(path))
-            names = NameFilter(include=(path[fixed:],))
-            return MATCHED, without_hidden(matches, names, only_folders=True)
-        raise UsageError(f"{name} does not exist", hint="check the spelling and the folder")
+        if has_magic(self.path):
+            fixed, names = len(self._fixed), glob_files(self.path, self._base)
+            matches = (file_status(self.opened(name), name[fixed:]) for name in names)
+            patterns = NameFilter(include=(self.path[fixed:],))
+            return MATCHED, without_hidden(matches, patterns, only_folders=True)
+        shown = path if self._base else name
+        raise UsageError(f"{shown} does not exist", hint="check the spelling and the folder")
 
     def _remote_files(self) -> tuple[int, Iterable[WalkedFile]]:
         url, reader = self.name, check_readable(self.name, self._options)
@@ -222,7 +230,7 @@ class SourceFiles:
 
     def _is_output(self, file: WalkedFile, place: int = MATCHED) -> bool:
         path = self.path_of(place, os.fsencode(file.relative))
-        return not self.is_url and is_output(path)
+        return not self.is_url and is_output(self.opened(path))
 
     def _dataset(self, tables: Mapping[str, WalkedFile]) -> dict[str, WalkedFile]:
         """The tables of a folder that are read: all of one kind, Parquet files before archives.
@@ -261,7 +269,7 @@ class SourceFiles:
             roots = (root for root in self._delta_tables if name.startswith(root))
             root = next((path.removesuffix(name) + root for root in roots), None)
             if root is None and not self.is_url:
-                root = delta_table(path)
+                root = delta_table(self.opened(path))
             if root is not None and kind_of_table(name) == PARQUET:
                 shown = display_path(root.rstrip("/"))
                 raise UsageError(

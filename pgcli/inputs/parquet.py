@@ -235,7 +235,9 @@ class ParquetTable(Table):
         is_stored, stamp = reader is not None and not is_web(path), None
         try:
             if reader is None:
-                path = str(Path.cwd() / path)  # of this process, which may have changed its folder
+                path = str(
+                    Path.cwd() / self.file.local_path
+                )  # of this process, which may have changed its folder
                 with suppress(OSError):
                     status = Path(path).stat()  # a file that changes is opened anew
                     stamp = [status.st_ino, status.st_size, status.st_mtime_ns]

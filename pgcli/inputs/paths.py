@@ -66,6 +66,16 @@ def absolute_source(name: str, folder: str) -> str:
     return display_path(os.path.normpath(path))
 
 
+def rebased(name: str, folder: str, base: str) -> str:
+    """A source, or a path, that the user typed in `folder`, as it is typed in `base`."""
+    path = parse_path(name)
+    if folder == base or name == "-" or url_scheme(name) or path.startswith("/"):
+        return name
+    absolute = os.path.join(folder, path)  # noqa: PTH118
+    is_plain = ".." not in path.lstrip("./").split("/")  # else a link may lead elsewhere
+    return display_path(os.path.relpath(absolute, base) if is_plain else absolute)
+
+
 def resolves_inside(path: str, root: str) -> bool:
     """Whether the path, all links resolved, is in `root` (a real path)."""
     try:
@@ -95,13 +105,16 @@ class ImageLocation(NamedTuple):
     root: str | None = None
 
 
-def locate_anywhere(text: str, *, allow_urls: bool = False) -> ImageLocation:
-    """The location of a path that may be anywhere, as on standard input."""
+def locate_anywhere(text: str, *, allow_urls: bool = False, base: str = "") -> ImageLocation:
+    """The location of a path that may be anywhere, as on standard input.
+
+    A relative one is opened in the folder `base`; without it in the current one.
+    """
     if url_scheme(text):
         return locate_url(text, allow_urls=allow_urls)
     if len(text) > MAX_PATH * 3:  # a byte of a URI may take three
         return ImageLocation(display_name(text), None, TOO_LONG)
-    return ImageLocation(display_name(text), parse_path(text))
+    return ImageLocation(display_name(text), os.path.join(base, parse_path(text)))  # noqa: PTH118
 
 
 def locate_url(text: str, *, allow_urls: bool) -> ImageLocation:
@@ -113,21 +126,22 @@ def locate_url(text: str, *, allow_urls: bool) -> ImageLocation:
 
 
 def locate_below(
-    folder: str, text: str, root: str | None, *, allow_urls: bool = False
+    folder: str, text: str, root: str | None, *, allow_urls: bool = False, base: str = ""
 ) -> ImageLocation:
     """The location of a path in a manifest, joined to the manifest's `folder` as typed, or its URL.
 
+    A relative `folder` is opened in `base`; without it in the current one.
     Outside a URL's folder is a fault, rows may name whole URLs instead; and with a `root` (a real
     path) outside it: by `..`, as an absolute path, through a link, or in the syntax of another
     operating system.
     """
     if url_scheme(text):
         return locate_url(text, allow_urls=allow_urls)
-    fault = None
+    fault, opened = None, ""
     if url_scheme(folder):
         is_normal = not {".", ".."} & set(text.split("/"))
         path = text if is_normal else posixpath.normpath(text)
-        joined = join_url(folder, path)
+        joined = opened = join_url(folder, path)
         if path.startswith(("/", "../", "file:")) or path == ".." or "\0" in path:
             fault, joined = _OUTSIDE_URL, join_url(folder, text)
         elif len(path) > MAX_PATH:
@@ -135,12 +149,13 @@ def locate_below(
     else:
         path = parse_path(text)
         joined = os.path.join(folder, path)  # noqa: PTH118 - Path would drop a leading `./`
+        opened = os.path.join(base, joined)  # noqa: PTH118
         if "\0" in path or (root is not None and _DRIVE_OR_SHARE.match(path)):
             fault = OUTSIDE_FOLDER
         elif len(joined) > MAX_PATH:  # characters, each of which has at least one byte
             fault = TOO_LONG
-        elif root is not None and not resolves_inside(joined, root):
+        elif root is not None and not resolves_inside(opened, root):
             fault = OUTSIDE_FOLDER
     if fault is not None:
         return ImageLocation(display_path(joined), None, fault)
-    return ImageLocation(display_path(joined), joined, None, root)
+    return ImageLocation(display_path(joined), opened, None, root)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
@@ -43,13 +44,15 @@ HEIC = {".heic", ".heif"}
 class InputFile(NamedTuple):
     """A file by its path, or by its address, which `url_reader` reads.
 
-    `name` is that in messages. Of a local file, `size` bytes are read: others may append to it.
+    `name` is that in messages. Of a local file, `size` bytes are read: others may append to it. A
+    relative path is one of the folder `base`, without one of the current folder.
     """
 
     location: str
     name: str
     url_reader: Reader | None = None
     size: int = sys.maxsize
+    base: str = ""
 
     def __str__(self) -> str:
         return self.name
@@ -59,10 +62,15 @@ class InputFile(NamedTuple):
         """The path, or the path in the address; its ending names the format."""
         return self.location if self.url_reader is None else url_path(self.location)
 
+    @property
+    def local_path(self) -> str:
+        """The path at which a local file is opened."""
+        return os.path.join(self.base, self.location)  # noqa: PTH118
+
     def open(self) -> BinaryIO:
         """The file, opened for reading, seekable. Raises OSError."""
         if self.url_reader is None:
-            return open_regular(self.location)
+            return open_regular(self.local_path)
         return self.url_reader.open(self.location)
 
 

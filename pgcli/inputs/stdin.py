@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import codecs
+import json
 import os
 import select
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import chain
 from typing import Any
 
@@ -15,7 +17,13 @@ from pgcli.inputs.embedded import IMAGE_BYTES
 from pgcli.inputs.file_table import BYTES, LINE, FileRecord
 from pgcli.inputs.lines import MAX_LINE_BYTES, TOO_LONG, parse_object
 from pgcli.inputs.options import ALL, SOURCE, ReadOptions, named_columns, needed_columns
-from pgcli.inputs.paths import ImageLocation, display_name, locate_anywhere, url_scheme
+from pgcli.inputs.paths import (
+    ImageLocation,
+    display_name,
+    locate_anywhere,
+    rebased,
+    url_scheme,
+)
 from pgcli.inputs.readers import ManifestRow
 from pgcli.inputs.rows import check_row, repeated_id, row_id, row_name, row_to_item
 from pgcli.records import MAX_IMAGE_BYTES, Fault, Item
@@ -66,7 +74,7 @@ class Stdin:
         lines = split_lines(chain([first], chunks), separator)
         for number, line in enumerate(lines, 1):
             if line.strip():
-                yield FileRecord(source, 0, LINE, line, numbers=(number,))
+                yield FileRecord(source, 0, LINE, self._rebased(line), numbers=(number,))
 
     def item(self, record: FileRecord, index: int) -> Item:
         """The item of a line, or of the image. Raises ManifestError and UsageError."""
@@ -107,15 +115,31 @@ class Stdin:
             try:
                 return ManifestRow(position, {SOURCE: position, **parse_object(line)})
             except ValueError as problem:
-                if b"\0" in line or not os.path.lexists(line):  # a path may begin with a brace
+                path = os.path.join(options.folder, os.fsdecode(line))  # noqa: PTH118
+                if b"\0" in line or not os.path.lexists(path):  # a path may begin with a brace
                     raise ManifestError(f"{position}: {problem}") from problem
         path = os.fsdecode(line)
         name = display_name(path)  # without undecodable bytes, and without credentials
         image = path if url_scheme(path) else name
         return ManifestRow(position, {options.image_column: image, SOURCE: name})
 
+    def _rebased(self, line: bytes) -> bytes:
+        """A line whose path is one of the current folder, as one of the folder of the options."""
+        options = self._options
+        if not options.folder:
+            return line
+        folder, base = os.getcwd(), options.folder  # noqa: PTH109
+        if line.startswith(b"{") and not options.null_separated:
+            with suppress(ValueError):
+                row = parse_object(line)
+                if isinstance(path := row.get(options.image_column), str):
+                    row[options.image_column] = rebased(path, folder, base)
+                return json.dumps(row, ensure_ascii=False).encode()
+        return os.fsencode(rebased(os.fsdecode(line), folder, base))
+
     def _locate(self, path: str) -> ImageLocation:
-        return locate_anywhere(path, allow_urls=self._options.url_reader is not None)
+        allow_urls, base = self._options.url_reader is not None, self._options.folder
+        return locate_anywhere(path, allow_urls=allow_urls, base=base)
 
 
 def read_chunks(file: Any) -> Iterator[bytes]:

@@ -98,8 +98,8 @@ class Table:
             self._folder, self._root = parent_url(file.location), None
         else:
             self._folder = os.path.dirname(path)  # noqa: PTH120 - Path would drop a leading ./
-            is_free = options.allow_outside_root
-            self._root = None if is_free else os.path.realpath(self._folder or ".")
+            opened = os.path.dirname(file.local_path) or "."  # noqa: PTH120
+            self._root = None if options.allow_outside_root else os.path.realpath(opened)
 
     # --- of a format
 
@@ -153,7 +153,7 @@ class Table:
     @property
     def is_gone(self) -> bool:
         """Whether there is no such local file any more."""
-        return self._is_local and not os.path.lexists(self.file.path)
+        return self._is_local and not os.path.lexists(self.file.local_path)
 
     @property
     def kept_schema(self) -> pa.Schema:
@@ -223,10 +223,11 @@ class Table:
 
     def _locate(self, path: str) -> paths.ImageLocation:
         allow_urls = self._options.url_reader is not None
-        return paths.locate_below(self._folder, path, self._root, allow_urls=allow_urls)
+        base = self.file.base
+        return paths.locate_below(self._folder, path, self._root, allow_urls=allow_urls, base=base)
 
     def _locate_member(self, name: str) -> paths.ImageLocation:
-        return paths.ImageLocation(paths.display_name(name), self.file.path)
+        return paths.ImageLocation(paths.display_name(name), self.file.local_path)
 
     def ids(self) -> Iterator[tuple[str, str]]:
         """The own ids of the chosen rows, each with its position."""

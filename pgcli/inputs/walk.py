@@ -213,8 +213,8 @@ class Glob:
         return self.end in state
 
 
-def glob_files(pattern: str) -> list[str]:
-    """The paths that match a pattern, sorted, each once.
+def glob_files(pattern: str, base: str = "") -> list[str]:
+    """The paths that match a pattern, sorted, each once; relative ones are of the folder `base`.
 
     Like `glob.glob`, except that `**` does not follow links to folders: two that lead back up would
     be walked again and again, in every order. A folder whose path is too long to be read is among
@@ -228,7 +228,7 @@ def glob_files(pattern: str) -> list[str]:
     while folders:
         folder, state = folders.pop()
         pieces = [glob.pieces[number] for number in state - {glob.end}]
-        for name, is_link, is_folder in _entries(folder, pieces, paths):
+        for name, is_link, is_folder in _entries(base, folder, pieces, paths):
             following = glob.follow(state, name, is_link=is_link)
             if glob.end in following:
                 paths.add(folder + name)
@@ -237,16 +237,19 @@ def glob_files(pattern: str) -> list[str]:
     return sorted(paths)
 
 
-def _entries(folder: str, pieces: list[str], paths: set[str]) -> list[tuple[str, bool, bool]]:
+def _entries(
+    base: str, folder: str, pieces: list[str], paths: set[str]
+) -> list[tuple[str, bool, bool]]:
     """The names in a folder that pieces may match, with whether it is a link, and a folder.
 
     A folder whose path is too long is added to `paths` instead.
     """
+    opened = os.path.join(base, folder)  # noqa: PTH118
     if not any(map(has_magic, pieces)):  # they are looked up, `..` too, in a folder of any size
-        named = [piece for piece in pieces if os.path.lexists(folder + piece)]
-        return [(name, False, os.path.isdir(folder + name)) for name in named]  # noqa: PTH112
+        named = [piece for piece in pieces if os.path.lexists(opened + piece)]
+        return [(name, False, os.path.isdir(opened + name)) for name in named]  # noqa: PTH112
     try:
-        with os.scandir(folder or ".") as entries:
+        with os.scandir(opened or ".") as entries:
             return [(entry.name, entry.is_symlink(), _is_folder(entry)) for entry in entries]
     except OSError as problem:  # not a folder, or an unreadable one: nothing in it matches
         if problem.errno == errno.ENAMETOOLONG:

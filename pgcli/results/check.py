@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from pgcli.output.reader import IndexedRow, indexed_rows
 from pgcli.records import Item
 from pgcli.rows import prompt_of
 from pgcli.run.checks import read_options
-from pgcli.run.reopen import check_folder, open_store, record_of, recorded_rows, reopened_request
+from pgcli.run.reopen import open_store, record_of, recorded_rows, reopened_request
 from pgcli.run.request import RunRequest
 from pgcli.run.request.questions import text_lines
 from pgcli.run.rows import RunRows
@@ -84,7 +85,6 @@ def check_rows(output: str, comparison: RowComparison) -> Iterator[IndexedRow]:
     if "-" in request.sources:
         comparison.is_stdin = True
         return compare_with_each_other(rows, rows_saved(store), comparison)
-    check_folder(request)
     expected = present_rows(store, request, comparison)
     return compare_with_input(rows, expected, request.input.limit, comparison)
 
@@ -104,7 +104,8 @@ def present_rows(store: Store, request: RunRequest, comparison: RowComparison) -
     """The rows that the input has now; those of known files keep their places."""
     question = request.question
     if isinstance(question, EmbeddingQuestion) and question.embeds_texts:
-        more = [] if question.texts_file is None else text_lines(question.texts_file, noun="text")
+        file = question.texts_file and os.path.join(request.folder, question.texts_file)  # noqa: PTH118
+        more = text_lines(file, noun="text") if file else []
         inventory = Inventory.of_texts([*question.texts, *more], read_options(request))
         return RunRows(inventory, question)
     recorded = recorded_rows(store, request, request.input.url_reader)

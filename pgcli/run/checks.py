@@ -15,6 +15,7 @@ from pgcli.images import ImageLimits
 from pgcli.inputs import ReadOptions
 from pgcli.inputs.paths import parse_path, url_scheme
 from pgcli.output import FOLDER, TEXT, output_format
+from pgcli.run.request import current_folder
 from pgcli.run.request.shard import Shard, parse_shard
 from pgcli.run.rows import RunRows
 from pgcli.run.task import KNOWS, check_model, default_model
@@ -76,6 +77,7 @@ def read_options(
         names=options.names,
         allow_outside_root=options.allow_outside_root,
         url_reader=options.url_reader,
+        folder="" if request.input_folder == current_folder() else request.input_folder,
         spool=spool,
         **more,
     )

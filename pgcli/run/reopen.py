@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import repeat
@@ -14,7 +13,7 @@ from pgcli.declare import Option, options_of
 from pgcli.errors import UsageError
 from pgcli.inputs import Inventory
 from pgcli.run.checks import read_options
-from pgcli.run.request import RunRequest, current_folder
+from pgcli.run.request import RunRequest
 from pgcli.run.request.options import InputOptions
 from pgcli.run.rows import RunRows
 from pgcli.run.state.folder import recorded_inputs
@@ -114,15 +113,6 @@ def reopened_request(output: str, record: RunRecord) -> RunRequest:
         ) from problem
 
 
-def check_folder(request: RunRequest) -> None:
-    """Raise UsageError where the program runs in another folder than the run did."""
-    if request.folder != os.path.realpath(current_folder()):
-        raise UsageError(
-            f"the run was started in {request.folder}, and its paths start there",
-            hint=f"cd {shlex.quote(request.folder)} first",
-        )
-
-
 def recorded_rows(store: Store, request: RunRequest, reader: Reader | None) -> RunRows | None:
     """The rows of a run, with the input as it is recorded; None if it is not, as standard input.
 
@@ -139,10 +129,8 @@ def recorded_rows(store: Store, request: RunRequest, reader: Reader | None) -> R
 def reopened_rows(output: str, reader: Reader | None) -> RunRows | None:
     """The rows of an output's run, with the input as the run recorded it.
 
-    Addresses are read by the `reader`. None if the input was standard input. Raises UsageError,
-    also in another folder than the run's.
+    Addresses are read by the `reader`. None if the input was standard input. Raises UsageError.
     """
     store = open_store(output)
     request = reopened_request(output, record_of(output, store))
-    check_folder(request)
     return recorded_rows(store, request, reader)

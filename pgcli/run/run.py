@@ -31,6 +31,7 @@ from pgcli.run.progress.summary import Summary
 from pgcli.run.request.questions import text_lines
 from pgcli.run.retry import retry_errors
 from pgcli.run.rows import Numbered, RunRows, chunk_numbers
+from pgcli.run.settings import resumed_request
 from pgcli.run.state.folder import State, open_state
 from pgcli.run.state.open_files import Segment
 from pgcli.run.state.processes import Process
@@ -223,6 +224,9 @@ class Run:
         is_new = state.record is None
         self.stack.push(self.note_end(process))
         check_record(state, request)
+        if state.record is not None:
+            self.request = request = resumed_request(request, state.record)
+            self.model = RunModel(request, self.progress)
         known = recorded_inventory(state, request)
         self.rows = self.read_input(known)
         self.output = RunOutput(state, request, self.rows, process)
@@ -312,6 +316,7 @@ class Run:
             engine = self.model.load(output.record)
             output.note_model(self.model.info)
             # as it was recorded first: another process may have scanned the input differently
+            self.request = resumed_request(self.request, output.record)
             self.output = join_output(self.request, output.state.store, process)
             worker = ChunkWorker(
                 self.output,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,9 +11,9 @@ from pgcli import __version__
 from pgcli.checkpoints.files import digests, folder_digests
 from pgcli.checkpoints.find import DIGEST_LENGTH, builtin_models, find_local, folder_of
 from pgcli.declare import fingerprint_values
-from pgcli.inputs.paths import absolute_source, display_name
+from pgcli.inputs.paths import absolute_source, display_name, rebased
 from pgcli.printable import encodable
-from pgcli.run.state.record import RunRecord, plain
+from pgcli.run.state.record import SOURCES, RunRecord, changed_source, plain
 from pgcli.run.task import model_name
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def run_settings(request: RunRequest) -> dict[str, Any]:
     return plain(
         {
             "sources": [
-                encodable(absolute_source(name, request.folder)) for name in request.sources
+                encodable(absolute_source(name, request.input_folder)) for name in request.sources
             ],
             "command": question.pop("task"),
             "prompts": question.pop("templates", None),
@@ -49,20 +49,42 @@ def input_settings(request: RunRequest) -> dict[str, Any]:
     return plain(
         {
             "sources": [display_name(name) for name in request.sources],
-            "folder": encodable(request.folder),
+            "folder": encodable(request.input_folder),
             "question": asdict(request.question),
             **asdict(request.input),
         }
     )
 
 
+def resumed_request(request: RunRequest, record: RunRecord) -> RunRequest:
+    """The request with its sources and its model named as in the first command of the run.
+
+    So rows are named alike in whatever folder a run is resumed. Sources that were moved have their
+    new names.
+    """
+    names, folder = record.input.get("sources"), record.input.get("folder")
+    known = known_model(request)
+    is_named_by_files = known["adapter"] is None or known["adapter_files"] is not None
+    if isinstance(known["checkpoint"], dict) and is_named_by_files:
+        request = replace(request, model_label=str(record.model.get("model") or ""))
+    now = run_settings(request)[SOURCES]
+    if not (
+        names and isinstance(names, list) and isinstance(folder, str) and Path(folder).is_dir()
+    ):
+        return request
+    if len(names) > len(request.sources) or changed_source(record.settings.get(SOURCES), now):
+        return request
+    more = (rebased(name, request.folder, folder) for name in request.sources[len(names) :])
+    return replace(request, sources=(*names, *more), sources_folder=folder)
+
+
 def file_setting(name: str | None) -> dict[str, str | None] | None:
-    """A file that rows depend on: its name as the user gave it, and its digest."""
+    """A file that rows depend on: its name, wherever it is, and its digest."""
     if name is None:
         return None
     file = Path(name).expanduser()
     digest = digests([file])[0][:DIGEST_LENGTH] if file.is_file() else None
-    return {"name": encodable(name), "sha256": digest}
+    return {"name": encodable(file.name), "sha256": digest}
 
 
 def versions() -> dict[str, str]:

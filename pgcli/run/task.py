@@ -104,23 +104,26 @@ def load_engine(
     if isinstance(request.question, EmbeddingQuestion):
         from pgcli.embedding.loader import load as load_towers
 
-        return load_towers(
+        engine: Any = load_towers(
             checkpoint, device=device, dtype=options.dtype, batch_size=options.batch_size
         )
-    from pgcli.engine.loader import load
-    from pgcli.engine.memory import new_slots
+    else:
+        from pgcli.engine.loader import load
+        from pgcli.engine.memory import new_slots
 
-    decoder = request.mask_decoder
-    return load(
-        checkpoint,
-        adapter=adapter,
-        mask_decoder_file=None if decoder is None else Path(decoder),
-        device=device,
-        dtype=options.dtype,
-        batch_size=options.batch_size,
-        quantize=options.quantize,
-        max_new_tokens=new_slots(request.question),
-    )
+        decoder = request.mask_decoder
+        engine = load(
+            checkpoint,
+            adapter=adapter,
+            mask_decoder_file=None if decoder is None else Path(decoder),
+            device=device,
+            dtype=options.dtype,
+            batch_size=options.batch_size,
+            quantize=options.quantize,
+            max_new_tokens=new_slots(request.question),
+        )
+    engine.label = request.model_label or engine.label
+    return engine
 
 
 def answer_function(request: RunRequest, engine: Any, should_stop: Callable[[], bool]) -> Answers:

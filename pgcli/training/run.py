@@ -14,9 +14,8 @@ from typing import Any
 
 from pgcli.checkpoints.find import Checkpoint, find, find_local
 from pgcli.checkpoints.save import merge_adapter
-from pgcli.errors import INCOMPLETE, OutputInUse
+from pgcli.errors import INCOMPLETE, NoInputError, OutputInUse
 from pgcli.examples import note_of_choices
-from pgcli.inputs.paths import url_scheme
 from pgcli.output.reader import state_folder
 from pgcli.run.progress.events import (
     FactTable,
@@ -36,9 +35,10 @@ from pgcli.stores.writing import check_target, wrap_write_errors, write_json
 from pgcli.training.metrics_file import METRICS, read_metrics
 from pgcli.training.options import TrainOptions
 from pgcli.training.processes import ALONE, Processes
+from pgcli.training.readable_images import check_readable, is_remote, unreadable_images
 from pgcli.training.rows import IMAGE_ID, RowErrors, RowKey, RowStore, TrainingRows
 from pgcli.training.run_record import MERGED, begin_run, check_run, run_record
-from pgcli.training.same_images import check_apart, image_size, split_by_image
+from pgcli.training.same_images import check_apart, split_by_image
 from pgcli.training.setup import make_task, plan_facts
 from pgcli.training.status import RUN
 from pgcli.training.task import TaskInputs
@@ -134,12 +134,25 @@ def dry_run(options: TrainOptions, on_event: OnEvent, processes: Processes) -> N
         if checkpoint is None and options.model is not None:
             del record["settings"]["checkpoint"]  # unknown before it is on this machine
         check_run(options, record)
-        images = [row for part in (rows.train, rows.evaluation) for row in part.images()]
-        local = [row for row in images if not url_scheme(row.item.path or "")]
-        if missing := [row.item.id for row in local if image_size(row) is None]:
-            on_event(Message(f"{count(len(missing), 'image')} cannot be opened: {named(missing)}"))
+        check_images(rows, options)
+        sides = rows.train.select([*rows.train, *rows.evaluation])
+        track = partial(tracked, on_event=on_event, task="reading images", unit="images")
+        unreadable = unreadable_images(sides, options, track=track)
+        if unreadable:
+            names = named([*unreadable.values()])
+            on_event(Message(f"{count(len(unreadable), 'image')} cannot be read: {names}"))
+        if remote := sum(map(is_remote, sides.images())):
+            on_event(Message(f"{count(remote, 'image')} at addresses not read"))
         inputs = TaskInputs(options, rows.train, rows.evaluation, checkpoint, processes=processes)
-        on_event(FactTable([*plan_facts(inputs), ("output", str(options.folder))]))
+        facts = plan_facts(inputs, unreadable.keys())
+        on_event(FactTable([*facts, ("output", str(options.folder))]))
+
+
+def check_images(rows: LearningRows, options: TrainOptions) -> None:
+    """Raise NoInputError if no image to train on, or none to evaluate on, can be read."""
+    check_readable(rows.train, "the rows to train on", options)
+    if rows.evaluation:
+        check_readable(rows.evaluation, "the rows to evaluate on", options)
 
 
 def read_learning_rows(options: TrainOptions, store: RowStore, on_event: OnEvent) -> LearningRows:
@@ -163,6 +176,8 @@ def read_learning_rows(options: TrainOptions, store: RowStore, on_event: OnEvent
         return rows
 
     rows = read(options.sources)
+    if options.task is None and not any(row.target for row in rows):
+        on_event(Message("all answers are empty: the model learns to say nothing"))
     held_out = TrainingRows(store) if options.eval is None else read([options.eval])
     if reader.choices:
         hint = "--answer-column and --prompt-column name the columns that are read"
@@ -190,8 +205,14 @@ def train_rows(
     find_model: FindModel,
     processes: Processes,
 ) -> TrainingSummary:
-    """Read the rows and the model, and train."""
+    """Read the rows and the model, and train.
+
+    Raises NoInputError if there is nothing to train on.
+    """
     rows = read_learning_rows(options, store, on_event)
+    earlier = {} if options.overwrite else read_json(options.folder / RUN) or {}
+    if not earlier.get("result", {}).get("complete"):
+        processes.from_first(lambda: check_images(rows, options))
     checkpoint, model = None, options.model
     if model is not None:
         if processes.count > 1:  # the first downloads what is missing
@@ -226,7 +247,13 @@ def train_rows(
         write_json(options.folder / RUN, record | {"result": result})
 
     processes.from_first(end_run)
-    has_lost = any(line.get("lost") for line in read_metrics(options.folder / METRICS))
+    lines = read_metrics(options.folder / METRICS)
+    if is_complete and lines and all(line["loss"] is None for line in lines):
+        raise NoInputError(
+            "nothing was trained: no image of its updates could be read",
+            hint="correct the images, and begin again with --overwrite",
+        )
+    has_lost = any(line.get("lost") for line in lines)
     lost = sum(part.count_lost(faults) for part in rows.read)
     return TrainingSummary(
         len(rows.read[0]),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from pgcli.run.progress.events import Facts
 from pgcli.training.answers.start import AnswerPlan, make_answer_task
 from pgcli.training.answers.task import AnswerTask
@@ -27,18 +29,27 @@ def make_task(inputs: TaskInputs) -> AnswerTask | ContrastiveTask | ClassifyTask
             return make_answer_task(inputs)
 
 
-def plan_facts(inputs: TaskInputs) -> Facts:
-    """What is trained on which rows, and how; with PaliGemma on this machine, what is computed."""
+def plan_facts(inputs: TaskInputs, unreadable: Collection[str]) -> Facts:
+    """What is trained on which rows, and how; with PaliGemma on this machine, what is computed.
+
+    `unreadable` are the keys of images that cannot be read.
+    """
     options, plan = inputs.options, None
     if options.task is None and inputs.checkpoint is not None:
         plan = AnswerPlan.of(inputs)
         inputs = plan.inputs
     order = inputs.order
     steps = options.trainer_options(order.steps_per_epoch, is_evaluated=bool(inputs.evaluation))
+    train, evaluation = (
+        sum(row.image_key not in unreadable for row in rows)
+        for rows in (inputs.train, inputs.evaluation)
+    )
+    total = len(inputs.train) + len(inputs.evaluation)
+    lost = f"; {total - train - evaluation:,} have unreadable images" * (train + evaluation < total)
     facts = [
         ("task", options.task or f"answer, --method {options.method}"),
         ("model", options.model or f"new, {options.init}"),
-        ("rows", f"{len(inputs.train):,} to train on, {len(inputs.evaluation):,} to evaluate on"),
+        ("rows", f"{train:,} to train on, {evaluation:,} to evaluate on{lost}"),
         ("steps", f"{steps.steps:,}, {order.steps_per_epoch:,} in an epoch"),
         ("batch", f"{order.batch_size:,} rows"),
         ("learning rate", f"{steps.learning_rate:g}, warm-up steps: {steps.warmup:,}"),

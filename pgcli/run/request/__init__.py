@@ -31,8 +31,9 @@ class RunRequest:
     """A question, the sources of its items, and the options.
 
     `arguments` are the words of the command line, or what they would be of a call from Python;
-    `ignored` has a line for each of the options that were typed there without effect. `folder` is
-    the one that relative names are of.
+    `ignored` has a line for each of the options that were typed there without effect. Relative
+    names are of the `folder`; those of sources of `sources_folder`, where a run that was begun in
+    another folder is resumed, whose rows call the model by `model_label`.
     """
 
     question: AnyQuestion
@@ -46,3 +47,10 @@ class RunRequest:
     arguments: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
     folder: str = field(default_factory=current_folder)
+    sources_folder: str = ""
+    model_label: str = ""
+
+    @property
+    def input_folder(self) -> str:
+        """The folder that the names of sources, and of the file with texts, are of."""
+        return self.sources_folder or self.folder

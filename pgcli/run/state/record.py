@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pgcli.errors import OutputExists
+from pgcli.inputs.paths import parse_path, url_scheme
 from pgcli.output import reader
 from pgcli.stores import Store
 
@@ -65,6 +67,8 @@ class RunRecord:
     def check_model(self, model: Settings, output: str) -> None:
         """Raise OutputExists if another model, or the model in another dtype, made the rows."""
         known = {name: value for name, value in model.items() if name in self.model}
+        if known.get("adapter_files") and self.model["adapter_files"]:
+            known.pop("adapter", None)  # its files say more than the place that they are in
         if changes := differences(self.model, known):
             raise OutputExists(
                 f"{output} belongs to a run with another model: {'; '.join(changes)}",
@@ -155,9 +159,16 @@ def changed_source(old: Any, new: Sequence[str] | None) -> str:
     """`old -> new` of the first source that is not as before; empty where new ones only follow."""
     for number, before in enumerate(old if isinstance(old, list | tuple) else ()):
         now = new[number] if new is not None and number < len(new) else "nothing"
-        if before != now:
+        if before != now and not is_same_place(before, now):
             return f"{before} -> {now}"
     return ""
+
+
+def is_same_place(before: str, now: str) -> bool:
+    """Whether two absolute names of sources are of one local place, one by a link."""
+    if url_scheme(before) or url_scheme(now) or "-" in (before, now):
+        return False
+    return os.path.realpath(parse_path(before)) == os.path.realpath(parse_path(now))
 
 
 def shorten(value: Any) -> str:

@@ -1,0 +1,95 @@
+"""PNGs: the chunks that are read. Metadata that is large or broken does not cost the image."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+
+from pgcli.images.errors import ImageError
+from pgcli.records import Fault
+
+SIGNATURE = b"\x89PNG\r\n\x1a\n"
+CHUNK = struct.Struct(">I4s")
+DEPTH, COLOUR_TYPE = 24, 25  # positions in the file
+#: Colour types of which single values may be transparent, and the bytes that these need.
+GREY, RGB, PALETTE = 0, 2, 3
+TRANSPARENCY_BYTES = {GREY: 2, RGB: 6, PALETTE: 0}
+#: Where Pillow looks for an orientation, beside eXIf.
+ORIENTATION_TEXTS = (b"Raw profile type exif\0", b"XML:com.adobe.xmp\0")
+#: What Pillow unpacks of one chunk of metadata, and what the metadata of a file may unpack to.
+MAX_CHUNK_BYTES, MAX_METADATA_BYTES = 2**20, 64 * 2**20
+MAX_TEXT_BYTES = 8 * 2**20
+BOMB = Fault("decode_failed", "The image's metadata unpacks to more than 64 MiB.")
+
+
+def necessary_chunks(data: bytes) -> bytes:
+    """The PNG with the chunks of its pixels, its colour profile and its orientation.
+
+    An ancillary chunk that is broken, or too large to unpack, is left out, as libpng does it.
+    Raises ImageError for metadata that is a decompression bomb.
+    """
+    pieces, position, metadata_bytes = [SIGNATURE], len(SIGNATURE), 0
+    while position + CHUNK.size <= len(data):
+        size, kind = CHUNK.unpack_from(data, position)
+        end = position + CHUNK.size + size + 4
+        if end > len(data) or not kind.isalpha():
+            break  # Pillow says what is wrong
+        is_kept = kind[:1].isupper()
+        if not is_kept:
+            body = data[position + CHUNK.size : end - 4]
+            unpacked_bytes = _unpacked_bytes(kind, body)
+            metadata_bytes += unpacked_bytes
+            if metadata_bytes > MAX_METADATA_BYTES:
+                raise ImageError(BOMB)
+            is_sound = zlib.crc32(kind + body).to_bytes(4, "big") == data[end - 4 : end]
+            is_kept = is_sound and unpacked_bytes <= MAX_CHUNK_BYTES
+            is_kept = is_kept and _is_necessary(kind, body, data)
+        if kind == b"tRNS" and is_kept:
+            pieces.append(_transparency(body, data[DEPTH]))
+        elif is_kept:
+            pieces.append(data[position:end])
+        position = end
+        if kind == b"IEND":
+            break
+    return b"".join((*pieces, data[position:]))
+
+
+def _is_necessary(kind: bytes, body: bytes, data: bytes) -> bool:
+    """Whether the pixels, their colours or their orientation need an ancillary chunk."""
+    if kind == b"tRNS":
+        return len(body) >= TRANSPARENCY_BYTES.get(data[COLOUR_TYPE], len(body) + 1)
+    if kind in (b"iCCP", b"zTXt") and body.partition(b"\0")[2][:1] != b"\0":
+        return False  # a method of compression that does not exist
+    return kind in (b"eXIf", b"iCCP") or (
+        kind in (b"tEXt", b"zTXt", b"iTXt")
+        and body.startswith(ORIENTATION_TEXTS)
+        and len(body) <= MAX_TEXT_BYTES
+    )
+
+
+def _transparency(body: bytes, depth: int) -> bytes:
+    """A chunk of transparency whose colour is in 8 bits, as Pillow compares it with pixels."""
+    if len(body) == TRANSPARENCY_BYTES[GREY] and depth in (2, 4):
+        body = struct.pack(">H", struct.unpack(">H", body)[0] * 255 // (2**depth - 1))
+    elif len(body) == TRANSPARENCY_BYTES[RGB] and depth == 16:
+        body = b"\0%c\0%c\0%c" % (body[0], body[2], body[4])
+    return CHUNK.pack(len(body), b"tRNS") + body + zlib.crc32(b"tRNS" + body).to_bytes(4, "big")
+
+
+def _unpacked_bytes(kind: bytes, body: bytes) -> int:
+    """The size of compressed metadata, as far as the limit; 0 for other chunks."""
+    packed = body.partition(b"\0")[2]
+    if kind == b"iTXt" and packed[:1] == b"\1":
+        packed = packed[2:].split(b"\0", 2)[-1]
+    elif kind in (b"iCCP", b"zTXt"):
+        packed = packed[1:]
+    else:
+        return 0
+    unpacker, total = zlib.decompressobj(), 0
+    try:
+        while packed and total <= MAX_METADATA_BYTES:
+            total += len(unpacker.decompress(packed, MAX_CHUNK_BYTES))
+            packed = unpacker.unconsumed_tail
+    except zlib.error:
+        pass  # Pillow ignores it too
+    return total

@@ -1,0 +1,218 @@
+"""TIFFs: the layouts of pixels that are read, and what their values mean; others are named."""
+
+from __future__ import annotations
+
+import ctypes
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from PIL import _imaging
+from PIL.ImageFile import _Tile
+from PIL.TiffImagePlugin import COMPRESSION_INFO, OPEN_INFO, TiffImageFile
+
+from pgcli.images.errors import ImageError
+from pgcli.images.image_spec import Size
+from pgcli.records import Fault
+
+WIDTH, HEIGHT, BITS, COMPRESSION, PHOTOMETRIC, FILL_ORDER = 256, 257, 258, 259, 262, 266
+ORIENTATION, SAMPLES, MAXIMUM, PLANES, COLOURS = 274, 277, 281, 284, 320
+INK_SET, EXTRA, SAMPLE_FORMAT = 332, 338, 339
+WHITE_IS_ZERO, BLACK_IS_ZERO, RGB, PALETTE, CMYK, YCBCR, LAB = 0, 1, 2, 3, 5, 6, 8
+GREYS = (WHITE_IS_ZERO, BLACK_IS_ZERO)
+PHOTOMETRICS = {
+    WHITE_IS_ZERO: "white is zero",
+    BLACK_IS_ZERO: "black is zero",
+    RGB: "RGB",
+    PALETTE: "palette",
+    CMYK: "CMYK",
+    YCBCR: "YCbCr",
+    LAB: "CIELab",
+    32803: "camera raw",
+}
+UNSIGNED, SIGNED, FLOAT = 1, 2, 3
+FORMATS = {UNSIGNED: "unsigned", SIGNED: "signed", FLOAT: "floating-point"}
+NONE, JPEG, FAX = 1, (6, 7), (2, 3, 4)
+#: A compression that no uncompressed file has: with it, Pillow leaves all reading to libtiff.
+BY_LIBTIFF = 32771
+ASSOCIATED_ALPHA = 1
+MAX_SAMPLES = 256
+#: Of values of 12 bits in 16.
+MAX_SENSOR_HIGH_BYTE = 15
+#: Raw modes of compressed pixels, which libtiff returns in the byte order of the machine.
+NATIVE = {"I;16BS": "I;16NS", "I;32BS": "I;32NS", "F;32BF": "F;32NF"}
+#: Bits of sensors, whose values are stored in 16 or 32.
+SENSOR_BITS = (8, 10, 12)
+
+Values = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class GreyValues:
+    """What the values of a grey image mean that are not unsigned 8-bit ones."""
+
+    bits: int = 16
+    format: int = UNSIGNED
+    is_inverted: bool = False
+    has_sensor_bits: bool = False
+    maximum: int = 0
+
+    def of(self, pixels: Values) -> Values:
+        """The values of pixels, which Pillow has as other integers of the same size."""
+        if self.format == UNSIGNED and self.bits == 32:
+            return pixels.view(np.uint32)
+        return pixels.view(np.int8) if self.bits == 8 else pixels
+
+    def white(self, low: float, high: float) -> int | None:
+        """The value that is shown as white, if values lie in this range and 0 is black.
+
+        None where they are stretched from the least to the greatest.
+        """
+        if self.format == FLOAT or low < 0:
+            return None
+        if high <= self.maximum:
+            return self.maximum
+        most = min(self.bits - (self.format == SIGNED), 16)
+        widths = (*SENSOR_BITS, most) if self.has_sensor_bits else (most,)
+        return next((2**bits - 1 for bits in widths if bits <= most and high < 2**bits), None)
+
+
+@dataclass(frozen=True)
+class TiffLayout:
+    """How a TIFF stores its pixels."""
+
+    photometric: int
+    bits: tuple[int, ...]
+    formats: tuple[int, ...]
+    extra: tuple[int, ...]
+    compression: int
+    has_planes: bool
+
+    @classmethod
+    def of(cls, tags: Any) -> TiffLayout:
+        """The layout that the tags state. Raises for tags of other types anything."""
+        compression = tags.get(COMPRESSION, NONE)
+        photometric = tags.get(PHOTOMETRIC, BLACK_IS_ZERO)
+        count = tags.get(SAMPLES, 3 if compression == 6 and photometric in (RGB, YCBCR) else 1)
+        bits = tags.get(BITS, (1,))
+        bits = bits * min(count, MAX_SAMPLES) if len(bits) == 1 else bits[:count]
+        formats = tuple(dict.fromkeys(tags.get(SAMPLE_FORMAT, (UNSIGNED,))))
+        has_planes = count > 1 and tags.get(PLANES, 1) == 2
+        extra = tags.get(EXTRA, ())
+        return cls(photometric, bits, formats, extra, compression, has_planes)
+
+    @property
+    def has_grey_values(self) -> bool:
+        """Whether samples are greys, and not unsigned ones of up to 8 bits."""
+        is_grey = self.photometric in GREYS and len(self.bits) == 1
+        return is_grey and (self.bits[0] > 8 or self.formats != (UNSIGNED,))
+
+    def is_read(self, tags: Any) -> bool:
+        """Whether Pillow, as it is used here, reads the pixels for certain."""
+        stored = (tags.get(FILL_ORDER, 1), self.bits, self.extra)
+        if (tags.prefix, self.photometric, self.formats, *stored) not in OPEN_INFO:
+            return False
+        if self.has_planes and (
+            self.photometric not in (RGB, CMYK) or ASSOCIATED_ALPHA in self.extra
+        ):
+            return False
+        if self.compression in JPEG and {*self.bits} != {8}:
+            return False
+        if self.compression not in COMPRESSION_INFO or not _has_codec(self.compression):
+            return False
+        # colours of 16 bits lose their lower eight, which are all that these have
+        has_low_colours = self.photometric == RGB and 0 < _maximum(tags) < 2 ** self.bits[0] - 1
+        return not has_low_colours and tags.get(INK_SET, 1) == 1
+
+    def __str__(self) -> str:
+        photometric, bits = self.photometric, sorted({*self.bits})
+        names = [
+            PHOTOMETRICS.get(photometric, f"photometric interpretation {photometric}"),
+            f"{len(self.bits)} x {'/'.join(map(str, bits))} bits",
+            *(FORMATS.get(format_, f"sample format {format_}") for format_ in self.formats),
+            *(["premultiplied alpha"] if ASSOCIATED_ALPHA in self.extra else []),
+            *(["separate planes"] if self.has_planes else []),
+            *([] if self.compression == NONE else [f"compression {self.compression}"]),
+        ]
+        return ", ".join(names)
+
+
+class TiffFile(TiffImageFile):
+    """A TIFF whose layout is read for certain. Opening raises ImageError for another one."""
+
+    greys: GreyValues | None = None
+    #: Whether colours of 16 bits may be those of a sensor; Pillow drops their lower eight bits.
+    has_deep_colours = False
+    #: Whether the file has four samples for RGB, and does not say what the fourth one is.
+    has_unstated_alpha = False
+
+    def _setup(self) -> None:
+        tags: Any = self.tag_v2
+        if PHOTOMETRIC not in tags:  # what libtiff takes it to be
+            grey = WHITE_IS_ZERO if tags.get(COMPRESSION, NONE) in FAX else BLACK_IS_ZERO
+            tags[PHOTOMETRIC] = RGB if tags.get(SAMPLES, 1) == 3 else grey
+        layout = TiffLayout.of(tags)
+        self._note_values(layout, tags)
+        if not TiffLayout.of(tags).is_read(tags) and len(layout.bits) < MAX_SAMPLES:
+            raise unsupported(f"in a layout that is not supported ({layout})", _upright_size(tags))
+        if layout.compression == NONE and (layout.has_planes or layout.photometric == YCBCR):
+            tags[COMPRESSION] = BY_LIBTIFF  # Pillow's own reader mistakes these
+        super()._setup()
+        self.tile = [_in_byte_order(tile) for tile in self.tile]
+
+    def _note_values(self, layout: TiffLayout, tags: Any) -> None:
+        """Note what Pillow does not apply, and change the tags to a layout that it reads."""
+        maximum = _maximum(tags)
+        if layout.has_grey_values:
+            bits, format_ = layout.bits[0], layout.formats[0]
+            is_inverted = layout.photometric == WHITE_IS_ZERO
+            self.greys = GreyValues(bits, format_, is_inverted, bits != 12, maximum)
+            tags[PHOTOMETRIC] = BLACK_IS_ZERO
+            if bits == 32 and format_ == UNSIGNED:
+                tags[SAMPLE_FORMAT] = (SIGNED,)
+        self.has_deep_colours = layout.photometric == RGB and layout.bits[0] == 16 and not maximum
+        self.has_unstated_alpha = not layout.extra
+        if layout.photometric == PALETTE and max(tags.get(COLOURS, (256,))) < 256:
+            tags[COLOURS] = tuple(colour * 257 for colour in tags[COLOURS])  # as libtiff has it
+
+    def check_values(self) -> None:
+        """Raise ImageError for decoded colours of which Pillow dropped what shows in them."""
+        colours: Any = self.getextrema()[:3] if self.has_deep_colours else ()
+        if colours and max(high for _, high in colours) <= MAX_SENSOR_HIGH_BYTE:
+            raise unsupported(
+                "of 16-bit colours whose values all fit in 12 bits, without MaxSampleValue",
+                Size(*self.size),
+            )
+
+
+def unsupported(what: str, size: Size) -> ImageError:
+    """The error of a TIFF that cannot be read for certain."""
+    message = f"This is a TIFF {what}; convert it to PNG or 8 bits."
+    return ImageError(Fault("unsupported_format", message), size)
+
+
+def _maximum(tags: Any) -> int:
+    """The greatest value that the tags state, if it is that of 8 bits or more; else 0."""
+    stated = max(tags.get(MAXIMUM, ()), default=0)
+    return stated if stated >= 255 and not stated & (stated + 1) else 0
+
+
+def _has_codec(compression: int) -> bool:
+    """Whether the libtiff of Pillow was built with this compression; True where it cannot say."""
+    with suppress(OSError, AttributeError):  # a Pillow without libtiff, or with a hidden one
+        return bool(ctypes.CDLL(_imaging.__file__).TIFFIsCODECConfigured(compression))
+    return True
+
+
+def _upright_size(tags: Any) -> Size:
+    size = Size(tags[WIDTH], tags[HEIGHT])
+    return Size(*reversed(size)) if tags.get(ORIENTATION) in (5, 6, 7, 8) else size
+
+
+def _in_byte_order(tile: _Tile) -> _Tile:
+    """The tile with the byte order in which libtiff returns its pixels: the machine's."""
+    if tile.codec_name != "libtiff" or not isinstance(tile.args, tuple):
+        return tile
+    mode, *others = tile.args
+    return tile._replace(args=(NATIVE.get(mode, mode), *others))

@@ -1,0 +1,223 @@
+"""Metadata that is large or broken costs neither the image nor much time or memory."""
+
+import struct
+import tracemalloc
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from pgcli.images import ImageError, ImageLimits, load_image, read_file_header
+from tests.support.awkward import chunk, drawing, encoded
+from tests.support.time_limits import processor_time_below
+
+PNG, JPEG = encoded(drawing(), "PNG"), encoded(drawing(), "JPEG")
+NOISE = np.random.default_rng(0).bytes(1_700_000)
+XMP = b'<x:xmpmeta><rdf:Description tiff:Orientation="6"/></x:xmpmeta>'
+
+
+def pixels_of(data: bytes) -> np.ndarray:
+    return np.asarray(load_image(data, ImageLimits()))
+
+
+def code(data: bytes) -> str:
+    with pytest.raises(ImageError) as caught:
+        load_image(data, ImageLimits())
+    return caught.value.fault.code
+
+
+def broken(data: bytes) -> bytes:
+    """A chunk with a wrong checksum."""
+    return data[:-1] + bytes([data[-1] ^ 1])
+
+
+CHUNKS = {
+    "short gAMA": chunk(b"gAMA", b"\0"),
+    "short pHYs": chunk(b"pHYs", bytes(3)),
+    "short cHRM": chunk(b"cHRM", b"a"),
+    "short tRNS": chunk(b"tRNS", b"\0"),
+    "empty sRGB": chunk(b"sRGB", b""),
+    "short acTL": chunk(b"acTL", b"\0"),
+    "fcTL out of order": chunk(b"fcTL", b"\xff" * 26),
+    "broken eXIf": chunk(b"eXIf", b"II*\0\xff\xff"),
+    "eXIf with a wrong checksum": broken(chunk(b"eXIf", b"MM\0*")),
+    "text with a wrong checksum": broken(chunk(b"tEXt", b"a\0b")),
+    "transparency with a wrong checksum": broken(chunk(b"tRNS", bytes(6))),
+    "iCCP without an end of its name": chunk(b"iCCP", b"xxxx"),
+    "iCCP of another method": chunk(b"iCCP", b"x\0\5" + zlib.compress(b"p")),
+    "zTXt of another method": chunk(b"zTXt", b"k\0\1abc"),
+    "zTXt that is cut": chunk(b"zTXt", b"XML:com.adobe.xmp\0\0" + zlib.compress(NOISE)[:500]),
+    "large iCCP": chunk(b"iCCP", b"x\0\0" + zlib.compress(NOISE)),
+    "large zTXt": chunk(b"zTXt", b"x\0\0" + zlib.compress(NOISE)),
+    "large iTXt": chunk(b"iTXt", b"x\0\1\0\0\0" + zlib.compress(NOISE)),
+    "large tEXt": chunk(b"tEXt", b"x\0" + bytes(70_000_000)),
+    "large XMP": chunk(b"iTXt", b"XML:com.adobe.xmp\0\0\0\0\0" + b"a" * 70_000_000),
+    "text named as a property of Pillow": chunk(b"tEXt", b"interlace\x001"),
+}
+
+
+@pytest.mark.parametrize("name", CHUNKS)
+def test_png_is_read_whatever_its_metadata(name, tmp_path):
+    start, end = PNG.index(b"IDAT") - 4, PNG.index(b"IEND") - 4
+    for place in (33, start, end):
+        data = PNG[:place] + CHUNKS[name] + PNG[place:]
+        with processor_time_below(40):
+            assert np.array_equal(pixels_of(data), pixels_of(PNG))
+        (tmp_path / "a.png").write_bytes(data)
+        assert read_file_header(str(tmp_path / "a.png"), ImageLimits())[:2] == ("PNG", (40, 30))
+
+
+@pytest.mark.parametrize("kind", [b"IHDR", b"PLTE"])
+def test_png_with_a_broken_critical_chunk_is_damaged(kind):
+    data = encoded(drawing().quantize(8), "PNG")
+    start = data.index(kind)
+    end = start + 8 + struct.unpack(">I", data[start - 4 : start])[0]
+    assert code(data[: end - 1] + bytes([data[end - 1] ^ 1]) + data[end:]) == "decode_failed"
+
+
+def exif_text() -> bytes:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    data = exif.tobytes()
+    return b"\nexif\n      %d\n%s" % (len(data), data.hex().encode())
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        chunk(b"iTXt", b"XML:com.adobe.xmp\0\0\0\0\0" + XMP),
+        chunk(b"iTXt", b"XML:com.adobe.xmp\0\1\0\0\0" + zlib.compress(XMP)),
+        chunk(b"zTXt", b"Raw profile type exif\0\0" + zlib.compress(exif_text())),
+        chunk(b"tEXt", b"Raw profile type exif\0" + exif_text()),
+        chunk(b"tEXt", b"Software\0x")
+        + chunk(b"eXIf", bytes.fromhex(exif_text().split()[2].decode())[6:]),
+    ],
+    ids=["XMP", "packed XMP", "packed EXIF", "EXIF as text", "EXIF"],
+)
+def test_orientation_in_the_metadata_of_a_png_is_applied(metadata):
+    for place in (PNG.index(b"IDAT") - 4, PNG.index(b"IEND") - 4):
+        turned = pixels_of(PNG[:place] + metadata + PNG[place:])
+        assert np.array_equal(turned, np.rot90(pixels_of(PNG), -1))
+
+
+@pytest.mark.parametrize(
+    ("depth", "colour_type", "row", "transparent", "shown"),
+    [
+        (1, 0, bytes([0b01000000]), (1,), [0, 255]),
+        (2, 0, bytes([0b00011011]), (2,), [0, 85, 255, 255]),
+        (4, 0, bytes([0x3A]), (10,), [51, 255]),
+        (8, 2, bytes([9, 9, 9, 1, 2, 3]), (1, 2, 3), [9, 255]),
+        (16, 2, struct.pack(">6H", 0, 0, 0, 1000, 2000, 3000), (1000, 2000, 3000), [0, 255]),
+    ],
+)
+def test_transparent_value_of_any_depth_is_white(depth, colour_type, row, transparent, shown):
+    header = struct.pack(">IIBBBBB", len(shown), 1, depth, colour_type, 0, 0, 0)
+    chunks = {
+        b"IHDR": header,
+        b"tRNS": struct.pack(f">{len(transparent)}H", *transparent),
+        b"IDAT": zlib.compress(b"\0" + row),
+        b"IEND": b"",
+    }
+    data = PNG[:8] + b"".join(chunk(kind, body) for kind, body in chunks.items())
+    assert pixels_of(data)[0, :, 0].tolist() == shown
+
+
+def segment(marker: int, body: bytes) -> bytes:
+    return struct.pack(">BBH", 0xFF, marker, len(body) + 2) + body
+
+
+SEGMENTS = {
+    "short JFIF": segment(0xE0, b"JFIF\0"),
+    "empty EXIF": segment(0xE1, b"Exif\0\0"),
+    "broken EXIF": segment(0xE1, b"Exif\0\0II*\0\xff\xff\xff\xff"),
+    "short ICC profile": segment(0xE2, b"ICC_PROFILE\0"),
+    "ICC profile without its other parts": segment(0xE2, b"ICC_PROFILE\0\1\x02abc"),
+    "broken Photoshop resources": segment(0xED, b"Photoshop 3.0\x008BIM\4\4"),
+    "20 MB of EXIF": segment(0xE1, b"Exif\0\0II*\0".ljust(65_000, b"x")) * 310,
+    "20 MB of XMP": segment(0xE1, b"http://ns.adobe.com/xap/1.0/\0".ljust(65_000, b"x")) * 310,
+    "20 MB of resources": segment(0xED, b"Photoshop 3.0\0".ljust(65_000, b"x")) * 310,
+}
+
+
+@pytest.mark.parametrize("name", SEGMENTS)
+def test_jpeg_is_read_whatever_its_metadata(name):
+    with processor_time_below(40):
+        assert np.array_equal(pixels_of(JPEG[:2] + SEGMENTS[name] + JPEG[2:]), pixels_of(JPEG))
+
+
+@pytest.mark.parametrize("exif", [b"Exif\0\0II*\0\xff\xff", b"II*\0", b"x", b"MM\0*\0\0\0\x08\xff"])
+def test_webp_is_read_whatever_its_metadata(exif):
+    data = encoded(drawing(), "WEBP", exif=exif, icc_profile=b"rubbish", xmp=b"<x")
+    assert np.array_equal(pixels_of(data), pixels_of(encoded(drawing(), "WEBP")))
+
+
+def comments(text: bytes) -> dict[str, bytes]:
+    """Images of one white pixel, with comments in their headers."""
+    return {
+        "PBM": b"P4\n" + text + b"1 1\n\0",
+        "PGM": b"P5 1\n" + text + b"1\n" + text + b"255\n\xff",
+        "PPM": b"P6\n" + text + b"1 1\n255\n\xff\xff\xff",
+        "plain PBM": b"P1\n" + text + b"1 1\n0",
+        "plain PGM": b"P2\n" + text + b"1 1\n255\n255",
+        "PFM": b"Pf\n" + text + b"1 1\n-1\n" + struct.pack("<f", 255),
+    }
+
+
+@pytest.mark.parametrize("kind", comments(b""))
+@pytest.mark.parametrize("text", [b"", b"# a\r", b"#" + b"a" * 20_000_000 + b"\n", b"#\n" * 10**6])
+def test_comments_of_a_pnm_take_no_time(kind, text):
+    with processor_time_below(40):
+        assert pixels_of(comments(text)[kind]).tolist() == [[[255] * 3]]
+
+
+@pytest.mark.parametrize("head", [b"P4 #", b"P6 1 #", b"P1 #", b"P0CMYK #", b"PyP #"])
+def test_endless_comment_is_no_image(head):
+    with processor_time_below(40):
+        assert code(head + b"a" * 20_000_000) == "not_an_image"
+
+
+def test_pixels_that_look_like_a_comment_are_pixels():
+    assert pixels_of(b"P5\n2 1\n255\n#\n").tolist() == [[[35] * 3, [10] * 3]]
+
+
+@pytest.mark.parametrize("maximum", [1, 100, 255, 1023, 65535])
+def test_values_of_a_pnm_are_scaled_by_its_maximum(maximum):
+    values = np.linspace(0, maximum, 24).astype(">u2" if maximum > 255 else np.uint8)
+    expected = np.rint(values.astype(float) * 255 / maximum)
+    for head, shape in ((b"P5 6 4 %d\n", (4, 6)), (b"P6 2 4 %d\n", (4, 2, 3))):
+        found = pixels_of(head % maximum + values.tobytes()).astype(int)
+        grey = found[..., 0] if len(shape) == 2 else found
+        assert abs(grey - expected.reshape(shape)).max() <= 1
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"\x89PNG\r\n\x1a\n\0\0\0\4CgBI" + bytes(20), "PNG for iOS"),
+        (b"P7\nWIDTH 1\nHEIGHT 1\n", "PAM"),
+        (b"PF\n1 1\n-1.0\n" + bytes(12), "PFM of colours"),
+    ],
+)
+def test_relatives_of_known_formats_are_named(data, words):
+    with pytest.raises(ImageError, match=words) as caught:
+        load_image(data, ImageLimits())
+    assert caught.value.fault.code == "unsupported_format"
+
+
+def test_git_lfs_pointer_is_named_with_its_remedy():
+    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 132735\n"
+    with pytest.raises(ImageError, match="git lfs pull") as caught:
+        load_image(pointer, ImageLimits())
+    assert caught.value.fault.code == "not_an_image"
+
+
+def test_large_metadata_takes_no_memory():
+    packed = zlib.compress(bytes(60 * 2**20), 9)
+    data = PNG[:33] + chunk(b"zTXt", b"x\0\0" + packed) + PNG[33:]
+    tracemalloc.start()
+    try:
+        load_image(data, ImageLimits())
+        assert tracemalloc.get_traced_memory()[1] < 16 * 2**20
+    finally:
+        tracemalloc.stop()

@@ -1,0 +1,126 @@
+"""Runs without a usable row end with 4 before the first step, and plans count usable rows."""
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pytest
+from PIL import Image
+from pyarrow import parquet
+
+from pgcli.cli.main import main
+from tests.support.tiny_paligemma import write_checkpoint
+
+Run = Callable[[str], int]
+FIXED = "--model tiny --workers 0 --device cpu --dtype float32 --steps 2 --batch-size 2 -o out"
+NEW = "--init tiny --workers 0 --device cpu --steps 2 --batch-size 2 -o out"
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch) -> Run:
+    """Runs `pgcli train` in a folder with a random model `tiny` and an image `good.png`."""
+    monkeypatch.chdir(tmp_path)
+    write_checkpoint(tmp_path / "tiny")
+    Image.new("RGB", (20, 20), "red").save("good.png")
+    return lambda words: main(["train", *words.split()])
+
+
+def rows(*names: str, **more: Any) -> list[dict[str, Any]]:
+    known = {"prefix": "caption en", "suffix": "a star", "label": "star", "text": "a star"}
+    return [{"image": name, **known, **more} for name in names]
+
+
+def write(name: str, *lines: dict[str, Any]) -> str:
+    Path(name).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    return name
+
+
+def damaged(kind: str) -> str:
+    """A manifest of images that cannot be read."""
+    whole = Path("good.png").read_bytes()
+    data = {"text": b"no image", "empty": b"", "truncated": whole[: len(whole) - 30]}
+    names = [f"{number}.png" for number in range(60 if kind == "60 missing" else 3)]
+    if kind == "Parquet":
+        cells = [{"bytes": b"no image", "path": name} for name in names]
+        columns = {"image": cells, "prefix": ["caption en"] * 3, "suffix": ["a star"] * 3}
+        parquet.write_table(pyarrow.table(columns), "rows.parquet")
+        return "rows.parquet"
+    for name in names if kind in data else ():
+        Path(name).write_bytes(data[kind])
+    return write("rows.jsonl", *rows(*names))
+
+
+@pytest.mark.parametrize("kind", ["missing", "60 missing", "text", "empty", "truncated", "Parquet"])
+def test_run_without_a_readable_image_is_refused(run, capsys, kind):
+    manifest = damaged(kind)
+    for words in (FIXED, f"{FIXED} --dry-run"):
+        assert run(f"{manifest} {words}") == 4
+        err = capsys.readouterr().err
+        assert "no image of the rows to train on can be read, such as 0.png: " in err
+        assert "has what was trained" not in err
+    assert not Path("out").exists()
+    assert not Path("out.pgcli").exists()
+
+
+@pytest.mark.parametrize("task", ["classify", "contrastive"])
+def test_run_of_other_tasks_without_a_readable_image_is_refused(run, capsys, task):
+    assert run(f"{damaged('text')} --task {task} {NEW}") == 4
+    assert "no image of the rows to train on can be read" in capsys.readouterr().err
+    assert not Path("out").exists()
+
+
+def test_evaluation_without_a_readable_image_is_refused(run, capsys):
+    train = write("train.jsonl", *rows("good.png"))
+    assert run(f"{train} --eval {damaged('text')} --eval-every 1 {FIXED}") == 4
+    assert "no image of the rows to evaluate on can be read" in capsys.readouterr().err
+    write("rows.jsonl")
+    assert run(f"{train} --eval rows.jsonl {FIXED}") == 4
+    assert not Path("out").exists()
+
+
+def test_rows_without_prompts_or_answers_are_no_rows(run, capsys):
+    for name in ("prefix", "suffix"):
+        with open("rows.csv", "w") as file:
+            writer = csv.DictWriter(file, ["image", "prefix", "suffix"])
+            writer.writeheader()
+            known = {"image": "good.png", "prefix": "caption en", "suffix": "a star"}
+            writer.writerow(known | {name: " "})
+        assert run(f"rows.csv {FIXED}") == 4
+        assert "has an image with a prompt and an answer" in capsys.readouterr().err
+    assert run(f"{write('rows.jsonl', *rows('good.png', prefix=' '))} {FIXED}") == 4
+
+
+def test_empty_answers_alone_are_reported(run, capsys):
+    assert run(f"{write('rows.jsonl', *rows('good.png', suffix=''))} {FIXED} --dry-run") == 0
+    assert "all answers are empty: the model learns to say nothing" in capsys.readouterr().err
+
+
+def test_plan_counts_usable_rows(run, capsys):
+    Image.new("RGB", (20, 20), "blue").save("other.png")
+    Path("bad.png").write_bytes(Path("good.png").read_bytes()[:50])
+    names = ("good.png", "other.png", "bad.png", "bad.png", "gone.png")
+    assert run(f"{write('rows.jsonl', *rows(*names))} {FIXED} --dry-run") == 0
+    err = capsys.readouterr().err
+    assert "2 images cannot be read: bad.png: " in err
+    assert "rows: 2 to train on, 0 to evaluate on; 3 have unreadable images" in err
+
+
+def test_run_whose_updates_have_no_image_says_that_nothing_was_trained(run, capsys):
+    """One image can be read, and the only update is of another one."""
+    names = [f"{number}.png" for number in range(9)]
+    write("rows.jsonl", *rows("good.png", *names))
+    words = FIXED.replace("--steps 2 --batch-size 2", "--steps 1 --batch-size 1")
+    assert run(f"rows.jsonl {words}") == 4
+    err = capsys.readouterr().err
+    assert "nothing was trained: no image of its updates could be read" in err
+    assert "has what was trained" not in err
+
+
+def test_complete_run_needs_no_images(run):
+    write("rows.jsonl", *rows("good.png"))
+    assert run(f"rows.jsonl {FIXED}") == 0
+    Path("good.png").unlink()
+    assert run(f"rows.jsonl {FIXED}") == 0
