@@ -212,7 +212,7 @@ def test_equal_ids_of_different_places_are_different_regions(cli):
     ]
 
 
-def test_texts_of_regions_are_turned_with_a_photograph_whose_stored_size_is_stated(cli):
+def test_texts_of_regions_are_turned_with_a_stored_photograph(cli):
     exif = Image.Exif()
     exif[0x0112] = 6  # turned to the right
     Image.new("RGB", (64, 48)).save("a.png", exif=exif)

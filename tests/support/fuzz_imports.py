@@ -62,9 +62,9 @@ def boxes_of(boxes: object) -> Counter[PlainBox]:
 
 
 def rounded(box: PlainBox) -> PlainBox:
-    """The box with corners of three digits, which an import keeps at least."""
+    """The box with corners of three decimals, of the six digits that an import keeps."""
     label, *corners = box
-    left, top, right, bottom = (round(corner, 3) + 0.0 for corner in corners)
+    left, top, right, bottom = (round(float(f"{corner:.6g}"), 3) + 0.0 for corner in corners)
     return label, left, top, right, bottom
 
 

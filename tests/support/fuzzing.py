@@ -37,6 +37,8 @@ from pgcli.records import COLUMNS, Answer, Box, Item, Mask, Span
 from pgcli.rows import RowSchema, json_safe
 from tests.support.awkward import broken_files, drawing, encoded, valid_files
 from tests.support.fuzz_coco import coco, some_coco
+from tests.support.fuzz_labelstudio import labelstudio, some_labelstudio
+from tests.support.fuzz_yolo import some_yolo, yolo
 from tests.support.save_rows import save
 
 Target = Callable[[bytes], None]
@@ -139,6 +141,8 @@ TARGETS: dict[str, Target] = {
     "checkpoints": checkpoints,
     "answers": answers,
     "coco": in_folder(coco),
+    "labelstudio": in_folder(labelstudio),
+    "yolo": in_folder(yolo),
 }
 
 
@@ -276,6 +280,8 @@ SEEDS: dict[str, Callable[[], Iterator[bytes]]] = {
     "checkpoints": some_checkpoints,
     "answers": some_answers,
     "coco": some_coco,
+    "labelstudio": some_labelstudio,
+    "yolo": some_yolo,
 }
 
 

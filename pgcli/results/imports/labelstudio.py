@@ -133,8 +133,8 @@ def task_regions(task: Value, key: str, what: str) -> list[Region] | None:
         results = array(annotation.get("result"), f"{what}: result")
         regions += group_regions([mapping(value, f"{what}: result") for value in results], what)
     inside = [result for region in regions if region.is_in_image for result in region.results]
-    names = {result.get("to_name") for result in inside}
-    images = sorted(name for name in names if isinstance(name, str))
+    names = (result.get("to_name") for result in inside)
+    images = sorted({name for name in names if isinstance(name, str)})
     if len(images) > 1:
         raise InvalidValue(f"{what} has regions of several images: {', '.join(images)}")
     return regions
