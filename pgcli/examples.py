@@ -6,6 +6,7 @@ Training, the truth of `eval` and imports read the same columns, in the same ord
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -87,7 +88,7 @@ class ExampleColumns:
             read_answers(self._named(answered[0], row[answered[0]])) if answered else (),
             boxes,
             read_masks(row.get("masks"), where),
-            tuple(tuple(names) for names in (asked, [*answered[:1], *others]) if len(names) > 1),
+            tuple(tuple(names) for names in (asked, [*answered[:1], *others]) if names),
         )
 
     def _named(self, column: str, value: Any) -> Any:
@@ -115,10 +116,16 @@ def one_of(names: Sequence[str]) -> str:
 
 
 def note_of_choices(choices: Mapping[tuple[str, ...], int]) -> str:
-    """`'suffix' is read, not 'answers' (2 rows)`, by the number of rows of each choice."""
+    """`'suffix' is read, not 'answers' (2 rows); 'answers' is read (1 row)`, by the number of rows
+    of each choice; empty where all rows have one column of prompts and one of answers.
+    """
+    kinds = Counter(names[0] in PROMPT_COLUMNS for names in choices)
     return "; ".join(
-        f"{names[0]!r} is read, not {one_of([*map(repr, names[1:])])} ({count(rows, 'row')})"
+        f"{names[0]!r} is read"
+        + (f", not {one_of([*map(repr, names[1:])])}" if len(names) > 1 else "")
+        + f" ({count(rows, 'row')})"
         for names, rows in choices.items()
+        if len(names) > 1 or kinds[names[0] in PROMPT_COLUMNS] > 1
     )
 
 

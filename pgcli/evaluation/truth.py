@@ -68,11 +68,8 @@ class Truths:
 
     def notes(self) -> Iterator[tuple[str, str]]:
         """What was read in one of several ways, and a hint at the other ones."""
-        if self.choices:
-            yield (
-                note_of_choices(self.choices),
-                "--answer-column and --prompt-column name the columns that are read",
-            )
+        if note := note_of_choices(self.choices):
+            yield note, "--answer-column and --prompt-column name the columns that are read"
         if self.repeated:
             rows = count(self.repeated, "row")
             yield (

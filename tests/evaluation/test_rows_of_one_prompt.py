@@ -234,9 +234,13 @@ def test_columns_that_are_read_before_others_are_reported(cli):
     truth = write("truth.jsonl", known[:2])
     code, out, err = cli("eval", rows, "--truth", truth, "--metric", "exact", "--only-common")
     assert (code, "0.5000" in out) == (0, True)
-    assert "truth.jsonl: 'suffix' is read, not 'answers' or 'caption' (1 row)" in err
+    said = "'suffix' is read, not 'answers' or 'caption' (1 row); 'answers' is read (1 row)"
+    assert f"truth.jsonl: {said}" in err
     _, _, err = cli("eval", rows, "--truth", truth, "--answer-column", "answers", "--only-common")
     assert "is read, not" not in err
+    truth = write("truth.jsonl", [{"id": "a", "suffix": "red"}, *known[1:2]])
+    _, _, err = cli("eval", rows, "--truth", truth, "--metric", "exact")
+    assert "'suffix' is read (1 row); 'answers' is read (1 row)" in err
     truth = write("truth.jsonl", known[2:])
     _, _, err = cli("eval", rows, "--truth", truth, "--metric", "exact")
     assert "'prefix' is read, not 'prompt' (1 row)" in err

@@ -16,7 +16,7 @@ from pgcli.checkpoints.find import BUILTIN
 from pgcli.cli.main import main
 from pgcli.engine.loader import read_tokenizer
 from pgcli.errors import NoInputError, UsageError
-from pgcli.examples import ExampleColumns
+from pgcli.examples import ExampleColumns, note_of_choices
 from pgcli.images import ImageLimits
 from pgcli.images.files import item_bytes
 from pgcli.inputs import ReadOptions
@@ -309,6 +309,16 @@ def test_sizes_are_those_of_upright_images(store):
     Image.new("RGB", (100, 200)).save("turned.jpg", exif=exif)
     row = {"image": "turned.jpg", "prefix": "detect star", "boxes": [STAR]}
     assert answers(store, write_lines("rows.jsonl", row))[0].target == STAR_TEXT
+
+
+def test_columns_that_were_read_before_others_are_counted(store):
+    row = {"image": "a.png", "prefix": "what?", "suffix": "a star", "caption": "a big star"}
+    other = {"image": "b.png", "prefix": "what?", "answer": "a cross"}
+    reader = RowReader()
+    reader.read([write_lines("rows.jsonl", row, other)], ReadOptions(), TrainingRows(store))
+    assert note_of_choices(reader.choices) == (
+        "'suffix' is read, not 'caption' (1 row); 'answer' is read (1 row)"
+    )
 
 
 def test_several_answers_are_one_row_with_the_most_frequent(store):
