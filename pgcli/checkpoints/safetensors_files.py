@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 from reprlib import repr as brief
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -46,22 +46,15 @@ class TensorInfo:
     nbytes: int
 
 
+def read_metadata(file: Path) -> dict[str, str]:
+    """The metadata in a file's header; InvalidCheckpoint if the file is not valid safetensors."""
+    metadata: dict[str, str] = _read_header(file)[1].get("__metadata__", {})
+    return metadata
+
+
 def read_headers(file: Path) -> Iterator[TensorInfo]:
     """The tensors in a file's header; InvalidCheckpoint if the file is not valid safetensors."""
-    try:
-        with open_model_file(file) as stream:
-            length = int.from_bytes(stream.read(8), "little")
-            if MAX_HEADER_BYTES < length <= os.fstat(stream.fileno()).st_size:
-                raise InvalidCheckpoint(f"{file.name} has a header of {length:,} bytes")
-            with safe_open(descriptor_path(stream), framework="pt", device="cpu"):
-                pass
-            header = json.loads(stream.read(length))
-    except OSError as error:
-        raise unreadable(file, error) from error
-    except (SafetensorError, ValueError) as error:
-        raise InvalidCheckpoint(
-            f"{file} is not an intact safetensors file: {error}", hint=damage_hint(file)
-        ) from error
+    length, header = _read_header(file)
     header.pop("__metadata__", None)
     for name, entry in header.items():
         if len(name) > MAX_NAME_LENGTH or len(entry["shape"]) > MAX_DIMENSIONS:
@@ -70,6 +63,24 @@ def read_headers(file: Path) -> Iterator[TensorInfo]:
         yield TensorInfo(
             name, file, tuple(entry["shape"]), entry["dtype"], 8 + length + start, end - start
         )
+
+
+def _read_header(file: Path) -> tuple[int, dict[str, Any]]:
+    """The length of a file's header, and its values."""
+    try:
+        with open_model_file(file) as stream:
+            length = int.from_bytes(stream.read(8), "little")
+            if MAX_HEADER_BYTES < length <= os.fstat(stream.fileno()).st_size:
+                raise InvalidCheckpoint(f"{file.name} has a header of {length:,} bytes")
+            with safe_open(descriptor_path(stream), framework="pt", device="cpu"):
+                pass
+            return length, json.loads(stream.read(length))
+    except OSError as error:
+        raise unreadable(file, error) from error
+    except (SafetensorError, ValueError) as error:
+        raise InvalidCheckpoint(
+            f"{file} is not an intact safetensors file: {error}", hint=damage_hint(file)
+        ) from error
 
 
 def check_dtype(tensor: TensorInfo, allowed: Collection[str] = WEIGHT_DTYPES) -> None:

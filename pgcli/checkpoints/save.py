@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -135,6 +136,7 @@ def write_files(
     tensors: dict[str, torch.Tensor],
     *,
     names: tuple[str, str] = ("config.json", "model.safetensors"),
+    metadata: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Write the values and the tensors to the files of these names, each replaced as a whole.
 
@@ -145,7 +147,7 @@ def write_files(
     unfinished = folder / f".{weights}.part"
     ordered = dict(sorted(tensors.items()))
     specs = [TensorSpec(name, tensor.dtype, tensor.shape) for name, tensor in ordered.items()]
-    write_tensors(unfinished, specs, ordered.values(), {"format": "pt"})
+    write_tensors(unfinished, specs, ordered.values(), {"format": "pt", **metadata})
     unfinished.replace(folder / weights)
     unfinished = folder / f".{config}.part"
     unfinished.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")

@@ -88,7 +88,7 @@ def load(
     unknown tensor, another shape, an unsupported dtype, a broken file. A stored LM head that
     differs from the embedding is loaded even if the config says that they are tied.
     """
-    stored = _find_tensors(folder, PALIGEMMA)
+    stored = find_tensors(folder, PALIGEMMA)
     model = meta_model(replace(config, tied=config.tied and HEAD not in stored))
     _check_tensors(stored, param_slices(model), PALIGEMMA)
     if config.tied and HEAD in stored and tensors_equal(stored[HEAD], stored[EMBEDDING]):
@@ -109,7 +109,7 @@ def load_encoder(
 
     Raises as `load`.
     """
-    stored, model = _find_tensors(folder, names), meta_encoder(config)
+    stored, model = find_tensors(folder, names), meta_encoder(config)
     _check_tensors(stored, param_slices(model, names), names)
     return _read_weights(model, stored, names, dtype, device)
 
@@ -164,7 +164,7 @@ def _allocate(model: nn.Module, dtype: torch.dtype, device: torch.device | str) 
             setattr(module, name, nn.Parameter(memory, requires_grad=False))
 
 
-def _find_tensors(folder: Path, names: TensorNames) -> dict[str, TensorInfo]:
+def find_tensors(folder: Path, names: TensorNames) -> dict[str, TensorInfo]:
     """The stored tensors by the model's names for them."""
     tensors: dict[str, TensorInfo] = {}
     for file in weight_files(folder):

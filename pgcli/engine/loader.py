@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from pgcli.checkpoints import adapters, mask_decoder, weights
+from pgcli.checkpoints.base_model import warn_of_another_base
 from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import Checkpoint, own_mask_decoder
 from pgcli.checkpoints.preprocessing import read_preprocessing
@@ -66,6 +67,7 @@ def load(
         model = weights.load(folder, config, dtype=chosen_dtype, device=chosen_device)
         if adapter is not None:
             adapters.merge(model, adapter.folder)
+            warn_of_another_base(adapter, checkpoint)
         optimize_for_device(model, quantize)
     free = free_bytes(chosen_device)
     budget = MemoryBudget(config, chosen_dtype.itemsize, chosen_device.type, free)

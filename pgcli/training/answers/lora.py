@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from pgcli.checkpoints import adapters
+from pgcli.checkpoints.base_model import FINGERPRINT
 from pgcli.checkpoints.families.paligemma import NAMES_OF_MODULES
 from pgcli.checkpoints.save import write_files
 from pgcli.checkpoints.weight_files import ADAPTER_CONFIG, ADAPTER_WEIGHTS
@@ -147,10 +148,12 @@ def save_adapter(
     *,
     base_model: str,
     revision: str | None = None,
+    fingerprint: str | None = None,
 ) -> None:
     """Write `adapter_config.json` and `adapter_model.safetensors`, as PEFT writes and reads them.
 
-    `base_model` and `revision` name the checkpoint that the adapter was trained on.
+    `base_model` and `revision` name the checkpoint that the adapter was trained on, and the
+    `fingerprint` identifies its weights.
     """
     tensors = {}
     for layer, module in _adapted(model):
@@ -160,7 +163,9 @@ def save_adapter(
             for kind, matrix in adapter.named_parameters():
                 tensors[f"{hub}{kind}.weight"] = matrix.detach().to("cpu").contiguous()
     values = _peft_values(settings, base_model, revision)
-    write_files(folder, values, tensors, names=(ADAPTER_CONFIG, ADAPTER_WEIGHTS))
+    metadata = {} if fingerprint is None else {FINGERPRINT: fingerprint}
+    names = (ADAPTER_CONFIG, ADAPTER_WEIGHTS)
+    write_files(folder, values, tensors, names=names, metadata=metadata)
 
 
 def load_adapter(model: PaliGemma, folder: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from pgcli.checkpoints import weights
+from pgcli.checkpoints.base_model import fingerprint_of, warn_of_another_base
 from pgcli.checkpoints.config import read_config
 from pgcli.checkpoints.find import Checkpoint
 from pgcli.checkpoints.model_description import read_description
@@ -142,13 +143,16 @@ def make_answer_task(inputs: TaskInputs) -> AnswerTask:
     else:
         add_lora(model, options.lora, options.seed)
         if options.adapter is not None:
-            load_adapter(model, Path(options.adapter))
+            adapter = Checkpoint(options.adapter, Path(options.adapter))
+            warn_of_another_base(adapter, plan.checkpoint)
+            load_adapter(model, adapter.folder)
         save = partial(
             save_adapter,
             model,
             options.lora,
             base_model=plan.checkpoint.name,
             revision=plan.checkpoint.revision,
+            fingerprint=fingerprint_of(folder),
         )
     micro_batches = plan.micro_batches()
     if plan.computes_twice:
