@@ -20,6 +20,19 @@ STRING, NULL = pyarrow.string(), pyarrow.null()
 #: What pyarrow raises for values without a common type, or of a type that is too narrow.
 MISMATCHES = (pyarrow.ArrowException, ValueError, TypeError, OverflowError)
 
+TYPES_HINT = "convert the column; another -o starts anew, --overwrite writes all rows again"
+MAX_SHOWN = 60  # characters of a value in a message
+#: Types whose values may have each other's types, where these hold them.
+KINDS: Sequence[Sequence[Any]] = (
+    (types.is_integer, types.is_floating, types.is_decimal),
+    (types.is_string, types.is_large_string, types.is_string_view),
+    (types.is_binary, types.is_large_binary, types.is_fixed_size_binary, types.is_binary_view),
+    (types.is_date,),
+    (types.is_time,),
+    (types.is_duration,),
+)
+LISTS = (types.is_list, types.is_large_list, types.is_fixed_size_list)
+
 
 def common_type(kinds: Iterable[pyarrow.DataType], *, exact: bool = False) -> pyarrow.DataType:
     """The type that values of all these types are promoted to; text if there is none.
@@ -87,8 +100,72 @@ def cast_column(column: Column, kind: pyarrow.DataType) -> Column:
         return column
     if kind != STRING:
         return column.cast(kind)
+    return as_text(values_of(column))
+
+
+class UnfitValue(ValueError):
+    """A value that does not fit into the type that its column has elsewhere."""
+
+    def __init__(self, name: str, column: Column, kind: pyarrow.DataType):
+        rows = range(len(column))
+        self.row = next(n for n in rows if not fits(column.slice(n, 1), kind))
+        value = json_text(json_safe(values_of(column.slice(self.row, 1))[0]))
+        shown = value if len(value) <= MAX_SHOWN else f"{value[: MAX_SHOWN - 1]}…"
+        super().__init__(
+            f"the column {name!r} has {shown}, of type {column.type}, and the files of the output "
+            f"have {kind}"
+        )
+
+
+def fit_table(table: pyarrow.Table, schema: pyarrow.Schema) -> pyarrow.Table:
+    """The table with the columns of the schema; those that it lacks are null. Raises UnfitValue."""
+    for field in schema:
+        if field.name in table.column_names and not fits(column := table[field.name], field.type):
+            raise UnfitValue(field.name, column, field.type)
+    return cast_table(table, schema)
+
+
+def fits(column: Column, kind: pyarrow.DataType) -> bool:
+    """Whether each value is of the same kind as those of the type, and has it unchanged.
+
+    A boolean is no number, and text is none; every value is a text.
+    """
+    if column.type in (kind, NULL) or kind == STRING:
+        return True
+    try:
+        values = values_of(column)
+        if not any(value is not None for value in values):
+            return True
+        return is_same_kind(column.type, kind) and (
+            json_safe(values_of(cast_column(column, kind).cast(column.type))) == json_safe(values)
+        )
+    except MISMATCHES:
+        return False
+
+
+def is_same_kind(first: pyarrow.DataType, second: pyarrow.DataType) -> bool:
+    """Whether values of both types are numbers, or both texts, and so on."""
+    if NULL in (first, second):
+        return True
+    if types.is_dictionary(first) or types.is_dictionary(second):
+        plain = [kind.value_type if types.is_dictionary(kind) else kind for kind in (first, second)]
+        return is_same_kind(*plain)
+    if types.is_struct(first) and types.is_struct(second):
+        names = {field.name for field in first} & {field.name for field in second}
+        return all(is_same_kind(first.field(name).type, second.field(name).type) for name in names)
+    if types.is_timestamp(first) and types.is_timestamp(second):
+        return (first.tz is None) == (second.tz is None)
+    if all(any(is_list(kind) for is_list in LISTS) for kind in (first, second)):
+        return is_same_kind(first.value_type, second.value_type)
+    return first == second or any(
+        all(any(is_kind(kind) for is_kind in kinds) for kind in (first, second)) for kinds in KINDS
+    )
+
+
+def values_of(column: Column) -> list[Any]:
+    """The values of a column, as `to_values` has them."""
     chunks = column.chunks if isinstance(column, pyarrow.ChunkedArray) else [column]
-    return as_text(chain.from_iterable(map(to_values, chunks)))
+    return list(chain.from_iterable(map(to_values, chunks)))
 
 
 def cast_table(table: pyarrow.Table, schema: pyarrow.Schema) -> pyarrow.Table:

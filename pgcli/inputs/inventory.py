@@ -16,7 +16,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pgcli.arrow_types import STRING, Kinds, add_kinds, as_text, cast_table, common_type
+from pgcli.arrow_types import (
+    STRING,
+    TYPES_HINT,
+    Kinds,
+    UnfitValue,
+    add_kinds,
+    as_text,
+    cast_table,
+    common_type,
+    fit_table,
+)
 from pgcli.errors import ManifestError, UsageError
 from pgcli.inputs.file_table import (
     BELOW,
@@ -133,6 +143,8 @@ class Inventory:
             inventory._check_ids(scan.hashes, len(before))
             if scan.has_unnamed and inventory.total is not None:
                 inventory._check_indices()
+        if recorded and options.keep and options.fixes_types:
+            inventory._check_kept(len(before))
         return inventory
 
     @classmethod
@@ -228,7 +240,8 @@ class Inventory:
         Text where they are not known, and where nothing else holds the values of all files.
         """
         kinds: Kinds = {}
-        for table in self._each_table() if self._options.keep else ():
+        end = len(self.generations[0]) if self._options.fixes_types and self.generations else None
+        for table in self._each_table(stop=end) if self._options.keep else ():
             add_kinds(kinds, table.kept_schema)
         if not kinds:
             kinds = {column.output: [STRING] for column in named_columns(self._options.keep)}
@@ -239,9 +252,12 @@ class Inventory:
             ]
         )
 
-    def _each_table(self) -> Iterator[Table]:
+    def _each_table(self, start: int = 0, stop: int | None = None) -> Iterator[Table]:
+        """The tables of some records that have rows."""
         numbers = np.flatnonzero((self._kinds == TABLE) & (self._rows > 0))
-        return map(self._table, numbers.tolist())
+        return (
+            self._table(n) for n in numbers.tolist() if start <= n and (stop is None or n < stop)
+        )
 
     def _table(self, number: int) -> Table:
         """The table of a record; the last few stay open, so that reading them goes on."""
@@ -344,26 +360,50 @@ class Inventory:
     def kept_table(self, start: int, stop: int) -> pa.Table:
         """The kept columns of the items from `start` to before `stop`, of the types of the schema.
 
-        Raises ManifestError.
+        Raises ManifestError, and UsageError for a value that does not fit.
         """
         schema = self.kept_schema
         tables = [schema.empty_table()]
         for number, row, items in self._blocks(start, stop):
-            known = None
+            known, own = None, schema
             if self._kinds[number] == TABLE:
-                known = self._table(number).kept_arrays(row, row + len(items))
+                table = self._table(number)
+                known, own = table.kept_arrays(row, row + len(items)), table.kept_schema
             if known is None:
                 rows = [item.kept for item in self._items(items.start, items.stop, images=False)]
-                columns = {name: [row.get(name) for row in rows] for name in schema.names}
+                columns = {name: [row.get(name) for row in rows] for name in own.names}
                 known = pa.table(
                     [
                         as_text(columns[name]) if kind == STRING else pa.array(columns[name], kind)
-                        for name, kind in zip(schema.names, schema.types, strict=True)
+                        for name, kind in zip(own.names, own.types, strict=True)
                     ],
-                    schema=schema,
+                    schema=own,
                 )
-            tables.append(cast_table(known, schema))
+            is_later = self._options.fixes_types and number >= len(self.generations[0])
+            try:
+                tables.append((fit_table if is_later else cast_table)(known, schema))
+            except UnfitValue as problem:
+                shown = f"{self._shown(number)}, row {row + problem.row + 1}"
+                raise UsageError(f"{shown}: {problem}", hint=TYPES_HINT) from problem
         return pa.concat_tables(tables)
+
+    def _check_kept(self, first: int) -> None:
+        """Raise UsageError for kept values of the records from one on that do not fit."""
+        schema = self.kept_schema
+        for table in self._each_table(first):
+            if new := [name for name in table.kept_schema.names if name not in schema.names]:
+                raise UsageError(
+                    f"{table.name} has the column {new[0]!r}, which --keep '*' copies, and the "
+                    "files of the output have none",
+                    hint=TYPES_HINT,
+                )
+        for number in range(first, len(self._kinds)):
+            items = self._range(number)
+            if self._kinds[number] == TABLE and items:
+                own = self._table(number).kept_schema
+                if any(own.field(name).type != schema.field(name).type for name in own.names):
+                    for start in range(items.start, items.stop, BLOCK):
+                        self.kept_table(start, min(start + BLOCK, items.stop))
 
     def find(self, row_id: str) -> Item | None:
         """The first item of an id."""

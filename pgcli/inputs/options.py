@@ -91,10 +91,11 @@ class ReadOptions:
     id; with `allows_nulls` a null in `fields` is a value, and not an error of its row. Items have
     prompts of their own with `requires_prompts`; a manifest with prompts is an error with
     `refuses_prompts`, a row with a region with `refuses_regions`. URLs are read with `url_reader`
-    and refused without it. Relative names are of the `folder`, without one of the current folder.
-    `spool` reads standard input to its end first, so that its items are counted. Messages and
-    options call a prompt by `prompt_noun`. `track` is called with the number of items that were
-    counted since its last call.
+    and refused without it. With `fixes_types` kept columns have the types of the first generation
+    of the input, and what does not fit is an error. Relative names are of the `folder`, without one
+    of the current folder. `spool` reads standard input to its end first, so that its items are
+    counted. Messages and options call a prompt by `prompt_noun`. `track` is called with the number
+    of items that were counted since its last call.
     """
 
     image_column: str = "image"
@@ -111,6 +112,7 @@ class ReadOptions:
     choices_column: str | None = None
     refuses_regions: bool = False
     null_separated: bool = False
+    fixes_types: bool = False
     names: NameFilter = ALL_NAMES
     allow_outside_root: bool = False
     url_reader: Reader | None = None

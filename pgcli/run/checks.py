@@ -38,6 +38,11 @@ def is_stream(request: RunRequest) -> bool:
     return output.output == "-" or output_format(output.output, output.format) == TEXT
 
 
+def is_folder(request: RunRequest) -> bool:
+    """Whether the output is a folder of files."""
+    return request.output.output.endswith(FOLDER)
+
+
 def shard_of(request: RunRequest) -> Shard | None:
     """The part of the rows that this process computes."""
     name = request.input.shard
@@ -77,6 +82,7 @@ def read_options(
         names=options.names,
         allow_outside_root=options.allow_outside_root,
         url_reader=options.url_reader,
+        fixes_types=is_folder(request),
         folder="" if request.input_folder == current_folder() else request.input_folder,
         spool=spool,
         **more,

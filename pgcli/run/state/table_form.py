@@ -13,7 +13,8 @@ from typing import Any, BinaryIO
 
 import pyarrow
 
-from pgcli.errors import OutputExists, OutputFailed
+from pgcli.arrow_types import TYPES_HINT, UnfitValue, fit_table
+from pgcli.errors import OutputExists, OutputFailed, UsageError
 from pgcli.output import PART, part_name
 from pgcli.output.promote import ReadTables
 from pgcli.output.schema import MISMATCHES, rows_table
@@ -52,6 +53,7 @@ class TableForm:
         self._waiting: dict[int, list[Segment]] = {}
         self._ready = Coverage([])  # rows in files of the output, and in those that are waiting
         self._file: OpenFile | None = None
+        self._types: pyarrow.Schema | None = None
 
     # the rows that are there
 
@@ -215,17 +217,38 @@ class TableForm:
         return errors
 
     def _table(self, rows: list[Mapping[str, Any]], first: int) -> pyarrow.Table:
-        """Rows as a table with their kept columns. Raises OutputExists if values do not fit."""
+        """Rows as a table with their kept columns.
+
+        Raises OutputExists, or UsageError for kept values of standard input, if one does not fit.
+        """
         context = self._context
         kept = context.kept(first, first + len(rows))
+        types = self._kept_types() if kept is None and context.schema.keep else None
         dim = context.record().model.get("embedding_dim")
         try:
-            return rows_table(rows, context.schema, kept, dim)
+            table = rows_table(rows, context.schema, kept, dim)
+            return table if types is None else fit_table(table, types)
+        except UnfitValue as problem:
+            raise UsageError(
+                f"row {first + problem.row + 1:,}: {problem}", hint=TYPES_HINT
+            ) from problem
         except MISMATCHES as problem:
             raise OutputExists(
                 f"a kept column now has values of another type: {problem}",
                 hint="another -o starts anew; --overwrite replaces it",
             ) from problem
+
+    def _kept_types(self) -> pyarrow.Schema | None:
+        """The types of the columns in the first file of a folder; None as long as it has none."""
+        if self._name or not self._parts:
+            return None
+        if self._types is None:
+            stream = open_stream(self._store, self._name_of(min(self._parts)))
+            if stream is None:
+                raise removed(self._label(min(self._parts)))
+            with stream:
+                self._types = self._format.read_schema(stream).remove_metadata()
+        return self._types
 
     def _merged(self, segment: Segment, lines: Mapping[int, bytes]) -> Iterator[pyarrow.Table]:
         """The rows of a file as tables, with lines in place of some of them."""
