@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy
 import pytest
+import yaml
+from PIL import Image
 
 from pgcli.records import Mask
 from pgcli.rle import encode
@@ -23,9 +25,13 @@ from tests.support.exporting import (
     exported,
     overlap,
     plain,
+    read_rows,
     saved,
     shape,
 )
+from tests.support.fuzz_imports import SIZES as IMPORT_SIZES
+from tests.support.fuzz_labelstudio import STROKE, bounds, corners, decoded
+from tests.support.fuzz_yolo import some_yolo, write_folder, yolo_boxes
 from tests.support.supervision_lines import detections
 
 HEAVY = "hundreds of megabytes: tested in a separate environment"
@@ -164,9 +170,7 @@ def test_label_studio_sdk_accepts_tasks_with_the_documented_interface(
     pytest.importorskip("label_studio_sdk", reason=HEAVY)
     from label_studio_sdk.label_interface import LabelInterface
 
-    page = (Path(__file__).parents[2] / "docs" / "results.md").read_text(encoding="utf-8")
-    (text,) = re.findall(r"```xml\n(.*?)```", page, flags=re.DOTALL)
-    interface = LabelInterface(text.replace("star", "dog").replace("circle", "cat"))
+    interface = LabelInterface(labelling_interface())
     interface.validate()
     captions = saved(tmp_path / "captions.jsonl", captioned(folder, "one", "", "three"))
     for file, kinds in ((masks, {"polygonlabels", "rectanglelabels"}), (captions, {"textarea"})):
@@ -177,6 +181,79 @@ def test_label_studio_sdk_accepts_tasks_with_the_documented_interface(
             assert interface.validate_task({"data": task["data"]})
             for prediction in task["predictions"]:
                 assert interface.validate_prediction(prediction, return_errors=True) == []
+
+
+def labelling_interface() -> str:
+    """That of the documentation, with the labels of these rows."""
+    page = (Path(__file__).parents[2] / "docs" / "results.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"```xml\n(.*?)```", page, flags=re.DOTALL)
+    return str(text).replace("star", "dog").replace("circle", "cat")
+
+
+def test_label_studio_converter_makes_coco_of_an_export(cli, masks, tmp_path):
+    pytest.importorskip("label_studio_sdk", reason=HEAVY)
+    from label_studio_sdk.converter.converter import Converter
+
+    exported(cli, masks, "labelstudio", tmp_path / "tasks.json")
+    tasks = json.loads((tmp_path / "tasks.json").read_text())
+    for number, task in enumerate(tasks):
+        annotation = task.pop("predictions")[0] | {"id": number, "created_at": ""}
+        task |= {"id": number, "annotations": [annotation]}
+    (tmp_path / "annotated.json").write_text(json.dumps(tasks))
+    converter = Converter(labelling_interface(), str(tmp_path), download_resources=False)
+    converter.convert_to_coco(str(tmp_path / "annotated.json"), str(tmp_path), is_dir=False)
+    made = json.loads((tmp_path / "result.json").read_text())
+    names = {one["id"]: one["name"] for one in made["categories"]}
+    boxes = [box for row in read_rows(masks) for box in row["boxes"]]
+    for annotation, box in zip(made["annotations"], boxes, strict=True):
+        left, top, width, height = annotation["bbox"]
+        assert names[annotation["category_id"]] == box["label"]
+        found = (left, top, left + width, top + height)
+        known = [box[name] for name in ("xmin", "ymin", "xmax", "ymax")]
+        assert found == pytest.approx(known, abs=1e-3)
+
+
+def test_oracle_of_label_studio_agrees_with_its_converter():
+    pytest.importorskip("label_studio_sdk", reason=HEAVY)
+    from label_studio_sdk.converter.brush import decode_rle
+    from label_studio_sdk.converter.utils import convert_annotation_to_yolo_obb
+
+    assert decode_rle(STROKE).tolist() == decoded(STROKE)
+    for degrees in (0, 33, 90, -45, 400):
+        for width, height in ((30, 40), (-30, 12.5)):
+            value = {"x": 20, "y": 30, "width": width, "height": height, "rotation": degrees}
+            size = {"original_width": 64, "original_height": 48}
+            points = convert_annotation_to_yolo_obb(value | size, normalize=False)
+            assert corners(value, 64, 48) == pytest.approx(bounds(points))
+
+
+def test_oracle_of_yolo_agrees_with_ultralytics(ultralytics, tmp_path):
+    from ultralytics.data.utils import verify_image_label
+
+    for number, data in enumerate(some_yolo()):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        write_folder(folder, data)
+        known = yaml.safe_load((folder / "data.yaml").read_text())
+        points, dimensions = known.get("kpt_shape", (0, 0))
+        expected = yolo_boxes(folder / "data.yaml")
+        is_read = []
+        for name, (width, height) in IMPORT_SIZES.items():
+            Image.new("RGB", (width, height)).save(folder / name)
+            labels = str((folder / name).with_suffix(".txt"))
+            options = ("", points > 0, 2, points, dimensions, False)
+            rows = verify_image_label((str(folder / name), labels, *options))[1]
+            is_read.append(rows is not None)
+            if expected is not None and rows is not None:
+                x, y, across, down = (rows[:, 1:] * [width, height, width, height]).T
+                edges_n4 = numpy.stack(
+                    [x - across / 2, y - down / 2, x + across / 2, y + down / 2], 1
+                )
+                read_n4 = numpy.clip(edges_n4, 0, [width, height, width, height])
+                boxes = sorted(box[1:] for box in expected[name])
+                for box, own in zip(sorted(read_n4.tolist()), boxes, strict=True):
+                    assert own == pytest.approx(box, abs=1e-3)
+        assert all(is_read) == (expected is not None)
 
 
 # supervision
