@@ -82,12 +82,19 @@ class ExampleColumns:
         texts = {name: str(row[name]) for name in prompts if is_text(row.get(name))}
         asked = [name for name, text in texts.items() if text.strip()] or [*texts][:1]
         answered = [name for name in answers if row.get(name) is not None]
+        masks = read_masks(row.get("masks"), where)
+        if masks and len(masks) != len(boxes or ()):
+            numbers = f"{count(len(masks), 'mask')} for {count(len(boxes or ()), 'box')}"
+            raise UsageError(
+                f"{where}: 'masks' has {numbers}",
+                hint="a mask, or null, for each box",
+            )
         others = [name for name in answered[1:] if row[name] != row[answered[0]]]
         return Example(
             texts[asked[0]] if asked else None,
             read_answers(self._named(answered[0], row[answered[0]])) if answered else (),
             boxes,
-            read_masks(row.get("masks"), where),
+            masks,
             tuple(tuple(names) for names in (asked, [*answered[:1], *others]) if names),
         )
 

@@ -244,3 +244,11 @@ def test_columns_that_are_read_before_others_are_reported(cli):
     truth = write("truth.jsonl", known[2:])
     _, _, err = cli("eval", rows, "--truth", truth, "--metric", "exact")
     assert "'prefix' is read, not 'prompt' (1 row)" in err
+
+
+def test_masks_that_are_not_one_for_each_box_are_refused(cli):
+    runs = encode(numpy.ones((HEIGHT, WIDTH), bool))
+    mask = {"size": [HEIGHT, WIDTH], "counts": runs.counts}
+    boxes = [pixels(FIRST), pixels(SECOND)]
+    truth = write("truth.jsonl", [{"id": "a.png", "boxes": boxes, "masks": [mask]}])
+    assert "has 1 mask for 2 boxes" in refused(cli, found(), "--truth", truth)

@@ -12,12 +12,15 @@ from pgcli.inputs import ReadOptions
 from pgcli.parsing import boxes, text_spans
 from pgcli.records import Answer, DecodedImage, Item, unanswered
 from pgcli.rows import RowSchema
+from pgcli.tasks import MAX_NEW_TOKENS as LIMITS
 from pgcli.training.answers.evaluation import Key, TrueAnswers
 from pgcli.training.data import ImageBatch
 from pgcli.training.rows import RowStore, TrainingRow, TrainingRows
 from pgcli.training.sources import RowReader
 from tests.support.evaluating import evaluate, write
-from tests.support.exporting import SIZES, make_images
+from tests.support.exporting import SIZES, make_images, read_rows
+from tests.support.tiny_paligemma import write_checkpoint
+from tests.support.training_data import draw
 
 BOX = "<loc0100><loc0100><loc0500><loc0500> star"
 ELSEWHERE = "<loc0600><loc0600><loc0900><loc0900> star"
@@ -146,3 +149,45 @@ def test_measures_are_those_of_eval_on_the_same_answers(cli, tmp_path, monkeypat
     assert {"ap", "cider", "anls", "exact"} & known.keys() == {"ap", "cider", "anls"}
     assert 0 < known["ap"] < 1
     store.close()
+
+
+def test_evaluation_of_a_run_has_the_values_of_eval(tmp_path, monkeypatch, cli):
+    """Of the answers that `ask` gives with what was trained; a random model answers at random."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        "pgcli.training.answers.evaluation.MAX_NEW_TOKENS", dict.fromkeys(LIMITS, 9)
+    )
+    write_checkpoint(tmp_path / "tiny")
+    for number in range(6):
+        draw(tmp_path / f"{number}.png", number)
+    close = {"label": "a", "xmin": 3.21, "ymin": 4.37, "xmax": 20.64, "ymax": 14.58}
+    write(
+        "train.jsonl",
+        [{"image": f"{n}.png", "prefix": "which?", "suffix": "red"} for n in range(2)],
+    )
+    rows: list[dict[str, Any]] = []
+    for number in range(2, 6):
+        known = {"image": f"{number}.png"}
+        rows += [known | {"prefix": "which?", "suffix": "red"}]
+        rows += [known | {"prefix": "detect a", "boxes": [close] * (number % 2)}]
+        rows += [known | {"prefix": "caption en", "suffix": f"a {number}"}] * 2
+    write("eval.jsonl", rows)
+    fixed = "--workers 0 --device cpu --dtype float32 -q"
+    learned = "--method full --steps 1 --batch-size 2 --eval eval.jsonl --eval-every 1 -o out"
+    code, _, err = cli(f"train train.jsonl --model tiny {learned} {fixed}")
+    assert code == 0, err
+    (line,) = read_rows("out/metrics.jsonl")
+    asked = [one for number, one in enumerate(rows) if number % 4 != 3]
+    write("asked.jsonl", [{"image": one["image"], "prompt": one["prefix"], "id": f"{n}"}
+                          for n, one in enumerate(asked)])  # fmt: skip
+    assert cli(f"ask asked.jsonl --model out -o found.jsonl --max-new-tokens 9 {fixed}")[0] == 0
+    ids = {(one["image"], one["prefix"]): f"{n}" for n, one in enumerate(asked)}
+    truth = write("truth.jsonl", [one | {"id": ids[one["image"], one["prefix"]]} for one in rows])
+    measured = evaluate(cli, "found.jsonl", "--truth", truth)["metrics"]
+    known = {
+        f"eval_{name}": one["value"] for name, one in measured.items() if one["value"] is not None
+    }
+    own = {name: value for name, value in line.items() if name.startswith("eval_")}
+    del own["eval_loss"]
+    assert own == pytest.approx(known, abs=1e-5)  # six digits in the file
+    assert {"eval_exact", "eval_cider", "eval_recall@0.5"} <= own.keys()
