@@ -2,8 +2,8 @@
 
 The key of a member is its path up to the first dot of the last part, and consecutive members of one
 key are a sample. Of several images in a sample, the one that has no further dot is asked about.
-Where there is none (`frame.0000.png`, `frame.0001.png`), the key of these members is their name
-without the last ending, so that each image has its own row.
+Where there is none, or images are numbered (`frame.0000.png`, `frame.0001.png`), the key of these
+members is their name without the last ending, so that each image has its own row.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ from typing import Any
 
 from pgcli.foreign_text import LFS_MESSAGE, decode_text, is_lfs_pointer
 from pgcli.inputs.lines import MAX_LINE_BYTES, TOO_LONG, parse_json
-from pgcli.inputs.readers import IMAGE_ENDINGS, ManifestRow, Mark, ending
+from pgcli.inputs.readers import IMAGE_ENDINGS, OTHER_ENDING, ManifestRow, Mark, ending
 from pgcli.records import MAX_IMAGE_BYTES, Fault
 
 #: Members that are texts, each of which is a column; the keys of a `.json` member are columns.
 TEXT_ENDINGS = frozenset({".txt", ".text", ".caption", ".cls", ".json"})
 #: What is held of a sample at most.
 MAX_MEMBERS, MAX_BYTES = 1000, 64 * 2**20
+#: Kinds of skipped members that are counted apart.
+MAX_KINDS = 1000
 #: Added to the offset of a mark in a group that is split; members begin at multiples of 512.
 SPLIT = 1
 
@@ -68,6 +70,11 @@ class Member:
         self.is_image = self.ending in IMAGE_ENDINGS
         self.is_text = self.ending in TEXT_ENDINGS and info.isreg()
         self.data: bytes | None = None
+
+    @property
+    def is_numbered(self) -> bool:
+        """Whether the stem is a number, or several, as of a frame or a version."""
+        return self.stem.replace(".", "").isdigit()
 
     def is_below(self, stem: str) -> bool:
         """Whether the stem is this one, or its beginning up to a dot."""
@@ -180,11 +187,14 @@ class SampleReader:
     def _samples(self, group: Iterator[Member], *, is_split: bool) -> Iterator[Sample]:
         """The samples of consecutive members of one key.
 
-        They are one with a plain image, or with images of one stem; as much as is held decides.
+        They are one with a plain image beside which none is numbered, or with images of one stem;
+        as much as is held decides.
         """
-        sample, stems = Sample(), set[str]()
-        is_one = self._chosen is not None and "." in self._chosen
+        sample, stems, is_numbered = Sample(), set[str](), False
+        is_one = is_chosen = self._chosen is not None and "." in self._chosen
         for member in () if is_split else group:
+            if member.is_image and member.is_numbered and stems <= {""} and not is_chosen:
+                is_numbered, is_one = True, False
             if sample.is_full and not is_one:
                 is_split, group = True, chain([member], group)
                 break
@@ -193,7 +203,7 @@ class SampleReader:
             sample.add(member, member.info.size if is_held else 0)
             if member.is_image:
                 stems.add(member.stem)
-                if not (member.stem or is_one):
+                if not (member.stem or is_one or is_numbered):
                     is_one, sample.size, sample.is_full = True, 0, False
         if not is_split and (is_one or len(stems) < 2):
             sample.stem = "" if is_one else next(iter(stems), "")
@@ -239,17 +249,17 @@ class SampleReader:
         for member in sample.members:
             if not member.is_image and not (images and member.is_text):
                 is_lost = member.is_text and not images
-                self.skipped[ending(member.info.name) + ALONE * is_lost] += 1
+                self._skip(ending(member.info.name) + ALONE * is_lost)
         if not images:
             return None
         image = self._asked(images, sample.stem)
         repeated = sample.repeated()
         for member in images if repeated is None else ():
             if member is not image:
-                self.skipped[f"{member.ending} beside another image"] += 1
+                self._skip(f"{member.ending} beside another image")
         first = sample.members[0]
         key = f"{first.key}.{sample.stem}" if sample.is_split and sample.stem else first.key
-        values, text_fault = self._values(sample)
+        values, text_fault = self._values(sample, image)
         if not isinstance(values.get(ID), str | int | float) or isinstance(values[ID], bool):
             values.pop(ID, None)  # texts of data sets have such ids, and no rows depend on them
         fault = repeated or (_TOO_MANY if sample.is_too_large else None)
@@ -267,21 +277,31 @@ class SampleReader:
         values[self.image_column] = {"path": f"{self.archive}/{name}", "bytes": data}
         return ManifestRow(f"{self.archive}, sample {key}", values, fault, span)
 
+    def _skip(self, kind: str) -> None:
+        """Count a member that is no part of a row."""
+        is_known = kind in self.skipped or len(self.skipped) < MAX_KINDS
+        self.skipped[kind if is_known else OTHER_ENDING] += 1
+
     def _asked(self, images: list[Member], stem: str) -> Member | None:
         """The image that is chosen, else the first plain one, else the first."""
         if self._chosen is not None:
             return next((m for m in images if m.column(stem) == self._chosen), None)
         return next((image for image in images if image.stem == stem), images[0])
 
-    def _values(self, sample: Sample) -> tuple[dict[str, Any], Fault | None]:
+    def _values(self, sample: Sample, image: Member | None) -> tuple[dict[str, Any], Fault | None]:
         """The columns of the texts, and the fault of one that cannot be read.
 
-        A text takes precedence over a key of JSON, and over one that is less the image's own.
+        A text takes precedence over a key of JSON, and over one that is less the image's own. That
+        of `a.jpg.txt` is `txt`, as that of `a.txt` would be.
         """
         keys, texts, fault = dict[str, Any](), dict[str, Any](), None
-        members = [member for member in sample.members if member.is_text]
-        for member in sorted(members, key=lambda member: member.is_below(sample.stem)):
-            column = member.column(sample.stem)
+        stem, members = sample.stem, [member for member in sample.members if member.is_text]
+        names = {member.column(stem) for member in members}
+        whole = f"{image.column(stem)}." if image is not None else ""
+        for member in sorted(members, key=lambda member: member.is_below(stem)):
+            column = member.column(stem)
+            if (name := column.removeprefix(whole)) not in names:
+                column = name
             is_wanted = bool(self._json_columns) if column == "json" else column in self.columns
             value = None
             if is_wanted and member.data is None:
