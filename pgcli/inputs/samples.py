@@ -297,10 +297,10 @@ class SampleReader:
         keys, texts, fault = dict[str, Any](), dict[str, Any](), None
         stem, members = sample.stem, [member for member in sample.members if member.is_text]
         names = {member.column(stem) for member in members}
-        whole = f"{image.column(stem)}." if image is not None else ""
+        prefix = f"{image.column(stem)}." if image is not None else ""
         for member in sorted(members, key=lambda member: member.is_below(stem)):
             column = member.column(stem)
-            if (name := column.removeprefix(whole)) not in names:
+            if (name := column.removeprefix(prefix)) not in names:
                 column = name
             is_wanted = bool(self._json_columns) if column == "json" else column in self.columns
             value = None

@@ -110,7 +110,9 @@ class InputOptions:
     """The images to read, and the columns of a manifest."""
 
     image_column: str = _input(
-        "Column of a manifest with the images.", default="image", metavar="NAME"
+        "Column of a manifest with the images; in archives, their ending, such as seg.png.",
+        default="image",
+        metavar="NAME",
     )
     id_column: str = _input("Column of a manifest with their ids.", default="id", metavar="NAME")
     prompt_column: str = _input(
@@ -129,12 +131,13 @@ class InputOptions:
         affects_rows=False,
     )
     include: tuple[str, ...] = _input(
-        "Only images whose relative path or id matches; * also matches slashes; repeatable.",
+        "Only images and files whose relative path or id matches; * also matches slashes; "
+        "repeatable.",
         metavar="GLOB",
         repeat=True,
     )
     exclude: tuple[str, ...] = _input(
-        "Leave out images whose relative path or id matches; repeatable.",
+        "Leave out images and files whose relative path or id matches; repeatable.",
         metavar="GLOB",
         repeat=True,
     )
