@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from io import BytesIO
 from typing import NamedTuple
 
@@ -33,6 +32,7 @@ from pgcli.images.pixels import (
     stored_orientation,
 )
 from pgcli.images.png import necessary_chunks
+from pgcli.images.pnm import plain_pnm
 from pgcli.images.tiff import TiffFile
 from pgcli.records import Fault
 
@@ -98,29 +98,8 @@ UNNECESSARY = frozenset(JPEG_METADATA) - {0xE1, 0xEE}
 HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx")
 
 
-_BLANKS = rb"(?:[ \t\n\v\f\r]|#[^\r\n]*[\r\n])*+"
-_NUMBER = _BLANKS + rb"([0-9.+-]+)"
-#: The header of a PBM (P4), and of a PGM, PPM or PFM with binary pixels.
-_BINARY_HEADER = re.compile(rb"(?:(P4)%b%b|(P[56f])%b%b%b)[ \t\n\v\f\r]" % ((_NUMBER,) * 5))
-_COMMENTS = re.compile(rb"(?:#[^\r\n]*(?:[\r\n]|\Z))++")
-
-
-def without_comments(data: bytes) -> bytes:
-    """A PBM, PGM, PPM or PFM without its comments, which Pillow reads byte by byte.
-
-    Raises ImageError.
-    """
-    if data[1:2] in b"123":  # pixels in decimal digits
-        return _COMMENTS.sub(b"", data)
-    header = _BINARY_HEADER.match(data)
-    if header is None:
-        raise ImageError(UNKNOWN)
-    numbers = b" ".join(field for field in header.groups() if field)
-    return b"".join((numbers, b"\n", memoryview(data)[header.end() :]))
-
-
 #: What is changed in the bytes of a file before Pillow reads them.
-PREPARED = {"PNG": necessary_chunks, "PPM": without_comments}
+PREPARED = {"PNG": necessary_chunks, "PPM": plain_pnm}
 
 
 class OpenedImage(NamedTuple):

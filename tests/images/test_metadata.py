@@ -1,5 +1,6 @@
 """Metadata that is large or broken costs neither the image nor much time or memory."""
 
+import io
 import struct
 import tracemalloc
 import zlib
@@ -177,6 +178,18 @@ def test_endless_comment_is_no_image(head):
         assert code(head + b"a" * 20_000_000) == "not_an_image"
 
 
+@pytest.mark.parametrize(
+    "header", [b"P5 " + b"9" * 5000 + b" 1 9\n", b"P5 0 0 9\n", b"P6 2 2 0\n", b"P6 -1 2 9\n"]
+)
+def test_impossible_header_of_a_pnm_is_no_image(header):
+    assert code(header + b"\0" * 99) in ("not_an_image", "decode_failed")
+
+
+def test_large_values_of_a_ppm_are_scaled_in_one_step():
+    with processor_time_below(40):  # a loop takes ten times as long
+        pixels_of(b"P6 1000 3000 65535\n" + bytes(18_000_000))
+
+
 def test_pixels_that_look_like_a_comment_are_pixels():
     assert pixels_of(b"P5\n2 1\n255\n#\n").tolist() == [[[35] * 3, [10] * 3]]
 
@@ -186,7 +199,11 @@ def test_values_of_a_pnm_are_scaled_by_its_maximum(maximum):
     values = np.linspace(0, maximum, 24).astype(">u2" if maximum > 255 else np.uint8)
     expected = np.rint(values.astype(float) * 255 / maximum)
     for head, shape in ((b"P5 6 4 %d\n", (4, 6)), (b"P6 2 4 %d\n", (4, 2, 3))):
-        found = pixels_of(head % maximum + values.tobytes()).astype(int)
+        data = head % maximum + values.tobytes()
+        found = pixels_of(data).astype(int)
+        if len(shape) == 3:
+            with Image.open(io.BytesIO(data)) as reference:
+                assert np.array_equal(found, np.asarray(reference))
         grey = found[..., 0] if len(shape) == 2 else found
         assert abs(grey - expected.reshape(shape)).max() <= 1
 
