@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -41,26 +42,26 @@ class Region:
     what: str
     results: Sequence[Value]
 
-    @property
+    @cached_property
     def kinds(self) -> list[str]:
         """The types of the results."""
         return [str(result.get("type")) for result in self.results]
 
-    @property
+    @cached_property
     def values(self) -> list[Value]:
         """The values of the results. Raises InvalidValue."""
         return [
             mapping(result.get("value") or {}, f"{self.what}: value") for result in self.results
         ]
 
-    @property
+    @cached_property
     def is_in_image(self) -> bool:
         """Whether it is a part of the image, not about all of it. Raises InvalidValue."""
         return any(map(place_of, self.values)) or any(
             kind.startswith(SHAPES) for kind in self.kinds
         )
 
-    @property
+    @cached_property
     def labels(self) -> list[str]:
         """Its labels, each once. Raises InvalidValue."""
         names: dict[str, None] = {}
@@ -79,7 +80,7 @@ class Region:
                 for entry in [entries] if isinstance(entries, str) else array(entries, where):
                     yield text(entry, where).strip()
 
-    @property
+    @cached_property
     def score(self) -> float | None:
         """The score of the region, on the file's own scale. Raises InvalidValue."""
         scores = (result.get("score") for result in self.results)
@@ -101,19 +102,18 @@ def group_regions(results: Sequence[Value], what: str) -> list[Region]:
 
     Raises InvalidValue.
     """
-    groups: dict[tuple[object, str], Region] = {}
+    groups: dict[object, dict[str, tuple[str, list[Value]]]] = {}  # by id and place
     for number_, result in enumerate(results, start=1):
         where = f"{what}, result {number_}"
         id_ = result.get("id")
-        own_id = id_ if isinstance(id_, str) and id_ else number_
+        places = groups.setdefault(id_ if isinstance(id_, str) and id_ else number_, {})
         place = place_of(mapping(result.get("value") or {}, f"{where}: value"))
-        places = [known for key, known in groups if key == own_id]
-        if place not in places and len(places) == 1 and "" in (place, places[0]):
-            groups[own_id, place or places[0]] = groups.pop((own_id, places[0]))
-            place = place or places[0]
-        first = groups.get((own_id, place), Region(where, ()))
-        groups[own_id, place] = Region(first.what, (*first.results, result))
-    return list(groups.values())
+        if len(places) == 1 and place not in places and ("" in places or not place):
+            known, group = places.popitem()
+            place = known or place
+            places[place] = group
+        places.setdefault(place, (where, []))[1].append(result)
+    return [Region(*group) for places in groups.values() for group in places.values()]
 
 
 def place_of(value: Value) -> str:
