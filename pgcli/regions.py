@@ -53,6 +53,17 @@ def with_locations(prompt: str, values: Sequence[int]) -> str:
     return f"{prompt} {''.join(f'<loc{value:04d}>' for value in values)}".strip()
 
 
+def prompt_with_region(prompt: str, region: Any, width: Any, height: Any) -> str:
+    """The prompt as result rows show it, of a manifest's row with these values: followed by the
+    location tokens of the region if that is in an image of the size; else unchanged.
+    """
+    try:
+        values = location_values(parse_region(region), int(width), int(height))
+    except (TypeError, ValueError, OverflowError):
+        return prompt
+    return prompt if values is None else with_locations(prompt, values)
+
+
 def split_locations(prompt: str) -> tuple[str, tuple[int, ...]]:
     """A prompt as rows show it, and the location values of its region; `with_locations` reversed.
 

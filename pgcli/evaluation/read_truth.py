@@ -19,7 +19,7 @@ from pgcli.inputs.readers import InputFile, ManifestRow, manifest_ending
 from pgcli.inputs.rows import row_name
 from pgcli.inputs.tables import open_table
 from pgcli.output.reader import read_results, state_folder
-from pgcli.regions import location_values, parse_region, with_locations
+from pgcli.regions import prompt_with_region
 from pgcli.stores import Reader
 from pgcli.tasks.question import normalize
 
@@ -120,21 +120,11 @@ def add_row(
     example = known.read(row, where)
     truths.choices.update(example.choices)
     truths.has_prompts |= example.prompt is not None
-    prompt = None if example.prompt is None else prompt_of(example.prompt, row)
+    prompt = None
+    if example.prompt is not None:
+        size = row.get("width"), row.get("height")
+        prompt = prompt_with_region(normalize(example.prompt), row.get(REGION), *size)
     truths.add((id_, prompt), truth_of(example, group_values(row), image_size(row)))
-
-
-def prompt_of(prompt: str, row: Mapping[str, Any]) -> str:
-    """The prompt as rows of results show it: with the locations of the row's region, if it says
-    that and the size of the image.
-    """
-    prompt = normalize(prompt)
-    try:
-        region = parse_region(row.get(REGION))
-        values = location_values(region, int(row["width"]), int(row["height"]))
-    except (KeyError, TypeError, ValueError, OverflowError):
-        return prompt
-    return prompt if values is None else with_locations(prompt, values)
 
 
 def table_rows(file: InputFile, truths: Truths) -> Iterator[ManifestRow]:

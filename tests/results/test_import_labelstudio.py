@@ -319,6 +319,14 @@ def test_rows_about_regions_are_joined_with_answers_about_them(cli):
     assert out.split()[:2] == ["exact", "1.0000"], err
 
 
+def test_captions_of_coco_have_the_region_in_their_prompt(cli):
+    place = {"x": 25, "y": 25, "width": 50, "height": 25}
+    imported(cli, [region("textarea", place | {"text": ["TOTAL"]})])
+    assert cli("export", "truth.jsonl", "--to", "coco", "-o", "coco.json")[0] == 0
+    (annotation,) = json.loads(Path("coco.json").read_text())["annotations"]
+    assert annotation["prompt"] == "caption en <loc0256><loc0256><loc0512><loc0767>"
+
+
 def test_import_export_import_is_equal(cli):
     mask = np.zeros((48, 64), bool)
     mask[5:9, 7:20] = mask[30:40, 3:50] = True

@@ -12,8 +12,10 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from pgcli.inputs.options import REGION
 from pgcli.output.reader import Row
 from pgcli.records import BOX_TASKS
+from pgcli.regions import prompt_with_region
 from pgcli.results.exports.entry import Export, ExportEntry, ExportFormat, without_leading_dot
 from pgcli.results.exports.image_files import store_image
 from pgcli.results.exports.options import ExportOptions
@@ -101,7 +103,9 @@ def image_annotations(entry: ExportEntry, export: Export) -> Iterator[dict[str, 
     for row in entry.rows:
         counts.captions += 1
         ids = {"id": counts.captions, "image_id": entry.number}
-        yield ids | {"caption": row["answer"] or "", "prompt": row["prompt"]}
+        size = row["width"], row["height"]
+        prompt = prompt_with_region(row["prompt"], row.get(REGION), *size)
+        yield ids | {"caption": row["answer"] or "", "prompt": prompt}
 
 
 def instance(box: ExportBox, entry: ExportEntry, export: Export) -> dict[str, Any]:
