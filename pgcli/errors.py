@@ -71,6 +71,14 @@ class OutputFailed(PgcliError):
     exit_code = 14
 
 
+class OutputChanged(OutputFailed):
+    """Another program changed the output: how many of its rows are left is not known."""
+
+
+class SourceUnavailable(PgcliError):
+    exit_code = 14
+
+
 class TooManyErrors(PgcliError):
     exit_code = 15
 

@@ -103,20 +103,47 @@ def test_read_only_disk_is_reported_before_loading(disk):
     assert b"Traceback" not in run.stderr
 
 
-@pytest.mark.slow
-def test_removed_output_folder_is_noticed_in_seconds(tmp_path):
-    folder = tmp_path / "here"
-    folder.mkdir()
-    run = started("caption", *MANY, "-o", folder / "rows.jsonl", seconds=0.5)
-    wait_until(lambda: saved(folder / "rows.jsonl"))
-    folder.rename(tmp_path / "elsewhere")
+def move_folder(output: Path) -> None:
+    output.parent.rename(output.parent.with_name("elsewhere"))
+
+
+def rotate(output: Path) -> None:
+    output.rename(output.with_suffix(".1"))
+    output.touch()
+
+
+def extend(output: Path) -> None:
+    with output.open("ab") as file:
+        file.write(b"a line of another program\n")
+
+
+@pytest.mark.parametrize(
+    ("change", "how"),
+    [
+        (lambda output: os.truncate(output, 0), "truncated"),  # copytruncate of logrotate
+        (lambda output: os.truncate(output, 300), "truncated"),
+        (extend, "extended"),
+        (rotate, "removed or replaced"),
+        (Path.unlink, "removed or replaced"),
+        (move_folder, "removed or replaced"),
+    ],
+)
+def test_output_that_another_program_changes_ends_the_run(tmp_path, change, how):
+    output, kept = tmp_path / "here" / "rows.jsonl", tmp_path / "elsewhere"
+    output.parent.mkdir()
+    run = started("caption", *MANY, "-o", output, seconds=0.1)
+    wait_until(lambda: len(saved(output)) > 2)
+    change(output)
     stderr = run.communicate(timeout=60)[1].decode()
     assert run.returncode == 14, stderr
-    assert len(saved(tmp_path / "elsewhere" / "rows.jsonl")) < ROWS // 2
+    assert f"rows.jsonl was {how} by another program" in stderr
+    assert "saved in" not in stderr
     assert "Traceback" not in stderr
-    (tmp_path / "elsewhere").rename(folder)
-    assert finished("caption", *MANY, "-o", folder / "rows.jsonl").returncode == 0
-    assert saved(folder / "rows.jsonl") == list(range(ROWS))
+    if kept.exists():
+        kept.rename(output.parent)
+    assert b"\0" not in (output.read_bytes() if output.exists() else b"")
+    assert finished("caption", *MANY, "-o", output).returncode == 0
+    assert saved(output) == list(range(ROWS))
 
 
 def test_images_that_change_after_a_kill_are_noticed(tmp_path):

@@ -8,7 +8,7 @@ from signal import SIGPIPE
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from pgcli.errors import NoInputError, OutputExists, OutputFailed
+from pgcli.errors import NoInputError, OutputChanged, OutputExists, OutputFailed
 from pgcli.records import Answer
 from pgcli.run.progress import events
 from pgcli.run.progress.shutdown import GracefulShutdown, Interrupted
@@ -152,7 +152,9 @@ class RunProgress:
     def report_interruption(self, problem: BaseException) -> None:
         """Show how many rows are saved, unless answering has not begun or nobody reads them."""
         is_pipe = isinstance(problem, Interrupted) and problem.signum == SIGPIPE
-        is_refused = isinstance(problem, BrokenPipeError | NoInputError | OutputExists)
+        is_refused = isinstance(
+            problem, BrokenPipeError | NoInputError | OutputExists | OutputChanged
+        )
         if self._shutdown is None or is_pipe or is_refused:
             return
         saved = self.tally.rows_before + self.tally.rows

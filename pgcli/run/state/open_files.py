@@ -15,7 +15,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, BinaryIO
 
-from pgcli.errors import OutputFailed
+from pgcli.errors import OutputChanged
 from pgcli.output.reader import OPEN as FOLDER
 from pgcli.output.reader import OPEN_FILE
 from pgcli.stores import LocalStore, Store
@@ -192,6 +192,7 @@ class RowFile:
         """Write a line; on a full disk nothing of it remains."""
         remaining, at = memoryview(line), self._size
         with wrap_write_errors(self.name):
+            self._check_same()
             try:
                 while remaining:
                     written = os.pwrite(self._descriptor, remaining, at)
@@ -207,9 +208,7 @@ class RowFile:
         """Flush all lines to disk. A failed flush is final: what is on disk is unknown."""
         with wrap_write_errors(self.name):
             os.fsync(self._descriptor)
-            is_there = os.fstat(self._descriptor).st_nlink > 0 and self._path.exists()
-        if not is_there:
-            raise removed(self.name)
+            self._check_same()
         self._synced_at = monotonic()
 
     def close(self) -> None:
@@ -219,6 +218,21 @@ class RowFile:
         finally:
             with wrap_write_errors(self.name):
                 os.close(self._descriptor)
+
+    def _check_same(self) -> None:
+        """Raise OutputChanged if another program moved or truncated the file, or wrote into it.
+
+        Rows after a cut would follow a hole, and rows would replace what others wrote.
+        """
+        status = os.fstat(self._descriptor)
+        try:
+            is_there = os.path.samestat(status, self._path.stat())
+        except FileNotFoundError:
+            is_there = False
+        if not is_there:
+            raise changed(self.name, "removed or replaced")
+        if status.st_size != self._size:
+            raise changed(self.name, "truncated" if status.st_size < self._size else "extended")
 
 
 class HeldRows:
@@ -254,7 +268,7 @@ class LineReader:
         name = self._name or segment.name
         stream = self._stream(name)
         if stream is None:
-            raise removed(name)
+            raise changed(name, "removed or replaced")
         with stream:
             yield from islice(stream, start - segment.first, stop - segment.first)
 
@@ -355,9 +369,10 @@ class OpenFile:
         self._file.close()
 
 
-def removed(name: str) -> OutputFailed:
-    """The error for a file that was there when the run began."""
-    return OutputFailed(
-        f"{name} was removed or replaced during the run",
-        hint="run the same command again, and leave the output alone while it runs",
+def changed(name: str, how: str) -> OutputChanged:
+    """The error for a file that another program changed since the run opened it."""
+    return OutputChanged(
+        f"{name} was {how} by another program during the run",
+        hint="the same command computes the rows that are not in it any more; exclude the output "
+        "from log rotation, and leave it alone while a run writes it",
     )

@@ -25,10 +25,10 @@ from pgcli.run.state.open_files import (
     Coverage,
     OpenFile,
     Segment,
+    changed,
     errors_in,
     in_order,
     open_stream,
-    removed,
 )
 from pgcli.stores import LocalStore, Store
 
@@ -268,7 +268,7 @@ class TableForm:
         first, number = segment.first, segment.first // self._file_rows
         stream = open_stream(self._store, self._name_of(number))
         if stream is None:
-            raise removed(self._label(number))
+            raise changed(self._label(number), "removed or replaced")
         with stream:
             for table in self._format.tables(stream, columns):
                 yield first, table
