@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 import sys
+from contextlib import suppress
 
 #: Start-up creates a quarter of a million objects that stay. Collecting garbage every 700 new
 #: objects, Python's default, takes a tenth of the time to the first answer.
@@ -14,9 +15,18 @@ OBJECTS_BEFORE_COLLECTING = 400_000
 #: sleep instead.
 ROUNDS_BEFORE_SLEEPING = 1_000
 
+#: What the first process of a container forwards; the others it gets are of no use to the program.
+FORWARDED = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGQUIT}
+
 
 def main() -> int:
     """Run the command line of this process and return the exit code."""
+    if sys.getfilesystemencoding() != "utf-8" and "utf8" not in sys._xoptions and sys.executable:
+        # ids are names of files, and must not depend on the locale; engines inherit the variable
+        os.environ["PYTHONUTF8"] = "1"
+        os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
+    if os.getpid() == 1:
+        run_in_child()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         # Ctrl-C while modules are imported ends the process without a traceback
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -30,6 +40,37 @@ def main() -> int:
     finally:
         if "triton" not in sys.modules:  # it prints every object that is left as a leak
             gc.freeze()  # skips two more collections while the process ends
+
+
+def run_in_child() -> None:
+    """Return in a child process; this one forwards signals to it and ends with its exit code.
+
+    Of a container's first process the kernel drops signals that have no handler, so that none
+    would end it, and nobody else waits for orphans.
+    """
+    signals = FORWARDED | {signal.SIGCHLD}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    child = os.fork()
+    if child == 0:
+        os.setpgid(0, 0)  # Ctrl-C in a terminal goes to its foreground group alone
+        ignored = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+        with suppress(OSError):
+            os.tcsetpgrp(0, os.getpgrp())
+        signal.signal(signal.SIGTTOU, ignored)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return
+    while True:
+        signum = signal.sigwait(signals)
+        if signum != signal.SIGCHLD:
+            with suppress(ProcessLookupError):
+                os.kill(child, signum)
+            continue
+        process = -1
+        while process != 0:
+            process, status = os.waitpid(-1, os.WNOHANG)
+            if process == child:
+                code = os.waitstatus_to_exitcode(status)
+                os._exit(128 - code if code < 0 else code)
 
 
 if __name__ == "__main__":

@@ -84,7 +84,6 @@ def main(args: Sequence[str] | None = None) -> int:
             return exit_code(sys.argv[1:] if args is None else args)
     except Interrupted as interrupted:
         end_process_by(interrupted.signum)
-        raise
 
 
 def exit_code(words: Sequence[str]) -> int:
