@@ -33,7 +33,7 @@ from pgcli.run.retry import retry_errors
 from pgcli.run.rows import Numbered, RunRows, chunk_numbers
 from pgcli.run.settings import resumed_request
 from pgcli.run.state.folder import State, open_state
-from pgcli.run.state.open_files import Segment
+from pgcli.run.state.open_files import Segment, errors_in
 from pgcli.run.state.processes import Process
 from pgcli.run.stream import answer_to_stream
 from pgcli.run.task import answer_function, question_facts
@@ -230,7 +230,7 @@ class Run:
         known = recorded_inventory(state, request)
         self.rows = self.read_input(known)
         self.output = RunOutput(state, request, self.rows, process)
-        self.stack.callback(self.output.close)
+        self.stack.callback(self.close_output, self.output)
         self.output.find_saved(self.tally)
         gone = self.output.compare(known)
         process.note(surplus=gone)  # for `pgcli status`
@@ -250,6 +250,13 @@ class Run:
                 )
             if self.hooks and self.rows.is_addressable:
                 self.pass_to_hooks(self.output.saved(), is_saved=True)
+
+    def close_output(self, output: RunOutput) -> None:
+        """Flush the output. Rows that its store did not take are not saved, and do not count."""
+        output.close()
+        lines = output.files.held_lines()
+        self.tally.rows -= len(lines)
+        self.tally.errors -= errors_in(lines)
 
     @property
     def retries(self) -> bool:

@@ -236,17 +236,16 @@ class RowFile:
 
 
 class HeldRows:
-    """Rows for an object store, which are among the `held` files once this one is closed."""
+    """The lines of a file for an object store, in memory until they are put there."""
 
-    def __init__(self, held: dict[str, bytes], name: str):
-        self.name, self._held = name, held
-        self._lines: list[bytes] = []
+    def __init__(self, name: str, lines: list[bytes]):
+        self.name, self._lines = name, lines
 
     def append(self, line: bytes) -> None:
         self._lines.append(line)
 
     def close(self) -> None:
-        self._held[self.name] = b"".join(self._lines)
+        pass
 
 
 class LineReader:
@@ -295,7 +294,7 @@ class OpenFiles(LineReader):
     def __init__(self, store: Store, process_id: str):
         super().__init__(store)
         self._id = process_id
-        self._held: dict[str, bytes] = {}
+        self._held: dict[str, list[bytes]] = {}
 
     def segments(self, alive: Collection[str] = ()) -> list[Segment]:
         """The rows in files that processes left, those that are `alive` apart.
@@ -318,7 +317,8 @@ class OpenFiles(LineReader):
         """A new file for rows from `first` on."""
         name = f"{OPEN}{first:012}-{self._id}.jsonl"
         if not isinstance(self._store, LocalStore):
-            return OpenFile(HeldRows(self._held, name), first)
+            self._held[name] = []
+            return OpenFile(HeldRows(name, self._held[name]), first)
         self._store.delete([name])  # of this process, which answers the rows again
         descriptor = self._store.open_append(name)
         return OpenFile(RowFile(descriptor, self._store.path / name, name=name), first)
@@ -327,8 +327,12 @@ class OpenFiles(LineReader):
         """Put the rows that are held for an object store. Raises OutputFailed."""
         while self._held:
             name = next(iter(self._held))
-            self._store.replace(name, self._held[name])
+            self._store.replace(name, b"".join(self._held[name]))
             del self._held[name]
+
+    def held_lines(self) -> list[bytes]:
+        """The rows that are in memory only, as the store did not take them."""
+        return [line for lines in self._held.values() for line in lines]
 
     def remove(self, names: Iterable[str]) -> None:
         """Remove files whose rows are in the output."""
@@ -336,8 +340,8 @@ class OpenFiles(LineReader):
             self._store.delete(put)
 
     def _stream(self, name: str) -> BinaryIO | None:
-        data = self._held.get(name)
-        return super()._stream(name) if data is None else BytesIO(data)
+        lines = self._held.get(name)
+        return super()._stream(name) if lines is None else BytesIO(b"".join(lines))
 
 
 class OpenFile:
