@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from signal import SIGINT, raise_signal
 from typing import Any, get_args
@@ -28,6 +29,7 @@ from pgcli.results import Results, read
 from pgcli.run.progress.shutdown import Interrupted
 from pgcli.run.request.make import command_words, make_request, records_of
 from pgcli.run.status import read_status
+from pgcli.stores.calls import end_calls
 from pgcli.stores.files import read_json
 from pgcli.training.metrics_file import METRICS, read_metrics
 from pgcli.training.options import RECORDS, TrainOptions
@@ -182,6 +184,7 @@ def read_values(
     try:
         yield values
     except Interrupted as interrupted:
+        end_calls(inf)  # the caller may go on
         if interrupted.signum == SIGINT:
             raise KeyboardInterrupt from None
         raise_signal(interrupted.signum)  # whose handler is the caller's again

@@ -7,9 +7,12 @@ import signal
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import inf
 from types import FrameType
+from typing import NoReturn
 
-from pgcli.run.progress.shutdown import SIGNALS, Interrupted
+from pgcli.run.progress.shutdown import CLEANUP_SECONDS, SIGNALS, Interrupted
+from pgcli.stores.calls import are_ending, end_calls
 
 #: Between two looks whether an import has ended, or whether an exception was lost.
 RETRY_SECONDS = 0.05
@@ -17,7 +20,7 @@ RETRY_SECONDS = 0.05
 
 @contextmanager
 def raise_on_signals() -> Iterator[None]:
-    """A block in which a signal raises Interrupted; the same signal again ends the process at once.
+    """A block in which a signal raises Interrupted; another one then ends the process at once.
 
     A signal that is ignored, as under `nohup`, stays ignored.
     """
@@ -30,6 +33,7 @@ def raise_on_signals() -> Iterator[None]:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
+        end_calls(inf)
         for signum, earlier in before.items():
             signal.signal(signum, earlier)
 
@@ -49,8 +53,13 @@ class SignalRaiser:
     def __call__(self, signum: int, frame: FrameType | None) -> None:
         """Handle a signal, or the alarm some time after it."""
         if self._signum is None:
+            if are_ending():  # a signal came before this one, during the run
+                end_process_by(signum)
+            end_calls(CLEANUP_SECONDS)
             self._signum = signum
-            signal.signal(signum, signal.SIG_DFL)
+            for number in SIGNALS:
+                if signal.getsignal(number) is self:
+                    signal.signal(number, signal.SIG_DFL)
             signal.signal(signal.SIGALRM, self)
         signal.setitimer(signal.ITIMER_REAL, RETRY_SECONDS)
         is_underway = self._raised is not None and self._raised() is not None
@@ -73,10 +82,11 @@ def is_importing(frame: FrameType | None) -> bool:
     return False
 
 
-def end_process_by(signum: int) -> None:
+def end_process_by(signum: int) -> NoReturn:
     """End this process by the signal, so that a shell sees the reason and ends its loop as well."""
     signal.signal(signum, signal.SIG_DFL)
     os.kill(os.getpid(), signum)
+    os._exit(128 + signum)  # the first process of a container is not ended by it
 
 
 def _ignore(signum: int, frame: FrameType | None) -> None:

@@ -15,7 +15,7 @@ from pyarrow import types
 
 from pgcli.arrow_types import cast_column
 from pgcli.arrow_values import to_values
-from pgcli.errors import ManifestError
+from pgcli.errors import ManifestError, SourceUnavailable
 from pgcli.foreign_text import LFS_HEAD_BYTES, LFS_HINT, LFS_MESSAGE, is_lfs_pointer
 from pgcli.images.child_process import ProcessFailed
 from pgcli.inputs.options import SOURCE
@@ -245,6 +245,9 @@ class ParquetTable(Table):
                 path = str(reader.local_copy(path))
             opened = {"file": path, "is_stored": is_stored, "stamp": stamp}
             header, data = PROCESS.ask({**opened, **request})
+            if "unavailable" in header:
+                message, hint = header["unavailable"]
+                raise SourceUnavailable(message, hint=hint)
             if "remote" in header:
                 raise RemoteError(Fault(*header["remote"]))
         except RemoteError as problem:

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import types
 
-from pgcli.errors import PgcliError
+from pgcli.errors import PgcliError, SourceUnavailable
 from pgcli.images.child_process import ChildProcess, Connection, ProcessFailed, start_serving
 from pgcli.images.limits import limit_processor_time
 from pgcli.stores import Reader, RemoteError
@@ -106,6 +106,8 @@ def serve(connection: Connection, settings: Mapping[str, Any]) -> None:
             header, data = opened[key].answer(request)
         except RemoteError as problem:
             header = {"remote": [problem.fault.code, problem.fault.message]}
+        except SourceUnavailable as problem:
+            header = {"unavailable": [str(problem), problem.hint]}
         except (MemoryError, TooLarge):
             opened.clear()
             header = {"problem": "too_large"}

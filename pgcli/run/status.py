@@ -18,6 +18,8 @@ from pgcli.run.state.forms import open_form, saved_segments
 from pgcli.run.state.open_files import Coverage, OpenFiles
 from pgcli.run.state.processes import RecordedProcess, began_at, recorded_processes
 from pgcli.run.state.record import RUN, RunRecord
+from pgcli.stores import RemoteError
+from pgcli.stores.errors import is_temporary
 
 MAX_SHARDS = 10_000  # that are listed
 
@@ -76,6 +78,8 @@ def read_status(output: str) -> RunStatus:
         except FileNotFoundError:  # a folder that was removed
             segments = files.segments()
     except OutputFailed as problem:
+        if isinstance(problem.__cause__, RemoteError) and is_temporary(problem.__cause__):
+            raise
         hint = "check the address and the credentials of the environment"
         raise UsageError(str(problem), hint=hint) from problem
     status = RunStatus(output, begun=record.begun or None)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import http.client
+import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from time import monotonic
+from email.utils import parsedate_to_datetime
 
 from pgcli.records import Fault
 
 MISSING = Fault("missing", "There is nothing at the address.")
 DENIED = Fault("permission_denied", "The server denies access to the address.")
+EXPIRED = Fault("permission_denied", "The credentials for the address have expired.")
+NO_CREDENTIALS = Fault("permission_denied", "There are no credentials for the address.")
+UNKNOWN_HOST = Fault("io_error", "The name of the server is not known.")
+NO_CONNECTION = Fault("io_error", "There is no connection to the server, or it broke.")
 PRIVATE = Fault(
     "url_blocked",
     "The address leads to a machine that is not public; --allow-private-hosts allows that.",
@@ -30,8 +37,17 @@ STOPPED = Fault("io_error", "The run ended while the address was read.")
 
 #: Exceptions of `obstore` for what may not be read.
 DENIALS = ("PermissionDeniedError", "UnauthenticatedError")
-#: A store that failed after so long did not answer in time; `obstore` has no exception for that.
-SLOW_SECONDS = 30.0
+#: The statuses of a server that may answer the same request a moment later.
+BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
+#: S3 has no status of its own for these; the status is 400 or 403.
+EXPIRED_CODES = re.compile("<Code>(ExpiredToken|TokenRefreshRequired)</Code>")
+CODE = re.compile("<Code>([A-Za-z]{1,64})</Code>")
+#: Where the libraries ask for the credentials of a machine in a cloud if there are no others.
+METADATA = re.compile(r"://(169\.254\.(169\.254|170\.2)|metadata\.google\.internal)/")
+#: How `obstore` describes an error. Texts of others are quoted there, so that none looks so.
+_SOURCE = "\n\nDebug source:\n"
+_STATUS = re.compile(r"\n +inner: Status \{\n +status: (\d{3}),\n")
+_URI = re.compile(r"\n +uri: Some\(\n +(\S+),\n")
 
 
 class RemoteError(OSError):
@@ -50,33 +66,95 @@ class TransientError(RemoteError):
         self.retry_after = retry_after
 
 
+def is_temporary(error: RemoteError) -> bool:
+    """Whether the same request may succeed later, without a change of the command."""
+    return isinstance(error, TransientError) or error.fault in (EXPIRED, UNKNOWN_HOST)
+
+
 @contextmanager
 def remote_errors(kind: type[Exception]) -> Iterator[None]:
-    """Turn what a storage library raises, of this kind, into RemoteError.
+    """Turn what a storage library raises, of this kind, into RemoteError or TransientError.
 
-    By types and the status of the response alone: messages may hold addresses.
+    By types, the status of the response, and what the library says of the connection: messages may
+    hold addresses.
     """
-    began = monotonic()
     try:
         yield
     except RemoteError:
         raise
     except (kind, OSError, ValueError) as error:
+        response = getattr(error, "response", None)
+        source = source_of(error)
+        status = getattr(response, "status_code", None) or status_in(source)
+        if (fault := permanent_fault(error, status)) is not None:
+            raise RemoteError(fault) from error
+        if status is not None:
+            fault = TOO_SLOW if status == 408 else failed(answered(status, str(error)))
+            after = retry_after(getattr(response, "headers", {}).get("Retry-After", ""))
+            raise (
+                TransientError(fault, after) if status in BUSY else RemoteError(fault)
+            ) from error
         name = type(error).__name__
-        status = getattr(getattr(error, "response", None), "status_code", None)
-        if isinstance(error, FileNotFoundError) or status == 404:
-            fault = MISSING
-        elif isinstance(error, PermissionError) or name in DENIALS or status in (401, 403):
-            fault = DENIED
-        elif (
-            isinstance(error, TimeoutError)
-            or "Timeout" in name
-            or monotonic() - began >= SLOW_SECONDS
-        ):
-            fault = TOO_SLOW
-        else:
-            fault = failed(f"the server answered {status}" if status else reason(error))
-        raise RemoteError(fault) from error
+        if isinstance(error, TimeoutError) or "Timeout" in name or "kind: Timeout" in source:
+            raise TransientError(TOO_SLOW) from error
+        is_connection = isinstance(error, ConnectionError) and name != "OfflineModeIsEnabled"
+        is_http = isinstance(error, kind) and not source  # of the Hub's library
+        if is_connection or is_http or "HttpError {" in source:
+            raise TransientError(NO_CONNECTION) from error
+        raise RemoteError(failed(reason(error))) from error
+
+
+def permanent_fault(error: Exception, status: int | None) -> Fault | None:
+    """The fault of an error that stays however often it is tried; None for any other."""
+    source = source_of(error)
+    if isinstance(error, FileNotFoundError) or status == 404:
+        return MISSING
+    if type(error).__name__ == "PreconditionError":
+        return CHANGED
+    if status in (400, 403) and EXPIRED_CODES.search(str(error)):
+        return EXPIRED
+    uri = _URI.search(source)
+    if uri is not None and METADATA.search(uri[1]) and status not in BUSY:
+        return NO_CREDENTIALS
+    is_denied = isinstance(error, PermissionError) or type(error).__name__ in DENIALS
+    if is_denied or status in (401, 403):
+        return DENIED
+    is_unknown = status is None and "Name or service not known" in (source or str(error))
+    return UNKNOWN_HOST if is_unknown else None
+
+
+def source_of(error: Exception) -> str:
+    """How `obstore` describes the cause of an error; empty where there is no such text.
+
+    A ValueError is about the name of a file, and has it as it is.
+    """
+    _, mark, source = str(error).rpartition(_SOURCE)
+    return source if mark and not isinstance(error, ValueError) else ""
+
+
+def status_in(source: str) -> int | None:
+    """The status of the response in the cause of an error, if there was one."""
+    status = _STATUS.search(source)
+    return None if status is None else int(status[1])
+
+
+def answered(status: int, message: str = "") -> str:
+    """What a server answered, with the code of an S3 server that the message quotes."""
+    phrase = http.client.responses.get(status, "")
+    code = CODE.search(message)
+    return f"the server answered {status} {phrase}".rstrip() + (f" ({code[1]})" if code else "")
+
+
+def retry_after(text: str) -> float:
+    """The seconds of a header Retry-After, which may be a date; 0 where it is neither."""
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    try:
+        return parsedate_to_datetime(text).timestamp() - time.time()
+    except (ValueError, TypeError, OverflowError):
+        return 0.0
 
 
 def reason(error: Exception) -> str:

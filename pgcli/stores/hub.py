@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from pgcli.stores.errors import RemoteError, remote_errors, too_large
 from pgcli.stores.store import Entry
 
 if TYPE_CHECKING:
-    from pgcli.stores.reader import Deadline
+    from pgcli.stores.calls import Deadline
 
 CHUNK_BYTES = 4 * 2**20
 
@@ -30,12 +30,15 @@ class HubFiles:
         except FileNotFoundError:
             return ""
 
-    def pages(self, url: str) -> Iterator[list[Entry]]:
+    def pages(self, url: str) -> Callable[[], list[Entry]]:
         start = len(self._files.resolve_path(url).unresolve()) + 1
         files = self._files.find(url, detail=True)  # in one page: the Hub says no times
-        yield [Entry(path[start:], int(files[path]["size"] or 0), 0.0) for path in sorted(files)]
+        sizes = {path[start:]: int(files[path]["size"] or 0) for path in sorted(files)}
+        return partial(next, iter([[Entry(name, size, 0.0) for name, size in sizes.items()]]), [])
 
     def download(self, url: str, file: BinaryIO, limit: int, deadline: Deadline) -> None:
+        file.seek(0)
+        file.truncate()
         with self._files.open(url, "rb", block_size=0) as stream:
             while chunk := stream.read(CHUNK_BYTES):
                 if file.tell() + len(chunk) > limit:

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpcore2
 
-from pgcli.stores.errors import PRIVATE, RemoteError, TransientError, failed
+from pgcli.stores.errors import PRIVATE, UNKNOWN_HOST, RemoteError, TransientError, failed
 
 CONNECT_SECONDS = 10.0
 READ_SECONDS = 30.0
@@ -78,10 +78,9 @@ def checked_addresses(host: str, port: int, *, allow_private: bool) -> list[str]
     try:
         resolved = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except socket.gaierror as error:
-        fault = failed("the name of the server is not known")
         if error.errno == socket.EAI_AGAIN:
-            raise TransientError(fault) from error
-        raise RemoteError(fault) from error
+            raise TransientError(UNKNOWN_HOST) from error
+        raise RemoteError(UNKNOWN_HOST) from error
     except (OSError, ValueError) as error:
         raise RemoteError(failed("the name of the server is not valid")) from error
     addresses = list(dict.fromkeys(str(address[0]) for *_, address in resolved))

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from configparser import ConfigParser
 from configparser import Error as ConfigError
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from datetime import timedelta
 from functools import cached_property
-from pathlib import Path
+from math import inf
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from pgcli.errors import OutputFailed
 from pgcli.records import Fault
+from pgcli.stores.calls import Deadline, Result, patient
 from pgcli.stores.errors import DENIED, RemoteError, failed, remote_errors, too_large
 from pgcli.stores.files import read_text
 from pgcli.stores.store import Entry
@@ -24,20 +26,13 @@ from pgcli.stores.urls import scheme_of
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig
 
-    from pgcli.stores.reader import Deadline
-
 CLIENT: ClientConfig = {
     "connect_timeout": timedelta(seconds=10),
     "read_timeout": timedelta(seconds=30),
     "timeout": timedelta(seconds=120),
 }
-RETRIES: RetryConfig = {"max_retries": 3, "retry_timeout": timedelta(seconds=60)}
-#: Of an output: a chunk that cannot be stored has to be computed again.
-PATIENT: RetryConfig = {
-    "max_retries": 40,
-    "retry_timeout": timedelta(seconds=180),
-    "backoff": {"init_backoff": timedelta(seconds=0.2), "max_backoff": timedelta(seconds=15)},
-}
+#: None of its own: `calls.patient` makes requests again, also those that `obstore` does not.
+RETRIES: RetryConfig = {"max_retries": 0, "retry_timeout": timedelta(seconds=60)}
 #: The variables that name another server, and those that name a region.
 ENDPOINTS = {
     "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
@@ -70,61 +65,72 @@ class ObjectStore:
 
     def __init__(self, url: str):
         self.url = f"{url.rstrip('/')}/"
+        self._stopped = threading.Event()
 
     @cached_property
     def is_conditional(self) -> bool:
         """Whether the store refuses to create an object that exists; it is tried out."""
-        from obstore.exceptions import AlreadyExistsError, NotSupportedError
+        from obstore.exceptions import AlreadyExistsError, BaseError, NotSupportedError
+
+        def refuses() -> bool:
+            try:
+                self._objects.put(name, b"", mode="create", use_multipart=False)
+            except AlreadyExistsError:
+                return True
+            except NotSupportedError:
+                return False
+            except BaseError as problem:
+                if any(words in str(problem) for words in NOT_IMPLEMENTED):
+                    return False
+                raise
+            return False
 
         name = f".probe-{token_hex(8)}"
         self.replace(name, b"")
         try:
-            with store_errors():
-                folder = self._open(RETRIES)
-                folder.put(name, b"", mode="create", use_multipart=False)
-        except RemoteError as problem:
-            cause = problem.__cause__
-            if isinstance(cause, AlreadyExistsError):
-                return True
-            is_unknown = any(words in str(cause) for words in NOT_IMPLEMENTED)
-            if not is_unknown and not isinstance(cause, NotSupportedError):
-                raise self._failed(problem.fault) from cause
+            return self._call(refuses)
         finally:
             self.delete([name])
-        return False
 
     def list(self, prefix: str = "", *, after: str = "") -> Iterator[Entry]:
         """The files whose names begin so. Hidden ones, which are temporary, are left out."""
         parent, slash, start = prefix.rpartition("/")
-        with self._errors():
-            for entries in list_pages(self._objects, parent, after=after):
-                for entry in entries:
-                    is_hidden = "/" in entry.name or entry.name.startswith(".")
-                    if entry.name.startswith(start) and not is_hidden:
-                        yield entry._replace(name=parent + slash + entry.name)
+        pages = self._call(lambda: Pages(self._objects, parent, after=after))
+        while entries := self._call(pages.next):
+            for entry in entries:
+                is_hidden = "/" in entry.name or entry.name.startswith(".")
+                if entry.name.startswith(start) and not is_hidden:
+                    yield entry._replace(name=parent + slash + entry.name)
 
     def read(self, name: str, *, last: int | None = None, size: int | None = None) -> bytes | None:
-        with self._errors(), suppress(FileNotFoundError):
-            if last is None:
-                return bytes(self._objects.get(name).bytes())
-            # Azure has no ranges from the end
-            end = self._objects.head(name)["size"] if size is None else size
-            start = max(0, end - last)
-            return bytes(self._objects.get_range(name, start=start, end=end)) if end else b""
-        return None
+        def content() -> bytes | None:
+            with suppress(FileNotFoundError):
+                if last is None:
+                    return bytes(self._objects.get(name).bytes())
+                # Azure has no ranges from the end
+                end = self._objects.head(name)["size"] if size is None else size
+                start = max(0, end - last)
+                return bytes(self._objects.get_range(name, start=start, end=end)) if end else b""
+            return None
+
+        return self._call(content)
 
     def create(self, name: str, data: bytes) -> bool:
         from obstore.exceptions import AlreadyExistsError
 
+        def is_created() -> bool:
+            with suppress(AlreadyExistsError):
+                self._objects.put(name, data, mode="create", use_multipart=False)
+                return True
+            return False
+
         for _ in range(MAX_CONFLICTS):
-            if self.is_conditional:
-                with self._errors(), suppress(AlreadyExistsError):
-                    self._objects.put(name, data, mode="create", use_multipart=False)
-                    return True
+            if self.is_conditional and self._call(is_created):
+                return True
             # a store may take an object, fail, and refuse the retry; and it may say that there is
             # one while another process still creates it
-            with self._errors(), suppress(FileNotFoundError):
-                return bytes(self._objects.get(name).bytes()) == data
+            if (content := self.read(name)) is not None:
+                return content == data
             if not self.is_conditional:
                 self.replace(name, data)
                 return True
@@ -132,12 +138,12 @@ class ObjectStore:
         raise self._failed(failed(f"{name} can neither be created nor read"))
 
     def replace(self, name: str, data: bytes) -> None:
-        with self._errors():
-            self._objects.put(name, data, use_multipart=False)
+        self._call(lambda: self._objects.put(name, data, use_multipart=False))
 
     def delete(self, names: Iterable[str]) -> None:
         names = list(names)
-        with self._errors():
+
+        def remove() -> None:
             try:
                 self._objects.delete(names)
             except FileNotFoundError:  # a store that removes each by a request ends at this one
@@ -145,21 +151,18 @@ class ObjectStore:
                     with suppress(FileNotFoundError):
                         self._objects.delete(name)
 
+        self._call(remove)
+
     @cached_property
     def _objects(self) -> Any:
-        return self._open(PATIENT)
+        return open_bucket(self.url, split_url(self.url)[1])
 
-    def _open(self, retries: RetryConfig) -> Any:
-        return open_bucket(self.url, retries, split_url(self.url)[1])
-
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        """Raise OutputFailed for what the store raises in the block."""
+    def _call(self, call: Callable[[], Result]) -> Result:
+        """What the call returns. Raises OutputFailed."""
         try:
-            with store_errors():
-                yield
+            return patient(call, store_errors, Deadline(inf, self._stopped))
         except RemoteError as problem:
-            raise self._failed(problem.fault) from problem.__cause__
+            raise self._failed(problem.fault) from problem
 
     def _failed(self, fault: Fault) -> OutputFailed:
         return OutputFailed(
@@ -167,6 +170,8 @@ class ObjectStore:
             hint="the credentials of the environment need the rights to list, read, write and "
             "delete there"
             if fault is DENIED
+            else "renew the credentials of the environment; the same command resumes the run"
+            if fault.code == "permission_denied"
             else "check the address and the store; the same command resumes the run",
         )
 
@@ -186,15 +191,17 @@ class ObjectFiles:
             with suppress(FileNotFoundError):
                 bucket.head(path)
                 return "file"
-        return "folder" if any(list_pages(bucket, path, 1)) else ""
+        return "folder" if Pages(bucket, path, 1).next() else ""
 
-    def pages(self, url: str) -> Iterator[list[Entry]]:
-        """The files below a folder, by their paths in it."""
-        return list_pages(*self._open(url))
+    def pages(self, url: str) -> Callable[[], list[Entry]]:
+        """What returns the next files below a folder, by their paths in it; none after the last."""
+        return Pages(*self._open(url)).next
 
     def download(self, url: str, file: BinaryIO, limit: int, deadline: Deadline) -> None:
         """Write a file. Raises RemoteError for one of more bytes than the `limit`."""
         bucket, path = self._open(url)
+        file.seek(0)
+        file.truncate()
         response = bucket.get(path)
         if response.meta["size"] > limit:
             raise RemoteError(too_large(limit))
@@ -204,16 +211,52 @@ class ObjectFiles:
 
     def open(self, url: str) -> Any:
         """The file as a seekable stream."""
-        import obstore
-
-        return obstore.open_reader(*self._open(url), buffer_size=BUFFER_BYTES)
+        return ObjectFile(*self._open(url))
 
     def _open(self, url: str) -> tuple[Any, str]:
         name, path = split_url(url)
         key = f"{scheme_of(url)}://{name}"
         if key not in self._buckets:  # several threads may open it: one of them stays
-            self._buckets[key] = open_bucket(url, RETRIES)
+            self._buckets[key] = open_bucket(url)
         return self._buckets[key], path
+
+
+class ObjectFile:
+    """An object as a seekable file, of which at least BUFFER_BYTES are read at once.
+
+    A read that fails leaves the position, and may be made again. One of an object that was replaced
+    meanwhile fails.
+    """
+
+    def __init__(self, bucket: Any, path: str):
+        self._bucket, self._path, self._meta = bucket, path, bucket.head(path)
+        self._position = self._first = 0
+        self._data = memoryview(b"")
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        starts = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._meta["size"]}
+        self._position = max(0, starts[whence] + offset)
+        return self._position
+
+    def read(self, size: int) -> memoryview:
+        start = self._position
+        stop = min(start + size, self._meta["size"])
+        if stop <= start:
+            return memoryview(b"")
+        if not self._first <= start <= stop <= self._first + len(self._data):
+            end = min(max(stop, start + BUFFER_BYTES), self._meta["size"])
+            options = {"range": (start, end), "if_match": self._meta["e_tag"]}
+            self._data = memoryview(self._bucket.get(self._path, options=options).bytes())
+            self._first = start
+        data = self._data[start - self._first : stop - self._first]
+        self._position += len(data)
+        return data
+
+    def close(self) -> None:
+        self._data = memoryview(b"")
 
 
 def split_url(url: str) -> tuple[str, str]:
@@ -222,7 +265,7 @@ def split_url(url: str) -> tuple[str, str]:
     return bucket, path.strip("/")
 
 
-def open_bucket(url: str, retries: RetryConfig, folder: str | None = None) -> Any:
+def open_bucket(url: str, folder: str | None = None) -> Any:
     """The bucket of an address, or a folder in it, at the server that the environment names.
 
     `obstore` reads the environment itself, but for what is here.
@@ -242,7 +285,7 @@ def open_bucket(url: str, retries: RetryConfig, folder: str | None = None) -> An
         options |= {"base_url": endpoint, "skip_signature": True}
     client: ClientConfig = {**CLIENT, "allow_http": endpoint.startswith("http://")}
     kinds: dict[str, Any] = {"s3": store.S3Store, "gs": store.GCSStore, "az": store.AzureStore}
-    options |= {"client_options": client, "retry_config": retries}
+    options |= {"client_options": client, "retry_config": RETRIES}
     return kinds[scheme](bucket, prefix=folder, **options)
 
 
@@ -259,7 +302,8 @@ def profile_keys() -> dict[str, str]:
     """The keys of AWS_PROFILE in the shared credentials file, which `obstore` does not read."""
     if os.environ.get("AWS_ACCESS_KEY_ID"):
         return {}
-    file = os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or Path("~/.aws/credentials").expanduser()
+    default = os.path.expanduser("~/.aws/credentials")  # noqa: PTH111 - Path raises without a home
+    file = os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or default
     profiles = ConfigParser(interpolation=None)
     with suppress(OSError, ValueError, ConfigError):
         profiles.read_string(read_text(file))
@@ -269,20 +313,32 @@ def profile_keys() -> dict[str, str]:
     return {key: keys[f"aws_{key}"] for key in names if f"aws_{key}" in keys}
 
 
-def list_pages(
-    bucket: Any, folder: str, size: int = PAGE, *, after: str = ""
-) -> Iterator[list[Entry]]:
-    """The objects below a folder, after a name, as the store lists them: by their paths in it."""
-    from obstore.exceptions import BaseError
+class Pages:
+    """The objects below a folder, after a name, as the store lists them: by their paths in it.
 
-    start = len(folder) + 1 if folder else 0
-    try:
-        for page in bucket.list(folder or None, offset=after or None, chunk_size=size):
-            entries = (
+    After an error, the next page begins after the last object.
+    """
+
+    def __init__(self, bucket: Any, folder: str, size: int = PAGE, *, after: str = ""):
+        self._bucket, self._folder, self._size, self._after = bucket, folder, size, after
+        self._stream: Any = None
+
+    def next(self) -> list[Entry]:
+        """The next objects; none after the last."""
+        start = len(self._folder) + 1 if self._folder else 0
+        if self._stream is None:
+            folder, after = self._folder or None, self._after or None
+            self._stream = self._bucket.list(folder, offset=after, chunk_size=self._size)
+        stream, self._stream = self._stream, None
+        for page in stream:
+            self._stream, self._after = stream, page[-1]["path"]
+            entries = [
                 Entry(meta["path"][start:], meta["size"], meta["last_modified"].timestamp())
                 for meta in page
-            )
-            yield [entry for entry in entries if entry.name]  # without the folder's own object
-    except BaseError:  # `obstore` has a typed error for a single object only
-        bucket.head(folder or "-")
-        raise
+                if meta["path"][start:]  # without the folder's own object
+            ]
+            if entries:
+                return entries
+            self._stream = None
+        self._stream = iter(())
+        return []

@@ -7,20 +7,20 @@ import shutil
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
 from math import inf
 from pathlib import Path
 from tempfile import mkdtemp
-from time import monotonic
 from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar
 
+from pgcli.errors import SourceUnavailable
 from pgcli.records import MAX_IMAGE_BYTES, Fault, Item
-from pgcli.stores.errors import NO_ROOM, STOPPED, RemoteError
+from pgcli.stores.calls import PATIENCE_SECONDS, Deadline, patient
+from pgcli.stores.errors import NO_ROOM, RemoteError, is_temporary
 from pgcli.stores.store import Entry
-from pgcli.stores.urls import SCHEMES, check_url, is_web, scheme_of
+from pgcli.stores.urls import SCHEMES, check_url, is_web, scheme_of, without_credentials
 
 if TYPE_CHECKING:
     from pgcli.stores.hub import HubFiles
@@ -37,29 +37,8 @@ MIN_BYTES_PER_SECOND = 10_000
 BUFFER_BYTES = 8 * 2**20
 #: What is left free of the disk that files are copied to.
 RESERVED_BYTES = 2**30
-POLL_SECONDS = 0.1
 
 Result = TypeVar("Result")
-
-
-class Deadline:
-    """The end of a request. Once `stopped` is set, no wait starts any more."""
-
-    def __init__(self, seconds: float, stopped: threading.Event):
-        self._stopped, self._end = stopped, monotonic() + seconds
-
-    def extend(self, seconds: float) -> None:
-        """Allow so many seconds more."""
-        self._end += seconds
-
-    def remaining(self, limit: float = inf) -> float:
-        """The seconds of one wait, at most `limit`. Raises TimeoutError, RemoteError if stopped."""
-        if self._stopped.is_set():
-            raise RemoteError(STOPPED)
-        seconds = min(limit, self._end - monotonic())
-        if seconds <= 0:
-            raise TimeoutError
-        return seconds
 
 
 class Reader:
@@ -73,7 +52,6 @@ class Reader:
         self._stopped = threading.Event()
         self._large, self._copying = threading.Lock(), threading.Lock()
         self._copies: dict[str, Path] = {}
-        self._too_slow: dict[str, Fault] = {}
 
     def __reduce__(self) -> tuple[Callable[[], Self], tuple[()]]:
         """What another process makes an equal reader by, with connections of its own."""
@@ -98,28 +76,30 @@ class Reader:
             return self._read(url, limit, held)
 
     def open(self, url: str, buffer_bytes: int = BUFFER_BYTES) -> BinaryIO:
-        """The file at an address as a seekable stream. Raises RemoteError."""
+        """The file at an address as a seekable stream. Raises RemoteError and SourceUnavailable."""
         if is_web(url):
             return self.local_copy(url).open("rb")
-        file = self._wait(url, lambda: self._files(url).open(url))
-        seconds = FILE_SECONDS + buffer_bytes / MIN_BYTES_PER_SECOND
-        wait = partial(self._wait, url, seconds=seconds)
+        seconds = PATIENCE_SECONDS + FILE_SECONDS + buffer_bytes / MIN_BYTES_PER_SECOND
+
+        def wait(call: Callable[[], Any]) -> Any:
+            with lasting_errors(url):
+                return self._wait(url, call, seconds=seconds)
+
+        file = wait(lambda: self._files(url).open(url))
         return io.BufferedReader(StoredFile(file, wait), buffer_bytes)
 
     def local_copy(self, url: str) -> Path:
         """A copy of the file at a web address, made once, and removed with this reader.
 
-        Raises RemoteError, for a server that was too slow at once if it is asked again.
+        Raises RemoteError and SourceUnavailable.
         """
         with self._copying:
-            if url in self._too_slow:
-                raise RemoteError(self._too_slow[url])
             if url not in self._copies:
                 path = Path(self._folder) / str(len(self._copies))
                 room = shutil.disk_usage(self._folder).free - RESERVED_BYTES
-                deadline = Deadline(FILE_SECONDS, self._stopped)
+                deadline = Deadline(PATIENCE_SECONDS + FILE_SECONDS, self._stopped)
                 try:
-                    with path.open("wb") as file:
+                    with path.open("wb") as file, lasting_errors(url):
                         download = partial(self._web.download, url, file, room, deadline)
                         self._wait(url, partial(download, MIN_BYTES_PER_SECOND), deadline)
                 except OSError as error:
@@ -127,24 +107,28 @@ class Reader:
                     fault = Fault("io_error", f"{path} cannot be written: {error.strerror}.")
                     if isinstance(error, RemoteError):
                         fault = NO_ROOM if error.fault.code == "too_large" else error.fault
-                        if fault.code == "timeout":
-                            self._too_slow[url] = fault
                     raise RemoteError(fault) from error
                 self._copies[url] = path
             return self._copies[url]
 
     def kind(self, url: str) -> str:
-        """`file`, `folder`, or `` if a store has neither at the address. Raises RemoteError."""
-        return str(self._wait(url, lambda: self._files(url).kind(url)))
+        """`file`, `folder`, or `` if a store has neither at the address.
+
+        Raises RemoteError and SourceUnavailable.
+        """
+        with lasting_errors(url):
+            return str(self._wait(url, lambda: self._files(url).kind(url)))
 
     def entries(self, url: str) -> Iterator[Entry]:
         """The files below a folder of a store, by their paths in it, as the store lists them.
 
-        That is in the order of their names, but for directory buckets. Raises RemoteError.
+        That is in the order of their names, but for directory buckets. Raises RemoteError and
+        SourceUnavailable.
         """
-        pages = self._wait(url, lambda: self._files(url).pages(url))
-        while page := self._wait(url, lambda: next(filter(None, pages), None)):
-            yield from page
+        with lasting_errors(url):
+            next_page = self._wait(url, lambda: self._files(url).pages(url))
+            while page := self._wait(url, next_page):
+                yield from page
 
     def stop(self) -> None:
         """Make all reads fail, also those under way."""
@@ -174,27 +158,11 @@ class Reader:
         deadline: Deadline | None = None,
         seconds: float = inf,
     ) -> Result:
-        """What a call returns that reads an address. Raises RemoteError.
-
-        No signal interrupts such a call, and it may have no time limit: it runs in a thread, which
-        is abandoned at the deadline, or when a signal raises an exception here.
-        """
+        """What a call returns that reads an address. Raises RemoteError."""
         check_url(url)
         deadline = deadline or Deadline(seconds, self._stopped)
-        future: Future[Result] = Future()
-
-        def run() -> None:
-            try:
-                future.set_result(call())
-            except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
-                future.set_exception(error)
-
-        with self._files(url).errors():
-            deadline.remaining()
-            threading.Thread(target=run, name="pgcli-remote", daemon=True).start()
-            while not future.done():
-                wait([future], deadline.remaining(POLL_SECONDS))
-            return future.result()
+        tries = 1 if is_web(url) else inf  # `WebFiles` makes requests again, and resumes them
+        return patient(call, self._files(url).errors, deadline, tries=tries)
 
     def _files(self, url: str) -> Any:
         """What reads addresses of this kind."""
@@ -223,6 +191,25 @@ class Reader:
         folder = mkdtemp(prefix="pgcli-")
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         return folder
+
+
+@contextmanager
+def lasting_errors(url: str) -> Iterator[None]:
+    """A block that raises SourceUnavailable for what may succeed later, but did not for minutes.
+
+    That ends a command: a listing without some files, or an archive without some members, would
+    pass for a whole one.
+    """
+    try:
+        yield
+    except RemoteError as error:
+        if not is_temporary(error):
+            raise
+        message = error.fault.message.rstrip(".")
+        raise SourceUnavailable(
+            f"{without_credentials(url)}: {message[:1].lower()}{message[1:]}",
+            hint="check the address, the network and the credentials; the same command tries again",
+        ) from error
 
 
 class StoredFile(io.RawIOBase):

@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-import random
 import ssl
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from math import inf
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 import httpcore2
 import httpx2
 
 from pgcli.stores import errors
-from pgcli.stores.errors import RemoteError, TransientError, failed, too_large
+from pgcli.stores.calls import Deadline, Pauses
+from pgcli.stores.errors import BUSY, RemoteError, TransientError, failed, retry_after, too_large
 from pgcli.stores.network import Network
 from pgcli.stores.urls import check_url, is_web
 
-if TYPE_CHECKING:
-    from pgcli.stores.reader import Deadline
-
-#: Pauses between tries.
-PAUSES_SECONDS = (0.5, 1.0, 2.0)
-#: The longest pause that a server may ask for.
-MAX_PAUSE_SECONDS = 30.0
+#: How often an image is asked for again: manifests name many servers, some of which are gone.
+MAX_IMAGE_RETRIES = 3
 MAX_REDIRECTS = 5
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 #: How long an idle connection is kept.
 IDLE_SECONDS = 15.0
-BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
 HEADERS = {"User-Agent": "pgcli", "Accept": "*/*", "Accept-Encoding": "identity"}
 
 
@@ -85,7 +78,8 @@ class WebFiles:
         Raises RemoteError, also for a file of more bytes than the `limit`, and OSError of writing.
         """
         version: str = ""
-        pauses = iter(PAUSES_SECONDS)
+        retries = MAX_IMAGE_RETRIES if bytes_per_second == inf else inf
+        pauses = Pauses(deadline, retries)
         while True:
             start = file.tell() if version else 0
             resume = {"Range": f"bytes={start}-", "If-Range": version} if start else {}
@@ -109,13 +103,8 @@ class WebFiles:
                     return
             except TransientError as error:
                 if version and file.tell() > start:
-                    pauses = iter(PAUSES_SECONDS)
-                pause = next(pauses, None)
-                if pause is None:
-                    raise
-                # requests that failed together must not come again together
-                pause = max(pause * random.uniform(0.5, 1), error.retry_after)
-                time.sleep(deadline.remaining(min(pause, MAX_PAUSE_SECONDS)))
+                    pauses = Pauses(deadline, retries)
+                pauses.wait(error)
 
     @contextmanager
     def _get(
@@ -169,11 +158,3 @@ def check_response(status: int, headers: httpx2.Headers) -> None:
         raise RemoteError(fault)
     if headers.get("Content-Encoding", "identity").strip().lower() != "identity":
         raise RemoteError(errors.COMPRESSED)
-
-
-def retry_after(text: str) -> float:
-    """The seconds of a header Retry-After; 0 where it holds a date or nothing."""
-    try:
-        return float(text)
-    except ValueError:
-        return 0.0

@@ -13,11 +13,19 @@ import pyarrow.parquet as pq
 import pytest
 
 from pgcli.records import Fault, Item
-from pgcli.stores import Reader, RemoteError, errors, objects, reader
+from pgcli.stores import Reader, RemoteError, calls, objects, reader
 from pgcli.stores.objects import profile_keys
 from tests.support.stored_images import FILES, JPEG, PNG, StoreLocation, locate_store
 from tests.support.stores import NEW_YEAR, S3, Azure, Files, Google, Hub, serve
 from tests.support.time_limits import ends_soon
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch) -> None:
+    """Pauses of hundredths of a second between tries, for a second."""
+    monkeypatch.setattr(calls, "FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(calls, "LONGEST_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(calls, "PATIENCE_SECONDS", 1.0)
 
 
 @contextmanager
@@ -241,8 +249,7 @@ def test_stalled_store_times_out(monkeypatch):
 
     short = {"read_timeout": timedelta(seconds=0.2), "timeout": timedelta(seconds=0.3)}
     monkeypatch.setattr(objects, "CLIENT", objects.CLIENT | short)
-    monkeypatch.setattr(objects, "RETRIES", {"max_retries": 0})
-    monkeypatch.setattr(errors, "SLOW_SECONDS", 0.1)
+    monkeypatch.setattr(calls, "PATIENCE_SECONDS", 0.0)
     with s3_of(Stalling, {}):
         assert fault_of(Reader().read, "s3://images/x.png").code == "timeout"
         release.set()

@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from pgcli.errors import OutputFailed
-from pgcli.stores import Entry, Store, objects, open_folder
+from pgcli.stores import Entry, Store, calls, objects, open_folder
 from pgcli.stores.objects import ObjectStore
 from tests.support.writable_stores import (
     BUCKET,
@@ -21,6 +21,15 @@ from tests.support.writable_stores import (
     WritableS3,
     used_store,
 )
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch) -> None:
+    """Pauses of hundredths of a second between tries, for a second."""
+    monkeypatch.setattr(calls, "FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(calls, "LONGEST_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(calls, "PATIENCE_SECONDS", 1.0)
+
 
 NAMES = ["run.json", "claims/7", "part-000000.parquet"]
 

@@ -91,6 +91,9 @@ class Answering(Answers):
     def often(self) -> None:
         self.first_times(1, 429, Retry_After=1)
 
+    def later_today(self) -> None:
+        self.respond(503, Retry_After=3600)
+
     def html(self) -> None:
         self.respond(200, HTML, Content_Type="image/png")
 

@@ -14,6 +14,7 @@ from xml.sax.saxutils import escape
 from tests.support.http_server import Answers, LocalServer
 
 Files = dict[str, bytes]
+PAGE = 1000  # objects of a listing
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
 
 
@@ -54,6 +55,8 @@ class Store(Answers):
             return self.respond(404)
         status, body, headers = self.part(data)
         tag, written = f'"{hashlib.md5(data).hexdigest()}"', formatdate(0, usegmt=True)
+        if self.headers.get("If-Match", tag) != tag:
+            return self.respond(412)
         return self.respond(status, body, ETag=tag, Last_Modified=written, **headers)
 
 
@@ -65,6 +68,9 @@ class S3(Store):
         if not any(name.startswith(f"{bucket}/") for name in self.files):
             return self.respond(404)
         keys, folders = self.list_keys(bucket, query.get("prefix", ""), query.get("delimiter", ""))
+        after = query.get("continuation-token") or query.get("start-after") or ""
+        keys = [key for key in keys if key > after]
+        keys, has_more = keys[:PAGE], len(keys) > PAGE
         size = {key: len(self.files[f"{bucket}/{key}"]) for key in keys}
         times = {key: self.times.get(f"{bucket}/{key}", NEW_YEAR) for key in keys}
         rows = [
@@ -79,8 +85,11 @@ class S3(Store):
         namespace = "http://s3.amazonaws.com/doc/2006-03-01/"
         body = (
             f'<?xml version="1.0"?><ListBucketResult xmlns="{namespace}"><Name>{bucket}</Name>'
-            f"<IsTruncated>false</IsTruncated><KeyCount>{len(rows)}</KeyCount>"
-            f"{''.join(rows)}</ListBucketResult>"
+            f"<IsTruncated>{str(has_more).lower()}</IsTruncated><KeyCount>{len(rows)}</KeyCount>"
+            f"{''.join(rows)}"
+            + f"<NextContinuationToken>{escape(''.join(keys[-1:]))}</NextContinuationToken>"
+            * has_more
+            + "</ListBucketResult>"
         )
         return self.respond(200, body.encode(), Content_Type="application/xml")
 

@@ -1,11 +1,18 @@
 """Local servers that objects are put into, as into S3."""
 
+import re
+import socket
+import struct
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from email.utils import formatdate
 from hashlib import md5
+from math import inf
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
@@ -97,6 +104,57 @@ class Busy(WritableS3):
         return 503
 
 
+@dataclass
+class Trouble:
+    """What happens to requests that match a pattern, so many `times`, instead of an answer.
+
+    A `status` with a body and headers, or else `silent`, `reset` or `cut`, as the `how` says.
+    """
+
+    pattern: str  # of a method and its target, such as `GET /bucket?list-type=2`
+    how: int | str
+    times: float = inf
+    body: bytes = b""
+    headers: dict[str, Any] = field(default_factory=dict)
+
+
+class Unreliable(WritableS3):
+    """S3 with `troubles`; `requests` has the time of each request and what it asks for."""
+
+    troubles: list[Trouble]
+    requests: list[tuple[float, str]]
+
+    def parse_request(self) -> bool:
+        if not super().parse_request():
+            return False
+        request = f"{self.command} {self.path}"
+        self.requests.append((time.monotonic(), request))
+        for trouble in self.troubles:
+            if trouble.times > 0 and re.search(trouble.pattern, request):
+                trouble.times -= 1
+                self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                self.fail(trouble)
+                self.close_connection = True
+                return False
+        return True
+
+    def fail(self, trouble: Trouble) -> None:
+        if trouble.how == "silent":
+            self.owner.closing.wait(300)
+        elif trouble.how == "reset":
+            linger = struct.pack("ii", 1, 0)
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            self.connection.close()
+        elif trouble.how == "cut":
+            requested = self.headers.get("Range", "")
+            written = formatdate(0, usegmt=True)
+            headers = {"ETag": '"1"', "Last_Modified": written, "Content_Length": 10**5}
+            place = {"Content_Range": f"bytes {requested[6:]}/9"} if requested else {}
+            self.respond(206 if requested else 200, b"<?xml", **headers, **place)
+        else:
+            self.respond(int(trouble.how), trouble.body, Connection="close", **trouble.headers)
+
+
 @contextmanager
 def serve_writable(kind: type[WritableS3] = WritableS3) -> Iterator[tuple[str, Files]]:
     """The URL of a server with a bucket, and its objects by `bucket/key`."""
@@ -115,6 +173,15 @@ def environment(endpoint: str) -> dict[str, str]:
         "AWS_DEFAULT_REGION": "us-east-1",
         "AWS_EC2_METADATA_DISABLED": "true",
     }
+
+
+@contextmanager
+def unreliable_store() -> Iterator[type[Unreliable]]:
+    """A server that `s3://bucket` leads to, and whose `troubles` the block adds."""
+    kind = type("Unreliable", (Unreliable,), {"troubles": [], "requests": []})
+    with used_store(kind) as files:
+        kind.files = files
+        yield kind
 
 
 @contextmanager

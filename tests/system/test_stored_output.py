@@ -3,7 +3,6 @@
 import io
 import json
 from collections.abc import Iterator
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,14 +14,16 @@ from PIL import Image
 from pgcli.cli.main import main
 from pgcli.run import checks
 from pgcli.run import model as running
-from pgcli.stores.objects import PATIENT, RETRIES
+from pgcli.stores import calls
 from tests.support import pretend
 from tests.support.stores import Files
 from tests.support.writable_stores import (
     Denied,
+    Trouble,
     Unconditional,
     Unimplemented,
     WritableS3,
+    unreliable_store,
     used_store,
 )
 
@@ -36,9 +37,8 @@ def folder(tmp_path, monkeypatch) -> None:
     """The current folder, with ten images and a broken one, a model without loading, and short
     waits for retries."""
     monkeypatch.setattr(running, "load_engine", pretend.load_engine)
-    backoff = {"init_backoff": timedelta(milliseconds=1), "max_backoff": timedelta(milliseconds=9)}
-    for retries in (RETRIES, PATIENT):
-        monkeypatch.setitem(retries, "backoff", backoff)
+    monkeypatch.setattr(calls, "FIRST_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(calls, "LONGEST_PAUSE_SECONDS", 0.01)
     monkeypatch.chdir(tmp_path)
     Path("photos").mkdir()
     for number in range(10):
@@ -148,6 +148,38 @@ def test_store_that_denies_access_ends_the_run(capsys):
     with used_store(Denied):
         assert caption() == 14
     assert "rights to list, read, write and delete" in capsys.readouterr().err
+
+
+EXPIRED = b"<Error><Code>ExpiredToken</Code><Message>The token has expired.</Message></Error>"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "saved"),
+    [
+        ("PUT .*/part-000001", 4),  # the second file of the output
+        ("PUT .*/part-000000", 0),
+        ("PUT .*/part-000002", 11),  # at the end of the run; the state has the rows
+        ("PUT .*/part-000001|PUT .*/open/", 4),
+        ("PUT .*/part-000002|PUT .*/open/", 8),
+    ],
+)
+@pytest.mark.parametrize("status_code", [400, 403])
+def test_rows_that_the_store_did_not_take_are_not_counted(pattern, saved, status_code, capsys):
+    with unreliable_store() as server:
+        server.troubles.append(Trouble(pattern, status_code, body=EXPIRED))
+        options = ["--summary-json", "summary.json", "--no-quiet"]
+        assert caption(*options) == 14
+        err = capsys.readouterr().err
+        notice = f"stopped after {saved} rows, saved" if saved else "stopped before the first row"
+        assert notice in err
+        assert "credentials" in err
+        summary = json.loads(Path("summary.json").read_text())
+        assert summary["rows"] == saved
+        assert sum(summary["errors"].values()) == (saved == 11)
+        assert not saved or status(capsys)["rows"] == saved
+        server.troubles.clear()
+        assert caption() == 3
+        assert rows(server.files)["index"].to_pylist() == list(range(11))
 
 
 def test_output_in_use_is_refused_until_its_process_is_silent(store, capsys, monkeypatch):

@@ -11,10 +11,16 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Self
 
+from pgcli.errors import OutputFailed
+from pgcli.stores.calls import end_calls
+
 #: The signals that ask a program to end.
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: After a signal, rows in progress have this long to finish; a resumed run computes the others.
-GRACE_SECONDS = 10.0
+#: `docker stop` kills a program ten seconds after the signal.
+GRACE_SECONDS = 8.0
+#: So long after that, or after a signal outside of a run, requests to servers fail.
+CLEANUP_SECONDS = 1.0
 
 
 class Interrupted(BaseException):
@@ -51,11 +57,13 @@ class GracefulShutdown:
                 self._handlers_before[signum] = signal.signal(signum, handler)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, problem: object, trace: object) -> None:
         if self.signum is not None:
             signal.setitimer(signal.ITIMER_REAL, 0)
         for signum, handler in self._handlers_before.items():
             signal.signal(signum, handler)  # type: ignore[arg-type]
+        if isinstance(problem, OutputFailed):  # a store that has hung until now, for one
+            self.raise_if_requested()
 
     def should_stop(self) -> bool:
         """Whether the run has to end."""
@@ -74,6 +82,7 @@ class GracefulShutdown:
             if number in self._handlers_before:
                 signal.signal(number, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_REAL, GRACE_SECONDS)
+        end_calls(GRACE_SECONDS + CLEANUP_SECONDS)
         # in a thread, as the main thread may hold the lock of the console
         threading.Thread(target=self._on_signal, daemon=True).start()
 

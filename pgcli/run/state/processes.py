@@ -70,7 +70,8 @@ class Process:
     def registered(self) -> Iterator[Process]:
         """A block in which this process gives signs of life. Raises OutputFailed."""
         descriptor = os.open(self._lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with suppress(OSError):  # without locks, others go by the signs of life
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
         beat = threading.Thread(target=self._beat, daemon=True)
         try:
             self.write()

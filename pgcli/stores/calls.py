@@ -1,0 +1,147 @@
+"""Requests that are waited for: until a deadline or the end of the process, and made again."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from contextlib import AbstractContextManager
+from math import inf
+from time import monotonic
+from typing import TypeVar
+
+from pgcli.stores.errors import STOPPED, RemoteError, TransientError
+
+#: Transient errors of a request are retried for so long, counted from the first one.
+PATIENCE_SECONDS = 180.0
+#: The first pause between tries; each is twice as long as the one before, up to the longest.
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 15.0
+#: After errors for so long, a message says that requests are made again; for so long, only one.
+SILENT_SECONDS, MESSAGE_SECONDS = 5.0, 180.0
+POLL_SECONDS = 0.1
+
+Result = TypeVar("Result")
+_end, _announced_at = inf, -inf
+
+
+def end_calls(seconds: float) -> None:
+    """Make the requests of this process fail after so many seconds, as a signal ends it."""
+    global _end
+    _end = monotonic() + seconds
+
+
+def are_ending() -> bool:
+    """Whether `end_calls` was called with a finite number of seconds."""
+    return _end < inf
+
+
+class Deadline:
+    """The end of a request. Once `stopped` is set, no wait starts any more."""
+
+    def __init__(self, seconds: float, stopped: threading.Event):
+        self._stopped, self._end = stopped, monotonic() + seconds
+
+    def extend(self, seconds: float) -> None:
+        """Allow so many seconds more."""
+        self._end += seconds
+
+    def remaining(self, limit: float = inf) -> float:
+        """The seconds of one wait, at most `limit`. Raises TimeoutError, RemoteError if stopped."""
+        now = monotonic()
+        if self._stopped.is_set() or now >= _end:
+            raise RemoteError(STOPPED)
+        seconds = min(limit, self._end - now)
+        if seconds <= 0:
+            raise TimeoutError
+        return seconds
+
+    def pause(self, seconds: float) -> None:
+        """Wait between two tries. Raises as `remaining`."""
+        resumes_at = monotonic() + seconds
+        while (seconds := resumes_at - monotonic()) > 0:
+            self._stopped.wait(self.remaining(min(seconds, POLL_SECONDS)))
+
+
+class Pauses:
+    """The pauses between the tries of one request.
+
+    There are so many at most, and none begins after PATIENCE_SECONDS.
+    """
+
+    def __init__(self, deadline: Deadline, limit: float = inf):
+        self._deadline, self._retries = deadline, limit
+        self._began: float | None = None
+        self._seconds = FIRST_PAUSE_SECONDS
+
+    def wait(self, error: TransientError) -> None:
+        """Wait after an error, as long as the server asks for; raise it where no try follows."""
+        # requests that failed together must not come again together
+        seconds = max(self._seconds * random.uniform(1, 1.5), error.retry_after)
+        now = monotonic()
+        self._began = now if self._began is None else self._began
+        spent = now - self._began
+        if self._retries < 1 or spent + seconds > PATIENCE_SECONDS:
+            raise error
+        self._retries -= 1
+        self._seconds = min(2 * self._seconds, LONGEST_PAUSE_SECONDS)
+        if spent >= SILENT_SECONDS:
+            announce(error)
+        try:
+            if self._deadline.remaining() < seconds:
+                raise error
+            self._deadline.pause(seconds)
+        except TimeoutError:
+            raise error from None
+
+
+def announce(error: TransientError) -> None:
+    """Say that requests fail and are made again, once in a while."""
+    global _announced_at
+    now = monotonic()
+    if now - _announced_at >= MESSAGE_SECONDS:
+        _announced_at = now
+        reason = error.fault.message.rstrip(".")
+        logging.getLogger("pgcli").warning("pgcli: %s; requests are made again", reason)
+
+
+def patient(
+    call: Callable[[], Result],
+    errors: Callable[[], AbstractContextManager[None]],
+    deadline: Deadline,
+    *,
+    tries: float = inf,
+) -> Result:
+    """What a call returns that waits for a server; it is made again after transient errors.
+
+    `errors` is a block that turns what it raises into RemoteError.
+    """
+    pauses = Pauses(deadline, tries - 1)
+    while True:
+        try:
+            with errors():
+                return in_thread(call, deadline)
+        except TransientError as error:
+            pauses.wait(error)
+
+
+def in_thread(call: Callable[[], Result], deadline: Deadline) -> Result:
+    """What a call returns. Raises TimeoutError, RemoteError if the deadline is stopped.
+
+    No signal interrupts such a call, and it may have no time limit: it runs in a thread, which is
+    abandoned at the deadline, or when a signal raises an exception here.
+    """
+    future: Future[Result] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
+            future.set_exception(error)
+
+    deadline.remaining()
+    threading.Thread(target=run, name="pgcli-remote", daemon=True).start()
+    while not future.done():
+        wait([future], deadline.remaining(POLL_SECONDS))
+    return future.result()

@@ -1,0 +1,235 @@
+"""Transient errors of a store are retried; where they last, the exit code says "try again"."""
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from pgcli.errors import OutputFailed, PgcliError, SourceUnavailable
+from pgcli.records import Item
+from pgcli.stores import Reader, RemoteError, calls, objects
+from pgcli.stores.errors import DENIED, EXPIRED, NO_CREDENTIALS
+from pgcli.stores.objects import ObjectStore
+from tests.support.time_limits import ends_soon
+from tests.support.writable_stores import (
+    Trouble,
+    Unreliable,
+    environment,
+    unreliable_store,
+)
+
+SLOW_DOWN = (
+    b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
+)
+FAILURES = [503, 500, 502, 504, 429, 408, "reset", "silent", "cut"]
+PHOTOS = {f"bucket/photos/{number:04}.png": bytes([number % 256]) * 9 for number in range(1200)}
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch) -> None:
+    """Pauses of hundredths of a second for a second; servers have as long to answer."""
+    monkeypatch.setattr(calls, "FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(calls, "LONGEST_PAUSE_SECONDS", 0.2)
+    monkeypatch.setattr(calls, "PATIENCE_SECONDS", 1.0)
+    monkeypatch.setattr(objects, "CLIENT", {"read_timeout": timedelta(seconds=0.2)})
+
+
+@pytest.fixture
+def server() -> Iterator[type[Unreliable]]:
+    with unreliable_store() as server:
+        server.files |= PHOTOS
+        yield server
+
+
+def listed(reader: Reader) -> list[str]:
+    return [entry.name for entry in reader.entries("s3://bucket/photos")]
+
+
+def streamed(reader: Reader) -> bytes:
+    """The second half of a file, whose first one is read before the store fails."""
+    with reader.open("s3://bucket/photos/0007.png", 16) as file:
+        file.seek(4)
+        return file.read()
+
+
+def fetched(reader: Reader) -> bytes:
+    with reader.fetched(Item(0, "x", "x", "s3://bucket/photos/0007.png")) as item:
+        assert item.fault is None, item.fault
+        return item.data or b""
+
+
+NAMES = [f"{number:04}.png" for number in range(1200)]
+READS: dict[str, tuple[str, Callable[[Reader], Any], Any]] = {
+    "list": ("GET .*list-type", listed, NAMES),
+    "later page": ("GET .*start-after|GET .*continuation", listed, NAMES),
+    "kind of a folder": ("GET .*list-type", lambda r: r.kind("s3://bucket/photos"), "folder"),
+    "kind of a file": ("HEAD .*0007", lambda r: r.kind("s3://bucket/photos/0007.png"), "file"),
+    "no file": ("HEAD .*none", lambda r: r.kind("s3://bucket/none.png"), ""),
+    "get": ("GET .*0007", lambda r: r.read("s3://bucket/photos/0007.png"), bytes([7]) * 9),
+    "image": ("GET .*0007", fetched, bytes([7]) * 9),
+    "head of a stream": ("HEAD .*0007", streamed, bytes([7]) * 5),
+    "range": ("GET .*0007", streamed, bytes([7]) * 5),
+}
+
+
+@pytest.mark.parametrize("how", FAILURES)
+@pytest.mark.parametrize("read", READS)
+def test_read_succeeds_after_some_failures(server, read, how):
+    pattern, call, expected = READS[read]
+    if how == "cut" and "HEAD" in pattern:
+        return  # which has no body
+    server.troubles.append(Trouble(pattern, how, times=2, body=SLOW_DOWN))
+    assert call(Reader()) == expected
+    assert not server.troubles[0].times
+
+
+@pytest.mark.parametrize("how", FAILURES)
+@pytest.mark.parametrize("read", READS)
+def test_read_that_fails_for_long_is_to_be_tried_again(server, read, how):
+    pattern, call, _ = READS[read]
+    if how == "cut" and "HEAD" in pattern:
+        return
+    server.troubles.append(Trouble(pattern, how, body=SLOW_DOWN))
+    is_image = read in ("get", "image")
+    with ends_soon(), pytest.raises(RemoteError if is_image else SourceUnavailable) as problem:
+        call(Reader()) if read != "image" else Reader().read("s3://bucket/photos/0007.png")
+    message = str(problem.value)
+    if isinstance(how, int) and how != 408:
+        assert f"the server answered {how} " in message
+        assert ("(SlowDown)" in message) == ("GET" in pattern)
+    else:
+        assert "did not answer in time" in message or "no connection" in message.lower()
+    assert "http:" not in message
+    if not is_image:
+        assert problem.value.exit_code == 14
+        assert message.startswith("s3://bucket/")
+
+
+def delete_some(store: ObjectStore) -> None:
+    store.delete(["a", "none"])
+
+
+WRITES: dict[str, tuple[str, Callable[[ObjectStore], Any]]] = {
+    "replace": ("PUT .*/rows/a", lambda store: store.replace("a", b"data")),
+    "create": ("PUT .*/rows/new", lambda store: store.create("new", b"data")),
+    "trial": ("PUT .*/.probe", lambda store: store.create("new", b"data")),
+    "read": ("GET .*/rows/old", lambda store: store.read("old")),
+    "end": ("HEAD .*/rows/old", lambda store: store.read("old", last=2)),
+    "list": ("GET .*list-type", lambda store: [entry.name for entry in store.list()]),
+    "delete": ("POST", delete_some),
+}
+
+
+@pytest.mark.parametrize("how", FAILURES[:-1])
+@pytest.mark.parametrize("write", WRITES)
+def test_output_is_asked_again_and_then_failed(server, write, how):
+    pattern, call = WRITES[write]
+    server.files["bucket/rows/old"] = b"data"
+    expected = call(ObjectStore("s3://bucket/rows/"))
+    server.files.pop("bucket/rows/new", None)
+    server.files.pop("bucket/rows/a", None)
+    server.troubles.append(Trouble(pattern, how, times=2, body=SLOW_DOWN))
+    assert call(ObjectStore("s3://bucket/rows/")) == expected
+    server.files.pop("bucket/rows/new", None)
+    server.troubles.append(Trouble(pattern, how, body=SLOW_DOWN))
+    with ends_soon(), pytest.raises(OutputFailed, match="cannot be used"):
+        call(ObjectStore("s3://bucket/rows/"))
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "fault"),
+    [
+        (403, b"<Error><Code>AccessDenied</Code></Error>", DENIED),
+        (401, b"", DENIED),
+        (403, b"<Error><Code>ExpiredToken</Code></Error>", EXPIRED),
+        (400, b"<Error><Code>ExpiredToken</Code></Error>", EXPIRED),
+        (400, b"<Error><Code>TokenRefreshRequired</Code></Error>", EXPIRED),
+    ],
+)
+def test_refused_listing_is_not_made_again(server, status, body, fault):
+    server.troubles.append(Trouble("GET .*list-type", status, body=body))
+    with pytest.raises((RemoteError, SourceUnavailable)) as problem:
+        listed(Reader())
+    error = problem.value if fault is DENIED else problem.value.__cause__
+    assert isinstance(error, RemoteError)
+    assert error.fault == fault
+    assert len(server.requests) == 1
+
+
+def test_text_of_a_server_is_not_taken_for_a_status(server):
+    """The library quotes the body of an answer, and the key, in its message."""
+    text = b"\n\nDebug source:\nGeneric {\n    inner: Status {\n        status: 404,\n    }"
+    server.troubles.append(Trouble("GET", 400, body=text))
+    with pytest.raises(RemoteError, match="the server answered 400 Bad Request"):
+        Reader().read("s3://bucket/a")
+    with pytest.raises(RemoteError, match="A request to the address failed"):
+        Reader().read(f"s3://bucket/{text.decode()}")
+
+
+def test_object_that_is_replaced_while_it_is_read_is_noticed(server):
+    server.files["bucket/rows.jsonl"] = b"a" * 2**21
+    with Reader().open("s3://bucket/rows.jsonl", 16) as file:
+        assert file.read(4) == b"aaaa"
+        server.files["bucket/rows.jsonl"] = b"b" * 2**21
+        file.seek(-4, 2)
+        with pytest.raises(RemoteError, match="changed while it was read"):
+            file.read()
+
+
+def test_store_without_credentials_says_so(monkeypatch):
+    for name in environment(""):
+        monkeypatch.delenv(name, raising=False)
+    error = OSError(
+        "Error performing PUT\n\nDebug source:\nGeneric {\n    uri: Some(\n"
+        "        http://169.254.169.254/latest/api/token,\n    ),\n    inner: Http(\n"
+    )
+    with pytest.raises(RemoteError) as problem, objects.store_errors():
+        raise error
+    assert problem.value.fault == NO_CREDENTIALS
+
+
+def test_unknown_host_is_to_be_tried_again_but_not_waited_for(monkeypatch):
+    for name, value in environment("http://store.invalid").items():
+        monkeypatch.setenv(name, value)
+    with ends_soon(), pytest.raises(SourceUnavailable, match="the name of the server"):
+        listed(Reader())
+    lookups: list[str] = []
+
+    def unknown(host: str, *more: Any, **options: Any) -> Any:
+        lookups.append(host)
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    with pytest.raises(SourceUnavailable, match="name of the server is not known"):
+        Reader().open("https://images.invalid/rows.jsonl")
+    assert lookups == ["images.invalid"]
+
+
+def test_calls_end_when_the_process_is_to_end(server):
+    """Also those of threads, which no signal interrupts: the sign of life of a run, for one."""
+    server.troubles.append(Trouble("", "silent"))
+    problems: list[PgcliError] = []
+
+    def write() -> None:
+        try:
+            ObjectStore("s3://bucket/rows/").replace("a", b"")
+        except PgcliError as problem:
+            problems.append(problem)
+
+    thread = threading.Thread(target=write)
+    try:
+        with ends_soon():
+            thread.start()
+            while not server.requests:
+                time.sleep(0.01)
+            calls.end_calls(0.1)
+            thread.join()
+            with pytest.raises(OutputFailed, match="The run ended"):
+                ObjectStore("s3://bucket/rows/").read("a")
+        assert "The run ended" in str(problems[0])
+    finally:
+        calls.end_calls(float("inf"))
