@@ -117,3 +117,36 @@ def test_one_image_may_not_have_two_entries(cli):
         Path("rows.jsonl").write_text('{"id": "a.png", "prompt": "detect cat", "boxes": []}\n')
         code, _, err = cli(*words, *(["--overwrite"] if words[0] == "import" else []))
         assert (code, "image 1 and image 2 have the same name: a.png" in err) == (2, True), err
+
+
+@pytest.mark.parametrize(
+    ("scores", "expected"),
+    [
+        ([93, 7.5, 100], [0.93, 0.075, 1.0]),
+        ([0.93, 0.5, 1], [0.93, 0.5, 1.0]),
+        ([None, "9", float("nan")], [1.0, 1.0, 1.0]),
+        ([0.5, 50, 1], "annotation 1 has the score 0.5 and annotation 2 50"),
+        ([1, 101, 50], "annotation 2: the score 101 is neither a share nor a percentage"),
+        ([1, -0.5, 1], "annotation 2: the score -0.5 is neither a share nor a percentage"),
+    ],
+)
+def test_scores_are_shares_or_percentages(cli, scores, expected):
+    box = {"image_id": "a", "category_id": 3, "bbox": [8, 4, 20, 10]}
+    Path("given.json").write_text(json.dumps(document(*(box | {"score": one} for one in scores))))
+    code, _, err = cli("import given.json --from coco -o rows.jsonl")
+    if isinstance(expected, str):
+        assert (code, expected in err) == (2, True), err
+        return
+    boxes = read_rows("rows.jsonl")[0]["boxes"]
+    assert [one["confidence"] for one in boxes] == pytest.approx(expected)
+    assert [one["score"] for one in boxes] == pytest.approx(expected)
+    assert ("2 scores without a number left out (first: annotation 2 of a.png)" in err) == (
+        scores[0] is None
+    )
+
+
+def test_of_captions_alone_no_image_has_a_row_of_boxes(cli):
+    Path("given.json").write_text(json.dumps(document(*CAPTIONS)))
+    assert cli("import given.json --from coco -o rows.jsonl")[0] == 0
+    rows = read_rows("rows.jsonl")
+    assert [row["task"] for row in rows] == ["caption", "caption", "caption", "ask"]

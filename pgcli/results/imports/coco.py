@@ -19,6 +19,7 @@ from pgcli.results.imports.json_values import (
     mapping,
     number,
     read_document,
+    score_unit,
     unique_ids,
     value_errors,
     whole_number,
@@ -72,6 +73,7 @@ def read_images(document: Entry, settings: ImportSettings) -> Annotations:
     if "annotations" not in document:
         raise InvalidValue("it has no 'annotations', and says nothing about its images")
     annotations = entries(document["annotations"], "annotations", "annotation")
+    annotations = annotations if settings.as_given else with_shares(annotations)
     labels = read_labels(categories)
     own: dict[str, list[tuple[int, Entry]]] = {
         key: [] for key in unique_ids(images, "image") if key is not None
@@ -295,12 +297,43 @@ def read_box(
         corners = box_corners(annotation["bbox"])
     if corners is None:
         raise UnreadableError("annotations without a box or a mask")
-    score = share(annotation.get("score"))
-    confidence = share(annotation.get("confidence", score))
-    object_size = object_area(annotation.get("area"))
-    if object_size is None and annotation.get("area") is not None:
-        counts.leave_out("areas without a number", where)
+    score = own_number(annotation, "score", where, counts)
+    confidence = own_number(annotation, "confidence", where, counts)
+    object_size = own_number(annotation, "area", where, counts)
+    score = 1.0 if score is None else score
+    confidence = score if confidence is None else confidence
     return TrueBox(name, *corners, mask, score, confidence, object_size, where)
+
+
+def own_number(annotation: Entry, name: str, where: str, counts: ImportCounts) -> float | None:
+    """A number that an annotation may have; None without, counted for a value that is none."""
+    value = annotation.get(name)
+    if value is None:
+        return None
+    if (known := as_number(value)) is None:
+        counts.leave_out(f"{name}s without a number", where)
+    return known
+
+
+def as_number(value: object) -> float | None:
+    """The value if it is a number, else None."""
+    try:
+        return number(value, "")
+    except InvalidValue:
+        return None
+
+
+def with_shares(annotations: list[Entry]) -> list[Entry]:
+    """The annotations, with scores of percent as shares. Raises InvalidValue for other scores."""
+    for name in ("score", "confidence"):
+        scores = [as_number(annotation.get(name)) for annotation in annotations]
+        places = (f"annotation {place}" for place in range(1, len(scores) + 1))
+        unit = score_unit(zip(scores, places, strict=True))
+        annotations = [
+            annotation if score is None or unit == 1 else {**annotation, name: score / unit}
+            for annotation, score in zip(annotations, scores, strict=True)
+        ]
+    return annotations
 
 
 def box_corners(value: object) -> Corners:
@@ -352,18 +385,3 @@ def run_lengths(encoding: Entry) -> Rle:
         return Rle((height, width), counts)
     runs = [whole_number(run, "counts") for run in array(counts, "counts")]
     return encode_counts(runs, size=(height, width))
-
-
-def object_area(value: object) -> float | None:
-    """The value if it is a number, else None."""
-    try:
-        return number(value, "area")
-    except InvalidValue:
-        return None
-
-
-def share(value: object) -> float:
-    """The value if it is a number from 0 to 1, else 1."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        return 1.0
-    return float(value)

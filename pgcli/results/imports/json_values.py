@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from pgcli.printable import encodable, is_deep
 from pgcli.stores.files import open_regular
 
 MAX_NUMBER = 1e15  # of pixels and ids; floats are exact below
+MAX_PERCENT = 100
 MAX_DIGITS = 400  # a float of as many is infinite, and Python refuses to read an int of 4,301
 
 
@@ -110,6 +111,27 @@ def number(value: object, what: str) -> float:
     if is_bool or not isinstance(value, int | float) or not -MAX_NUMBER <= value <= MAX_NUMBER:
         raise InvalidValue(f"{what} is not a number")
     return float(value)
+
+
+def score_unit(named: Iterable[tuple[float | None, str]]) -> float:
+    """What the scores of a file, each with its place, are divided by: 100 for percentages, else 1.
+
+    Raises InvalidValue for scores that are neither, or of which some are fractions.
+    """
+    scores = {score: what for score, what in named if score is not None}
+    fraction = next((score for score in scores if 0 < score < 1), None)
+    largest = max(scores, default=0.0)
+    for score, what in scores.items():
+        if not 0 <= score <= MAX_PERCENT:
+            raise InvalidValue(f"{what}: the score {score:g} is neither a share nor a percentage")
+    if largest <= 1:
+        return 1
+    if fraction is not None:
+        raise InvalidValue(
+            f"{scores[fraction]} has the score {fraction:g} and {scores[largest]} {largest:g}: "
+            "they are not all shares, and not all percentages"
+        )
+    return MAX_PERCENT
 
 
 def label(value: object, what: str) -> str:

@@ -16,6 +16,7 @@ from pgcli.results.imports.json_values import (
     array,
     mapping,
     read_document,
+    score_unit,
     text,
     value_errors,
 )
@@ -24,7 +25,6 @@ from pgcli.results.imports.labelstudio_regions import (
     RegionTruth,
     group_regions,
     read_region,
-    score_unit,
 )
 from pgcli.results.imports.locate import locate, upright_size
 from pgcli.results.imports.shapes import Size, image_size
@@ -58,7 +58,12 @@ def read(file: Path, settings: ImportSettings) -> Annotations:
         if key == "predictions" and any(task.get(key) for task in tasks):
             counts.notes.append("no task has annotations: predictions are taken")
         regions = [task_regions(task, key, f"task {n}") for n, task in enumerate(tasks, start=1)]
-        unit = score_unit(region for group in regions for region in group or () if region.labels)
+        unit = score_unit(
+            (region.score, region.what)
+            for group in regions
+            for region in group or ()
+            if region.labels
+        )
         if unit != 1:
             counts.notes.append("scores are above 1: they are read as percentages")
         read_one = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from pgcli.results.imports.brush import brush_mask
-from pgcli.results.imports.json_values import InvalidValue, array, label, mapping, number, text
+from pgcli.results.imports.json_values import array, label, mapping, number, text
 from pgcli.results.imports.shapes import Size, bounds, clipped, fill, mask_bounds
 from pgcli.results.imports.truth import ImportCounts, TrueBox, TrueText
 
@@ -32,7 +32,6 @@ UNREAD = {
     "video": "regions of videos",
 }
 SHAPES = ("rectangle", "polygon", "ellipse", *UNREAD)
-MAX_PERCENT = 100
 
 
 @dataclass(frozen=True)
@@ -120,27 +119,6 @@ def place_of(value: Value) -> str:
     """Where a result says that its region is; empty for one about a whole image."""
     known = [value.get(name) for name in PLACE_KEYS]
     return repr(known) if any(part is not None for part in known) else ""
-
-
-def score_unit(regions: Iterable[Region]) -> float:
-    """What scores are divided by: 100 where they are percentages, else 1.
-
-    Raises InvalidValue for scores that are neither, or of which some are fractions.
-    """
-    scores = {region.score: region.what for region in regions if region.score is not None}
-    fraction = next((score for score in scores if 0 < score < 1), None)
-    largest = max(scores, default=0.0)
-    for score, what in scores.items():
-        if not 0 <= score <= MAX_PERCENT:
-            raise InvalidValue(f"{what}: the score {score:g} is neither a share nor a percentage")
-    if largest <= 1:
-        return 1
-    if fraction is not None:
-        raise InvalidValue(
-            f"{scores[fraction]} has the score {fraction:g} and {scores[largest]} {largest:g}: "
-            "they are not all shares, and not all percentages"
-        )
-    return MAX_PERCENT
 
 
 def read_region(
