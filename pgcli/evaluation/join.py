@@ -195,7 +195,8 @@ def nothing_joined(name: str, truths: Truths, row: Row, by_prompt: bool) -> Usag
         )
     return UsageError(
         f"no row of {name} has its id in {truths.name}: a row is {row['id']!r}, a truth {id_!r}",
-        hint="--id-column NAME names the column of the truth that has the ids of the rows",
+        hint="--id-column NAME names the column of the truth that has the ids of the rows; those "
+        "of a folder are the paths in it",
     )
 
 
