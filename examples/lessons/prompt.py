@@ -107,7 +107,8 @@ def main() -> None:
     assert text == row.answer
     print(f"answer, equal to pgcli's: {text}")
     for (label, *sides), box in zip(boxes(text, *image.size), row.boxes, strict=True):
-        torch.testing.assert_close(sides, [box.xmin, box.ymin, box.xmax, box.ymax])
+        corners = [box.xmin, box.ymin, box.xmax, box.ymax]  # with six digits, as in a result file
+        torch.testing.assert_close(sides, corners, rtol=1e-5, atol=0.0)
         print(f"  {label}: left, top, right, bottom", [round(value) for value in sides])
     wrong = answer(model, patch_1PD, prompt_ids(tokenizer, PROMPT), scale_image=True)
     print("  with image features scaled as text, the answer is another:", wrong != tokens)
