@@ -245,7 +245,7 @@ class TableForm:
         if self._types is None:
             stream = open_stream(self._store, self._name_of(min(self._parts)))
             if stream is None:
-                raise removed(self._label(min(self._parts)))
+                raise changed(self._label(min(self._parts)), "removed or replaced")
             with stream:
                 self._types = self._format.read_schema(stream).remove_metadata()
         return self._types
