@@ -18,6 +18,7 @@ from typing import Any
 
 from pgcli.foreign_text import LFS_MESSAGE, decode_text, is_lfs_pointer
 from pgcli.inputs.lines import MAX_LINE_BYTES, TOO_LONG, parse_json
+from pgcli.inputs.paths import display_name
 from pgcli.inputs.readers import IMAGE_ENDINGS, OTHER_ENDING, ManifestRow, Mark, ending
 from pgcli.records import MAX_IMAGE_BYTES, Fault
 
@@ -89,7 +90,7 @@ class Member:
         endings = self.endings
         if stem and self.is_below(stem):
             endings = endings[len(stem) + 1 :]
-        return endings.lower()
+        return endings.lower().encode("utf-8", "replace").decode()
 
     def fault(self) -> Fault | None:
         """Why it cannot be an image, from its header alone."""
@@ -140,7 +141,9 @@ class Sample:
         for member in self.members:
             first = names.setdefault(member.endings.lower(), member)
             if first is not member:
-                pair = " and ".join(f"{m.info.name} (member {m.number})" for m in (first, member))
+                pair = " and ".join(
+                    f"{display_name(m.info.name)} (member {m.number})" for m in (first, member)
+                )
                 return Fault("decode_failed", f"The sample has two members of one name: {pair}.")
         return None
 
@@ -240,7 +243,7 @@ class SampleReader:
     def _is_wanted(self, member: Member) -> bool:
         if member.ending == ".json" and self._json_columns:
             return True
-        name = member.endings.lower()
+        name = member.column("")
         return any(name == column or name.endswith(f".{column}") for column in self.columns)
 
     def _row(self, sample: Sample) -> ManifestRow | None:
@@ -275,7 +278,7 @@ class SampleReader:
             self.hashes.append(hash(name))
         data = image.data if image is not None else None
         values[self.image_column] = {"path": f"{self.archive}/{name}", "bytes": data}
-        return ManifestRow(f"{self.archive}, sample {key}", values, fault, span)
+        return ManifestRow(f"{self.archive}, sample {display_name(key)}", values, fault, span)
 
     def _skip(self, kind: str) -> None:
         """Count a member that is no part of a row."""

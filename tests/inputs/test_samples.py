@@ -13,6 +13,7 @@ from webdataset import tariterators
 
 from pgcli.errors import ManifestError, NoInputError, UsageError
 from pgcli.inputs import Inventory, ReadOptions, samples, tables
+from pgcli.inputs.options import SOURCE
 from pgcli.inputs.readers import InputFile
 from pgcli.inputs.tar import TarTable
 from tests.inputs.items import data_of, items
@@ -298,3 +299,15 @@ def test_marks_are_exact_behind_headers_of_long_names(format, monkeypatch):
     for start in range(len(found)):
         fresh = Inventory.scan(["x.tar"], ReadOptions(keep=("txt",)))
         assert list(fresh.items(start)) == found[start:]
+
+
+def test_names_that_are_not_utf_8_are_shown_and_become_columns():
+    names = ["\u00e4.png", "\u00e4.png", "a.png", "a.\u00e4.txt"]
+    with tarfile.open("x.tar", "w", format=tarfile.GNU_FORMAT, encoding="latin-1") as archive:
+        for name in names:
+            archive.addfile(tarfile.TarInfo(name))
+    reading = ReadOptions(keep=("*",), optional_fields=(SOURCE,))
+    first, second = items("x.tar", reading=reading)
+    assert "file:%E4.png (member 1) and file:%E4.png (member 2)" in first.fault.message
+    assert first.fields[SOURCE] == "x.tar, sample file:%E4"
+    assert second.kept == {"?.txt": ""}
