@@ -8,6 +8,7 @@ from PIL import Image
 from pgcli.errors import UsageError
 from pgcli.results.imports import yolo
 from pgcli.results.imports.truth import Annotations, ImportSettings
+from tests.support.exporting import read_rows
 
 NAMES = "names: [cat, dog]\n"
 POSE = "kpt_shape: [2, 3]\n" + NAMES
@@ -118,6 +119,16 @@ def test_labels_of_the_command_line_do_not_hide_the_keypoints(tmp_path):
     settings = ImportSettings(tmp_path, labels=("one", "two"))
     (image,) = yolo.read(tmp_path, settings).images
     assert [(box.label, box.xmin, box.mask) for box in image.boxes] == [("two", 24, None)]
+
+
+def test_labels_without_boxes_remain_classes(cli, workdir):
+    read(workdir, "names: [dog, bird, cat]\n", a="")
+    for folder in (".", "made"):
+        words = ("import", folder, "--from", "yolo", "--root", ".", "-o", "truth.jsonl")
+        assert cli(*words, "--overwrite")[0] == 0
+        (row,) = read_rows("truth.jsonl")
+        assert (row["prompt"], row["boxes"]) == ("detect dog ; bird ; cat", [])
+        assert cli("export", "truth.jsonl", "--to", "yolo", "-o", "made", "--overwrite")[0] == 0
 
 
 def test_import_export_import_is_equal(cli, workdir):

@@ -19,6 +19,8 @@ from pgcli.rows import json_text
 #: Characters that JSON leaves unescaped and that YAML reads as line ends or rejects.
 NOT_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 
+DETECT = "detect "  # begins a prompt; labels follow
+
 #: Formats that Ultralytics does not read, and suffixes of one that it reads under another.
 UNSUPPORTED = (".gif", ".ppm", ".pgm", ".pbm", ".pnm")
 SUFFIX_ALIASES = {".jpe": ".jpg", ".jfif": ".jpg"}
@@ -28,7 +30,8 @@ def write(target: Path, entries: Iterable[ExportEntry], export: Export) -> None:
     """Fill the folder. An image without boxes has an empty label file.
 
     If any box has a mask, all boxes are polygons, since Ultralytics rejects labels of both kinds.
-    An unreadable image is skipped with its boxes. The prompt in data.yaml is for `pgcli import`.
+    An unreadable image is skipped with its boxes. The prompt in data.yaml is for `pgcli import`;
+    labels that it asks for are classes, also without boxes.
     """
     (target / "images").mkdir()
     (target / "labels").mkdir()
@@ -42,10 +45,20 @@ def write(target: Path, entries: Iterable[ExportEntry], export: Export) -> None:
         export.counts.images += 1
         export.counts.unsupported += entry.name.lower().endswith(UNSUPPORTED)
         export.counts.boxes += len(lines)
-    names = "".join(f"  {index}: {yaml_quoted(label)}\n" for label, index in export.labels.items())
+    classes = dict.fromkeys((*export.labels, *asked_labels(export)))
+    names = "".join(f"  {index}: {yaml_quoted(label)}\n" for index, label in enumerate(classes))
     prompt = "" if export.prompt is None else f"prompt: {yaml_quoted(export.prompt)}\n"
     head = f"train: images\nval: images\n{prompt}names:"
     (target / "data.yaml").write_text(f"{head}\n{names}" if names else f"{head} {{}}\n", "utf-8")
+
+
+def asked_labels(export: Export) -> list[str]:
+    """The labels that the prompt of the rows asks for, unless the command names the labels."""
+    prompt = export.prompt or ""
+    if export.options.labels or not prompt.startswith(DETECT):
+        return []
+    labels = prompt.removeprefix(DETECT).partition("<loc")[0].split(";")
+    return [label.strip() for label in labels if label.strip()]
 
 
 def line(box: ExportBox, entry: ExportEntry, export: Export) -> str:
