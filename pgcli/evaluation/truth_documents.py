@@ -11,6 +11,7 @@ from pgcli.errors import UsageError
 from pgcli.evaluation.joined_row import RowTruth
 from pgcli.evaluation.truth import Truths, group_values
 from pgcli.examples import read_answers
+from pgcli.inputs.foreign_manifests import foreign_manifest, read_head
 from pgcli.inputs.readers import InputFile
 from pgcli.records import Box
 from pgcli.results.imports import coco
@@ -28,6 +29,8 @@ def add_document(file: InputFile, truths: Truths) -> None:
     """Add what a document of COCO or of a VQA data set says. Raises UsageError."""
     document = read_document(file, MAX_BYTES, hint=HINT)
     if not isinstance(document, Mapping):
+        if problem := foreign_manifest(truths.name, read_head(file)):
+            raise problem
         raise UsageError(f"{truths.name} is not an object of JSON", hint=HINT)
     records = question_records(document)
     with value_errors(truths.name, hint=HINT):

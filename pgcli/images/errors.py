@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,8 @@ from pgcli.images.image_spec import MAX_SIDE, ImageLimits, Size
 from pgcli.records import Fault
 
 MISSING = Fault("missing", "The file does not exist.")
+#: At the start of a path, or where it was joined to that of a folder.
+DRIVE_OR_SHARE = re.compile(r"(?:^|/)(?:[A-Za-z]:[\\/]|\\\\)")
 EMPTY = Fault("not_an_image", "The file is empty.")
 UNKNOWN = Fault("not_an_image", "The file is not an image of a known format.")
 TRUNCATED = Fault("truncated", "The file ends before the image does.")
@@ -68,3 +71,13 @@ def _fault(problem: Exception, data: bytes) -> Fault:
         return TRUNCATED
     reason = type(problem).__name__
     return Fault("decode_failed", f"The image is damaged: its decoder failed ({reason}).")
+
+
+def no_such_file(path: str) -> Fault:
+    """The fault of a path that no file is at, which may be written as on Windows."""
+    message = MISSING.message
+    if DRIVE_OR_SHARE.search(path):
+        message += " The path has a drive or a share of Windows, which this system does not have."
+    elif "\\" in path:
+        message += " The path has backslashes, which do not separate folders here; / does."
+    return Fault(MISSING.code, message)

@@ -7,7 +7,7 @@ import os
 import random
 import time
 
-from pgcli.images.errors import EMPTY, MISSING, NOT_A_FILE, TRUNCATED, ImageError, too_large
+from pgcli.images.errors import EMPTY, NOT_A_FILE, TRUNCATED, ImageError, no_such_file, too_large
 from pgcli.images.image_spec import ImageLimits
 from pgcli.images.limits import claim_memory
 from pgcli.records import OUTSIDE_FOLDER, Fault, Item
@@ -86,7 +86,7 @@ def _read(
     except OutsideFolderError as problem:
         raise ImageError(OUTSIDE_FOLDER) from problem
     except (FileNotFoundError, NotADirectoryError) as problem:
-        raise ImageError(MISSING) from problem
+        raise ImageError(no_such_file(path)) from problem
     except PermissionError as problem:
         raise ImageError(Fault("permission_denied", "The file may not be read.")) from problem
     except OSError as problem:
@@ -96,7 +96,7 @@ def _read(
         ValueError,
         OverflowError,
     ) as problem:  # a NUL in the path, or characters that file names cannot have
-        raise ImageError(MISSING) from problem
+        raise ImageError(no_such_file(path)) from problem
 
 
 def checked_bytes(data: bytes | None, limits: ImageLimits) -> bytes:

@@ -14,7 +14,8 @@ from typing import Any, NoReturn
 import pyarrow as pa
 
 from pgcli.errors import ManifestError
-from pgcli.foreign_text import decode_text, number_reason
+from pgcli.foreign_text import decode_text, is_lfs_pointer, number_reason
+from pgcli.inputs.foreign_manifests import UTF16, carriage_returns, foreign_manifest, read_head
 from pgcli.inputs.readers import START, ManifestRow, Mark, error_text
 from pgcli.inputs.tables import Table
 from pgcli.printable import MAX_DEPTH, is_deep
@@ -25,7 +26,6 @@ TOO_LONG = f"is longer than {MAX_LINE_BYTES >> 20} MiB"
 #: What a number has that may be beyond those of 64 bits, which Python takes for infinity.
 _LARGE_NUMBER = re.compile(rb"\d[eE]\+?\d{3}|\d{200}")
 MAX_SHOWN = 40  # characters of such a number
-_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 class LineTable(Table):
@@ -45,14 +45,14 @@ class LineTable(Table):
                 while line := opened.readline(min(MAX_LINE_BYTES + 1, remaining)):
                     number += 1
                     remaining -= len(line)
-                    if number == 1 and line.startswith(_UTF16):
-                        hint = "convert it: iconv -f UTF-16 -t UTF-8"
-                        raise ManifestError(f"{name} is UTF-16, not UTF-8", hint=hint)
+                    is_foreign = number == 1 and (line.startswith(UTF16) or is_lfs_pointer(line))
+                    if is_foreign and (problem := foreign_manifest(name, line)):
+                        raise problem
                     if len(line) > MAX_LINE_BYTES:
-                        raise ManifestError(f"{name}, line {number}: it {TOO_LONG}")
+                        raise self._invalid(f"{name}, line {number}", line, f"it {TOO_LONG}")
                     yield number, line
-        except OSError as problem:
-            raise ManifestError(f"{name} cannot be read: {error_text(problem)}") from problem
+        except OSError as error:
+            raise ManifestError(f"{name} cannot be read: {error_text(error)}") from error
 
     def read(
         self, columns: frozenset[str], mark: Mark = START, *, images: bool = True
@@ -67,7 +67,14 @@ class LineTable(Table):
             try:
                 yield Mark(begin, number - 1), ManifestRow(position, self.values(line))
             except ValueError as problem:
-                raise ManifestError(f"{position}: {problem}") from problem
+                raise self._invalid(position, line, str(problem)) from problem
+
+    def _invalid(self, position: str, line: bytes, reason: str) -> ManifestError:
+        """The error for a line, or for the form of the file if that is why."""
+        if b"\r" in line.rstrip():
+            return carriage_returns(position, self.name)
+        problem = foreign_manifest(self.name, read_head(self.file))
+        return problem or ManifestError(f"{position}: {reason}")
 
     def values(self, line: bytes) -> dict[str, Any]:
         """The columns of a line. Raises ValueError, with the reason, for an invalid one."""
@@ -134,6 +141,8 @@ class CsvTable(LineTable):
             try:
                 cells = next(rows, None)
             except csv.Error as problem:
+                if "new-line character" in str(problem):
+                    raise carriage_returns(position(), self.name) from problem
                 raise ManifestError(f"{position()}: {problem}") from problem
             if cells is None:
                 return

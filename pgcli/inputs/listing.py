@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from pgcli.errors import ManifestError, NoInputError, UsageError
 from pgcli.inputs.file_table import BELOW, IMAGE, MATCHED, NAMED, TABLE, FileRecord
+from pgcli.inputs.foreign_manifests import foreign_manifest, read_head
 from pgcli.inputs.options import NameFilter, ReadOptions, matches
 from pgcli.inputs.paths import display_name, display_path, parse_path, url_scheme
 from pgcli.inputs.readers import (
@@ -185,8 +186,9 @@ class SourceFiles:
             matches = (file_status(self.opened(name), name[fixed:]) for name in names)
             patterns = NameFilter(include=(self.path[fixed:],))
             return MATCHED, without_hidden(matches, patterns, only_folders=True)
-        shown = path if self._base else name
-        raise UsageError(f"{shown} does not exist", hint="check the spelling and the folder")
+        hint = "check the spelling and the folder"
+        hint += "; folders are separated by /, not by backslashes" if "\\" in name else ""
+        raise UsageError(f"{path if self._base else name} does not exist", hint=hint)
 
     def _remote_files(self) -> tuple[int, Iterable[WalkedFile]]:
         url, reader = self.name, check_readable(self.name, self._options)
@@ -282,6 +284,8 @@ class SourceFiles:
         """Raise the error for a file that is not read, and for a pattern without a match."""
         name = display_path(self.name)
         if place == NAMED:
+            if self.path.lower().endswith(".json"):
+                self._refuse_json(name)
             hint = f"{images_hint()}; or name it in a manifest's row"
             raise UsageError(
                 f"{name if self.is_url else self.name} is neither an image nor a manifest by its "
@@ -293,6 +297,18 @@ class SourceFiles:
             kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(self.ignored.items()))
             hint = f"skipped: {kinds}" if kinds else _HINTS["missing"]
         raise NoInputError(f"nothing matches {name}", hint=hint)
+
+    def _refuse_json(self, name: str) -> NoReturn:
+        """Raise the error for a file of JSON, by what is in it."""
+        reader = check_readable(self.name, self._options) if self.is_url else None
+        head = read_head(InputFile(self.path, name, reader, base=self._base))
+        if problem := foreign_manifest(name, head):
+            raise problem
+        raise UsageError(
+            f"{name} is no manifest by its ending",
+            hint="name it .jsonl if it has a JSON object on each line; pgcli import reads "
+            "annotations",
+        )
 
     def _record(self, place: int, kind: int, file: WalkedFile) -> FileRecord:
         self._options.track(int(kind == IMAGE))

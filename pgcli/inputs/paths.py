@@ -17,6 +17,10 @@ _DRIVE_OR_SHARE = re.compile(r"[A-Za-z]:[\\/]|\\\\")
 
 MISSING = Fault("missing", "The row names no image.")
 TOO_LONG = Fault("missing", "The path is longer than file systems allow.")
+_WINDOWS_PATH = Fault(
+    "path_not_allowed",
+    "The path begins with a drive or a share of Windows, which this system does not have.",
+)
 _URL_BLOCKED = Fault(
     "url_blocked", "The row names a URL, and URLs are not fetched without --allow-urls."
 )
@@ -150,8 +154,10 @@ def locate_below(
         path = parse_path(text)
         joined = os.path.join(folder, path)  # noqa: PTH118 - Path would drop a leading `./`
         opened = os.path.join(base, joined)  # noqa: PTH118
-        if "\0" in path or (root is not None and _DRIVE_OR_SHARE.match(path)):
+        if "\0" in path:
             fault = OUTSIDE_FOLDER
+        elif root is not None and _DRIVE_OR_SHARE.match(path):
+            fault = _WINDOWS_PATH
         elif len(joined) > MAX_PATH:  # characters, each of which has at least one byte
             fault = TOO_LONG
         elif root is not None and not resolves_inside(opened, root):

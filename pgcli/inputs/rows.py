@@ -15,6 +15,7 @@ from typing import Any
 from pgcli import regions
 from pgcli.errors import ManifestError, UsageError
 from pgcli.inputs.embedded import decode_base64, image_in_text
+from pgcli.inputs.foreign_manifests import LLAVA, jq
 from pgcli.inputs.options import REGION, KeptColumn, ReadOptions
 from pgcli.inputs.paths import MISSING, ImageLocation, display_name
 from pgcli.inputs.readers import ManifestRow
@@ -204,7 +205,9 @@ def missing_column(
 ) -> UsageError:
     """The error for a manifest without a column, which says what columns there are."""
     hint = f"its columns are: {', '.join(sorted(columns)[:MAX_LISTED_COLUMNS])}"
-    if wanted == options.prompt_column:
+    if wanted == options.prompt_column and "conversations" in columns:
+        hint += f"; conversations of LLaVA are not read, but converted: {jq(LLAVA, name)}"
+    elif wanted == options.prompt_column:
         noun = options.prompt_noun
         hint += f"; --{noun}-column NAME chooses one, --{noun} TEXT gives all rows the same"
     return UsageError(f"{name} has no column {wanted!r}", hint=hint)

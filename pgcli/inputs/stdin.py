@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import json
 import os
+import re
 import select
 import sys
 from collections.abc import Iterator
@@ -13,8 +14,10 @@ from itertools import chain
 from typing import Any
 
 from pgcli.errors import ManifestError, UsageError
+from pgcli.foreign_text import LFS_HEAD_BYTES
 from pgcli.inputs.embedded import IMAGE_BYTES
 from pgcli.inputs.file_table import BYTES, LINE, FileRecord
+from pgcli.inputs.foreign_manifests import carriage_returns, foreign_manifest
 from pgcli.inputs.lines import MAX_LINE_BYTES, TOO_LONG, parse_object
 from pgcli.inputs.options import ALL, SOURCE, ReadOptions, named_columns, needed_columns
 from pgcli.inputs.paths import (
@@ -30,6 +33,8 @@ from pgcli.records import MAX_IMAGE_BYTES, Fault, Item
 
 NAME = "standard input"
 CHUNK_BYTES = 64 * 2**10
+#: How a pointer of Git LFS, UTF-16, and an array of objects begin.
+NO_LINES = re.compile(rb"version https://git-lfs|\xff\xfe|\xfe\xff|\s*\[\s*(?:\{|\n)")
 _TOO_LARGE = Fault("too_large", f"The image is larger than {MAX_IMAGE_BYTES} bytes.")
 
 
@@ -60,8 +65,14 @@ class Stdin:
         # thread still waiting for input would keep at exit
         chunks = read_chunks(getattr(sys.stdin.buffer, "raw", sys.stdin.buffer))
         first = next(chunks, b"")
-        while 0 < len(first) < 32 and b"\n" not in first and (more := next(chunks, b"")):
+        while 0 < len(first) < LFS_HEAD_BYTES and b"\n" not in first:
+            if not (more := next(chunks, b"")):
+                break
             first += more
+        if not self._options.null_separated and NO_LINES.match(first):
+            problem = foreign_manifest(NAME, first.lstrip(), "FILE")
+            assert problem is not None
+            raise problem
         if not self._options.null_separated and IMAGE_BYTES.match(first):
             size, pieces = 0, []
             for piece in chain([first], chunks):
@@ -115,9 +126,12 @@ class Stdin:
             try:
                 return ManifestRow(position, {SOURCE: position, **parse_object(line)})
             except ValueError as problem:
-                path = os.path.join(options.folder, os.fsdecode(line))  # noqa: PTH118
-                if b"\0" in line or not os.path.lexists(path):  # a path may begin with a brace
+                if b"\0" in line or not self._exists(line):  # a path may begin with a brace
+                    if b"\r" in line:
+                        raise carriage_returns(position, "FILE") from problem
                     raise ManifestError(f"{position}: {problem}") from problem
+        if b"\r" in line and not options.null_separated and not self._exists(line):
+            raise carriage_returns(position, "FILE")
         path = os.fsdecode(line)
         name = display_name(path)  # without undecodable bytes, and without credentials
         image = path if url_scheme(path) else name
@@ -136,6 +150,10 @@ class Stdin:
                     row[options.image_column] = rebased(path, folder, base)
                 return json.dumps(row, ensure_ascii=False).encode()
         return os.fsencode(rebased(os.fsdecode(line), folder, base))
+
+    def _exists(self, line: bytes) -> bool:
+        path = os.path.join(self._options.folder, os.fsdecode(line))  # noqa: PTH118
+        return os.path.lexists(path)
 
     def _locate(self, path: str) -> ImageLocation:
         allow_urls, base = self._options.url_reader is not None, self._options.folder

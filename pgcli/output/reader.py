@@ -18,6 +18,7 @@ from pgcli.output import FORMATS, PART, PART_ENDING, load_format, part_format
 from pgcli.output.lines import read_lines, read_rows
 from pgcli.records import EMBEDDING_TASK_COLUMNS
 from pgcli.rows import RowSchema, base_of, with_embedding_list
+from pgcli.stores.files import refuse_pointer
 
 Row = Mapping[str, Any]
 #: A row and its number in the output; None for a line that is not a row.
@@ -57,6 +58,8 @@ def check_results(path: Path) -> None:
         raise UsageError(f"{path} does not exist", hint=HINT)
     if path.exists() and not path.is_file() and not path.is_dir():
         raise UsageError(f"{path} is not a regular file", hint=HINT)
+    if path.is_file():
+        refuse_pointer(path)
     if path.is_dir() and not has_state and not any(path.glob(f"*{PART_ENDING}")):
         raise UsageError(f"{path} is a folder without rows", hint=HINT)
 

@@ -22,7 +22,7 @@ from pgcli.errors import NoInputError, UsageError
 from pgcli.output.lines import parse_row
 from pgcli.output.reader import state_folder
 from pgcli.search.nearest import BLOCK_ROWS, Block, Vectors, float32, lengths
-from pgcli.stores.files import open_regular
+from pgcli.stores.files import open_regular, refuse_pointer
 
 EMBEDDING = "embedding"
 MODEL = "model"
@@ -230,6 +230,8 @@ def files_of(path: Path) -> list[Path]:
         raise UsageError(f"{path} is not a regular file", hint=HINT)
     if not is_parquet(path) and path.suffix.lower() not in (".jsonl", ".ndjson"):
         raise UsageError(f"{path} is neither .parquet nor .jsonl", hint=HINT)
+    with reading(path):
+        refuse_pointer(path)
     return [path]
 
 

@@ -11,7 +11,14 @@ from io import BufferedReader, TextIOWrapper
 from pathlib import Path
 from typing import Any
 
-from pgcli.foreign_text import without_marks
+from pgcli.errors import UsageError
+from pgcli.foreign_text import (
+    LFS_HEAD_BYTES,
+    LFS_HINT,
+    LFS_MESSAGE,
+    is_lfs_pointer,
+    without_marks,
+)
 from pgcli.printable import is_deep
 
 #: No FIFO is waited for, and no terminal becomes that of the process.
@@ -93,11 +100,22 @@ def is_regular(path: FilePath, folder: int | None = None, *, follow: bool = Fals
 def read_text(path: FilePath) -> str:
     """The text of a file that the user named; it may also be a pipe of the shell, or /dev/null.
 
-    It has no byte order marks, and newlines as line ends. Raises OSError and UnicodeError.
+    It has no byte order marks, and newlines as line ends. Raises UsageError for a pointer file of
+    Git LFS, OSError and UnicodeError.
     """
     is_pipe = _SHELL_PIPE.fullmatch(os.fsdecode(path))
     with TextIOWrapper(open(path, "rb") if is_pipe else open_regular(path), "utf-8") as file:
-        return without_marks(file.read())
+        text = file.read()
+    if is_lfs_pointer(text.encode()[:LFS_HEAD_BYTES]):
+        raise UsageError(f"{os.fsdecode(path)} {LFS_MESSAGE}", hint=LFS_HINT)
+    return without_marks(text)
+
+
+def refuse_pointer(path: FilePath) -> None:
+    """Raise UsageError for a pointer file of Git LFS, and OSError for what cannot be read."""
+    with open_regular(path) as file:
+        if is_lfs_pointer(file.read(LFS_HEAD_BYTES)):
+            raise UsageError(f"{os.fsdecode(path)} {LFS_MESSAGE}", hint=LFS_HINT)
 
 
 def read_json(file: Path) -> dict[str, Any] | None:

@@ -25,6 +25,7 @@ from pgcli.foreign_text import LFS_MESSAGE, decode_text, is_lfs_pointer
 from pgcli.images import ImageHeader, Size
 from pgcli.images.errors import ImageError
 from pgcli.inputs import Inventory, ReadOptions
+from pgcli.inputs.foreign_manifests import foreign_manifest, is_label_studio, read_head
 from pgcli.inputs.lines import MAX_LINE_BYTES
 from pgcli.inputs.options import REGION
 from pgcli.inputs.paths import display_name, parse_path, url_scheme
@@ -137,6 +138,11 @@ class RowReader:
                     self.on_event(Message(f"{display_name(name)}: {verb} {what}"))
         errors.budget.check_share(errors.tally)
         if not rows:
+            for name in sources:
+                if manifest_ending(name) == ".jsonl" and not url_scheme(name):
+                    head = read_head(InputFile(parse_path(name), name))
+                    if foreign := foreign_manifest(name, head):
+                        raise foreign
             raise NoInputError(
                 f"no row of {', '.join(sources)} has an image with {self.missing}"
                 + (f"; {rows.faults[0]}" if rows.faults else ""),
@@ -424,9 +430,10 @@ def annotation_format(path: Path) -> str | None:
         return "yolo" if (path / "data.yaml").is_file() else None
     if path.suffix.lower() != ".json" or not path.is_file():
         return None
-    with open_regular(path) as file:
-        start = file.read(MAX_LINE_BYTES).lstrip()
-    return "labelstudio" if start.startswith(b"[") else "coco"
+    head = read_head(InputFile(str(path), str(path)))
+    if not head.startswith(b"["):
+        return "coco"
+    return "labelstudio" if is_label_studio(head) else None
 
 
 def annotated_items(

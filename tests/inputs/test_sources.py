@@ -1,12 +1,10 @@
 """Tests that sources yield items with the right ids, paths and faults."""
 
 import csv
-import io
 import json
 import os
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pgcli.errors import ManifestError, NoInputError, UsageError
+from pgcli.images import ImageLimits
+from pgcli.images.errors import ImageError
+from pgcli.images.files import read_file
 from pgcli.inputs import Inventory, ReadOptions
 from pgcli.inputs.options import NameFilter
 from pgcli.inputs.paths import display_path, parse_path
@@ -42,14 +43,6 @@ def json_lines(*rows: dict[str, Any], name: str = "m.jsonl") -> str:
 def parquet(name: str = "m.parquet", **columns: Any) -> str:
     pq.write_table(pa.table(columns), name)
     return name
-
-
-@pytest.fixture
-def set_stdin(monkeypatch) -> Callable[[bytes], None]:
-    def pipe(data: bytes) -> None:
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
-
-    return pipe
 
 
 class TestFolders:
@@ -192,6 +185,35 @@ class TestManifests:
         assert items(name)[0].path is None
         if "\0" not in path:
             assert faults(name, reading=OUTSIDE) == [None, None]
+
+    @pytest.mark.parametrize("path", ["C:\\a.jpg", "d:/x/a.jpg", "\\\\srv\\share\\a.jpg"])
+    def test_drives_and_shares_of_windows_are_named(self, path, set_stdin):
+        message = "The file does not exist. The path has a drive or a share of Windows"
+        rows = [json_lines({"image": path}), parquet(image=[path]), "m.csv", "-"]
+        Path("m.csv").write_text(f"image\n{path}\n")
+        set_stdin(f"{path}\n".encode())
+        for name in rows:
+            (item,) = items(name, reading=OUTSIDE)
+            with pytest.raises(ImageError, match=message):
+                read_file(item.path, ImageLimits())
+            if name != "-":
+                (item,) = items(name)
+                assert item.fault.code == "path_not_allowed"
+                assert "a drive or a share of Windows" in item.fault.message
+                assert "--allow-outside-root" not in item.fault.message
+
+    def test_backslashes_are_named_where_there_is_no_such_file(self):
+        touch("x\\there.jpg", "x/gone.jpg", "d/x.jpg")
+        first, *others = items(json_lines(*({"image": f"x\\{n}.jpg"} for n in ("there", "gone"))))
+        assert read_file(first.path, ImageLimits()) == b"x"
+        for path in (others[0].path, "d\\x.jpg", "./..\\d/x.jpg"):
+            with pytest.raises(ImageError, match="The path has backslashes, which do not"):
+                read_file(path, ImageLimits())
+        with pytest.raises(ImageError, match=r"The file does not exist\.$"):
+            read_file("d/y.jpg", ImageLimits())
+        with pytest.raises(UsageError) as caught:
+            Inventory.scan(["x\\gone.jpg"])
+        assert "not by backslashes" in caught.value.hint
 
     def test_absolute_path_inside_is_allowed(self):
         path = str(Path("d/in.jpg").resolve())

@@ -1,0 +1,93 @@
+"""Recognises manifests of other forms, which are not read, and says how they are converted."""
+
+from __future__ import annotations
+
+import codecs
+import re
+import shlex
+
+from pgcli.errors import ManifestError
+from pgcli.foreign_text import LFS_HINT, LFS_MESSAGE, is_lfs_pointer
+from pgcli.inputs.readers import InputFile
+
+HEAD_BYTES = 2**16
+UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+#: The first turn of LLaVA's conversations as a prompt and an answer.
+LLAVA = (
+    r'{id, image, prefix: (.conversations[0].value | sub("\\s*<image>\\s*"; "")), '
+    "suffix: .conversations[1].value}"
+)
+_CONVERSATIONS = re.compile(rb'"conversations"\s*:')
+_COCO = re.compile(rb'"(?:images|annotations|categories)"\s*:\s*\[')
+#: A first line that ends within an object.
+_OPEN_OBJECT = re.compile(rb"\{(?:[^\n]*[{\[,])?[ \t\r]*\n")
+#: Keys of tasks of Label Studio, also of its smaller exports.
+_TASKS = re.compile(rb'"(?:annotations|predictions|data|annotator|annotation_id)"\s*:')
+
+
+def read_head(file: InputFile) -> bytes:
+    """The first bytes of a file without byte order marks; none of one that cannot be read."""
+    try:
+        with file.open() as opened:
+            head = opened.read(HEAD_BYTES)
+    except OSError:
+        return b""
+    return head.removeprefix(codecs.BOM_UTF8).lstrip()
+
+
+def foreign_manifest(name: str, head: bytes, file: str = "") -> ManifestError | None:
+    """The error for a file that begins with `head` and is in a form of others; None for another.
+
+    Commands that convert it call it `file`.
+    """
+    file = file or name
+    if is_lfs_pointer(head):
+        return ManifestError(f"{name} {LFS_MESSAGE}", hint=LFS_HINT)
+    if head.startswith(UTF16):
+        return ManifestError(
+            f"{name} is UTF-16, not UTF-8", hint="convert it: iconv -f UTF-16 -t UTF-8"
+        )
+    is_array = head.startswith(b"[")
+    if has_conversations(head):
+        program = f".[] | {LLAVA}" if is_array else LLAVA
+        message = f"{name} has conversations in the form of LLaVA, which are not read"
+        return ManifestError(message, hint=f"convert it: {jq(program, file)}")
+    if is_array:
+        message = f"{name} is one JSON array, not a JSON object on each line"
+        return ManifestError(message, hint=f"convert it: {jq('.[]', file)}")
+    if head.startswith(b"{") and _COCO.search(head):
+        message = f"{name} has annotations in the form of COCO, and is no manifest"
+        hint = f"pgcli import {shlex.quote(file)} --from coco -o rows.jsonl makes rows of them"
+        return ManifestError(message, hint=hint)
+    if _OPEN_OBJECT.match(head):
+        message = f"{name} has JSON over several lines, not a JSON object on each line"
+        return ManifestError(message, hint=f"convert it: {jq('.', file)}")
+    return None
+
+
+def has_conversations(head: bytes) -> bool:
+    """Whether JSON that begins so is in the form of LLaVA."""
+    return head[:1] in (b"[", b"{") and _CONVERSATIONS.search(head) is not None
+
+
+def is_label_studio(head: bytes) -> bool:
+    """Whether an array of JSON that begins so may be an export of Label Studio."""
+    return head.startswith(b"[") and _TASKS.search(head) is not None
+
+
+def carriage_returns(place: str, name: str) -> ManifestError:
+    """The error for a line with carriage returns in it."""
+    return ManifestError(
+        f"{place}: it has carriage returns in it; the line ends of old Macs (CR) are not read",
+        hint=rf"convert them: tr '\r' '\n' < {shlex.quote(name)} > lines{suffix(name)}",
+    )
+
+
+def suffix(name: str) -> str:
+    """The ending of a name with its dot."""
+    return "." + name.rpartition(".")[2] if "." in name else ""
+
+
+def jq(program: str, name: str) -> str:
+    """The command that makes a manifest of a file of JSON."""
+    return f"jq -c {shlex.quote(program)} {shlex.quote(name)} > rows.jsonl"

@@ -1,0 +1,154 @@
+"""Files of other forms in place of manifests are refused with their form and a conversion."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pgcli.errors import UsageError
+from pgcli.inputs import Inventory, ReadOptions
+from pgcli.stores.files import read_text
+from tests.inputs.items import items
+
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
+ROWS = [{"image": "a.png"}, {"image": "b.png"}]
+LLAVA = [
+    {
+        "id": "x1",
+        "image": "a.png",
+        "conversations": [
+            {"from": "human", "value": '<image>\nWhat is "it"?'},
+            {"from": "gpt", "value": "a star"},
+        ],
+    }
+]
+COCO = {"images": [{"id": 1, "file_name": "a.png"}], "annotations": [], "categories": []}
+
+
+def refusal(name: str, text: bytes | str, reading: ReadOptions | None = None) -> UsageError:
+    Path(name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(UsageError) as refused:
+        Inventory.scan([name], reading or ReadOptions())
+    return refused.value
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "ndjson", "json", "csv", "tsv", "parquet", "tar"])
+def test_pointer_of_git_lfs_is_named(ending):
+    refused = refusal(f"m.{ending}", POINTER)
+    assert str(refused) == f"m.{ending} is a Git LFS pointer, not the file itself"
+    assert "git lfs pull" in refused.hint
+
+
+def test_pointer_in_place_of_a_list_of_texts_is_not_read():
+    Path("prompts.txt").write_bytes(POINTER)
+    with pytest.raises(UsageError, match=r"^prompts.txt is a Git LFS pointer"):
+        read_text("prompts.txt")
+
+
+@pytest.mark.parametrize("text", [json.dumps(ROWS), json.dumps(ROWS, indent=1), "\ufeff[\n\n{"])
+@pytest.mark.parametrize("ending", ["jsonl", "json"])
+def test_array_of_json_is_named(ending, text):
+    refused = refusal(f"m.{ending}", text)
+    assert str(refused) == f"m.{ending} is one JSON array, not a JSON object on each line"
+    assert refused.hint == f"convert it: jq -c '.[]' m.{ending} > rows.jsonl"
+
+
+def test_objects_over_several_lines_are_named():
+    refused = refusal("m.jsonl", "".join(json.dumps(row, indent=1) + "\n" for row in ROWS))
+    assert str(refused) == "m.jsonl has JSON over several lines, not a JSON object on each line"
+
+
+def test_annotations_and_lines_in_json_files_are_named():
+    refused = refusal("m.json", json.dumps(COCO))
+    assert "has annotations in the form of COCO" in str(refused)
+    assert "pgcli import m.json --from coco" in refused.hint
+    assert refusal("m.jsonl", json.dumps(COCO, indent=1)).args == (
+        "m.jsonl has annotations in the form of COCO, and is no manifest",
+    )
+    refused = refusal("m.json", "".join(json.dumps(row) + "\n" for row in ROWS))
+    assert "name it .jsonl" in refused.hint
+
+
+def converted(hint: str) -> list[dict[str, Any]]:
+    """The rows that the command of a hint makes."""
+    subprocess.run(["sh", "-c", hint.partition("convert it: ")[2]], check=True)
+    return [json.loads(line) for line in Path("rows.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed")
+def test_conversions_make_manifests():
+    assert converted(refusal("m.jsonl", json.dumps(ROWS, indent=1)).hint) == ROWS
+    indented = "\n".join(json.dumps(row, indent=1) for row in ROWS)
+    assert converted(refusal("it's.jsonl", indented).hint) == ROWS
+    row = {"id": "x1", "image": "a.png", "prefix": 'What is "it"?', "suffix": "a star"}
+    assert converted(refusal("llava.json", json.dumps(LLAVA)).hint) == [row]
+
+
+def test_conversations_of_llava_are_named():
+    message = "has conversations in the form of LLaVA, which are not read"
+    assert str(refusal("m.json", json.dumps(LLAVA, indent=2))) == f"m.json {message}"
+    assert str(refusal("m.jsonl", json.dumps(LLAVA))) == f"m.jsonl {message}"
+    asking = ReadOptions(requires_prompts=True)
+    refused = refusal("m.jsonl", json.dumps(LLAVA[0]) + "\n", asking)
+    assert str(refused) == "m.jsonl has no column 'prompt'"
+    assert "jq -c '{id, image, prefix: " in refused.hint
+
+
+ARRAY = "standard input is one JSON array, not a JSON object on each line"
+CR = "it has carriage returns in it; the line ends of old Macs (CR) are not read"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("m.csv", "image,id\ra.png,1\rb.png,2\r"),
+        ("m.csv", '"image"\r"a.png"\r'),
+        ("m.tsv", "image\tid\ra.png\t1"),
+        ("m.jsonl", '{"image": "a.png"}\r{"image": "b.png"}\r'),
+        ("m.csv", "image\r" + "a.png\r" * 3_000_000),
+    ],
+)
+def test_carriage_returns_as_line_ends_are_named(name, text):
+    refused = refusal(name, text)
+    assert str(refused) == f"{name}, line 1: {CR}"
+    assert f"< {name} > lines{name[1:]}" in refused.hint
+
+
+def test_carriage_returns_that_end_no_line_are_read():
+    Path("m.csv").write_bytes(b'image,note\r\na.png,"one\rtwo"\r\n')
+    (item,) = items("m.csv", reading=ReadOptions(keep=("note",)))
+    assert item.kept == {"note": "one\rtwo"}
+    Path("m.jsonl").write_bytes(b'{"image": "a.png"}\r')
+    assert [item.id for item in items("m.jsonl")] == ["a.png"]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"a.png\rb.png\r", f"standard input, line 1: {CR}"),
+        (b'{"image": "a.png"}\r{"image": "b.png"}\r', f"standard input, line 1: {CR}"),
+        (POINTER, "standard input is a Git LFS pointer, not the file itself"),
+        (
+            json.dumps(ROWS).encode(),
+            "standard input is one JSON array, not a JSON object on each line",
+        ),
+        (json.dumps(ROWS, indent=1).encode(), ARRAY),
+        ("a.png\n".encode("utf-16"), "standard input is UTF-16, not UTF-8"),
+    ],
+)
+@pytest.mark.parametrize("spool", [False, True])
+def test_standard_input_of_another_form_is_refused(set_stdin, data, message, spool):
+    set_stdin(data)
+    with pytest.raises(UsageError) as refused:
+        list(Inventory.scan(["-"], ReadOptions(spool=spool)))
+    assert str(refused.value) == message
+
+
+def test_path_may_begin_with_a_bracket_and_hold_a_carriage_return(set_stdin):
+    Path("[a].png").touch()
+    Path("c\rr.png").touch()
+    set_stdin(b"[a].png\nc\rr.png\n[b].png\n")
+    assert [item.id for item in items("-")] == ["[a].png", "c\rr.png", "[b].png"]
