@@ -86,9 +86,12 @@ class TrueImage:
             return ""
         item = self._locator.item(0, ImageRef.of(self._row, self._output))
         try:
-            self._header = whole_header(item, self._locator.url_reader)
+            header = whole_header(item, self._locator.url_reader)
         except ImageError as problem:
             return str(problem)
+        if header.size != self._header.size:
+            return f"it has {header.size.width} x {header.size.height} pixels now"
+        self._header = header
         return ""
 
     def turned(self, frame: Frame | None) -> RowTruth:

@@ -150,3 +150,29 @@ def test_of_captions_alone_no_image_has_a_row_of_boxes(cli):
     assert cli("import given.json --from coco -o rows.jsonl")[0] == 0
     rows = read_rows("rows.jsonl")
     assert [row["task"] for row in rows] == ["caption", "caption", "caption", "ask"]
+
+
+def test_images_of_lvis_are_asked_for_labels_they_were_searched_for(cli):
+    given = document({"image_id": "a", "category_id": 3, "bbox": [8, 4, 20, 10]})
+    given["annotations"] += [{"id": 8, "image_id": "b", "category_id": 7, "bbox": [1, 2, 3, 4]}]
+    for image, absent, partial in zip(
+        given["images"], ([9], [], [9], [3]), ([], [7], [], []), strict=True
+    ):
+        image |= {"neg_category_ids": absent, "not_exhaustive_category_ids": partial}
+    Path("given.json").write_text(json.dumps(given))
+    code, _, err = cli("import given.json --from coco -o rows.jsonl")
+    assert (code, "1 box of labels whose objects are not all marked left out" in err) == (0, True)
+    rows = [(row["id"], row["prompt"], len(row["boxes"])) for row in read_rows("rows.jsonl")]
+    assert rows == [
+        ("a.png", "detect cat ; unused", 1),
+        ("turned.png", "detect unused", 0),
+        ("d.png", "detect cat", 0),
+    ]
+    assert cli("import given.json --from coco --each -o each.jsonl")[0] == 0
+    rows = [(row["id"], row["prompt"], len(row["boxes"])) for row in read_rows("each.jsonl")]
+    assert rows == [
+        ("a.png", "detect cat", 1),
+        ("a.png", "detect unused", 0),
+        ("turned.png", "detect unused", 0),
+        ("d.png", "detect cat", 0),
+    ]

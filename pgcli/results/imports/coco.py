@@ -178,6 +178,7 @@ def read_image(
     crowds: list[TrueBox] = []
     texts = own_texts(image)
     left_out: set[str | None] = {None} if image.get("has_boxes") is False else set()
+    searched = searched_labels(image, own[key], labels)
     for place, annotation in own[key]:
         where = f"annotation {place} of {name}"
         text = read_caption(annotation)
@@ -197,7 +198,11 @@ def read_image(
         else:
             if text is not None:
                 texts.append(replace(text, region=box.corners))
-            (boxes if annotation.get("iscrowd") in NO_CROWD else crowds).append(box)
+            is_crowd = annotation.get("iscrowd") not in NO_CROWD
+            if not settings.as_given and searched is not None and box.label not in searched:
+                counts.leave_out("boxes of labels whose objects are not all marked", where)
+            else:
+                (crowds if is_crowd else boxes).append(box)
     row_id = image.get("row_id")  # of an export of pgcli, if it is not the file's name
     return AnnotatedImage(
         row_id if isinstance(row_id, str) else name,
@@ -208,7 +213,26 @@ def read_image(
         tuple(crowds),
         frozenset(left_out),
         is_stated=stated is not None,
+        searched=searched,
     )
+
+
+def searched_labels(
+    image: Entry,
+    annotations: Sequence[tuple[int, Entry]],
+    labels: Mapping[str, str | None],
+) -> frozenset[str] | None:
+    """The labels that LVIS searched an image for, and marked all objects of; None for other files.
+
+    They are those of its annotations and of the categories that it is known not to have.
+    """
+    absent, partial = image.get("neg_category_ids"), image.get("not_exhaustive_category_ids")
+    if not isinstance(absent, list):
+        return None
+    keys = {id_text(annotation.get("category_id")) for _, annotation in annotations}
+    keys |= set(map(id_text, absent))
+    keys -= set(map(id_text, partial if isinstance(partial, list) else ()))
+    return frozenset(name for key in keys if (name := labels.get(key or "")) is not None)
 
 
 def own_texts(image: Entry) -> list[TrueText]:

@@ -79,7 +79,10 @@ class TruthRows:
                     yield schema.row(answer)
 
     def _answers(self, index: int, image: AnnotatedImage, path: str) -> Iterator[Answer]:
-        labels = self.annotations.labels
+        searched = image.searched
+        labels = [
+            label for label in self.annotations.labels if searched is None or label in searched
+        ]
         groups: Sequence[Sequence[str]] = [[name] for name in labels] if self.each else [labels]
         for names in groups if image.says_boxes and (labels or image.prompt) else ():
             if image.is_unread(names[0] if self.each else None):

@@ -54,6 +54,7 @@ class AnnotatedImage:
     `crowds` are regions of many objects that are not marked one by one. `left_out` are the labels
     of regions that could not be read, None for one without: the image has objects of them. The size
     is the one that the file states; if that is not `is_stated`, it is that of the upright image.
+    `searched` are the labels that were looked for, None for all of the file.
     `prompt` is that of its boxes or texts, where the file says it. Without `says_boxes`, nothing is
     known of its objects. `header` is that of an image in an archive or a table.
     """
@@ -67,6 +68,7 @@ class AnnotatedImage:
     crowds: tuple[TrueBox, ...] = ()
     left_out: frozenset[str | None] = frozenset()
     is_stated: bool = True
+    searched: frozenset[str] | None = None
     prompt: str | None = None
     says_boxes: bool = True
     header: ImageHeader | None = None
