@@ -14,6 +14,7 @@ from PIL.TiffImagePlugin import COMPRESSION_INFO, OPEN_INFO, TiffImageFile
 
 from pgcli.images.errors import ImageError
 from pgcli.images.image_spec import Size
+from pgcli.printable import printable
 from pgcli.records import Fault
 
 WIDTH, HEIGHT, BITS, COMPRESSION, PHOTOMETRIC, FILL_ORDER = 256, 257, 258, 259, 262, 266
@@ -38,6 +39,7 @@ NONE, JPEG, FAX = 1, (6, 7), (2, 3, 4)
 BY_LIBTIFF = 32771
 ASSOCIATED_ALPHA = 1
 MAX_SAMPLES = 256
+MAX_STATED = 150  # characters of a layout in a message
 #: Of values of 12 bits in 16.
 MAX_SENSOR_HIGH_BYTE = 15
 #: Raw modes of compressed pixels, which libtiff returns in the byte order of the machine.
@@ -155,7 +157,8 @@ class TiffFile(TiffImageFile):
         layout = TiffLayout.of(tags)
         self._note_values(layout, tags)
         if not TiffLayout.of(tags).is_read(tags) and len(layout.bits) < MAX_SAMPLES:
-            raise unsupported(f"in a layout that is not supported ({layout})", _upright_size(tags))
+            stated = printable(str(layout))[:MAX_STATED]
+            raise unsupported(f"in a layout that is not supported ({stated})", _upright_size(tags))
         if layout.compression == NONE and (layout.has_planes or layout.photometric == YCBCR):
             tags[COMPRESSION] = BY_LIBTIFF  # Pillow's own reader mistakes these
         super()._setup()

@@ -35,7 +35,7 @@ from pgcli.output.reader import indexed_rows
 from pgcli.parsing import segments
 from pgcli.records import COLUMNS, Answer, Box, Item, Mask, Span
 from pgcli.rows import RowSchema, json_safe
-from tests.support.awkward import broken_files, drawing, encoded, valid_files
+from tests.support.awkward import broken_files, drawing, encoded, tiff, valid_files
 from tests.support.fuzz_coco import coco, some_coco
 from tests.support.fuzz_labelstudio import labelstudio, some_labelstudio
 from tests.support.fuzz_yolo import some_yolo, yolo
@@ -59,6 +59,7 @@ def images(data: bytes) -> None:
     image = decode(Item(0, "0", "bytes", data=data), ImageSpec(28), ImageLimits(max_pixels=10**6))
     assert (image.pixels is None) == (image.fault is not None)
     assert image.fault is None or image.fault.code in CODES | {"missing"}, image.fault
+    assert image.fault is None or image.fault.message.isprintable(), image.fault
 
 
 def manifests(data: bytes) -> None:
@@ -223,6 +224,8 @@ def answer(text: str, **changes: Any) -> Answer:
 def some_images() -> Iterator[bytes]:
     for format_ in FORMATS:
         yield encoded(drawing(), format_)
+    for bits, kind in ((8, 2), (12, 1), (16, 1), (16, 2), (32, 1), (32, 3)):
+        yield tiff(9, 9, more=((258, 3, 1, bits), (339, 3, 1, kind)), data=bytes(400))
     for data, _ in (broken_files() | valid_files()).values():
         if len(data) < 20_000:
             yield data
