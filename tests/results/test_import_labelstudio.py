@@ -146,6 +146,7 @@ NOT_READ = [
      "1 polygon of fewer than three points"),
     ("rectanglelabels", rectangle(10, 10, 20, 0), "1 box without an area in the image"),
     ("newlabels", {"x": 1, "newlabels": ["cat"]}, "1 region of other kinds"),
+    ("magicwand", {"rle": [1, 2]}, "1 mask of brushes that cannot be read"),
 ]  # fmt: skip
 
 
@@ -163,8 +164,9 @@ def test_regions_that_are_not_read_are_counted_and_make_no_row(cli, kind, value,
 
 
 def test_regions_of_rotated_images_are_left_out(cli):
-    value = region("rectanglelabels", rectangle(25, 25, 50, 25), image_rotation=90)
-    _, err = imported(cli, [value], code=2)
+    value = region("rectanglelabels", rectangle(25, 25, 50, 25), image_rotation=360)
+    assert len(imported(cli, [value])[0]) == 1
+    _, err = imported(cli, [value | {"image_rotation": 90}], code=2)
     assert "1 region of images that were rotated in Label Studio left out" in err
 
 

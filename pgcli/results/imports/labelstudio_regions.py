@@ -129,16 +129,16 @@ def read_region(
     Raises InvalidValue.
     """
     what, labels, texts = region.what, region.labels, list(region.texts)
-    for kind in region.kinds:
+    box = shape(region, size) if region.is_in_image else None
+    for kind in region.kinds if not isinstance(box, str) else ():
         if kind not in TEXT_KEYS and not kind.endswith("labels") and not kind.startswith(SHAPES):
             counts.leave_out("results of other kinds", what)
-    if not region.is_in_image:
+    if box is None:
         truth.texts += map(TrueText, texts)
         if any(kind.endswith("labels") for kind in region.kinds):
             counts.leave_out("regions of other kinds", what)
         return
     texts = list(filter(None, texts))
-    box = shape(region, size)
     if isinstance(box, str):
         counts.leave_out(box, what)
     inside = None if isinstance(box, str) else clipped(box, size, counts, what)
@@ -163,7 +163,7 @@ def shape(region: Region, size: Size) -> TrueBox | str:
     """
     what = region.what
     for result, value in zip(region.results, region.values, strict=True):
-        if result.get("image_rotation"):
+        if number(result.get("image_rotation") or 0, f"{what}: image_rotation") % 360:
             return "regions of images that were rotated in Label Studio"
         if "rle" in value:
             try:
