@@ -465,6 +465,8 @@ def annotated_items(
             region=region and parse_region(region),
             fields=fields,
         )
+    for text in settings.counts.notes:
+        on_event(Message(f"{path}: {text}"))
     for count, text in rows.notes(settings.counts):
         if count:
             on_event(Message(f"{path}: {note(count, text)}"))

@@ -159,6 +159,7 @@ def report(
         screen.info(f"the first image left out: {counts.missing.first}", hint=hint)
     elif counts.absent.count:
         screen.info(
-            f"{counts.absent.count:,} images are not there, the first is {counts.absent.first}",
+            f"{count(counts.absent.count, 'image')} not found or not readable (first: "
+            f"{counts.absent.first})",
             hint=hint,
         )
