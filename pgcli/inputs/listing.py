@@ -125,7 +125,7 @@ class SourceFiles:
         """
         with usage_errors(display_path(self.name)):
             place, files = self._remote_files() if self.is_url else self._local_files()
-            has_images, tables = False, dict[str, WalkedFile]()
+            has_images, tables, held = False, dict[str, WalkedFile](), list[str]()
             for file in files:
                 name = file.relative or self.file_name(NAMED, b"")
                 kind = ending(name)
@@ -143,6 +143,8 @@ class SourceFiles:
                 elif kind in IMAGE_ENDINGS or is_web_image or name.endswith("/"):
                     if self._accepts(place, file):
                         has_images = True
+                        yield from (self._record(place, TABLE, tables[name]) for name in held)
+                        held.clear()
                         yield self._record(place, IMAGE, file)
                     else:
                         self.has_excluded = True
@@ -154,13 +156,20 @@ class SourceFiles:
                         tables[name] = file
                 elif self.names_in(place, os.fsencode(file.relative)) is None:
                     self.has_excluded = True
-                else:
+                elif has_images:
                     tables[name] = file
                     yield self._record(place, TABLE, file)
+                else:
+                    tables[name] = file
+                    held.append(name)
             if place == BELOW and not has_images:
                 tables = self._dataset(tables)
-                yield from (self._record(BELOW, TABLE, file) for file in tables.values())
-            elif place != BELOW and not (has_images or tables or self.has_excluded):
+                held = list(tables)
+            elif place == MATCHED and not has_images and self._has_imageless_tables(place, tables):
+                held = [name for name in held if kind_of_table(name) != PARQUET]
+                self.ignored += Counter(map(ending, tables.keys() - held))
+            yield from (self._record(place, TABLE, tables[name]) for name in held)
+            if place != BELOW and not (has_images or tables or self.has_excluded):
                 self._refuse(place)
             self._check_delta_tables(place, tables)
 
@@ -247,7 +256,7 @@ class SourceFiles:
         chosen = [name for name in accepted if matches(name, names.include)]
         kinds = {kind_of_table(name): name for name in reversed(chosen or accepted)}
         others = kinds.keys() - {PARQUET}
-        if PARQUET in kinds and others & {ARCHIVE} and not self._has_images(kinds[PARQUET], tables):
+        if self._has_imageless_tables(BELOW, {name: tables[name] for name in kinds.values()}):
             del kinds[PARQUET]
         order = [PARQUET, ARCHIVE, *(sorted(others) if chosen else ())]
         kind = next((kind for kind in order if kind in kinds), None)
@@ -255,14 +264,16 @@ class SourceFiles:
         self.ignored -= Counter(map(ending, dataset))
         return dataset
 
-    def _has_images(self, name: str, tables: Mapping[str, WalkedFile]) -> bool:
-        """Whether a Parquet file has the column of images; also if it cannot be read."""
-        table = self.open_table(self._record(BELOW, TABLE, tables[name]))
+    def _has_imageless_tables(self, place: int, tables: Mapping[str, WalkedFile]) -> bool:
+        """Whether archives are beside Parquet files, the first of which has no column of images."""
+        first = next((name for name in tables if kind_of_table(name) == PARQUET), None)
+        if first is None or ARCHIVE not in map(kind_of_table, tables):
+            return False
         try:
-            schema = table.schema()
+            schema = self.open_table(self._record(place, TABLE, tables[first])).schema()
         except ManifestError:  # which reading it says
-            return True
-        return schema is None or self._options.image_column in schema.names
+            return False
+        return schema is not None and self._options.image_column not in schema.names
 
     def _check_delta_tables(self, place: int, tables: Mapping[str, WalkedFile]) -> None:
         """Raise UsageError for files of a Delta table that were not named one by one."""

@@ -418,6 +418,12 @@ def test_patterns_choose_archives_in_a_folder_of_images():
 @pytest.mark.parametrize("names", [NameFilter(("*.tar",)), NameFilter((), ("*.parquet",))])
 def test_patterns_choose_tables_that_are_matched_or_named(sources, names):
     img2dataset("0")
+    if len(sources) == 1:  # tables without images are skipped in a pattern, too
+        assert ids(*sources) == ["i2d/0.tar/00.jpg"]
+        assert Inventory.scan(sources).ignored == {".json": 1, ".parquet": 1}
+    else:
+        with pytest.raises(UsageError, match="no column 'image'"):
+            ids(*sources)
     assert ids(*sources, reading=ReadOptions(names=names)) == ["i2d/0.tar/00.jpg"]
     with pytest.raises(NoInputError, match="--include and --exclude leave no image"):
         ids(*sources, reading=ReadOptions(names=NameFilter((), ("*",))))
