@@ -45,7 +45,7 @@ def necessary_chunks(data: bytes) -> bytes:
             is_kept = is_sound and unpacked_bytes <= MAX_CHUNK_BYTES
             is_kept = is_kept and _is_necessary(kind, body, data)
         if kind == b"tRNS" and is_kept:
-            pieces.append(_transparency(body, data[DEPTH]))
+            pieces.append(_transparency(body, data))
         elif is_kept:
             pieces.append(data[position:end])
         position = end
@@ -67,11 +67,12 @@ def _is_necessary(kind: bytes, body: bytes, data: bytes) -> bool:
     )
 
 
-def _transparency(body: bytes, depth: int) -> bytes:
+def _transparency(body: bytes, data: bytes) -> bytes:
     """A chunk of transparency whose colour is in 8 bits, as Pillow compares it with pixels."""
-    if len(body) == TRANSPARENCY_BYTES[GREY] and depth in (2, 4):
-        body = struct.pack(">H", struct.unpack(">H", body)[0] * 255 // (2**depth - 1))
-    elif len(body) == TRANSPARENCY_BYTES[RGB] and depth == 16:
+    depth, colour_type = data[DEPTH], data[COLOUR_TYPE]
+    if colour_type == GREY and depth in (2, 4):
+        body = b"\0%c" % (body[1] % 2**depth * 255 // (2**depth - 1))
+    elif colour_type == RGB and depth == 16:
         body = b"\0%c\0%c\0%c" % (body[0], body[2], body[4])
     return CHUNK.pack(len(body), b"tRNS") + body + zlib.crc32(b"tRNS" + body).to_bytes(4, "big")
 

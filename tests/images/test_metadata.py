@@ -124,6 +124,20 @@ def test_transparent_value_of_any_depth_is_white(depth, colour_type, row, transp
     assert pixels_of(data)[0, :, 0].tolist() == shown
 
 
+@pytest.mark.parametrize("depth", [2, 4, 8])
+def test_alpha_of_two_colours_of_a_palette_is_applied(depth):
+    row = {2: b"\x18", 4: b"\x01\x20", 8: b"\0\1\2"}[depth]  # the colours 0, 1 and 2
+    chunks = {
+        b"IHDR": struct.pack(">IIBBBBB", 3, 1, depth, 3, 0, 0, 0),
+        b"PLTE": bytes([0, 0, 0, 0, 0, 0, 0, 0, 0]),
+        b"tRNS": bytes([0, 51]),
+        b"IDAT": zlib.compress(b"\0" + row),
+        b"IEND": b"",
+    }
+    data = PNG[:8] + b"".join(chunk(kind, body) for kind, body in chunks.items())
+    assert pixels_of(data)[0, :, 0].tolist() == [255, 204, 0]
+
+
 def segment(marker: int, body: bytes) -> bytes:
     return struct.pack(">BBH", 0xFF, marker, len(body) + 2) + body
 
