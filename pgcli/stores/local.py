@@ -15,7 +15,7 @@ from pathlib import Path
 from time import monotonic, sleep, time
 from typing import BinaryIO
 
-from pgcli.errors import OutputExists
+from pgcli.errors import OutputExists, OutputFailed
 from pgcli.stores.files import NotRegularFileError, is_regular, kind_of, open_descriptor
 from pgcli.stores.store import Entry
 from pgcli.stores.writing import close, give_name, make_folder, temporary_name, wrap_write_errors
@@ -199,7 +199,6 @@ class LocalStore:
         """
         with self._errors(name):
             descriptor = self._acquire(name, shared, monotonic() + timeout_seconds)
-
         try:
             yield
         finally:
@@ -212,7 +211,7 @@ class LocalStore:
                 with self._within(name, create=True) as (leaf, folder):
                     descriptor, is_ours = open_descriptor(leaf, CREATE, folder), False
                     try:
-                        if try_lock(descriptor, shared=shared):
+                        if self._is_locked(descriptor, name, shared=shared):
                             named = os.stat(leaf, dir_fd=folder, follow_symlinks=False)
                             is_ours = os.path.samestat(os.fstat(descriptor), named)
                     finally:
@@ -226,6 +225,17 @@ class LocalStore:
             if monotonic() >= deadline:
                 raise Held
             sleep(POLL_SECONDS)
+
+    def _is_locked(self, descriptor: int, name: str, *, shared: bool) -> bool:
+        """As `try_lock`. Raises OutputFailed where the file system's locks do not work."""
+        try:
+            return try_lock(descriptor, shared=shared)
+        except OSError as problem:
+            raise OutputFailed(
+                f"cannot lock {self.path / name}: {problem.strerror}",
+                hint="the file system needs working locks (flock); start its lock service, or "
+                "choose an -o on another disk",
+            ) from problem
 
     def _open_folder(self, *, create: bool) -> None:
         self.close()

@@ -23,6 +23,7 @@ from pgcli.run.state.processes import (
     PROCESSES,
     Process,
     boot_id,
+    holds_lock,
     in_use,
     living,
     recorded_processes,
@@ -269,8 +270,9 @@ class State:
 
     def _check_others(self, mode: Mode, process: Process) -> None:
         for peer in recorded_processes(self.store, process.id):
-            if not self.is_stored and peer.values.get("boot") == boot_id():
-                continue  # the lock says more of processes of this machine
+            is_here = not self.is_stored and peer.values.get("boot") == boot_id()
+            if is_here and not holds_lock(peer.values.get("lock")):
+                continue  # the output's lock says more of processes of this machine
             is_exclusive = mode != "shared" or peer.values.get("mode") != "shared"
             if peer.is_alive and peer.values.get("mode") != "engine" and is_exclusive:
                 raise in_use(self.name, peer)

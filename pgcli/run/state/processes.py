@@ -175,15 +175,17 @@ def is_alive(values: Mapping[str, Any], silent_seconds: float) -> bool:
 
 
 def holds_lock(file: object) -> bool | None:
-    """Whether a process holds the lock on its file; None if the file cannot be seen here."""
+    """Whether a process holds the lock on its file; None if that cannot be seen here."""
     try:
         descriptor = os.open(str(file), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except (OSError, ValueError):
         return None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         return True
+    except OSError:  # the file system has no locks
+        return None
     finally:
         os.close(descriptor)
     return False
