@@ -114,6 +114,16 @@ def test_files_of_macos_and_windows_and_names_are_no_labels(tmp_path):
     assert settings.counts.missing.count == 0
 
 
+def test_images_are_searched_below_data_yaml_only(cli, workdir):
+    read(workdir, a="0 0.5 0.5 0.25 0.25")
+    Path("other").mkdir()
+    Path("other/data.yaml").write_text("path: ..\ntrain: images\nnames: [cat]\n")
+    code, _, err = cli("import", "other/data.yaml", "--from", "yolo", "-o", "truth.jsonl")
+    assert code == 2
+    assert "other/data.yaml has no annotated image" in err
+    assert "hint: name a file that has images, or a folder in which they are" in err
+
+
 def test_labels_of_the_command_line_do_not_hide_the_keypoints(tmp_path):
     read(tmp_path, POSE, a="1 0.5 0.5 0.25 0.25 0.4 0.4 2 0.4 0.4 2")
     settings = ImportSettings(tmp_path, labels=("one", "two"))

@@ -26,6 +26,7 @@ _images = partial(opt, panel="Images", own=True)
 #: The option that only one format has.
 OPTION_OF_FORMAT = {"labelstudio": "image_prefix", "yolo": "labels"}
 ROOT_HINT = "--root names the folder of the images, to which names are relative"
+NO_IMAGE_HINT = "name a file that has images, or a folder in which they are"
 NOTHING_HINT = "docs/results.md says which regions and texts are read"
 YOLO_HINT = (
     "an image of images/ has a file of the same name in labels/; "
@@ -100,7 +101,9 @@ def import_(
         first = settings.counts.missing.first
         note = f"; the first image left out: {first}" if first else ""
         text = with_notes(f"{file} has no annotated image", rows.notes(settings.counts))
-        raise UsageError(text + note, hint=hint if first else NOTHING_HINT)
+        if not first:
+            hint = NOTHING_HINT if annotations.images or settings.counts.left_out else NO_IMAGE_HINT
+        raise UsageError(text + note, hint=hint)
     absent = settings.counts.absent
     if absent.count == len(annotations.images):
         raise UsageError(f"{file} has no image that is there: {absent.first}", hint=hint)
