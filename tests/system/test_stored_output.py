@@ -150,6 +150,39 @@ def test_store_that_denies_access_ends_the_run(capsys):
     assert "rights to list, read, write and delete" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("how", [503, 429, "reset"])
+def test_store_that_fails_for_long_is_never_wrong_usage(how, capsys, monkeypatch):
+    monkeypatch.setattr(calls, "PATIENCE_SECONDS", 0.05)
+    with unreliable_store() as server:
+        assert caption("--limit", "4") == 0
+        server.files |= {
+            f"bucket/photos/{file.name}": file.read_bytes() for file in Path("photos").iterdir()
+        }
+        before = dict(server.files)
+        commands = {
+            "GET .*list-type": ["caption", "s3://bucket/photos", "--allow-urls", "-o", "new.jsonl"],
+            "HEAD": ["caption", "s3://bucket/photos/1.png", "--allow-urls", "-o", "new.jsonl"],
+            "GET .*run.json": ["caption", "photos", "-o", URL],  # the record of the run to resume
+            "GET .*part-": ["status", URL],
+            "GET .*rows.pgcli": ["status", URL],
+        }
+        for pattern, words in commands.items():
+            server.troubles[:] = [Trouble(pattern, how)]
+            options = OPTIONS if words[0] == "caption" else ()
+            assert main([*words, *options]) == 14, pattern
+            err = capsys.readouterr().err
+            assert "s3://bucket/" in err
+            assert "nothing" not in err
+            assert "Traceback" not in err
+            assert not Path("new.jsonl").exists()
+        assert {n: d for n, d in server.files.items() if "processes" not in n} == {
+            n: d for n, d in before.items() if "processes" not in n
+        }
+        server.troubles.clear()
+        assert caption() == 3
+        assert rows(server.files)["index"].to_pylist() == list(range(11))
+
+
 EXPIRED = b"<Error><Code>ExpiredToken</Code><Message>The token has expired.</Message></Error>"
 
 
