@@ -77,7 +77,8 @@ class Item(Record):
 class DecodedImage(Record):
     """A decoded item: upright size, and uint8 RGB pixels (R, R, 3) at the model's resolution.
 
-    With a `fault`, `pixels` is None, and width and height are None unless the header has them.
+    With a `fault`, `pixels` is None, and width and height are None unless the header has them. The
+    `stamp` of a file on this machine has its size, its time and a digest.
     """
 
     item: Item
@@ -86,6 +87,7 @@ class DecodedImage(Record):
     pixels: numpy.ndarray | None
     load_ms: float
     fault: Fault | None = None
+    stamp: tuple[int, int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

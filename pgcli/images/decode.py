@@ -7,6 +7,7 @@ import logging
 import warnings
 from contextlib import suppress
 from dataclasses import dataclass, field
+from hashlib import sha256
 from time import perf_counter
 
 import numpy as np
@@ -15,7 +16,7 @@ from PIL.ImageOps import exif_transpose
 from PIL.JpegImagePlugin import JpegImageFile
 
 from pgcli.images.errors import ImageError, wrap_image_errors
-from pgcli.images.files import item_bytes
+from pgcli.images.files import file_time, item_bytes, short_digest
 from pgcli.images.formats import OpenedImage, identify_image, open_image
 from pgcli.images.image_spec import MAX_RESIZED, ImageLimits, ImageSpec, Size
 from pgcli.images.pixels import (
@@ -51,17 +52,21 @@ class ImageDecoder:
 def decode(item: Item, spec: ImageSpec, limits: ImageLimits) -> DecodedImage:
     """The item's pixels at the model's resolution, or its fault. Raises nothing for a bad image."""
     started = perf_counter()
-    size, pixels, fault = None, None, item.fault
+    size, pixels, fault, stamp = None, None, item.fault, None
     if fault is None:
         try:
-            opened = open_image(item_bytes(item, limits), limits)
+            time_ns = None if item.path is None or item.data is not None else file_time(item.path)
+            data = item_bytes(item, limits)
+            opened = open_image(data, limits)
             size, image = _resize(opened, spec)
             pixels = np.array(image)
+            if time_ns is not None and item.span is None:
+                stamp = len(data), time_ns, short_digest(sha256(data).digest())
         except ImageError as problem:
             size, fault = problem.size, problem.fault
     width, height = size or (None, None)
     load_ms = (perf_counter() - started) * 1000
-    return DecodedImage(item, width, height, pixels, load_ms, fault)
+    return DecodedImage(item, width, height, pixels, load_ms, fault, stamp)
 
 
 def _is_small(opened: OpenedImage, spec: ImageSpec) -> bool:

@@ -34,6 +34,19 @@ def item_bytes(item: Item, limits: ImageLimits) -> bytes:
     return read_file(item.path, limits, root=item.root, span=item.span)
 
 
+def file_time(path: str) -> int | None:
+    """The time of a file before it is read: one that changes meanwhile has another afterwards."""
+    try:
+        return os.stat(path).st_mtime_ns  # noqa: PTH116 - Path is slow
+    except (OSError, ValueError):
+        return None
+
+
+def short_digest(digest: bytes) -> int:
+    """The first 63 bits of a digest, as a number that JSON and NumPy have."""
+    return int.from_bytes(digest[:8]) >> 1
+
+
 def read_file(
     path: str,
     limits: ImageLimits,

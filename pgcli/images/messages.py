@@ -86,6 +86,7 @@ def image_message(image: DecodedImage) -> tuple[dict[str, Any], memoryview | byt
         "load_ms": image.load_ms,
         "fault": None if fault is None else [fault.code, fault.message],
         "shape": None if pixels is None else pixels.shape,
+        "stamp": image.stamp,
     }
     return header, b"" if pixels is None else np.ascontiguousarray(pixels).reshape(-1).data
 
@@ -112,7 +113,14 @@ def image_from(
     if not isinstance(load_ms, float) or not 0 <= load_ms < math.inf:
         raise ProcessFailed("load_ms is not a time")
     fault = None if fault is None else Fault(*fault)
-    return DecodedImage(without_data(item), width, height, pixels, load_ms, fault)
+    stamp = header.get("stamp")
+    if stamp is not None:
+        if not isinstance(stamp, list) or [type(n) for n in stamp] != [int] * 3:
+            raise ProcessFailed("a stamp is not three numbers")
+        if not all(-(2**63) <= n < 2**63 for n in stamp):
+            raise ProcessFailed("a stamp has a number that is too large")
+        stamp = tuple(stamp)
+    return DecodedImage(without_data(item), width, height, pixels, load_ms, fault, stamp)
 
 
 def claim_of(header: Mapping[str, Any]) -> int:

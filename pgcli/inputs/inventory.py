@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from array import array
 from collections import Counter
@@ -45,10 +46,11 @@ from pgcli.inputs.file_table import (
 )
 from pgcli.inputs.listing import SourceFiles
 from pgcli.inputs.options import ReadOptions, named_columns
-from pgcli.inputs.paths import display_name
+from pgcli.inputs.paths import display_name, url_scheme
 from pgcli.inputs.readers import describe_endings, ending, manifest_ending
 from pgcli.inputs.rows import repeated_id
 from pgcli.inputs.scan import Scan
+from pgcli.inputs.stamps import no_stamps
 from pgcli.inputs.stdin import Stdin
 from pgcli.inputs.tables import Table
 from pgcli.inputs.walk import FAULTS
@@ -64,11 +66,14 @@ SPLIT_NOTE = "in archives whose names agree up to the first dot"
 
 
 class Change(NamedTuple):
-    """A file that is not as recorded: its name, its items, and whether only its time is another."""
+    """A file that is not as recorded: its name, its items, whether only its time is another, and
+    whether it is an image.
+    """
 
     name: str
     items: range
     is_touched: bool
+    is_image: bool = False
 
 
 class Inventory:
@@ -421,17 +426,70 @@ class Inventory:
     # --- what changed
 
     def changes(self, saved: Callable[[range], bool], *, moved: bool = False) -> Change | None:
-        """The first known file that is another one now, and of whose items some rows are saved.
+        """The first of `each_change`."""
+        return next(self.each_change(saved, no_stamps(), moved=moved), None)
+
+    def each_change(
+        self, saved: Callable[[range], bool], stamps: np.ndarray, *, moved: bool = False
+    ) -> Iterator[Change]:
+        """The known files that are others now, and of whose items some rows are saved.
 
         With `moved` a file of the same size is the same. A table of which no rows are saved is a
-        change all the same, as it may have other numbers of rows.
+        change all the same, as it may have other numbers of rows. Images that have stamps are
+        compared by these: see `stamped_files`.
         """
         for record, is_touched in sorted(self._changed.items()):
             items = self._range(record)
             is_image = self._kinds[record] == IMAGE
+            if is_image and items.start < len(stamps) and stamps[items.start, 0]:
+                continue
             if not (moved and is_touched) and (not is_image or saved(items)):
-                return Change(self._shown(record), items, is_touched)
-        return None
+                yield Change(self._shown(record), items, is_touched, is_image)
+
+    def stamped_files(self, stamps: np.ndarray) -> Iterator[tuple[int, str, str]]:
+        """The images with stamps that may be other files now: index, name and path of each.
+
+        Those that were listed have the size and the time of the list, others are looked at.
+        """
+        has_stamp = stamps[:, 0] > 0
+        for number, row, items in self._blocks(0, min(self.total or 0, len(stamps))):
+            if not has_stamp[items.start : items.stop].any() or self._kinds[number] == IMAGE:
+                continue
+            if self._kinds[number] == TABLE:
+                table = self._table(number)
+                paths = table.image_paths(row, row + len(items))
+                for index, path in zip(items, paths, strict=False):
+                    if has_stamp[index] and path is not None:
+                        yield index, path, os.path.join(table.file.base, path)  # noqa: PTH118
+            else:
+                for item in self._items(items.start, items.stop):
+                    if has_stamp[item.index] and item.path is not None:
+                        yield item.index, item.image, item.path
+        for number in self._listed_otherwise(stamps).tolist():
+            item = self._item(self._record(number), int(self._ends[number]) - 1)
+            if item.path is not None and url_scheme(item.path) is None:
+                yield item.index, item.image, item.path
+
+    def _listed_otherwise(self, stamps: np.ndarray) -> np.ndarray:
+        """The records of images whose newest size or time is not that of their stamps."""
+        numbers, sources = np.arange(len(self._rows)), self._files["source"].to_numpy()
+        sizes, times = (
+            self._files[name].fill_null(-1).to_numpy().copy() for name in ("size", "mtime_ns")
+        )
+        is_image = self._kinds == IMAGE
+        for source in np.unique(sources[is_image & (self._rows == 0)]).tolist():
+            of_source = is_image & (sources == source)
+            firsts, newer = (numbers[of_source & has] for has in (self._rows > 0, self._rows == 0))
+            names = [
+                self._files["name"].take(pa.array(n)).combine_chunks() for n in (newer, firsts)
+            ]
+            places = firsts[pc.index_in(names[0], value_set=names[1]).to_numpy()]
+            sizes[places], times[places] = sizes[newer], times[newer]
+        images = numbers[is_image & (self._rows > 0) & (self._ends <= len(stamps))]
+        known = stamps[self._ends[images] - 1]
+        is_other = (sizes[images] != known[:, 0]) | (times[images] != known[:, 1])
+        others: np.ndarray = images[(known[:, 0] > 0) & is_other]
+        return others
 
     def _range(self, number: int) -> range:
         end = int(self._ends[number])

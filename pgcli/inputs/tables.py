@@ -6,6 +6,7 @@ import os
 import sys
 from array import array
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from hashlib import sha256
 from importlib import import_module
 from itertools import islice
@@ -37,9 +38,11 @@ from pgcli.inputs.readers import (
     manifest_ending,
 )
 from pgcli.inputs.rows import (
+    BadValue,
     check_row,
     missing_column,
     row_id,
+    row_image,
     row_name,
     row_to_item,
 )
@@ -48,6 +51,8 @@ from pgcli.stores.urls import parent_url
 
 #: Rows between two marks; a million rows have a thousand of them.
 EVERY = 1000
+#: Of larger tables that are not of lines, size and time are compared alone.
+MAX_DIGESTED_BYTES = 256 * 2**20
 #: Column names collected of JSON lines, where each row may name its own.
 MAX_COLUMNS = 10_000
 #: What stands for null in the name of a folder such as `shop=de`.
@@ -239,6 +244,18 @@ class Table:
             if name is not None:
                 yield name, row.position
 
+    def image_paths(self, start: int, stop: int) -> Iterator[str | None]:
+        """The paths of the images of some chosen rows; None for bytes and addresses."""
+        if self.is_gone:
+            return
+        columns = frozenset({self.image_column})
+        for row in self._chosen_rows(start, stop, columns, images=False):
+            path = None
+            with suppress(BadValue):
+                path, _ = row_image(row, self._options)
+            is_file = path is not None and paths.url_scheme(path) is None and row.span is None
+            yield os.path.join(self._folder, paths.parse_path(path)) if path and is_file else None  # noqa: PTH118
+
     # --- scanning
 
     def scan(self, mark: Mark = START) -> array[int]:
@@ -302,7 +319,7 @@ class Table:
             offsets=tuple(offsets) if stated is None else None,
             numbers=tuple(numbers) if stated is None else None,
             chosen=tuple(chosen) if options.names else None,
-            digest=self._digest(self.file.size)[0] if self.grows and self._is_local else None,
+            digest=self._digest(self.file.size)[0] if self._is_digested else None,
         )
         return hashes
 
@@ -320,6 +337,16 @@ class Table:
             return None
         digest, count, ends_line = self._digest(size)
         return Mark(size, count) if digest == earlier.digest and ends_line else None
+
+    @property
+    def _is_digested(self) -> bool:
+        """Whether the bytes of the file are compared where its time alone is another."""
+        return self._is_local and (self.grows or self.file.size <= MAX_DIGESTED_BYTES)
+
+    def is_touched_only(self, earlier: FileRecord) -> bool:
+        """Whether the file has the bytes of an earlier record of it."""
+        is_known = self._is_digested and None not in (earlier.digest, earlier.size)
+        return is_known and self._digest(earlier.size or 0)[0] == earlier.digest
 
     def _digest(self, size: int) -> tuple[bytes, int, bool]:
         """Of the first `size` bytes: a digest, the number of lines, and whether the last one ends.

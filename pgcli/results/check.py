@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from pgcli.inputs import Inventory
 from pgcli.inputs.readers import manifest_ending
 from pgcli.output.reader import IndexedRow, indexed_rows
@@ -18,7 +20,8 @@ from pgcli.run.reopen import open_store, record_of, recorded_rows, reopened_requ
 from pgcli.run.request import RunRequest
 from pgcli.run.request.questions import text_lines
 from pgcli.run.rows import RunRows
-from pgcli.run.state.compare import described, difference
+from pgcli.run.state.compare import compare_images, described, difference
+from pgcli.run.state.image_stamps import ImageStamps
 from pgcli.run.state.processes import recorded_processes
 from pgcli.stores import Store
 from pgcli.tasks import EmbeddingQuestion
@@ -86,7 +89,8 @@ def check_rows(output: str, comparison: RowComparison) -> Iterator[IndexedRow]:
         comparison.is_stdin = True
         return compare_with_each_other(rows, rows_saved(store), comparison)
     expected = present_rows(store, request, comparison)
-    return compare_with_input(rows, expected, request.input.limit, comparison)
+    stamps = ImageStamps(store).read()
+    return compare_with_input(rows, expected, request.input.limit, stamps, comparison)
 
 
 def complete_rows(rows: Iterable[IndexedRow], comparison: RowComparison) -> Iterator[IndexedRow]:
@@ -122,22 +126,34 @@ def present_rows(store: Store, request: RunRequest, comparison: RowComparison) -
     return rows
 
 
-def changed_file(expected: RunRows, errors: Sequence[int], *, is_moved: bool) -> str:
-    """How the first changed file has changed, those of error rows apart; empty if none has."""
+def changed_files(
+    expected: RunRows, stamps: np.ndarray, errors: Sequence[int], comparison: RowComparison
+) -> Iterator[str]:
+    """How the changed files have changed, those of error rows apart."""
     per_item = expected.per_item or 1
 
     def is_answered(items: range) -> bool:
         start, stop = items.start * per_item, items.stop * per_item
         return stop - start > bisect_left(errors, stop) - bisect_left(errors, start)
 
-    change = expected.inventory.changes(is_answered, moved=is_moved)
-    return "" if change is None else described(change)
+    inventory, is_moved = expected.inventory, comparison.is_moved
+    images = compare_images(inventory, stamps, is_answered, is_moved=is_moved)
+    comparison.gone += images.gone * per_item
+    changes = [*inventory.each_change(is_answered, stamps, moved=is_moved), *images.changed]
+    yield from map(described, changes)
 
 
 def compare_with_input(
-    rows: Iterable[IndexedRow], expected: RunRows, limit: int | None, comparison: RowComparison
+    rows: Iterable[IndexedRow],
+    expected: RunRows,
+    limit: int | None,
+    stamps: np.ndarray,
+    comparison: RowComparison,
 ) -> Iterator[IndexedRow]:
-    """The rows. Each must be that of the item and the prompt at its place, and none be missing."""
+    """The rows. Each must be that of the item and the prompt at its place, and none be missing.
+
+    Images are compared with the stamps of those that were answered.
+    """
     numbered = enumerate((item, prompt) for _, item in expected.stream() for prompt in item.prompts)
     errors: list[int] = []
     for position, row in rows:
@@ -163,7 +179,8 @@ def compare_with_input(
     if comparison.changed_table:
         if not comparison.differences:  # those of its rows say more
             comparison.add(comparison.changed_table)
-    elif change := changed_file(expected, errors, is_moved=comparison.is_moved):
+        return
+    for change in changed_files(expected, stamps, errors, comparison):
         comparison.add(change)
 
 

@@ -6,22 +6,37 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import cached_property
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from pgcli.errors import OutputFailed
 from pgcli.inputs import Inventory
+from pgcli.inputs.inventory import Change
+from pgcli.inputs.stamps import is_other, no_stamps
 from pgcli.output.lines import LineFormat, json_line
-from pgcli.records import Answer, Item
+from pgcli.records import Answer, DecodedImage, Item
 from pgcli.run import checks
 from pgcli.run.progress.tally import Tally
 from pgcli.run.rows import FILE_ROWS, RunRows, claimed_rows, row_schema
 from pgcli.run.settings import check_known_model, input_settings, run_settings, versions
 from pgcli.run.state.claims import remove_claims
-from pgcli.run.state.compare import check_saved_rows, difference, file_changed, input_changed
+from pgcli.run.state.compare import (
+    ImageChanges,
+    check_saved_rows,
+    compare_images,
+    difference,
+    file_changed,
+    images_changed,
+    input_changed,
+    stamp_at,
+)
 from pgcli.run.state.folder import INPUTS, State, inventory_name, recorded_inputs
 from pgcli.run.state.form import FormContext
 from pgcli.run.state.forms import error_rows, open_form, saved_rows, saved_segments
+from pgcli.run.state.image_stamps import ImageStamps
 from pgcli.run.state.open_files import Coverage, OpenFiles, Segment
 from pgcli.run.state.processes import Process, living, recorded_processes
 from pgcli.run.state.record import RunRecord, now, read_record
@@ -91,6 +106,9 @@ class RunOutput:
         self.coverage = Coverage([])
         self._known_files: set[str] = set()
         self._error_rows: list[int] | None = None
+        self.stamps = ImageStamps(state.store)
+        #: Images of saved rows that are other files now, which are asked about again.
+        self.changed: list[Change] = []
 
     def find_saved(self, tally: Tally) -> None:
         """Find the rows that are saved, and count them. Raises OutputExists."""
@@ -183,13 +201,24 @@ class RunOutput:
         Returns the number of saved rows whose images are not in the input any more. Raises
         OutputExists for an input that has changed.
         """
-        inventory, is_moved = self.rows.inventory, self.request.running.moved
-        gone = 0
+        inventory, running = self.rows.inventory, self.request.running
+        gone, is_moved = 0, running.moved
         if known is not None:
-            change = inventory.changes(self._has_answers, moved=is_moved)
-            if change is not None:
-                raise file_changed(self.state.name, change)
-            gone = inventory.gone * (self.rows.per_item or 1)
+            stamps = self._stamped
+            listed = [*inventory.each_change(self._has_answers, stamps, moved=is_moved)]
+            for change in listed:
+                if not change.is_image:
+                    raise file_changed(self.state.name, change)
+            images = compare_images(inventory, stamps, self._has_answers, is_moved=is_moved)
+            self.changed = [*listed, *images.changed]
+            can_retry = self.rows.is_addressable and not listed
+            if self.changed and not (running.retry_changed and can_retry):
+                raise images_changed(
+                    self.state.name, self.changed, inventory.total, can_retry=can_retry
+                )
+            for index, stamp in images.touched.items():
+                self.stamps.note(index, stamp)
+            gone = (inventory.gone + images.gone) * (self.rows.per_item or 1)
         if self.coverage.count() and self.rows.is_addressable:
             check_saved_rows(self, is_moved=is_moved)
         return gone
@@ -219,18 +248,58 @@ class RunOutput:
         Raises OutputExists for an item that is not that of its saved rows.
         """
         known = saved_rows(self.form, self.files, self.segments)
+        images, stamps = ImageChanges(), self._stamped
+        if self.rows.inventory.total is not None:  # `compare` has compared them
+            stamps = no_stamps()
         for first, item in items:
-            saved = self.coverage.end_of(first)
+            saved, is_answered = self.coverage.end_of(first), False
             for number, prompt in enumerate(item.prompts, first):
                 if number < saved:
-                    self._check_same(next(known), item, prompt)
+                    is_answered |= self._check_same(next(known), item, prompt)
+            stamp = stamp_at(stamps, item.index)
+            if is_answered and stamp[0] and item.path and is_other(item.path, stamp):
+                images.add(item.index, item.image, item.path, stamp, is_moved=False)
             if saved < first + len(item.prompts):
+                self._check_images(images)
                 yield saved, replace(item, prompts=item.prompts[saved - first :])
+        self._check_images(images)
 
-    def _check_same(self, saved: tuple[int, Mapping[str, Any]], item: Item, prompt: str) -> None:
+    def _check_same(self, saved: tuple[int, Mapping[str, Any]], item: Item, prompt: str) -> bool:
+        """Raise OutputExists for a row of another item; return whether it is answered."""
         number, row = saved
         if change := difference(row, item, prompt):
             raise input_changed(self.state.name, number, change)
+        return row.get("error") is None
+
+    def _check_images(self, images: ImageChanges) -> None:
+        """Raise OutputExists for changed images of standard input."""
+        if images.changed:
+            raise images_changed(self.state.name, images.changed, None, can_retry=False)
+
+    def rows_of_changed(self) -> list[int]:
+        """The rows of changed images that are answered."""
+        per_item, end = self.rows.per_item or 1, self.total()
+        rows = (
+            row
+            for change in self.changed
+            for row in range(change.items.start * per_item, change.items.stop * per_item)
+        )
+        errors = {*error_rows(self.form, self.files, self.form.segments())}
+        return sorted(row for row in rows if row < end and row not in errors)
+
+    def note_image(self, image: DecodedImage) -> None:
+        """Note which file an image was, before its rows are saved.
+
+        Of a changed image some rows may be saved, and are asked again only later.
+        """
+        index = image.item.index
+        if not (self.request.running.retry_changed and stamp_at(self._stamped, index)[0]):
+            self.stamps.note(index, image.stamp)
+
+    @cached_property
+    def _stamped(self) -> np.ndarray:
+        """The stamps before this command."""
+        return self.stamps.read()
 
     # writing
 
@@ -345,5 +414,6 @@ class RunOutput:
 
     def close(self) -> None:
         """Flush and close the output."""
+        self.stamps.close()
         with suppress(OutputFailed):
             self.form.close()

@@ -1,4 +1,4 @@
-"""`--retry-errors`: asks the rows with errors again, and merges the answers into the output."""
+"""`--retry-errors` and `--retry-changed`: rows that are asked again, and merged into the output."""
 
 from __future__ import annotations
 
@@ -6,48 +6,81 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from pgcli.records import Answer
+from pgcli.inputs.stamps import Stamp, is_other
+from pgcli.records import Answer, DecodedImage
 from pgcli.run.state.forms import error_rows
 from pgcli.run.state.open_files import RowFile, errors_in, is_row
 from pgcli.stores import LocalStore, Store
+from pgcli.wording import count
 
 if TYPE_CHECKING:
     from pgcli.run.output import SaveRow
     from pgcli.run.run import Run
 
 RETRIED = "open/retried.jsonl"
+UNKNOWN: Stamp = 0, 0, 0
+#: The line of an answer, and the stamp of its image.
+Retried = tuple[Stamp, bytes]
 
 
-def retry_errors(run: Run) -> None:
-    """Answer the rows with errors that earlier runs saved as one chunk, and merge them."""
-    output = run.output
+def retry_rows(run: Run) -> None:
+    """Answer rows with errors and rows of changed images again, and merge them into the output.
+
+    The stamps of their images are noted once the output has the answers: a command that is killed
+    before that leaves the images changed.
+    """
+    output, wants_errors = run.output, run.request.running.retry_errors
     form, store = output.form, output.state.store
     form.finish(output.total())
-    numbers = list(error_rows(form, output.files, form.segments()))
+    errors = [*error_rows(form, output.files, form.segments())] if wants_errors else []
+    changed = output.rows_of_changed()
+    numbers = sorted({*errors, *changed})
     known = read_retried(store)
-    answered = {number: known[number] for number in numbers if number in known}
+    answered = {n: known[n] for n in numbers if n in known and is_current(run, n, known[n][0])}
+    kinds = [f"{len(errors):,} rows with errors"] * bool(errors)
+    kinds += [f"{count(len(changed), 'row')} of changed images"] * bool(changed)
+    verb = "is" if len(numbers) == 1 and changed else "are"
     run.progress.say(
-        f"{len(numbers):,} rows with errors are asked again; {output.state.name} is replaced once "
-        "all of them are answered"
+        f"{' and '.join(kinds)} {verb} asked again; {output.state.name} is replaced once all of "
+        "them are answered"
     )
     missing = [number for number in numbers if number not in answered]
     run.tally.rows_before -= len(missing)
-    run.tally.errors_before = errors_in(answered.values())
+    errors_answered = errors_in(line for _, line in answered.values())
+    run.tally.errors_before = (
+        errors_answered if wants_errors else run.tally.errors_before + errors_answered
+    )
+    stamps: dict[int, Stamp] = {}
+
+    def on_image(image: DecodedImage) -> None:
+        stamps[image.item.index] = image.stamp or UNKNOWN
+
     items = (pair for row in missing for pair in run.rows.numbered(range(row, row + 1)))
-    run.answer(items, retried(run, answered), images=None)
-    form.replace_rows(answered)
+    run.answer(items, retried(run, answered, stamps), images=None, on_image=on_image)
+    form.replace_rows({number: line for number, (_, line) in answered.items()})
+    for number, (stamp, _) in answered.items():
+        output.stamps.note(number // (run.rows.per_item or 1), stamp if stamp[0] else None)
     store.delete([RETRIED])
 
 
+def is_current(run: Run, number: int, stamp: Stamp) -> bool:
+    """Whether the image of a row is still the one that was answered, as far as that is known."""
+    _, item = next(run.rows.numbered(range(number, number + 1), images=False))
+    return not stamp[0] or item.path is None or not is_other(item.path, stamp)
+
+
 @contextmanager
-def retried(run: Run, answered: dict[int, bytes]) -> Iterator[SaveRow]:
+def retried(
+    run: Run, answered: dict[int, Retried], stamps: Mapping[int, Stamp]
+) -> Iterator[SaveRow]:
     """A block in which answers are kept, until all rows are answered and merged."""
     run.output.note_model(run.model.info)
     file = open_retried(run.output.state.store, answered)
 
     def save(number: int, row: Answer) -> None:
-        answered[number] = run.output.line(row)
-        file.append(b"%d %b" % (number, answered[number]))
+        stamp = stamps.get(number // (run.rows.per_item or 1), UNKNOWN)
+        answered[number] = stamp, run.output.line(row)
+        file.append(retried_line(number, answered[number]))
 
     try:
         yield save
@@ -55,20 +88,28 @@ def retried(run: Run, answered: dict[int, bytes]) -> Iterator[SaveRow]:
         file.close()
 
 
-def read_retried(store: Store) -> dict[int, bytes]:
+def retried_line(number: int, answer: Retried) -> bytes:
+    """An answer as the file has it: the numbers of the row and of the stamp before the line."""
+    return b"%d %d %d %d %b" % (number, *answer[0], answer[1])
+
+
+def read_retried(store: Store) -> dict[int, Retried]:
     """The answers of an earlier command that was interrupted, by the numbers of their rows."""
     answered = {}
     for line in (store.read(RETRIED) or b"").splitlines(keepends=True):
-        number, _, row = line.partition(b" ")
-        if not (number.isdigit() and len(number) < 19 and is_row(row)):
+        *numbers, row = line.split(b" ", 4)
+        if len(numbers) < 4 or not is_row(row):
             break  # the process or the power ended while it was written
-        answered[int(number)] = row
+        if not all(n.removeprefix(b"-").isdigit() and len(n) < 20 for n in numbers):
+            break
+        number, size, time_ns, digest = map(int, numbers)
+        answered[number] = (size, time_ns, digest), row
     return answered
 
 
-def open_retried(store: Store, answered: Mapping[int, bytes]) -> RowFile:
+def open_retried(store: Store, answered: Mapping[int, Retried]) -> RowFile:
     """The file that keeps answers until all rows are answered and merged, with these in it."""
     assert isinstance(store, LocalStore)
-    data = b"".join(b"%d %b" % pair for pair in answered.items())
+    data = b"".join(retried_line(number, answer) for number, answer in answered.items())
     store.replace(RETRIED, data)
     return RowFile(store.open_append(RETRIED), store.path / RETRIED, len(data))

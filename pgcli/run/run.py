@@ -19,7 +19,7 @@ from pgcli.errors import (
     UsageError,
 )
 from pgcli.inputs import Inventory
-from pgcli.records import Answer, Item
+from pgcli.records import Answer, DecodedImage, Item
 from pgcli.run import checks
 from pgcli.run.model import EngineInfo, RunModel
 from pgcli.run.output import RunOutput, SaveRow, check_record, join_output, recorded_inventory
@@ -29,7 +29,7 @@ from pgcli.run.progress.run_progress import RunProgress
 from pgcli.run.progress.shutdown import Interrupted
 from pgcli.run.progress.summary import Summary
 from pgcli.run.request.questions import text_lines
-from pgcli.run.retry import retry_errors
+from pgcli.run.retry import retry_rows
 from pgcli.run.rows import Numbered, RunRows, chunk_numbers
 from pgcli.run.settings import resumed_request
 from pgcli.run.state.folder import State, open_state
@@ -260,8 +260,9 @@ class Run:
 
     @property
     def retries(self) -> bool:
-        """Whether saved rows with errors are asked again."""
-        return self.request.running.retry_errors and bool(self.tally.errors_before)
+        """Whether saved rows with errors, or of changed images, are asked again."""
+        has_errors = self.request.running.retry_errors and bool(self.tally.errors_before)
+        return has_errors or bool(self.output.changed)
 
     def say_complete(self) -> None:
         """Show that nothing is to be done."""
@@ -296,7 +297,7 @@ class Run:
             output.begin()
             output.take_saved()
         if self.retries:
-            retry_errors(self)
+            retry_rows(self)
 
     @contextmanager
     def saving(self) -> Iterator[SaveRow]:
@@ -325,6 +326,7 @@ class Run:
             # as it was recorded first: another process may have scanned the input differently
             self.request = resumed_request(self.request, output.record)
             self.output = join_output(self.request, output.state.store, process)
+            images.on_image = self.output.note_image
             worker = ChunkWorker(
                 self.output,
                 process,
@@ -359,14 +361,23 @@ class Run:
     # answers
 
     def answer(
-        self, items: Numbered, sink: AbstractContextManager[SaveRow], *, images: int | None
+        self,
+        items: Numbered,
+        sink: AbstractContextManager[SaveRow],
+        *,
+        images: int | None,
+        on_image: Callable[[DecodedImage], object] | None = None,
     ) -> None:
         """Answer items in this process, in one continuous batch, and save their rows in the sink.
 
         Of so many `images`, if it is known; None has them decoded in processes in any case. The
-        sink is opened once the model is loaded.
+        sink is opened once the model is loaded. `on_image` is called with each image.
         """
         with self.decoding(items, images) as decoded:
+            if on_image is not None:
+                decoded.on_image = on_image
+            elif self.progress.state is not None:
+                decoded.on_image = self.output.note_image
             answers = self.load()
             with self.progress.answering(), sink as save:
                 for number, item, row in answers(decoded.take(None, self.tally)):

@@ -78,7 +78,8 @@ def test_state_of_a_complete_run_has_only_names_of_the_documentation(images, kin
         code, said = finish(folder, output, **options)
         assert code in (0, 3), said
     names = names_of(state_files(folder, output))
-    assert names == {"run.json", "lock", "log.txt", "inputs/N.arrow", "processes/ID.json"}
+    kept = {"run.json", "lock", "log.txt", "inputs/N.arrow", "inputs/images", "processes/ID.json"}
+    assert names == kept
 
 
 @pytest.mark.slow

@@ -304,6 +304,9 @@ class RunningOptions:
     retry_errors: bool = _running(
         "Ask the rows with errors again and keep the others.", default=False
     )
+    retry_changed: bool = _running(
+        "Ask the rows whose images have changed again and keep the others.", default=False
+    )
     moved: bool = _running(
         "Resume although the images are now in another place.", default=False, seldom=True
     )

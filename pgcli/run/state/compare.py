@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from pgcli.errors import OutputExists
-from pgcli.inputs.inventory import Change
+from pgcli.inputs.inventory import Change, Inventory
+from pgcli.inputs.paths import display_path
+from pgcli.inputs.stamps import Stamp, is_other, read_stamp
 from pgcli.output.lines import parse_row
 from pgcli.printable import encodable
 from pgcli.records import Item
@@ -17,7 +22,11 @@ if TYPE_CHECKING:
     from pgcli.run.output import RunOutput
 
 Row = Mapping[str, Any]
-MAX_QUOTED = 60  # characters of a value in a message
+MAX_QUOTED, MAX_NAMES = 60, 3  # characters of a value in a message; images that one names
+WAYS_OUT = (
+    "restore it; --moved compares names and sizes only; another -o starts anew, "
+    "--overwrite replaces it"
+)
 
 
 def check_saved_rows(output: RunOutput, *, is_moved: bool) -> None:
@@ -83,12 +92,70 @@ def described(change: Change) -> str:
     return f"{change.name} {'has another time' if change.is_touched else 'has changed'}"
 
 
+@dataclass
+class ImageChanges:
+    """Images of saved rows that are other files now, the number of those that are gone, and new
+    stamps of those that have the same bytes.
+    """
+
+    changed: list[Change] = field(default_factory=list)
+    gone: int = 0
+    touched: dict[int, Stamp] = field(default_factory=dict)
+
+    def add(self, index: int, name: str, path: str, stamp: Stamp, *, is_moved: bool) -> None:
+        """Compare a file with the stamp of an item."""
+        now = read_stamp(path, stamp, reads=not is_moved)
+        if now is None:
+            self.gone += 1
+        elif (now[0], now[2]) != (stamp[0], stamp[2]):
+            self.changed.append(Change(display_path(name), range(index, index + 1), False, True))
+        elif now != stamp:
+            self.touched[index] = now
+
+
+def compare_images(
+    inventory: Inventory,
+    stamps: np.ndarray,
+    is_answered: Callable[[range], bool],
+    *,
+    is_moved: bool,
+) -> ImageChanges:
+    """Compare the images on this machine with those that were answered, by their stamps."""
+    changes = ImageChanges()
+    for index, name, path in inventory.stamped_files(stamps):
+        stamp = stamp_at(stamps, index)
+        if is_other(path, stamp) and is_answered(range(index, index + 1)):
+            changes.add(index, name, path, stamp, is_moved=is_moved)
+    return changes
+
+
+def stamp_at(stamps: np.ndarray, index: int) -> Stamp:
+    """The stamp of an item; zeros if there is none."""
+    size, time, digest = stamps[index].tolist() if index < len(stamps) else (0, 0, 0)
+    return size, time, digest
+
+
+def images_changed(
+    output: str, changes: Sequence[Change], total: int | None, *, can_retry: bool
+) -> OutputExists:
+    """The error for images that are not those whose rows are saved."""
+    names = ", ".join(change.name for change in changes[:MAX_NAMES])
+    more = f" and {len(changes) - MAX_NAMES:,} more" if len(changes) > MAX_NAMES else ""
+    of_all = "" if total is None else f" of {total:,}"
+    change = f"{len(changes):,}{of_all} images have changed: {names}{more}"
+    retry = "--retry-changed asks about what has changed again; " if can_retry else ""
+    return OutputExists(
+        f"the input is not the one that {output} was made from: "
+        f"{described(changes[0]) if len(changes) == 1 else change}",
+        hint=f"{retry}{WAYS_OUT}",
+    )
+
+
 def file_changed(output: str, change: Change) -> OutputExists:
     """The error for a file that is not the one whose rows are saved."""
     return OutputExists(
         f"the input is not the one that {output} was made from: {described(change)}",
-        hint="restore it; --moved compares names and sizes only; another -o starts anew, "
-        "--overwrite replaces it",
+        hint=WAYS_OUT,
     )
 
 

@@ -50,7 +50,7 @@ Mode = Literal["run", "shared"]
 LOCK, LOG, INPUTS = "lock", "log.txt", "inputs/"
 #: All names that this program writes into a state folder; no other is ever removed.
 OWN = re.compile(
-    r"run\.json|lock|log\.txt|inputs/\d+\.arrow|claims/\d+|processes/[0-9a-f]+\.json"
+    r"run\.json|lock|log\.txt|inputs/\d+\.arrow|inputs/images|claims/\d+|processes/[0-9a-f]+\.json"
     r"|open/\d{12}-[0-9a-f]+\.jsonl|open/retried\.jsonl"
 )
 FOLDERS = (INPUTS, CLAIMS, PROCESSES, OPEN)

@@ -52,7 +52,7 @@ class Form(Protocol):
         """Complete the output of so many rows: all have been saved or taken."""
 
     def replace_rows(self, lines: Mapping[int, bytes]) -> None:
-        """Put lines in place of rows of a complete output, among them all that have errors."""
+        """Put lines in place of rows of a complete output."""
 
     def remove(self) -> None:
         """Remove the output, but nothing of a folder with a file that is not of the run."""

@@ -140,7 +140,11 @@ class TableForm:
             segment = self.part(number)
             assert segment is not None
             own = {row: line for row, line in lines.items() if segment.first <= row < segment.end}
-            rows = Segment(segment.first, segment.rows, errors_in(own.values()))
+            errors = errors_in(own.values())
+            for first, table in self._tables(segment, ["error"]):
+                codes = enumerate(table["error"].to_pylist(), first)
+                errors.update(code for row, code in codes if code is not None and row not in own)
+            rows = Segment(segment.first, segment.rows, errors)
             self._write(number, partial(self._merged, segment, own), rows, replace=True)
             self._parts[number] = rows
 

@@ -41,6 +41,8 @@ class RowImages:
         pauses: bool = False,
         keeps_items: bool = False,
     ):
+        #: Called with each image when it is taken.
+        self.on_image: Callable[[DecodedImage], object] = lambda image: None
         self._should_stop, self._pauses, self._keeps_items = should_stop, pauses, keeps_items
         self._queue: SimpleQueue[Numbered | None] = SimpleQueue()
         # the first row of each image that is being decoded, and its item if that is kept
@@ -75,6 +77,7 @@ class RowImages:
             tally.images += 1
             count = None if count is None else count - 1
             first, item = self._decoding.popleft()
+            self.on_image(image)
             yield first, image if item is None else replace(image, item=item)
 
     def _items(self) -> Iterator[Item]:

@@ -84,6 +84,7 @@ def compute(task: EngineTask, should_stop: Callable[[], bool]) -> Iterator[Engin
         RowImages(request, checkpoint.folder, slot.device, should_stop, total=None) as images,
     ):
         output = join_output(request, store, process)
+        images.on_image = output.note_image
         publishes = task.run is None
         worker = ChunkWorker(
             output, process, images, publishes=publishes, should_stop=should_stop, saved=task.saved

@@ -1,0 +1,50 @@
+"""What is known of the images that were answered: size and time of each file, and its bytes."""
+
+from __future__ import annotations
+
+import os
+from hashlib import sha256
+
+import numpy as np
+
+from pgcli.images.files import short_digest
+from pgcli.stores.files import open_regular
+
+#: Of a file whose bytes were read: their number, the file's time, and a digest. Zeros: not known.
+Stamp = tuple[int, int, int]
+CHUNK_BYTES = 2**20
+
+
+def is_other(path: str, stamp: Stamp) -> bool:
+    """Whether a file has another size or time than in its stamp, or is not there."""
+    try:
+        status = os.stat(path)  # noqa: PTH116 - Path is slow, and this is called for each image
+    except (OSError, ValueError):
+        return True
+    return (status.st_size, status.st_mtime_ns) != stamp[:2]
+
+
+def read_stamp(path: str, stamp: Stamp, *, reads: bool = True) -> Stamp | None:
+    """The stamp of a file now; None for one that is not there.
+
+    Its bytes are read where the time alone is another than in the earlier `stamp`, unless `reads`
+    says that they count as equal.
+    """
+    try:
+        status = os.stat(path)  # noqa: PTH116
+        if status.st_size != stamp[0]:
+            return status.st_size, status.st_mtime_ns, 0
+        if not reads:
+            return stamp
+        digest = sha256()
+        with open_regular(path) as file:
+            while chunk := file.read(CHUNK_BYTES):
+                digest.update(chunk)
+    except (OSError, ValueError):
+        return None
+    return status.st_size, status.st_mtime_ns, short_digest(digest.digest())
+
+
+def no_stamps(count: int = 0) -> np.ndarray:
+    """A row for each item, of which nothing is known."""
+    return np.zeros((count, 3), np.int64)

@@ -1,0 +1,51 @@
+"""`inputs/images`: size, time and a digest of the files that were answered, by their item."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+import numpy as np
+
+from pgcli.inputs.stamps import Stamp, no_stamps
+from pgcli.stores import LocalStore, Store
+
+NAME = "inputs/images"
+STAMP_BYTES = 24
+
+
+class ImageStamps:
+    """The stamps of images on this machine, in the state of an output that is here as well.
+
+    Several processes write them, each those of the images that it answers.
+    """
+
+    def __init__(self, store: Store):
+        self._store = store
+        self._descriptor: int | None = None
+
+    def read(self) -> np.ndarray:
+        """A stamp for each item, zeros where there is none, up to the last one that has one."""
+        data = self._store.read(NAME) if isinstance(self._store, LocalStore) else None
+        count = len(data or b"") // STAMP_BYTES
+        if not data or not count:
+            return no_stamps()
+        return np.frombuffer(data, np.int64, count * 3).reshape(count, 3)
+
+    def note(self, index: int, stamp: Stamp | None) -> None:
+        """Write the stamp of an item, before its rows are saved.
+
+        Where it cannot be written, nothing is known of the image.
+        """
+        if stamp is None or not isinstance(self._store, LocalStore):
+            return
+        if self._descriptor is None:
+            self._descriptor = self._store.open_append(NAME)
+        with suppress(OSError):
+            os.pwrite(self._descriptor, np.array(stamp, np.int64).tobytes(), index * STAMP_BYTES)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
