@@ -15,15 +15,16 @@ from typing import Any
 
 from pgcli.box_filter import box_of, number
 from pgcli.errors import ManifestError, UsageError
+from pgcli.inputs.options import PROMPT_COLUMNS
 from pgcli.inputs.readers import InputFile
 from pgcli.records import Box, Rle
 from pgcli.regions import CORNERS
 from pgcli.rle import area
 from pgcli.wording import count
 
-#: The columns of prompts and of answers; the first one that a row has a value in is read. Those of
-#: data sets come before those of result files: a kept `suffix` is the truth about an `answer`.
-PROMPT_COLUMNS = ("prefix", "prompt")
+#: The columns of answers; as of PROMPT_COLUMNS, the first one that a row has a value in is read.
+#: Those of data sets come before those of result files: a kept `suffix` is the truth about an
+#: `answer`.
 ANSWER_COLUMNS = (
     *("suffix", "answers", "answer", "label", "caption", "captions", "text", "texts", "txt"),
 )

@@ -16,6 +16,7 @@ from pgcli.errors import UsageError
 from pgcli.images import ImageError
 from pgcli.images.in_memory import ArrayLike, check_array, encode_image, image_of, is_array
 from pgcli.inputs import ReadOptions
+from pgcli.inputs.options import prompt_columns
 from pgcli.inputs.paths import ImageLocation, locate_anywhere
 from pgcli.inputs.readers import ManifestRow
 from pgcli.inputs.rows import check_row, row_to_item
@@ -109,10 +110,11 @@ def check_source(source: object) -> None:
 def checked(rows: Iterable[Mapping[str, Any]], options: ReadOptions) -> Iterator[Mapping[str, Any]]:
     """The rows. Raises UsageError for one that lacks a column, or has one that is refused."""
     known: dict[str, int] = {}
-    prompts = (options.prompt_column,) if options.requires_prompts else ()
+    prompts = prompt_columns(options) if options.requires_prompts else ()
     choices = () if options.choices_column is None else (options.choices_column,)
     for number, row in enumerate(rows):
-        for name in ("image", *options.fields, *prompts, *choices):
+        is_asked = not prompts or any(name in row for name in prompts)
+        for name in ("image", *options.fields, *(() if is_asked else prompts[:1]), *choices):
             if name not in row:
                 hint = f"its columns are: {', '.join(map(str, row))}"
                 raise UsageError(f"row {number} has no {name!r}", hint=hint)

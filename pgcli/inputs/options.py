@@ -16,6 +16,8 @@ ALL = "*"
 #: The column that every row has: its file and place in it (`photos.parquet, row 12`), or the path
 #: of an image file. A column of this name in a manifest takes precedence.
 SOURCE = "source"
+#: The columns of prompts in labelled rows, in the order in which training and `eval` read them.
+PROMPT_COLUMNS = ("prefix", "prompt")
 #: The column of the part of an image that its prompts refer to.
 REGION = "region"
 
@@ -121,6 +123,16 @@ class ReadOptions:
     track: Callable[[int], object] = field(default=untracked, compare=False, repr=False)
 
 
+def prompt_columns(options: ReadOptions) -> tuple[str, ...]:
+    """The columns that a row may have its prompt in, best first.
+
+    A result file may keep the `prefix` of its input, and its `prompt` is what was asked.
+    """
+    is_default = options.prompt_column == ReadOptions.prompt_column
+    others = PROMPT_COLUMNS if is_default and options.prompt_noun == "prompt" else ()
+    return tuple(dict.fromkeys((options.prompt_column, *others)))
+
+
 class KeptColumn(NamedTuple):
     """A column of the manifest, and its name in the output."""
 
@@ -137,7 +149,6 @@ def named_columns(keep: Iterable[str]) -> tuple[KeptColumn, ...]:
 def needed_columns(options: ReadOptions, kept: Iterable[KeptColumn]) -> set[str]:
     """The columns that a row has to have, of which these are kept. Each has a `SOURCE`."""
     names = {options.image_column, *options.fields, *(column.source for column in kept)}
-    names |= {options.prompt_column} if options.requires_prompts else set()
     names |= {options.choices_column} if options.choices_column is not None else set()
     return names
 

@@ -16,7 +16,7 @@ from pgcli import regions
 from pgcli.errors import ManifestError, UsageError
 from pgcli.inputs.embedded import decode_base64, image_in_text
 from pgcli.inputs.foreign_manifests import LLAVA, jq
-from pgcli.inputs.options import REGION, KeptColumn, ReadOptions
+from pgcli.inputs.options import REGION, KeptColumn, ReadOptions, prompt_columns
 from pgcli.inputs.paths import MISSING, ImageLocation, display_name
 from pgcli.inputs.readers import ManifestRow
 from pgcli.records import Fault, Item, Region
@@ -179,9 +179,11 @@ def row_image(row: ManifestRow, options: ReadOptions) -> tuple[str | None, bytes
 
 def read_prompt(row: ManifestRow, options: ReadOptions) -> str:
     """The row's prompt, as written. Raises BadValue if there is none."""
-    value = row.values.get(options.prompt_column)
-    if isinstance(value, str):
-        return value
+    values = [row.values.get(name) for name in prompt_columns(options)]
+    texts = [value for value in values if isinstance(value, str)]
+    if texts:
+        return next(filter(str.strip, texts), texts[0])
+    value = next((value for value in values if value is not None), None)
     noun = options.prompt_noun
     what = f"no {noun}" if value is None else f"a {noun} that is not text"
     raise BadValue(f"The row has {what} in {options.prompt_column!r}.", "no_prompt")

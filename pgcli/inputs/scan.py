@@ -41,7 +41,8 @@ class Scan:
     whether only its time is; `gone` is the number of items of known files that are not there any
     more; `ignored` counts other files by ending, and `skipped` members of archives; `has_excluded`
     says whether names left images out; `hashes` are those of the ids that rows of the new files
-    give; `has_unnamed` says whether other rows of such a file have none.
+    give; `has_unnamed` says whether other rows of such a file have none, and may have these as
+    their indices.
     """
 
     def __init__(self, sources: Sequence[SourceFiles], options: ReadOptions, known: pa.Table):

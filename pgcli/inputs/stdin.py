@@ -19,7 +19,14 @@ from pgcli.inputs.embedded import IMAGE_BYTES
 from pgcli.inputs.file_table import BYTES, LINE, FileRecord
 from pgcli.inputs.foreign_manifests import carriage_returns, foreign_manifest
 from pgcli.inputs.lines import MAX_LINE_BYTES, TOO_LONG, parse_object
-from pgcli.inputs.options import ALL, SOURCE, ReadOptions, named_columns, needed_columns
+from pgcli.inputs.options import (
+    ALL,
+    SOURCE,
+    ReadOptions,
+    named_columns,
+    needed_columns,
+    prompt_columns,
+)
 from pgcli.inputs.paths import (
     ImageLocation,
     display_name,
@@ -93,7 +100,9 @@ class Stdin:
         if options.refuses_prompts and row.values.get(options.prompt_column) is not None:
             message = f"{row.position}: the row has a prompt, and one is given for all"
             raise UsageError(message, hint="leave one of them out, or rename with --prompt-column")
-        for column in self._needed:
+        prompts = prompt_columns(options) if options.requires_prompts else ()
+        has_prompt = not prompts or any(name in row.values for name in prompts)
+        for column in (*self._needed, *(prompts[:1] if not has_prompt else ())):
             if column not in row.values:
                 raise ManifestError(
                     f"{row.position}: there is no {column!r}",

@@ -27,6 +27,7 @@ from pgcli.inputs.options import (
     kept_columns,
     named_columns,
     needed_columns,
+    prompt_columns,
 )
 from pgcli.inputs.readers import (
     READERS,
@@ -96,7 +97,7 @@ class Table:
         self.partitions = partition_columns(path)
         self._set_columns(record.columns or ())
         self.has_excluded = False  # whether names left out rows when it was scanned
-        self.has_unnamed = False  # whether some rows have an id, and others have none
+        self.has_unnamed = False  # whether rows have none, and ids of others may be their indices
         # what read the last rows of some columns: the number of the next row, and the rows
         self._streams: dict[object, tuple[int, Iterator[tuple[int, ManifestRow]]]] = {}
         if not self._is_local:
@@ -149,7 +150,8 @@ class Table:
         options = self._options
         self.kept = kept_columns(options.keep, columns, options.image_column)
         self._needed = needed_columns(options, self.kept) | {options.id_column, REGION}
-        self.columns = frozenset(self._needed.union(options.optional_fields))
+        prompts = prompt_columns(options) if options.requires_prompts else ()
+        self.columns = frozenset(self._needed.union(options.optional_fields, prompts))
 
     def close(self) -> None:
         """Close what reads the file, unless rows are just being read."""
@@ -279,7 +281,7 @@ class Table:
         is_read = stated is None or not checked.isdisjoint(known)
         if is_read:
             rows = self.read(frozenset(checked.union(guesses)), mark, images=False)
-        total, counted = 0 if is_read else stated or 0, 0
+        total, counted, has_numbers = 0 if is_read else stated or 0, 0, False
         for total, (begin, row) in enumerate(rows, 1):
             if (total - 1) % EVERY == 0:
                 options.track(total - counted)
@@ -301,6 +303,7 @@ class Table:
                 chosen.append(total - 1)
             if name is not None:
                 hashes.append(hash(name))
+                has_numbers = has_numbers or name.isdecimal()
             for column, guess in guesses.items():
                 guess.add(row.values.get(column))
         options.track(total - counted)
@@ -312,7 +315,7 @@ class Table:
             types = dict(zip(schema.names, schema.types, strict=True))
         sources = {column.source for column in self.kept} & types.keys()
         self.has_excluded = bool(options.names) and len(chosen) < total
-        self.has_unnamed = 0 < len(hashes) < (len(chosen) if options.names else total)
+        self.has_unnamed = has_numbers and len(hashes) < (len(chosen) if options.names else total)
         self.record = self.record._replace(
             rows=len(chosen) if options.names else total,
             types=pa.schema([(name, types[name]) for name in sources]).serialize().to_pybytes(),
@@ -327,7 +330,11 @@ class Table:
         """Raise UsageError for a needed column that does not exist."""
         known = self.record.columns or ()
         optional = {ReadOptions.id_column, REGION, SOURCE, *known}
-        for name in sorted(self._needed - optional):
+        missing = sorted(self._needed - optional)
+        prompts = prompt_columns(self._options)
+        if self._options.requires_prompts and not set(prompts) & set(known):
+            missing.append(prompts[0])
+        for name in missing:
             raise missing_column(self.name, known, name, self._options)
 
     def grown_from(self, earlier: FileRecord) -> Mark | None:

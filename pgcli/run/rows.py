@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, repeat
 from typing import TYPE_CHECKING
@@ -91,13 +91,25 @@ class RunRows:
         assert self.per_item is not None
         return -(-rows.stop // self.per_item) - rows.start // self.per_item
 
-    def stream(self) -> Numbered:
-        """All items with their prompts and first rows, as they arrive, up to the limit."""
+    @property
+    def last_prompts(self) -> int:
+        """The number of prompts of the last item; fewer than `per_item` where the limit cuts it."""
+        per_item = self.per_item or 1
+        return (self.total or 0) % per_item or per_item
+
+    def stream(self, on_cut: Callable[[int, int], object] | None = None) -> Numbered:
+        """All items with their prompts and first rows, as they arrive, up to the limit.
+
+        `on_cut` is called with the prompts that the last item has, and had, if the limit cuts it.
+        """
         first = 0
         for item in with_prompts(self.inventory.items(), self.question):
             if self.limit is not None and first + len(item.prompts) >= self.limit:
-                if first < self.limit:
-                    yield first, replace(item, prompts=item.prompts[: self.limit - first])
+                remaining = self.limit - first
+                if on_cut is not None and 0 < remaining < len(item.prompts):
+                    on_cut(remaining, len(item.prompts))
+                if remaining > 0:
+                    yield first, replace(item, prompts=item.prompts[:remaining])
                 return
             yield first, item
             first += len(item.prompts)

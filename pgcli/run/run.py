@@ -141,14 +141,25 @@ class Run:
         self.summary.input_notes = inventory.notes
         checks.check_demo_limit(request, rows.images)
         checks.check_addressable(request, rows)
+        if rows.per_item is not None and rows.last_prompts < rows.per_item:
+            self.say_cut(rows.last_prompts, rows.per_item)
         if request.running.verbose:
             facts = plan_facts(request, rows, question_facts(request))
             progress.show(events.FactTable(facts))
         return rows
 
+    def say_cut(self, prompts: int, total: int) -> None:
+        """Say that the limit, which counts rows, leaves the last image without some prompts."""
+        limit = self.request.input.limit
+        self.progress.say(
+            f"--limit {limit} counts rows: the last image has {prompts} of its {total} prompts",
+            f"a multiple of {total} asks it all of them",
+        )
+
     def arriving(self) -> Numbered:
         """All items with their first rows, as they arrive, up to the limit of a built-in model."""
-        for number, (first, item) in enumerate(self.rows.stream()):
+        on_cut = None if self.rows.is_addressable else self.say_cut
+        for number, (first, item) in enumerate(self.rows.stream(on_cut)):
             if number == checks.DEMO_IMAGES and self.request.model.model is None:
                 self._has_more = True
                 return

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pgcli.declare import REQUIRED, opt, same
 from pgcli.errors import UsageError
-from pgcli.examples import ANSWER_COLUMNS, PROMPT_COLUMNS, ExampleColumns, one_of
+from pgcli.examples import ANSWER_COLUMNS, ExampleColumns, one_of
 from pgcli.images import ImageLimits
 from pgcli.inputs import ReadOptions
-from pgcli.inputs.options import NameFilter
+from pgcli.inputs.options import PROMPT_COLUMNS, NameFilter
 from pgcli.inputs.paths import display_name, url_scheme
 from pgcli.run.progress.tally import ErrorBudget
 from pgcli.run.request import values

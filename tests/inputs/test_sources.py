@@ -263,6 +263,27 @@ class TestManifests:
             Fault("no_prompt", "The row has no prompt in 'prompt'."),
         )
 
+    def test_prompts_are_in_the_columns_of_training_too(self, set_stdin):
+        asking = ReadOptions(requires_prompts=True)
+        rows = [{"image": "a", "prefix": "caption en", "suffix": "x"}]
+        rows += [{"image": "b", "prefix": "", "prompt": "what?"}]
+        rows += [{"image": "c", "prefix": "y", "prompt": "asked"}]
+        rows += [{"image": "d", "prefix": "y", "prompt": None}]
+        expected = [("caption en",), ("what?",), ("asked",), ("y",)]
+        name = json_lines(*rows)
+        assert [item.prompts for item in items(name, reading=asking)] == expected
+        set_stdin(Path(name).read_bytes())
+        assert [item.prompts for item in items("-", reading=asking)] == expected
+        table = parquet(image=["a"], prefix=["caption en"])
+        Path("m.csv").write_text("image,prefix\na,caption en\n")
+        for name in (table, "m.csv"):
+            assert [item.prompts for item in items(name, reading=asking)] == [("caption en",)]
+        named = ReadOptions(requires_prompts=True, prompt_column="question")
+        texts = ReadOptions(requires_prompts=True, prompt_noun="text")
+        for reading in (named, texts):
+            with pytest.raises(UsageError, match="has no column"):
+                Inventory.scan([table], reading)
+
     def test_null_in_a_column_that_fills_prompts_costs_its_row(self):
         name = json_lines({"image": "a", "c": "x"}, {"image": "b", "c": None}, {"image": "c"})
         found = items(name, reading=ReadOptions(fields=("c",)))

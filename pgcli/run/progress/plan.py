@@ -72,6 +72,8 @@ def estimate(run: Run) -> Sequence[tuple[str, str]]:
     run.model.checkpoint, run.model.adapter = find_checkpoints(request)
     per_item = rows.per_item or 1
     step = (total // per_item) // SAMPLE_IMAGES * per_item
+    if rows.inventory.has_columns:  # tables are read from the start of their groups on
+        step = per_item
     starts = range(0, step * SAMPLE_IMAGES, step)
     items = (pair for row in starts for pair in rows.numbered(range(row, row + per_item)))
     with run.decoding(items, SAMPLE_IMAGES) as images:
