@@ -8,22 +8,26 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path, PurePath, PurePosixPath
 
+from pgcli.foreign_text import decode_text
 from pgcli.inputs.paths import url_scheme
 from pgcli.printable import encodable
 from pgcli.records import Answer, Item
 from pgcli.results.publish import write_below
 from pgcli.results.row_hook import NullHook
+from pgcli.stores.files import open_regular
 
 MAX_NAME_BYTES = 255  # of file systems
+MAX_BLANK_BYTES = 2**16
 HINT = "free disk space, or check the folder's permissions; the same command writes the rest"
 
 
 class Sidecars(NullHook):
     """Writes `photo.txt` next to `photo.jpg`, or `photo.jpg.txt` if another image has that name.
 
-    An existing text is kept, or with `overwrite` replaced. Rows that an earlier run saved have a
-    text, too; error rows and images that are not files have none. With `is_only_output`, images
-    whose text is kept need not be asked. Exports write their texts by `claim` and `write`.
+    An existing text is kept, or with `overwrite` replaced; a blank file is no text. Rows that an
+    earlier run saved have a text, too; error rows and images that are not files have none. With
+    `is_only_output`, images whose text is kept need not be asked. Exports write their texts by
+    `claim` and `write`.
     """
 
     def __init__(
@@ -118,12 +122,27 @@ class Sidecars(NullHook):
                 text.encode(),
                 token=self._token,
                 hint=HINT,
-                replace=self._overwrite,
+                replace=self._overwrite or is_blank(name),
             )
         self.counts["written" if is_written else "kept"] += 1
 
     def _is_kept(self, name: str) -> bool:
-        return not self._overwrite and os.path.lexists(name)
+        return not self._overwrite and os.path.lexists(name) and not is_blank(name)
+
+
+def is_blank(path: str) -> bool:
+    """Whether there is a file with nothing but whitespace, or a byte order mark, at the path.
+
+    A link is not followed.
+    """
+    try:
+        if Path(path).is_symlink():
+            return False
+        with open_regular(path) as file:
+            data = file.read(MAX_BLANK_BYTES + 1)
+        return len(data) <= MAX_BLANK_BYTES and not decode_text(data).strip()
+    except (OSError, UnicodeDecodeError):
+        return False
 
 
 def is_file(item: Item) -> bool:

@@ -59,6 +59,32 @@ def test_existing_texts_are_kept_unless_they_are_overwritten(tmp_path):
     assert (tmp_path / "elsewhere").read_text() == "one\n"
 
 
+BLANK = [b"", b" \t ", b"\r\n", b"\xef\xbb\xbf", b"\xef\xbb\xbf\n", "\u3000\xa0\n".encode()]
+
+
+@pytest.mark.parametrize("data", BLANK)
+@pytest.mark.parametrize("is_only_output", [True, False])
+def test_blank_texts_are_filled(tmp_path, data, is_only_output):
+    (item, linked) = images(tmp_path, "a.png", "b.png")
+    (tmp_path / "a.txt").write_bytes(data)
+    (tmp_path / "blank").touch()
+    (tmp_path / "b.txt").symlink_to(tmp_path / "blank")
+    assert not Sidecars(".txt", is_only_output=True).skips(item)
+    assert Sidecars(".txt", is_only_output=True).skips(linked)
+    assert written([item], is_only_output=is_only_output) == "1 file ending in .txt"
+    assert (tmp_path / "a.txt").read_text() == "one\n"
+    assert Sidecars(".txt", is_only_output=True).skips(item)
+
+
+@pytest.mark.parametrize("data", [b"a", b"\xef\xbb\xbfa", b"\xff\xfea\0", b"\0", b" " * 2**17])
+def test_texts_that_are_not_blank_for_certain_are_kept(tmp_path, data):
+    (item,) = images(tmp_path, "a.png")
+    (tmp_path / "a.txt").write_bytes(data)
+    assert Sidecars(".txt", is_only_output=True).skips(item)
+    assert written([item]) == "0 files ending in .txt; 1 that exists is kept"
+    assert (tmp_path / "a.txt").read_bytes() == data
+
+
 def test_text_that_appears_meanwhile_is_kept(tmp_path, monkeypatch):
     (item,) = images(tmp_path, "a.png")
     hook = Sidecars(".txt")
