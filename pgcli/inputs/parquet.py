@@ -202,8 +202,8 @@ class ParquetTable(Table):
                 part = self._part(names, start, stop)
             others = [name for name in names if name != self.image_column]
             if part.batch is None and 0 < len(others) < len(names):
-                rest = self._part(others, start, start + part.rows)  # ids, which name the rows
-                part = rest._replace(fault=part.fault)
+                named = self._part(others, start, start + part.rows)  # ids, which name the rows
+                part = named._replace(fault=part.fault)
             start += part.rows
             yield part
 

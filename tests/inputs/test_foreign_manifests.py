@@ -74,7 +74,7 @@ def test_annotations_and_lines_in_json_files_are_named():
 
 def converted(hint: str) -> list[dict[str, Any]]:
     """The rows that the command of a hint makes."""
-    subprocess.run(["sh", "-c", hint.partition("convert it: ")[2]], check=True)
+    subprocess.run(["sh", "-c", hint.partition("convert it: ")[2]], check=True, timeout=60)
     return [json.loads(line) for line in Path("rows.jsonl").read_text().splitlines()]
 
 
