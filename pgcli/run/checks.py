@@ -158,10 +158,16 @@ def check_demo_limit(request: RunRequest, images: int | None) -> None:
 
 def check_addressable(request: RunRequest, rows: RunRows) -> None:
     """Raise UsageError for an input of which no part can be read alone, where that is needed."""
-    if rows.is_addressable or not shares_output(request):
+    names = {
+        "--shard": request.input.shard,
+        "--join": request.model.join,
+        "--ray": request.model.ray,
+        "--retry-errors": request.running.retry_errors,
+        "--retry-changed": request.running.retry_changed,
+    }
+    option = next((name for name, value in names.items() if value), None)
+    if rows.is_addressable or option is None:
         return
-    names = {"--shard": request.input.shard, "--join": request.model.join, "--ray": True}
-    option = next(name for name, value in names.items() if value)
     if rows.inventory.total is None:
         why, hint = "", "name folders or manifests in place of standard input"
     else:

@@ -186,6 +186,17 @@ def test_moved_images_are_compared_by_size(run, cli):
     assert run("--moved")[0] == 13
 
 
+@pytest.mark.parametrize("option", ["--retry-errors", "--retry-changed"])
+def test_lines_that_are_read_once_are_not_asked_again(cli, monkeypatch, option):
+    """It had asked about nothing, and ended with 0."""
+    for more, expected in (([], 3), ([option], 2), ([], 3)):
+        lines = io.TextIOWrapper(io.BytesIO(f"{NAMES[0]}\nnone.png\n".encode()))
+        monkeypatch.setattr("sys.stdin", lines)
+        code, _, err = cli("caption", "-", "-o", "rows.jsonl", "--model", "demo", *more)
+        assert code == expected, err
+        assert (f"{option} needs an input whose rows are known" in err) == bool(more)
+
+
 @pytest.mark.parametrize("table", ["m.parquet", "m.jsonl", "m.csv", "photos.tar", "photos.tar.gz"])
 def test_a_touched_table_is_the_same_one(cli, table):
     shutil.make_archive("photos", "tar", ".", "photos")
