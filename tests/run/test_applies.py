@@ -75,6 +75,8 @@ CONTRADICTORY: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("caption", {"overwrite": True}, {"output": "rows/", "join": True}),
     ("caption", {"overwrite": True}, {"output": "rows/", "shard": "0/2"}),
     ("caption", {"retry_errors": True}, {}),
+    ("caption", {"retry_changed": True}, {}),
+    ("caption", {"retry_changed": True}, {"output": "rows/", "shard": "0/2"}),
     ("caption", {"retry_errors": True}, {"output": "rows.txt", "format": "text"}),
     ("caption", {"retry_errors": True}, {"output": "rows/", "join": True}),
     ("caption", {"view": "a.html"}, {"output": "s3://bucket/rows/"}),
