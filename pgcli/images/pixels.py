@@ -80,7 +80,7 @@ def _to_greys(image: Image.Image) -> Callable[[Image.Image], Image.Image]:
     low, high = _range(image, meaning)
     white = None if image.mode == "F" else meaning.white(low, high)
     if image.mode == "F" and low >= 0 and high <= 255:
-        low, high = 0.0, 1.0 if high <= 1 else 255.0
+        low, high = 0.0, 1.0 if high < 2 else 255.0  # resizing puts values slightly above 1
 
     def shorten(values: Values, white: int) -> Values:
         greys: Values = ((values.astype(np.uint32) * 255 + white // 2) // white).astype(np.uint8)
@@ -92,7 +92,7 @@ def _to_greys(image: Image.Image) -> Callable[[Image.Image], Image.Image]:
         # NaN becomes the value that is scaled to 0, infinities the ends of the range
         numbers: Values = np.nan_to_num(values, nan=low, posinf=high, neginf=low).astype(np.float64)
         scale = 255 / (high - low) if high > low else 0.0
-        greys: Values = np.rint((numbers - low) * scale).astype(np.uint8)
+        greys: Values = np.rint((numbers - low) * scale).clip(max=255).astype(np.uint8)
         return greys
 
     def convert(tile: Image.Image) -> Image.Image:

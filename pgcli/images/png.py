@@ -28,7 +28,9 @@ def necessary_chunks(data: bytes) -> bytes:
     An ancillary chunk that is broken, or too large to unpack, is left out, as libpng does it.
     Raises ImageError for metadata that is a decompression bomb.
     """
-    pieces, position, metadata_bytes = [SIGNATURE], len(SIGNATURE), 0
+    view: memoryview = memoryview(data)  # large pixels are not copied twice
+    pieces: list[bytes | memoryview] = [SIGNATURE]
+    position, metadata_bytes = len(SIGNATURE), 0
     while position + CHUNK.size <= len(data):
         size, kind = CHUNK.unpack_from(data, position)
         end = position + CHUNK.size + size + 4
@@ -47,11 +49,11 @@ def necessary_chunks(data: bytes) -> bytes:
         if kind == b"tRNS" and is_kept:
             pieces.append(_transparency(body, data))
         elif is_kept:
-            pieces.append(data[position:end])
+            pieces.append(view[position:end])
         position = end
         if kind == b"IEND":
             break
-    return b"".join((*pieces, data[position:]))
+    return b"".join((*pieces, view[position:]))
 
 
 def _is_necessary(kind: bytes, body: bytes, data: bytes) -> bool:

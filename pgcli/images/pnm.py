@@ -32,8 +32,9 @@ def plain_pnm(data: bytes) -> bytes:
     pixels = memoryview(data)[match.end() :]
     if kind in SAMPLES and all(number.isdigit() for number in numbers):
         width, height, most = map(int, numbers)
-        itemsize, count = 1 + (most > 255), width * height * SAMPLES[kind]
-        if 0 < most < 65536 and most != 255 and 0 < count * itemsize <= len(pixels):
+        itemsize = 1 + (most > 255)
+        count = min(width * height * SAMPLES[kind], len(pixels) // itemsize)
+        if 0 < most < 65536 and most != 255 and count:
             # 8 bits of colours, as Pillow has them
             white = 65535 if most > 255 and kind == b"P5" else 255
             scaled = np.rint(np.arange(256**itemsize) / most * white).clip(max=white)

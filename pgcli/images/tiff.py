@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -18,7 +21,9 @@ from pgcli.printable import printable
 from pgcli.records import Fault
 
 WIDTH, HEIGHT, BITS, COMPRESSION, PHOTOMETRIC, FILL_ORDER = 256, 257, 258, 259, 262, 266
-ORIENTATION, SAMPLES, MAXIMUM, PLANES, COLOURS = 274, 277, 281, 284, 320
+ORIENTATION, SAMPLES, MAXIMUM, PLANES, PREDICTOR, COLOURS = 274, 277, 281, 284, 317, 320
+#: Where strips or tiles are in the file, and their sizes.
+PLACES = ((273, 279), (324, 325))
 INK_SET, EXTRA, SAMPLE_FORMAT = 332, 338, 339
 WHITE_IS_ZERO, BLACK_IS_ZERO, RGB, PALETTE, CMYK, YCBCR, LAB = 0, 1, 2, 3, 5, 6, 8
 GREYS = (WHITE_IS_ZERO, BLACK_IS_ZERO)
@@ -34,18 +39,19 @@ PHOTOMETRICS = {
 }
 UNSIGNED, SIGNED, FLOAT = 1, 2, 3
 FORMATS = {UNSIGNED: "unsigned", SIGNED: "signed", FLOAT: "floating-point"}
-NONE, JPEG, FAX = 1, (6, 7), (2, 3, 4)
+NONE, JPEG, FAX, PACKBITS = 1, (6, 7), (2, 3, 4), 32773
 #: A compression that no uncompressed file has: with it, Pillow leaves all reading to libtiff.
 BY_LIBTIFF = 32771
 ASSOCIATED_ALPHA = 1
 MAX_SAMPLES = 256
 MAX_STATED = 150  # characters of a layout in a message
-#: Of values of 12 bits in 16.
-MAX_SENSOR_HIGH_BYTE = 15
 #: Raw modes of compressed pixels, which libtiff returns in the byte order of the machine.
 NATIVE = {"I;16BS": "I;16NS", "I;32BS": "I;32NS", "F;32BF": "F;32NF"}
+#: The last letters of raw modes of 16 bits, and of those that read the other byte of a value.
+OTHER_BYTE = {"L": "B", "B": "L", "N": "B" if sys.byteorder == "little" else "L"}
 #: Bits of sensors, whose values are stored in 16 or 32.
 SENSOR_BITS = (8, 10, 12)
+MAX_SENSOR_VALUE = 2 ** SENSOR_BITS[-1] - 1
 
 Values = np.ndarray[Any, Any]
 
@@ -73,7 +79,7 @@ class GreyValues:
         """
         if self.format == FLOAT or low < 0:
             return None
-        if high <= self.maximum:
+        if 0 < self.maximum >= high:
             return self.maximum
         most = min(self.bits - (self.format == SIGNED), 16)
         widths = (*SENSOR_BITS, most) if self.has_sensor_bits else (most,)
@@ -89,6 +95,7 @@ class TiffLayout:
     formats: tuple[int, ...]
     extra: tuple[int, ...]
     compression: int
+    predictor: int
     has_planes: bool
 
     @classmethod
@@ -102,7 +109,8 @@ class TiffLayout:
         formats = tuple(dict.fromkeys(tags.get(SAMPLE_FORMAT, (UNSIGNED,))))
         has_planes = count > 1 and tags.get(PLANES, 1) == 2
         extra = tags.get(EXTRA, ())
-        return cls(photometric, bits, formats, extra, compression, has_planes)
+        predictor = tags.get(PREDICTOR, 1)
+        return cls(photometric, bits, formats, extra, compression, predictor, has_planes)
 
     @property
     def has_grey_values(self) -> bool:
@@ -112,8 +120,8 @@ class TiffLayout:
 
     def is_read(self, tags: Any) -> bool:
         """Whether Pillow, as it is used here, reads the pixels for certain."""
-        stored = (tags.get(FILL_ORDER, 1), self.bits, self.extra)
-        if (tags.prefix, self.photometric, self.formats, *stored) not in OPEN_INFO:
+        stored = (self.formats, 1, self.bits, self.extra)  # libtiff reverses bits
+        if (tags.prefix, self.photometric, *stored) not in OPEN_INFO:
             return False
         if self.has_planes and (
             self.photometric not in (RGB, CMYK) or ASSOCIATED_ALPHA in self.extra
@@ -123,9 +131,9 @@ class TiffLayout:
             return False
         if self.compression not in COMPRESSION_INFO or not _has_codec(self.compression):
             return False
-        # colours of 16 bits lose their lower eight, which are all that these have
-        has_low_colours = self.photometric == RGB and 0 < _maximum(tags) < 2 ** self.bits[0] - 1
-        return not has_low_colours and tags.get(INK_SET, 1) == 1
+        if self.compression in (NONE, PACKBITS) and self.predictor != 1:
+            return False  # which libtiff ignores, and other readers apply
+        return bool(tags.get(INK_SET, 1) == 1)
 
     def __str__(self) -> str:
         photometric, bits = self.photometric, sorted({*self.bits})
@@ -136,6 +144,7 @@ class TiffLayout:
             *(["premultiplied alpha"] if ASSOCIATED_ALPHA in self.extra else []),
             *(["separate planes"] if self.has_planes else []),
             *([] if self.compression == NONE else [f"compression {self.compression}"]),
+            *([] if self.predictor == 1 else [f"predictor {self.predictor}"]),
         ]
         return ", ".join(names)
 
@@ -144,8 +153,8 @@ class TiffFile(TiffImageFile):
     """A TIFF whose layout is read for certain. Opening raises ImageError for another one."""
 
     greys: GreyValues | None = None
-    #: Whether colours of 16 bits may be those of a sensor; Pillow drops their lower eight bits.
-    has_deep_colours = False
+    #: Colours of 16 bits up to this may be those of a sensor; Pillow drops their lower eight bits.
+    max_sensor_colour: int | None = None
     #: Whether the file has four samples for RGB, and does not say what the fourth one is.
     has_unstated_alpha = False
 
@@ -159,10 +168,14 @@ class TiffFile(TiffImageFile):
         if not TiffLayout.of(tags).is_read(tags) and len(layout.bits) < MAX_SAMPLES:
             stated = printable(str(layout))[:MAX_STATED]
             raise unsupported(f"in a layout that is not supported ({stated})", _upright_size(tags))
-        if layout.compression == NONE and (layout.has_planes or layout.photometric == YCBCR):
+        is_plain = not layout.has_planes and layout.photometric != YCBCR
+        if layout.compression == NONE and not (is_plain and tags.get(FILL_ORDER, 1) == 1):
             tags[COMPRESSION] = BY_LIBTIFF  # Pillow's own reader mistakes these
+        tags[FILL_ORDER] = 1
+        tags[PLANES] = 2 if layout.has_planes else 1  # one plane may be called separate
         super()._setup()
         self.tile = [_in_byte_order(tile) for tile in self.tile]
+        self._file: Any = self.fp
 
     def _note_values(self, layout: TiffLayout, tags: Any) -> None:
         """Note what Pillow does not apply, and change the tags to a layout that it reads."""
@@ -174,19 +187,45 @@ class TiffFile(TiffImageFile):
             tags[PHOTOMETRIC] = BLACK_IS_ZERO
             if bits == 32 and format_ == UNSIGNED:
                 tags[SAMPLE_FORMAT] = (SIGNED,)
-        self.has_deep_colours = layout.photometric == RGB and layout.bits[0] == 16 and not maximum
+        if layout.photometric == RGB and layout.bits[0] == 16 and maximum != 65535:
+            self.max_sensor_colour = max(maximum, MAX_SENSOR_VALUE)
         self.has_unstated_alpha = not layout.extra
         if layout.photometric == PALETTE and max(tags.get(COLOURS, (256,))) < 256:
             tags[COLOURS] = tuple(colour * 257 for colour in tags[COLOURS])  # as libtiff has it
 
+    def load(self) -> Any:
+        """Decode the pixels. Raises EOFError where the file ends before them."""
+        try:
+            return super().load()
+        except OSError:  # libtiff does not say why
+            if any(end > len(self._file.getvalue()) for end in self._ends()):
+                raise EOFError from None
+            raise
+
+    def _ends(self) -> Iterator[int]:
+        """Where strips or tiles end in the file."""
+        for starts, sizes in PLACES:
+            yield from map(add, self.tag_v2.get(starts, ()), self.tag_v2.get(sizes, ()))
+
     def check_values(self) -> None:
         """Raise ImageError for decoded colours of which Pillow dropped what shows in them."""
-        colours: Any = self.getextrema()[:3] if self.has_deep_colours else ()
-        if colours and max(high for _, high in colours) <= MAX_SENSOR_HIGH_BYTE:
-            raise unsupported(
-                "of 16-bit colours whose values all fit in 12 bits, without MaxSampleValue",
-                Size(*self.size),
-            )
+        most = self.max_sensor_colour
+        if most is None or _greatest(self) > most >> 8 or self._is_black():
+            return
+        raise unsupported(
+            f"of 16-bit colours whose values all fit in {most.bit_length()} bits, and whose "
+            "MaxSampleValue is not 65535",
+            Size(*self.size),
+        )
+
+    def _is_black(self) -> bool:
+        """Whether the lower eight bits of colours in one plane are 0 too."""
+        self._file.seek(0)
+        low = TiffFile(self._file)
+        if low.tag_v2[PLANES] == 2 or _greatest(self) > 0:
+            return False
+        low.tile = [_with_other_byte(tile) for tile in low.tile]
+        return _greatest(low) == 0
 
 
 def unsupported(what: str, size: Size) -> ImageError:
@@ -219,3 +258,16 @@ def _in_byte_order(tile: _Tile) -> _Tile:
         return tile
     mode, *others = tile.args
     return tile._replace(args=(NATIVE.get(mode, mode), *others))
+
+
+def _with_other_byte(tile: _Tile) -> _Tile:
+    """The tile of 16-bit colours with the raw mode that reads their lower eight bits."""
+    assert isinstance(tile.args, tuple)
+    mode, *others = tile.args
+    return tile._replace(args=(mode[:-1] + OTHER_BYTE[mode[-1]], *others))
+
+
+def _greatest(image: TiffFile) -> int:
+    """The greatest value of the colours as they are decoded."""
+    extrema: Any = image.getextrema()
+    return max(int(high) for _, high in extrema[:3])

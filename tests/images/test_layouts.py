@@ -2,6 +2,7 @@
 
 import io
 import struct
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -249,7 +250,96 @@ def test_dark_16_bit_colours_are_refused_unless_their_maximum_is_stated():
     assert "values all fit in 12 bits" in refusal(by_hand(pixels.tobytes(), **tags))
     stated = by_hand(pixels.tobytes(), **tags, t281=(65535,) * 3)
     assert abs(loaded(stated) - pixels / 257).max() <= 1
-    assert "3 x 16 bits" in refusal(by_hand(pixels.tobytes(), **tags, t281=(4095,) * 3))
+    stated = by_hand(pixels.tobytes(), **tags, t281=(4095,) * 3)
+    assert "MaxSampleValue is not 65535" in refusal(stated)
+    few = by_hand((pixels * 3).tobytes(), **tags, t281=(16383,) * 3)
+    assert "values all fit in 14 bits" in refusal(few)
+
+
+def test_stated_maximum_below_the_values_of_colours_is_ignored():
+    pixels = values(0, 65535, np.uint16, 3)
+    data = by_hand(pixels.tobytes(), t258=(16, 16, 16), t262=(2,), t277=(3,), t281=(4095,) * 3)
+    assert abs(loaded(data) - pixels / 257).max() <= 1
+
+
+@pytest.mark.parametrize("compression", [None, "zlib"])
+@pytest.mark.parametrize("byteorder", "<>")
+@pytest.mark.parametrize("samples", [3, 4])
+def test_black_16_bit_colours_are_black(compression, byteorder, samples):
+    black = np.zeros((HEIGHT, WIDTH, samples), np.uint16)
+    options = {"photometric": "rgb", "byteorder": byteorder, "compression": compression}
+    options |= {"extrasamples": ["unspecified"]} if samples == 4 else {}
+    assert not loaded(tiff(black, **options)).any()
+    black[20, 30, 1] = 255
+    assert "values all fit in 12 bits" in refusal(tiff(black, **options))
+
+
+@pytest.mark.parametrize(
+    ("format_", "dtype"), [("PNG", np.uint16), ("TIFF", np.uint16), ("TIFF", np.int32)]
+)
+def test_black_greys_are_black_without_a_warning(format_, dtype):
+    black = Image.fromarray(np.zeros((HEIGHT, WIDTH), dtype))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not loaded(saved(black, format_)).any()
+
+
+@pytest.mark.parametrize("scale", [1.0, 1.02, 255])
+def test_floats_from_0_to_1_or_255_keep_their_range(scale):
+    pixels = values(0, scale, np.float32)
+    white = 1 if scale < 2 else 255
+    assert abs(loaded(tiff(pixels))[..., 0] - scaled(pixels, 0, white).clip(max=255)).max() <= 1
+
+
+@pytest.mark.parametrize("byteorder", "<>")
+@pytest.mark.parametrize("photometric", [0, 1])
+@pytest.mark.parametrize("bits", [1, 8, 16, 32])
+def test_bits_in_reversed_order_are_read(bits, photometric, byteorder):
+    pixels = values(0, 2**bits - 1, np.uint32)
+    stored = packed(pixels, bits)
+    if bits > 8:
+        stored = pixels.astype(f"{byteorder}u{bits // 8}").tobytes()
+    stored = np.packbits(
+        np.unpackbits(np.frombuffer(stored, np.uint8), bitorder="little")
+    ).tobytes()
+    data = by_hand(stored, byteorder=byteorder, t258=(bits,), t262=(photometric,), t266=(2,))
+    greys = scaled(pixels, 0, 2**bits - 1)
+    expected = greys if photometric else 255 - greys
+    assert abs(loaded(data)[..., 0] - expected).max() <= 1
+
+
+@pytest.mark.parametrize("byteorder", "<>")
+@pytest.mark.parametrize(("bits", "format_"), [(4, 1), (8, 1), (16, 1), (16, 2), (32, 1), (32, 3)])
+def test_one_plane_that_is_called_separate_is_read(bits, format_, byteorder):
+    kind = f"{byteorder}{' uif'[format_]}{bits // 8}"
+    pixels = values(0, 1 if format_ == 3 else 15, np.float64 if format_ == 3 else np.uint16)
+    stored = packed(pixels, bits) if bits < 8 else pixels.astype(kind).tobytes()
+    tags = {"t258": (bits,), "t262": (1,), "t339": (format_,)}
+    separate = by_hand(stored, byteorder=byteorder, **tags, t284=(2,))
+    assert np.array_equal(loaded(separate), loaded(by_hand(stored, byteorder=byteorder, **tags)))
+
+
+PHOTO = values(0, 255, np.uint8, 3)
+PHOTO_PLANES = np.ascontiguousarray(np.moveaxis(PHOTO, -1, 0))
+CUT = {
+    "deflate": tiff(PHOTO, photometric="rgb", compression="zlib", rowsperstrip=5),
+    "uncompressed": tiff(PHOTO, photometric="rgb"),
+    "planes": tiff(PHOTO_PLANES, photometric="rgb", planarconfig="separate"),
+    "tiled planes": tiff(
+        PHOTO_PLANES, photometric="rgb", planarconfig="separate", tile=(16, 16), compression="zlib"
+    ),
+    "reversed bits": by_hand(PHOTO.tobytes(), t258=(8, 8, 8), t262=(2,), t277=(3,), t266=(2,)),
+    "maximum of 100": b"P6 70 37 100\n" + PHOTO.tobytes(),
+    "maximum of 300": b"P5 70 37 300\n" + PHOTO[..., :2].tobytes(),
+}
+
+
+@pytest.mark.parametrize("name", CUT)
+@pytest.mark.parametrize("share", [0.6, 0.95])
+def test_cut_image_is_truncated(name, share):
+    with pytest.raises(ImageError) as caught:
+        load_image(CUT[name][: int(len(CUT[name]) * share)], ImageLimits())
+    assert caught.value.fault.code == "truncated"
 
 
 def test_tiff_without_photometric_interpretation_is_read_as_libtiff_does():
@@ -305,6 +395,10 @@ UNSUPPORTED = {
     "5-6-5": (by_hand(bytes(9000), t258=(5, 6, 5), t262=(2,), t277=(3,)), "3 x 5/6 bits"),
     "camera raw": (by_hand(bytes(9000), t258=(16,), t262=(32803,)), "camera raw"),
     "JPEG 2000": (by_hand(bytes(9), t258=(8,), t262=(1,), t259=(34712,)), "compression 34712"),
+    "predicted PackBits": (
+        by_hand(bytes(9), t258=(8,), t262=(1,), t259=(32773,), t317=(2,)),
+        "compression 32773, predictor 2",
+    ),
     "not CMYK": (
         by_hand(bytes(99_000), t258=(8,) * 4, t262=(5,), t277=(4,), t332=(2,)),
         "CMYK, 4 x 8 bits",
