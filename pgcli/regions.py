@@ -15,13 +15,14 @@ LOCATIONS = re.compile(r" ?(?:<loc[0-9]{4}>){4}$")
 
 
 def parse_region(value: Any) -> Region:
-    """xmin, ymin, xmax, ymax in pixels, from a list, `1,2,30,40`, or a mapping with these keys.
+    """xmin, ymin, xmax, ymax in pixels, from a list, `1,2,30,40`, the JSON list of a CSV file, or a
+    mapping with these keys.
 
     Parts outside an image are cut off later. Raises ValueError, with the reason, for other values.
     """
     if isinstance(value, Mapping):
         value = [value.get(corner) for corner in CORNERS]
-    corners = value.split(",") if isinstance(value, str) else value
+    corners = value.strip(" []").split(",") if isinstance(value, str) else value
     try:
         if any(isinstance(corner, bool) for corner in corners):
             raise TypeError("a truth value is not a number")

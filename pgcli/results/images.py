@@ -101,9 +101,9 @@ def is_in_container(image: str) -> bool:
 
 
 def container_path(path: str) -> str | None:
-    """The path of the archive or table that an image's path leads through."""
+    """The path of the archive or table that an image's path leads through or to."""
     parts = path.split("/")
-    ends = (n for n, part in enumerate(parts[:-1], 1) if part.lower().endswith(CONTAINER_ENDINGS))
+    ends = (n for n, part in enumerate(parts, 1) if part.lower().endswith(CONTAINER_ENDINGS))
     return next(("/".join(parts[:end]) for end in ends), None)
 
 
@@ -188,7 +188,7 @@ class ImageLocator:
         for path in self._candidates(image):
             container = container_path(path)
             if container and os.path.isfile(container):  # noqa: PTH113 - long names are no error
-                return self._container(container).item(path)
+                return self._container(container).item(path, image.id)
         return None
 
     def _candidates(self, image: ImageRef) -> list[str]:
@@ -251,21 +251,24 @@ class SequentialItems:
 
 
 class Container:
-    """The images of an archive or a table by their paths: its own, a slash, and their name."""
+    """The images of an archive by their paths: its own, a slash, and their name; those of a table,
+    whose path all of them have, by their ids.
+    """
 
     def __init__(self, path: str):
         from pgcli.inputs import Inventory, ReadOptions
 
-        self._indices: dict[str, int] = {}
+        self._path, self._indices = path, dict[str, int]()
         with suppress(PgcliError):  # then it has no images
             inventory = Inventory.scan([path], ReadOptions(repeats_ids=True))
             self._items = SequentialItems(inventory)
             for item in inventory.items(images=False):
-                self._indices.setdefault(item.image, item.index)
+                is_member = item.image.startswith(f"{path}/")
+                self._indices.setdefault(item.image if is_member else item.id, item.index)
 
-    def item(self, path: str) -> Item | None:
-        """The image of this path; None if there is none."""
-        index = self._indices.get(path)
+    def item(self, path: str, id_: str) -> Item | None:
+        """The image of this path, or of this id if that is the container's; None without one."""
+        index = self._indices.get(id_ if path == self._path else path)
         return None if index is None else self._items.at(index)
 
 

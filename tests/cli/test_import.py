@@ -141,7 +141,7 @@ def test_image_whose_boxes_were_all_left_out_has_no_row(cli, left_out):
     write(coco(left_out, kept, left_out | {"image_id": 2}, images=images, categories=categories))
     code, err = imported(cli, "coco")
     assert code == 0
-    assert "1 image without a row of boxes, as these were left out" in err
+    assert "1 image without a row of boxes: no region was read as one" in err
     rows = read_rows("truth.jsonl")
     assert [(row["id"], len(row["boxes"])) for row in rows] == [
         ("photos/b.jpg", 1),

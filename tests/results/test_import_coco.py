@@ -176,3 +176,66 @@ def test_images_of_lvis_are_asked_for_labels_they_were_searched_for(cli):
         ("turned.png", "detect unused", 0),
         ("d.png", "detect cat", 0),
     ]
+
+
+@pytest.mark.parametrize(
+    ("degrees", "bbox", "expected"),
+    [
+        (0, [10, 20, 20, 10], [10, 20, 30, 30]),
+        (90, [10, 20, 20, 10], [15, 15, 25, 35]),
+        (-90, [10, 20, 20, 10], [15, 15, 25, 35]),
+        (45, [10, 20, 20, 10], [9.3934, 14.3934, 30.6066, 35.6066]),
+        (720, [10, 20, 20, 10], [10, 20, 30, 30]),
+        ("much", [10, 20, 20, 10], [10, 20, 30, 30]),
+    ],
+)
+def test_a_box_that_cvat_rotated_is_its_bounding_box(cli, degrees, bbox, expected):
+    attributes = {"occluded": False, "rotation": degrees}
+    box = {"image_id": "a", "category_id": 3, "bbox": bbox, "attributes": attributes}
+    # a mask already has the rotation
+    masked = {**box, "image_id": "b", "segmentation": [SQUARE]}
+    Path("given.json").write_text(json.dumps(document(box, masked)))
+    assert cli("import given.json --from coco -o rows.jsonl")[0] == 0
+    rows = [row["boxes"] for row in read_rows("rows.jsonl")[:2]]
+    corners = [[one[name] for name in ("xmin", "ymin", "xmax", "ymax")] for [one] in rows]
+    assert corners[0] == pytest.approx(expected)
+    assert corners[1] == [10, 20, 30, 30]
+
+
+def test_a_caption_of_a_box_needs_no_category(cli):
+    box = {"image_id": "a", "bbox": [8, 4, 20, 10]}
+    given = document({**box, "caption": "a tail"}, {**box, "image_id": "b", "category_id": 3})
+    Path("given.json").write_text(json.dumps(given))
+    code, _, err = cli("import given.json --from coco -o rows.jsonl")
+    assert (code, "1 image without a row of boxes: no region was read as one" in err) == (0, True)
+    first, second = read_rows("rows.jsonl")[:2]
+    assert (first["id"], first["answer"], first["region"]) == ("a.png", "a tail", [8, 4, 28, 14])
+    assert (second["id"], len(second["boxes"])) == ("b.png", 1)
+
+
+def test_byte_order_marks_stay_in_no_label_id_or_caption(cli):
+    mark = "\ufeff"
+    box = {"image_id": f"{mark}a", "category_id": 3, "bbox": [8, 4, 20, 10]}
+    given = document({**box, "caption": f"{mark}a cat"})
+    given["categories"] = [{"id": 3, "name": f"{mark}cat"}]
+    Path("given.json").write_text(json.dumps(given))
+    assert cli("import given.json --from coco -o rows.jsonl")[0] == 0
+    first, second = read_rows("rows.jsonl")[:2]
+    assert (first["prompt"], second["answer"]) == ("detect cat", "a cat")
+
+
+@pytest.mark.parametrize("is_sized", [True, False])
+def test_absent_images_are_counted_once(cli, is_sized):
+    given = document(*({"image_id": one, "category_id": 3, "bbox": [1, 2, 3, 4]} for one in "ab"))
+    given["images"] = [
+        {"id": one["id"], "file_name": one["file_name"]} | (one if is_sized else {})
+        for one in given["images"][:2]
+    ]
+    Path("a.png").unlink()
+    Path("given.json").write_text(json.dumps(given))
+    code, _, err = cli("import given.json --from coco -o rows.jsonl")
+    assert code == (0 if is_sized else 3)
+    assert ("1 image not found" if is_sized else "1 image left out") in err
+    assert [row["id"] for row in read_rows("rows.jsonl")] == ["a.png", "b.png"][not is_sized :]
+    Path("b.png").unlink()
+    assert cli("import given.json --from coco -o rows.jsonl --overwrite")[0] == 2

@@ -143,7 +143,7 @@ NOT_READ = [
     ("vectorlabels", {"vertices": [{"x": 1, "y": 2}], "vectorlabels": ["cat"]}, "1 vector"),
     ("videorectangle", {"sequence": [], "labels": ["cat"]}, "1 region of videos"),
     ("polygonlabels", {"points": [[1, 1], [9, 9]], "polygonlabels": ["cat"]},
-     "1 polygon of fewer than three points"),
+     "1 polygon with fewer than three points"),
     ("rectanglelabels", rectangle(10, 10, 20, 0), "1 box without an area in the image"),
     ("newlabels", {"x": 1, "newlabels": ["cat"]}, "1 region of other kinds"),
     ("magicwand", {"rle": [1, 2]}, "1 mask of brushes that cannot be read"),

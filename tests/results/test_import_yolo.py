@@ -114,6 +114,14 @@ def test_files_of_macos_and_windows_and_names_are_no_labels(tmp_path):
     assert settings.counts.missing.count == 0
 
 
+@pytest.mark.parametrize("name", ["data.yaml", "labels/a.txt"])
+def test_pointers_of_git_lfs_are_named(tmp_path, name):
+    read(tmp_path, a="0 0.5 0.5 0.25 0.25")
+    (tmp_path / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
+    with pytest.raises(UsageError, match=f"{name} is a Git LFS pointer"):
+        yolo.read(tmp_path, ImportSettings(tmp_path))
+
+
 def test_images_are_searched_below_data_yaml_only(cli, workdir):
     read(workdir, a="0 0.5 0.5 0.25 0.25")
     Path("other").mkdir()

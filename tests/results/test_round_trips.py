@@ -5,7 +5,10 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 from tests.support.command import Command
 from tests.support.exporting import captioned, detected, make_images, plain, read_rows, saved
@@ -125,3 +128,95 @@ def test_columns_of_other_programs_are_read_by_the_names_of_training(cli, workdi
     assert [row["prompt"] for row in rows] == ["detect cat", "caption en"]
     (box,) = rows[0]["boxes"]
     assert [box[name] for name in ("xmin", "ymin", "xmax", "ymax")] == [0, 0, 64, 48]
+
+
+@pytest.mark.parametrize("format", [name for name in FILES if name != "webdataset"])
+def test_texts_of_regions_and_several_texts_of_an_image_come_back(cli, workdir, format):
+    make_images(Path("photos"))
+    image = {"id": 1, "file_name": "a.png"}
+    box = {"image_id": 1, "category_id": 1, "bbox": [10, 5, 20, 10]}
+    texts = ["a cat", "a tail", "the first text", "the second text"]
+    regions: list[dict[str, Any]] = [box, {**box, "bbox": [1, 1, 4, 4]}, {"image_id": 1}]
+    annotations = [
+        {**region, "caption": text}
+        for region, text in zip([*regions, regions[-1]], texts, strict=True)
+    ]
+    document = {
+        "images": [image],
+        "annotations": annotations,
+        "categories": [{"id": 1, "name": "cat"}],
+    }
+    Path("made.json").write_text(json.dumps(document))
+    cli("import", "made.json", "--from", "coco", "-o", "first.jsonl", "--root", "photos")
+    again(cli, "first.jsonl", format, "second.jsonl")
+    assert is_equal(cli, "first.jsonl", "second.jsonl")
+    rows = [(row["answer"], row["region"]) for row in read_rows("second.jsonl")[1:]]
+    assert rows == [
+        ("a cat", [10, 5, 30, 15]),
+        ("a tail", [1, 1, 5, 5]),
+        ("the first text", None),
+        ("the second text", None),
+    ]
+
+
+def test_a_table_may_have_several_rows_of_an_image(cli, workdir):
+    make_images(Path("photos"))
+    Path("made.csv").write_text("image,caption\nphotos/a.png,one\nphotos/a.png,two\n")
+    code, _, err = cli("import", "made.csv", "--from", "csv", "-o", "truth.jsonl")
+    assert (code, err) == (0, "pgcli: truth.jsonl: 2 rows of 1 image, 0 boxes\n")
+    assert [row["answer"] for row in read_rows("truth.jsonl")] == ["one", "two"]
+
+
+def test_images_in_the_cells_of_an_imported_table_are_found_in_it(cli, workdir):
+    make_images(Path("photos"))
+    names = ["a.png", "b.jpg"]
+    data = [Path("photos", name).read_bytes() for name in names]
+    cells = [
+        {"bytes": content, "path": path}
+        for content, path in zip(data, [names[0], None], strict=True)
+    ]
+    pq.write_table(pa.table({"image": cells, "text": ["one", "two"]}), "made.parquet")
+    cli("import", "made.parquet", "--from", "parquet", "-o", "truth.jsonl")
+    rows = [(row["image"], row["id"]) for row in read_rows("truth.jsonl")]
+    assert rows == [("made.parquet", "a.png"), ("made.parquet", "1")]
+    assert cli("export", "truth.jsonl", "--to", "webdataset", "-o", "again.tar")[0] == 0
+    with tarfile.open("again.tar") as archive:
+        member = archive.extractfile("000000001.png")
+        assert member is not None
+        assert member.read() == data[0]
+        assert "000000002.jpg" in archive.getnames()
+
+
+@pytest.mark.parametrize("size", [{}, {"width": 64, "height": 48}])
+def test_absent_images_are_counted_once(cli, workdir, size):
+    make_images(Path("photos"))
+    lines = [{"image": f"photos/{name}", "text": "x"} for name in ("gone.png", "a.png")]
+    width, height = Image.open("photos/a.png").size
+    sized = {"width": width, "height": height} if size else {}
+    Path("made.jsonl").write_text("".join(json.dumps(line | sized) + "\n" for line in lines))
+    code, _, err = cli("import", "made.jsonl", "--from", "csv", "-o", "truth.jsonl")
+    images = "2 rows of 2 images" if size else "1 row of 1 image"
+    assert code == (0 if size else 3)
+    assert f"truth.jsonl: {images}, 0 boxes" in err
+    assert "first: photos/gone.png" in err or "left out: photos/gone.png" in err
+
+
+def test_what_a_row_says_of_its_boxes_is_kept_and_the_rest_counted(cli, workdir):
+    make_images(Path("photos"))
+    box = {"label": "cat", "xmin": 1, "ymin": 1, "xmax": 5, "ymax": 5}
+    numbers: list[dict[str, float]] = [{"score": 0.3}, {"confidence": 0.4}, {}]
+    lines = [
+        {
+            "image": "photos/a.png",
+            "boxes": [box | number for number in numbers],
+            "caption": "a cat",
+        },
+        {"image": "photos/b.jpg", "boxes": [], "suffix": ""},
+    ]
+    Path("made.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    _, _, err = cli("import", "made.jsonl", "--from", "csv", "-o", "truth.jsonl")
+    assert "1 text of rows with boxes left out (first: photos/a.png)" in err
+    rows = read_rows("truth.jsonl")
+    assert [row["prompt"] for row in rows] == ["detect cat", "detect cat"]
+    scores = [(kept["score"], kept["confidence"]) for kept in rows[0]["boxes"]]
+    assert scores == [(0.3, 0.3), (1, 0.4), (1, 1)]

@@ -104,8 +104,8 @@ def import_(
         if not first:
             hint = NOTHING_HINT if annotations.images or settings.counts.left_out else NO_IMAGE_HINT
         raise UsageError(text + note, hint=hint)
-    absent = settings.counts.absent
-    if absent.count == len(annotations.images):
+    absent = annotations.absent
+    if absent.count == annotations.image_count:
         raise UsageError(f"{file} has no image that is there: {absent.first}", hint=hint)
     with screen.status("writing rows"):
         count = write_result_file(target, lambda: rows, rows.schema, overwrite=options.overwrite)
@@ -147,22 +147,21 @@ def report(
     hint: str,
 ) -> None:
     """Report what was written and what was left out, with the hint for images that were."""
-    counts = settings.counts
-    images = rows.annotations.images
-    boxes = [box for image in images for box in image.boxes]
+    counts, annotations = settings.counts, rows.annotations
+    boxes = [box for image in annotations.images for box in image.boxes]
     notes = [
         (sum(box.mask is not None for box in boxes), "of them with masks"),
         *rows.notes(counts),
     ]
-    made = f"{count(written, 'row')} of {count(len(images), 'image')}, {count(len(boxes), 'box')}"
+    images = count(annotations.image_count, "image")
+    made = f"{count(written, 'row')} of {images}, {count(len(boxes), 'box')}"
     screen.info(with_notes(f"{output}: {made}", notes))
     for note in counts.notes:
         screen.info(note)
     if counts.missing.count:
         screen.info(f"the first image left out: {counts.missing.first}", hint=hint)
-    elif counts.absent.count:
+    if (absent := annotations.absent).count:
         screen.info(
-            f"{count(counts.absent.count, 'image')} not found or not readable (first: "
-            f"{counts.absent.first})",
+            f"{count(absent.count, 'image')} not found or not readable (first: {absent.first})",
             hint=hint,
         )

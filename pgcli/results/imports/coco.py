@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from pgcli.foreign_text import without_marks
 from pgcli.printable import encodable
 from pgcli.records import Fault, Rle
 from pgcli.results.frames import Corners
@@ -31,6 +32,7 @@ from pgcli.results.imports.shapes import (
     fill,
     mask_bounds,
     points,
+    rotated_bounds,
     stated_size,
 )
 from pgcli.results.imports.truth import (
@@ -198,6 +200,9 @@ def read_image(
         else:
             if text is not None:
                 texts.append(replace(text, region=box.corners))
+            if not box.label:  # dense captions: what else is in the image is not known
+                left_out.add(None)
+                continue
             is_crowd = annotation.get("iscrowd") not in NO_CROWD
             if not settings.as_given and searched is not None and box.label not in searched:
                 counts.leave_out("boxes of labels whose objects are not all marked", where)
@@ -290,7 +295,8 @@ def read_caption(annotation: Entry) -> TrueText | None:
     if not isinstance(caption, str) or (not caption.strip() and has_region(annotation)):
         return None
     return TrueText(
-        encodable(caption.strip()), encodable(prompt) if isinstance(prompt, str) else None
+        encodable(without_marks(caption).strip()),
+        encodable(prompt) if isinstance(prompt, str) else None,
     )
 
 
@@ -301,13 +307,17 @@ def read_box(
     size: Size | None,
     counts: ImportCounts,
 ) -> TrueBox:
-    """A box and its mask, as far as they can be read. Raises UnreadableError."""
+    """A box and its mask, as far as they can be read; one with a caption may have no label.
+
+    Raises UnreadableError.
+    """
     if "segments_info" in annotation:
         raise UnreadableError("annotations of panoptic segmentation")
     key = id_text(annotation.get("category_id"))
-    if key is None or key not in labels:
+    is_caption = annotation.get("category_id") is None and read_caption(annotation) is not None
+    if not is_caption and (key is None or key not in labels):
         raise UnreadableError("annotations of categories that are not listed")
-    name = labels[key]
+    name = "" if is_caption else labels[key or ""]
     if name is None:
         raise UnreadableError("annotations of categories whose names no prompt can have")
     mask, corners = None, None
@@ -319,6 +329,8 @@ def read_box(
         counts.leave_out(str(problem), where)
     if annotation.get("bbox"):
         corners = box_corners(annotation["bbox"])
+        if mask is None:
+            corners = rotated_bounds(corners, rotation_of(annotation), centre(corners))
     if corners is None:
         raise UnreadableError("annotations without a box or a mask")
     score = own_number(annotation, "score", where, counts)
@@ -327,6 +339,19 @@ def read_box(
     score = 1.0 if score is None else score
     confidence = score if confidence is None else confidence
     return TrueBox(name, *corners, mask, score, confidence, object_size, where)
+
+
+def rotation_of(annotation: Entry) -> float:
+    """The degrees by which CVAT's box is rotated about its centre; `bbox` is the one before."""
+    attributes = annotation.get("attributes")
+    degrees = as_number(attributes.get("rotation")) if isinstance(attributes, dict) else None
+    return degrees or 0.0
+
+
+def centre(corners: Corners) -> tuple[float, float]:
+    """The centre of a box."""
+    left, top, right, bottom = corners
+    return (left + right) / 2, (top + bottom) / 2
 
 
 def own_number(annotation: Entry, name: str, where: str, counts: ImportCounts) -> float | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pgcli.errors import UsageError
-from pgcli.foreign_text import LFS_HINT, LFS_MESSAGE, is_lfs_pointer
+from pgcli.foreign_text import LFS_HINT, LFS_MESSAGE, is_lfs_pointer, without_marks
 from pgcli.inputs.foreign_manifests import HEAD_BYTES, foreign_manifest, has_conversations
 from pgcli.inputs.readers import InputFile, error_text
 from pgcli.printable import encodable, is_deep
@@ -76,10 +76,10 @@ def array(value: object, what: str) -> list[Any]:
 
 
 def text(value: object, what: str) -> str:
-    """The value as text that UTF-8 can hold. Raises InvalidValue."""
+    """The value as text that UTF-8 can hold, without byte order marks. Raises InvalidValue."""
     if not isinstance(value, str):
         raise InvalidValue(f"{what} is not text")
-    return encodable(value)
+    return encodable(without_marks(value))
 
 
 def whole_number(value: object, what: str) -> int:
@@ -96,7 +96,7 @@ def id_text(value: object) -> str | None:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     is_id = isinstance(value, str | int) and not isinstance(value, bool)
-    return encodable(str(value)) if is_id else None
+    return encodable(without_marks(str(value))) if is_id else None
 
 
 def unique_ids(entries: Sequence[Mapping[str, Any]], what: str) -> list[str | None]:

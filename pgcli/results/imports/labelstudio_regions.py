@@ -12,7 +12,15 @@ import numpy as np
 
 from pgcli.results.imports.brush import brush_mask
 from pgcli.results.imports.json_values import array, label, mapping, number, text
-from pgcli.results.imports.shapes import Size, bounds, clipped, fill, mask_bounds
+from pgcli.results.imports.shapes import (
+    Size,
+    bounds,
+    clipped,
+    fill,
+    mask_bounds,
+    rotated_bounds,
+    rotation,
+)
 from pgcli.results.imports.truth import ImportCounts, TrueBox, TrueText
 
 Value = Mapping[str, Any]
@@ -175,24 +183,21 @@ def shape(region: Region, size: Size) -> TrueBox | str:
         if "points" in value:
             points = [array(pair, f"{what}: points") for pair in array(value["points"], what)]
             if len(points) < 3 or any(len(pair) != 2 for pair in points):
-                return "polygons of fewer than three points"
+                return "polygons with fewer than three points"
             pixel_n2 = np.array([[number(x, f"{what}: points") for x in pair] for pair in points])
             pixel_n2 = pixel_n2 / 100 * size
             return TrueBox("", *bounds([pixel_n2]), fill([pixel_n2], size, what))
         if "radiusX" in value:
             x, y, across, down = pixels(value, ("x", "y", "radiusX", "radiusY"), size, what)
-            cosine, sine = turn(value, what)
+            cosine, sine = rotation(number(value.get("rotation") or 0, f"{what}: rotation"))
             half_width = math.hypot(across * cosine, down * sine)
             half_height = math.hypot(across * sine, down * cosine)
             return TrueBox("", x - half_width, y - half_height, x + half_width, y + half_height)
         if "width" in value and "height" in value:
             x, y, across, down = pixels(value, ("x", "y", "width", "height"), size, what)
-            cosine, sine = turn(value, what)
-            along, aside = np.array(
-                [[across * cosine, across * sine], [-down * sine, down * cosine]]
-            )
-            corner_42 = np.array([x, y]) + np.stack([0 * along, along, aside, along + aside])
-            return TrueBox("", *bounds([corner_42]))  # it was turned about its first corner
+            degrees = number(value.get("rotation") or 0, f"{what}: rotation")
+            # it was turned about its first corner
+            return TrueBox("", *rotated_bounds((x, y, x + across, y + down), degrees, (x, y)))
     names = (name for name in UNREAD if any(kind.startswith(name) for kind in region.kinds))
     return UNREAD.get(next(names, ""), "regions of other kinds")
 
@@ -202,11 +207,3 @@ def pixels(value: Value, names: Sequence[str], size: Size, what: str) -> list[fl
     percent = [number(value.get(name), f"{what}: {name}") for name in names]
     pixel: list[float] = (np.array(percent) / 100 * (*size, *size)).tolist()
     return pixel
-
-
-def turn(value: Value, what: str) -> tuple[float, float]:
-    """The cosine and the sine of a shape's rotation. Raises InvalidValue."""
-    degrees = number(value.get("rotation") or 0, f"{what}: rotation") % 360
-    if degrees % 90 == 0:
-        return [(1.0, 0.0), (0.0, 1.0), (-1.0, 0.0), (0.0, -1.0)][int(degrees // 90)]
-    return math.cos(math.radians(degrees)), math.sin(math.radians(degrees))

@@ -39,9 +39,11 @@ class TruthRows:
     each: bool = False
 
     def check_ids(self) -> None:
-        """Raise UsageError for an image that is there twice with one prompt."""
+        """Raise UsageError for boxes of an image that are there twice with one prompt."""
         known: set[tuple[str, str | None]] = set()
         for image in self.annotations.images:
+            if not image.says_boxes:
+                continue
             if (image.id, image.prompt) in known:
                 raise UsageError(
                     f"the image {image.id!r} is there twice", hint="remove one of the two"
@@ -53,7 +55,7 @@ class TruthRows:
         unread = sum(image.is_unread() for image in self.annotations.images)
         return [
             *counts.kinds,
-            (unread, "images without a row of boxes, as these were left out"),
+            (unread, "images without a row of boxes: no region was read as one"),
             (counts.missing.count, "images left out"),
         ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -57,6 +58,22 @@ def bounds(polygons: Sequence[np.ndarray]) -> Corners:
     every = np.concatenate(polygons)
     (left, top), (right, bottom) = every.min(axis=0).tolist(), every.max(axis=0).tolist()
     return left, top, right, bottom
+
+
+def rotated_bounds(corners: Corners, degrees: float, pivot: tuple[float, float]) -> Corners:
+    """The bounds of a box that was rotated clockwise about a point."""
+    (x, y), (left, top, right, bottom) = pivot, corners
+    cosine, sine = rotation(degrees)
+    corner_42 = np.array([(left, top), (right, top), (left, bottom), (right, bottom)]) - (x, y)
+    return bounds([corner_42 @ [[cosine, sine], [-sine, cosine]] + (x, y)])
+
+
+def rotation(degrees: float) -> tuple[float, float]:
+    """The cosine and the sine of an angle, exact for right angles."""
+    degrees %= 360
+    if degrees % 90 == 0:
+        return [(1.0, 0.0), (0.0, 1.0), (-1.0, 0.0), (0.0, -1.0)][int(degrees // 90)]
+    return math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
 
 
 def fill(polygons: Sequence[np.ndarray], size: Size, what: str) -> Rle | None:

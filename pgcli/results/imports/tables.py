@@ -23,7 +23,7 @@ from pgcli.parsing import has_locations, text_spans
 from pgcli.records import BOX_TASKS, Box, Item, Rle
 from pgcli.results.frames import whole_header
 from pgcli.results.images import is_in_container
-from pgcli.results.imports.locate import locate
+from pgcli.results.imports.locate import UNKNOWN_SIZE, locate
 from pgcli.results.imports.truth import (
     AnnotatedImage,
     Annotations,
@@ -59,36 +59,41 @@ def read(file: Path, settings: ImportSettings) -> Annotations:
             continue
         example = columns.read(fields, item.id)
         choices.update(example.choices)
-        if (image := read_image(item, example, fields, settings)) is not None:
+        if (image := read_image(item, example, fields, file, settings)) is not None:
             images.append(image)
-    if choices:
-        settings.counts.notes.append(note_of_choices(choices))
+    if note := note_of_choices(choices):
+        settings.counts.notes.append(note)
     labels = dict.fromkeys(box.label for image in images for box in image.boxes)
     return Annotations(images, sorted(labels))
 
 
 def read_image(
-    item: Item, example: Example, fields: Mapping[str, Any], settings: ImportSettings
+    item: Item, example: Example, fields: Mapping[str, Any], file: Path, settings: ImportSettings
 ) -> AnnotatedImage | None:
     """The image of a row with what is true of it; None, counted, where that is not known."""
-    path, size, header = image_path(item, settings), stated_size(fields), None
+    path, size = image_path(item, file, settings), stated_size(fields)
+    header = fault = None
     if path is None:
         return None
     if not url_scheme(path):
         try:
             header = whole_header(item)
         except ImageError as problem:
-            counts = settings.counts.absent if size else settings.counts.missing
-            counts.add(item.id, problem.fault)
+            fault = problem.fault
     is_stated = size is not None
     if size is None and header is not None:
         size = header.size.width, header.size.height
     if size is None:
+        settings.counts.missing.add(item.id, fault or UNKNOWN_SIZE)
         return None
     boxes = row_boxes(example, fields.get("task"), size)
     if boxes is None and not example.answers:
         settings.counts.leave_out("rows without an answer", item.id)
         return None
+    if boxes is not None and not fields.get("task"):
+        for text in example.answers:
+            if text.strip() and not has_locations(text):
+                settings.counts.leave_out("texts of rows with boxes", item.id)
     prompt = (example.prompt or "").strip() or None
     return AnnotatedImage(
         item.id,
@@ -102,15 +107,16 @@ def read_image(
         prompt=prompt,
         says_boxes=boxes is not None,
         header=header,
+        fault=fault,
     )
 
 
-def image_path(item: Item, settings: ImportSettings) -> str | None:
-    """The real path of a row's image, that of its archive or table with the name in it, or its
-    address; None, counted, for one that cannot be named.
+def image_path(item: Item, file: Path, settings: ImportSettings) -> str | None:
+    """The real path of a row's image, that of its archive with the name in it, that of the table
+    that has its bytes, or its address; None, counted, for one that cannot be named.
     """
     if item.data is not None or item.span is not None:
-        return os.path.realpath(item.image) if is_in_container(item.image) else item.image
+        return os.path.realpath(item.image if is_in_container(item.image) else file)
     is_beside = item.fault is None and item.path is not None
     if is_beside and (url_scheme(str(item.path)) or os.path.isfile(str(item.path))):  # noqa: PTH113
         return str(item.path) if url_scheme(str(item.path)) else os.path.realpath(str(item.path))
@@ -139,7 +145,9 @@ def row_boxes(example: Example, task: object, size: tuple[int, int]) -> tuple[Tr
         width, height = size
         read = (parse_boxes(text_spans(text), width=width, height=height) for text in texts)
         boxes = [*chain.from_iterable(read)]
-    is_of_boxes = task in BOX_TASKS if isinstance(task, str) else not example.answers
+    is_of_boxes = (
+        task in BOX_TASKS if isinstance(task, str) else not any(map(str.strip, example.answers))
+    )
     if boxes is None or not (boxes or is_of_boxes):
         return None
     masks: Sequence[Rle | None] = example.masks or (None,) * len(boxes)
@@ -148,8 +156,8 @@ def row_boxes(example: Example, task: object, size: tuple[int, int]) -> tuple[Tr
             box.label,
             *(box.xmin, box.ymin, box.xmax, box.ymax),
             mask=mask,
-            score=box.score,
-            confidence=1.0 if box.confidence is None else box.confidence,
+            score=1.0 if box.score is None else box.score,
+            confidence=next((x for x in (box.confidence, box.score) if x is not None), 1.0),
         )
         for box, mask in zip_longest(boxes, masks[: len(boxes)])
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pgcli.images.formats import ImageHeader
-from pgcli.records import Region, Rle
+from pgcli.records import Fault, Region, Rle
 from pgcli.results.frames import Corners
 from pgcli.results.images import MissingImages
 
@@ -56,7 +56,8 @@ class AnnotatedImage:
     is the one that the file states; if that is not `is_stated`, it is that of the upright image.
     `searched` are the labels that were looked for, None for all of the file.
     `prompt` is that of its boxes or texts, where the file says it. Without `says_boxes`, nothing is
-    known of its objects. `header` is that of an image in an archive or a table.
+    known of its objects. `header` is that of the image's file; `fault` says why it has none, though
+    its size is stated.
     """
 
     id: str
@@ -72,6 +73,7 @@ class AnnotatedImage:
     prompt: str | None = None
     says_boxes: bool = True
     header: ImageHeader | None = None
+    fault: Fault | None = None
 
     def is_unread(self, label: str | None = None) -> bool:
         """Whether regions were left out and no box is there; with a label, regions and boxes of it.
@@ -94,7 +96,6 @@ class ImportCounts:
 
     left_out: dict[str, tuple[int, str]] = field(default_factory=dict)
     missing: MissingImages = field(default_factory=MissingImages)
-    absent: MissingImages = field(default_factory=MissingImages)
     notes: list[str] = field(default_factory=list)
 
     def leave_out(self, kind: str, name: str) -> None:
@@ -142,6 +143,20 @@ class Annotations:
     prompt: str | None = None
     is_upright: bool = False
     swaps_sides: bool = False
+
+    @property
+    def image_count(self) -> int:
+        """The number of images; those of a table may have several rows."""
+        return len({image.id for image in self.images})
+
+    @property
+    def absent(self) -> MissingImages:
+        """The images whose size is stated, and whose file is not there or cannot be read."""
+        absent = MissingImages()
+        for id_, fault in {image.id: image.fault for image in self.images}.items():
+            if fault is not None:
+                absent.add(id_, fault)
+        return absent
 
 
 #: Reads a file; raises UsageError.

@@ -10,7 +10,7 @@ from pathlib import Path
 from pgcli.images.errors import ImageError
 from pgcli.images.formats import ImageHeader
 from pgcli.inputs.paths import url_scheme
-from pgcli.records import Item
+from pgcli.records import Fault, Item
 from pgcli.results.frames import (
     Drawing,
     Frame,
@@ -31,6 +31,8 @@ from pgcli.results.imports.truth import (
     TrueText,
 )
 
+NO_FILE = Fault("missing", "There is no such file.")
+
 
 def read_annotations(format: str, file: Path, settings: ImportSettings) -> Annotations:
     """What a file of this format says of its images, upright and within them. Raises UsageError."""
@@ -44,8 +46,7 @@ def turned_upright(annotations: Annotations, counts: ImportCounts) -> Annotation
     Images that are not there keep the size that is stated. Raises UsageError for those of another
     size.
     """
-    images = annotations.images
-    headers = [image_header(image, counts) for image in images]
+    images = [with_header(image) for image in annotations.images]
     drawings = [
         Drawing(
             image.id,
@@ -54,40 +55,31 @@ def turned_upright(annotations: Annotations, counts: ImportCounts) -> Annotation
                 *(box.corners for box in (*image.boxes, *image.crowds)),
                 *(text.region for text in image.texts if text.region),
             ],
-            header,
+            image.header,
         )
-        for image, header in zip(images, headers, strict=True)
+        for image in images
     ]
     frames = settled_frames(drawings, swaps_sides=annotations.swaps_sides)
     counts.notes += frame_notes([image.id for image in images], frames)
-    upright = [
-        fitted(image, header, frame, counts)
-        for image, header, frame in zip(images, headers, frames, strict=True)
-    ]
+    upright = [fitted(image, frame, counts) for image, frame in zip(images, frames, strict=True)]
     return replace(annotations, images=upright)
 
 
-def image_header(image: AnnotatedImage, counts: ImportCounts) -> ImageHeader | None:
-    """The header of an image's file; None for an address, and for one that is not there.
-
-    One that cannot be read is counted.
-    """
-    if image.header is not None:
-        return image.header
-    if url_scheme(image.image) or not os.path.isfile(image.image):  # noqa: PTH113 - long names
-        return None
-    item = Item(0, image.id, image.id, image.image)
+def with_header(image: AnnotatedImage) -> AnnotatedImage:
+    """The image with the header of its file, or with the fault of that; without for an address."""
+    if image.header or image.fault or url_scheme(image.image):
+        return image
+    if not os.path.isfile(image.image):  # noqa: PTH113 - Path raises for long names
+        return replace(image, fault=NO_FILE)
     try:
-        return whole_header(item)
+        return replace(image, header=whole_header(Item(0, image.id, image.id, image.image)))
     except ImageError as problem:
-        counts.absent.add(image.id, problem.fault)
-        return None
+        return replace(image, fault=problem.fault)
 
 
-def fitted(
-    image: AnnotatedImage, header: ImageHeader | None, frame: Frame | None, counts: ImportCounts
-) -> AnnotatedImage:
+def fitted(image: AnnotatedImage, frame: Frame | None, counts: ImportCounts) -> AnnotatedImage:
     """The image with its upright size, and its boxes in that; those left out are counted."""
+    header = image.header
     width, height = (image.width, image.height) if header is None else header.size
     left_out = set(image.left_out)
 

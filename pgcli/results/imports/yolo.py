@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from pgcli.errors import UsageError
-from pgcli.foreign_text import decode_text
+from pgcli.foreign_text import LFS_HINT, LFS_MESSAGE, decode_text, is_lfs_pointer
 from pgcli.inputs.paths import display_path
 from pgcli.inputs.readers import IMAGE_ENDINGS
 from pgcli.records import Fault
@@ -119,11 +119,7 @@ def read_data_file(file: Path, settings: ImportSettings) -> DataFile:
             return DataFile(settings.labels)
         raise UsageError(f"{file} has neither data.yaml nor classes.txt", hint=hint)
     try:
-        with open_regular(names_file) as opened:
-            data = opened.read(MAX_NAMES_BYTES + 1)
-        if len(data) > MAX_NAMES_BYTES:
-            raise InvalidValue("it is too large")
-        content = decode_text(data)
+        content = read_text(names_file, MAX_NAMES_BYTES)
         if names_file.suffix == ".txt":
             document: Mapping[str, Any] = {"names": [n for n in content.splitlines() if n.strip()]}
         else:
@@ -138,6 +134,19 @@ def read_data_file(file: Path, settings: ImportSettings) -> DataFile:
         prompt = document.get("prompt")
         prompt = text(prompt, "prompt") if prompt and not settings.labels else None
         return DataFile(names, keypoint_numbers(document.get("kpt_shape")), prompt)
+
+
+def read_text(file: Path, max_bytes: int, root: str | None = None) -> str:
+    """The text of a file, which has to be in the root. Raises OSError, ValueError, InvalidValue,
+    and UsageError for a pointer of Git LFS.
+    """
+    with open_regular(file, root) as opened:
+        data = opened.read(max_bytes + 1)
+    if is_lfs_pointer(data):
+        raise UsageError(f"{file} {LFS_MESSAGE}", hint=LFS_HINT)
+    if len(data) > max_bytes:
+        raise InvalidValue("it is too large")
+    return decode_text(data)
 
 
 def yaml_mapping(content: str) -> Mapping[str, Any]:
@@ -206,11 +215,8 @@ class LabelFolder:
         """The lines of a file that are not empty, by number, as words. Raises InvalidValue."""
         if not os.path.lexists(self.folder / name):
             return
-        with open_regular(self.folder / name, os.path.realpath(self.folder)) as opened:
-            data = opened.read(MAX_BYTES + 1)
-        if len(data) > MAX_BYTES:
-            raise InvalidValue("it is too large")
-        for place, line in enumerate(decode_text(data).splitlines(), start=1):
+        content = read_text(self.folder / name, MAX_BYTES, os.path.realpath(self.folder))
+        for place, line in enumerate(content.splitlines(), start=1):
             if words := line.split():
                 yield place, words
 
