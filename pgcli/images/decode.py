@@ -21,6 +21,7 @@ from pgcli.images.formats import OpenedImage, identify_image, open_image
 from pgcli.images.image_spec import MAX_RESIZED, ImageLimits, ImageSpec, Size
 from pgcli.images.pixels import (
     exif_orientation,
+    has_unused_alpha,
     is_rotated,
     resize_draft,
     to_8bit,
@@ -130,8 +131,9 @@ def load_thumbnail(
 def stored_and_upright(
     data: bytes, limits: ImageLimits
 ) -> tuple[ImageFile.ImageFile, Image.Image] | None:
-    """An image as stored and with its EXIF orientation applied, both in the stored pixel format.
+    """An image as stored and with its EXIF orientation applied.
 
+    Both have the stored pixel format, except TIFFs that Pillow cannot write with the same meaning.
     None for an image that is stored upright. Raises ImageError, and nothing else.
     """
     with wrap_image_errors(data=data):
@@ -140,7 +142,9 @@ def stored_and_upright(
         image = open_image(data, limits).image
         image.load()  # which applies the orientation of TIFF
         if isinstance(image, TiffFile):
-            return image, to_8bit(image) if image.greys else image.copy()
+            pixels = to_8bit(image)
+            is_lossy = image.greys or image.mode == "La" or has_unused_alpha(image)
+            return image, pixels if is_lossy else image.copy()
         return image, exif_transpose(image)
 
 

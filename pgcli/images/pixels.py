@@ -52,7 +52,7 @@ def to_8bit(image: Image.Image) -> Image.Image:
         tiff.check_values()
     if image.mode.startswith("I") or image.mode == "F" or (tiff and tiff.greys):
         return _tile_by_tile(image, "L", _to_greys(image))
-    if image.mode == "RGBA" and _has_unused_alpha(image):
+    if has_unused_alpha(image):
         return image.convert("RGB")
     if image.has_transparency_data:
         return _tile_by_tile(image, "RGB", _on_white)
@@ -61,10 +61,10 @@ def to_8bit(image: Image.Image) -> Image.Image:
     return image if image.mode == "L" else to_rgb(image)
 
 
-def _has_unused_alpha(image: Image.Image) -> bool:
+def has_unused_alpha(image: Image.Image) -> bool:
     """Whether the alpha of a format that need not mean it is 0 everywhere."""
     is_unsure = image.format == "BMP" or (isinstance(image, TiffFile) and image.has_unstated_alpha)
-    return is_unsure and image.getchannel("A").getextrema() == (0, 0)
+    return is_unsure and image.mode == "RGBA" and image.getchannel("A").getextrema() == (0, 0)
 
 
 def _on_white(image: Image.Image) -> Image.Image:

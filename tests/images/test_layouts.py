@@ -441,6 +441,29 @@ def test_turned_copy_of_white_is_zero_has_the_same_pixels(kind):
     assert abs(loaded(turned) - loaded(data)).max() <= 1
 
 
+@pytest.mark.parametrize("alpha", [0, 128])
+@pytest.mark.parametrize("extra", [(), (0,), (1,), (2,)])
+@pytest.mark.parametrize("samples", [2, 4])
+def test_turned_copy_of_a_tiff_with_alpha_has_the_same_pixels(samples, extra, alpha):
+    if samples == 2 and not extra:
+        pytest.skip("two greys")
+    pixels = values(0, 127, np.uint8, samples)
+    pixels[..., -1] = alpha
+    tags = {"t262": (2 if samples == 4 else 1,), "t277": (samples,), "t274": (6,)}
+    tags |= {"t338": extra} if extra else {}
+    data = by_hand(pixels.tobytes(), t258=(8,) * samples, **tags)
+    turned = upright_file(data)
+    assert turned is not None
+    assert np.array_equal(loaded(turned), loaded(data))
+
+
+def test_no_turned_copy_of_colours_that_are_refused():
+    pixels = values(0, 4095, np.uint16, 3)
+    tags = {"t258": (16, 16, 16), "t262": (2,), "t277": (3,), "t274": (6,)}
+    with pytest.raises(ImageError, match="values all fit in 12 bits"):
+        upright_file(by_hand(pixels.tobytes(), **tags))
+
+
 def bmp(pixels: np.ndarray, header: int, masks: tuple[int, ...], compression: int = 3) -> bytes:
     """A BMP of pixels with 2 or 4 bytes, as stored."""
     height, width = pixels.shape[:2]
