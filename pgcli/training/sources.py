@@ -38,7 +38,15 @@ from pgcli.stores.files import NotRegularFileError, open_regular
 from pgcli.tasks.question import ask, normalize
 from pgcli.tasks.templates import render, template_columns
 from pgcli.training.rows import RowErrors, Target, TrainingRows
-from pgcli.training.true_boxes import UnusableRow, upright_example, upright_header
+from pgcli.training.true_boxes import (
+    DrawnRow,
+    UnusableRow,
+    has_answers,
+    image_header,
+    needs_header,
+    settled_rows,
+    upright_example,
+)
 from pgcli.wording import note
 
 #: The columns of result files that say why an image has no answer.
@@ -100,27 +108,35 @@ class RowReader:
         TooManyErrors.
         """
         errors = errors or RowErrors(ErrorBudget(max_share=1.0))
+        unusable: list[int] = []
         for name in sources:
             items, target_of = self._open(name, options)
+            drawn: dict[int, DrawnRow] = {}  # by their places in the rows
             for item in track(items):
                 if is_error_row(item):
                     rows.left_out["with_error"] += 1
                     continue
-                fault, target = item.fault, None
-                try:
-                    target = None if fault else target_of(item)
-                except (UnusableRow, ImageError) as problem:
-                    fault = Fault("invalid_row", str(problem))
-                errors.add((item.id, item.image, str(item.index)), item, fault)
-                if fault is not None:
-                    rows.faults.append(f"{item.id}: {fault.message}")
-                elif target is None:
-                    rows.left_out["without_target"] += 1
-                else:
+                target = self._attempt(item, partial(target_of, item), rows, errors)
+                if isinstance(target, DrawnRow):
+                    drawn[len(rows)] = target
+                    rows.add(item, Target(""))
+                elif target is not None:
                     rows.add(item, target)
+            frames, notes = settled_rows([*drawn.values()])
+            for (place, row), frame in zip(drawn.items(), frames, strict=True):
+                target = self._attempt(row.item, partial(row.target, frame), rows, errors)
+                if isinstance(target, Target):
+                    text, prompt, truth = target
+                    rows[place] = replace(rows[place], target=text, prompt=prompt, truth=truth)
+                else:
+                    unusable.append(place)
+            for text in notes:
+                self.on_event(Message(f"{display_name(name)}: {text}"))
             if isinstance(items, Inventory) and (items.has_columns or UNDERSCORE in items.ignored):
                 for verb, what in items.notes:
                     self.on_event(Message(f"{display_name(name)}: {verb} {what}"))
+        for place in reversed(unusable):
+            del rows[place]
         errors.budget.check_share(errors.tally)
         if not rows:
             for name in sources:
@@ -135,9 +151,31 @@ class RowReader:
             )
         return rows
 
+    def _attempt(
+        self,
+        item: Item,
+        find: Callable[[], Target | DrawnRow | None],
+        rows: TrainingRows,
+        errors: RowErrors,
+    ) -> Target | DrawnRow | None:
+        """What is learned of an item; None, counted, for a row without that or with a fault."""
+        fault, target = item.fault, None
+        try:
+            target = None if fault else find()
+        except (UnusableRow, ImageError) as problem:
+            fault = Fault("invalid_row", str(problem))
+        if isinstance(target, DrawnRow):
+            return target
+        errors.add((item.id, item.image, str(item.index)), item, fault)
+        if fault is not None:
+            rows.faults.append(f"{item.id}: {fault.message}")
+        elif target is None:
+            rows.left_out["without_target"] += 1
+        return target
+
     def _open(
         self, name: str, options: ReadOptions
-    ) -> tuple[Iterable[Item], Callable[[Item], Target | None]]:
+    ) -> tuple[Iterable[Item], Callable[[Item], Target | DrawnRow | None]]:
         """The items of a source, and what finds the target of each. Raises UsageError."""
         if self.has_folders:
             source = Inventory.scan([name], replace(options, repeats_ids=True))
@@ -191,7 +229,9 @@ class RowReader:
             )
         return Target(label_of_folder(source, item.id, f", {hint}"))
 
-    def _target_of(self, columns: ExampleColumns, item: Item, *, has_blanks: bool) -> Target | None:
+    def _target_of(
+        self, columns: ExampleColumns, item: Item, *, has_blanks: bool
+    ) -> Target | DrawnRow | None:
         """The prompt and the answer, or the label; None without. Raises UnusableRow, UsageError."""
         fields = without_blanks(item.fields) if has_blanks else item.fields
         try:
@@ -203,8 +243,21 @@ class RowReader:
             text = answers[0].strip() if answers else ""
             return Target(text) if text else None
         prompt = self._prompt(item, example)
+        finish = partial(self._finished, replace(item, data=None), prompt, fields)
         if self.columns.answer is None and example.boxes is not None:
-            example = upright_example(item, example, fields)
+            if needs_header(example, fields):
+                header = image_header(item, fields)
+                if header.orientation != 1:
+                    return DrawnRow(replace(item, data=None), fields, example, header, finish)
+                example = upright_example(example, fields, header)
+            elif not has_answers(example):
+                example = replace(example, answers=("",))
+        return finish(example)
+
+    def _finished(
+        self, item: Item, prompt: str | None, fields: Mapping[str, Any], example: Example
+    ) -> Target | None:
+        """What is learned of an example with upright boxes; None without a prompt or an answer."""
         answers = self._answers(item, example, fields)
         if prompt is None or not answers:
             return None
@@ -229,7 +282,7 @@ class RowReader:
         prompt = normalize(text)
         if item.region is None:
             return prompt
-        width, height = upright_header(item, item.fields).size
+        width, height = image_header(item, item.fields).size
         values = location_values(item.region, width, height)
         if values is None:
             raise UnusableRow("The region is not in its image.")

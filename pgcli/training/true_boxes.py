@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from pgcli.examples import Example, parsed
@@ -14,36 +14,83 @@ from pgcli.parsing import detection_text, has_locations
 from pgcli.records import Box, Item
 from pgcli.results.frames import (
     OUTSIDE_PIXELS,
-    TURNED,
     Drawing,
+    Frame,
     SizesDifferError,
+    frame_notes,
+    settled_frames,
     turned_box,
     whole_header,
 )
+from pgcli.training.rows import Target
 
 
 class UnusableRow(Exception):
     """A row that cannot be trained on, with the reason."""
 
 
-def upright_example(item: Item, example: Example, fields: Mapping[str, Any]) -> Example:
-    """The example with boxes of the upright image, also in its answers; where it has none, the
-    boxes are the answer, which have to be in their image. Raises ImageError and UnusableRow.
+@dataclass(frozen=True, slots=True)
+class DrawnRow:
+    """A row with boxes, on an image that EXIF turns: the rows of its source show which pixels they
+    were drawn on. `finish` makes what is learned of the example, once its boxes are upright.
+    """
+
+    item: Item
+    fields: Mapping[str, Any]
+    example: Example
+    header: ImageHeader
+    finish: Callable[[Example], Target | None]
+
+    def target(self, frame: Frame | None) -> Target | None:
+        """What is learned, with boxes that were drawn in this frame. Raises UnusableRow."""
+        header = self.header if frame is Frame.STORED else self.header._replace(orientation=1)
+        return self.finish(upright_example(self.example, self.fields, header))
+
+
+def settled_rows(rows: Sequence[DrawnRow]) -> tuple[list[Frame | None], list[str]]:
+    """The frame of each row of a source, and what is said of those that were not drawn upright.
+
+    Raises UsageError where some boxes are those of stored images and others of upright ones.
+    """
+    drawings: dict[
+        tuple[str, tuple[int, int] | None], Drawing
+    ] = {}  # rows of an image have a box each in tables
+    keys = [(row.item.id, row_size(row.fields)) for row in rows]
+    for key, row in zip(keys, rows, strict=True):
+        boxes = [(box.xmin, box.ymin, box.xmax, box.ymax) for box in row.example.boxes or ()]
+        known = drawings.setdefault(key, Drawing(row.item.id, key[1], [], row.header))
+        drawings[key] = replace(known, boxes=[*known.boxes, *boxes])
+    by_key = dict(zip(drawings, settled_frames([*drawings.values()]), strict=True))
+    is_shown = {Frame.STORED, Frame.SWAPPED}.intersection(by_key.values())
+    notes = frame_notes([id_ for id_, _ in by_key], [*by_key.values()]) if is_shown else ()
+    return [by_key[key] for key in keys], [*notes]
+
+
+def needs_header(example: Example, fields: Mapping[str, Any]) -> bool:
+    """Whether the answer of an example depends on the size or the orientation of its image."""
+    has_locations_too = any(map(has_locations, example.answers)) and row_size(fields) is not None
+    return bool(example.boxes) and (has_locations_too or not has_answers(example))
+
+
+def has_answers(example: Example) -> bool:
+    """Whether a row has an answer that is a text."""
+    return any(map(str.strip, example.answers))
+
+
+def upright_example(example: Example, fields: Mapping[str, Any], header: ImageHeader) -> Example:
+    """The example with boxes turned as the header says, also in its answers; where it has none, the
+    boxes are the answer, which have to be in their image. Raises UnusableRow.
     """
     boxes, answers = example.boxes or (), example.answers
-    has_answers = any(map(str.strip, answers))
-    if not boxes or (has_answers and not (row_size(fields) and any(map(has_locations, answers)))):
-        return replace(example, answers=answers if has_answers else ("",))
     masks = parsed(fields.get("masks"))
     masks = masks if isinstance(masks, list) else []
-    header = upright_header(item, fields, boxes)
     if header.orientation != 1:
         boxes = tuple(turned_box(box, header) for box in boxes)
         if any(mask and mask.get("codes") for mask in masks):
             raise UnusableRow("The codes of its masks are those of the image as it is stored.")
         text = box_text(boxes, masks, header.size)
         answers = tuple(text if has_locations(answer) else answer for answer in answers)
-    if not has_answers:
+    if not has_answers(example):
         answers = (box_text(boxes, masks, header.size),)
     return replace(example, boxes=boxes, answers=answers)
 
@@ -70,11 +117,10 @@ def box_text(boxes: Sequence[Box], masks: Sequence[Any], size: tuple[int, int]) 
     return detection_text([asdict(box) for box in boxes], masks, width=width, height=height)
 
 
-def upright_header(item: Item, fields: Mapping[str, Any], boxes: Sequence[Box] = ()) -> ImageHeader:
-    """The size of the upright image, and the orientation that the boxes have to be turned by.
+def image_header(item: Item, fields: Mapping[str, Any]) -> ImageHeader:
+    """The header of an item's image, whose size has to be that of its row, upright or stored.
 
-    A row's `width` and `height` have to be those of the upright image or, for boxes drawn on it, of
-    the stored one. They are taken as they are for an image at an address. Raises ImageError and
+    The size of a row is taken as it is for an image at an address. Raises ImageError and
     UnusableRow.
     """
     stated = row_size(fields)
@@ -83,11 +129,10 @@ def upright_header(item: Item, fields: Mapping[str, Any], boxes: Sequence[Box] =
             raise UnusableRow("It has pixels, and no width and height of its image.")
         return ImageHeader("", Size(*stated))
     header = whole_header(item)
-    corners = [(box.xmin, box.ymin, box.xmax, box.ymax) for box in boxes]
     try:
-        frame = Drawing(item.id, stated, corners, header).frame()
+        Drawing(item.id, stated, (), header).frame()
     except SizesDifferError as problem:
         raise UnusableRow(
             f"Its width and height are {problem.stated}, and its image has {problem.actual}."
         ) from problem
-    return header if frame in TURNED else header._replace(orientation=1)
+    return header
