@@ -82,6 +82,25 @@ def test_questions_are_asked_about_images_of_their_sizes():
     assert asked[0].item.region == pytest.approx((0, 0, 64 * 512 / 1023, 48))
 
 
+def test_answers_have_room_for_the_boxes_of_all_rows_of_a_question():
+    """Each box is a row here, as in tables, and the model gives them in one answer."""
+    limits = []
+
+    class Engine:
+        tokenizer = SimpleNamespace(encode_answer=str.split)
+        model = SimpleNamespace(config=SimpleNamespace(max_answer_tokens=999))
+
+        def ask(self, images, question, sampling):
+            limits.append(question.max_new_tokens)
+            return []
+
+    objects = [f"<loc{place:04}> " * 4 + "star" for place in range(0, 1000, 100)]
+    for texts in (objects, [" ; ".join(objects)]):
+        truths = TrueAnswers.of([row("a", "detect star", text) for text in texts])
+        list(truths.ask(Engine(), []))
+    assert limits[0] == limits[1] > 10 * 5
+
+
 def test_rows_of_a_question_are_several_true_answers():
     rows = [row("a", "what is it?", text) for text in ("a star", "star")]
     truths = TrueAnswers.of([*rows, row("b", "what is it?", "cross")])

@@ -14,6 +14,7 @@ from pgcli.evaluation.joined_row import JoinedRow
 from pgcli.evaluation.metrics import metrics_of, task_of_prompt
 from pgcli.evaluation.truth import Truths, truth_of
 from pgcli.examples import Example
+from pgcli.parsing import SEPARATOR, has_locations
 from pgcli.records import Answer, DecodedImage, Task
 from pgcli.regions import region_of, split_locations
 from pgcli.rows import RowSchema
@@ -102,7 +103,7 @@ class TrueAnswers:
             answer_length(text, engine.tokenizer)
             for key, texts in self.texts.items()
             if task_of(key) == task
-            for text in texts
+            for text in (*texts, all_boxes(texts))
         )
         limit = min(MAX_NEW_TOKENS[task], LENGTH_FACTOR * longest + LENGTH_MARGIN)
         return min(max(longest, limit), engine.model.config.max_answer_tokens)
@@ -116,6 +117,11 @@ def key_of(row: TrainingRow) -> Key:
 def task_of(key: Key) -> Task:
     """The task of a question, by its prompt."""
     return task_of_prompt(key[1])
+
+
+def all_boxes(texts: Iterable[str]) -> str:
+    """The answer with the boxes of all rows of a question, each once."""
+    return f" {SEPARATOR} ".join(dict.fromkeys(filter(has_locations, texts)))
 
 
 def answer_length(text: str, tokenizer: Tokenizer) -> int:
