@@ -15,6 +15,7 @@ from pgcli.images.image_spec import Size
 from pgcli.output.reader import Row
 from pgcli.records import Rle
 from pgcli.results.frames import (
+    OUTSIDE_PIXELS,
     Drawing,
     Frame,
     frame_notes,
@@ -24,6 +25,7 @@ from pgcli.results.frames import (
     whole_header,
 )
 from pgcli.results.images import ImageLocator, ImageRef
+from pgcli.wording import count
 
 
 def upright_truths(
@@ -36,10 +38,10 @@ def upright_truths(
     """The truths, with boxes and masks of the upright images that the rows of `output` are about.
 
     An image is read only if the truth states its sides swapped, or if the truth is known to have
-    boxes of stored images. What was turned is noted in `truths`. Raises UsageError for a truth of
+    boxes of stored images, also of images whose size it does not state. What was turned is noted in `truths`. Raises UsageError for a truth of
     another size.
     """
-    keys = [key for key in by_key if key in rows and by_key[key].size and by_key[key].has_regions]
+    keys = [key for key in by_key if key in rows and by_key[key].has_regions]
     images = [TrueImage(key[0], by_key[key], rows[key], output, locator) for key in keys]
     frames = settled(images, truths)
     if Frame.STORED in frames:  # which shows those that EXIF turns without a change of their size
@@ -47,6 +49,10 @@ def upright_truths(
             image.read()
         frames = settled(images, truths)
     truths.remarks |= dict.fromkeys(frame_notes([key[0] for key in keys], frames))
+    outside = [image.id for image in images if image.is_left]
+    if outside:
+        text = f"{count(len(outside), 'image')} with true boxes outside of it (first: {outside[0]})"
+        truths.remarks[f"{text}: the truth states no size to compare"] = None
     read = zip(keys, images, frames, strict=True)
     return {**by_key, **{key: image.turned(frame) for key, image, frame in read}}
 
@@ -60,7 +66,7 @@ class TrueImage:
     """The image of a row, and the truth about it, which states a size."""
 
     def __init__(self, id_: str, truth: RowTruth, row: Row, output: Path, locator: ImageLocator):
-        self._id, self._truth, self._row = id_, truth, row
+        self.id, self._truth, self._row = id_, truth, row
         self._output, self._locator = output, locator
         size = Size(*(image_size(row) or (0, 0)))
         self._header = ImageHeader("", size)
@@ -78,7 +84,15 @@ class TrueImage:
             (box.xmin, box.ymin, box.xmax, box.ymax)
             for box in (*(self._truth.boxes or ()), *self._truth.crowds)
         ]
-        return Drawing(self._id, self._truth.size, boxes, self._header)
+        return Drawing(self.id, self._truth.size, boxes, self._header)
+
+    @property
+    def is_left(self) -> bool:
+        """Whether boxes of a truth without a size leave the image, whose rows have one."""
+        if self._truth.size or self._header.orientation != 1:
+            return False
+        limits = [side + OUTSIDE_PIXELS for side in self._header.size]
+        return any(box[2] > limits[0] or box[3] > limits[1] for box in self.drawing.boxes)
 
     def read(self) -> str:
         """Read the orientation of the image, if it is still there; return what prevents it."""
@@ -99,7 +113,7 @@ class TrueImage:
         truth, header = self._truth, self._header
         if frame is Frame.SWAPPED and any(truth.masks or ()):
             raise UsageError(
-                f"{self._id}: its sides are swapped, which distorts its polygons",
+                f"{self.id}: its sides are swapped, which distorts its polygons",
                 hint="export the project as JSON, and use `pgcli import --from labelstudio`",
             )
         if frame is not Frame.STORED:

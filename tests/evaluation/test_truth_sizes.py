@@ -99,6 +99,27 @@ def test_flipped_images_follow_the_others_of_the_truth(cli, orientation):
     assert ap(cli, coco(("a.png", STORED), ("flipped.png", STORED))) == pytest.approx(1.0)
 
 
+def test_images_without_a_size_follow_the_others_of_the_truth(cli):
+    for name in ("a.png", "b.png"):
+        photograph(name, 6)
+    answered(("a.png", TURNED[6], UPRIGHT), ("b.png", TURNED[6], UPRIGHT))
+    assert ap(cli, coco(("a.png", STORED), ("b.png", None))) == pytest.approx(1.0)
+    left, top, width, height = SIDES
+    box = {"label": "cat", "xmin": left, "ymin": top, "xmax": left + width, "ymax": top + height}
+    lines = [{"id": name, "boxes": [box]} for name in ("a.png", "b.png")]
+    sizes = {"width": STORED[0], "height": STORED[1]}
+    assert ap(cli, write("truth.jsonl", [lines[0] | sizes, lines[1]])) == pytest.approx(1.0)
+
+
+def test_boxes_outside_of_their_image_are_said_where_no_size_is_stated(cli):
+    answered(("a.png", TURNED[6], UPRIGHT), ("b.png", TURNED[6], UPRIGHT))
+    boxes = [plain([50, 4, 62, 14]), plain([8, 4, 28, 14])]
+    write("truth.jsonl", [{"id": f"{n}.png", "boxes": [box]} for n, box in zip("ab", boxes)])  # noqa: B905
+    code, _, err = cli("eval rows.jsonl --truth truth.jsonl")
+    assert code == 0
+    assert "1 image with true boxes outside of it (first: a.png): the truth states no size" in err
+
+
 def test_truth_of_another_size_is_refused_by_name(cli):
     Image.new("RGB", (320, 240)).save("a.png")
     answered(("a.png", [8, 4, 28, 14], (320, 240)))
