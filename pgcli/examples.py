@@ -66,18 +66,22 @@ class ExampleColumns:
     @property
     def known(self) -> tuple[str, ...]:
         """The other columns that are read."""
-        prompts = PROMPT_COLUMNS if self.prompt is None else ()
-        answers = ANSWER_COLUMNS if self.answer is None else ()
+        prompts = self._candidates(self.prompt, PROMPT_COLUMNS)
+        answers = self._candidates(self.answer, ANSWER_COLUMNS)
         names = (*prompts, *answers, *BOX_COLUMNS, LABEL)
         return tuple(dict.fromkeys(name for name in names if name not in self.named))
+
+    def _candidates(self, named: str | None, known: Sequence[str]) -> tuple[str, ...]:
+        """The column that a command names, or else the known ones that are not read otherwise."""
+        if named is not None:
+            return (named,) if named else ()
+        return tuple(name for name in known if name not in self.named)
 
     def read(self, row: Mapping[str, Any], where: str) -> Example:
         """What a row says. Raises UsageError, which says `where`, for what is not a box or mask."""
         boxes = read_boxes(row, where)
-        prompts = PROMPT_COLUMNS if self.prompt is None else self.named[: bool(self.prompt)]
-        answers: Sequence[str] = ANSWER_COLUMNS
-        if self.answer is not None:
-            answers = (self.answer,) if self.answer else ()
+        prompts = self._candidates(self.prompt, PROMPT_COLUMNS)
+        answers = self._candidates(self.answer, ANSWER_COLUMNS)
         if boxes is not None and row.get("boxes") is None and self.answer is None:
             answers = tuple(name for name in answers if name != LABEL)  # it is that of the box
         texts = {name: str(row[name]) for name in prompts if is_text(row.get(name))}
@@ -96,7 +100,11 @@ class ExampleColumns:
             read_answers(self._named(answered[0], row[answered[0]])) if answered else (),
             boxes,
             masks,
-            tuple(tuple(names) for names in (asked, [*answered[:1], *others]) if names),
+            tuple(
+                tuple(names)
+                for names, named in ((asked, self.prompt), ([*answered[:1], *others], self.answer))
+                if names and named is None
+            ),
         )
 
     def _named(self, column: str, value: Any) -> Any:

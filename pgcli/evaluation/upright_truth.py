@@ -38,8 +38,8 @@ def upright_truths(
     """The truths, with boxes and masks of the upright images that the rows of `output` are about.
 
     An image is read only if the truth states its sides swapped, or if the truth is known to have
-    boxes of stored images, also of images whose size it does not state. What was turned is noted in `truths`. Raises UsageError for a truth of
-    another size.
+    boxes of stored images, also where it states no size. What was turned is noted in `truths`.
+    Raises UsageError for a truth of another size.
     """
     keys = [key for key in by_key if key in rows and by_key[key].has_regions]
     images = [TrueImage(key[0], by_key[key], rows[key], output, locator) for key in keys]

@@ -15,7 +15,6 @@ from typing import Any
 from pgcli.checkpoints.find import Checkpoint, find, find_local
 from pgcli.checkpoints.save import merge_adapter
 from pgcli.errors import INCOMPLETE, NoInputError, OutputInUse
-from pgcli.examples import note_of_choices
 from pgcli.output.reader import state_folder
 from pgcli.run.progress.events import (
     FactTable,
@@ -179,9 +178,6 @@ def read_learning_rows(options: TrainOptions, store: RowStore, on_event: OnEvent
     if options.task is None and not any(row.target for row in rows):
         on_event(Message("all answers are empty: the model learns to say nothing"))
     held_out = TrainingRows(store) if options.eval is None else read([options.eval])
-    if note := note_of_choices(reader.choices):
-        hint = "--answer-column and --prompt-column name the columns that are read"
-        on_event(Message(note, hint=hint))
     track = partial(tracked, on_event=on_event, task="comparing images", unit="images")
     if options.eval is not None:
         check_apart(rows, held_out, track=track)

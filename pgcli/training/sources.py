@@ -17,6 +17,7 @@ from pgcli.examples import (
     classes_of,
     is_text,
     label_of_folder,
+    note_of_choices,
     without_blanks,
 )
 from pgcli.foreign_text import LFS_MESSAGE, decode_text, is_lfs_pointer
@@ -111,6 +112,7 @@ class RowReader:
         unusable: list[int] = []
         for name in sources:
             items, target_of = self._open(name, options)
+            self.choices.clear()
             drawn: dict[int, DrawnRow] = {}  # by their places in the rows
             for item in track(items):
                 if is_error_row(item):
@@ -132,6 +134,9 @@ class RowReader:
                     unusable.append(place)
             for text in notes:
                 self.on_event(Message(f"{display_name(name)}: {text}"))
+            if text := note_of_choices(self.choices):
+                hint = "--answer-column and --prompt-column name the columns that are read"
+                self.on_event(Message(f"{display_name(name)}: {text}", hint=hint))
             if isinstance(items, Inventory) and (items.has_columns or UNDERSCORE in items.ignored):
                 for verb, what in items.notes:
                     self.on_event(Message(f"{display_name(name)}: {verb} {what}"))
@@ -144,8 +149,14 @@ class RowReader:
                     head = read_head(InputFile(parse_path(name), name))
                     if foreign := foreign_manifest(name, head):
                         raise foreign
+            names = ", ".join(sources)
+            if rows.faults and not rows.left_out["without_target"]:
+                raise NoInputError(
+                    f"no row of {names} can be used, such as {rows.faults[0]}",
+                    hint="correct the rows or their images",
+                )
             raise NoInputError(
-                f"no row of {', '.join(sources)} has an image with {self.missing}"
+                f"no row of {names} has an image with {self.missing}"
                 + (f"; {rows.faults[0]}" if rows.faults else ""),
                 hint=self.hint,
             )

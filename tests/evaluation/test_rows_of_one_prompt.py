@@ -244,6 +244,11 @@ def test_columns_that_are_read_before_others_are_reported(cli):
     truth = write("truth.jsonl", known[2:])
     _, _, err = cli("eval", rows, "--truth", truth, "--metric", "exact")
     assert "'prefix' is read, not 'prompt' (1 row)" in err
+    pope = [{"id": "a", "text": "which?", "label": "red"}]
+    rows = write("rows.jsonl", [{**answers(("a", "red"))[0], "prompt": "which?"}])
+    truth = write("pope.jsonl", pope)
+    code, out, err = cli("eval", rows, "--truth", truth, "--prompt-column", "text")
+    assert (code, "1.0000" in out, "is read" in err) == (0, True, False)
 
 
 def test_masks_that_are_not_one_for_each_box_are_refused(cli):

@@ -102,7 +102,9 @@ def test_rows_of_big_vision_and_maestro_are_read(store):
     assert found.left_out == {"without_target": 1}
     again = answers(store, rows)
     assert again.digest == found.digest
-    assert again.digest != answers(store, rows, prompt_column="suffix").digest
+    assert (
+        again.digest != answers(store, rows, prompt_column="suffix", answer_column="suffix").digest
+    )
 
 
 def test_empty_answer_is_one_but_a_blank_cell_of_csv_is_not(store):

@@ -65,6 +65,22 @@ def test_run_without_a_readable_image_is_refused(run, capsys, kind):
     assert not Path("out.pgcli").exists()
 
 
+def test_rows_that_cannot_be_used_have_their_reason_and_no_other_hint(run, capsys):
+    box = {"label": "star", "xmin": 5, "ymin": 5, "xmax": 500, "ymax": 9}
+    for row, reason in (
+        (rows("../a.png")[0], "The path leads outside the folder"),
+        ({"image": "good.png", "prefix": "detect star", "boxes": [box]}, "is not in its image"),
+    ):
+        assert run(f"{write('rows.jsonl', row)} {FIXED} --dry-run") == 4
+        err = capsys.readouterr().err
+        assert f"no row of rows.jsonl can be used, such as {row['image']}: " in err
+        assert reason in err
+        assert "--prompt" not in err
+    mixed = [rows("../a.png")[0], {"image": "good.png", "question": "what?"}]
+    assert run(f"{write('rows.jsonl', *mixed)} {FIXED} --dry-run") == 4
+    assert "has an image with a prompt and an answer" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("task", ["classify", "contrastive"])
 def test_run_of_other_tasks_without_a_readable_image_is_refused(run, capsys, task):
     assert run(f"{damaged('text')} --task {task} {NEW}") == 4

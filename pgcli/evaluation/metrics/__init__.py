@@ -39,7 +39,7 @@ METRICS: Mapping[str, str] = {
 }
 HINTS = {
     "answers": "--answer-column NAME names the column of the answer",
-    "boxes": "'boxes' is a list of {label, xmin, ymin, xmax, ymax} in pixels",
+    "boxes": "'boxes' is a list of {label, xmin, ymin, xmax, ymax} in pixels, and [] for none",
     "masks": "'masks' is a list of masks, one for each of 'boxes'",
 }
 #: Tasks by the first word of their prompts.
@@ -65,7 +65,7 @@ def measures(metric: str, rows: Sequence[JoinedRow], texts: str | None = None) -
             columns = ", ".join(row.truth.columns) or "none"
             raise UsageError(
                 f"--metric {metric} needs {needs}, and the truth has none for {row.id!r}",
-                hint=f"its columns are: {columns}; {HINTS[needs]}",
+                hint=f"its columns with a value are: {columns}; {HINTS[needs]}",
             )
     own: list[Measure] = measure(rows, texts) if metric == "retrieval" else measure(rows)
     return own
