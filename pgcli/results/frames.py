@@ -167,10 +167,9 @@ def settled_frames(drawings: Sequence[Drawing], *, swaps_sides: bool = False) ->
 def frame_notes(names: Sequence[str], frames: Sequence[Frame | None]) -> Iterator[str]:
     """What is said of the images of these names that EXIF turns."""
     for frame, text in (
-        (Frame.STORED, "annotated as stored, and turned upright as EXIF turns them"),
-        (Frame.SWAPPED, "with swapped sides in the file, whose boxes are of the upright image"),
-        (Frame.UNKNOWN, "turned by EXIF, whose boxes are taken as of the upright image: "
-         "their sizes do not show whether they are"),
+        (Frame.STORED, "annotated as stored: boxes are turned upright, as EXIF says"),
+        (Frame.SWAPPED, "with swapped sides in the file: boxes are taken as upright"),
+        (Frame.UNKNOWN, "turned by EXIF: boxes are taken as upright, as sizes do not show it"),
     ):  # fmt: skip
         matches = [name for name, match in zip(names, frames, strict=True) if match is frame]
         if matches:

@@ -66,7 +66,10 @@ def test_truth_of_the_stored_size_is_turned(cli, orientation):
     photograph("a.png", orientation)
     answered(("a.png", TURNED[orientation], UPRIGHT))
     code, _, err = cli("eval", "rows.jsonl", "--truth", coco(("a.png", STORED)))
-    assert (code, "coco.json: 1 image annotated as stored, and turned upright" in err) == (0, True)
+    assert (code, "coco.json: 1 image annotated as stored: boxes are turned upright" in err) == (
+        0,
+        True,
+    )
     assert ap(cli, "coco.json") == pytest.approx(1.0)
     sized = {"width": STORED[0], "height": STORED[1]}
     for size in (sized, {}):  # a mask states a size as well

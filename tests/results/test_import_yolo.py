@@ -114,6 +114,18 @@ def test_files_of_macos_and_windows_and_names_are_no_labels(tmp_path):
     assert settings.counts.missing.count == 0
 
 
+@pytest.mark.parametrize(
+    "name", ["dataset.yaml", "classes.txt", "labels/classes.txt", "obj.names", "elsewhere.yml"]
+)
+def test_files_of_other_tools_name_the_classes(tmp_path, name):
+    read(tmp_path, a="0 0.5 0.5 0.25 0.25")
+    (tmp_path / "data.yaml").unlink()
+    content = "names: [owl, bat]" if "ml" in name else "owl\nbat\n"
+    (tmp_path / name).write_text(content)
+    file = tmp_path / name if name == "elsewhere.yml" else tmp_path
+    assert yolo.read(file, ImportSettings(tmp_path)).labels == ["owl", "bat"]
+
+
 @pytest.mark.parametrize("name", ["data.yaml", "labels/a.txt"])
 def test_pointers_of_git_lfs_are_named(tmp_path, name):
     read(tmp_path, a="0 0.5 0.5 0.25 0.25")

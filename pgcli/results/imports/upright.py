@@ -88,7 +88,7 @@ def fitted(image: AnnotatedImage, frame: Frame | None, counts: ImportCounts) -> 
             place = box.place or image.id
             turned = box
             if header is not None and frame is Frame.STORED:
-                turned = turned_box(box, header, counts)
+                turned = upright_box(box, header, counts)
             if frame is Frame.SWAPPED and box.mask is not None:
                 counts.leave_out("polygons of images with swapped sides", place)
                 left_out.add(box.label)
@@ -115,7 +115,7 @@ def fitted(image: AnnotatedImage, frame: Frame | None, counts: ImportCounts) -> 
     )
 
 
-def turned_box(box: TrueBox, header: ImageHeader, counts: ImportCounts) -> TrueBox:
+def upright_box(box: TrueBox, header: ImageHeader, counts: ImportCounts) -> TrueBox:
     """A box of the stored image in the upright one, with its mask if that is of the stored size."""
     mask = box.mask
     if mask is not None and mask.size != header.stored_size[::-1]:

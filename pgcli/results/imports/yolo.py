@@ -33,6 +33,8 @@ from pgcli.stores.files import open_regular
 MAX_BYTES, MAX_NAMES_BYTES = 16 * 2**20, 2**20  # of a file of labels, and of data.yaml
 NO_IMAGE = Fault("missing", "There is no image of this file of labels.")
 CLASSES = "classes.txt"
+#: What names the classes: files of Ultralytics, FiftyOne, Label Studio, labelImg and Darknet.
+NAME_FILES = ("data.yaml", "dataset.yaml", CLASSES, f"labels/{CLASSES}", "obj.names")
 APPLE_DOUBLE = "._"  # begins the names of files that macOS writes beside others
 TOLERANCE = 0.01  # by which a fraction may exceed 0 and 1; that of Ultralytics
 
@@ -107,20 +109,20 @@ def replace_images(name: str, *new: str) -> PurePosixPath:
 
 
 def read_data_file(file: Path, settings: ImportSettings) -> DataFile:
-    """What the data.yaml or classes.txt says, with the labels of the settings if there are any.
+    """What the file of the classes says, with the labels of the settings if there are any.
 
     Raises UsageError.
     """
-    candidates = [file] if file.is_file() else [file / "data.yaml", file / CLASSES]
+    candidates = [file] if file.is_file() else [file / name for name in NAME_FILES]
     names_file = next((path for path in candidates if path.is_file()), None)
     hint = "--labels A,B or --labels FILE names the classes"
     if names_file is None:
         if settings.labels:
             return DataFile(settings.labels)
-        raise UsageError(f"{file} has neither data.yaml nor classes.txt", hint=hint)
+        raise UsageError(f"{file} has none of {', '.join(NAME_FILES)}", hint=hint)
     try:
         content = read_text(names_file, MAX_NAMES_BYTES)
-        if names_file.suffix == ".txt":
+        if names_file.suffix in (".txt", ".names"):
             document: Mapping[str, Any] = {"names": [n for n in content.splitlines() if n.strip()]}
         else:
             document = yaml_mapping(content)
