@@ -6,6 +6,7 @@ import hashlib
 import warnings
 from contextlib import suppress
 from dataclasses import replace
+from math import prod
 from pathlib import Path, PurePosixPath
 
 import torch
@@ -33,11 +34,11 @@ def fingerprint_of(folder: Path) -> str:
     digest = hashlib.sha256()
     for name, tensor in sorted(find_tensors(folder, NAMES).items()):
         check_dtype(tensor)
-        count = min(SAMPLED_VALUES, torch.Size(tensor.shape).numel())
-        if name == HEAD or not count:
+        size = prod(tensor.shape)
+        if name == HEAD or not size:
             continue
-        width = tensor.nbytes // torch.Size(tensor.shape).numel()
-        values = read_tensor(replace(tensor, shape=(count,), nbytes=count * width))
+        count = min(SAMPLED_VALUES, size)
+        values = read_tensor(replace(tensor, shape=(count,), nbytes=count * tensor.nbytes // size))
         digest.update(name.encode() + values.bfloat16().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()[:FINGERPRINT_LENGTH]
 
@@ -57,14 +58,14 @@ def warn_of_another_base(adapter: Checkpoint, model: Checkpoint) -> None:
     if expected is not None:
         if expected != fingerprint_of(model.folder):
             warnings.warn(
-                f"the adapter {adapter.name} was trained on {base or 'another model'}, and the "
-                f"weights of {model.name} are others: answers may make no sense",
+                f"adapter {adapter.name} was trained on {base or 'another model'}, but "
+                f"{model.name} has different weights; answers may be wrong",
                 stacklevel=1,
             )
     elif PurePosixPath(base).name not in ("", PurePosixPath(model.name).name):
         warnings.warn(
-            f"the adapter {adapter.name} was trained on {base}, which is not on this machine: "
-            f"whether {model.name} has the same weights is not known",
+            f"adapter {adapter.name} was trained on {base}, which is not on this machine, so pgcli "
+            f"cannot check that {model.name} has the same weights",
             stacklevel=1,
         )
 

@@ -130,9 +130,9 @@ class _Settings:
         if isinstance(size, dict) and size.keys() == {*SIDES}:
             stated = f"{brief(size['height'])} x {brief(size['width'])}"
         raise InvalidCheckpoint(
-            f"{self.name}: {key} is {stated}, and the model's resolution is {side} x {side}",
-            hint="the file is of another checkpoint: replace it by the model's own; without it, "
-            f"images are prepared as usual for its kind, at {side} x {side}",
+            f"{self.name}: {key} is {stated}, but the model's resolution is {side} x {side}",
+            hint="the file belongs to another checkpoint: replace it with the model's own, or "
+            f"delete it to use the defaults of this kind of model at {side} x {side}",
         )
 
 

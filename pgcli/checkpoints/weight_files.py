@@ -59,8 +59,8 @@ def _warn_of_stale_index(folder: Path) -> None:
         if set(weight_map(folder / INDEX).values()) == {SINGLE}:
             return
     warnings.warn(
-        f"{folder}: {SINGLE} is read, as transformers does; {INDEX}, which names other files, is "
-        "ignored",
+        f"{folder}: reading {SINGLE}, as transformers does; ignoring {INDEX}, which names other "
+        "files",
         stacklevel=1,
     )
 

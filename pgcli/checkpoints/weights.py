@@ -175,7 +175,8 @@ def find_tensors(folder: Path, names: TensorNames) -> dict[str, TensorInfo]:
             name = names.canonical(plain)
             if name in tensors:
                 raise InvalidCheckpoint(
-                    f"{tensor.name} is stored twice, also as {tensors[name].name}"
+                    f"{tensor.name} is stored twice: also as {tensors[name].name} in "
+                    f"{tensors[name].file.name}"
                 )
             tensors[name] = tensor
     if (folder / INDEX).exists() and not (folder / SINGLE).exists():

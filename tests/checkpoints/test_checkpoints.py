@@ -242,7 +242,7 @@ class TestFiles:
         folder = write()
         save_file({NORM: stored[NORM] + 1}, folder / "model-00001-of-00001.safetensors")
         self.index(folder, shards)
-        with pytest.warns(UserWarning, match="model.safetensors is read, as transf") as caught:
+        with pytest.warns(UserWarning, match="reading model.safetensors, as transf") as caught:
             assert_same(loaded(folder), loaded(tiny))
         assert len(caught) == 1
         reference = transformers.PaliGemmaForConditionalGeneration.from_pretrained(
@@ -663,7 +663,7 @@ class TestPreprocessing:
         configure("preprocessor_config.json", size=size)
         message = refusal()
         assert f"preprocessor_config.json: size is {shown}" in message
-        assert message.endswith("and the model's resolution is 56 x 56")
+        assert message.endswith("but the model's resolution is 56 x 56")
 
     @pytest.mark.parametrize("value", [7, "x", []])
     def test_an_invalid_image_processor_section_is_refused(self, write, configure, refusal, value):
