@@ -226,6 +226,16 @@ def as_number(value: Any) -> float | None:
     return None
 
 
+def stated_size(row: Mapping[str, Any]) -> tuple[int, int] | None:
+    """The `width` and `height` that a row states for its image; None where it does not.
+
+    Tables have them as texts too, and as `64.0` beside blank cells; 0 and less are not known.
+    """
+    sides = [as_number(row.get(name)) for name in ("width", "height")]
+    width, height = (round(side or 0) for side in sides)
+    return (width, height) if width > 0 and height > 0 else None
+
+
 def read_masks(value: Any, where: str) -> tuple[Rle | None, ...] | None:
     """The masks of a row, of result files or in COCO's form; None without. Raises UsageError."""
     value = parsed(value)

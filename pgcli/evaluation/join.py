@@ -13,8 +13,9 @@ from pgcli.box_filter import box_of
 from pgcli.errors import NoInputError, UsageError
 from pgcli.evaluation.joined_row import JoinedRow, RowTruth
 from pgcli.evaluation.metrics import task_of_prompt
-from pgcli.evaluation.truth import Key, Truths, image_size, merged
+from pgcli.evaluation.truth import Key, Truths, merged
 from pgcli.evaluation.upright_truth import upright_truths
+from pgcli.examples import stated_size
 from pgcli.output.reader import Row, read_results
 from pgcli.parsing import boxes as parse_boxes
 from pgcli.parsing import has_locations, text_spans
@@ -54,7 +55,7 @@ def join(name: str, truths: Truths, locator: ImageLocator | None = None) -> Join
     by_prompt = truths.has_prompts and have_prompts
     by_key = truths.by_key if by_prompt else by_id(truths.by_key, have_prompts=have_prompts)
     keys = [(str(row["id"]), str(row["prompt"]) if by_prompt else None) for row in rows]
-    sized = {key: row for key, row in zip(keys, rows, strict=True) if image_size(row)}
+    sized = {key: row for key, row in zip(keys, rows, strict=True) if stated_size(row)}
     by_key = upright_truths(by_key, sized, path, truths, locator or ImageLocator())
     joined = [joined_row(row, key, by_key.get(key)) for key, row in zip(keys, rows, strict=True)]
     surplus = sum(row.truth is None for row in joined)
@@ -235,7 +236,7 @@ def with_boxes(truth: RowTruth, task: str, row: Row, id_: str) -> RowTruth:
     if not texts:
         is_empty = task in BOX_TASKS and truth.boxes is None and says_boxes(truth)
         return replace(truth, boxes=()) if is_empty else truth
-    size = image_size(row)
+    size = stated_size(row)
     if size is None and row.get("boxes") and task in BOX_TASKS:
         raise UsageError(
             f"the true boxes of {id_!r} are location tokens, and its row has no width and height",

@@ -8,9 +8,9 @@ from typing import Any
 
 from pgcli.errors import UsageError
 from pgcli.evaluation.joined_row import RowTruth
-from pgcli.evaluation.truth import TruthColumns, Truths, group_values, image_size, truth_of
+from pgcli.evaluation.truth import TruthColumns, Truths, group_values, truth_of
 from pgcli.evaluation.truth_documents import add_document
-from pgcli.examples import ExampleColumns, classes_of, label_of_folder, without_blanks
+from pgcli.examples import ExampleColumns, classes_of, label_of_folder, stated_size, without_blanks
 from pgcli.inputs import Inventory, ReadOptions
 from pgcli.inputs.listing import locate_source, usage_errors
 from pgcli.inputs.options import REGION
@@ -124,7 +124,7 @@ def add_row(
     if example.prompt is not None:
         size = row.get("width"), row.get("height")
         prompt = prompt_with_region(normalize(example.prompt), row.get(REGION), *size)
-    truths.add((id_, prompt), truth_of(example, group_values(row), image_size(row)))
+    truths.add((id_, prompt), truth_of(example, group_values(row), stated_size(row)))
 
 
 def table_rows(file: InputFile, truths: Truths) -> Iterator[ManifestRow]:

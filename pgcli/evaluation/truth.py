@@ -9,7 +9,7 @@ from typing import Any
 
 from pgcli.errors import UsageError
 from pgcli.evaluation.joined_row import RowTruth
-from pgcli.examples import Example, as_number, note_of_choices
+from pgcli.examples import Example, note_of_choices
 from pgcli.records import Box
 from pgcli.wording import count
 
@@ -101,13 +101,6 @@ def truth_of(
         box_texts=texts,
         size=stated if example.boxes or example.masks else None,
     )
-
-
-def image_size(row: Mapping[str, Any]) -> tuple[int, int] | None:
-    """The width and the height of the image of a row; None where it does not say them."""
-    sides = [as_number(row.get(name)) for name in ("width", "height")]
-    width, height = (int(side or 0) for side in sides)
-    return (width, height) if width > 0 and height > 0 else None
 
 
 def merged(first: RowTruth, second: RowTruth) -> RowTruth:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from pgcli.errors import UsageError
 from pgcli.evaluation.joined_row import RowTruth
-from pgcli.evaluation.truth import Key, Truths, image_size
+from pgcli.evaluation.truth import Key, Truths
+from pgcli.examples import stated_size
 from pgcli.images.errors import ImageError
 from pgcli.images.formats import ImageHeader
 from pgcli.images.image_spec import Size
@@ -68,7 +69,7 @@ class TrueImage:
     def __init__(self, id_: str, truth: RowTruth, row: Row, output: Path, locator: ImageLocator):
         self.id, self._truth, self._row = id_, truth, row
         self._output, self._locator = output, locator
-        size = Size(*(image_size(row) or (0, 0)))
+        size = Size(*(stated_size(row) or (0, 0)))
         self._header = ImageHeader("", size)
         if truth.size != size and truth.size == size[::-1] and (problem := self.read()):
             raise UsageError(

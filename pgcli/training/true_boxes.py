@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from pgcli.examples import Example, parsed
+from pgcli.examples import Example, parsed, stated_size
 from pgcli.images import ImageHeader, Size
 from pgcli.inputs.paths import url_scheme
 from pgcli.parsing import detection_text, has_locations
@@ -55,7 +54,7 @@ def settled_rows(rows: Sequence[DrawnRow]) -> tuple[list[Frame | None], list[str
     drawings: dict[
         tuple[str, tuple[int, int] | None], Drawing
     ] = {}  # rows of an image have a box each in tables
-    keys = [(row.item.id, row_size(row.fields)) for row in rows]
+    keys = [(row.item.id, stated_size(row.fields)) for row in rows]
     for key, row in zip(keys, rows, strict=True):
         boxes = [(box.xmin, box.ymin, box.xmax, box.ymax) for box in row.example.boxes or ()]
         known = drawings.setdefault(key, Drawing(row.item.id, key[1], [], row.header))
@@ -68,7 +67,7 @@ def settled_rows(rows: Sequence[DrawnRow]) -> tuple[list[Frame | None], list[str
 
 def needs_header(example: Example, fields: Mapping[str, Any]) -> bool:
     """Whether the answer of an example depends on the size or the orientation of its image."""
-    has_locations_too = any(map(has_locations, example.answers)) and row_size(fields) is not None
+    has_locations_too = any(map(has_locations, example.answers)) and stated_size(fields) is not None
     return bool(example.boxes) and (has_locations_too or not has_answers(example))
 
 
@@ -95,13 +94,6 @@ def upright_example(example: Example, fields: Mapping[str, Any], header: ImageHe
     return replace(example, boxes=boxes, answers=answers)
 
 
-def row_size(fields: Mapping[str, Any]) -> tuple[int, int] | None:
-    """The `width` and `height` of a row; None without."""
-    with suppress(TypeError, ValueError):
-        return int(fields.get("width") or ""), int(fields.get("height") or "")
-    return None
-
-
 def box_text(boxes: Sequence[Box], masks: Sequence[Any], size: tuple[int, int]) -> str:
     """The answer that has the boxes. Raises UnusableRow for one that is not in its image."""
     width, height = size
@@ -123,7 +115,7 @@ def image_header(item: Item, fields: Mapping[str, Any]) -> ImageHeader:
     The size of a row is taken as it is for an image at an address. Raises ImageError and
     UnusableRow.
     """
-    stated = row_size(fields)
+    stated = stated_size(fields)
     if item.data is None and item.path is not None and url_scheme(item.path):
         if stated is None:
             raise UnusableRow("It has pixels, and no width and height of its image.")

@@ -64,6 +64,24 @@ def first_box(number: int = 0) -> list[float]:
     return corners(read_rows("truth.jsonl")[number]["boxes"][0])
 
 
+@pytest.mark.parametrize("side", [str, "{}.0".format, lambda side: side + 0.2])
+def test_sizes_are_numbers_in_texts_too_and_rounded(cli, side):
+    photograph("a.png", 6)
+    document(("a.png", [side(each) for each in STORED]))
+    code, err = imported(cli)
+    assert (code, first_box()) == (0, TURNED[6])
+    assert "1 image annotated as stored" in err
+
+
+@pytest.mark.parametrize("size", [(32.5, 24.5), ("32", "24")])
+def test_other_sizes_are_refused_however_they_are_written(cli, size):
+    photograph("a.png", 6)
+    document(("a.png", size))
+    code, err = imported(cli)
+    assert code == 2
+    assert "a.png: 32 x 24 is stated, and the image has 48 x 64 (64 x 48 as stored)" in err
+
+
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_boxes_and_masks_are_turned_as_pixels_are(orientation):
     photograph("a.png", orientation)

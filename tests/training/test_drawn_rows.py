@@ -67,6 +67,12 @@ def test_flipped_photographs_follow_the_others_of_their_source(read, orientation
     assert said == ""
 
 
+@pytest.mark.parametrize("side", [str, "{}.0".format])
+def test_sizes_of_tables_are_texts(read, side):
+    sized = row("a.png") | {"width": side(STORED[0]), "height": side(STORED[1])}
+    assert read(sized)[0][0].target == tokens(TURNED[6], UPRIGHT)
+
+
 def test_rows_without_a_size_follow_the_others_of_their_source(read):
     photograph("b.png", 6)
     found, said = read(row("a.png"), row("b.png", None))

@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from pgcli.examples import stated_size
 from pgcli.foreign_text import without_marks
 from pgcli.printable import encodable
 from pgcli.records import Fault, Rle
@@ -30,10 +31,10 @@ from pgcli.results.imports.shapes import (
     Size,
     bounds,
     fill,
+    image_size,
     mask_bounds,
     points,
     rotated_bounds,
-    stated_size,
 )
 from pgcli.results.imports.truth import (
     AnnotatedImage,
@@ -170,7 +171,9 @@ def read_image(
     path = name if settings.as_given else locate(name, settings)
     if path is None:
         return None
-    stated = stated_size(image.get("width"), image.get("height")) or mask_size(own[key])
+    stated = stated_size(image) or mask_size(own[key])
+    if stated is not None:
+        image_size(*stated, name)
     size = stated
     if stated is None and not settings.as_given:
         size = upright_size(name, path, settings)
@@ -277,7 +280,7 @@ def mask_size(annotations: Sequence[tuple[int, Entry]]) -> Size | None:
         mask = annotation.get("segmentation")
         sides = mask.get("size") if isinstance(mask, dict) else None
         if isinstance(sides, list) and len(sides) == 2:
-            return stated_size(sides[1], sides[0])
+            return stated_size({"width": sides[1], "height": sides[0]})
     return None
 
 
@@ -428,8 +431,7 @@ def run_lengths(encoding: Entry) -> Rle:
     """A mask in one of COCO's encodings. Raises InvalidValue and ValueError."""
     counts = encoding.get("counts")
     height, width = (whole_number(side, "size") for side in array(encoding.get("size"), "size"))
-    if stated_size(width, height) is None:
-        raise InvalidValue("size is not that of an image")
+    image_size(width, height, "size")
     if isinstance(counts, str):
         return Rle((height, width), counts)
     runs = [whole_number(run, "counts") for run in array(counts, "counts")]

@@ -19,14 +19,6 @@ MAX_CROSSINGS = 20_000_000  # of a region's polygons with the columns of its ima
 Size = tuple[int, int]  # width, height
 
 
-def stated_size(width: object, height: object) -> Size | None:
-    """Both as the sides of an image; None if they are none, as tools write 0 for an unknown one."""
-    try:
-        return image_size(width, height, "")
-    except InvalidValue:
-        return None
-
-
 def image_size(width: object, height: object, what: str) -> Size:
     """Both as the sides of an image that is not too large. Raises InvalidValue."""
     size = whole_number(width, f"{what}: width"), whole_number(height, f"{what}: height")

@@ -7,13 +7,19 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
 from pgcli.errors import UsageError
-from pgcli.examples import Example, ExampleColumns, classes_of, note_of_choices, without_blanks
+from pgcli.examples import (
+    Example,
+    ExampleColumns,
+    classes_of,
+    note_of_choices,
+    stated_size,
+    without_blanks,
+)
 from pgcli.images.errors import ImageError
 from pgcli.inputs import Inventory, ReadOptions
 from pgcli.inputs.paths import url_scheme
@@ -124,14 +130,6 @@ def image_path(item: Item, file: Path, settings: ImportSettings) -> str | None:
         settings.counts.missing.add(item.id, item.fault)
         return None
     return locate(item.image, settings)
-
-
-def stated_size(fields: Mapping[str, Any]) -> tuple[int, int] | None:
-    """The width and height of a row; None where it does not have both."""
-    with suppress(TypeError, ValueError):
-        size = int(fields.get("width") or 0), int(fields.get("height") or 0)
-        return size if min(size) > 0 else None
-    return None
 
 
 def row_boxes(example: Example, task: object, size: tuple[int, int]) -> tuple[TrueBox, ...] | None:
