@@ -56,8 +56,11 @@ def with_locations(prompt: str, values: Sequence[int]) -> str:
 
 def prompt_with_region(prompt: str, region: Any, width: Any, height: Any) -> str:
     """The prompt as result rows show it, of a manifest's row with these values: followed by the
-    location tokens of the region if that is in an image of the size; else unchanged.
+    location tokens of the region if that is in an image of the size; else unchanged, as is one
+    that ends with those of a region.
     """
+    if split_locations(prompt)[1]:
+        return prompt
     try:
         values = location_values(parse_region(region), int(width), int(height))
     except (TypeError, ValueError, OverflowError):

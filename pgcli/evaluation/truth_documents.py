@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,11 @@ from pgcli.examples import read_answers
 from pgcli.inputs.foreign_manifests import foreign_manifest, read_head
 from pgcli.inputs.readers import InputFile
 from pgcli.records import Box
+from pgcli.regions import prompt_with_region
 from pgcli.results.imports import coco
 from pgcli.results.imports.json_values import InvalidValue, read_document, value_errors
 from pgcli.results.imports.rows import TruthRows
-from pgcli.results.imports.truth import AnnotatedImage, ImportSettings, TrueBox
+from pgcli.results.imports.truth import AnnotatedImage, ImportCounts, ImportSettings, TrueBox
 from pgcli.wording import with_notes
 
 HINT = "--truth takes COCO's 'images' and 'annotations', and 'annotations' or 'data' of VQA"
@@ -45,13 +45,10 @@ def add_coco(document: Mapping[str, Any], truths: Truths) -> None:
     settings = ImportSettings(Path(), as_given=True)
     annotations = coco.read_images(document, settings)
     for image in annotations.images:
-        add_image(image, truths, has_boxes=bool(annotations.labels))
+        add_image(image, truths, settings.counts, has_boxes=bool(annotations.labels))
     known = "boxes" if annotations.labels else "answers"
     truths.columns |= dict.fromkeys(("id", known))
     truths.swaps_sides = annotations.swaps_sides
-    for image in annotations.images:
-        for _ in filter(attrgetter("region"), image.texts):
-            settings.counts.leave_out("texts of regions", image.id)
     left_out = with_notes("", TruthRows(annotations, Path()).notes(settings.counts))
     if left_out:
         truths.remarks[left_out.removeprefix("; ")] = None
@@ -88,8 +85,13 @@ def add_questions(records: Sequence[Any], truths: Truths) -> None:
         truths.columns |= dict.fromkeys(record)
 
 
-def add_image(image: AnnotatedImage, truths: Truths, *, has_boxes: bool) -> None:
-    """Add the boxes and the texts of an image, whose name is its id."""
+def add_image(
+    image: AnnotatedImage, truths: Truths, counts: ImportCounts, *, has_boxes: bool
+) -> None:
+    """Add the boxes and the texts of an image, whose name is its id.
+
+    Texts of regions are left out where no prompt is stated, of which the region would be a part.
+    """
     if has_boxes and (image.boxes or not image.left_out):
         areas = tuple(
             (box.xmax - box.xmin) * (box.ymax - box.ymin) if box.area is None else box.area
@@ -105,10 +107,14 @@ def add_image(image: AnnotatedImage, truths: Truths, *, has_boxes: bool) -> None
         )
         truths.add((image.id, None), truth)
     for text in image.texts:
-        if text.region is not None:
+        prompt, size = text.prompt, (image.width, image.height)
+        if prompt is not None:
+            prompt = prompt_with_region(prompt, text.region, *size)
+            truths.has_prompts = True
+        elif text.region is not None:
+            counts.leave_out("texts of regions", image.id)
             continue
-        truths.has_prompts |= text.prompt is not None
-        truths.add((image.id, text.prompt), RowTruth((text.text,)))
+        truths.add((image.id, prompt), RowTruth((text.text,)))
 
 
 def plain_box(box: TrueBox) -> Box:

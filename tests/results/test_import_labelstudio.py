@@ -327,6 +327,23 @@ def test_captions_of_coco_have_the_region_in_their_prompt(cli):
     assert cli("export", "truth.jsonl", "--to", "coco", "-o", "coco.json")[0] == 0
     (annotation,) = json.loads(Path("coco.json").read_text())["annotations"]
     assert annotation["prompt"] == "caption en <loc0256><loc0256><loc0512><loc0767>"
+    assert annotation["region"] == [16, 12, 48, 24]
+    assert cli("import", "coco.json", "--from", "coco", "-o", "again.jsonl")[0] == 0
+    assert cli("diff", "truth.jsonl", "again.jsonl")[0] == 0
+    assert read_rows("again.jsonl")[0]["region"] == [16, 12, 48, 24]
+
+
+def test_coco_captions_of_regions_are_the_truth_of_answers_about_them(cli):
+    place = {"x": 25, "y": 25, "width": 50, "height": 25}
+    imported(cli, [region("textarea", place | {"text": ["TOTAL"]})])
+    assert cli("export", "truth.jsonl", "--to", "coco", "-o", "coco.json")[0] == 0
+    row = read_rows("truth.jsonl")[0] | {
+        "prompt": "caption en <loc0256><loc0256><loc0512><loc0767>"
+    }
+    Path("rows.jsonl").write_text(json.dumps(row) + "\n")
+    for truth in ("coco.json", "rows.jsonl"):
+        code, out, err = cli("eval", "rows.jsonl", "--truth", truth, "--metric", "exact")
+        assert (code, out.split()[:2]) == (0, ["exact", "1.0000"]), err
 
 
 def test_import_export_import_is_equal(cli):

@@ -69,11 +69,14 @@ def captions_beside_boxes(entry: ExportEntry) -> dict[str, Any]:
     if not texts:
         return {}
     captions = [
-        {"caption": row["answer"] or "", "prompt": row["prompt"]}
-        | ({"region": row["region"]} if row.get("region") else {})
-        for row in texts
+        {"caption": row["answer"] or "", "prompt": row["prompt"]} | region_key(row) for row in texts
     ]
     return {"captions": captions} | ({"has_boxes": False} if len(texts) == len(entry.rows) else {})
+
+
+def region_key(row: Row) -> dict[str, Any]:
+    """The region of a row, under the key that `pgcli import` reads; empty without one."""
+    return {REGION: row[REGION]} if row.get(REGION) else {}
 
 
 def document(rows: Sequence[Row]) -> dict[str, Any]:
@@ -105,7 +108,7 @@ def image_annotations(entry: ExportEntry, export: Export) -> Iterator[dict[str, 
         ids = {"id": counts.captions, "image_id": entry.number}
         size = row["width"], row["height"]
         prompt = prompt_with_region(row["prompt"], row.get(REGION), *size)
-        yield ids | {"caption": row["answer"] or "", "prompt": prompt}
+        yield ids | {"caption": row["answer"] or "", "prompt": prompt} | region_key(row)
 
 
 def instance(box: ExportBox, entry: ExportEntry, export: Export) -> dict[str, Any]:

@@ -10,8 +10,10 @@ from urllib.parse import unquote, urlsplit
 
 from pgcli.examples import stated_size
 from pgcli.foreign_text import without_marks
+from pgcli.inputs.options import REGION
 from pgcli.printable import encodable
 from pgcli.records import Fault, Rle
+from pgcli.regions import split_locations
 from pgcli.results.frames import Corners
 from pgcli.results.imports.json_values import (
     InvalidValue,
@@ -246,12 +248,9 @@ def searched_labels(
 def own_texts(image: Entry) -> list[TrueText]:
     """The texts that an export of pgcli has in the image, beside the boxes of its annotations."""
     captions = image.get("captions")
-    texts = []
-    for caption in captions if isinstance(captions, list) else ():
-        if isinstance(caption, dict) and (text := read_caption(caption)) is not None:
-            corners = corners_of(caption.get("region"))
-            texts.append(text if corners is None else replace(text, region=corners))
-    return texts
+    listed = captions if isinstance(captions, list) else ()
+    texts = (read_caption(caption) for caption in listed if isinstance(caption, dict))
+    return [text for text in texts if text is not None]
 
 
 def corners_of(value: object) -> Corners | None:
@@ -290,17 +289,18 @@ def has_region(annotation: Entry) -> bool:
 
 
 def read_caption(annotation: Entry) -> TrueText | None:
-    """A caption, with the prompt that an export of pgcli has; None without one.
+    """A caption, with the prompt and the region that an export of pgcli has; None without one.
 
-    One that is blank says nothing of the image if the annotation has a region.
+    One that is blank says nothing of the image if the annotation has a box or a mask.
     """
     caption, prompt = annotation.get("caption"), annotation.get("prompt")
     if not isinstance(caption, str) or (not caption.strip() and has_region(annotation)):
         return None
-    return TrueText(
-        encodable(without_marks(caption).strip()),
-        encodable(prompt) if isinstance(prompt, str) else None,
-    )
+    prompt, region = encodable(prompt) if isinstance(prompt, str) else None, None
+    if (corners := corners_of(annotation.get(REGION))) is not None:
+        # which the prompt has as location tokens, too
+        prompt, region = prompt and split_locations(prompt)[0], corners
+    return TrueText(encodable(without_marks(caption).strip()), prompt, region)
 
 
 def read_box(
