@@ -16,7 +16,7 @@ const isPromptShown = () => prompts.length > 1 && !isGroupedByImage() && !hasSec
 const hasSizes = isByQuery && data.rows.some((row) => row.width && row.height);
 
 /** The size of an image that was found, and whether it is the largest of its near-duplicates. */
-const sizeText = (row) => (hasSizes && row.width ? `${row.width} \u00d7 ${row.height}${row.largest === true ? ", the largest" : ""}` : "");
+const sizeText = (row) => (hasSizes && row.width ? `${row.largest === true ? "largest, " : ""}${row.width} \u00d7 ${row.height}` : "");
 
 /** Whether the rows are about one image without boxes, which is then shown once above all answers. */
 const hasOneImage = (rows) => rows.every((row) => row.$image === rows[0].$image && !row.boxes);
