@@ -3,17 +3,19 @@
 import datetime
 import math
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pgcli.errors import UsageError
-from pgcli.records import Item
+from pgcli.records import Fault, Item
 from pgcli.tasks import (
     ask,
     caption,
     detect,
+    embed,
     ocr,
     segment,
     template_columns,
@@ -152,9 +154,22 @@ def test_unknown_column_is_refused_with_the_existing_ones():
     assert "colour, shape" in refused.value.hint
 
 
+@pytest.mark.parametrize("text", ["", "  ", "\n", "\u00a0"])
+def test_empty_prompt_is_an_error_of_its_item(text):
+    own, filled = Item(0, "a", "a", prompts=(text,)), Item(1, "b", "b", fields={"txt": text})
+    expected = Fault("no_prompt", "The prompt is empty.")
+    asked = [(own, ask(None)), (filled, ask(["{txt}"])), (filled, ask(["x", "{txt}"]))]
+    for item, question in asked:
+        assert [found.fault for found in with_prompts([item], question)] == [expected]
+    missing = Fault("missing", "")
+    assert next(with_prompts([replace(own, fault=missing)], ask(None))).fault == missing
+    images = with_prompts([Item(0, "a", "a")], embed())
+    assert [item.fault for item in images] == [None]
+
+
 def test_without_prompts_each_item_has_its_own():
-    items = [Item(0, "a", "a", prompts=(" what {x}? \n",)), Item(1, "b", "b", prompts=("",))]
-    assert [item.prompts for item in with_prompts(items, ask(None))] == [("what {x}?",), ("",)]
+    items = [Item(0, "a", "a", prompts=(" what {x}? \n",)), Item(1, "b", "b", prompts=("y",))]
+    assert [item.prompts for item in with_prompts(items, ask(None))] == [("what {x}?",), ("y",)]
     assert template_columns(ask(None)) == ()
 
 

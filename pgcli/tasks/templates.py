@@ -10,11 +10,12 @@ from decimal import Decimal
 from typing import Any
 
 from pgcli.errors import UsageError
-from pgcli.records import Item
+from pgcli.records import Fault, Item
 from pgcli.tasks.embedding import AnyQuestion
-from pgcli.tasks.question import normalize
+from pgcli.tasks.question import Question, normalize
 
 BRACES = re.compile(r"\{\{|\}\}|\{([^{}]+)\}")
+_EMPTY = Fault("no_prompt", "The prompt is empty.")
 
 
 def template_columns(question: AnyQuestion) -> tuple[str, ...]:
@@ -36,8 +37,8 @@ def rows_per_image(question: AnyQuestion) -> int | None:
 def with_prompts(items: Iterable[Item], question: AnyQuestion) -> Iterator[Item]:
     """The items with their prompts as the model gets them, their choices and regions.
 
-    Equal prompts of one item are asked once. Raises UsageError for an item without a column that
-    its prompt names, and for an item without a prompt.
+    Equal prompts of one item are asked once; an empty one is an error of the item. Raises
+    UsageError for an item without a column that its prompt names, and for an item without a prompt.
     """
     for item in items:
         if question.templates is None:
@@ -49,9 +50,12 @@ def with_prompts(items: Iterable[Item], question: AnyQuestion) -> Iterator[Item]
                 f"{item.id} has no prompt",
                 hint="write --prompt TEXT, or name the manifest's column with --prompt-column",
             )
+        prompts = tuple(dict.fromkeys(map(normalize, prompts)))
+        is_empty = isinstance(question, Question) and "" in prompts
         yield replace(
             item,
-            prompts=tuple(dict.fromkeys(map(normalize, prompts))),
+            prompts=prompts,
+            fault=item.fault or (_EMPTY if is_empty else None),
             choices=question.choices or tuple(map(normalize, item.choices)),
             region=question.region or item.region,
         )
