@@ -8,6 +8,7 @@ members is their name without the last ending, so that each image has its own ro
 
 from __future__ import annotations
 
+import re
 import tarfile
 from array import array
 from collections import Counter
@@ -35,6 +36,8 @@ SPLIT = 1
 ALONE = " without an image"
 
 ID = "id"
+#: A hidden folder in a path.
+_HIDDEN = re.compile(r"(?:^|/)\.(?!\.?(?:/|\Z))")
 _OUTSIDE = Fault("path_not_allowed", "The member's name leads outside the archive.")
 _NOT_A_FILE = Fault("not_a_regular_file", "The member is a link or a device, not a file.")
 _TOO_LARGE = Fault("too_large", f"The member is larger than {MAX_IMAGE_BYTES} bytes.")
@@ -90,7 +93,8 @@ class Member:
         endings = self.endings
         if stem and self.is_below(stem):
             endings = endings[len(stem) + 1 :]
-        return endings.lower().encode("utf-8", "replace").decode()
+        endings = endings.lower()
+        return endings if endings.isascii() else endings.encode("utf-8", "replace").decode()
 
     def fault(self) -> Fault | None:
         """Why it cannot be an image, from its header alone."""
@@ -108,9 +112,7 @@ def member_of(number: int, info: tarfile.TarInfo) -> Member | None:
     """The member of a header; None for a folder and for a hidden file."""
     folder, slash, last = info.name.rpartition("/")
     stem, _, endings = last.partition(".")
-    pieces = info.name.split("/")
-    is_hidden = any(piece.startswith(".") and piece not in (".", "..") for piece in pieces)
-    if info.isdir() or is_hidden or not stem:
+    if info.isdir() or not stem or _HIDDEN.search(folder):
         return None
     return Member(number, info, f"{folder}{slash}{stem}", endings)
 
@@ -156,7 +158,8 @@ class SampleReader:
     the bytes of a member while it is the current one. With `has_spans` a row has the place of its
     image, and the bytes are not read; without `images` it has neither.
 
-    `skipped` counts members by ending; `split` counts the rows of groups that were split. Without
+    `skipped` counts members by ending; `split` counts the rows of groups that were split, and
+    `example` is what follows the key in the name of such an image without a number. Without
     `images`, `hashes` are those of the images' names.
     """
 
@@ -168,12 +171,14 @@ class SampleReader:
     images: bool
     skipped: Counter[str] = field(default_factory=Counter)
     split: int = 0
+    example: str = ""
     hashes: array[int] = field(default_factory=lambda: array("q"))
 
     def __post_init__(self) -> None:
-        name = self.image_column.lower()
+        name = self.image_column.lower().removeprefix(".")
         self._chosen = name if f".{name.rpartition('.')[2]}" in IMAGE_ENDINGS else None
         self._json_columns = self.columns - {self.image_column, "txt"}
+        self._text_endings = tuple(f".{column}" for column in self.columns)
 
     def rows(
         self, members: Iterable[Member], *, is_split: bool = False
@@ -243,8 +248,7 @@ class SampleReader:
     def _is_wanted(self, member: Member) -> bool:
         if member.ending == ".json" and self._json_columns:
             return True
-        name = member.column("")
-        return any(name == column or name.endswith(f".{column}") for column in self.columns)
+        return f".{member.column('')}".endswith(self._text_endings)
 
     def _row(self, sample: Sample) -> ManifestRow | None:
         """The row of a sample; None without an image. Counts members that are no part of it."""
@@ -272,6 +276,8 @@ class SampleReader:
             fault = fault or Fault("missing", missing)
         else:
             name = image.info.name
+            if sample.is_split and not image.is_numbered:
+                self.example = self.example or image.endings
             fault = fault or image.fault() or text_fault
             span = (image.info.offset_data, image.info.size) if self.has_spans else None
         if not self.images:
@@ -299,10 +305,11 @@ class SampleReader:
         """
         keys, texts, fault = dict[str, Any](), dict[str, Any](), None
         stem, members = sample.stem, [member for member in sample.members if member.is_text]
-        names = {member.column(stem) for member in members}
+        columns = {member: member.column(stem) for member in members}
+        names = set(columns.values())
         prefix = f"{image.column(stem)}." if image is not None else ""
         for member in sorted(members, key=lambda member: member.is_below(stem)):
-            column = member.column(stem)
+            column = columns[member]
             if (name := column.removeprefix(prefix)) not in names:
                 column = name
             is_wanted = bool(self._json_columns) if column == "json" else column in self.columns

@@ -115,6 +115,8 @@ class TarTable(Table):
                 "a text belongs to the image next to it of the same path and name; `tar "
                 "--sort=name` archives them so"
             )
+            if example := self.samples.example:
+                hint += f"; of several images of a sample, --image-column {example} chooses one"
             raise UsageError(str(problem), hint=f"{problem.hint}; {hint}") from problem
 
     def _repeated(self, hashes: array[int]) -> tuple[int, ...]:
@@ -159,7 +161,7 @@ class BoundedFile:
     """
 
     def __init__(self, file: BinaryIO, raw: BinaryIO):
-        self._file, self._raw = file, raw
+        self._file, self._raw, self._is_unpacked = file, raw, file is not raw
         self.last = b""
 
     def read(self, size: int) -> bytes:
@@ -167,13 +169,14 @@ class BoundedFile:
         if size > MAX_READ_BYTES:
             raise tarfile.ReadError(f"a header of {size:,} bytes")
         self.last = self._file.read(size)
-        self._check_ratio()
+        if self._is_unpacked:
+            self._check_ratio()
         return self.last
 
     def seek(self, position: int, whence: int = 0) -> int:
         """Seek, reading what lies between in a compressed file."""
-        if whence == 0:
-            while position - self._file.tell() > MAX_READ_BYTES and self._file is not self._raw:
+        if whence == 0 and self._is_unpacked:
+            while position - self._file.tell() > MAX_READ_BYTES:
                 self._file.seek(self._file.tell() + MAX_READ_BYTES)
                 self._check_ratio()
         return self._file.seek(position, whence)

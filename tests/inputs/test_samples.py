@@ -118,6 +118,7 @@ def test_members_become_columns_of_the_image_asked_about(names, images, column, 
     [
         (["x.jpg", "x.seg.png", "y.SEG.png", "y.png"], "seg.png", ["x.seg.png", "y.SEG.png"]),
         (["x.jpg", "x.png"], "png", ["x.png"]),
+        (["x.jpg", "x.seg.png"], ".seg.png", ["x.seg.png"]),  # as endings are often written
         (["x.jpg", "x.png"], "photo", ["x.jpg"]),  # names the column, and chooses nothing
         (["f.0.png", "f.0.jpg", "f.1.jpg", "f.1.png"], "png", ["f.0.png", "f.1.png"]),
         (["f.0.png", "f.1.png"], "1.png", ["f.1.png"]),
@@ -256,6 +257,19 @@ def test_members_sorted_by_type_are_the_reason_for_a_missing_column(ending):
         Inventory.scan(["x.tar"], ReadOptions(fields=("n" if ending == "json" else ending,)))
     kind = ending.rpartition(".")[2]
     assert f"2 .{kind} without an image: a text belongs to" in refused.value.hint
+
+
+@pytest.mark.parametrize("names", [("a.left.png", "a.right.png"), ("a.left.v2.jpg", "a.z.jpg")])
+def test_images_that_are_split_are_the_reason_for_a_missing_column(names):
+    name, column = archive(*names, "a.prompt.txt"), "prompt.txt"
+    with pytest.raises(UsageError, match="no column") as refused:
+        Inventory.scan([name], ReadOptions(fields=(column,)))
+    chosen = names[0].removeprefix("a.")
+    assert f"; of several images of a sample, --image-column {chosen} chooses one" in (
+        refused.value.hint
+    )
+    (item,) = items(name, reading=ReadOptions(fields=(column,), image_column=chosen))
+    assert item.fields == {column: "a.prompt.txt 2"}
 
 
 @pytest.mark.parametrize("name", ["x.tar", "x.tar.gz", "x.tgz"])
