@@ -8,14 +8,16 @@ import shlex
 
 from pgcli.errors import ManifestError
 from pgcli.foreign_text import LFS_HINT, LFS_MESSAGE, is_lfs_pointer
+from pgcli.inputs.paths import url_scheme
 from pgcli.inputs.readers import InputFile
 
 HEAD_BYTES = 2**16
 UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-#: The first turn of LLaVA's conversations as a prompt and an answer.
+#: Each turn of LLaVA's conversations as a prompt and an answer; rows of one image have no id.
 LLAVA = (
-    r'{id, image, prefix: (.conversations[0].value | sub("\\s*<image>\\s*"; "")), '
-    "suffix: .conversations[1].value}"
+    "select(.image) | .image as $image | .conversations | range(0; length; 2) as $turn | "
+    r'{image: $image, prefix: (.[$turn].value | sub("\\s*<image>\\s*"; "")), '
+    "suffix: .[$turn + 1].value}"
 )
 _CONVERSATIONS = re.compile(rb'"conversations"\s*:')
 _COCO = re.compile(rb'"(?:images|annotations|categories)"\s*:\s*\[')
@@ -38,9 +40,9 @@ def read_head(file: InputFile) -> bytes:
 def foreign_manifest(name: str, head: bytes, file: str = "") -> ManifestError | None:
     """The error for a file that begins with `head` and is in a form of others; None for another.
 
-    Commands that convert it call it `file`.
+    Commands that convert it call it `file`; without it by its name, if it is no address.
     """
-    file = file or name
+    file = file or local_name(name)
     if is_lfs_pointer(head):
         return ManifestError(f"{name} {LFS_MESSAGE}", hint=LFS_HINT)
     if head.startswith(UTF16):
@@ -79,8 +81,13 @@ def carriage_returns(place: str, name: str) -> ManifestError:
     """The error for a line with carriage returns in it."""
     return ManifestError(
         f"{place}: it has carriage returns in it; the line ends of old Macs (CR) are not read",
-        hint=rf"convert them: tr '\r' '\n' < {shlex.quote(name)} > lines{suffix(name)}",
+        hint=rf"convert them: tr '\r' '\n' < {shlex.quote(local_name(name))} > lines{suffix(name)}",
     )
+
+
+def local_name(name: str) -> str:
+    """What commands of a shell call a file, which are not given addresses."""
+    return "FILE" if url_scheme(name) else name
 
 
 def suffix(name: str) -> str:

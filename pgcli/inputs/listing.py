@@ -195,9 +195,10 @@ class SourceFiles:
             matches = (file_status(self.opened(name), name[fixed:]) for name in names)
             patterns = NameFilter(include=(self.path[fixed:],))
             return MATCHED, without_hidden(matches, patterns, only_folders=True)
-        hint = "check the spelling and the folder"
-        hint += "; folders are separated by /, not by backslashes" if "\\" in name else ""
-        raise UsageError(f"{path if self._base else name} does not exist", hint=hint)
+        raise UsageError(
+            f"{path if self._base else name} does not exist",
+            hint="check the spelling and the folder" + separator_hint(name),
+        )
 
     def _remote_files(self) -> tuple[int, Iterable[WalkedFile]]:
         url, reader = self.name, check_readable(self.name, self._options)
@@ -303,7 +304,7 @@ class SourceFiles:
                 "ending",
                 hint=hint if self.is_url else supported_files_hint(),
             )
-        hint = no_input_hint(self.ignored)
+        hint = no_input_hint(self.ignored) + separator_hint(name)
         if self.is_url:
             kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(self.ignored.items()))
             hint = f"skipped: {kinds}" if kinds else _HINTS["missing"]
@@ -391,6 +392,11 @@ def check_readable(url: str, options: ReadOptions) -> Reader:
             "`hf auth login`; from a web server, download the files",
         )
     return options.url_reader
+
+
+def separator_hint(name: str) -> str:
+    """The end of a hint about a name with backslashes."""
+    return "; folders are separated by /, not by backslashes" if "\\" in name else ""
 
 
 @contextmanager

@@ -148,6 +148,8 @@ def locate_below(
         joined = opened = join_url(folder, path)
         if path.startswith(("/", "../", "file:")) or path == ".." or "\0" in path:
             fault, joined = _OUTSIDE_URL, join_url(folder, text)
+        elif _DRIVE_OR_SHARE.match(path):
+            fault = _WINDOWS_PATH
         elif len(path) > MAX_PATH:
             fault = TOO_LONG
     else:

@@ -10,6 +10,7 @@ import pytest
 
 from pgcli.errors import UsageError
 from pgcli.inputs import Inventory, ReadOptions
+from pgcli.inputs.foreign_manifests import foreign_manifest
 from pgcli.stores.files import read_text
 from tests.inputs.items import items
 
@@ -22,8 +23,11 @@ LLAVA = [
         "conversations": [
             {"from": "human", "value": '<image>\nWhat is "it"?'},
             {"from": "gpt", "value": "a star"},
+            {"from": "human", "value": "Sure?"},
+            {"from": "gpt", "value": "yes"},
         ],
-    }
+    },
+    {"id": "x2", "conversations": [{"from": "human", "value": "Hi"}]},
 ]
 COCO = {"images": [{"id": 1, "file_name": "a.png"}], "annotations": [], "categories": []}
 
@@ -83,8 +87,10 @@ def test_conversions_make_manifests():
     assert converted(refusal("m.jsonl", json.dumps(ROWS, indent=1)).hint) == ROWS
     indented = "\n".join(json.dumps(row, indent=1) for row in ROWS)
     assert converted(refusal("it's.jsonl", indented).hint) == ROWS
-    row = {"id": "x1", "image": "a.png", "prefix": 'What is "it"?', "suffix": "a star"}
-    assert converted(refusal("llava.json", json.dumps(LLAVA)).hint) == [row]
+    row = {"image": "a.png", "prefix": 'What is "it"?', "suffix": "a star"}
+    expected = [row, {"image": "a.png", "prefix": "Sure?", "suffix": "yes"}]
+    assert converted(refusal("llava.json", json.dumps(LLAVA)).hint) == expected
+    assert [item.id for item in items("rows.jsonl")] == ["a.png", "a.png"]
 
 
 def test_conversations_of_llava_are_named():
@@ -94,7 +100,10 @@ def test_conversations_of_llava_are_named():
     asking = ReadOptions(requires_prompts=True)
     refused = refusal("m.jsonl", json.dumps(LLAVA[0]) + "\n", asking)
     assert str(refused) == "m.jsonl has no column 'prompt'"
-    assert "jq -c '{id, image, prefix: " in refused.hint
+    assert "jq -c 'select(.image)" in refused.hint
+    at_address = foreign_manifest("s3://b/it.json", b'[{"conversations": []}]')
+    assert at_address is not None
+    assert at_address.hint.endswith("' FILE > rows.jsonl")
 
 
 ARRAY = "standard input is one JSON array, not a JSON object on each line"

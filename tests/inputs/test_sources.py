@@ -211,9 +211,10 @@ class TestManifests:
                 read_file(path, ImageLimits())
         with pytest.raises(ImageError, match=r"The file does not exist\.$"):
             read_file("d/y.jpg", ImageLimits())
-        with pytest.raises(UsageError) as caught:
-            Inventory.scan(["x\\gone.jpg"])
-        assert "not by backslashes" in caught.value.hint
+        for name, error in (("x\\gone.jpg", UsageError), ("C:\\x\\*.jpg", NoInputError)):
+            with pytest.raises(error) as caught:
+                Inventory.scan([name])
+            assert "not by backslashes" in caught.value.hint
 
     def test_absolute_path_inside_is_allowed(self):
         path = str(Path("d/in.jpg").resolve())
