@@ -5,48 +5,38 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from pgcli.examples import stated_size
-from pgcli.foreign_text import without_marks
-from pgcli.inputs.options import REGION
 from pgcli.printable import encodable
-from pgcli.records import Fault, Rle
-from pgcli.regions import split_locations
-from pgcli.results.frames import Corners
+from pgcli.records import Fault
+from pgcli.results.imports.coco_annotations import (
+    Entry,
+    UnreadableError,
+    has_region,
+    read_box,
+    read_caption,
+    with_shares,
+)
 from pgcli.results.imports.json_values import (
     InvalidValue,
     array,
     id_text,
     label,
     mapping,
-    number,
     read_document,
-    score_unit,
     unique_ids,
     value_errors,
-    whole_number,
 )
 from pgcli.results.imports.locate import local_name, locate, upright_size
-from pgcli.results.imports.shapes import (
-    Size,
-    bounds,
-    fill,
-    image_size,
-    mask_bounds,
-    points,
-    rotated_bounds,
-)
+from pgcli.results.imports.shapes import Size, image_size
 from pgcli.results.imports.truth import (
     AnnotatedImage,
     Annotations,
-    ImportCounts,
     ImportSettings,
     TrueBox,
     TrueText,
 )
-from pgcli.rle import area, encode_counts
 
 MAX_BYTES = 512 * 2**20
 HINT = "name a JSON file with 'images' and 'annotations'"
@@ -57,11 +47,6 @@ NO_ID = Fault("missing", "It has no id.")
 NO_CROWD = (None, 0, "0", "")
 #: The contributor whose sizes are those of stored images, and boxes those of upright ones.
 SWAPS_SIDES = "Label Studio"
-Entry = Mapping[str, Any]
-
-
-class UnreadableError(Exception):
-    """An annotation that cannot be read: the kind of its fault, for `ImportCounts.leave_out`."""
 
 
 def read(file: Path, settings: ImportSettings) -> Annotations:
@@ -253,15 +238,6 @@ def own_texts(image: Entry) -> list[TrueText]:
     return [text for text in texts if text is not None]
 
 
-def corners_of(value: object) -> Corners | None:
-    """The four numbers of a region; None for anything else."""
-    try:
-        left, top, right, bottom = (number(side, "region") for side in array(value, "region"))
-    except (InvalidValue, ValueError):
-        return None
-    return left, top, right, bottom
-
-
 def image_name(image: Entry) -> str | None:
     """The name of an image's file; None without one."""
     name = image.get("file_name")
@@ -281,158 +257,3 @@ def mask_size(annotations: Sequence[tuple[int, Entry]]) -> Size | None:
         if isinstance(sides, list) and len(sides) == 2:
             return stated_size({"width": sides[1], "height": sides[0]})
     return None
-
-
-def has_region(annotation: Entry) -> bool:
-    """Whether an annotation has a box or a mask, however it is written."""
-    return bool(annotation.get("bbox") or annotation.get("segmentation"))
-
-
-def read_caption(annotation: Entry) -> TrueText | None:
-    """A caption, with the prompt and the region that an export of pgcli has; None without one.
-
-    One that is blank says nothing of the image if the annotation has a box or a mask.
-    """
-    caption, prompt = annotation.get("caption"), annotation.get("prompt")
-    if not isinstance(caption, str) or (not caption.strip() and has_region(annotation)):
-        return None
-    prompt, region = encodable(prompt) if isinstance(prompt, str) else None, None
-    if (corners := corners_of(annotation.get(REGION))) is not None:
-        # which the prompt has as location tokens, too
-        prompt, region = prompt and split_locations(prompt)[0], corners
-    return TrueText(encodable(without_marks(caption).strip()), prompt, region)
-
-
-def read_box(
-    annotation: Entry,
-    where: str,
-    labels: Mapping[str, str | None],
-    size: Size | None,
-    counts: ImportCounts,
-) -> TrueBox:
-    """A box and its mask, as far as they can be read; one with a caption may have no label.
-
-    Raises UnreadableError.
-    """
-    if "segments_info" in annotation:
-        raise UnreadableError("annotations of panoptic segmentation")
-    key = id_text(annotation.get("category_id"))
-    is_caption = annotation.get("category_id") is None and read_caption(annotation) is not None
-    if not is_caption and (key is None or key not in labels):
-        raise UnreadableError("annotations of categories that are not listed")
-    name = "" if is_caption else labels[key or ""]
-    if name is None:
-        raise UnreadableError("annotations of categories whose names no prompt can have")
-    mask, corners = None, None
-    try:
-        mask, corners = read_mask(annotation.get("segmentation"), where, size, counts)
-    except UnreadableError as problem:
-        if not annotation.get("bbox"):
-            raise
-        counts.leave_out(str(problem), where)
-    if annotation.get("bbox"):
-        corners = box_corners(annotation["bbox"])
-        if mask is None:
-            corners = rotated_bounds(corners, rotation_of(annotation), centre(corners))
-    if corners is None:
-        raise UnreadableError("annotations without a box or a mask")
-    score = own_number(annotation, "score", where, counts)
-    confidence = own_number(annotation, "confidence", where, counts)
-    object_size = own_number(annotation, "area", where, counts)
-    score = 1.0 if score is None else score
-    confidence = score if confidence is None else confidence
-    return TrueBox(name, *corners, mask, score, confidence, object_size, where)
-
-
-def rotation_of(annotation: Entry) -> float:
-    """The degrees by which CVAT's box is rotated about its centre; `bbox` is the one before."""
-    attributes = annotation.get("attributes")
-    degrees = as_number(attributes.get("rotation")) if isinstance(attributes, dict) else None
-    return degrees or 0.0
-
-
-def centre(corners: Corners) -> tuple[float, float]:
-    """The centre of a box."""
-    left, top, right, bottom = corners
-    return (left + right) / 2, (top + bottom) / 2
-
-
-def own_number(annotation: Entry, name: str, where: str, counts: ImportCounts) -> float | None:
-    """A number that an annotation may have; None without, counted for a value that is none."""
-    value = annotation.get(name)
-    if value is None:
-        return None
-    if (known := as_number(value)) is None:
-        counts.leave_out(f"{name}s without a number", where)
-    return known
-
-
-def as_number(value: object) -> float | None:
-    """The value if it is a number, else None."""
-    try:
-        return number(value, "")
-    except InvalidValue:
-        return None
-
-
-def with_shares(annotations: list[Entry]) -> list[Entry]:
-    """The annotations, with scores of percent as shares. Raises InvalidValue for other scores."""
-    for name in ("score", "confidence"):
-        scores = [as_number(annotation.get(name)) for annotation in annotations]
-        places = (f"annotation {place}" for place in range(1, len(scores) + 1))
-        unit = score_unit(zip(scores, places, strict=True))
-        annotations = [
-            annotation if score is None or unit == 1 else {**annotation, name: score / unit}
-            for annotation, score in zip(annotations, scores, strict=True)
-        ]
-    return annotations
-
-
-def box_corners(value: object) -> Corners:
-    """Left, top, right and bottom of a bbox. Raises UnreadableError."""
-    try:
-        left, top, width, height = (number(side, "bbox") for side in array(value, "bbox"))
-    except (InvalidValue, ValueError):
-        raise UnreadableError("boxes without four numbers") from None
-    if width < 0 or height < 0:
-        raise UnreadableError("boxes with a negative side")
-    return left, top, left + width, top + height
-
-
-def read_mask(
-    value: object, where: str, size: Size | None, counts: ImportCounts
-) -> tuple[Rle | None, Corners | None]:
-    """The mask of a segmentation, polygons or run lengths, and its bounds; None without one.
-
-    Without a size, polygons have their bounds only. Raises UnreadableError.
-    """
-    if not value:
-        return None, None
-    try:
-        if isinstance(value, list):
-            every = [array(polygon, "polygon") for polygon in value]
-            polygons = [points(polygon, "polygon") for polygon in every if len(polygon) >= 6]
-            if not polygons:
-                raise UnreadableError("polygons with fewer than three points")
-            if len(polygons) < len(every):
-                counts.leave_out("polygons with fewer than three points", where)
-            if size is None:
-                counts.leave_out("masks of images without a size", where)
-            return None if size is None else fill(polygons, size, "mask"), bounds(polygons)
-        mask = run_lengths(mapping(value, "mask"))
-        if size is not None and mask.size != size[::-1]:
-            raise UnreadableError("masks of another size than their image")
-        return (mask, mask_bounds(mask)) if area(mask) else (None, None)
-    except (InvalidValue, ValueError):
-        raise UnreadableError("masks that cannot be read") from None
-
-
-def run_lengths(encoding: Entry) -> Rle:
-    """A mask in one of COCO's encodings. Raises InvalidValue and ValueError."""
-    counts = encoding.get("counts")
-    height, width = (whole_number(side, "size") for side in array(encoding.get("size"), "size"))
-    image_size(width, height, "size")
-    if isinstance(counts, str):
-        return Rle((height, width), counts)
-    runs = [whole_number(run, "counts") for run in array(counts, "counts")]
-    return encode_counts(runs, size=(height, width))
