@@ -224,6 +224,18 @@ def test_byte_order_marks_stay_in_no_label_id_or_caption(cli):
     assert (first["prompt"], second["answer"]) == ("detect cat", "a cat")
 
 
+def test_names_are_those_of_a_run_without_a_dot_at_their_start(cli):
+    given = document({"image_id": "a", "category_id": 3, "bbox": [1, 2, 3, 4]})
+    given["images"][0]["file_name"] = "././a.png"
+    Path("given.json").write_text(json.dumps(given))
+    assert cli("import given.json --from coco -o rows.jsonl")[0] == 0
+    assert [row["id"] for row in read_rows("rows.jsonl")][:2] == ["a.png", "b.png"]
+    given["images"][1]["file_name"] = "./a.png"
+    Path("given.json").write_text(json.dumps(given))
+    code, _, err = cli("import given.json --from coco -o rows.jsonl --overwrite")
+    assert (code, "image 1 and image 2 have the same name: a.png" in err) == (2, True)
+
+
 @pytest.mark.parametrize("is_sized", [True, False])
 def test_absent_images_are_counted_once(cli, is_sized):
     given = document(*({"image_id": one, "category_id": 3, "bbox": [1, 2, 3, 4]} for one in "ab"))

@@ -224,6 +224,16 @@ def test_texts_of_regions_are_turned_with_a_stored_photograph(cli):
     assert "1 image annotated as stored" in err
 
 
+def test_a_task_that_states_several_sizes_is_refused(cli):
+    other = {"original_width": 48, "original_height": 64}
+    results = [
+        region("rectanglelabels", rectangle(1, 1, 9, 9)),
+        region("rectanglelabels", rectangle(1, 1, 9, 9), **other),
+    ]
+    _, err = imported(cli, results, code=2)
+    assert "task 1 states several sizes of its image: 64 x 48 and 48 x 64" in err
+
+
 def test_texts_of_regions_that_are_not_read_are_counted(cli):
     value = {"x": 1, "y": 1, "keypointlabels": ["cat"]}
     results = [

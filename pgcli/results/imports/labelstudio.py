@@ -180,9 +180,14 @@ def without_query(address: str) -> str:
 
 
 def stated_size(regions: Sequence[Region], what: str) -> Size | None:
-    """The size that the regions state; None without regions. Raises InvalidValue."""
-    for region in regions:
-        for result in region.results:
-            if result.get("original_width") is not None:
-                return image_size(result["original_width"], result.get("original_height"), what)
-    return None
+    """The size that the regions state; None without regions. Raises InvalidValue, also for two."""
+    sizes = {
+        image_size(result["original_width"], result.get("original_height"), what): None
+        for region in regions
+        for result in region.results
+        if result.get("original_width") is not None
+    }
+    if len(sizes) > 1:
+        words = " and ".join(f"{width} x {height}" for width, height in sizes)
+        raise InvalidValue(f"{what} states several sizes of its image: {words}")
+    return next(iter(sizes), None)

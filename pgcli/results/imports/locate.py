@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from pgcli.images.errors import ImageError
@@ -32,7 +33,8 @@ def locate(name: str, settings: ImportSettings, folder: Path | None = None) -> s
 
 
 def local_name(name: str, settings: ImportSettings) -> str:
-    """The name with the slashes of this system, if it was written on Windows."""
+    """The name without `./` at its start, and with slashes if it was written on Windows."""
+    name = re.sub(r"^(\./+)+", "", name)
     if "\\" not in name or os.path.lexists(os.path.join(settings.root, name)):  # noqa: PTH118
         return name
     return name.replace("\\", "/")
