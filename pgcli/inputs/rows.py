@@ -181,11 +181,12 @@ def read_prompt(row: ManifestRow, options: ReadOptions) -> str:
     """The row's prompt, as written. Raises BadValue if there is none."""
     values = [row.values.get(name) for name in prompt_columns(options)]
     texts = [value for value in values if isinstance(value, str)]
-    if texts:
-        return next(filter(str.strip, texts), texts[0])
+    if (text := next(filter(str.strip, texts), None)) is not None:
+        return text
     value = next((value for value in values if value is not None), None)
     noun = options.prompt_noun
     what = f"no {noun}" if value is None else f"a {noun} that is not text"
+    what = f"an empty {noun}" if texts else what
     raise BadValue(f"The row has {what} in {options.prompt_column!r}.", "no_prompt")
 
 

@@ -285,6 +285,17 @@ class TestManifests:
             with pytest.raises(UsageError, match="has no column"):
                 Inventory.scan([table], reading)
 
+    def test_blank_prompt_is_none(self):
+        """A blank cell of CSV is the missing value of pandas."""
+        asking = ReadOptions(requires_prompts=True)
+        Path("m.csv").write_text("image,prompt\na,\nb,what?\n")
+        name = json_lines({"image": "a", "prefix": " "}, {"image": "b", "prefix": "what?"})
+        for source in ("m.csv", name):
+            first, second = items(source, reading=asking)
+            message = "The row has an empty prompt in 'prompt'."
+            assert (first.prompts, first.fault) == (("",), Fault("no_prompt", message))
+            assert (second.prompts, second.fault) == (("what?",), None)
+
     def test_null_in_a_column_that_fills_prompts_costs_its_row(self):
         name = json_lines({"image": "a", "c": "x"}, {"image": "b", "c": None}, {"image": "c"})
         found = items(name, reading=ReadOptions(fields=("c",)))
