@@ -19,6 +19,12 @@ LLAVA = (
     r'{image: $image, prefix: (.[$turn].value | sub("\\s*<image>\\s*"; "")), '
     "suffix: .[$turn + 1].value}"
 )
+#: How files begin that are not UTF-8, and what they are.
+NO_TEXT = re.compile(
+    rb"\xff\xfe|\xfe\xff|(?P<gzip>\x1f\x8b)|(?P<Parquet>PAR1)|(?P<ZIP>PK\x03\x04)"
+    rb"|(?P<tar>.{257}ustar)",
+    re.DOTALL,
+)
 _CONVERSATIONS = re.compile(rb'"conversations"\s*:')
 _COCO = re.compile(rb'"(?:images|annotations|categories)"\s*:\s*\[')
 #: A first line that ends within an object.
@@ -49,6 +55,10 @@ def foreign_manifest(name: str, head: bytes, file: str = "") -> ManifestError | 
         return ManifestError(
             f"{name} is UTF-16, not UTF-8", hint="convert it: iconv -f UTF-16 -t UTF-8"
         )
+    if match := NO_TEXT.match(head):
+        message = f"{name} is a {match.lastgroup} file, not a manifest of lines"
+        hint = "name .parquet, .tar and .tar.gz files by these endings; unpack others"
+        return ManifestError(message, hint=hint)
     is_array = head.startswith(b"[")
     if has_conversations(head):
         program = f".[] | {LLAVA}" if is_array else LLAVA

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from pgcli.errors import ManifestError
 from pgcli.foreign_text import decode_text, is_lfs_pointer, number_reason
-from pgcli.inputs.foreign_manifests import UTF16, carriage_returns, foreign_manifest, read_head
+from pgcli.inputs.foreign_manifests import NO_TEXT, carriage_returns, foreign_manifest, read_head
 from pgcli.inputs.readers import START, ManifestRow, Mark, error_text
 from pgcli.inputs.tables import Table
 from pgcli.printable import MAX_DEPTH, is_deep
@@ -45,8 +45,8 @@ class LineTable(Table):
                 while line := opened.readline(min(MAX_LINE_BYTES + 1, remaining)):
                     number += 1
                     remaining -= len(line)
-                    is_foreign = number == 1 and (line.startswith(UTF16) or is_lfs_pointer(line))
-                    if is_foreign and (problem := foreign_manifest(name, line)):
+                    is_text = number > 1 or not (is_lfs_pointer(line) or NO_TEXT.match(line))
+                    if not is_text and (problem := foreign_manifest(name, line)):
                         raise problem
                     if len(line) > MAX_LINE_BYTES:
                         raise self._invalid(f"{name}, line {number}", line, f"it {TOO_LONG}")

@@ -17,7 +17,7 @@ from pgcli.errors import ManifestError, UsageError
 from pgcli.foreign_text import LFS_HEAD_BYTES
 from pgcli.inputs.embedded import IMAGE_BYTES
 from pgcli.inputs.file_table import BYTES, LINE, FileRecord
-from pgcli.inputs.foreign_manifests import carriage_returns, foreign_manifest
+from pgcli.inputs.foreign_manifests import NO_TEXT, carriage_returns, foreign_manifest
 from pgcli.inputs.lines import MAX_LINE_BYTES, TOO_LONG, parse_object
 from pgcli.inputs.options import (
     ALL,
@@ -40,8 +40,8 @@ from pgcli.records import MAX_IMAGE_BYTES, Fault, Item
 
 NAME = "standard input"
 CHUNK_BYTES = 64 * 2**10
-#: How a pointer of Git LFS, UTF-16, and an array of objects begin.
-NO_LINES = re.compile(rb"version https://git-lfs|\xff\xfe|\xfe\xff|\s*\[\s*(?:\{|\n)")
+#: How a pointer of Git LFS and an array of objects begin.
+NO_LINES = re.compile(rb"version https://git-lfs|\s*\[\s*(?:\{|\n)")
 _TOO_LARGE = Fault("too_large", f"The image is larger than {MAX_IMAGE_BYTES} bytes.")
 
 
@@ -76,7 +76,7 @@ class Stdin:
             if not (more := next(chunks, b"")):
                 break
             first += more
-        if not self._options.null_separated and NO_LINES.match(first):
+        if not self._options.null_separated and (NO_LINES.match(first) or NO_TEXT.match(first)):
             problem = foreign_manifest(NAME, first.lstrip(), "FILE")
             assert problem is not None
             raise problem

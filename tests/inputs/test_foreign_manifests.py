@@ -1,18 +1,22 @@
 """Files of other forms in place of manifests are refused with their form and a conversion."""
 
+import gzip
 import json
 import shutil
 import subprocess
+import zipfile
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pgcli.errors import UsageError
+from pgcli.errors import ManifestError, UsageError
 from pgcli.inputs import Inventory, ReadOptions
 from pgcli.inputs.foreign_manifests import foreign_manifest
 from pgcli.stores.files import read_text
 from tests.inputs.items import items
+from tests.support.awkward import tar_of
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
 ROWS = [{"image": "a.png"}, {"image": "b.png"}]
@@ -108,6 +112,30 @@ def test_conversations_of_llava_are_named():
 
 ARRAY = "standard input is one JSON array, not a JSON object on each line"
 CR = "it has carriage returns in it; the line ends of old Macs (CR) are not read"
+
+
+ZIPPED = BytesIO()
+with zipfile.ZipFile(ZIPPED, "w") as workbook:
+    workbook.writestr("xl/workbook.xml", "x")
+
+
+@pytest.mark.parametrize(
+    ("data", "form"),
+    [
+        (tar_of([("a.png", b"\r\n")]), "tar"),
+        (tar_of([("a.png", b"x")], "gz"), "gzip"),
+        (gzip.compress(b'{"image": "a.png"}\n'), "gzip"),
+        (b"PAR1\x15\x04\nPAR1", "Parquet"),
+        (ZIPPED.getvalue(), "ZIP"),
+    ],
+)
+def test_files_without_lines_are_named(data, form, set_stdin):
+    for name in ("m.jsonl", "m.csv", "m.tsv"):
+        refused = refusal(name, data)
+        assert str(refused) == f"{name} is a {form} file, not a manifest of lines"
+    set_stdin(data)
+    with pytest.raises(ManifestError, match=f"standard input is a {form} file, not a manifest"):
+        list(Inventory.scan(["-"]))
 
 
 @pytest.mark.parametrize(

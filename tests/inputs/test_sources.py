@@ -23,7 +23,7 @@ from pgcli.images.errors import ImageError
 from pgcli.images.files import read_file
 from pgcli.inputs import Inventory, ReadOptions
 from pgcli.inputs.options import NameFilter
-from pgcli.inputs.paths import display_path, parse_path
+from pgcli.inputs.paths import display_path, locate_below, parse_path
 from pgcli.records import Fault
 from tests.inputs.items import faults, ids, items, reloaded, touch
 from tests.support.awkward import drawing, encoded, unprivileged
@@ -201,6 +201,12 @@ class TestManifests:
                 assert item.fault.code == "path_not_allowed"
                 assert "a drive or a share of Windows" in item.fault.message
                 assert "--allow-outside-root" not in item.fault.message
+
+    @pytest.mark.parametrize("path", ["C:\\a.jpg", "d:/x/a.jpg", "\\\\srv\\share\\a.jpg"])
+    def test_drives_and_shares_of_windows_are_named_at_addresses_too(self, path):
+        fault = locate_below("s3://bucket/rows", path, None, allow_urls=True).fault
+        assert fault is not None
+        assert "a drive or a share of Windows" in fault.message
 
     def test_backslashes_are_named_where_there_is_no_such_file(self):
         touch("x\\there.jpg", "x/gone.jpg", "d/x.jpg")
