@@ -161,10 +161,22 @@ def test_texts_of_regions_and_several_texts_of_an_image_come_back(cli, workdir, 
 
 def test_a_table_may_have_several_rows_of_an_image(cli, workdir):
     make_images(Path("photos"))
-    Path("made.csv").write_text("image,caption\nphotos/a.png,one\nphotos/a.png,two\n")
+    lines = ["image,caption", "photos/a.png,one", "photos/b.jpg,two", "photos/a.png,three"]
+    Path("made.csv").write_text("\n".join(lines))
     code, _, err = cli("import", "made.csv", "--from", "csv", "-o", "truth.jsonl")
-    assert (code, err) == (0, "pgcli: truth.jsonl: 2 rows of 1 image, 0 boxes\n")
-    assert [row["answer"] for row in read_rows("truth.jsonl")] == ["one", "two"]
+    assert (code, err) == (0, "pgcli: truth.jsonl: 3 rows of 2 images, 0 boxes\n")
+    rows = [(row["index"], row["answer"]) for row in read_rows("truth.jsonl")]
+    assert rows == [(0, "one"), (0, "three"), (1, "two")]
+
+
+def test_two_images_of_one_id_are_refused(cli, workdir):
+    make_images(Path("photos"))
+    lines = ["id,image,prompt,answer", "1,photos/a.png,q,one", "1,photos/b.jpg,r,two"]
+    Path("made.csv").write_text("\n".join(lines))
+    code, _, err = cli("import", "made.csv", "--from", "csv", "-o", "truth.jsonl")
+    assert code == 2
+    assert "two images have the id '1': " in err
+    assert "photos/a.png and " in err
 
 
 def test_images_in_the_cells_of_an_imported_table_are_found_in_it(cli, workdir):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +37,15 @@ class TruthRows:
     each: bool = False
 
     def check_ids(self) -> None:
-        """Raise UsageError for boxes of an image that are there twice with one prompt."""
+        """Raise UsageError for two images of one id, and for two rows of boxes of one prompt."""
         known: set[tuple[str, str | None]] = set()
+        paths: dict[str, str] = {}
         for image in self.annotations.images:
+            if (first := paths.setdefault(image.id, image.image)) != image.image:
+                names = f"{display_path(first)} and {display_path(image.image)}"
+                raise UsageError(
+                    f"two images have the id {image.id!r}: {names}", hint="give each its own id"
+                )
             if not image.says_boxes:
                 continue
             if (image.id, image.prompt) in known:
@@ -73,8 +77,10 @@ class TruthRows:
     def __iter__(self) -> Iterator[dict[str, Any]]:
         schema = self.schema
         root = os.path.realpath(self.folder)
-        by_id = groupby(self.annotations.images, key=attrgetter("id"))
-        for index, (_, images) in enumerate(by_id):
+        by_id: dict[str, list[AnnotatedImage]] = {}
+        for image in self.annotations.images:
+            by_id.setdefault(image.id, []).append(image)
+        for index, images in enumerate(by_id.values()):
             for image in images:
                 path = relative_path(image.image, root)
                 for answer in self._answers(index, image, path):
