@@ -61,10 +61,27 @@ def join(name: str, truths: Truths, locator: ImageLocator | None = None) -> Join
     surplus = sum(row.truth is None for row in joined)
     if surplus == len(joined):
         raise nothing_joined(name, truths, rows[0], by_prompt)
+    if note := other_labels(joined):
+        truths.remarks[note] = None
     unanswered = {key: truth for key, truth in by_key.items() if key not in {*keys}}
     missing = missing_rows(unanswered, joined, by_prompt=by_prompt)
     repeated = len(every) - len(rows)
     return JoinedFile(name, path, [*joined, *missing], len(missing), surplus, repeated)
+
+
+def other_labels(joined: Sequence[JoinedRow]) -> str:
+    """What is said where rows of `classify` have other labels than their truth; else empty."""
+    rows = [row for row in joined if row.task == "classify" and row.truth is not None]
+    known = dict.fromkeys(
+        str(label["label"]) for row in rows for label in (row.row or {}).get("labels") or ()
+    )
+    true = dict.fromkeys(text.strip() for row in rows for text in row.true_answers)
+    if not known or not true or known.keys() & true.keys():
+        return ""
+    first, second = (
+        ", ".join([*names][:3]) + ", ..." * (len(names) > 3) for names in (true, known)
+    )
+    return f"its labels ({first}) are none of those that the rows were classified by ({second})"
 
 
 def only_common(files: Sequence[JoinedFile]) -> list[JoinedFile]:

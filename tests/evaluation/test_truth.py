@@ -314,6 +314,23 @@ def test_folder_of_folders_is_a_truth_of_labels(cli):
     assert "e.png is in flowers itself" in refused(cli, "rows.jsonl", "--truth", truth)
 
 
+def test_labels_that_rows_were_not_classified_by_are_said(cli):
+    """As those of the parts of a data set, the folders that have the folders of labels."""
+    listed = [{"label": name, "probability": 0.5} for name in ("cat", "dog")]
+    known = row(0) | {"task": "classify", "labels": listed, "truncated": False}
+    names = {"test/cat/0.png": "cat", "test/dog/1.png": "dog"}
+    rows = [known | {"id": id_, "answer": name} for id_, name in names.items()]
+    write("rows.jsonl", rows)
+    truth = label_folder(*names)
+    code, out, err = cli("eval", "rows.jsonl", "--truth", truth)
+    assert (code, "accuracy  0.0000" in out) == (0, True), err
+    said = "its labels (test) are none of those that the rows were classified by (cat, dog)"
+    assert f"{truth}: {said}" in err
+    mixed = [{"id": id_, "label": name.replace("dog", "bird")} for id_, name in names.items()]
+    _, _, err = cli("eval", "rows.jsonl", "--truth", write("truth.jsonl", mixed))
+    assert "are none of those" not in err
+
+
 def test_folder_without_tables_and_folders_is_no_truth(cli):
     rows = write("rows.jsonl", answers(("a", "red")))
     Path("empty").mkdir()
