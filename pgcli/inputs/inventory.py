@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -28,7 +26,7 @@ from pgcli.arrow_types import (
     common_type,
     fit_table,
 )
-from pgcli.errors import ManifestError, UsageError
+from pgcli.errors import UsageError
 from pgcli.inputs.file_table import (
     BELOW,
     IMAGE,
@@ -48,11 +46,11 @@ from pgcli.inputs.listing import SourceFiles
 from pgcli.inputs.options import ReadOptions, named_columns
 from pgcli.inputs.paths import display_name, url_scheme
 from pgcli.inputs.readers import describe_endings, ending, manifest_ending
-from pgcli.inputs.rows import repeated_id
 from pgcli.inputs.scan import Scan
 from pgcli.inputs.stamps import no_stamps
 from pgcli.inputs.stdin import Stdin
 from pgcli.inputs.tables import Table
+from pgcli.inputs.unique_ids import check_indices, check_unique
 from pgcli.inputs.walk import FAULTS
 from pgcli.records import Item
 from pgcli.wording import count
@@ -60,8 +58,6 @@ from pgcli.wording import count
 OPEN_TABLES = 4
 #: Records of images that are Python objects at a time.
 BLOCK = 4096
-INDEX = re.compile("0|[1-9][0-9]{0,17}")
-MAX_SUSPECTS = 1000  # equal hashes of ids that are compared for one error message
 SPLIT_NOTE = "in archives whose names agree up to the first dot"
 
 
@@ -145,9 +141,11 @@ class Inventory:
                 hint="leave out --prompt, or name another column with --prompt-column",
             )
         if inventory._rows[len(before) :].any() and not options.repeats_ids:
-            inventory._check_ids(scan.hashes, len(before))
+            if not (inventory.is_folder and len(sources) == 1):  # whose files have unique names
+                scan.hashes.extend(hash(name) for name, _ in inventory._ids(len(before)))
+                check_unique(scan.hashes, inventory._ids)
             if scan.has_unnamed and inventory.total is not None:
-                inventory._check_indices()
+                check_indices(inventory._items(images=False), inventory.total)
         if recorded and options.keep and options.fixes_types:
             inventory._check_kept(len(before))
         return inventory
@@ -500,39 +498,6 @@ class Inventory:
         if record.kind not in (IMAGE, TABLE):
             return "standard input"
         return self._sources[record.source].located(record.place, record.name)[2]
-
-    def _check_ids(self, hashes: array[int], known: int) -> None:
-        """Raise ManifestError for an id that is given twice, with both places.
-
-        The `hashes` are those of the ids in the tables behind the `known` records. An id takes
-        eight bytes; those with equal hashes are compared.
-        """
-        if self.is_folder and len(self._sources) == 1:
-            return  # no two files of a folder have the same name
-        hashes.extend(hash(name) for name, _ in self._ids(known))
-        ordered = np.sort(np.frombuffer(hashes, np.int64))
-        suspects = set(ordered[1:][ordered[1:] == ordered[:-1]][:MAX_SUSPECTS].tolist())
-        positions: dict[str, str] = {}
-        for name, position in self._ids() if suspects else ():
-            if hash(name) in suspects:
-                if name in positions:
-                    raise repeated_id(name, positions[name], position)
-                positions[name] = position
-
-    def _check_indices(self) -> None:
-        """Raise ManifestError for a row whose id is its index, which another row has as its id."""
-        ids = np.full(self.total or 0, -1)  # those that are an index
-        for item in self._items(images=False):
-            if INDEX.fullmatch(item.id) and int(item.id) < len(ids):
-                ids[item.index] = int(item.id)
-        is_index = ids == np.arange(len(ids))
-        for index in np.flatnonzero((ids >= 0) & ~is_index & is_index[ids]).tolist():
-            places = f"row {index + 1:,} of the input and row {ids[index] + 1:,}"
-            raise ManifestError(
-                f"the id {str(ids[index])!r} is given twice: {places}, which has none and is named "
-                "by its index",
-                hint="give every row an id, or name another column with --id-column",
-            )
 
     def _ids(self, tables: int | None = None) -> Iterator[tuple[str, str]]:
         """The ids that are given, each with its position; of the first records alone in tables."""

@@ -406,7 +406,7 @@ class TestManifests:
             assert "image, size" in caught.value.hint
 
     def test_equal_hashes_of_different_ids_are_not_repeats(self, monkeypatch):
-        for module in ("tables", "inventory"):
+        for module in ("tables", "inventory", "unique_ids"):
             monkeypatch.setattr(f"pgcli.inputs.{module}.hash", len, raising=False)
         rows = [{"image": "a.jpg", "id": str(n)} for n in range(100)]
         assert len(items(json_lines(*rows))) == 100
