@@ -331,6 +331,16 @@ def test_labels_that_rows_were_not_classified_by_are_said(cli):
     assert "are none of those" not in err
 
 
+def test_hint_for_other_ids_is_that_of_the_kind_of_truth(cli):
+    rows = write("rows.jsonl", answers(("1.png", "red")))
+    known = {"question_id": 7, "answers": [{"answer": "red"}]}
+    Path("vqa.json").write_text(json.dumps({"annotations": [known]}))
+    message = refused(cli, rows, "--truth", "vqa.json")
+    assert "those of VQA its question ids" in message
+    truth = write("truth.jsonl", [{"id": "b", "answer": "red"}])
+    assert "--id-column NAME names the column of the truth" in refused(cli, rows, "--truth", truth)
+
+
 def test_folder_without_tables_and_folders_is_no_truth(cli):
     rows = write("rows.jsonl", answers(("a", "red")))
     Path("empty").mkdir()
