@@ -221,7 +221,7 @@ def read_boxes(row: Mapping[str, Any], where: str) -> tuple[Box, ...] | None:
 
 def as_number(value: Any) -> float | None:
     """The value as a number; None for anything else."""
-    with suppress(TypeError, ValueError):
+    with suppress(TypeError, ValueError, OverflowError):
         return number(float(value))
     return None
 

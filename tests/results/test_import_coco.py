@@ -236,6 +236,15 @@ def test_names_are_those_of_a_run_without_a_dot_at_their_start(cli):
     assert (code, "image 1 and image 2 have the same name: a.png" in err) == (2, True)
 
 
+@pytest.mark.parametrize("width", [0, None, "", "?", [64], 10**400])
+def test_a_size_that_is_no_number_is_that_of_the_image(cli, width):
+    given = document({"image_id": "a", "category_id": 3, "bbox": [1, 2, 3, 4]})
+    given["images"][0]["width"] = width
+    Path("given.json").write_text(json.dumps(given))
+    assert cli("import given.json --from coco -o rows.jsonl")[0] == 0
+    assert read_rows("rows.jsonl")[0]["width"] == 64
+
+
 @pytest.mark.parametrize("is_sized", [True, False])
 def test_absent_images_are_counted_once(cli, is_sized):
     given = document(*({"image_id": one, "category_id": 3, "bbox": [1, 2, 3, 4]} for one in "ab"))

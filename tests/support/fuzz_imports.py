@@ -62,10 +62,12 @@ def boxes_of(boxes: object) -> Counter[PlainBox]:
 
 
 def rounded(box: PlainBox) -> PlainBox:
-    """The box with corners of three decimals, of the six digits that an import keeps."""
+    """The box with corners of three decimals, of the six digits that an import keeps, and with a
+    label without byte order marks, which an import strips.
+    """
     label, *corners = box
     left, top, right, bottom = (round(float(f"{corner:.6g}"), 3) + 0.0 for corner in corners)
-    return label, left, top, right, bottom
+    return label.lstrip("\ufeff"), left, top, right, bottom
 
 
 def clipped(
