@@ -24,12 +24,12 @@ from pgcli.cli.ui.console import Screen, StderrStyle
 from pgcli.declare import parse_keywords
 from pgcli.errors import UsageError
 from pgcli.output import FORMATS, TEXT, output_format
+from pgcli.process_end import end_requests
 from pgcli.records import Task
 from pgcli.results import Results, read
 from pgcli.run.progress.shutdown import Interrupted
 from pgcli.run.request.make import command_words, make_request, records_of
 from pgcli.run.status import read_status
-from pgcli.stores.calls import end_calls
 from pgcli.stores.files import read_json
 from pgcli.training.metrics_file import METRICS, read_metrics
 from pgcli.training.options import RECORDS, TrainOptions
@@ -184,7 +184,7 @@ def read_values(
     try:
         yield values
     except Interrupted as interrupted:
-        end_calls(inf)  # the caller may go on
+        end_requests(inf)  # the caller may go on
         if interrupted.signum == SIGINT:
             raise KeyboardInterrupt from None
         raise_signal(interrupted.signum)  # whose handler is the caller's again

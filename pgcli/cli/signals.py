@@ -11,8 +11,8 @@ from math import inf
 from types import FrameType
 from typing import NoReturn
 
+from pgcli.process_end import end_requests, requests_end
 from pgcli.run.progress.shutdown import CLEANUP_SECONDS, SIGNALS, Interrupted
-from pgcli.stores.calls import are_ending, end_calls
 
 #: Between two looks whether an import has ended, or whether an exception was lost.
 RETRY_SECONDS = 0.05
@@ -33,7 +33,7 @@ def raise_on_signals() -> Iterator[None]:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        end_calls(inf)
+        end_requests(inf)
         for signum, earlier in before.items():
             signal.signal(signum, earlier)
 
@@ -53,9 +53,9 @@ class SignalRaiser:
     def __call__(self, signum: int, frame: FrameType | None) -> None:
         """Handle a signal, or the alarm some time after it."""
         if self._signum is None:
-            if are_ending():  # a signal came before this one, during the run
+            if requests_end() < inf:  # a signal came before this one, during the run
                 end_process_by(signum)
-            end_calls(CLEANUP_SECONDS)
+            end_requests(CLEANUP_SECONDS)
             self._signum = signum
             for number in SIGNALS:
                 if signal.getsignal(number) is self:

@@ -53,7 +53,7 @@ from pgcli.stores.urls import parent_url
 #: Rows between two marks; a million rows have a thousand of them.
 EVERY = 1000
 #: Of larger tables that are not of lines, size and time are compared alone.
-MAX_DIGESTED_BYTES = 256 * 2**20
+MAX_DIGESTED_BYTES = 4 * 2**20
 #: Column names collected of JSON lines, where each row may name its own.
 MAX_COLUMNS = 10_000
 #: What stands for null in the name of a folder such as `shop=de`.

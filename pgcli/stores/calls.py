@@ -12,6 +12,7 @@ from math import inf
 from time import monotonic
 from typing import TypeVar
 
+from pgcli.process_end import requests_end
 from pgcli.stores.errors import STOPPED, RemoteError, TransientError
 
 #: Transient errors of a request are retried for so long, counted from the first one.
@@ -23,18 +24,7 @@ SILENT_SECONDS, MESSAGE_SECONDS = 5.0, 180.0
 POLL_SECONDS = 0.1
 
 Result = TypeVar("Result")
-_end, _announced_at = inf, -inf
-
-
-def end_calls(seconds: float) -> None:
-    """Make the requests of this process fail after so many seconds, as a signal ends it."""
-    global _end
-    _end = monotonic() + seconds
-
-
-def are_ending() -> bool:
-    """Whether `end_calls` was called with a finite number of seconds."""
-    return _end < inf
+_announced_at = -inf
 
 
 class Deadline:
@@ -50,7 +40,7 @@ class Deadline:
     def remaining(self, limit: float = inf) -> float:
         """The seconds of one wait, at most `limit`. Raises TimeoutError, RemoteError if stopped."""
         now = monotonic()
-        if self._stopped.is_set() or now >= _end:
+        if self._stopped.is_set() or now >= requests_end():
             raise RemoteError(STOPPED)
         seconds = min(limit, self._end - now)
         if seconds <= 0:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import http.client
 import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from email.utils import parsedate_to_datetime
+from http import HTTPStatus
 
 from pgcli.records import Fault
 
@@ -140,7 +139,7 @@ def status_in(source: str) -> int | None:
 
 def answered(status: int, message: str = "") -> str:
     """What a server answered, with the code of an S3 server that the message quotes."""
-    phrase = http.client.responses.get(status, "")
+    phrase = next((known.phrase for known in HTTPStatus if known == status), "")
     code = CODE.search(message)
     return f"the server answered {status} {phrase}".rstrip() + (f" ({code[1]})" if code else "")
 
@@ -151,6 +150,8 @@ def retry_after(text: str) -> float:
         return float(text)
     except ValueError:
         pass
+    from email.utils import parsedate_to_datetime  # slow to import
+
     try:
         return parsedate_to_datetime(text).timestamp() - time.time()
     except (ValueError, TypeError, OverflowError):

@@ -212,6 +212,10 @@ def mend_images() -> None:
         shutil.copy("photos/a.png", f"mixed/{name}.png")
 
 
+def change_image() -> None:
+    Image.new("RGB", (9, 9)).save("photos/a.png")
+
+
 def move_folder() -> None:
     """Copy the folder, as to another disk, and continue there."""
     moved = f"{Path.cwd()}-moved"
@@ -354,6 +358,12 @@ CASES = {
         *("--retry-errors", saved_errors, 2, 0),
         before="caption mixed --model demo -o out.jsonl",
         prepare=mend_images,
+    ),
+    "--retry-changed": Case(
+        "caption photos --model demo -o out.jsonl",
+        *("--retry-changed", code, 13, 0),
+        before="caption photos --model demo -o out.jsonl",
+        prepare=change_image,
     ),
     "--moved": Case(
         "caption photos --model demo -o out.jsonl",

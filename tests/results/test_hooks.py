@@ -53,7 +53,7 @@ def test_hooks_follow_from_the_options(tmp_path):
     ],
 )
 def test_kept_texts_are_skipped_where_they_are_the_only_output(tmp_path, options, is_skipped):
-    (tmp_path / "a.txt").touch()
+    (tmp_path / "a.txt").write_text("kept")
     values = vars(options) | {"sidecar": ".txt"}
     hook, *_ = make_hooks(Options(**values), caption(), write_page=print)
     assert hook.skips(Item(0, "a", "a", path=str(tmp_path / "a.png"))) == is_skipped

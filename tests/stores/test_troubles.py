@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pgcli import process_end
 from pgcli.errors import OutputFailed, PgcliError, SourceUnavailable
 from pgcli.records import Item
 from pgcli.stores import Reader, RemoteError, calls, objects
@@ -226,10 +227,10 @@ def test_calls_end_when_the_process_is_to_end(server):
             thread.start()
             while not server.requests:
                 time.sleep(0.01)
-            calls.end_calls(0.1)
+            process_end.end_requests(0.1)
             thread.join()
             with pytest.raises(OutputFailed, match="The run ended"):
                 ObjectStore("s3://bucket/rows/").read("a")
         assert "The run ended" in str(problems[0])
     finally:
-        calls.end_calls(float("inf"))
+        process_end.end_requests(float("inf"))

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Self
 
 from pgcli.errors import OutputFailed
-from pgcli.stores.calls import end_calls
+from pgcli.process_end import end_requests
 
 #: The signals that ask a program to end.
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -82,7 +82,7 @@ class GracefulShutdown:
             if number in self._handlers_before:
                 signal.signal(number, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_REAL, GRACE_SECONDS)
-        end_calls(GRACE_SECONDS + CLEANUP_SECONDS)
+        end_requests(GRACE_SECONDS + CLEANUP_SECONDS)
         # in a thread, as the main thread may hold the lock of the console
         threading.Thread(target=self._on_signal, daemon=True).start()
 
