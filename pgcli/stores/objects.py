@@ -18,7 +18,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from pgcli.errors import OutputFailed
 from pgcli.records import Fault
 from pgcli.stores.calls import Deadline, Result, patient
-from pgcli.stores.errors import DENIED, RemoteError, failed, remote_errors, too_large
+from pgcli.stores.errors import (
+    DENIED,
+    RemoteError,
+    TransientError,
+    failed,
+    remote_errors,
+    too_large,
+)
 from pgcli.stores.files import read_text
 from pgcli.stores.store import Entry
 from pgcli.stores.urls import scheme_of
@@ -66,6 +73,7 @@ class ObjectStore:
     def __init__(self, url: str):
         self.url = f"{url.rstrip('/')}/"
         self._stopped = threading.Event()
+        self._failed_kinds: set[str] = set()
 
     @cached_property
     def is_conditional(self) -> bool:
@@ -88,7 +96,7 @@ class ObjectStore:
         name = f".probe-{token_hex(8)}"
         self.replace(name, b"")
         try:
-            return self._call(refuses)
+            return self._call(refuses, "write")
         finally:
             self.delete([name])
 
@@ -125,7 +133,7 @@ class ObjectStore:
             return False
 
         for _ in range(MAX_CONFLICTS):
-            if self.is_conditional and self._call(is_created):
+            if self.is_conditional and self._call(is_created, "write"):
                 return True
             # a store may take an object, fail, and refuse the retry; and it may say that there is
             # one while another process still creates it
@@ -138,7 +146,7 @@ class ObjectStore:
         raise self._failed(failed(f"{name} can neither be created nor read"))
 
     def replace(self, name: str, data: bytes) -> None:
-        self._call(lambda: self._objects.put(name, data, use_multipart=False))
+        self._call(lambda: self._objects.put(name, data, use_multipart=False), "write")
 
     def delete(self, names: Iterable[str]) -> None:
         names = list(names)
@@ -151,18 +159,27 @@ class ObjectStore:
                     with suppress(FileNotFoundError):
                         self._objects.delete(name)
 
-        self._call(remove)
+        self._call(remove, "delete")
 
     @cached_property
     def _objects(self) -> Any:
         return open_bucket(self.url, split_url(self.url)[1])
 
-    def _call(self, call: Callable[[], Result]) -> Result:
-        """What the call returns. Raises OutputFailed."""
+    def _call(self, call: Callable[[], Result], kind: str = "read") -> Result:
+        """What the call returns. Raises OutputFailed.
+
+        After one that failed in spite of retries, as while a run ends, those of its kind are made
+        only once, until one succeeds.
+        """
+        tries = 1 if kind in self._failed_kinds else inf
         try:
-            return patient(call, store_errors, Deadline(inf, self._stopped))
+            result = patient(call, store_errors, Deadline(inf, self._stopped), tries=tries)
         except RemoteError as problem:
+            if isinstance(problem, TransientError):
+                self._failed_kinds.add(kind)
             raise self._failed(problem.fault) from problem
+        self._failed_kinds.discard(kind)
+        return result
 
     def _failed(self, fault: Fault) -> OutputFailed:
         return OutputFailed(

@@ -141,6 +141,22 @@ def test_output_is_asked_again_and_then_failed(server, write, how):
         call(ObjectStore("s3://bucket/rows/"))
 
 
+def test_output_that_has_failed_is_asked_once_until_it_answers(server):
+    store = ObjectStore("s3://bucket/rows/")
+    server.troubles.append(Trouble("PUT", 503))
+    for is_first in (True, False, False):
+        server.requests.clear()
+        with pytest.raises(OutputFailed):
+            store.replace("a", b"data")
+        assert (len(server.requests) > 1) == is_first
+        assert store.read("a") is None  # and other requests succeed
+    server.troubles.clear()
+    store.replace("a", b"data")
+    server.troubles.append(Trouble("PUT", 503, times=2))
+    store.replace("a", b"more")
+    assert server.files["bucket/rows/a"] == b"more"
+
+
 @pytest.mark.parametrize(
     ("status", "body", "fault"),
     [
