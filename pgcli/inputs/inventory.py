@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgcli.arrow_types import (
+    NULL,
     STRING,
     TYPES_HINT,
     Kinds,
@@ -248,12 +249,11 @@ class Inventory:
             add_kinds(kinds, table.kept_schema)
         if not kinds:
             kinds = {column.output: [STRING] for column in named_columns(self._options.keep)}
-        return pa.schema(
-            [
-                (name, types[0] if len(types) == 1 else common_type(types, exact=True))
-                for name, types in kinds.items()
-            ]
-        )
+        found = {
+            name: types[0] if len(types) == 1 else common_type(types, exact=True)
+            for name, types in kinds.items()
+        }
+        return pa.schema([(name, STRING if kind == NULL else kind) for name, kind in found.items()])
 
     def _each_table(self, start: int = 0, stop: int | None = None) -> Iterator[Table]:
         """The tables of some records that have rows."""
@@ -386,8 +386,10 @@ class Inventory:
             try:
                 tables.append((fit_table if is_later else cast_table)(known, schema))
             except UnfitValue as problem:
-                shown = f"{self._shown(number)}, row {row + problem.row + 1}"
-                raise UsageError(f"{shown}: {problem}", hint=TYPES_HINT) from problem
+                row += problem.row
+                is_table = self._kinds[number] == TABLE
+                place = self._table(number).position(row) if is_table else self._shown(number)
+                raise UsageError(f"{place}: {problem}", hint=TYPES_HINT) from problem
         return pa.concat_tables(tables)
 
     def _check_kept(self, first: int) -> None:

@@ -409,5 +409,5 @@ def usage_errors(name: str) -> Iterator[None]:
         if not isinstance(cause, RemoteError):
             raise
         message = cause.fault.message.rstrip(".")
-        hint = _HINTS.get(cause.fault.code, "the same command tries again")
+        hint = _HINTS.get(cause.fault.code, "check the address, and for s3:// AWS_REGION")
         raise UsageError(f"{name}: {message[:1].lower()}{message[1:]}", hint=hint) from error

@@ -246,6 +246,11 @@ class Table:
             if name is not None:
                 yield name, row.position
 
+    def position(self, row: int) -> str:
+        """Where a chosen row is: the file, and its line or row there."""
+        rows = self._chosen_rows(row, row + 1, frozenset({self.image_column}), images=False)
+        return next(rows).position
+
     def image_paths(self, start: int, stop: int) -> Iterator[str | None]:
         """The paths of the images of some chosen rows; None for bytes and addresses."""
         if self.is_gone:

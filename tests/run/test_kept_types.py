@@ -50,6 +50,7 @@ COLUMNS_FITTING = {
     "decimals": (pa.array([Decimal("1.50")]), pa.array([Decimal("2.0000")])),
     "structs that lack a field": (pa.array([{"a": 1, "b": 2}]), pa.array([{"a": 3}])),
     "nulls": (pa.array([1]), pa.nulls(1)),
+    "numbers after nulls": (pa.nulls(1), pa.array([5])),
     "lists": (pa.array([[1]], pa.list_(pa.int32())), pa.array([[7]], pa.large_list(pa.int64()))),
 }
 COLUMNS_REFUSED = {
@@ -118,10 +119,20 @@ def test_values_of_other_types_are_refused_before_the_model_is_loaded(cli, case,
         code, _, err = caption(cli, "m.jsonl")
         message = " ".join(err.split())
         assert code == 2, err
-        assert "m.jsonl, row" in message
+        assert "m.jsonl, line" in message
         assert f"the column 'score' has {value}" in message
         assert f", of type {kind}, and the files of the output have {wanted}" in message
     assert pq.read_table("rows").to_pylist() == rows
+
+
+@pytest.mark.parametrize("more", [(), ("--include", "*a.png"), ("--shard", "0/1")])
+def test_the_line_of_a_value_that_does_not_fit_is_named(cli, more):
+    append([1, 2], blanks=1)
+    assert caption(cli, "m.jsonl", *more)[0] == 0
+    append([3, 2.5])  # lines 5 and 6
+    code, _, err = caption(cli, "m.jsonl", *more)
+    assert code == 2
+    assert "m.jsonl, line 6: the column 'score' has 2.5" in " ".join(err.split())
 
 
 @pytest.mark.parametrize("case", COLUMNS_FITTING)
@@ -134,6 +145,8 @@ def test_columns_of_later_files_are_converted(cli, case):
     first, second = (column.to_pylist() for column in COLUMNS_FITTING[case])
     if case.startswith("structs"):
         second = [{"a": 3, "b": None}]
+    if case == "numbers after nulls":
+        second = ["5"]
     assert read_by_all(2) == first + second
 
 
