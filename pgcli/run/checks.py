@@ -162,7 +162,6 @@ def check_addressable(request: RunRequest, rows: RunRows) -> None:
         "--shard": request.input.shard,
         "--join": request.model.join,
         "--ray": request.model.ray,
-        "--retry-errors": request.running.retry_errors,
         "--retry-changed": request.running.retry_changed,
     }
     option = next((name for name, value in names.items() if value), None)

@@ -15,7 +15,7 @@ import numpy as np
 from pgcli.errors import OutputFailed
 from pgcli.inputs import Inventory
 from pgcli.inputs.inventory import Change
-from pgcli.inputs.stamps import is_other, no_stamps
+from pgcli.inputs.stamps import is_other
 from pgcli.output.lines import LineFormat, json_line
 from pgcli.records import Answer, DecodedImage, Item
 from pgcli.run import checks
@@ -203,13 +203,15 @@ class RunOutput:
         """
         inventory, running = self.rows.inventory, self.request.running
         gone, is_moved = 0, running.moved
-        if known is not None:
+        if known is not None or inventory.total is not None:
             stamps = self._stamped
             listed = [*inventory.each_change(self._has_answers, stamps, moved=is_moved)]
             for change in listed:
                 if not change.is_image:
                     raise file_changed(self.state.name, change)
-            images = compare_images(inventory, stamps, self._has_answers, is_moved=is_moved)
+            images = ImageChanges()  # else `unsaved` compares them
+            if self.rows.is_addressable:
+                images = compare_images(inventory, stamps, self._has_answers, is_moved=is_moved)
             self.changed = [*listed, *images.changed]
             can_retry = self.rows.is_addressable and not listed
             if self.changed and not (running.retry_changed and can_retry):
@@ -249,8 +251,6 @@ class RunOutput:
         """
         known = saved_rows(self.form, self.files, self.segments)
         images, stamps = ImageChanges(), self._stamped
-        if self.rows.inventory.total is not None:  # `compare` has compared them
-            stamps = no_stamps()
         for first, item in items:
             saved, is_answered = self.coverage.end_of(first), False
             for number, prompt in enumerate(item.prompts, first):
@@ -258,7 +258,8 @@ class RunOutput:
                     is_answered |= self._check_same(next(known), item, prompt)
             stamp = stamp_at(stamps, item.index)
             if is_answered and stamp[0] and item.path and is_other(item.path, stamp):
-                images.add(item.index, item.image, item.path, stamp, is_moved=False)
+                is_moved = self.request.running.moved
+                images.add(item.index, item.image, item.path, stamp, is_moved=is_moved)
             if saved < first + len(item.prompts):
                 self._check_images(images)
                 yield saved, replace(item, prompts=item.prompts[saved - first :])
@@ -274,7 +275,8 @@ class RunOutput:
     def _check_images(self, images: ImageChanges) -> None:
         """Raise OutputExists for changed images of standard input."""
         if images.changed:
-            raise images_changed(self.state.name, images.changed, None, can_retry=False)
+            can_retry = self.rows.per_item is not None
+            raise images_changed(self.state.name, images.changed, None, can_retry=can_retry)
 
     def rows_of_changed(self) -> list[int]:
         """The rows of changed images that are answered."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pgcli.inputs.stamps import Stamp, is_other
-from pgcli.records import Answer, DecodedImage
+from pgcli.records import Answer, DecodedImage, Item
 from pgcli.run.state.forms import error_rows
 from pgcli.run.state.open_files import RowFile, errors_in, is_row
 from pgcli.stores import LocalStore, Store
@@ -36,10 +37,11 @@ def retry_rows(run: Run) -> None:
     changed = output.rows_of_changed()
     numbers = sorted({*errors, *changed})
     known = read_retried(store)
-    answered = {n: known[n] for n in numbers if n in known and is_current(run, n, known[n][0])}
-    kinds = [f"{len(errors):,} rows with errors"] * bool(errors)
+    kept = run.rows.chosen([number for number in numbers if number in known])
+    answered = {n: known[n] for n, item in kept if is_current(item, known[n][0])}
+    kinds = [f"{count(len(errors), 'row')} with errors"] * bool(errors)
     kinds += [f"{count(len(changed), 'row')} of changed images"] * bool(changed)
-    verb = "is" if len(numbers) == 1 and changed else "are"
+    verb = "is" if len(numbers) == 1 else "are"
     run.progress.say(
         f"{' and '.join(kinds)} {verb} asked again; {output.state.name} is replaced once all of "
         "them are answered"
@@ -55,17 +57,17 @@ def retry_rows(run: Run) -> None:
     def on_image(image: DecodedImage) -> None:
         stamps[image.item.index] = image.stamp or UNKNOWN
 
-    items = (pair for row in missing for pair in run.rows.numbered(range(row, row + 1)))
-    run.answer(items, retried(run, answered, stamps), images=None, on_image=on_image)
+    run.answer(
+        run.rows.chosen(missing), retried(run, answered, stamps), images=None, on_image=on_image
+    )
     form.replace_rows({number: line for number, (_, line) in answered.items()})
-    for number, (stamp, _) in answered.items():
-        output.stamps.note(number // (run.rows.per_item or 1), stamp if stamp[0] else None)
+    for stamp, line in answered.values():
+        output.stamps.note(json.loads(line)["index"], stamp if stamp[0] else None)
     store.delete([RETRIED])
 
 
-def is_current(run: Run, number: int, stamp: Stamp) -> bool:
+def is_current(item: Item, stamp: Stamp) -> bool:
     """Whether the image of a row is still the one that was answered, as far as that is known."""
-    _, item = next(run.rows.numbered(range(number, number + 1), images=False))
     return not stamp[0] or item.path is None or not is_other(item.path, stamp)
 
 
@@ -78,8 +80,7 @@ def retried(
     file = open_retried(run.output.state.store, answered)
 
     def save(number: int, row: Answer) -> None:
-        stamp = stamps.get(number // (run.rows.per_item or 1), UNKNOWN)
-        answered[number] = stamp, run.output.line(row)
+        answered[number] = stamps.get(row.index, UNKNOWN), run.output.line(row)
         file.append(retried_line(number, answered[number]))
 
     try:

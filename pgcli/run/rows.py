@@ -81,6 +81,18 @@ class RunRows:
             else:
                 yield begin, replace(item, prompts=item.prompts[begin - first : end - first])
 
+    def chosen(self, numbers: Sequence[int]) -> Numbered:
+        """The items of some rows in order, each with the prompt of its row only."""
+        if self.per_item is not None:
+            for number in numbers:
+                yield from self.numbered(range(number, number + 1))
+            return
+        wanted = set(numbers)
+        for first, item in self.stream():
+            for number, prompt in enumerate(item.prompts, first):
+                if number in wanted:
+                    yield number, replace(item, prompts=(prompt,))
+
     def item_of_each(self, rows: range) -> Iterator[Item]:
         """The item of each of the rows, once for each of its prompts."""
         for _, item in self.numbered(rows):

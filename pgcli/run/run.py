@@ -125,11 +125,14 @@ class Run:
     def read_input(self, known: Inventory | None = None) -> RunRows:
         """Read the sources, and count their rows. Raises NoInputError and UsageError.
 
-        Several engines need standard input as a whole; otherwise it is read as it arrives.
+        Several engines, rows that are asked again, and a comparison with the recorded input need
+        standard input as a whole; otherwise it is read as it arrives.
         """
         request, progress = self.request, self.progress
+        retries = request.running.retry_errors or request.running.retry_changed
         with progress.counting() as track:
-            options = checks.read_options(request, track, spool=bool(request.model.engines))
+            spool = bool(request.model.engines) or retries or known is not None
+            options = checks.read_options(request, track, spool=spool)
             if request.question.embeds_texts:
                 inventory = Inventory.of_texts(texts_of(request.question), options)
             else:

@@ -67,7 +67,7 @@ def test_a_changed_image_is_refused_and_named(run, cli, colour, limit):
     code, said = run()
     assert code == 13
     assert f"made from: {NAMES[1]} has changed hint:" in said
-    assert ("--retry-changed asks about" in said) == (run.source != "-")
+    assert "--retry-changed asks about" in said
     save(NAMES[3], 40)
     code, said = run()
     of_all = "" if run.source == "-" else " of 5"
@@ -98,8 +98,6 @@ def test_touched_images_are_the_same_ones(run, cli):
 @pytest.mark.parametrize("output", OUTPUTS)
 @pytest.mark.parametrize("limit", [3, 9], ids=["incomplete", "complete"])
 def test_rows_of_changed_images_are_asked_again(run, output, limit):
-    if run.source == "-":
-        pytest.skip("standard input is read once")
     more = ["--rows-per-file", "2"] if output == "rows/" else []
     assert run(*more, "--limit", str(limit), output=output)[0] == 0
     save(NAMES[0], 30)
@@ -140,7 +138,7 @@ def read(output: str) -> list[dict]:
 def test_rows_with_errors_and_changed_ones_are_told_apart(run, output):
     """A missing image that appears is no change; both switches go together."""
     if run.source in ("-", "photos", "photos/*.ppm"):
-        pytest.skip("it has no rows for files that are not there")
+        pytest.skip("it has no rows for files that are not there, or is not counted in advance")
     for number in (1, 3):
         Path(NAMES[number]).rename(f"{number}")
     assert run(output=output)[0] == 3
@@ -177,8 +175,6 @@ def test_an_image_that_is_gone_keeps_its_row(run, cli):
 
 
 def test_moved_images_are_compared_by_size(run, cli):
-    if run.source == "-":
-        pytest.skip("it names the images")
     assert run()[0] == 0
     save(NAMES[1], 11, "blue")
     assert run("--moved")[0] == 0
@@ -186,15 +182,50 @@ def test_moved_images_are_compared_by_size(run, cli):
     assert run("--moved")[0] == 13
 
 
-@pytest.mark.parametrize("option", ["--retry-errors", "--retry-changed"])
-def test_lines_that_are_read_once_are_not_asked_again(cli, monkeypatch, option):
-    """It had asked about nothing, and ended with 0."""
-    for more, expected in (([], 3), ([option], 2), ([], 3)):
-        lines = io.TextIOWrapper(io.BytesIO(f"{NAMES[0]}\nnone.png\n".encode()))
-        monkeypatch.setattr("sys.stdin", lines)
-        code, _, err = cli("caption", "-", "-o", "rows.jsonl", "--model", "demo", *more)
-        assert code == expected, err
-        assert (f"{option} needs an input whose rows are known" in err) == bool(more)
+def test_sources_that_moved_keep_their_names(cli, monkeypatch):
+    words = ["caption", "photos/0.ppm", "photos/*.ppm", "--model", "demo", "--exclude", "*4*"]
+    Path("photos/0.ppm").rename("photos/first.bmp")
+    words[1] = "photos/first.bmp"
+    output = Path("rows.jsonl").resolve()
+    assert cli(*words, "-o", output)[0] == 0
+    shutil.copytree("photos", "moved/photos")
+    ways = words[0], "moved/photos/first.bmp", "moved/photos/*.ppm", *words[3:]
+    code, _, err = cli(*ways, "-o", output, "--moved")
+    assert (code, "type the sources as before, in the folder that" in " ".join(err.split())) == (
+        13,
+        True,
+    )
+    monkeypatch.chdir("moved")
+    code, _, err = cli(*words, "-o", output, "--moved")
+    assert (code, "nothing to do" in err) == (0, True), err
+
+
+@pytest.mark.parametrize("command", ["m.jsonl", "-"])
+def test_rows_of_prompts_that_name_columns_are_asked_again(cli, monkeypatch, command):
+    """Equal prompts of an image are one row: numbers of rows do not follow from its index."""
+    things = ["a", "b", "a"]
+    lines = [json.dumps({"image": n, "x": x}) for n, x in zip(NAMES, things, strict=False)]
+    Path("m.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    Path(NAMES[1]).rename("kept.ppm")
+
+    def ask(*words: str) -> tuple[int, str]:
+        data = io.TextIOWrapper(io.BytesIO(Path("m.jsonl").read_bytes()))
+        monkeypatch.setattr("sys.stdin", data)
+        prompts = ["--prompt", "{x}", "--prompt", "b", "-o", "rows.jsonl", "--model", "demo"]
+        code, _, err = cli("ask", command, *prompts, *words)
+        return code, " ".join(err.split())
+
+    assert ask()[0] == 3
+    assert [row["index"] for row in read("rows.jsonl")] == [0, 0, 1, 2, 2]
+    Path("kept.ppm").rename(NAMES[1])
+    code, said = ask("--retry-errors")
+    assert (code, "1 row with errors is asked again" in said) == (0, True), said
+    assert [row["width"] for row in read("rows.jsonl")] == [10, 10, 11, 12, 12]
+    assert ask()[0] == 0
+    save(NAMES[2], 50)
+    assert ask()[0] == 13
+    code, said = ask("--retry-changed")
+    assert (code, "several prompts that name columns" in said) == (2, True), said
 
 
 @pytest.mark.parametrize("table", ["m.parquet", "m.jsonl", "m.csv", "photos.tar", "photos.tar.gz"])

@@ -46,7 +46,7 @@ def check_saved_rows(output: RunOutput, *, is_moved: bool) -> None:
             _, item = next(output.rows.numbered(range(number, number + 1), images=images))
             change = difference(row, item, item.prompts[0], is_moved=is_moved)
         if change:
-            raise input_changed(output.state.name, number, change)
+            raise input_changed(output.state.name, number, change, is_moved=is_moved)
 
 
 def probes(output: RunOutput) -> Iterator[tuple[int, Row | None]]:
@@ -159,9 +159,10 @@ def file_changed(output: str, change: Change) -> OutputExists:
     )
 
 
-def input_changed(output: str, number: int, change: str) -> OutputExists:
+def input_changed(output: str, number: int, change: str, *, is_moved: bool = False) -> OutputExists:
     """The error for rows that were made from another input."""
+    moved = "type the sources as before, in the folder that they are in now; " if is_moved else ""
     return OutputExists(
         f"the input is not the one that {output} was made from: row {number + 1:,} {change}",
-        hint="the input may only grow; another -o starts anew, --overwrite replaces it",
+        hint=f"{moved}the input may only grow; another -o starts anew, --overwrite replaces it",
     )
