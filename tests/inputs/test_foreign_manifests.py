@@ -128,6 +128,7 @@ with zipfile.ZipFile(ZIPPED, "w") as workbook:
         (b"PAR1\x15\x04\nPAR1", "Parquet"),
         (ZIPPED.getvalue(), "ZIP"),
     ],
+    ids=["tar", "tar.gz", "json.gz", "parquet", "zip"],  # the bytes have the time in them
 )
 def test_files_without_lines_are_named(data, form, set_stdin):
     for name in ("m.jsonl", "m.csv", "m.tsv"):
