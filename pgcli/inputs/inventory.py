@@ -249,11 +249,13 @@ class Inventory:
             add_kinds(kinds, table.kept_schema)
         if not kinds:
             kinds = {column.output: [STRING] for column in named_columns(self._options.keep)}
-        found = {
+        common = {
             name: types[0] if len(types) == 1 else common_type(types, exact=True)
             for name, types in kinds.items()
         }
-        return pa.schema([(name, STRING if kind == NULL else kind) for name, kind in found.items()])
+        return pa.schema(
+            [(name, STRING if kind == NULL else kind) for name, kind in common.items()]
+        )
 
     def _each_table(self, start: int = 0, stop: int | None = None) -> Iterator[Table]:
         """The tables of some records that have rows."""
