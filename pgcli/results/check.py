@@ -237,8 +237,10 @@ def compared(comparison: RowComparison) -> str:
     if comparison.is_stdin:
         return "number and order of rows"
     images = "" if comparison.is_moved else "images' names, "
-    times = "sizes" if comparison.is_moved else "sizes and times"
-    return f"number and order of rows, ids, {images}prompts, {times} of files"
+    sizes = "sizes of files"
+    if not comparison.is_moved:
+        sizes = "sizes and times of files, bytes of touched ones"
+    return f"number and order of rows, ids, {images}prompts, {sizes}"
 
 
 def not_compared(comparison: RowComparison) -> Iterator[str]:
