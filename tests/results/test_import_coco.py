@@ -90,7 +90,9 @@ def test_import_of_an_export_of_an_import_is_equal(cli, name, options):
 
 
 def test_supervision_opens_what_is_written(cli):
-    supervision = pytest.importorskip("supervision", reason="installed by .ci/release tools")
+    supervision = pytest.importorskip(
+        "supervision", reason="hundreds of megabytes: .ci/release tools installs it"
+    )
     given = document(*BOXES)
     Path("given.json").write_text(json.dumps(given))
     assert cli("import given.json --from coco -o rows.jsonl")[0] == 0
