@@ -168,30 +168,24 @@ def test_ids_do_not_depend_on_the_locale(tmp_path):
         {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "latin-1"},
         {"LANG": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
     ]
+
+    def captions(locale: dict[str, str], *words: str) -> bytes:
+        run = subprocess.run(
+            [*PRETEND, "caption", *words],
+            env=environment(**locale),
+            cwd=tmp_path,
+            check=False,
+            capture_output=True,
+            timeout=100,
+        )
+        assert run.returncode == 0, run.stderr
+        return run.stdout
+
     outputs = set()
     for locale in locales:
-        command = [*PRETEND, "caption", "photos", "rows.jsonl", "写.png", "--no-timing"]
-        run = subprocess.run(
-            command,
-            env=environment(**locale),
-            cwd=tmp_path,
-            check=False,
-            capture_output=True,
-            timeout=100,
-        )
-        assert run.returncode == 0, run.stderr
-        outputs.add(run.stdout)
+        outputs.add(captions(locale, "photos", "rows.jsonl", "写.png", "--no-timing"))
         limit = [] if locale is locales[-1] else ["--limit", "2"]
-        command = [*PRETEND, "caption", "photos", "-o", "out.jsonl", *limit]
-        run = subprocess.run(
-            command,
-            env=environment(**locale),
-            cwd=tmp_path,
-            check=False,
-            capture_output=True,
-            timeout=100,
-        )
-        assert run.returncode == 0, run.stderr
+        captions(locale, "photos", "-o", "out.jsonl", *limit)
     assert len(outputs) == 1
     ids = [json.loads(line)["id"] for line in outputs.pop().splitlines()]
     assert "photos/grün.png" in ids
